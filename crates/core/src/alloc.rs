@@ -27,6 +27,8 @@ pub struct Allocator<O: Os> {
     page_size: AtomicUsize,
     /// Orphans at present; a hint.
     pub(crate) orphans: AtomicUsize,
+    /// Large blocks whose pages were moved.
+    pub(crate) moved: AtomicUsize,
     pub(crate) registry: Locked<Registry>,
     pub(crate) huge: Locked<Huge>,
     pub(crate) ranges: Locked<Ranges>,
@@ -46,6 +48,7 @@ impl<O: Os> Allocator<O> {
             os,
             page_size: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
+            moved: AtomicUsize::new(0),
             registry: Locked::new(Registry::new()),
             huge: Locked::new(Huge::new()),
             ranges: Locked::new(Ranges::new()),

@@ -193,6 +193,18 @@ impl Arenas {
         }
     }
 
+    /// Calls `visit` with the record of every chunk that was ever used. The lock of the ranges must be held.
+    pub fn for_each(&self, mut visit: impl FnMut(*mut Chunk)) {
+        for i in 0..self.count.load(Ordering::Relaxed) {
+            // SAFETY: the lock is held, so nothing here changes.
+            let (base, from, to) = unsafe {
+                let arena = &(*self.arenas.get())[i];
+                (arena.base(), arena.first, arena.frontier)
+            };
+            (from..to).for_each(|index| visit(at(base + index * RECORD_BYTES)));
+        }
+    }
+
     /// Longest range that a new arena could hold.
     pub const fn longest() -> usize {
         ARENA_ALIGN / CHUNK - ARENA_ALIGN / CHUNK * SIDE_BYTES / CHUNK - 2

@@ -42,6 +42,7 @@ pub enum State {
 /// - slab: `class`, `owner`, `carved`, `used`, `balance`, `hint`, `zeroed`, `listed`, `next`, `prev`, `remote`.
 ///   Invariant: `used + (free bits) == carved <= capacity`, and `used` counts the blocks in caches as well.
 #[repr(C, align(64))]
+#[derive(Debug)]
 pub struct Chunk {
     /// What this chunk is.
     pub kind: Kind,
@@ -63,6 +64,8 @@ pub struct Chunk {
     pub carved: u32,
     /// Slab: blocks that are live or in a cache.
     pub used: u32,
+    /// Large block: its pages were moved here, so it may be a mapping apart from its neighbours.
+    pub moved: bool,
     /// Next record of the list that this one is in, or null.
     pub next: *mut Chunk,
     /// Previous record of the list.

@@ -47,6 +47,7 @@ const NO_ROOM: i32 = i32::MIN / 2;
 
 /// A heap. The first fields are what the fast paths read.
 #[repr(C, align(64))]
+#[derive(Debug)]
 pub struct Heap {
     /// malloc takes the fast path for sizes below this: [`class::MAX_TABLE`] + 1, or 0 for a heap without caches.
     limit: usize,
@@ -76,15 +77,30 @@ pub struct Heap {
 
 const _: () = assert!(size_of::<Heap>() <= 4096, "a heap shall fit into the smallest OS page");
 
-/// A pointer that may be shared: what it points to says how.
-struct Shared(Heap);
+/// A heap that is only a name: its address stands for "no heap of its own", and both fast paths fail on it.
+#[derive(Debug)]
+pub struct Name(Heap);
 
-// SAFETY: see `Heap::none`.
-unsafe impl Sync for Shared {}
+// SAFETY: malloc never passes the limit of 0. free only decrements `room`, which stays negative however often, and
+// whose value means nothing here.
+unsafe impl Sync for Name {}
 
-/// The heap of a thread that has none. malloc never passes its limit; free only decrements `room`, which stays
-/// negative and means nothing here.
-static NONE: Shared = Shared(Heap::new());
+impl Name {
+    /// A name.
+    #[expect(clippy::new_without_default, reason = "for statics only")]
+    pub const fn new() -> Self {
+        Name(Heap::new())
+    }
+
+    /// The address to compare with.
+    #[inline]
+    pub const fn heap(&'static self) -> *mut Heap {
+        (&raw const self.0).cast_mut()
+    }
+}
+
+/// The heap of a thread that has called nothing yet.
+pub static NONE: Name = Name::new();
 
 const fn most(class: usize) -> u16 {
     let n = CACHE_BYTES / class::SIZE[class] as usize;
@@ -121,9 +137,10 @@ impl Heap {
         }
     }
 
-    /// The heap of a thread that has none; it stands for "take the slow path".
-    pub const fn none() -> *mut Heap {
-        (&raw const NONE.0).cast_mut()
+    /// [`NONE`].
+    #[inline]
+    pub fn none() -> *mut Heap {
+        NONE.heap()
     }
 
     /// The fast path of malloc: a block, or null for "take the slow path".

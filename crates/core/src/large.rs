@@ -3,6 +3,7 @@
 
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, State};
+use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Os, misuse};
 
 /// Most bytes of a large block; beyond, a huge block.
@@ -22,6 +23,7 @@ impl<O: Os> Allocator<O> {
             let (c, state) = r.take(&self.os, &self.arenas, &self.map, len, align)?;
             (*c).kind = Kind::LARGE;
             (*c).state = state;
+            (*c).moved = false;
             (*c).len = len as u32;
             (*c).carved = bytes.div_ceil(CHUNK) as u32;
             (*c).set_bytes(bytes);
@@ -42,6 +44,17 @@ impl<O: Os> Allocator<O> {
     /// If `p` is a large block, it must be the caller's.
     pub(crate) unsafe fn free_large(&self, p: *mut u8) {
         let c = self.large_record(p);
+        let mut left = State::Dirty;
+        // SAFETY: the block is the caller's.
+        unsafe {
+            if (*c).moved {
+                self.moved.fetch_sub(1, Ordering::Relaxed);
+                if self.os.renew(p, (*c).len as usize * CHUNK) {
+                    left = State::Clean;
+                    (*c).state = State::Clean;
+                }
+            }
+        }
         // SAFETY: `with` holds the lock of the ranges; the record says that this is the start of a large block.
         let ours = self.ranges.with(&self.os, |r| unsafe {
             if (*c).kind != Kind::LARGE {
@@ -52,7 +65,7 @@ impl<O: Os> Allocator<O> {
             if len > used {
                 r.give(&self.arenas, c.add(used), len - used, state);
             }
-            r.give(&self.arenas, c, used, State::Dirty);
+            r.give(&self.arenas, c, used, left);
             true
         });
         if !ours {

@@ -112,6 +112,39 @@ impl<O: Os> Allocator<O> {
         heap
     }
 
+    /// Takes the caches away from the caller's heap: from now on its calls take their slow paths.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's.
+    pub unsafe fn drop_caches(&self, heap: *mut Heap) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            if Heap::is_cached(heap) {
+                for class in 1..CLASSES {
+                    Heap::flush(heap, self, class, 0);
+                }
+                Heap::set_cached(heap, false);
+            }
+        }
+    }
+
+    /// Blocks and bytes that are not free: live ones and those in the caches of other threads. Walks all chunks.
+    pub fn live(&self) -> (usize, usize) {
+        self.ranges.with(&self.os, |_| {
+            let mut sum = (0, 0);
+            self.arenas.for_each(|c| {
+                // SAFETY: records of used chunks are readable. Another thread's slab may change meanwhile.
+                let (kind, class, used, bytes) = unsafe { ((*c).kind, (*c).class, (*c).used as usize, (*c).bytes()) };
+                if kind == Kind::SLAB {
+                    sum = (sum.0 + used, sum.1 + used * crate::class::SIZE[usize::from(class)] as usize);
+                } else if kind == Kind::LARGE {
+                    sum = (sum.0 + 1, sum.1 + bytes);
+                }
+            });
+            sum
+        })
+    }
+
     /// Ends a thread's use of its heap: caches and remote frees go back to the slabs, and it becomes an orphan.
     ///
     /// # Safety
@@ -119,11 +152,7 @@ impl<O: Os> Allocator<O> {
     pub unsafe fn abandon(&self, heap: *mut Heap) {
         // SAFETY: the heap is the caller's.
         unsafe {
-            if Heap::is_cached(heap) {
-                for class in 1..CLASSES {
-                    Heap::flush(heap, self, class, 0);
-                }
-            }
+            self.drop_caches(heap);
             self.registry.with(&self.os, |r| {
                 // SeqCst pairs with `Pending::push` and the load behind it: a thread that pushes a slab either
                 // comes before this store, and `collect` sees the slab, or sees ORPHAN and collects itself.

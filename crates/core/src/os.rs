@@ -50,6 +50,13 @@ pub unsafe trait Os: Sync {
     /// Both ranges must be committed and must not overlap.
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> bool;
 
+    /// Replaces a committed range by fresh memory that reads as zero and is one mapping with its neighbours again:
+    /// for ranges that [`Os::move_pages`] moved to. False if the system refuses.
+    ///
+    /// # Safety
+    /// The range must be committed and hold nothing that is needed.
+    unsafe fn renew(&self, p: *mut u8, len: usize) -> bool;
+
     /// Gives the memory of a committed range back; it reads as zero afterwards. False if the system refuses.
     ///
     /// # Safety

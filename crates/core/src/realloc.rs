@@ -1,10 +1,14 @@
 //! realloc: in place where it can be, by moving pages where that is cheaper than copying, else by copying.
 
+use crate::arena::Arenas;
 use crate::class;
+use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Heap, Os};
 
 /// Large blocks from this size on move their pages instead of copying.
 const MOVE_PAGES: usize = 1 << 20;
+/// Most blocks whose pages were moved at one time: each may cost two mappings, of which a process has 65,530.
+const MOST_MOVED: usize = 8192;
 
 impl<O: Os> Allocator<O> {
     /// Resizes the block at `p`, whose usable size is `old`, to at least `size` bytes. Null if there is no memory;
@@ -68,7 +72,12 @@ impl<O: Os> Allocator<O> {
         let bytes = old.min(size).next_multiple_of(self.page_size());
         // SAFETY: both blocks are ours, committed, at least `bytes` long and apart.
         unsafe {
-            if bytes < MOVE_PAGES || !self.os.move_pages(p, new, bytes) {
+            // Relaxed: a bound that may be passed by a few.
+            let few = self.moved.load(Ordering::Relaxed) < MOST_MOVED;
+            if bytes >= MOVE_PAGES && few && self.os.move_pages(p, new, bytes) {
+                (*Arenas::record(new)).moved = true;
+                self.moved.fetch_add(1, Ordering::Relaxed);
+            } else {
                 new.copy_from_nonoverlapping(p, old.min(size));
             }
             self.free_large(p);

@@ -18,6 +18,7 @@ use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// The part of a slab's record that freeing threads write.
 #[repr(C)]
+#[derive(Debug)]
 pub struct Remote<T> {
     count: AtomicU32,
     next: AtomicPtr<T>,
