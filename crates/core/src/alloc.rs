@@ -228,7 +228,9 @@ impl<O: Os> Allocator<O> {
                 return Ok(());
             }
             // SAFETY: as the caller promises.
-            None => return if unsafe { self.free_huge(p) } { Ok(()) } else { Err(Foreign) },
+            None => {
+                return if unsafe { self.free_huge(p) } { Ok(()) } else { Err(Foreign) };
+            }
         };
         // SAFETY: `p` lies in a slab of this class.
         unsafe {

@@ -34,6 +34,16 @@ const _: () = assert!(size_of::<Block>() <= class::MIN_BLOCK, "a free block hold
 impl Block {
     /// First word of a block in a cache. No small number, no ASCII, no likely half of an address.
     pub const TAG: u32 = 0xF4EE_B10C;
+
+    /// `tag ^= TAG`; whether it was the tag. One instruction and a branch, if the compiler sees it.
+    #[inline(always)]
+    pub fn untag(block: *mut Block) -> bool {
+        // SAFETY: called by `Heap::pop` alone, for a block or the end of a cache.
+        unsafe {
+            (*block).tag ^= Block::TAG;
+            (*block).tag == 0
+        }
+    }
 }
 
 /// Most bytes that the cache of one class holds.
@@ -143,32 +153,31 @@ impl Heap {
         NONE.heap()
     }
 
-    /// The fast path of malloc: a block, or null for "take the slow path".
+    /// The fast path of malloc: a block, or null for "take the slow path". `untag` is [`Block::untag`], or the
+    /// processor's best form of it.
     ///
     /// # Safety
     /// `heap` must be the calling thread's, or [`Heap::none`].
     #[inline(always)]
-    pub unsafe fn malloc(heap: *mut Heap, size: usize) -> *mut u8 {
+    pub unsafe fn malloc(heap: *mut Heap, size: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
         // SAFETY: the heap is the caller's; the class is below CLASSES.
         unsafe {
             if size >= (*heap).limit {
                 return core::ptr::null_mut();
             }
             let class = usize::from(*(&raw const (*heap).small_class).cast::<u8>().add(size));
-            Self::pop(heap, class)
+            Self::pop(heap, class, untag)
         }
     }
 
     /// Takes a block from a cache, or null if the first one is not a free block: [`Heap::refill`] mends that.
     #[inline(always)]
-    unsafe fn pop(heap: *mut Heap, class: usize) -> *mut u8 {
+    unsafe fn pop(heap: *mut Heap, class: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
         // SAFETY: the heap has caches, so every head is a block or `nothing`.
         unsafe {
             let head = (&raw mut (*heap).head).cast::<*mut Block>().add(class);
             let block = *head;
-            let difference = (*block).tag ^ Block::TAG;
-            (*block).tag = difference;
-            if difference != 0 {
+            if !untag(block) {
                 return core::ptr::null_mut();
             }
             *head = (*block).link;
@@ -242,7 +251,7 @@ impl Heap {
     pub(crate) unsafe fn malloc_class<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> *mut u8 {
         // SAFETY: the heap is the caller's.
         unsafe {
-            let p = Self::pop(heap, class);
+            let p = Self::pop(heap, class, Block::untag);
             if p.is_null() { Self::refill(heap, a, class) } else { p }
         }
     }
@@ -272,7 +281,7 @@ impl Heap {
             h.head[class] = taken.first;
             h.room[class] -= taken.count as i32;
             Self::grow_cap(heap, class);
-            Self::pop(heap, class)
+            Self::pop(heap, class, Block::untag)
         }
     }
 
@@ -353,7 +362,9 @@ impl Heap {
     unsafe fn new_slab<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> *mut Chunk {
         // SAFETY: the chunk is nobody's else; its bits are zero, as `slab::wipe` left them or as never used.
         unsafe {
-            let Some((c, zeroed)) = a.take_chunk() else { return core::ptr::null_mut() };
+            let Some((c, zeroed)) = a.take_chunk() else {
+                return core::ptr::null_mut();
+            };
             slab::set_up(c, class, heap, zeroed);
             a.map.set(crate::arena::Arenas::chunk(c), class);
             (*heap).bins[class].push(c);

@@ -78,12 +78,16 @@ impl<O: Os> Allocator<O> {
         if size < MIN_HUGE && align <= CHUNK {
             return core::ptr::null_mut();
         }
-        let Some(bytes) = size.checked_next_multiple_of(self.page_size()) else { return core::ptr::null_mut() };
+        let Some(bytes) = size.checked_next_multiple_of(self.page_size()) else {
+            return core::ptr::null_mut();
+        };
         self.huge.with(&self.os, |h| {
             if !h.reserve(self) {
                 return core::ptr::null_mut();
             }
-            let Some(p) = self.os.map(bytes, align.max(self.page_size())) else { return core::ptr::null_mut() };
+            let Some(p) = self.os.map(bytes, align.max(self.page_size())) else {
+                return core::ptr::null_mut();
+            };
             // SAFETY: `reserve` made room.
             unsafe { h.table.add(h.count).write(Entry { p, bytes }) };
             h.count += 1;
@@ -124,12 +128,16 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// `p` must be a huge block of the caller's.
     pub(crate) unsafe fn resize_huge(&self, p: *mut u8, size: usize) -> *mut u8 {
-        let Some(bytes) = size.checked_next_multiple_of(self.page_size()) else { return core::ptr::null_mut() };
+        let Some(bytes) = size.checked_next_multiple_of(self.page_size()) else {
+            return core::ptr::null_mut();
+        };
         if bytes < MIN_HUGE && bytes <= MAX_LARGE {
             return core::ptr::null_mut();
         }
         self.huge.with(&self.os, |h| {
-            let Some(e) = h.find(p) else { return core::ptr::null_mut() };
+            let Some(e) = h.find(p) else {
+                return core::ptr::null_mut();
+            };
             // SAFETY: the entry is a mapping of ours.
             match unsafe { self.os.remap(e.p, e.bytes, bytes) } {
                 Some(moved) => {

@@ -29,7 +29,9 @@ impl<O: Os> Allocator<O> {
             (*c).set_bytes(bytes);
             Some((c, state))
         });
-        let Some((c, state)) = taken else { return core::ptr::null_mut() };
+        let Some((c, state)) = taken else {
+            return core::ptr::null_mut();
+        };
         let p = Arenas::chunk(c);
         if zero && state == State::Dirty {
             // SAFETY: the block is new and `bytes` long.

@@ -93,7 +93,9 @@ impl<O: Os> Allocator<O> {
 
     unsafe fn new_heap(&self, r: &mut Registry) -> *mut Heap {
         if r.store_left == 0 {
-            let Some((c, zeroed)) = self.take_chunk() else { return core::ptr::null_mut() };
+            let Some((c, zeroed)) = self.take_chunk() else {
+                return core::ptr::null_mut();
+            };
             // SAFETY: the chunk is ours; heaps need it zeroed nowhere, as they are written whole.
             unsafe { (*c).kind = Kind::HEAPS };
             let _ = zeroed;

@@ -85,7 +85,12 @@ pub fn not_a_block<O: Os>(a: &Allocator<O>, p: *mut u8) -> ! {
             Kind::LARGE if back < (*c).bytes() => {
                 let inside = back + (p.addr() & (CHUNK - 1));
                 let bytes = (*c).bytes();
-                die(a, format_args!("free of {p:p}, which is not the start of a block ({bytes}-byte block, {inside} bytes inside)"))
+                die(
+                    a,
+                    format_args!(
+                        "free of {p:p}, which is not the start of a block ({bytes}-byte block, {inside} bytes inside)"
+                    ),
+                )
             }
             _ => foreign(a, p),
         }

@@ -101,7 +101,8 @@ fn is_glibc_block(p: *mut u8) -> bool {
 
 /// The next allocator's function `next`, if `p` is plausibly its block; else the process ends.
 fn pass_on(p: *mut u8, next: &Next) -> *mut c_void {
-    if !ABORT.load(Ordering::Relaxed) && is_glibc_block(p)
+    if !ABORT.load(Ordering::Relaxed)
+        && is_glibc_block(p)
         && let Some(f) = next.get()
     {
         return f;

@@ -17,8 +17,4 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 }
 
 // Precompiled parts of `core` name this symbol in their unwind tables. Nothing here unwinds, so it is never called.
-core::arch::global_asm!(
-    ".hidden rust_eh_personality",
-    ".globl rust_eh_personality",
-    ".set rust_eh_personality, 0",
-);
+core::arch::global_asm!(".hidden rust_eh_personality", ".globl rust_eh_personality", ".set rust_eh_personality, 0",);

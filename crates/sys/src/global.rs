@@ -42,7 +42,7 @@ fn handed_out(p: *mut u8) -> *mut u8 {
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
     // SAFETY: the thread's own heap.
-    let p = unsafe { Heap::malloc(arch::thread_heap(), size) };
+    let p = unsafe { Heap::malloc(arch::thread_heap(), size, arch::untag) };
     if p.is_null() { malloc_slow(size) } else { p }
 }
 
@@ -67,9 +67,9 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
     if bytes <= SHORT {
         // SAFETY: the thread's own heap; a block has at least 16 bytes.
         unsafe {
-            let p = Heap::malloc(arch::thread_heap(), bytes);
+            let p = Heap::malloc(arch::thread_heap(), bytes, arch::untag);
             if !p.is_null() {
-                arch::zero_short(p, bytes.max(1));
+                arch::zero_short(p, bytes);
                 return p;
             }
         }

@@ -2,6 +2,7 @@
 
 use core::arch::{asm, global_asm};
 use neap_core::Heap;
+use neap_core::heap::Block;
 
 // The heap of the thread: one word of initial-exec thread-local storage, so that neither a call to
 // __tls_get_addr nor memory is needed to reach it. It starts as `neap_core::Heap::none()`, whose address the
@@ -50,27 +51,49 @@ pub fn set_thread_heap(heap: *mut Heap) {
     }
 }
 
-/// Zeroes `len` bytes (at least 1, rounded up to a multiple of 16) at `p`, which is aligned to 16 bytes. For short
-/// blocks, where a call to memset costs more than the work.
+/// Zeroes `len` bytes, rounded up to a multiple of 16, at `p`, which is aligned to 16 bytes. For short blocks, where
+/// a call to memset costs more than the work.
 ///
 /// # Safety
 /// `p` must be valid for writes of so many bytes.
 #[inline(always)]
 pub unsafe fn zero_short(p: *mut u8, len: usize) {
-    // SAFETY: as the caller promises: the loop writes from `p` to the first multiple of 16 at or behind its end.
+    // SAFETY: as the caller promises: the loop writes from the last 16 bytes down to `p`.
     unsafe {
         asm!(
             "xorps {z}, {z}",
+            "add {i}, 15",
+            "and {i}, -16",
+            "je 3f",
             "2:",
             "movaps xmmword ptr [{p} + {i} - 16], {z}",
             "sub {i}, 16",
             "jne 2b",
+            "3:",
             z = out(xmm_reg) _,
             p = in(reg) p,
-            i = inout(reg) (len + 15) & !15 => _,
+            i = inout(reg) len => _,
             options(nostack),
         );
     }
+}
+
+/// [`Block::untag`] in two instructions.
+#[inline(always)]
+pub fn untag(block: *mut Block) -> bool {
+    const { assert!(core::mem::offset_of!(Block, tag) == 0) }
+    // SAFETY: called by `Heap::malloc` alone, for a block or the end of a cache.
+    unsafe {
+        asm!(
+            "xor dword ptr [{block}], {tag}",
+            "jne {no}",
+            block = in(reg) block,
+            tag = const Block::TAG.cast_signed(),
+            no = label { return false },
+            options(nostack),
+        );
+    }
+    true
 }
 
 // The loop of the C++ operators new after memory ran out: call what the second function returns (the program's new
