@@ -62,17 +62,17 @@ pub struct Heap {
     /// malloc takes the fast path for sizes below this: [`class::MAX_TABLE`] + 1, or 0 for a heap without caches.
     limit: usize,
     /// The end of every cache list: a block whose tag is not the tag.
-    nothing: Block,
+    pub(crate) nothing: Block,
     /// First block of each cache.
-    head: [*mut Block; CLASSES],
+    pub(crate) head: [*mut Block; CLASSES],
     /// How many more blocks each cache takes.
-    room: [i32; CLASSES],
+    pub(crate) room: [i32; CLASSES],
     /// [`class::RECIPROCAL`], close to the rest.
     reciprocal: [u32; CLASSES],
     /// [`class::SMALL_CLASS`], close to the rest.
     small_class: [u8; class::MAX_TABLE + 1],
     /// Size of each cache at present, in blocks.
-    cap: [u16; CLASSES],
+    pub(crate) cap: [u16; CLASSES],
     /// Slabs of each class that this heap owns and that have free blocks.
     pub(crate) bins: [List; CLASSES],
     /// Slabs with remote frees that this heap has not seen.
