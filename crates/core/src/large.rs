@@ -46,15 +46,23 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// If `p` is a large block, it must be the caller's.
     pub(crate) unsafe fn free_large(&self, p: *mut u8) {
+        // SAFETY: as the caller promises.
+        unsafe { self.release_large(p, State::Dirty) }
+    }
+
+    /// [`Allocator::free_large`], where the pages that the block used are left in `state`.
+    ///
+    /// # Safety
+    /// As that; `state` must be true of them.
+    pub(crate) unsafe fn release_large(&self, p: *mut u8, mut state: State) {
         let c = self.large_record(Call::Free, p);
-        let mut left = State::Dirty;
         // SAFETY: the block is the caller's.
         unsafe {
             if (*c).moved {
+                (*c).moved = false;
                 self.moved.fetch_sub(1, Ordering::Relaxed);
                 if self.os.renew(p, (*c).len as usize * CHUNK) {
-                    left = State::Clean;
-                    (*c).state = State::Clean;
+                    (state, (*c).state) = (State::Clean, State::Clean);
                 }
             }
         }
@@ -63,12 +71,12 @@ impl<O: Os> Allocator<O> {
             if (*c).kind != Kind::LARGE {
                 return false;
             }
-            let (len, used, state) = ((*c).len as usize, (*c).carved as usize, (*c).state);
+            let (len, used) = ((*c).len as usize, (*c).carved as usize);
             (*c).kind = Kind::NONE;
             if len > used {
-                r.give(&self.arenas, c.add(used), len - used, state);
+                r.give(&self.arenas, c.add(used), len - used, (*c).state);
             }
-            r.give(&self.arenas, c, used, left);
+            r.give(&self.arenas, c, used, state);
             true
         });
         if !ours {
