@@ -1,0 +1,407 @@
+//! Finds the program as execvp would and looks at it, so that what cannot work fails before anything runs.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use object::ReadCache;
+use rustix::fs::{Access, AtFlags, CWD, FileType, Stat, StatVfsMountFlags};
+use rustix::io::Errno;
+
+use super::elf::{self, Loadable, Refusal};
+use crate::error::{Error, system_message};
+
+/// Where execvp looks when PATH is not set (confstr's _CS_PATH).
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+/// How many interpreters of interpreters the kernel follows.
+const MAX_SCRIPTS: usize = 5;
+/// How much of a script's first line the kernel reads.
+const HEAD_BYTES: usize = 256;
+
+/// The path of the program that execvp would run.
+pub fn resolve(command: &OsStr) -> Result<PathBuf, Error> {
+    resolve_in(command, std::env::var_os("PATH").as_deref())
+}
+
+fn resolve_in(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Error> {
+    let shown = command.display();
+    if command.is_empty() {
+        return Err(Error::not_found("cannot run ``: the name is empty"));
+    }
+    if command.as_bytes().contains(&b'/') {
+        let candidate = PathBuf::from(command);
+        return match executable(&candidate) {
+            Ok(()) => Ok(candidate),
+            Err(errno) => Err(cannot_execute(&candidate, errno)),
+        };
+    }
+    let mut refused: Option<(PathBuf, Errno)> = None;
+    for dir in path.unwrap_or(OsStr::new(DEFAULT_PATH)).as_bytes().split(|&b| b == b':') {
+        // An empty element is the current directory.
+        let dir = if dir.is_empty() { OsStr::new(".") } else { OsStr::from_bytes(dir) };
+        let candidate = Path::new(dir).join(command);
+        match executable(&candidate) {
+            Ok(()) => return Ok(candidate),
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(errno) => {
+                refused.get_or_insert((candidate, errno));
+            }
+        }
+    }
+    match refused {
+        Some((candidate, errno)) => Err(cannot_execute(&candidate, errno)),
+        None => Err(Error::not_found(format!("cannot run {shown}: not found in PATH"))
+            .remedy("check the spelling, or give the path of the program")),
+    }
+}
+
+/// What execve would say about a file before it reads it.
+fn executable(path: &Path) -> Result<(), Errno> {
+    let stat = rustix::fs::stat(path)?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => {}
+        FileType::Directory => return Err(Errno::ISDIR),
+        _ => return Err(Errno::ACCESS),
+    }
+    rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)
+}
+
+/// The error for a program that exists in vain, or does not exist.
+fn cannot_execute(path: &Path, errno: Errno) -> Error {
+    let shown = path.display();
+    match errno {
+        Errno::NOENT => Error::not_found(format!("cannot run {shown}: no such file")),
+        Errno::ISDIR => Error::cannot_run(format!("cannot run {shown}: it is a directory")),
+        Errno::ACCESS => {
+            let error = Error::cannot_run(format!("cannot run {shown}: permission denied"));
+            match rustix::fs::stat(path) {
+                Ok(stat) if stat.st_mode & 0o111 == 0 => error.remedy(format!("make it executable: chmod +x {shown}")),
+                Ok(_) if mount_flags(path).contains(StatVfsMountFlags::NOEXEC) => {
+                    error.remedy("its file system is mounted noexec; copy the program elsewhere")
+                }
+                _ => error,
+            }
+        }
+        errno => Error::cannot_run(format!("cannot run {shown}: {}", system_message(errno))),
+    }
+}
+
+fn mount_flags(path: &Path) -> StatVfsMountFlags {
+    rustix::fs::statvfs(path).map_or(StatVfsMountFlags::empty(), |v| v.f_flag)
+}
+
+/// Looks at the program, and at the interpreters if it is a script: can the library be loaded into it?
+pub fn inspect(path: &Path) -> Result<(), Error> {
+    let mut path = path.to_owned();
+    for _ in 0..=MAX_SCRIPTS {
+        // Execute permission without read permission: the kernel can run it and we cannot look.
+        let Ok(file) = File::open(&path) else { return Ok(()) };
+        let mut head = Vec::with_capacity(HEAD_BYTES);
+        (&file).take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(|e| {
+            Error::cannot_run(format!("cannot read {}: {e}", path.display()))
+        })?;
+        if head.starts_with(b"\x7fELF") {
+            return inspect_elf(&path, &file);
+        }
+        let Some(script) = Script::parse(&head) else {
+            return Err(no_format(&path));
+        };
+        executable(&script.interpreter).map_err(|errno| script_error(&path, &script.interpreter, errno))?;
+        path = match script.command_of_env() {
+            // env itself is loadable; what matters is the program that it becomes.
+            Some(command) => {
+                inspect_interpreter(&script.interpreter)?;
+                resolve(&command)?
+            }
+            None => script.interpreter,
+        };
+    }
+    Err(Error::cannot_run(format!("cannot run {}: too many levels of interpreters", path.display())))
+}
+
+/// Inspects env(1) when a script names it.
+fn inspect_interpreter(path: &Path) -> Result<(), Error> {
+    match File::open(path) {
+        Ok(file) => inspect_elf(path, &file),
+        Err(_) => Ok(()),
+    }
+}
+
+/// The error for a file that is neither ELF nor a script with an interpreter line.
+fn no_format(path: &Path) -> Error {
+    let shown = path.display();
+    Error::cannot_run(format!("cannot run {shown}: neither an ELF program nor a script with a #! line"))
+        .remedy(format!("if it is a shell script: neap run -- sh {shown}"))
+}
+
+fn script_error(script: &Path, interpreter: &Path, errno: Errno) -> Error {
+    let (script, interpreter) = (script.display(), interpreter.display());
+    let cause = format!("cannot run {script}: its interpreter {interpreter}: {}", system_message(errno));
+    match errno {
+        Errno::NOENT => Error::not_found(cause),
+        _ => Error::cannot_run(cause),
+    }
+    .remedy("mend the first line of the script")
+}
+
+fn inspect_elf(path: &Path, file: &File) -> Result<(), Error> {
+    let shown = path.display();
+    if let Some(why) = secure_execution(path, file) {
+        return Err(Error::cannot_run(format!(
+            "cannot run {shown} under neap: {why}, and the dynamic linker ignores LD_PRELOAD in such programs"
+        ))
+        .remedy("run neap inside, as the other user: sudo neap run -- PROGRAM, not neap run -- sudo PROGRAM"));
+    }
+    let refused = match elf::inspect(&ReadCache::new(file)) {
+        Ok(Loadable::DynamicLinker) => return Ok(()),
+        Ok(Loadable::Interpreter(linker)) => {
+            return match executable(&linker) {
+                Ok(()) => Ok(()),
+                Err(errno) => Err(Error::not_found(format!(
+                    "cannot run {shown}: its dynamic linker {}: {}",
+                    linker.display(),
+                    system_message(errno)
+                ))
+                .remedy("install the C library that the program was built for")),
+            };
+        }
+        Err(refused) => refused,
+    };
+    Err(match refused {
+        Refusal::Static { pie } => Error::cannot_run(format!(
+            "cannot run {shown} under neap: it is statically linked{}, so no dynamic linker loads libneap.so",
+            if pie { " (static-pie)" } else { "" }
+        ))
+        .remedy("use a dynamically linked build of it, or link libneap.a into it"),
+        Refusal::OtherMachine(machine) => Error::cannot_run(format!(
+            "cannot run {shown} under neap: it is a program for {machine}, and this neap is for {}",
+            std::env::consts::ARCH
+        ))
+        .remedy("use a neap that was built for that processor"),
+        Refusal::OtherLibc(linker) => Error::cannot_run(format!(
+            "cannot run {shown} under neap: its C library is not glibc (its dynamic linker is {}), and libneap.so is built for glibc",
+            linker.display()
+        ))
+        .remedy("use a build of the program for glibc"),
+        Refusal::NotAProgram(what) => Error::cannot_run(format!("cannot run {shown}: it is {what}, not a program")),
+        Refusal::Malformed(why) => Error::cannot_run(format!("cannot run {shown}: it is a damaged ELF file ({why})")),
+    })
+}
+
+/// Why the kernel would start this file in secure-execution mode, if it would: the rules of
+/// cap_bprm_creds_from_file, with our own real and effective identity as the base.
+fn secure_execution(path: &Path, file: &File) -> Option<String> {
+    let stat = rustix::fs::fstat(file).ok()?;
+    let identity = Identity {
+        uid: rustix::process::getuid().as_raw(),
+        euid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+        egid: rustix::process::getegid().as_raw(),
+    };
+    let set_ids = stat.st_mode & 0o6000 != 0;
+    let mut capabilities = [0u8; 32];
+    // Most files have no capabilities: ENODATA. File systems without them: ENOTSUP.
+    let has_capabilities = match rustix::fs::fgetxattr(file, c"security.capability", &mut capabilities) {
+        Ok(length) => grants_capabilities(&capabilities[..length]),
+        Err(_) => false,
+    };
+    if !set_ids && !has_capabilities && identity.is_plain() {
+        return None;
+    }
+    // Set-id bits and file capabilities have no effect on a nosuid mount or for a process that gave them up.
+    let inert = mount_flags(path).contains(StatVfsMountFlags::NOSUID) 
+        || rustix::thread::no_new_privs().unwrap_or(false);
+    secure_reason(&stat, has_capabilities, identity, inert)
+}
+
+/// The user and group that neap runs as.
+#[derive(Clone, Copy)]
+struct Identity {
+    uid: u32,
+    euid: u32,
+    gid: u32,
+    egid: u32,
+}
+
+impl Identity {
+    fn is_plain(self) -> bool {
+        self.uid == self.euid && self.gid == self.egid
+    }
+}
+
+fn secure_reason(stat: &Stat, has_capabilities: bool, id: Identity, inert: bool) -> Option<String> {
+    let (mut euid, mut egid) = (id.euid, id.egid);
+    if !inert && stat.st_mode & 0o4000 != 0 {
+        euid = stat.st_uid;
+    }
+    // Set-group-id without group execution once meant mandatory locking and changes no identity.
+    if !inert && stat.st_mode & 0o2010 == 0o2010 {
+        egid = stat.st_gid;
+    }
+    if euid != id.uid {
+        return Some(format!("it runs as user {euid} (set-user-id)"));
+    }
+    if egid != id.gid {
+        return Some(format!("it runs as group {egid} (set-group-id)"));
+    }
+    if !inert && has_capabilities && id.uid != 0 {
+        return Some("it has file capabilities".to_owned());
+    }
+    None
+}
+
+/// Whether a security.capability attribute (struct vfs_cap_data, little-endian) grants anything: the
+/// effective flag, or a permitted capability.
+fn grants_capabilities(data: &[u8]) -> bool {
+    let word = |i: usize| data.get(4 * i..4 * i + 4).map_or(0, |b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+    const EFFECTIVE: u32 = 1;
+    // magic, permitted (low), inheritable (low), permitted (high), inheritable (high)
+    word(0) & EFFECTIVE != 0 || word(1) != 0 || word(3) != 0
+}
+
+/// The first line of a script, as the kernel splits it: an interpreter and at most one argument.
+#[derive(Debug, PartialEq, Eq)]
+struct Script {
+    interpreter: PathBuf,
+    argument: Option<OsString>,
+}
+
+impl Script {
+    fn parse(head: &[u8]) -> Option<Self> {
+        let line = head.strip_prefix(b"#!")?;
+        let line = line.split(|&b| b == b'\n' || b == 0).next()?;
+        let blank = |b: &u8| matches!(b, b' ' | b'\t');
+        let line = trim(line, blank);
+        let end = line.iter().position(blank).unwrap_or(line.len());
+        let (interpreter, argument) = line.split_at(end);
+        if interpreter.is_empty() {
+            return None;
+        }
+        let argument = trim(argument, blank);
+        Some(Self {
+            interpreter: PathBuf::from(OsStr::from_bytes(interpreter)),
+            argument: (!argument.is_empty()).then(|| OsString::from_vec(argument.to_vec())),
+        })
+    }
+
+    /// The command that env(1) would look up, when the interpreter is env and its argument is understood.
+    fn command_of_env(&self) -> Option<OsString> {
+        if self.interpreter.file_name()? != "env" {
+            return None;
+        }
+        let argument = self.argument.as_ref()?.as_bytes();
+        let split = argument.strip_prefix(b"-S").or_else(|| argument.strip_prefix(b"--split-string="));
+        let words: Vec<&[u8]> = match split {
+            Some(rest) => rest.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty()).collect(),
+            None => vec![argument],
+        };
+        // Options of env that take no value are skipped; at any other the guess ends.
+        let command = words.into_iter().find(|w| !(w.contains(&b'=') || matches!(*w, b"-i" | b"-" | b"--")))?;
+        let plain = !command.starts_with(b"-") && !command.iter().any(|b| b"'\"\\$".contains(b));
+        plain.then(|| OsString::from_vec(command.to_vec()))
+    }
+}
+
+fn trim(bytes: &[u8], blank: impl Fn(&u8) -> bool) -> &[u8] {
+    let start = bytes.iter().position(|b| !blank(b)).unwrap_or(bytes.len());
+    let end = bytes.iter().rposition(|b| !blank(b)).map_or(start, |i| i + 1);
+    &bytes[start..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn script(head: &[u8]) -> (String, Option<String>) {
+        let script = Script::parse(head).expect("a script");
+        let argument = script.argument.map(|a| a.to_str().expect("UTF-8").to_owned());
+        (script.interpreter.to_str().expect("UTF-8").to_owned(), argument)
+    }
+
+    /// Catches a split of the #! line that differs from the kernel's.
+    #[test]
+    fn interpreter_lines_are_split_as_the_kernel_does() {
+        assert_eq!(script(b"#!/bin/sh\necho"), ("/bin/sh".into(), None));
+        assert_eq!(script(b"#! \t/bin/sh -e -x \nx"), ("/bin/sh".into(), Some("-e -x".into())));
+        assert_eq!(script(b"#!/usr/bin/env python3"), ("/usr/bin/env".into(), Some("python3".into())));
+        assert_eq!(Script::parse(b"#!\n"), None);
+        assert_eq!(Script::parse(b"echo hello\n"), None);
+    }
+
+    /// Catches a script whose real program is not looked at, or options of env taken for the program.
+    #[test]
+    fn the_command_of_env_is_found() {
+        let command = |head: &[u8]| Script::parse(head).and_then(|s| s.command_of_env());
+        assert_eq!(command(b"#!/usr/bin/env python3\n"), Some("python3".into()));
+        assert_eq!(command(b"#!/usr/bin/env -S python3 -u\n"), Some("python3".into()));
+        assert_eq!(command(b"#!/usr/bin/env -S A=1 B=2 perl -w\n"), Some("perl".into()));
+        assert_eq!(command(b"#!/usr/bin/env -S -i perl\n"), Some("perl".into()));
+        assert_eq!(command(b"#!/usr/bin/env -S -u HOME perl\n"), None);
+        assert_eq!(command(b"#!/usr/bin/env -S \"my prog\"\n"), None);
+        assert_eq!(command(b"#!/bin/sh env\n"), None);
+    }
+
+    /// Catches a search that stops at the wrong candidate.
+    #[test]
+    fn the_search_is_that_of_execvp() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let make = |sub: &str, mode: u32| {
+            use std::os::unix::fs::PermissionsExt;
+            let sub = dir.path().join(sub);
+            std::fs::create_dir_all(&sub).expect("a directory");
+            std::fs::write(sub.join("prog"), "#!/bin/sh\n").expect("a file");
+            std::fs::set_permissions(sub.join("prog"), std::fs::Permissions::from_mode(mode)).expect("chmod");
+            sub
+        };
+        let (plain, good) = (make("plain", 0o644), make("good", 0o755));
+        let missing = dir.path().join("missing");
+        let directory = dir.path().join("directory");
+        std::fs::create_dir_all(directory.join("prog")).expect("a directory");
+        let find = |dirs: &[&Path]| {
+            let path = std::env::join_paths(dirs).expect("no colons");
+            resolve_in(OsStr::new("prog"), Some(&path))
+        };
+        assert_eq!(find(&[&missing, &directory, &plain, &good]).expect("found"), good.join("prog"));
+        assert_eq!(find(&[&plain, &missing]).expect_err("not executable").status(), 126);
+        assert_eq!(find(&[&missing]).expect_err("missing").status(), 127);
+        assert_eq!(resolve_in(OsStr::new("sh"), None).expect("in the default path"), Path::new("/bin/sh"));
+    }
+
+    /// Catches set-id programs that lose the library silently, and refusals where the bits change nothing.
+    #[test]
+    fn secure_execution_follows_the_kernel() {
+        let mut stat = rustix::fs::stat("/").expect("the root directory");
+        let user = Identity { uid: 1000, euid: 1000, gid: 1000, egid: 1000 };
+        let root = Identity { uid: 0, euid: 0, gid: 0, egid: 0 };
+        (stat.st_uid, stat.st_gid) = (0, 0);
+        stat.st_mode = 0o100755;
+        assert!(secure_reason(&stat, false, user, false).is_none());
+        assert!(secure_reason(&stat, true, user, false).is_some());
+        assert!(secure_reason(&stat, true, root, false).is_none());
+        assert!(secure_reason(&stat, true, user, true).is_none());
+        stat.st_mode = 0o104755;
+        assert!(secure_reason(&stat, false, user, false).is_some());
+        assert!(secure_reason(&stat, false, root, false).is_none());
+        assert!(secure_reason(&stat, false, user, true).is_none());
+        stat.st_mode = 0o102755;
+        assert!(secure_reason(&stat, false, user, false).is_some());
+        stat.st_mode = 0o102745;
+        assert!(secure_reason(&stat, false, user, false).is_none());
+        let raised = Identity { euid: 0, ..user };
+        stat.st_mode = 0o100755;
+        assert!(secure_reason(&stat, false, raised, false).is_some());
+    }
+
+    /// Catches capability sets that are misread.
+    #[test]
+    fn capability_attributes_are_read() {
+        let attribute = |words: [u32; 5]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
+        assert!(grants_capabilities(&attribute([0x0200_0001, 0, 0, 0, 0])));
+        assert!(grants_capabilities(&attribute([0x0200_0000, 1 << 13, 0, 0, 0])));
+        assert!(grants_capabilities(&attribute([0x0200_0000, 0, 0, 1, 0])));
+        assert!(!grants_capabilities(&attribute([0x0200_0000, 0, 1, 0, 0])));
+        assert!(!grants_capabilities(&[]));
+    }
+}
