@@ -18,7 +18,6 @@ use crate::error::{Error, FAILED};
 /// The C entry point. Rust's own would set SIGPIPE to "ignore" and reopen closed standard descriptors before
 /// `main`; the program that `neap run` becomes must find both as neap's caller left them.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-#[cfg_attr(test, expect(dead_code))]
 extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
     let result = dispatch(std::env::args_os().collect());
     // Not a return: `exit` flushes standard output, which the C entry point would leave to nobody.
