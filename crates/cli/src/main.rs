@@ -12,7 +12,7 @@ use std::process::exit;
 
 use clap::Parser;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Command, RunArgs};
 use crate::error::{Error, FAILED};
 
 /// The C entry point. Rust's own would set SIGPIPE to "ignore" and reopen closed standard descriptors before
@@ -32,6 +32,9 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
 
 /// Runs the command in `arguments`; the result is neap's exit status.
 fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
+    if let Some(run) = RunArgs::without_options(&arguments) {
+        return run::run(run);
+    }
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(message) => {
