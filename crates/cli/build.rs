@@ -38,8 +38,8 @@ fn main() {
     let release = out_dir.join("preload").join(&target).join("release");
     build_preload(&root, &out_dir.join("preload"), &target);
     let library = release.join("libneap.so");
-    let bytes = fs::read(&library)
-        .unwrap_or_else(|e| panic!("the build of neap-preload left no {}: {e}", library.display()));
+    let bytes =
+        fs::read(&library).unwrap_or_else(|e| panic!("the build of neap-preload left no {}: {e}", library.display()));
     println!("cargo:rustc-env=NEAP_LIBRARY={}", library.display());
     println!("cargo:rustc-env=NEAP_LIBRARY_HASH={:032x}", fnv1a_128(&bytes));
     println!("cargo:rustc-env=NEAP_TARGET={target}");

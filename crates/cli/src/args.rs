@@ -10,14 +10,8 @@ use crate::error::Error;
 use crate::options::{self, Setting};
 
 /// The version, and which library is inside.
-const VERSION: &str = concat!(
-    env!("CARGO_PKG_VERSION"),
-    " (libneap.so ",
-    env!("NEAP_LIBRARY_HASH"),
-    ", ",
-    env!("NEAP_TARGET"),
-    ")"
-);
+const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (libneap.so ", env!("NEAP_LIBRARY_HASH"), ", ", env!("NEAP_TARGET"), ")");
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,9 +1,7 @@
 //! Errors of neap itself: a cause in one line, a remedy in another, and an exit status.
 
 use std::fmt;
-use std::io::Write;
-
-use rustix::io::Errno;
+use std::io::{self, Write};
 
 /// Exit status when neap itself failed, as with env(1) and timeout(1).
 pub const FAILED: u8 = 125;
@@ -53,7 +51,7 @@ impl Error {
 
     /// Writes the error to standard error; a failure to do so has nowhere to go.
     pub fn report(&self) {
-        let _ = std::io::stderr().lock().write_all(format!("{self}\n").as_bytes());
+        let _ = io::stderr().lock().write_all(format!("{self}\n").as_bytes());
     }
 }
 
@@ -67,9 +65,9 @@ impl fmt::Display for Error {
     }
 }
 
-/// The system's words for an error number: `No such file or directory`, without the number.
-pub fn system_message(errno: Errno) -> String {
-    let full = std::io::Error::from(errno).to_string();
+/// The system's words for an error: `No such file or directory`, without the number.
+pub fn system_message(error: &io::Error) -> String {
+    let full = error.to_string();
     match full.rfind(" (os error") {
         Some(end) => full[..end].to_owned(),
         None => full,

@@ -5,6 +5,7 @@ mod args;
 mod error;
 mod options;
 mod run;
+mod sys;
 mod units;
 
 use std::ffi::{OsString, c_char, c_int};

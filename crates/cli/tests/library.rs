@@ -166,7 +166,8 @@ fn no_place_at_all_is_explained() {
     let neap = Neap::new();
     let copy = Path::new("/var/tmp").join(format!("neap-test-{}", std::process::id()));
     fs::copy(env!("CARGO_BIN_EXE_neap"), &copy).expect("a copy outside /tmp");
-    let script = format!("mount -t tmpfs -o noexec none /tmp || exit 99; HOME=/tmp exec {} run -- true", copy.display());
+    let script =
+        format!("mount -t tmpfs -o noexec none /tmp || exit 99; HOME=/tmp exec {} run -- true", copy.display());
     let output = in_namespace(&neap, &script);
     fs::remove_file(&copy).expect("removable");
     match output {

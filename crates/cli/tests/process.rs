@@ -11,7 +11,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Neap, assert_refused, skip, stdout};
-use rustix::process::{Pid, Signal, kill_process};
 
 /// `neap run` in its two forms: as the program, and beside it.
 const FORMS: [&[&str]; 2] = [&["run", "--"], &["run", "--summary", "--"]];
@@ -24,9 +23,10 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-fn signal(child: &Child, signal: Signal) {
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process id")).expect("not zero");
-    kill_process(pid, signal).expect("the process exists");
+fn signal(child: &Child, number: i32) {
+    let pid = i32::try_from(child.id()).expect("a process id");
+    // SAFETY: kill takes no pointers.
+    assert_eq!(unsafe { libc::kill(pid, number) }, 0, "the process exists");
 }
 
 /// The state letter of a process: R, S, T, Z.
@@ -69,9 +69,13 @@ fn death_by_signal_is_reproduced() {
 fn signals_are_passed_on_once() {
     let neap = Neap::new();
     for form in FORMS {
-        for (name, number) in
-            [("TERM", Signal::TERM), ("INT", Signal::INT), ("HUP", Signal::HUP), ("USR1", Signal::USR1), ("WINCH", Signal::WINCH)]
-        {
+        for (name, number) in [
+            ("TERM", libc::SIGTERM),
+            ("INT", libc::SIGINT),
+            ("HUP", libc::SIGHUP),
+            ("USR1", libc::SIGUSR1),
+            ("WINCH", libc::SIGWINCH),
+        ] {
             let (ready, log) = (neap.path("ready"), neap.path("log"));
             let _ = fs::remove_file(&ready);
             let _ = fs::remove_file(&log);
@@ -147,14 +151,15 @@ sys.exit(os.waitstatus_to_exitcode(status))
 fn stops_and_continues_with_the_program() {
     let neap = Neap::new();
     let ready = neap.path("ready");
-    let script = format!("echo $$ > \"{0}.part\"; mv \"{0}.part\" \"{0}\"; sleep 0.2; kill -STOP $$; exit 5", ready.display());
+    let script =
+        format!("echo $$ > \"{0}.part\"; mv \"{0}.part\" \"{0}\"; sleep 0.2; kill -STOP $$; exit 5", ready.display());
     let mut child =
         neap.command(FORMS[1]).args(["sh", "-c", &script]).stderr(Stdio::null()).spawn().expect("neap starts");
     wait_until("the program", || ready.exists());
     let program: u32 = fs::read_to_string(&ready).expect("readable").trim().parse().expect("a process id");
     wait_until("the program to stop", || state(program) == 'T');
     wait_until("neap to stop", || state(child.id()) == 'T');
-    signal(&child, Signal::CONT);
+    signal(&child, libc::SIGCONT);
     assert_eq!(child.wait().expect("neap ends").code(), Some(5));
 }
 
@@ -164,8 +169,13 @@ fn the_program_does_not_outlive_neap() {
     let neap = Neap::new();
     let ready = neap.path("ready");
     let script = format!("echo $$ > \"{0}.part\"; mv \"{0}.part\" \"{0}\"; exec sleep 60", ready.display());
-    let mut child =
-        neap.command(FORMS[1]).args(["sh", "-c", &script]).env("TMPDIR", neap.dir.path()).stderr(Stdio::null()).spawn().expect("neap starts");
+    let mut child = neap
+        .command(FORMS[1])
+        .args(["sh", "-c", &script])
+        .env("TMPDIR", neap.dir.path())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("neap starts");
     wait_until("the program", || ready.exists());
     let program: u32 = fs::read_to_string(&ready).expect("readable").trim().parse().expect("a process id");
     child.kill().expect("neap is there");

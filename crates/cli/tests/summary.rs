@@ -68,7 +68,8 @@ fn the_peak_is_the_programs() {
 fn a_summary_file_that_cannot_be_made_is_an_early_error() {
     let neap = Neap::new();
     let marker = neap.path("marker");
-    let output = neap.output(["run", "--summary-file", "/no/such/dir/file", "--", "touch", marker.to_str().expect("UTF-8")]);
+    let output =
+        neap.output(["run", "--summary-file", "/no/such/dir/file", "--", "touch", marker.to_str().expect("UTF-8")]);
     assert_refused(&output, 125, &["/no/such/dir/file", "No such file"]);
     assert!(!marker.exists());
 }
@@ -101,15 +102,13 @@ fn the_counters_directory_is_private_and_removed() {
 fn counters_of_the_program_are_shown() {
     let neap = Neap::new();
     // Magic, version 1 and a process, then allocated 5 blocks of 80 bytes and freed 3 of 48.
-    let words = "\\005\\0\\0\\0\\0\\0\\0\\0\\120\\0\\0\\0\\0\\0\\0\\0\\003\\0\\0\\0\\0\\0\\0\\0\\060\\0\\0\\0\\0\\0\\0\\0";
+    let words =
+        "\\005\\0\\0\\0\\0\\0\\0\\0\\120\\0\\0\\0\\0\\0\\0\\0\\003\\0\\0\\0\\0\\0\\0\\0\\060\\0\\0\\0\\0\\0\\0\\0";
     let script = format!(
         "rm -f $NEAP_COUNTERS/*; f=$NEAP_COUNTERS/$$.0; printf 'neapcnt\\0\\001\\0\\0\\0\\001\\0\\0\\0{words}' > $f; truncate -s 4096 $f; \
          rm -f $NEAP_COUNTERS/[!$$]*; exec true"
     );
-    let output = neap
-        .command(["run", "--json", "--", "sh", "-c", &script])
-        .output()
-        .expect("neap starts");
+    let output = neap.command(["run", "--json", "--", "sh", "-c", &script]).output().expect("neap starts");
     let summary = json(&stderr(&output));
     let images = summary["allocator"]["images"].as_array().expect("images");
     let ours = images

@@ -1,7 +1,8 @@
 //! Starts the program: in place of neap, or as a child that neap waits for.
 
 use std::ffi::{CString, OsString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::ExitStatusExt;
@@ -11,10 +12,10 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use libc::{c_char, c_int, pid_t};
-use rustix::io::Errno;
 
 use super::signals;
 use crate::error::{Error, system_message};
+use crate::sys;
 
 /// A program, its arguments and its environment, ready for execve.
 pub struct Program {
@@ -43,19 +44,19 @@ impl Program {
     }
 
     /// Becomes the program. Returns only on failure, with the reason.
-    pub fn exec(&self) -> Errno {
+    pub fn exec(&self) -> io::Error {
         // SAFETY: the path is a C string, and both lists are null-terminated arrays of C strings that live as
         // long as `self` (the invariant of `CStrings`).
         unsafe { libc::execve(self.c_path.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr()) };
-        last_errno()
+        io::Error::last_os_error()
     }
 
     /// The error for a failed [`exec`](Self::exec).
-    pub fn exec_error(&self, errno: Errno) -> Error {
-        let cause = format!("cannot run {}: {}", self.path.display(), system_message(errno));
-        match errno {
-            Errno::NOENT => Error::not_found(cause),
-            Errno::TOOBIG => Error::cannot_run(cause).remedy("shorten the arguments or the environment"),
+    pub fn exec_error(&self, error: &io::Error) -> Error {
+        let cause = format!("cannot run {}: {}", self.path.display(), system_message(error));
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => Error::not_found(cause),
+            Some(libc::E2BIG) => Error::cannot_run(cause).remedy("shorten the arguments or the environment"),
             _ => Error::cannot_run(cause),
         }
     }
@@ -84,10 +85,6 @@ fn c_string(bytes: Vec<u8>) -> Result<CString, Error> {
     CString::new(bytes).map_err(|_| Error::failed("an argument contains a null byte"))
 }
 
-fn last_errno() -> Errno {
-    io::Error::last_os_error().raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
-}
-
 /// How the program ended, and what it cost.
 pub struct Ended {
     /// Its process.
@@ -102,10 +99,7 @@ pub struct Ended {
 
 /// Runs the program as a child: passes signals on, stops and continues with it, and waits for its end.
 pub fn supervise(program: &Program) -> Result<Ended, Error> {
-    let failed = |what: &str| {
-        let errno = last_errno();
-        Error::failed(format!("{what}: {}", system_message(errno)))
-    };
+    let failed = |what: &str| Error::failed(format!("{what}: {}", system_message(&io::Error::last_os_error())));
     let (read_end, write_end) = pipe().ok_or_else(|| failed("cannot make a pipe"))?;
     let inherited = signals::block();
     let started = Instant::now();
@@ -120,12 +114,13 @@ pub fn supervise(program: &Program) -> Result<Ended, Error> {
         become_program(program, &inherited, &write_end);
     }
     drop(write_end);
-    if let Some(errno) = exec_failure(&read_end) {
+    if let Some(error) = exec_failure(read_end) {
         let _ = wait_for(pid, 0);
         inherited.restore();
-        return Err(program.exec_error(errno));
+        return Err(program.exec_error(&error));
     }
-    let (status, usage) = supervise_child(pid).map_err(|e| Error::failed(format!("cannot wait for the program: {e}")))?;
+    let (status, usage) =
+        supervise_child(pid).map_err(|e| Error::failed(format!("cannot wait for the program: {e}")))?;
     Ok(Ended { pid: pid.unsigned_abs(), status: ExitStatus::from_raw(status), wall: started.elapsed(), usage })
 }
 
@@ -144,10 +139,9 @@ fn pipe() -> Option<(OwnedFd, OwnedFd)> {
 fn become_program(program: &Program, inherited: &signals::Inherited, report: &OwnedFd) -> ! {
     // If neap is killed the program would run on without anybody to wait for it. The signal is forgotten when
     // the program makes children; one that changes its identity loses it too.
-    // SAFETY: PR_SET_PDEATHSIG takes a signal number.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) };
+    sys::die_with_parent();
     inherited.restore();
-    let errno = program.exec().raw_os_error().to_ne_bytes();
+    let errno = program.exec().raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
     // SAFETY: the buffer is valid for its length; _exit takes no pointers and runs no handlers of the parent.
     unsafe {
         libc::write(report.as_raw_fd(), errno.as_ptr().cast(), errno.len());
@@ -156,20 +150,15 @@ fn become_program(program: &Program, inherited: &signals::Inherited, report: &Ow
 }
 
 /// The error of the child's exec; none when it succeeded.
-fn exec_failure(report: &OwnedFd) -> Option<Errno> {
+fn exec_failure(report: OwnedFd) -> Option<io::Error> {
     let mut bytes = [0u8; 4];
-    loop {
-        match rustix::io::read(report, &mut bytes) {
-            Ok(4) => return Some(Errno::from_raw_os_error(i32::from_ne_bytes(bytes))),
-            Err(Errno::INTR) => {}
-            _ => return None,
-        }
-    }
+    File::from(report).read_exact(&mut bytes).ok()?;
+    Some(io::Error::from_raw_os_error(i32::from_ne_bytes(bytes)))
 }
 
 /// Takes signals until the program has ended; its wait status and usage.
 fn supervise_child(pid: pid_t) -> io::Result<(c_int, libc::rusage)> {
-    let session_leader = is_session_leader();
+    let session_leader = sys::is_session_leader();
     let mut stopped = false;
     loop {
         let received = signals::wait()?;
@@ -194,10 +183,6 @@ fn supervise_child(pid: pid_t) -> io::Result<(c_int, libc::rusage)> {
             _ => {}
         }
     }
-}
-
-fn is_session_leader() -> bool {
-    rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid())
 }
 
 /// wait4: the status and usage, or none when nothing has happened yet.
@@ -228,7 +213,7 @@ pub fn end_like(status: ExitStatus) -> u8 {
         return code as u8;
     }
     let number = status.signal().unwrap_or(0);
-    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+    sys::leave_no_core();
     signals::suffer(number);
     // Only if the signal did not end us (a default effect that is not death): what a shell would show.
     (128 + number) as u8

@@ -174,7 +174,7 @@ pub mod tests {
     /// Catches a reader that disagrees with the layout, sums wrongly, or takes strangers' files.
     #[test]
     fn files_are_read_and_summed() {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = super::super::private_dir::for_test();
         let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).expect("writable");
         let first = page(|c| {
             c.blocks_allocated.store(100, Relaxed);

@@ -95,9 +95,8 @@ fn inspect_native<'data, R: ReadRef<'data>>(data: R) -> Result<Loadable, Fault> 
     // No dynamic linker is asked for. glibc's own is such a file, and preloads like any program's.
     for segment in segments {
         let Some(entries) = segment.dynamic(endian, data)? else { continue };
-        let value_of = |tag: i64| {
-            entries.iter().find(|entry| entry.d_tag(endian).0 == tag).map(|entry| entry.d_val(endian))
-        };
+        let value_of =
+            |tag: i64| entries.iter().find(|entry| entry.d_tag(endian).0 == tag).map(|entry| entry.d_val(endian));
         let name = value_of(elf::DT_SONAME.0).and_then(|offset| {
             let table = value_of(elf::DT_STRTAB.0)?;
             segments.iter().find_map(|s| s.data_range(endian, data, table + offset, 10).ok().flatten())

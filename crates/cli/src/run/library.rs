@@ -2,21 +2,20 @@
 //!
 //! The place is `BASE/neap/lib/HASH/libneap.so` in the user's cache, shared by every start of this build. What
 //! lies there already is used only if the directories are the user's own, nobody else can write them, and the
-//! content is that of the embedded copy. Where there is no such place, the file goes to a directory of its
-//! own that is removed after the program.
+//! content is that of the embedded copy. Each directory is checked before anything in it is looked at; as
+//! nobody else can change its entries from then on, paths are as good as descriptors. Where there is no such
+//! place, the file goes to a directory of its own that is removed after the program.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatVfsMountFlags};
-use rustix::io::Errno;
-
 use super::private_dir::{PrivateDir, absolute_env, temporary_bases};
 use crate::error::{Error, system_message};
+use crate::sys::{self, Identity};
 
 /// The library.
 static LIBRARY: &[u8] = include_bytes!(env!("NEAP_LIBRARY"));
@@ -72,33 +71,54 @@ fn cache_bases(cache: Option<PathBuf>, home: Option<PathBuf>, runtime: Option<Pa
 /// Why a place cannot be used, for people.
 type Reason = String;
 
-fn reason(what: &str) -> impl Fn(Errno) -> Reason {
-    move |errno| format!("{what}: {}", system_message(errno))
+fn reason(what: &str) -> impl Fn(io::Error) -> Reason {
+    move |error| format!("{what}: {}", system_message(&error))
 }
 
 fn place_in_cache(base: &Path) -> Result<PathBuf, Reason> {
     check_path(base)?;
-    let dir = open_base(base)?;
-    check_mount(&dir)?;
+    let metadata = match fs::metadata(base) {
+        // Made if only its last component is missing. It may be a symbolic link: where the user keeps the
+        // cache is the user's business.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make_directory(base)?;
+            fs::metadata(base)
+        }
+        looked => looked,
+    };
+    let metadata = metadata.map_err(reason("cannot look at it"))?;
+    if !metadata.is_dir() {
+        return Err("it is not a directory".to_owned());
+    }
     // In a base that others can write, they could exchange our directory for theirs after we looked at it.
-    let stat = rustix::fs::fstat(&dir).map_err(reason("cannot look at it"))?;
-    check_owner(&stat, true)?;
-    let dir = enter(&dir, "neap")?;
-    let dir = enter(&dir, "lib")?;
-    let dir = enter(&dir, HASH)?;
-    if !is_current(&dir) {
+    check_owner(&metadata, true)?;
+    check_mount(base)?;
+    let mut dir = base.to_owned();
+    for name in ["neap", "lib", HASH] {
+        dir.push(name);
+        check_directory(&dir).map_err(|why| format!("{}: {why}", dir.display()))?;
+    }
+    let file = dir.join(FILE_NAME);
+    if !is_current(&file) {
         write(&dir)?;
     }
-    Ok(base.join("neap/lib").join(HASH).join(FILE_NAME))
+    Ok(file)
 }
 
 fn place_in_temporary(base: &Path) -> Result<Placed, Reason> {
     check_path(base)?;
+    check_mount(base)?;
     let temporary = PrivateDir::create_in_one(base, "neap-lib")?;
-    let dir = open_dir(rustix::fs::CWD, temporary.path()).map_err(reason("cannot open it"))?;
-    check_mount(&dir)?;
-    write(&dir)?;
+    write(temporary.path())?;
     Ok(Placed { path: temporary.path().join(FILE_NAME), temporary: Some(temporary) })
+}
+
+fn make_directory(path: &Path) -> Result<(), Reason> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(reason("cannot make it")(error)),
+        // Another start of neap may have been first.
+        _ => Ok(()),
+    }
 }
 
 /// The dynamic linker splits LD_PRELOAD at spaces and colons and expands dollar signs; it knows no quotes.
@@ -110,82 +130,55 @@ fn check_path(base: &Path) -> Result<(), Reason> {
     }
 }
 
-fn open_dir(at: impl AsFd, path: impl rustix::path::Arg) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// Opens the base directory, which is made if only its last component is missing. It may be a symbolic link:
-/// where the user keeps the cache is the user's business.
-fn open_base(base: &Path) -> Result<OwnedFd, Reason> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match rustix::fs::open(base, flags, Mode::empty()) {
-        Err(Errno::NOENT) => {
-            match rustix::fs::mkdir(base, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(reason("cannot make it")(errno)),
-            }
-            rustix::fs::open(base, flags, Mode::empty()).map_err(reason("cannot open it"))
-        }
-        opened => opened.map_err(reason("cannot open it")),
+fn check_mount(dir: &Path) -> Result<(), Reason> {
+    match sys::mount_flags(dir) {
+        Ok(flags) if flags.noexec => Err("its file system is mounted noexec".to_owned()),
+        Ok(_) => Ok(()),
+        Err(error) => Err(reason("cannot look at its file system")(error)),
     }
-}
-
-fn check_mount(dir: &OwnedFd) -> Result<(), Reason> {
-    let flags = rustix::fs::fstatvfs(dir).map_err(reason("cannot look at its file system"))?.f_flag;
-    if flags.contains(StatVfsMountFlags::NOEXEC) {
-        return Err("its file system is mounted noexec".to_owned());
-    }
-    Ok(())
 }
 
 /// Nobody but the user (and root, where `or_root` says so) may own it, and nobody else may write it. A
 /// directory with the sticky bit protects what is in it, if root owns it.
-fn check_owner(stat: &Stat, or_root: bool) -> Result<(), Reason> {
-    let user = rustix::process::geteuid().as_raw();
-    if stat.st_uid != user && !(or_root && stat.st_uid == 0) {
-        return Err(format!("it belongs to user {}, not to user {user}", stat.st_uid));
+fn check_owner(metadata: &Metadata, or_root: bool) -> Result<(), Reason> {
+    let (user, owner) = (Identity::current().euid, metadata.uid());
+    if owner != user && !(or_root && owner == 0) {
+        return Err(format!("it belongs to user {owner}, not to user {user}"));
     }
-    let sticky = or_root && stat.st_mode & 0o1000 != 0;
-    if stat.st_mode & 0o022 != 0 && !sticky {
+    let sticky = or_root && metadata.mode() & 0o1000 != 0;
+    if metadata.mode() & 0o022 != 0 && !sticky {
         return Err("others can write to it".to_owned());
     }
     Ok(())
 }
 
-/// Opens a directory of ours below `dir`, made if it is missing.
-fn enter(dir: &OwnedFd, name: &str) -> Result<OwnedFd, Reason> {
-    let opened = match open_dir(dir, name) {
-        Err(Errno::NOENT) => {
-            match rustix::fs::mkdirat(dir, name, Mode::RWXU) {
-                // Another start of neap may have been first.
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(errno) => return Err(reason(&format!("cannot make {name} in it"))(errno)),
-            }
-            open_dir(dir, name)
+/// Makes sure that `dir`, in a directory that was checked, is a directory of ours; makes it if it is missing.
+fn check_directory(dir: &Path) -> Result<(), Reason> {
+    let metadata = match fs::symlink_metadata(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make_directory(dir)?;
+            fs::symlink_metadata(dir)
         }
-        opened => opened,
+        looked => looked,
     };
-    let opened = opened.map_err(|errno| match errno {
-        // What openat says about a symbolic link, with and without O_DIRECTORY.
-        Errno::LOOP | Errno::NOTDIR => format!("{name} in it is not a directory (a symbolic link is not followed)"),
-        errno => reason(&format!("cannot open {name} in it"))(errno),
-    })?;
-    let stat = rustix::fs::fstat(&opened).map_err(reason("cannot look at it"))?;
-    check_owner(&stat, false).map_err(|why| format!("{name} in it cannot be trusted: {why}"))?;
-    Ok(opened)
+    let metadata = metadata.map_err(reason("cannot look at it"))?;
+    if !metadata.is_dir() {
+        return Err("it is not a directory (a symbolic link is not followed)".to_owned());
+    }
+    check_owner(&metadata, false)
 }
 
-/// Whether the file in `dir` is the embedded library, ours, and protected.
-fn is_current(dir: &OwnedFd) -> bool {
+/// Whether the file is the embedded library, ours, and protected.
+fn is_current(path: &Path) -> bool {
     // NONBLOCK: a FIFO of that name must not hold us up.
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let Ok(file) = rustix::fs::openat(dir, FILE_NAME, flags, Mode::empty()) else { return false };
-    let Ok(stat) = rustix::fs::fstat(&file) else { return false };
-    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-        && stat.st_mode & 0o777 == FILE_MODE
-        && check_owner(&stat, false).is_ok()
-        && u64::try_from(stat.st_size) == Ok(LIBRARY.len() as u64)
-        && same_content(File::from(file), LIBRARY)
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+    let Ok(file) = file else { return false };
+    file.metadata().is_ok_and(|metadata| {
+        metadata.is_file()
+            && metadata.mode() & 0o777 == FILE_MODE
+            && metadata.len() == LIBRARY.len() as u64
+            && check_owner(&metadata, false).is_ok()
+    }) && same_content(file, LIBRARY)
 }
 
 fn same_content(mut file: File, mut expected: &[u8]) -> bool {
@@ -202,42 +195,37 @@ fn same_content(mut file: File, mut expected: &[u8]) -> bool {
 
 /// Writes the file under another name, and gives it its own once its content is on the disk: whoever opens
 /// it meanwhile finds the whole file or none.
-fn write(dir: &OwnedFd) -> Result<(), Reason> {
+fn write(dir: &Path) -> Result<(), Reason> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-    let name = format!(".{FILE_NAME}.{}.{now:x}", std::process::id());
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir, &*name, flags, Mode::RUSR | Mode::WUSR)
-        .map_err(reason("cannot make a file in it"))?;
-    let result = fill(File::from(file)).and_then(|()| {
-        rustix::fs::renameat(dir, &*name, dir, FILE_NAME).map_err(reason("cannot rename the file in it"))
-    });
+    let partial = dir.join(format!(".{FILE_NAME}.{}.{now:x}", std::process::id()));
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial);
+    let result = fill(file.map_err(reason("cannot make a file in it"))?)
+        .and_then(|()| fs::rename(&partial, dir.join(FILE_NAME)).map_err(reason("cannot rename the file in it")));
     if result.is_err() {
-        let _ = rustix::fs::unlinkat(dir, &*name, AtFlags::empty());
+        let _ = fs::remove_file(&partial);
         return result;
     }
-    // Not for correctness: a start after a power failure writes the file again.
-    let _ = rustix::fs::fsync(dir);
+    // The name may be lost in a power failure; the next start then writes the file again.
     Ok(())
 }
 
 fn fill(mut file: File) -> Result<(), Reason> {
-    file.write_all(LIBRARY).map_err(|e| format!("cannot write the file ({} bytes): {e}", LIBRARY.len()))?;
-    rustix::fs::fchmod(&file, Mode::from_raw_mode(FILE_MODE)).map_err(reason("cannot set the file's mode"))?;
-    rustix::fs::fsync(&file).map_err(reason("cannot write the file to the disk"))
+    file.write_all(LIBRARY).map_err(reason(&format!("cannot write the file ({} bytes)", LIBRARY.len())))?;
+    file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(reason("cannot set the file's mode"))?;
+    file.sync_all().map_err(reason("cannot write the file to the disk"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
-    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     fn mode(path: &Path) -> u32 {
         fs::symlink_metadata(path).expect("it exists").permissions().mode() & 0o7777
     }
 
-    fn base() -> tempfile::TempDir {
-        tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o700)).tempdir().expect("a directory")
+    fn base() -> PrivateDir {
+        super::super::private_dir::for_test()
     }
 
     /// Catches a wrong order of places and relative paths.
@@ -285,12 +273,12 @@ mod tests {
 
         let open = base();
         fs::create_dir(open.path().join("neap")).expect("a directory");
-        fs::set_permissions(open.path().join("neap"), fs::Permissions::from_mode(0o777)).expect("chmod");
+        fs::set_permissions(open.path().join("neap"), Permissions::from_mode(0o777)).expect("chmod");
         let why = place_in_cache(open.path()).expect_err("writable by others");
         assert!(why.contains("others can write"), "{why}");
 
         let open_base = base();
-        fs::set_permissions(open_base.path(), fs::Permissions::from_mode(0o777)).expect("chmod");
+        fs::set_permissions(open_base.path(), Permissions::from_mode(0o777)).expect("chmod");
         assert!(place_in_cache(open_base.path()).is_err());
     }
 
@@ -304,7 +292,8 @@ mod tests {
         place_in_cache(base.path()).expect("placed");
         assert_eq!(fs::read(&path).expect("readable"), LIBRARY);
         fs::remove_file(&path).expect("removable");
-        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RWXU).expect("a FIFO");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo");
+        assert!(made.success());
         place_in_cache(base.path()).expect("placed");
         assert_eq!(fs::read(&path).expect("readable"), LIBRARY);
     }

@@ -54,7 +54,7 @@ pub fn run(args: RunArgs) -> Result<u8, Error> {
             drop(library);
             return Ok(child::end_like(ended.status));
         }
-        return Err(program.exec_error(program.exec()));
+        return Err(program.exec_error(&program.exec()));
     }
 
     let counters_dir = PrivateDir::create(&private_dir::volatile_bases(), "neap-counters")
@@ -77,8 +77,7 @@ pub fn run(args: RunArgs) -> Result<u8, Error> {
 }
 
 fn create_summary_file(path: &Path) -> Result<File, Error> {
-    File::create(path)
-        .map_err(|e| Error::failed(format!("cannot write the summary to {}: {e}", path.display())))
+    File::create(path).map_err(|e| Error::failed(format!("cannot write the summary to {}: {e}", path.display())))
 }
 
 fn counters_setting(dir: &PrivateDir) -> Result<Setting, Error> {
@@ -119,9 +118,8 @@ fn preload_list(library: &Path, existing: Option<&OsStr>) -> OsString {
 /// Writes the summary to the file, or to standard error.
 fn write_summary(summary: &Summary, file: Option<File>, json: bool, path: Option<&Path>) -> Result<(), Error> {
     let stderr = std::io::stderr();
-    let colour = file.is_none()
-        && stderr.is_terminal()
-        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let colour =
+        file.is_none() && stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let text = if json { summary.json() } else { summary.text(Style { colour }) };
     let written = match file {
         Some(mut file) => file.write_all(text.as_bytes()),

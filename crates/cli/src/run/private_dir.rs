@@ -78,6 +78,15 @@ pub fn absolute_env(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }
 
+/// A directory for a test.
+#[cfg(test)]
+pub fn for_test() -> PrivateDir {
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let prefix = format!("neap-test-{}", NUMBER.fetch_add(1, Relaxed));
+    PrivateDir::create(&temporary_bases(), &prefix).expect("a temporary directory")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,7 +95,7 @@ mod tests {
     /// Catches a directory that others can enter, one that is left behind, and a base that ends the search.
     #[test]
     fn a_private_directory_is_made_and_removed() {
-        let base = tempfile::tempdir().expect("a directory");
+        let base = for_test();
         let bases = [base.path().join("missing"), base.path().to_owned()];
         let dir = PrivateDir::create(&bases, "t").expect("the second base works");
         let path = dir.path().to_owned();

@@ -200,7 +200,10 @@ impl Summary {
         if self.unreadable_counters > 0 {
             rows.push((
                 "",
-                format!("{} could not be read", counted(self.unreadable_counters as u64, "counters file", "counters files")),
+                format!(
+                    "{} could not be read",
+                    counted(self.unreadable_counters as u64, "counters file", "counters files")
+                ),
             ));
         }
         rows

@@ -1,17 +1,17 @@
 //! Finds the program as execvp would and looks at it, so that what cannot work fails before anything runs.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::Read;
+use std::fs::{self, File, Metadata};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use object::ReadCache;
-use rustix::fs::{Access, AtFlags, CWD, FileType, Stat, StatVfsMountFlags};
-use rustix::io::Errno;
 
 use super::elf::{self, Loadable, Refusal};
 use crate::error::{Error, system_message};
+use crate::sys::{self, Identity};
 
 /// Where execvp looks when PATH is not set (confstr's _CS_PATH).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -34,62 +34,61 @@ fn resolve_in(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Error> {
         let candidate = PathBuf::from(command);
         return match executable(&candidate) {
             Ok(()) => Ok(candidate),
-            Err(errno) => Err(cannot_execute(&candidate, errno)),
+            Err(error) => Err(cannot_execute(&candidate, &error)),
         };
     }
-    let mut refused: Option<(PathBuf, Errno)> = None;
+    let mut refused: Option<(PathBuf, io::Error)> = None;
     for dir in path.unwrap_or(OsStr::new(DEFAULT_PATH)).as_bytes().split(|&b| b == b':') {
         // An empty element is the current directory.
         let dir = if dir.is_empty() { OsStr::new(".") } else { OsStr::from_bytes(dir) };
         let candidate = Path::new(dir).join(command);
         match executable(&candidate) {
             Ok(()) => return Ok(candidate),
-            Err(Errno::NOENT | Errno::NOTDIR) => {}
-            Err(errno) => {
-                refused.get_or_insert((candidate, errno));
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+            Err(error) => {
+                refused.get_or_insert((candidate, error));
             }
         }
     }
     match refused {
-        Some((candidate, errno)) => Err(cannot_execute(&candidate, errno)),
+        Some((candidate, error)) => Err(cannot_execute(&candidate, &error)),
         None => Err(Error::not_found(format!("cannot run {shown}: not found in PATH"))
             .remedy("check the spelling, or give the path of the program")),
     }
 }
 
 /// What execve would say about a file before it reads it.
-fn executable(path: &Path) -> Result<(), Errno> {
-    let stat = rustix::fs::stat(path)?;
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => {}
-        FileType::Directory => return Err(Errno::ISDIR),
-        _ => return Err(Errno::ACCESS),
+fn executable(path: &Path) -> io::Result<()> {
+    let kind = fs::metadata(path)?.file_type();
+    if kind.is_dir() {
+        return Err(ErrorKind::IsADirectory.into());
     }
-    rustix::fs::accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS)
+    if !kind.is_file() {
+        return Err(io::Error::from_raw_os_error(libc::EACCES));
+    }
+    sys::may_execute(path)
 }
 
 /// The error for a program that exists in vain, or does not exist.
-fn cannot_execute(path: &Path, errno: Errno) -> Error {
+fn cannot_execute(path: &Path, error: &io::Error) -> Error {
     let shown = path.display();
-    match errno {
-        Errno::NOENT => Error::not_found(format!("cannot run {shown}: no such file")),
-        Errno::ISDIR => Error::cannot_run(format!("cannot run {shown}: it is a directory")),
-        Errno::ACCESS => {
+    match error.kind() {
+        ErrorKind::NotFound => Error::not_found(format!("cannot run {shown}: no such file")),
+        ErrorKind::IsADirectory => Error::cannot_run(format!("cannot run {shown}: it is a directory")),
+        ErrorKind::PermissionDenied => {
             let error = Error::cannot_run(format!("cannot run {shown}: permission denied"));
-            match rustix::fs::stat(path) {
-                Ok(stat) if stat.st_mode & 0o111 == 0 => error.remedy(format!("make it executable: chmod +x {shown}")),
-                Ok(_) if mount_flags(path).contains(StatVfsMountFlags::NOEXEC) => {
+            match fs::metadata(path) {
+                Ok(metadata) if metadata.is_file() && metadata.mode() & 0o111 == 0 => {
+                    error.remedy(format!("make it executable: chmod +x {shown}"))
+                }
+                Ok(_) if sys::mount_flags(path).unwrap_or_default().noexec => {
                     error.remedy("its file system is mounted noexec; copy the program elsewhere")
                 }
                 _ => error,
             }
         }
-        errno => Error::cannot_run(format!("cannot run {shown}: {}", system_message(errno))),
+        _ => Error::cannot_run(format!("cannot run {shown}: {}", system_message(error))),
     }
-}
-
-fn mount_flags(path: &Path) -> StatVfsMountFlags {
-    rustix::fs::statvfs(path).map_or(StatVfsMountFlags::empty(), |v| v.f_flag)
 }
 
 /// Looks at the program, and at the interpreters if it is a script: can the library be loaded into it?
@@ -99,16 +98,17 @@ pub fn inspect(path: &Path) -> Result<(), Error> {
         // Execute permission without read permission: the kernel can run it and we cannot look.
         let Ok(file) = File::open(&path) else { return Ok(()) };
         let mut head = Vec::with_capacity(HEAD_BYTES);
-        (&file).take(HEAD_BYTES as u64).read_to_end(&mut head).map_err(|e| {
-            Error::cannot_run(format!("cannot read {}: {e}", path.display()))
-        })?;
+        (&file)
+            .take(HEAD_BYTES as u64)
+            .read_to_end(&mut head)
+            .map_err(|e| Error::cannot_run(format!("cannot read {}: {e}", path.display())))?;
         if head.starts_with(b"\x7fELF") {
             return inspect_elf(&path, &file);
         }
         let Some(script) = Script::parse(&head) else {
             return Err(no_format(&path));
         };
-        executable(&script.interpreter).map_err(|errno| script_error(&path, &script.interpreter, errno))?;
+        executable(&script.interpreter).map_err(|e| script_error(&path, &script.interpreter, &e))?;
         path = match script.command_of_env() {
             // env itself is loadable; what matters is the program that it becomes.
             Some(command) => {
@@ -136,11 +136,11 @@ fn no_format(path: &Path) -> Error {
         .remedy(format!("if it is a shell script: neap run -- sh {shown}"))
 }
 
-fn script_error(script: &Path, interpreter: &Path, errno: Errno) -> Error {
+fn script_error(script: &Path, interpreter: &Path, error: &io::Error) -> Error {
     let (script, interpreter) = (script.display(), interpreter.display());
-    let cause = format!("cannot run {script}: its interpreter {interpreter}: {}", system_message(errno));
-    match errno {
-        Errno::NOENT => Error::not_found(cause),
+    let cause = format!("cannot run {script}: its interpreter {interpreter}: {}", system_message(error));
+    match error.kind() {
+        ErrorKind::NotFound => Error::not_found(cause),
         _ => Error::cannot_run(cause),
     }
     .remedy("mend the first line of the script")
@@ -148,7 +148,7 @@ fn script_error(script: &Path, interpreter: &Path, errno: Errno) -> Error {
 
 fn inspect_elf(path: &Path, file: &File) -> Result<(), Error> {
     let shown = path.display();
-    if let Some(why) = secure_execution(path, file) {
+    if let Some(why) = secure_execution(path) {
         return Err(Error::cannot_run(format!(
             "cannot run {shown} under neap: {why}, and the dynamic linker ignores LD_PRELOAD in such programs"
         ))
@@ -159,10 +159,10 @@ fn inspect_elf(path: &Path, file: &File) -> Result<(), Error> {
         Ok(Loadable::Interpreter(linker)) => {
             return match executable(&linker) {
                 Ok(()) => Ok(()),
-                Err(errno) => Err(Error::not_found(format!(
+                Err(error) => Err(Error::not_found(format!(
                     "cannot run {shown}: its dynamic linker {}: {}",
                     linker.display(),
-                    system_message(errno)
+                    system_message(&error)
                 ))
                 .remedy("install the C library that the program was built for")),
             };
@@ -192,53 +192,42 @@ fn inspect_elf(path: &Path, file: &File) -> Result<(), Error> {
 
 /// Why the kernel would start this file in secure-execution mode, if it would: the rules of
 /// cap_bprm_creds_from_file, with our own real and effective identity as the base.
-fn secure_execution(path: &Path, file: &File) -> Option<String> {
-    let stat = rustix::fs::fstat(file).ok()?;
-    let identity = Identity {
-        uid: rustix::process::getuid().as_raw(),
-        euid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
-        egid: rustix::process::getegid().as_raw(),
-    };
-    let set_ids = stat.st_mode & 0o6000 != 0;
-    let mut capabilities = [0u8; 32];
-    // Most files have no capabilities: ENODATA. File systems without them: ENOTSUP.
-    let has_capabilities = match rustix::fs::fgetxattr(file, c"security.capability", &mut capabilities) {
-        Ok(length) => grants_capabilities(&capabilities[..length]),
-        Err(_) => false,
-    };
-    if !set_ids && !has_capabilities && identity.is_plain() {
+fn secure_execution(path: &Path) -> Option<String> {
+    let metadata = fs::metadata(path).ok()?;
+    let identity = Identity::current();
+    let mut buffer = [0u8; 32];
+    // Most files have no such attribute: ENODATA. File systems without attributes: ENOTSUP.
+    let has_capabilities = sys::attribute(path, c"security.capability", &mut buffer).is_ok_and(grants_capabilities);
+    if metadata.mode() & 0o6000 == 0 && !has_capabilities && identity.is_plain() {
         return None;
     }
     // Set-id bits and file capabilities have no effect on a nosuid mount or for a process that gave them up.
-    let inert = mount_flags(path).contains(StatVfsMountFlags::NOSUID) 
-        || rustix::thread::no_new_privs().unwrap_or(false);
-    secure_reason(&stat, has_capabilities, identity, inert)
+    let inert = sys::mount_flags(path).unwrap_or_default().nosuid || sys::no_new_privs();
+    secure_reason(&metadata.into(), has_capabilities, identity, inert)
 }
 
-/// The user and group that neap runs as.
+/// The part of a file's metadata that decides whom it runs as.
 #[derive(Clone, Copy)]
-struct Identity {
+struct Ownership {
+    mode: u32,
     uid: u32,
-    euid: u32,
     gid: u32,
-    egid: u32,
 }
 
-impl Identity {
-    fn is_plain(self) -> bool {
-        self.uid == self.euid && self.gid == self.egid
+impl From<Metadata> for Ownership {
+    fn from(metadata: Metadata) -> Self {
+        Self { mode: metadata.mode(), uid: metadata.uid(), gid: metadata.gid() }
     }
 }
 
-fn secure_reason(stat: &Stat, has_capabilities: bool, id: Identity, inert: bool) -> Option<String> {
+fn secure_reason(file: &Ownership, has_capabilities: bool, id: Identity, inert: bool) -> Option<String> {
     let (mut euid, mut egid) = (id.euid, id.egid);
-    if !inert && stat.st_mode & 0o4000 != 0 {
-        euid = stat.st_uid;
+    if !inert && file.mode & 0o4000 != 0 {
+        euid = file.uid;
     }
     // Set-group-id without group execution once meant mandatory locking and changes no identity.
-    if !inert && stat.st_mode & 0o2010 == 0o2010 {
-        egid = stat.st_gid;
+    if !inert && file.mode & 0o2010 == 0o2010 {
+        egid = file.gid;
     }
     if euid != id.uid {
         return Some(format!("it runs as user {euid} (set-user-id)"));
@@ -312,6 +301,7 @@ fn trim(bytes: &[u8], blank: impl Fn(&u8) -> bool) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use super::super::private_dir;
     use super::*;
 
     fn script(head: &[u8]) -> (String, Option<String>) {
@@ -346,7 +336,7 @@ mod tests {
     /// Catches a search that stops at the wrong candidate.
     #[test]
     fn the_search_is_that_of_execvp() {
-        let dir = tempfile::tempdir().expect("a directory");
+        let dir = private_dir::for_test();
         let make = |sub: &str, mode: u32| {
             use std::os::unix::fs::PermissionsExt;
             let sub = dir.path().join(sub);
@@ -372,26 +362,24 @@ mod tests {
     /// Catches set-id programs that lose the library silently, and refusals where the bits change nothing.
     #[test]
     fn secure_execution_follows_the_kernel() {
-        let mut stat = rustix::fs::stat("/").expect("the root directory");
+        let mut file = Ownership { mode: 0o100755, uid: 0, gid: 0 };
         let user = Identity { uid: 1000, euid: 1000, gid: 1000, egid: 1000 };
         let root = Identity { uid: 0, euid: 0, gid: 0, egid: 0 };
-        (stat.st_uid, stat.st_gid) = (0, 0);
-        stat.st_mode = 0o100755;
-        assert!(secure_reason(&stat, false, user, false).is_none());
-        assert!(secure_reason(&stat, true, user, false).is_some());
-        assert!(secure_reason(&stat, true, root, false).is_none());
-        assert!(secure_reason(&stat, true, user, true).is_none());
-        stat.st_mode = 0o104755;
-        assert!(secure_reason(&stat, false, user, false).is_some());
-        assert!(secure_reason(&stat, false, root, false).is_none());
-        assert!(secure_reason(&stat, false, user, true).is_none());
-        stat.st_mode = 0o102755;
-        assert!(secure_reason(&stat, false, user, false).is_some());
-        stat.st_mode = 0o102745;
-        assert!(secure_reason(&stat, false, user, false).is_none());
+        assert!(secure_reason(&file, false, user, false).is_none());
+        assert!(secure_reason(&file, true, user, false).is_some());
+        assert!(secure_reason(&file, true, root, false).is_none());
+        assert!(secure_reason(&file, true, user, true).is_none());
+        file.mode = 0o104755;
+        assert!(secure_reason(&file, false, user, false).is_some());
+        assert!(secure_reason(&file, false, root, false).is_none());
+        assert!(secure_reason(&file, false, user, true).is_none());
+        file.mode = 0o102755;
+        assert!(secure_reason(&file, false, user, false).is_some());
+        file.mode = 0o102745;
+        assert!(secure_reason(&file, false, user, false).is_none());
         let raised = Identity { euid: 0, ..user };
-        stat.st_mode = 0o100755;
-        assert!(secure_reason(&stat, false, raised, false).is_some());
+        file.mode = 0o100755;
+        assert!(secure_reason(&file, false, raised, false).is_some());
     }
 
     /// Catches capability sets that are misread.

@@ -6,8 +6,32 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use tempfile::TempDir;
+/// A directory that only this user can enter, removed when it is dropped.
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("neap-cli-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("a temporary directory");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("chmod");
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
 
 /// `neap` with a cache of its own.
 pub struct Neap {
@@ -18,7 +42,7 @@ pub struct Neap {
 impl Neap {
     /// A fresh home.
     pub fn new() -> Self {
-        Self { dir: tempfile::tempdir().expect("a temporary directory") }
+        Self { dir: TempDir::new() }
     }
 
     /// `neap ARGUMENTS`, not started.
@@ -93,7 +117,8 @@ pub fn skip(test: &str, why: &str) {
 
 /// Whether the tests run as root.
 pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
 }
 
 /// Compiles a C program; none where there is no compiler or it fails.
