@@ -139,7 +139,7 @@ fn check_mount(dir: &Path) -> Result<(), Reason> {
 }
 
 /// Nobody but the user (and root, where `or_root` says so) may own it, and nobody else may write it. A
-/// directory with the sticky bit protects what is in it, if root owns it.
+/// base with the sticky bit (/tmp) protects what is in it.
 fn check_owner(metadata: &Metadata, or_root: bool) -> Result<(), Reason> {
     let (user, owner) = (Identity::current().euid, metadata.uid());
     if owner != user && !(or_root && owner == 0) {
