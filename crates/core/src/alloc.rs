@@ -7,10 +7,11 @@ use crate::class;
 use crate::heap::Block;
 use crate::huge::Huge;
 use crate::life::Registry;
+use crate::misuse::{self, Call};
 use crate::page_map::PageMap;
 use crate::range::Ranges;
 use crate::sync::{AtomicUsize, Locked, Ordering};
-use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, misuse, slab};
+use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, slab};
 
 /// Largest request: PTRDIFF_MAX, so that the difference of two pointers into a block fits.
 pub const MAX_SIZE: usize = isize::MAX as usize;
@@ -59,7 +60,11 @@ impl<O: Os> Allocator<O> {
     /// First use; under the lock of the registry.
     pub(crate) fn set_up(&self) {
         self.page_size.store(self.os.page_size(), Ordering::Relaxed);
-        self.map.set_up(&self.os);
+        // The arena first: how much address space it gets tells whether the map may have its share.
+        // SAFETY: `with` holds the lock.
+        if self.ranges.with(&self.os, |_| unsafe { self.arenas.set_up(&self.os) }) {
+            self.map.set_up(&self.os);
+        }
     }
 
     /// Bytes of an OS page.
@@ -234,7 +239,7 @@ impl<O: Os> Allocator<O> {
         };
         // SAFETY: `p` lies in a slab of this class.
         unsafe {
-            self.check_block(heap, p, class);
+            self.check_block(heap, Call::Free, p, class);
             if !Heap::is_cached(heap) {
                 // Without a cache nothing else would show a block that another thread frees at the same time.
                 Heap::give_one(heap, self, p, class);
@@ -246,11 +251,11 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Does not return unless `p`, in a slab of `class`, is a block that is not free.
-    unsafe fn check_block(&self, heap: *mut Heap, p: *mut u8, class: usize) {
+    unsafe fn check_block(&self, heap: *mut Heap, call: Call, p: *mut u8, class: usize) {
         // SAFETY: `p` lies in a slab of this class; once it is a block, its tag may be read.
         unsafe {
-            if !(p.addr() & (CHUNK - 1)).is_multiple_of(class::SIZE[class] as usize) {
-                misuse::interior(self, p, class);
+            if !class::is_start(p.addr() & (CHUNK - 1), class) {
+                misuse::interior(self, call, p, class);
             }
             let tagged = (*p.cast::<Block>()).tag == Block::TAG;
             let free = if tagged {
@@ -259,7 +264,7 @@ impl<O: Os> Allocator<O> {
                 slab::is_free(&self.arenas, Arenas::record(p), p)
             };
             if free {
-                misuse::double_free(self, p, class::SIZE[class] as usize);
+                misuse::freed(self, call, p, class);
             }
         }
     }
@@ -279,19 +284,19 @@ impl<O: Os> Allocator<O> {
         unsafe { ((*c).kind == Kind::SLAB).then(|| usize::from((*c).class)) }
     }
 
-    /// Usable bytes of the block at `p`, constant for its life; `None` if neap does not know it.
+    /// Usable bytes of the block at `p`, constant for its life; `None` if neap does not know it. `call` is who asks.
     ///
     /// # Safety
     /// `heap` must be the caller's or [`Heap::none`]; `p` must be a block of the caller's, or foreign.
-    pub unsafe fn usable_size(&self, heap: *mut Heap, p: *mut u8) -> Option<usize> {
+    pub unsafe fn usable_size(&self, heap: *mut Heap, call: Call, p: *mut u8) -> Option<usize> {
         if let Some(class) = self.small_class(p) {
             // SAFETY: `p` lies in a slab of this class.
-            unsafe { self.check_block(heap, p, class) };
+            unsafe { self.check_block(heap, call, p, class) };
             return Some(class::SIZE[class] as usize);
         }
         if self.arenas.contains(p) {
             // SAFETY: the record is that of a large block.
-            return Some(unsafe { (*self.large_record(p)).bytes() });
+            return Some(unsafe { (*self.large_record(call, p)).bytes() });
         }
         self.huge_bytes(p)
     }

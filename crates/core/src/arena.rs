@@ -284,6 +284,27 @@ impl Arenas {
         }
     }
 
+    /// Reserves the first arena; false where address space is limited, so that other reservations should not be made.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub unsafe fn set_up<O: Os>(&self, os: &O) -> bool {
+        // SAFETY: the lock is held.
+        unsafe { self.add(os, 1) && !self.is_limited() }
+    }
+
+    /// Whether the first arena had to be shorter than others would be. The lock of the ranges must be held.
+    fn is_limited(&self) -> bool {
+        // SAFETY: the lock is held.
+        unsafe { (*self.arenas.get())[0].len < ARENA_ALIGN }
+    }
+
+    /// Length of an arena where address space is limited: most of it is left to the program's own mappings.
+    fn share<O: Os>(os: &O, need: usize) -> usize {
+        let share = os.address_limit().unwrap_or(ARENA_ALIGN) / 8;
+        1 << share.clamp(need, ARENA_ALIGN).ilog2()
+    }
+
     /// Reserves one more arena with room for `n` chunks, as long as the system allows.
     unsafe fn add<O: Os>(&self, os: &O, n: usize) -> bool {
         let count = self.count.load(Ordering::Relaxed);
@@ -292,10 +313,8 @@ impl Arenas {
         }
         let need = (n * (CHUNK + SIDE_BYTES) + 2 * CHUNK).next_power_of_two().max(MIN_ARENA);
         let mut len = ARENA_ALIGN;
-        if let Some(left) = os.address_limit() {
-            // Leave most of a limited address space to the program's own mappings.
-            len = (left / 8).max(need).min(ARENA_ALIGN);
-            len = 1 << len.ilog2();
+        if count > 0 && self.is_limited() {
+            len = Self::share(os, need);
         }
         while len >= need {
             if let Some(base) = reserve(os, len) {
@@ -313,7 +332,8 @@ impl Arenas {
                 self.count.store(count + 1, Ordering::Release);
                 return true;
             }
-            len /= 4;
+            // Refused: most likely a limit on address space.
+            len = (len / 4).min(Self::share(os, need));
         }
         false
     }

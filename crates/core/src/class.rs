@@ -94,6 +94,12 @@ pub fn of_aligned(size: usize, align: usize) -> Option<usize> {
     None
 }
 
+/// Whether `offset` in a slab of `class` is the start of a block.
+#[inline]
+pub fn is_start(offset: usize, class: usize) -> bool {
+    (offset as u32).wrapping_mul(RECIPROCAL[class]) >> 16 == 0
+}
+
 /// Blocks in a slab of this class.
 #[inline]
 pub const fn capacity(class: usize) -> u32 {

@@ -3,8 +3,9 @@
 
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, State};
+use crate::misuse::{self, Call};
 use crate::sync::Ordering;
-use crate::{Allocator, CHUNK, Os, misuse};
+use crate::{Allocator, CHUNK, Os};
 
 /// Most bytes of a large block; beyond, a huge block.
 pub const MAX_LARGE: usize = Arenas::longest() * CHUNK;
@@ -45,15 +46,23 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// If `p` is a large block, it must be the caller's.
     pub(crate) unsafe fn free_large(&self, p: *mut u8) {
-        let c = self.large_record(p);
-        let mut left = State::Dirty;
+        // SAFETY: as the caller promises.
+        unsafe { self.release_large(p, State::Dirty) }
+    }
+
+    /// [`Allocator::free_large`], where the pages that the block used are left in `state`.
+    ///
+    /// # Safety
+    /// As that; `state` must be true of them.
+    pub(crate) unsafe fn release_large(&self, p: *mut u8, mut state: State) {
+        let c = self.large_record(Call::Free, p);
         // SAFETY: the block is the caller's.
         unsafe {
             if (*c).moved {
+                (*c).moved = false;
                 self.moved.fetch_sub(1, Ordering::Relaxed);
                 if self.os.renew(p, (*c).len as usize * CHUNK) {
-                    left = State::Clean;
-                    (*c).state = State::Clean;
+                    (state, (*c).state) = (State::Clean, State::Clean);
                 }
             }
         }
@@ -62,25 +71,25 @@ impl<O: Os> Allocator<O> {
             if (*c).kind != Kind::LARGE {
                 return false;
             }
-            let (len, used, state) = ((*c).len as usize, (*c).carved as usize, (*c).state);
+            let (len, used) = ((*c).len as usize, (*c).carved as usize);
             (*c).kind = Kind::NONE;
             if len > used {
-                r.give(&self.arenas, c.add(used), len - used, state);
+                r.give(&self.arenas, c.add(used), len - used, (*c).state);
             }
-            r.give(&self.arenas, c, used, left);
+            r.give(&self.arenas, c, used, state);
             true
         });
         if !ours {
-            misuse::not_a_block(self, p);
+            misuse::not_a_block(self, Call::Free, p);
         }
     }
 
     /// The record of the large block at `p`, which lies in an arena; does not return if there is none.
-    pub(crate) fn large_record(&self, p: *mut u8) -> *mut Chunk {
+    pub(crate) fn large_record(&self, call: Call, p: *mut u8) -> *mut Chunk {
         let c = Arenas::record(p);
         // SAFETY: records of committed chunks are readable. A block that is the caller's keeps its kind.
         if p.addr() & (CHUNK - 1) != 0 || unsafe { (*c).kind } != Kind::LARGE {
-            misuse::not_a_block(self, p);
+            misuse::not_a_block(self, call, p);
         }
         c
     }
@@ -90,7 +99,7 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// `p` must be a large block of the caller's.
     pub(crate) unsafe fn resize_large(&self, p: *mut u8, size: usize) -> bool {
-        let c = self.large_record(p);
+        let c = self.large_record(Call::Realloc, p);
         let bytes = size.next_multiple_of(self.page_size());
         let need = bytes.div_ceil(CHUNK);
         if bytes > MAX_LARGE {

@@ -21,8 +21,8 @@ pub const ORPHAN: u32 = 1;
 /// The heap of a thread that a fork left behind in the parent: nobody touches it any more.
 pub const LOST: u32 = 2;
 
-/// Bytes that each heap gets in its chunk.
-const HEAP_BYTES: usize = 4096;
+/// Bytes that each heap gets in its chunk: no more than it needs, as threads are many.
+const HEAP_BYTES: usize = size_of::<Heap>();
 /// Orphans that a refill looks at.
 const ORPHAN_PROBES: usize = 8;
 

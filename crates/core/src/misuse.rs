@@ -43,12 +43,6 @@ pub fn corrupted<O: Os>(a: &Allocator<O>, p: *mut u8, class: usize) -> ! {
     die(a, format_args!("corrupted free block {p:p} ({size}-byte block): written after free"));
 }
 
-/// A second free of `p` is certain.
-#[cold]
-pub fn double_free<O: Os>(a: &Allocator<O>, p: *mut u8, size: usize) -> ! {
-    die(a, format_args!("double free of {p:p} ({size}-byte block, by thread {})", a.os.thread_id()))
-}
-
 /// Blocks came back to the slab `c` that were free already: found when a cache was given back.
 #[cold]
 pub fn double_free_seen_late<O: Os>(a: &Allocator<O>, c: *mut Chunk) -> ! {
@@ -58,17 +52,53 @@ pub fn double_free_seen_late<O: Os>(a: &Allocator<O>, c: *mut Chunk) -> ! {
     die(a, format_args!("double free in the {size}-byte blocks at {p:p} (seen by thread {})", a.os.thread_id()))
 }
 
+/// What the program asked for, as the message names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// free, and all that frees.
+    Free,
+    /// realloc.
+    Realloc,
+    /// malloc_usable_size.
+    UsableSize,
+}
+
+impl Call {
+    fn name(self) -> &'static str {
+        match self {
+            Call::Free => "free",
+            Call::Realloc => "realloc",
+            Call::UsableSize => "malloc_usable_size",
+        }
+    }
+}
+
+/// `p`, a block of a slab of `class`, is free.
+#[cold]
+pub fn freed<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8, class: usize) -> ! {
+    let (size, thread, name) = (class::SIZE[class], a.os.thread_id(), call.name());
+    if call == Call::Free {
+        die(a, format_args!("double free of {p:p} ({size}-byte block, by thread {thread})"));
+    }
+    die(a, format_args!("{name} of {p:p}, which is free ({size}-byte block, by thread {thread})"));
+}
+
 /// `p` lies in a slab of `class` but not at the start of a block.
 #[cold]
-pub fn interior<O: Os>(a: &Allocator<O>, p: *mut u8, class: usize) -> ! {
+pub fn interior<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8, class: usize) -> ! {
+    let name = call.name();
     let size = class::SIZE[class] as usize;
     let inside = (p.addr() & (CHUNK - 1)) % size;
-    die(a, format_args!("free of {p:p}, which is not the start of a block ({size}-byte blocks, {inside} bytes inside)"))
+    die(
+        a,
+        format_args!("{name} of {p:p}, which is not the start of a block ({size}-byte blocks, {inside} bytes inside)"),
+    )
 }
 
 /// `p` lies in an arena, in no slab, and is not the start of a large block.
 #[cold]
-pub fn not_a_block<O: Os>(a: &Allocator<O>, p: *mut u8) -> ! {
+pub fn not_a_block<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8) -> ! {
+    let name = call.name();
     let at_start = p.addr() & (CHUNK - 1) == 0;
     let mut c = Arenas::record(p);
     // SAFETY: records of the arena are readable; the process ends here, so a race does no harm.
@@ -80,7 +110,11 @@ pub fn not_a_block<O: Os>(a: &Allocator<O>, p: *mut u8) -> ! {
         }
         match (*c).kind {
             Kind::FREE | Kind::FREE_END if at_start => {
-                die(a, format_args!("double free of {p:p} (large block, by thread {})", a.os.thread_id()))
+                let thread = a.os.thread_id();
+                if call == Call::Free {
+                    die(a, format_args!("double free of {p:p} (large block, by thread {thread})"));
+                }
+                die(a, format_args!("{name} of {p:p}, which is free (large block, by thread {thread})"))
             }
             Kind::LARGE if back < (*c).bytes() => {
                 let inside = back + (p.addr() & (CHUNK - 1));
@@ -88,19 +122,20 @@ pub fn not_a_block<O: Os>(a: &Allocator<O>, p: *mut u8) -> ! {
                 die(
                     a,
                     format_args!(
-                        "free of {p:p}, which is not the start of a block ({bytes}-byte block, {inside} bytes inside)"
+                        "{name} of {p:p}, which is not the start of a block ({bytes}-byte block, {inside} bytes inside)"
                     ),
                 )
             }
-            _ => foreign(a, p),
+            _ => foreign(a, call, p),
         }
     }
 }
 
 /// `p` is no block of neap's, nor, it seems, of anybody's.
 #[cold]
-pub fn foreign<O: Os>(a: &Allocator<O>, p: *mut u8) -> ! {
-    die(a, format_args!("free of {p:p}, which neap did not allocate"))
+pub fn foreign<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8) -> ! {
+    let name = call.name();
+    die(a, format_args!("{name} of {p:p}, which neap did not allocate"))
 }
 
 /// Whether the tagged block at `p` is really free: in its slab, in this heap's cache, or in another cache.

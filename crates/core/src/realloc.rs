@@ -1,12 +1,13 @@
 //! realloc: in place where it can be, by moving pages where that is cheaper than copying, else by copying.
 
 use crate::arena::Arenas;
+use crate::chunk::State;
 use crate::class;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Heap, Os};
 
 /// Large blocks from this size on move their pages instead of copying.
-const MOVE_PAGES: usize = 1 << 20;
+const MOVE_PAGES: usize = 128 << 10;
 /// Most blocks whose pages were moved at one time: each may cost two mappings, of which a process has 65,530.
 const MOST_MOVED: usize = 8192;
 
@@ -77,10 +78,11 @@ impl<O: Os> Allocator<O> {
             if bytes >= MOVE_PAGES && few && self.os.move_pages(p, new, bytes) {
                 (*Arenas::record(new)).moved = true;
                 self.moved.fetch_add(1, Ordering::Relaxed);
+                self.release_large(p, State::Clean);
             } else {
                 new.copy_from_nonoverlapping(p, old.min(size));
+                self.free_large(p);
             }
-            self.free_large(p);
         }
         new
     }

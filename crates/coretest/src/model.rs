@@ -4,6 +4,7 @@ use crate::fake::{Call, Fake};
 use crate::history::{Op, Setup};
 use crate::pattern;
 use neap_core::heap::{Block as FreeBlock, Name};
+use neap_core::misuse;
 use neap_core::valid::{Census, Depth};
 use neap_core::{Allocator, CHUNK, Heap};
 use std::collections::BTreeMap;
@@ -201,7 +202,8 @@ impl Model {
         }
         assert!(p.addr().is_multiple_of(align.max(16)), "{p:p} is not aligned to {align}");
         // SAFETY: the block is live.
-        let usable = unsafe { self.a.usable_size(Heap::none(), p) }.expect("a live block is known");
+        let usable =
+            unsafe { self.a.usable_size(Heap::none(), misuse::Call::UsableSize, p) }.expect("a live block is known");
         assert!(usable >= size, "{usable} usable bytes for a request of {size}");
         let before = self.addresses.range(..p.addr() + usable).next_back();
         assert!(before.is_none_or(|(_, &end)| end <= p.addr()), "{p:p} (+ {usable}) overlaps {before:x?}");
@@ -230,7 +232,7 @@ impl Model {
         // SAFETY: the block is live.
         unsafe {
             assert_eq!(
-                self.a.usable_size(Heap::none(), block.p),
+                self.a.usable_size(Heap::none(), misuse::Call::UsableSize, block.p),
                 Some(block.usable),
                 "{block:x?}: usable size changed"
             );

@@ -5,6 +5,7 @@
 use crate::foreign;
 use core::ffi::{c_int, c_void};
 use neap_core::alloc::MAX_SIZE;
+use neap_core::misuse::Call;
 use neap_sys::global::{self, NEAP};
 
 /// Any block of neap is aligned to this, from 16 bytes on.
@@ -53,7 +54,7 @@ pub unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
             free(p);
             return core::ptr::null_mut();
         }
-        match global::usable_size(p.cast()) {
+        match global::usable_size(p.cast(), Call::Realloc) {
             Some(old) => global::realloc(p.cast(), old, size).cast(),
             None => foreign::realloc(p.cast(), size).cast(),
         }
@@ -161,7 +162,7 @@ pub unsafe extern "C" fn malloc_usable_size(p: *mut c_void) -> usize {
         return 0;
     }
     // SAFETY: as the caller promises.
-    unsafe { global::usable_size(p.cast()).unwrap_or_else(|| foreign::usable_size(p.cast())) }
+    unsafe { global::usable_size(p.cast(), Call::UsableSize).unwrap_or_else(|| foreign::usable_size(p.cast())) }
 }
 
 /// C23: [`free`] of a block from malloc, calloc or realloc of that size.
@@ -216,6 +217,7 @@ macro_rules! aliases {
 aliases! {
     __libc_malloc = malloc(size: usize) -> *mut c_void;
     __libc_free = free(p: *mut c_void);
+    __libc_cfree = cfree(p: *mut c_void);
     __libc_calloc = calloc(count: usize, size: usize) -> *mut c_void;
     __libc_realloc = realloc(p: *mut c_void, size: usize) -> *mut c_void;
     __libc_reallocarray = reallocarray(p: *mut c_void, count: usize, size: usize) -> *mut c_void;

@@ -49,21 +49,25 @@ unsafe extern "C-unwind" fn failed(size: usize, align: usize) -> *mut c_void {
     unsafe { arch::neap_new_loop(size, align, retry, next_throwing).cast() }
 }
 
-/// The nothrow forms: as [`failed`], but without a handler the answer is NULL. A handler that throws here ends the
-/// process, as these operators are noexcept.
+/// The nothrow forms after memory ran out. A new handler may throw, and then the answer is NULL: to catch that takes
+/// C++, so the work goes to the C++ library's own operator of the same name, which calls our throwing one in a `try`.
+/// Without that library there is no handler either.
 #[cold]
 #[inline(never)]
-fn failed_nothrow(size: usize, align: usize) -> *mut c_void {
-    loop {
-        let handler = new_handler();
-        if handler.is_null() {
-            return core::ptr::null_mut();
-        }
-        // SAFETY: a new handler has this type.
-        unsafe { core::mem::transmute::<*mut c_void, extern "C" fn()>(handler)() }
-        let p = retry(size, align);
-        if !p.is_null() {
-            return p.cast();
+fn failed_nothrow(symbol: &core::ffi::CStr, size: usize, align: usize, nothrow: Nothrow) -> *mut c_void {
+    // SAFETY: a look-up by name, past this library.
+    let theirs = unsafe { libc::dlsym(libc::RTLD_NEXT, symbol.as_ptr()) };
+    if theirs.is_null() {
+        return core::ptr::null_mut();
+    }
+    // SAFETY: the symbol names a function of one of these two types.
+    unsafe {
+        if align == 0 {
+            type Plain = unsafe extern "C" fn(usize, Nothrow) -> *mut c_void;
+            core::mem::transmute::<*mut c_void, Plain>(theirs)(size, nothrow)
+        } else {
+            type Aligned = unsafe extern "C" fn(usize, Word, Nothrow) -> *mut c_void;
+            core::mem::transmute::<*mut c_void, Aligned>(theirs)(size, align, nothrow)
         }
     }
 }
@@ -96,10 +100,18 @@ macro_rules! new_nothrow {
         /// # Safety
         /// As every C function; the alignment must be a power of two.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $symbol(size: usize $(, $align: Word)?, _: Nothrow) -> *mut c_void {
+        pub unsafe extern "C" fn $symbol(size: usize $(, $align: Word)?, nothrow: Nothrow) -> *mut c_void {
             let align = 0 $(+ $align)?;
             let p = new!(@try size $(, $align)?);
-            if p.is_null() { failed_nothrow(size, align) } else { p.cast() }
+            if p.is_null() {
+                const NAME: &core::ffi::CStr =
+                    match core::ffi::CStr::from_bytes_with_nul(concat!(stringify!($symbol), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!("a symbol has no zero byte"),
+                    };
+                return failed_nothrow(NAME, size, align, nothrow);
+            }
+            p.cast()
         }
     )*};
 }

@@ -6,7 +6,7 @@
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use neap_core::misuse;
+use neap_core::misuse::{self, Call};
 use neap_sys::global::NEAP;
 
 /// Option `foreign=abort`: nothing is passed on.
@@ -100,14 +100,14 @@ fn is_glibc_block(p: *mut u8) -> bool {
 }
 
 /// The next allocator's function `next`, if `p` is plausibly its block; else the process ends.
-fn pass_on(p: *mut u8, next: &Next) -> *mut c_void {
+fn pass_on(p: *mut u8, call: Call, next: &Next) -> *mut c_void {
     if !ABORT.load(Ordering::Relaxed)
         && is_glibc_block(p)
         && let Some(f) = next.get()
     {
         return f;
     }
-    misuse::foreign(&NEAP, p)
+    misuse::foreign(&NEAP, call, p)
 }
 
 /// free of a block that neap does not know.
@@ -116,9 +116,15 @@ fn pass_on(p: *mut u8, next: &Next) -> *mut c_void {
 /// `p` must not be a block of neap's.
 #[cold]
 pub unsafe fn free(p: *mut u8) {
-    let f = pass_on(p, &FREE);
-    // SAFETY: the symbol `free` has this type, and the block is plausibly that allocator's.
-    unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u8)>(f)(p) }
+    // SAFETY: errno of the calling thread, which free keeps. The symbol `free` has this type, and the block is
+    // plausibly that allocator's.
+    unsafe {
+        let errno = libc::__errno_location();
+        let kept = *errno;
+        let f = pass_on(p, Call::Free, &FREE);
+        core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u8)>(f)(p);
+        *errno = kept;
+    }
 }
 
 /// realloc of a block that neap does not know.
@@ -127,7 +133,7 @@ pub unsafe fn free(p: *mut u8) {
 /// As [`free`].
 #[cold]
 pub unsafe fn realloc(p: *mut u8, size: usize) -> *mut u8 {
-    let f = pass_on(p, &REALLOC);
+    let f = pass_on(p, Call::Realloc, &REALLOC);
     // SAFETY: as `free`.
     unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u8, usize) -> *mut u8>(f)(p, size) }
 }
@@ -138,7 +144,7 @@ pub unsafe fn realloc(p: *mut u8, size: usize) -> *mut u8 {
 /// As [`free`].
 #[cold]
 pub unsafe fn usable_size(p: *mut u8) -> usize {
-    let f = pass_on(p, &USABLE_SIZE);
+    let f = pass_on(p, Call::UsableSize, &USABLE_SIZE);
     // SAFETY: as `free`.
     unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u8) -> usize>(f)(p) }
 }

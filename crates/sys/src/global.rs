@@ -8,6 +8,7 @@ use crate::{arch, thread};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
 use neap_core::class::MAX_TABLE;
+use neap_core::misuse::Call;
 use neap_core::{Allocator, Heap};
 
 /// The allocator.
@@ -31,7 +32,7 @@ fn handed_out(p: *mut u8) -> *mut u8 {
     }
     if let Some(counters) = NEAP.os.counters() {
         // SAFETY: `p` is a block that was just made.
-        let bytes = unsafe { NEAP.usable_size(Heap::none(), p) }.unwrap_or(0);
+        let bytes = unsafe { NEAP.usable_size(Heap::none(), Call::UsableSize, p) }.unwrap_or(0);
         counters.blocks_allocated.fetch_add(1, Ordering::Relaxed);
         counters.bytes_allocated.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -141,7 +142,7 @@ unsafe fn free_slow(p: *mut u8, foreign: ForeignFree) {
     let counted = NEAP.os.counters().is_some();
     // SAFETY: as the caller of `free` promises; the heap is this thread's.
     unsafe {
-        let size = if counted { NEAP.usable_size(Heap::none(), p) } else { None };
+        let size = if counted { NEAP.usable_size(Heap::none(), Call::UsableSize, p) } else { None };
         let mut heap = arch::thread_heap();
         let known = if thread::is_heap(heap) {
             NEAP.free_after_miss(heap, p)
@@ -161,14 +162,14 @@ unsafe fn free_slow(p: *mut u8, foreign: ForeignFree) {
     }
 }
 
-/// Usable bytes of the block at `p`; `None` if neap does not know it.
+/// Usable bytes of the block at `p`; `None` if neap does not know it. `call` is who asks.
 ///
 /// # Safety
 /// `p` must be a live block of neap's, or foreign.
 #[inline]
-pub unsafe fn usable_size(p: *mut u8) -> Option<usize> {
+pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
     // SAFETY: as the caller promises.
-    unsafe { NEAP.usable_size(arch::thread_heap(), p) }
+    unsafe { NEAP.usable_size(arch::thread_heap(), call, p) }
 }
 
 /// Resizes the block at `p`, whose usable size is `old`, to at least `size` bytes.
