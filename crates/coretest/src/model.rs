@@ -9,8 +9,9 @@ use neap_core::valid::{Census, Depth};
 use neap_core::{Allocator, CHUNK, Heap};
 use std::collections::BTreeMap;
 
-/// Every how many operations everything is looked at, down to the bits and to the zeros in clean memory.
-const DEEP: usize = 64;
+/// Every how many operations everything is looked at, down to the bits and to the zeros in clean memory. After a
+/// realloc or a purge the zeros are looked at in any case.
+const DEEP: usize = 32;
 /// A system without faults and limits must serve requests up to this size.
 const MODEST: usize = 1 << 30;
 /// Most blocks, so that a history cannot fill the machine.
@@ -81,7 +82,7 @@ impl Model {
         self.apply(op);
         self.steps += 1;
         self.validate(if self.steps.is_multiple_of(DEEP) { Depth::Bits } else { Depth::Records });
-        if self.steps.is_multiple_of(DEEP) {
+        if self.steps.is_multiple_of(DEEP) || matches!(op, Op::Realloc { .. } | Op::Purge) {
             self.check_clean();
         }
     }

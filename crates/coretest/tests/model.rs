@@ -11,7 +11,7 @@ fn history(most: usize) -> impl Strategy<Value = Vec<Op>> {
 }
 
 fn runs(cases: u32) -> Runs {
-    Runs { cases, failure_persistence: None, max_shrink_iters: 20_000, ..Runs::default() }
+    Runs { cases, failure_persistence: None, max_shrink_iters: 20_000, max_shrink_time: 30_000, ..Runs::default() }
 }
 
 fn plain(page_size: usize) -> Setup {
