@@ -55,8 +55,8 @@ const CACHE_BYTES: [usize; 2] = [64 * 1024, 16 * 1024];
 const SMALL_BLOCK: usize = 512;
 /// A cache starts with this many bytes.
 const FIRST_BYTES: usize = 2 * 1024;
-/// A cache of a heap without caches has this much room: always negative, however often it is decremented.
-const NO_ROOM: i32 = i32::MIN / 2;
+/// A cache of a heap without caches has this much room: negative, see [`Heap::undo_free`].
+pub(crate) const NO_ROOM: i32 = i32::MIN / 2;
 
 /// A heap. The first fields are what the fast paths read.
 #[repr(C, align(64))]
@@ -597,14 +597,19 @@ impl Heap {
 }
 
 impl Heap {
-    /// Undoes the count of a [`Heap::free`] that failed for a block of `class`.
+    /// Undoes the count of a [`Heap::free`] that failed for a block of `class`. Every such free must be undone, that
+    /// of NULL (class 0) and that of a [`Name`] as well: after 2^30 others a room would be positive.
     ///
     /// # Safety
-    /// The heap must be the caller's.
+    /// The heap must be the caller's, or a [`Name`].
     #[inline]
-    pub(crate) unsafe fn undo_free(heap: *mut Heap, class: usize) {
-        // SAFETY: the heap is the caller's; the class is below CLASSES.
-        unsafe { (*heap).room[class] += 1 }
+    pub unsafe fn undo_free(heap: *mut Heap, class: usize) {
+        // SAFETY: the heap is the caller's; the class is below CLASSES. The rooms of a name mean nothing: threads
+        // that write them at the same time leave a number close to NO_ROOM.
+        unsafe {
+            let room = (&raw mut (*heap).room).cast::<i32>().add(class);
+            *room = if *room < NO_ROOM / 2 { NO_ROOM } else { *room + 1 };
+        }
     }
 
     /// Whether the cache of `class` is empty (as one that the heap does not have).

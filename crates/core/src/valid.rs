@@ -4,7 +4,7 @@
 use crate::arena::{Arenas, BITS_BYTES};
 use crate::chunk::{Chunk, Kind, State};
 use crate::class::{self, CLASSES};
-use crate::heap::Block;
+use crate::heap::{Block, NO_ROOM};
 use crate::life::{ORPHAN, Registry};
 use crate::range::Ranges;
 use crate::sync::Ordering;
@@ -158,9 +158,11 @@ impl<O: Os> Allocator<O> {
         unsafe {
             let nothing = &raw mut (*heap).nothing;
             check((*nothing).tag != Block::TAG, "the end of a cache is not tagged", heap.addr())?;
+            check((*heap).room[0] == NO_ROOM, "class 0 has no room", heap.addr())?;
             for class in 1..CLASSES {
                 let mut block = (*heap).head[class];
                 if !Heap::is_cached(heap) {
+                    check((*heap).room[class] == NO_ROOM, "a heap without caches has no room", heap.addr())?;
                     check(block.is_null() || block == nothing, "a heap without caches has no blocks", heap.addr())?;
                     continue;
                 }
