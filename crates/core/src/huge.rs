@@ -105,7 +105,7 @@ impl<O: Os> Allocator<O> {
         if size < MIN_HUGE && align <= CHUNK {
             return core::ptr::null_mut();
         }
-        let Some(bytes) = size.checked_next_multiple_of(self.page_size()) else {
+        let Some(bytes) = size.max(1).checked_next_multiple_of(self.page_size()) else {
             return core::ptr::null_mut();
         };
         self.huge.with(&self.os, |h| {
