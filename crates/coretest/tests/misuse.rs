@@ -86,6 +86,24 @@ fn interior_pointer() {
     });
 }
 
+/// Catches a check that takes a program's data for a free block: a list whose nodes hold the tag's number, freed from
+/// its end, by the owner or by another.
+#[test]
+fn data_like_a_free_block() {
+    each(|t| {
+        for (first, second) in [(t.own, t.own), (t.other, t.own), (t.own, t.other), (t.other, t.other)] {
+            let (node, end) = (t.malloc(16), t.malloc(16));
+            t.free(first, end);
+            // SAFETY: the node is live.
+            unsafe {
+                node.cast::<u64>().write(u64::from(Block::TAG));
+                node.cast::<*mut u8>().add(1).write(end);
+            }
+            t.free(second, node);
+        }
+    });
+}
+
 /// Catches a heap that hands a block out which was written after its free.
 #[test]
 fn write_after_free() {
