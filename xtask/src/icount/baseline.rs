@@ -95,6 +95,7 @@ mod tests {
             version: "test".into(),
             op,
             title: "a pair".into(),
+            method: "callgrind".into(),
             instructions: Some(instructions),
         }
     }
