@@ -15,7 +15,7 @@ pub const GLIBC: &str = "glibc";
 pub const NEAP: &str = "neap";
 
 /// One allocator, ready to be preloaded.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Allocator {
     /// Its name on the command line and in the tables.
     pub name: String,

@@ -12,7 +12,7 @@ use crate::peers;
 use crate::toolchain::{cc, cxx, run, version_line};
 
 /// The circumstances of one benchmark.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
     /// Start of the benchmark, UTC.
     pub date: String,

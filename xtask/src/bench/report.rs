@@ -129,7 +129,7 @@ impl std::fmt::Display for Ratio<'_> {
 fn mean_text((mean, failed): (f64, usize)) -> String {
     match (mean.is_nan(), failed) {
         (true, 0) => "-".into(),
-        (true, _) => "**failed**".into(),
+        (true, _) => "failed".into(),
         (false, 0) => format!("{mean:.2}"),
         (false, n) => format!("{mean:.2} ({n} failed)"),
     }
@@ -360,5 +360,71 @@ fn details(text: &mut String, view: &View) {
                 );
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::data::Row;
+    use super::*;
+    use crate::allocators::Allocator;
+
+    fn row(workload: &str, allocator: &str, status: &str, wall_ms: u32, rss_mib: u32) -> Row {
+        let line = format!("{status} {wall_ms}000000 0 0 {} 1 0 ff", rss_mib * 1024);
+        let mut row = Row::parse(&line, workload, 1, allocator).unwrap();
+        row.round = 1;
+        row
+    }
+
+    fn report(rows: Vec<Row>) -> String {
+        let allocator = |name: &str| Allocator {
+            name: name.into(),
+            ..Allocator::default()
+        };
+        let machine = Machine {
+            allocators: ["glibc", "neap", "other"].map(allocator).into(),
+            ..Machine::default()
+        };
+        markdown(&Table { rows }, &machine)
+    }
+
+    // Would catch a shortfall of neap that the report passes over.
+    #[test]
+    fn slow_and_large_are_flagged() {
+        let text = report(vec![
+            row("trees", "glibc", "ok", 100, 10),
+            row("trees", "neap", "ok", 56, 16),
+            row("trees", "other", "ok", 50, 30),
+            row("maps", "glibc", "ok", 100, 10),
+            row("maps", "neap", "ok", 55, 15),
+            row("maps", "other", "ok", 50, 30),
+        ]);
+        let flagged = "| trees | 1 | other | 0.50 | 0.56 | 1.12 | 1.60 | **slow** **large** |";
+        assert!(text.contains(flagged), "{text}");
+        assert!(
+            text.contains("| maps | 1 | other | 0.50 | 0.55 | 1.10 | 1.50 |  |"),
+            "{text}"
+        );
+        assert!(text.contains("1 of 2 flagged"), "{text}");
+    }
+
+    // Would catch a crash that is left out of the tables, or a mean that hides it.
+    #[test]
+    fn failures_stay_in_the_tables() {
+        let text = report(vec![
+            row("trees", "glibc", "ok", 100, 10),
+            row("trees", "neap", "signal:11", 1, 1),
+            row("trees", "other", "ok", 50, 10),
+        ]);
+        assert!(
+            text.contains("| trees | 100 | **failed** (signal:11) | 0.50 |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| neap | failed | failed |"),
+            "{text}"
+        );
+        let against = "| trees | 1 | other | 0.50 | **failed** (signal:11) | - |";
+        assert!(text.contains(against), "{text}");
     }
 }
