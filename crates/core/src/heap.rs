@@ -55,8 +55,8 @@ const CACHE_BYTES: [usize; 2] = [64 * 1024, 16 * 1024];
 const SMALL_BLOCK: usize = 512;
 /// A cache starts with this many bytes.
 const FIRST_BYTES: usize = 2 * 1024;
-/// A cache of a heap without caches has this much room: always negative, however often it is decremented.
-const NO_ROOM: i32 = i32::MIN / 2;
+/// A cache of a heap without caches has this much room: negative, see [`Heap::undo_free`].
+pub(crate) const NO_ROOM: i32 = i32::MIN / 2;
 
 /// A heap. The first fields are what the fast paths read.
 #[repr(C, align(64))]
@@ -65,17 +65,17 @@ pub struct Heap {
     /// malloc takes the fast path for sizes below this: [`class::MAX_TABLE`] + 1, or 0 for a heap without caches.
     limit: usize,
     /// The end of every cache list: a block whose tag is not the tag.
-    nothing: Block,
+    pub(crate) nothing: Block,
     /// First block of each cache.
-    head: [*mut Block; CLASSES],
+    pub(crate) head: [*mut Block; CLASSES],
     /// How many more blocks each cache takes.
-    room: [i32; CLASSES],
+    pub(crate) room: [i32; CLASSES],
     /// [`class::RECIPROCAL`], close to the rest.
     reciprocal: [u32; CLASSES],
     /// [`class::SMALL_CLASS`], close to the rest.
     small_class: [u8; class::MAX_TABLE + 1],
     /// Size of each cache at present, in blocks.
-    cap: [u16; CLASSES],
+    pub(crate) cap: [u16; CLASSES],
     /// Slabs of each class that this heap owns and that have free blocks.
     pub(crate) bins: [List; CLASSES],
     /// Slabs with remote frees that this heap has not seen.
@@ -597,14 +597,19 @@ impl Heap {
 }
 
 impl Heap {
-    /// Undoes the count of a [`Heap::free`] that failed for a block of `class`.
+    /// Undoes the count of a [`Heap::free`] that failed for a block of `class`. Every such free must be undone, that
+    /// of NULL (class 0) and that of a [`Name`] as well: after 2^30 others a room would be positive.
     ///
     /// # Safety
-    /// The heap must be the caller's.
+    /// The heap must be the caller's, or a [`Name`].
     #[inline]
-    pub(crate) unsafe fn undo_free(heap: *mut Heap, class: usize) {
-        // SAFETY: the heap is the caller's; the class is below CLASSES.
-        unsafe { (*heap).room[class] += 1 }
+    pub unsafe fn undo_free(heap: *mut Heap, class: usize) {
+        // SAFETY: the heap is the caller's; the class is below CLASSES. The rooms of a name mean nothing: threads
+        // that write them at the same time leave a number close to NO_ROOM.
+        unsafe {
+            let room = (&raw mut (*heap).room).cast::<i32>().add(class);
+            *room = if *room < NO_ROOM / 2 { NO_ROOM } else { *room + 1 };
+        }
     }
 
     /// Whether the cache of `class` is empty (as one that the heap does not have).

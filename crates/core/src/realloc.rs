@@ -70,9 +70,10 @@ impl<O: Os> Allocator<O> {
         if new.is_null() {
             return new;
         }
-        let bytes = old.min(size).next_multiple_of(self.page_size());
-        // SAFETY: both blocks are ours, committed, at least `bytes` long and apart.
+        // SAFETY: both blocks are ours, committed and apart. The new one has more chunks than the old one has at all.
         unsafe {
+            // Everything that the old block ever used, also behind its end: what stays is clean.
+            let bytes = (*Arenas::record(p)).carved as usize * CHUNK;
             // Relaxed: a bound that may be passed by a few.
             let few = self.moved.load(Ordering::Relaxed) < MOST_MOVED;
             if bytes >= MOVE_PAGES && few && self.os.move_pages(p, new, bytes) {
