@@ -82,6 +82,9 @@ pub fn main(cases: Vec<Case>) -> ExitCode {
         })
         .collect();
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    for line in NOTES.lock().iter().flat_map(|notes| notes.iter()) {
+        eprintln!("NOTE {line}");
+    }
     if let Ok(skipped) = SKIPPED.lock() {
         for line in skipped.iter() {
             eprintln!("SKIPPED {line}");
@@ -95,6 +98,15 @@ pub fn main(cases: Vec<Case>) -> ExitCode {
 
 /// Name and reason of each skipped test, printed at the end, where they are seen.
 static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Prints a measurement at the end, also when all is well.
+pub fn note(text: impl Into<String>) {
+    if let Ok(mut notes) = NOTES.lock() {
+        notes.push(text.into());
+    }
+}
+
+static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn finish(case: Case) -> Result<Completion, Failed> {
     static TURN: RwLock<()> = RwLock::new(());
