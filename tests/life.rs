@@ -36,6 +36,7 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (FORK, "while_threads_allocate", "", "a lock held by another thread at fork, which the child waits for"),
     (FORK, "from_four_threads", "", "forks at the same time that block each other"),
     (FORK, "handlers_allocate", "", "fork handlers that allocate while the heap is locked for fork"),
+    (FORK, "early_handlers_allocate", "", "the same for handlers older than the library's own"),
     (FORK, "chain", "", "state of the parent that a child of a child trips over"),
     (FORK, "vfork_exec", "", "vfork that corrupts the parent's heap"),
     (FORK, "spawn_system_popen", "", "posix_spawn, system or popen that hang or corrupt"),

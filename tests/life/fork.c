@@ -113,11 +113,18 @@ static void release(void) {
     free(some(100, 2));
 }
 static void register_handlers(void) { CHECK(pthread_atfork(prepare, release, release) == 0); }
-__attribute__((section(".preinit_array"), used)) static void (*const PREINIT)(void) = register_handlers;
 static void handlers_allocate(void) {
     for (int i = 0; i < 3; i++) register_handlers();
     while_threads_allocate();
 }
+
+/* The same, registered before the constructor of any library ran. */
+static void before_all(int argc, char **argv, char **environment) {
+    (void)environment;
+    if (argc > 1 && strcmp(argv[1], "early_handlers_allocate") == 0) register_handlers();
+}
+__attribute__((section(".preinit_array"), used)) static void (*const PREINIT)(int, char **, char **) = before_all;
+static void early_handlers_allocate(void) { while_threads_allocate(); }
 
 /* A chain of forks, each child the parent of the next. */
 static void chain(void) {
@@ -177,6 +184,7 @@ static void spawn_system_popen(void) {
 
 static const struct test_case CASES[] = {
     CASE(while_threads_allocate), CASE(from_four_threads), CASE(handlers_allocate),
+    CASE(early_handlers_allocate),
     CASE(chain),                  CASE(vfork_exec),        CASE(spawn_system_popen),
 };
 TEST_MAIN(CASES)

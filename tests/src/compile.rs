@@ -56,7 +56,9 @@ impl Source {
         let mut hash = DefaultHasher::new();
         (self.file, self.flags, FLAGS, &compiler).hash(&mut hash);
         read(&source)?.hash(&mut hash);
-        read(&include.join("check.h"))?.hash(&mut hash);
+        for header in ["check.h", "misuse.h"] {
+            read(&include.join(header))?.hash(&mut hash);
+        }
         let stem = self.stem();
         let shared = self.flags.contains(&"-shared");
         let suffix = if shared { ".so" } else { "" };

@@ -1,0 +1,31 @@
+/* What the misuse programs share. Each prints the address that it is about to misuse, then does it. */
+#ifndef NEAP_TESTS_MISUSE_H
+#define NEAP_TESTS_MISUSE_H
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static inline void *free_it(void *p) {
+    free(p);
+    return NULL;
+}
+
+/* Runs f in a thread of its own, to its end. */
+static inline void in_thread(void *(*f)(void *), void *arg) {
+    pthread_t t;
+    if (pthread_create(&t, NULL, f, arg) || pthread_join(t, NULL)) abort();
+}
+
+/* Ordinary work of the same block size, in which a misuse that was only noted must be seen. */
+static inline void churn(void) {
+    static void *p[20000];
+    for (int i = 0; i < 20000; i++) p[i] = malloc(64);
+    for (int i = 0; i < 20000; i++) free(p[i]);
+}
+
+#endif
