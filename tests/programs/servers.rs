@@ -24,15 +24,18 @@ fn redis() -> Outcome {
     let (server, bench, cli) = (program("redis-server")?, program("redis-benchmark")?, program("redis-cli")?);
     let space = Workspace::new()?;
     let port = free_port()?;
+    let ask = |args: &[&str]| Run::new(&cli).args(["-p", &port.to_string()]).args(args).run()?.success();
     let start = || {
         let mut daemon = Run::new(&server)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--daemonize", "no", "--dir"])
             .arg(space.path())
             .daemon()?;
-        daemon.wait_until(PATIENCE, || answers(port))?;
+        // It listens before it has read the snapshot.
+        daemon.wait_until(PATIENCE, || {
+            answers(port) && ask(&["ping"]).is_ok_and(|d| d.stdout.contains("PONG"))
+        })?;
         Ok::<_, Stop>(daemon)
     };
-    let ask = |args: &[&str]| Run::new(&cli).args(["-p", &port.to_string()]).args(args).run()?.success();
     let daemon = start()?;
     daemon.check_preloaded()?;
     Run::new(bench)
