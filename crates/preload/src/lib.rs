@@ -1,7 +1,20 @@
 //! libneap.so: the malloc surface of C and C++ on the neap allocator.
+//!
+//! Every exported symbol is in `c.rs` (the C functions and glibc's aliases) or `cxx.rs` (the C++ operators).
+//! May depend on `neap-core`, `neap-sys`, `neap-options`, `neap-counters` and the C library.
 #![no_std]
 
+mod c;
+mod counting;
+mod cxx;
+mod foreign;
+mod start;
+
 #[panic_handler]
-fn panic(_: &core::panic::PanicInfo) -> ! {
-    loop {}
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    use neap_core::Os;
+    neap_sys::global::NEAP.os.die(b"neap: internal error: a check of the allocator itself failed\n")
 }
+
+// Precompiled parts of `core` name this symbol in their unwind tables. Nothing here unwinds, so it is never called.
+core::arch::global_asm!(".hidden rust_eh_personality", ".globl rust_eh_personality", ".set rust_eh_personality, 0",);

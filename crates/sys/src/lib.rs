@@ -1,2 +1,14 @@
-#![no_std]
-//! Placeholder.
+//! The port of neap to Linux: system calls, thread storage, threads and fork, and the one allocator of the process.
+//!
+//! May depend on `neap-core`, `neap-counters`, `rustix` (system calls that leave errno alone) and the C library
+//! (thread exit, fork handlers, process start values).
+#![cfg_attr(not(any(feature = "fake", test)), no_std)]
+
+#[cfg(target_arch = "x86_64")]
+#[path = "arch/x86_64.rs"]
+pub mod arch;
+#[cfg(feature = "fake")]
+pub mod fake;
+pub mod global;
+pub mod linux;
+pub mod thread;

@@ -1,0 +1,314 @@
+//! The allocator as a whole: which layer serves a request. The fast paths are in [`Heap`]; what is here runs when
+//! they give up.
+
+use crate::arena::Arenas;
+use crate::chunk::{Chunk, Kind, State};
+use crate::class;
+use crate::heap::Block;
+use crate::huge::Huge;
+use crate::life::Registry;
+use crate::misuse::{self, Call};
+use crate::page_map::PageMap;
+use crate::range::Ranges;
+use crate::sync::{AtomicUsize, Locked, Ordering};
+use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, slab};
+
+/// Largest request: PTRDIFF_MAX, so that the difference of two pointers into a block fits.
+pub const MAX_SIZE: usize = isize::MAX as usize;
+/// Zeroed blocks from this size on are taken past the cache where that saves clearing them.
+const ZEROED_PAST_CACHE: usize = 2048;
+
+/// The allocator. A process has one; tests have many.
+#[derive(Debug)]
+pub struct Allocator<O: Os> {
+    /// From address to size class.
+    pub map: PageMap,
+    /// The system.
+    pub os: O,
+    page_size: AtomicUsize,
+    /// Orphans at present; a hint.
+    pub(crate) orphans: AtomicUsize,
+    /// Large blocks whose pages were moved.
+    pub(crate) moved: AtomicUsize,
+    pub(crate) registry: Locked<Registry>,
+    pub(crate) huge: Locked<Huge>,
+    pub(crate) ranges: Locked<Ranges>,
+    /// The address ranges that memory comes from.
+    pub arenas: Arenas,
+}
+
+/// A block that neap does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreign;
+
+impl<O: Os> Allocator<O> {
+    /// An allocator that has asked the system for nothing yet.
+    pub const fn new(os: O) -> Self {
+        Allocator {
+            map: PageMap::new(),
+            os,
+            page_size: AtomicUsize::new(0),
+            orphans: AtomicUsize::new(0),
+            moved: AtomicUsize::new(0),
+            registry: Locked::new(Registry::new()),
+            huge: Locked::new(Huge::new()),
+            ranges: Locked::new(Ranges::new()),
+            arenas: Arenas::new(),
+        }
+    }
+
+    /// First use; under the lock of the registry.
+    pub(crate) fn set_up(&self) {
+        self.page_size.store(self.os.page_size(), Ordering::Relaxed);
+        // The arena first: how much address space it gets tells whether the map may have its share.
+        // SAFETY: `with` holds the lock.
+        if self.ranges.with(&self.os, |_| unsafe { self.arenas.set_up(&self.os) }) {
+            self.map.set_up(&self.os);
+        }
+    }
+
+    /// Bytes of an OS page.
+    #[inline]
+    pub fn page_size(&self) -> usize {
+        self.page_size.load(Ordering::Relaxed)
+    }
+
+    /// One chunk; true if it is known to read as zero.
+    pub(crate) fn take_chunk(&self) -> Option<(*mut Chunk, bool)> {
+        // SAFETY: `with` holds the lock.
+        self.ranges.with(&self.os, |r| unsafe {
+            let (c, state) = r.take(&self.os, &self.arenas, &self.map, 1, CHUNK)?;
+            Some((c, state == State::Clean))
+        })
+    }
+
+    /// Gives the chunk of an empty slab back.
+    ///
+    /// # Safety
+    /// The slab must be the caller's, in no list, and [`slab::is_released`].
+    pub(crate) unsafe fn release_slab(&self, c: *mut Chunk) {
+        // SAFETY: the slab is the caller's.
+        unsafe {
+            slab::wipe(&self.arenas, c);
+            self.map.set(Arenas::chunk(c), 0);
+            self.ranges.with(&self.os, |r| {
+                (*c).kind = Kind::NONE;
+                r.give(&self.arenas, c, 1, State::Dirty);
+            });
+        }
+    }
+
+    /// malloc for a heap of the caller's, whatever its fast path said. Null if there is no memory.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's (not [`Heap::none`]). If [`Heap::malloc`] was called for this request, it was the
+    /// last call on the heap.
+    pub unsafe fn malloc(&self, heap: *mut Heap, size: usize) -> *mut u8 {
+        if size > class::MAX_SMALL {
+            return self.malloc_whole_pages(size, CHUNK, false);
+        }
+        // SAFETY: the heap is the caller's.
+        unsafe { self.malloc_class(heap, class::of(size)) }
+    }
+
+    /// [`Heap::malloc`] failed for `size`, in a heap of the caller's: the rest of malloc.
+    ///
+    /// # Safety
+    /// As said: nothing may have happened to the heap since.
+    #[inline]
+    pub unsafe fn malloc_after_miss(&self, heap: *mut Heap, size: usize) -> *mut u8 {
+        // SAFETY: the heap is the caller's. With caches and a size of the table, `pop` ran and failed.
+        unsafe {
+            if size <= class::MAX_TABLE && Heap::is_cached(heap) {
+                return Heap::refill(heap, self, class::of(size));
+            }
+            self.malloc(heap, size)
+        }
+    }
+
+    unsafe fn malloc_class(&self, heap: *mut Heap, class: usize) -> *mut u8 {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            if Heap::is_cached(heap) {
+                Heap::malloc_class(heap, self, class)
+            } else {
+                Heap::take_one(heap, self, class).map_or(core::ptr::null_mut(), |(p, _)| Self::untagged(p))
+            }
+        }
+    }
+
+    /// Wipes the tag that a recycled block may still have from its time in a cache, so that its free does not
+    /// look like a second one.
+    unsafe fn untagged(p: *mut u8) -> *mut u8 {
+        // SAFETY: the block is new to the caller, and at least MIN_BLOCK long.
+        unsafe {
+            let block = p.cast::<Block>();
+            if (*block).tag == Block::TAG {
+                (*block).tag = 0;
+            }
+        }
+        p
+    }
+
+    fn malloc_whole_pages(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
+        if size > MAX_SIZE - CHUNK {
+            return core::ptr::null_mut();
+        }
+        let p = self.malloc_large(size, align, 0, zero);
+        if p.is_null() { self.malloc_huge(size, align) } else { p }
+    }
+
+    /// A block whose first `size` bytes are zero. Null if there is no memory.
+    ///
+    /// # Safety
+    /// As [`Allocator::malloc`].
+    pub unsafe fn calloc(&self, heap: *mut Heap, size: usize) -> *mut u8 {
+        if size > class::MAX_SMALL {
+            return self.malloc_whole_pages(size, CHUNK, true);
+        }
+        // SAFETY: the heap is the caller's; the block is new and has `size` bytes.
+        unsafe {
+            let class = class::of(size);
+            if size >= ZEROED_PAST_CACHE && Heap::cache_is_empty(heap, class) {
+                return match Heap::take_one(heap, self, class) {
+                    None => core::ptr::null_mut(),
+                    Some((p, true)) => p,
+                    Some((p, false)) => {
+                        p.write_bytes(0, size);
+                        p
+                    }
+                };
+            }
+            let p = self.malloc_class(heap, class);
+            if !p.is_null() {
+                p.write_bytes(0, size);
+            }
+            p
+        }
+    }
+
+    /// A block aligned to `align`, a power of two. Null if there is no memory.
+    ///
+    /// # Safety
+    /// As [`Allocator::malloc`].
+    pub unsafe fn malloc_aligned(&self, heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
+        // SAFETY: the heap is the caller's; a new block has `size` bytes.
+        unsafe {
+            if align <= class::MIN_BLOCK {
+                return if zero { self.calloc(heap, size) } else { self.malloc(heap, size) };
+            }
+            let Some(class) = class::of_aligned(size, align) else {
+                return self.malloc_whole_pages(size, align.max(CHUNK), zero);
+            };
+            if zero {
+                return self.calloc(heap, class::SIZE[class] as usize);
+            }
+            self.malloc_class(heap, class)
+        }
+    }
+
+    /// free for a heap of the caller's, after [`Heap::free`] failed for it.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's (not [`Heap::none`]); `p` must be a block of the caller's, NULL, or foreign.
+    pub unsafe fn free_after_miss(&self, heap: *mut Heap, p: *mut u8) -> Result<(), Foreign> {
+        let class = self.map.class(p);
+        // SAFETY: the heap is the caller's.
+        unsafe { Heap::undo_free(heap, class) };
+        // SAFETY: as the caller promises.
+        unsafe { self.free(heap, p) }
+    }
+
+    /// free for a heap of the caller's, whatever kind of block it is.
+    ///
+    /// # Safety
+    /// As [`Allocator::free_after_miss`].
+    pub unsafe fn free(&self, heap: *mut Heap, p: *mut u8) -> Result<(), Foreign> {
+        let class = match self.small_class(p) {
+            Some(class) => class,
+            None if p.is_null() => return Ok(()),
+            None if self.arenas.contains(p) => {
+                // SAFETY: as the caller promises.
+                unsafe { self.free_large(p) };
+                return Ok(());
+            }
+            // SAFETY: as the caller promises.
+            None => {
+                return if unsafe { self.free_huge(p) } { Ok(()) } else { Err(Foreign) };
+            }
+        };
+        // SAFETY: `p` lies in a slab of this class.
+        unsafe {
+            self.check_block(heap, Call::Free, p, class);
+            if !Heap::is_cached(heap) {
+                // Without a cache nothing else would show a block that another thread frees at the same time.
+                Heap::give_one(heap, self, p, class);
+            } else {
+                Heap::free_full(heap, self, p, class);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does not return unless `p`, in a slab of `class`, is a block that is not free.
+    unsafe fn check_block(&self, heap: *mut Heap, call: Call, p: *mut u8, class: usize) {
+        // SAFETY: `p` lies in a slab of this class; once it is a block, its tag may be read.
+        unsafe {
+            if !class::is_start(p.addr() & (CHUNK - 1), class) {
+                misuse::interior(self, call, p, class);
+            }
+            let tagged = (*p.cast::<Block>()).tag == Block::TAG;
+            let free = if tagged {
+                misuse::is_free(self, heap, p, class)
+            } else {
+                slab::is_free(&self.arenas, Arenas::record(p), p)
+            };
+            if free {
+                misuse::freed(self, call, p, class);
+            }
+        }
+    }
+
+    /// Class of the slab at `p`, also where the page map is missing.
+    #[inline]
+    pub(crate) fn small_class(&self, p: *const u8) -> Option<usize> {
+        let class = self.map.class(p);
+        if class != 0 {
+            return Some(class);
+        }
+        if self.map.is_complete() || !self.arenas.contains(p) {
+            return None;
+        }
+        let c = Arenas::record(p);
+        // SAFETY: records of committed chunks are readable; that of a live block's slab does not change.
+        unsafe { ((*c).kind == Kind::SLAB).then(|| usize::from((*c).class)) }
+    }
+
+    /// Usable bytes of the block at `p`, constant for its life; `None` if neap does not know it. `call` is who asks.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's or [`Heap::none`]; `p` must be a block of the caller's, or foreign.
+    pub unsafe fn usable_size(&self, heap: *mut Heap, call: Call, p: *mut u8) -> Option<usize> {
+        if let Some(class) = self.small_class(p) {
+            // SAFETY: `p` lies in a slab of this class.
+            unsafe { self.check_block(heap, call, p, class) };
+            return Some(class::SIZE[class] as usize);
+        }
+        if self.arenas.contains(p) {
+            // SAFETY: the record is that of a large block.
+            return Some(unsafe { (*self.large_record(call, p)).bytes() });
+        }
+        self.huge_bytes(p)
+    }
+
+    /// Gives all free memory in dirty ranges back to the system; returns the bytes.
+    pub fn purge(&self) -> usize {
+        // SAFETY: `with` holds the lock.
+        self.ranges.with(&self.os, |r| unsafe { r.purge(&self.os, &self.arenas) })
+    }
+
+    /// Bytes in free ranges: dirty, clean.
+    pub fn free_bytes(&self) -> (usize, usize) {
+        self.ranges.with(&self.os, |r| (r.free_chunks[1] << CHUNK_SHIFT, r.free_chunks[0] << CHUNK_SHIFT))
+    }
+}

@@ -1,0 +1,400 @@
+//! Arenas: reserved address ranges, committed from the front as they are needed.
+//!
+//! An arena starts at a multiple of 64 GiB ([`ARENA_ALIGN`]) and is up to that long; a shorter one is taken where
+//! address space is limited. In front of its chunks lie three side tables with one entry for each chunk:
+//!
+//! ```text
+//! base                                                                             base + len
+//! | records, 64 B a chunk | free bits, 512 B a chunk | remote bits, 512 B | chunks, 64 KiB each  |
+//! ```
+//!
+//! The index of a chunk counts from `base`, so that the entry of an address is found by arithmetic alone. Only the
+//! part in use is committed (readable and writable), in steps that grow with the arena: a program pays a handful
+//! of system calls in its life.
+
+use crate::chunk::Chunk;
+use crate::page_map::{ADDRESS_BITS, PageMap};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::{CHUNK, CHUNK_SHIFT, Os};
+use core::cell::UnsafeCell;
+
+/// Alignment and greatest length of an arena.
+pub const ARENA_ALIGN: usize = 1 << ARENA_SHIFT;
+const ARENA_SHIFT: u32 = 36;
+/// Most arenas of a process. More are needed only where each is short.
+pub const MAX_ARENAS: usize = 128;
+/// Bytes of free bits (and of remote bits) of a chunk: one bit for each block of the smallest class.
+pub const BITS_BYTES: usize = CHUNK / crate::class::MIN_BLOCK / 8;
+const RECORD_BYTES: usize = size_of::<Chunk>();
+const SIDE_BYTES: usize = RECORD_BYTES + 2 * BITS_BYTES;
+/// Shortest arena worth having.
+const MIN_ARENA: usize = 4 << 20;
+/// First commit step in bytes; later ones are an eighth of what is committed.
+const FIRST_STEP: usize = 4 << 20;
+const SLOTS: usize = 1 << (ADDRESS_BITS - ARENA_SHIFT);
+
+/// One arena. Chunks `first..frontier` were used, those up to `committed` may be used at once.
+#[derive(Debug, Default)]
+pub struct Arena {
+    base: AtomicUsize,
+    len: usize,
+    /// Index of the first chunk after the side tables.
+    first: usize,
+    /// Index of the first chunk that was never used.
+    pub frontier: usize,
+    committed: usize,
+}
+
+impl Arena {
+    const NEW: Arena = Arena { base: AtomicUsize::new(0), len: 0, first: 0, frontier: 0, committed: 0 };
+
+    #[inline]
+    fn base(&self) -> usize {
+        // Acquire pairs with the Release in `Arenas::add`: the tables are there when the base is.
+        self.base.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn chunks(&self) -> usize {
+        self.len >> CHUNK_SHIFT
+    }
+}
+
+/// All arenas. Lookups take no lock; `add` and `extend` are called under the lock of the ranges.
+#[derive(Debug)]
+pub struct Arenas {
+    arenas: UnsafeCell<[Arena; MAX_ARENAS]>,
+    count: AtomicUsize,
+    /// For each possible base the arena there, plus 1.
+    slots: UnsafeCell<[u8; SLOTS]>,
+}
+
+// SAFETY: an arena's base and length are written before `count` and `slots` show it, and never change; the other
+// fields are used under the lock of the ranges.
+unsafe impl Sync for Arenas {}
+
+const _: () = assert!(MAX_ARENAS < 256, "slots hold the arena's number in a byte");
+
+impl Default for Arenas {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// An address to a pointer: the side tables and chunks of an arena are exposed when it is reserved.
+#[inline]
+fn at<T>(address: usize) -> *mut T {
+    core::ptr::with_exposed_provenance_mut(address)
+}
+
+impl Arenas {
+    /// No arena.
+    pub const fn new() -> Self {
+        Arenas {
+            arenas: UnsafeCell::new([Arena::NEW; MAX_ARENAS]),
+            count: AtomicUsize::new(0),
+            slots: UnsafeCell::new([0; SLOTS]),
+        }
+    }
+
+    /// Whether `p` lies in the used part of an arena. Constant time.
+    #[inline]
+    pub fn contains(&self, p: *const u8) -> bool {
+        let a = p.addr();
+        if a >> ADDRESS_BITS != 0 {
+            return false;
+        }
+        // SAFETY: the slot index is below SLOTS; a slot names an arena that is complete. A slot is one byte, set
+        // once: a stale 0 is possible only for addresses that nobody could have got from there.
+        unsafe {
+            let slot = (&raw const (*self.slots.get())[a >> ARENA_SHIFT]).read_volatile();
+            if slot == 0 {
+                return false;
+            }
+            let arena = &(*self.arenas.get())[usize::from(slot) - 1];
+            let index = (a & (ARENA_ALIGN - 1)) >> CHUNK_SHIFT;
+            index >= arena.first && index < (&raw const arena.committed).read_volatile()
+        }
+    }
+
+    /// The record of the chunk at `p`, which must lie in an arena.
+    #[inline]
+    pub fn record(p: *const u8) -> *mut Chunk {
+        let base = p.addr() & !(ARENA_ALIGN - 1);
+        let index = (p.addr() - base) >> CHUNK_SHIFT;
+        at(base + index * RECORD_BYTES)
+    }
+
+    /// The chunk that `record` describes.
+    #[inline]
+    pub fn chunk(record: *const Chunk) -> *mut u8 {
+        let base = record.addr() & !(ARENA_ALIGN - 1);
+        let index = (record.addr() - base) / RECORD_BYTES;
+        at(base + (index << CHUNK_SHIFT))
+    }
+
+    /// The free bits of the slab that `record` describes: `BITS_BYTES / 8` words, used by the owner alone.
+    #[inline]
+    pub fn free_bits(&self, record: *const Chunk) -> *mut u64 {
+        let base = record.addr() & !(ARENA_ALIGN - 1);
+        let index = (record.addr() - base) / RECORD_BYTES;
+        at(base + self.chunks_at(base) * RECORD_BYTES + index * BITS_BYTES)
+    }
+
+    /// The remote bits of the slab that `record` describes.
+    #[inline]
+    pub fn remote_bits(&self, record: *const Chunk) -> *mut AtomicU64 {
+        let base = record.addr() & !(ARENA_ALIGN - 1);
+        let index = (record.addr() - base) / RECORD_BYTES;
+        at(base + self.chunks_at(base) * (RECORD_BYTES + BITS_BYTES) + index * BITS_BYTES)
+    }
+
+    /// Chunks of the arena at `base`, which must be one.
+    #[inline]
+    fn chunks_at(&self, base: usize) -> usize {
+        // SAFETY: the slot of an existing base names a complete arena.
+        unsafe {
+            let slot = (*self.slots.get())[base >> ARENA_SHIFT];
+            (*self.arenas.get())[usize::from(slot) - 1].chunks()
+        }
+    }
+
+    /// Whether the records `a` and `b` belong to the same arena, so that neighbours may be joined.
+    #[inline]
+    pub fn same(a: *const Chunk, b: *const Chunk) -> bool {
+        (a.addr() ^ b.addr()) < ARENA_ALIGN
+    }
+
+    /// Whether `record` is below the frontier of its arena and not below its first chunk.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub unsafe fn in_use(&self, record: *const Chunk) -> bool {
+        // SAFETY: the lock is held.
+        unsafe {
+            let base = record.addr() & !(ARENA_ALIGN - 1);
+            let slot = (*self.slots.get())[base >> ARENA_SHIFT];
+            let arena = &(*self.arenas.get())[usize::from(slot) - 1];
+            let index = (record.addr() - base) / RECORD_BYTES;
+            slot != 0 && index >= arena.first && index < arena.frontier
+        }
+    }
+
+    /// The arena of `record`.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held while the reference lives.
+    #[expect(clippy::mut_from_ref, reason = "the lock of the ranges makes it unique")]
+    pub unsafe fn of(&self, record: *const Chunk) -> &mut Arena {
+        // SAFETY: the lock is held; the record lies in an arena.
+        unsafe {
+            let slot = (*self.slots.get())[record.addr() >> ARENA_SHIFT];
+            &mut (*self.arenas.get())[usize::from(slot) - 1]
+        }
+    }
+
+    /// Calls `visit` with the record of every chunk that was ever used. The lock of the ranges must be held.
+    pub fn for_each(&self, mut visit: impl FnMut(*mut Chunk)) {
+        for i in 0..self.count.load(Ordering::Relaxed) {
+            // SAFETY: the lock is held, so nothing here changes.
+            let (base, from, to) = unsafe {
+                let arena = &(*self.arenas.get())[i];
+                (arena.base(), arena.first, arena.frontier)
+            };
+            (from..to).for_each(|index| visit(at(base + index * RECORD_BYTES)));
+        }
+    }
+
+    /// Longest range that a new arena could hold.
+    pub const fn longest() -> usize {
+        ARENA_ALIGN / CHUNK - ARENA_ALIGN / CHUNK * SIDE_BYTES / CHUNK - 2
+    }
+
+    /// Takes `n` chunks at the frontier of some arena, aligned to `align` chunks; the gap in front, if any, is
+    /// given to `gap` (record, chunks). All are clean. Adds an arena where none has room.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub unsafe fn extend<O: Os>(
+        &self,
+        os: &O,
+        map: &PageMap,
+        n: usize,
+        align: usize,
+        mut gap: impl FnMut(*mut Chunk, usize),
+    ) -> Option<*mut Chunk> {
+        // SAFETY: the lock is held, so the arenas are the caller's.
+        unsafe {
+            let count = self.count.load(Ordering::Relaxed);
+            for i in (0..count).rev() {
+                let arena = &mut (*self.arenas.get())[i];
+                let start = arena.frontier.next_multiple_of(align);
+                if start + n <= arena.chunks() && arena.commit(os, map, start + n) {
+                    let base = arena.base();
+                    let (skipped, first) = (start - arena.frontier, arena.frontier);
+                    arena.frontier = start + n;
+                    if skipped > 0 {
+                        gap(at(base + first * RECORD_BYTES), skipped);
+                    }
+                    return Some(at(base + start * RECORD_BYTES));
+                }
+            }
+            if self.add(os, n + align) {
+                return self.extend_last(os, map, n, align, gap);
+            }
+        }
+        None
+    }
+
+    /// [`Arenas::extend`] in the newest arena only.
+    unsafe fn extend_last<O: Os>(
+        &self,
+        os: &O,
+        map: &PageMap,
+        n: usize,
+        align: usize,
+        mut gap: impl FnMut(*mut Chunk, usize),
+    ) -> Option<*mut Chunk> {
+        // SAFETY: as `extend`.
+        unsafe {
+            let arena = &mut (*self.arenas.get())[self.count.load(Ordering::Relaxed) - 1];
+            let start = arena.frontier.next_multiple_of(align);
+            if start + n > arena.chunks() || !arena.commit(os, map, start + n) {
+                return None;
+            }
+            let (base, first) = (arena.base(), arena.frontier);
+            arena.frontier = start + n;
+            if start > first {
+                gap(at(base + first * RECORD_BYTES), start - first);
+            }
+            Some(at(base + start * RECORD_BYTES))
+        }
+    }
+
+    /// Reserves the first arena; false where address space is limited, so that other reservations should not be made.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub unsafe fn set_up<O: Os>(&self, os: &O) -> bool {
+        // SAFETY: the lock is held.
+        unsafe { self.add(os, 1) && !self.is_limited() }
+    }
+
+    /// Whether the first arena had to be shorter than others would be. The lock of the ranges must be held.
+    fn is_limited(&self) -> bool {
+        // SAFETY: the lock is held.
+        unsafe { (*self.arenas.get())[0].len < ARENA_ALIGN }
+    }
+
+    /// Length of an arena where address space is limited: most of it is left to the program's own mappings.
+    fn share<O: Os>(os: &O, need: usize) -> usize {
+        let share = os.address_limit().unwrap_or(ARENA_ALIGN) / 8;
+        1 << share.clamp(need, ARENA_ALIGN).ilog2()
+    }
+
+    /// Reserves one more arena with room for `n` chunks, as long as the system allows.
+    unsafe fn add<O: Os>(&self, os: &O, n: usize) -> bool {
+        let count = self.count.load(Ordering::Relaxed);
+        if count == MAX_ARENAS || n > Self::longest() {
+            return false;
+        }
+        let need = (n * (CHUNK + SIDE_BYTES) + 2 * CHUNK).next_power_of_two().max(MIN_ARENA);
+        let mut len = ARENA_ALIGN;
+        if count > 0 && self.is_limited() {
+            len = Self::share(os, need);
+        }
+        while len >= need {
+            if let Some(base) = reserve(os, len) {
+                let chunks = len >> CHUNK_SHIFT;
+                let first = (chunks * SIDE_BYTES).div_ceil(CHUNK);
+                // SAFETY: the lock is held; this entry is not yet shown to anybody.
+                unsafe {
+                    let arena = &mut (*self.arenas.get())[count];
+                    (arena.len, arena.first) = (len, first);
+                    (arena.frontier, arena.committed) = (first, first);
+                    // Release pairs with the Acquire of `base`.
+                    arena.base.store(base, Ordering::Release);
+                    (&raw mut (*self.slots.get())[base >> ARENA_SHIFT]).write_volatile(count as u8 + 1);
+                }
+                self.count.store(count + 1, Ordering::Release);
+                return true;
+            }
+            // Refused: most likely a limit on address space.
+            len = (len / 4).min(Self::share(os, need));
+        }
+        false
+    }
+}
+
+impl Arena {
+    /// Commits chunks (and their entries in the side tables and in the page map) up to index `end`.
+    unsafe fn commit<O: Os>(&mut self, os: &O, map: &PageMap, end: usize) -> bool {
+        if end <= self.committed {
+            return true;
+        }
+        let used = self.committed - self.first;
+        let step = (used / 8).max(FIRST_STEP >> CHUNK_SHIFT).min((1 << 30) >> CHUNK_SHIFT);
+        let generous = end.max(self.committed + step).min(self.chunks());
+        // SAFETY: both ends lie in the arena.
+        unsafe { self.commit_to(os, map, generous) || (generous > end && self.commit_to(os, map, end)) }
+    }
+
+    unsafe fn commit_to<O: Os>(&mut self, os: &O, map: &PageMap, end: usize) -> bool {
+        let (base, page, chunks) = (self.base(), os.page_size(), self.chunks());
+        // The OS page at which the last step ended is committed already.
+        let fresh = self.committed == self.first;
+        let pages = |table: usize, entry: usize| {
+            let from = table + self.committed * entry;
+            let from = if fresh { from & !(page - 1) } else { from.next_multiple_of(page) };
+            (from, (table + end * entry).next_multiple_of(page))
+        };
+        let part = |table: usize, entry: usize| {
+            let (from, to) = pages(table, entry);
+            // SAFETY: the part lies in the reservation. Two tables may share an OS page, which does no harm.
+            from >= to || unsafe { os.commit(at(base + from), to - from) }
+        };
+        let done = part(0, RECORD_BYTES)
+            && part(chunks * RECORD_BYTES, BITS_BYTES)
+            && part(chunks * (RECORD_BYTES + BITS_BYTES), BITS_BYTES)
+            && {
+                let (from, to) = pages(base >> CHUNK_SHIFT, 1);
+                // SAFETY: these entries are the arena's.
+                from >= to || unsafe { map.commit(os, from, to) }
+            }
+            && part(0, CHUNK);
+        if done {
+            self.committed = end;
+        }
+        done
+    }
+
+    /// Takes `n` more chunks at the frontier if `record` is the first chunk behind it; for growing in place.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub unsafe fn extend_at<O: Os>(&mut self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
+        let index = (record.addr() - self.base()) / RECORD_BYTES;
+        // SAFETY: the caller holds the lock.
+        if index != self.frontier || index + n > self.chunks() || !unsafe { self.commit(os, map, index + n) } {
+            return false;
+        }
+        self.frontier += n;
+        true
+    }
+}
+
+/// Reserves `len` bytes at a random multiple of [`ARENA_ALIGN`].
+fn reserve<O: Os>(os: &O, len: usize) -> Option<usize> {
+    // From 1 TiB up to where position-independent executables lie. The later tries stay below 8 TiB, which is all
+    // that some instrumented environments (valgrind) leave to a program.
+    const LOW: usize = 16;
+    const HIGH: usize = 0x54;
+    for attempt in 0..64 {
+        let slots = if attempt < 16 { (HIGH << 4) - LOW } else { 128 - LOW };
+        let slot = LOW + (os.random() as usize) % slots;
+        if let Some(p) = os.reserve(slot << ARENA_SHIFT, len) {
+            return Some(p.expose_provenance());
+        }
+    }
+    None
+}

@@ -1,0 +1,167 @@
+//! The record that each chunk of an arena has, out of line, so that bookkeeping touches no page of a block.
+
+use crate::heap::Heap;
+use crate::remote::Remote;
+
+/// What a chunk is. Invariant: inside a free range or a large block, only the first record (and the last one of a
+/// free range) has a kind; all others are [`Kind::NONE`]. So a pointer into the middle is never taken for a start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Kind(pub u8);
+
+impl Kind {
+    /// Inside a range, or never used.
+    pub const NONE: Kind = Kind(0);
+    /// First chunk of a free range.
+    pub const FREE: Kind = Kind(1);
+    /// Last chunk of a free range of more than one chunk.
+    pub const FREE_END: Kind = Kind(2);
+    /// A slab.
+    pub const SLAB: Kind = Kind(3);
+    /// First chunk of a large block.
+    pub const LARGE: Kind = Kind(4);
+    /// Holds heaps.
+    pub const HEAPS: Kind = Kind(5);
+}
+
+/// State of the OS pages of a free range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Every byte is known to read as zero.
+    Clean = 0,
+    /// Anything may be there.
+    Dirty = 1,
+}
+
+/// The record of one chunk: 64 bytes, one cache line. All zero bytes are a record of [`Kind::NONE`].
+///
+/// Which fields mean something depends on `kind`:
+/// - free range: `state`, `len`, `next`, `prev` (first chunk); `len` (last chunk);
+/// - large block: `len` chunks, `bytes` usable, `carved` chunks at the front that it ever used;
+/// - slab: `class`, `owner`, `carved`, `used`, `balance`, `hint`, `zeroed`, `listed`, `next`, `prev`, `remote`.
+///   Invariant: `used + (free bits) == carved <= capacity`, and `used` counts the blocks in caches as well.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Chunk {
+    /// What this chunk is.
+    pub kind: Kind,
+    /// Size class of the slab.
+    pub class: u8,
+    /// State of the free range.
+    pub state: State,
+    /// Slab: blocks that were never carved read as zero.
+    pub zeroed: bool,
+    /// Slab: it is in its heap's list of slabs with free blocks.
+    pub listed: bool,
+    /// Slab: no word of the free bits below this one has a bit set.
+    pub hint: u8,
+    /// Slab: remote frees counted less remote bits seen; a slab may be released at 0 only.
+    pub balance: i16,
+    /// Chunks in the range.
+    pub len: u32,
+    /// Slab: blocks at the front that were handed out at least once. Large block: chunks at the front, likewise.
+    pub carved: u32,
+    /// Slab: blocks that are live or in a cache.
+    pub used: u32,
+    /// Large block: its pages were moved here, so it may be a mapping apart from its neighbours.
+    pub moved: bool,
+    /// Next record of the list that this one is in, or null.
+    pub next: *mut Chunk,
+    /// Previous record of the list.
+    pub prev: *mut Chunk,
+    /// Slab: the heap that owns it, for its whole life. Large block: usable bytes.
+    owner_or_bytes: usize,
+    /// Slab: the frees of other threads that the owner has not seen.
+    pub remote: Remote<Chunk>,
+}
+
+const _: () = assert!(size_of::<Chunk>() == 64, "the arena gives each record 64 bytes");
+
+impl Chunk {
+    /// The heap that owns the slab.
+    #[inline]
+    pub fn owner(&self) -> *mut Heap {
+        core::ptr::with_exposed_provenance_mut(self.owner_or_bytes)
+    }
+
+    /// Sets the owner of a new slab.
+    #[inline]
+    pub fn set_owner(&mut self, heap: *mut Heap) {
+        self.owner_or_bytes = heap.expose_provenance();
+    }
+
+    /// Usable bytes of the large block.
+    #[inline]
+    pub fn bytes(&self) -> usize {
+        self.owner_or_bytes
+    }
+
+    /// Sets the usable bytes of the large block.
+    #[inline]
+    pub fn set_bytes(&mut self, bytes: usize) {
+        self.owner_or_bytes = bytes;
+    }
+}
+
+/// A list of records, newest first. All zero bytes are an empty list.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct List {
+    /// First record, or null.
+    pub head: *mut Chunk,
+}
+
+impl List {
+    /// An empty list.
+    pub const fn new() -> Self {
+        List { head: core::ptr::null_mut() }
+    }
+
+    /// Puts `c` first.
+    ///
+    /// # Safety
+    /// `c` must be a record in no list; the list must be the caller's alone.
+    pub unsafe fn push(&mut self, c: *mut Chunk) {
+        // SAFETY: records of the list are valid and the caller's alone.
+        unsafe {
+            (*c).next = self.head;
+            (*c).prev = core::ptr::null_mut();
+            if !self.head.is_null() {
+                (*self.head).prev = c;
+            }
+        }
+        self.head = c;
+    }
+
+    /// Takes `c` out.
+    ///
+    /// # Safety
+    /// `c` must be in this list; the list must be the caller's alone.
+    pub unsafe fn remove(&mut self, c: *mut Chunk) {
+        // SAFETY: as `push`.
+        unsafe {
+            let (next, prev) = ((*c).next, (*c).prev);
+            if prev.is_null() {
+                self.head = next;
+            } else {
+                (*prev).next = next;
+            }
+            if !next.is_null() {
+                (*next).prev = prev;
+            }
+        }
+    }
+}
+
+impl Default for List {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl crate::remote::Node for Chunk {
+    fn remote(&self) -> &Remote<Chunk> {
+        &self.remote
+    }
+}

@@ -1,0 +1,588 @@
+//! Heaps: what one thread owns, and the fast paths of malloc and free.
+//!
+//! A heap has, for each size class, a cache (a list of free blocks, newest first) and the slabs it owns that have
+//! free blocks. malloc takes from the cache and free puts into the cache, whoever owns the block's slab: neither
+//! locks, calls the system or writes what another thread reads. Blocks move between cache and slabs in batches.
+//!
+//! A block in a cache is tagged in its first word, with the link behind it. So malloc sees a block that was
+//! written after free, and free sees a block that is freed twice; the suspicion is confirmed or dropped in
+//! `misuse.rs`. Blocks that are free in their slab are not touched.
+//!
+//! Equation of a cache: `cap - room == blocks in the list`.
+
+use crate::chunk::{Chunk, List};
+use crate::class::{self, CLASSES};
+use crate::page_map::PageMap;
+use crate::remote::Pending;
+use crate::slab::{self, Taken};
+use crate::sync::{AtomicU32, Ordering};
+use crate::{Allocator, Os, misuse};
+
+/// What lies in a block while it is in a cache.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Block {
+    /// [`Block::TAG`].
+    pub tag: u32,
+    unused: u32,
+    /// The next block of the cache; its end is the heap's `nothing`.
+    pub link: *mut Block,
+}
+
+const _: () = assert!(size_of::<Block>() <= class::MIN_BLOCK, "a free block holds tag and link");
+
+impl Block {
+    /// First word of a block in a cache. No small number, no ASCII, no likely half of an address.
+    pub const TAG: u32 = 0xF4EE_B10C;
+
+    /// `tag ^= TAG`; whether it was the tag. One instruction and a branch, if the compiler sees it.
+    #[inline(always)]
+    pub fn untag(block: *mut Block) -> bool {
+        // SAFETY: called by `Heap::pop` alone, for a block or the end of a cache.
+        unsafe {
+            (*block).tag ^= Block::TAG;
+            (*block).tag == 0
+        }
+    }
+}
+
+/// Most bytes that the cache of one class holds.
+const CACHE_BYTES: usize = 64 * 1024;
+/// Most blocks likewise.
+const CACHE_BLOCKS: usize = 1024;
+/// A cache starts with this many bytes.
+const FIRST_BYTES: usize = 2 * 1024;
+/// A cache of a heap without caches has this much room: always negative, however often it is decremented.
+const NO_ROOM: i32 = i32::MIN / 2;
+
+/// A heap. The first fields are what the fast paths read.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Heap {
+    /// malloc takes the fast path for sizes below this: [`class::MAX_TABLE`] + 1, or 0 for a heap without caches.
+    limit: usize,
+    /// The end of every cache list: a block whose tag is not the tag.
+    nothing: Block,
+    /// First block of each cache.
+    head: [*mut Block; CLASSES],
+    /// How many more blocks each cache takes.
+    room: [i32; CLASSES],
+    /// [`class::RECIPROCAL`], close to the rest.
+    reciprocal: [u32; CLASSES],
+    /// [`class::SMALL_CLASS`], close to the rest.
+    small_class: [u8; class::MAX_TABLE + 1],
+    /// Size of each cache at present, in blocks.
+    cap: [u16; CLASSES],
+    /// Slabs of each class that this heap owns and that have free blocks.
+    pub(crate) bins: [List; CLASSES],
+    /// Slabs with remote frees that this heap has not seen.
+    pub(crate) pending: Pending<Chunk>,
+    /// Whose it is, see `life.rs`.
+    pub(crate) state: AtomicU32,
+    /// The next heap in the list of all.
+    pub(crate) next: *mut Heap,
+    /// The next orphan.
+    pub(crate) next_orphan: *mut Heap,
+}
+
+const _: () = assert!(size_of::<Heap>() <= 4096, "a heap shall fit into the smallest OS page");
+
+/// A heap that is only a name: its address stands for "no heap of its own", and both fast paths fail on it.
+#[derive(Debug)]
+pub struct Name(Heap);
+
+// SAFETY: malloc never passes the limit of 0. free only decrements `room`, which stays negative however often, and
+// whose value means nothing here.
+unsafe impl Sync for Name {}
+
+impl Name {
+    /// A name.
+    #[expect(clippy::new_without_default, reason = "for statics only")]
+    pub const fn new() -> Self {
+        Name(Heap::new())
+    }
+
+    /// The address to compare with.
+    #[inline]
+    pub const fn heap(&'static self) -> *mut Heap {
+        (&raw const self.0).cast_mut()
+    }
+}
+
+/// The heap of a thread that has called nothing yet.
+pub static NONE: Name = Name::new();
+
+const fn most(class: usize) -> u16 {
+    let n = CACHE_BYTES / class::SIZE[class] as usize;
+    if n > CACHE_BLOCKS { CACHE_BLOCKS as u16 } else { n as u16 }
+}
+
+const fn first(class: usize) -> u16 {
+    let n = FIRST_BYTES / class::SIZE[class] as usize;
+    if n < 2 { 2 } else { n as u16 }
+}
+
+impl Default for Heap {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Heap {
+    /// A heap without caches that owns nothing.
+    pub const fn new() -> Self {
+        Heap {
+            limit: 0,
+            nothing: Block { tag: 0, unused: 0, link: core::ptr::null_mut() },
+            head: [core::ptr::null_mut(); CLASSES],
+            room: [NO_ROOM; CLASSES],
+            reciprocal: class::RECIPROCAL,
+            small_class: class::SMALL_CLASS,
+            cap: [0; CLASSES],
+            bins: [const { List::new() }; CLASSES],
+            pending: Pending::new(),
+            state: AtomicU32::new(0),
+            next: core::ptr::null_mut(),
+            next_orphan: core::ptr::null_mut(),
+        }
+    }
+
+    /// [`NONE`].
+    #[inline]
+    pub fn none() -> *mut Heap {
+        NONE.heap()
+    }
+
+    /// The fast path of malloc: a block, or null for "take the slow path". `untag` is [`Block::untag`], or the
+    /// processor's best form of it.
+    ///
+    /// # Safety
+    /// `heap` must be the calling thread's, or [`Heap::none`].
+    #[inline(always)]
+    pub unsafe fn malloc(heap: *mut Heap, size: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
+        // SAFETY: the heap is the caller's; the class is below CLASSES.
+        unsafe {
+            if size >= (*heap).limit {
+                return core::ptr::null_mut();
+            }
+            let class = usize::from(*(&raw const (*heap).small_class).cast::<u8>().add(size));
+            Self::pop(heap, class, untag)
+        }
+    }
+
+    /// Takes a block from a cache, or null if the first one is not a free block: [`Heap::refill`] mends that.
+    #[inline(always)]
+    unsafe fn pop(heap: *mut Heap, class: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
+        // SAFETY: the heap has caches, so every head is a block or `nothing`.
+        unsafe {
+            let head = (&raw mut (*heap).head).cast::<*mut Block>().add(class);
+            let block = *head;
+            if !untag(block) {
+                return core::ptr::null_mut();
+            }
+            *head = (*block).link;
+            *(&raw mut (*heap).room).cast::<i32>().add(class) += 1;
+            block.cast()
+        }
+    }
+
+    /// The fast path of free: false for "take the slow path".
+    ///
+    /// # Safety
+    /// `heap` must be the calling thread's, or [`Heap::none`]. `p` may be anything.
+    #[inline(always)]
+    pub unsafe fn free(heap: *mut Heap, map: &PageMap, p: *mut u8) -> bool {
+        // SAFETY: the heap is the caller's; a class other than 0 says that `p` lies in a slab, so it is readable.
+        unsafe {
+            let class = map.class(p);
+            let room = (&raw mut (*heap).room).cast::<i32>().add(class);
+            *room -= 1;
+            if *room < 0 {
+                return false;
+            }
+            let reciprocal = *(&raw const (*heap).reciprocal).cast::<u32>().add(class);
+            if (p.addr() as u16 as u32).wrapping_mul(reciprocal) >> 16 != 0 {
+                return false;
+            }
+            let block = p.cast::<Block>();
+            if (*block).tag == Block::TAG {
+                return false;
+            }
+            let head = (&raw mut (*heap).head).cast::<*mut Block>().add(class);
+            (*block).tag = Block::TAG;
+            (*block).link = *head;
+            *head = block;
+            true
+        }
+    }
+
+    /// Gives the heap empty caches, or none: then every call takes its slow path.
+    ///
+    /// # Safety
+    /// The heap must be the caller's, and its caches empty.
+    pub unsafe fn set_cached(heap: *mut Heap, cached: bool) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            let heap = &mut *heap;
+            heap.limit = if cached { class::MAX_TABLE + 1 } else { 0 };
+            heap.nothing.tag = 0;
+            for class in 1..CLASSES {
+                heap.head[class] = &raw mut heap.nothing;
+                heap.cap[class] = if cached { first(class) } else { 0 };
+                heap.room[class] = if cached { i32::from(first(class)) } else { NO_ROOM };
+            }
+        }
+    }
+
+    /// Whether the heap has caches.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[inline]
+    pub unsafe fn is_cached(heap: *mut Heap) -> bool {
+        // SAFETY: the heap is the caller's.
+        unsafe { (*heap).limit != 0 }
+    }
+
+    /// A block of `class` from the cache or from the slabs, or null if there is no memory.
+    ///
+    /// # Safety
+    /// The heap must be the caller's, and have caches.
+    pub(crate) unsafe fn malloc_class<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> *mut u8 {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            let p = Self::pop(heap, class, Block::untag);
+            if p.is_null() { Self::refill(heap, a, class) } else { p }
+        }
+    }
+
+    /// After [`Heap::pop`] failed: fills the cache from the slabs and returns a block, or null if there is no memory.
+    ///
+    /// # Safety
+    /// As [`Heap::malloc_class`]; the last call on the cache was a `pop` that failed.
+    #[cold]
+    pub(crate) unsafe fn refill<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> *mut u8 {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            let h = &mut *heap;
+            let nothing = &raw mut h.nothing;
+            // Undo what `pop` did to the tag.
+            (*h.head[class]).tag ^= Block::TAG;
+            if h.head[class] != nothing {
+                misuse::corrupted(a, h.head[class].cast(), class);
+            }
+            let want = u32::from(h.cap[class] / 2).max(1);
+            let mut taken = Taken::new();
+            Self::take_blocks(heap, a, class, want, &mut taken);
+            if taken.count == 0 {
+                return core::ptr::null_mut();
+            }
+            (*taken.last).link = nothing;
+            h.head[class] = taken.first;
+            h.room[class] -= taken.count as i32;
+            Self::grow_cap(heap, class);
+            Self::pop(heap, class, Block::untag)
+        }
+    }
+
+    /// Takes up to `want` blocks out of slabs: this heap's, an orphan's, or a new one.
+    unsafe fn take_blocks<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize, want: u32, taken: &mut Taken) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            if !(*heap).pending.is_empty() {
+                Self::collect(heap, a);
+            }
+            if (*heap).bins[class].head.is_null()
+                && (a.take_from_orphans(class, want, taken) || Self::new_slab(heap, a, class).is_null())
+            {
+                return;
+            }
+            Self::take_from_bin(heap, a, class, want, taken);
+        }
+    }
+
+    /// Takes up to `want` blocks out of the first slab in the bin, if there is one.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    pub(crate) unsafe fn take_from_bin<O: Os>(
+        heap: *mut Heap,
+        a: &Allocator<O>,
+        class: usize,
+        want: u32,
+        taken: &mut Taken,
+    ) {
+        // SAFETY: the heap and so the slabs in its bins are the caller's.
+        unsafe {
+            let c = (*heap).bins[class].head;
+            if c.is_null() {
+                return;
+            }
+            slab::take(&a.arenas, c, want, a.page_size(), taken);
+            Self::unlist_if_full(heap, c);
+        }
+    }
+
+    #[inline]
+    unsafe fn unlist_if_full(heap: *mut Heap, c: *mut Chunk) {
+        // SAFETY: the slab is the heap's, and in its bin.
+        unsafe {
+            if slab::is_full(c) {
+                (*heap).bins[usize::from((*c).class)].remove(c);
+                (*c).listed = false;
+            }
+        }
+    }
+
+    /// One block straight from the slabs, past the cache; true if it is known to read as zero. For heaps without
+    /// caches, and for zeroed blocks that are worth not touching.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    pub(crate) unsafe fn take_one<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> Option<(*mut u8, bool)> {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            if !(*heap).pending.is_empty() {
+                Self::collect(heap, a);
+            }
+            let mut c = (*heap).bins[class].head;
+            if c.is_null() {
+                c = Self::new_slab(heap, a, class);
+                if c.is_null() {
+                    return None;
+                }
+            }
+            let taken = slab::take_one(&a.arenas, c);
+            Self::unlist_if_full(heap, c);
+            taken
+        }
+    }
+
+    /// A new slab in the bin, or null if there is no memory.
+    unsafe fn new_slab<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> *mut Chunk {
+        // SAFETY: the chunk is nobody's else; its bits are zero, as `slab::wipe` left them or as never used.
+        unsafe {
+            let Some((c, zeroed)) = a.take_chunk() else {
+                return core::ptr::null_mut();
+            };
+            slab::set_up(c, class, heap, zeroed);
+            a.map.set(crate::arena::Arenas::chunk(c), class);
+            (*heap).bins[class].push(c);
+            (*c).listed = true;
+            c
+        }
+    }
+
+    /// Lets the cache of `class` grow towards its greatest size.
+    unsafe fn grow_cap(heap: *mut Heap, class: usize) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            let h = &mut *heap;
+            let cap = (h.cap[class] * 2).min(most(class).max(2));
+            h.room[class] += i32::from(cap) - i32::from(h.cap[class]);
+            h.cap[class] = cap;
+        }
+    }
+
+    /// Puts a block into a cache that was found full: the cache grows, or gives half of its blocks back.
+    ///
+    /// # Safety
+    /// The heap must be the caller's and have caches; `p` must be a block of `class` that is nobody's.
+    pub(crate) unsafe fn free_full<O: Os>(heap: *mut Heap, a: &Allocator<O>, p: *mut u8, class: usize) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            Self::grow_cap(heap, class);
+            if (*heap).room[class] < 1 {
+                let keep = (*heap).cap[class] / 2;
+                Self::flush(heap, a, class, usize::from(keep));
+            }
+            let block = p.cast::<Block>();
+            (*block).tag = Block::TAG;
+            (*block).link = (*heap).head[class];
+            (*heap).head[class] = block;
+            (*heap).room[class] -= 1;
+        }
+    }
+
+    /// Gives all blocks of a cache but the newest `keep` back to their slabs.
+    ///
+    /// # Safety
+    /// The heap must be the caller's and have caches.
+    pub(crate) unsafe fn flush<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize, keep: usize) {
+        // SAFETY: the heap is the caller's; the list ends at `nothing`.
+        unsafe {
+            let h = &mut *heap;
+            let nothing = &raw mut h.nothing;
+            let mut from = &raw mut h.head[class];
+            for _ in 0..keep {
+                if *from == nothing {
+                    return;
+                }
+                if (**from).tag != Block::TAG {
+                    misuse::corrupted(a, (*from).cast(), class);
+                }
+                from = &raw mut (**from).link;
+            }
+            let mut block = *from;
+            *from = nothing;
+            let mut batch = Batch::new();
+            let mut count = 0;
+            while block != nothing {
+                if (*block).tag != Block::TAG {
+                    misuse::corrupted(a, block.cast(), class);
+                }
+                let next = (*block).link;
+                batch.add(heap, a, block.cast(), class);
+                block = next;
+                count += 1;
+            }
+            batch.end(heap, a);
+            h.room[class] += count;
+        }
+    }
+
+    /// Gives the block at `p` back to its slab at once.
+    ///
+    /// # Safety
+    /// The heap must be the caller's; `p` must be a block of `class` that is nobody's.
+    pub(crate) unsafe fn give_one<O: Os>(heap: *mut Heap, a: &Allocator<O>, p: *mut u8, class: usize) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let mut batch = Batch::new();
+            batch.add(heap, a, p, class);
+            batch.end(heap, a);
+        }
+    }
+
+    /// Takes the remote frees of all pending slabs.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[cold]
+    pub(crate) unsafe fn collect<O: Os>(heap: *mut Heap, a: &Allocator<O>) {
+        // SAFETY: the heap and its slabs are the caller's; a slab that was taken is on no stack.
+        unsafe {
+            (*heap).pending.take(|c| {
+                if slab::collect(&a.arenas, c).is_err() {
+                    misuse::double_free_seen_late(a, c);
+                }
+                Self::after_give(heap, a, c);
+            });
+        }
+    }
+
+    /// After blocks came back to a slab of this heap: lists it, or releases it when it is empty.
+    unsafe fn after_give<O: Os>(heap: *mut Heap, a: &Allocator<O>, c: *mut Chunk) {
+        // SAFETY: the slab is the heap's.
+        unsafe {
+            let bin = &mut (*heap).bins[usize::from((*c).class)];
+            if slab::is_released(c) {
+                if (*c).listed {
+                    bin.remove(c);
+                }
+                a.release_slab(c);
+            } else if !(*c).listed && !slab::is_full(c) {
+                bin.push(c);
+                (*c).listed = true;
+            }
+        }
+    }
+}
+
+/// Blocks on their way back to a slab: those that share a slab and a word of its bits go together.
+struct Batch {
+    record: *mut Chunk,
+    word: usize,
+    mask: u64,
+}
+
+impl Batch {
+    fn new() -> Self {
+        Batch { record: core::ptr::null_mut(), word: 0, mask: 0 }
+    }
+
+    #[inline]
+    unsafe fn add<O: Os>(&mut self, heap: *mut Heap, a: &Allocator<O>, p: *mut u8, class: usize) {
+        let record = crate::arena::Arenas::record(p);
+        let i = slab::index(p, class) as usize;
+        let (word, mask) = (i / 64, 1 << (i % 64));
+        if record != self.record || word != self.word {
+            // SAFETY: as this method's caller promises.
+            unsafe { self.end(heap, a) };
+            (self.record, self.word) = (record, word);
+        }
+        self.mask |= mask;
+    }
+
+    unsafe fn end<O: Os>(&mut self, heap: *mut Heap, a: &Allocator<O>) {
+        if self.mask == 0 {
+            return;
+        }
+        let (c, word, mask) = (self.record, self.word, core::mem::take(&mut self.mask));
+        // SAFETY: the blocks were live or cached, so their slab exists. Only its owner touches more than its
+        // remote part.
+        unsafe {
+            let owner = (*c).owner();
+            if owner == heap {
+                if slab::give(&a.arenas, c, word, mask).is_err() {
+                    misuse::double_free_seen_late(a, c);
+                }
+                Heap::after_give(heap, a, c);
+                return;
+            }
+            match (*c).remote.free(slab::remote_word(&a.arenas, c, word), mask) {
+                Err(_) => misuse::double_free_seen_late(a, c),
+                Ok(false) => {}
+                Ok(true) => {
+                    (*owner).pending.push(c);
+                    // SeqCst pairs with the store in `Allocator::abandon`, see `Pending::push`.
+                    if (*owner).state.load(Ordering::SeqCst) == crate::life::ORPHAN {
+                        a.collect_orphan(owner);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Heap {
+    /// Whether the block at `p` is in this heap's cache. Linear.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    pub(crate) unsafe fn caches(heap: *mut Heap, p: *mut u8, class: usize) -> bool {
+        // SAFETY: the heap is the caller's; the list ends at `nothing`, or at a block that was written.
+        unsafe {
+            let mut block = (*heap).head[class];
+            while !block.is_null() && block != &raw mut (*heap).nothing && (*block).tag == Block::TAG {
+                if block.cast() == p {
+                    return true;
+                }
+                block = (*block).link;
+            }
+            false
+        }
+    }
+}
+
+impl Heap {
+    /// Undoes the count of a [`Heap::free`] that failed for a block of `class`.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[inline]
+    pub(crate) unsafe fn undo_free(heap: *mut Heap, class: usize) {
+        // SAFETY: the heap is the caller's; the class is below CLASSES.
+        unsafe { (*heap).room[class] += 1 }
+    }
+
+    /// Whether the cache of `class` is empty (as one that the heap does not have).
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[inline]
+    pub(crate) unsafe fn cache_is_empty(heap: *mut Heap, class: usize) -> bool {
+        // SAFETY: the heap is the caller's.
+        unsafe { (*heap).head[class] == &raw mut (*heap).nothing }
+    }
+}

@@ -1,0 +1,166 @@
+//! What the program did wrong: confirmed here, said in one line, and the process ended. Never on a fast path.
+
+use crate::arena::Arenas;
+use crate::chunk::{Chunk, Kind};
+use crate::class;
+use crate::heap::Block;
+use crate::{Allocator, CHUNK, Heap, Os, slab};
+use core::fmt::Write;
+
+/// One line of text, cut where it would be too long.
+struct Line {
+    text: [u8; 256],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        for &b in s.as_bytes() {
+            if self.len < self.text.len() {
+                self.text[self.len] = b;
+                self.len += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn die<O: Os>(a: &Allocator<O>, what: core::fmt::Arguments<'_>) -> ! {
+    let mut line = Line { text: [0; 256], len: 0 };
+    // Writing into the buffer cannot fail.
+    let _ = writeln!(line, "neap: {what}");
+    a.os.die(&line.text[..line.len])
+}
+
+/// A block in a cache was written: its tag is gone.
+#[cold]
+pub fn corrupted<O: Os>(a: &Allocator<O>, p: *mut u8, class: usize) -> ! {
+    let size = class::SIZE[class];
+    if a.map.class(p) != class && a.map.is_complete() {
+        die(a, format_args!("corrupted free list of {size}-byte blocks: a free block was written and points to {p:p}"));
+    }
+    die(a, format_args!("corrupted free block {p:p} ({size}-byte block): written after free"));
+}
+
+/// Blocks came back to the slab `c` that were free already: found when a cache was given back.
+#[cold]
+pub fn double_free_seen_late<O: Os>(a: &Allocator<O>, c: *mut Chunk) -> ! {
+    let p = Arenas::chunk(c);
+    // SAFETY: the record of a slab.
+    let size = class::SIZE[usize::from(unsafe { (*c).class })];
+    die(a, format_args!("double free in the {size}-byte blocks at {p:p} (seen by thread {})", a.os.thread_id()))
+}
+
+/// What the program asked for, as the message names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// free, and all that frees.
+    Free,
+    /// realloc.
+    Realloc,
+    /// malloc_usable_size.
+    UsableSize,
+}
+
+impl Call {
+    fn name(self) -> &'static str {
+        match self {
+            Call::Free => "free",
+            Call::Realloc => "realloc",
+            Call::UsableSize => "malloc_usable_size",
+        }
+    }
+}
+
+/// `p`, a block of a slab of `class`, is free.
+#[cold]
+pub fn freed<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8, class: usize) -> ! {
+    let (size, thread, name) = (class::SIZE[class], a.os.thread_id(), call.name());
+    if call == Call::Free {
+        die(a, format_args!("double free of {p:p} ({size}-byte block, by thread {thread})"));
+    }
+    die(a, format_args!("{name} of {p:p}, which is free ({size}-byte block, by thread {thread})"));
+}
+
+/// `p` lies in a slab of `class` but not at the start of a block.
+#[cold]
+pub fn interior<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8, class: usize) -> ! {
+    let name = call.name();
+    let size = class::SIZE[class] as usize;
+    let inside = (p.addr() & (CHUNK - 1)) % size;
+    die(
+        a,
+        format_args!("{name} of {p:p}, which is not the start of a block ({size}-byte blocks, {inside} bytes inside)"),
+    )
+}
+
+/// `p` lies in an arena, in no slab, and is not the start of a large block.
+#[cold]
+pub fn not_a_block<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8) -> ! {
+    let name = call.name();
+    let at_start = p.addr() & (CHUNK - 1) == 0;
+    let mut c = Arenas::record(p);
+    // SAFETY: records of the arena are readable; the process ends here, so a race does no harm.
+    unsafe {
+        let mut back = 0;
+        while (*c).kind == Kind::NONE && a.arenas.in_use(c.sub(1)) {
+            c = c.sub(1);
+            back += CHUNK;
+        }
+        match (*c).kind {
+            Kind::FREE | Kind::FREE_END if at_start => {
+                let thread = a.os.thread_id();
+                if call == Call::Free {
+                    die(a, format_args!("double free of {p:p} (large block, by thread {thread})"));
+                }
+                die(a, format_args!("{name} of {p:p}, which is free (large block, by thread {thread})"))
+            }
+            Kind::LARGE if back < (*c).bytes() => {
+                let inside = back + (p.addr() & (CHUNK - 1));
+                let bytes = (*c).bytes();
+                die(
+                    a,
+                    format_args!(
+                        "{name} of {p:p}, which is not the start of a block ({bytes}-byte block, {inside} bytes inside)"
+                    ),
+                )
+            }
+            _ => foreign(a, call, p),
+        }
+    }
+}
+
+/// `p` is no block of neap's, nor, it seems, of anybody's.
+#[cold]
+pub fn foreign<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8) -> ! {
+    let name = call.name();
+    die(a, format_args!("{name} of {p:p}, which neap did not allocate"))
+}
+
+/// Whether the tagged block at `p` is really free: in its slab, in this heap's cache, or in another cache.
+///
+/// The tag alone may be the program's own data. A link to another tagged block of the same class, or to the end of
+/// some heap's cache, is not.
+///
+/// # Safety
+/// `p` must be a block of a slab of `class`; `heap` must be the caller's.
+#[cold]
+pub unsafe fn is_free<O: Os>(a: &Allocator<O>, heap: *mut Heap, p: *mut u8, class: usize) -> bool {
+    // SAFETY: `p` is a block; what its link points to is read only where an arena has memory.
+    unsafe {
+        if slab::is_free(&a.arenas, Arenas::record(p), p) || Heap::caches(heap, p, class) {
+            return true;
+        }
+        let link = (*p.cast::<Block>()).link;
+        if !link.addr().is_multiple_of(align_of::<Block>()) || !a.arenas.contains(link.cast()) {
+            return false;
+        }
+        let there = Arenas::record(link.cast());
+        match (*there).kind {
+            Kind::HEAPS => true,
+            Kind::SLAB => usize::from((*there).class) == class && (*link).tag == Block::TAG,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! realloc: in place where it can be, by moving pages where that is cheaper than copying, else by copying.
+
+use crate::arena::Arenas;
+use crate::class;
+use crate::sync::Ordering;
+use crate::{Allocator, CHUNK, Heap, Os};
+
+/// Large blocks from this size on move their pages instead of copying.
+const MOVE_PAGES: usize = 1 << 20;
+/// Most blocks whose pages were moved at one time: each may cost two mappings, of which a process has 65,530.
+const MOST_MOVED: usize = 8192;
+
+impl<O: Os> Allocator<O> {
+    /// Resizes the block at `p`, whose usable size is `old`, to at least `size` bytes. Null if there is no memory;
+    /// then the block is as it was.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's; `p` must be a block of the caller's with usable size `old`.
+    pub unsafe fn realloc(&self, heap: *mut Heap, p: *mut u8, old: usize, size: usize) -> *mut u8 {
+        // SAFETY: as the caller promises, here and below.
+        unsafe {
+            if self.fits_in_place(p, old, size) {
+                return p;
+            }
+            if old > class::MAX_SMALL && size > class::MAX_SMALL {
+                if !self.arenas.contains(p) {
+                    let moved = self.resize_huge(p, size);
+                    if !moved.is_null() {
+                        return moved;
+                    }
+                } else {
+                    if self.resize_large(p, size) {
+                        return p;
+                    }
+                    let moved = self.move_large(p, old, size);
+                    if !moved.is_null() {
+                        return moved;
+                    }
+                }
+            }
+            let new = self.malloc(heap, size);
+            if !new.is_null() {
+                new.copy_from_nonoverlapping(p, old.min(size));
+                let _ = self.free(heap, p);
+            }
+            new
+        }
+    }
+
+    /// Whether a block of `old` usable bytes may stay where it is for `size` bytes: it is long enough, and less
+    /// than half of it would be wasted.
+    unsafe fn fits_in_place(&self, p: *mut u8, old: usize, size: usize) -> bool {
+        if old > class::MAX_SMALL {
+            let bytes = size.max(1).checked_next_multiple_of(self.page_size());
+            return size > class::MAX_SMALL && bytes == Some(old);
+        }
+        let _ = p;
+        size <= old && (size >= old / 2 || old == class::MIN_BLOCK)
+    }
+
+    /// Moves a large block that cannot grow where it is. A block that grew once will likely grow again: it gets
+    /// twice the address space it needs now (address space, not memory).
+    unsafe fn move_large(&self, p: *mut u8, old: usize, size: usize) -> *mut u8 {
+        let room = size.saturating_add(size);
+        let mut new = self.malloc_large(size, CHUNK, room, false);
+        if new.is_null() {
+            new = self.malloc_large(size, CHUNK, 0, false);
+        }
+        if new.is_null() {
+            return new;
+        }
+        let bytes = old.min(size).next_multiple_of(self.page_size());
+        // SAFETY: both blocks are ours, committed, at least `bytes` long and apart.
+        unsafe {
+            // Relaxed: a bound that may be passed by a few.
+            let few = self.moved.load(Ordering::Relaxed) < MOST_MOVED;
+            if bytes >= MOVE_PAGES && few && self.os.move_pages(p, new, bytes) {
+                (*Arenas::record(new)).moved = true;
+                self.moved.fetch_add(1, Ordering::Relaxed);
+            } else {
+                new.copy_from_nonoverlapping(p, old.min(size));
+            }
+            self.free_large(p);
+        }
+        new
+    }
+}

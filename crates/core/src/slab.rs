@@ -1,0 +1,277 @@
+//! Slabs: a chunk cut into blocks of one class, with one bit for each free block, out of line.
+//!
+//! A block is in one of four places: live, in a heap's cache (both count as `used`), free (its bit is set), or
+//! never carved (beyond `carved`). Carving goes from the front and stops at OS page borders, so that a slab of
+//! which little is needed touches few pages. Blocks are handed out lowest address first.
+
+use crate::CHUNK;
+use crate::arena::Arenas;
+use crate::chunk::Chunk;
+use crate::class;
+use crate::heap::{Block, Heap};
+use crate::remote::{DoubleFree, take_bits};
+use crate::sync::AtomicU64;
+
+const _: () = assert!(CHUNK / class::MIN_BLOCK / 64 <= 256, "`hint` holds a word index in a byte");
+
+/// A list of blocks in the making: linked and tagged, lowest address first.
+#[derive(Debug)]
+pub struct Taken {
+    /// First block, or null.
+    pub first: *mut Block,
+    /// Last block, whose link the caller sets.
+    pub last: *mut Block,
+    /// Blocks in the list.
+    pub count: u32,
+}
+
+impl Taken {
+    /// No block.
+    pub const fn new() -> Self {
+        Taken { first: core::ptr::null_mut(), last: core::ptr::null_mut(), count: 0 }
+    }
+
+    /// Appends the free block `b`.
+    #[inline]
+    unsafe fn push(&mut self, b: *mut Block) {
+        // SAFETY: the block is free and the caller's.
+        unsafe {
+            (*b).tag = Block::TAG;
+            if self.count == 0 {
+                self.first = b;
+            } else {
+                (*self.last).link = b;
+            }
+        }
+        self.last = b;
+        self.count += 1;
+    }
+}
+
+impl Default for Taken {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Makes the chunk of `c` a slab of `class` without any used block.
+///
+/// # Safety
+/// The chunk must be the caller's, and its free bits and remote bits zero.
+pub unsafe fn set_up(c: *mut Chunk, class: usize, owner: *mut Heap, zeroed: bool) {
+    // SAFETY: the record is the caller's.
+    unsafe {
+        (*c).class = class as u8;
+        (*c).zeroed = zeroed;
+        (*c).listed = false;
+        (*c).hint = 0;
+        (*c).balance = 0;
+        (*c).carved = 0;
+        (*c).used = 0;
+        (*c).set_owner(owner);
+        (*c).kind = crate::chunk::Kind::SLAB;
+    }
+}
+
+/// Words of free bits that a slab of `class` uses.
+#[inline]
+fn words(class: usize) -> usize {
+    class::capacity(class).div_ceil(64) as usize
+}
+
+/// Index of the block at `p` in its slab of `class`.
+#[inline]
+pub fn index(p: *const u8, class: usize) -> u32 {
+    let offset = (p.addr() & (CHUNK - 1)) as u64;
+    ((offset * u64::from(class::RECIPROCAL[class])) >> 32) as u32
+}
+
+/// Takes up to `want` blocks: recycled ones first, then fresh ones up to the end of an OS page (but at least one
+/// block in all, if the slab has any).
+///
+/// # Safety
+/// The slab must be the caller's heap's.
+pub unsafe fn take(arenas: &Arenas, c: *mut Chunk, want: u32, page: usize, out: &mut Taken) {
+    // SAFETY: the slab is the caller's, so its bits are; addresses stay inside the chunk.
+    unsafe {
+        let class = usize::from((*c).class);
+        let size = class::SIZE[class] as usize;
+        let chunk = Arenas::chunk(c);
+        let before = out.count;
+        if (*c).used < (*c).carved {
+            let bits = arenas.free_bits(c);
+            let mut word = usize::from((*c).hint);
+            while word < words(class) && out.count < want {
+                let mut free = bits.add(word).read();
+                while free != 0 && out.count < want {
+                    let i = word * 64 + free.trailing_zeros() as usize;
+                    free &= free - 1;
+                    out.push(chunk.add(i * size).cast());
+                }
+                bits.add(word).write(free);
+                if free == 0 {
+                    word += 1;
+                }
+            }
+            (*c).hint = word.min(words(class) - 1) as u8;
+        }
+        let capacity = class::capacity(class);
+        if (*c).carved < capacity && out.count < want {
+            let start = (*c).carved as usize * size;
+            // Up to the end of the OS page that the first of them ends in.
+            let border = (start + size).next_multiple_of(page);
+            let fit = ((border - start) / size).max(1) as u32;
+            let n = fit.min(capacity - (*c).carved).min(want - out.count);
+            let mut p = chunk.add(start);
+            for _ in 0..n {
+                out.push(p.cast());
+                p = p.wrapping_add(size);
+            }
+            (*c).carved += n;
+        }
+        (*c).used += out.count - before;
+    }
+}
+
+/// Takes one block without touching it; true if it is known to read as zero.
+///
+/// # Safety
+/// As [`take`].
+pub unsafe fn take_one(arenas: &Arenas, c: *mut Chunk) -> Option<(*mut u8, bool)> {
+    // SAFETY: as `take`.
+    unsafe {
+        let class = usize::from((*c).class);
+        let size = class::SIZE[class] as usize;
+        let chunk = Arenas::chunk(c);
+        if (*c).used < (*c).carved {
+            let bits = arenas.free_bits(c);
+            for word in usize::from((*c).hint)..words(class) {
+                let free = bits.add(word).read();
+                if free != 0 {
+                    bits.add(word).write(free & (free - 1));
+                    (*c).hint = word as u8;
+                    (*c).used += 1;
+                    return Some((chunk.add((word * 64 + free.trailing_zeros() as usize) * size), false));
+                }
+            }
+        }
+        if (*c).carved < class::capacity(class) {
+            let p = chunk.add((*c).carved as usize * size);
+            (*c).carved += 1;
+            (*c).used += 1;
+            return Some((p, (*c).zeroed));
+        }
+        None
+    }
+}
+
+/// Whether no block can be taken.
+///
+/// # Safety
+/// As [`take`].
+#[inline]
+pub unsafe fn is_full(c: *const Chunk) -> bool {
+    // SAFETY: the slab is the caller's.
+    unsafe { (*c).used == (*c).carved && (*c).carved == class::capacity(usize::from((*c).class)) }
+}
+
+/// Whether the slab can be released: no block is used, and no other thread is in the middle of a free.
+///
+/// # Safety
+/// As [`take`].
+#[inline]
+pub unsafe fn is_released(c: *const Chunk) -> bool {
+    // SAFETY: the slab is the caller's.
+    unsafe { (*c).used == 0 && (*c).balance == 0 }
+}
+
+/// Marks blocks `mask` of word `word` as free.
+///
+/// # Safety
+/// As [`take`]; the blocks must be used and in no cache.
+#[inline]
+pub unsafe fn give(arenas: &Arenas, c: *mut Chunk, word: usize, mask: u64) -> Result<(), DoubleFree> {
+    // SAFETY: the slab is the caller's; the word lies in its bits.
+    unsafe {
+        let bits = arenas.free_bits(c).add(word);
+        let free = bits.read();
+        if free & mask != 0 {
+            return Err(DoubleFree);
+        }
+        bits.write(free | mask);
+        (*c).used -= mask.count_ones();
+        (*c).hint = (*c).hint.min(word as u8);
+    }
+    Ok(())
+}
+
+/// Word `word` of the slab's remote bits.
+#[inline]
+pub fn remote_word<'a>(arenas: &'a Arenas, c: *const Chunk, word: usize) -> &'a AtomicU64 {
+    // SAFETY: the word lies in the slab's remote bits, which live as long as the arena.
+    unsafe { &*arenas.remote_bits(c).add(word) }
+}
+
+/// Takes the frees of other threads into the slab's own bits.
+///
+/// # Safety
+/// As [`take`]; the slab must be on no pending stack.
+pub unsafe fn collect(arenas: &Arenas, c: *mut Chunk) -> Result<(), DoubleFree> {
+    // SAFETY: the slab is the caller's.
+    unsafe {
+        let class = usize::from((*c).class);
+        let count = (*c).remote.take_count() as i16;
+        let mut seen = 0;
+        for word in 0..words(class) {
+            let mask = take_bits(remote_word(arenas, c, word));
+            if mask != 0 {
+                seen += mask.count_ones() as i16;
+                give(arenas, c, word, mask)?;
+            }
+        }
+        (*c).balance += count - seen;
+    }
+    Ok(())
+}
+
+/// Wipes the free bits before the slab is released.
+///
+/// # Safety
+/// As [`take`], and [`is_released`].
+pub unsafe fn wipe(arenas: &Arenas, c: *mut Chunk) {
+    // SAFETY: the slab is the caller's.
+    unsafe {
+        let used_words = (*c).carved.div_ceil(64) as usize;
+        arenas.free_bits(c).write_bytes(0, used_words);
+    }
+}
+
+/// Whether the block at `p` is free in the slab (not in a cache). A hint unless the slab is the caller's.
+///
+/// # Safety
+/// `c` must be the record of a slab, `p` a block of it.
+pub unsafe fn is_free(arenas: &Arenas, c: *const Chunk, p: *const u8) -> bool {
+    // SAFETY: the record and its bits are readable at all times.
+    unsafe {
+        let i = index(p, usize::from((*c).class));
+        let (word, mask) = (i as usize / 64, 1u64 << (i % 64));
+        let own = arenas.free_bits(c).add(word).read_volatile();
+        let remote = remote_word(arenas, c, word).load(crate::sync::Ordering::Relaxed);
+        (own | remote) & mask != 0 || i >= (&raw const (*c).carved).read_volatile()
+    }
+}
+
+/// Checks the equation of the slab. For tests.
+///
+/// # Safety
+/// As [`take`].
+pub unsafe fn is_valid(arenas: &Arenas, c: *const Chunk) -> bool {
+    // SAFETY: the slab is the caller's.
+    unsafe {
+        let class = usize::from((*c).class);
+        let bits = arenas.free_bits(c);
+        let free: u32 = (0..words(class)).map(|w| bits.add(w).read().count_ones()).sum();
+        let below_hint = (0..usize::from((*c).hint)).all(|w| bits.add(w).read() == 0);
+        (*c).used + free == (*c).carved && (*c).carved <= class::capacity(class) && below_hint
+    }
+}

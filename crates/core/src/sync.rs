@@ -1,0 +1,111 @@
+//! Atomics and the lock. The lock-free structures (`remote.rs`) take their atomics from here, so that the model
+//! checker can compile the same file against its own.
+
+pub use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use crate::os::Os;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const WAITED: u32 = 2;
+
+/// A lock that sleeps in the kernel. All zero bytes are an unlocked lock.
+///
+/// `FREE -> HELD` without waiters, `WAITED` once somebody sleeps; the holder wakes one sleeper if it finds `WAITED`.
+#[derive(Debug, Default)]
+pub struct Lock {
+    word: AtomicU32,
+}
+
+/// The lock is held while this lives.
+#[derive(Debug)]
+pub struct Guard<'a, O: Os> {
+    lock: &'a Lock,
+    os: &'a O,
+}
+
+impl Lock {
+    /// An unlocked lock.
+    pub const fn new() -> Self {
+        Lock { word: AtomicU32::new(FREE) }
+    }
+
+    /// Takes the lock.
+    #[inline]
+    pub fn lock<'a, O: Os>(&'a self, os: &'a O) -> Guard<'a, O> {
+        self.take(os);
+        Guard { lock: self, os }
+    }
+
+    /// Takes the lock without a guard, for fork. Spins a little, then sleeps.
+    #[inline]
+    pub fn take<O: Os>(&self, os: &O) {
+        // Acquire pairs with the Release of `release`: what the last holder wrote is seen.
+        if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.take_slow(os);
+        }
+    }
+
+    #[cold]
+    fn take_slow<O: Os>(&self, os: &O) {
+        for _ in 0..100 {
+            core::hint::spin_loop();
+            // Acquire: as in `take`.
+            if self.word.load(Ordering::Relaxed) == FREE
+                && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            {
+                return;
+            }
+        }
+        // Acquire: as in `take`. WAITED is kept by the winner, who cannot know whether others sleep.
+        while self.word.swap(WAITED, Ordering::Acquire) != FREE {
+            os.futex_wait(&self.word, WAITED);
+        }
+    }
+
+    /// Gives the lock back: by its holder, or by the child of a fork whose parent took it.
+    #[inline]
+    pub fn release<O: Os>(&self, os: &O) {
+        // Release pairs with the Acquire of `take`.
+        if self.word.swap(FREE, Ordering::Release) == WAITED {
+            os.futex_wake(&self.word);
+        }
+    }
+}
+
+impl<O: Os> Drop for Guard<'_, O> {
+    #[inline]
+    fn drop(&mut self) {
+        self.lock.release(self.os);
+    }
+}
+
+/// A value behind a [`Lock`].
+#[derive(Debug, Default)]
+pub struct Locked<T> {
+    lock: Lock,
+    value: core::cell::UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only while the lock is held.
+unsafe impl<T: Send> Sync for Locked<T> {}
+
+impl<T> Locked<T> {
+    /// An unlocked value.
+    pub const fn new(value: T) -> Self {
+        Locked { lock: Lock::new(), value: core::cell::UnsafeCell::new(value) }
+    }
+
+    /// Runs `f` with the value, under the lock. `f` must not take the same lock.
+    #[inline]
+    pub fn with<O: Os, R>(&self, os: &O, f: impl FnOnce(&mut T) -> R) -> R {
+        let _guard = self.lock.lock(os);
+        // SAFETY: the lock is held, and `f` does not take it again, so the reference is unique.
+        f(unsafe { &mut *self.value.get() })
+    }
+
+    /// The lock itself, for fork.
+    pub fn raw(&self) -> &Lock {
+        &self.lock
+    }
+}

@@ -1,0 +1,104 @@
+//! Option `counters`: the file that this process counts in (see `neap-counters` for the protocol).
+//!
+//! While a process counts, its heaps have no caches: so every call takes its slow path, where it is counted, and
+//! the fast paths of processes that do not count pay nothing for it.
+
+use core::ffi::CStr;
+use core::fmt::Write;
+use core::sync::atomic::Ordering;
+use neap_counters::{Counters, FILE_BYTES, MAGIC, VERSION};
+use neap_sys::global::NEAP;
+use neap_sys::{arch, thread};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+/// A path in the making, always with a final zero.
+struct Path {
+    text: [u8; 4096],
+    len: usize,
+}
+
+impl Write for Path {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        self.append(s.as_bytes())
+    }
+}
+
+impl Path {
+    fn append(&mut self, s: &[u8]) -> core::fmt::Result {
+        if self.len + s.len() >= self.text.len() {
+            return Err(core::fmt::Error);
+        }
+        self.text[self.len..self.len + s.len()].copy_from_slice(s);
+        self.len += s.len();
+        self.text[self.len] = 0;
+        Ok(())
+    }
+}
+
+static mut DIRECTORY: Path = Path { text: [0; 4096], len: 0 };
+
+/// Starts to count, in a new file in `directory`; false if there can be none.
+pub fn start(directory: &CStr) -> bool {
+    // SAFETY: called once, by the library's constructor, before main.
+    let path = unsafe { &mut *(&raw mut DIRECTORY) };
+    if path.append(directory.to_bytes()).is_err() {
+        return false;
+    }
+    let Some(page) = new_page() else { return false };
+    publish(page);
+    // SAFETY: the handler stays as long as the library.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    let heap = arch::thread_heap();
+    if thread::is_heap(heap) {
+        // SAFETY: the heap is this thread's.
+        unsafe { NEAP.drop_caches(heap) };
+    }
+    true
+}
+
+/// A file of its own for the child.
+unsafe extern "C" fn in_child() {
+    if let Some(page) = new_page() {
+        publish(page);
+    }
+}
+
+/// Shows the page: from now on the process counts in it.
+fn publish(page: &'static Counters) {
+    page.version.store(VERSION, Ordering::Relaxed);
+    page.pid.store(rustix::process::getpid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
+    let (blocks, bytes) = NEAP.live();
+    page.blocks_inherited.store(blocks as u64, Ordering::Relaxed);
+    page.bytes_inherited.store(bytes as u64, Ordering::Relaxed);
+    // Release: whoever sees the magic sees the rest.
+    page.magic.store(MAGIC, Ordering::Release);
+    NEAP.os.set_counters(page);
+}
+
+fn new_page() -> Option<&'static Counters> {
+    // SAFETY: written by `start` alone, before.
+    let directory = unsafe { &*(&raw const DIRECTORY) };
+    let pid = rustix::process::getpid().as_raw_nonzero();
+    for n in 0..1000 {
+        let mut path = Path { text: [0; 4096], len: 0 };
+        path.append(&directory.text[..directory.len]).ok()?;
+        write!(path, "/{pid}.{n}").ok()?;
+        let name = CStr::from_bytes_until_nul(&path.text).ok()?;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = match rustix::fs::openat(CWD, name, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(file) => file,
+            Err(rustix::io::Errno::EXIST) => continue,
+            Err(_) => return None,
+        };
+        rustix::fs::ftruncate(&file, FILE_BYTES as u64).ok()?;
+        // SAFETY: a fresh shared mapping of the whole file.
+        let p = unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(core::ptr::null_mut(), FILE_BYTES, access, MapFlags::SHARED, &file, 0).ok()?
+        };
+        // SAFETY: zeroed and never unmapped; all fields are atomic.
+        return Some(unsafe { &*p.cast::<Counters>() });
+    }
+    None
+}

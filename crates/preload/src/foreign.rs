@@ -1,0 +1,150 @@
+//! Blocks of another allocator that reach our free: told apart, passed on or refused, never taken for ours.
+//!
+//! How such a block comes here: a library opened with RTLD_DEEPBIND calls the C library's malloc directly, and its
+//! caller frees the block with ours. The C library's blocks carry a header; where it is plausible the block is
+//! handed to the C library. Anything else is a mistake of the program, which ends with one line.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use neap_core::misuse::{self, Call};
+use neap_sys::global::NEAP;
+
+/// Option `foreign=abort`: nothing is passed on.
+pub static ABORT: AtomicBool = AtomicBool::new(false);
+/// The program break when neap started: the C library's main heap grows from here.
+static FIRST_BREAK: AtomicUsize = AtomicUsize::new(0);
+
+/// Flags in the size word of a glibc block (malloc/malloc.c, "chunk" layout).
+const IS_MMAPPED: usize = 2;
+const NON_MAIN_ARENA: usize = 4;
+const FLAGS: usize = 7;
+/// Smallest glibc block with its header.
+const MIN_SIZE: usize = 32;
+/// Alignment and greatest size of a glibc heap of a further arena (HEAP_MAX_SIZE).
+const HEAP_BYTES: usize = 64 << 20;
+
+/// Remembers where the C library's heap would start.
+pub fn start() {
+    FIRST_BREAK.store(program_break(), Ordering::Relaxed);
+}
+
+fn program_break() -> usize {
+    // SAFETY: sbrk(0) only reads.
+    unsafe { libc::sbrk(0) }.addr()
+}
+
+/// A function of the allocator behind ours in symbol order.
+struct Next {
+    name: &'static CStr,
+    found: AtomicPtr<c_void>,
+}
+
+static FREE: Next = Next::new(c"free");
+static REALLOC: Next = Next::new(c"realloc");
+static USABLE_SIZE: Next = Next::new(c"malloc_usable_size");
+
+impl Next {
+    const fn new(name: &'static CStr) -> Self {
+        Next { name, found: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    fn get(&self) -> Option<*mut c_void> {
+        let mut found = self.found.load(Ordering::Relaxed);
+        if found.is_null() {
+            // SAFETY: a look-up by name; it may allocate, which is fine here.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            self.found.store(found, Ordering::Relaxed);
+        }
+        (!found.is_null()).then_some(found)
+    }
+}
+
+/// Whether `len` bytes at `p` are mapped.
+fn is_mapped(p: usize, len: usize) -> bool {
+    let page = NEAP.page_size().max(4096);
+    let start = p & !(page - 1);
+    let pages = (p + len - start).div_ceil(page);
+    let mut residency = [0u8; 4];
+    // SAFETY: mincore writes one byte for each of at most four pages.
+    pages <= 4
+        && unsafe {
+            let at = core::ptr::without_provenance_mut::<c_void>(start);
+            libc::mincore(at, pages * page, residency.as_mut_ptr()) == 0
+        }
+}
+
+/// Whether `p` has the header of a live block of glibc's malloc.
+fn is_glibc_block(p: *mut u8) -> bool {
+    let header = p.addr().wrapping_sub(16);
+    if !p.addr().is_multiple_of(16) || p.addr() < 4096 || !is_mapped(header, 32) {
+        return false;
+    }
+    // SAFETY: the header's bytes are mapped.
+    let (before, word) = unsafe {
+        let h = p.sub(16).cast::<usize>();
+        (h.read(), h.add(1).read())
+    };
+    let size = word & !FLAGS;
+    if size < MIN_SIZE || !size.is_multiple_of(16) {
+        return false;
+    }
+    let page = NEAP.page_size().max(4096);
+    if word & IS_MMAPPED != 0 {
+        return (header - before.min(header)).is_multiple_of(page) && (size + before).is_multiple_of(page);
+    }
+    if word & NON_MAIN_ARENA != 0 {
+        let heap = header & !(HEAP_BYTES - 1);
+        return size < HEAP_BYTES && header + size <= heap + HEAP_BYTES && is_mapped(heap, 32);
+    }
+    header >= FIRST_BREAK.load(Ordering::Relaxed) && header + size <= program_break()
+}
+
+/// The next allocator's function `next`, if `p` is plausibly its block; else the process ends.
+fn pass_on(p: *mut u8, call: Call, next: &Next) -> *mut c_void {
+    if !ABORT.load(Ordering::Relaxed)
+        && is_glibc_block(p)
+        && let Some(f) = next.get()
+    {
+        return f;
+    }
+    misuse::foreign(&NEAP, call, p)
+}
+
+/// free of a block that neap does not know.
+///
+/// # Safety
+/// `p` must not be a block of neap's.
+#[cold]
+pub unsafe fn free(p: *mut u8) {
+    // SAFETY: errno of the calling thread, which free keeps. The symbol `free` has this type, and the block is
+    // plausibly that allocator's.
+    unsafe {
+        let errno = libc::__errno_location();
+        let kept = *errno;
+        let f = pass_on(p, Call::Free, &FREE);
+        core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u8)>(f)(p);
+        *errno = kept;
+    }
+}
+
+/// realloc of a block that neap does not know.
+///
+/// # Safety
+/// As [`free`].
+#[cold]
+pub unsafe fn realloc(p: *mut u8, size: usize) -> *mut u8 {
+    let f = pass_on(p, Call::Realloc, &REALLOC);
+    // SAFETY: as `free`.
+    unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u8, usize) -> *mut u8>(f)(p, size) }
+}
+
+/// malloc_usable_size of a block that neap does not know.
+///
+/// # Safety
+/// As [`free`].
+#[cold]
+pub unsafe fn usable_size(p: *mut u8) -> usize {
+    let f = pass_on(p, Call::UsableSize, &USABLE_SIZE);
+    // SAFETY: as `free`.
+    unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u8) -> usize>(f)(p) }
+}

@@ -1,0 +1,162 @@
+//! Everything of neap that depends on the processor: x86-64. A port is one more file like this.
+
+use core::arch::{asm, global_asm};
+use neap_core::Heap;
+use neap_core::heap::Block;
+
+// The heap of the thread: one word of initial-exec thread-local storage, so that neither a call to
+// __tls_get_addr nor memory is needed to reach it. It starts as `neap_core::Heap::none()`, whose address the
+// dynamic linker stores into the template before the first thread gets its copy.
+global_asm!(
+    ".pushsection .tdata,\"awT\",@progbits",
+    ".p2align 3",
+    ".hidden neap_thread_heap",
+    ".globl neap_thread_heap",
+    ".type neap_thread_heap, @object",
+    ".size neap_thread_heap, 8",
+    "neap_thread_heap:",
+    ".quad {none}",
+    ".popsection",
+    none = sym neap_core::heap::NONE,
+);
+
+/// The heap of the calling thread: its own, or one of the two that stand for none.
+#[inline(always)]
+pub fn thread_heap() -> *mut Heap {
+    let heap: *mut Heap;
+    // SAFETY: reads the thread's own word; the two instructions have no other effect.
+    unsafe {
+        asm!(
+            "mov {0}, qword ptr [rip + neap_thread_heap@GOTTPOFF]",
+            "mov {0}, qword ptr fs:[{0}]",
+            out(reg) heap,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    heap
+}
+
+/// Sets the heap of the calling thread.
+#[inline]
+pub fn set_thread_heap(heap: *mut Heap) {
+    // SAFETY: writes the thread's own word.
+    unsafe {
+        asm!(
+            "mov {0}, qword ptr [rip + neap_thread_heap@GOTTPOFF]",
+            "mov qword ptr fs:[{0}], {1}",
+            out(reg) _,
+            in(reg) heap,
+            options(nostack, preserves_flags),
+        );
+    }
+}
+
+/// Zeroes `len` bytes, rounded up to a multiple of 16, at `p`, which is aligned to 16 bytes. For short blocks, where
+/// a call to memset costs more than the work.
+///
+/// # Safety
+/// `p` must be valid for writes of so many bytes.
+#[inline(always)]
+pub unsafe fn zero_short(p: *mut u8, len: usize) {
+    // SAFETY: as the caller promises: the loop writes from the last 16 bytes down to `p`.
+    unsafe {
+        asm!(
+            "xorps {z}, {z}",
+            "add {i}, 15",
+            "and {i}, -16",
+            "je 3f",
+            "2:",
+            "movaps xmmword ptr [{p} + {i} - 16], {z}",
+            "sub {i}, 16",
+            "jne 2b",
+            "3:",
+            z = out(xmm_reg) _,
+            p = in(reg) p,
+            i = inout(reg) len => _,
+            options(nostack),
+        );
+    }
+}
+
+/// [`Block::untag`] in two instructions.
+#[inline(always)]
+pub fn untag(block: *mut Block) -> bool {
+    const { assert!(core::mem::offset_of!(Block, tag) == 0) }
+    // SAFETY: called by `Heap::malloc` alone, for a block or the end of a cache.
+    unsafe {
+        asm!(
+            "xor dword ptr [{block}], {tag}",
+            "jne {no}",
+            block = in(reg) block,
+            tag = const Block::TAG.cast_signed(),
+            no = label { return false },
+            options(nostack),
+        );
+    }
+    true
+}
+
+// The loop of the C++ operators new after memory ran out: call what the second function returns (the program's new
+// handler, or one that throws bad_alloc), then try again. Exceptions pass through this frame, so it is not Rust's:
+// it has no clean-up and says to the unwinder where the saved registers are.
+//
+// neap_new_loop(size, align, retry, next): retry(size, align) returns a block or null; next() returns a function.
+global_asm!(
+    ".pushsection .text.neap_new_loop,\"ax\",@progbits",
+    ".p2align 4",
+    ".hidden neap_new_loop",
+    ".globl neap_new_loop",
+    ".type neap_new_loop, @function",
+    "neap_new_loop:",
+    ".cfi_startproc",
+    "push rbx",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbx, -16",
+    "push r12",
+    ".cfi_def_cfa_offset 24",
+    ".cfi_offset r12, -24",
+    "push r13",
+    ".cfi_def_cfa_offset 32",
+    ".cfi_offset r13, -32",
+    "push r14",
+    ".cfi_def_cfa_offset 40",
+    ".cfi_offset r14, -40",
+    "sub rsp, 8",
+    ".cfi_def_cfa_offset 48",
+    "mov rbx, rdi",
+    "mov r12, rsi",
+    "mov r13, rdx",
+    "mov r14, rcx",
+    "2:",
+    "call r14",
+    "call rax",
+    "mov rdi, rbx",
+    "mov rsi, r12",
+    "call r13",
+    "test rax, rax",
+    "je 2b",
+    "add rsp, 8",
+    ".cfi_def_cfa_offset 40",
+    "pop r14",
+    ".cfi_def_cfa_offset 32",
+    "pop r13",
+    ".cfi_def_cfa_offset 24",
+    "pop r12",
+    ".cfi_def_cfa_offset 16",
+    "pop rbx",
+    ".cfi_def_cfa_offset 8",
+    "ret",
+    ".cfi_endproc",
+    ".size neap_new_loop, . - neap_new_loop",
+    ".popsection",
+);
+
+unsafe extern "C-unwind" {
+    /// Until `retry(size, align)` returns a block: calls the function that `next` returns, which may throw.
+    pub fn neap_new_loop(
+        size: usize,
+        align: usize,
+        retry: extern "C" fn(usize, usize) -> *mut u8,
+        next: extern "C" fn() -> *mut core::ffi::c_void,
+    ) -> *mut u8;
+}

@@ -1,0 +1,1 @@
+//! A fake system for tests.

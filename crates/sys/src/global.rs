@@ -1,0 +1,192 @@
+//! The allocator of the process, and the calls that the C surface and the Rust crate share.
+//!
+//! Each call tries the fast path of [`Heap`] on the thread's heap; all else is in one `#[cold]` function each. Calls
+//! that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
+
+use crate::linux::Linux;
+use crate::{arch, thread};
+use core::sync::atomic::Ordering;
+use neap_core::alloc::MAX_SIZE;
+use neap_core::class::MAX_TABLE;
+use neap_core::misuse::Call;
+use neap_core::{Allocator, Heap};
+
+/// The allocator.
+pub static NEAP: Allocator<Linux> = Allocator::new(Linux::new());
+
+/// What free does with a pointer that neap does not know; set by whoever owns the process's `free`.
+pub type ForeignFree = unsafe fn(*mut u8);
+
+#[cold]
+fn no_memory() -> *mut u8 {
+    // SAFETY: errno of the calling thread.
+    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    core::ptr::null_mut()
+}
+
+/// Counts a new block, where the process counts; passes `p` on, with errno where it is null.
+#[inline]
+fn handed_out(p: *mut u8) -> *mut u8 {
+    if p.is_null() {
+        return no_memory();
+    }
+    if let Some(counters) = NEAP.os.counters() {
+        // SAFETY: `p` is a block that was just made.
+        let bytes = unsafe { NEAP.usable_size(Heap::none(), Call::UsableSize, p) }.unwrap_or(0);
+        counters.blocks_allocated.fetch_add(1, Ordering::Relaxed);
+        counters.bytes_allocated.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+    p
+}
+
+/// `malloc`: a block of at least `size` bytes, aligned to 16.
+#[inline(always)]
+pub fn malloc(size: usize) -> *mut u8 {
+    // SAFETY: the thread's own heap.
+    let p = unsafe { Heap::malloc(arch::thread_heap(), size, arch::untag) };
+    if p.is_null() { malloc_slow(size) } else { p }
+}
+
+#[cold]
+#[inline(never)]
+fn malloc_slow(size: usize) -> *mut u8 {
+    let heap = arch::thread_heap();
+    let p = if thread::is_heap(heap) {
+        // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
+        unsafe { NEAP.malloc_after_miss(heap, size) }
+    } else {
+        // SAFETY: `with_heap` lends a heap.
+        thread::with_heap(|heap| unsafe { NEAP.malloc(heap, size) }).unwrap_or(core::ptr::null_mut())
+    };
+    handed_out(p)
+}
+
+/// `calloc`: a zeroed block of `count * size` bytes.
+#[inline(always)]
+pub fn calloc(count: usize, size: usize) -> *mut u8 {
+    let Some(bytes) = count.checked_mul(size) else { return no_memory() };
+    if bytes <= SHORT {
+        // SAFETY: the thread's own heap; a block has at least 16 bytes.
+        unsafe {
+            let p = Heap::malloc(arch::thread_heap(), bytes, arch::untag);
+            if !p.is_null() {
+                arch::zero_short(p, bytes);
+                return p;
+            }
+        }
+        return calloc_after_miss(bytes);
+    }
+    calloc_slow(bytes)
+}
+
+/// Up to here a loop zeroes faster than memset.
+const SHORT: usize = 256;
+
+#[cold]
+#[inline(never)]
+fn calloc_after_miss(bytes: usize) -> *mut u8 {
+    let p = malloc_slow(bytes);
+    if !p.is_null() {
+        // SAFETY: the block has as many bytes.
+        unsafe { p.write_bytes(0, bytes) };
+    }
+    p
+}
+
+#[inline(never)]
+fn calloc_slow(bytes: usize) -> *mut u8 {
+    if bytes <= MAX_TABLE {
+        let p = malloc(bytes);
+        if !p.is_null() {
+            // SAFETY: the block has as many bytes.
+            unsafe { p.write_bytes(0, bytes) };
+        }
+        return p;
+    }
+    // SAFETY: `with_heap` lends a heap.
+    let p = thread::with_heap(|heap| unsafe { NEAP.calloc(heap, bytes) });
+    handed_out(p.unwrap_or(core::ptr::null_mut()))
+}
+
+/// A block of at least `size` bytes aligned to `align`, a power of two; zeroed if asked for.
+#[inline]
+pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
+    if size > MAX_SIZE || align > MAX_SIZE {
+        return no_memory();
+    }
+    // SAFETY: `with_heap` lends a heap.
+    let p = thread::with_heap(|heap| unsafe { NEAP.malloc_aligned(heap, size, align, zero) });
+    handed_out(p.unwrap_or(core::ptr::null_mut()))
+}
+
+/// `free`, with `foreign` for what neap does not know.
+///
+/// # Safety
+/// `p` must be null, a live block of neap's, or something that `foreign` can take.
+#[inline(always)]
+pub unsafe fn free(p: *mut u8, foreign: ForeignFree) {
+    // SAFETY: the thread's own heap; as the caller promises.
+    unsafe {
+        if !Heap::free(arch::thread_heap(), &NEAP.map, p) {
+            free_slow(p, foreign);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+unsafe fn free_slow(p: *mut u8, foreign: ForeignFree) {
+    if p.is_null() {
+        return;
+    }
+    let counted = NEAP.os.counters().is_some();
+    // SAFETY: as the caller of `free` promises; the heap is this thread's.
+    unsafe {
+        let size = if counted { NEAP.usable_size(Heap::none(), Call::UsableSize, p) } else { None };
+        let mut heap = arch::thread_heap();
+        let known = if thread::is_heap(heap) {
+            NEAP.free_after_miss(heap, p)
+        } else {
+            if heap == thread::none() {
+                // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
+                let _ = thread::with_heap(|own| heap = own);
+            }
+            NEAP.free(heap, p)
+        };
+        if known.is_err() {
+            foreign(p);
+        } else if let Some(counters) = NEAP.os.counters() {
+            counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
+            counters.bytes_freed.fetch_add(size.unwrap_or(0) as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Usable bytes of the block at `p`; `None` if neap does not know it. `call` is who asks.
+///
+/// # Safety
+/// `p` must be a live block of neap's, or foreign.
+#[inline]
+pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
+    // SAFETY: as the caller promises.
+    unsafe { NEAP.usable_size(arch::thread_heap(), call, p) }
+}
+
+/// Resizes the block at `p`, whose usable size is `old`, to at least `size` bytes.
+///
+/// # Safety
+/// `p` must be a live block of neap's with usable size `old`.
+pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
+    if size > MAX_SIZE {
+        return no_memory();
+    }
+    // SAFETY: `with_heap` lends a heap; as the caller promises.
+    let new = thread::with_heap(|heap| unsafe { NEAP.realloc(heap, p, old, size) }).unwrap_or(core::ptr::null_mut());
+    if let Some(counters) = NEAP.os.counters()
+        && !new.is_null()
+    {
+        counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
+        counters.bytes_freed.fetch_add(old as u64, Ordering::Relaxed);
+    }
+    handed_out(new)
+}

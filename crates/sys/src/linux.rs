@@ -1,0 +1,198 @@
+//! [`Os`] on Linux. Every call is a bare system call: errno is not touched.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use neap_core::Os;
+use neap_counters::{Counters, Syscall};
+use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::futex;
+
+/// Linux.
+#[derive(Debug)]
+pub struct Linux {
+    counters: AtomicPtr<Counters>,
+    seed: AtomicU64,
+}
+
+impl Default for Linux {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Linux {
+    /// The system, not yet asked for anything.
+    pub const fn new() -> Self {
+        Linux { counters: AtomicPtr::new(core::ptr::null_mut()), seed: AtomicU64::new(0) }
+    }
+
+    /// The counters page, if this process counts.
+    #[inline]
+    pub fn counters(&self) -> Option<&'static Counters> {
+        // Acquire pairs with the Release of `set_counters`.
+        let counters = self.counters.load(Ordering::Acquire);
+        // SAFETY: a counters page is never unmapped, and all its fields are atomic.
+        unsafe { counters.as_ref() }
+    }
+
+    /// From now on this process counts, in `page`.
+    pub fn set_counters(&self, page: &'static Counters) {
+        self.counters.store(core::ptr::from_ref(page).cast_mut(), Ordering::Release);
+    }
+
+    fn count(&self, call: Syscall) {
+        if let Some(c) = self.counters() {
+            c.syscalls[call as usize].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn pointer(p: *mut u8) -> *mut c_void {
+    p.cast()
+}
+
+// SAFETY: each method does what the trait says, with fresh mappings or on the range it was given.
+unsafe impl Os for Linux {
+    fn page_size(&self) -> usize {
+        // SAFETY: getauxval only reads.
+        unsafe { libc::getauxval(libc::AT_PAGESZ) as usize }
+    }
+
+    fn reserve(&self, at: usize, len: usize) -> Option<*mut u8> {
+        self.count(Syscall::Mmap);
+        let hint = core::ptr::without_provenance_mut::<c_void>(at);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: a fresh mapping that replaces nothing.
+        let p = unsafe { mm::mmap_anonymous(hint, len, ProtFlags::empty(), flags) }.ok()?;
+        if p.addr() == at {
+            return Some(p.cast());
+        }
+        // A kernel before 4.17 takes the address for a wish.
+        self.count(Syscall::Munmap);
+        // SAFETY: this mapping was just made.
+        let _ = unsafe { mm::munmap(p, len) };
+        None
+    }
+
+    fn reserve_zeros(&self, len: usize) -> Option<*mut u8> {
+        self.count(Syscall::Mmap);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh mapping.
+        let p = unsafe { mm::mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::READ, flags) };
+        p.ok().map(<*mut c_void>::cast)
+    }
+
+    unsafe fn commit(&self, p: *mut u8, len: usize) -> bool {
+        self.count(Syscall::Mprotect);
+        // SAFETY: the range is a reservation of ours.
+        unsafe { mm::mprotect(pointer(p), len, MprotectFlags::READ | MprotectFlags::WRITE) }.is_ok()
+    }
+
+    fn map(&self, len: usize, align: usize) -> Option<*mut u8> {
+        let extra = if align > self.page_size() { align } else { 0 };
+        let whole = len.checked_add(extra)?;
+        self.count(Syscall::Mmap);
+        // SAFETY: a fresh mapping.
+        let p = unsafe {
+            mm::mmap_anonymous(
+                core::ptr::null_mut(),
+                whole,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        };
+        let p = p.ok()?.cast::<u8>();
+        if extra == 0 {
+            return Some(p);
+        }
+        let before = p.align_offset(align);
+        // SAFETY: the parts before and behind the aligned block lie in the fresh mapping and are not used.
+        unsafe {
+            if before > 0 {
+                self.unmap(p, before);
+            }
+            if extra > before {
+                self.unmap(p.add(before + len), extra - before);
+            }
+            Some(p.add(before))
+        }
+    }
+
+    unsafe fn unmap(&self, p: *mut u8, len: usize) -> bool {
+        self.count(Syscall::Munmap);
+        // SAFETY: as the caller promises.
+        unsafe { mm::munmap(pointer(p), len) }.is_ok()
+    }
+
+    unsafe fn remap(&self, p: *mut u8, old: usize, new: usize) -> Option<*mut u8> {
+        self.count(Syscall::Mremap);
+        // SAFETY: as the caller promises.
+        let p = unsafe { mm::mremap(pointer(p), old, new, MremapFlags::MAYMOVE) };
+        p.ok().map(<*mut c_void>::cast)
+    }
+
+    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> bool {
+        self.count(Syscall::Mremap);
+        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        // SAFETY: both ranges are committed memory of ours; what lies at `to` is not needed.
+        unsafe { mm::mremap_fixed(pointer(from), len, len, flags, pointer(to)) }.is_ok()
+    }
+
+    unsafe fn renew(&self, p: *mut u8, len: usize) -> bool {
+        self.count(Syscall::Mmap);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the range is committed memory of ours whose contents are not needed.
+        unsafe { mm::mmap_anonymous(pointer(p), len, ProtFlags::READ | ProtFlags::WRITE, flags) }.is_ok()
+    }
+
+    unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {
+        self.count(Syscall::Madvise);
+        // SAFETY: the range is committed memory of ours whose contents are not needed.
+        unsafe { mm::madvise(pointer(p), len, mm::Advice::LinuxDontNeed) }.is_ok()
+    }
+
+    fn address_limit(&self) -> Option<usize> {
+        getrlimit(Resource::As).current.map(|n| n as usize)
+    }
+
+    fn random(&self) -> u64 {
+        // The kernel's sixteen random bytes for this process, then splitmix64.
+        let mut seed = self.seed.load(Ordering::Relaxed);
+        if seed == 0 {
+            // SAFETY: getauxval only reads; AT_RANDOM points to sixteen bytes.
+            seed = unsafe {
+                let bytes = core::ptr::with_exposed_provenance::<u64>(libc::getauxval(libc::AT_RANDOM) as usize);
+                if bytes.is_null() { 1 } else { bytes.read_unaligned() }
+            };
+        }
+        seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.seed.store(seed, Ordering::Relaxed);
+        let z = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn thread_id(&self) -> u32 {
+        rustix::thread::gettid().as_raw_nonzero().get() as u32
+    }
+
+    fn futex_wait(&self, word: &AtomicU32, value: u32) {
+        self.count(Syscall::Futex);
+        // An error means that the word has changed or that a signal came: the caller looks again.
+        let _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
+    }
+
+    fn futex_wake(&self, word: &AtomicU32) {
+        self.count(Syscall::Futex);
+        let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
+    }
+
+    fn die(&self, line: &[u8]) -> ! {
+        // SAFETY: standard error, if it is open.
+        let stderr = unsafe { rustix::stdio::stderr() };
+        let _ = rustix::io::write(stderr, line);
+        // SAFETY: ends the process with SIGABRT, also where the signal is blocked or handled.
+        unsafe { libc::abort() }
+    }
+}
