@@ -33,6 +33,7 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (THREADS, "remote_ring", "", "a remote free that loses or corrupts a block"),
     (THREADS, "one_way", "", "remotely freed blocks that never come back to their maker"),
     (THREADS, "cancelled", "", "a cancelled thread that leaves a lock held"),
+    (THREADS, "small_stacks", "", "an allocator or thread end that needs more than the smallest stack"),
     (FORK, "while_threads_allocate", "", "a lock held by another thread at fork, which the child waits for"),
     (FORK, "from_four_threads", "", "forks at the same time that block each other"),
     (FORK, "handlers_allocate", "", "fork handlers that allocate while the heap is locked for fork"),
@@ -60,6 +61,10 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (TLS, "of_main", "objects destroyed", "static C++ objects destroyed after the heap"),
 ];
 
+/// Cases with a function of their own below.
+const PREPARED_CASES: [(&str, &str); 4] =
+    [("threads", "idle"), ("limits", "overcommit_never"), ("limits", "locked"), ("dl", "library_loaded_late")];
+
 fn main() -> ExitCode {
     let mut cases: Vec<Case> = CASES
         .iter()
@@ -70,13 +75,19 @@ fn main() -> ExitCode {
             })
         })
         .collect();
+    cases.push(Case::new("table::complete", "a case that is written but never run", || {
+        let mut named: Vec<_> = CASES.iter().map(|(source, case, _, _)| (source.stem(), *case)).collect();
+        named.extend(PREPARED_CASES);
+        neap_tests::all_cases_named(&[START, THREADS, FORK, DL, LIMITS, TLS], &named)
+    }));
+    cases.push(Case::new(
+        "dl::library_loaded_late",
+        "thread storage that does not fit once the program runs, or an unload that leaves callbacks behind",
+        loaded_late,
+    ));
     cases.push(
-        Case::new(
-            "threads::idle_2000",
-            "a heap that costs each idle thread more than 16 KiB",
-            idle_threads,
-        )
-        .exclusive(),
+        Case::new("threads::idle_2000", "a heap that costs each idle thread more than 16 KiB", idle_threads)
+            .exclusive(),
     );
     cases.push(
         Case::new(
@@ -86,21 +97,9 @@ fn main() -> ExitCode {
         )
         .exclusive(),
     );
+    cases.push(Case::new("limits::locked", "reservations that mlockall makes resident", locked).exclusive());
     cases.push(
-        Case::new(
-            "limits::locked",
-            "reservations that mlockall makes resident",
-            locked,
-        )
-        .exclusive(),
-    );
-    cases.push(
-        Case::new(
-            "soak::stress",
-            "rare corruption under hours of random work",
-            || stress(soak_seconds(3600)),
-        )
-        .soak(),
+        Case::new("soak::stress", "rare corruption under hours of random work", || stress(soak_seconds(3600))).soak(),
     );
     cases.push(Case::new(
         "soak::short",
@@ -112,14 +111,21 @@ fn main() -> ExitCode {
 
 /// Runs `case` with the library to load named in the environment.
 fn prepared(source: &Source, case: &str, env: &[(&str, &str)]) -> Result<Finished, Stop> {
-    let mut run = Run::new(source.build()?)
-        .arg(case)
-        .env("DSO", DSO.build()?)
-        .timeout(Duration::from_secs(90));
+    let mut run = Run::new(source.build()?).arg(case).env("DSO", DSO.build()?).timeout(Duration::from_secs(90));
     for (name, value) in env {
         run = run.env(name, value);
     }
     judge_case(run)
+}
+
+/// Without preload: the program loads the library by itself.
+fn loaded_late() -> Outcome {
+    let Some(path) = library::under_test()?.path() else {
+        return Err(Stop::Skip("no library is under test".into()));
+    };
+    let run = Run::new(DL.build()?).arg("library_loaded_late").env("DSO", DSO.build()?).env("LIBRARY", path).plain();
+    judge_case(run)?.no_complaint()?;
+    Ok(())
 }
 
 /// The number after `RSS ` in the output, in KiB.
@@ -176,8 +182,7 @@ impl Setting {
             .stdin(Stdio::piped())
             .spawn()?;
         let setting = Setting(helper);
-        std::fs::write(path, value)
-            .map_err(|e| Stop::Skip(format!("{path} cannot be set here: {e}")))?;
+        std::fs::write(path, value).map_err(|e| Stop::Skip(format!("{path} cannot be set here: {e}")))?;
         Ok(setting)
     }
 }
@@ -197,29 +202,18 @@ fn overcommit_never() -> Outcome {
     let setting = Setting::set("/proc/sys/vm/overcommit_memory", "2")?;
     let done = prepared(&LIMITS, "overcommit_never", &[])?;
     drop(setting);
-    suite::note(format!(
-        "overcommit_memory=2: {}",
-        done.stdout.lines().next().unwrap_or_default()
-    ));
+    suite::note(format!("overcommit_memory=2: {}", done.stdout.lines().next().unwrap_or_default()));
     done.no_complaint()?;
     Ok(())
 }
 
 fn soak_seconds(default: u64) -> u64 {
-    std::env::var("NEAP_SOAK")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
+    std::env::var("NEAP_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 fn stress(seconds: u64) -> Outcome {
-    let run = Run::new(SOAK.build()?)
-        .arg(seconds.to_string())
-        .timeout(Duration::from_secs(seconds + 60));
+    let run = Run::new(SOAK.build()?).arg(seconds.to_string()).timeout(Duration::from_secs(seconds + 60));
     let done = judge_case(run)?.no_complaint()?;
-    suite::note(format!(
-        "soak of {seconds} s: {}",
-        done.stdout.lines().next().unwrap_or_default()
-    ));
+    suite::note(format!("soak of {seconds} s: {}", done.stdout.lines().next().unwrap_or_default()));
     Ok(())
 }

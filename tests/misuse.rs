@@ -12,16 +12,25 @@ mod says {
     pub const DOUBLE_FREE: &str = r"neap: double free of ADDR \(64-byte block, by thread \d+\)";
     pub const DOUBLE_FREE_ANY_SIZE: &str = r"neap: double free of ADDR \(\d+-byte block, by thread \d+\)";
     /// The place of a large block that was freed may be forgotten at once.
-    pub const DOUBLE_FREE_LARGE: &str = r"neap: (double free of ADDR \(\d+-byte block, by thread \d+\)|free of ADDR, which neap did not allocate)";
-    pub const INSIDE_1: &str = r"neap: free of ADDR, which is not the start of a block \(64-byte blocks, 1 bytes? inside\)";
-    pub const INSIDE_8: &str = r"neap: free of ADDR, which is not the start of a block \(64-byte blocks, 8 bytes inside\)";
-    pub const INSIDE_16: &str = r"neap: free of ADDR, which is not the start of a block \(64-byte blocks, 16 bytes inside\)";
-    pub const INSIDE_LARGE: &str = r"neap: free of ADDR, which is not the start of a block \(\d+-byte blocks?, \d+ bytes inside\)";
+    pub const DOUBLE_FREE_LARGE: &str =
+        r"neap: (double free of ADDR \(large block, by thread \d+\)|free of ADDR, which neap did not allocate)";
+    pub const INSIDE_1: &str =
+        r"neap: free of ADDR, which is not the start of a block \(64-byte blocks, 1 bytes? inside\)";
+    pub const INSIDE_8: &str =
+        r"neap: free of ADDR, which is not the start of a block \(64-byte blocks, 8 bytes inside\)";
+    pub const INSIDE_16: &str =
+        r"neap: free of ADDR, which is not the start of a block \(64-byte blocks, 16 bytes inside\)";
+    pub const INSIDE_LARGE: &str =
+        r"neap: free of ADDR, which is not the start of a block \(\d+-byte block, \d+ bytes inside\)";
     pub const NEVER_ALLOCATED: &str = r"neap: (free of ADDR, which is not the start of a block( \(.*\))?|free of ADDR, which neap did not allocate|double free of ADDR \(.*\))";
     pub const NOT_OURS: &str = r"neap: free of ADDR, which neap did not allocate";
-    pub const CORRUPTED: &str = r"neap: corrupted free block ADDR \(64-byte blocks\): written after free";
+    pub const CORRUPTED: &str = r"neap: corrupted free block ADDR \(64-byte block\): written after free";
+    /// A double free whose traces the program overwrote: seen later, or by another sign.
+    pub const DISGUISED: &str =
+        r"neap: (double free (of ADDR|in the 64-byte blocks) .*|corrupted free (list|block) .*)";
     pub const REALLOC_FREED: &str = r"neap: realloc of ADDR, which is free \(64-byte block, by thread \d+\)";
-    pub const REALLOC_INSIDE: &str = r"neap: realloc of ADDR, which is not the start of a block \(64-byte blocks, 16 bytes inside\)";
+    pub const REALLOC_INSIDE: &str =
+        r"neap: realloc of ADDR, which is not the start of a block \(64-byte blocks, 16 bytes inside\)";
     pub const USABLE_FREED: &str = r"neap: malloc_usable_size of ADDR, which is free \(64-byte block, by thread \d+\)";
 }
 
@@ -36,6 +45,9 @@ const CASES: &[(&str, &str, &str)] = &[
     ("misuse/double_free_by_other_thread.c", says::DOUBLE_FREE, "a free block that a remote free takes"),
     ("misuse/double_free_of_remote.c", says::DOUBLE_FREE, "a remotely freed block that looks live to its owner"),
     ("misuse/double_free_remote_twice.c", says::DOUBLE_FREE, "a block twice in the remote list"),
+    ("misuse/double_free_of_orphan.c", says::DOUBLE_FREE, "a block of an ended thread, freed twice by another"),
+    ("misuse/double_free_after_thread_end.c", says::DOUBLE_FREE, "a block freed before its thread ended, and after"),
+    ("misuse/double_free_disguised.c", says::DISGUISED, "a double free whose mark in the block was overwritten"),
     ("misuse/free_inside_8.c", says::INSIDE_8, "an interior pointer that enters a free list"),
     ("misuse/free_inside_16.c", says::INSIDE_16, "an aligned interior pointer taken for a block"),
     ("misuse/free_inside_odd.c", says::INSIDE_1, "a misaligned pointer taken for a block"),
@@ -57,13 +69,14 @@ const CASES: &[(&str, &str, &str)] = &[
 ];
 
 fn main() -> ExitCode {
-    let cases = CASES
+    let mut cases: Vec<Case> = CASES
         .iter()
         .map(|(file, says, catches)| {
             let source = Source::with_flags(file, &["-w"]);
             Case::new(source.stem(), catches, move || told(&source, says))
         })
         .collect();
+    cases.push(Case::new("table::complete", "a program that is written but never run", all_programs_named));
     suite::main(cases)
 }
 
@@ -76,16 +89,21 @@ fn told(source: &Source, expected: &str) -> Outcome {
     if done.status.signal() != Some(rustix::process::Signal::ABORT.as_raw()) {
         return Err(done.fail(&format!("SIGABRT was expected, and: {expected}")));
     }
-    let regex = Regex::new(&format!("^{expected}$"))
-        .map_err(|e| Stop::Fail(format!("the table of messages: {e}")))?;
-    let lines: Vec<&str> = done
-        .stderr
-        .lines()
-        .filter(|line| line.starts_with("neap: "))
-        .collect();
+    let regex = Regex::new(&format!("^{expected}$")).map_err(|e| Stop::Fail(format!("the table of messages: {e}")))?;
+    let lines: Vec<&str> = done.stderr.lines().filter(|line| line.starts_with("neap: ")).collect();
     match lines[..] {
         [line] if regex.is_match(line) => Ok(()),
         [_] => Err(done.fail(&format!("another message was expected: {expected}"))),
         _ => Err(done.fail(&format!("one line of neap's was expected: {expected}"))),
     }
+}
+
+fn all_programs_named() -> Outcome {
+    for entry in std::fs::read_dir(neap_tests::package_dir().join("misuse"))? {
+        let name = format!("misuse/{}", entry?.file_name().to_string_lossy());
+        if !CASES.iter().any(|(file, ..)| *file == name) {
+            return Err(Stop::Fail(format!("{name} is in no table")));
+        }
+    }
+    Ok(())
 }

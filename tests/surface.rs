@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use neap_tests::{Case, Outcome, Run, Source, Stop, library, package_dir, program, run_case};
+use neap_tests::{Case, Outcome, Run, Source, Stop, judge_case, library, package_dir, program, run_case};
 
 const ALLOC: Source = Source::new("surface/alloc.c");
 const REALLOC: Source = Source::new("surface/realloc.c");
@@ -26,6 +26,7 @@ const CASES: &[(Source, &str, &str)] = &[
     (ALLOC, "no_overlap", "two live blocks that share a byte"),
     (ALLOC, "many_blocks", "a table of metadata that ends at some number of small blocks"),
     (ALLOC, "many_large_blocks", "one mapping per large block, which ends at vm.max_map_count"),
+    (ALLOC, "copies_of_stale_bytes", "bytes left by free in a block that are taken for a mark of a free one"),
     (REALLOC, "null_is_malloc", "realloc(NULL, n) that is not malloc(n)"),
     (REALLOC, "to_zero_frees", "realloc(p, 0) that keeps the block or returns one"),
     (REALLOC, "grow", "contents lost when a block grows into another size class or kind"),
@@ -74,6 +75,10 @@ fn main() -> ExitCode {
             })
         })
         .collect();
+    cases.push(Case::new("table::complete", "a case that is written but never run", || {
+        let named: Vec<_> = CASES.iter().map(|(source, case, _)| (source.stem(), *case)).collect();
+        neap_tests::all_cases_named(&[ALLOC, REALLOC, ALIGNED, ALIASES, LIMITS, NEW], &named)
+    }));
     cases.push(Case::new(
         "object::exports",
         "a symbol that is missing, or one that leaks out and shadows a program's own",
@@ -88,6 +93,16 @@ fn main() -> ExitCode {
         "object::needs",
         "libraries pulled into every process, text relocations, or an executable stack",
         needs,
+    ));
+    cases.push(Case::new(
+        "archive::dynamic_program",
+        "libneap.a that does not link, or not in place of the C library's malloc",
+        || archive(&[]),
+    ));
+    cases.push(Case::new(
+        "archive::static_program",
+        "libneap.a that needs dynamic linking, or start-up code that allocates before it is ready",
+        || archive(&["-static"]),
     ));
     neap_tests::suite::main(cases)
 }
@@ -108,19 +123,14 @@ fn exports() -> Outcome {
         .map(|name| name.split('@').next().unwrap_or(name))
         .collect();
     let list = std::fs::read_to_string(package_dir().join("surface/exports.txt"))?;
-    let wanted: BTreeSet<&str> = list
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .collect();
+    let wanted: BTreeSet<&str> =
+        list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
     if found == wanted {
         return Ok(());
     }
     let missing: Vec<_> = wanted.difference(&found).collect();
     let more: Vec<_> = found.difference(&wanted).collect();
-    Err(Stop::Fail(format!(
-        "missing: {missing:?}\n  not in surface/exports.txt: {more:?}"
-    )))
+    Err(Stop::Fail(format!("missing: {missing:?}\n  not in surface/exports.txt: {more:?}")))
 }
 
 /// Largest TLS block that a preload library may ask for: the static surplus is shared by all of them.
@@ -140,11 +150,7 @@ fn tls() -> Outcome {
     }
     let undefined = inspect("nm", &["-D", "--undefined-only"])?;
     let relocations = inspect("readelf", &["-rW"])?;
-    for (text, word) in [
-        (&undefined, "__tls_get_addr"),
-        (&relocations, "DTPMOD"),
-        (&relocations, "TLSDESC"),
-    ] {
+    for (text, word) in [(&undefined, "__tls_get_addr"), (&relocations, "DTPMOD"), (&relocations, "TLSDESC")] {
         if text.contains(word) {
             return Err(Stop::Fail(format!("{word}: TLS is not initial-exec")));
         }
@@ -156,9 +162,7 @@ fn tls() -> Outcome {
 fn needs() -> Outcome {
     let dynamic = inspect("readelf", &["-dW"])?;
     for line in dynamic.lines().filter(|line| line.contains("(NEEDED)")) {
-        if !["[libc.so.6]", "[ld-linux-x86-64.so.2]", "[ld-linux-aarch64.so.1]"]
-            .iter()
-            .any(|name| line.contains(name))
+        if !["[libc.so.6]", "[ld-linux-x86-64.so.2]", "[ld-linux-aarch64.so.1]"].iter().any(|name| line.contains(name))
         {
             return Err(Stop::Fail(format!("pulled into every process: {line}")));
         }
@@ -172,4 +176,25 @@ fn needs() -> Outcome {
         Some(_) => Ok(()),
         None => Err(Stop::Fail("no GNU_STACK header".into())),
     }
+}
+
+/// Programs linked with libneap.a, run without preload.
+fn archive(flags: &[&str]) -> Outcome {
+    let library = library::require_neap()?.with_file_name("libneap.a");
+    for (source, case) in [
+        (ALLOC, "no_overlap"),
+        (ALLOC, "calloc_zero"),
+        (ALIGNED, "usable"),
+        (NEW, "all_forms"),
+        (NEW, "containers"),
+        (Source::new("life/threads.c"), "storm"),
+        (Source::new("life/fork.c"), "from_four_threads"),
+        (Source::new("life/soak.c"), "3"),
+    ] {
+        let program = source.build_with(&[&library], flags)?;
+        judge_case(Run::new(&program).arg(case).plain())?.no_complaint()?;
+        let symbols = Run::new(neap_tests::program("nm")?).arg("--defined-only").arg(&program).plain().run()?;
+        symbols.success()?.contains("neap_version")?;
+    }
+    Ok(())
 }

@@ -48,8 +48,12 @@ struct test_case {
 };
 #define CASE(f) {#f, f}
 
-/* Runs the case named by argv[1], then prints ok. */
+/* Runs the case named by argv[1], then prints ok; --list prints the names of all. */
 static inline int run_cases(int argc, char **argv, const struct test_case *cases, size_t count) {
+    if (argc > 1 && strcmp(argv[1], "--list") == 0) {
+        for (size_t i = 0; i < count; i++) printf("%s\n", cases[i].name);
+        return 0;
+    }
     for (size_t i = 0; i < count; i++) {
         if (argc > 1 && strcmp(cases[i].name, argv[1]) == 0) {
             cases[i].run();

@@ -15,6 +15,19 @@ static inline void *free_it(void *p) {
     return NULL;
 }
 
+/* Makes a block of 64 bytes, and some around it that stay; hands it out through `where`. */
+static inline void *make_it(void *where) {
+    static void *around[200];
+    for (int i = 0; i < 200; i++) around[i] = malloc(64);
+    *(void **)where = around[100];
+    return NULL;
+}
+static inline void *make_it_and_free(void *where) {
+    make_it(where);
+    free(*(void **)where);
+    return NULL;
+}
+
 /* Runs f in a thread of its own, to its end. */
 static inline void in_thread(void *(*f)(void *), void *arg) {
     pthread_t t;

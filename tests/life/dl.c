@@ -137,8 +137,52 @@ static void dlmopen_namespace(void) {
     }
 }
 
+/* The library under test itself, loaded late by a program with threads: its thread storage must still fit. */
+static void *libs_malloc, *libs_free, *libs_realloc;
+static pthread_barrier_t loaded;
+static void *use_late(void *arg) {
+    void *(*xmalloc)(size_t), (*xfree)(void *), *(*xrealloc)(void *, size_t);
+    if (arg) pthread_barrier_wait(&loaded);
+    xmalloc = (void *(*)(size_t))libs_malloc;
+    xfree = (void (*)(void *))libs_free;
+    xrealloc = (void *(*)(void *, size_t))libs_realloc;
+    for (size_t size = 1; size < (32u << 20); size = size * 5 / 2) {
+        char *p = xmalloc(size), *own = malloc(size);
+        CHECK_AT(p && own, size);
+        fill(p, size, 1);
+        p = xrealloc(p, size * 2);
+        CHECK_AT(p, size);
+        CHECK_FILL(p, size, 1);
+        xfree(p);
+        free(own);
+    }
+    return arg;
+}
+static void library_loaded_late(void) {
+    const char *path = getenv("LIBRARY");
+    pthread_t early[4], late;
+    if (!path) SKIP("no library is under test");
+    pthread_barrier_init(&loaded, NULL, 5);
+    for (int i = 0; i < 4; i++) CHECK(pthread_create(&early[i], NULL, use_late, &loaded) == 0);
+    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!lib) dprintf(2, "%s\n", dlerror());
+    CHECK(lib);
+    libs_malloc = dlsym(lib, "malloc");
+    libs_free = dlsym(lib, "free");
+    libs_realloc = dlsym(lib, "realloc");
+    CHECK(libs_malloc && libs_free && libs_realloc);
+    pthread_barrier_wait(&loaded);
+    use_late(NULL);
+    CHECK(pthread_create(&late, NULL, use_late, NULL) == 0 && pthread_join(late, NULL) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(early[i], NULL) == 0);
+    CHECK(dlclose(lib) == 0);
+    free(malloc(100));
+    CHECK(pthread_create(&late, NULL, load_loop, NULL) == 0 && pthread_join(late, NULL) == 0);
+}
+
 static const struct test_case CASES[] = {
     CASE(load_1000_times), CASE(load_in_threads),     CASE(deepbind),     CASE(by_dlsym),
     CASE(by_rtld_next),    CASE(by_dlsym_in_threads), CASE(dlmopen_namespace),
+    CASE(library_loaded_late),
 };
 TEST_MAIN(CASES)

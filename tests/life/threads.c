@@ -253,8 +253,31 @@ static void cancelled(void) {
     }
 }
 
+/* Threads on the smallest stack: every path of the allocator has to fit. */
+static void *on_small_stack(void *arg) {
+    for (size_t size = 1; size < (64u << 20); size *= 4) {
+        char *p = malloc(size), *q = calloc(1, size), *r = aligned_alloc(4096, size);
+        CHECK_AT(p && q && r, size);
+        p[size - 1] = q[size / 2] = r[0] = 1;
+        p = realloc(p, size * 3 + 1);
+        CHECK_AT(p && p[size - 1] == 1, size);
+        free(p), free(q), free(r);
+    }
+    return arg;
+}
+static void small_stacks(void) {
+    pthread_attr_t attr;
+    pthread_t t;
+    size_t least = sysconf(_SC_THREAD_STACK_MIN);
+    for (int i = 0; i < 100; i++) {
+        CHECK(pthread_attr_init(&attr) == 0 && pthread_attr_setstacksize(&attr, least) == 0);
+        CHECK(pthread_create(&t, &attr, on_small_stack, NULL) == 0 && pthread_join(t, NULL) == 0);
+    }
+}
+
 static const struct test_case CASES[] = {
     CASE(key_destructors), CASE(storm),       CASE(detached), CASE(idle),
     CASE(orphans),         CASE(remote_ring), CASE(one_way),  CASE(cancelled),
+    CASE(small_stacks),
 };
 TEST_MAIN(CASES)

@@ -199,7 +199,8 @@ fn compile_twice(compiler: &str, source: &Path, flags: &[&str], output: &str) ->
 
 /// A C file long enough to keep the compiler busy: functions that call each other.
 fn gcc() -> Outcome {
-    let mut text = String::from("#include <stdio.h>\n#include <stdlib.h>\nstatic unsigned f0(unsigned x) { return x + 1; }\n");
+    let mut text =
+        String::from("#include <stdio.h>\n#include <stdlib.h>\nstatic unsigned f0(unsigned x) { return x + 1; }\n");
     for i in 1..1500 {
         let before = i - 1;
         text.push_str(&format!(

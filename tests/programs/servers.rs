@@ -31,9 +31,7 @@ fn redis() -> Outcome {
             .arg(space.path())
             .daemon()?;
         // It listens before it has read the snapshot.
-        daemon.wait_until(PATIENCE, || {
-            answers(port) && ask(&["ping"]).is_ok_and(|d| d.stdout.contains("PONG"))
-        })?;
+        daemon.wait_until(PATIENCE, || answers(port) && ask(&["ping"]).is_ok_and(|d| d.stdout.contains("PONG")))?;
         Ok::<_, Stop>(daemon)
     };
     let daemon = start()?;
@@ -135,9 +133,7 @@ fn postgres_bin() -> Result<PathBuf, Stop> {
 /// PostgreSQL refuses to run as root: `program` as its own user then.
 fn as_postgres(program: &Path, library: &Option<PathBuf>) -> Run {
     let run = if is_root() {
-        Run::new("setpriv")
-            .args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"])
-            .arg(program)
+        Run::new("setpriv").args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]).arg(program)
     } else {
         Run::new(program)
     };

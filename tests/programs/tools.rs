@@ -17,6 +17,7 @@ pub fn cases() -> Vec<Case> {
         case("valgrind::memcheck", "a library that valgrind cannot follow or calls wrong", valgrind_memcheck),
         case("valgrind::none", "instructions or system calls that valgrind does not know", valgrind_none),
         case("gdb", "a program or debugger that stops at a strange place", gdb),
+        case("gdb::call_malloc", "debug information by which gdb takes malloc for a function without result", gdb_call),
         case("stress-ng::malloc", "the malloc stressor, with verification", stress_malloc),
         case("stress-ng::mmap", "the mmap stressor, with verification", stress_mmap),
     ]
@@ -106,7 +107,8 @@ fn shell() -> Outcome {
     Ok(())
 }
 
-const PAGE: &str = "<!doctype html><title>page</title><body><div id=out>nothing</div><canvas id=c width=400 height=300></canvas>
+const PAGE: &str =
+    "<!doctype html><title>page</title><body><div id=out>nothing</div><canvas id=c width=400 height=300></canvas>
 <script>
 const parts = [];
 for (let i = 0; i < 20000; i++) { const e = document.createElement('p'); e.textContent = 'line ' + i; parts.push(e); }
@@ -201,7 +203,7 @@ fn gdb() -> Outcome {
     let target = REALLOC.build()?;
     let done = Run::new(gdb)
         .args(["-q", "-nx", "-batch", "-ex", "break array_overflow", "-ex", "run array_overflow"])
-        .args(["-ex", "backtrace", "-ex", "finish", "-ex", "print (long) malloc(1000) != 0"])
+        .args(["-ex", "backtrace", "-ex", "finish", "-ex", "print ((void *(*)(unsigned long)) malloc)(1000) != 0"])
         .args(["-ex", "info proc mappings", "-ex", "continue"])
         .arg(&target)
         .run()?
@@ -214,6 +216,21 @@ fn gdb() -> Outcome {
     if let Some(name) = library::under_test()?.path().and_then(|path| path.file_name()) {
         return done.contains(&name.to_string_lossy()).map(|_| ());
     }
+    Ok(())
+}
+
+/// `call (TYPE) malloc(N)` is what people type. It needs either no debug information on malloc, or the whole.
+fn gdb_call() -> Outcome {
+    let gdb = program("gdb")?;
+    Run::new(gdb)
+        .args(["-q", "-nx", "-batch", "-ex", "break array_overflow", "-ex", "run array_overflow"])
+        .args(["-ex", "print (long) malloc(1000) != 0", "-ex", "print (int) strlen(\"four\")", "-ex", "continue"])
+        .arg(REALLOC.build()?)
+        .run()?
+        .success()?
+        .contains("$1 = 1")?
+        .contains("$2 = 4")?
+        .no_complaint()?;
     Ok(())
 }
 

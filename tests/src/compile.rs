@@ -10,16 +10,8 @@ use std::sync::Mutex;
 use crate::Stop;
 
 /// Flags of every test program. Without `-fno-builtin` the compiler may drop malloc and free in pairs.
-const FLAGS: &[&str] = &[
-    "-O1",
-    "-g",
-    "-pthread",
-    "-fno-builtin",
-    "-Wall",
-    "-Wextra",
-    "-Wno-unused-result",
-    "-D_GNU_SOURCE",
-];
+const FLAGS: &[&str] =
+    &["-O1", "-g", "-pthread", "-fno-builtin", "-Wall", "-Wextra", "-Wno-unused-result", "-D_GNU_SOURCE"];
 
 /// One test program or test library, by its source file.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +39,11 @@ impl Source {
 
     /// Compiles it unless the cache has it, and returns the path of the result.
     pub fn build(&self) -> Result<PathBuf, Stop> {
+        self.build_with(&[], &[])
+    }
+
+    /// As [`Source::build`], linked with more files, whose contents count for the cache, and more flags.
+    pub fn build_with(&self, inputs: &[&Path], flags: &[&str]) -> Result<PathBuf, Stop> {
         // One compilation at a time: two tests may want the same program.
         static ONE: Mutex<()> = Mutex::new(());
         let _one = ONE.lock();
@@ -55,7 +52,11 @@ impl Source {
         let compiler = self.compiler();
         let mut hash = DefaultHasher::new();
         (self.file, self.flags, FLAGS, &compiler).hash(&mut hash);
+        flags.hash(&mut hash);
         read(&source)?.hash(&mut hash);
+        for input in inputs {
+            read(input)?.hash(&mut hash);
+        }
         for header in ["check.h", "misuse.h"] {
             read(&include.join(header))?.hash(&mut hash);
         }
@@ -75,7 +76,9 @@ impl Source {
             .arg(&include)
             .args(shared.then_some("-fPIC"))
             .arg(&source)
+            .args(inputs)
             .args(self.flags)
+            .args(flags)
             .arg("-o")
             .arg(&partial)
             .arg("-ldl")
@@ -85,24 +88,15 @@ impl Source {
                 std::fs::rename(&partial, &result)?;
                 Ok(result)
             }
-            Ok(output) => Err(Stop::Fail(format!(
-                "{} does not compile:\n{}",
-                self.file,
-                String::from_utf8_lossy(&output.stderr)
-            ))),
-            Err(e) => Err(Stop::Skip(format!(
-                "no compiler: {}: {e}",
-                compiler.to_string_lossy()
-            ))),
+            Ok(output) => {
+                Err(Stop::Fail(format!("{} does not compile:\n{}", self.file, String::from_utf8_lossy(&output.stderr))))
+            }
+            Err(e) => Err(Stop::Skip(format!("no compiler: {}: {e}", compiler.to_string_lossy()))),
         }
     }
 
     fn compiler(&self) -> OsString {
-        let (variable, default) = if self.file.ends_with(".cc") {
-            ("CXX", "c++")
-        } else {
-            ("CC", "cc")
-        };
+        let (variable, default) = if self.file.ends_with(".cc") { ("CXX", "c++") } else { ("CC", "cc") };
         std::env::var_os(variable).unwrap_or_else(|| default.into())
     }
 }

@@ -51,11 +51,7 @@ pub fn program(name: &str) -> Result<PathBuf, Stop> {
             .map(|dir| dir.join(name))
             .find(|file| file.is_file())
     };
-    found.ok_or_else(|| {
-        Stop::Skip(format!(
-            "{name} is not installed (tests/setup.sh installs it)"
-        ))
-    })
+    found.ok_or_else(|| Stop::Skip(format!("{name} is not installed (tests/setup.sh installs it)")))
 }
 
 /// Whether the tests run as root; some settings of the kernel can be changed only then.
@@ -82,4 +78,15 @@ pub fn judge_case(run: Run) -> Result<Finished, Stop> {
     } else {
         Err(done.fail("the program ended early: its last line is not `ok`"))
     }
+}
+
+/// Fails unless `run` names every case that `sources` have: a case that no table names would never be run.
+pub fn all_cases_named(sources: &[Source], run: &[(&str, &str)]) -> Outcome {
+    let mut forgotten = Vec::new();
+    for source in sources {
+        let list = Run::new(source.build()?).arg("--list").plain().run()?.success()?;
+        let missing = list.stdout.lines().filter(|case| !run.contains(&(source.stem(), *case)));
+        forgotten.extend(missing.map(|case| format!("{}::{case}", source.stem())));
+    }
+    if forgotten.is_empty() { Ok(()) } else { Err(Stop::Fail(format!("cases that no table names: {forgotten:?}"))) }
 }

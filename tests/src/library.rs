@@ -26,9 +26,7 @@ impl Library {
 
     /// Whether this is neap, as opposed to a stand-in; only neap is held to neap's own promises.
     pub fn is_neap(&self) -> bool {
-        self.path()
-            .and_then(Path::file_name)
-            .is_some_and(|name| name.to_string_lossy().starts_with("libneap"))
+        self.path().and_then(Path::file_name).is_some_and(|name| name.to_string_lossy().starts_with("libneap"))
     }
 }
 
@@ -36,10 +34,7 @@ impl Library {
 /// in the target folder could be of any age.
 pub fn under_test() -> Result<&'static Library, Stop> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
-    LIBRARY
-        .get_or_init(choose)
-        .as_ref()
-        .map_err(|why| Stop::Fail(why.clone()))
+    LIBRARY.get_or_init(choose).as_ref().map_err(|why| Stop::Fail(why.clone()))
 }
 
 /// Stops the test unless the library under test is neap, and returns its path.
@@ -54,9 +49,9 @@ pub fn require_neap() -> Result<&'static Path, Stop> {
 fn choose() -> Result<Library, String> {
     match std::env::var("NEAP_TEST_LIB") {
         Ok(name) if name == "none" => Ok(Library::None),
-        Ok(name) if !name.is_empty() => std::fs::canonicalize(&name)
-            .map(Library::File)
-            .map_err(|e| format!("NEAP_TEST_LIB={name}: {e}")),
+        Ok(name) if !name.is_empty() => {
+            std::fs::canonicalize(&name).map(Library::File).map_err(|e| format!("NEAP_TEST_LIB={name}: {e}"))
+        }
         _ => build(),
     }
 }
@@ -71,14 +66,8 @@ fn build() -> Result<Library, String> {
         .output()
         .map_err(|e| format!("cannot start cargo to build libneap.so: {e}"))?;
     if !output.status.success() {
-        return Err(format!(
-            "cannot build libneap.so: {}\n{}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        ));
+        return Err(format!("cannot build libneap.so: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr)));
     }
     let path = target.join("release/libneap.so");
-    std::fs::canonicalize(&path)
-        .map(Library::File)
-        .map_err(|e| format!("{}: {e}", path.display()))
+    std::fs::canonicalize(&path).map(Library::File).map_err(|e| format!("{}: {e}", path.display()))
 }

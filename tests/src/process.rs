@@ -30,13 +30,7 @@ pub struct Run {
 impl Run {
     /// Prepares `program`, a path or a name in `PATH`.
     pub fn new(program: impl AsRef<OsStr>) -> Self {
-        Run {
-            command: Command::new(program),
-            preload: None,
-            plain: false,
-            limit: DEFAULT_LIMIT,
-            input: String::new(),
-        }
+        Run { command: Command::new(program), preload: None, plain: false, limit: DEFAULT_LIMIT, input: String::new() }
     }
 
     /// Adds an argument.
@@ -132,10 +126,7 @@ impl Run {
 
     fn start(mut self) -> Result<(Running, Group), Stop> {
         let library = library::under_test()?;
-        let preload = self
-            .preload
-            .take()
-            .or_else(|| library.path().map(Path::to_path_buf));
+        let preload = self.preload.take().or_else(|| library.path().map(Path::to_path_buf));
         self.command.env_remove("LD_PRELOAD");
         if let (Some(path), false) = (&preload, self.plain) {
             self.command.env("LD_PRELOAD", path);
@@ -158,15 +149,9 @@ impl Run {
             .map(OsStr::to_os_string)
             .collect();
         let command = words.join(OsStr::new(" ")).to_string_lossy().into_owned();
-        let child = self
-            .command
-            .spawn()
-            .map_err(|e| Stop::Fail(format!("cannot start {command}: {e}")))?;
+        let child = self.command.spawn().map_err(|e| Stop::Fail(format!("cannot start {command}: {e}")))?;
         let running = Running { command, out, err };
-        let group = Group {
-            child,
-            ended: false,
-        };
+        let group = Group { child, ended: false };
         Ok((running, group))
     }
 }
@@ -258,11 +243,7 @@ impl Daemon {
         };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid()))?;
-        if maps.contains(&*name) {
-            Ok(())
-        } else {
-            Err(self.fail(&format!("{name} is not mapped in the server")))
-        }
+        if maps.contains(&*name) { Ok(()) } else { Err(self.fail(&format!("{name} is not mapped in the server"))) }
     }
 
     /// Asks the server to end with `signal`, waits for it, and fails unless it ends with status 0 or by that
@@ -278,13 +259,8 @@ impl Daemon {
             if let Some(status) = self.group.child.try_wait()? {
                 self.group.end();
                 let (stdout, stderr) = self.running.output()?;
-                let done = Finished {
-                    status,
-                    stdout,
-                    stderr,
-                    wall: started.elapsed(),
-                    command: self.running.command.clone(),
-                };
+                let done =
+                    Finished { status, stdout, stderr, wall: started.elapsed(), command: self.running.command.clone() };
                 let by_signal = status.signal() == Some(signal.as_raw());
                 return if by_signal { Ok(done) } else { done.success() };
             }
@@ -300,9 +276,7 @@ impl Daemon {
         let text = |file: &File| {
             let mut bytes = Vec::new();
             let mut file = file;
-            let _ = file
-                .rewind()
-                .and_then(|()| file.read_to_end(&mut bytes).map(|_| ()));
+            let _ = file.rewind().and_then(|()| file.read_to_end(&mut bytes).map(|_| ()));
             String::from_utf8_lossy(&bytes).into_owned()
         };
         let (out, err) = (text(&self.running.out), text(&self.running.err));
@@ -327,11 +301,7 @@ pub struct Finished {
 impl Finished {
     /// Fails unless the exit status is 0.
     pub fn success(self) -> Result<Self, Stop> {
-        if self.status.success() {
-            Ok(self)
-        } else {
-            Err(self.fail("status 0 was expected"))
-        }
+        if self.status.success() { Ok(self) } else { Err(self.fail("status 0 was expected")) }
     }
 
     /// Fails unless standard output or standard error contains `text`.

@@ -40,13 +40,7 @@ impl Case {
         catches: &'static str,
         body: impl FnOnce() -> Outcome + Send + 'static,
     ) -> Self {
-        Case {
-            name: name.into(),
-            catches,
-            exclusive: false,
-            soak: false,
-            body: Box::new(body),
-        }
+        Case { name: name.into(), catches, exclusive: false, soak: false, body: Box::new(body) }
     }
 
     /// Lets no other test of this process run at the same time.
@@ -65,20 +59,13 @@ impl Case {
 /// Runs `cases` as the arguments of the test binary ask; the return value of its `main`.
 pub fn main(cases: Vec<Case>) -> ExitCode {
     // Programs that abort on purpose must not leave core files.
-    let _ = setrlimit(
-        Resource::Core,
-        Rlimit {
-            current: Some(0),
-            maximum: Some(0),
-        },
-    );
+    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     let soaking = std::env::var_os("NEAP_SOAK").is_some();
     let trials = cases
         .into_iter()
         .map(|case| {
             let left_out = case.soak && !soaking;
-            Trial::ignorable_test(case.name.clone(), move || finish(case))
-                .with_ignored_flag(left_out)
+            Trial::ignorable_test(case.name.clone(), move || finish(case)).with_ignored_flag(left_out)
         })
         .collect();
     let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
@@ -125,9 +112,6 @@ fn finish(case: Case) -> Result<Completion, Failed> {
             }
             Ok(Completion::ignored_with(reason))
         }
-        Err(Stop::Fail(why)) => Err(Failed::from(format!(
-            "{}\n  it catches: {}\n  {why}",
-            case.name, case.catches
-        ))),
+        Err(Stop::Fail(why)) => Err(Failed::from(format!("{}\n  it catches: {}\n  {why}", case.name, case.catches))),
     }
 }
