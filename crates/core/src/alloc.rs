@@ -269,6 +269,20 @@ impl<O: Os> Allocator<O> {
         }
     }
 
+    /// Size of the block at `p`, if a look at page map and tag is enough to know that it is a live small one.
+    ///
+    /// # Safety
+    /// As [`Allocator::usable_size`].
+    #[inline]
+    pub unsafe fn quick_size(&self, p: *mut u8) -> Option<usize> {
+        let class = self.map.class(p);
+        // SAFETY: a class other than 0 says that `p` lies in a slab; once it is a block, its tag may be read.
+        let live = class != 0
+            && class::is_start(p.addr() & (CHUNK - 1), class)
+            && unsafe { (*p.cast::<Block>()).tag } != Block::TAG;
+        live.then(|| class::SIZE[class] as usize)
+    }
+
     /// Class of the slab at `p`, also where the page map is missing.
     #[inline]
     pub(crate) fn small_class(&self, p: *const u8) -> Option<usize> {

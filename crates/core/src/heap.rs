@@ -404,7 +404,7 @@ impl Heap {
         }
     }
 
-    /// Puts a block into a cache that was found full: the cache grows, or gives half of its blocks back.
+    /// Puts a block into a cache that was found full: the cache grows, or gives all but its newest quarter back.
     ///
     /// # Safety
     /// The heap must be the caller's and have caches; `p` must be a block of `class` that is nobody's.
@@ -413,7 +413,7 @@ impl Heap {
         unsafe {
             Self::grow_cap(heap, class);
             if (*heap).room[class] < 1 {
-                let keep = (*heap).cap[class] / 2;
+                let keep = (*heap).cap[class] / 4;
                 Self::flush(heap, a, class, usize::from(keep));
             }
             let block = p.cast::<Block>();
