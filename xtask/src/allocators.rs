@@ -48,10 +48,7 @@ pub fn resolve(names: &[String]) -> Result<Vec<Allocator>> {
     }
     let known = || -> Vec<String> {
         let peers = peers::names().map(String::from);
-        [GLIBC.into(), NEAP.into()]
-            .into_iter()
-            .chain(peers)
-            .collect()
+        [GLIBC.into(), NEAP.into()].into_iter().chain(peers).collect()
     };
     let mut found: Vec<Allocator> = Vec::new();
     for name in names {
@@ -63,10 +60,9 @@ pub fn resolve(names: &[String]) -> Result<Vec<Allocator>> {
             None if name == GLIBC => glibc(),
             None if name == NEAP => neap()?,
             None if peers::names().any(|peer| peer == name) => peer(name)?,
-            None => bail!(
-                "no allocator is called `{name}`; there are {}, or NAME=PATH for any other",
-                known().join(", ")
-            ),
+            None => {
+                bail!("no allocator is called `{name}`; there are {}, or NAME=PATH for any other", known().join(", "))
+            }
         });
     }
     Ok(found)
@@ -87,12 +83,7 @@ fn all() -> Result<Vec<Allocator>> {
 }
 
 fn glibc() -> Allocator {
-    Allocator {
-        name: GLIBC.into(),
-        library: None,
-        version: glibc_version(),
-        env: BTreeMap::new(),
-    }
+    Allocator { name: GLIBC.into(), library: None, version: glibc_version(), env: BTreeMap::new() }
 }
 
 /// What `ldd --version` says of the C library.
@@ -104,24 +95,15 @@ fn glibc_version() -> String {
 fn neap() -> Result<Allocator> {
     let library = root().join("target/release/libneap.so");
     if !library.exists() {
-        bail!(
-            "neap: {} is missing; run `cargo build --release`",
-            library.display()
-        );
+        bail!("neap: {} is missing; run `cargo build --release`", library.display());
     }
-    Ok(Allocator {
-        name: NEAP.into(),
-        library: Some(library),
-        version: commit(),
-        env: BTreeMap::new(),
-    })
+    Ok(Allocator { name: NEAP.into(), library: Some(library), version: commit(), env: BTreeMap::new() })
 }
 
 /// The commit that is checked out, with `-dirty` where files were changed.
 pub fn commit() -> String {
     let mut git = std::process::Command::new("git");
-    git.current_dir(root())
-        .args(["describe", "--always", "--dirty"]);
+    git.current_dir(root()).args(["describe", "--always", "--dirty"]);
     crate::toolchain::run(&mut git).map_or_else(|_| "unknown".into(), |s| s.trim().to_owned())
 }
 
@@ -143,10 +125,5 @@ fn by_path(name: &str, path: &Path) -> Result<Allocator> {
     let Ok(library) = path.canonicalize() else {
         bail!("{name}: {} does not exist", path.display());
     };
-    Ok(Allocator {
-        name: name.into(),
-        version: "given by path".into(),
-        library: Some(library),
-        env: BTreeMap::new(),
-    })
+    Ok(Allocator { name: name.into(), version: "given by path".into(), library: Some(library), env: BTreeMap::new() })
 }

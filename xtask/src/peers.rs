@@ -110,12 +110,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 pub fn records() -> Result<Records> {
     let path = build_dir().join("peers.json");
     match fs::read(&path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).with_context(|| {
-            format!(
-                "{} cannot be read; remove it and run `cargo xtask peers`",
-                path.display()
-            )
-        }),
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .with_context(|| format!("{} cannot be read; remove it and run `cargo xtask peers`", path.display())),
         Err(_) => Ok(Records::new()),
     }
 }
@@ -128,10 +124,7 @@ pub fn main(args: Args) -> Result<()> {
     for name in &args.only {
         if !RECIPES.iter().any(|recipe| recipe.name == name) {
             let known: Vec<_> = RECIPES.iter().map(|recipe| recipe.name).collect();
-            bail!(
-                "no peer is called `{name}`; there are: {}",
-                known.join(", ")
-            );
+            bail!("no peer is called `{name}`; there are: {}", known.join(", "));
         }
     }
     fs::create_dir_all(build_dir())?;
@@ -198,21 +191,15 @@ fn locate_crates() -> Result<Sources> {
 
 /// Builds one peer from source, or takes Debian's file.
 fn build(recipe: &Recipe, sources: &Sources, output: PathBuf) -> Result<PeerRecord> {
-    let (crate_version, source) = sources
-        .get(recipe.krate)
-        .with_context(|| format!("{} is not in lab/peers/Cargo.lock", recipe.krate))?;
+    let (crate_version, source) =
+        sources.get(recipe.krate).with_context(|| format!("{} is not in lab/peers/Cargo.lock", recipe.krate))?;
     let scratch = root().join("lab/peers/target").join(recipe.name);
     if scratch.exists() {
         fs::remove_dir_all(&scratch)?;
     }
     fs::create_dir_all(&scratch)?;
-    let mut job = Job {
-        source: source.clone(),
-        scratch,
-        output,
-        crate_version: crate_version.clone(),
-        commands: Vec::new(),
-    };
+    let mut job =
+        Job { source: source.clone(), scratch, output, crate_version: crate_version.clone(), commands: Vec::new() };
     let env = recipe.env.iter().map(|&(k, v)| (k.into(), v.into()));
     let record = |version: String, source: String, commands: Vec<String>| PeerRecord {
         version,
@@ -231,8 +218,7 @@ fn build(recipe: &Recipe, sources: &Sources, output: PathBuf) -> Result<PeerReco
                 return Err(error);
             };
             eprintln!("{}: {error:#}\n{0}: taking Debian's {package}", recipe.name);
-            fs::copy(file, &job.output)
-                .with_context(|| format!("{file} is missing too; apt install {package}"))?;
+            fs::copy(file, &job.output).with_context(|| format!("{file} is missing too; apt install {package}"))?;
             let version = run(Command::new("dpkg-query").args(["-W", "-f=${Version}", package]))?;
             Ok(record(version, format!("Debian {package}"), vec![]))
         }

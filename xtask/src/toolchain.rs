@@ -9,10 +9,7 @@ use anyhow::{Context, Result, bail};
 /// The root of the repository.
 pub fn root() -> PathBuf {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask
-        .parent()
-        .expect("xtask lies in the repository")
-        .to_owned()
+    xtask.parent().expect("xtask lies in the repository").to_owned()
 }
 
 /// The C compiler: `$CC` or `cc`.
@@ -35,10 +32,7 @@ pub fn need(program: &str, remedy: &str) -> Result<()> {
 
 /// Whether `program --version` can be started.
 pub fn available(program: &str) -> bool {
-    Command::new(program)
-        .arg("--version")
-        .output()
-        .is_ok_and(|out| out.status.success())
+    Command::new(program).arg("--version").output().is_ok_and(|out| out.status.success())
 }
 
 /// The first line of `program --version`.
@@ -53,9 +47,7 @@ pub fn version_line(program: &str) -> String {
 /// Runs `command` to its end; on failure the error carries the command and the end of its stderr.
 pub fn run(command: &mut Command) -> Result<String> {
     let line = shell_line(command);
-    let out = command
-        .output()
-        .with_context(|| format!("cannot start: {line}"))?;
+    let out = command.output().with_context(|| format!("cannot start: {line}"))?;
     if !out.status.success() {
         let stderr = String::from_utf8_lossy(&out.stderr);
         let tail: Vec<&str> = stderr.lines().rev().take(20).collect();
@@ -81,7 +73,5 @@ pub fn is_stale<S: AsRef<OsStr>>(target: &Path, sources: &[S]) -> bool {
     let Some(built) = modified(target) else {
         return true;
     };
-    sources
-        .iter()
-        .any(|source| modified(Path::new(source)).is_none_or(|time| time > built))
+    sources.iter().any(|source| modified(Path::new(source)).is_none_or(|time| time > built))
 }

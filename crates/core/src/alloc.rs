@@ -89,7 +89,7 @@ impl<O: Os> Allocator<O> {
     pub(crate) unsafe fn release_slab(&self, c: *mut Chunk) {
         // SAFETY: the slab is the caller's.
         unsafe {
-            slab::wipe(&self.arenas, c);
+            slab::wipe(c);
             self.map.set(Arenas::chunk(c), 0);
             self.ranges.with(&self.os, |r| {
                 (*c).kind = Kind::NONE;
@@ -258,11 +258,7 @@ impl<O: Os> Allocator<O> {
                 misuse::interior(self, call, p, class);
             }
             let tagged = (*p.cast::<Block>()).tag == Block::TAG;
-            let free = if tagged {
-                misuse::is_free(self, heap, p, class)
-            } else {
-                slab::is_free(&self.arenas, Arenas::record(p), p)
-            };
+            let free = if tagged { misuse::is_free(self, heap, p, class) } else { slab::is_free(Arenas::record(p), p) };
             if free {
                 misuse::freed(self, call, p, class);
             }

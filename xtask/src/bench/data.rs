@@ -84,10 +84,7 @@ impl Table {
     pub fn read(dir: &Path) -> Result<Table> {
         let path = dir.join("runs.csv");
         let mut reader = csv::Reader::from_path(&path).with_context(|| {
-            format!(
-                "cannot read {}; name a folder that `cargo xtask bench -o` wrote",
-                path.display()
-            )
+            format!("cannot read {}; name a folder that `cargo xtask bench -o` wrote", path.display())
         })?;
         let rows: Result<Vec<Row>, csv::Error> = reader.deserialize().collect();
         let rows = rows.with_context(|| format!("{} is damaged", path.display()))?;
@@ -104,8 +101,7 @@ impl Writer {
     /// Starts `runs.csv` in `dir` anew.
     pub fn create(dir: &Path) -> Result<Writer> {
         let path = dir.join("runs.csv");
-        let csv = csv::Writer::from_path(&path)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        let csv = csv::Writer::from_path(&path).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(Writer { csv })
     }
 
@@ -124,22 +120,11 @@ mod tests {
     // Would catch a launcher and a reader that disagree about the line between them.
     #[test]
     fn the_launchers_line_is_read() {
-        let row = Row::parse(
-            "ok 63616561 14124 28248 14032 120 1 00ff",
-            "trees",
-            2,
-            "glibc",
-        );
+        let row = Row::parse("ok 63616561 14124 28248 14032 120 1 00ff", "trees", 2, "glibc");
         let row = row.unwrap();
         assert!(row.is_ok());
-        assert_eq!(
-            (row.wall_ms, row.user_ms, row.sys_ms),
-            (63.616561, 14.124, 28.248)
-        );
-        assert_eq!(
-            (row.peak_rss_kib, row.minor_faults, row.major_faults),
-            (14032, 120, 1)
-        );
+        assert_eq!((row.wall_ms, row.user_ms, row.sys_ms), (63.616561, 14.124, 28.248));
+        assert_eq!((row.peak_rss_kib, row.minor_faults, row.major_faults), (14032, 120, 1));
         assert_eq!(row.checksum, "00ff");
     }
 

@@ -39,12 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     runs: Option<u32>,
     /// Thread counts, where the workload has them
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "1,2",
-        value_name = "LIST"
-    )]
+    #[arg(long, value_delimiter = ',', default_value = "1,2", value_name = "LIST")]
     threads: Vec<u32>,
     /// Allocators by name, or NAME=PATH for any preload library [default: all that are built]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
@@ -97,10 +92,7 @@ pub fn main(args: Args) -> Result<()> {
     machine.write(&dir)?;
     let table = plan.run_all(&programs, &args.threads, &dir)?;
     if table.rows.is_empty() {
-        bail!(
-            "no workload has any of the thread counts {:?}",
-            args.threads
-        );
+        bail!("no workload has any of the thread counts {:?}", args.threads);
     }
     let markdown = report::markdown(&table, &machine);
     fs::write(dir.join("report.md"), &markdown)?;
@@ -142,23 +134,14 @@ impl Plan {
             let rows = self.run_cell(program, *threads, &mut writer)?;
             let line = progress_line(&rows, &self.allocators);
             let name = &program.workload.name;
-            eprintln!(
-                "[{}/{}] {name}, threads {threads}: {line}",
-                index + 1,
-                cells.len()
-            );
+            eprintln!("[{}/{}] {name}, threads {threads}: {line}", index + 1, cells.len());
             table.rows.extend(rows);
         }
         Ok(table)
     }
 
     /// All rounds of one workload at one thread count.
-    fn run_cell(
-        &self,
-        program: &Program,
-        threads: u32,
-        writer: &mut data::Writer,
-    ) -> Result<Vec<Row>> {
+    fn run_cell(&self, program: &Program, threads: u32, writer: &mut data::Writer) -> Result<Vec<Row>> {
         let mut rows: Vec<Row> = Vec::new();
         let mut expected: Option<String> = None;
         for round in 0..self.rounds {

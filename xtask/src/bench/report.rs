@@ -21,24 +21,8 @@ pub fn markdown(table: &Table, machine: &Machine) -> String {
     summary(&mut text, &view);
     against_best(&mut text, &view);
     for &threads in &view.threads {
-        ratios(
-            &mut text,
-            &view,
-            threads,
-            "Wall time",
-            stats::wall,
-            "ms",
-            1.0,
-        );
-        ratios(
-            &mut text,
-            &view,
-            threads,
-            "Peak resident memory",
-            stats::rss,
-            "MiB",
-            1024.0,
-        );
+        ratios(&mut text, &view, threads, "Wall time", stats::wall, "ms", 1.0);
+        ratios(&mut text, &view, threads, "Peak resident memory", stats::rss, "MiB", 1024.0);
     }
     details(&mut text, &view);
     text
@@ -67,19 +51,10 @@ impl<'a> View<'a> {
 
     /// All but glibc.
     fn others(&self) -> impl Iterator<Item = &'a str> {
-        self.allocators
-            .iter()
-            .copied()
-            .filter(|name| *name != GLIBC)
+        self.allocators.iter().copied().filter(|name| *name != GLIBC)
     }
 
-    fn ratio(
-        &self,
-        threads: u32,
-        workload: &'a str,
-        allocator: &'a str,
-        figure: Figure,
-    ) -> Ratio<'_> {
+    fn ratio(&self, threads: u32, workload: &'a str, allocator: &'a str, figure: Figure) -> Ratio<'_> {
         let Some(cell) = self.cells.get(&(threads, workload, allocator)) else {
             return Ratio::Absent;
         };
@@ -137,11 +112,7 @@ fn mean_text((mean, failed): (f64, usize)) -> String {
 
 fn head(text: &mut String, machine: &Machine) {
     let m = machine;
-    let versions: Vec<String> = m
-        .allocators
-        .iter()
-        .map(|a| format!("{} {}", a.name, a.version))
-        .collect();
+    let versions: Vec<String> = m.allocators.iter().map(|a| format!("{} {}", a.name, a.version)).collect();
     let _ = write!(
         text,
         "# Benchmarks\n\n\
@@ -200,15 +171,7 @@ fn against_best(text: &mut String, view: &View) {
         let _ = writeln!(text, "neap was not measured in this run.");
         return;
     }
-    let columns = [
-        "threads",
-        "best",
-        "its wall",
-        "neap's wall",
-        "neap/best",
-        "RSS",
-        "",
-    ];
+    let columns = ["threads", "best", "its wall", "neap's wall", "neap/best", "RSS", ""];
     table_head(text, "workload", &columns.map(String::from));
     let (mut rows, mut flagged) = (0, 0);
     for workload in &view.workloads {
@@ -247,9 +210,7 @@ fn best_other<'a>(view: &View<'a>, threads: u32, workload: &'a str) -> Option<(&
         Ratio::Is(spread) => Some((name, spread.median)),
         _ => None,
     };
-    candidates
-        .filter_map(ratio)
-        .min_by(|a, b| a.1.total_cmp(&b.1))
+    candidates.filter_map(ratio).min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 fn flags(neap: &Ratio, best: Option<(&str, f64)>, rss: &Ratio) -> String {
@@ -268,20 +229,8 @@ fn flags(neap: &Ratio, best: Option<(&str, f64)>, rss: &Ratio) -> String {
 }
 
 /// One table: workloads down, allocators across, glibc's own figure in front.
-fn ratios(
-    text: &mut String,
-    view: &View,
-    threads: u32,
-    title: &str,
-    figure: Figure,
-    unit: &str,
-    divisor: f64,
-) {
-    let _ = write!(
-        text,
-        "\n## {title} against glibc, {}\n\n",
-        threads_text(threads)
-    );
+fn ratios(text: &mut String, view: &View, threads: u32, title: &str, figure: Figure, unit: &str, divisor: f64) {
+    let _ = write!(text, "\n## {title} against glibc, {}\n\n", threads_text(threads));
     let mut columns = vec![format!("glibc, {unit}")];
     columns.extend(view.others().map(String::from));
     table_head(text, "workload", &columns);
@@ -295,40 +244,21 @@ fn ratios(
         };
         let _ = write!(text, "| {workload} | {own} |");
         for allocator in view.others() {
-            let _ = write!(
-                text,
-                " {} |",
-                view.ratio(threads, workload, allocator, figure)
-            );
+            let _ = write!(text, " {} |", view.ratio(threads, workload, allocator, figure));
         }
         text.push('\n');
     }
     let _ = write!(text, "| **geometric mean** | |");
     for allocator in view.others() {
-        let _ = write!(
-            text,
-            " **{}** |",
-            mean_text(view.mean(threads, allocator, figure))
-        );
+        let _ = write!(text, " **{}** |", mean_text(view.mean(threads, allocator, figure)));
     }
     text.push('\n');
 }
 
 /// Medians with least and greatest value, one line per cell.
 fn details(text: &mut String, view: &View) {
-    let _ = write!(
-        text,
-        "\n## Medians and spread\n\nMedian, in brackets least and greatest.\n\n"
-    );
-    let columns = [
-        "threads",
-        "allocator",
-        "runs",
-        "wall, ms",
-        "CPU, ms",
-        "peak RSS, MiB",
-        "minor faults",
-    ];
+    let _ = write!(text, "\n## Medians and spread\n\nMedian, in brackets least and greatest.\n\n");
+    let columns = ["threads", "allocator", "runs", "wall, ms", "CPU, ms", "peak RSS, MiB", "minor faults"];
     table_head(text, "workload", &columns.map(String::from));
     for workload in &view.workloads {
         for &threads in &view.threads {
@@ -337,12 +267,7 @@ fn details(text: &mut String, view: &View) {
                     continue;
                 };
                 let show = |figure: Figure, divisor: f64| match cell.spread(figure) {
-                    Some(s) => format!(
-                        "{:.0} [{:.0}, {:.0}]",
-                        s.median / divisor,
-                        s.min / divisor,
-                        s.max / divisor
-                    ),
+                    Some(s) => format!("{:.0} [{:.0}, {:.0}]", s.median / divisor, s.min / divisor, s.max / divisor),
                     None => "-".into(),
                 };
                 let runs = cell.rows.len();
@@ -377,14 +302,8 @@ mod tests {
     }
 
     fn report(rows: Vec<Row>) -> String {
-        let allocator = |name: &str| Allocator {
-            name: name.into(),
-            ..Allocator::default()
-        };
-        let machine = Machine {
-            allocators: ["glibc", "neap", "other"].map(allocator).into(),
-            ..Machine::default()
-        };
+        let allocator = |name: &str| Allocator { name: name.into(), ..Allocator::default() };
+        let machine = Machine { allocators: ["glibc", "neap", "other"].map(allocator).into(), ..Machine::default() };
         markdown(&Table { rows }, &machine)
     }
 
@@ -401,10 +320,7 @@ mod tests {
         ]);
         let flagged = "| trees | 1 | other | 0.50 | 0.56 | 1.12 | 1.60 | **slow** **large** |";
         assert!(text.contains(flagged), "{text}");
-        assert!(
-            text.contains("| maps | 1 | other | 0.50 | 0.55 | 1.10 | 1.50 |  |"),
-            "{text}"
-        );
+        assert!(text.contains("| maps | 1 | other | 0.50 | 0.55 | 1.10 | 1.50 |  |"), "{text}");
         assert!(text.contains("1 of 2 flagged"), "{text}");
     }
 
@@ -416,14 +332,8 @@ mod tests {
             row("trees", "neap", "signal:11", 1, 1),
             row("trees", "other", "ok", 50, 10),
         ]);
-        assert!(
-            text.contains("| trees | 100 | **failed** (signal:11) | 0.50 |"),
-            "{text}"
-        );
-        assert!(
-            text.contains("| neap | failed | failed |"),
-            "{text}"
-        );
+        assert!(text.contains("| trees | 100 | **failed** (signal:11) | 0.50 |"), "{text}");
+        assert!(text.contains("| neap | failed | failed |"), "{text}");
         let against = "| trees | 1 | other | 0.50 | **failed** (signal:11) | - |";
         assert!(text.contains(against), "{text}");
     }

@@ -57,10 +57,7 @@ pub struct Cell<'a> {
 impl Cell<'_> {
     /// The status of the first run that failed.
     pub fn failure(&self) -> Option<&str> {
-        self.rows
-            .iter()
-            .find(|row| !row.is_ok())
-            .map(|row| row.status.as_str())
+        self.rows.iter().find(|row| !row.is_ok()).map(|row| row.status.as_str())
     }
 
     /// Spread of one figure over the good runs.
@@ -75,10 +72,7 @@ impl Cell<'_> {
             return None;
         }
         let pair = |row: &&Row| {
-            let other = base
-                .rows
-                .iter()
-                .find(|b| b.round == row.round && b.is_ok())?;
+            let other = base.rows.iter().find(|b| b.round == row.round && b.is_ok())?;
             Some(figure(row) / figure(other))
         };
         Spread::of(&self.rows.iter().filter_map(pair).collect::<Vec<_>>())
@@ -146,9 +140,7 @@ mod tests {
     fn ratios_are_taken_within_a_round() {
         let base = [row(1, "ok", 10.0), row(2, "ok", 20.0)];
         let fast = [row(2, "ok", 10.0), row(1, "ok", 5.0)];
-        let cell = |rows: &'static [Row]| Cell {
-            rows: rows.iter().collect(),
-        };
+        let cell = |rows: &'static [Row]| Cell { rows: rows.iter().collect() };
         let base = cell(Vec::from(base).leak());
         let ratio = cell(Vec::from(fast).leak()).ratio(&base, wall).unwrap();
         assert_eq!((ratio.min, ratio.median, ratio.max), (0.5, 0.5, 0.5));

@@ -34,18 +34,11 @@ pub fn build(names: &[String]) -> Result<Vec<Program>> {
     for name in names {
         if !workloads.iter().any(|workload| workload.name == *name) {
             let known: Vec<_> = workloads.iter().map(|w| w.name.as_str()).collect();
-            bail!(
-                "no workload is called `{name}`; there are {}",
-                known.join(", ")
-            );
+            bail!("no workload is called `{name}`; there are {}", known.join(", "));
         }
     }
     let chosen = |workload: &Workload| names.is_empty() || names.contains(&workload.name);
-    workloads
-        .into_iter()
-        .filter(chosen)
-        .map(build_one)
-        .collect()
+    workloads.into_iter().filter(chosen).map(build_one).collect()
 }
 
 /// Builds the launcher that measures a run.
@@ -58,26 +51,15 @@ fn find() -> Result<Vec<Workload>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))? {
         let source = entry?.path();
-        if !matches!(
-            source.extension().and_then(|e| e.to_str()),
-            Some("c" | "cc")
-        ) {
+        if !matches!(source.extension().and_then(|e| e.to_str()), Some("c" | "cc")) {
             continue;
         }
         let text = fs::read_to_string(&source)?;
-        let threads = declared_threads(&text).with_context(|| {
-            format!(
-                "{}: the line `bench: threads=...` is missing",
-                source.display()
-            )
-        })?;
+        let threads = declared_threads(&text)
+            .with_context(|| format!("{}: the line `bench: threads=...` is missing", source.display()))?;
         let name = source.file_stem().unwrap_or_default().to_string_lossy();
         let name = name.into_owned();
-        found.push(Workload {
-            name,
-            threads,
-            source,
-        });
+        found.push(Workload { name, threads, source });
     }
     found.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
@@ -104,15 +86,8 @@ fn compile(source: &Path, name: &str) -> Result<PathBuf> {
         return Ok(output);
     }
     let is_c = source.extension().is_some_and(|e| e == "c");
-    let (compiler, standard) = if is_c {
-        (cc(), "-std=gnu11")
-    } else {
-        (cxx(), "-std=gnu++17")
-    };
-    need(
-        &compiler,
-        "install a compiler (Debian: apt install build-essential)",
-    )?;
+    let (compiler, standard) = if is_c { (cc(), "-std=gnu11") } else { (cxx(), "-std=gnu++17") };
+    need(&compiler, "install a compiler (Debian: apt install build-essential)")?;
     run(Command::new(compiler)
         .args([standard, "-O2", "-Wall", "-Wextra", "-pthread"])
         .arg(source)

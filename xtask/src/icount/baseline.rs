@@ -17,11 +17,7 @@ fn path() -> PathBuf {
 
 /// neap's rows, all of them measured.
 fn of_neap(counts: &[Count]) -> Result<Vec<Count>> {
-    let rows: Vec<Count> = counts
-        .iter()
-        .filter(|c| c.allocator == NEAP)
-        .cloned()
-        .collect();
+    let rows: Vec<Count> = counts.iter().filter(|c| c.allocator == NEAP).cloned().collect();
     if rows.is_empty() {
         bail!("neap was not measured; leave --allocators out or name neap");
     }
@@ -76,10 +72,7 @@ fn compare(now: &[Count], baseline: &[Count]) -> Vec<Verdict> {
         let worse = is > was * TOLERANCE;
         let change = 100.0 * (is / was - 1.0);
         let word = if worse { "  REGRESSION" } else { "" };
-        let line = format!(
-            "{}: {is:.1}, baseline {was:.1} ({change:+.1} %){word}",
-            count.title
-        );
+        let line = format!("{}: {is:.1}, baseline {was:.1} ({change:+.1} %){word}", count.title);
         Verdict { line, worse }
     };
     now.iter().map(verdict).collect()

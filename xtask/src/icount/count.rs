@@ -30,10 +30,7 @@ impl Programs {
     /// Builds both, as far as they are not up to date.
     pub fn build() -> Result<Programs> {
         fs::create_dir_all(root().join("target/lab"))?;
-        Ok(Programs {
-            ops: compile("ops")?,
-            step: compile("step")?,
-        })
+        Ok(Programs { ops: compile("ops")?, step: compile("step")? })
     }
 
     /// Counts one operation under one allocator, with progress on stderr.
@@ -96,11 +93,7 @@ fn compile(name: &str) -> Result<PathBuf> {
     let source = root().join("lab/icount").join(name).with_extension("c");
     let output = root().join("target/lab").join(name);
     if is_stale(&output, &[&source]) {
-        run(Command::new(cc())
-            .args(["-O2", "-fno-builtin", "-pthread"])
-            .arg(&source)
-            .arg("-o")
-            .arg(&output))?;
+        run(Command::new(cc()).args(["-O2", "-fno-builtin", "-pthread"]).arg(&source).arg("-o").arg(&output))?;
     }
     Ok(output)
 }
@@ -118,9 +111,7 @@ fn collected(command: &mut Command) -> Result<u64> {
     let program = command.get_program().to_owned();
     let name = PathBuf::from(program);
     let name = name.file_name().unwrap_or_default().to_string_lossy();
-    let out = command
-        .output()
-        .with_context(|| format!("cannot start {name}"))?;
+    let out = command.output().with_context(|| format!("cannot start {name}"))?;
     let stderr = String::from_utf8_lossy(&out.stderr);
     if !out.status.success() {
         bail!("{} under {name}", out.status);

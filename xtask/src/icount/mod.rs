@@ -70,11 +70,7 @@ const OPS: [Op; 12] = [
 ];
 
 const fn op(letter: char, title: &'static str, count: u64) -> Op {
-    Op {
-        letter,
-        title,
-        counts: (count, 3 * count),
-    }
+    Op { letter, title, counts: (count, 3 * count) }
 }
 
 /// One measured figure; a row of `icount.csv`.
@@ -101,10 +97,7 @@ pub fn main(args: Args) -> Result<()> {
         eprintln!("  remedy: install it (Debian: apt install valgrind)");
         return Ok(());
     }
-    need(
-        &cc(),
-        "install a compiler (Debian: apt install build-essential)",
-    )?;
+    need(&cc(), "install a compiler (Debian: apt install build-essential)")?;
     let ops = chosen_ops(&args.ops)?;
     let mut names = args.allocators.clone();
     if names.is_empty() && (args.check || args.bless) {
@@ -147,8 +140,7 @@ fn chosen_ops(letters: &[char]) -> Result<Vec<&'static Op>> {
 
 /// Writes counts as CSV.
 fn write_csv(path: &Path, counts: &[Count]) -> Result<()> {
-    let mut writer =
-        csv::Writer::from_path(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let mut writer = csv::Writer::from_path(path).with_context(|| format!("cannot write {}", path.display()))?;
     for count in counts {
         writer.serialize(count)?;
     }
@@ -164,9 +156,7 @@ fn markdown(counts: &[Count], allocators: &[Allocator], ops: &[&Op]) -> String {
     for op in ops {
         text.push_str(&format!("| {}: {} |", op.letter, op.title));
         for name in &names {
-            let count = counts
-                .iter()
-                .find(|c| c.op == op.letter && c.allocator == *name);
+            let count = counts.iter().find(|c| c.op == op.letter && c.allocator == *name);
             text.push_str(&match count.map(|c| (c.instructions, c.method.as_str())) {
                 Some((Some(instructions), CALLGRIND)) => format!(" {instructions:.1} |"),
                 Some((Some(instructions), _)) => format!(" {instructions:.1}* |"),

@@ -16,19 +16,10 @@ pub const RECIPES: [Recipe; 6] = [
         name: "mimalloc2",
         krate: "libmimalloc-sys",
         build: |job| mimalloc(job, "v2"),
-        debian: Some((
-            "/usr/lib/x86_64-linux-gnu/libmimalloc.so.2",
-            "libmimalloc2.0",
-        )),
+        debian: Some(("/usr/lib/x86_64-linux-gnu/libmimalloc.so.2", "libmimalloc2.0")),
         env: &[],
     },
-    Recipe {
-        name: "mimalloc3",
-        krate: "libmimalloc-sys",
-        build: |job| mimalloc(job, "v3"),
-        debian: None,
-        env: &[],
-    },
+    Recipe { name: "mimalloc3", krate: "libmimalloc-sys", build: |job| mimalloc(job, "v3"), debian: None, env: &[] },
     Recipe {
         name: "jemalloc",
         krate: "tikv-jemalloc-sys",
@@ -36,28 +27,13 @@ pub const RECIPES: [Recipe; 6] = [
         debian: Some(("/usr/lib/x86_64-linux-gnu/libjemalloc.so.2", "libjemalloc2")),
         env: &[],
     },
-    Recipe {
-        name: "snmalloc",
-        krate: "snmalloc-sys",
-        build: snmalloc,
-        debian: None,
-        env: &[],
-    },
-    Recipe {
-        name: "rpmalloc",
-        krate: "rpmalloc-sys",
-        build: rpmalloc,
-        debian: None,
-        env: &[],
-    },
+    Recipe { name: "snmalloc", krate: "snmalloc-sys", build: snmalloc, debian: None, env: &[] },
+    Recipe { name: "rpmalloc", krate: "rpmalloc-sys", build: rpmalloc, debian: None, env: &[] },
     Recipe {
         name: "tcmalloc",
         krate: "libtcmalloc-sys",
         build: tcmalloc,
-        debian: Some((
-            "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4",
-            "libtcmalloc-minimal4",
-        )),
+        debian: Some(("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4", "libtcmalloc-minimal4")),
         // Its per-CPU caches need the thread's rseq registration, which glibc takes first.
         env: &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")],
     },
@@ -69,11 +45,7 @@ fn mimalloc(job: &mut Job, generation: &str) -> Result<String> {
     let mut command = Command::new(cc());
     command
         .args(["-std=gnu11", "-O3", "-DNDEBUG", "-DMI_BUILD_RELEASE"])
-        .args([
-            "-DMI_MALLOC_OVERRIDE",
-            "-DMI_SHARED_LIB",
-            "-DMI_SHARED_LIB_EXPORT",
-        ])
+        .args(["-DMI_MALLOC_OVERRIDE", "-DMI_SHARED_LIB", "-DMI_SHARED_LIB_EXPORT"])
         .args(["-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"])
         .args(["-fno-builtin-malloc", "-shared", "-I"])
         .arg(source.join("include"))
@@ -87,12 +59,7 @@ fn mimalloc(job: &mut Job, generation: &str) -> Result<String> {
     let number: u32 = number.parse().context("MI_MALLOC_VERSION is no number")?;
     // Newer headers hold two digits each for minor and patch, older ones one.
     Ok(match number {
-        10_000.. => format!(
-            "{}.{}.{}",
-            number / 10_000,
-            number / 100 % 100,
-            number % 100
-        ),
+        10_000.. => format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100),
         _ => format!("{}.{}.{}", number / 100, number / 10 % 10, number % 10),
     })
 }
@@ -102,10 +69,7 @@ fn jemalloc(job: &mut Job) -> Result<String> {
     need("make", "apt install make")?;
     let tree = job.scratch.join("jemalloc");
     copy_tree(&job.source.join("jemalloc"), &tree)?;
-    fs::copy(
-        job.source.join("configure/configure"),
-        tree.join("configure"),
-    )?;
+    fs::copy(job.source.join("configure/configure"), tree.join("configure"))?;
     let version = job.crate_version.split_once('+').map(|(_, v)| v.to_owned());
     let version = version.context("the crate's version does not name jemalloc's")?;
     let mut configure = Command::new("sh");
@@ -116,9 +80,7 @@ fn jemalloc(job: &mut Job) -> Result<String> {
         .args(["--disable-static", "--enable-doc=no"]);
     job.run(&mut configure)?;
     let mut make = Command::new("make");
-    make.current_dir(&tree)
-        .arg("build_lib_shared")
-        .arg(jobs_flag());
+    make.current_dir(&tree).arg("build_lib_shared").arg(jobs_flag());
     job.run(&mut make)?;
     fs::copy(tree.join("lib/libjemalloc.so.2"), &job.output)?;
     Ok(version.split('-').next().unwrap_or(&version).to_owned())
@@ -138,9 +100,7 @@ fn snmalloc(job: &mut Job) -> Result<String> {
         .arg(format!("-DCMAKE_CXX_COMPILER={}", cxx()));
     job.run(&mut configure)?;
     let mut make = Command::new("cmake");
-    make.arg("--build")
-        .arg(&build)
-        .args(["--target", "snmallocshim"]);
+    make.arg("--build").arg(&build).args(["--target", "snmallocshim"]);
     job.run(&mut make)?;
     fs::copy(build.join("libsnmallocshim.so"), &job.output)?;
     Ok(job.crate_version.clone())
@@ -172,9 +132,7 @@ fn tcmalloc(job: &mut Job) -> Result<String> {
     let script = fs::read_to_string(job.source.join("build.rs"))?;
     let mut files: Vec<PathBuf> = script
         .split('"')
-        .filter(|text| {
-            text.starts_with("c_src/") && (text.ends_with(".cc") || text.ends_with(".S"))
-        })
+        .filter(|text| text.starts_with("c_src/") && (text.ends_with(".cc") || text.ends_with(".S")))
         .filter(|text| !text.contains("_bridge.cc"))
         .map(|text| job.source.join(text))
         .collect();
@@ -185,11 +143,7 @@ fn tcmalloc(job: &mut Job) -> Result<String> {
     let flags = |command: &mut Command| {
         command
             .args(["-std=c++17", "-O3", "-DNDEBUG", "-DNOMINMAX", "-w"])
-            .args([
-                "-DTCMALLOC_INTERNAL_8K_PAGES",
-                "-fPIC",
-                "-fno-omit-frame-pointer",
-            ])
+            .args(["-DTCMALLOC_INTERNAL_8K_PAGES", "-fPIC", "-fno-omit-frame-pointer"])
             .args(["-fno-semantic-interposition", "-ftls-model=initial-exec"])
             .args(["-fno-builtin-malloc", "-fno-canonical-system-headers", "-I"])
             .arg(job.source.join("c_src/abseil-cpp"))
@@ -198,8 +152,7 @@ fn tcmalloc(job: &mut Job) -> Result<String> {
     };
     let mut shown = Command::new(cxx());
     flags(&mut shown);
-    let shown =
-        crate::toolchain::shell_line(&shown).replace(&*job.source.to_string_lossy(), "$SRC");
+    let shown = crate::toolchain::shell_line(&shown).replace(&*job.source.to_string_lossy(), "$SRC");
     let objects = compile_all(&files, &job.scratch, &flags)?;
     job.note(format!("{shown} -c FILE ({} files)", files.len()));
     let mut link = Command::new(cxx());
@@ -214,11 +167,7 @@ fn tcmalloc(job: &mut Job) -> Result<String> {
 }
 
 /// Compiles each file to an object in `scratch`, on all cores.
-fn compile_all(
-    files: &[PathBuf],
-    scratch: &Path,
-    flags: &(dyn Fn(&mut Command) + Sync),
-) -> Result<Vec<PathBuf>> {
+fn compile_all(files: &[PathBuf], scratch: &Path, flags: &(dyn Fn(&mut Command) + Sync)) -> Result<Vec<PathBuf>> {
     let object = |index: usize| scratch.join(format!("{index}.o"));
     let workers = thread::available_parallelism().map_or(1, |n| n.get());
     let next = std::sync::atomic::AtomicUsize::new(0);
@@ -237,30 +186,21 @@ fn compile_all(
     };
     thread::scope(|scope| {
         let handles: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        handles
-            .into_iter()
-            .try_for_each(|handle| handle.join().expect("a compile thread does not panic"))
+        handles.into_iter().try_for_each(|handle| handle.join().expect("a compile thread does not panic"))
     })?;
     Ok((0..files.len()).map(object).collect())
 }
 
 /// `-jN` for make.
 fn jobs_flag() -> String {
-    format!(
-        "-j{}",
-        thread::available_parallelism().map_or(1, |n| n.get())
-    )
+    format!("-j{}", thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
 /// The word that follows `key` in `text`.
 fn word_after<'a>(text: &'a str, key: &str) -> Result<&'a str> {
-    let at = text
-        .find(key)
-        .with_context(|| format!("`{key}` is not in the header"))?;
+    let at = text.find(key).with_context(|| format!("`{key}` is not in the header"))?;
     let rest = &text[at + key.len()..];
-    rest.split_whitespace()
-        .next()
-        .with_context(|| format!("nothing follows `{key}`"))
+    rest.split_whitespace().next().with_context(|| format!("nothing follows `{key}`"))
 }
 
 /// Copies a folder; the registry's copy must stay as it is.
