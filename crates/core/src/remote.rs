@@ -53,8 +53,9 @@ impl<T> Remote<T> {
         if word.fetch_or(mask, Ordering::Release) & mask != 0 {
             return Err(DoubleFree);
         }
-        // Release pairs with the Acquire of `take_count`: whoever sees the count sees the bits.
-        Ok(self.count.fetch_add(mask.count_ones(), Ordering::Release) == 0)
+        // Release pairs with the Acquire of `take_count`: whoever sees the count sees the bits. Acquire pairs with its
+        // Release: who pushes the slab again does so after the owner has read its link.
+        Ok(self.count.fetch_add(mask.count_ones(), Ordering::AcqRel) == 0)
     }
 
     /// Frees counted and not taken; exact only while no thread frees. For tests.
@@ -64,8 +65,8 @@ impl<T> Remote<T> {
 
     /// Step 2, first half: the frees counted since the last call. From now on the slab may be pushed again.
     pub fn take_count(&self) -> u32 {
-        // Acquire: see `free`.
-        self.count.swap(0, Ordering::Acquire)
+        // Acquire and Release: see `free`.
+        self.count.swap(0, Ordering::AcqRel)
     }
 }
 

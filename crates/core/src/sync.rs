@@ -1,13 +1,18 @@
 //! Atomics and the lock. The lock-free structures (`remote.rs`) take their atomics from here, so that the model
-//! checker can compile the same file against its own.
+//! checker can compile this file and theirs against its own (`tests/loom`).
 
+#[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+#[cfg(loom)]
+pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::os::Os;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const WAITED: u32 = 2;
+/// How often a thread looks again before it sleeps; the model checker tries all orders anyway.
+const SPINS: u32 = if cfg!(loom) { 1 } else { 100 };
 
 /// A lock that sleeps in the kernel. All zero bytes are an unlocked lock.
 ///
@@ -26,7 +31,14 @@ pub struct Guard<'a, O: Os> {
 
 impl Lock {
     /// An unlocked lock.
+    #[cfg(not(loom))]
     pub const fn new() -> Self {
+        Lock { word: AtomicU32::new(FREE) }
+    }
+
+    /// An unlocked lock.
+    #[cfg(loom)]
+    pub fn new() -> Self {
         Lock { word: AtomicU32::new(FREE) }
     }
 
@@ -48,7 +60,7 @@ impl Lock {
 
     #[cold]
     fn take_slow<O: Os>(&self, os: &O) {
-        for _ in 0..100 {
+        for _ in 0..SPINS {
             core::hint::spin_loop();
             // Acquire: as in `take`.
             if self.word.load(Ordering::Relaxed) == FREE
@@ -81,6 +93,7 @@ impl<O: Os> Drop for Guard<'_, O> {
 }
 
 /// A value behind a [`Lock`].
+#[cfg(not(loom))]
 #[derive(Debug, Default)]
 pub struct Locked<T> {
     lock: Lock,
@@ -88,8 +101,10 @@ pub struct Locked<T> {
 }
 
 // SAFETY: the value is reached only while the lock is held.
+#[cfg(not(loom))]
 unsafe impl<T: Send> Sync for Locked<T> {}
 
+#[cfg(not(loom))]
 impl<T> Locked<T> {
     /// An unlocked value.
     pub const fn new(value: T) -> Self {

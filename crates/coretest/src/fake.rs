@@ -26,6 +26,8 @@ pub struct Config {
     pub page_size: usize,
     /// Bytes of address space that may be taken in all, if limited.
     pub address_limit: Option<usize>,
+    /// How many reservations of a chosen address are granted, if not all: what does not fit them becomes huge.
+    pub reservations: Option<u64>,
     /// Features that this system lacks: these calls always fail. Without [`Call::Reserve`] it is a system that
     /// never grants a chosen address, without [`Call::ReserveZeros`] one in which the page map is missing.
     pub missing: Vec<Call>,
@@ -35,7 +37,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config { page_size: 4096, address_limit: None, missing: Vec::new(), seed: 1 }
+        Config { page_size: 4096, address_limit: None, reservations: None, missing: Vec::new(), seed: 1 }
     }
 }
 
@@ -46,6 +48,7 @@ pub struct Fake {
     /// Which calls fail.
     pub faults: Faults,
     random: AtomicU64,
+    reservations: AtomicU64,
     model: Mutex<Model>,
     pagemap: File,
 }
@@ -57,6 +60,7 @@ impl Fake {
         Fake {
             faults: Faults::new(config.seed),
             random: AtomicU64::new(config.seed),
+            reservations: AtomicU64::new(0),
             model: Mutex::new(Model::default()),
             pagemap: File::open("/proc/self/pagemap").expect("the fake needs /proc/self/pagemap"),
             config,
@@ -75,7 +79,8 @@ impl Fake {
 
     /// Whether the call goes through: it is not made to fail, and the system has it.
     fn granted(&self, call: Call) -> bool {
-        self.faults.pass(call) && !self.config.missing.contains(&call)
+        let missing = self.config.missing.contains(&call);
+        self.faults.pass(call, missing)
     }
 
     /// Panics unless address and length are whole OS pages of this system.
@@ -173,7 +178,12 @@ unsafe impl Os for Fake {
         if !self.granted(Call::Reserve) || !self.fits(&model, len) {
             return None;
         }
+        let used_up = self.config.reservations.is_some_and(|n| self.reservations.load(Ordering::Relaxed) >= n);
+        if used_up {
+            return None;
+        }
         let p = mmap(at, len, libc::PROT_NONE, libc::MAP_FIXED_NOREPLACE)?;
+        self.reservations.fetch_add(1, Ordering::Relaxed);
         assert_eq!(p.addr(), at, "the tests need a kernel with MAP_FIXED_NOREPLACE");
         model.add(p.expose_provenance(), len, Access::Reserved);
         Some(p)

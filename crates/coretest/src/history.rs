@@ -123,6 +123,7 @@ impl Setup {
                 page_size: 4096 << (b[0] % 3 * 2),
                 address_limit: [None, None, None, Some(1 << 30), Some(128 << 20), Some(32 << 20)]
                     [usize::from(b[1] % 6)],
+                reservations: [None, None, None, Some(1), Some(2)][usize::from(b[2] / 16 % 5)],
                 missing: missing.collect(),
                 seed: u64::from(b[3]) << 8 | u64::from(b[4]),
             },

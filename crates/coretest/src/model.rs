@@ -1,6 +1,6 @@
 //! Carries out a history on the allocator and on a model of it at once, and compares after each operation.
 
-use crate::fake::{Call, Fake};
+use crate::fake::Fake;
 use crate::history::{Op, Setup};
 use crate::pattern;
 use neap_core::heap::{Block as FreeBlock, Name};
@@ -51,10 +51,17 @@ pub struct Model {
 impl Model {
     /// An allocator on a system like `setup`, with one heap.
     pub fn new(setup: &Setup) -> Self {
+        let mut model = Self::unused(setup);
+        model.acquire(setup.cached);
+        model
+    }
+
+    /// An allocator on a system like `setup` that has done nothing yet.
+    pub fn unused(setup: &Setup) -> Self {
         let a = Box::new(Allocator::new(Fake::new(setup.config.clone())));
         a.os.faults.fail_by_chance(setup.fault);
-        let limited = setup.config.address_limit.is_some() || setup.config.missing.contains(&Call::Reserve);
-        let mut model = Model {
+        let limited = setup.config.address_limit.is_some() || setup.config.reservations.is_some();
+        Model {
             a,
             heaps: Vec::new(),
             blocks: Vec::new(),
@@ -63,9 +70,7 @@ impl Model {
             ids: 0,
             steps: 0,
             limited,
-        };
-        model.acquire(setup.cached);
-        model
+        }
     }
 
     /// Runs a whole history and ends it.
@@ -171,7 +176,8 @@ impl Model {
         }
     }
 
-    fn acquire(&mut self, cached: bool) {
+    /// A thread's first call.
+    pub fn acquire(&mut self, cached: bool) {
         if self.heaps.len() < MOST_HEAPS {
             let failed = self.a.os.faults.failed();
             let heap = self.a.acquire(cached);

@@ -84,16 +84,17 @@ impl Faults {
         self.count[call as usize].load(Ordering::Relaxed)
     }
 
-    /// Calls that were made to fail up to now.
+    /// Calls that were made to fail up to now, those that the system lacks included.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Counts a call; false if it must fail.
-    pub(super) fn pass(&self, call: Call) -> bool {
+    /// Counts a call; false if it must fail, or does so always.
+    pub(super) fn pass(&self, call: Call, always: bool) -> bool {
         let n = self.count[call as usize].fetch_add(1, Ordering::Relaxed) + 1;
         let chance = self.chance.load(Ordering::Relaxed);
-        let fails = n == self.nth[call as usize].load(Ordering::Relaxed)
+        let fails = always
+            || n == self.nth[call as usize].load(Ordering::Relaxed)
             || (chance != 0 && mix(self.random.fetch_add(STEP, Ordering::Relaxed)) >> 32 < chance);
         if fails {
             self.failed.fetch_add(1, Ordering::Relaxed);

@@ -1,0 +1,123 @@
+//! Each call to the system fails once, in turn, under a random history: whoever asked gets NULL or is served
+//! otherwise, and nothing else changes.
+
+use neap_coretest::fake::CALLS;
+use neap_coretest::history::OP_BYTES;
+use neap_coretest::{Call, Config, Model, Op, Setup};
+
+/// A history that makes many system calls: long blocks, reallocs of them, purges, tiny caches of address space.
+fn workload(seed: u64, len: usize) -> Vec<Op> {
+    let mut state = seed;
+    let mut next = || {
+        // xorshift64*, so that the test is the same everywhere.
+        state ^= state >> 12;
+        state ^= state << 25;
+        state ^= state >> 27;
+        state.wrapping_mul(0x2545_F491_4F6C_DD1D).to_le_bytes()
+    };
+    let mut bytes: [u8; OP_BYTES];
+    let mut ops = Vec::new();
+    while ops.len() < len {
+        bytes = next();
+        ops.push(match bytes[7] % 8 {
+            // Grows step by step, so that it moves now and then.
+            0 | 1 => Op::Realloc {
+                heap: bytes[0],
+                block: u16::from(bytes[1]),
+                size: usize::from(u16::from_le_bytes([bytes[2], bytes[3]])) * 128,
+            },
+            2 => Op::Malloc { heap: bytes[0], size: usize::from(bytes[2]) << 14 },
+            3 => Op::Free { heap: bytes[0], block: u16::from(bytes[1]) },
+            4 if bytes[6] < 128 => Op::Purge,
+            // Thousands of small blocks would hide the long ones.
+            _ => match Op::decode(bytes) {
+                Op::Fill { heap, size, .. } => Op::Malloc { heap, size },
+                op => op,
+            },
+        });
+    }
+    ops
+}
+
+/// The systems to test on.
+fn systems() -> Vec<Setup> {
+    let on = |page_size, address_limit, reservations| Setup {
+        config: Config { page_size, address_limit, reservations, ..Config::default() },
+        cached: true,
+        fault: 0.0,
+    };
+    vec![
+        on(4096, None, None),
+        on(4096, Some(96 << 20), Some(1)),
+        on(65536, None, None),
+        on(16384, Some(64 << 20), None),
+    ]
+}
+
+fn run(setup: &Setup, ops: &[Op], plan: impl Fn(&Model)) -> Vec<u64> {
+    let mut model = Model::unused(setup);
+    plan(&model);
+    model.acquire(setup.cached);
+    for op in ops {
+        model.step(*op);
+    }
+    let counts = CALLS.iter().map(|&call| model.a.os.faults.count(call)).collect();
+    model.finish();
+    counts
+}
+
+/// Catches a call whose failure is not looked at, or leaves a structure half changed.
+#[test]
+fn each_call_fails_once() {
+    let mut seen = vec![0; CALLS.len()];
+    for (i, setup) in systems().iter().enumerate() {
+        let ops = workload(0x5EED + i as u64, 250);
+        let counts = run(setup, &ops, |_| ());
+        for (call, &count) in CALLS.iter().zip(&counts) {
+            seen[*call as usize] += count;
+            // All of the first twelve, then fewer and fewer.
+            let mut n = 1;
+            while n <= count {
+                run(setup, &ops, |model| model.a.os.faults.fail_nth(*call, n));
+                n += 1 + n / 12;
+            }
+        }
+    }
+    assert!(seen.iter().all(|&n| n > 0), "every kind of call was made: {:?}", CALLS.iter().zip(&seen).collect::<Vec<_>>());
+}
+
+/// Catches a failure path that only works once in a while: every call fails with one chance in three.
+#[test]
+fn many_calls_fail() {
+    for setup in systems() {
+        for seed in 1..12 {
+            let mut setup = Setup { fault: 0.33, ..setup.clone() };
+            setup.config.seed = seed;
+            run(&setup, &workload(seed, 250), |_| ());
+        }
+    }
+}
+
+/// Catches a caller that takes a missing call for granted: each kind fails always.
+#[test]
+fn each_call_is_missing() {
+    for setup in systems() {
+        for call in CALLS {
+            let mut setup = setup.clone();
+            setup.config.missing.push(call);
+            run(&setup, &workload(3, 200), |_| ());
+        }
+    }
+}
+
+/// A system that grants no chosen address has no arena: every request is refused, and nothing crashes.
+#[test]
+fn no_arena_at_all() {
+    let mut setup = systems().swap_remove(0);
+    setup.config.missing.push(Call::Reserve);
+    let mut model = Model::new(&setup);
+    model.step(Op::Malloc { heap: 0, size: 100 });
+    model.step(Op::Calloc { heap: 0, size: 10 << 20 });
+    assert_eq!(model.a.free_bytes(), (0, 0));
+    model.finish();
+}

@@ -1,0 +1,227 @@
+//! Real threads on one allocator: blocks change hands, threads end while others free into their heaps, and every
+//! block keeps its contents.
+
+use neap_core::heap::{Block as FreeBlock, Name};
+use neap_core::valid::Depth;
+use neap_core::{Allocator, Heap, misuse};
+use neap_coretest::{Call, Config, Fake, pattern};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type Shared = Allocator<Fake>;
+
+/// The heap of a thread that has ended, for destructors that still free.
+static GONE: Name = Name::new();
+static IDS: AtomicU64 = AtomicU64::new(1);
+
+/// A live block on its way between threads.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    p: *mut u8,
+    usable: usize,
+    id: u64,
+}
+
+// SAFETY: whoever holds the value owns the block.
+unsafe impl Send for Block {}
+
+/// A thread: its heap and its blocks.
+struct Thread<'a> {
+    a: &'a Shared,
+    mail: &'a Mutex<Vec<Block>>,
+    heap: *mut Heap,
+    blocks: Vec<Block>,
+    random: u64,
+}
+
+impl Thread<'_> {
+    fn next(&mut self) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random as usize >> 8
+    }
+
+    fn malloc(&mut self) {
+        let n = self.next();
+        let size = match n % 64 {
+            0 => n % 2_000_000,
+            1..4 => n % 100_000,
+            4..16 => n % 8192,
+            _ => n % 300,
+        };
+        let zero = n & 64 != 0;
+        // SAFETY: the heap is this thread's.
+        unsafe {
+            let p = if zero {
+                self.a.calloc(self.heap, size)
+            } else {
+                let p = Heap::malloc(self.heap, size, FreeBlock::untag);
+                if p.is_null() { self.a.malloc_after_miss(self.heap, size) } else { p }
+            };
+            assert!(!p.is_null(), "no memory for {size} bytes");
+            if zero {
+                assert_eq!(self.a.os.first_nonzero(p, size), None, "calloc of {size} bytes at {p:p}");
+            }
+            let usable = self.a.usable_size(Heap::none(), misuse::Call::UsableSize, p).expect("known");
+            let id = IDS.fetch_add(1, Ordering::Relaxed);
+            pattern::write(p, usable, id);
+            self.blocks.push(Block { p, usable, id });
+        }
+    }
+
+    fn check(&self, b: Block) {
+        // SAFETY: the block is this thread's.
+        let wrong = unsafe { pattern::first_wrong(b.p, b.usable, b.usable, b.id) };
+        assert_eq!(wrong, None, "{b:x?}: contents changed");
+    }
+
+    fn free(&mut self, heap: *mut Heap) {
+        let Some(b) = self.blocks.pop() else { return };
+        self.check(b);
+        // SAFETY: the block is this thread's, and the heap as well, or it is a name.
+        let known = unsafe {
+            if heap == GONE.heap() {
+                self.a.free(heap, b.p)
+            } else if Heap::free(heap, &self.a.map, b.p) {
+                Ok(())
+            } else {
+                self.a.free_after_miss(heap, b.p)
+            }
+        };
+        assert_eq!(known, Ok(()));
+    }
+
+    fn realloc(&mut self) {
+        let Some(b) = self.blocks.pop() else { return };
+        self.check(b);
+        let size = b.usable / 2 + self.next() % (b.usable + 1);
+        // SAFETY: the block is this thread's, and so is the heap.
+        unsafe {
+            let p = self.a.realloc(self.heap, b.p, b.usable, size);
+            assert!(!p.is_null(), "no memory for {size} bytes");
+            assert_eq!(pattern::first_wrong(p, b.usable.min(size), b.usable, b.id), None, "{b:x?} realloc {size}");
+            let usable = self.a.usable_size(Heap::none(), misuse::Call::UsableSize, p).expect("known");
+            pattern::write(p, usable, b.id);
+            self.blocks.push(Block { p, usable, id: b.id });
+        }
+    }
+
+    /// Swaps a handful of blocks with the others.
+    fn exchange(&mut self) {
+        let n = self.next() % 64;
+        let keep = self.blocks.len().saturating_sub(n);
+        let mut sent = self.blocks.split_off(keep);
+        let mut mail = self.mail.lock().unwrap();
+        let from = mail.len().saturating_sub(n);
+        let got = mail.split_off(from);
+        // New ones at the far end, so that they are old when they are fetched.
+        sent.append(&mut mail);
+        *mail = sent;
+        drop(mail);
+        self.blocks.extend(got);
+    }
+
+    fn step(&mut self) {
+        match self.next() % 32 {
+            0..14 if self.blocks.len() < 2000 => self.malloc(),
+            14 => self.realloc(),
+            15 | 16 => self.exchange(),
+            17 if self.next().is_multiple_of(8) => {
+                // The thread ends, frees a little more, and a new one takes its place.
+                // SAFETY: the heap is this thread's, which forgets it.
+                unsafe { self.a.abandon(self.heap) };
+                self.free(GONE.heap());
+                let cached = !self.next().is_multiple_of(4);
+                self.heap = self.a.acquire(cached);
+                assert!(!self.heap.is_null());
+            }
+            18 if self.next().is_multiple_of(256) => {
+                self.a.purge();
+            }
+            _ => self.free(self.heap),
+        }
+    }
+
+    fn end(mut self) {
+        while !self.blocks.is_empty() {
+            if self.next().is_multiple_of(3) {
+                self.mail.lock().unwrap().push(self.blocks.pop().unwrap());
+            } else {
+                self.free(self.heap);
+            }
+        }
+        // SAFETY: the heap is this thread's, which forgets it.
+        unsafe { self.a.abandon(self.heap) };
+    }
+}
+
+fn thread<'a>(a: &'a Shared, mail: &'a Mutex<Vec<Block>>, seed: u64) -> Thread<'a> {
+    let heap = a.acquire(!seed.is_multiple_of(4));
+    assert!(!heap.is_null());
+    Thread { a, mail, heap, blocks: Vec::new(), random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1 }
+}
+
+/// Frees what is left in the mail and checks that nothing is.
+fn finish(a: &Shared, mail: &Mutex<Vec<Block>>) {
+    let mut last = thread(a, mail, 1);
+    last.blocks = std::mem::take(&mut *mail.lock().unwrap());
+    while !last.blocks.is_empty() {
+        last.free(last.heap);
+    }
+    last.end();
+    // SAFETY: all threads have ended.
+    let census = unsafe { a.validate(Depth::Bits) }.expect("valid");
+    assert_eq!((census.slabs, census.small, census.large, census.cached, census.remote), (0, 0, 0, 0, 0), "{census:?}");
+}
+
+fn stress(config: Config, threads: u64, steps: usize) {
+    let a = Box::new(Allocator::new(Fake::new(config)));
+    let mail = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for seed in 1..=threads {
+            let (a, mail) = (&*a, &mail);
+            scope.spawn(move || {
+                let mut t = thread(a, mail, seed);
+                (0..steps).for_each(|_| t.step());
+                t.end();
+            });
+        }
+    });
+    finish(&a, &mail);
+}
+
+/// Catches a race between owner, remote frees, abandon and adoption.
+#[test]
+fn blocks_change_hands() {
+    stress(Config::default(), 4, 300_000);
+}
+
+/// The same without a page map, on OS pages of 64 KiB, where all of it takes the slow paths.
+#[test]
+fn blocks_change_hands_without_page_map() {
+    stress(Config { page_size: 65536, missing: vec![Call::ReserveZeros], ..Config::default() }, 3, 150_000);
+}
+
+/// Catches a race at the start or end of a thread: many short ones, which leave their blocks to others.
+#[test]
+fn short_threads() {
+    let a = Box::new(Allocator::new(Fake::new(Config::default())));
+    let mail = Mutex::new(Vec::new());
+    for round in 0..400 {
+        std::thread::scope(|scope| {
+            for i in 0..4 {
+                let (a, mail) = (&*a, &mail);
+                scope.spawn(move || {
+                    let mut t = thread(a, mail, round * 4 + i + 1);
+                    (0..100).for_each(|_| t.step());
+                    t.end();
+                });
+            }
+        });
+        // SAFETY: all threads have ended.
+        let census = unsafe { a.validate(Depth::Bits) }.expect("valid");
+        assert!(census.heaps <= 4, "heaps of ended threads are adopted: {census:?}");
+    }
+    finish(&a, &mail);
+}

@@ -1,0 +1,19 @@
+//! The core's lock-free structures, compiled against loom's atomics, with what surrounds them in the core in its
+//! shortest form. Empty unless built with `--cfg loom`:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p neap-loom --release
+//! ```
+//!
+//! `remote.rs` and `sync.rs` are the core's own files. [`protocol`] repeats what `heap.rs` and `life.rs` do with
+//! them: change both together.
+#![cfg(loom)]
+#![deny(unsafe_op_in_unsafe_fn)]
+
+#[path = "../../../crates/core/src/remote.rs"]
+pub mod remote;
+#[path = "../../../crates/core/src/sync.rs"]
+pub mod sync;
+
+pub mod os;
+pub mod protocol;

@@ -1,0 +1,176 @@
+//! Slabs and heaps, as far as remote frees, abandon and adoption go.
+
+use crate::remote::{DoubleFree, Node, Pending, Remote, take_bits};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering as Plain};
+use loom::cell::UnsafeCell;
+use loom::sync::Mutex;
+
+/// A thread owns the heap.
+pub const OWNED: u32 = 0;
+/// The lock of the registry guards the heap.
+pub const ORPHAN: u32 = 1;
+
+/// Blocks of a slab in these models.
+pub const BLOCKS: usize = 3;
+
+/// What only the slab's owner touches.
+#[derive(Debug, Default)]
+pub struct Own {
+    /// The slab's free bits.
+    pub free: u64,
+    /// Blocks that are live.
+    pub used: i32,
+    /// Frees counted less bits seen.
+    pub balance: i32,
+}
+
+/// A slab. Loom reports any access to a cell that is not ordered against another.
+#[derive(Debug)]
+pub struct Slab {
+    remote: Remote<Slab>,
+    bits: AtomicU64,
+    /// The owner's part.
+    pub own: UnsafeCell<Own>,
+    /// Contents of the blocks: written by who frees, read by who gets the block next.
+    contents: [UnsafeCell<u32>; BLOCKS],
+    /// Everybody who uses the slab reads this; who releases it writes.
+    released: UnsafeCell<bool>,
+    /// Whether the slab is on a stack. Not part of the protocol, so no atomic of loom's.
+    on_stack: AtomicBool,
+}
+
+impl Node for Slab {
+    fn remote(&self) -> &Remote<Slab> {
+        &self.remote
+    }
+}
+
+/// A heap.
+#[derive(Debug)]
+pub struct Heap {
+    pending: Pending<Slab>,
+    state: AtomicU32,
+    registry: Mutex<()>,
+}
+
+// SAFETY: loom checks every access to the cells.
+unsafe impl Sync for Slab {}
+// SAFETY: as above.
+unsafe impl Send for Slab {}
+
+impl Slab {
+    /// A slab with `used` live blocks.
+    pub fn new(used: i32) -> Self {
+        Slab {
+            remote: Remote::new(),
+            bits: AtomicU64::new(0),
+            own: UnsafeCell::new(Own { used, ..Own::default() }),
+            contents: [const { () }; BLOCKS].map(|()| UnsafeCell::new(0)),
+            released: UnsafeCell::new(false),
+            on_stack: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the slab was released. Only once no thread uses it any more.
+    pub fn is_released(&self) -> bool {
+        // SAFETY: loom checks the access.
+        self.released.with(|r| unsafe { *r })
+    }
+
+    fn assert_alive(&self) {
+        assert!(!self.is_released(), "the slab is used after its release");
+    }
+}
+
+impl Heap {
+    /// A heap in `state`.
+    pub fn new(state: u32) -> Self {
+        Heap { pending: Pending::new(), state: AtomicU32::new(state), registry: Mutex::new(()) }
+    }
+
+    /// A remote free of `block`: `Heap::give` of the core.
+    pub fn free(&self, slab: &Slab, block: usize) -> Result<(), DoubleFree> {
+        slab.assert_alive();
+        // The last that the freeing thread does with its block.
+        // SAFETY: loom checks the access.
+        slab.contents[block].with_mut(|c| unsafe { *c += 1 });
+        self.free_untouched(slab, block)
+    }
+
+    /// [`Heap::free`] for a thread that is wrong to think that the block is its own.
+    pub fn free_untouched(&self, slab: &Slab, block: usize) -> Result<(), DoubleFree> {
+        if slab.remote.free(&slab.bits, 1 << block)? {
+            slab.assert_alive();
+            assert!(!slab.on_stack.swap(true, Plain::SeqCst), "a slab is pushed twice");
+            // SAFETY: `free` said so.
+            unsafe { self.pending.push(core::ptr::from_ref(slab).cast_mut()) };
+            // SeqCst pairs with the store in `abandon`.
+            if self.state.load(Ordering::SeqCst) == ORPHAN {
+                self.collect_orphan();
+            }
+        }
+        Ok(())
+    }
+
+    /// `Heap::collect` of the core.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    pub unsafe fn collect(&self) -> Result<(), DoubleFree> {
+        let mut result = Ok(());
+        // SAFETY: the heap is the caller's, so its slabs are.
+        unsafe {
+            self.pending.take(|slab| {
+                let slab = &*slab;
+                slab.on_stack.store(false, Plain::SeqCst);
+                slab.own.with_mut(|own| {
+                    let own = &mut *own;
+                    let count = slab.remote.take_count() as i32;
+                    let mask = take_bits(&slab.bits);
+                    if own.free & mask != 0 {
+                        result = Err(DoubleFree);
+                    }
+                    own.free |= mask;
+                    let seen = mask.count_ones() as i32;
+                    own.balance += count - seen;
+                    own.used -= seen;
+                    for block in (0..BLOCKS).filter(|b| mask >> b & 1 != 0) {
+                        // The next life of the block begins.
+                        slab.contents[block].with_mut(|c| *c += 1);
+                    }
+                    if own.used == 0 && own.balance == 0 {
+                        slab.released.with_mut(|r| *r = true);
+                    }
+                });
+            });
+        }
+        result
+    }
+
+    /// `Allocator::collect_orphan` of the core.
+    pub fn collect_orphan(&self) {
+        let _registry = self.registry.lock().unwrap();
+        if self.state.load(Ordering::SeqCst) == ORPHAN {
+            // SAFETY: the lock stands in for the owner.
+            unsafe { self.collect() }.expect("no double free");
+        }
+    }
+
+    /// `Allocator::abandon` of the core.
+    ///
+    /// # Safety
+    /// The heap must be the caller's, who forgets it.
+    pub unsafe fn abandon(&self) {
+        let _registry = self.registry.lock().unwrap();
+        self.state.store(ORPHAN, Ordering::SeqCst);
+        // SAFETY: the lock stands in for the owner.
+        unsafe { self.collect() }.expect("no double free");
+    }
+
+    /// `Allocator::acquire` of the core, for an orphan: the caller owns the heap afterwards.
+    pub fn adopt(&self) {
+        let _registry = self.registry.lock().unwrap();
+        self.state.store(OWNED, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,57 @@
+//! The lock that sleeps in the kernel. Each model was seen to fail when the line named in its comment was broken.
+#![cfg(loom)]
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+use neap_loom::os::Futex;
+use neap_loom::sync::Lock;
+
+/// A number behind the lock; loom reports two threads in it at once.
+struct Counter {
+    lock: Lock,
+    os: Futex,
+    value: UnsafeCell<u32>,
+}
+
+// SAFETY: the value is reached under the lock, which loom checks.
+unsafe impl Sync for Counter {}
+// SAFETY: as above.
+unsafe impl Send for Counter {}
+
+fn count(threads: usize, times: u32, preemptions: usize) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(move || {
+        let counter = Arc::new(Counter { lock: Lock::new(), os: Futex::default(), value: UnsafeCell::new(0) });
+        let run = move |counter: &Counter| {
+            for _ in 0..times {
+                let _guard = counter.lock.lock(&counter.os);
+                // SAFETY: the lock is held.
+                counter.value.with_mut(|v| unsafe { *v += 1 });
+            }
+        };
+        let others: Vec<_> = (1..threads)
+            .map(|_| {
+                let counter = counter.clone();
+                thread::spawn(move || run(&counter))
+            })
+            .collect();
+        run(&counter);
+        others.into_iter().for_each(|t| t.join().unwrap());
+        // SAFETY: no other thread is left.
+        counter.value.with(|v| assert_eq!(unsafe { *v }, threads as u32 * times));
+    });
+}
+
+/// One holder at a time, and nobody sleeps for ever.
+#[test]
+fn two_threads() {
+    count(2, 2, 4);
+}
+
+/// With a third thread there may be two sleepers, of which each release wakes one.
+#[test]
+fn three_threads() {
+    count(3, 1, 3);
+}

@@ -1,0 +1,142 @@
+//! Remote frees. Each model was seen to fail when the line named in its comment was broken.
+#![cfg(loom)]
+
+use loom::sync::Arc;
+use loom::thread;
+use neap_loom::protocol::{Heap, ORPHAN, OWNED, Slab};
+
+/// Most times that a model takes the processor from a thread that could go on.
+const PREEMPTIONS: usize = 3;
+
+fn check(f: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(PREEMPTIONS);
+    model.max_branches = 10_000;
+    model.check(f);
+}
+
+/// Frees one block of each slab in a thread of its own.
+fn freer(heap: &Arc<Heap>, slabs: &[&Arc<Slab>], block: usize) -> thread::JoinHandle<()> {
+    let heap = heap.clone();
+    let slabs: Vec<_> = slabs.iter().map(|&s| s.clone()).collect();
+    thread::spawn(move || {
+        for slab in slabs {
+            heap.free(&slab, block).expect("no double free");
+        }
+    })
+}
+
+/// Two threads free, the owner collects meanwhile: no free is lost, no slab is on the stack twice, and it is
+/// released only when nobody is in the middle of a free.
+#[test]
+fn two_freers_and_owner() {
+    check(|| {
+        let (heap, slab) = (Arc::new(Heap::new(OWNED)), Arc::new(Slab::new(2)));
+        let threads = [freer(&heap, &[&slab], 0), freer(&heap, &[&slab], 1)];
+        // SAFETY: this thread owns the heap.
+        unsafe { heap.collect() }.unwrap();
+        // SAFETY: as above.
+        unsafe { heap.collect() }.unwrap();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        // SAFETY: as above.
+        unsafe { heap.collect() }.unwrap();
+        // SAFETY: no other thread is left.
+        slab.own.with(|own| unsafe { assert_eq!(((*own).used, (*own).balance), (0, 0)) });
+        assert!(slab.is_released());
+    });
+}
+
+/// Two threads push two slabs each: the stack loses none.
+#[test]
+fn two_slabs() {
+    check(|| {
+        let heap = Arc::new(Heap::new(OWNED));
+        let (a, b) = (Arc::new(Slab::new(2)), Arc::new(Slab::new(2)));
+        let threads = [freer(&heap, &[&a, &b], 0), freer(&heap, &[&b, &a], 1)];
+        // SAFETY: this thread owns the heap.
+        unsafe { heap.collect() }.unwrap();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        // SAFETY: as above.
+        unsafe { heap.collect() }.unwrap();
+        assert!(a.is_released() && b.is_released());
+    });
+}
+
+/// The owner ends while another thread frees: one of them takes the free in.
+#[test]
+fn abandon_and_free() {
+    check(|| {
+        let (heap, slab) = (Arc::new(Heap::new(OWNED)), Arc::new(Slab::new(1)));
+        let thread = freer(&heap, &[&slab], 0);
+        // SAFETY: this thread owns the heap.
+        unsafe { heap.abandon() };
+        thread.join().unwrap();
+        assert!(slab.is_released(), "nobody took the free in");
+    });
+}
+
+/// The same with two threads that free.
+#[test]
+fn abandon_and_two_frees() {
+    check(|| {
+        let (heap, slab) = (Arc::new(Heap::new(OWNED)), Arc::new(Slab::new(2)));
+        let threads = [freer(&heap, &[&slab], 0), freer(&heap, &[&slab], 1)];
+        // SAFETY: this thread owns the heap.
+        unsafe { heap.abandon() };
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert!(slab.is_released(), "nobody took the frees in");
+    });
+}
+
+/// A new owner adopts an orphan while another thread frees into it: the slab has one owner at any time, and whoever
+/// owns the heap at the end finds the free.
+#[test]
+fn adopt_and_free() {
+    check(|| {
+        let (heap, slab) = (Arc::new(Heap::new(ORPHAN)), Arc::new(Slab::new(1)));
+        let thread = freer(&heap, &[&slab], 0);
+        heap.adopt();
+        // SAFETY: this thread owns the heap now.
+        unsafe { heap.collect() }.unwrap();
+        thread.join().unwrap();
+        // SAFETY: as above.
+        unsafe { heap.collect() }.unwrap();
+        assert!(slab.is_released());
+    });
+}
+
+/// From owner to orphan to new owner while another thread frees.
+#[test]
+fn abandon_adopt_and_free() {
+    check(|| {
+        let (heap, slab) = (Arc::new(Heap::new(OWNED)), Arc::new(Slab::new(1)));
+        let thread = freer(&heap, &[&slab], 0);
+        // SAFETY: this thread owns the heap.
+        unsafe { heap.abandon() };
+        heap.adopt();
+        thread.join().unwrap();
+        // SAFETY: this thread owns the heap again.
+        unsafe { heap.collect() }.unwrap();
+        assert!(slab.is_released());
+    });
+}
+
+/// Two threads free one block: one free counts, and the other is found out, by the thread or by the owner.
+#[test]
+fn double_free() {
+    check(|| {
+        let (heap, slab) = (Arc::new(Heap::new(OWNED)), Arc::new(Slab::new(2)));
+        let threads = [0, 1].map(|_| {
+            let (heap, slab) = (heap.clone(), slab.clone());
+            thread::spawn(move || heap.free_untouched(&slab, 0).is_err())
+        });
+        // SAFETY: this thread owns the heap.
+        let mut found = i32::from(unsafe { heap.collect() }.is_err());
+        for t in threads {
+            found += i32::from(t.join().unwrap());
+        }
+        // SAFETY: as above.
+        found += i32::from(unsafe { heap.collect() }.is_err());
+        assert_eq!(found, 1);
+    });
+}
