@@ -1,2 +1,52 @@
-//! Placeholder.
-fn main() {}
+//! The command `neap`. One module per command; this file only starts them.
+#![cfg_attr(not(test), no_main)]
+
+mod args;
+mod error;
+mod options;
+mod run;
+mod sys;
+mod units;
+
+use std::ffi::{OsString, c_char, c_int};
+use std::process::exit;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command, RunArgs};
+use crate::error::{Error, FAILED};
+
+/// The C entry point. Rust's own would set SIGPIPE to "ignore" and reopen closed standard descriptors before
+/// `main`; the program that `neap run` becomes must find both as neap's caller left them.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
+    let result = dispatch(std::env::args_os().collect());
+    // Not a return: `exit` flushes standard output, which the C entry point would leave to nobody.
+    exit(match result {
+        Ok(status) => c_int::from(status),
+        Err(error) => {
+            error.report();
+            c_int::from(error.status())
+        }
+    })
+}
+
+/// Runs the command in `arguments`; the result is neap's exit status.
+fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
+    if let Some(run) = RunArgs::without_options(&arguments) {
+        return run::run(run);
+    }
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(message) => {
+            let _ = message.print();
+            return Ok(if message.use_stderr() { FAILED } else { 0 });
+        }
+    };
+    match cli.command {
+        Command::Run(run) => run::run(run),
+        Command::Options(list) => options::list(list.json),
+        Command::Completions { shell } => args::completions(shell),
+        Command::Man => args::man(),
+    }
+}

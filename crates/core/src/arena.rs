@@ -205,6 +205,19 @@ impl Arenas {
         }
     }
 
+    /// Calls `visit` with start and length of each arena's part that may be used at once and never was. The lock of
+    /// the ranges must be held. For tests.
+    pub(crate) fn for_each_unused(&self, mut visit: impl FnMut(*const u8, usize)) {
+        for i in 0..self.count.load(Ordering::Relaxed) {
+            // SAFETY: the lock is held, so nothing here changes.
+            let (base, from, to) = unsafe {
+                let arena = &(*self.arenas.get())[i];
+                (arena.base(), arena.frontier, arena.committed)
+            };
+            visit(at(base + (from << CHUNK_SHIFT)), (to - from) << CHUNK_SHIFT);
+        }
+    }
+
     /// Longest range that a new arena could hold.
     pub const fn longest() -> usize {
         ARENA_ALIGN / CHUNK - ARENA_ALIGN / CHUNK * SIDE_BYTES / CHUNK - 2

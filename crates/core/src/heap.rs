@@ -10,13 +10,14 @@
 //!
 //! Equation of a cache: `cap - room == blocks in the list`.
 
+use crate::arena::Arenas;
 use crate::chunk::{Chunk, List};
 use crate::class::{self, CLASSES};
 use crate::page_map::PageMap;
 use crate::remote::Pending;
 use crate::slab::{self, Taken};
 use crate::sync::{AtomicU32, Ordering};
-use crate::{Allocator, Os, misuse};
+use crate::{Allocator, CHUNK, Os, misuse};
 
 /// What lies in a block while it is in a cache.
 #[repr(C)]
@@ -46,14 +47,16 @@ impl Block {
     }
 }
 
-/// Most bytes that the cache of one class holds.
-const CACHE_BYTES: usize = 64 * 1024;
-/// Most blocks likewise.
+/// Most blocks that the cache of one class holds.
 const CACHE_BLOCKS: usize = 1024;
+/// Most bytes likewise, for blocks up to [`SMALL_BLOCK`] and for larger ones. Large blocks cost more to touch than
+/// to fetch, so a cache of them saves little.
+const CACHE_BYTES: [usize; 2] = [64 * 1024, 16 * 1024];
+const SMALL_BLOCK: usize = 512;
 /// A cache starts with this many bytes.
 const FIRST_BYTES: usize = 2 * 1024;
-/// A cache of a heap without caches has this much room: always negative, however often it is decremented.
-const NO_ROOM: i32 = i32::MIN / 2;
+/// A cache of a heap without caches has this much room: negative, see [`Heap::undo_free`].
+pub(crate) const NO_ROOM: i32 = i32::MIN / 2;
 
 /// A heap. The first fields are what the fast paths read.
 #[repr(C, align(64))]
@@ -62,17 +65,17 @@ pub struct Heap {
     /// malloc takes the fast path for sizes below this: [`class::MAX_TABLE`] + 1, or 0 for a heap without caches.
     limit: usize,
     /// The end of every cache list: a block whose tag is not the tag.
-    nothing: Block,
+    pub(crate) nothing: Block,
     /// First block of each cache.
-    head: [*mut Block; CLASSES],
+    pub(crate) head: [*mut Block; CLASSES],
     /// How many more blocks each cache takes.
-    room: [i32; CLASSES],
+    pub(crate) room: [i32; CLASSES],
     /// [`class::RECIPROCAL`], close to the rest.
     reciprocal: [u32; CLASSES],
     /// [`class::SMALL_CLASS`], close to the rest.
     small_class: [u8; class::MAX_TABLE + 1],
     /// Size of each cache at present, in blocks.
-    cap: [u16; CLASSES],
+    pub(crate) cap: [u16; CLASSES],
     /// Slabs of each class that this heap owns and that have free blocks.
     pub(crate) bins: [List; CLASSES],
     /// Slabs with remote frees that this heap has not seen.
@@ -113,13 +116,21 @@ impl Name {
 pub static NONE: Name = Name::new();
 
 const fn most(class: usize) -> u16 {
-    let n = CACHE_BYTES / class::SIZE[class] as usize;
-    if n > CACHE_BLOCKS { CACHE_BLOCKS as u16 } else { n as u16 }
+    let size = class::SIZE[class] as usize;
+    let n = CACHE_BYTES[(size > SMALL_BLOCK) as usize] / size;
+    if n > CACHE_BLOCKS {
+        CACHE_BLOCKS as u16
+    } else if n < 1 {
+        1
+    } else {
+        n as u16
+    }
 }
 
 const fn first(class: usize) -> u16 {
-    let n = FIRST_BYTES / class::SIZE[class] as usize;
-    if n < 2 { 2 } else { n as u16 }
+    let n = (FIRST_BYTES / class::SIZE[class] as usize) as u16;
+    let n = if n < 2 { 2 } else { n };
+    if n < most(class) { n } else { most(class) }
 }
 
 impl Default for Heap {
@@ -301,7 +312,7 @@ impl Heap {
         }
     }
 
-    /// Takes up to `want` blocks out of the first slab in the bin, if there is one.
+    /// Takes up to `want` blocks out of the slabs in the bin: recycled ones of several slabs, or fresh ones of one.
     ///
     /// # Safety
     /// The heap must be the caller's.
@@ -314,12 +325,21 @@ impl Heap {
     ) {
         // SAFETY: the heap and so the slabs in its bins are the caller's.
         unsafe {
-            let c = (*heap).bins[class].head;
-            if c.is_null() {
-                return;
+            loop {
+                let c = (*heap).bins[class].head;
+                if c.is_null() {
+                    return;
+                }
+                slab::take_recycled(&a.arenas, c, want, taken);
+                if taken.count == 0 {
+                    slab::carve(c, want, a.page_size(), taken);
+                    return Self::unlist_if_full(heap, c);
+                }
+                Self::unlist_if_full(heap, c);
+                if taken.count == want || (*c).listed {
+                    return;
+                }
             }
-            slab::take(&a.arenas, c, want, a.page_size(), taken);
-            Self::unlist_if_full(heap, c);
         }
     }
 
@@ -366,7 +386,7 @@ impl Heap {
                 return core::ptr::null_mut();
             };
             slab::set_up(c, class, heap, zeroed);
-            a.map.set(crate::arena::Arenas::chunk(c), class);
+            a.map.set(Arenas::chunk(c), class);
             (*heap).bins[class].push(c);
             (*c).listed = true;
             c
@@ -378,7 +398,7 @@ impl Heap {
         // SAFETY: the heap is the caller's.
         unsafe {
             let h = &mut *heap;
-            let cap = (h.cap[class] * 2).min(most(class).max(2));
+            let cap = (h.cap[class] * 2).min(most(class));
             h.room[class] += i32::from(cap) - i32::from(h.cap[class]);
             h.cap[class] = cap;
         }
@@ -425,19 +445,81 @@ impl Heap {
             }
             let mut block = *from;
             *from = nothing;
-            let mut batch = Batch::new();
             let mut count = 0;
             while block != nothing {
+                let (next, n) = Self::flush_run(heap, a, class, block, nothing);
+                block = next;
+                count += n;
+            }
+            h.room[class] += count;
+        }
+    }
+
+    /// Gives the blocks from `block` on back, as long as they lie in one slab; returns the next block and how many
+    /// went.
+    #[inline]
+    unsafe fn flush_run<O: Os>(
+        heap: *mut Heap,
+        a: &Allocator<O>,
+        class: usize,
+        first: *mut Block,
+        nothing: *mut Block,
+    ) -> (*mut Block, i32) {
+        // SAFETY: as `flush`; all blocks up to the next slab's are this list's.
+        unsafe {
+            let c = Arenas::record(first.cast());
+            let local = (*c).owner() == heap;
+            let (mut block, mut count) = (first, 0);
+            let mut batch = slab::Batch::new();
+            // One comparison for "the end" and for "another slab": the end lies in no slab.
+            while (block.addr() ^ first.addr()) < CHUNK {
                 if (*block).tag != Block::TAG {
                     misuse::corrupted(a, block.cast(), class);
                 }
-                let next = (*block).link;
-                batch.add(heap, a, block.cast(), class);
-                block = next;
+                let i = slab::index(block.cast(), class);
+                if !batch.fits(i) {
+                    Self::give(a, c, local, batch);
+                    batch = slab::Batch::new();
+                }
+                batch.add(i);
+                block = (*block).link;
                 count += 1;
             }
-            batch.end(heap, a);
-            h.room[class] += count;
+            Self::give(a, c, local, batch);
+            if local {
+                Self::after_give(heap, a, c);
+            }
+            debug_assert!(block == nothing || a.arenas.contains(block.cast()));
+            (block, count)
+        }
+    }
+
+    /// Gives blocks back to the slab `c`: as its owner, who calls [`Heap::after_give`] afterwards, or as another.
+    unsafe fn give<O: Os>(a: &Allocator<O>, c: *mut Chunk, local: bool, batch: slab::Batch) {
+        // SAFETY: the blocks were live or cached, so their slab exists. Only its owner touches more than its
+        // remote part.
+        unsafe {
+            if batch.mask == 0 {
+                return;
+            }
+            if local {
+                if slab::give(&a.arenas, c, batch).is_err() {
+                    misuse::double_free_seen_late(a, c);
+                }
+                return;
+            }
+            match (*c).remote.free(slab::remote_word(&a.arenas, c, batch.word), batch.mask) {
+                Err(_) => misuse::double_free_seen_late(a, c),
+                Ok(false) => {}
+                Ok(true) => {
+                    let owner = (*c).owner();
+                    (*owner).pending.push(c);
+                    // SeqCst pairs with the store in `Allocator::abandon`, see `Pending::push`.
+                    if (*owner).state.load(Ordering::SeqCst) == crate::life::ORPHAN {
+                        a.collect_orphan(owner);
+                    }
+                }
+            }
         }
     }
 
@@ -448,9 +530,14 @@ impl Heap {
     pub(crate) unsafe fn give_one<O: Os>(heap: *mut Heap, a: &Allocator<O>, p: *mut u8, class: usize) {
         // SAFETY: as the caller promises.
         unsafe {
-            let mut batch = Batch::new();
-            batch.add(heap, a, p, class);
-            batch.end(heap, a);
+            let c = Arenas::record(p);
+            let local = (*c).owner() == heap;
+            let mut batch = slab::Batch::new();
+            batch.add(slab::index(p, class));
+            Self::give(a, c, local, batch);
+            if local {
+                Self::after_give(heap, a, c);
+            }
         }
     }
 
@@ -489,62 +576,6 @@ impl Heap {
     }
 }
 
-/// Blocks on their way back to a slab: those that share a slab and a word of its bits go together.
-struct Batch {
-    record: *mut Chunk,
-    word: usize,
-    mask: u64,
-}
-
-impl Batch {
-    fn new() -> Self {
-        Batch { record: core::ptr::null_mut(), word: 0, mask: 0 }
-    }
-
-    #[inline]
-    unsafe fn add<O: Os>(&mut self, heap: *mut Heap, a: &Allocator<O>, p: *mut u8, class: usize) {
-        let record = crate::arena::Arenas::record(p);
-        let i = slab::index(p, class) as usize;
-        let (word, mask) = (i / 64, 1 << (i % 64));
-        if record != self.record || word != self.word {
-            // SAFETY: as this method's caller promises.
-            unsafe { self.end(heap, a) };
-            (self.record, self.word) = (record, word);
-        }
-        self.mask |= mask;
-    }
-
-    unsafe fn end<O: Os>(&mut self, heap: *mut Heap, a: &Allocator<O>) {
-        if self.mask == 0 {
-            return;
-        }
-        let (c, word, mask) = (self.record, self.word, core::mem::take(&mut self.mask));
-        // SAFETY: the blocks were live or cached, so their slab exists. Only its owner touches more than its
-        // remote part.
-        unsafe {
-            let owner = (*c).owner();
-            if owner == heap {
-                if slab::give(&a.arenas, c, word, mask).is_err() {
-                    misuse::double_free_seen_late(a, c);
-                }
-                Heap::after_give(heap, a, c);
-                return;
-            }
-            match (*c).remote.free(slab::remote_word(&a.arenas, c, word), mask) {
-                Err(_) => misuse::double_free_seen_late(a, c),
-                Ok(false) => {}
-                Ok(true) => {
-                    (*owner).pending.push(c);
-                    // SeqCst pairs with the store in `Allocator::abandon`, see `Pending::push`.
-                    if (*owner).state.load(Ordering::SeqCst) == crate::life::ORPHAN {
-                        a.collect_orphan(owner);
-                    }
-                }
-            }
-        }
-    }
-}
-
 impl Heap {
     /// Whether the block at `p` is in this heap's cache. Linear.
     ///
@@ -566,14 +597,19 @@ impl Heap {
 }
 
 impl Heap {
-    /// Undoes the count of a [`Heap::free`] that failed for a block of `class`.
+    /// Undoes the count of a [`Heap::free`] that failed for a block of `class`. Every such free must be undone, that
+    /// of NULL (class 0) and that of a [`Name`] as well: after 2^30 others a room would be positive.
     ///
     /// # Safety
-    /// The heap must be the caller's.
+    /// The heap must be the caller's, or a [`Name`].
     #[inline]
-    pub(crate) unsafe fn undo_free(heap: *mut Heap, class: usize) {
-        // SAFETY: the heap is the caller's; the class is below CLASSES.
-        unsafe { (*heap).room[class] += 1 }
+    pub unsafe fn undo_free(heap: *mut Heap, class: usize) {
+        // SAFETY: the heap is the caller's; the class is below CLASSES. The rooms of a name mean nothing: threads
+        // that write them at the same time leave a number close to NO_ROOM.
+        unsafe {
+            let room = (&raw mut (*heap).room).cast::<i32>().add(class);
+            *room = if *room < NO_ROOM / 2 { NO_ROOM } else { *room + 1 };
+        }
     }
 
     /// Whether the cache of `class` is empty (as one that the heap does not have).

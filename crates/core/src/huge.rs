@@ -50,6 +50,33 @@ impl Huge {
         entries.iter_mut().rev().find(|e| e.p == p)
     }
 
+    /// Checks the table: every entry is a block, and none is there twice. For tests. Quadratic.
+    pub(crate) fn is_valid(&self) -> bool {
+        if self.count > self.room || (self.room > 0) == self.table.is_null() {
+            return false;
+        }
+        if self.count == 0 {
+            return true;
+        }
+        // SAFETY: the first `count` entries are set.
+        let entries = unsafe { core::slice::from_raw_parts(self.table, self.count) };
+        let apart = |(i, a): (usize, &Entry)| {
+            let end = a.p.addr() + a.bytes;
+            a.bytes > 0 && entries[..i].iter().all(|b| end <= b.p.addr() || b.p.addr() + b.bytes <= a.p.addr())
+        };
+        entries.iter().enumerate().all(apart)
+    }
+
+    /// Huge blocks at present.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there is a table: one large block that nobody asked for.
+    pub(crate) fn has_table(&self) -> bool {
+        !self.table.is_null()
+    }
+
     /// Makes room for one more entry.
     fn reserve<O: Os>(&mut self, a: &Allocator<O>) -> bool {
         if self.count < self.room {
@@ -78,7 +105,7 @@ impl<O: Os> Allocator<O> {
         if size < MIN_HUGE && align <= CHUNK {
             return core::ptr::null_mut();
         }
-        let Some(bytes) = size.checked_next_multiple_of(self.page_size()) else {
+        let Some(bytes) = size.max(1).checked_next_multiple_of(self.page_size()) else {
             return core::ptr::null_mut();
         };
         self.huge.with(&self.os, |h| {

@@ -14,11 +14,12 @@ impl<O: Os> Allocator<O> {
     /// A large block of at least `size` bytes, aligned to `align`, with address space for `room` bytes to grow into.
     /// Null if there is no memory.
     pub(crate) fn malloc_large(&self, size: usize, align: usize, room: usize, zero: bool) -> *mut u8 {
-        let bytes = size.max(1).next_multiple_of(self.page_size());
-        let len = bytes.max(room).div_ceil(CHUNK);
-        if bytes > MAX_LARGE || len > Arenas::longest() {
+        // `MAX_LARGE` is whole OS pages, so what is not beyond it stays so when it is rounded up.
+        if size > MAX_LARGE || room > MAX_LARGE {
             return core::ptr::null_mut();
         }
+        let bytes = size.max(1).next_multiple_of(self.page_size());
+        let len = bytes.max(room).div_ceil(CHUNK);
         // SAFETY: `with` holds the lock of the ranges.
         let taken = self.ranges.with(&self.os, |r| unsafe {
             let (c, state) = r.take(&self.os, &self.arenas, &self.map, len, align)?;
@@ -46,15 +47,23 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// If `p` is a large block, it must be the caller's.
     pub(crate) unsafe fn free_large(&self, p: *mut u8) {
+        // SAFETY: as the caller promises.
+        unsafe { self.release_large(p, State::Dirty) }
+    }
+
+    /// [`Allocator::free_large`], where the pages that the block used are left in `state`.
+    ///
+    /// # Safety
+    /// As that; `state` must be true of them.
+    pub(crate) unsafe fn release_large(&self, p: *mut u8, mut state: State) {
         let c = self.large_record(Call::Free, p);
-        let mut left = State::Dirty;
         // SAFETY: the block is the caller's.
         unsafe {
             if (*c).moved {
+                (*c).moved = false;
                 self.moved.fetch_sub(1, Ordering::Relaxed);
                 if self.os.renew(p, (*c).len as usize * CHUNK) {
-                    left = State::Clean;
-                    (*c).state = State::Clean;
+                    (state, (*c).state) = (State::Clean, State::Clean);
                 }
             }
         }
@@ -63,12 +72,12 @@ impl<O: Os> Allocator<O> {
             if (*c).kind != Kind::LARGE {
                 return false;
             }
-            let (len, used, state) = ((*c).len as usize, (*c).carved as usize, (*c).state);
+            let (len, used) = ((*c).len as usize, (*c).carved as usize);
             (*c).kind = Kind::NONE;
             if len > used {
-                r.give(&self.arenas, c.add(used), len - used, state);
+                r.give(&self.arenas, c.add(used), len - used, (*c).state);
             }
-            r.give(&self.arenas, c, used, left);
+            r.give(&self.arenas, c, used, state);
             true
         });
         if !ours {
@@ -92,11 +101,11 @@ impl<O: Os> Allocator<O> {
     /// `p` must be a large block of the caller's.
     pub(crate) unsafe fn resize_large(&self, p: *mut u8, size: usize) -> bool {
         let c = self.large_record(Call::Realloc, p);
-        let bytes = size.next_multiple_of(self.page_size());
-        let need = bytes.div_ceil(CHUNK);
-        if bytes > MAX_LARGE {
+        if size > MAX_LARGE {
             return false;
         }
+        let bytes = size.next_multiple_of(self.page_size());
+        let need = bytes.div_ceil(CHUNK);
         // SAFETY: `with` holds the lock of the ranges; the block is the caller's.
         self.ranges.with(&self.os, |r| unsafe {
             let len = (*c).len as usize;

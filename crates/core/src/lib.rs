@@ -49,6 +49,7 @@ pub mod realloc;
 pub mod remote;
 pub mod slab;
 pub mod sync;
+pub mod valid;
 
 pub use alloc::Allocator;
 pub use heap::Heap;

@@ -31,9 +31,9 @@ const ORPHAN_PROBES: usize = 8;
 pub struct Registry {
     ready: bool,
     /// Every heap, newest first.
-    all: *mut Heap,
+    pub(crate) all: *mut Heap,
     /// Heaps without a thread, newest first.
-    orphans: *mut Heap,
+    pub(crate) orphans: *mut Heap,
     /// Room for heaps in the current chunk.
     store: *mut u8,
     store_left: usize,

@@ -1,12 +1,13 @@
 //! realloc: in place where it can be, by moving pages where that is cheaper than copying, else by copying.
 
 use crate::arena::Arenas;
+use crate::chunk::State;
 use crate::class;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Heap, Os};
 
 /// Large blocks from this size on move their pages instead of copying.
-const MOVE_PAGES: usize = 1 << 20;
+const MOVE_PAGES: usize = 128 << 10;
 /// Most blocks whose pages were moved at one time: each may cost two mappings, of which a process has 65,530.
 const MOST_MOVED: usize = 8192;
 
@@ -69,18 +70,20 @@ impl<O: Os> Allocator<O> {
         if new.is_null() {
             return new;
         }
-        let bytes = old.min(size).next_multiple_of(self.page_size());
-        // SAFETY: both blocks are ours, committed, at least `bytes` long and apart.
+        // SAFETY: both blocks are ours, committed and apart. The new one has more chunks than the old one has at all.
         unsafe {
+            // Everything that the old block ever used, also behind its end: what stays is clean.
+            let bytes = (*Arenas::record(p)).carved as usize * CHUNK;
             // Relaxed: a bound that may be passed by a few.
             let few = self.moved.load(Ordering::Relaxed) < MOST_MOVED;
             if bytes >= MOVE_PAGES && few && self.os.move_pages(p, new, bytes) {
                 (*Arenas::record(new)).moved = true;
                 self.moved.fetch_add(1, Ordering::Relaxed);
+                self.release_large(p, State::Clean);
             } else {
                 new.copy_from_nonoverlapping(p, old.min(size));
+                self.free_large(p);
             }
-            self.free_large(p);
         }
         new
     }

@@ -57,6 +57,11 @@ impl<T> Remote<T> {
         Ok(self.count.fetch_add(mask.count_ones(), Ordering::Release) == 0)
     }
 
+    /// Frees counted and not taken; exact only while no thread frees. For tests.
+    pub fn counted(&self) -> u32 {
+        self.count.load(Ordering::Relaxed)
+    }
+
     /// Step 2, first half: the frees counted since the last call. From now on the slab may be pushed again.
     pub fn take_count(&self) -> u32 {
         // Acquire: see `free`.
@@ -119,6 +124,22 @@ impl<T: Node> Pending<T> {
             let next = unsafe { (*node).remote().next.load(Ordering::Relaxed) };
             visit(node);
             node = next;
+        }
+    }
+}
+
+impl<T: Node> Pending<T> {
+    /// Calls `visit` with each node on the stack, which stays as it is. For tests.
+    ///
+    /// # Safety
+    /// Only the owner of the heap may call this.
+    pub unsafe fn for_each(&self, mut visit: impl FnMut(*mut T)) {
+        // Acquire pairs with the exchange in `push`: the links are there.
+        let mut node = self.head.load(Ordering::Acquire);
+        while !node.is_null() {
+            visit(node);
+            // SAFETY: a pushed node is valid, and stays on the stack meanwhile.
+            node = unsafe { (*node).remote().next.load(Ordering::Relaxed) };
         }
     }
 }

@@ -86,57 +86,107 @@ pub fn index(p: *const u8, class: usize) -> u32 {
     ((offset * u64::from(class::RECIPROCAL[class])) >> 32) as u32
 }
 
-/// Takes up to `want` blocks: recycled ones first, then fresh ones up to the end of an OS page (but at least one
-/// block in all, if the slab has any).
+/// Blocks of one slab that share a word of its bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch {
+    /// Which word.
+    pub word: usize,
+    /// A bit for each block.
+    pub mask: u64,
+}
+
+impl Batch {
+    /// No block.
+    #[inline]
+    pub const fn new() -> Self {
+        Batch { word: 0, mask: 0 }
+    }
+
+    /// Whether block `i` shares the word, if there is one yet.
+    #[inline]
+    pub fn fits(&self, i: u32) -> bool {
+        self.mask == 0 || self.word == i as usize / 64
+    }
+
+    /// Adds block `i`.
+    #[inline]
+    pub fn add(&mut self, i: u32) {
+        self.word = i as usize / 64;
+        self.mask |= 1 << (i % 64);
+    }
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Takes recycled blocks until `out` has `want`, or there are no more.
 ///
 /// # Safety
 /// The slab must be the caller's heap's.
-pub unsafe fn take(arenas: &Arenas, c: *mut Chunk, want: u32, page: usize, out: &mut Taken) {
+pub unsafe fn take_recycled(arenas: &Arenas, c: *mut Chunk, want: u32, out: &mut Taken) {
     // SAFETY: the slab is the caller's, so its bits are; addresses stay inside the chunk.
     unsafe {
+        if (*c).used == (*c).carved {
+            return;
+        }
         let class = usize::from((*c).class);
         let size = class::SIZE[class] as usize;
         let chunk = Arenas::chunk(c);
         let before = out.count;
-        if (*c).used < (*c).carved {
-            let bits = arenas.free_bits(c);
-            let mut word = usize::from((*c).hint);
-            while word < words(class) && out.count < want {
-                let mut free = bits.add(word).read();
-                while free != 0 && out.count < want {
-                    let i = word * 64 + free.trailing_zeros() as usize;
-                    free &= free - 1;
-                    out.push(chunk.add(i * size).cast());
-                }
-                bits.add(word).write(free);
-                if free == 0 {
-                    word += 1;
-                }
+        let bits = arenas.free_bits(c);
+        let mut word = usize::from((*c).hint);
+        while word < words(class) && out.count < want {
+            let mut free = bits.add(word).read();
+            while free != 0 && out.count < want {
+                let i = word * 64 + free.trailing_zeros() as usize;
+                free &= free - 1;
+                out.push(chunk.add(i * size).cast());
             }
-            (*c).hint = word.min(words(class) - 1) as u8;
-        }
-        let capacity = class::capacity(class);
-        if (*c).carved < capacity && out.count < want {
-            let start = (*c).carved as usize * size;
-            // Up to the end of the OS page that the first of them ends in.
-            let border = (start + size).next_multiple_of(page);
-            let fit = ((border - start) / size).max(1) as u32;
-            let n = fit.min(capacity - (*c).carved).min(want - out.count);
-            let mut p = chunk.add(start);
-            for _ in 0..n {
-                out.push(p.cast());
-                p = p.wrapping_add(size);
+            bits.add(word).write(free);
+            if free == 0 {
+                word += 1;
             }
-            (*c).carved += n;
         }
+        (*c).hint = word.min(words(class) - 1) as u8;
         (*c).used += out.count - before;
+    }
+}
+
+/// Carves fresh blocks, up to the end of an OS page (but at least one, if there is any), until `out` has `want`.
+///
+/// # Safety
+/// As [`take_recycled`].
+pub unsafe fn carve(c: *mut Chunk, want: u32, page: usize, out: &mut Taken) {
+    // SAFETY: the slab is the caller's; addresses stay inside the chunk.
+    unsafe {
+        let class = usize::from((*c).class);
+        let size = class::SIZE[class] as usize;
+        let left = class::capacity(class) - (*c).carved;
+        if left == 0 {
+            return;
+        }
+        let start = (*c).carved as usize * size;
+        // Up to the end of the OS page that the first of them ends in.
+        let border = (start + size).next_multiple_of(page);
+        let fit = ((border - start) / size) as u32;
+        let n = fit.min(left).min(want - out.count);
+        let mut p = Arenas::chunk(c).add(start);
+        for _ in 0..n {
+            out.push(p.cast());
+            p = p.wrapping_add(size);
+        }
+        (*c).carved += n;
+        (*c).used += n;
     }
 }
 
 /// Takes one block without touching it; true if it is known to read as zero.
 ///
 /// # Safety
-/// As [`take`].
+/// As [`take_recycled`].
 pub unsafe fn take_one(arenas: &Arenas, c: *mut Chunk) -> Option<(*mut u8, bool)> {
     // SAFETY: as `take`.
     unsafe {
@@ -168,7 +218,7 @@ pub unsafe fn take_one(arenas: &Arenas, c: *mut Chunk) -> Option<(*mut u8, bool)
 /// Whether no block can be taken.
 ///
 /// # Safety
-/// As [`take`].
+/// As [`take_recycled`].
 #[inline]
 pub unsafe fn is_full(c: *const Chunk) -> bool {
     // SAFETY: the slab is the caller's.
@@ -178,19 +228,20 @@ pub unsafe fn is_full(c: *const Chunk) -> bool {
 /// Whether the slab can be released: no block is used, and no other thread is in the middle of a free.
 ///
 /// # Safety
-/// As [`take`].
+/// As [`take_recycled`].
 #[inline]
 pub unsafe fn is_released(c: *const Chunk) -> bool {
     // SAFETY: the slab is the caller's.
     unsafe { (*c).used == 0 && (*c).balance == 0 }
 }
 
-/// Marks blocks `mask` of word `word` as free.
+/// Marks the blocks of `batch` as free.
 ///
 /// # Safety
-/// As [`take`]; the blocks must be used and in no cache.
+/// As [`take_recycled`]; the blocks must be used and in no cache.
 #[inline]
-pub unsafe fn give(arenas: &Arenas, c: *mut Chunk, word: usize, mask: u64) -> Result<(), DoubleFree> {
+pub unsafe fn give(arenas: &Arenas, c: *mut Chunk, batch: Batch) -> Result<(), DoubleFree> {
+    let Batch { word, mask } = batch;
     // SAFETY: the slab is the caller's; the word lies in its bits.
     unsafe {
         let bits = arenas.free_bits(c).add(word);
@@ -215,7 +266,7 @@ pub fn remote_word<'a>(arenas: &'a Arenas, c: *const Chunk, word: usize) -> &'a 
 /// Takes the frees of other threads into the slab's own bits.
 ///
 /// # Safety
-/// As [`take`]; the slab must be on no pending stack.
+/// As [`take_recycled`]; the slab must be on no pending stack.
 pub unsafe fn collect(arenas: &Arenas, c: *mut Chunk) -> Result<(), DoubleFree> {
     // SAFETY: the slab is the caller's.
     unsafe {
@@ -226,7 +277,7 @@ pub unsafe fn collect(arenas: &Arenas, c: *mut Chunk) -> Result<(), DoubleFree> 
             let mask = take_bits(remote_word(arenas, c, word));
             if mask != 0 {
                 seen += mask.count_ones() as i16;
-                give(arenas, c, word, mask)?;
+                give(arenas, c, Batch { word, mask })?;
             }
         }
         (*c).balance += count - seen;
@@ -237,7 +288,7 @@ pub unsafe fn collect(arenas: &Arenas, c: *mut Chunk) -> Result<(), DoubleFree> 
 /// Wipes the free bits before the slab is released.
 ///
 /// # Safety
-/// As [`take`], and [`is_released`].
+/// As [`take_recycled`], and [`is_released`].
 pub unsafe fn wipe(arenas: &Arenas, c: *mut Chunk) {
     // SAFETY: the slab is the caller's.
     unsafe {
@@ -264,7 +315,7 @@ pub unsafe fn is_free(arenas: &Arenas, c: *const Chunk, p: *const u8) -> bool {
 /// Checks the equation of the slab. For tests.
 ///
 /// # Safety
-/// As [`take`].
+/// As [`take_recycled`].
 pub unsafe fn is_valid(arenas: &Arenas, c: *const Chunk) -> bool {
     // SAFETY: the slab is the caller's.
     unsafe {

@@ -2,13 +2,11 @@
 //!
 //! May depend on `neap-core`, `neap-counters`, `rustix` (system calls that leave errno alone) and the C library
 //! (thread exit, fork handlers, process start values).
-#![cfg_attr(not(any(feature = "fake", test)), no_std)]
+#![cfg_attr(not(test), no_std)]
 
 #[cfg(target_arch = "x86_64")]
 #[path = "arch/x86_64.rs"]
 pub mod arch;
-#[cfg(feature = "fake")]
-pub mod fake;
 pub mod global;
 pub mod linux;
 pub mod thread;

@@ -1,0 +1,216 @@
+//! The command line: one definition for the parser, `--help`, the man page and the shell completions.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use crate::error::Error;
+use crate::options::{self, Setting};
+
+/// The version, and which library is inside.
+const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (libneap.so ", env!("NEAP_LIBRARY_HASH"), ", ", env!("NEAP_TARGET"), ")");
+
+const EXAMPLES: &str = "\
+Examples:
+  neap run -- python3 script.py          run a program on neap
+  neap run --summary -- ./server         ... and print what it cost at exit
+  neap options                           what can be set with neap run --set
+
+Exit status: that of the program for `neap run`; 125 when neap itself fails.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  neap run -- redis-server --port 7000
+  neap run --summary -- make -j4
+  neap run --summary-file summary.json --json -- ./batch input
+  neap run --set foreign=abort -- ./program
+
+Exit status: that of the program (128+N where a shell shows death by signal N);
+125 when neap itself fails, 126 when the program cannot be run, 127 when it is
+not found.
+
+Without a summary neap becomes the program: same process, terminal and signals.";
+
+/// Run programs on neap, a malloc that pays for the pages a program touches and for no others.
+#[derive(Debug, Parser)]
+#[command(name = "neap", version = VERSION, after_help = EXAMPLES, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands of neap.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program with neap as its malloc
+    Run(RunArgs),
+    /// List neap's options, with values and defaults
+    Options(OptionsArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page (man -l <(neap man))
+    Man,
+}
+
+/// Arguments of `neap run`.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES, after_long_help = run_long_help())]
+pub struct RunArgs {
+    /// Print a summary on standard error when the program has ended
+    #[arg(long)]
+    pub summary: bool,
+
+    /// Write the summary to FILE (it is opened before the program starts)
+    #[arg(long, value_name = "FILE")]
+    pub summary_file: Option<PathBuf>,
+
+    /// Write the summary as JSON; implies --summary
+    #[arg(long)]
+    pub json: bool,
+
+    /// Set an option of neap (see `neap options`); may be given several times
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = options::parse_setting)]
+    pub settings: Vec<Setting>,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+impl RunArgs {
+    /// The arguments of `neap run -- CMD ...` and `neap run CMD ...`, where no option of neap is given. They
+    /// need no parser, and building it would be a tenth of what neap adds to the start of a program.
+    pub fn without_options(arguments: &[OsString]) -> Option<Self> {
+        let [_, run, rest @ ..] = arguments else { return None };
+        let command = match rest {
+            [separator, command @ ..] if separator == "--" => command,
+            command => command.first().filter(|first| !first.as_encoded_bytes().starts_with(b"-")).map(|_| command)?,
+        };
+        (run == "run" && !command.is_empty()).then(|| Self {
+            summary: false,
+            summary_file: None,
+            json: false,
+            settings: Vec::new(),
+            command: command.to_vec(),
+        })
+    }
+
+    /// Whether a summary is wanted in any form.
+    pub fn wants_summary(&self) -> bool {
+        self.summary || self.json || self.summary_file.is_some()
+    }
+}
+
+/// Arguments of `neap options`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  neap options --json | jq -r '.options[].env'")]
+pub struct OptionsArgs {
+    /// Print the table as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The examples, and the table of options.
+fn run_long_help() -> String {
+    format!("{RUN_EXAMPLES}\n\nOptions for --set:\n\n{}", options::table_text(false))
+}
+
+/// Prints a completion script.
+pub fn completions(shell: clap_complete::Shell) -> Result<u8, Error> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "neap", &mut text);
+    print(&text)
+}
+
+/// Prints the manual page of neap, followed by a section for each command.
+pub fn man() -> Result<u8, Error> {
+    let mut text = Vec::new();
+    let rendered = clap_mangen::Man::new(Cli::command()).render(&mut text).and_then(|()| {
+        let mut command = Cli::command();
+        command.build();
+        for sub in command.get_subcommands() {
+            clap_mangen::Man::new(sub.clone()).render(&mut text)?;
+        }
+        Ok(())
+    });
+    rendered.map_err(|e| Error::failed(format!("cannot render the manual page: {e}")))?;
+    print(&text)
+}
+
+fn print(text: &[u8]) -> Result<u8, Error> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text)
+        .and_then(|()| out.flush())
+        .map_err(|e| Error::failed(format!("cannot write to standard output: {e}")))?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches contradictions in the definitions.
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    fn parse(line: &[&str]) -> Result<RunArgs, clap::Error> {
+        match Cli::try_parse_from(line)?.command {
+            Command::Run(run) => Ok(run),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Catches arguments of the program that neap takes for its own, with and without `--`.
+    #[test]
+    fn arguments_after_the_program_are_its_own() {
+        for line in [
+            &["neap", "run", "--", "ls", "--json", "-l", "--", "x"][..],
+            &["neap", "run", "ls", "--json", "-l", "--", "x"][..],
+        ] {
+            let run = parse(line).expect("a program");
+            assert_eq!(run.command, ["ls", "--json", "-l", "--", "x"]);
+            assert!(!run.wants_summary());
+        }
+    }
+
+    /// Catches a shortcut that reads a command line otherwise than the parser does.
+    #[test]
+    fn the_shortcut_agrees_with_the_parser() {
+        let lines: [&[&str]; 9] = [
+            &["neap", "run", "--", "ls", "-l"],
+            &["neap", "run", "ls", "--", "-l"],
+            &["neap", "run", "--", "--", "x"],
+            &["neap", "run", "--", "-x"],
+            &["neap", "run", ""],
+            &["neap", "run"],
+            &["neap", "run", "--"],
+            &["neap", "run", "--summary", "--", "ls"],
+            &["neap", "options"],
+        ];
+        for line in lines {
+            let arguments: Vec<OsString> = line.iter().map(OsString::from).collect();
+            if let Some(short) = RunArgs::without_options(&arguments) {
+                let run = parse(line).unwrap_or_else(|e| panic!("{line:?}: {e}"));
+                assert_eq!(short.command, run.command, "{line:?}");
+                assert!(!run.wants_summary() && run.settings.is_empty(), "{line:?}");
+            }
+        }
+        assert!(RunArgs::without_options(&["neap".into(), "run".into(), "--".into(), "ls".into()]).is_some());
+    }
+
+    /// Catches a mistyped option of neap that is taken for the program.
+    #[test]
+    fn unknown_options_are_refused() {
+        assert!(parse(&["neap", "run", "--sumary", "--", "ls"]).is_err());
+        assert!(parse(&["neap", "run"]).is_err());
+    }
+}

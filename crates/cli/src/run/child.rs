@@ -1,0 +1,220 @@
+//! Starts the program: in place of neap, or as a child that neap waits for.
+
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::ptr;
+use std::time::{Duration, Instant};
+
+use libc::{c_char, c_int, pid_t};
+
+use super::signals;
+use crate::error::{Error, system_message};
+use crate::sys;
+
+/// A program, its arguments and its environment, ready for execve.
+pub struct Program {
+    path: PathBuf,
+    c_path: CString,
+    arguments: CStrings,
+    environment: CStrings,
+}
+
+impl Program {
+    /// Puts everything in the form that the kernel takes. `arguments` begins with the program's name as the
+    /// user gave it.
+    pub fn new(path: &Path, arguments: &[OsString], env: Vec<(OsString, OsString)>) -> Result<Self, Error> {
+        let assignments = env.into_iter().map(|(name, value)| {
+            let mut bytes = name.into_vec();
+            bytes.push(b'=');
+            bytes.extend_from_slice(&value.into_vec());
+            bytes
+        });
+        Ok(Self {
+            path: path.to_owned(),
+            c_path: c_string(path.as_os_str().to_owned().into_vec())?,
+            arguments: CStrings::new(arguments.iter().cloned().map(OsString::into_vec))?,
+            environment: CStrings::new(assignments)?,
+        })
+    }
+
+    /// Becomes the program. Returns only on failure, with the reason.
+    pub fn exec(&self) -> io::Error {
+        // SAFETY: the path is a C string, and both lists are null-terminated arrays of C strings that live as
+        // long as `self` (the invariant of `CStrings`).
+        unsafe { libc::execve(self.c_path.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr()) };
+        io::Error::last_os_error()
+    }
+
+    /// The error for a failed [`exec`](Self::exec).
+    pub fn exec_error(&self, error: &io::Error) -> Error {
+        let cause = format!("cannot run {}: {}", self.path.display(), system_message(error));
+        match error.raw_os_error() {
+            Some(libc::ENOENT) => Error::not_found(cause),
+            Some(libc::E2BIG) => Error::cannot_run(cause).remedy("shorten the arguments or the environment"),
+            _ => Error::cannot_run(cause),
+        }
+    }
+}
+
+/// A list of C strings for execve. Invariant: `pointers` are those of `owners`, in order, then one null.
+struct CStrings {
+    #[expect(dead_code, reason = "owns what the pointers name")]
+    owners: Vec<CString>,
+    pointers: Vec<*const c_char>,
+}
+
+impl CStrings {
+    fn new(strings: impl Iterator<Item = Vec<u8>>) -> Result<Self, Error> {
+        let owners = strings.map(c_string).collect::<Result<Vec<_>, _>>()?;
+        let pointers = owners.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect();
+        Ok(Self { owners, pointers })
+    }
+
+    fn as_ptr(&self) -> *const *const c_char {
+        self.pointers.as_ptr()
+    }
+}
+
+fn c_string(bytes: Vec<u8>) -> Result<CString, Error> {
+    CString::new(bytes).map_err(|_| Error::failed("an argument contains a null byte"))
+}
+
+/// How the program ended, and what it cost.
+pub struct Ended {
+    /// Its process.
+    pub pid: u32,
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// From just before the fork until it was waited for.
+    pub wall: Duration,
+    /// Of the program and the children it waited for.
+    pub usage: libc::rusage,
+}
+
+/// Runs the program as a child: passes signals on, stops and continues with it, and waits for its end.
+pub fn supervise(program: &Program) -> Result<Ended, Error> {
+    let failed = |what: &str| Error::failed(format!("{what}: {}", system_message(&io::Error::last_os_error())));
+    let (read_end, write_end) = pipe().ok_or_else(|| failed("cannot make a pipe"))?;
+    let inherited = signals::block();
+    let started = Instant::now();
+    // SAFETY: neap has one thread, so the child may run any code.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        let error = failed("cannot start a process");
+        inherited.restore();
+        return Err(error);
+    }
+    if pid == 0 {
+        become_program(program, &inherited, &write_end);
+    }
+    drop(write_end);
+    if let Some(error) = exec_failure(read_end) {
+        let _ = wait_for(pid, 0);
+        inherited.restore();
+        return Err(program.exec_error(&error));
+    }
+    let (status, usage) =
+        supervise_child(pid).map_err(|e| Error::failed(format!("cannot wait for the program: {e}")))?;
+    Ok(Ended { pid: pid.unsigned_abs(), status: ExitStatus::from_raw(status), wall: started.elapsed(), usage })
+}
+
+/// A pipe that closes on exec: end of file means that exec succeeded.
+fn pipe() -> Option<(OwnedFd, OwnedFd)> {
+    let mut ends: [c_int; 2] = [-1; 2];
+    // SAFETY: the array has room for the two descriptors.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return None;
+    }
+    // SAFETY: pipe2 succeeded, so both descriptors are open, and nobody else has them.
+    unsafe { Some((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))) }
+}
+
+/// The child's side of the fork.
+fn become_program(program: &Program, inherited: &signals::Inherited, report: &OwnedFd) -> ! {
+    // If neap is killed the program would run on without anybody to wait for it. The signal is forgotten when
+    // the program makes children; one that changes its identity loses it too.
+    sys::die_with_parent();
+    inherited.restore();
+    let errno = program.exec().raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
+    // SAFETY: the buffer is valid for its length; _exit takes no pointers and runs no handlers of the parent.
+    unsafe {
+        libc::write(report.as_raw_fd(), errno.as_ptr().cast(), errno.len());
+        libc::_exit(127)
+    }
+}
+
+/// The error of the child's exec; none when it succeeded.
+fn exec_failure(report: OwnedFd) -> Option<io::Error> {
+    let mut bytes = [0u8; 4];
+    File::from(report).read_exact(&mut bytes).ok()?;
+    Some(io::Error::from_raw_os_error(i32::from_ne_bytes(bytes)))
+}
+
+/// Takes signals until the program has ended; its wait status and usage.
+fn supervise_child(pid: pid_t) -> io::Result<(c_int, libc::rusage)> {
+    let session_leader = sys::is_session_leader();
+    let mut stopped = false;
+    loop {
+        let received = signals::wait()?;
+        // Look at the program first: a stop or an end that is already there decides what a signal means.
+        while let Some((status, usage)) = wait_for(pid, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED)? {
+            if libc::WIFSTOPPED(status) {
+                stopped = true;
+                // The shell that waits for neap sees the job stop, and continues the whole of it.
+                signals::suffer(libc::WSTOPSIG(status));
+            } else if libc::WIFCONTINUED(status) {
+                stopped = false;
+            } else {
+                return Ok((status, usage));
+            }
+        }
+        match received.number {
+            libc::SIGCHLD => {}
+            // Continued together with the program, as a rule; alone, if only neap was sent the signal.
+            libc::SIGCONT if !stopped => {}
+            libc::SIGCONT => signals::send(pid, libc::SIGCONT),
+            number if received.must_be_passed_on(pid, session_leader) => signals::send(pid, number),
+            _ => {}
+        }
+    }
+}
+
+/// wait4: the status and usage, or none when nothing has happened yet.
+fn wait_for(pid: pid_t, flags: c_int) -> io::Result<Option<(c_int, libc::rusage)>> {
+    let mut status: c_int = 0;
+    // SAFETY: rusage is a plain structure of integers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: both pointers are valid for the call.
+        let waited = unsafe { libc::wait4(pid, &mut status, flags, &mut usage) };
+        if waited > 0 {
+            return Ok(Some((status, usage)));
+        }
+        if waited == 0 {
+            return Ok(None);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// neap's own end, like the program's: the same exit status, or death by the same signal without a second core
+/// dump. Returns the exit status.
+pub fn end_like(status: ExitStatus) -> u8 {
+    if let Some(code) = status.code() {
+        return code as u8;
+    }
+    let number = status.signal().unwrap_or(0);
+    sys::leave_no_core();
+    signals::suffer(number);
+    // Only if the signal did not end us (a default effect that is not death): what a shell would show.
+    (128 + number) as u8
+}

@@ -1,0 +1,320 @@
+//! Puts the embedded `libneap.so` in a file that the dynamic linker can load.
+//!
+//! The place is `BASE/neap/lib/HASH/libneap.so` in the user's cache, shared by every start of this build. What
+//! lies there already is used only if the directories are the user's own, nobody else can write them, and the
+//! content is that of the embedded copy. Each directory is checked before anything in it is looked at; as
+//! nobody else can change its entries from then on, paths are as good as descriptors. Where there is no such
+//! place, the file goes to a directory of its own that is removed after the program.
+
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::private_dir::{PrivateDir, absolute_env, temporary_bases};
+use crate::error::{Error, system_message};
+use crate::sys::{self, Identity};
+
+/// The library.
+static LIBRARY: &[u8] = include_bytes!(env!("NEAP_LIBRARY"));
+/// The hash of [`LIBRARY`], as the build script computed it.
+const HASH: &str = env!("NEAP_LIBRARY_HASH");
+/// The file's name.
+const FILE_NAME: &str = "libneap.so";
+/// Readable and executable by all: a program that gives up its rights still loads it in what it starts.
+const FILE_MODE: u32 = 0o555;
+
+/// Where the library is.
+#[derive(Debug)]
+pub struct Placed {
+    /// The path for LD_PRELOAD.
+    pub path: PathBuf,
+    /// The directory to remove when the program has ended.
+    temporary: Option<PrivateDir>,
+}
+
+impl Placed {
+    /// Whether the file goes away with this value, so that the caller must outlive the program.
+    pub fn is_temporary(&self) -> bool {
+        self.temporary.is_some()
+    }
+}
+
+/// Finds or makes the file.
+pub fn place() -> Result<Placed, Error> {
+    let mut reasons = Vec::new();
+    for base in cache_bases(absolute_env("XDG_CACHE_HOME"), absolute_env("HOME"), absolute_env("XDG_RUNTIME_DIR")) {
+        match place_in_cache(&base) {
+            Ok(path) => return Ok(Placed { path, temporary: None }),
+            Err(reason) => reasons.push(format!("{}: {reason}", base.display())),
+        }
+    }
+    for base in temporary_bases() {
+        match place_in_temporary(&base) {
+            Ok(placed) => return Ok(placed),
+            Err(reason) => reasons.push(format!("{}: {reason}", base.display())),
+        }
+    }
+    Err(Error::failed(format!("there is no place for libneap.so: {}", reasons.join("; "))).remedy(
+        "set XDG_CACHE_HOME or TMPDIR to a directory of yours with 1 MiB free, not mounted noexec, \
+         without spaces, colons or dollar signs in its path",
+    ))
+}
+
+/// The lasting places, best first.
+fn cache_bases(cache: Option<PathBuf>, home: Option<PathBuf>, runtime: Option<PathBuf>) -> Vec<PathBuf> {
+    cache.or_else(|| home.map(|home| home.join(".cache"))).into_iter().chain(runtime).collect()
+}
+
+/// Why a place cannot be used, for people.
+type Reason = String;
+
+fn reason(what: &str) -> impl Fn(io::Error) -> Reason {
+    move |error| format!("{what}: {}", system_message(&error))
+}
+
+fn place_in_cache(base: &Path) -> Result<PathBuf, Reason> {
+    check_path(base)?;
+    let metadata = match fs::metadata(base) {
+        // Made if only its last component is missing. It may be a symbolic link: where the user keeps the
+        // cache is the user's business.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make_directory(base)?;
+            fs::metadata(base)
+        }
+        looked => looked,
+    };
+    let metadata = metadata.map_err(reason("cannot look at it"))?;
+    if !metadata.is_dir() {
+        return Err("it is not a directory".to_owned());
+    }
+    // In a base that others can write, they could exchange our directory for theirs after we looked at it.
+    check_owner(&metadata, true)?;
+    check_mount(base)?;
+    let mut dir = base.to_owned();
+    for name in ["neap", "lib", HASH] {
+        dir.push(name);
+        check_directory(&dir).map_err(|why| format!("{}: {why}", dir.display()))?;
+    }
+    let file = dir.join(FILE_NAME);
+    if !is_current(&file) {
+        write(&dir)?;
+    }
+    Ok(file)
+}
+
+fn place_in_temporary(base: &Path) -> Result<Placed, Reason> {
+    check_path(base)?;
+    check_mount(base)?;
+    let temporary = PrivateDir::create_in_one(base, "neap-lib")?;
+    write(temporary.path())?;
+    Ok(Placed { path: temporary.path().join(FILE_NAME), temporary: Some(temporary) })
+}
+
+fn make_directory(path: &Path) -> Result<(), Reason> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(reason("cannot make it")(error)),
+        // Another start of neap may have been first.
+        _ => Ok(()),
+    }
+}
+
+/// The dynamic linker splits LD_PRELOAD at spaces and colons and expands dollar signs; it knows no quotes.
+fn check_path(base: &Path) -> Result<(), Reason> {
+    let special = base.as_os_str().as_bytes().iter().find(|b| matches!(b, b' ' | b':' | b'$' | b'\n' | b'\t'));
+    match special {
+        Some(&b) => Err(format!("{:?} in the path cannot be written in LD_PRELOAD", char::from(b))),
+        None => Ok(()),
+    }
+}
+
+fn check_mount(dir: &Path) -> Result<(), Reason> {
+    match sys::mount_flags(dir) {
+        Ok(flags) if flags.noexec => Err("its file system is mounted noexec".to_owned()),
+        Ok(_) => Ok(()),
+        Err(error) => Err(reason("cannot look at its file system")(error)),
+    }
+}
+
+/// Nobody but the user (and root, where `or_root` says so) may own it, and nobody else may write it. A
+/// base with the sticky bit (/tmp) protects what is in it.
+fn check_owner(metadata: &Metadata, or_root: bool) -> Result<(), Reason> {
+    let (user, owner) = (Identity::current().euid, metadata.uid());
+    if owner != user && !(or_root && owner == 0) {
+        return Err(format!("it belongs to user {owner}, not to user {user}"));
+    }
+    let sticky = or_root && metadata.mode() & 0o1000 != 0;
+    if metadata.mode() & 0o022 != 0 && !sticky {
+        return Err("others can write to it".to_owned());
+    }
+    Ok(())
+}
+
+/// Makes sure that `dir`, in a directory that was checked, is a directory of ours; makes it if it is missing.
+fn check_directory(dir: &Path) -> Result<(), Reason> {
+    let metadata = match fs::symlink_metadata(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            make_directory(dir)?;
+            fs::symlink_metadata(dir)
+        }
+        looked => looked,
+    };
+    let metadata = metadata.map_err(reason("cannot look at it"))?;
+    if !metadata.is_dir() {
+        return Err("it is not a directory (a symbolic link is not followed)".to_owned());
+    }
+    check_owner(&metadata, false)
+}
+
+/// Whether the file is the embedded library, ours, and protected.
+fn is_current(path: &Path) -> bool {
+    // NONBLOCK: a FIFO of that name must not hold us up.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+    let Ok(file) = file else { return false };
+    file.metadata().is_ok_and(|metadata| {
+        metadata.is_file()
+            && metadata.mode() & 0o777 == FILE_MODE
+            && metadata.len() == LIBRARY.len() as u64
+            && check_owner(&metadata, false).is_ok()
+    }) && same_content(file, LIBRARY)
+}
+
+fn same_content(mut file: File, mut expected: &[u8]) -> bool {
+    let mut buffer = [0u8; 16 << 10];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return expected.is_empty(),
+            Ok(n) if n <= expected.len() && buffer[..n] == expected[..n] => expected = &expected[n..],
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            _ => return false,
+        }
+    }
+}
+
+/// Writes the file under another name, and gives it its own once its content is on the disk: whoever opens
+/// it meanwhile finds the whole file or none.
+fn write(dir: &Path) -> Result<(), Reason> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+    let partial = dir.join(format!(".{FILE_NAME}.{}.{now:x}", std::process::id()));
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial);
+    let result = fill(file.map_err(reason("cannot make a file in it"))?)
+        .and_then(|()| fs::rename(&partial, dir.join(FILE_NAME)).map_err(reason("cannot rename the file in it")));
+    if result.is_err() {
+        let _ = fs::remove_file(&partial);
+        return result;
+    }
+    // The name may be lost in a power failure; the next start then writes the file again.
+    Ok(())
+}
+
+fn fill(mut file: File) -> Result<(), Reason> {
+    file.write_all(LIBRARY).map_err(reason(&format!("cannot write the file ({} bytes)", LIBRARY.len())))?;
+    file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(reason("cannot set the file's mode"))?;
+    file.sync_all().map_err(reason("cannot write the file to the disk"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).expect("it exists").permissions().mode() & 0o7777
+    }
+
+    fn base() -> PrivateDir {
+        super::super::private_dir::for_test()
+    }
+
+    /// Catches a wrong order of places and relative paths.
+    #[test]
+    fn places_are_tried_in_order() {
+        let path = |s: &str| Some(PathBuf::from(s));
+        assert_eq!(cache_bases(path("/c"), path("/h"), path("/r")), [Path::new("/c"), Path::new("/r")]);
+        assert_eq!(cache_bases(None, path("/h"), None), [Path::new("/h/.cache")]);
+        assert!(cache_bases(None, None, None).is_empty());
+    }
+
+    /// Catches wrong modes, a second copy on the second start, and a damaged file that is used.
+    #[test]
+    fn the_file_is_made_once_and_mended() {
+        let base = base();
+        let path = place_in_cache(base.path()).expect("placed");
+        assert_eq!(fs::read(&path).expect("readable"), LIBRARY);
+        assert_eq!(mode(&path), 0o555);
+        for dir in ["neap", "neap/lib"] {
+            assert_eq!(mode(&base.path().join(dir)), 0o700);
+        }
+        let inode = fs::metadata(&path).expect("it exists").ino();
+        assert_eq!(place_in_cache(base.path()).expect("placed"), path);
+        assert_eq!(fs::metadata(&path).expect("it exists").ino(), inode, "the file was written again");
+
+        let mut damaged = LIBRARY.to_vec();
+        damaged[LIBRARY.len() / 2] ^= 1;
+        fs::remove_file(&path).expect("removable");
+        fs::write(&path, damaged).expect("writable");
+        place_in_cache(base.path()).expect("placed");
+        assert_eq!(fs::read(&path).expect("readable"), LIBRARY);
+        let left: Vec<_> = fs::read_dir(path.parent().expect("a directory")).expect("readable").collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+    }
+
+    /// Catches an attacker's directory behind a symbolic link, and directories that others can write.
+    #[test]
+    fn untrusted_directories_are_refused() {
+        let elsewhere = base();
+        let linked = base();
+        symlink(elsewhere.path(), linked.path().join("neap")).expect("a link");
+        let why = place_in_cache(linked.path()).expect_err("a link");
+        assert!(why.contains("not a directory"), "{why}");
+        assert_eq!(fs::read_dir(elsewhere.path()).expect("readable").count(), 0);
+
+        let open = base();
+        fs::create_dir(open.path().join("neap")).expect("a directory");
+        fs::set_permissions(open.path().join("neap"), Permissions::from_mode(0o777)).expect("chmod");
+        let why = place_in_cache(open.path()).expect_err("writable by others");
+        assert!(why.contains("others can write"), "{why}");
+
+        let open_base = base();
+        fs::set_permissions(open_base.path(), Permissions::from_mode(0o777)).expect("chmod");
+        assert!(place_in_cache(open_base.path()).is_err());
+    }
+
+    /// Catches a link or a FIFO in place of the file that is followed or waited for.
+    #[test]
+    fn odd_files_are_replaced() {
+        let base = base();
+        let path = place_in_cache(base.path()).expect("placed");
+        fs::remove_file(&path).expect("removable");
+        symlink("/etc/passwd", &path).expect("a link");
+        place_in_cache(base.path()).expect("placed");
+        assert_eq!(fs::read(&path).expect("readable"), LIBRARY);
+        fs::remove_file(&path).expect("removable");
+        let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo");
+        assert!(made.success());
+        place_in_cache(base.path()).expect("placed");
+        assert_eq!(fs::read(&path).expect("readable"), LIBRARY);
+    }
+
+    /// Catches paths that the dynamic linker would split or expand.
+    #[test]
+    fn paths_that_cannot_be_preloaded_are_refused() {
+        for path in ["/a b", "/a:b", "/$ORIGIN"] {
+            assert!(check_path(Path::new(path)).is_err(), "{path}");
+        }
+        assert!(check_path(Path::new("/home/ä/.cache")).is_ok());
+    }
+
+    /// Catches a temporary directory that stays.
+    #[test]
+    fn a_temporary_place_is_removed() {
+        let base = base();
+        let placed = place_in_temporary(base.path()).expect("placed");
+        assert!(placed.is_temporary());
+        assert_eq!(fs::read(&placed.path).expect("readable"), LIBRARY);
+        drop(placed);
+        assert_eq!(fs::read_dir(base.path()).expect("readable").count(), 0);
+    }
+}

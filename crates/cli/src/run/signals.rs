@@ -1,0 +1,152 @@
+//! Signals while neap supervises a program: every one is blocked and taken by `wait`, and the program starts
+//! with the mask and the dispositions that neap was started with.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use libc::{c_int, pid_t, sigset_t};
+
+/// Signals that report a fault of this process itself; blocking them would only hide our own bugs.
+const FAULTS: [c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
+
+/// What neap was started with; restored in the program.
+pub struct Inherited {
+    mask: sigset_t,
+    child: libc::sigaction,
+}
+
+/// A signal that was sent to neap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Its number.
+    pub number: c_int,
+    /// Sent by a process (kill, sigqueue), not by the kernel.
+    by_process: bool,
+    /// The sender, when it was a process.
+    sender: pid_t,
+}
+
+impl Received {
+    /// Whether the program has to be told, because it did not get the signal itself.
+    ///
+    /// Keys (^C, ^\, ^Z) and window changes come from the kernel and go to the whole foreground process
+    /// group, the program included. A hang-up goes to the session leader alone, if that is neap. What the
+    /// program sent (`kill 0`) it sent to itself too.
+    pub fn must_be_passed_on(self, program: pid_t, session_leader: bool) -> bool {
+        if self.by_process { self.sender != program } else { self.number == libc::SIGHUP && session_leader }
+    }
+}
+
+/// Every signal that is taken by [`wait`].
+fn supervised() -> sigset_t {
+    let mut set = MaybeUninit::<sigset_t>::uninit();
+    // SAFETY: sigfillset initialises the set that the valid pointer names; it cannot fail then.
+    let mut set = unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        set.assume_init()
+    };
+    for number in FAULTS {
+        // SAFETY: the set is initialised and the number is that of a signal.
+        unsafe { libc::sigdelset(&mut set, number) };
+    }
+    set
+}
+
+/// Blocks the signals, and makes children waitable even if neap was started with SIGCHLD ignored.
+pub fn block() -> Inherited {
+    let set = supervised();
+    let mut mask = MaybeUninit::<sigset_t>::uninit();
+    let mut child = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: an all-zero sigaction is SIG_DFL with an empty mask and no flags.
+    let default: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: all pointers are valid, the sets and actions that are read are initialised, and both calls
+    // write their last argument as they cannot fail with a valid `how` and signal number.
+    unsafe {
+        libc::sigprocmask(libc::SIG_BLOCK, &set, mask.as_mut_ptr());
+        libc::sigaction(libc::SIGCHLD, &default, child.as_mut_ptr());
+        Inherited { mask: mask.assume_init(), child: child.assume_init() }
+    }
+}
+
+impl Inherited {
+    /// Puts everything back. Makes system calls only, so that it may be used between fork and exec.
+    pub fn restore(&self) {
+        // SAFETY: both fields were filled in by the kernel in `block`.
+        unsafe {
+            libc::sigaction(libc::SIGCHLD, &self.child, ptr::null_mut());
+            libc::sigprocmask(libc::SIG_SETMASK, &self.mask, ptr::null_mut());
+        }
+    }
+}
+
+/// Waits for the next signal.
+pub fn wait() -> io::Result<Received> {
+    let set = supervised();
+    let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+    loop {
+        // SAFETY: the set is initialised and `info` is writable.
+        let number = unsafe { libc::sigwaitinfo(&set, info.as_mut_ptr()) };
+        if number > 0 {
+            // SAFETY: sigwaitinfo succeeded, so it filled in `info`.
+            let info = unsafe { info.assume_init() };
+            // Codes up to zero are those of kill, tgkill and sigqueue.
+            let by_process = info.si_code <= 0;
+            // SAFETY: those three fill in the sender.
+            let sender = if by_process { unsafe { info.si_pid() } } else { 0 };
+            return Ok(Received { number, by_process, sender });
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Sends a signal to the program; it may have ended already.
+pub fn send(pid: pid_t, number: c_int) {
+    // SAFETY: kill takes no pointers.
+    unsafe { libc::kill(pid, number) };
+}
+
+/// Lets one blocked signal have its default effect on neap itself: stop, or end.
+///
+/// Sent while still blocked, so that it merges with one that the terminal sent already and happens once.
+pub fn suffer(number: c_int) {
+    // SAFETY: an all-zero sigaction is SIG_DFL with an empty mask and no flags.
+    let default: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut before = MaybeUninit::<libc::sigaction>::uninit();
+    let mut only = MaybeUninit::<sigset_t>::uninit();
+    // SAFETY: all pointers are valid. `before` is used only if sigaction wrote it (it refuses SIGKILL and
+    // SIGSTOP, whose effect nobody can change). `only` is initialised by sigemptyset.
+    unsafe {
+        let replaced = libc::sigaction(number, &default, before.as_mut_ptr()) == 0;
+        libc::sigemptyset(only.as_mut_ptr());
+        libc::sigaddset(only.as_mut_ptr(), number);
+        libc::kill(libc::getpid(), number);
+        libc::sigprocmask(libc::SIG_UNBLOCK, only.as_ptr(), ptr::null_mut());
+        // Stopped here, until somebody continues us.
+        libc::sigprocmask(libc::SIG_BLOCK, only.as_ptr(), ptr::null_mut());
+        if replaced {
+            libc::sigaction(number, before.as_ptr(), ptr::null_mut());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches keys delivered twice, and signals of other processes that are lost.
+    #[test]
+    fn only_what_the_program_did_not_get_is_passed_on() {
+        let from = |number, by_process, sender| Received { number, by_process, sender };
+        assert!(!from(libc::SIGINT, false, 0).must_be_passed_on(7, false));
+        assert!(!from(libc::SIGWINCH, false, 0).must_be_passed_on(7, true));
+        assert!(!from(libc::SIGHUP, false, 0).must_be_passed_on(7, false));
+        assert!(from(libc::SIGHUP, false, 0).must_be_passed_on(7, true));
+        assert!(from(libc::SIGTERM, true, 1).must_be_passed_on(7, false));
+        assert!(!from(libc::SIGTERM, true, 7).must_be_passed_on(7, false));
+    }
+}

@@ -1,0 +1,106 @@
+//! The system calls that the standard library lacks, in safe form.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use libc::{c_int, c_ulong};
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The user and group of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    /// Real user.
+    pub uid: u32,
+    /// Effective user.
+    pub euid: u32,
+    /// Real group.
+    pub gid: u32,
+    /// Effective group.
+    pub egid: u32,
+}
+
+impl Identity {
+    /// That of this process.
+    pub fn current() -> Self {
+        // SAFETY: the four calls take nothing and cannot fail.
+        unsafe { Self { uid: libc::getuid(), euid: libc::geteuid(), gid: libc::getgid(), egid: libc::getegid() } }
+    }
+
+    /// Whether real and effective are the same.
+    pub fn is_plain(self) -> bool {
+        self.uid == self.euid && self.gid == self.egid
+    }
+}
+
+/// How the file system of a path is mounted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MountFlags {
+    /// No program or library can be loaded from it.
+    pub noexec: bool,
+    /// Set-id bits and file capabilities have no effect.
+    pub nosuid: bool,
+}
+
+/// The mount flags for `path`.
+pub fn mount_flags(path: &Path) -> io::Result<MountFlags> {
+    let path = c_path(path)?;
+    let mut stat = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path is a C string and the buffer has room for the structure.
+    check(unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) })?;
+    // SAFETY: statvfs succeeded, so it filled in the structure.
+    let flags = unsafe { stat.assume_init() }.f_flag;
+    Ok(MountFlags { noexec: flags & libc::ST_NOEXEC != 0, nosuid: flags & libc::ST_NOSUID != 0 })
+}
+
+/// Whether this process, as its effective user, may execute the file.
+pub fn may_execute(path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    // SAFETY: the path is a C string.
+    check(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) })
+}
+
+/// An extended attribute of a file, as far as it fits.
+pub fn attribute<'b>(path: &Path, name: &CStr, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
+    let path = c_path(path)?;
+    // SAFETY: both names are C strings, and the buffer is writable for its length.
+    let length = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), buffer.as_mut_ptr().cast(), buffer.len()) };
+    match usize::try_from(length) {
+        Ok(length) => Ok(&buffer[..length]),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Whether this process gave up gaining rights by execve.
+pub fn no_new_privs() -> bool {
+    const UNUSED: c_ulong = 0;
+    // SAFETY: PR_GET_NO_NEW_PRIVS takes no pointers; the unused arguments must be and are zero.
+    unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, UNUSED, UNUSED, UNUSED, UNUSED) == 1 }
+}
+
+/// Whether this process leads its session, and so is the one that a hang-up of the terminal is sent to.
+pub fn is_session_leader() -> bool {
+    // SAFETY: neither call takes a pointer.
+    unsafe { libc::getsid(0) == libc::getpid() }
+}
+
+/// From now on this process leaves no core file.
+pub fn leave_no_core() {
+    // SAFETY: PR_SET_DUMPABLE takes a number.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0 as c_ulong) };
+}
+
+/// The kernel kills this process when the thread that forked it ends.
+pub fn die_with_parent() {
+    // SAFETY: PR_SET_PDEATHSIG takes a signal number.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong) };
+}

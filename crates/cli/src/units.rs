@@ -1,0 +1,77 @@
+//! Numbers for people: bytes in binary units, counts in groups of three digits, seconds.
+
+use std::time::Duration;
+
+/// `512 B`, `1.5 KiB`, `34.2 MiB`.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    let mut value = n as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.95 would be printed as 1024.0: take the next unit from there on.
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// `1,234,567`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `1 block`, `2 blocks`, `1,000 blocks`.
+pub fn counted(n: u64, singular: &str, plural: &str) -> String {
+    format!("{} {}", count(n), if n == 1 { singular } else { plural })
+}
+
+/// `0.000812 s`, `1.234 s`: microseconds below a second, milliseconds above.
+pub fn seconds(d: Duration) -> String {
+    if d < Duration::from_secs(1) { format!("{:.6} s", d.as_secs_f64()) } else { format!("{:.3} s", d.as_secs_f64()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a wrong unit at the boundaries, and `1024.0 KiB`.
+    #[test]
+    fn bytes_choose_the_unit() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1024), "1.0 KiB");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(1024 * 1024 - 1), "1.0 MiB");
+        assert_eq!(bytes(100 << 20), "100.0 MiB");
+        assert_eq!(bytes(u64::MAX), "16.0 EiB");
+    }
+
+    /// Catches misplaced separators.
+    #[test]
+    fn counts_are_grouped() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1000), "1,000");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(counted(1, "block", "blocks"), "1 block");
+        assert_eq!(counted(0, "block", "blocks"), "0 blocks");
+    }
+
+    /// Catches short programs shown as 0.000 s.
+    #[test]
+    fn seconds_keep_short_times() {
+        assert_eq!(seconds(Duration::from_micros(812)), "0.000812 s");
+        assert_eq!(seconds(Duration::from_millis(1234)), "1.234 s");
+    }
+}

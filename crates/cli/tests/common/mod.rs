@@ -1,0 +1,130 @@
+//! What the tests of the command share.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// A directory that only this user can enter, removed when it is dropped.
+pub struct TempDir(PathBuf);
+
+impl TempDir {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let name = format!("neap-cli-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("a temporary directory");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("chmod");
+        Self(path)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `neap` with a cache of its own.
+pub struct Neap {
+    /// Home directory, cache and files of the test.
+    pub dir: TempDir,
+}
+
+impl Neap {
+    /// A fresh home.
+    pub fn new() -> Self {
+        Self { dir: TempDir::new() }
+    }
+
+    /// `neap ARGUMENTS`, not started.
+    pub fn command<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
+        command.args(arguments);
+        command.env("HOME", self.dir.path());
+        for name in ["XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "LD_PRELOAD", "NEAP_COUNTERS", "NEAP_FOREIGN"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Runs `neap ARGUMENTS`.
+    pub fn output<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Output {
+        self.command(arguments).output().expect("neap starts")
+    }
+
+    /// Runs `neap run -- ARGUMENTS`.
+    pub fn run<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Output {
+        let mut command = self.command(["run", "--"]);
+        command.args(arguments);
+        command.output().expect("neap starts")
+    }
+
+    /// A path in the test's directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A file in the test's directory.
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, content).expect("writable");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
+        path
+    }
+
+    /// The files called libneap.so in this home's cache.
+    pub fn libraries(&self) -> Vec<PathBuf> {
+        let lib = self.path(".cache/neap/lib");
+        let hashes = fs::read_dir(lib).into_iter().flatten().flatten();
+        hashes.flat_map(|hash| fs::read_dir(hash.path()).into_iter().flatten().flatten()).map(|f| f.path()).collect()
+    }
+}
+
+/// Standard output as text.
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Standard error as text.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Checks an error of neap: its status, words in its message, and that nothing ran.
+pub fn assert_refused(output: &Output, status: i32, words: &[&str]) {
+    let text = stderr(output);
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    assert!(text.starts_with("neap: ") || text.starts_with("error: "), "{text}");
+    for word in words {
+        assert!(text.contains(word), "no {word:?} in {text}");
+    }
+    assert_eq!(stdout(output), "");
+}
+
+/// Says loudly that a test did not run.
+pub fn skip(test: &str, why: &str) {
+    eprintln!("SKIPPED {test}: {why}");
+}
+
+/// Whether the tests run as root.
+pub fn is_root() -> bool {
+    // SAFETY: geteuid takes nothing and cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Compiles a C program; none where there is no compiler or it fails.
+pub fn compile(dir: &Path, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    let (c, program) = (dir.join(format!("{name}.c")), dir.join(name));
+    fs::write(&c, source).expect("writable");
+    let status = Command::new("cc").args(flags).arg("-o").arg(&program).arg(&c).status();
+    status.is_ok_and(|s| s.success()).then_some(program)
+}

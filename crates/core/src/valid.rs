@@ -1,0 +1,361 @@
+//! Checks of the whole allocator, for tests: every record, list, cache and map entry against the equations that the
+//! other modules state. Linear in all that there is; nobody else may use the allocator meanwhile.
+
+use crate::arena::{Arenas, BITS_BYTES};
+use crate::chunk::{Chunk, Kind, State};
+use crate::class::{self, CLASSES};
+use crate::heap::{Block, NO_ROOM};
+use crate::life::{ORPHAN, Registry};
+use crate::range::Ranges;
+use crate::sync::Ordering;
+use crate::{Allocator, CHUNK, Heap, Os, slab};
+
+/// How far to look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Records, lists and sums.
+    Records,
+    /// Also each bit of each slab, and the zero bits of all other chunks.
+    Bits,
+}
+
+/// What is wrong, and the address of the record, heap or block that shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// The equation that does not hold.
+    pub what: &'static str,
+    /// Where.
+    pub at: usize,
+}
+
+/// What there is, counted on the way.
+///
+/// Equation: `small + cached + remote` is the sum of `used` over all slabs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Live blocks of slabs.
+    pub small: usize,
+    /// Blocks in caches.
+    pub cached: usize,
+    /// Blocks that another thread freed and the owner has not seen.
+    pub remote: usize,
+    /// Live large blocks; the table of the huge blocks counts as one.
+    pub large: usize,
+    /// Live huge blocks.
+    pub huge: usize,
+    /// Whether the huge blocks have a table.
+    pub huge_table: bool,
+    /// Slabs.
+    pub slabs: usize,
+    /// Chunks that hold heaps.
+    pub heap_chunks: usize,
+    /// Heaps, orphans included.
+    pub heaps: usize,
+    /// Chunks in free ranges: clean, dirty.
+    pub free_chunks: [usize; 2],
+    /// Large blocks whose pages were moved.
+    pub moved: usize,
+}
+
+/// What the lists say about slabs, to compare with what the records say.
+#[derive(Default, PartialEq, Eq)]
+struct Listed {
+    in_bins: usize,
+    pending: usize,
+}
+
+fn check(holds: bool, what: &'static str, at: usize) -> Result<(), Invalid> {
+    if holds { Ok(()) } else { Err(Invalid { what, at }) }
+}
+
+/// Where a walk over the records is: in which range, and what lay before it.
+struct Walk {
+    last: *const Chunk,
+    /// First record of the range, and how many of its chunks are still to come.
+    first: *const Chunk,
+    left: usize,
+    /// State of the free range that ends just before, if one does.
+    free_before: Option<State>,
+}
+
+impl<O: Os> Allocator<O> {
+    /// Whether every structure is as its documentation says.
+    ///
+    /// # Safety
+    /// No other thread may use the allocator meanwhile.
+    pub unsafe fn is_valid(&self) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { self.validate(Depth::Bits) }.is_ok()
+    }
+
+    /// Checks every structure and counts what there is.
+    ///
+    /// # Safety
+    /// No other thread may use the allocator meanwhile.
+    pub unsafe fn validate(&self, depth: Depth) -> Result<Census, Invalid> {
+        let mut census = Census::default();
+        let mut listed = Listed::default();
+        self.registry.with(&self.os, |r| {
+            // SAFETY: nobody else uses the allocator.
+            unsafe { self.check_heaps(r, &mut census, &mut listed) }
+        })?;
+        self.huge.with(&self.os, |h| {
+            (census.huge, census.huge_table) = (h.count(), h.has_table());
+            check(h.is_valid(), "huge: entries are blocks, and apart", 0)
+        })?;
+        self.ranges.with(&self.os, |r| {
+            // SAFETY: nobody else uses the allocator, and the lock is held.
+            unsafe { self.check_chunks(r, depth, &mut census, &listed) }
+        })?;
+        Ok(census)
+    }
+
+    /// Registry, bins, pending stacks and caches.
+    unsafe fn check_heaps(&self, r: &Registry, census: &mut Census, listed: &mut Listed) -> Result<(), Invalid> {
+        let (mut heap, mut orphans) = (r.all, 0);
+        while !heap.is_null() {
+            let at = heap.addr();
+            // SAFETY: heaps are never unmapped; as the caller promises, nobody changes them.
+            unsafe {
+                census.heaps += 1;
+                check((*Arenas::record(heap.cast())).kind == Kind::HEAPS, "a heap lies in a chunk of heaps", at)?;
+                let cached = self.check_caches(heap)?;
+                census.cached += cached;
+                if (*heap).state.load(Ordering::Relaxed) == ORPHAN {
+                    orphans += 1;
+                    check(cached == 0, "an orphan's caches are empty", at)?;
+                }
+                for class in 0..CLASSES {
+                    listed.in_bins += self.check_bin(heap, class)?;
+                }
+                let mut wrong = false;
+                (*heap).pending.for_each(|c| {
+                    listed.pending += 1;
+                    wrong |= (*c).kind != Kind::SLAB || (*c).owner() != heap || (*c).remote.counted() == 0;
+                });
+                check(!wrong, "pending slabs are the heap's and have a count", at)?;
+                heap = (*heap).next;
+            }
+        }
+        let mut orphan = r.orphans;
+        for _ in 0..orphans {
+            check(!orphan.is_null(), "every orphan is in the list of orphans", 0)?;
+            // SAFETY: as above.
+            unsafe {
+                let state = (*orphan).state.load(Ordering::Relaxed);
+                check(state == ORPHAN, "heaps in the list of orphans are orphans", orphan.addr())?;
+                orphan = (*orphan).next_orphan;
+            }
+        }
+        check(orphan.is_null(), "the list of orphans ends", orphan.addr())?;
+        check(self.orphans.load(Ordering::Relaxed) == orphans, "orphans are counted", 0)
+    }
+
+    /// The caches of one heap; returns the blocks in them.
+    unsafe fn check_caches(&self, heap: *mut Heap) -> Result<usize, Invalid> {
+        let mut sum = 0;
+        // SAFETY: the heap is at rest; lists of a heap with caches end at `nothing`.
+        unsafe {
+            let nothing = &raw mut (*heap).nothing;
+            check((*nothing).tag != Block::TAG, "the end of a cache is not tagged", heap.addr())?;
+            check((*heap).room[0] == NO_ROOM, "class 0 has no room", heap.addr())?;
+            for class in 1..CLASSES {
+                let mut block = (*heap).head[class];
+                if !Heap::is_cached(heap) {
+                    check((*heap).room[class] == NO_ROOM, "a heap without caches has no room", heap.addr())?;
+                    check(block.is_null() || block == nothing, "a heap without caches has no blocks", heap.addr())?;
+                    continue;
+                }
+                let count = i32::from((*heap).cap[class]) - (*heap).room[class];
+                check(count >= 0, "cap - room is not negative", heap.addr())?;
+                for _ in 0..count {
+                    check(block != nothing, "cap - room == blocks in the list", heap.addr())?;
+                    check(self.arenas.contains(block.cast()), "a cached block lies in an arena", block.addr())?;
+                    let c = Arenas::record(block.cast());
+                    let fits = (*c).kind == Kind::SLAB && usize::from((*c).class) == class;
+                    check(fits, "a cached block lies in a slab of its class", block.addr())?;
+                    let offset = block.addr() & (CHUNK - 1);
+                    let whole = offset.is_multiple_of(class::SIZE[class] as usize);
+                    check(whole, "a cached block starts where a block starts", block.addr())?;
+                    check((*block).tag == Block::TAG, "a cached block is tagged", block.addr())?;
+                    let free = slab::is_free(&self.arenas, c, block.cast());
+                    check(!free, "a cached block is not free in its slab", block.addr())?;
+                    block = (*block).link;
+                }
+                check(block == nothing, "cap - room == blocks in the list", heap.addr())?;
+                sum += count as usize;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// One bin; returns the slabs in it.
+    unsafe fn check_bin(&self, heap: *mut Heap, class: usize) -> Result<usize, Invalid> {
+        let mut count = 0;
+        // SAFETY: the heap is at rest; records in a list are valid.
+        unsafe {
+            let (mut c, mut before) = ((*heap).bins[class].head, core::ptr::null_mut());
+            while !c.is_null() {
+                let fits = (*c).kind == Kind::SLAB && usize::from((*c).class) == class && (*c).owner() == heap;
+                check(fits, "a slab in a bin has its class and owner", c.addr())?;
+                check((*c).listed, "a slab in a bin is listed", c.addr())?;
+                check((*c).prev == before, "a bin is linked both ways", c.addr())?;
+                count += 1;
+                (before, c) = (c, (*c).next);
+            }
+        }
+        Ok(count)
+    }
+
+    /// Every record of every arena.
+    unsafe fn check_chunks(
+        &self,
+        ranges: &Ranges,
+        depth: Depth,
+        census: &mut Census,
+        listed: &Listed,
+    ) -> Result<(), Invalid> {
+        let none = core::ptr::null();
+        let mut walk = Walk { last: none, first: none, left: 0, free_before: None };
+        let (mut seen, mut used, mut result) = (Listed::default(), 0, Ok(()));
+        self.arenas.for_each(|c| {
+            if result.is_ok() {
+                // SAFETY: records of used chunks are readable, and at rest.
+                result = unsafe { self.check_chunk(&mut walk, c, depth, census) };
+                // SAFETY: as above.
+                unsafe {
+                    if (*c).kind == Kind::SLAB {
+                        used += (*c).used as usize;
+                        seen.in_bins += usize::from((*c).listed);
+                        seen.pending += usize::from((*c).remote.counted() != 0);
+                    }
+                }
+            }
+        });
+        result?;
+        check(walk.left == 0, "the last range ends at the frontier", walk.first.addr())?;
+        check(seen.in_bins == listed.in_bins, "every listed slab is in a bin", 0)?;
+        check(seen.pending == listed.pending, "every slab with a count is pending", 0)?;
+        check(census.free_chunks == ranges.free_chunks, "free ranges are counted", 0)?;
+        // SAFETY: the lock is held.
+        check(unsafe { ranges.is_valid() }, "free ranges are in their lists", 0)?;
+        check(census.moved == self.moved.load(Ordering::Relaxed), "moved blocks are counted", 0)?;
+        let gone = census.cached + census.remote;
+        check(used >= gone, "used counts live, cached and remotely freed blocks", 0)?;
+        census.small = used - gone;
+        Ok(())
+    }
+
+    unsafe fn check_chunk(
+        &self,
+        walk: &mut Walk,
+        c: *const Chunk,
+        depth: Depth,
+        census: &mut Census,
+    ) -> Result<(), Invalid> {
+        let at = c.addr();
+        let adjacent = walk.last == c.wrapping_sub(1) && Arenas::same(walk.last, c);
+        walk.last = c;
+        // SAFETY: the record is readable and at rest, and so is that of the range's start.
+        unsafe {
+            if self.map.is_complete() {
+                let class = if (*c).kind == Kind::SLAB { usize::from((*c).class) } else { 0 };
+                check(self.map.class(Arenas::chunk(c)) == class, "the page map has the slab's class or 0", at)?;
+            }
+            if depth == Depth::Bits {
+                self.check_bits(c, census)?;
+            } else if (*c).kind == Kind::SLAB {
+                census.remote += ((*c).remote.counted() as i32 + i32::from((*c).balance)) as usize;
+            }
+            if walk.left > 0 {
+                check(adjacent, "a range lies in one arena", walk.first.addr())?;
+                walk.left -= 1;
+                if walk.left == 0 && (*walk.first).kind == Kind::FREE {
+                    return check((*c).kind == Kind::FREE_END, "a free range has an end", at);
+                }
+                return check((*c).kind == Kind::NONE, "the inside of a range has no kind", at);
+            }
+            let free_before = walk.free_before.take().filter(|_| adjacent);
+            (walk.first, walk.left) = (c, 0);
+            match (*c).kind {
+                Kind::FREE => {
+                    check(free_before != Some((*c).state), "free neighbours of one state are joined", at)?;
+                    check((*c).len > 0, "a free range is not empty", at)?;
+                    walk.free_before = Some((*c).state);
+                    walk.left = (*c).len as usize - 1;
+                    census.free_chunks[(*c).state as usize] += (*c).len as usize;
+                }
+                Kind::LARGE => {
+                    let (len, carved, bytes) = ((*c).len as usize, (*c).carved as usize, (*c).bytes());
+                    check(carved <= len && bytes <= carved * CHUNK, "bytes <= carved <= len", at)?;
+                    check(bytes > 0 && bytes.is_multiple_of(self.page_size()), "bytes are whole OS pages", at)?;
+                    walk.left = len - 1;
+                    census.large += 1;
+                    census.moved += usize::from((*c).moved);
+                }
+                Kind::SLAB => {
+                    census.slabs += 1;
+                    check((*c).listed != slab::is_full(c), "a slab is listed unless full", at)?;
+                    check(!slab::is_released(c), "an empty slab is released", at)?;
+                }
+                Kind::HEAPS => census.heap_chunks += 1,
+                _ => return check(false, "every chunk is somebody's", at),
+            }
+        }
+        Ok(())
+    }
+
+    /// The free bits and remote bits of one chunk.
+    unsafe fn check_bits(&self, c: *const Chunk, census: &mut Census) -> Result<(), Invalid> {
+        let at = c.addr();
+        // SAFETY: the bits of used chunks are committed, and at rest.
+        unsafe {
+            let is_slab = (*c).kind == Kind::SLAB;
+            let carved = if is_slab { (*c).carved as usize } else { 0 };
+            let mut remote_count = 0;
+            for word in 0..BITS_BYTES / 8 {
+                let free = self.arenas.free_bits(c).add(word).read();
+                let remote = slab::remote_word(&self.arenas, c, word).load(Ordering::Relaxed);
+                let below = carved.saturating_sub(word * 64).min(64) as u32;
+                let allowed = u64::MAX.checked_shr(64 - below).unwrap_or(0);
+                check((free | remote) & !allowed == 0, "only blocks that were carved have bits", at)?;
+                check(free & remote == 0, "a block is freed once", at)?;
+                remote_count += remote.count_ones() as i32;
+            }
+            if is_slab {
+                check(slab::is_valid(&self.arenas, c), "used + free bits == carved <= capacity", at)?;
+                let due = (*c).remote.counted() as i32 + i32::from((*c).balance);
+                check(due == remote_count, "count + balance == remote bits", at)?;
+                census.remote += remote_count as usize;
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with start and length of everything that is known to read as zero: clean free ranges, what
+    /// slabs and large blocks have not used yet, and what arenas have not.
+    ///
+    /// # Safety
+    /// No other thread may use the allocator meanwhile.
+    pub unsafe fn for_each_clean(&self, mut visit: impl FnMut(*const u8, usize)) {
+        self.ranges.with(&self.os, |_| {
+            self.arenas.for_each(|c| {
+                let p = Arenas::chunk(c).cast_const();
+                // SAFETY: records of used chunks are readable, and at rest.
+                let (from, to) = unsafe {
+                    let (len, carved) = ((*c).len as usize * CHUNK, (*c).carved as usize);
+                    match (*c).kind {
+                        Kind::FREE if (*c).state == State::Clean => (0, len),
+                        Kind::LARGE if (*c).state == State::Clean => (carved * CHUNK, len),
+                        Kind::SLAB if (*c).zeroed => (carved * class::SIZE[usize::from((*c).class)] as usize, CHUNK),
+                        _ => (0, 0),
+                    }
+                };
+                if from < to {
+                    visit(p.wrapping_add(from), to - from);
+                }
+            });
+            self.arenas.for_each_unused(&mut visit);
+        });
+    }
+}

@@ -1,0 +1,140 @@
+//! Histories: operations on an allocator, eight bytes each, so that property tests, the fuzzer and stored cases share
+//! one form.
+
+use crate::fake::{Call, Config};
+use neap_core::{CHUNK, class};
+
+/// Bytes of an encoded operation, and of an encoded set-up.
+pub const OP_BYTES: usize = 8;
+
+/// One operation. Heaps and blocks are named by numbers of any size, taken modulo what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are the call's arguments")]
+pub enum Op {
+    /// malloc
+    Malloc { heap: u8, size: usize },
+    /// calloc
+    Calloc { heap: u8, size: usize },
+    /// aligned_alloc, zeroed or not
+    Aligned { heap: u8, size: usize, align: usize, zero: bool },
+    /// realloc
+    Realloc { heap: u8, block: u16, size: usize },
+    /// free, by any heap or (heap 7) by a thread that has none
+    Free { heap: u8, block: u16 },
+    /// many times malloc with one size
+    Fill { heap: u8, size: usize, count: u16 },
+    /// many times free, of neighbours in the order of allocation, every `step`-th
+    Drain { heap: u8, block: u16, count: u16, step: u8 },
+    /// a new thread's first call
+    Acquire { cached: bool },
+    /// a thread's end
+    Abandon { heap: u8 },
+    /// the caches of a heap go back to the slabs
+    DropCaches { heap: u8 },
+    /// malloc_trim
+    Purge,
+    /// look at a block's contents and usable size
+    Check { block: u16 },
+}
+
+/// The system under a history.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The fake's configuration.
+    pub config: Config,
+    /// Whether the first heap has caches.
+    pub cached: bool,
+    /// Chance of each call to fail.
+    pub fault: f64,
+}
+
+/// Sizes at which something changes.
+const BORDERS: [usize; 14] = [
+    0,
+    1,
+    16,
+    17,
+    class::MAX_TABLE,
+    class::MAX_TABLE + 1,
+    class::MAX_SMALL,
+    class::MAX_SMALL + 1,
+    CHUNK - 1,
+    CHUNK,
+    CHUNK + 1,
+    1 << 20,
+    (4 << 20) + 1,
+    256 << 20,
+];
+/// Sizes that no system has.
+const ABSURD: [usize; 4] =
+    [1 << 47, neap_core::alloc::MAX_SIZE - CHUNK, neap_core::alloc::MAX_SIZE - 1, neap_core::alloc::MAX_SIZE];
+
+/// A size out of three bytes: mostly small, sometimes at a border, rarely long.
+fn size(a: u8, b: u8, form: u8) -> usize {
+    let n = usize::from(u16::from_le_bytes([a, b]));
+    match form % 32 {
+        0..8 => n % (class::MAX_TABLE + 1),
+        8..12 => (class::SIZE[n % class::CLASSES] as usize + usize::from(form / 32) % 3).saturating_sub(1),
+        12..17 => n % (class::MAX_SMALL + 1),
+        17..22 => n,
+        22..25 => n * 8,
+        25..27 => n * 64,
+        27 => n.next_multiple_of(4096) + usize::from(form / 32) - 1,
+        28 => (n % 64) << 20,
+        29 | 30 => BORDERS[n % BORDERS.len()],
+        _ => ABSURD[n % ABSURD.len()],
+    }
+}
+
+impl Op {
+    /// The operation that these bytes mean. All bytes mean one.
+    pub fn decode(b: [u8; OP_BYTES]) -> Op {
+        let heap = b[1];
+        let block = u16::from_le_bytes([b[2], b[3]]);
+        let size = size(b[4], b[5], b[6]);
+        match b[0] % 32 {
+            0..8 => Op::Malloc { heap, size },
+            8..11 => Op::Calloc { heap, size },
+            11 | 12 => {
+                // Mostly up to an OS page, rarely up to 4 MiB.
+                let shift = if b[7] < 200 { b[7] % 13 } else { b[7] % 23 };
+                Op::Aligned { heap, size, align: 1 << shift, zero: b[3] & 1 != 0 }
+            }
+            13..17 => Op::Realloc { heap, block, size },
+            17..24 => Op::Free { heap, block },
+            24 => Op::Fill { heap, size: size.min(4096), count: u16::from(b[7]) * 4 },
+            25 | 26 => Op::Drain { heap, block, count: u16::from_le_bytes([b[4], b[5]]) % 2048, step: b[7] % 8 + 1 },
+            27 => Op::Acquire { cached: b[7] & 3 != 0 },
+            28 => Op::Abandon { heap },
+            29 => Op::DropCaches { heap },
+            30 => Op::Purge,
+            _ => Op::Check { block },
+        }
+    }
+}
+
+impl Setup {
+    /// The set-up that these bytes mean.
+    pub fn decode(b: [u8; OP_BYTES]) -> Setup {
+        let missing = [Call::ReserveZeros, Call::MovePages, Call::Renew, Call::Purge];
+        let missing = missing.into_iter().enumerate().filter(|(i, _)| b[2] >> i & 1 != 0).map(|(_, call)| call);
+        Setup {
+            config: Config {
+                page_size: 4096 << (b[0] % 3 * 2),
+                address_limit: [None, None, None, Some(1 << 30), Some(128 << 20), Some(32 << 20)]
+                    [usize::from(b[1] % 6)],
+                missing: missing.collect(),
+                seed: u64::from(b[3]) << 8 | u64::from(b[4]),
+            },
+            cached: b[5] & 3 != 0,
+            fault: if b[6] < 192 { 0.0 } else { f64::from(b[7]) / 512.0 },
+        }
+    }
+}
+
+/// A set-up and a history out of any bytes; a part at the end that is no whole operation is left out.
+pub fn decode(bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
+    let (parts, _) = bytes.as_chunks::<OP_BYTES>();
+    let (first, rest) = parts.split_first()?;
+    Some((Setup::decode(*first), rest.iter().map(|b| Op::decode(*b)).collect()))
+}

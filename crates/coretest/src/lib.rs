@@ -1,0 +1,14 @@
+//! Tests of neap's core: a fake system, histories of operations, and the model that they are checked against.
+//!
+//! May depend on `neap-core` and std. It is a crate of its own, and not a feature of the port, because it needs std:
+//! a feature would reach `libneap.so` as well whenever both are built together.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod fake;
+pub mod history;
+pub mod model;
+pub mod pattern;
+
+pub use fake::{Call, Config, Fake};
+pub use history::{Op, Setup};
+pub use model::Model;

@@ -1,0 +1,351 @@
+//! Carries out a history on the allocator and on a model of it at once, and compares after each operation.
+
+use crate::fake::{Call, Fake};
+use crate::history::{Op, Setup};
+use crate::pattern;
+use neap_core::heap::{Block as FreeBlock, Name};
+use neap_core::misuse;
+use neap_core::valid::{Census, Depth};
+use neap_core::{Allocator, CHUNK, Heap};
+use std::collections::BTreeMap;
+
+/// Every how many operations everything is looked at, down to the bits and to the zeros in clean memory. After a
+/// realloc or a purge the zeros are looked at in any case.
+const DEEP: usize = 32;
+/// A system without faults and limits must serve requests up to this size.
+const MODEST: usize = 1 << 30;
+/// Most blocks, so that a history cannot fill the machine.
+const MOST_BLOCKS: usize = 20_000;
+/// Most bytes in blocks, likewise.
+const MOST_BYTES: usize = 4 << 30;
+/// Most heaps that threads own at one time.
+const MOST_HEAPS: usize = 6;
+
+/// The heap of a thread that has none.
+static NOBODY: Name = Name::new();
+
+/// A live block.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    p: *mut u8,
+    usable: usize,
+    id: u64,
+}
+
+/// The allocator and what is known about it.
+#[derive(Debug)]
+pub struct Model {
+    /// The allocator under test.
+    pub a: Box<Allocator<Fake>>,
+    heaps: Vec<*mut Heap>,
+    blocks: Vec<Block>,
+    /// Start and end of every live block.
+    addresses: BTreeMap<usize, usize>,
+    bytes: usize,
+    ids: u64,
+    steps: usize,
+    /// Whether calls may fail although the request is modest.
+    limited: bool,
+}
+
+impl Model {
+    /// An allocator on a system like `setup`, with one heap.
+    pub fn new(setup: &Setup) -> Self {
+        let a = Box::new(Allocator::new(Fake::new(setup.config.clone())));
+        a.os.faults.fail_by_chance(setup.fault);
+        let limited = setup.config.address_limit.is_some() || setup.config.missing.contains(&Call::Reserve);
+        let mut model = Model {
+            a,
+            heaps: Vec::new(),
+            blocks: Vec::new(),
+            addresses: BTreeMap::new(),
+            bytes: 0,
+            ids: 0,
+            steps: 0,
+            limited,
+        };
+        model.acquire(setup.cached);
+        model
+    }
+
+    /// Runs a whole history and ends it.
+    pub fn run(setup: &Setup, ops: &[Op]) {
+        let mut model = Model::new(setup);
+        for op in ops {
+            model.step(*op);
+        }
+        model.finish();
+    }
+
+    /// One operation and the checks behind it.
+    pub fn step(&mut self, op: Op) {
+        self.apply(op);
+        self.steps += 1;
+        self.validate(if self.steps.is_multiple_of(DEEP) { Depth::Bits } else { Depth::Records });
+        if self.steps.is_multiple_of(DEEP) || matches!(op, Op::Realloc { .. } | Op::Purge) {
+            self.check_clean();
+        }
+    }
+
+    fn apply(&mut self, op: Op) {
+        match op {
+            Op::Acquire { cached } => self.acquire(cached),
+            Op::Purge => {
+                self.a.purge();
+            }
+            Op::Check { block } => {
+                if let Some(i) = self.index(block) {
+                    self.check_block(&self.blocks[i]);
+                }
+            }
+            Op::Free { heap, block } => {
+                if let Some(i) = self.index(block) {
+                    self.free(self.freer(heap), i);
+                }
+            }
+            Op::Drain { heap, block, count, step } => self.drain(heap, block, count, step),
+            Op::Malloc { heap, .. }
+            | Op::Calloc { heap, .. }
+            | Op::Aligned { heap, .. }
+            | Op::Realloc { heap, .. }
+            | Op::Fill { heap, .. }
+            | Op::Abandon { heap }
+            | Op::DropCaches { heap } => {
+                if self.heaps.is_empty() {
+                    self.acquire(true);
+                }
+                if !self.heaps.is_empty() {
+                    let i = usize::from(heap) % self.heaps.len();
+                    self.apply_to_heap(op, i);
+                }
+            }
+        }
+    }
+
+    fn apply_to_heap(&mut self, op: Op, i: usize) {
+        let heap = self.heaps[i];
+        // SAFETY: the heap is owned by this model, and nobody else uses the allocator.
+        unsafe {
+            match op {
+                Op::Malloc { size, .. } => self.malloc(heap, size),
+                Op::Fill { size, count, .. } => (0..count).for_each(|_| self.malloc(heap, size)),
+                Op::Calloc { size, .. } => {
+                    let failed = self.a.os.faults.failed();
+                    let p = self.a.calloc(heap, size);
+                    self.check_zero(p, size);
+                    self.add(p, size, 16, failed);
+                }
+                Op::Aligned { size, align, zero, .. } => {
+                    let failed = self.a.os.faults.failed();
+                    let p = self.a.malloc_aligned(heap, size, align, zero);
+                    if zero {
+                        self.check_zero(p, size);
+                    }
+                    self.add(p, size, align, failed);
+                }
+                Op::Realloc { block, size, .. } => {
+                    if let Some(i) = self.index(block) {
+                        self.realloc(heap, i, size);
+                    }
+                }
+                Op::DropCaches { .. } => self.a.drop_caches(heap),
+                Op::Abandon { .. } => {
+                    self.heaps.swap_remove(i);
+                    self.a.abandon(heap);
+                }
+                _ => unreachable!("{op:?} needs no heap"),
+            }
+        }
+    }
+
+    fn index(&self, block: u16) -> Option<usize> {
+        (!self.blocks.is_empty()).then(|| usize::from(block) % self.blocks.len())
+    }
+
+    /// The heap that frees: any, or that of a thread without one.
+    fn freer(&self, heap: u8) -> *mut Heap {
+        if heap % 8 == 7 || self.heaps.is_empty() {
+            NOBODY.heap()
+        } else {
+            self.heaps[usize::from(heap) % self.heaps.len()]
+        }
+    }
+
+    fn acquire(&mut self, cached: bool) {
+        if self.heaps.len() < MOST_HEAPS {
+            let failed = self.a.os.faults.failed();
+            let heap = self.a.acquire(cached);
+            if heap.is_null() {
+                assert!(self.limited || self.a.os.faults.failed() > failed, "no heap, and no reason");
+            } else {
+                assert!(!self.heaps.contains(&heap), "one heap for two threads");
+                self.heaps.push(heap);
+            }
+        }
+    }
+
+    fn malloc(&mut self, heap: *mut Heap, size: usize) {
+        let failed = self.a.os.faults.failed();
+        // SAFETY: the heap is this model's.
+        let p = unsafe {
+            let p = Heap::malloc(heap, size, FreeBlock::untag);
+            if p.is_null() { self.a.malloc_after_miss(heap, size) } else { p }
+        };
+        self.add(p, size, 16, failed);
+    }
+
+    /// Checks what an allocation returned, and takes it into the model. `failed`: faults before the call.
+    fn add(&mut self, p: *mut u8, size: usize, align: usize, failed: u64) {
+        if p.is_null() {
+            let excused = self.limited || self.a.os.faults.failed() > failed || size > MODEST;
+            assert!(excused, "no memory for {size} bytes, and no reason");
+            return;
+        }
+        assert!(p.addr().is_multiple_of(align.max(16)), "{p:p} is not aligned to {align}");
+        // SAFETY: the block is live.
+        let usable =
+            unsafe { self.a.usable_size(Heap::none(), misuse::Call::UsableSize, p) }.expect("a live block is known");
+        assert!(usable >= size, "{usable} usable bytes for a request of {size}");
+        let before = self.addresses.range(..p.addr() + usable).next_back();
+        assert!(before.is_none_or(|(_, &end)| end <= p.addr()), "{p:p} (+ {usable}) overlaps {before:x?}");
+        self.addresses.insert(p.addr(), p.addr() + usable);
+        self.ids += 1;
+        let block = Block { p, usable, id: self.ids };
+        // SAFETY: the block is `usable` bytes long.
+        unsafe { pattern::write(p, usable, block.id) };
+        self.blocks.push(block);
+        self.bytes += usable;
+        while self.blocks.len() > MOST_BLOCKS || self.bytes > MOST_BYTES {
+            self.free(self.freer(0), 0);
+        }
+    }
+
+    fn check_zero(&self, p: *mut u8, size: usize) {
+        if !p.is_null() {
+            // SAFETY: the block has `size` bytes and is ours alone.
+            let wrong = unsafe { self.a.os.first_nonzero(p, size) };
+            assert_eq!(wrong, None, "a zeroed block of {size} bytes at {p:p} is not zero at this offset");
+        }
+    }
+
+    /// Contents and usable size of a live block.
+    fn check_block(&self, block: &Block) {
+        // SAFETY: the block is live.
+        unsafe {
+            assert_eq!(
+                self.a.usable_size(Heap::none(), misuse::Call::UsableSize, block.p),
+                Some(block.usable),
+                "{block:x?}: usable size changed"
+            );
+            let wrong = pattern::first_wrong(block.p, block.usable, block.usable, block.id);
+            assert_eq!(wrong, None, "{block:x?}: contents changed at this offset");
+        }
+    }
+
+    fn forget(&mut self, i: usize) -> Block {
+        let block = self.blocks.swap_remove(i);
+        self.addresses.remove(&block.p.addr());
+        self.bytes -= block.usable;
+        block
+    }
+
+    fn free(&mut self, heap: *mut Heap, i: usize) {
+        self.check_block(&self.blocks[i]);
+        let block = self.forget(i);
+        // SAFETY: the block was live, and the heap is this model's or nobody's.
+        let known = unsafe {
+            if Heap::free(heap, &self.a.map, block.p) {
+                Ok(())
+            } else if heap == NOBODY.heap() {
+                self.a.free(heap, block.p)
+            } else {
+                self.a.free_after_miss(heap, block.p)
+            }
+        };
+        assert_eq!(known, Ok(()), "{block:x?} is foreign");
+    }
+
+    fn drain(&mut self, heap: u8, block: u16, count: u16, step: u8) {
+        let mut i = self.index(block).unwrap_or(0);
+        for _ in 0..count {
+            if self.blocks.is_empty() {
+                break;
+            }
+            i %= self.blocks.len();
+            self.free(self.freer(heap), i);
+            i += usize::from(step);
+        }
+    }
+
+    fn realloc(&mut self, heap: *mut Heap, i: usize, size: usize) {
+        let failed = self.a.os.faults.failed();
+        let old = self.blocks[i];
+        self.check_block(&old);
+        // SAFETY: the block is live, and the heap is this model's.
+        let p = unsafe { self.a.realloc(heap, old.p, old.usable, size) };
+        if p.is_null() {
+            // The block must be as it was.
+            self.check_block(&old);
+            let excused = self.limited || self.a.os.faults.failed() > failed || size > MODEST;
+            assert!(excused, "no memory for {size} bytes, and no reason");
+            return;
+        }
+        assert!(size != old.usable || p == old.p, "realloc to the usable size moved the block");
+        self.forget(i);
+        let kept = old.usable.min(size);
+        // SAFETY: the block has at least `size` bytes.
+        let wrong = unsafe { pattern::first_wrong(p, kept, old.usable, old.id) };
+        assert_eq!(wrong, None, "realloc of {old:x?} to {size} bytes at {p:p} changed the contents");
+        self.add(p, size, 16, failed);
+    }
+
+    /// Compares the allocator's structures with themselves and with the model.
+    pub fn validate(&self, depth: Depth) -> Census {
+        // SAFETY: nobody else uses the allocator.
+        let census = match unsafe { self.a.validate(depth) } {
+            Ok(census) => census,
+            Err(e) => panic!("invalid: {} (at {:#x})", e.what, e.at),
+        };
+        let live = census.small + census.large + census.huge - usize::from(census.huge_table);
+        assert_eq!(live, self.blocks.len(), "live blocks: {census:?}");
+        census
+    }
+
+    /// Everything that the allocator takes for zero is.
+    pub fn check_clean(&self) {
+        // SAFETY: nobody else uses the allocator; clean memory is committed.
+        unsafe {
+            self.a.for_each_clean(|p, len| {
+                let wrong = self.a.os.first_nonzero(p, len);
+                assert_eq!(wrong, None, "{len} clean bytes at {p:p} are not zero at this offset");
+            });
+        }
+    }
+
+    /// Frees everything, ends all threads, and checks that all memory is free again.
+    pub fn finish(mut self) {
+        self.a.os.faults.clear();
+        let mut heap = 0;
+        while !self.blocks.is_empty() {
+            heap += 1;
+            self.free(self.freer(heap), self.blocks.len() / 2);
+        }
+        for heap in std::mem::take(&mut self.heaps) {
+            // SAFETY: the heap is this model's.
+            unsafe { self.a.abandon(heap) };
+        }
+        self.check_empty();
+        self.a.purge();
+        self.check_empty();
+        self.check_clean();
+    }
+
+    /// Panics unless all chunks are free, apart from heaps and the table of huge blocks.
+    fn check_empty(&self) {
+        let census = self.validate(Depth::Bits);
+        assert_eq!((census.slabs, census.cached, census.remote, census.huge), (0, 0, 0, 0), "{census:?}");
+        assert_eq!(census.large, usize::from(census.huge_table), "{census:?}");
+        let (dirty, clean) = self.a.free_bytes();
+        assert_eq!([clean / CHUNK, dirty / CHUNK], census.free_chunks);
+    }
+}

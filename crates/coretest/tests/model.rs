@@ -1,0 +1,55 @@
+//! Random histories, checked against the model after each operation.
+
+use neap_coretest::history::OP_BYTES;
+use neap_coretest::{Call, Config, Model, Op, Setup};
+use proptest::prelude::*;
+use proptest::test_runner::Config as Runs;
+
+/// A history of up to `most` operations.
+fn history(most: usize) -> impl Strategy<Value = Vec<Op>> {
+    prop::collection::vec(any::<[u8; OP_BYTES]>().prop_map(Op::decode), 0..most)
+}
+
+fn runs(cases: u32) -> Runs {
+    Runs { cases, failure_persistence: None, max_shrink_iters: 20_000, max_shrink_time: 30_000, ..Runs::default() }
+}
+
+fn plain(page_size: usize) -> Setup {
+    Setup { config: Config { page_size, ..Config::default() }, cached: true, fault: 0.0 }
+}
+
+proptest! {
+    #![proptest_config(runs(60))]
+
+    /// Catches overlap, lost contents, dirty callocs, changed sizes, leaks and broken structures.
+    #[test]
+    fn pages_of_4_kib(ops in history(400)) {
+        Model::run(&plain(4096), &ops);
+    }
+
+    /// Catches code that takes 4 KiB for the OS page.
+    #[test]
+    fn pages_of_16_kib(ops in history(300)) {
+        Model::run(&plain(16384), &ops);
+    }
+
+    /// The same where an OS page is a whole chunk.
+    #[test]
+    fn pages_of_64_kib(ops in history(300)) {
+        Model::run(&plain(65536), &ops);
+    }
+
+    /// Catches a path that needs the page map.
+    #[test]
+    fn without_page_map(ops in history(300)) {
+        let mut setup = plain(4096);
+        setup.config.missing = vec![Call::ReserveZeros];
+        Model::run(&setup, &ops);
+    }
+
+    /// Every kind of system: small address space, missing calls, calls that fail by chance.
+    #[test]
+    fn any_system(setup in any::<[u8; OP_BYTES]>().prop_map(Setup::decode), ops in history(300)) {
+        Model::run(&setup, &ops);
+    }
+}

@@ -1,0 +1,40 @@
+//! Histories that once failed, shortest form first.
+
+use neap_coretest::{Config, Model, Op, Setup};
+
+fn plain() -> Setup {
+    Setup { config: Config::default(), cached: true, fault: 0.0 }
+}
+
+/// A large block that moved left the unused end of its last chunk dirty, in a range that was called clean.
+#[test]
+fn moved_block_leaves_clean_chunks() {
+    let ops = [
+        Op::Malloc { heap: 0, size: 256 << 10 },
+        Op::Malloc { heap: 0, size: 64 << 10 },
+        Op::Free { heap: 0, block: 0 },
+        // In the dirty range that the first one left, and shorter.
+        Op::Malloc { heap: 0, size: 200 << 10 },
+        Op::Realloc { heap: 0, block: 1, size: 400 << 10 },
+    ];
+    Model::run(&plain(), &ops);
+}
+
+/// A block of no bytes with an alignment that no arena has was a mapping of no bytes: no block at all.
+#[test]
+fn empty_block_with_a_huge_alignment() {
+    let ops = [
+        Op::Aligned { heap: 0, size: 0, align: 1 << 37, zero: false },
+        Op::Aligned { heap: 0, size: 0, align: 1 << 36, zero: true },
+    ];
+    Model::run(&plain(), &ops);
+}
+
+/// A size beyond PTRDIFF_MAX overflowed to 0 bytes when a large block was resized.
+#[test]
+fn realloc_to_a_size_that_no_system_has() {
+    for size in [usize::MAX, usize::MAX - 4096, usize::MAX / 2 + 1] {
+        let ops = [Op::Malloc { heap: 0, size: 100_000 }, Op::Realloc { heap: 0, block: 0, size }];
+        Model::run(&plain(), &ops);
+    }
+}

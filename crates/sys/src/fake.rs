@@ -1,1 +1,0 @@
-//! A fake system for tests.
