@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use neap_tests::{Case, Outcome, Run, Stop, program};
+use neap_tests::{Case, Outcome, Run, Stop, program, suite};
 
 use crate::{Workspace, case, same_as_plain};
 
@@ -54,15 +54,23 @@ fn python_test(module: &str, pattern: &str) -> Outcome {
         return Err(Stop::Skip(format!("Python has no module test.{module} (tests/setup.sh installs it)")));
     }
     let space = Workspace::new()?;
-    let mut run = Run::new(&python)
-        .args(["-m", "test", "-v", module])
+    // A job in the background is started with SIGINT ignored, which the tests of interrupts do not survive.
+    // Some tests depend on timing: -w gives those that fail a second try, which is not kept quiet.
+    let mut run = Run::new(program("env")?)
+        .arg("--default-signal=INT,QUIT")
+        .arg(&python)
+        .args(["-m", "test", "-v", "-w", module])
         .env("PYTHONMALLOC", "malloc")
         .dir(space.path())
         .timeout(Duration::from_secs(150));
     if !pattern.is_empty() {
         run = run.args(["-m", pattern]);
     }
-    let done = run.run()?.success()?.contains("Tests result: SUCCESS")?.no_complaint()?;
+    let done = run.run()?.success()?.contains("Tests result: ")?.contains("SUCCESS")?.no_complaint()?;
+    if done.stdout.contains("FAILURE then SUCCESS") {
+        let failed = done.stdout.lines().find(|line| line.starts_with("FAIL:") || line.starts_with("ERROR:"));
+        suite::note(format!("python {module} passed only on the second try: {}", failed.unwrap_or("no test named")));
+    }
     let ran = done
         .stderr
         .lines()
@@ -184,7 +192,10 @@ fn java_program() -> Outcome {
 fn compile_twice(compiler: &str, source: &Path, flags: &[&str], output: &str) -> Outcome {
     let compiler = program(compiler)?;
     let object = |name: &str| source.with_file_name(name);
-    let run = |out: &Path| Run::new(&compiler).args(flags).args(["-O2", "-c"]).arg(source).arg("-o").arg(out);
+    let run = |out: &Path| {
+        let run = Run::new(&compiler).args(flags).args(["-O2", "-c"]).arg(source).arg("-o").arg(out);
+        run.timeout(Duration::from_secs(180))
+    };
     let (with, without) = (object("with.o"), object("without.o"));
     run(&with).run()?.success()?.no_complaint()?;
     run(&without).plain().run()?.success()?;
@@ -230,12 +241,12 @@ template <> struct Node<0> { int value; };
 template <int... I> int sum(std::integer_sequence<int, I...>) { return (0 + ... + I); }
 template <class... T> struct All { std::variant<T...> v; std::unordered_map<std::string, std::shared_ptr<std::variant<T...>>> m; };
 int main() {
-    Node<40> deep;
+    Node<25> deep;
     All<int, double, std::string, std::vector<int>, std::map<int, std::string>> all;
     all.m["a"] = std::make_shared<std::variant<int, double, std::string, std::vector<int>, std::map<int, std::string>>>(7);
     std::regex r("(a|b)*c+[0-9]{2,3}");
     std::cout << sum(std::make_integer_sequence<int, 500>()) << ' ' << std::regex_match("ababcc12", r)
-              << ' ' << (sizeof deep > 40) << ' ' << std::get<int>(*all.m["a"]) << '\n';
+              << ' ' << (sizeof deep > 25) << ' ' << std::get<int>(*all.m["a"]) << '\n';
 }
 "#;
 
