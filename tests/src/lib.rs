@@ -1,1 +1,92 @@
-//! Placeholder.
+//! Harness of neap's whole-program tests.
+//!
+//! Each integration test in this package compiles or finds a program, runs it with the library under test in
+//! `LD_PRELOAD`, and judges it by exit status and output. [`library`] picks the library (and never a stale
+//! one), [`compile`] builds C and C++ programs into a cache under `target/`, [`process`] runs them with a time
+//! limit, [`suite`] turns them into counted tests. A test that cannot run says so loudly and counts as ignored,
+//! not as passed.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `NEAP_TEST_LIB` | path of another library to test, or `none` for the C library's own malloc |
+//! | `NEAP_SOAK` | seconds that each soak test runs; soak tests are left out without it or `-- --ignored` |
+//! | `CC`, `CXX` | compilers for the test programs, default `cc` and `c++` |
+
+pub mod compile;
+pub mod library;
+pub mod process;
+pub mod suite;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use compile::Source;
+pub use process::{Daemon, Finished, Run};
+pub use suite::{Case, Outcome, Stop};
+
+/// Exit status by which a test program says that it cannot run here; its last line gives the reason.
+pub const SKIP_STATUS: i32 = 77;
+
+/// Folder of this package, where the sources of the test programs lie.
+pub fn package_dir() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Cargo's target folder of the running test, found through the tag that cargo leaves in it.
+pub fn target_dir() -> PathBuf {
+    let exe = std::env::current_exe().unwrap_or_default();
+    exe.ancestors()
+        .find(|dir| dir.join("CACHEDIR.TAG").exists())
+        .map_or_else(|| package_dir().join("../target"), Path::to_path_buf)
+}
+
+/// A program in `PATH` or at an absolute path; the test is skipped where it is missing.
+pub fn program(name: &str) -> Result<PathBuf, Stop> {
+    let found = if name.starts_with('/') {
+        Some(PathBuf::from(name)).filter(|path| path.exists())
+    } else {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path)
+            .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+            .map(|dir| dir.join(name))
+            .find(|file| file.is_file())
+    };
+    found.ok_or_else(|| Stop::Skip(format!("{name} is not installed (tests/setup.sh installs it)")))
+}
+
+/// Whether the tests run as root; some settings of the kernel can be changed only then.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// The usual test of a C or C++ program: compiles `source`, runs its case `case` under the library, and wants
+/// exit status 0 and `ok` as the last line. Returns what it printed.
+pub fn run_case(source: &Source, case: &str, limit: Duration) -> Result<Finished, Stop> {
+    judge_case(Run::new(source.build()?).arg(case).timeout(limit))
+}
+
+/// As [`run_case`] for a prepared [`Run`].
+pub fn judge_case(run: Run) -> Result<Finished, Stop> {
+    let done = run.run()?;
+    if done.status.code() == Some(SKIP_STATUS) {
+        let reason = done.stdout.lines().last().unwrap_or("no reason given");
+        return Err(Stop::Skip(reason.to_string()));
+    }
+    let done = done.success()?;
+    if done.stdout.lines().last() == Some("ok") {
+        Ok(done)
+    } else {
+        Err(done.fail("the program ended early: its last line is not `ok`"))
+    }
+}
+
+/// Fails unless `run` names every case that `sources` have: a case that no table names would never be run.
+pub fn all_cases_named(sources: &[Source], run: &[(&str, &str)]) -> Outcome {
+    let mut forgotten = Vec::new();
+    for source in sources {
+        let list = Run::new(source.build()?).arg("--list").plain().run()?.success()?;
+        let missing = list.stdout.lines().filter(|case| !run.contains(&(source.stem(), *case)));
+        forgotten.extend(missing.map(|case| format!("{}::{case}", source.stem())));
+    }
+    if forgotten.is_empty() { Ok(()) } else { Err(Stop::Fail(format!("cases that no table names: {forgotten:?}"))) }
+}

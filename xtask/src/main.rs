@@ -1,2 +1,40 @@
-//! Placeholder.
-fn main() {}
+//! Tasks that people and CI both run: `cargo xtask COMMAND`.
+//!
+//! One module per command; this file only dispatches.
+
+mod allocators;
+mod bench;
+mod icount;
+mod peers;
+mod toolchain;
+
+use clap::{Parser, Subcommand};
+
+/// Tasks of the neap workspace that people and CI both run.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build the other allocators as preload libraries in lab/peers/build
+    Peers(peers::Args),
+    /// Run the allocation workloads under glibc, neap and the peers
+    Bench(bench::Args),
+    /// Write the markdown tables of a kept benchmark from its raw CSV
+    Report(bench::ReportArgs),
+    /// Count instructions per operation with callgrind
+    Icount(icount::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Peers(args) => peers::main(args),
+        Command::Bench(args) => bench::main(args),
+        Command::Report(args) => bench::report_main(args),
+        Command::Icount(args) => icount::main(args),
+    }
+}

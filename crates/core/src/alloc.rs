@@ -89,7 +89,7 @@ impl<O: Os> Allocator<O> {
     pub(crate) unsafe fn release_slab(&self, c: *mut Chunk) {
         // SAFETY: the slab is the caller's.
         unsafe {
-            slab::wipe(&self.arenas, c);
+            slab::wipe(c);
             self.map.set(Arenas::chunk(c), 0);
             self.ranges.with(&self.os, |r| {
                 (*c).kind = Kind::NONE;
@@ -258,15 +258,25 @@ impl<O: Os> Allocator<O> {
                 misuse::interior(self, call, p, class);
             }
             let tagged = (*p.cast::<Block>()).tag == Block::TAG;
-            let free = if tagged {
-                misuse::is_free(self, heap, p, class)
-            } else {
-                slab::is_free(&self.arenas, Arenas::record(p), p)
-            };
+            let free = if tagged { misuse::is_free(self, heap, p, class) } else { slab::is_free(Arenas::record(p), p) };
             if free {
                 misuse::freed(self, call, p, class);
             }
         }
+    }
+
+    /// Size of the block at `p`, if a look at page map and tag is enough to know that it is a live small one.
+    ///
+    /// # Safety
+    /// As [`Allocator::usable_size`].
+    #[inline]
+    pub unsafe fn quick_size(&self, p: *mut u8) -> Option<usize> {
+        let class = self.map.class(p);
+        // SAFETY: a class other than 0 says that `p` lies in a slab; once it is a block, its tag may be read.
+        let live = class != 0
+            && class::is_start(p.addr() & (CHUNK - 1), class)
+            && unsafe { (*p.cast::<Block>()).tag } != Block::TAG;
+        live.then(|| class::SIZE[class] as usize)
     }
 
     /// Class of the slab at `p`, also where the page map is missing.

@@ -134,19 +134,37 @@ impl Arenas {
     }
 
     /// The free bits of the slab that `record` describes: `BITS_BYTES / 8` words, used by the owner alone.
+    ///
+    /// # Safety
+    /// `record` must be that of a slab.
     #[inline]
-    pub fn free_bits(&self, record: *const Chunk) -> *mut u64 {
-        let base = record.addr() & !(ARENA_ALIGN - 1);
-        let index = (record.addr() - base) / RECORD_BYTES;
-        at(base + self.chunks_at(base) * RECORD_BYTES + index * BITS_BYTES)
+    pub unsafe fn free_bits(record: *const Chunk) -> *mut u64 {
+        // SAFETY: as the caller promises.
+        unsafe { at(Self::bits(record, RECORD_BYTES)) }
     }
 
     /// The remote bits of the slab that `record` describes.
+    ///
+    /// # Safety
+    /// `record` must be that of a slab.
     #[inline]
-    pub fn remote_bits(&self, record: *const Chunk) -> *mut AtomicU64 {
+    pub unsafe fn remote_bits(record: *const Chunk) -> *mut AtomicU64 {
+        // SAFETY: as the caller promises.
+        unsafe { at(Self::bits(record, RECORD_BYTES + BITS_BYTES)) }
+    }
+
+    /// The entry of a slab in the table of bits that lies behind tables of `before` bytes a chunk.
+    #[inline]
+    unsafe fn bits(record: *const Chunk, before: usize) -> usize {
         let base = record.addr() & !(ARENA_ALIGN - 1);
         let index = (record.addr() - base) / RECORD_BYTES;
-        at(base + self.chunks_at(base) * (RECORD_BYTES + BITS_BYTES) + index * BITS_BYTES)
+        // SAFETY: the record is readable.
+        base + (before << unsafe { (*record).tables }) + index * BITS_BYTES
+    }
+
+    /// `log2` of the chunks of the arena that `record` lies in. Its length is a power of two.
+    pub fn tables(&self, record: *const Chunk) -> u8 {
+        self.chunks_at(record.addr() & !(ARENA_ALIGN - 1)).ilog2() as u8
     }
 
     /// Chunks of the arena at `base`, which must be one.

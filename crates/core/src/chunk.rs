@@ -39,7 +39,7 @@ pub enum State {
 /// Which fields mean something depends on `kind`:
 /// - free range: `state`, `len`, `next`, `prev` (first chunk); `len` (last chunk);
 /// - large block: `len` chunks, `bytes` usable, `carved` chunks at the front that it ever used;
-/// - slab: `class`, `owner`, `carved`, `used`, `balance`, `hint`, `zeroed`, `listed`, `next`, `prev`, `remote`.
+/// - slab: `class`, `owner`, `carved`, `used`, `balance`, `hint`, `zeroed`, `listed`, `tables`, `next`, `prev`, `remote`.
 ///   Invariant: `used + (free bits) == carved <= capacity`, and `used` counts the blocks in caches as well.
 #[repr(C, align(64))]
 #[derive(Debug)]
@@ -64,6 +64,8 @@ pub struct Chunk {
     pub carved: u32,
     /// Slab: blocks that are live or in a cache.
     pub used: u32,
+    /// Slab: `log2` of the chunks of its arena, which says where the side tables lie.
+    pub tables: u8,
     /// Large block: its pages were moved here, so it may be a mapping apart from its neighbours.
     pub moved: bool,
     /// Next record of the list that this one is in, or null.

@@ -51,8 +51,8 @@ impl Block {
 pub(crate) const CACHE_BLOCKS: usize = 1024;
 /// Most bytes likewise, for blocks up to [`SMALL_BLOCK`] and for larger ones. Large blocks cost more to touch than
 /// to fetch, so a cache of them saves little.
-const CACHE_BYTES: [usize; 2] = [64 * 1024, 16 * 1024];
-const SMALL_BLOCK: usize = 512;
+const CACHE_BYTES: [usize; 2] = [64 * 1024, 32 * 1024];
+const SMALL_BLOCK: usize = 1024;
 /// A cache starts with this many bytes.
 const FIRST_BYTES: usize = 2 * 1024;
 /// A cache of a heap without caches has this much room: negative, see [`Heap::undo_free`].
@@ -330,7 +330,7 @@ impl Heap {
                 if c.is_null() {
                     return;
                 }
-                slab::take_recycled(&a.arenas, c, want, taken);
+                slab::take_recycled(c, want, taken);
                 if taken.count == 0 {
                     slab::carve(c, want, a.page_size(), taken);
                     return Self::unlist_if_full(heap, c);
@@ -372,7 +372,7 @@ impl Heap {
                     return None;
                 }
             }
-            let taken = slab::take_one(&a.arenas, c);
+            let taken = slab::take_one(c);
             Self::unlist_if_full(heap, c);
             taken
         }
@@ -385,7 +385,7 @@ impl Heap {
             let Some((c, zeroed)) = a.take_chunk() else {
                 return core::ptr::null_mut();
             };
-            slab::set_up(c, class, heap, zeroed);
+            slab::set_up(&a.arenas, c, class, heap, zeroed);
             a.map.set(Arenas::chunk(c), class);
             (*heap).bins[class].push(c);
             (*c).listed = true;
@@ -404,7 +404,7 @@ impl Heap {
         }
     }
 
-    /// Puts a block into a cache that was found full: the cache grows, or gives half of its blocks back.
+    /// Puts a block into a cache that was found full: the cache grows, or gives all but its newest quarter back.
     ///
     /// # Safety
     /// The heap must be the caller's and have caches; `p` must be a block of `class` that is nobody's.
@@ -413,7 +413,7 @@ impl Heap {
         unsafe {
             Self::grow_cap(heap, class);
             if (*heap).room[class] < 1 {
-                let keep = (*heap).cap[class] / 2;
+                let keep = (*heap).cap[class] / 4;
                 Self::flush(heap, a, class, usize::from(keep));
             }
             let block = p.cast::<Block>();
@@ -457,7 +457,7 @@ impl Heap {
 
     /// Gives the blocks from `block` on back, as long as they lie in one slab; returns the next block and how many
     /// went.
-    #[inline]
+    #[inline(always)]
     unsafe fn flush_run<O: Os>(
         heap: *mut Heap,
         a: &Allocator<O>,
@@ -495,20 +495,24 @@ impl Heap {
     }
 
     /// Gives blocks back to the slab `c`: as its owner, who calls [`Heap::after_give`] afterwards, or as another.
+    #[inline]
     unsafe fn give<O: Os>(a: &Allocator<O>, c: *mut Chunk, local: bool, batch: slab::Batch) {
-        // SAFETY: the blocks were live or cached, so their slab exists. Only its owner touches more than its
-        // remote part.
+        // SAFETY: the blocks were live or cached, so their slab exists.
         unsafe {
-            if batch.mask == 0 {
-                return;
+            if !local {
+                Self::give_remote(a, c, batch);
+            } else if slab::give(c, batch).is_err() {
+                misuse::double_free_seen_late(a, c);
             }
-            if local {
-                if slab::give(&a.arenas, c, batch).is_err() {
-                    misuse::double_free_seen_late(a, c);
-                }
-                return;
-            }
-            match (*c).remote.free(slab::remote_word(&a.arenas, c, batch.word), batch.mask) {
+        }
+    }
+
+    /// Gives blocks back to a slab of another heap.
+    #[inline(never)]
+    unsafe fn give_remote<O: Os>(a: &Allocator<O>, c: *mut Chunk, batch: slab::Batch) {
+        // SAFETY: the blocks were live or cached, so their slab exists; only its remote part is written.
+        unsafe {
+            match (*c).remote.free(slab::remote_word(c, batch.word), batch.mask) {
                 Err(_) => misuse::double_free_seen_late(a, c),
                 Ok(false) => {}
                 Ok(true) => {
@@ -550,26 +554,28 @@ impl Heap {
         // SAFETY: the heap and its slabs are the caller's; a slab that was taken is on no stack.
         unsafe {
             (*heap).pending.take(|c| {
-                if slab::collect(&a.arenas, c).is_err() {
+                if slab::collect(c).is_err() {
                     misuse::double_free_seen_late(a, c);
                 }
-                Self::after_give(heap, a, c);
+                if !slab::is_full(c) {
+                    Self::after_give(heap, a, c);
+                }
             });
         }
     }
 
     /// After blocks came back to a slab of this heap: lists it, or releases it when it is empty.
+    #[inline]
     unsafe fn after_give<O: Os>(heap: *mut Heap, a: &Allocator<O>, c: *mut Chunk) {
         // SAFETY: the slab is the heap's.
         unsafe {
-            let bin = &mut (*heap).bins[usize::from((*c).class)];
             if slab::is_released(c) {
                 if (*c).listed {
-                    bin.remove(c);
+                    (*heap).bins[usize::from((*c).class)].remove(c);
                 }
                 a.release_slab(c);
-            } else if !(*c).listed && !slab::is_full(c) {
-                bin.push(c);
+            } else if !(*c).listed {
+                (*heap).bins[usize::from((*c).class)].push(c);
                 (*c).listed = true;
             }
         }

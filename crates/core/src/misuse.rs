@@ -149,7 +149,7 @@ pub fn foreign<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8) -> ! {
 pub unsafe fn is_free<O: Os>(a: &Allocator<O>, heap: *mut Heap, p: *mut u8, class: usize) -> bool {
     // SAFETY: `p` is a block; what its link points to is read only where an arena has memory.
     unsafe {
-        if slab::is_free(&a.arenas, Arenas::record(p), p) || Heap::caches(heap, p, class) {
+        if slab::is_free(Arenas::record(p), p) || Heap::caches(heap, p, class) {
             return true;
         }
         let link = (*p.cast::<Block>()).link;

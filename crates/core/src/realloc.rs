@@ -11,6 +11,13 @@ const MOVE_PAGES: usize = 128 << 10;
 /// Most blocks whose pages were moved at one time: each may cost two mappings, of which a process has 65,530.
 const MOST_MOVED: usize = 8192;
 
+/// Whether a small block of `old` bytes may stay where it is for `size` bytes: it is long enough, and at most half of
+/// it would be wasted.
+#[inline]
+pub fn small_fits(old: usize, size: usize) -> bool {
+    size <= old && (size >= old / 2 || old == class::MIN_BLOCK)
+}
+
 impl<O: Os> Allocator<O> {
     /// Resizes the block at `p`, whose usable size is `old`, to at least `size` bytes. Null if there is no memory;
     /// then the block is as it was.
@@ -20,7 +27,7 @@ impl<O: Os> Allocator<O> {
     pub unsafe fn realloc(&self, heap: *mut Heap, p: *mut u8, old: usize, size: usize) -> *mut u8 {
         // SAFETY: as the caller promises, here and below.
         unsafe {
-            if self.fits_in_place(p, old, size) {
+            if self.fits_in_place(old, size) {
                 return p;
             }
             if old > class::MAX_SMALL && size > class::MAX_SMALL {
@@ -40,23 +47,22 @@ impl<O: Os> Allocator<O> {
                 }
             }
             let new = self.malloc(heap, size);
-            if !new.is_null() {
-                new.copy_from_nonoverlapping(p, old.min(size));
-                let _ = self.free(heap, p);
+            if new.is_null() {
+                // To shrink is never refused.
+                return if size <= old { p } else { new };
             }
+            new.copy_from_nonoverlapping(p, old.min(size));
+            let _ = self.free(heap, p);
             new
         }
     }
 
-    /// Whether a block of `old` usable bytes may stay where it is for `size` bytes: it is long enough, and less
-    /// than half of it would be wasted.
-    unsafe fn fits_in_place(&self, p: *mut u8, old: usize, size: usize) -> bool {
+    fn fits_in_place(&self, old: usize, size: usize) -> bool {
         if old > class::MAX_SMALL {
             let bytes = size.max(1).checked_next_multiple_of(self.page_size());
             return size > class::MAX_SMALL && bytes == Some(old);
         }
-        let _ = p;
-        size <= old && (size >= old / 2 || old == class::MIN_BLOCK)
+        small_fits(old, size)
     }
 
     /// Moves a large block that cannot grow where it is. A block that grew once will likely grow again: it gets

@@ -58,7 +58,7 @@ impl Default for Taken {
 ///
 /// # Safety
 /// The chunk must be the caller's, and its free bits and remote bits zero.
-pub unsafe fn set_up(c: *mut Chunk, class: usize, owner: *mut Heap, zeroed: bool) {
+pub unsafe fn set_up(arenas: &Arenas, c: *mut Chunk, class: usize, owner: *mut Heap, zeroed: bool) {
     // SAFETY: the record is the caller's.
     unsafe {
         (*c).class = class as u8;
@@ -68,6 +68,7 @@ pub unsafe fn set_up(c: *mut Chunk, class: usize, owner: *mut Heap, zeroed: bool
         (*c).balance = 0;
         (*c).carved = 0;
         (*c).used = 0;
+        (*c).tables = arenas.tables(c);
         (*c).set_owner(owner);
         (*c).kind = crate::chunk::Kind::SLAB;
     }
@@ -126,7 +127,7 @@ impl Default for Batch {
 ///
 /// # Safety
 /// The slab must be the caller's heap's.
-pub unsafe fn take_recycled(arenas: &Arenas, c: *mut Chunk, want: u32, out: &mut Taken) {
+pub unsafe fn take_recycled(c: *mut Chunk, want: u32, out: &mut Taken) {
     // SAFETY: the slab is the caller's, so its bits are; addresses stay inside the chunk.
     unsafe {
         if (*c).used == (*c).carved {
@@ -136,7 +137,7 @@ pub unsafe fn take_recycled(arenas: &Arenas, c: *mut Chunk, want: u32, out: &mut
         let size = class::SIZE[class] as usize;
         let chunk = Arenas::chunk(c);
         let before = out.count;
-        let bits = arenas.free_bits(c);
+        let bits = Arenas::free_bits(c);
         let mut word = usize::from((*c).hint);
         while word < words(class) && out.count < want {
             let mut free = bits.add(word).read();
@@ -187,14 +188,14 @@ pub unsafe fn carve(c: *mut Chunk, want: u32, page: usize, out: &mut Taken) {
 ///
 /// # Safety
 /// As [`take_recycled`].
-pub unsafe fn take_one(arenas: &Arenas, c: *mut Chunk) -> Option<(*mut u8, bool)> {
+pub unsafe fn take_one(c: *mut Chunk) -> Option<(*mut u8, bool)> {
     // SAFETY: as `take`.
     unsafe {
         let class = usize::from((*c).class);
         let size = class::SIZE[class] as usize;
         let chunk = Arenas::chunk(c);
         if (*c).used < (*c).carved {
-            let bits = arenas.free_bits(c);
+            let bits = Arenas::free_bits(c);
             for word in usize::from((*c).hint)..words(class) {
                 let free = bits.add(word).read();
                 if free != 0 {
@@ -240,11 +241,11 @@ pub unsafe fn is_released(c: *const Chunk) -> bool {
 /// # Safety
 /// As [`take_recycled`]; the blocks must be used and in no cache.
 #[inline]
-pub unsafe fn give(arenas: &Arenas, c: *mut Chunk, batch: Batch) -> Result<(), DoubleFree> {
+pub unsafe fn give(c: *mut Chunk, batch: Batch) -> Result<(), DoubleFree> {
     let Batch { word, mask } = batch;
     // SAFETY: the slab is the caller's; the word lies in its bits.
     unsafe {
-        let bits = arenas.free_bits(c).add(word);
+        let bits = Arenas::free_bits(c).add(word);
         let free = bits.read();
         if free & mask != 0 {
             return Err(DoubleFree);
@@ -257,27 +258,30 @@ pub unsafe fn give(arenas: &Arenas, c: *mut Chunk, batch: Batch) -> Result<(), D
 }
 
 /// Word `word` of the slab's remote bits.
+///
+/// # Safety
+/// `c` must be the record of a slab.
 #[inline]
-pub fn remote_word<'a>(arenas: &'a Arenas, c: *const Chunk, word: usize) -> &'a AtomicU64 {
+pub unsafe fn remote_word<'a>(c: *const Chunk, word: usize) -> &'a AtomicU64 {
     // SAFETY: the word lies in the slab's remote bits, which live as long as the arena.
-    unsafe { &*arenas.remote_bits(c).add(word) }
+    unsafe { &*Arenas::remote_bits(c).add(word) }
 }
 
 /// Takes the frees of other threads into the slab's own bits.
 ///
 /// # Safety
 /// As [`take_recycled`]; the slab must be on no pending stack.
-pub unsafe fn collect(arenas: &Arenas, c: *mut Chunk) -> Result<(), DoubleFree> {
+pub unsafe fn collect(c: *mut Chunk) -> Result<(), DoubleFree> {
     // SAFETY: the slab is the caller's.
     unsafe {
         let class = usize::from((*c).class);
         let count = (*c).remote.take_count() as i16;
         let mut seen = 0;
         for word in 0..words(class) {
-            let mask = take_bits(remote_word(arenas, c, word));
+            let mask = take_bits(remote_word(c, word));
             if mask != 0 {
                 seen += mask.count_ones() as i16;
-                give(arenas, c, Batch { word, mask })?;
+                give(c, Batch { word, mask })?;
             }
         }
         (*c).balance += count - seen;
@@ -289,11 +293,11 @@ pub unsafe fn collect(arenas: &Arenas, c: *mut Chunk) -> Result<(), DoubleFree> 
 ///
 /// # Safety
 /// As [`take_recycled`], and [`is_released`].
-pub unsafe fn wipe(arenas: &Arenas, c: *mut Chunk) {
+pub unsafe fn wipe(c: *mut Chunk) {
     // SAFETY: the slab is the caller's.
     unsafe {
         let used_words = (*c).carved.div_ceil(64) as usize;
-        arenas.free_bits(c).write_bytes(0, used_words);
+        Arenas::free_bits(c).write_bytes(0, used_words);
     }
 }
 
@@ -301,13 +305,13 @@ pub unsafe fn wipe(arenas: &Arenas, c: *mut Chunk) {
 ///
 /// # Safety
 /// `c` must be the record of a slab, `p` a block of it.
-pub unsafe fn is_free(arenas: &Arenas, c: *const Chunk, p: *const u8) -> bool {
+pub unsafe fn is_free(c: *const Chunk, p: *const u8) -> bool {
     // SAFETY: the record and its bits are readable at all times.
     unsafe {
         let i = index(p, usize::from((*c).class));
         let (word, mask) = (i as usize / 64, 1u64 << (i % 64));
-        let own = arenas.free_bits(c).add(word).read_volatile();
-        let remote = remote_word(arenas, c, word).load(crate::sync::Ordering::Relaxed);
+        let own = Arenas::free_bits(c).add(word).read_volatile();
+        let remote = remote_word(c, word).load(crate::sync::Ordering::Relaxed);
         (own | remote) & mask != 0 || i >= (&raw const (*c).carved).read_volatile()
     }
 }
@@ -316,11 +320,11 @@ pub unsafe fn is_free(arenas: &Arenas, c: *const Chunk, p: *const u8) -> bool {
 ///
 /// # Safety
 /// As [`take_recycled`].
-pub unsafe fn is_valid(arenas: &Arenas, c: *const Chunk) -> bool {
+pub unsafe fn is_valid(c: *const Chunk) -> bool {
     // SAFETY: the slab is the caller's.
     unsafe {
         let class = usize::from((*c).class);
-        let bits = arenas.free_bits(c);
+        let bits = Arenas::free_bits(c);
         let free: u32 = (0..words(class)).map(|w| bits.add(w).read().count_ones()).sum();
         let below_hint = (0..usize::from((*c).hint)).all(|w| bits.add(w).read() == 0);
         (*c).used + free == (*c).carved && (*c).carved <= class::capacity(class) && below_hint

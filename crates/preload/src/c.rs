@@ -54,6 +54,9 @@ pub unsafe extern "C" fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
             free(p);
             return core::ptr::null_mut();
         }
+        if let Some(new) = global::realloc_small(p.cast(), size, foreign::free) {
+            return new.cast();
+        }
         match global::usable_size(p.cast(), Call::Realloc) {
             Some(old) => global::realloc(p.cast(), old, size).cast(),
             None => foreign::realloc(p.cast(), size).cast(),

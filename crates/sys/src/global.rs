@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
 use neap_core::class::MAX_TABLE;
 use neap_core::misuse::Call;
+use neap_core::realloc::small_fits;
 use neap_core::{Allocator, Heap};
 
 /// The allocator.
@@ -172,6 +173,32 @@ unsafe fn free_slow(p: *mut u8, foreign: ForeignFree) {
 pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
     // SAFETY: as the caller promises.
     unsafe { NEAP.usable_size(arch::thread_heap(), call, p) }
+}
+
+/// [`realloc`] of a small block, without a heap's slow path: in place, or through the fast paths of malloc and free.
+/// `None` if it is another kind of block, or if it is not in order.
+///
+/// # Safety
+/// `p` must be a live block of neap's, or foreign.
+#[inline]
+pub unsafe fn realloc_small(p: *mut u8, size: usize, foreign: ForeignFree) -> Option<*mut u8> {
+    // SAFETY: as the caller promises; both blocks have the bytes that are copied.
+    unsafe {
+        let old = NEAP.quick_size(p)?;
+        if small_fits(old, size) {
+            return Some(p);
+        }
+        if size > MAX_SIZE {
+            return Some(no_memory());
+        }
+        let new = malloc(size);
+        if new.is_null() {
+            return None;
+        }
+        new.copy_from_nonoverlapping(p, old.min(size));
+        free(p, foreign);
+        Some(new)
+    }
 }
 
 /// Resizes the block at `p`, whose usable size is `old`, to at least `size` bytes.

@@ -2,16 +2,16 @@
 //!
 //! The place is `BASE/neap/lib/HASH/libneap.so` in the user's cache, shared by every start of this build. What
 //! lies there already is used only if the directories are the user's own, nobody else can write them, and the
-//! content is that of the embedded copy. Each directory is checked before anything in it is looked at; as
+//! file is the one that this build wrote, unchanged since. Each directory is checked before anything in it is looked at; as
 //! nobody else can change its entries from then on, paths are as good as descriptors. Where there is no such
 //! place, the file goes to a directory of its own that is removed after the program.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::private_dir::{PrivateDir, absolute_env, temporary_bases};
 use crate::error::{Error, system_message};
@@ -168,29 +168,23 @@ fn check_directory(dir: &Path) -> Result<(), Reason> {
     check_owner(&metadata, false)
 }
 
-/// Whether the file is the embedded library, ours, and protected.
+/// Whether the file is the embedded library, ours, and protected. To read it all at every start would cost more than
+/// the rest of the start; instead the modification time says so: it is set to a value of this build once the content
+/// is complete, and any later write changes it.
 fn is_current(path: &Path) -> bool {
-    // NONBLOCK: a FIFO of that name must not hold us up.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
-    let Ok(file) = file else { return false };
-    file.metadata().is_ok_and(|metadata| {
+    fs::symlink_metadata(path).is_ok_and(|metadata| {
         metadata.is_file()
             && metadata.mode() & 0o777 == FILE_MODE
             && metadata.len() == LIBRARY.len() as u64
+            && metadata.modified().is_ok_and(|time| time == seal())
             && check_owner(&metadata, false).is_ok()
-    }) && same_content(file, LIBRARY)
+    })
 }
 
-fn same_content(mut file: File, mut expected: &[u8]) -> bool {
-    let mut buffer = [0u8; 16 << 10];
-    loop {
-        match file.read(&mut buffer) {
-            Ok(0) => return expected.is_empty(),
-            Ok(n) if n <= expected.len() && buffer[..n] == expected[..n] => expected = &expected[n..],
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            _ => return false,
-        }
-    }
+/// The modification time of a complete file: some second that the content's hash names.
+fn seal() -> SystemTime {
+    let seconds = u32::from_str_radix(&HASH[..7], 16).expect("the hash is hexadecimal");
+    UNIX_EPOCH + Duration::from_secs(u64::from(seconds))
 }
 
 /// Writes the file under another name, and gives it its own once its content is on the disk: whoever opens
@@ -212,6 +206,7 @@ fn write(dir: &Path) -> Result<(), Reason> {
 fn fill(mut file: File) -> Result<(), Reason> {
     file.write_all(LIBRARY).map_err(reason(&format!("cannot write the file ({} bytes)", LIBRARY.len())))?;
     file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(reason("cannot set the file's mode"))?;
+    file.set_modified(seal()).map_err(reason("cannot set the file's time"))?;
     file.sync_all().map_err(reason("cannot write the file to the disk"))
 }
 

@@ -1,0 +1,44 @@
+/* What the misuse programs share. Each prints the address that it is about to misuse, then does it. */
+#ifndef NEAP_TESTS_MISUSE_H
+#define NEAP_TESTS_MISUSE_H
+
+#include <malloc.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static inline void *free_it(void *p) {
+    free(p);
+    return NULL;
+}
+
+/* Makes a block of 64 bytes, and some around it that stay; hands it out through `where`. */
+static inline void *make_it(void *where) {
+    static void *around[200];
+    for (int i = 0; i < 200; i++) around[i] = malloc(64);
+    *(void **)where = around[100];
+    return NULL;
+}
+static inline void *make_it_and_free(void *where) {
+    make_it(where);
+    free(*(void **)where);
+    return NULL;
+}
+
+/* Runs f in a thread of its own, to its end. */
+static inline void in_thread(void *(*f)(void *), void *arg) {
+    pthread_t t;
+    if (pthread_create(&t, NULL, f, arg) || pthread_join(t, NULL)) abort();
+}
+
+/* Ordinary work of the same block size, in which a misuse that was only noted must be seen. */
+static inline void churn(void) {
+    static void *p[20000];
+    for (int i = 0; i < 20000; i++) p[i] = malloc(64);
+    for (int i = 0; i < 20000; i++) free(p[i]);
+}
+
+#endif

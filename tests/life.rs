@@ -1,0 +1,219 @@
+//! Life in a real process: early and late allocation, threads, forks, loaded libraries, limits.
+
+use std::io::Write;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, judge_case, library, suite};
+
+const START: Source = Source::new("life/start.c");
+const THREADS: Source = Source::new("life/threads.c");
+const FORK: Source = Source::new("life/fork.c");
+const DL: Source = Source::new("life/dl.c");
+const LIMITS: Source = Source::new("life/limits.c");
+const TLS: Source = Source::with_flags("life/tls.cc", &["-std=c++17"]);
+const SOAK: Source = Source::new("life/soak.c");
+/// The library that START and DL load, by the variable DSO.
+const DSO: Source = Source::with_flags("life/dso.c", &["-shared"]);
+
+/// Program, case, text that must appear in the output, and what the case would catch.
+const CASES: &[(Source, &str, &str, &str)] = &[
+    (START, "preinit", "", "an allocator that works only after its own constructor ran"),
+    (START, "constructor", "", "blocks of an early constructor that are lost later"),
+    (START, "pthread_create_first", "", "a first malloc inside pthread_create that finds no heap"),
+    (START, "dlopen_first", "", "a first malloc inside dlopen, under the linker's lock"),
+    (START, "after_main", "last destructor ran", "a heap torn down before the last destructor"),
+    (START, "at_quick_exit_", "quick_exit handler ran", "a heap torn down before quick_exit handlers"),
+    (START, "exit_while_busy", "atexit handler ran", "a crash at exit while threads allocate"),
+    (START, "main_thread_exits", "", "a heap of the main thread that others cannot do without"),
+    (THREADS, "key_destructors", "", "thread-key destructors that allocate after the heap was given up"),
+    (THREADS, "storm", "", "heaps of ended threads that are not reused (10,000 threads)"),
+    (THREADS, "detached", "", "detached threads whose end is not noticed"),
+    (THREADS, "orphans", "", "blocks of ended threads that cannot be freed, resized or reused"),
+    (THREADS, "remote_ring", "", "a remote free that loses or corrupts a block"),
+    (THREADS, "one_way", "", "remotely freed blocks that never come back to their maker"),
+    (THREADS, "cancelled", "", "a cancelled thread that leaves a lock held"),
+    (THREADS, "small_stacks", "", "an allocator or thread end that needs more than the smallest stack"),
+    (FORK, "while_threads_allocate", "", "a lock held by another thread at fork, which the child waits for"),
+    (FORK, "from_four_threads", "", "forks at the same time that block each other"),
+    (FORK, "handlers_allocate", "", "fork handlers that allocate while the heap is locked for fork"),
+    (FORK, "early_handlers_allocate", "", "the same for handlers older than the library's own"),
+    (FORK, "chain", "", "state of the parent that a child of a child trips over"),
+    (FORK, "vfork_exec", "", "vfork that corrupts the parent's heap"),
+    (FORK, "spawn_system_popen", "", "posix_spawn, system or popen that hang or corrupt"),
+    (DL, "load_1000_times", "", "memory lost with each dlopen and dlclose"),
+    (DL, "load_in_threads", "", "a deadlock between the linker's lock and the allocator's"),
+    (DL, "deepbind", "", "a block of the C library, freed by the program, that corrupts a heap"),
+    (DL, "by_dlsym", "", "foreign blocks that are not told from our own"),
+    (DL, "by_dlsym_in_threads", "", "the same with many arenas of the C library"),
+    (DL, "by_rtld_next", "", "a malloc wrapper that mixes two allocators"),
+    (DL, "dlmopen_namespace", "", "a second C library in the process that disturbs the heap"),
+    (LIMITS, "data_limit", "", "RLIMIT_DATA that ends in a crash instead of NULL"),
+    (LIMITS, "mappings_used_up", "mappings used up", "a failed munmap, mprotect or madvise at vm.max_map_count"),
+    (LIMITS, "mappings_used_up_threads", "", "a thread without a mapping for its heap that crashes"),
+    (LIMITS, "seccomp_kill", "", "a system call beyond the usual ones in a filtered program"),
+    (LIMITS, "seccomp_kill_after_work", "", "a helper thread or probe that comes after the filter"),
+    (LIMITS, "seccomp_eperm", "", "a refused system call without a fallback"),
+    (LIMITS, "interrupted", "", "a system call of the allocator that fails with EINTR"),
+    (LIMITS, "blocked_signal_stays_pending", "", "a helper thread that takes the program's signals"),
+    (LIMITS, "unshare_user", "", "a helper thread in the way of unshare(CLONE_NEWUSER)"),
+    (TLS, "in_threads", "", "C++ thread_local destructors that come after the heap was given up"),
+    (TLS, "of_main", "objects destroyed", "static C++ objects destroyed after the heap"),
+];
+
+/// Cases with a function of their own below.
+const PREPARED_CASES: [(&str, &str); 4] =
+    [("threads", "idle"), ("limits", "overcommit_never"), ("limits", "locked"), ("dl", "library_loaded_late")];
+
+fn main() -> ExitCode {
+    let mut cases: Vec<Case> = CASES
+        .iter()
+        .map(|(source, case, text, catches)| {
+            Case::new(format!("{}::{case}", source.stem()), catches, move || {
+                prepared(source, case, &[])?.contains(text)?.no_complaint()?;
+                Ok(())
+            })
+        })
+        .collect();
+    cases.push(Case::new("table::complete", "a case that is written but never run", || {
+        let mut named: Vec<_> = CASES.iter().map(|(source, case, _, _)| (source.stem(), *case)).collect();
+        named.extend(PREPARED_CASES);
+        neap_tests::all_cases_named(&[START, THREADS, FORK, DL, LIMITS, TLS], &named)
+    }));
+    cases.push(Case::new(
+        "dl::library_loaded_late",
+        "thread storage that does not fit once the program runs, or an unload that leaves callbacks behind",
+        loaded_late,
+    ));
+    cases.push(
+        Case::new("threads::idle_2000", "a heap that costs each idle thread more than 16 KiB", idle_threads)
+            .exclusive(),
+    );
+    cases.push(
+        Case::new(
+            "limits::overcommit_never",
+            "reservations that vm.overcommit_memory=2 refuses or counts",
+            overcommit_never,
+        )
+        .exclusive(),
+    );
+    cases.push(Case::new("limits::locked", "reservations that mlockall makes resident", locked).exclusive());
+    cases.push(
+        Case::new("soak::stress", "rare corruption under hours of random work", || stress(soak_seconds(3600))).soak(),
+    );
+    cases.push(Case::new(
+        "soak::short",
+        "corruption under seconds of random work with threads that come and go",
+        || stress(8),
+    ));
+    suite::main(cases)
+}
+
+/// Runs `case` with the library to load named in the environment.
+fn prepared(source: &Source, case: &str, env: &[(&str, &str)]) -> Result<Finished, Stop> {
+    let mut run = Run::new(source.build()?).arg(case).env("DSO", DSO.build()?).timeout(Duration::from_secs(90));
+    for (name, value) in env {
+        run = run.env(name, value);
+    }
+    judge_case(run)
+}
+
+/// Without preload: the program loads the library by itself.
+fn loaded_late() -> Outcome {
+    let Some(path) = library::under_test()?.path() else {
+        return Err(Stop::Skip("no library is under test".into()));
+    };
+    let run = Run::new(DL.build()?).arg("library_loaded_late").env("DSO", DSO.build()?).env("LIBRARY", path).plain();
+    judge_case(run)?.no_complaint()?;
+    Ok(())
+}
+
+/// The number after `RSS ` in the output, in KiB.
+fn rss(done: &Finished) -> Result<i64, Stop> {
+    done.stdout
+        .lines()
+        .find_map(|line| line.strip_prefix("RSS ")?.parse().ok())
+        .ok_or_else(|| done.fail("no RSS in the output"))
+}
+
+const IDLE_THREADS: i64 = 2000;
+const IDLE_LIMIT_KIB: f64 = 16.0;
+
+fn idle_threads() -> Outcome {
+    let without = rss(&prepared(&THREADS, "idle", &[])?)?;
+    let with = prepared(&THREADS, "idle", &[("IDLE_ALLOCATES", "1")])?;
+    let each = (rss(&with)? - without) as f64 / IDLE_THREADS as f64;
+    let text = format!(
+        "{IDLE_THREADS} idle threads: RSS {without} KiB without allocation, {} KiB with: {each:.1} KiB a thread",
+        rss(&with)?
+    );
+    suite::note(&text);
+    if each > IDLE_LIMIT_KIB && library::under_test()?.is_neap() {
+        return Err(Stop::Fail(text));
+    }
+    Ok(())
+}
+
+const LOCKED_LIMIT_KIB: i64 = 300 << 10;
+
+fn locked() -> Outcome {
+    let done = prepared(&LIMITS, "locked", &[])?;
+    let kib = rss(&done)?;
+    suite::note(format!("mlockall: RSS {kib} KiB"));
+    if kib > LOCKED_LIMIT_KIB {
+        return Err(done.fail(&format!("RSS {kib} KiB, {LOCKED_LIMIT_KIB} at most")));
+    }
+    Ok(())
+}
+
+/// Sets a kernel setting, and sets it back when dropped, or when this process dies: the helper that writes the
+/// old value waits for the end of its input.
+struct Setting(Child);
+
+impl Setting {
+    fn set(path: &str, value: &str) -> Result<Self, Stop> {
+        if !neap_tests::is_root() {
+            return Err(Stop::Skip(format!("only root can set {path}")));
+        }
+        let old = std::fs::read_to_string(path)?;
+        let helper = Command::new("sh")
+            .args(["-c", "read -r line; echo \"$1\" > \"$2\"", "restore"])
+            .args([old.trim(), path])
+            .stdin(Stdio::piped())
+            .spawn()?;
+        let setting = Setting(helper);
+        std::fs::write(path, value).map_err(|e| Stop::Skip(format!("{path} cannot be set here: {e}")))?;
+        Ok(setting)
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        if let Some(mut input) = self.0.stdin.take() {
+            let _ = input.write_all(b"\n");
+        }
+        let _ = self.0.wait();
+    }
+}
+
+fn overcommit_never() -> Outcome {
+    LIMITS.build()?;
+    DSO.build()?;
+    let setting = Setting::set("/proc/sys/vm/overcommit_memory", "2")?;
+    let done = prepared(&LIMITS, "overcommit_never", &[])?;
+    drop(setting);
+    suite::note(format!("overcommit_memory=2: {}", done.stdout.lines().next().unwrap_or_default()));
+    done.no_complaint()?;
+    Ok(())
+}
+
+fn soak_seconds(default: u64) -> u64 {
+    std::env::var("NEAP_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn stress(seconds: u64) -> Outcome {
+    let run = Run::new(SOAK.build()?).arg(seconds.to_string()).timeout(Duration::from_secs(seconds + 60));
+    let done = judge_case(run)?.no_complaint()?;
+    suite::note(format!("soak of {seconds} s: {}", done.stdout.lines().next().unwrap_or_default()));
+    Ok(())
+}

@@ -1,0 +1,258 @@
+/* Memory, mappings and system calls that run out or are refused. */
+#include "check.h"
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+
+/* Blocks of `size` until NULL or `most`, linked through their first word. */
+static size_t take_until_null(size_t size, size_t most, void ***list) {
+    size_t count = 0;
+    for (; count < most; count++) {
+        errno = 0;
+        void **p = malloc(size);
+        if (!p) {
+            CHECK_AT(errno == ENOMEM, size);
+            break;
+        }
+        *p = *list;
+        *list = p;
+    }
+    return count;
+}
+static void free_all(void ***list) {
+    while (*list) {
+        void **next = **list;
+        free(*list);
+        *list = next;
+    }
+}
+/* Ordinary work of a healthy process. */
+static void work(void) {
+    enum { N = 2000 };
+    char *p[N];
+    for (int i = 0; i < N; i++) {
+        p[i] = i % 4 ? malloc(i * 7) : calloc(i, 7);
+        CHECK_AT(p[i], i);
+        fill(p[i], i * 7, i);
+    }
+    for (int i = 0; i < N; i += 2) {
+        p[i] = realloc(p[i], i * 11 + 1);
+        CHECK_AT(p[i], i);
+    }
+    for (int i = 0; i < N; i++) {
+        CHECK_FILL(p[i], i * 7, i);
+        free(p[i]);
+    }
+    char *big = malloc(4 << 20);
+    CHECK(big);
+    memset(big, 1, 4 << 20);
+    free(big);
+}
+
+/* vm.overcommit_memory is 2 when this runs. */
+static void overcommit_never(void) {
+    void **list = NULL;
+    work();
+    size_t count = take_until_null(64u << 20, 100000, &list);
+    printf("%zu blocks of 64 MiB until NULL\n", count);
+    CHECK_AT(count < 100000, count);
+    CHECK(count > 0);
+    free_all(&list);
+    work();
+}
+
+static void data_limit(void) {
+    struct rlimit limit = {((size_t)status_kib("VmData:") << 10) + (64u << 20), RLIM_INFINITY};
+    void **list = NULL;
+    CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
+    for (size_t size = 64; size <= (4u << 20); size *= 16) {
+        size_t count = take_until_null(size, (256u << 20) / size, &list);
+        CHECK_AT(count * size < (100u << 20), count * size);
+        CHECK_AT(count * size > (16u << 20), count * size);
+        free_all(&list);
+    }
+    work();
+}
+
+/* All mappings used up but a few: every other page of a region has other rights. */
+static char *region;
+static const size_t REGION = (size_t)200000 * 4096;
+static size_t use_up_mappings(void) {
+    size_t page = sysconf(_SC_PAGESIZE), used = 0;
+    region = mmap(NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (region == MAP_FAILED) SKIP("no address space for the region");
+    for (size_t at = page; at < REGION; at += 2 * page, used += 2)
+        if (mprotect(region + at, page, PROT_READ)) return used;
+    SKIP("vm.max_map_count is too high to reach");
+}
+static void mappings_used_up(void) {
+    void **early = NULL, **list = NULL;
+    for (size_t size = 100; size < (64u << 20); size *= 3) CHECK(take_until_null(size, 20, &early) == 20);
+    printf("%zu mappings used up\n", use_up_mappings());
+    for (size_t size = 32; size < (64u << 20); size *= 4) take_until_null(size, 2000000 / size + 3, &list);
+    free_all(&early); /* what was taken before can be freed although no mapping can be split */
+    free_all(&list);
+    for (size_t size = 32; size < (64u << 20); size *= 4) take_until_null(size, 2000000 / size + 3, &list);
+    char *p = malloc(1u << 20);
+    if (p) {
+        fill(p, 1u << 20, 1);
+        char *q = realloc(p, 8u << 20);
+        CHECK_FILL(q ? q : p, 1u << 20, 1);
+        free(q ? q : p);
+    }
+    CHECK(munmap(region, REGION) == 0);
+    work();
+    free_all(&list);
+    work();
+}
+/* Threads start, live and end although the heap can get no new mapping. */
+static void *little(void *arg) {
+    void **list = NULL;
+    take_until_null(64, 100, &list);
+    free_all(&list);
+    return arg;
+}
+static void mappings_used_up_threads(void) {
+    pthread_t t[8];
+    use_up_mappings();
+    for (int round = 0; round < 20; round++) {
+        int started = 0;
+        while (started < 8 && pthread_create(&t[started], NULL, little, NULL) == 0) started++;
+        for (int i = 0; i < started; i++) CHECK(pthread_join(t[i], NULL) == 0);
+    }
+    CHECK(munmap(region, REGION) == 0);
+    work();
+}
+
+/* All pages are locked from the start on: reservations must not become resident. */
+static void *locked_thread(void *arg) {
+    work();
+    return arg;
+}
+static void locked(void) {
+    if (mlockall(MCL_CURRENT | MCL_FUTURE)) SKIP("mlockall is refused: errno %d", errno);
+    pthread_attr_t attr;
+    CHECK(pthread_attr_init(&attr) == 0 && pthread_attr_setstacksize(&attr, 256 << 10) == 0);
+    pthread_t t[4];
+    for (int i = 0; i < 4; i++) CHECK(pthread_create(&t[i], &attr, locked_thread, NULL) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(t[i], NULL) == 0);
+    work();
+    void **list = NULL;
+    CHECK(take_until_null(100, 200000, &list) == 200000);
+    printf("RSS %ld\n", status_kib("VmRSS:"));
+    free_all(&list);
+}
+
+/* Only these system calls; any other ends the process, or is refused. */
+#define ALLOW(name) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+static void filter(unsigned otherwise) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        ALLOW(read), ALLOW(write), ALLOW(close), ALLOW(exit), ALLOW(exit_group), ALLOW(brk), ALLOW(mmap),
+        ALLOW(munmap), ALLOW(mremap), ALLOW(mprotect), ALLOW(madvise), ALLOW(futex), ALLOW(clock_gettime),
+        ALLOW(getrandom), ALLOW(getpid), ALLOW(rt_sigprocmask), ALLOW(rt_sigreturn), ALLOW(newfstatat),
+        ALLOW(fstat), ALLOW(sched_yield),
+        BPF_STMT(BPF_RET | BPF_K, otherwise),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) SKIP("no seccomp filters here: errno %d", errno);
+}
+static void filtered_work(void) {
+    for (int round = 0; round < 5; round++) {
+        work();
+        char *big = calloc(1, 200u << 20);
+        CHECK(big);
+        memset(big, 1, 100u << 20);
+        free(big);
+        big = calloc(1, 150u << 20);
+        CHECK(big && big[0] == 0 && big[99u << 20] == 0);
+        free(big);
+    }
+}
+static void seccomp_kill(void) {
+    filter(SECCOMP_RET_KILL_PROCESS);
+    filtered_work();
+}
+static void seccomp_kill_after_work(void) {
+    filtered_work();
+    filter(SECCOMP_RET_KILL_PROCESS);
+    filtered_work();
+}
+static void seccomp_eperm(void) {
+    filter(SECCOMP_RET_ERRNO | EPERM);
+    filtered_work();
+}
+
+/* System calls of the allocator are interrupted all the time. */
+static volatile sig_atomic_t ticks;
+static void on_tick(int sig) { ticks += sig != 0; }
+static void *big_churn(void *arg) {
+    uint64_t seed = (uintptr_t)arg + 9;
+    for (int i = 0; i < 300; i++) {
+        size_t size = next_random(&seed) % (4u << 20) + 1;
+        char *p = calloc(1, size);
+        CHECK(p && p[size / 2] == 0);
+        memset(p, 1, size);
+        p = realloc(p, size / 2 + 1);
+        CHECK(p && p[size / 4] == 1);
+        free(p);
+        work();
+    }
+    return NULL;
+}
+static void interrupted(void) {
+    struct sigaction action = {.sa_handler = on_tick};
+    struct itimerval every = {{0, 200}, {0, 200}};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &every, NULL) == 0);
+    pthread_t t[2];
+    for (intptr_t i = 0; i < 2; i++) CHECK(pthread_create(&t[i], NULL, big_churn, (void *)i) == 0);
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(t[i], NULL) == 0);
+    CHECK(ticks > 10);
+}
+
+/* A helper thread of the allocator must not take the program's signals, nor spoil unshare. */
+static void leave_garbage(void) {
+    void **list = NULL;
+    for (int round = 0; round < 3; round++) {
+        CHECK(take_until_null(1u << 20, 400, &list) == 400);
+        for (void **p = list; p; p = *p) memset(p + 1, 1, (1u << 20) - sizeof *p);
+        free_all(&list);
+    }
+    CHECK(take_until_null(500, 200000, &list) == 200000);
+    free_all(&list);
+    usleep(1500000);
+}
+static void blocked_signal_stays_pending(void) {
+    sigset_t set;
+    leave_garbage();
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0);
+    CHECK(kill(getpid(), SIGUSR1) == 0);
+    usleep(50000);
+    CHECK(sigpending(&set) == 0 && sigismember(&set, SIGUSR1));
+}
+static void unshare_user(void) {
+    leave_garbage();
+    if (unshare(CLONE_NEWUSER)) {
+        if (errno != EINVAL) SKIP("user namespaces are refused: errno %d", errno);
+        CHECK(!"the process has one thread");
+    }
+    work();
+}
+
+static const struct test_case CASES[] = {
+    CASE(overcommit_never), CASE(data_limit),    CASE(mappings_used_up), CASE(mappings_used_up_threads),
+    CASE(locked),           CASE(seccomp_kill),  CASE(seccomp_kill_after_work),
+    CASE(seccomp_eperm),    CASE(interrupted),   CASE(blocked_signal_stays_pending),
+    CASE(unshare_user),
+};
+TEST_MAIN(CASES)

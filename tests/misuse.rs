@@ -1,0 +1,109 @@
+//! Misuse: one tiny program for each, one exact line on standard error, and SIGABRT.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitCode;
+
+use neap_tests::{Case, Outcome, Run, Source, Stop, library, suite};
+use regex::Regex;
+
+/// What neap says, by kind of misuse. `ADDR` stands for the address that the program printed; the text must
+/// match a whole line.
+mod says {
+    pub const DOUBLE_FREE: &str = r"neap: double free of ADDR \(64-byte block, by thread \d+\)";
+    pub const DOUBLE_FREE_ANY_SIZE: &str = r"neap: double free of ADDR \(\d+-byte block, by thread \d+\)";
+    /// The place of a large block that was freed may be forgotten at once.
+    pub const DOUBLE_FREE_LARGE: &str =
+        r"neap: (double free of ADDR \(large block, by thread \d+\)|free of ADDR, which neap did not allocate)";
+    pub const INSIDE_1: &str =
+        r"neap: free of ADDR, which is not the start of a block \(64-byte blocks, 1 bytes? inside\)";
+    pub const INSIDE_8: &str =
+        r"neap: free of ADDR, which is not the start of a block \(64-byte blocks, 8 bytes inside\)";
+    pub const INSIDE_16: &str =
+        r"neap: free of ADDR, which is not the start of a block \(64-byte blocks, 16 bytes inside\)";
+    pub const INSIDE_LARGE: &str =
+        r"neap: free of ADDR, which is not the start of a block \(\d+-byte block, \d+ bytes inside\)";
+    pub const NEVER_ALLOCATED: &str = r"neap: (free of ADDR, which is not the start of a block( \(.*\))?|free of ADDR, which neap did not allocate|double free of ADDR \(.*\))";
+    pub const NOT_OURS: &str = r"neap: free of ADDR, which neap did not allocate";
+    pub const CORRUPTED: &str = r"neap: corrupted free block ADDR \(64-byte block\): written after free";
+    /// A double free whose traces the program overwrote: seen later, or by another sign.
+    pub const DISGUISED: &str =
+        r"neap: (double free (of ADDR|in the 64-byte blocks) .*|corrupted free (list|block) .*)";
+    pub const REALLOC_FREED: &str = r"neap: realloc of ADDR, which is free \(64-byte block, by thread \d+\)";
+    pub const REALLOC_INSIDE: &str =
+        r"neap: realloc of ADDR, which is not the start of a block \(64-byte blocks, 16 bytes inside\)";
+    pub const USABLE_FREED: &str = r"neap: malloc_usable_size of ADDR, which is free \(64-byte block, by thread \d+\)";
+}
+
+/// Program, what it must be told, and what the test would catch.
+const CASES: &[(&str, &str, &str)] = &[
+    ("misuse/double_free_now.c", says::DOUBLE_FREE, "a double free that is not seen at once"),
+    ("misuse/double_free_later.c", says::DOUBLE_FREE, "a double free seen only at the head of a free list"),
+    ("misuse/double_free_first_of_pair.c", says::DOUBLE_FREE, "a free list that runs in a circle"),
+    ("misuse/double_free_large.c", says::DOUBLE_FREE_LARGE, "a large block given back twice"),
+    ("misuse/double_free_huge.c", says::DOUBLE_FREE_LARGE, "a mapping that is unmapped twice"),
+    ("misuse/double_free_aligned.c", says::DOUBLE_FREE_ANY_SIZE, "aligned blocks left out of the check"),
+    ("misuse/double_free_by_other_thread.c", says::DOUBLE_FREE, "a free block that a remote free takes"),
+    ("misuse/double_free_of_remote.c", says::DOUBLE_FREE, "a remotely freed block that looks live to its owner"),
+    ("misuse/double_free_remote_twice.c", says::DOUBLE_FREE, "a block twice in the remote list"),
+    ("misuse/double_free_of_orphan.c", says::DOUBLE_FREE, "a block of an ended thread, freed twice by another"),
+    ("misuse/double_free_after_thread_end.c", says::DOUBLE_FREE, "a block freed before its thread ended, and after"),
+    ("misuse/double_free_disguised.c", says::DISGUISED, "a double free whose mark in the block was overwritten"),
+    ("misuse/free_inside_8.c", says::INSIDE_8, "an interior pointer that enters a free list"),
+    ("misuse/free_inside_16.c", says::INSIDE_16, "an aligned interior pointer taken for a block"),
+    ("misuse/free_inside_odd.c", says::INSIDE_1, "a misaligned pointer taken for a block"),
+    ("misuse/free_inside_large.c", says::INSIDE_LARGE, "a pointer inside a large block that frees all of it"),
+    ("misuse/free_inside_large_page.c", says::INSIDE_LARGE, "an OS page inside a large block that is freed alone"),
+    ("misuse/free_inside_huge.c", says::INSIDE_LARGE, "a pointer inside a huge block that is unmapped from there"),
+    ("misuse/free_inside_remote.c", says::INSIDE_16, "an interior pointer that enters the remote list"),
+    ("misuse/free_never_allocated.c", says::NEVER_ALLOCATED, "a pointer into fresh heap taken for a block"),
+    ("misuse/free_stack.c", says::NOT_OURS, "a stack address taken for a block"),
+    ("misuse/free_static.c", says::NOT_OURS, "a static address taken for a block"),
+    ("misuse/free_mapped.c", says::NOT_OURS, "a mapping of the program taken for a block"),
+    ("misuse/free_wild.c", says::NOT_OURS, "a crash on an address beyond the page map"),
+    ("misuse/write_after_free.c", says::CORRUPTED, "a free list followed to where the program wrote it"),
+    ("misuse/write_after_free_two_words.c", says::CORRUPTED, "a forged pointer that looks like a block"),
+    ("misuse/realloc_freed.c", says::REALLOC_FREED, "contents copied from a freed block"),
+    ("misuse/realloc_freed_in_place.c", says::REALLOC_FREED, "a freed block handed back in place"),
+    ("misuse/realloc_inside.c", says::REALLOC_INSIDE, "realloc that takes an interior pointer"),
+    ("misuse/usable_size_freed.c", says::USABLE_FREED, "a size given for a freed block"),
+];
+
+fn main() -> ExitCode {
+    let mut cases: Vec<Case> = CASES
+        .iter()
+        .map(|(file, says, catches)| {
+            let source = Source::with_flags(file, &["-w"]);
+            Case::new(source.stem(), catches, move || told(&source, says))
+        })
+        .collect();
+    cases.push(Case::new("table::complete", "a program that is written but never run", all_programs_named));
+    suite::main(cases)
+}
+
+/// The program dies by SIGABRT after exactly one line of neap's, which says what is expected.
+fn told(source: &Source, expected: &str) -> Outcome {
+    library::require_neap()?;
+    let done = Run::new(source.build()?).run()?;
+    let address = done.stdout.lines().next().unwrap_or_default();
+    let expected = expected.replace("ADDR", &regex::escape(address));
+    if done.status.signal() != Some(rustix::process::Signal::ABORT.as_raw()) {
+        return Err(done.fail(&format!("SIGABRT was expected, and: {expected}")));
+    }
+    let regex = Regex::new(&format!("^{expected}$")).map_err(|e| Stop::Fail(format!("the table of messages: {e}")))?;
+    let lines: Vec<&str> = done.stderr.lines().filter(|line| line.starts_with("neap: ")).collect();
+    match lines[..] {
+        [line] if regex.is_match(line) => Ok(()),
+        [_] => Err(done.fail(&format!("another message was expected: {expected}"))),
+        _ => Err(done.fail(&format!("one line of neap's was expected: {expected}"))),
+    }
+}
+
+fn all_programs_named() -> Outcome {
+    for entry in std::fs::read_dir(neap_tests::package_dir().join("misuse"))? {
+        let name = format!("misuse/{}", entry?.file_name().to_string_lossy());
+        if !CASES.iter().any(|(file, ..)| *file == name) {
+            return Err(Stop::Fail(format!("{name} is in no table")));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,12 @@
+/* Another thread frees a block, then the owner does. */
+#include "misuse.h"
+
+int main(void) {
+    void *p = malloc(64), *q = malloc(64);
+    dprintf(1, "%p\n", p);
+    in_thread(free_it, p);
+    free(p);
+    free(q);
+    churn();
+    return 0;
+}

@@ -1,0 +1,12 @@
+/* Two other threads free the same block. */
+#include "misuse.h"
+
+int main(void) {
+    void *p = malloc(64), *q = malloc(64);
+    dprintf(1, "%p\n", p);
+    in_thread(free_it, p);
+    in_thread(free_it, p);
+    free(q);
+    churn();
+    return 0;
+}

@@ -1,0 +1,10 @@
+/* Frees a variable on the stack. */
+#include "misuse.h"
+
+int main(void) {
+    _Alignas(64) char block[256];
+    char *volatile p = block + 64;
+    dprintf(1, "%p\n", p);
+    free(p);
+    return 0;
+}

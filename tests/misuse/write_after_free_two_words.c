@@ -1,0 +1,12 @@
+/* Writes over the first words of a freed block, with a pointer that looks good. */
+#include "misuse.h"
+
+int main(void) {
+    char **p = malloc(64), **q = malloc(64);
+    dprintf(1, "%p\n", (void *)p);
+    free(p);
+    p[0] = p[1] = (char *)(q + 1);
+    for (int i = 0; i < 100000; i++) *(volatile char *)malloc(64) = 1;
+    free(q);
+    return 0;
+}

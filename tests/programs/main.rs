@@ -1,0 +1,128 @@
+//! Real programs under the library: each starts, does real work, and must give the right answer.
+
+mod languages;
+mod servers;
+mod tools;
+
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use neap_tests::{Case, Finished, Outcome, Run, Stop, library, suite};
+
+fn main() -> ExitCode {
+    let mut cases = languages::cases();
+    cases.extend(servers::cases());
+    cases.extend(tools::cases());
+    suite::main(cases)
+}
+
+/// Makes a case of a plain function.
+fn case(name: &str, catches: &'static str, body: fn() -> Outcome) -> Case {
+    Case::new(name, catches, body)
+}
+
+/// A folder for one test, which every user may enter; removed at the end.
+struct Workspace(tempfile::TempDir);
+
+impl Workspace {
+    fn new() -> Result<Self, Stop> {
+        let dir = tempfile::Builder::new().prefix("neap-test-").tempdir()?;
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
+        Ok(Workspace(dir))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Writes `text` into the file `name`, and returns its path.
+    fn write(&self, name: &str, text: &str) -> Result<PathBuf, Stop> {
+        let path = self.file(name);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent)?;
+        }
+        std::fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    /// A copy of the library that every user may read, for servers that change their user.
+    fn public_library(&self) -> Result<Option<PathBuf>, Stop> {
+        let Some(path) = library::under_test()?.path() else {
+            return Ok(None);
+        };
+        let copy = self.file(&path.file_name().unwrap_or_default().to_string_lossy());
+        std::fs::copy(path, &copy)?;
+        std::fs::set_permissions(&copy, PermissionsExt::from_mode(0o755))?;
+        Ok(Some(copy))
+    }
+}
+
+/// A port of the loopback device that is free now.
+fn free_port() -> Result<u16, Stop> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+/// Whether somebody listens on `port`.
+fn answers(port: u16) -> bool {
+    TcpStream::connect(("127.0.0.1", port)).is_ok()
+}
+
+/// Runs the same command with and without the library; both must succeed and print the same.
+fn same_as_plain(make: impl Fn() -> Run) -> Result<Finished, Stop> {
+    let plain = make().plain().run()?;
+    if !plain.status.success() {
+        return Err(Stop::Skip(format!(
+            "it fails without the library too: {}",
+            plain.stderr.lines().last().unwrap_or_default()
+        )));
+    }
+    let done = make().run()?.success()?.no_complaint()?;
+    if done.stdout == plain.stdout {
+        Ok(done)
+    } else {
+        let first = done.stdout.lines().zip(plain.stdout.lines());
+        let difference = first.into_iter().find(|(a, b)| a != b);
+        Err(done.fail(&format!("output differs from a plain run: {difference:?}")))
+    }
+}
+
+/// Fails when a process is left whose command line names `mark`, and ends it.
+fn no_leftovers(mark: &Path) -> Outcome {
+    let mark = mark.to_string_lossy().into_owned();
+    let started = Instant::now();
+    loop {
+        let left = processes_naming(&mark);
+        if left.is_empty() {
+            return Ok(());
+        }
+        if started.elapsed() > Duration::from_secs(5) {
+            for pid in &left {
+                let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
+            }
+            return Err(Stop::Fail(format!("processes are left behind: {left:?}")));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn processes_naming(mark: &str) -> Vec<rustix::process::Pid> {
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| {
+            let number: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+            let names = String::from_utf8_lossy(&line).contains(mark);
+            names.then(|| rustix::process::Pid::from_raw(number))?
+        })
+        .collect()
+}

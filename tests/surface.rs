@@ -1,0 +1,200 @@
+//! The C and C++ surface: every function, every error, and the shape of libneap.so itself.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use neap_tests::{Case, Outcome, Run, Source, Stop, judge_case, library, package_dir, program, run_case};
+
+const ALLOC: Source = Source::new("surface/alloc.c");
+const REALLOC: Source = Source::new("surface/realloc.c");
+const ALIGNED: Source = Source::new("surface/aligned.c");
+const ALIASES: Source = Source::new("surface/aliases.c");
+const LIMITS: Source = Source::new("surface/limits.c");
+const NEW: Source = Source::with_flags("surface/new.cc", &["-std=c++17"]);
+
+/// Program, case, and what the case would catch.
+const CASES: &[(Source, &str, &str)] = &[
+    (ALLOC, "preload_in_effect", "tests that run on another allocator than they claim"),
+    (ALLOC, "zero_size_unique", "malloc(0) or calloc(n, 0) that is NULL or the same block twice"),
+    (ALLOC, "alignment", "a size whose blocks are aligned to less than 16 (8 below 16 bytes)"),
+    (ALLOC, "too_large", "a size near PTRDIFF_MAX or SIZE_MAX that wraps around when rounded"),
+    (ALLOC, "calloc_overflow", "a product of count and size that wraps around"),
+    (ALLOC, "free_keeps_errno", "free that lets munmap or madvise change errno"),
+    (ALLOC, "calloc_zero", "calloc that takes a dirty block of some size for a zero one"),
+    (ALLOC, "calloc_zero_large", "large blocks whose known-zero pages are wrong after split, merge or reuse"),
+    (ALLOC, "no_overlap", "two live blocks that share a byte"),
+    (ALLOC, "many_blocks", "a table of metadata that ends at some number of small blocks"),
+    (ALLOC, "many_large_blocks", "one mapping per large block, which ends at vm.max_map_count"),
+    (ALLOC, "copies_of_stale_bytes", "bytes left by free in a block that are taken for a mark of a free one"),
+    (REALLOC, "null_is_malloc", "realloc(NULL, n) that is not malloc(n)"),
+    (REALLOC, "to_zero_frees", "realloc(p, 0) that keeps the block or returns one"),
+    (REALLOC, "grow", "contents lost when a block grows into another size class or kind"),
+    (REALLOC, "grow_by_one", "contents lost when a block grows byte by byte"),
+    (REALLOC, "shrink", "contents lost when a block shrinks"),
+    (REALLOC, "huge", "contents lost or neighbours hit when a huge mapping moves"),
+    (REALLOC, "failure_keeps_block", "realloc that frees the block although it fails"),
+    (REALLOC, "usable_in_place", "a block that moves although the new size fits"),
+    (REALLOC, "array_overflow", "reallocarray with a product that wraps around"),
+    (REALLOC, "random_sizes", "an order of growing and shrinking that corrupts a block"),
+    (ALIGNED, "every_alignment", "an alignment up to 1 GiB that is not kept, or that changes errno in free"),
+    (ALIGNED, "no_overlap", "aligned blocks that overlap their neighbours"),
+    (ALIGNED, "three_of_1_gib", "only one live block of the largest alignment"),
+    (ALIGNED, "posix_memalign_errors", "a bad alignment accepted, or errno or the pointer changed"),
+    (ALIGNED, "too_large", "size plus alignment that wraps around"),
+    (ALIGNED, "odd_alignment", "an alignment that is no power of two and gets less than it asks"),
+    (ALIGNED, "page_aligned", "valloc and pvalloc off a page, or pvalloc with less than whole pages"),
+    (ALIGNED, "realloc_keeps", "realloc of an aligned block that loses its contents"),
+    (ALIGNED, "usable", "malloc_usable_size that changes, or promises bytes that are not there"),
+    (ALIGNED, "freeing_kin", "cfree, free_sized or free_aligned_sized that leak or change errno"),
+    (ALIASES, "libc_names", "a __libc_ name that reaches another allocator's heap"),
+    (ALIASES, "blocks_of_the_c_library", "blocks made inside the C library by another malloc"),
+    (LIMITS, "family", "a function that crashes or forgets ENOMEM when address space ends"),
+    (LIMITS, "exhaust_small", "small blocks after which nothing works once memory ran out"),
+    (LIMITS, "exhaust_medium", "the same for blocks of some KiB"),
+    (LIMITS, "exhaust_large", "the same for blocks of whole OS pages"),
+    (LIMITS, "from_the_start", "a reservation so large that a limited program cannot start"),
+    (NEW, "all_forms", "a form of new or delete that is missing or misaligned"),
+    (NEW, "sized_deletes", "a sized delete that does not free"),
+    (NEW, "delete_null", "a form of delete that trips over NULL"),
+    (NEW, "bad_alloc", "new that returns NULL, or nothrow new that throws"),
+    (NEW, "handler_throws", "a new-handler that is not called, or not until it throws"),
+    (NEW, "handler_resets", "a new-handler kept although it took itself out"),
+    (NEW, "handler_frees", "memory that the new-handler freed and that new does not find"),
+    (NEW, "handler_own_exception", "an exception of the handler that does not reach the program"),
+    (NEW, "containers", "the standard library's blocks on another heap than the program's"),
+];
+
+fn main() -> ExitCode {
+    let mut cases: Vec<Case> = CASES
+        .iter()
+        .map(|(source, case, catches)| {
+            Case::new(format!("{}::{case}", source.stem()), catches, move || {
+                run_case(source, case, Duration::from_secs(60))?.no_complaint()?;
+                Ok(())
+            })
+        })
+        .collect();
+    cases.push(Case::new("table::complete", "a case that is written but never run", || {
+        let named: Vec<_> = CASES.iter().map(|(source, case, _)| (source.stem(), *case)).collect();
+        neap_tests::all_cases_named(&[ALLOC, REALLOC, ALIGNED, ALIASES, LIMITS, NEW], &named)
+    }));
+    cases.push(Case::new(
+        "object::exports",
+        "a symbol that is missing, or one that leaks out and shadows a program's own",
+        exports,
+    ));
+    cases.push(Case::new(
+        "object::tls",
+        "thread storage that is large or needs __tls_get_addr, which itself allocates",
+        tls,
+    ));
+    cases.push(Case::new(
+        "object::needs",
+        "libraries pulled into every process, text relocations, or an executable stack",
+        needs,
+    ));
+    cases.push(Case::new(
+        "archive::dynamic_program",
+        "libneap.a that does not link, or not in place of the C library's malloc",
+        || archive(&[]),
+    ));
+    cases.push(Case::new(
+        "archive::static_program",
+        "libneap.a that needs dynamic linking, or start-up code that allocates before it is ready",
+        || archive(&["-static"]),
+    ));
+    neap_tests::suite::main(cases)
+}
+
+/// Output of a tool of binutils on the library under test.
+fn inspect(tool: &str, args: &[&str]) -> Result<String, Stop> {
+    let path = library::require_neap()?;
+    let done = Run::new(program(tool)?).args(args).arg(path).plain().run()?;
+    Ok(done.success()?.stdout)
+}
+
+/// The defined dynamic symbols are exactly those of surface/exports.txt.
+fn exports() -> Outcome {
+    let table = inspect("nm", &["-D", "--defined-only"])?;
+    let found: BTreeSet<&str> = table
+        .lines()
+        .filter_map(|line| line.split_whitespace().last())
+        .map(|name| name.split('@').next().unwrap_or(name))
+        .collect();
+    let list = std::fs::read_to_string(package_dir().join("surface/exports.txt"))?;
+    let wanted: BTreeSet<&str> =
+        list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    if found == wanted {
+        return Ok(());
+    }
+    let missing: Vec<_> = wanted.difference(&found).collect();
+    let more: Vec<_> = found.difference(&wanted).collect();
+    Err(Stop::Fail(format!("missing: {missing:?}\n  not in surface/exports.txt: {more:?}")))
+}
+
+/// Largest TLS block that a preload library may ask for: the static surplus is shared by all of them.
+const TLS_LIMIT: u64 = 256;
+
+/// TLS is initial-exec and small.
+fn tls() -> Outcome {
+    let headers = inspect("readelf", &["-lW"])?;
+    if let Some(line) = headers.lines().find(|l| l.trim_start().starts_with("TLS ")) {
+        // TLS  Offset  VirtAddr  PhysAddr  FileSiz  MemSiz  Flg  Align
+        let size = line.split_whitespace().nth(5).unwrap_or_default();
+        let size = u64::from_str_radix(size.trim_start_matches("0x"), 16)
+            .map_err(|e| Stop::Fail(format!("{e} in: {line}")))?;
+        if size > TLS_LIMIT {
+            return Err(Stop::Fail(format!("{size} bytes of TLS; {TLS_LIMIT} at most")));
+        }
+    }
+    let undefined = inspect("nm", &["-D", "--undefined-only"])?;
+    let relocations = inspect("readelf", &["-rW"])?;
+    for (text, word) in [(&undefined, "__tls_get_addr"), (&relocations, "DTPMOD"), (&relocations, "TLSDESC")] {
+        if text.contains(word) {
+            return Err(Stop::Fail(format!("{word}: TLS is not initial-exec")));
+        }
+    }
+    Ok(())
+}
+
+/// The library needs the C library at most, and neither text relocations nor an executable stack.
+fn needs() -> Outcome {
+    let dynamic = inspect("readelf", &["-dW"])?;
+    for line in dynamic.lines().filter(|line| line.contains("(NEEDED)")) {
+        if !["[libc.so.6]", "[ld-linux-x86-64.so.2]", "[ld-linux-aarch64.so.1]"].iter().any(|name| line.contains(name))
+        {
+            return Err(Stop::Fail(format!("pulled into every process: {line}")));
+        }
+    }
+    if dynamic.contains("TEXTREL") {
+        return Err(Stop::Fail("it has text relocations".into()));
+    }
+    let headers = inspect("readelf", &["-lW"])?;
+    match headers.lines().find(|line| line.contains("GNU_STACK")) {
+        Some(line) if line.contains("RWE") => Err(Stop::Fail("executable stack".into())),
+        Some(_) => Ok(()),
+        None => Err(Stop::Fail("no GNU_STACK header".into())),
+    }
+}
+
+/// Programs linked with libneap.a, run without preload.
+fn archive(flags: &[&str]) -> Outcome {
+    let library = library::require_neap()?.with_file_name("libneap.a");
+    for (source, case) in [
+        (ALLOC, "no_overlap"),
+        (ALLOC, "calloc_zero"),
+        (ALIGNED, "usable"),
+        (NEW, "all_forms"),
+        (NEW, "containers"),
+        (Source::new("life/threads.c"), "storm"),
+        (Source::new("life/fork.c"), "from_four_threads"),
+        (Source::new("life/soak.c"), "3"),
+    ] {
+        let program = source.build_with(&[&library], flags)?;
+        judge_case(Run::new(&program).arg(case).plain())?.no_complaint()?;
+        let symbols = Run::new(neap_tests::program("nm")?).arg("--defined-only").arg(&program).plain().run()?;
+        symbols.success()?.contains("neap_version")?;
+    }
+    Ok(())
+}

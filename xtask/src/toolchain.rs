@@ -1,0 +1,77 @@
+//! What several commands share: where the repository lies, and how outside programs are called.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// The root of the repository.
+pub fn root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().expect("xtask lies in the repository").to_owned()
+}
+
+/// The C compiler: `$CC` or `cc`.
+pub fn cc() -> String {
+    std::env::var("CC").unwrap_or_else(|_| "cc".into())
+}
+
+/// The C++ compiler: `$CXX` or `c++`.
+pub fn cxx() -> String {
+    std::env::var("CXX").unwrap_or_else(|_| "c++".into())
+}
+
+/// Checks that `program` can be started, and says what to install where it cannot.
+pub fn need(program: &str, remedy: &str) -> Result<()> {
+    if available(program) {
+        return Ok(());
+    }
+    bail!("`{program}` is not installed or does not start; {remedy}")
+}
+
+/// Whether `program --version` can be started.
+pub fn available(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|out| out.status.success())
+}
+
+/// The first line of `program --version`.
+pub fn version_line(program: &str) -> String {
+    let Ok(out) = Command::new(program).arg("--version").output() else {
+        return format!("{program}: not available");
+    };
+    let text = String::from_utf8_lossy(&out.stdout);
+    text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// Runs `command` to its end; on failure the error carries the command and the end of its stderr.
+pub fn run(command: &mut Command) -> Result<String> {
+    let line = shell_line(command);
+    let out = command.output().with_context(|| format!("cannot start: {line}"))?;
+    if !out.status.success() {
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        let tail: Vec<&str> = stderr.lines().rev().take(20).collect();
+        let tail: Vec<&str> = tail.into_iter().rev().collect();
+        bail!("{} from: {line}\n{}", out.status, tail.join("\n"));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// The command as one would type it.
+pub fn shell_line(command: &Command) -> String {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    for arg in command.get_args() {
+        line.push(' ');
+        line.push_str(&arg.to_string_lossy());
+    }
+    line
+}
+
+/// Whether `target` is missing or older than one of `sources`.
+pub fn is_stale<S: AsRef<OsStr>>(target: &Path, sources: &[S]) -> bool {
+    let modified = |path: &Path| path.metadata().and_then(|m| m.modified()).ok();
+    let Some(built) = modified(target) else {
+        return true;
+    };
+    sources.iter().any(|source| modified(Path::new(source)).is_none_or(|time| time > built))
+}
