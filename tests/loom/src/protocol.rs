@@ -65,9 +65,9 @@ impl Slab {
     pub fn new(used: i32) -> Self {
         Slab {
             remote: Remote::new(),
-            bits: [const { () }; WORDS].map(|()| AtomicU64::new(0)),
+            bits: std::array::from_fn(|_| AtomicU64::new(0)),
             own: UnsafeCell::new(Own { used, ..Own::default() }),
-            contents: [const { () }; WORDS].map(|()| UnsafeCell::new(0)),
+            contents: std::array::from_fn(|_| UnsafeCell::new(0)),
             released: UnsafeCell::new(false),
             on_stack: AtomicBool::new(false),
         }
