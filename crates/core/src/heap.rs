@@ -48,7 +48,7 @@ impl Block {
 }
 
 /// Most blocks that the cache of one class holds.
-const CACHE_BLOCKS: usize = 1024;
+pub(crate) const CACHE_BLOCKS: usize = 1024;
 /// Most bytes likewise, for blocks up to [`SMALL_BLOCK`] and for larger ones. Large blocks cost more to touch than
 /// to fetch, so a cache of them saves little.
 const CACHE_BYTES: [usize; 2] = [64 * 1024, 32 * 1024];

@@ -140,8 +140,8 @@ pub fn foreign<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8) -> ! {
 
 /// Whether the tagged block at `p` is really free: in its slab, in this heap's cache, or in another cache.
 ///
-/// The tag alone may be the program's own data. A link to another tagged block of the same class, or to the end of
-/// some heap's cache, is not.
+/// Tag and link may be the program's own data: a list's node that holds the tag's number and points to a node that
+/// was freed before. So only a block that is found in a cache is free.
 ///
 /// # Safety
 /// `p` must be a block of a slab of `class`; `heap` must be the caller's.
@@ -157,10 +157,49 @@ pub unsafe fn is_free<O: Os>(a: &Allocator<O>, heap: *mut Heap, p: *mut u8, clas
             return false;
         }
         let there = Arenas::record(link.cast());
-        match (*there).kind {
+        let plausible = match (*there).kind {
             Kind::HEAPS => true,
             Kind::SLAB => usize::from((*there).class) == class && (*link).tag == Block::TAG,
             _ => false,
-        }
+        };
+        plausible && a.is_cached(p, class)
+    }
+}
+
+impl<O: Os> Allocator<O> {
+    /// Whether the block at `p` is in the cache of some heap, as far as one can see while their owners go on: a walk
+    /// that meets a block on its way out ends early.
+    ///
+    /// # Safety
+    /// `p` must be a block of a slab of `class`.
+    unsafe fn is_cached(&self, p: *mut u8, class: usize) -> bool {
+        self.registry.with(&self.os, |r| {
+            let mut heap = r.all;
+            // SAFETY: heaps are never unmapped. A block is read only where a slab of the class is, which has memory
+            // even if its owner releases it meanwhile.
+            unsafe {
+                while !heap.is_null() {
+                    let mut block = (&raw const (*heap).head[class]).read_volatile();
+                    for _ in 0..crate::heap::CACHE_BLOCKS {
+                        if block.cast() == p {
+                            return true;
+                        }
+                        let c = Arenas::record(block.cast());
+                        let whole = class::is_start(block.addr() & (CHUNK - 1), class);
+                        if !whole
+                            || !self.arenas.contains(block.cast())
+                            || (*c).kind != Kind::SLAB
+                            || usize::from((*c).class) != class
+                            || (&raw const (*block).tag).read_volatile() != Block::TAG
+                        {
+                            break;
+                        }
+                        block = (&raw const (*block).link).read_volatile();
+                    }
+                    heap = (*heap).next;
+                }
+            }
+            false
+        })
     }
 }

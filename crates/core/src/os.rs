@@ -1,4 +1,4 @@
-//! The system below the allocator, as one trait. `neap-sys` implements it for Linux and as a fake for tests.
+//! The system below the allocator, as one trait. `neap-sys` implements it for Linux, `neap-coretest` as a fake.
 
 use core::sync::atomic::AtomicU32;
 

@@ -312,7 +312,11 @@ impl<O: Os> Allocator<O> {
         unsafe {
             let is_slab = (*c).kind == Kind::SLAB;
             // The bits of other chunks are looked at as well: they must be zero. Their records need not say where.
-            (*c.cast_mut()).tables = self.arenas.tables(c);
+            if is_slab {
+                check((*c).tables == self.arenas.tables(c), "a slab knows where its bits are", at)?;
+            } else {
+                (*c.cast_mut()).tables = self.arenas.tables(c);
+            }
             let carved = if is_slab { (*c).carved as usize } else { 0 };
             let mut remote_count = 0;
             for word in 0..BITS_BYTES / 8 {

@@ -79,7 +79,7 @@ fn size(a: u8, b: u8, form: u8) -> usize {
         17..22 => n,
         22..25 => n * 8,
         25..27 => n * 64,
-        27 => n.next_multiple_of(4096) + usize::from(form / 32) - 1,
+        27 => (n.next_multiple_of(4096) + usize::from(form / 32)).saturating_sub(1),
         28 => (n % 64) << 20,
         29 | 30 => BORDERS[n % BORDERS.len()],
         _ => ABSURD[n % ABSURD.len()],

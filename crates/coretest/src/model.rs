@@ -331,9 +331,9 @@ impl Model {
     /// Frees everything, ends all threads, and checks that all memory is free again.
     pub fn finish(mut self) {
         self.a.os.faults.clear();
-        let mut heap = 0;
+        let mut heap = 0_u8;
         while !self.blocks.is_empty() {
-            heap += 1;
+            heap = heap.wrapping_add(1);
             self.free(self.freer(heap), self.blocks.len() / 2);
         }
         for heap in std::mem::take(&mut self.heaps) {

@@ -10,7 +10,9 @@ fn history(most: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(any::<[u8; OP_BYTES]>().prop_map(Op::decode), 0..most)
 }
 
+/// `cases` runs, or as many as PROPTEST_CASES says.
 fn runs(cases: u32) -> Runs {
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Runs::default().cases } else { cases };
     Runs { cases, failure_persistence: None, max_shrink_iters: 20_000, max_shrink_time: 30_000, ..Runs::default() }
 }
 

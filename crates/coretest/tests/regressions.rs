@@ -20,6 +20,20 @@ fn moved_block_leaves_clean_chunks() {
     Model::run(&plain(), &ops);
 }
 
+/// A short block began with the tag of free blocks, and behind it was still a link: it was called free.
+#[test]
+fn data_like_a_tag() {
+    let mut ops = vec![Op::Malloc { heap: 0, size: 0 }; 6];
+    ops.extend([
+        Op::Drain { heap: 0, block: 0, count: 6, step: 1 },
+        Op::Malloc { heap: 0, size: 0 },
+        // The eighth block, whose pattern starts with the tag.
+        Op::Malloc { heap: 0, size: 256 },
+        Op::Realloc { heap: 0, block: 1, size: 5 },
+    ]);
+    Model::run(&plain(), &ops);
+}
+
 /// A block of no bytes with an alignment that no arena has was a mapping of no bytes: no block at all.
 #[test]
 fn empty_block_with_a_huge_alignment() {

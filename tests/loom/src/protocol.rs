@@ -11,14 +11,15 @@ pub const OWNED: u32 = 0;
 /// The lock of the registry guards the heap.
 pub const ORPHAN: u32 = 1;
 
-/// Blocks of a slab in these models.
-pub const BLOCKS: usize = 3;
+/// Words of bits of a slab in these models: two, so that a thread may see one bit and not yet the other. Each has
+/// one block, whose number is the word's.
+pub const WORDS: usize = 2;
 
 /// What only the slab's owner touches.
 #[derive(Debug, Default)]
 pub struct Own {
     /// The slab's free bits.
-    pub free: u64,
+    pub free: [u64; WORDS],
     /// Blocks that are live.
     pub used: i32,
     /// Frees counted less bits seen.
@@ -29,11 +30,11 @@ pub struct Own {
 #[derive(Debug)]
 pub struct Slab {
     remote: Remote<Slab>,
-    bits: AtomicU64,
+    bits: [AtomicU64; WORDS],
     /// The owner's part.
     pub own: UnsafeCell<Own>,
     /// Contents of the blocks: written by who frees, read by who gets the block next.
-    contents: [UnsafeCell<u32>; BLOCKS],
+    contents: [UnsafeCell<u32>; WORDS],
     /// Everybody who uses the slab reads this; who releases it writes.
     released: UnsafeCell<bool>,
     /// Whether the slab is on a stack. Not part of the protocol, so no atomic of loom's.
@@ -64,9 +65,9 @@ impl Slab {
     pub fn new(used: i32) -> Self {
         Slab {
             remote: Remote::new(),
-            bits: AtomicU64::new(0),
+            bits: [const { () }; WORDS].map(|()| AtomicU64::new(0)),
             own: UnsafeCell::new(Own { used, ..Own::default() }),
-            contents: [const { () }; BLOCKS].map(|()| UnsafeCell::new(0)),
+            contents: [const { () }; WORDS].map(|()| UnsafeCell::new(0)),
             released: UnsafeCell::new(false),
             on_stack: AtomicBool::new(false),
         }
@@ -76,6 +77,19 @@ impl Slab {
     pub fn is_released(&self) -> bool {
         // SAFETY: loom checks the access.
         self.released.with(|r| unsafe { *r })
+    }
+
+    /// malloc from this slab: only its owner may.
+    pub fn malloc(&self) {
+        self.assert_alive();
+        // SAFETY: loom checks the access.
+        self.own.with_mut(|own| unsafe { (*own).used += 1 });
+    }
+
+    /// Live blocks, for the owner.
+    pub fn used(&self) -> i32 {
+        // SAFETY: loom checks the access.
+        self.own.with(|own| unsafe { (*own).used })
     }
 
     fn assert_alive(&self) {
@@ -100,7 +114,7 @@ impl Heap {
 
     /// [`Heap::free`] for a thread that is wrong to think that the block is its own.
     pub fn free_untouched(&self, slab: &Slab, block: usize) -> Result<(), DoubleFree> {
-        if slab.remote.free(&slab.bits, 1 << block)? {
+        if slab.remote.free(&slab.bits[block], 1)? {
             slab.assert_alive();
             assert!(!slab.on_stack.swap(true, Plain::SeqCst), "a slab is pushed twice");
             // SAFETY: `free` said so.
@@ -127,18 +141,21 @@ impl Heap {
                 slab.own.with_mut(|own| {
                     let own = &mut *own;
                     let count = slab.remote.take_count() as i32;
-                    let mask = take_bits(&slab.bits);
-                    if own.free & mask != 0 {
-                        result = Err(DoubleFree);
+                    let mut seen = 0;
+                    for word in 0..WORDS {
+                        let mask = take_bits(&slab.bits[word]);
+                        if own.free[word] & mask != 0 {
+                            result = Err(DoubleFree);
+                        }
+                        own.free[word] |= mask;
+                        seen += mask.count_ones() as i32;
+                        if mask != 0 {
+                            // The next life of the block begins.
+                            slab.contents[word].with_mut(|c| *c += 1);
+                        }
                     }
-                    own.free |= mask;
-                    let seen = mask.count_ones() as i32;
                     own.balance += count - seen;
                     own.used -= seen;
-                    for block in (0..BLOCKS).filter(|b| mask >> b & 1 != 0) {
-                        // The next life of the block begins.
-                        slab.contents[block].with_mut(|c| *c += 1);
-                    }
                     if own.used == 0 && own.balance == 0 {
                         slab.released.with_mut(|r| *r = true);
                     }

@@ -1,4 +1,5 @@
-//! The lock that sleeps in the kernel. Each model was seen to fail when the line named in its comment was broken.
+//! The lock that sleeps in the kernel. Both models were seen to fail when any acquire or release of `sync.rs` was
+//! relaxed, when `release` woke nobody, and when a thread that had slept left `HELD` instead of `WAITED`.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;

@@ -1,0 +1,134 @@
+//! What a program does wrong is told from what it may do: each misuse ends in its line, and nothing else does.
+
+use neap_core::heap::Block;
+use neap_core::{Allocator, Heap};
+use neap_coretest::{Call, Config, Fake};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// An allocator and two heaps of it.
+struct Two {
+    a: Box<Allocator<Fake>>,
+    own: *mut Heap,
+    other: *mut Heap,
+}
+
+/// With caches or without, with a page map or without.
+fn each(test: impl Fn(Two)) {
+    for cached in [true, false] {
+        for missing in [vec![], vec![Call::ReserveZeros]] {
+            let a = Box::new(Allocator::new(Fake::new(Config { missing, ..Config::default() })));
+            let (own, other) = (a.acquire(cached), a.acquire(cached));
+            test(Two { a, own, other });
+        }
+    }
+}
+
+impl Two {
+    fn malloc(&self, size: usize) -> *mut u8 {
+        // SAFETY: the heap is this test's.
+        unsafe {
+            let p = Heap::malloc(self.own, size, Block::untag);
+            if p.is_null() { self.a.malloc_after_miss(self.own, size) } else { p }
+        }
+    }
+
+    fn free(&self, heap: *mut Heap, p: *mut u8) {
+        // SAFETY: the heap is this test's; a wrong pointer is what the test is about.
+        unsafe {
+            if !Heap::free(heap, &self.a.map, p) {
+                assert_eq!(self.a.free_after_miss(heap, p), Ok(()), "{p:p} is foreign");
+            }
+        }
+    }
+
+    /// The line with which freeing `p` ends.
+    fn line(&self, heap: *mut Heap, p: *mut u8) -> String {
+        let end = catch_unwind(AssertUnwindSafe(|| self.free(heap, p))).expect_err("a misuse that nobody saw");
+        *end.downcast::<String>().expect("a line")
+    }
+}
+
+/// Catches a double free that is not seen: by the owner, by another, after other frees.
+#[test]
+fn double_free() {
+    each(|t| {
+        for size in [1, 100, 1024, 5000, 32768] {
+            for (first, second) in [(t.own, t.own), (t.other, t.other), (t.own, t.other), (t.other, t.own)] {
+                let (p, _keep) = (t.malloc(size), t.malloc(size));
+                t.free(first, p);
+                let line = t.line(second, p);
+                assert!(line.starts_with(&format!("neap: double free of {p:p}")), "{line}");
+            }
+        }
+    });
+}
+
+/// Catches the same for large blocks.
+#[test]
+fn double_free_of_a_large_block() {
+    each(|t| {
+        let p = t.malloc(100_000);
+        t.free(t.own, p);
+        let line = t.line(t.own, p);
+        assert!(line.contains("double free") || line.contains("did not allocate"), "{line}");
+    });
+}
+
+/// Catches a pointer into a block that is taken for one.
+#[test]
+fn interior_pointer() {
+    each(|t| {
+        for (size, inside) in [(16, 8), (100, 16), (1024, 512), (100_000, 4096), (200_000, 65536)] {
+            let p = t.malloc(size).wrapping_add(inside);
+            let line = t.line(t.own, p);
+            assert!(line.starts_with(&format!("neap: free of {p:p}, which is not the start of a block")), "{line}");
+        }
+    });
+}
+
+/// Catches a check that takes a program's data for a free block: a list whose nodes hold the tag's number, freed from
+/// its end, by the owner or by another.
+#[test]
+fn data_like_a_free_block() {
+    each(|t| {
+        for (first, second) in [(t.own, t.own), (t.other, t.own), (t.own, t.other), (t.other, t.other)] {
+            let (node, end) = (t.malloc(16), t.malloc(16));
+            t.free(first, end);
+            // SAFETY: the node is live.
+            unsafe {
+                node.cast::<u64>().write(u64::from(Block::TAG));
+                node.cast::<*mut u8>().add(1).write(end);
+            }
+            t.free(second, node);
+        }
+    });
+}
+
+/// Catches a heap that hands a block out which was written after its free.
+#[test]
+fn write_after_free() {
+    let t = Two { a: Box::new(Allocator::new(Fake::new(Config::default()))), own: Heap::none(), other: Heap::none() };
+    let t = Two { own: t.a.acquire(true), ..t };
+    let p = t.malloc(64);
+    t.free(t.own, p);
+    // SAFETY: the memory is there; that the block is free is what the test is about.
+    unsafe { p.cast::<u64>().write(7) };
+    let end = catch_unwind(AssertUnwindSafe(|| t.malloc(64))).expect_err("the write was not seen");
+    let line = *end.downcast::<String>().expect("a line");
+    assert!(line.starts_with(&format!("neap: corrupted free block {p:p} (64-byte block)")), "{line}");
+}
+
+/// Catches an allocator that takes a foreign pointer for its own.
+#[test]
+fn foreign_pointer() {
+    each(|t| {
+        let mut mine = [0u64; 32];
+        let _keep = t.malloc(100);
+        let p = mine.as_mut_ptr().cast();
+        // SAFETY: a foreign pointer is allowed.
+        unsafe {
+            assert!(!Heap::free(t.own, &t.a.map, p));
+            assert!(t.a.free_after_miss(t.own, p).is_err());
+        }
+    });
+}
