@@ -29,8 +29,9 @@ const RECORD_BYTES: usize = size_of::<Chunk>();
 const SIDE_BYTES: usize = RECORD_BYTES + 2 * BITS_BYTES;
 /// Shortest arena worth having.
 const MIN_ARENA: usize = 4 << 20;
-/// First commit step in bytes; later ones are an eighth of what is committed.
-const FIRST_STEP: usize = 4 << 20;
+/// First commit step in bytes; later ones are an eighth of what is committed, but no less. It is shorter than a huge
+/// page (2 MiB), so that where the system hands out huge pages unasked (THP=always), a small program gets none.
+const FIRST_STEP: usize = 3 << 19;
 const SLOTS: usize = 1 << (ADDRESS_BITS - ARENA_SHIFT);
 
 /// One arena. Chunks `first..frontier` were used, those up to `committed` may be used at once.
