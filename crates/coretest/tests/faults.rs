@@ -83,7 +83,11 @@ fn each_call_fails_once() {
             }
         }
     }
-    assert!(seen.iter().all(|&n| n > 0), "every kind of call was made: {:?}", CALLS.iter().zip(&seen).collect::<Vec<_>>());
+    assert!(
+        seen.iter().all(|&n| n > 0),
+        "every kind of call was made: {:?}",
+        CALLS.iter().zip(&seen).collect::<Vec<_>>()
+    );
 }
 
 /// Catches a failure path that only works once in a while: every call fails with one chance in three.
