@@ -86,7 +86,7 @@ fn told(source: &Source, expected: &str) -> Outcome {
     let done = Run::new(source.build()?).run()?;
     let address = done.stdout.lines().next().unwrap_or_default();
     let expected = expected.replace("ADDR", &regex::escape(address));
-    if done.status.signal() != Some(rustix::process::Signal::ABORT.as_raw()) {
+    if done.status.signal() != Some(neap_tests::sys::Signal::ABORT.as_raw()) {
         return Err(done.fail(&format!("SIGABRT was expected, and: {expected}")));
     }
     let regex = Regex::new(&format!("^{expected}$")).map_err(|e| Stop::Fail(format!("the table of messages: {e}")))?;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use neap_tests::sys::{self, Signal, TempDir};
 use neap_tests::{Case, Finished, Outcome, Run, Stop, library, suite};
 
 fn main() -> ExitCode {
@@ -25,11 +26,11 @@ fn case(name: &str, catches: &'static str, body: fn() -> Outcome) -> Case {
 }
 
 /// A folder for one test, which every user may enter; removed at the end.
-struct Workspace(tempfile::TempDir);
+struct Workspace(TempDir);
 
 impl Workspace {
     fn new() -> Result<Self, Stop> {
-        let dir = tempfile::Builder::new().prefix("neap-test-").tempdir()?;
+        let dir = TempDir::new("neap-test-")?;
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755))?;
         Ok(Workspace(dir))
     }
@@ -104,7 +105,7 @@ fn no_leftovers(mark: &Path) -> Outcome {
         }
         if started.elapsed() > Duration::from_secs(5) {
             for pid in &left {
-                let _ = rustix::process::kill_process(*pid, rustix::process::Signal::KILL);
+                let _ = sys::kill(*pid, Signal::KILL);
             }
             return Err(Stop::Fail(format!("processes are left behind: {left:?}")));
         }
@@ -112,17 +113,17 @@ fn no_leftovers(mark: &Path) -> Outcome {
     }
 }
 
-fn processes_naming(mark: &str) -> Vec<rustix::process::Pid> {
+fn processes_naming(mark: &str) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
     entries
         .flatten()
         .filter_map(|entry| {
-            let number: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let number: u32 = entry.file_name().to_str()?.parse().ok()?;
             let line = std::fs::read(entry.path().join("cmdline")).ok()?;
             let names = String::from_utf8_lossy(&line).contains(mark);
-            names.then(|| rustix::process::Pid::from_raw(number))?
+            names.then_some(number)
         })
         .collect()
 }

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use neap_tests::sys::{self, Signal};
 use neap_tests::{Case, Outcome, Run, Stop, is_root, program};
-use rustix::process::Signal;
 
 use crate::{Workspace, answers, case, free_port, no_leftovers};
 
@@ -106,10 +106,7 @@ fn nginx() -> Outcome {
             .contains("Complete requests:      2000")?
             .contains("Failed requests:        0")?;
     }
-    let reload = rustix::process::Pid::from_raw(daemon.pid().cast_signed());
-    if let Some(pid) = reload {
-        rustix::process::kill_process(pid, Signal::HUP).map_err(std::io::Error::from)?;
-    }
+    sys::kill(daemon.pid(), Signal::HUP)?;
     std::thread::sleep(Duration::from_millis(300));
     check(&daemon)?;
     daemon.stop(Signal::QUIT, PATIENCE)?.no_complaint()?;

@@ -16,6 +16,7 @@ pub mod compile;
 pub mod library;
 pub mod process;
 pub mod suite;
+pub mod sys;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,7 +57,7 @@ pub fn program(name: &str) -> Result<PathBuf, Stop> {
 
 /// Whether the tests run as root; some settings of the kernel can be changed only then.
 pub fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+    sys::is_root()
 }
 
 /// The usual test of a C or C++ program: compiles `source`, runs its case `case` under the library, and wants

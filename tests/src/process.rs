@@ -8,8 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
-
+use crate::sys::{self, Signal};
 use crate::{Stop, library};
 
 /// Time limit unless a test sets another.
@@ -135,10 +134,10 @@ impl Run {
         if library.is_neap() {
             self.command.env("NEAP_TEST_STRICT", "1");
         }
-        let mut input = tempfile::tempfile()?;
+        let mut input = sys::unnamed_file()?;
         input.write_all(self.input.as_bytes())?;
         input.rewind()?;
-        let (out, err) = (tempfile::tempfile()?, tempfile::tempfile()?);
+        let (out, err) = (sys::unnamed_file()?, sys::unnamed_file()?);
         self.command
             .stdin(Stdio::from(input))
             .stdout(Stdio::from(out.try_clone()?))
@@ -187,10 +186,8 @@ struct Group {
 
 impl Group {
     fn signal(&self, signal: Signal) {
-        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
-            // ESRCH: nobody is left.
-            let _ = kill_process_group(pid, signal);
-        }
+        // ESRCH: nobody is left.
+        let _ = sys::kill_group(self.child.id(), signal);
     }
 
     fn end(&mut self) {
@@ -249,11 +246,7 @@ impl Daemon {
     /// Asks the server to end with `signal`, waits for it, and fails unless it ends with status 0 or by that
     /// signal.
     pub fn stop(mut self, signal: Signal, limit: Duration) -> Result<Finished, Stop> {
-        let pid = Pid::from_raw(self.pid().cast_signed());
-        if let Some(pid) = pid {
-            rustix::process::kill_process(pid, signal)
-                .map_err(|e| self.fail(&format!("the server was gone before the end: {e}")))?;
-        }
+        sys::kill(self.pid(), signal).map_err(|e| self.fail(&format!("the server was gone before the end: {e}")))?;
         let started = Instant::now();
         loop {
             if let Some(status) = self.group.child.try_wait()? {

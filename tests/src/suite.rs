@@ -4,7 +4,8 @@ use std::process::ExitCode;
 use std::sync::{Mutex, RwLock};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use rustix::process::{Resource, Rlimit, setrlimit};
+
+use crate::sys;
 
 /// Why a test did not pass.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ impl Case {
 /// Runs `cases` as the arguments of the test binary ask; the return value of its `main`.
 pub fn main(cases: Vec<Case>) -> ExitCode {
     // Programs that abort on purpose must not leave core files.
-    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
+    let _ = sys::no_core_files();
     let soaking = std::env::var_os("NEAP_SOAK").is_some();
     let trials = cases
         .into_iter()

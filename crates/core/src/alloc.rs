@@ -232,8 +232,8 @@ impl<O: Os> Allocator<O> {
                 unsafe { self.free_large(p) };
                 return Ok(());
             }
-            // SAFETY: as the caller promises.
             None => {
+                // SAFETY: as the caller promises.
                 return if unsafe { self.free_huge(p) } { Ok(()) } else { Err(Foreign) };
             }
         };

@@ -29,8 +29,9 @@ const RECORD_BYTES: usize = size_of::<Chunk>();
 const SIDE_BYTES: usize = RECORD_BYTES + 2 * BITS_BYTES;
 /// Shortest arena worth having.
 const MIN_ARENA: usize = 4 << 20;
-/// First commit step in bytes; later ones are an eighth of what is committed.
-const FIRST_STEP: usize = 4 << 20;
+/// First commit step in bytes; later ones are an eighth of what is committed, but no less. It is shorter than a huge
+/// page (2 MiB), so that where the system hands out huge pages unasked (THP=always), a small program gets none.
+const FIRST_STEP: usize = 3 << 19;
 const SLOTS: usize = 1 << (ADDRESS_BITS - ARENA_SHIFT);
 
 /// One arena. Chunks `first..frontier` were used, those up to `committed` may be used at once.
@@ -46,7 +47,9 @@ pub struct Arena {
 }
 
 impl Arena {
-    const NEW: Arena = Arena { base: AtomicUsize::new(0), len: 0, first: 0, frontier: 0, committed: 0 };
+    const fn new() -> Self {
+        Arena { base: AtomicUsize::new(0), len: 0, first: 0, frontier: 0, committed: 0 }
+    }
 
     #[inline]
     fn base(&self) -> usize {
@@ -91,7 +94,7 @@ impl Arenas {
     /// No arena.
     pub const fn new() -> Self {
         Arenas {
-            arenas: UnsafeCell::new([Arena::NEW; MAX_ARENAS]),
+            arenas: UnsafeCell::new([const { Arena::new() }; MAX_ARENAS]),
             count: AtomicUsize::new(0),
             slots: UnsafeCell::new([0; SLOTS]),
         }
@@ -364,7 +367,7 @@ impl Arena {
             return true;
         }
         let used = self.committed - self.first;
-        let step = (used / 8).max(FIRST_STEP >> CHUNK_SHIFT).min((1 << 30) >> CHUNK_SHIFT);
+        let step = (used / 8).clamp(FIRST_STEP >> CHUNK_SHIFT, (1 << 30) >> CHUNK_SHIFT);
         let generous = end.max(self.committed + step).min(self.chunks());
         // SAFETY: both ends lie in the arena.
         unsafe { self.commit_to(os, map, generous) || (generous > end && self.commit_to(os, map, end)) }

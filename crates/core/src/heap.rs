@@ -38,6 +38,7 @@ impl Block {
 
     /// `tag ^= TAG`; whether it was the tag. One instruction and a branch, if the compiler sees it.
     #[inline(always)]
+    #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "an unsafe function is no FnOnce, which Heap::malloc takes")]
     pub fn untag(block: *mut Block) -> bool {
         // SAFETY: called by `Heap::pop` alone, for a block or the end of a cache.
         unsafe {

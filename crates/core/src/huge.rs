@@ -4,7 +4,6 @@
 //! Their addresses and lengths stand in a table without order, searched from its end: linear in the number of huge
 //! blocks, of which there are few.
 
-use crate::large::MAX_LARGE;
 use crate::{Allocator, CHUNK, Os};
 
 /// Shortest huge block: below, no mapping is tried when arenas are exhausted.
@@ -158,7 +157,7 @@ impl<O: Os> Allocator<O> {
         let Some(bytes) = size.checked_next_multiple_of(self.page_size()) else {
             return core::ptr::null_mut();
         };
-        if bytes < MIN_HUGE && bytes <= MAX_LARGE {
+        if bytes < MIN_HUGE {
             return core::ptr::null_mut();
         }
         self.huge.with(&self.os, |h| {

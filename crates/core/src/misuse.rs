@@ -44,10 +44,13 @@ pub fn corrupted<O: Os>(a: &Allocator<O>, p: *mut u8, class: usize) -> ! {
 }
 
 /// Blocks came back to the slab `c` that were free already: found when a cache was given back.
+///
+/// # Safety
+/// `c` must be the record of a slab.
 #[cold]
-pub fn double_free_seen_late<O: Os>(a: &Allocator<O>, c: *mut Chunk) -> ! {
+pub unsafe fn double_free_seen_late<O: Os>(a: &Allocator<O>, c: *mut Chunk) -> ! {
     let p = Arenas::chunk(c);
-    // SAFETY: the record of a slab.
+    // SAFETY: as the caller promises.
     let size = class::SIZE[usize::from(unsafe { (*c).class })];
     die(a, format_args!("double free in the {size}-byte blocks at {p:p} (seen by thread {})", a.os.thread_id()))
 }

@@ -261,7 +261,7 @@ impl Ranges {
     /// The lock must be held.
     pub unsafe fn is_valid(&self) -> bool {
         let mut sums = [0; 2];
-        for state in 0..2 {
+        for (state, sum) in sums.iter_mut().enumerate() {
             for (i, list) in self.lists[state].iter().enumerate() {
                 if list.head.is_null() == (self.filled[state] >> i & 1 == 1) {
                     return false;
@@ -276,7 +276,7 @@ impl Ranges {
                         if (*c).kind != Kind::FREE || (*c).state as usize != state || list_of(len) != i || !ends {
                             return false;
                         }
-                        sums[state] += len;
+                        *sum += len;
                         c = (*c).next;
                     }
                 }

@@ -7,7 +7,7 @@ use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Heap, Os};
 
 /// Large blocks from this size on move their pages instead of copying.
-const MOVE_PAGES: usize = 128 << 10;
+const MOVE_PAGES: usize = 512 << 10;
 /// Most blocks whose pages were moved at one time: each may cost two mappings, of which a process has 65,530.
 const MOST_MOVED: usize = 8192;
 
@@ -65,10 +65,11 @@ impl<O: Os> Allocator<O> {
         small_fits(old, size)
     }
 
-    /// Moves a large block that cannot grow where it is. A block that grew once will likely grow again: it gets
-    /// twice the address space it needs now (address space, not memory).
+    /// Moves a large block that cannot grow where it is. One that is long enough to move its pages gets twice the
+    /// address space it needs now (not memory), as it will likely grow again; a shorter one is better off in a dirty
+    /// range that just fits.
     unsafe fn move_large(&self, p: *mut u8, old: usize, size: usize) -> *mut u8 {
-        let room = size.saturating_add(size);
+        let room = if old < MOVE_PAGES { 0 } else { size.saturating_add(size) };
         let mut new = self.malloc_large(size, CHUNK, room, false);
         if new.is_null() {
             new = self.malloc_large(size, CHUNK, 0, false);

@@ -19,7 +19,7 @@ fn word(id: u64, offset: usize) -> u64 {
     if offset == 0 && id.is_multiple_of(8) {
         return u64::from(Block::TAG) | (id << 32);
     }
-    (id ^ 0x5EED_0F_7E57).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ offset as u64
+    (id ^ 0x005E_ED0F_7E57).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ offset as u64
 }
 
 /// Calls `visit` with the offsets of all words that count in a block of `len` bytes (whole words only).

@@ -41,7 +41,7 @@ static mut DIRECTORY: Path = Path { text: [0; 4096], len: 0 };
 /// Starts to count, in a new file in `directory`; false if there can be none.
 pub fn start(directory: &CStr) -> bool {
     // SAFETY: called once, by the library's constructor, before main.
-    let path = unsafe { &mut *(&raw mut DIRECTORY) };
+    let path = unsafe { &mut *core::ptr::addr_of_mut!(DIRECTORY) };
     if path.append(directory.to_bytes()).is_err() {
         return false;
     }
@@ -78,7 +78,7 @@ fn publish(page: &'static Counters) {
 
 fn new_page() -> Option<&'static Counters> {
     // SAFETY: written by `start` alone, before.
-    let directory = unsafe { &*(&raw const DIRECTORY) };
+    let directory = unsafe { &*core::ptr::addr_of!(DIRECTORY) };
     let pid = rustix::process::getpid().as_raw_nonzero();
     for n in 0..1000 {
         let mut path = Path { text: [0; 4096], len: 0 };

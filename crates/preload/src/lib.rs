@@ -2,7 +2,7 @@
 //!
 //! Every exported symbol is in `c.rs` (the C functions and glibc's aliases) or `cxx.rs` (the C++ operators).
 //! May depend on `neap-core`, `neap-sys`, `neap-options`, `neap-counters` and the C library.
-#![no_std]
+#![cfg_attr(not(test), no_std)]
 
 mod c;
 mod counting;
@@ -10,6 +10,7 @@ mod cxx;
 mod foreign;
 mod start;
 
+#[cfg(not(test))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     use neap_core::Os;
@@ -17,4 +18,5 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 }
 
 // Precompiled parts of `core` name this symbol in their unwind tables. Nothing here unwinds, so it is never called.
+#[cfg(not(test))]
 core::arch::global_asm!(".hidden rust_eh_personality", ".globl rust_eh_personality", ".set rust_eh_personality, 0",);

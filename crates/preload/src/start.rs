@@ -84,6 +84,6 @@ fn complain(option: &Opt, value: &CStr) {
         len += n;
     }
     // SAFETY: standard error, if it is open.
-    let stderr = unsafe { rustix::stdio::stderr() };
+    let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
     let _ = rustix::io::write(stderr, &line[..len]);
 }

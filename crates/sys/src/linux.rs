@@ -4,6 +4,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
 use neap_counters::{Counters, Syscall};
+use rustix::fd::BorrowedFd;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::futex;
@@ -190,7 +191,7 @@ unsafe impl Os for Linux {
 
     fn die(&self, line: &[u8]) -> ! {
         // SAFETY: standard error, if it is open.
-        let stderr = unsafe { rustix::stdio::stderr() };
+        let stderr = unsafe { BorrowedFd::borrow_raw(2) };
         let _ = rustix::io::write(stderr, line);
         // SAFETY: ends the process with SIGABRT, also where the signal is blocked or handled.
         unsafe { libc::abort() }

@@ -5,6 +5,7 @@
 //! ratio to glibc is taken within a round; the tables show the median over the rounds. Every run is
 //! kept as one row of `runs.csv` beside `machine.json`; the tables are made from these two alone.
 
+mod chart;
 mod data;
 mod machine;
 mod report;
@@ -64,12 +65,19 @@ pub struct Args {
 pub struct ReportArgs {
     /// Folder that `cargo xtask bench -o` wrote
     dir: PathBuf,
+
+    /// Also draw the headline chart into this SVG file
+    #[arg(long, value_name = "FILE")]
+    chart: Option<PathBuf>,
 }
 
 /// Runs `cargo xtask report`.
 pub fn report_main(args: ReportArgs) -> Result<()> {
     let table = Table::read(&args.dir)?;
     let machine = Machine::read(&args.dir)?;
+    if let Some(file) = &args.chart {
+        chart::headline(file, &report::means(&table, &machine))?;
+    }
     print!("{}", report::markdown(&table, &machine));
     Ok(())
 }

@@ -1,0 +1,33 @@
+//! The page level, in a process of its own: other tests would use the memory meanwhile.
+
+#[global_allocator]
+static A: neap::Neap = neap::Neap;
+
+const MIB: usize = 1 << 20;
+
+/// Resident bytes of this process.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").expect("proc is mounted");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line VmRSS");
+    line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
+}
+
+/// Catches a purge that gives back too little or counts wrong, and free bytes that do not follow.
+#[test]
+fn purge_gives_memory_back() {
+    let first = resident();
+    let blocks: Vec<Vec<u8>> = (0..64).map(|_| vec![1; MIB]).collect();
+    assert!(resident() >= first + 64 * MIB);
+    drop(blocks);
+    let free = neap::free_bytes();
+    assert!(free.dirty >= 60 * MIB, "{free:?}");
+    let returned = neap::purge();
+    assert!(returned >= free.dirty, "{returned} of {free:?}");
+    let after = neap::free_bytes();
+    assert_eq!(after.dirty, 0);
+    assert!(after.clean >= free.clean + free.dirty);
+    assert!(resident() < first + 4 * MIB, "{} KiB stay", (resident() - first) / 1024);
+    assert_eq!(neap::purge(), 0);
+    // What was given back reads as zero, and can be used again.
+    assert!(vec![0u8; 32 * MIB].iter().all(|&b| b == 0));
+}
