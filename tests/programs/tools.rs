@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, library, program};
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, library, program, suite};
 
 use crate::{Workspace, case, no_leftovers, same_as_plain};
 
 pub fn cases() -> Vec<Case> {
     vec![
+        case("start::costs", "a start that touches more pages than it needs", start_costs),
         case("git", "short processes with packed objects and threads", git),
         case("sqlite3", "pages and sorters of a database on malloc", sqlite),
         case("shell", "pipelines of many short processes", shell),
@@ -251,4 +252,39 @@ fn stress_malloc() -> Outcome {
 
 fn stress_mmap() -> Outcome {
     stress(&["--mmap", "2", "--mmap-bytes", "256M"])
+}
+
+/// Most that neap may add to the resident memory of `cat`, and to its page faults.
+const START_KIB: i64 = 400;
+const START_FAULTS: i64 = 20;
+
+fn start_costs() -> Outcome {
+    let cat = program("cat")?;
+    // What `cat` reads about itself: resident memory in KiB, minor faults (fields of proc(5)).
+    let figures = |plain: bool| -> Result<(i64, i64), Stop> {
+        let run = |file: &str| {
+            let run = Run::new(&cat).arg(file);
+            if plain { run.plain() } else { run }.run()?.success()
+        };
+        let (status, stat) = (run("/proc/self/status")?, run("/proc/self/stat")?);
+        let field = |text: Option<&str>| text.and_then(|t| t.parse().ok()).ok_or(Stop::Fail("no figure".into()));
+        let rss = status.stdout.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let faults = stat.stdout.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(7));
+        Ok((field(rss.and_then(|r| r.split_whitespace().next()))?, field(faults)?))
+    };
+    let mut added = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let (with, without) = (figures(false)?, figures(true)?);
+        added.0.push(with.0 - without.0);
+        added.1.push(with.1 - without.1);
+    }
+    added.0.sort_unstable();
+    added.1.sort_unstable();
+    let (kib, faults) = (added.0[2], added.1[2]);
+    let text = format!("cat: {kib} KiB more resident memory and {faults} more page faults than with glibc");
+    suite::note(&text);
+    if library::under_test()?.is_neap() && (kib > START_KIB || faults > START_FAULTS) {
+        return Err(Stop::Fail(text));
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@
 
 mod allocators;
 mod bench;
+mod ci;
 mod icount;
 mod peers;
 mod toolchain;
@@ -20,6 +21,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Every check that CI runs
+    Ci(ci::Args),
     /// Build the other allocators as preload libraries in lab/peers/build
     Peers(peers::Args),
     /// Run the allocation workloads under glibc, neap and the peers
@@ -32,6 +35,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
+        Command::Ci(args) => ci::main(args),
         Command::Peers(args) => peers::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Report(args) => bench::report_main(args),

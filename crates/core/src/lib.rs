@@ -24,7 +24,7 @@
 //!
 //! # Layers
 //!
-//! Downward only: [`alloc`] uses [`heap`], [`large`] and [`huge`]; these use [`slab`] and [`range`]; these use
+//! Downward only: [`alloc`] uses [`heap`] (its slow paths are in [`bins`]), [`large`] and [`huge`]; these use [`slab`] and [`range`]; these use
 //! [`arena`] and [`page_map`]; these use [`chunk`] and [`os`]. `docs/ARCHITECTURE.md` walks the first malloc
 //! through all of them.
 #![no_std]
@@ -35,6 +35,7 @@ extern crate std;
 
 pub mod alloc;
 pub mod arena;
+pub mod bins;
 pub mod chunk;
 pub mod class;
 pub mod heap;

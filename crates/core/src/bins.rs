@@ -1,0 +1,340 @@
+//! The way between caches and slabs: refill, flush, and what comes back from other threads.
+//!
+//! A heap's bin of a class is the list of its slabs that have free blocks. A refill takes recycled blocks from the
+//! slabs at its front, or carves fresh ones from one; a flush gives blocks back, slab by slab. Slabs without a used
+//! block are released at once.
+
+use crate::arena::Arenas;
+use crate::chunk::Chunk;
+use crate::heap::{Block, most};
+use crate::slab::{self, Taken};
+use crate::sync::Ordering;
+use crate::{Allocator, CHUNK, Heap, Os, misuse};
+
+impl Heap {
+    /// A block of `class` from the cache or from the slabs, or null if there is no memory.
+    ///
+    /// # Safety
+    /// The heap must be the caller's, and have caches.
+    pub(crate) unsafe fn malloc_class<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> *mut u8 {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            let p = Self::pop(heap, class, Block::untag);
+            if p.is_null() { Self::refill(heap, a, class) } else { p }
+        }
+    }
+
+    /// After [`Heap::pop`] failed: fills the cache from the slabs and returns a block, or null if there is no memory.
+    ///
+    /// # Safety
+    /// As [`Heap::malloc_class`]; the last call on the cache was a `pop` that failed.
+    #[cold]
+    pub(crate) unsafe fn refill<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> *mut u8 {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            let h = &mut *heap;
+            let nothing = &raw mut h.nothing;
+            // Undo what `pop` did to the tag.
+            (*h.head[class]).tag ^= Block::TAG;
+            if h.head[class] != nothing {
+                misuse::corrupted(a, h.head[class].cast(), class);
+            }
+            let want = u32::from(h.cap[class] / 2).max(1);
+            let mut taken = Taken::new();
+            Self::take_blocks(heap, a, class, want, &mut taken);
+            if taken.count == 0 {
+                return core::ptr::null_mut();
+            }
+            (*taken.last).link = nothing;
+            h.head[class] = taken.first;
+            h.room[class] -= taken.count as i32;
+            Self::grow_cap(heap, class);
+            Self::pop(heap, class, Block::untag)
+        }
+    }
+
+    /// Takes up to `want` blocks out of slabs: this heap's, an orphan's, or a new one.
+    unsafe fn take_blocks<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize, want: u32, taken: &mut Taken) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            if !(*heap).pending.is_empty() {
+                Self::collect(heap, a);
+            }
+            if (*heap).bins[class].head.is_null()
+                && (a.take_from_orphans(class, want, taken) || Self::new_slab(heap, a, class).is_null())
+            {
+                return;
+            }
+            Self::take_from_bin(heap, a, class, want, taken);
+        }
+    }
+
+    /// Takes up to `want` blocks out of the slabs in the bin: recycled ones of several slabs, or fresh ones of one.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    pub(crate) unsafe fn take_from_bin<O: Os>(
+        heap: *mut Heap,
+        a: &Allocator<O>,
+        class: usize,
+        want: u32,
+        taken: &mut Taken,
+    ) {
+        // SAFETY: the heap and so the slabs in its bins are the caller's.
+        unsafe {
+            loop {
+                let c = (*heap).bins[class].head;
+                if c.is_null() {
+                    return;
+                }
+                slab::take_recycled(c, want, taken);
+                if taken.count == 0 {
+                    slab::carve(c, want, a.page_size(), taken);
+                    return Self::unlist_if_full(heap, c);
+                }
+                Self::unlist_if_full(heap, c);
+                if taken.count == want || (*c).listed {
+                    return;
+                }
+            }
+        }
+    }
+
+    #[inline]
+    unsafe fn unlist_if_full(heap: *mut Heap, c: *mut Chunk) {
+        // SAFETY: the slab is the heap's, and in its bin.
+        unsafe {
+            if slab::is_full(c) {
+                (*heap).bins[usize::from((*c).class)].remove(c);
+                (*c).listed = false;
+            }
+        }
+    }
+
+    /// One block straight from the slabs, past the cache; true if it is known to read as zero. For heaps without
+    /// caches, and for zeroed blocks that are worth not touching.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    pub(crate) unsafe fn take_one<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> Option<(*mut u8, bool)> {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            if !(*heap).pending.is_empty() {
+                Self::collect(heap, a);
+            }
+            let mut c = (*heap).bins[class].head;
+            if c.is_null() {
+                c = Self::new_slab(heap, a, class);
+                if c.is_null() {
+                    return None;
+                }
+            }
+            let taken = slab::take_one(c);
+            Self::unlist_if_full(heap, c);
+            taken
+        }
+    }
+
+    /// A new slab in the bin, or null if there is no memory.
+    unsafe fn new_slab<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> *mut Chunk {
+        // SAFETY: the chunk is nobody's else; its bits are zero, as `slab::wipe` left them or as never used.
+        unsafe {
+            let Some((c, zeroed)) = a.take_chunk() else {
+                return core::ptr::null_mut();
+            };
+            slab::set_up(&a.arenas, c, class, heap, zeroed);
+            a.map.set(Arenas::chunk(c), class);
+            (*heap).bins[class].push(c);
+            (*c).listed = true;
+            c
+        }
+    }
+
+    /// Lets the cache of `class` grow towards its greatest size.
+    unsafe fn grow_cap(heap: *mut Heap, class: usize) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            let h = &mut *heap;
+            let cap = (h.cap[class] * 2).min(most(class));
+            h.room[class] += i32::from(cap) - i32::from(h.cap[class]);
+            h.cap[class] = cap;
+        }
+    }
+
+    /// Puts a block into a cache that was found full: the cache grows, or gives all but its newest quarter back.
+    ///
+    /// # Safety
+    /// The heap must be the caller's and have caches; `p` must be a block of `class` that is nobody's.
+    pub(crate) unsafe fn free_full<O: Os>(heap: *mut Heap, a: &Allocator<O>, p: *mut u8, class: usize) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            Self::grow_cap(heap, class);
+            if (*heap).room[class] < 1 {
+                let keep = (*heap).cap[class] / 4;
+                Self::flush(heap, a, class, usize::from(keep));
+            }
+            let block = p.cast::<Block>();
+            (*block).tag = Block::TAG;
+            (*block).link = (*heap).head[class];
+            (*heap).head[class] = block;
+            (*heap).room[class] -= 1;
+        }
+    }
+
+    /// Gives all blocks of a cache but the newest `keep` back to their slabs.
+    ///
+    /// # Safety
+    /// The heap must be the caller's and have caches.
+    pub(crate) unsafe fn flush<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize, keep: usize) {
+        // SAFETY: the heap is the caller's; the list ends at `nothing`.
+        unsafe {
+            let h = &mut *heap;
+            let nothing = &raw mut h.nothing;
+            let mut from = &raw mut h.head[class];
+            for _ in 0..keep {
+                if *from == nothing {
+                    return;
+                }
+                if (**from).tag != Block::TAG {
+                    misuse::corrupted(a, (*from).cast(), class);
+                }
+                from = &raw mut (**from).link;
+            }
+            let mut block = *from;
+            *from = nothing;
+            let mut count = 0;
+            while block != nothing {
+                let (next, n) = Self::flush_run(heap, a, class, block, nothing);
+                block = next;
+                count += n;
+            }
+            h.room[class] += count;
+        }
+    }
+
+    /// Gives the blocks from `block` on back, as long as they lie in one slab; returns the next block and how many
+    /// went.
+    #[inline(always)]
+    unsafe fn flush_run<O: Os>(
+        heap: *mut Heap,
+        a: &Allocator<O>,
+        class: usize,
+        first: *mut Block,
+        nothing: *mut Block,
+    ) -> (*mut Block, i32) {
+        // SAFETY: as `flush`; all blocks up to the next slab's are this list's.
+        unsafe {
+            let c = Arenas::record(first.cast());
+            let local = (*c).owner() == heap;
+            let (mut block, mut count) = (first, 0);
+            let mut batch = slab::Batch::new();
+            // One comparison for "the end" and for "another slab": the end lies in no slab.
+            while (block.addr() ^ first.addr()) < CHUNK {
+                if (*block).tag != Block::TAG {
+                    misuse::corrupted(a, block.cast(), class);
+                }
+                let i = slab::index(block.cast(), class);
+                if !batch.fits(i) {
+                    Self::give(a, c, local, batch);
+                    batch = slab::Batch::new();
+                }
+                batch.add(i);
+                block = (*block).link;
+                count += 1;
+            }
+            Self::give(a, c, local, batch);
+            if local {
+                Self::after_give(heap, a, c);
+            }
+            debug_assert!(block == nothing || a.arenas.contains(block.cast()));
+            (block, count)
+        }
+    }
+
+    /// Gives blocks back to the slab `c`: as its owner, who calls [`Heap::after_give`] afterwards, or as another.
+    #[inline]
+    unsafe fn give<O: Os>(a: &Allocator<O>, c: *mut Chunk, local: bool, batch: slab::Batch) {
+        // SAFETY: the blocks were live or cached, so their slab exists.
+        unsafe {
+            if !local {
+                Self::give_remote(a, c, batch);
+            } else if slab::give(c, batch).is_err() {
+                misuse::double_free_seen_late(a, c);
+            }
+        }
+    }
+
+    /// Gives blocks back to a slab of another heap.
+    #[inline(never)]
+    unsafe fn give_remote<O: Os>(a: &Allocator<O>, c: *mut Chunk, batch: slab::Batch) {
+        // SAFETY: the blocks were live or cached, so their slab exists; only its remote part is written.
+        unsafe {
+            match (*c).remote.free(slab::remote_word(c, batch.word), batch.mask) {
+                Err(_) => misuse::double_free_seen_late(a, c),
+                Ok(false) => {}
+                Ok(true) => {
+                    let owner = (*c).owner();
+                    (*owner).pending.push(c);
+                    // SeqCst pairs with the store in `Allocator::abandon`, see `Pending::push`.
+                    if (*owner).state.load(Ordering::SeqCst) == crate::life::ORPHAN {
+                        a.collect_orphan(owner);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives the block at `p` back to its slab at once.
+    ///
+    /// # Safety
+    /// The heap must be the caller's; `p` must be a block of `class` that is nobody's.
+    pub(crate) unsafe fn give_one<O: Os>(heap: *mut Heap, a: &Allocator<O>, p: *mut u8, class: usize) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let c = Arenas::record(p);
+            let local = (*c).owner() == heap;
+            let mut batch = slab::Batch::new();
+            batch.add(slab::index(p, class));
+            Self::give(a, c, local, batch);
+            if local {
+                Self::after_give(heap, a, c);
+            }
+        }
+    }
+
+    /// Takes the remote frees of all pending slabs.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[cold]
+    pub(crate) unsafe fn collect<O: Os>(heap: *mut Heap, a: &Allocator<O>) {
+        // SAFETY: the heap and its slabs are the caller's; a slab that was taken is on no stack.
+        unsafe {
+            (*heap).pending.take(|c| {
+                if slab::collect(c).is_err() {
+                    misuse::double_free_seen_late(a, c);
+                }
+                if !slab::is_full(c) {
+                    Self::after_give(heap, a, c);
+                }
+            });
+        }
+    }
+
+    /// After blocks came back to a slab of this heap: lists it, or releases it when it is empty.
+    #[inline]
+    unsafe fn after_give<O: Os>(heap: *mut Heap, a: &Allocator<O>, c: *mut Chunk) {
+        // SAFETY: the slab is the heap's.
+        unsafe {
+            if slab::is_released(c) {
+                if (*c).listed {
+                    (*heap).bins[usize::from((*c).class)].remove(c);
+                }
+                a.release_slab(c);
+            } else if !(*c).listed {
+                (*heap).bins[usize::from((*c).class)].push(c);
+                (*c).listed = true;
+            }
+        }
+    }
+}

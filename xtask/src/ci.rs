@@ -1,0 +1,72 @@
+//! `cargo xtask ci`: every check that CI runs, in the order in which they fail fastest.
+
+use crate::toolchain::root;
+use anyhow::{Context, Result, ensure};
+use clap::Args as ClapArgs;
+use std::process::Command;
+use std::time::Instant;
+
+/// Options of `cargo xtask ci`.
+#[derive(ClapArgs)]
+pub struct Args {
+    /// Leave out the tests of whole programs (databases, browsers, compilers): minutes less
+    #[arg(long)]
+    quick: bool,
+}
+
+/// One check: its name, and the arguments of cargo.
+struct Step {
+    name: &'static str,
+    args: &'static [&'static str],
+    /// Additional environment.
+    env: &'static [(&'static str, &'static str)],
+}
+
+const fn step(name: &'static str, args: &'static [&'static str]) -> Step {
+    Step { name, args, env: &[] }
+}
+
+/// Tests of whole programs are a step of their own, which `--quick` leaves out.
+const PROGRAMS: &str = "whole programs";
+
+const STEPS: &[Step] = &[
+    step("format", &["fmt", "--all", "--check"]),
+    step("the product", &["build", "--release"]),
+    step("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+    step("tests", &["test", "--workspace", "--exclude", "neap-tests"]),
+    Step {
+        name: "models",
+        args: &["test", "-p", "neap-loom", "--release", "--target-dir", "target/loom"],
+        env: &[("RUSTFLAGS", "--cfg loom")],
+    },
+    Step {
+        name: "documentation",
+        args: &["doc", "--workspace", "--no-deps", "--lib"],
+        env: &[("RUSTDOCFLAGS", "-D warnings")],
+    },
+    step("surface, life, misuse", &["test", "-p", "neap-tests", "--test", "surface", "--test", "life", "--test", "misuse"]),
+    step(PROGRAMS, &["test", "-p", "neap-tests", "--test", "programs"]),
+];
+
+/// Runs `cargo xtask ci`: all steps, or up to the first that fails.
+pub fn main(args: Args) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    for step in STEPS {
+        if args.quick && step.name == PROGRAMS {
+            println!("ci: {} left out (--quick)", step.name);
+            continue;
+        }
+        println!("ci: {} (cargo {})", step.name, step.args.join(" "));
+        let start = Instant::now();
+        let status = Command::new(&cargo)
+            .args(step.args)
+            .envs(step.env.iter().copied())
+            .current_dir(root())
+            .status()
+            .with_context(|| format!("cannot start cargo for the step \"{}\"", step.name))?;
+        ensure!(status.success(), "the step \"{}\" failed; to repeat it: cargo {}", step.name, step.args.join(" "));
+        println!("ci: {} passed in {:.0} s", step.name, start.elapsed().as_secs_f64());
+    }
+    println!("ci: all passed");
+    Ok(())
+}
