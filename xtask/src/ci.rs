@@ -44,7 +44,10 @@ const STEPS: &[Step] = &[
         args: &["doc", "--workspace", "--no-deps", "--lib"],
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
-    step("surface, life, misuse", &["test", "-p", "neap-tests", "--test", "surface", "--test", "life", "--test", "misuse"]),
+    step(
+        "surface, life, misuse",
+        &["test", "-p", "neap-tests", "--test", "surface", "--test", "life", "--test", "misuse"],
+    ),
     step(PROGRAMS, &["test", "-p", "neap-tests", "--test", "programs"]),
 ];
 

@@ -6,6 +6,7 @@ mod allocators;
 mod bench;
 mod ci;
 mod icount;
+mod install;
 mod peers;
 mod toolchain;
 
@@ -23,6 +24,8 @@ struct Cli {
 enum Command {
     /// Every check that CI runs
     Ci(ci::Args),
+    /// Install library, command, header, pkg-config file and manual page
+    Install(install::Args),
     /// Build the other allocators as preload libraries in lab/peers/build
     Peers(peers::Args),
     /// Run the allocation workloads under glibc, neap and the peers
@@ -36,6 +39,7 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Ci(args) => ci::main(args),
+        Command::Install(args) => install::main(args),
         Command::Peers(args) => peers::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Report(args) => bench::report_main(args),

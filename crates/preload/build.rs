@@ -1,0 +1,11 @@
+//! Link options of libneap.so.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    // The name that programs linked with -lneap ask for: it changes with the binary interface.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libneap.so.0");
+    // Threads and fork have handlers of ours, and blocks outlive any dlclose: once loaded, always loaded.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // A symbol that nobody defines is an error here, not in the program that loads the library.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
+}
