@@ -41,7 +41,21 @@ const STEPS: &[Step] = &[
     },
     Step {
         name: "documentation",
-        args: &["doc", "--workspace", "--no-deps", "--lib"],
+        // The crates that others use. (`neap-preload` has the library name of `neap`, and no interface in Rust.)
+        args: &[
+            "doc",
+            "--no-deps",
+            "-p",
+            "neap",
+            "-p",
+            "neap-core",
+            "-p",
+            "neap-sys",
+            "-p",
+            "neap-counters",
+            "-p",
+            "neap-options",
+        ],
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(

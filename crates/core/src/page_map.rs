@@ -4,7 +4,7 @@
 //! commits its part. The byte is the size class of the slab in that chunk, or 0. As foreign addresses read 0 as
 //! well, `free` needs no range check before it looks.
 //!
-//! Where the reservation is refused (a limit on address space), [`PageMap::mask`] is 0: every address then reads
+//! Where the reservation is refused (a limit on address space), the mask is 0: every address then reads
 //! the one byte of chunk 0, which is always 0, and `free` takes its slow path, which asks the arena instead.
 
 use crate::{CHUNK_SHIFT, Os};

@@ -1,8 +1,8 @@
 //! Free ranges: neighbouring chunks that nobody uses, joined and cut with their state kept.
 //!
 //! Each free range is wholly clean (known zero) or wholly dirty; neighbours of one state are joined at once.
-//! Ranges of one state hang in lists by length: one list for each length below [`EXACT`], then four for each
-//! doubling, with a bit set of the lists that hold any. Taking and freeing are constant time: at most [`PROBES`]
+//! Ranges of one state hang in lists by length: one list for each length below `EXACT`, then four for each
+//! doubling, with a bit set of the lists that hold any. Taking and freeing are constant time: at most `PROBES`
 //! entries of a list are looked at.
 //!
 //! Policy: dirty before clean before never used, so that memory is reused while it is warm and resident.

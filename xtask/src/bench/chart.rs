@@ -1,56 +1,53 @@
-//! The headline chart: one point for each allocator, time against memory, both as ratios to glibc.
+//! The headline chart: for each allocator one bar of time and one of memory, both as ratios to glibc.
 
 use anyhow::{Context, Result};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::Path;
 
-const SIZE: (u32, u32) = (760, 430);
-/// Blue and grey of the Okabe-Ito palette: told apart by every kind of colour vision, on white and on dark pages.
+const WIDTH: i32 = 780;
+const TOP: i32 = 64;
+const ROW: i32 = 34;
+const BAR: i32 = 22;
+/// Left ends of the two panels, and the pixels of a ratio of 1.
+const PANELS: [(i32, &str); 2] = [(110, "wall time"), (460, "peak resident memory")];
+const ONE: f64 = 230.0;
+/// Blue and grey of the Okabe-Ito palette: told apart by every kind of colour vision.
 const NEAP: RGBColor = RGBColor(0, 114, 178);
-const OTHERS: RGBColor = RGBColor(110, 110, 110);
+const OTHERS: RGBColor = RGBColor(150, 150, 150);
+const TEXT: RGBColor = RGBColor(40, 40, 40);
 const NAME: &str = "neap";
 
-/// Draws `means` (name, wall time, peak RSS) into the SVG file.
+/// Draws `means` (name, wall time, peak RSS) into the SVG file, the quickest first.
 pub fn headline(file: &Path, means: &[(String, f64, f64)]) -> Result<()> {
-    draw(file, means).map_err(|e| anyhow::anyhow!("{e}")).with_context(|| format!("cannot draw {}", file.display()))
+    let mut rows = means.to_vec();
+    rows.sort_by(|a, b| a.1.total_cmp(&b.1));
+    rows.push(("glibc".to_owned(), 1.0, 1.0));
+    draw(file, &rows).map_err(|e| anyhow::anyhow!("{e}")).with_context(|| format!("cannot draw {}", file.display()))
 }
 
-/// From 0 to a little beyond the largest value.
-fn axis(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
-    let most = values.fold(1.0, f64::max);
-    0.0..(most * 1.12 * 5.0).ceil() / 5.0
-}
-
-fn draw(file: &Path, means: &[(String, f64, f64)]) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::new(file, SIZE).into_drawing_area();
+fn draw(file: &Path, rows: &[(String, f64, f64)]) -> Result<(), Box<dyn std::error::Error>> {
+    let height = TOP + ROW * rows.len() as i32 + 16;
+    let area = SVGBackend::new(file, (WIDTH as u32, height as u32)).into_drawing_area();
     area.fill(&WHITE)?;
-    let (wall, rss) = (axis(means.iter().map(|m| m.1)), axis(means.iter().map(|m| m.2)));
-    let mut chart = ChartBuilder::on(&area)
-        .caption("Time and memory of the allocation suite, glibc = 1", ("sans-serif", 18))
-        .margin(14)
-        .x_label_area_size(44)
-        .y_label_area_size(52)
-        .build_cartesian_2d(wall.clone(), rss.clone())?;
-    chart
-        .configure_mesh()
-        .light_line_style(WHITE)
-        .bold_line_style(RGBColor(225, 225, 225))
-        .x_desc("wall time, geometric mean (left is quicker)")
-        .y_desc("peak resident memory (lower is leaner)")
-        .axis_desc_style(("sans-serif", 14))
-        .label_style(("sans-serif", 13))
-        .draw()?;
-    // glibc, as the lines of 1.
-    for ends in [[(1.0, rss.start), (1.0, rss.end)], [(wall.start, 1.0), (wall.end, 1.0)]] {
-        chart.draw_series(LineSeries::new(ends, OTHERS.mix(0.7).stroke_width(1)))?;
+    let style =
+        |size: i32, colour: &RGBColor, h| ("sans-serif", size).into_font().color(colour).pos(Pos::new(h, VPos::Center));
+    let title = "Allocation suite, geometric means against glibc: shorter is better";
+    area.draw(&Text::new(title, (WIDTH / 2, 20), style(17, &TEXT, HPos::Center)))?;
+    for (left, what) in PANELS {
+        area.draw(&Text::new(what, (left, TOP - 14), style(14, &TEXT, HPos::Left)))?;
     }
-    for (name, x, y) in means {
-        let ours = name == NAME;
-        let (colour, radius, size) = if ours { (NEAP, 7, 17) } else { (OTHERS, 5, 13) };
-        chart.draw_series([Circle::new((*x, *y), radius, colour.filled())])?;
-        let style = ("sans-serif", size).into_font().color(&colour).pos(Pos::new(HPos::Left, VPos::Center));
-        chart.draw_series([EmptyElement::at((*x, *y)) + Text::new(name.clone(), (radius + 4, 0), style)])?;
+    for (i, (name, wall, rss)) in rows.iter().enumerate() {
+        let middle = TOP + ROW * i as i32 + ROW / 2;
+        let colour = if name == NAME { NEAP } else { OTHERS };
+        let name_style = style(15, if name == NAME { &NEAP } else { &TEXT }, HPos::Right);
+        area.draw(&Text::new(name.clone(), (PANELS[0].0 - 10, middle), name_style))?;
+        for ((left, _), value) in PANELS.into_iter().zip([wall, rss]) {
+            let right = left + (value * ONE) as i32;
+            let corners = [(left, middle - BAR / 2), (right, middle + BAR / 2)];
+            area.draw(&Rectangle::new(corners, colour.filled()))?;
+            area.draw(&Text::new(format!("{value:.2}"), (right + 6, middle), style(14, &TEXT, HPos::Left)))?;
+        }
     }
     area.present()?;
     Ok(())
@@ -70,7 +67,9 @@ mod tests {
         headline(&file, &means).expect("drawn");
         let text = std::fs::read_to_string(&file).expect("readable");
         assert!(text.contains("neap") && text.contains("other") && text.contains("glibc"));
-        assert_eq!(text.matches("<circle").count(), 2);
+        // The background, and two bars for each of the two and glibc.
+        assert_eq!(text.matches("<rect").count(), 1 + 2 * 3);
+        assert!(text.contains("0.50") && text.contains("1.60"));
         std::fs::remove_dir_all(&dir).expect("removable");
     }
 }

@@ -79,6 +79,10 @@ pub fn report_main(args: ReportArgs) -> Result<()> {
         chart::headline(file, &report::means(&table, &machine))?;
     }
     print!("{}", report::markdown(&table, &machine));
+    // What was measured by other means, and what the figures mean: written by hand beside them.
+    if let Ok(notes) = fs::read_to_string(args.dir.join("notes.md")) {
+        print!("\n{notes}");
+    }
     Ok(())
 }
 
