@@ -258,51 +258,20 @@ impl Arenas {
         mut gap: impl FnMut(*mut Chunk, usize),
     ) -> Option<*mut Chunk> {
         // SAFETY: the lock is held, so the arenas are the caller's.
-        unsafe {
+        let (base, first, start) = unsafe {
             let count = self.count.load(Ordering::Relaxed);
-            for i in (0..count).rev() {
-                let arena = &mut (*self.arenas.get())[i];
-                let start = arena.frontier.next_multiple_of(align);
-                if start + n <= arena.chunks() && arena.commit(os, map, start + n) {
-                    let base = arena.base();
-                    let (skipped, first) = (start - arena.frontier, arena.frontier);
-                    arena.frontier = start + n;
-                    if skipped > 0 {
-                        gap(at(base + first * RECORD_BYTES), skipped);
-                    }
-                    return Some(at(base + start * RECORD_BYTES));
-                }
+            let arenas = &mut (&mut *self.arenas.get())[..count];
+            match arenas.iter_mut().rev().find_map(|a| a.extend(os, map, n, align)) {
+                Some(found) => found,
+                // The new arena is the last.
+                None if self.add(os, n + align) => (&mut *self.arenas.get())[count].extend(os, map, n, align)?,
+                None => return None,
             }
-            if self.add(os, n + align) {
-                return self.extend_last(os, map, n, align, gap);
-            }
+        };
+        if start > first {
+            gap(at(base + first * RECORD_BYTES), start - first);
         }
-        None
-    }
-
-    /// [`Arenas::extend`] in the newest arena only.
-    unsafe fn extend_last<O: Os>(
-        &self,
-        os: &O,
-        map: &PageMap,
-        n: usize,
-        align: usize,
-        mut gap: impl FnMut(*mut Chunk, usize),
-    ) -> Option<*mut Chunk> {
-        // SAFETY: as `extend`.
-        unsafe {
-            let arena = &mut (*self.arenas.get())[self.count.load(Ordering::Relaxed) - 1];
-            let start = arena.frontier.next_multiple_of(align);
-            if start + n > arena.chunks() || !arena.commit(os, map, start + n) {
-                return None;
-            }
-            let (base, first) = (arena.base(), arena.frontier);
-            arena.frontier = start + n;
-            if start > first {
-                gap(at(base + first * RECORD_BYTES), start - first);
-            }
-            Some(at(base + start * RECORD_BYTES))
-        }
+        Some(at(base + start * RECORD_BYTES))
     }
 
     /// Reserves the first arena; false where address space is limited, so that other reservations should not be made.
@@ -361,6 +330,17 @@ impl Arenas {
 }
 
 impl Arena {
+    /// Moves the frontier by `n` chunks that start at a multiple of `align`: base, old frontier, their index.
+    unsafe fn extend<O: Os>(&mut self, os: &O, map: &PageMap, n: usize, align: usize) -> Option<(usize, usize, usize)> {
+        let (first, start) = (self.frontier, self.frontier.next_multiple_of(align));
+        // SAFETY: the caller holds the lock of the ranges.
+        if start + n > self.chunks() || !unsafe { self.commit(os, map, start + n) } {
+            return None;
+        }
+        self.frontier = start + n;
+        Some((self.base(), first, start))
+    }
+
     /// Commits chunks (and their entries in the side tables and in the page map) up to index `end`.
     unsafe fn commit<O: Os>(&mut self, os: &O, map: &PageMap, end: usize) -> bool {
         if end <= self.committed {
