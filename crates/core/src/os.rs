@@ -2,6 +2,41 @@
 
 use core::sync::atomic::AtomicU32;
 
+/// Neighbouring OS pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// First byte.
+    pub start: *mut u8,
+    /// Bytes: whole OS pages.
+    pub len: usize,
+}
+
+impl Run {
+    /// No page.
+    pub const EMPTY: Run = Run { start: core::ptr::null_mut(), len: 0 };
+}
+
+/// What [`Os::touched`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Touched {
+    /// How many runs were written.
+    pub runs: usize,
+    /// How many bytes from the start were looked at: all of them, unless the room for runs was used up.
+    pub looked: usize,
+}
+
+/// Memory that this process may use together with others, and how much of it is used: of the nearest container that
+/// has a limit, or of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Bytes that may be used.
+    pub limit: usize,
+    /// Bytes that are used, without what the system can take back at once (files that it caches).
+    pub used: usize,
+    /// The system reports that threads wait for memory.
+    pub stalled: bool,
+}
+
 /// What the allocator needs of the system.
 ///
 /// Lengths and addresses are multiples of [`Os::page_size`] unless stated. No call allocates. A call that fails
@@ -62,6 +97,42 @@ pub unsafe trait Os: Sync {
     /// # Safety
     /// The range must be committed and hold nothing that is needed.
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool;
+
+    /// Gives the memory of many committed runs back, as [`Os::purge`] does for one, at the price of few calls. Returns
+    /// how many runs, from the first on, read as zero now.
+    ///
+    /// # Safety
+    /// As [`Os::purge`], for each run.
+    unsafe fn purge_runs(&self, runs: &[Run]) -> usize;
+
+    /// Tells the system that it may take the memory of a committed range when it wants to; until the range is written
+    /// again it reads as it was or as zero. False if the system cannot.
+    ///
+    /// # Safety
+    /// As [`Os::purge`].
+    unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool;
+
+    /// Finds what may be other than zero in a committed range: writes runs of OS pages that hold memory or are
+    /// swapped out into `runs`, in order, until the range ends or `runs` is full. What lies between them reads as
+    /// zero. `None` if the system cannot tell.
+    ///
+    /// # Safety
+    /// The range must be committed, and the caller's.
+    unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched>;
+
+    /// When it returns true, every other thread of the process has passed a full memory barrier since it was called.
+    /// False if the system cannot do that.
+    fn barrier(&self) -> bool;
+
+    /// Milliseconds of a clock that never goes back.
+    fn clock(&self) -> u64;
+
+    /// The memory that this process shares with others, or `None` if that is not known.
+    fn memory(&self) -> Option<Memory>;
+
+    /// Free memory waits: somebody shall call [`crate::Allocator::tick`] from now on until it says that nothing waits
+    /// any more. False if there can be nobody; then the caller has to do it. Called under no lock.
+    fn start_purger(&self) -> bool;
 
     /// Bytes of address space that the process may still take, where a limit is set (RLIMIT_AS), else `None`.
     fn address_limit(&self) -> Option<usize>;

@@ -12,6 +12,7 @@ use model::{Access, Model};
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
+use neap_core::os::{Memory, Run, Touched};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, MutexGuard};
@@ -293,6 +294,35 @@ unsafe impl Os for Fake {
         model.require("purge", p.addr(), len, &[Access::Committed]);
         // SAFETY: the range is committed and holds nothing that is needed.
         self.granted(Call::Purge) && unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) == 0 }
+    }
+
+    unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
+        // SAFETY: as the caller promises.
+        runs.iter().take_while(|r| unsafe { self.purge(r.start, r.len) }).count()
+    }
+
+    unsafe fn purge_lazily(&self, _p: *mut u8, _len: usize) -> bool {
+        false
+    }
+
+    unsafe fn touched(&self, _p: *mut u8, _len: usize, _runs: &mut [Run]) -> Option<Touched> {
+        None
+    }
+
+    fn barrier(&self) -> bool {
+        false
+    }
+
+    fn clock(&self) -> u64 {
+        0
+    }
+
+    fn memory(&self) -> Option<Memory> {
+        None
+    }
+
+    fn start_purger(&self) -> bool {
+        false
     }
 
     fn address_limit(&self) -> Option<usize> {

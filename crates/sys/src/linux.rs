@@ -3,6 +3,7 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
+use neap_core::os::{Memory, Run, Touched};
 use neap_counters::{Counters, Syscall};
 use rustix::fd::BorrowedFd;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
@@ -151,6 +152,38 @@ unsafe impl Os for Linux {
         self.count(Syscall::Madvise);
         // SAFETY: the range is committed memory of ours whose contents are not needed.
         unsafe { mm::madvise(pointer(p), len, mm::Advice::LinuxDontNeed) }.is_ok()
+    }
+
+    unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
+        // SAFETY: as the caller promises.
+        runs.iter().take_while(|r| unsafe { self.purge(r.start, r.len) }).count()
+    }
+
+    unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
+        self.count(Syscall::Madvise);
+        // SAFETY: the range is committed memory of ours whose contents are not needed.
+        unsafe { mm::madvise(pointer(p), len, mm::Advice::LinuxFree) }.is_ok()
+    }
+
+    unsafe fn touched(&self, _p: *mut u8, _len: usize, _runs: &mut [Run]) -> Option<Touched> {
+        None
+    }
+
+    fn barrier(&self) -> bool {
+        false
+    }
+
+    fn clock(&self) -> u64 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
+    }
+
+    fn memory(&self) -> Option<Memory> {
+        None
+    }
+
+    fn start_purger(&self) -> bool {
+        false
     }
 
     fn address_limit(&self) -> Option<usize> {

@@ -1,0 +1,171 @@
+//! What users may choose: when memory goes back to the system, and what calloc clears.
+//!
+//! Each value is one atomic word, so that it can be read anywhere and set at any time. The names and defaults that
+//! users see stand in the options table (`crates/options`).
+
+use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+
+/// When free memory goes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Purge {
+    /// When it was not used again for [`Policy::delay`].
+    Decay = 0,
+    /// At once, by the thread that frees.
+    Eager = 1,
+    /// As `Decay`, but the system takes the memory only when it wants to (MADV_FREE).
+    Lazy = 2,
+    /// Only when the program asks.
+    Never = 3,
+}
+
+/// Which memory limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// None.
+    Off,
+    /// That of the container, or of the machine. Never makes an allocation fail.
+    Auto,
+    /// So many bytes for this process: allocations beyond fail.
+    Bytes(usize),
+}
+
+/// Default of [`Policy::delay`].
+pub const DELAY_MS: u32 = 500;
+
+/// The choices, each with its default.
+#[derive(Debug)]
+pub struct Policy {
+    purge: AtomicU32,
+    delay: AtomicU32,
+    bytes: AtomicUsize,
+    zero_always: AtomicU32,
+    own_mapping: AtomicUsize,
+    limit: AtomicUsize,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+const AUTO: usize = usize::MAX;
+const OFF: usize = 0;
+
+impl Policy {
+    /// The defaults.
+    pub const fn new() -> Self {
+        Policy {
+            purge: AtomicU32::new(Purge::Decay as u32),
+            delay: AtomicU32::new(DELAY_MS),
+            bytes: AtomicUsize::new(AUTO),
+            zero_always: AtomicU32::new(0),
+            own_mapping: AtomicUsize::new(AUTO),
+            limit: AtomicUsize::new(AUTO),
+        }
+    }
+
+    /// When free memory goes back.
+    #[inline]
+    pub fn purge(&self) -> Purge {
+        // Relaxed, here and below: a value stands for itself.
+        match self.purge.load(Ordering::Relaxed) {
+            1 => Purge::Eager,
+            2 => Purge::Lazy,
+            3 => Purge::Never,
+            _ => Purge::Decay,
+        }
+    }
+
+    /// Sets when free memory goes back.
+    pub fn set_purge(&self, purge: Purge) {
+        self.purge.store(purge as u32, Ordering::Relaxed);
+    }
+
+    /// Milliseconds that free memory waits for its next use.
+    pub fn delay(&self) -> u32 {
+        self.delay.load(Ordering::Relaxed)
+    }
+
+    /// Sets how long free memory waits.
+    pub fn set_delay(&self, milliseconds: u32) {
+        self.delay.store(milliseconds, Ordering::Relaxed);
+    }
+
+    /// Most bytes of free memory that wait; more goes back before its time. `None`: a quarter of the limit.
+    pub fn bytes(&self) -> Option<usize> {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        (bytes != AUTO).then_some(bytes)
+    }
+
+    /// Sets how much free memory waits.
+    pub fn set_bytes(&self, bytes: Option<usize>) {
+        self.bytes.store(bytes.unwrap_or(AUTO), Ordering::Relaxed);
+    }
+
+    /// Whether zeroed blocks are always cleared whole.
+    #[inline]
+    pub fn zero_always(&self) -> bool {
+        self.zero_always.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sets whether zeroed blocks are always cleared whole.
+    pub fn set_zero_always(&self, always: bool) {
+        self.zero_always.store(always.into(), Ordering::Relaxed);
+    }
+
+    /// Blocks of at least so many bytes go back as soon as they are freed.
+    #[inline]
+    pub fn mmap_threshold(&self) -> usize {
+        self.own_mapping.load(Ordering::Relaxed)
+    }
+
+    /// Sets from which size on blocks go back as soon as they are freed.
+    pub fn set_mmap_threshold(&self, bytes: usize) {
+        self.own_mapping.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Which memory limit counts.
+    #[inline]
+    pub fn limit(&self) -> Limit {
+        match self.limit.load(Ordering::Relaxed) {
+            OFF => Limit::Off,
+            AUTO => Limit::Auto,
+            bytes => Limit::Bytes(bytes),
+        }
+    }
+
+    /// Sets which memory limit counts.
+    pub fn set_limit(&self, limit: Limit) {
+        let word = match limit {
+            Limit::Off => OFF,
+            Limit::Auto => AUTO,
+            Limit::Bytes(bytes) => bytes.clamp(OFF + 1, AUTO - 1),
+        };
+        self.limit.store(word, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a value that is read back as another.
+    #[test]
+    fn values_come_back() {
+        let p = Policy::new();
+        for purge in [Purge::Eager, Purge::Lazy, Purge::Never, Purge::Decay] {
+            p.set_purge(purge);
+            assert_eq!(p.purge(), purge);
+        }
+        for limit in [Limit::Off, Limit::Bytes(4096), Limit::Auto] {
+            p.set_limit(limit);
+            assert_eq!(p.limit(), limit);
+        }
+        assert_eq!((p.delay(), p.bytes(), p.zero_always()), (DELAY_MS, None, false));
+        p.set_bytes(Some(0));
+        p.set_zero_always(true);
+        assert_eq!((p.bytes(), p.zero_always()), (Some(0), true));
+    }
+}
