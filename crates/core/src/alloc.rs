@@ -2,17 +2,19 @@
 //! they give up.
 
 use crate::arena::Arenas;
-use crate::chunk::{Chunk, Kind, State};
+use crate::chunk::{Chunk, Kind};
 use crate::class;
 use crate::heap::Block;
 use crate::huge::Huge;
 use crate::life::Registry;
 use crate::misuse::{self, Call};
 use crate::page_map::PageMap;
-use crate::policy::Policy;
-use crate::range::Ranges;
+use crate::policy::{Policy, Purge};
+use crate::purge::Purger;
+use crate::range::{Ranges, Taken};
 use crate::sync::{AtomicUsize, Locked, Ordering};
-use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, slab};
+use crate::zero::Habits;
+use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, age, slab};
 
 /// Largest request: PTRDIFF_MAX, so that the difference of two pointers into a block fits.
 pub const MAX_SIZE: usize = isize::MAX as usize;
@@ -33,6 +35,8 @@ pub struct Allocator<O: Os> {
     pub(crate) orphans: AtomicUsize,
     /// Large blocks whose pages were moved.
     pub(crate) moved: AtomicUsize,
+    pub(crate) purger: Purger,
+    pub(crate) habits: Habits,
     pub(crate) registry: Locked<Registry>,
     pub(crate) huge: Locked<Huge>,
     pub(crate) ranges: Locked<Ranges>,
@@ -54,6 +58,8 @@ impl<O: Os> Allocator<O> {
             page_size: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
             moved: AtomicUsize::new(0),
+            purger: Purger::new(),
+            habits: Habits::new(),
             registry: Locked::new(Registry::new()),
             huge: Locked::new(Huge::new()),
             ranges: Locked::new(Ranges::new()),
@@ -77,12 +83,38 @@ impl<O: Os> Allocator<O> {
         self.page_size.load(Ordering::Relaxed)
     }
 
-    /// One chunk; true if it is known to read as zero.
-    pub(crate) fn take_chunk(&self) -> Option<(*mut Chunk, bool)> {
-        // SAFETY: `with` holds the lock.
-        self.ranges.with(&self.os, |r| unsafe {
-            let (c, state) = r.take(&self.os, &self.arenas, &self.map, 1, CHUNK)?;
-            Some((c, state == State::Clean))
+    /// Takes `len` chunks, aligned to `align` bytes, and marks the first with `kind`.
+    pub(crate) fn take_chunks(&self, len: usize, align: usize, kind: Kind) -> Option<Taken> {
+        self.ranges.with(&self.os, |r| {
+            // SAFETY: `with` holds the lock.
+            let taken = unsafe { r.take(&self.os, &self.arenas, &self.map, len, align) }?;
+            // SAFETY: the chunks are ours.
+            unsafe { (*taken.first).kind = kind };
+            if self.note_fresh(r.fresh_chunks) {
+                r.fresh_chunks = 0;
+            }
+            Some(taken)
+        })
+    }
+
+    /// Frees the parts `(first record, chunks, age)` that `parts` returns, if any; it is called under the lock.
+    ///
+    /// # Safety
+    /// As [`Ranges::give`], for each part.
+    pub(crate) unsafe fn give_chunks<const N: usize>(
+        &self,
+        parts: impl FnOnce() -> Option<[(*mut Chunk, usize, u8); N]>,
+    ) -> bool {
+        self.ranges.with(&self.os, |r| {
+            let parts = parts();
+            for (c, len, since) in parts.into_iter().flatten() {
+                if len > 0 {
+                    // SAFETY: as the caller promises; `with` holds the lock.
+                    unsafe { r.give(&self.arenas, c, len, since) };
+                }
+            }
+            self.note_waiting(r.waiting());
+            parts.is_some()
         })
     }
 
@@ -94,12 +126,26 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the slab is the caller's.
         unsafe {
             slab::wipe(c);
-            self.map.set(Arenas::chunk(c), 0);
-            self.ranges.with(&self.os, |r| {
+            let p = Arenas::chunk(c);
+            self.map.set(p, 0);
+            let since = self.age_of_freed(p, CHUNK);
+            self.give_chunks(|| {
                 (*c).kind = Kind::NONE;
-                r.give(&self.arenas, c, 1, State::Dirty);
+                // An age that the slab had would stay with a clean chunk.
+                age::set(&self.arenas, c, 1, age::NONE);
+                Some([(c, 1, since)])
             });
         }
+    }
+
+    /// The age of memory that is freed now; purged first, and so clean, where the policy says so.
+    ///
+    /// # Safety
+    /// The range must be committed, the caller's, and hold nothing that is needed.
+    pub(crate) unsafe fn age_of_freed(&self, p: *mut u8, len: usize) -> u8 {
+        let now = self.policy.purge() == Purge::Eager || len >= self.policy.mmap_threshold();
+        // SAFETY: as the caller promises.
+        if now && unsafe { self.os.purge(p, len) } { age::NONE } else { self.purger.epoch() }
     }
 
     /// malloc for a heap of the caller's, whatever its fast path said. Null if there is no memory.
@@ -158,8 +204,12 @@ impl<O: Os> Allocator<O> {
         if size > MAX_SIZE - CHUNK {
             return core::ptr::null_mut();
         }
-        let p = self.malloc_large(size, align, 0, zero);
-        if p.is_null() { self.malloc_huge(size, align) } else { p }
+        let mut p = self.malloc_large(size, align, 0, zero);
+        if p.is_null() {
+            p = self.malloc_huge(size, align);
+        }
+        self.settle();
+        p
     }
 
     /// A block whose first `size` bytes are zero. Null if there is no memory.
@@ -234,6 +284,7 @@ impl<O: Os> Allocator<O> {
             None if self.arenas.contains(p) => {
                 // SAFETY: as the caller promises.
                 unsafe { self.free_large(p) };
+                self.settle();
                 return Ok(());
             }
             None => {
@@ -251,6 +302,7 @@ impl<O: Os> Allocator<O> {
                 Heap::free_full(heap, self, p, class);
             }
         }
+        self.settle();
         Ok(())
     }
 
@@ -313,18 +365,6 @@ impl<O: Os> Allocator<O> {
             return Some(unsafe { (*self.large_record(call, p)).bytes() });
         }
         self.huge_bytes(p)
-    }
-
-    /// Gives all free memory in dirty ranges back to the system; returns the bytes.
-    pub fn purge(&self) -> usize {
-        // SAFETY: `with` holds the lock.
-        self.ranges.with(&self.os, |r| unsafe { r.purge(&self.os, &self.arenas) })
-    }
-
-    /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many
-    /// milliseconds to call it again, or `None` when nothing waits. One thread at a time.
-    pub fn tick(&self) -> Option<u32> {
-        None
     }
 
     /// Bytes in free ranges: dirty, clean.

@@ -1,11 +1,11 @@
 //! Arenas: reserved address ranges, committed from the front as they are needed.
 //!
 //! An arena starts at a multiple of 64 GiB ([`ARENA_ALIGN`]) and is up to that long; a shorter one is taken where
-//! address space is limited. In front of its chunks lie three side tables with one entry for each chunk:
+//! address space is limited. In front of its chunks lie four side tables with one entry for each chunk:
 //!
 //! ```text
-//! base                                                                             base + len
-//! | records, 64 B a chunk | free bits, 512 B a chunk | remote bits, 512 B | chunks, 64 KiB each  |
+//! base                                                                                     base + len
+//! | records, 64 B a chunk | free bits, 512 B a chunk | remote bits, 512 B | ages, 1 B | chunks, 64 KiB each |
 //! ```
 //!
 //! The index of a chunk counts from `base`, so that the entry of an address is found by arithmetic alone. Only the
@@ -14,7 +14,7 @@
 
 use crate::chunk::Chunk;
 use crate::page_map::{ADDRESS_BITS, PageMap};
-use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::cell::UnsafeCell;
 
@@ -26,7 +26,9 @@ pub const MAX_ARENAS: usize = 128;
 /// Bytes of free bits (and of remote bits) of a chunk: one bit for each block of the smallest class.
 pub const BITS_BYTES: usize = CHUNK / crate::class::MIN_BLOCK / 8;
 const RECORD_BYTES: usize = size_of::<Chunk>();
-const SIDE_BYTES: usize = RECORD_BYTES + 2 * BITS_BYTES;
+/// Bytes a chunk of the tables in front of the ages.
+const BEFORE_AGES: usize = RECORD_BYTES + 2 * BITS_BYTES;
+const SIDE_BYTES: usize = BEFORE_AGES + 1;
 /// Shortest arena worth having.
 const MIN_ARENA: usize = 4 << 20;
 /// First commit step in bytes; later ones are an eighth of what is committed, but no less. It is shorter than a huge
@@ -165,6 +167,26 @@ impl Arenas {
         base + (before << unsafe { (*record).tables }) + index * BITS_BYTES
     }
 
+    /// The age of the slab that `record` describes, see [`crate::age`].
+    ///
+    /// # Safety
+    /// `record` must be that of a slab.
+    #[inline]
+    pub unsafe fn slab_age<'a>(record: *const Chunk) -> &'a AtomicU8 {
+        let base = record.addr() & !(ARENA_ALIGN - 1);
+        let index = (record.addr() - base) / RECORD_BYTES;
+        // SAFETY: the record is readable; the table of ages is committed with the arena and never goes.
+        unsafe { &*at::<AtomicU8>(base + (BEFORE_AGES << (*record).tables) + index) }
+    }
+
+    /// The ages of the chunk that `record` describes and of those behind it.
+    #[inline]
+    pub fn ages(&self, record: *const Chunk) -> *mut u8 {
+        let base = record.addr() & !(ARENA_ALIGN - 1);
+        let index = (record.addr() - base) / RECORD_BYTES;
+        at(base + BEFORE_AGES * self.chunks_at(base) + index)
+    }
+
     /// `log2` of the chunks of the arena that `record` lies in. Its length is a power of two.
     pub fn tables(&self, record: *const Chunk) -> u8 {
         self.chunks_at(record.addr() & !(ARENA_ALIGN - 1)).ilog2() as u8
@@ -226,6 +248,17 @@ impl Arenas {
         }
     }
 
+    /// Record of the first chunk of arena `i` that was ever used, and how many were; `None` behind the last arena. The
+    /// lock of the ranges must be held.
+    pub fn used(&self, i: usize) -> Option<(*mut Chunk, usize)> {
+        if i >= self.count.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: the lock is held, so nothing here changes.
+        let arena = unsafe { &(*self.arenas.get())[i] };
+        Some((at(arena.base() + arena.first * RECORD_BYTES), arena.frontier - arena.first))
+    }
+
     /// Calls `visit` with start and length of each arena's part that may be used at once and never was. The lock of
     /// the ranges must be held. For tests.
     pub(crate) fn for_each_unused(&self, mut visit: impl FnMut(*const u8, usize)) {
@@ -241,7 +274,7 @@ impl Arenas {
 
     /// Longest range that a new arena could hold.
     pub const fn longest() -> usize {
-        ARENA_ALIGN / CHUNK - ARENA_ALIGN / CHUNK * SIDE_BYTES / CHUNK - 2
+        ARENA_ALIGN / CHUNK - first_chunk(ARENA_ALIGN / CHUNK) - 1
     }
 
     /// Takes `n` chunks at the frontier of some arena, aligned to `align` chunks; the gap in front, if any, is
@@ -309,7 +342,7 @@ impl Arenas {
         while len >= need {
             if let Some(base) = reserve(os, len) {
                 let chunks = len >> CHUNK_SHIFT;
-                let first = (chunks * SIDE_BYTES).div_ceil(CHUNK);
+                let first = first_chunk(chunks);
                 // SAFETY: the lock is held; this entry is not yet shown to anybody.
                 unsafe {
                     let arena = &mut (*self.arenas.get())[count];
@@ -367,7 +400,11 @@ impl Arena {
             // SAFETY: the part lies in the reservation. Two tables may share an OS page, which does no harm.
             from >= to || unsafe { os.commit(at(base + from), to - from) }
         };
-        let done = part(0, RECORD_BYTES)
+        // The ages are few: all at once, up to the first chunk, so that they are one mapping with the chunks.
+        let ages = base + (chunks * BEFORE_AGES & !(page - 1));
+        // SAFETY: this part lies in the reservation.
+        let done = (!fresh || unsafe { os.commit(at(ages), base + (self.first << CHUNK_SHIFT) - ages) })
+            && part(0, RECORD_BYTES)
             && part(chunks * RECORD_BYTES, BITS_BYTES)
             && part(chunks * (RECORD_BYTES + BITS_BYTES), BITS_BYTES)
             && {
@@ -395,6 +432,17 @@ impl Arena {
         self.frontier += n;
         true
     }
+}
+
+/// Index of the first chunk of an arena: behind the side tables, and in a long arena a little below a multiple of
+/// 1 GiB. The kernel has a page of its page tables for each GiB in which memory lies; where there is none, it skips the
+/// whole GiB when it is asked about a range. So a long untouched block behind a small heap costs it next to nothing.
+const fn first_chunk(chunks: usize) -> usize {
+    const GIB: usize = (1 << 30) / CHUNK;
+    const BELOW: usize = (16 << 20) / CHUNK;
+    let first = (chunks * SIDE_BYTES).div_ceil(CHUNK);
+    let low = (first + BELOW).next_multiple_of(GIB) - BELOW;
+    if chunks * CHUNK == ARENA_ALIGN { low } else { first }
 }
 
 /// Reserves `len` bytes at a random multiple of [`ARENA_ALIGN`].

@@ -5,7 +5,7 @@
 //! block are released at once.
 
 use crate::arena::Arenas;
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, Kind};
 use crate::heap::{Block, most};
 use crate::slab::{self, Taken};
 use crate::sync::Ordering;
@@ -139,10 +139,11 @@ impl Heap {
     unsafe fn new_slab<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> *mut Chunk {
         // SAFETY: the chunk is nobody's else; its bits are zero, as `slab::wipe` left them or as never used.
         unsafe {
-            let Some((c, zeroed)) = a.take_chunk() else {
+            let Some(taken) = a.take_chunks(1, CHUNK, Kind::NONE) else {
                 return core::ptr::null_mut();
             };
-            slab::set_up(&a.arenas, c, class, heap, zeroed);
+            let c = taken.first;
+            slab::set_up(&a.arenas, c, class, heap, taken.is_clean());
             a.map.set(Arenas::chunk(c), class);
             (*heap).bins[class].push(c);
             (*c).listed = true;

@@ -5,10 +5,14 @@ use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, State};
 use crate::misuse::{self, Call};
 use crate::sync::Ordering;
-use crate::{Allocator, CHUNK, Os};
+use crate::range::Taken;
+use crate::{Allocator, CHUNK, Os, age};
 
 /// Most bytes of a large block; beyond, a huge block.
 pub const MAX_LARGE: usize = Arenas::longest() * CHUNK;
+
+/// Chunks that are purged at once when they are dropped: a megabyte, some 50 us.
+const DROP_HERE: usize = (1 << 20) / CHUNK;
 
 impl<O: Os> Allocator<O> {
     /// A large block of at least `size` bytes, aligned to `align`, with address space for `room` bytes to grow into.
@@ -20,26 +24,56 @@ impl<O: Os> Allocator<O> {
         }
         let bytes = size.max(1).next_multiple_of(self.page_size());
         let len = bytes.max(room).div_ceil(CHUNK);
-        // SAFETY: `with` holds the lock of the ranges.
-        let taken = self.ranges.with(&self.os, |r| unsafe {
-            let (c, state) = r.take(&self.os, &self.arenas, &self.map, len, align)?;
-            (*c).kind = Kind::LARGE;
-            (*c).state = state;
-            (*c).moved = false;
-            (*c).len = len as u32;
-            (*c).carved = bytes.div_ceil(CHUNK) as u32;
-            (*c).set_bytes(bytes);
-            Some((c, state))
-        });
-        let Some((c, state)) = taken else {
+        let Some(mut taken) = self.take_chunks(len, align, Kind::LARGE) else {
             return core::ptr::null_mut();
         };
-        let p = Arenas::chunk(c);
-        if zero && state == State::Dirty {
-            // SAFETY: the block is new and `bytes` long.
-            unsafe { p.write_bytes(0, bytes) };
+        // SAFETY: the block is new, and the caller's alone until it is handed out.
+        unsafe {
+            self.make_large(taken, len, bytes);
+            if zero && !self.clear_large(Arenas::chunk(taken.first), bytes, taken) {
+                taken = self.drop_large(taken, len, align);
+                self.make_large(taken, len, bytes);
+            }
         }
-        p
+        Arenas::chunk(taken.first)
+    }
+
+    /// Makes the chunks a large block.
+    unsafe fn make_large(&self, taken: Taken, len: usize, bytes: usize) {
+        // SAFETY: the chunks are the caller's.
+        unsafe {
+            let (c, used) = (taken.first, bytes.div_ceil(CHUNK));
+            (*c).state = if taken.dirty.1 > used { State::Dirty } else { State::Clean };
+            (*c).moved = false;
+            (*c).len = len as u32;
+            (*c).carved = used as u32;
+            (*c).set_bytes(bytes);
+        }
+    }
+
+    /// Lets go of memory that is resident, zero and not needed: takes clean chunks instead, and leaves the others to
+    /// the purger, as much memory takes long to purge. Else purges it here and now.
+    unsafe fn drop_large(&self, taken: Taken, len: usize, align: usize) -> Taken {
+        // SAFETY: the chunks are the caller's; `with` holds the lock.
+        unsafe {
+            let clean = (len > DROP_HERE && self.purger.has_helper()).then(|| {
+                self.ranges.with(&self.os, |r| {
+                    let clean = r.take_clean(&self.os, &self.arenas, &self.map, len, (align / CHUNK).max(1))?;
+                    (*clean.first).kind = Kind::LARGE;
+                    (*taken.first).kind = Kind::NONE;
+                    r.give(&self.arenas, taken.first, len, self.purger.epoch());
+                    Some(clean)
+                })
+            });
+            if let Some(Some(clean)) = clean {
+                return clean;
+            }
+            let p = Arenas::chunk(taken.first);
+            if !self.os.purge(p, len * CHUNK) {
+                p.write_bytes(0, len * CHUNK);
+            }
+            Taken { dirty: (0, 0), ..taken }
+        }
     }
 
     /// Frees the large block at `p`, or says what is wrong with it. `p` must lie in an arena.
@@ -51,7 +85,7 @@ impl<O: Os> Allocator<O> {
         unsafe { self.release_large(p, State::Dirty) }
     }
 
-    /// [`Allocator::free_large`], where the pages that the block used are left in `state`.
+    /// [`Allocator::free_large`], where the OS pages that the block used are left in `state`.
     ///
     /// # Safety
     /// As that; `state` must be true of them.
@@ -67,19 +101,20 @@ impl<O: Os> Allocator<O> {
                 }
             }
         }
-        // SAFETY: `with` holds the lock of the ranges; the record says that this is the start of a large block.
-        let ours = self.ranges.with(&self.os, |r| unsafe {
-            if (*c).kind != Kind::LARGE {
-                return false;
-            }
-            let (len, used) = ((*c).len as usize, (*c).carved as usize);
-            (*c).kind = Kind::NONE;
-            if len > used {
-                r.give(&self.arenas, c.add(used), len - used, (*c).state);
-            }
-            r.give(&self.arenas, c, used, state);
-            true
-        });
+        // SAFETY: the record says that this is the start of a large block; it is looked at again under the lock, where
+        // of two threads that free it one comes second.
+        let ours = unsafe {
+            let used = (*c).carved as usize;
+            let since = if state == State::Clean { age::NONE } else { self.age_of_freed(p, used * CHUNK) };
+            self.give_chunks(|| {
+                if (*c).kind != Kind::LARGE {
+                    return None;
+                }
+                (*c).kind = Kind::NONE;
+                let behind = if (*c).state == State::Clean { age::NONE } else { self.purger.epoch() };
+                Some([(c.add(used), (*c).len as usize - used, behind), (c, used, since)])
+            })
+        };
         if !ours {
             misuse::not_a_block(self, Call::Free, p);
         }
@@ -120,11 +155,12 @@ impl<O: Os> Allocator<O> {
             } else if need < len {
                 // Give back what is behind; what was used of it is dirty.
                 let used = ((*c).carved as usize).max(need);
+                let (now, behind) = (self.purger.epoch(), (*c).state);
                 if len > used {
-                    r.give(&self.arenas, c.add(used), len - used, (*c).state);
+                    r.give(&self.arenas, c.add(used), len - used, if behind == State::Clean { age::NONE } else { now });
                 }
                 if used > need {
-                    r.give(&self.arenas, c.add(need), used - need, State::Dirty);
+                    r.give(&self.arenas, c.add(need), used - need, now);
                 }
                 (*c).len = need as u32;
                 (*c).carved = need as u32;

@@ -33,6 +33,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod age;
 pub mod alloc;
 pub mod arena;
 pub mod bins;
@@ -46,12 +47,14 @@ pub mod misuse;
 pub mod os;
 pub mod page_map;
 pub mod policy;
+pub mod purge;
 pub mod range;
 pub mod realloc;
 pub mod remote;
 pub mod slab;
 pub mod sync;
 pub mod valid;
+pub mod zero;
 
 pub use alloc::Allocator;
 pub use heap::Heap;

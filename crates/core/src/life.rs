@@ -5,7 +5,7 @@
 //! While a heap is an orphan, the lock of the registry stands in for its owner: other threads take blocks from its
 //! slabs, and whoever frees the first block into it also takes in the frees.
 //!
-//! Lock order: registry, then ranges.
+//! Lock order: batch (of the purger), registry, huge, ranges.
 
 use crate::arena::Arenas;
 use crate::chunk::Kind;
@@ -93,13 +93,11 @@ impl<O: Os> Allocator<O> {
 
     unsafe fn new_heap(&self, r: &mut Registry) -> *mut Heap {
         if r.store_left == 0 {
-            let Some((c, zeroed)) = self.take_chunk() else {
+            // Heaps need no zeroed memory, as they are written whole.
+            let Some(taken) = self.take_chunks(1, CHUNK, Kind::HEAPS) else {
                 return core::ptr::null_mut();
             };
-            // SAFETY: the chunk is ours; heaps need it zeroed nowhere, as they are written whole.
-            unsafe { (*c).kind = Kind::HEAPS };
-            let _ = zeroed;
-            r.store = Arenas::chunk(c);
+            r.store = Arenas::chunk(taken.first);
             r.store_left = CHUNK / HEAP_BYTES;
         }
         let heap = r.store.cast::<Heap>();
@@ -165,6 +163,7 @@ impl<O: Os> Allocator<O> {
                 self.orphans.fetch_add(1, Ordering::Relaxed);
             });
         }
+        self.settle();
     }
 
     /// Takes in the remote frees of `heap` if it is an orphan (still).
@@ -204,6 +203,7 @@ impl<O: Os> Allocator<O> {
 
     /// Before fork, in the parent: takes all locks, so that no structure behind them is half changed in the child.
     pub fn fork_prepare(&self) {
+        self.purger.batch.take(&self.os);
         self.registry.raw().take(&self.os);
         self.huge.raw().take(&self.os);
         self.ranges.raw().take(&self.os);
@@ -214,12 +214,14 @@ impl<O: Os> Allocator<O> {
         self.ranges.raw().release(&self.os);
         self.huge.raw().release(&self.os);
         self.registry.raw().release(&self.os);
+        self.purger.batch.release(&self.os);
     }
 
     /// After fork, in the child, whose only thread owns `mine` (or [`Heap::none`]). The heaps of the threads that
     /// stayed behind are lost: they may be half changed, so what they hold stays as it is.
     pub fn fork_child(&self, mine: *mut Heap) {
         self.fork_parent();
+        self.purger.forked();
         self.registry.with(&self.os, |r| {
             let mut heap = r.all;
             while !heap.is_null() {

@@ -131,8 +131,12 @@ pub unsafe trait Os: Sync {
     fn memory(&self) -> Option<Memory>;
 
     /// Free memory waits: somebody shall call [`crate::Allocator::tick`] from now on until it says that nothing waits
-    /// any more. False if there can be nobody; then the caller has to do it. Called under no lock.
+    /// any more. False if there can be nobody; then the caller has to do it. Called under no lock, by one thread at a
+    /// time; whoever was asked before has been told that nothing waits.
     fn start_purger(&self) -> bool;
+
+    /// Whoever was asked to call [`crate::Allocator::tick`] shall do so now.
+    fn wake_purger(&self);
 
     /// Bytes of address space that the process may still take, where a limit is set (RLIMIT_AS), else `None`.
     fn address_limit(&self) -> Option<usize>;

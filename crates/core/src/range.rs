@@ -5,16 +5,24 @@
 //! doubling, with a bit set of the lists that hold any. Taking and freeing are constant time: at most `PROBES`
 //! entries of a list are looked at.
 //!
-//! Policy: dirty before clean before never used, so that memory is reused while it is warm and resident.
+//! Policy: dirty before clean before never used, so that memory is reused while it is warm and resident. Where no dirty
+//! range is long enough, one that is long enough together with its clean neighbours is next.
+//!
+//! Since when each dirty chunk waits says its age (`age.rs`); `purge.rs` takes what has waited long enough.
 
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, List, State};
 use crate::page_map::PageMap;
-use crate::{CHUNK, Os};
+use crate::{CHUNK, Os, age};
 
 const EXACT: usize = 32;
-const LISTS: usize = EXACT + 4 * 16;
+/// Lists of one state.
+pub(crate) const LISTS: usize = EXACT + 4 * 16;
 const PROBES: usize = 8;
+/// Chunks of a huge page; clean ranges of twice as many start at a multiple of it.
+const HUGE_PAGE: usize = (2 << 20) / CHUNK;
+/// Dirty ranges that are looked at together with their neighbours.
+const JOIN_PROBES: usize = 4;
 
 /// The free ranges of all arenas. Used under its lock (see [`crate::Allocator`]).
 #[derive(Debug)]
@@ -23,6 +31,28 @@ pub struct Ranges {
     filled: [u128; 2],
     /// Chunks in free ranges, by state.
     pub free_chunks: [usize; 2],
+    /// Dirty chunks that the system was told of already ([`age::LAZY`]), at most; they do not wait.
+    pub lazy_chunks: usize,
+    /// Chunks that were clean or never used, taken since the last look at the memory limit.
+    pub fresh_chunks: usize,
+    /// Chunks that are not free, those on their way to the system included.
+    taken_chunks: usize,
+}
+
+/// Chunks that were taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// Record of the first.
+    pub first: *mut Chunk,
+    /// Which of them may hold anything: from this index up to the next.
+    pub dirty: (usize, usize),
+}
+
+impl Taken {
+    /// Whether all read as zero.
+    pub fn is_clean(&self) -> bool {
+        self.dirty.0 == self.dirty.1
+    }
 }
 
 // SAFETY: the records are reached under the lock that guards this structure.
@@ -38,7 +68,7 @@ impl Default for Ranges {
 
 /// The list for ranges of `len` chunks. All ranges of a later list are longer than all of an earlier one.
 #[inline]
-const fn list_of(len: usize) -> usize {
+pub(crate) const fn list_of(len: usize) -> usize {
     if len < EXACT {
         return len;
     }
@@ -50,7 +80,7 @@ const fn list_of(len: usize) -> usize {
 impl Ranges {
     /// No range.
     pub const fn new() -> Self {
-        Ranges { lists: [const { [const { List::new() }; LISTS] }; 2], filled: [0; 2], free_chunks: [0; 2] }
+        Ranges { lists: [const { [const { List::new() }; LISTS] }; 2], filled: [0; 2], free_chunks: [0; 2], lazy_chunks: 0, fresh_chunks: 0, taken_chunks: 0 }
     }
 
     /// Puts a free range into its list and marks its ends. It must not touch a free range of the same state.
@@ -135,38 +165,183 @@ impl Ranges {
         map: &PageMap,
         len: usize,
         align: usize,
-    ) -> Option<(*mut Chunk, State)> {
+    ) -> Option<Taken> {
         let align = (align / CHUNK).max(1);
-        for state in [State::Dirty, State::Clean] {
-            // SAFETY: the lock is held.
-            unsafe {
-                if let Some(c) = self.find(len + align - 1, state) {
-                    let have = (*c).len as usize;
-                    let skip = (Arenas::chunk(c).addr() / CHUNK).wrapping_neg() & (align - 1);
-                    if skip > 0 {
-                        self.insert(c, skip, state);
-                    }
-                    if have > skip + len {
-                        self.insert(c.add(skip + len), have - skip - len, state);
-                    }
-                    return Some((c.add(skip), state));
-                }
-            }
-        }
-        // SAFETY: the lock is held; chunks at the frontier are clean and nobody's. An arena starts at a multiple
-        // of ARENA_ALIGN, so that aligned indexes are aligned addresses.
+        // SAFETY: the lock is held.
         unsafe {
-            let c = arenas.extend(os, map, len, align, |c, skipped| self.give(arenas, c, skipped, State::Clean))?;
-            Some((c, State::Clean))
+            if let Some(c) = self.find(len + align - 1, State::Dirty) {
+                self.taken_chunks += len;
+                return Some(Taken { first: self.cut(arenas, c, len, align, State::Dirty), dirty: (0, len) });
+            }
+            if align == 1
+                && let Some(taken) = self.take_joined(os, arenas, map, len)
+            {
+                self.taken_chunks += len;
+                return Some(taken);
+            }
+            // Apart from what lies before it in the kernel's page tables, and where huge pages could lie.
+            let align = if len >= 2 * HUGE_PAGE { align.max(HUGE_PAGE) } else { align };
+            self.take_clean(os, arenas, map, len, align)
         }
     }
 
-    /// Makes `len` chunks free, joined with free neighbours of the same state.
+    /// [`Ranges::take`], of chunks that read as zero.
+    ///
+    /// # Safety
+    /// The lock must be held; `align` counts chunks.
+    pub unsafe fn take_clean<O: Os>(
+        &mut self,
+        os: &O,
+        arenas: &Arenas,
+        map: &PageMap,
+        len: usize,
+        align: usize,
+    ) -> Option<Taken> {
+        // SAFETY: the lock is held; chunks at the frontier are clean and nobody's. An arena starts at a multiple
+        // of ARENA_ALIGN, so that aligned indexes are aligned addresses.
+        let first = unsafe {
+            match self.find(len + align - 1, State::Clean) {
+                Some(c) => self.cut(arenas, c, len, align, State::Clean),
+                None => arenas.extend(os, map, len, align, |c, skipped| self.free(arenas, c, skipped, age::NONE))?,
+            }
+        };
+        self.fresh_chunks += len;
+        self.taken_chunks += len;
+        Some(Taken { first, dirty: (0, 0) })
+    }
+
+    /// Cuts `len` chunks, aligned to `align` chunks, out of the free range `c` that is in no list any more.
+    unsafe fn cut(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize, align: usize, state: State) -> *mut Chunk {
+        // SAFETY: the range is long enough, and the caller's.
+        unsafe {
+            let have = (*c).len as usize;
+            let skip = (Arenas::chunk(c).addr() / CHUNK).wrapping_neg() & (align - 1);
+            if skip > 0 {
+                self.insert(c, skip, state);
+            }
+            if have > skip + len {
+                self.insert(c.add(skip + len), have - skip - len, state);
+            }
+            self.forget_ages(arenas, c.add(skip), len, state);
+            c.add(skip)
+        }
+    }
+
+    /// Nothing waits any more in chunks that were taken.
+    unsafe fn forget_ages(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize, state: State) {
+        if state == State::Clean {
+            return;
+        }
+        // SAFETY: the lock is held, and the chunks are the caller's.
+        unsafe {
+            if self.lazy_chunks > 0 {
+                let ages = core::slice::from_raw_parts(arenas.ages(c), len);
+                let lazy = ages.iter().filter(|&&a| a == age::LAZY).count();
+                self.lazy_chunks = self.lazy_chunks.saturating_sub(lazy);
+            }
+            age::set(arenas, c, len, age::NONE);
+        }
+    }
+
+    /// Takes `len` chunks made of a dirty range and its clean neighbours, at least an eighth of them dirty: so a
+    /// program whose blocks grow goes on in the memory that it has.
+    unsafe fn take_joined<O: Os>(
+        &mut self,
+        os: &O,
+        arenas: &Arenas,
+        map: &PageMap,
+        len: usize,
+    ) -> Option<Taken> {
+        let mut filled = self.filled[State::Dirty as usize];
+        for _ in 0..JOIN_PROBES {
+            let list = filled.checked_ilog2()? as usize;
+            filled &= !(1 << list);
+            // SAFETY: the lock is held; a filled list has a head, and its neighbours' records are readable.
+            unsafe {
+                let c = self.lists[State::Dirty as usize][list].head;
+                if ((*c).len as usize) < len / 8 {
+                    return None;
+                }
+                if let Some(taken) = self.join(os, arenas, map, c, len) {
+                    return Some(taken);
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes `len` chunks that contain the dirty range `c`, if its clean neighbours or the frontier have the rest.
+    unsafe fn join<O: Os>(
+        &mut self,
+        os: &O,
+        arenas: &Arenas,
+        map: &PageMap,
+        c: *mut Chunk,
+        len: usize,
+    ) -> Option<Taken> {
+        // SAFETY: the lock is held; free neighbours of a dirty range are clean, as equal ones are joined.
+        unsafe {
+            let (have, after) = ((*c).len as usize, c.add((*c).len as usize));
+            let missing = len - have;
+            if self.take_after(os, arenas, map, after, missing).is_some() {
+                self.remove(c);
+                self.forget_ages(arenas, c, have, State::Dirty);
+                self.fresh_chunks += missing;
+                return Some(Taken { first: c, dirty: (0, have) });
+            }
+            // All of the right neighbour, and the end of the left one.
+            let before = Self::start_of_free(arenas, c.sub(1))?;
+            let free = (*before).len as usize;
+            let right = if arenas.in_use(after) && (*after).kind == Kind::FREE { (*after).len as usize } else { 0 };
+            let left = missing.saturating_sub(right);
+            if free < left {
+                return None;
+            }
+            self.remove(c);
+            self.forget_ages(arenas, c, have, State::Dirty);
+            if right > 0 {
+                self.remove(after);
+            }
+            self.remove(before);
+            if free > left {
+                self.insert(before, free - left, State::Clean);
+            }
+            if right > missing {
+                self.insert(after.add(missing), right - missing, State::Clean);
+            }
+            self.fresh_chunks += missing;
+            Some(Taken { first: c.sub(left), dirty: (left, left + have) })
+        }
+    }
+
+    /// First record of the free range that ends with `last`, if one does.
+    unsafe fn start_of_free(arenas: &Arenas, last: *mut Chunk) -> Option<*mut Chunk> {
+        // SAFETY: the lock is held.
+        unsafe {
+            if !arenas.in_use(last) {
+                return None;
+            }
+            match (*last).kind {
+                Kind::FREE => Some(last),
+                Kind::FREE_END => Some(last.sub((*last).len as usize - 1)),
+                _ => None,
+            }
+        }
+    }
+
+    /// Makes `len` chunks free, joined with free neighbours of the same state. They wait since the epoch `since`, or
+    /// are clean ([`age::NONE`]).
     ///
     /// # Safety
     /// The lock must be held; the chunks must be nobody's, and their records have no kind, nor be in a list.
-    pub unsafe fn give(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize, state: State) {
-        let (mut start, mut total) = (c, len);
+    pub unsafe fn give(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize, since: u8) {
+        self.taken_chunks -= len;
+        // SAFETY: as the caller promises.
+        unsafe { self.free(arenas, c, len, since) }
+    }
+
+    unsafe fn free(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize, since: u8) {
+        let (mut start, mut total, state) = (c, len, age::state(since));
         // SAFETY: the lock is held; neighbours are looked at only inside the used part of the same arena.
         unsafe {
             let after = c.add(len);
@@ -174,20 +349,20 @@ impl Ranges {
                 total += (*after).len as usize;
                 self.remove(after);
             }
-            let before = c.sub(1);
-            if arenas.in_use(before) {
-                let first = match (*before).kind {
-                    Kind::FREE => before,
-                    Kind::FREE_END => c.sub((*before).len as usize),
-                    _ => c,
-                };
-                if first != c && (*first).state == state {
-                    total += (*first).len as usize;
-                    start = first;
-                    self.remove(first);
-                }
+            if let Some(first) = Self::start_of_free(arenas, c.sub(1))
+                && (*first).state == state
+            {
+                total += (*first).len as usize;
+                start = first;
+                self.remove(first);
+            }
+            if since != age::NONE {
+                age::set(arenas, c, len, since);
             }
             self.insert(start, total, state);
+        }
+        if since == age::LAZY {
+            self.lazy_chunks += len;
         }
     }
 
@@ -196,6 +371,20 @@ impl Ranges {
     /// # Safety
     /// The lock must be held; `after` must be the record behind a range of the caller's.
     pub unsafe fn extend<O: Os>(
+        &mut self,
+        os: &O,
+        arenas: &Arenas,
+        map: &PageMap,
+        after: *mut Chunk,
+        len: usize,
+    ) -> Option<State> {
+        // SAFETY: as the caller promises.
+        let state = unsafe { self.take_after(os, arenas, map, after, len) };
+        self.taken_chunks += if state.is_some() { len } else { 0 };
+        state
+    }
+
+    unsafe fn take_after<O: Os>(
         &mut self,
         os: &O,
         arenas: &Arenas,
@@ -214,45 +403,55 @@ impl Ranges {
                 if have > len {
                     self.insert(after.add(len), have - len, state);
                 }
+                self.forget_ages(arenas, after, len, state);
                 return Some(state);
             }
             arenas.of(after.sub(1)).extend_at(os, map, after, len).then_some(State::Clean)
         }
     }
 
-    /// Gives the memory of all dirty ranges back to the system; returns the bytes.
+    /// Dirty chunks that wait to be purged.
+    pub fn waiting(&self) -> usize {
+        self.free_chunks[State::Dirty as usize].saturating_sub(self.lazy_chunks)
+    }
+
+    /// Chunks that hold memory, or may: taken ones and dirty ones.
+    pub fn footprint(&self) -> usize {
+        self.taken_chunks + self.free_chunks[State::Dirty as usize]
+    }
+
+    /// Takes chunks `from..to` out of the free dirty range `c`, to be purged.
+    ///
+    /// # Safety
+    /// The lock must be held; the chunks must lie in the range.
+    pub unsafe fn take_out(&mut self, arenas: &Arenas, c: *mut Chunk, from: usize, to: usize) {
+        // SAFETY: as the caller promises. What stays has neighbours that are not free.
+        unsafe {
+            let len = (*c).len as usize;
+            self.remove(c);
+            self.taken_chunks += to - from;
+            if from > 0 {
+                self.insert(c, from, State::Dirty);
+            }
+            if to < len {
+                self.insert(c.add(to), len - to, State::Dirty);
+            }
+            self.forget_ages(arenas, c.add(from), to - from, State::Dirty);
+        }
+    }
+
+    /// First record of the free range that `c` lies in, which must be one.
     ///
     /// # Safety
     /// The lock must be held.
-    pub unsafe fn purge<O: Os>(&mut self, os: &O, arenas: &Arenas) -> usize {
-        let mut bytes = 0;
-        let mut kept = List::new();
-        while self.filled[State::Dirty as usize] != 0 {
-            let list = self.filled[State::Dirty as usize].trailing_zeros() as usize;
-            let c = self.lists[State::Dirty as usize][list].head;
-            // SAFETY: the range is free and committed.
-            unsafe {
-                let len = (*c).len as usize;
-                self.remove(c);
-                if os.purge(Arenas::chunk(c), len * CHUNK) {
-                    bytes += len * CHUNK;
-                    self.give(arenas, c, len, State::Clean);
-                } else {
-                    (*c).len = len as u32;
-                    kept.push(c);
-                }
+    pub unsafe fn start_of(mut c: *mut Chunk) -> *mut Chunk {
+        // SAFETY: the records of a range lie in one row, and its first has a kind of its own.
+        unsafe {
+            while (*c).kind != Kind::FREE {
+                c = if (*c).kind == Kind::FREE_END { c.sub((*c).len as usize - 1) } else { c.sub(1) };
             }
         }
-        while !kept.head.is_null() {
-            // SAFETY: these are the ranges that could not be purged.
-            unsafe {
-                let c = kept.head;
-                kept.remove(c);
-                let len = (*c).len as usize;
-                self.give(arenas, c, len, State::Dirty);
-            }
-        }
-        bytes
+        c
     }
 
     /// Checks every list: kinds, lengths, states and sums. For tests.

@@ -325,6 +325,8 @@ unsafe impl Os for Fake {
         false
     }
 
+    fn wake_purger(&self) {}
+
     fn address_limit(&self) -> Option<usize> {
         self.config.address_limit.map(|limit| limit.saturating_sub(self.taken()))
     }

@@ -7,6 +7,11 @@
 #[cfg(target_arch = "x86_64")]
 #[path = "arch/x86_64.rs"]
 pub mod arch;
+mod barrier;
+mod batch;
 pub mod global;
 pub mod linux;
+mod pagemap;
+pub mod purger;
+mod status;
 pub mod thread;

@@ -44,8 +44,12 @@ impl Linux {
     }
 
     fn count(&self, call: Syscall) {
+        self.count_many(call, 1);
+    }
+
+    fn count_many(&self, call: Syscall, n: u64) {
         if let Some(c) = self.counters() {
-            c.syscalls[call as usize].fetch_add(1, Ordering::Relaxed);
+            c.syscalls[call as usize].fetch_add(n, Ordering::Relaxed);
         }
     }
 }
@@ -156,7 +160,7 @@ unsafe impl Os for Linux {
 
     unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
         // SAFETY: as the caller promises.
-        runs.iter().take_while(|r| unsafe { self.purge(r.start, r.len) }).count()
+        unsafe { crate::batch::purge(runs, |n| self.count_many(Syscall::Madvise, n)) }
     }
 
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
@@ -165,12 +169,15 @@ unsafe impl Os for Linux {
         unsafe { mm::madvise(pointer(p), len, mm::Advice::LinuxFree) }.is_ok()
     }
 
-    unsafe fn touched(&self, _p: *mut u8, _len: usize, _runs: &mut [Run]) -> Option<Touched> {
-        None
+    unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched> {
+        self.count(Syscall::Other);
+        // SAFETY: as the caller promises.
+        unsafe { crate::pagemap::touched(p, len, self.page_size(), runs) }
     }
 
     fn barrier(&self) -> bool {
-        false
+        self.count(Syscall::Other);
+        crate::barrier::all_threads()
     }
 
     fn clock(&self) -> u64 {
@@ -183,7 +190,11 @@ unsafe impl Os for Linux {
     }
 
     fn start_purger(&self) -> bool {
-        false
+        crate::purger::start()
+    }
+
+    fn wake_purger(&self) {
+        crate::purger::wake();
     }
 
     fn address_limit(&self) -> Option<usize> {

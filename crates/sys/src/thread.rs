@@ -142,5 +142,6 @@ unsafe extern "C" fn in_parent() {
 }
 
 unsafe extern "C" fn in_child() {
+    crate::purger::forked();
     NEAP.fork_child(arch::thread_heap());
 }

@@ -160,3 +160,73 @@ unsafe extern "C-unwind" {
         next: extern "C" fn() -> *mut core::ffi::c_void,
     ) -> *mut u8;
 }
+
+/// A system call that rustix does not have: its result, or the negated error. errno is not touched.
+///
+/// # Safety
+/// As the call itself.
+#[inline]
+pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: as the caller promises; the kernel changes rcx and r11 besides the result.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") a[0],
+            in("rsi") a[1],
+            in("rdx") a[2],
+            in("r10") a[3],
+            in("r8") a[4],
+            in("r9") a[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+// A thread that the C library knows nothing of: clone(flags, stack, tid, tid, 0), and in the new thread entry(), then
+// exit(0). Returns the thread's number, or the negated error.
+//
+// neap_clone(flags, stack, tid, entry)
+global_asm!(
+    ".pushsection .text.neap_clone,\"ax\",@progbits",
+    ".p2align 4",
+    ".hidden neap_clone",
+    ".globl neap_clone",
+    ".type neap_clone, @function",
+    "neap_clone:",
+    ".cfi_startproc",
+    "mov r9, rcx",
+    "mov r10, rdx",
+    "xor r8d, r8d",
+    "mov eax, {clone}",
+    "syscall",
+    "test rax, rax",
+    "jne 2f",
+    // The new thread: nothing to unwind to.
+    ".cfi_remember_state",
+    ".cfi_undefined rip",
+    "xor ebp, ebp",
+    "call r9",
+    "xor edi, edi",
+    "mov eax, {exit}",
+    "syscall",
+    "ud2",
+    ".cfi_restore_state",
+    "2:",
+    "ret",
+    ".cfi_endproc",
+    ".size neap_clone, . - neap_clone",
+    ".popsection",
+    clone = const libc::SYS_clone,
+    exit = const libc::SYS_exit,
+);
+
+unsafe extern "C" {
+    /// Starts a thread on `stack` (its end, aligned to 16) that runs `entry`; its number is stored in `tid`, and 0 when
+    /// it has ended (with a futex wake), as `flags` say. Returns the number, or the negated error.
+    pub fn neap_clone(flags: usize, stack: *mut u8, tid: *mut u32, entry: extern "C" fn()) -> isize;
+}

@@ -1,0 +1,425 @@
+//! The purger: gives free memory back to the system when it was not used again for a while.
+//!
+//! It goes through the ages of all chunks (`age.rs`), takes what is due out of the free ranges, a batch at a time, gives
+//! that back without holding any lock that an allocating thread could wait for, and makes it free again, now clean.
+//! Memory on its way is never more than a batch.
+//!
+//! Who is the purger: a helper thread, which the system starts when [`Os::start_purger`] asks for it and which ends
+//! when nothing waits any more; where there can be none, the threads that free memory, a small batch each time
+//! ([`INLINE_BYTES`]). A program of which little free memory waits ([`START_CHUNKS`]) has neither.
+//!
+//! Cost: a tick looks at one byte for each chunk in use; a batch takes the lock of the ranges twice, each time for a
+//! time that does not depend on the batch's bytes.
+
+use crate::chunk::{Chunk, Kind};
+use crate::os::Run;
+use crate::policy::{Limit, Purge};
+use crate::range::Ranges;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Lock, Ordering};
+use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os, age};
+
+/// Free memory waits for so many ticks: what was freed just before one waits a tick less than the delay, at most.
+const DELAY_TICKS: u8 = 5;
+/// So much has to wait before anybody looks at it.
+pub(crate) const START_CHUNKS: usize = (1 << 20) / CHUNK;
+/// A batch: at most so many runs, and so many bytes.
+const BATCH_RUNS: usize = 64;
+const BATCH_BYTES: usize = 16 << 20;
+/// Most bytes that a thread purges for others, where no helper can: some 100 us.
+const INLINE_BYTES: usize = 2 << 20;
+/// Chunks that are looked at under one hold of the lock.
+const LOOK: usize = 16 * 1024;
+/// Ticks without anything to do until the purger ends.
+const IDLE_TICKS: u32 = 5;
+/// Ticks are at least so many milliseconds apart.
+const SHORTEST_TICK: u32 = 10;
+/// So many chunks may be taken that were clean until the memory limit is looked at.
+pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
+
+/// Nobody is the purger.
+const NOBODY: u32 = 0;
+/// A helper thread is.
+const HELPER: u32 = 1;
+/// There can be no helper: the threads that free memory do its work.
+const INLINE: u32 = 2;
+
+/// The purger's state, readable without a lock.
+#[derive(Debug)]
+pub struct Purger {
+    /// The present epoch, see `age.rs`.
+    epoch: AtomicU8,
+    who: AtomicU32,
+    /// Clock of the last tick.
+    last: AtomicU64,
+    /// More waits than may: the helper was woken before its time.
+    flood: AtomicBool,
+    /// [`Allocator::settle`] has something to do: memory waits and nobody is the purger.
+    wanted: AtomicBool,
+    /// It has to look at the memory limit: much memory was taken that was clean.
+    limit: AtomicBool,
+    /// Ticks in a row that found nothing.
+    idle: AtomicU32,
+    /// Held while memory is on its way to the system. Taken before all other locks; fork takes it, so that nothing
+    /// is on its way in the child.
+    pub(crate) batch: Lock,
+}
+
+impl Purger {
+    /// Nobody is the purger.
+    pub const fn new() -> Self {
+        Purger {
+            epoch: AtomicU8::new(age::FIRST),
+            who: AtomicU32::new(NOBODY),
+            last: AtomicU64::new(0),
+            flood: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            limit: AtomicBool::new(false),
+            idle: AtomicU32::new(0),
+            batch: Lock::new(),
+        }
+    }
+
+    /// The present epoch: the age of what is freed now.
+    #[inline]
+    pub fn epoch(&self) -> u8 {
+        // Relaxed: memory that gets an age that is one too old or too young is purged a tick earlier or later.
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Whether a helper thread will see to what is freed now.
+    pub(crate) fn has_helper(&self) -> bool {
+        self.who.load(Ordering::Relaxed) == HELPER
+    }
+
+    /// In the child of a fork the helper is not there.
+    pub(crate) fn forked(&self) {
+        self.who.store(NOBODY, Ordering::SeqCst);
+    }
+}
+
+impl Default for Purger {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A place in the table of ages, and what was seen on the way there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Walk {
+    arena: usize,
+    index: usize,
+    /// Chunks that wait but are not due.
+    waiting: usize,
+}
+
+/// What is to be purged.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    now: u8,
+    /// Epochs that must have passed.
+    ticks: u8,
+    /// Also what the system was told of already.
+    lazy: bool,
+    /// Most bytes in a batch.
+    bytes: usize,
+}
+
+impl Due {
+    fn is(self, age: u8) -> bool {
+        match age {
+            age::NONE => false,
+            age::LAZY => self.lazy,
+            age => age::passed(age, self.now) >= self.ticks,
+        }
+    }
+}
+
+/// Memory on its way to the system.
+struct Batch {
+    runs: [Run; BATCH_RUNS],
+    count: usize,
+    bytes: usize,
+}
+
+impl Batch {
+    fn new() -> Self {
+        Batch { runs: [Run::EMPTY; BATCH_RUNS], count: 0, bytes: 0 }
+    }
+
+    fn runs(&self) -> &[Run] {
+        &self.runs[..self.count]
+    }
+}
+
+impl<O: Os> Allocator<O> {
+    /// Gives all free memory in dirty ranges back to the system, at once; returns the bytes.
+    pub fn purge(&self) -> usize {
+        let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, bytes: BATCH_BYTES };
+        self.purge_due(due, &mut Walk::default(), usize::MAX)
+    }
+
+    /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many
+    /// milliseconds to call it again, or `None` when nothing waits: then nobody is the purger any more. For the one
+    /// whom [`Os::start_purger`] asked.
+    pub fn tick(&self) -> Option<u32> {
+        let policy = self.policy.purge();
+        if matches!(policy, Purge::Never) {
+            self.purger.who.store(NOBODY, Ordering::SeqCst);
+            return None;
+        }
+        self.next_epoch();
+        let mut walk = Walk::default();
+        let bytes = self.purge_due(self.due(self.urgency(), BATCH_BYTES), &mut walk, usize::MAX);
+        if bytes > 0 || walk.waiting > 0 {
+            self.purger.idle.store(0, Ordering::Relaxed);
+            return Some(self.tick_length());
+        }
+        // Relaxed: one thread calls this.
+        if self.purger.idle.fetch_add(1, Ordering::Relaxed) < IDLE_TICKS || !self.resign() {
+            return Some(self.tick_length());
+        }
+        None
+    }
+
+    /// Stops being the purger, unless more has come to wait meanwhile.
+    fn resign(&self) -> bool {
+        // SeqCst pairs with the load in `poke`: a thread that freed memory before sees NOBODY there, or has done so
+        // before the look below, which then sees its memory.
+        self.purger.who.store(NOBODY, Ordering::SeqCst);
+        if self.ranges.with(&self.os, |r| r.waiting()) < START_CHUNKS {
+            return true;
+        }
+        // Relaxed for failure: then another one is the purger.
+        self.purger.who.compare_exchange(NOBODY, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_err()
+    }
+
+    /// The helper ends although memory waits: whoever frees memory next asks for another one.
+    pub fn leave_purging(&self) {
+        self.purger.who.store(NOBODY, Ordering::SeqCst);
+    }
+
+    /// Milliseconds from one tick to the next.
+    pub fn tick_length(&self) -> u32 {
+        (self.policy.delay() / u32::from(DELAY_TICKS)).max(SHORTEST_TICK)
+    }
+
+    fn next_epoch(&self) {
+        self.purger.epoch.store(age::next(self.purger.epoch()), Ordering::Relaxed);
+        self.purger.flood.store(false, Ordering::Relaxed);
+        self.purger.last.store(self.os.clock(), Ordering::Relaxed);
+    }
+
+    fn due(&self, ticks: u8, bytes: usize) -> Due {
+        Due { now: self.purger.epoch(), ticks, lazy: false, bytes }
+    }
+
+    /// How many ticks memory may wait at present: fewer where more waits than may, none where memory is short.
+    fn urgency(&self) -> u8 {
+        let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
+        if waiting == 0 {
+            return DELAY_TICKS;
+        }
+        let memory = self.memory();
+        let short = memory.is_some_and(|m| m.stalled || m.limit.saturating_sub(m.used) < 2 * waiting);
+        let most = self.policy.bytes().or(memory.map(|m| m.limit / 4));
+        if short || most.is_some_and(|most| waiting > most) { 0 } else { DELAY_TICKS }
+    }
+
+    /// The limit that counts, and what is used of it.
+    fn memory(&self) -> Option<crate::os::Memory> {
+        match self.policy.limit() {
+            Limit::Off => None,
+            Limit::Auto => self.os.memory(),
+            Limit::Bytes(limit) => {
+                let used = self.ranges.with(&self.os, |r| r.footprint()) * CHUNK;
+                Some(crate::os::Memory { limit, used, stalled: false })
+            }
+        }
+    }
+
+    /// Memory was freed, and so many chunks wait now. The lock of the ranges is held.
+    #[inline]
+    pub(crate) fn note_waiting(&self, chunks: usize) {
+        if chunks < START_CHUNKS {
+            return;
+        }
+        // SeqCst: see `resign`.
+        let helped = self.purger.who.load(Ordering::SeqCst) == HELPER;
+        if !helped || self.policy.bytes().is_some_and(|most| chunks * CHUNK > most) {
+            self.purger.wanted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// So many chunks that were clean were taken since the limit was last looked at. True if it is time to look again.
+    #[inline]
+    pub(crate) fn note_fresh(&self, chunks: usize) -> bool {
+        if chunks >= FRESH_CHUNKS {
+            self.purger.limit.store(true, Ordering::Relaxed);
+        }
+        chunks >= FRESH_CHUNKS
+    }
+
+    /// Does what was noted while locks were held. The last thing that a slow path does, under no lock.
+    #[inline]
+    pub fn settle(&self) {
+        // Relaxed, here and below: a note that is seen late is seen by the next slow path.
+        if self.purger.wanted.load(Ordering::Relaxed) || self.purger.limit.load(Ordering::Relaxed) {
+            self.settle_notes();
+        }
+    }
+
+    #[cold]
+    fn settle_notes(&self) {
+        if self.purger.limit.swap(false, Ordering::Relaxed) {
+            self.mind_limit();
+        }
+        if self.purger.wanted.swap(false, Ordering::Relaxed) && self.policy.purge() != Purge::Never {
+            self.poke();
+        }
+    }
+
+    /// Makes sure that there is a purger, and that it is awake where more waits than may.
+    fn poke(&self) {
+        let who = &self.purger.who;
+        // SeqCst: see `resign`.
+        match who.load(Ordering::SeqCst) {
+            HELPER => {
+                if !self.purger.flood.swap(true, Ordering::Relaxed) {
+                    self.os.wake_purger();
+                }
+            }
+            INLINE => {
+                let last = self.purger.last.load(Ordering::Relaxed);
+                if self.os.clock().saturating_sub(last) >= u64::from(self.tick_length()) {
+                    self.next_epoch();
+                }
+                self.purge_due(self.due(self.urgency(), INLINE_BYTES), &mut Walk::default(), 1);
+            }
+            _ => {
+                // Relaxed for failure: then another thread has done it.
+                if who.compare_exchange(NOBODY, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+                    && !self.os.start_purger()
+                {
+                    who.store(INLINE, Ordering::SeqCst);
+                }
+            }
+        }
+    }
+
+    /// Gives back what waits where the memory limit is near.
+    fn mind_limit(&self) {
+        let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
+        if waiting > 0
+            && let Some(m) = self.memory()
+            && m.limit.saturating_sub(m.used) < (m.limit / 16).max(4 * FRESH_CHUNKS * CHUNK).min(m.limit / 2)
+        {
+            self.purge();
+        }
+    }
+
+    /// Purges what is due, from the place of `walk` on, in at most `batches` batches; returns the bytes.
+    fn purge_due(&self, due: Due, walk: &mut Walk, batches: usize) -> usize {
+        let (mut bytes, mut done) = (0, 0);
+        loop {
+            let _batch = self.purger.batch.lock(&self.os);
+            let mut batch = Batch::new();
+            // SAFETY: `with` holds the lock.
+            let more = self.ranges.with(&self.os, |r| unsafe { self.gather(r, walk, due, &mut batch) });
+            if batch.count > 0 {
+                bytes += self.send(&batch, due.lazy);
+                done += 1;
+            }
+            if !more || done == batches {
+                return bytes;
+            }
+        }
+    }
+
+    /// Gives a batch back to the system, and makes it free again; returns the bytes that went.
+    fn send(&self, batch: &Batch, now: bool) -> usize {
+        let lazily = !now && self.policy.purge() == Purge::Lazy;
+        // SAFETY: the runs were taken out of free ranges, so they are nobody's.
+        let done = unsafe {
+            if lazily {
+                batch.runs().iter().take_while(|r| self.os.purge_lazily(r.start, r.len)).count()
+            } else {
+                self.os.purge_runs(batch.runs())
+            }
+        };
+        // What could not be done waits once more.
+        let age = |i| match (i < done, lazily) {
+            (false, _) => self.purger.epoch(),
+            (true, false) => age::NONE,
+            (true, true) => age::LAZY,
+        };
+        // SAFETY: `with` holds the lock; the runs are ours.
+        self.ranges.with(&self.os, |r| unsafe {
+            for (i, run) in batch.runs().iter().enumerate() {
+                r.give(&self.arenas, crate::arena::Arenas::record(run.start), run.len >> CHUNK_SHIFT, age(i));
+            }
+        });
+        batch.runs()[..done].iter().map(|r| r.len).sum()
+    }
+
+    /// Takes what is due out of the free ranges, from the place of `walk` on. True if there is more to look at.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    unsafe fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
+        let mut left = LOOK;
+        while let Some((first, used)) = self.arenas.used(walk.arena) {
+            while walk.index < used {
+                if left == 0 || batch.count == BATCH_RUNS || batch.bytes >= due.bytes {
+                    return true;
+                }
+                // SAFETY: the lock is held, and the index lies in the used part of the arena.
+                let step = unsafe { self.look(r, first.add(walk.index), used - walk.index, walk, due, batch) };
+                walk.index += step;
+                left = left.saturating_sub(step);
+            }
+            (walk.arena, walk.index) = (walk.arena + 1, 0);
+        }
+        false
+    }
+
+    /// Looks at the chunk `c` and those of its kind behind it, of which the arena has `most`; returns how many.
+    unsafe fn look(
+        &self,
+        r: &mut Ranges,
+        c: *mut Chunk,
+        most: usize,
+        walk: &mut Walk,
+        due: Due,
+        batch: &mut Batch,
+    ) -> usize {
+        // SAFETY: the lock is held; ages of slabs are written by their owners, so they are read as atomics.
+        unsafe {
+            let ages = self.arenas.ages(c).cast::<AtomicU8>();
+            // Acquire pairs with the Release of `slab::wait`: who sees a slab's age sees that it is a slab.
+            let age = |i: usize| (*ages.add(i)).load(Ordering::Acquire);
+            if age(0) == age::NONE {
+                return (1..most.min(LOOK)).find(|&i| age(i) != age::NONE).unwrap_or(most.min(LOOK));
+            }
+            if (*c).kind == Kind::SLAB {
+                return 1;
+            }
+            // Every other chunk that waits lies in a dirty free range.
+            let start = Ranges::start_of(c);
+            let from = c.offset_from_unsigned(start);
+            let left = (*start).len as usize - from;
+            let first = (0..left).find(|&i| due.is(age(i))).unwrap_or(left);
+            walk.waiting += first;
+            if first == left {
+                return left;
+            }
+            let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first);
+            let len = (1..most).find(|&i| !due.is(age(first + i))).unwrap_or(most);
+            r.take_out(&self.arenas, start, from + first, from + first + len);
+            let run = Run { start: crate::arena::Arenas::chunk(c.add(first)), len: len * CHUNK };
+            batch.runs[batch.count] = run;
+            batch.count += 1;
+            batch.bytes += run.len;
+            first + len
+        }
+    }
+}

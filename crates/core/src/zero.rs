@@ -1,0 +1,233 @@
+//! Zeroed memory: clear what may be other than zero, and no more.
+//!
+//! Memory that was never used, or that was purged, is clean: nothing is done. Of a dirty range the system is asked
+//! which OS pages hold memory at all ([`Os::touched`]); only those are cleared, and the others stay untouched. That
+//! costs half a microsecond and not the clearing of the block.
+//!
+//! Two kinds of programs would pay too much for it, so each size keeps a [`Habit`]:
+//! - one that writes its blocks whole each time: then nearly every OS page is there, and the question (a quarter of what
+//!   clearing costs) is left out. A look at a few OS pages ([`is_zero`]) tells when it stops to do so;
+//! - one that wrote its block once, and then leaves it alone: the OS pages stay, zero, and would be cleared again each
+//!   time. So a block that comes back resident but still zero is dropped: it goes back to the system, and the next
+//!   calloc of it costs nothing. If a block of that size is then found written whole, dropping was wrong, as faults
+//!   cost four times what clearing costs: it is not tried again for a number of times that doubles each time.
+
+use crate::os::Run;
+use crate::policy::Purge;
+use crate::range::{LISTS, Taken, list_of};
+use crate::sync::{AtomicU8, Ordering};
+use crate::{Allocator, CHUNK, Os};
+
+/// Runs that are asked for at once.
+const RUNS: usize = 32;
+/// OS pages that [`is_zero`] looks at.
+const SAMPLES: usize = 16;
+/// A range is dense if so much of it holds memory: a half.
+const DENSE: usize = 2;
+/// Longest pause in dropping.
+const LONGEST_PAUSE: u8 = 63;
+
+/// What blocks of one size did, in one byte: whether they came back dense (bit 7), whether the last one was dropped
+/// (bit 6), and for how many dense ones dropping pauses (bits 0 to 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Habit {
+    dense: bool,
+    dropped: bool,
+    pause: u8,
+}
+
+impl Habit {
+    const fn from_byte(b: u8) -> Self {
+        Habit { dense: b & 0x80 != 0, dropped: b & 0x40 != 0, pause: b & 0x3f }
+    }
+
+    const fn byte(self) -> u8 {
+        (self.dense as u8) << 7 | (self.dropped as u8) << 6 | self.pause
+    }
+}
+
+/// The habits of all sizes, the lengths of ranges as `range.rs` sorts them, and the length of the last pause.
+#[derive(Debug)]
+pub struct Habits {
+    of: [AtomicU8; LISTS],
+    pause: [AtomicU8; LISTS],
+    /// Bytes cleared, and bytes that did not have to be.
+    pub(crate) cleared: crate::sync::AtomicU64,
+    pub(crate) skipped: crate::sync::AtomicU64,
+}
+
+impl Habits {
+    /// Nothing known.
+    pub const fn new() -> Self {
+        Habits {
+            of: [const { AtomicU8::new(0) }; LISTS],
+            pause: [const { AtomicU8::new(0) }; LISTS],
+            cleared: crate::sync::AtomicU64::new(0),
+            skipped: crate::sync::AtomicU64::new(0),
+        }
+    }
+
+    // Relaxed, here and below: habits are guesses, which two threads may overwrite.
+    fn get(&self, size: usize) -> Habit {
+        Habit::from_byte(self.of[size].load(Ordering::Relaxed))
+    }
+
+    fn set(&self, size: usize, habit: Habit) {
+        self.of[size].store(habit.byte(), Ordering::Relaxed);
+    }
+
+    /// A block that was dropped came back dense: twice as long a pause as last time.
+    fn punish(&self, size: usize) -> u8 {
+        let pause = (self.pause[size].load(Ordering::Relaxed) * 2 + 1).min(LONGEST_PAUSE);
+        self.pause[size].store(pause, Ordering::Relaxed);
+        pause
+    }
+
+    fn count(&self, cleared: usize, skipped: usize) {
+        self.cleared.fetch_add(cleared as u64, Ordering::Relaxed);
+        self.skipped.fetch_add(skipped as u64, Ordering::Relaxed);
+    }
+}
+
+impl Default for Habits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Whether a few OS pages of the range, evenly spread, are zero. A hint.
+///
+/// # Safety
+/// The range must be readable and the caller's, and at least an OS page long.
+unsafe fn is_zero(p: *const u8, len: usize, page: usize) -> bool {
+    let pages = len / page;
+    let count = pages.min(SAMPLES);
+    (0..count).all(|i| {
+        let at = if count > 1 { (pages - 1) * i / (count - 1) } else { 0 };
+        // SAFETY: this OS page lies in the range; ranges are aligned for words.
+        let words = unsafe { core::slice::from_raw_parts(p.add(at * page).cast::<u64>(), page / 8) };
+        words.iter().all(|&w| w == 0)
+    })
+}
+
+/// What is to be done with a range that may hold anything.
+enum Answer {
+    /// All that was not zero has been cleared.
+    Done,
+    /// It is dense: this has to be cleared, from so many bytes on.
+    Rest(usize),
+}
+
+impl<O: Os> Allocator<O> {
+    /// Makes the `bytes` bytes of a new large block zero. False if that is better done by another block: this one
+    /// should be given back, and a clean one be taken.
+    ///
+    /// # Safety
+    /// The block must be the caller's, in the chunks of `taken`; `bytes` are whole OS pages.
+    pub(crate) unsafe fn clear_large(&self, p: *mut u8, bytes: usize, taken: Taken) -> bool {
+        if self.policy.zero_always() {
+            // SAFETY: as the caller promises.
+            unsafe { p.write_bytes(0, bytes) };
+            return true;
+        }
+        let (from, to) = ((taken.dirty.0 * CHUNK).min(bytes), (taken.dirty.1 * CHUNK).min(bytes));
+        if from == to {
+            return true;
+        }
+        // SAFETY: the dirty part of the block.
+        unsafe { self.clear(p.add(from), to - from, list_of(bytes.div_ceil(CHUNK))) }
+    }
+
+    /// Clears a dirty range as the habit of its size suggests; false to drop it.
+    unsafe fn clear(&self, p: *mut u8, len: usize, size: usize) -> bool {
+        let mut habit = self.habits.get(size);
+        // SAFETY: as the caller promises.
+        unsafe {
+            if habit.dense && !is_zero(p, len, self.page_size()) {
+                habit.pause = habit.pause.saturating_sub(1);
+                self.habits.set(size, habit);
+                self.habits.count(len, 0);
+                p.write_bytes(0, len);
+                return true;
+            }
+            let known_dense = habit.dense;
+            let answer = self.clear_touched(p, len);
+            habit.dense = matches!(answer, Answer::Rest(_));
+            if habit.dense && habit.dropped {
+                habit.pause = self.habits.punish(size);
+            }
+            habit.dropped = false;
+            let mut drop = false;
+            if let Answer::Rest(done) = answer {
+                drop = known_dense && habit.pause == 0 && self.policy.purge() != Purge::Never;
+                if drop {
+                    (habit.dense, habit.dropped) = (false, true);
+                } else {
+                    self.habits.count(len - done, 0);
+                    p.add(done).write_bytes(0, len - done);
+                }
+            }
+            self.habits.set(size, habit);
+            !drop
+        }
+    }
+
+    /// Clears the OS pages that hold memory, unless most of them do.
+    unsafe fn clear_touched(&self, p: *mut u8, len: usize) -> Answer {
+        let mut runs = [Run::EMPTY; RUNS];
+        let mut done = 0;
+        // SAFETY: the range is the caller's.
+        unsafe {
+            while done < len {
+                let Some(found) = self.os.touched(p.add(done), len - done, &mut runs) else {
+                    return Answer::Rest(done);
+                };
+                let runs = &runs[..found.runs];
+                let touched: usize = runs.iter().map(|r| r.len).sum();
+                if touched > found.looked / DENSE && touched > len / DENSE / 2 {
+                    return Answer::Rest(done);
+                }
+                for run in runs {
+                    run.start.write_bytes(0, run.len);
+                }
+                self.habits.count(touched, found.looked - touched);
+                done += found.looked;
+                if found.looked == 0 {
+                    return Answer::Rest(done);
+                }
+            }
+        }
+        Answer::Done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a habit that does not survive its byte.
+    #[test]
+    fn habits_fit_a_byte() {
+        for b in 0..=255 {
+            assert_eq!(Habit::from_byte(b).byte(), b);
+        }
+    }
+
+    /// Catches samples that miss the ends, or look behind the range.
+    #[test]
+    fn samples_are_spread() {
+        for pages in [1, 2, 15, 16, 17, 100] {
+            let mut range = std::vec![0u64; pages * 512];
+            let len = pages * 4096;
+            // SAFETY: the range is `len` bytes long.
+            unsafe {
+                assert!(is_zero(range.as_ptr().cast(), len, 4096));
+                for at in [0, pages * 512 - 1] {
+                    range[at] = 1;
+                    assert!(!is_zero(range.as_ptr().cast(), len, 4096), "{pages} pages, word {at}");
+                    range[at] = 0;
+                }
+            }
+        }
+    }
+}

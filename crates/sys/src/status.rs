@@ -1,0 +1,93 @@
+//! What the process is allowed to do, from /proc: whether a seccomp filter watches its calls, and whose it is.
+//!
+//! A filter may end the process for a call that it does not know. So neap makes unusual calls (anything but mmap,
+//! munmap, mremap, mprotect, madvise, futex) only after a look here; what it opens to look is
+//! refused, not punished, by the filters that are in use, as libraries open files all the time.
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, Mode, OFlags};
+
+/// Most bytes of a status file; it has about 1,500.
+const MOST: usize = 4096;
+
+fn open(path: &core::ffi::CStr) -> Option<OwnedFd> {
+    rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// Calls `f` with the text of a status file; `None` if it cannot be read.
+fn with_status<R>(path: &core::ffi::CStr, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+    let file = open(path)?;
+    let mut text = [0; MOST];
+    let mut len = 0;
+    while len < MOST {
+        match rustix::io::read(&file, &mut text[len..]).ok()? {
+            0 => break,
+            n => len += n,
+        }
+    }
+    Some(f(&text[..len]))
+}
+
+/// The lines of a status file that start with one of `names`.
+fn lines<'a>(text: &'a [u8], names: &'a [&'a [u8]]) -> impl Iterator<Item = &'a [u8]> {
+    text.split(|&b| b == b'\n').filter(move |line| names.iter().any(|name| line.starts_with(name)))
+}
+
+/// Whether `text` says that no filter is there.
+fn is_unfiltered(text: &[u8]) -> bool {
+    // A kernel without seccomp has no such line.
+    lines(text, &[b"Seccomp:"]).all(|line| line.trim_ascii_end().ends_with(b"\t0"))
+}
+
+/// Whether a seccomp filter watches the calling thread, or nobody can tell.
+pub fn is_filtered() -> bool {
+    !with_status(c"/proc/thread-self/status", is_unfiltered).unwrap_or(false)
+}
+
+/// FNV-1a over what says whose the process is, and whether it is filtered.
+fn digest(text: &[u8]) -> u64 {
+    let mut hash = 0xCBF2_9CE4_8422_2325u64;
+    for line in lines(text, &[b"Uid:", b"Gid:", b"Groups:", b"CapEff:", b"CapPrm:", b"NoNewPrivs:", b"Seccomp:"]) {
+        for &b in line {
+            hash = (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3);
+        }
+    }
+    hash
+}
+
+/// A number that changes when the process's first thread gets other users, groups or capabilities, or a filter. `None`
+/// if nobody can tell.
+pub fn credentials() -> Option<u64> {
+    with_status(c"/proc/self/status", digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &[u8] = b"Name:\tx\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\nGroups:\t0 \nVmRSS:\t 100 kB\nSeccomp:\t0\n";
+
+    fn replaced(from: &str, to: &str) -> std::vec::Vec<u8> {
+        std::str::from_utf8(TEXT).unwrap().replace(from, to).into_bytes()
+    }
+
+    /// Catches a filter that is overlooked.
+    #[test]
+    fn sees_filters() {
+        assert!(is_unfiltered(TEXT));
+        assert!(is_unfiltered(b"Name:\tx\n"));
+        assert!(!is_unfiltered(&replaced("Seccomp:\t0", "Seccomp:\t2")));
+        assert!(!is_unfiltered(&replaced("Seccomp:\t0", "Seccomp:\t10")));
+        assert!(!is_unfiltered(b"Seccomp:"));
+    }
+
+    /// Catches a change of user that is overlooked, and a change of something else that is not.
+    #[test]
+    fn sees_other_users() {
+        assert_ne!(digest(TEXT), digest(&replaced("Uid:\t0", "Uid:\t1")));
+        assert_ne!(digest(TEXT), digest(&replaced("Groups:\t0", "Groups:\t0 7")));
+        assert_ne!(digest(TEXT), digest(&replaced("Seccomp:\t0", "Seccomp:\t2")));
+        assert_eq!(digest(TEXT), digest(&replaced("100 kB", "200 kB")));
+        assert!(credentials().is_some() && credentials() == credentials());
+    }
+}
