@@ -7,6 +7,7 @@
 #[cfg(target_arch = "x86_64")]
 #[path = "arch/x86_64.rs"]
 pub mod arch;
+mod cgroup;
 pub mod global;
 pub mod linux;
 pub mod thread;

@@ -1,5 +1,6 @@
 //! [`Os`] on Linux. Every call is a bare system call: errno is not touched.
 
+use crate::cgroup::Probe;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
@@ -15,6 +16,7 @@ use rustix::thread::futex;
 pub struct Linux {
     counters: AtomicPtr<Counters>,
     seed: AtomicU64,
+    memory: Probe,
 }
 
 impl Default for Linux {
@@ -26,7 +28,7 @@ impl Default for Linux {
 impl Linux {
     /// The system, not yet asked for anything.
     pub const fn new() -> Self {
-        Linux { counters: AtomicPtr::new(core::ptr::null_mut()), seed: AtomicU64::new(0) }
+        Linux { counters: AtomicPtr::new(core::ptr::null_mut()), seed: AtomicU64::new(0), memory: Probe::new() }
     }
 
     /// The counters page, if this process counts.
@@ -179,7 +181,7 @@ unsafe impl Os for Linux {
     }
 
     fn memory(&self) -> Option<Memory> {
-        None
+        self.memory.memory(self.clock())
     }
 
     fn start_purger(&self) -> bool {
