@@ -1,6 +1,6 @@
 //! [`Os`] on Linux. Every call is a bare system call: errno is not touched.
 
-use crate::cgroup::Probe;
+use crate::cgroup;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
@@ -16,7 +16,6 @@ use rustix::thread::futex;
 pub struct Linux {
     counters: AtomicPtr<Counters>,
     seed: AtomicU64,
-    memory: Probe,
 }
 
 impl Default for Linux {
@@ -28,7 +27,7 @@ impl Default for Linux {
 impl Linux {
     /// The system, not yet asked for anything.
     pub const fn new() -> Self {
-        Linux { counters: AtomicPtr::new(core::ptr::null_mut()), seed: AtomicU64::new(0), memory: Probe::new() }
+        Linux { counters: AtomicPtr::new(core::ptr::null_mut()), seed: AtomicU64::new(0) }
     }
 
     /// The counters page, if this process counts.
@@ -181,7 +180,7 @@ unsafe impl Os for Linux {
     }
 
     fn memory(&self) -> Option<Memory> {
-        self.memory.memory(self.clock())
+        cgroup::memory(self.clock())
     }
 
     fn start_purger(&self) -> bool {

@@ -1,4 +1,4 @@
-//! `Os::memory` in a real cgroup with a limit, where this test may make one; and what a call costs.
+//! `Os::memory` in a real cgroup with a limit, where this test may make one.
 
 use neap_core::Os;
 use neap_core::os::Memory;
@@ -7,7 +7,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 const LIMIT: usize = 64 * MIB;
@@ -178,31 +179,52 @@ fn inside() {
     }
 }
 
-/// Catches an answer without a limit or a use.
+/// Catches an answer without a limit or a use, and errno changed by a file that is not there.
 #[test]
 fn this_process() {
     let linux = Linux::new();
-    let Some(memory) = linux.memory() else { return eprintln!("skipped: no /proc here") };
+    // SAFETY: errno of this thread.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    unsafe { *errno = 77 };
+    let memory = linux.memory();
+    // SAFETY: as above.
+    assert_eq!(unsafe { *errno }, 77);
+    let Some(memory) = memory else { return eprintln!("skipped: no /proc here") };
     assert!(memory.limit > MIB && memory.used > 0, "{memory:?}");
 }
 
-/// Prints what a call costs: `cargo test -p neap-sys --release --test memory -- --ignored cost --nocapture`.
+/// Catches a child of fork that waits for a thread that is not there, or that believes half a record.
 #[test]
-#[ignore = "a measurement"]
-fn cost() {
-    let time = |name: &str, linux: &mut dyn FnMut() -> Option<Memory>| {
-        let mut times: Vec<_> = (0..2000)
-            .map(|_| {
-                let start = Instant::now();
-                std::hint::black_box(linux());
-                start.elapsed()
+fn forks_while_other_threads_ask() {
+    static LINUX: Linux = Linux::new();
+    static DONE: AtomicBool = AtomicBool::new(false);
+    let Some(want) = LINUX.memory() else { return eprintln!("skipped: no /proc here") };
+    let asking: Vec<_> = (0..2)
+        .map(|_| {
+            std::thread::spawn(|| {
+                while !DONE.load(Ordering::Relaxed) {
+                    LINUX.memory();
+                }
             })
-            .collect();
-        times.sort();
-        println!("{name}: median {:?}, 90th percentile {:?}", times[1000], times[1800]);
-    };
-    let linux = Linux::new();
-    println!("{:?}", linux.memory());
-    time("a call", &mut || linux.memory());
-    time("the first call", &mut || Linux::new().memory());
+        })
+        .collect();
+    for _ in 0..100 {
+        // SAFETY: the child makes bare system calls and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // A child that waits is ended by the alarm.
+            // SAFETY: both calls are safe after fork.
+            unsafe {
+                libc::alarm(20);
+                libc::_exit(i32::from(LINUX.memory().map(|m| m.limit) != Some(want.limit)))
+            }
+        }
+        let mut status = -1;
+        // SAFETY: the child was just made.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
+    DONE.store(true, Ordering::Relaxed);
+    asking.into_iter().for_each(|t| t.join().unwrap());
 }

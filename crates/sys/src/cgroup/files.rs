@@ -12,8 +12,9 @@ pub(super) const ROOM: usize = 512;
 /// Room in front of a path and behind it: the root of a test, a file name and the NUL.
 const MARGIN: usize = 256;
 
-/// Bytes of a line that are looked at. Lines of mountinfo may be as long as their options; those of cgroups are short.
-const LINE: usize = 2048;
+/// Bytes of a line that are looked at, and of a read. Lines of mountinfo may be as long as their options; those of
+/// cgroups are short. What is needed of memory.stat and /proc/meminfo comes with one read.
+const LINE: usize = 1024;
 
 /// A path, `len <= ROOM` bytes without NUL.
 #[derive(Clone, Copy, Debug)]

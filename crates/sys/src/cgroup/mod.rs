@@ -29,24 +29,26 @@ const SURVEY_MS: u64 = 1000;
 /// anew while they run are rare.
 const LOCATE_MS: u64 = 60_000;
 
-/// Tells the memory that the process shares with others.
+/// [`neap_core::Os::memory`], at the time `now` in milliseconds.
+pub(crate) fn memory(now: u64) -> Option<Memory> {
+    // All zero, so it costs nothing in the file, and no OS page before the first call.
+    static PROBE: Probe = Probe::new();
+    PROBE.memory(Files { root: b"" }, now)
+}
+
+/// Tells the memory that a process shares with others.
 #[derive(Debug)]
-pub(crate) struct Probe {
+struct Probe {
     saved: Saved,
 }
 
 impl Probe {
     /// Not yet asked for anything.
-    pub(crate) const fn new() -> Probe {
+    const fn new() -> Probe {
         Probe { saved: Saved::new() }
     }
 
-    /// [`neap_core::Os::memory`], at the time `now` in milliseconds.
-    pub(crate) fn memory(&self, now: u64) -> Option<Memory> {
-        self.memory_of(Files { root: b"" }, now)
-    }
-
-    fn memory_of(&self, files: Files, now: u64) -> Option<Memory> {
+    fn memory(&self, files: Files, now: u64) -> Option<Memory> {
         let groups = match self.saved.load().filter(|k| now.saturating_sub(k.surveyed) < SURVEY_MS) {
             Some(known) if known.groups.count == 0 => return machine(files),
             Some(known) => match known.groups.memory(files) {

@@ -34,7 +34,7 @@ pub(super) enum Seen<'a> {
 /// A decimal number at the start of `text`; what follows must not be part of it. `None` also where it is too large.
 pub(super) fn number(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|b| b.is_ascii_digit()).count();
-    let (number, rest) = text.split_at(digits);
+    let (number, rest) = text.split_at_checked(digits)?;
     if number.is_empty() || rest.first().is_some_and(|b| !b.is_ascii_whitespace()) {
         return None;
     }
@@ -127,7 +127,7 @@ pub(super) fn unescape(text: &[u8]) -> impl Iterator<Item = u8> {
 pub(super) fn pressure(line: &[u8]) -> Option<u64> {
     let text = line.strip_prefix(b"some avg10=")?;
     let dot = text.iter().position(|&b| b == b'.')?;
-    let (whole, rest) = text.split_at(dot);
+    let (whole, rest) = text.split_at_checked(dot)?;
     match *rest {
         [b'.', a @ b'0'..=b'9', b @ b'0'..=b'9', ..] => {
             number(whole)?.checked_mul(100)?.checked_add(u64::from((a - b'0') * 10 + (b - b'0')))

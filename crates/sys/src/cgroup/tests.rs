@@ -75,7 +75,7 @@ impl Tree {
     }
 
     fn at(&self, now: u64) -> Option<Memory> {
-        self.probe.memory_of(Files { root: self.dir.as_os_str().as_bytes() }, now)
+        self.probe.memory(Files { root: self.dir.as_os_str().as_bytes() }, now)
     }
 
     /// Limit and use in MiB, and whether threads wait, at the first call and at one that uses what is kept.
@@ -321,4 +321,30 @@ fn deep_groups() {
     }
     full.says(970, 10, false);
     tree(90).says_machine();
+}
+
+/// Prints what a call costs: `cargo test -p neap-sys --release --lib cost -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn cost() {
+    let files = Files { root: b"" };
+    let time = |name: &str, call: &mut dyn FnMut() -> Option<Memory>| {
+        let mut times: Vec<_> = (0..2000)
+            .map(|_| {
+                let start = std::time::Instant::now();
+                std::hint::black_box(call());
+                start.elapsed()
+            })
+            .collect();
+        times.sort();
+        println!("{name}: median {:?}, 90th percentile {:?}", times[1000], times[1800]);
+    };
+    let probe = Probe::new();
+    println!("{:?}", probe.memory(files, 0));
+    time("a call", &mut || probe.memory(files, 0));
+    time("after a second", &mut || {
+        let known = probe.saved.load()?;
+        probe.memory(files, known.surveyed + SURVEY_MS)
+    });
+    time("the first call", &mut || Probe::new().memory(files, 0));
 }
