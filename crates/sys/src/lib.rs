@@ -9,6 +9,7 @@
 pub mod arch;
 mod barrier;
 mod batch;
+mod cgroup;
 pub mod global;
 pub mod linux;
 mod pagemap;

@@ -1,5 +1,6 @@
 //! [`Os`] on Linux. Every call is a bare system call: errno is not touched.
 
+use crate::cgroup;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
@@ -186,7 +187,7 @@ unsafe impl Os for Linux {
     }
 
     fn memory(&self) -> Option<Memory> {
-        None
+        cgroup::memory(self.clock())
     }
 
     fn start_purger(&self) -> bool {

@@ -1,0 +1,275 @@
+//! Which cgroups limit this process, where their files lie, and what they say.
+
+use super::files::{Files, Path, parent};
+use super::parse::{Mount, Seen, Version, group, kilobytes, mount, number, pressure, seen, unescape, value};
+use neap_core::os::Memory;
+
+/// cgroups with a limit that are kept, the innermost ones. Kubernetes sets three around a process: of the container, of
+/// its pod, of all pods.
+pub(super) const MAX_LEVELS: usize = 6;
+
+/// cgroups that are asked for a limit, from the process outwards.
+const MAX_DEPTH: usize = 32;
+
+/// From here on a process counts as stalled: hundredths of a percent of the last ten seconds in which some thread waited
+/// for memory. 10 % is where systemd tells services to give memory back (MemoryPressureThresholdSec=, 200 ms of 2 s).
+/// Far below it, every program that reads files in a full container would count.
+const STALLED: u64 = 10_00;
+
+/// A cgroup with a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Level {
+    /// Its directory is so much of [`Groups::path`].
+    pub len: usize,
+    /// Bytes that it may use.
+    pub limit: u64,
+}
+
+/// The cgroups that limit this process.
+///
+/// `levels[..count]` are valid, innermost first: each `len` is at most the one before it, and none exceeds the path.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Groups {
+    /// Hash of the process's line in /proc/self/cgroup: another one means that it was moved.
+    pub line: u64,
+    /// Which interface; `None` if there is no memory controller to be seen.
+    pub version: Option<Version>,
+    /// Directory of the process's own cgroup.
+    pub path: Path,
+    /// So much of `path` is the mount point.
+    pub top: usize,
+    /// How many of `levels` are there.
+    pub count: usize,
+    /// cgroups with a limit.
+    pub levels: [Level; MAX_LEVELS],
+}
+
+impl Groups {
+    /// No cgroup.
+    pub(super) const NONE: Groups = Groups {
+        line: 0,
+        version: None,
+        path: Path::new(),
+        top: 0,
+        count: 0,
+        levels: [Level { len: 0, limit: 0 }; MAX_LEVELS],
+    };
+
+    /// Finds the process's cgroup, and the limits on it and around it. With `known`, where it lies is not looked up
+    /// again unless the process was moved.
+    pub(super) fn find(files: Files, known: Option<&Groups>) -> Groups {
+        let mut own = Path::new();
+        let own_group = own_group(files, &mut own);
+        let line = own_group.map_or(0, |(_, line)| line);
+        let mut groups = match known {
+            Some(known) if known.line == line => *known,
+            _ => {
+                let mut groups = Groups { line, ..Groups::NONE };
+                if let Some((version, _)) = own_group {
+                    groups.locate(files, version, own.as_bytes());
+                }
+                groups
+            }
+        };
+        groups.survey(files);
+        groups
+    }
+
+    /// Finds the directory of the cgroup `own` in the table of mounts.
+    ///
+    /// The first mount that shows the cgroup wins, and the rest of the table, which may have thousands of lines, is not
+    /// read. If none shows it, see [`Seen::Unknown`].
+    fn locate(&mut self, files: Files, version: Version, own: &[u8]) {
+        let Some(mut lines) = files.lines(b"/proc/self", b"mountinfo") else { return };
+        while let Some(line) = lines.next() {
+            let Some(Mount { root, point }) = mount(line, version) else { continue };
+            let seen = seen(own, root);
+            if seen == Seen::Unknown && self.version.is_some() {
+                continue;
+            }
+            let mut path = Path::new();
+            if !path.extend(unescape(point)) {
+                continue;
+            }
+            self.top = path.as_bytes().len();
+            self.version = Some(version);
+            if let Seen::At(below) = seen {
+                path.push_groups(below);
+            }
+            self.path = path;
+            if seen != Seen::Unknown {
+                return;
+            }
+        }
+    }
+
+    /// Looks for limits, from the own cgroup outwards to the mount point.
+    fn survey(&mut self, files: Files) {
+        self.count = 0;
+        let Some(version) = self.version else { return };
+        // v1 says "none" with the largest number of OS pages, and a limit above all memory is none either.
+        let total = total(files).unwrap_or(i64::MAX.cast_unsigned() >> 1);
+        let mut dir = self.path.as_bytes();
+        for depth in 0..MAX_DEPTH {
+            if depth > 0 && version == Version::V1 && flat(files, dir) {
+                break;
+            }
+            let limit = limit(files, version, dir).filter(|&l| l <= total);
+            if let (Some(limit), Some(_)) = (limit, usage(files, version, dir)) {
+                let Some(place) = self.levels.get_mut(self.count) else { break };
+                *place = Level { len: dir.len(), limit };
+                self.count += 1;
+            }
+            if dir.len() <= self.top {
+                break;
+            }
+            dir = parent(dir);
+            if dir.len() < self.top {
+                break;
+            }
+        }
+    }
+
+    /// What the cgroup says that has the least memory left. `None` if there is none, or if one cannot be read any more.
+    pub(super) fn memory(&self, files: Files) -> Option<Memory> {
+        let version = self.version?;
+        let levels = self.levels.get(..self.count)?;
+        // Bytes in use, with what can be taken back; `None` once the level was looked at more closely.
+        let mut raw = [None; MAX_LEVELS];
+        for (level, raw) in levels.iter().zip(&mut raw) {
+            *raw = Some(usage(files, version, self.path.front(level.len))?);
+        }
+        let left = |level: &Level, used: u64| level.limit.saturating_sub(used);
+        let mut best: Option<(Level, u64)> = None;
+        // memory.stat is the dearest file. Reclaimable memory only adds to what is left, so levels with more left than
+        // the best one has with it need not be asked.
+        while let Some((level, used, raw)) = levels
+            .iter()
+            .zip(&mut raw)
+            .filter_map(|(level, raw)| raw.map(|used| (*level, used, raw)))
+            .min_by_key(|(level, used, _)| left(level, *used))
+        {
+            *raw = None;
+            if best.is_some_and(|(least, least_used)| left(&level, used) >= left(&least, least_used)) {
+                break;
+            }
+            let used = used.saturating_sub(reclaimable(files, version, self.path.front(level.len)));
+            if best.is_none_or(|(least, least_used)| left(&level, used) < left(&least, least_used)) {
+                best = Some((level, used));
+            }
+        }
+        let (level, used) = best?;
+        let own = match version {
+            Version::V1 => None,
+            Version::V2 => stalled(files, self.path.front(level.len), b"memory.pressure"),
+        };
+        let stalled = own.unwrap_or_else(|| machine_stalled(files));
+        Some(Memory { limit: bytes(level.limit), used: bytes(used), stalled })
+    }
+}
+
+/// The machine's memory. `None` without /proc.
+pub(super) fn machine(files: Files) -> Option<Memory> {
+    let mut lines = files.lines(b"/proc", b"meminfo")?;
+    let (mut total, mut free, mut inactive) = (None, 0, 0);
+    let mut available = None;
+    while let Some(line) = lines.next() {
+        total = total.or(kilobytes(line, b"MemTotal:"));
+        available = available.or(kilobytes(line, b"MemAvailable:"));
+        if total.is_some() && available.is_some() {
+            break;
+        }
+        // Kernels before 3.14 do not say what is available.
+        free = kilobytes(line, b"MemFree:").unwrap_or(free);
+        inactive = kilobytes(line, b"Inactive(file):").unwrap_or(inactive);
+    }
+    drop(lines);
+    let total = total.filter(|&t| t > 0)?;
+    let used = total.saturating_sub(available.unwrap_or(free.saturating_add(inactive)));
+    Some(Memory { limit: bytes(total), used: bytes(used), stalled: machine_stalled(files) })
+}
+
+/// The process's cgroup, written into `path`, cut where it is too long; and the hash of its line.
+fn own_group(files: Files, path: &mut Path) -> Option<(Version, u64)> {
+    let mut lines = files.lines(b"/proc/self", b"cgroup")?;
+    let mut found = None;
+    while let Some(line) = lines.next() {
+        let Some((version, own)) = group(line) else { continue };
+        *path = Path::new();
+        path.push_groups(own);
+        // FNV-1a.
+        let hash =
+            line.iter().fold(0xcbf2_9ce4_8422_2325, |h: u64, &b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+        found = Some((version, hash));
+        if version == Version::V1 {
+            break;
+        }
+    }
+    found
+}
+
+/// Whether limits of this cgroup of v1 do not count what its children use (before Linux 5.11, unless switched on).
+fn flat(files: Files, dir: &[u8]) -> bool {
+    files.read(dir, b"memory.use_hierarchy", &mut [0; 64]).and_then(number) == Some(0)
+}
+
+/// The limit of a cgroup, if it has one.
+fn limit(files: Files, version: Version, dir: &[u8]) -> Option<u64> {
+    let read = |name| files.read(dir, name, &mut [0; 64]).and_then(number);
+    match version {
+        Version::V1 => read(b"memory.limit_in_bytes"),
+        // Above `high` threads are slowed down until memory is taken back.
+        Version::V2 => match (read(b"memory.max"), read(b"memory.high")) {
+            (Some(max), Some(high)) => Some(max.min(high)),
+            (max, high) => max.or(high),
+        },
+    }
+}
+
+/// Bytes that a cgroup uses.
+fn usage(files: Files, version: Version, dir: &[u8]) -> Option<u64> {
+    let name: &[u8] = match version {
+        Version::V1 => b"memory.usage_in_bytes",
+        Version::V2 => b"memory.current",
+    };
+    files.read(dir, name, &mut [0; 64]).and_then(number)
+}
+
+/// Bytes that the system can take back from a cgroup at once: 0 if it does not tell.
+fn reclaimable(files: Files, version: Version, dir: &[u8]) -> u64 {
+    let (file_key, slab_key): (&[u8], Option<&[u8]>) = match version {
+        Version::V1 => (b"total_inactive_file", None),
+        Version::V2 => (b"inactive_file", Some(b"slab_reclaimable")),
+    };
+    let Some(mut lines) = files.lines(dir, b"memory.stat") else { return 0 };
+    let (mut file, mut slab) = (None, slab_key.is_none().then_some(0));
+    while let Some(line) = lines.next() {
+        file = file.or_else(|| value(line, file_key));
+        slab = slab.or_else(|| value(line, slab_key?));
+        if file.is_some() && slab.is_some() {
+            break;
+        }
+    }
+    // Of the kernel's own caches half, as in the kernel's MemAvailable: the rest may be in use.
+    file.unwrap_or(0).saturating_add(slab.unwrap_or(0) / 2)
+}
+
+fn machine_stalled(files: Files) -> bool {
+    stalled(files, b"/proc/pressure", b"memory").unwrap_or(false)
+}
+
+/// Whether threads wait for memory. `None` where the kernel does not tell.
+fn stalled(files: Files, dir: &[u8], name: &[u8]) -> Option<bool> {
+    // The line that counts is the first.
+    let mut buffer = [0; 64];
+    Some(pressure(files.read(dir, name, &mut buffer)?)? >= STALLED)
+}
+
+/// Bytes of the machine's memory: the first line of /proc/meminfo.
+fn total(files: Files) -> Option<u64> {
+    files.read(b"/proc", b"meminfo", &mut [0; 64]).and_then(|text| kilobytes(text, b"MemTotal:")).filter(|&t| t > 0)
+}
+
+fn bytes(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
