@@ -59,8 +59,8 @@ const STEPS: &[Step] = &[
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(
-        "surface, life, misuse",
-        &["test", "-p", "neap-tests", "--test", "surface", "--test", "life", "--test", "misuse"],
+        "surface, life, options, misuse",
+        &["test", "-p", "neap-tests", "--test", "surface", "--test", "life", "--test", "options", "--test", "misuse"],
     ),
     step(PROGRAMS, &["test", "-p", "neap-tests", "--test", "programs"]),
 ];

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::error::Error;
-use crate::options::{self, Setting};
+use crate::options::{self, Setting, SettingParser};
 
 /// The version, and which library is inside.
 const VERSION: &str =
@@ -27,6 +27,7 @@ Examples:
   neap run --summary -- make -j4
   neap run --summary-file summary.json --json -- ./batch input
   neap run --set foreign=abort -- ./program
+  neap run --set purge=eager --set limit=512M -- ./server
 
 Exit status: that of the program (128+N where a shell shows death by signal N);
 125 when neap itself fails, 126 when the program cannot be run, 127 when it is
@@ -76,7 +77,8 @@ pub struct RunArgs {
     pub json: bool,
 
     /// Set an option of neap (see `neap options`); may be given several times
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = options::parse_setting)]
+    // The table of options follows at the end of the long help; the bare list of values would only repeat it.
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = SettingParser, hide_possible_values = true)]
     pub settings: Vec<Setting>,
 
     /// The program and its arguments

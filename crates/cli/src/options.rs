@@ -1,9 +1,11 @@
 //! `neap options`, and the check of `--set NAME=VALUE`. Both come from the table of crates/options.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use neap_options::{Kind, Opt, TABLE};
 use serde::Serialize;
 
@@ -20,36 +22,58 @@ pub struct Setting {
     pub value: String,
 }
 
+/// The parser of `--set`: checks, and tells shell completions what may be written.
+#[derive(Clone, Debug)]
+pub struct SettingParser;
+
+impl TypedValueParser for SettingParser {
+    type Value = Setting;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Setting, clap::Error> {
+        let check = |text: String| parse_setting(&text);
+        StringValueParser::new().try_map(check).parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(TABLE.iter().flat_map(suggestions).map(PossibleValue::new)))
+    }
+}
+
+/// `name=word` for each word that the option accepts, and `name=` where the rest is the user's.
+fn suggestions(opt: &Opt) -> Vec<String> {
+    let (words, open): (&[&str], _) = match opt.kind {
+        Kind::Choice(words) => (words, false),
+        Kind::Size { words, .. } => (words, true),
+        Kind::Directory | Kind::Duration { .. } => (&[], true),
+    };
+    let words = words.iter().map(|word| format!("{}={word}", opt.name));
+    words.chain(open.then(|| format!("{}=", opt.name))).collect()
+}
+
 /// Checks `NAME=VALUE` against the table. The error says what is allowed.
 pub fn parse_setting(text: &str) -> Result<Setting, String> {
     let (name, value) = text.split_once('=').ok_or_else(|| "expected NAME=VALUE".to_owned())?;
-    let opt = TABLE.iter().find(|opt| opt.name == name).ok_or_else(|| {
+    let opt = Opt::by_name(name).ok_or_else(|| {
         let names: Vec<_> = TABLE.iter().map(|opt| opt.name).collect();
         format!("there is no option `{name}`; the options are {}", names.join(", "))
     })?;
-    let value = check(opt, value)?;
+    let value = check(opt, value).ok_or_else(|| opt.refusal(value.as_bytes()).to_string())?;
     Ok(Setting { name: opt.name, env: opt.env, value })
 }
 
-/// The value as the library should see it, or what the option accepts.
-fn check(opt: &Opt, value: &str) -> Result<String, String> {
-    let refuse = || format!("option `{}` accepts {}, not `{value}`", opt.name, allowed(&opt.kind));
-    match opt.kind {
-        Kind::Choice(words) => words.contains(&value).then(|| value.to_owned()).ok_or_else(refuse),
-        Kind::Directory => {
-            let path = fs::canonicalize(value).map_err(|_| refuse())?;
-            let usable = Path::is_dir(&path).then(|| path.to_str().map(str::to_owned)).flatten();
-            usable.ok_or_else(refuse)
-        }
+/// The value as the library should see it, if the option accepts it.
+fn check(opt: &Opt, value: &str) -> Option<String> {
+    opt.parse(value.as_bytes())?;
+    if opt.kind != Kind::Directory {
+        return Some(value.to_owned());
     }
-}
-
-/// What an option of this kind accepts, in words.
-fn allowed(kind: &Kind) -> String {
-    match kind {
-        Kind::Choice(words) => words.join(" or "),
-        Kind::Directory => "the path of an existing directory".to_owned(),
-    }
+    let path = fs::canonicalize(value).ok()?;
+    Path::is_dir(&path).then(|| path.to_str().map(str::to_owned)).flatten()
 }
 
 /// An option as `neap options --json` shows it.
@@ -60,17 +84,36 @@ struct Entry {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     values: Option<&'static [&'static str]>,
+    #[serde(flatten)]
+    range: Option<Range>,
     default: &'static str,
     doc: &'static str,
 }
 
+/// What a size or a duration may be.
+#[derive(Serialize)]
+struct Range {
+    unit: &'static str,
+    minimum: u64,
+    maximum: u64,
+    /// In place of a number.
+    words: &'static [&'static str],
+}
+
 impl From<&Opt> for Entry {
     fn from(opt: &Opt) -> Self {
-        let (kind, values) = match opt.kind {
-            Kind::Choice(words) => ("choice", Some(words)),
-            Kind::Directory => ("directory", None),
+        let (kind, values, range) = match opt.kind {
+            Kind::Choice(words) => ("choice", Some(words), None),
+            Kind::Directory => ("directory", None, None),
+            Kind::Size { words, min, max } => {
+                ("size", None, Some(Range { unit: "bytes", minimum: min, maximum: max, words }))
+            }
+            Kind::Duration { min, max } => {
+                let (minimum, maximum) = (min.into(), max.into());
+                ("duration", None, Some(Range { unit: "milliseconds", minimum, maximum, words: &[] }))
+            }
         };
-        Self { name: opt.name, env: opt.env, kind, values, default: opt.default, doc: opt.doc }
+        Self { name: opt.name, env: opt.env, kind, values, range, default: opt.default, doc: opt.doc }
     }
 }
 
@@ -99,10 +142,7 @@ pub fn table_text(colour: bool) -> String {
         let default = if opt.default.is_empty() { "not set" } else { opt.default };
         text.push_str(&format!(
             "{bold}{}{plain}\n    {}\n    environment  {}\n    values       {}\n    default      {default}\n",
-            opt.name,
-            opt.doc,
-            opt.env,
-            allowed(&opt.kind),
+            opt.name, opt.doc, opt.env, opt.kind,
         ));
     }
     text
@@ -116,12 +156,39 @@ mod tests {
     #[test]
     fn every_choice_is_accepted() {
         for opt in TABLE {
-            if let Kind::Choice(words) = opt.kind {
+            if let Kind::Choice(words) | Kind::Size { words, .. } = opt.kind {
                 for word in words {
                     let setting = parse_setting(&format!("{}={word}", opt.name)).expect("a value of the table");
                     assert_eq!((setting.env, setting.value.as_str()), (opt.env, *word));
                 }
             }
+        }
+    }
+
+    /// Catches a suggestion of shell completions that is refused, and an option without one.
+    #[test]
+    fn suggestions_are_accepted() {
+        for opt in TABLE {
+            let suggestions = suggestions(opt);
+            assert!(!suggestions.is_empty(), "{}", opt.name);
+            for text in suggestions {
+                assert!(text.ends_with('=') || parse_setting(&text).is_ok(), "{text}");
+            }
+        }
+    }
+
+    /// Catches a value that is written anew on its way to the library, and one that the library would refuse.
+    #[test]
+    fn numbers_are_checked_and_kept() {
+        for text in ["limit=512MiB", "purge_bytes=0", "mmap_threshold=128k", "purge_delay=2s", "purge_delay=0"] {
+            let (_, value) = text.split_once('=').expect("a value");
+            assert_eq!(parse_setting(text).expect(text).value, value);
+        }
+        for text in ["limit=0", "limit=512", "purge_bytes=-1", "purge_bytes=1.5G", "purge_delay=2h", "purge_delay="] {
+            let refusal = parse_setting(text).expect_err(text);
+            let (name, value) = text.split_once('=').expect("a value");
+            assert!(refusal.contains(&format!("`{value}`")) && refusal.contains(name), "{refusal}");
+            assert!(refusal.contains(" from ") && refusal.contains(" to "), "{refusal}");
         }
     }
 
@@ -152,6 +219,7 @@ mod tests {
         let text = table_text(false);
         for opt in TABLE {
             assert!(text.contains(opt.name) && text.contains(opt.env) && text.contains(opt.doc));
+            assert!(text.contains(&opt.kind.to_string()), "{}", opt.kind);
         }
     }
 }

@@ -283,6 +283,47 @@ fn settings_are_checked_and_passed() {
     );
 }
 
+/// Catches sizes and times that are passed on unchecked, or changed on their way.
+#[test]
+fn settings_of_returning_memory() {
+    let neap = Neap::new();
+    let settings =
+        ["purge=lazy", "purge_delay=2s", "purge_bytes=64MiB", "zero=always", "mmap_threshold=1m", "limit=off"];
+    let arguments = settings.iter().flat_map(|setting| ["--set", setting]);
+    let output = neap.output(["run"].into_iter().chain(arguments).chain(["--", "env"]));
+    let text = stdout(&output);
+    for setting in settings {
+        let (name, value) = setting.split_once('=').expect("a value");
+        let line = format!("NEAP_{}={value}", name.to_uppercase());
+        assert!(text.lines().any(|l| l == line), "no {line} in {text}");
+    }
+    assert_eq!(common::stderr(&output), "", "the library understands what the command lets through");
+    for (setting, words) in [
+        ("purge=sometimes", ["`sometimes`", "decay, eager, lazy or never"]),
+        ("purge_delay=2h", ["`2h`", "from 0 to 1h"]),
+        ("purge_bytes=-1", ["`-1`", "from 0 to 128T"]),
+        ("zero=", ["``", "resident or always"]),
+        ("mmap_threshold=off", ["`off`", "or none"]),
+        ("limit=99999999999999999999", ["`99999999999999999999`", "auto or off"]),
+    ] {
+        assert_refused(&neap.output(["run", "--set", setting, "--", "echo", "ran"]), 125, &words);
+    }
+}
+
+/// Catches a bad value in the environment that the library swallows, or that stops the program.
+#[test]
+fn a_bad_variable_is_told_and_ignored() {
+    let neap = Neap::new();
+    let mut command = neap.command(["run", "--", "echo", "ran"]);
+    let output = command.env("NEAP_PURGE", "sometimes").output().expect("neap starts");
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("ran\n", Some(0)));
+    assert_eq!(
+        common::stderr(&output),
+        "neap: NEAP_PURGE=sometimes is not understood; it may be decay, eager, lazy or never; \
+         the default is used: decay\n"
+    );
+}
+
 /// Catches usage errors that look like the program's.
 #[test]
 fn usage_errors_are_125() {

@@ -134,6 +134,12 @@ fn options_are_listed() {
         assert_eq!(option["env"], opt.env);
         assert!(text.contains(opt.name) && text.contains(opt.env));
     }
+    let limit = options.iter().find(|option| option["name"] == "limit").expect("an option");
+    assert_eq!(limit["kind"], "size");
+    assert_eq!(limit["unit"], "bytes");
+    assert_eq!(limit["minimum"], 1 << 20);
+    assert_eq!(limit["maximum"], 128u64 << 40);
+    assert_eq!(limit["words"], serde_json::json!(["auto", "off"]));
 }
 
 /// Catches generated documents that are empty.
@@ -141,7 +147,14 @@ fn options_are_listed() {
 fn documents_are_generated() {
     let neap = Neap::new();
     assert!(stdout(&neap.output(["--version"])).starts_with(concat!("neap ", env!("CARGO_PKG_VERSION"))));
-    assert!(stdout(&neap.output(["run", "--help"])).contains("Examples:"));
-    assert!(stdout(&neap.output(["man"])).contains(".TH"));
+    let (help, man) = (stdout(&neap.output(["run", "--help"])), stdout(&neap.output(["man"])));
+    assert!(help.contains("Examples:") && man.contains(".TH"));
     assert!(stdout(&neap.output(["completions", "bash"])).contains("neap"));
+    let completions = stdout(&neap.output(["completions", "zsh"]));
+    for opt in neap_options::TABLE {
+        assert!(help.contains(opt.env) && help.contains(opt.doc), "{}: {help}", opt.name);
+        // The manual page marks underscores and dashes.
+        assert!(man.replace('\\', "").contains(opt.env), "{}: {man}", opt.name);
+        assert!(completions.contains(&format!("{}=", opt.name)), "{}: {completions}", opt.name);
+    }
 }

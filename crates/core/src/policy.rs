@@ -19,6 +19,21 @@ pub enum Purge {
     Never = 3,
 }
 
+impl Purge {
+    /// All of them, each at the place of its number.
+    pub const ALL: [Purge; 4] = [Purge::Decay, Purge::Eager, Purge::Lazy, Purge::Never];
+
+    /// What users call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Purge::Decay => "decay",
+            Purge::Eager => "eager",
+            Purge::Lazy => "lazy",
+            Purge::Never => "never",
+        }
+    }
+}
+
 /// Which memory limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
@@ -40,7 +55,7 @@ pub struct Policy {
     delay: AtomicU32,
     bytes: AtomicUsize,
     zero_always: AtomicU32,
-    own_mapping: AtomicUsize,
+    mmap_threshold: AtomicUsize,
     limit: AtomicUsize,
 }
 
@@ -61,7 +76,7 @@ impl Policy {
             delay: AtomicU32::new(DELAY_MS),
             bytes: AtomicUsize::new(AUTO),
             zero_always: AtomicU32::new(0),
-            own_mapping: AtomicUsize::new(AUTO),
+            mmap_threshold: AtomicUsize::new(AUTO),
             limit: AtomicUsize::new(AUTO),
         }
     }
@@ -101,7 +116,8 @@ impl Policy {
 
     /// Sets how much free memory waits.
     pub fn set_bytes(&self, bytes: Option<usize>) {
-        self.bytes.store(bytes.unwrap_or(AUTO), Ordering::Relaxed);
+        // The largest number stands for `None`.
+        self.bytes.store(bytes.map_or(AUTO, |bytes| bytes.min(AUTO - 1)), Ordering::Relaxed);
     }
 
     /// Whether zeroed blocks are always cleared whole.
@@ -115,15 +131,15 @@ impl Policy {
         self.zero_always.store(always.into(), Ordering::Relaxed);
     }
 
-    /// Blocks of at least so many bytes go back as soon as they are freed.
+    /// Blocks of at least so many bytes go back as soon as they are freed; `usize::MAX`: none.
     #[inline]
     pub fn mmap_threshold(&self) -> usize {
-        self.own_mapping.load(Ordering::Relaxed)
+        self.mmap_threshold.load(Ordering::Relaxed)
     }
 
     /// Sets from which size on blocks go back as soon as they are freed.
     pub fn set_mmap_threshold(&self, bytes: usize) {
-        self.own_mapping.store(bytes, Ordering::Relaxed);
+        self.mmap_threshold.store(bytes, Ordering::Relaxed);
     }
 
     /// Which memory limit counts.
@@ -155,9 +171,9 @@ mod tests {
     #[test]
     fn values_come_back() {
         let p = Policy::new();
-        for purge in [Purge::Eager, Purge::Lazy, Purge::Never, Purge::Decay] {
+        for (number, purge) in Purge::ALL.into_iter().enumerate().rev() {
             p.set_purge(purge);
-            assert_eq!(p.purge(), purge);
+            assert_eq!((p.purge(), purge as usize), (purge, number));
         }
         for limit in [Limit::Off, Limit::Bytes(4096), Limit::Auto] {
             p.set_limit(limit);
@@ -167,5 +183,9 @@ mod tests {
         p.set_bytes(Some(0));
         p.set_zero_always(true);
         assert_eq!((p.bytes(), p.zero_always()), (Some(0), true));
+        p.set_bytes(Some(usize::MAX));
+        assert_eq!(p.bytes(), Some(usize::MAX - 1), "not taken for the default");
+        p.set_mmap_threshold(1 << 20);
+        assert_eq!(p.mmap_threshold(), 1 << 20);
     }
 }

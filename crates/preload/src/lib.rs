@@ -8,6 +8,7 @@ mod c;
 mod counting;
 mod cxx;
 mod foreign;
+mod settings;
 mod start;
 
 #[cfg(not(test))]

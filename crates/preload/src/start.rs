@@ -1,10 +1,12 @@
 //! What happens when the library is loaded: options are read from the environment. malloc works before that, with
 //! the defaults, as the dynamic linker and other libraries call it earlier.
 
-use crate::{counting, foreign};
+use crate::{counting, foreign, settings};
 use core::ffi::{CStr, c_char, c_int};
+use core::fmt::Write;
 use core::sync::atomic::Ordering;
-use neap_options::{Kind, Opt, TABLE};
+use neap_options::{Complaint, Id, Opt, TABLE, Value};
+use neap_sys::global::NEAP;
 use neap_sys::thread;
 
 /// glibc calls the functions of this section with the arguments of main.
@@ -46,44 +48,43 @@ unsafe fn variable(environment: *const *const c_char, name: &str) -> Option<&'st
 }
 
 /// Sets one option, or says what is allowed.
-fn set(option: &Opt, value: &CStr) {
-    let known = match option.name {
-        "counters" => value.is_empty() || counting::start(value),
-        "foreign" => match option.kind {
-            Kind::Choice(words) => match words.iter().position(|w| w.as_bytes() == value.to_bytes()) {
-                Some(index) => {
-                    foreign::ABORT.store(words[index] == "abort", Ordering::Relaxed);
-                    true
-                }
-                None => false,
-            },
-            Kind::Directory => false,
-        },
-        _ => true,
+fn set(option: &Opt, text: &CStr) {
+    let value = option.parse(text.to_bytes());
+    let known = match (option.id, value) {
+        // An empty path is as good as none.
+        (Id::Counters, _) => text.is_empty() || counting::start(text),
+        (Id::Foreign, Some(Value::Word(word))) => {
+            foreign::ABORT.store(word == "abort", Ordering::Relaxed);
+            true
+        }
+        (id, Some(value)) => settings::apply(&NEAP.policy, id, value),
+        (_, None) => false,
     };
     if !known {
-        complain(option, value);
+        complain(option, text);
     }
 }
 
-fn complain(option: &Opt, value: &CStr) {
-    let parts: [&[u8]; 7] = [
-        b"neap: ",
-        option.env.as_bytes(),
-        b"=",
-        value.to_bytes(),
-        b" is not understood (see neap options); the default is used: ",
-        if option.default.is_empty() { b"none" } else { option.default.as_bytes() },
-        b"\n",
-    ];
-    let mut line = [0u8; 512];
-    let mut len = 0;
-    for part in parts {
-        let n = part.len().min(line.len() - len);
-        line[len..len + n].copy_from_slice(&part[..n]);
-        len += n;
+/// A line in the making; what does not fit is left out.
+struct Line {
+    text: [u8; Complaint::BYTES + 1],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        let n = s.len().min(self.text.len() - self.len);
+        self.text[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
+        self.len += n;
+        Ok(())
     }
+}
+
+fn complain(option: &Opt, text: &CStr) {
+    let mut line = Line { text: [0; Complaint::BYTES + 1], len: 0 };
+    // Neither the line nor what is written to it fails.
+    let _ = writeln!(line, "{}", option.complaint(text.to_bytes()));
     // SAFETY: standard error, if it is open.
     let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
-    let _ = rustix::io::write(stderr, &line[..len]);
+    let _ = rustix::io::write(stderr, &line.text[..line.len]);
 }

@@ -81,8 +81,7 @@ fn create_summary_file(path: &Path) -> Result<File, Error> {
 }
 
 fn counters_setting(dir: &PrivateDir) -> Result<Setting, Error> {
-    let opt = neap_options::TABLE.iter().find(|opt| opt.name == "counters");
-    let opt = opt.ok_or_else(|| Error::failed("this build of neap has no option `counters`"))?;
+    let opt = neap_options::Id::Counters.option();
     let value = dir.path().to_str().map(str::to_owned);
     let value = value.ok_or_else(|| Error::failed(format!("{} is not UTF-8", dir.path().display())))?;
     Ok(Setting { name: opt.name, env: opt.env, value })

@@ -50,7 +50,8 @@ impl Neap {
         let mut command = Command::new(env!("CARGO_BIN_EXE_neap"));
         command.args(arguments);
         command.env("HOME", self.dir.path());
-        for name in ["XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "LD_PRELOAD", "NEAP_COUNTERS", "NEAP_FOREIGN"] {
+        let options = neap_options::TABLE.iter().map(|opt| opt.env);
+        for name in ["XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "LD_PRELOAD"].into_iter().chain(options) {
             command.env_remove(name);
         }
         command

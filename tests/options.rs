@@ -1,0 +1,114 @@
+//! Options in the environment of whole programs: what is understood, what is refused, and who must not see them.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::ExitCode;
+
+use neap_options::{Kind, Opt, TABLE};
+use neap_tests::sys::TempDir;
+use neap_tests::{Case, Outcome, Run, Source, Stop, library, program};
+
+const SECURE: Source = Source::new("options/secure.c");
+
+fn main() -> ExitCode {
+    neap_tests::suite::main(vec![
+        Case::new("environment::good", "a value of the table that the library refuses", good),
+        Case::new("environment::bad", "a bad value that is swallowed, stops the program, or is told badly", bad),
+        Case::new("environment::several", "a bad value that hides the other options", several),
+        Case::new("environment::names", "a variable that only begins like an option's, taken for it", names),
+        Case::new("secure::ignored", "options that reach a program which gains rights when it starts", secure),
+    ])
+}
+
+/// Runs `echo` with these variables; returns what it had on standard error.
+fn complaints(variables: &[(&str, &str)]) -> Result<String, Stop> {
+    library::require_neap()?;
+    let run = Run::new(program("echo")?).arg("ran");
+    let done = variables.iter().fold(run, |run, (name, value)| run.env(name, value)).run()?.success()?;
+    if done.stdout != "ran\n" {
+        return Err(done.fail("the program did not do its work"));
+    }
+    Ok(done.stderr)
+}
+
+fn want(found: &str, wanted: &str) -> Outcome {
+    if found == wanted { Ok(()) } else { Err(Stop::Fail(format!("standard error is {found:?}, not {wanted:?}"))) }
+}
+
+/// Some values that the option accepts: words, defaults, borders.
+fn accepted(opt: &Opt) -> Vec<String> {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    match opt.kind {
+        Kind::Choice(choice) => words(choice),
+        // Counting is the subject of `neap run --summary`; an empty path is none.
+        Kind::Directory => vec![String::new()],
+        Kind::Size { words: other, max, .. } => [words(other), vec![max.to_string(), "64MiB".into()]].concat(),
+        Kind::Duration { min, max } => vec![min.to_string(), max.to_string(), "2s".into(), "500ms".into()],
+    }
+}
+
+fn good() -> Outcome {
+    for opt in TABLE {
+        for value in accepted(opt) {
+            want(&complaints(&[(opt.env, &value)])?, "")?;
+        }
+    }
+    Ok(())
+}
+
+fn bad() -> Outcome {
+    want(
+        &complaints(&[("NEAP_PURGE", "sometimes")])?,
+        "neap: NEAP_PURGE=sometimes is not understood; it may be decay, eager, lazy or never; \
+         the default is used: decay\n",
+    )?;
+    want(
+        &complaints(&[("NEAP_LIMIT", "512")])?,
+        "neap: NEAP_LIMIT=512 is not understood; it may be a size from 1M to 128T (as 4096, 64K or 2GiB), auto or \
+         off; the default is used: auto\n",
+    )?;
+    let long = "a\nb".repeat(10_000);
+    for opt in TABLE {
+        for value in ["/nonexistent/directory", "-1", "99999999999999999999999", &long] {
+            want(&complaints(&[(opt.env, value)])?, &format!("{}\n", opt.complaint(value.as_bytes())))?;
+        }
+    }
+    Ok(())
+}
+
+fn several() -> Outcome {
+    let found = complaints(&[("NEAP_LIMIT", "x"), ("NEAP_ZERO", ""), ("NEAP_PURGE", "eager"), ("NEAP_FOREIGN", "y")])?;
+    let told: Vec<_> = found.lines().filter_map(|line| line.split(" is not").next()).collect();
+    let wanted = ["neap: NEAP_FOREIGN=y", "neap: NEAP_ZERO=", "neap: NEAP_LIMIT=x"];
+    if told == wanted { Ok(()) } else { Err(Stop::Fail(format!("told are {told:?}, not {wanted:?}"))) }
+}
+
+fn names() -> Outcome {
+    want(&complaints(&[("NEAP_PURGE_", "x"), ("NEAP_LIMITS", "x"), ("NEAP_", "x"), ("XNEAP_ZERO", "x")])?, "")
+}
+
+/// A program with the library linked in, as a preload is ignored there anyway; first without, then with other rights.
+fn secure() -> Outcome {
+    let archive = library::require_neap()?.with_file_name("libneap.a");
+    let built = SECURE.build_with(&[&archive], &[])?;
+    let run = |path: &std::path::Path| {
+        Run::new(path).env("NEAP_PURGE", "sometimes").env("NEAP_COUNTERS", "/nonexistent").plain().run()?.success()
+    };
+    let plain = run(&built)?;
+    if plain.stdout != "secure 0\n" || plain.stderr.lines().count() != 2 {
+        return Err(plain.fail("two complaints were expected: the library is not linked in, or reads no options"));
+    }
+    if !neap_tests::is_root() {
+        return Err(Stop::Skip("needs root to make a set-user-id program".into()));
+    }
+    let dir = TempDir::new("secure")?;
+    let copy = dir.join("secure");
+    std::fs::copy(&built, &copy)?;
+    // Another user than the one who runs it: the kernel then asks for secure execution.
+    chown(&copy, Some(65534), None)?;
+    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o4755))?;
+    let done = run(&copy)?;
+    if done.stdout == "secure 0\n" {
+        return Err(Stop::Skip("set-user-id has no effect here (nosuid, no-new-privileges)".into()));
+    }
+    if done.stderr.is_empty() { Ok(()) } else { Err(done.fail("the options were read")) }
+}
