@@ -14,7 +14,7 @@ use crate::purge::Purger;
 use crate::range::{Ranges, Taken};
 use crate::sync::{AtomicUsize, Locked, Ordering};
 use crate::zero::Habits;
-use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, age, slab};
+use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, age, holes, slab};
 
 /// Largest request: PTRDIFF_MAX, so that the difference of two pointers into a block fits.
 pub const MAX_SIZE: usize = isize::MAX as usize;
@@ -77,6 +77,12 @@ impl<O: Os> Allocator<O> {
         }
     }
 
+    /// The present epoch: the age of memory that is freed now.
+    #[inline]
+    pub fn epoch(&self) -> u8 {
+        self.purger.epoch()
+    }
+
     /// Bytes of an OS page.
     #[inline]
     pub fn page_size(&self) -> usize {
@@ -128,7 +134,8 @@ impl<O: Os> Allocator<O> {
             slab::wipe(c);
             let p = Arenas::chunk(c);
             self.map.set(p, 0);
-            let since = self.age_of_freed(p, CHUNK);
+            let clean = holes::is_clean(c, self.page_size());
+            let since = if clean { age::NONE } else { self.age_of_freed(p, CHUNK) };
             self.give_chunks(|| {
                 (*c).kind = Kind::NONE;
                 // An age that the slab had would stay with a clean chunk.

@@ -87,7 +87,7 @@ impl Heap {
                 if c.is_null() {
                     return;
                 }
-                slab::take_recycled(c, want, taken);
+                slab::take_recycled(c, want, a.page_size(), taken);
                 if taken.count == 0 {
                     slab::carve(c, want, a.page_size(), taken);
                     return Self::unlist_if_full(heap, c);
@@ -101,10 +101,10 @@ impl Heap {
     }
 
     #[inline]
-    unsafe fn unlist_if_full(heap: *mut Heap, c: *mut Chunk) {
-        // SAFETY: the slab is the heap's, and in its bin.
+    pub(crate) unsafe fn unlist_if_full(heap: *mut Heap, c: *mut Chunk) {
+        // SAFETY: the slab is the heap's.
         unsafe {
-            if slab::is_full(c) {
+            if slab::is_full(c) && (*c).listed {
                 (*heap).bins[usize::from((*c).class)].remove(c);
                 (*c).listed = false;
             }
@@ -129,7 +129,7 @@ impl Heap {
                     return None;
                 }
             }
-            let taken = slab::take_one(c);
+            let taken = slab::take_one(c, a.page_size());
             Self::unlist_if_full(heap, c);
             taken
         }
@@ -267,7 +267,7 @@ impl Heap {
 
     /// Gives blocks back to a slab of another heap.
     #[inline(never)]
-    unsafe fn give_remote<O: Os>(a: &Allocator<O>, c: *mut Chunk, batch: slab::Batch) {
+    pub(crate) unsafe fn give_remote<O: Os>(a: &Allocator<O>, c: *mut Chunk, batch: slab::Batch) {
         // SAFETY: the blocks were live or cached, so their slab exists; only its remote part is written.
         unsafe {
             match (*c).remote.free(slab::remote_word(c, batch.word), batch.mask) {
@@ -332,9 +332,14 @@ impl Heap {
                     (*heap).bins[usize::from((*c).class)].remove(c);
                 }
                 a.release_slab(c);
-            } else if !(*c).listed {
+                return;
+            }
+            if !(*c).listed {
                 (*heap).bins[usize::from((*c).class)].push(c);
                 (*c).listed = true;
+            }
+            if slab::wait(c, a.epoch()) {
+                a.note_slab();
             }
         }
     }

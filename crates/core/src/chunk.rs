@@ -2,6 +2,7 @@
 
 use crate::heap::Heap;
 use crate::remote::Remote;
+use crate::sync::AtomicU16;
 
 /// What a chunk is. Invariant: inside a free range or a large block, only the first record (and the last one of a
 /// free range) has a kind; all others are [`Kind::NONE`]. So a pointer into the middle is never taken for a start.
@@ -68,6 +69,9 @@ pub struct Chunk {
     pub tables: u8,
     /// Large block: its pages were moved here, so it may be a mapping apart from its neighbours.
     pub moved: bool,
+    /// Slab: a bit for each OS page that reads as zero, as no block on it was handed out since it was purged. Bits are
+    /// set by the purger while all blocks there are its own, and cleared by the owner.
+    pub clean: AtomicU16,
     /// Next record of the list that this one is in, or null.
     pub next: *mut Chunk,
     /// Previous record of the list.

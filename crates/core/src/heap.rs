@@ -14,7 +14,7 @@ use crate::chunk::{Chunk, List};
 use crate::class::{self, CLASSES};
 use crate::page_map::PageMap;
 use crate::remote::Pending;
-use crate::sync::AtomicU32;
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64};
 
 /// What lies in a block while it is in a cache.
 #[repr(C)]
@@ -80,6 +80,11 @@ pub struct Heap {
     pub(crate) pending: Pending<Chunk>,
     /// Whose it is, see `life.rs`.
     pub(crate) state: AtomicU32,
+    /// The seat of its thread, if the thread has one that stays until [`crate::Allocator::abandon`].
+    pub(crate) seat: AtomicPtr<Seat>,
+    /// For visitors: what the caches looked like at the last tick, and for how many ticks.
+    pub(crate) look: u64,
+    pub(crate) quiet: u8,
     /// The next heap in the list of all.
     pub(crate) next: *mut Heap,
     /// The next orphan.
@@ -112,6 +117,21 @@ impl Name {
 
 /// The heap of a thread that has called nothing yet.
 pub static NONE: Name = Name::new();
+/// The heap of a thread whose heap is being visited, see `visit.rs`.
+pub static PARKED: Name = Name::new();
+
+/// Where a thread keeps its heap: two words of thread storage.
+///
+/// A call sets `busy`, then loads `heap`, uses it, and clears `busy`. A visitor swaps `heap` for [`PARKED`], makes sure
+/// that the thread sees that from now on, and then looks whether `busy` is set. So one of them sees the other.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Seat {
+    /// The thread's heap, or a [`Name`].
+    pub heap: AtomicPtr<Heap>,
+    /// Not 0 while a call of the thread uses the heap.
+    pub busy: AtomicU64,
+}
 
 /// Greatest size of the cache of `class`, in blocks.
 pub(crate) const fn most(class: usize) -> u16 {
@@ -153,6 +173,9 @@ impl Heap {
             bins: [const { List::new() }; CLASSES],
             pending: Pending::new(),
             state: AtomicU32::new(0),
+            seat: AtomicPtr::new(core::ptr::null_mut()),
+            look: 0,
+            quiet: 0,
             next: core::ptr::null_mut(),
             next_orphan: core::ptr::null_mut(),
         }
@@ -253,6 +276,28 @@ impl Heap {
     pub unsafe fn is_cached(heap: *mut Heap) -> bool {
         // SAFETY: the heap is the caller's.
         unsafe { (*heap).limit != 0 }
+    }
+
+    /// A number that changes when the caches do, and whether there is a block in them. For other threads: a guess.
+    ///
+    /// # Safety
+    /// `heap` must be a heap.
+    pub(crate) unsafe fn look(heap: *mut Heap) -> (u64, bool) {
+        let (mut sum, mut cached) = (0u64, false);
+        for class in 1..CLASSES {
+            // SAFETY: heaps are never unmapped; plain words, read whatever their owner does.
+            let (room, head, cap) = unsafe {
+                (
+                    (&raw const (*heap).room[class]).read_volatile(),
+                    (&raw const (*heap).head[class]).read_volatile(),
+                    (&raw const (*heap).cap[class]).read_volatile(),
+                )
+            };
+            cached |= room < i32::from(cap) && room >= 0;
+            let word = u64::from(room.cast_unsigned()) ^ (head.addr() as u64).rotate_left(32);
+            sum = (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+        }
+        (sum, cached)
     }
 
     /// Whether the block at `p` is in this heap's cache. Linear.

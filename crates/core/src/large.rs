@@ -4,8 +4,8 @@
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, State};
 use crate::misuse::{self, Call};
-use crate::sync::Ordering;
 use crate::range::Taken;
+use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Os, age};
 
 /// Most bytes of a large block; beyond, a huge block.

@@ -40,6 +40,7 @@ pub mod bins;
 pub mod chunk;
 pub mod class;
 pub mod heap;
+pub mod holes;
 pub mod huge;
 pub mod large;
 pub mod life;
@@ -54,6 +55,7 @@ pub mod remote;
 pub mod slab;
 pub mod sync;
 pub mod valid;
+pub mod visit;
 pub mod zero;
 
 pub use alloc::Allocator;

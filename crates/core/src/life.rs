@@ -154,6 +154,8 @@ impl<O: Os> Allocator<O> {
         unsafe {
             self.drop_caches(heap);
             self.registry.with(&self.os, |r| {
+                // Its thread has forgotten it, so nobody can park it any more. Relaxed: the lock orders it.
+                (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
                 // SeqCst pairs with `Pending::push` and the load behind it: a thread that pushes a slab either
                 // comes before this store, and `collect` sees the slab, or sees ORPHAN and collects itself.
                 (*heap).state.store(ORPHAN, Ordering::SeqCst);

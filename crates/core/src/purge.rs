@@ -15,13 +15,15 @@ use crate::chunk::{Chunk, Kind};
 use crate::os::Run;
 use crate::policy::{Limit, Purge};
 use crate::range::Ranges;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Lock, Ordering};
-use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os, age};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Lock, Ordering};
+use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os, age, visit};
 
 /// Free memory waits for so many ticks: what was freed just before one waits a tick less than the delay, at most.
 const DELAY_TICKS: u8 = 5;
 /// So much has to wait before anybody looks at it.
 pub(crate) const START_CHUNKS: usize = (1 << 20) / CHUNK;
+/// So many slabs have to come to wait.
+const START_SLABS: usize = 64;
 /// A batch: at most so many runs, and so many bytes.
 const BATCH_RUNS: usize = 64;
 const BATCH_BYTES: usize = 16 << 20;
@@ -53,6 +55,10 @@ pub struct Purger {
     last: AtomicU64,
     /// More waits than may: the helper was woken before its time.
     flood: AtomicBool,
+    /// Slabs that came to wait so far.
+    slabs: AtomicUsize,
+    /// Bytes given back so far.
+    pub(crate) purged: AtomicU64,
     /// [`Allocator::settle`] has something to do: memory waits and nobody is the purger.
     wanted: AtomicBool,
     /// It has to look at the memory limit: much memory was taken that was clean.
@@ -72,6 +78,8 @@ impl Purger {
             who: AtomicU32::new(NOBODY),
             last: AtomicU64::new(0),
             flood: AtomicBool::new(false),
+            slabs: AtomicUsize::new(0),
+            purged: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
             limit: AtomicBool::new(false),
             idle: AtomicU32::new(0),
@@ -89,6 +97,11 @@ impl Purger {
     /// Whether a helper thread will see to what is freed now.
     pub(crate) fn has_helper(&self) -> bool {
         self.who.load(Ordering::Relaxed) == HELPER
+    }
+
+    fn batch_with<O: Os, R>(&self, os: &O, f: impl FnOnce() -> R) -> R {
+        let _batch = self.batch.lock(os);
+        f()
     }
 
     /// In the child of a fork the helper is not there.
@@ -120,6 +133,8 @@ struct Due {
     ticks: u8,
     /// Also what the system was told of already.
     lazy: bool,
+    /// Also holes in slabs.
+    slabs: bool,
     /// Most bytes in a batch.
     bytes: usize,
 }
@@ -139,11 +154,19 @@ struct Batch {
     runs: [Run; BATCH_RUNS],
     count: usize,
     bytes: usize,
+    /// Slabs to look for holes in.
+    slabs: [visit::Due; visit::SLABS],
+    slab_count: usize,
 }
 
 impl Batch {
     fn new() -> Self {
-        Batch { runs: [Run::EMPTY; BATCH_RUNS], count: 0, bytes: 0 }
+        let nothing = (core::ptr::null_mut(), core::ptr::null_mut());
+        Batch { runs: [Run::EMPTY; BATCH_RUNS], count: 0, bytes: 0, slabs: [nothing; visit::SLABS], slab_count: 0 }
+    }
+
+    fn is_full(&self, due: Due) -> bool {
+        self.count == BATCH_RUNS || self.bytes >= due.bytes || self.slab_count == visit::SLABS
     }
 
     fn runs(&self) -> &[Run] {
@@ -154,7 +177,8 @@ impl Batch {
 impl<O: Os> Allocator<O> {
     /// Gives all free memory in dirty ranges back to the system, at once; returns the bytes.
     pub fn purge(&self) -> usize {
-        let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, bytes: BATCH_BYTES };
+        let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, slabs: true, bytes: BATCH_BYTES };
+        self.purger.batch_with(&self.os, || self.empty_caches(true));
         self.purge_due(due, &mut Walk::default(), usize::MAX)
     }
 
@@ -169,8 +193,9 @@ impl<O: Os> Allocator<O> {
         }
         self.next_epoch();
         let mut walk = Walk::default();
+        let cached = self.purger.batch_with(&self.os, || self.empty_caches(false));
         let bytes = self.purge_due(self.due(self.urgency(), BATCH_BYTES), &mut walk, usize::MAX);
-        if bytes > 0 || walk.waiting > 0 {
+        if bytes > 0 || walk.waiting > 0 || cached {
             self.purger.idle.store(0, Ordering::Relaxed);
             return Some(self.tick_length());
         }
@@ -210,7 +235,7 @@ impl<O: Os> Allocator<O> {
     }
 
     fn due(&self, ticks: u8, bytes: usize) -> Due {
-        Due { now: self.purger.epoch(), ticks, lazy: false, bytes }
+        Due { now: self.purger.epoch(), ticks, lazy: false, slabs: bytes == BATCH_BYTES, bytes }
     }
 
     /// How many ticks memory may wait at present: fewer where more waits than may, none where memory is short.
@@ -329,6 +354,9 @@ impl<O: Os> Allocator<O> {
                 bytes += self.send(&batch, due.lazy);
                 done += 1;
             }
+            if batch.slab_count > 0 {
+                bytes += self.punch(&batch.slabs[..batch.slab_count]);
+            }
             if !more || done == batches {
                 return bytes;
             }
@@ -358,7 +386,23 @@ impl<O: Os> Allocator<O> {
                 r.give(&self.arenas, crate::arena::Arenas::record(run.start), run.len >> CHUNK_SHIFT, age(i));
             }
         });
-        batch.runs()[..done].iter().map(|r| r.len).sum()
+        let bytes = batch.runs()[..done].iter().map(|r| r.len).sum();
+        self.note_purged(bytes);
+        bytes
+    }
+
+    /// Counts memory that went back.
+    pub(crate) fn note_purged(&self, bytes: usize) {
+        self.purger.purged.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// A slab has free memory that waits, and had none before.
+    #[inline]
+    pub(crate) fn note_slab(&self) {
+        let slabs = self.purger.slabs.fetch_add(1, Ordering::Relaxed);
+        if slabs % START_SLABS == START_SLABS - 1 && !self.purger.has_helper() {
+            self.purger.wanted.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Takes what is due out of the free ranges, from the place of `walk` on. True if there is more to look at.
@@ -369,7 +413,7 @@ impl<O: Os> Allocator<O> {
         let mut left = LOOK;
         while let Some((first, used)) = self.arenas.used(walk.arena) {
             while walk.index < used {
-                if left == 0 || batch.count == BATCH_RUNS || batch.bytes >= due.bytes {
+                if left == 0 || batch.is_full(due) {
                     return true;
                 }
                 // SAFETY: the lock is held, and the index lies in the used part of the arena.
@@ -401,6 +445,12 @@ impl<O: Os> Allocator<O> {
                 return (1..most.min(LOOK)).find(|&i| age(i) != age::NONE).unwrap_or(most.min(LOOK));
             }
             if (*c).kind == Kind::SLAB {
+                if !due.is(age(0)) {
+                    walk.waiting += 1;
+                } else if due.slabs {
+                    batch.slabs[batch.slab_count] = (c, (*c).owner());
+                    batch.slab_count += 1;
+                }
                 return 1;
             }
             // Every other chunk that waits lies in a dirty free range.

@@ -80,7 +80,14 @@ pub(crate) const fn list_of(len: usize) -> usize {
 impl Ranges {
     /// No range.
     pub const fn new() -> Self {
-        Ranges { lists: [const { [const { List::new() }; LISTS] }; 2], filled: [0; 2], free_chunks: [0; 2], lazy_chunks: 0, fresh_chunks: 0, taken_chunks: 0 }
+        Ranges {
+            lists: [const { [const { List::new() }; LISTS] }; 2],
+            filled: [0; 2],
+            free_chunks: [0; 2],
+            lazy_chunks: 0,
+            fresh_chunks: 0,
+            taken_chunks: 0,
+        }
     }
 
     /// Puts a free range into its list and marks its ends. It must not touch a free range of the same state.
@@ -245,13 +252,7 @@ impl Ranges {
 
     /// Takes `len` chunks made of a dirty range and its clean neighbours, at least an eighth of them dirty: so a
     /// program whose blocks grow goes on in the memory that it has.
-    unsafe fn take_joined<O: Os>(
-        &mut self,
-        os: &O,
-        arenas: &Arenas,
-        map: &PageMap,
-        len: usize,
-    ) -> Option<Taken> {
+    unsafe fn take_joined<O: Os>(&mut self, os: &O, arenas: &Arenas, map: &PageMap, len: usize) -> Option<Taken> {
         let mut filled = self.filled[State::Dirty as usize];
         for _ in 0..JOIN_PROBES {
             let list = filled.checked_ilog2()? as usize;

@@ -9,8 +9,9 @@ use crate::arena::Arenas;
 use crate::chunk::Chunk;
 use crate::class;
 use crate::heap::{Block, Heap};
+use crate::holes;
 use crate::remote::{DoubleFree, take_bits};
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Ordering};
 
 const _: () = assert!(CHUNK / class::MIN_BLOCK / 64 <= 256, "`hint` holds a word index in a byte");
 
@@ -68,6 +69,8 @@ pub unsafe fn set_up(arenas: &Arenas, c: *mut Chunk, class: usize, owner: *mut H
         (*c).balance = 0;
         (*c).carved = 0;
         (*c).used = 0;
+        // Relaxed: the slab is nobody's else yet.
+        (*c).clean.store(0, Ordering::Relaxed);
         (*c).tables = arenas.tables(c);
         (*c).set_owner(owner);
         (*c).kind = crate::chunk::Kind::SLAB;
@@ -127,7 +130,7 @@ impl Default for Batch {
 ///
 /// # Safety
 /// The slab must be the caller's heap's.
-pub unsafe fn take_recycled(c: *mut Chunk, want: u32, out: &mut Taken) {
+pub unsafe fn take_recycled(c: *mut Chunk, want: u32, page: usize, out: &mut Taken) {
     // SAFETY: the slab is the caller's, so its bits are; addresses stay inside the chunk.
     unsafe {
         if (*c).used == (*c).carved {
@@ -144,6 +147,7 @@ pub unsafe fn take_recycled(c: *mut Chunk, want: u32, out: &mut Taken) {
             while free != 0 && out.count < want {
                 let i = word * 64 + free.trailing_zeros() as usize;
                 free &= free - 1;
+                holes::dirty(c, i * size, size, page);
                 out.push(chunk.add(i * size).cast());
             }
             bits.add(word).write(free);
@@ -188,8 +192,8 @@ pub unsafe fn carve(c: *mut Chunk, want: u32, page: usize, out: &mut Taken) {
 ///
 /// # Safety
 /// As [`take_recycled`].
-pub unsafe fn take_one(c: *mut Chunk) -> Option<(*mut u8, bool)> {
-    // SAFETY: as `take`.
+pub unsafe fn take_one(c: *mut Chunk, page: usize) -> Option<(*mut u8, bool)> {
+    // SAFETY: as `take_recycled`.
     unsafe {
         let class = usize::from((*c).class);
         let size = class::SIZE[class] as usize;
@@ -202,7 +206,8 @@ pub unsafe fn take_one(c: *mut Chunk) -> Option<(*mut u8, bool)> {
                     bits.add(word).write(free & (free - 1));
                     (*c).hint = word as u8;
                     (*c).used += 1;
-                    return Some((chunk.add((word * 64 + free.trailing_zeros() as usize) * size), false));
+                    let offset = (word * 64 + free.trailing_zeros() as usize) * size;
+                    return Some((chunk.add(offset), holes::dirty(c, offset, size, page)));
                 }
             }
         }
@@ -289,6 +294,20 @@ pub unsafe fn collect(c: *mut Chunk) -> Result<(), DoubleFree> {
     Ok(())
 }
 
+/// Blocks came back to the slab: its free memory waits since the epoch `now`. True if none waited before.
+///
+/// # Safety
+/// As [`take_recycled`].
+#[inline]
+pub unsafe fn wait(c: *const Chunk, now: u8) -> bool {
+    // SAFETY: the slab is the caller's.
+    let age = unsafe { Arenas::slab_age(c) };
+    // Release pairs with the Acquire in `Allocator::look`: who sees the age sees that this is a slab.
+    let first = age.load(Ordering::Relaxed) == crate::age::NONE;
+    age.store(now, Ordering::Release);
+    first
+}
+
 /// Wipes the free bits before the slab is released.
 ///
 /// # Safety
@@ -311,7 +330,7 @@ pub unsafe fn is_free(c: *const Chunk, p: *const u8) -> bool {
         let i = index(p, usize::from((*c).class));
         let (word, mask) = (i as usize / 64, 1u64 << (i % 64));
         let own = Arenas::free_bits(c).add(word).read_volatile();
-        let remote = remote_word(c, word).load(crate::sync::Ordering::Relaxed);
+        let remote = remote_word(c, word).load(Ordering::Relaxed);
         (own | remote) & mask != 0 || i >= (&raw const (*c).carved).read_volatile()
     }
 }

@@ -8,7 +8,7 @@ use core::fmt::Write;
 use core::sync::atomic::Ordering;
 use neap_counters::{Counters, FILE_BYTES, MAGIC, VERSION};
 use neap_sys::global::NEAP;
-use neap_sys::{arch, thread};
+use neap_sys::thread;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
@@ -49,11 +49,8 @@ pub fn start(directory: &CStr) -> bool {
     publish(page);
     // SAFETY: the handler stays as long as the library.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    let heap = arch::thread_heap();
-    if thread::is_heap(heap) {
-        // SAFETY: the heap is this thread's.
-        unsafe { NEAP.drop_caches(heap) };
-    }
+    // SAFETY: `with_heap` lends this thread's heap.
+    thread::with_heap(|heap| unsafe { NEAP.drop_caches(heap) });
     true
 }
 

@@ -76,14 +76,7 @@ unsafe fn together(runs: &[Run]) -> usize {
     let result = unsafe {
         arch::syscall(
             libc::SYS_process_madvise as usize,
-            [
-                PIDFD_SELF as usize,
-                (&raw const ranges).expose_provenance(),
-                n,
-                libc::MADV_DONTNEED as usize,
-                0,
-                0,
-            ],
+            [PIDFD_SELF as usize, (&raw const ranges).expose_provenance(), n, libc::MADV_DONTNEED as usize, 0, 0],
         )
     };
     if result < 0 {

@@ -43,19 +43,27 @@ fn handed_out(p: *mut u8) -> *mut u8 {
 /// `malloc`: a block of at least `size` bytes, aligned to 16.
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
+    let entered = arch::enter();
     // SAFETY: the thread's own heap.
-    let p = unsafe { Heap::malloc(arch::thread_heap(), size, arch::untag) };
-    if p.is_null() { malloc_slow(size) } else { p }
+    let p = unsafe { Heap::malloc(entered.heap, size, arch::untag) };
+    if p.is_null() {
+        return malloc_entered(entered.heap, size);
+    }
+    entered.leave();
+    p
 }
 
+/// The rest of [`malloc`], after `Heap::malloc` failed on `heap`, which the call has entered.
 #[cold]
 #[inline(never)]
-fn malloc_slow(size: usize) -> *mut u8 {
-    let heap = arch::thread_heap();
+fn malloc_entered(heap: *mut Heap, size: usize) -> *mut u8 {
     let p = if thread::is_heap(heap) {
         // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
-        unsafe { NEAP.malloc_after_miss(heap, size) }
+        let p = unsafe { NEAP.malloc_after_miss(heap, size) };
+        arch::leave();
+        p
     } else {
+        arch::leave();
         // SAFETY: `with_heap` lends a heap.
         thread::with_heap(|heap| unsafe { NEAP.malloc(heap, size) }).unwrap_or(core::ptr::null_mut())
     };
@@ -66,18 +74,20 @@ fn malloc_slow(size: usize) -> *mut u8 {
 #[inline(always)]
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
     let Some(bytes) = count.checked_mul(size) else { return no_memory() };
-    if bytes <= SHORT {
-        // SAFETY: the thread's own heap; a block has at least 16 bytes.
-        unsafe {
-            let p = Heap::malloc(arch::thread_heap(), bytes, arch::untag);
-            if !p.is_null() {
-                arch::zero_short(p, bytes);
-                return p;
-            }
-        }
-        return calloc_after_miss(bytes);
+    if bytes > SHORT {
+        return calloc_slow(bytes);
     }
-    calloc_slow(bytes)
+    let entered = arch::enter();
+    // SAFETY: the thread's own heap; a block has at least 16 bytes.
+    unsafe {
+        let p = Heap::malloc(entered.heap, bytes, arch::untag);
+        if p.is_null() {
+            return calloc_entered(entered.heap, bytes);
+        }
+        entered.leave();
+        arch::zero_short(p, bytes);
+        p
+    }
 }
 
 /// Up to here a loop zeroes faster than memset.
@@ -85,8 +95,8 @@ const SHORT: usize = 256;
 
 #[cold]
 #[inline(never)]
-fn calloc_after_miss(bytes: usize) -> *mut u8 {
-    let p = malloc_slow(bytes);
+fn calloc_entered(heap: *mut Heap, bytes: usize) -> *mut u8 {
+    let p = malloc_entered(heap, bytes);
     if !p.is_null() {
         // SAFETY: the block has as many bytes.
         unsafe { p.write_bytes(0, bytes) };
@@ -126,35 +136,41 @@ pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
 /// `p` must be null, a live block of neap's, or something that `foreign` can take.
 #[inline(always)]
 pub unsafe fn free(p: *mut u8, foreign: ForeignFree) {
+    let entered = arch::enter();
     // SAFETY: the thread's own heap; as the caller promises.
     unsafe {
-        if !Heap::free(arch::thread_heap(), &NEAP.map, p) {
-            free_slow(p, foreign);
+        if !Heap::free(entered.heap, &NEAP.map, p) {
+            return free_entered(entered.heap, p, foreign);
         }
     }
+    entered.leave();
 }
 
+/// The rest of [`free`], after `Heap::free` failed on `heap`, which the call has entered.
 #[cold]
 #[inline(never)]
-unsafe fn free_slow(p: *mut u8, foreign: ForeignFree) {
+unsafe fn free_entered(heap: *mut Heap, p: *mut u8, foreign: ForeignFree) {
     if p.is_null() {
         // SAFETY: the thread's own heap, or a name; the fast path has just failed on it.
-        return unsafe { Heap::undo_free(arch::thread_heap(), 0) };
+        unsafe { Heap::undo_free(heap, 0) };
+        return arch::leave();
     }
     let counted = NEAP.os.counters().is_some();
     // SAFETY: as the caller of `free` promises; the heap is this thread's.
     unsafe {
         let size = if counted { NEAP.usable_size(Heap::none(), Call::UsableSize, p) } else { None };
-        let mut heap = arch::thread_heap();
         let known = if thread::is_heap(heap) {
-            NEAP.free_after_miss(heap, p)
+            let known = NEAP.free_after_miss(heap, p);
+            arch::leave();
+            known
         } else {
             Heap::undo_free(heap, NEAP.map.class(p));
-            if heap == thread::none() {
-                // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
-                let _ = thread::with_heap(|own| heap = own);
+            arch::leave();
+            // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
+            match thread::with_heap(|heap| NEAP.free(heap, p)) {
+                Some(known) => known,
+                None => NEAP.free(Heap::none(), p),
             }
-            NEAP.free(heap, p)
         };
         if known.is_err() {
             foreign(p);
@@ -171,8 +187,12 @@ unsafe fn free_slow(p: *mut u8, foreign: ForeignFree) {
 /// `p` must be a live block of neap's, or foreign.
 #[inline]
 pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
+    let entered = arch::enter();
+    let heap = if thread::is_heap(entered.heap) { entered.heap } else { Heap::none() };
     // SAFETY: as the caller promises.
-    unsafe { NEAP.usable_size(arch::thread_heap(), call, p) }
+    let size = unsafe { NEAP.usable_size(heap, call, p) };
+    entered.leave();
+    size
 }
 
 /// [`realloc`] of a small block, without a heap's slow path: in place, or through the fast paths of malloc and free.

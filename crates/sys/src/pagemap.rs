@@ -114,7 +114,9 @@ fn known(page: usize) -> Option<&'static Known> {
                 return None;
             }
             known = p.cast();
-            if let Err(first) = KNOWN.compare_exchange(core::ptr::null_mut(), known, Ordering::AcqRel, Ordering::Acquire) {
+            if let Err(first) =
+                KNOWN.compare_exchange(core::ptr::null_mut(), known, Ordering::AcqRel, Ordering::Acquire)
+            {
                 let _ = mm::munmap(p, page);
                 known = first;
             }
@@ -191,13 +193,7 @@ unsafe fn scan(file: BorrowedFd<'_>, p: *mut u8, len: usize, runs: &mut [Run]) -
     Ok(Touched { runs: count as usize, looked: arg.walk_end as usize - p.addr() })
 }
 
-unsafe fn read(
-    file: BorrowedFd<'_>,
-    p: *mut u8,
-    len: usize,
-    page: usize,
-    runs: &mut [Run],
-) -> Result<Touched, Errno> {
+unsafe fn read(file: BorrowedFd<'_>, p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> Result<Touched, Errno> {
     const PRESENT_OR_SWAPPED: u64 = 3 << 62;
     let mut entries = [0u64; 256];
     let (mut looked, mut count) = (0, 0);
@@ -232,7 +228,6 @@ unsafe fn read(
 #[cfg(test)]
 fn forget() {
     KNOWN.store(core::ptr::null_mut(), Ordering::Release);
-
 }
 
 #[cfg(test)]
@@ -246,7 +241,8 @@ mod tests {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping, written inside.
         unsafe {
-            let p = mm::mmap_anonymous(core::ptr::null_mut(), 64 * PAGE, access, MapFlags::PRIVATE).unwrap().cast::<u8>();
+            let p =
+                mm::mmap_anonymous(core::ptr::null_mut(), 64 * PAGE, access, MapFlags::PRIVATE).unwrap().cast::<u8>();
             for &i in written {
                 p.add(i * PAGE).write(1);
             }

@@ -11,9 +11,9 @@
 //! - when the process changes its user, its groups or its capabilities, or gets a seccomp filter, the helper
 //!   ends within a tick, and the next one is started by a thread that has the new ones. It is not started under a filter.
 
+use crate::global::NEAP;
 use crate::{arch, status};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use crate::global::NEAP;
 use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::thread::futex;
 
@@ -114,10 +114,8 @@ pub fn forked() {
 
 /// Sleeps for so many milliseconds, or until woken.
 fn sleep(milliseconds: u32, seen: u32) {
-    let time = futex::Timespec {
-        tv_sec: i64::from(milliseconds / 1000),
-        tv_nsec: i64::from(milliseconds % 1000) * 1_000_000,
-    };
+    let time =
+        futex::Timespec { tv_sec: i64::from(milliseconds / 1000), tv_nsec: i64::from(milliseconds % 1000) * 1_000_000 };
     let _ = futex::wait(&WAKE, futex::Flags::PRIVATE, seen, Some(&time));
 }
 

@@ -1,10 +1,11 @@
 //! Threads: which heap a call uses, when a thread gives its heap up, and fork.
 //!
-//! The word of thread storage is one of
+//! The heap in the thread's seat is one of
 //! - [`Heap::none`]: the thread has called nothing yet;
-//! - [`gone`]: the thread is ending and has given its heap up. What still runs (destructors of other libraries,
+//! - `GONE`: the thread is ending and has given its heap up. What still runs (destructors of other libraries,
 //!   the C library's own clean-up) allocates from a heap that is borrowed for each call, and frees as a remote
 //!   thread does;
+//! - [`PARKED`]: another thread visits the heap, for microseconds;
 //! - a heap of its own.
 //!
 //! The end of a thread is seen by the destructor of a pthread key. Destructors of other keys may run later and
@@ -15,7 +16,7 @@ use crate::global::NEAP;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use neap_core::Heap;
-use neap_core::heap::Name;
+use neap_core::heap::{Name, PARKED};
 
 /// Rounds of destructors that the C library runs (PTHREAD_DESTRUCTOR_ITERATIONS).
 const ROUNDS: usize = 4;
@@ -28,62 +29,77 @@ static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
 /// The heap of a thread that has given its heap up.
 static GONE: Name = Name::new();
 
-/// The value of the thread's word before its first call.
-#[inline]
-pub fn none() -> *mut Heap {
-    Heap::none()
-}
-
-/// The value of the thread's word after it gave its heap up.
-#[inline]
-pub fn gone() -> *mut Heap {
-    GONE.heap()
-}
-
 /// Whether `heap` is a real one.
 #[inline]
 pub fn is_heap(heap: *mut Heap) -> bool {
-    heap != none() && heap != gone()
+    heap != Heap::none() && heap != GONE.heap() && heap != PARKED.heap()
 }
 
-/// Runs `f` with a heap that the calling thread owns meanwhile; null if there is no memory for one.
+/// The heap of the calling thread, or what stands for none.
+fn own() -> *mut Heap {
+    // SAFETY: the thread's own seat. Acquire: what a visitor did to the heap is seen.
+    unsafe { (*arch::seat()).heap.load(Ordering::Acquire) }
+}
+
+fn set_own(heap: *mut Heap) {
+    // SAFETY: the thread's own seat, whose heap nobody else changes while it is not a real one, or busy.
+    unsafe { (*arch::seat()).heap.store(heap, Ordering::Release) }
+}
+
+/// Runs `f` with a heap that the calling thread owns meanwhile; null if there is no memory for one. `f` must not
+/// call anything that allocates.
 #[inline]
 pub fn with_heap<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
-    let mut heap = arch::thread_heap();
-    if heap == gone() {
-        heap = NEAP.acquire(false);
-        if heap.is_null() {
+    loop {
+        let entered = arch::enter();
+        if is_heap(entered.heap) {
+            let result = f(entered.heap);
+            entered.leave();
+            return Some(result);
+        }
+        entered.leave();
+        if entered.heap == PARKED.heap() {
+            // SAFETY: the thread's own seat, which it has just left.
+            unsafe { NEAP.wait_parked(arch::seat()) };
+        } else if entered.heap == GONE.heap() {
+            return with_borrowed(f);
+        } else if !acquire() {
             return None;
         }
-        let result = f(heap);
-        // SAFETY: the heap was borrowed for this call.
-        unsafe { NEAP.abandon(heap) };
-        return Some(result);
     }
-    if heap == none() {
-        heap = acquire();
-        if heap.is_null() {
-            return None;
-        }
-    }
-    Some(f(heap))
 }
 
-/// The first call of a thread: a heap of its own, and word of the thread's end.
+/// [`with_heap`] for a thread that has given its heap up: one that is borrowed for this call.
 #[cold]
-fn acquire() -> *mut Heap {
+fn with_borrowed<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
+    let heap = NEAP.acquire(false);
+    if heap.is_null() {
+        return None;
+    }
+    let result = f(heap);
+    // SAFETY: the heap was borrowed for this call.
+    unsafe { NEAP.abandon(heap) };
+    Some(result)
+}
+
+/// The first call of a thread: a heap of its own, and word of the thread's end. False if there is no memory.
+#[cold]
+fn acquire() -> bool {
     let heap = NEAP.acquire(NEAP.os.counters().is_none());
     if heap.is_null() {
-        return heap;
+        return false;
     }
-    arch::set_thread_heap(heap);
+    set_own(heap);
     // What follows may allocate, and now can.
     watch_fork();
     // SAFETY: the key exists; the value is only a count of rounds.
-    unsafe {
-        libc::pthread_setspecific(key(), core::ptr::without_provenance(1));
+    let seen = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(1)) };
+    if seen == 0 {
+        // The end of the thread will be seen, so the seat lasts until then.
+        // SAFETY: the heap is this thread's.
+        unsafe { NEAP.set_seat(heap, arch::seat()) };
     }
-    heap
+    true
 }
 
 /// The pthread key whose destructor ends a thread's use of its heap.
@@ -109,8 +125,7 @@ fn key() -> libc::pthread_key_t {
 }
 
 unsafe extern "C" fn end_of_thread(round: *mut c_void) {
-    let heap = arch::thread_heap();
-    if !is_heap(heap) {
+    if own() == Heap::none() || own() == GONE.heap() {
         return;
     }
     if round.addr() < ROUNDS {
@@ -120,7 +135,12 @@ unsafe extern "C" fn end_of_thread(round: *mut c_void) {
             return;
         }
     }
-    arch::set_thread_heap(gone());
+    let mut heap = core::ptr::null_mut();
+    // Nobody visits the heap while it is in use; afterwards it is not there any more.
+    with_heap(|own| {
+        set_own(GONE.heap());
+        heap = own;
+    });
     // SAFETY: the heap was this thread's, which has just forgotten it.
     unsafe { NEAP.abandon(heap) };
 }
@@ -143,5 +163,5 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     crate::purger::forked();
-    NEAP.fork_child(arch::thread_heap());
+    NEAP.fork_child(own());
 }

@@ -2,53 +2,100 @@
 
 use core::arch::{asm, global_asm};
 use neap_core::Heap;
-use neap_core::heap::Block;
+use neap_core::heap::{Block, Seat};
 
-// The heap of the thread: one word of initial-exec thread-local storage, so that neither a call to
-// __tls_get_addr nor memory is needed to reach it. It starts as `neap_core::Heap::none()`, whose address the
-// dynamic linker stores into the template before the first thread gets its copy.
+// The seat of the thread (`neap_core::heap::Seat`): two words of initial-exec thread-local storage, so that neither a
+// call to __tls_get_addr nor memory is needed to reach them. The first starts as `neap_core::Heap::none()`, whose
+// address the dynamic linker stores into the template before the first thread gets its copy.
 global_asm!(
     ".pushsection .tdata,\"awT\",@progbits",
     ".p2align 3",
-    ".hidden neap_thread_heap",
-    ".globl neap_thread_heap",
-    ".type neap_thread_heap, @object",
-    ".size neap_thread_heap, 8",
-    "neap_thread_heap:",
+    ".hidden neap_seat",
+    ".globl neap_seat",
+    ".type neap_seat, @object",
+    ".size neap_seat, 16",
+    "neap_seat:",
     ".quad {none}",
+    ".quad 0",
     ".popsection",
     none = sym neap_core::heap::NONE,
 );
 
-/// The heap of the calling thread: its own, or one of the two that stand for none.
-#[inline(always)]
-pub fn thread_heap() -> *mut Heap {
-    let heap: *mut Heap;
-    // SAFETY: reads the thread's own word; the two instructions have no other effect.
-    unsafe {
-        asm!(
-            "mov {0}, qword ptr [rip + neap_thread_heap@GOTTPOFF]",
-            "mov {0}, qword ptr fs:[{0}]",
-            out(reg) heap,
-            options(pure, readonly, nostack, preserves_flags),
-        );
-    }
-    heap
+const _: () = assert!(core::mem::offset_of!(Seat, heap) == 0 && core::mem::offset_of!(Seat, busy) == 8);
+
+/// A call that uses the thread's heap. It says so in the thread's seat until [`Entered::leave`].
+#[derive(Clone, Copy, Debug)]
+pub struct Entered {
+    /// The heap of the calling thread: its own, or one that stands for none.
+    pub heap: *mut Heap,
+    /// Where the seat lies in thread storage.
+    at: usize,
 }
 
-/// Sets the heap of the calling thread.
-#[inline]
-pub fn set_thread_heap(heap: *mut Heap) {
-    // SAFETY: writes the thread's own word.
+/// Says that the calling thread uses its heap, and returns it.
+#[inline(always)]
+pub fn enter() -> Entered {
+    let (heap, at);
+    // SAFETY: the thread's own words. The store comes before the load, for the compiler and the processor's program
+    // order; what is needed beyond that is the visitor's (`neap_core::visit`).
     unsafe {
         asm!(
-            "mov {0}, qword ptr [rip + neap_thread_heap@GOTTPOFF]",
-            "mov qword ptr fs:[{0}], {1}",
-            out(reg) _,
-            in(reg) heap,
+            "mov {at}, qword ptr [rip + neap_seat@GOTTPOFF]",
+            "mov dword ptr fs:[{at} + 8], 1",
+            "mov {heap}, qword ptr fs:[{at}]",
+            at = out(reg) at,
+            heap = out(reg) heap,
             options(nostack, preserves_flags),
         );
     }
+    Entered { heap, at }
+}
+
+impl Entered {
+    /// The call is over.
+    #[inline(always)]
+    pub fn leave(self) {
+        // SAFETY: the thread's own word.
+        unsafe {
+            asm!(
+                "mov dword ptr fs:[{at} + 8], 0",
+                at = in(reg) self.at,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+}
+
+/// [`Entered::leave`], where the value of [`enter`] is not at hand.
+#[inline]
+pub fn leave() {
+    let heap = core::ptr::null_mut();
+    let at: usize;
+    // SAFETY: reads where the thread's own words lie.
+    unsafe {
+        asm!(
+            "mov {at}, qword ptr [rip + neap_seat@GOTTPOFF]",
+            at = out(reg) at,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    Entered { heap, at }.leave();
+}
+
+/// The seat of the calling thread.
+#[inline]
+pub fn seat() -> *mut Seat {
+    let seat: *mut Seat;
+    // SAFETY: reads where the thread's own words lie.
+    unsafe {
+        asm!(
+            "mov {0}, qword ptr [rip + neap_seat@GOTTPOFF]",
+            "add {0}, qword ptr fs:[0]",
+            out(reg) seat,
+            options(pure, readonly, nostack),
+        );
+    }
+    seat
 }
 
 /// Zeroes `len` bytes, rounded up to a multiple of 16, at `p`, which is aligned to 16 bytes. For short blocks, where

@@ -1,0 +1,177 @@
+//! Holes: OS pages of a slab on which no block is used. They go back to the system when the slab has been left alone
+//! for a while.
+//!
+//! Free blocks of a slab are not touched by bookkeeping, so their memory can go and come back as zero. What must not
+//! happen is that a block is handed out while its OS page is on its way. So the purger
+//! 1. takes the blocks of such OS pages, while it visits the owner's heap (`visit.rs`) or holds the lock that stands in
+//!    for an orphan's owner ([`take`]);
+//! 2. gives the OS pages back, under no lock;
+//! 3. notes them as clean, and frees the blocks as any other thread would ([`crate::remote`]): nothing new is needed
+//!    for their way back, and the owner need not be visited again.
+//!
+//! A clean OS page stays so until one of its blocks is taken ([`dirty`]); calloc need not clear what lies on clean ones.
+
+use crate::arena::Arenas;
+use crate::chunk::Chunk;
+use crate::class;
+use crate::os::Run;
+use crate::sync::Ordering;
+use crate::{CHUNK, slab};
+
+/// Words of a slab's free bits, at most.
+const WORDS: usize = crate::arena::BITS_BYTES / 8;
+
+const _: () = assert!(CHUNK / 4096 <= 16, "`Chunk::clean` has a bit for each OS page of a chunk");
+
+/// OS pages of a slab on their way, and the blocks that were taken for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Hole {
+    /// The slab.
+    pub slab: *mut Chunk,
+    /// A bit for each OS page.
+    pub pages: u16,
+    /// A bit for each block.
+    pub blocks: [u64; WORDS],
+}
+
+impl Hole {
+    /// Nothing on its way.
+    pub const NONE: Hole = Hole { slab: core::ptr::null_mut(), pages: 0, blocks: [0; WORDS] };
+
+    /// The OS pages, as runs; returns how many.
+    pub fn runs(&self, page: usize, runs: &mut [Run; 16]) -> usize {
+        let (mut left, mut count) = (u32::from(self.pages), 0);
+        while left != 0 {
+            let first = left.trailing_zeros();
+            let len = (left >> first).trailing_ones();
+            let start = Arenas::chunk(self.slab).wrapping_add(first as usize * page);
+            runs[count] = Run { start, len: len as usize * page };
+            count += 1;
+            left &= !(((1 << len) - 1) << first);
+        }
+        count
+    }
+}
+
+/// The bits of the OS pages that bytes `offset..offset + size` of a chunk lie on.
+#[inline]
+fn pages(offset: usize, size: usize, page: usize) -> u16 {
+    let (first, last) = (offset / page, (offset + size - 1) / page);
+    ((2u32 << last) - (1 << first)) as u16
+}
+
+/// A block of a slab of `c` is taken: its OS pages are clean no more. Whether they all were.
+///
+/// # Safety
+/// The slab must be the caller's heap's.
+#[inline]
+pub unsafe fn dirty(c: *mut Chunk, offset: usize, size: usize, page: usize) -> bool {
+    // SAFETY: the slab is the caller's.
+    let clean = unsafe { &(*c).clean };
+    // Relaxed: the bits of this block's OS pages were set before the block came back, which is ordered by its bit.
+    let bits = clean.load(Ordering::Relaxed);
+    if bits == 0 {
+        return false;
+    }
+    let touched = pages(offset, size, page);
+    // Relaxed: other bits may be set meanwhile, which is why this is one step.
+    clean.fetch_and(!touched, Ordering::Relaxed);
+    bits & touched == touched
+}
+
+/// Whether every OS page of the slab reads as zero.
+///
+/// # Safety
+/// As [`dirty`].
+pub unsafe fn is_clean(c: *const Chunk, page: usize) -> bool {
+    // SAFETY: the slab is the caller's. Relaxed: see `dirty`.
+    unsafe { (*c).clean.load(Ordering::Relaxed) == pages(0, CHUNK, page) }
+}
+
+/// Takes the blocks of all OS pages on which no block is used and that may hold memory. `None` if there are none.
+///
+/// # Safety
+/// The slab must be the caller's, as its owner's is: visited, or an orphan's under the lock of the registry.
+pub unsafe fn take(c: *mut Chunk, page: usize) -> Option<Hole> {
+    // SAFETY: the slab is the caller's.
+    unsafe {
+        let class = usize::from((*c).class);
+        let (size, capacity) = (class::SIZE[class] as usize, class::capacity(class) as usize);
+        let carved = (*c).carved as usize;
+        let bits = Arenas::free_bits(c);
+        let is_free = |i: usize| i >= carved || bits.add(i / 64).read() >> (i % 64) & 1 != 0;
+        // OS pages that read as zero already: purged ones, and those that were clean and are not carved yet.
+        let mut clean = (*c).clean.load(Ordering::Relaxed);
+        let unused = (carved * size).next_multiple_of(page) / page;
+        if (*c).zeroed {
+            clean |= (u32::MAX << unused) as u16;
+        }
+        let mut hole = Hole { slab: c, ..Hole::NONE };
+        for k in 0..CHUNK / page {
+            let (first, last) = (k * page / size, ((k + 1) * page - 1) / size);
+            if clean >> k & 1 == 0 && (first..=last.min(capacity - 1)).all(is_free) {
+                hole.pages |= 1 << k;
+            }
+        }
+        if hole.pages == 0 {
+            return None;
+        }
+        carve_rest(c, capacity, clean);
+        for i in 0..capacity {
+            if pages(i * size, size, page) & hole.pages != 0 {
+                hole.blocks[i / 64] |= 1 << (i % 64);
+            }
+        }
+        for (word, mask) in hole.blocks.iter_mut().enumerate().take(capacity.div_ceil(64)) {
+            // Of a block across two OS pages one may be used.
+            *mask &= bits.add(word).read();
+            bits.add(word).write(bits.add(word).read() & !*mask);
+            (*c).used += mask.count_ones();
+        }
+        debug_assert!(slab::is_valid(c));
+        Some(hole)
+    }
+}
+
+/// Makes all blocks that were never carved free ones, so that the owner does not carve them meanwhile.
+unsafe fn carve_rest(c: *mut Chunk, capacity: usize, clean: u16) {
+    // SAFETY: the slab is the caller's.
+    unsafe {
+        let bits = Arenas::free_bits(c);
+        for i in (*c).carved as usize..capacity {
+            let word = bits.add(i / 64);
+            word.write(word.read() | 1 << (i % 64));
+        }
+        (*c).hint = (*c).hint.min(((*c).carved as usize / 64).min(255) as u8);
+        (*c).carved = capacity as u32;
+        (*c).clean.fetch_or(clean, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches an OS page that is left out or taken too many where blocks lie across borders.
+    #[test]
+    fn pages_of_blocks() {
+        assert_eq!(pages(0, 16, 4096), 1);
+        assert_eq!(pages(4080, 32, 4096), 3);
+        assert_eq!(pages(0, CHUNK, 4096), 0xFFFF);
+        assert_eq!(pages(61440, 4096, 4096), 0x8000);
+        assert_eq!(pages(CHUNK - 16, 16, CHUNK), 1);
+    }
+
+    /// Catches runs that are joined or cut wrongly.
+    #[test]
+    fn runs_of_pages() {
+        let mut runs = [Run::EMPTY; 16];
+        for (pages, want) in [(0b1u16, 1), (0b1011, 2), (0xFFFF, 1), (0x5555, 8), (0x8000, 1)] {
+            let hole = Hole { pages, ..Hole::NONE };
+            let n = hole.runs(4096, &mut runs);
+            assert_eq!(n, want, "{pages:#b}");
+            let sum: usize = runs[..n].iter().map(|r| r.len / 4096).sum();
+            assert_eq!(sum as u32, pages.count_ones());
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Visits: how the purger uses another thread's heap while that thread does something else.
+//!
+//! No lock guards a heap; its thread would pay for it at each call. Instead the visitor pays: it swaps the heap in the
+//! thread's seat for [`PARKED`], waits until every thread has seen that ([`Os::barrier`]), and looks whether the
+//! thread is in the middle of a call. If it is, the visitor leaves. If it is not, its next call finds [`PARKED`] and
+//! waits in [`Allocator::wait_parked`]. A visit lasts microseconds: nothing in it is a system call but locks.
+//!
+//! One thread at a time visits: it holds the purger's batch lock. A heap is parked under the lock of the registry,
+//! where it is still somebody's; its thread cannot give it up before the visit ends.
+
+use crate::arena::Arenas;
+use crate::chunk::{Chunk, Kind};
+use crate::class::CLASSES;
+use crate::heap::{PARKED, Seat};
+use crate::holes::{self, Hole};
+use crate::life::{LOST, ORPHAN, OWNED};
+use crate::os::Run;
+use crate::slab::Batch;
+use crate::sync::{AtomicU32, Ordering};
+use crate::{Allocator, Heap, Os, age};
+
+/// Slabs of one round: some kilobytes of stack, and one barrier.
+pub(crate) const SLABS: usize = 16;
+/// Ticks that a heap's caches must have been left alone before they are emptied.
+const QUIET_TICKS: u8 = 2;
+
+/// A slab that waits, and the heap that owned it when it was seen.
+pub(crate) type Due = (*mut Chunk, *mut Heap);
+
+/// The word of a seat that a futex can wait on.
+fn futex(seat: *mut Seat) -> *const AtomicU32 {
+    // The lower half comes first on the processors that neap knows, all little-endian.
+    seat.cast::<AtomicU32>().cast_const()
+}
+
+impl<O: Os> Allocator<O> {
+    /// Tells visitors where the thread of `heap` keeps it. The seat must last until [`Allocator::abandon`].
+    ///
+    /// # Safety
+    /// `heap` must be the caller's, and `seat` the place that all its calls load it from.
+    pub unsafe fn set_seat(&self, heap: *mut Heap, seat: *mut Seat) {
+        // Release pairs with the Acquire of `park`.
+        // SAFETY: heaps are never unmapped.
+        unsafe { (*heap).seat.store(seat, Ordering::Release) }
+    }
+
+    /// Waits until the heap of `seat`, which was found parked, is back.
+    ///
+    /// # Safety
+    /// `seat` must be the calling thread's, and not busy.
+    pub unsafe fn wait_parked(&self, seat: *mut Seat) {
+        // SAFETY: the seat is the caller's.
+        unsafe {
+            while (*seat).heap.load(Ordering::Acquire) == PARKED.heap() {
+                self.os.futex_wait(&*futex(seat), PARKED.heap().addr() as u32);
+            }
+        }
+    }
+
+    /// Swaps the heap in its thread's seat for [`PARKED`]; false if it has no thread, or one that is somewhere else.
+    /// The lock of the registry must be held.
+    unsafe fn park(&self, heap: *mut Heap) -> bool {
+        // SAFETY: heaps are never unmapped; a seat lasts as long as the heap is owned, which the lock keeps so.
+        unsafe {
+            if (*heap).state.load(Ordering::Acquire) != OWNED {
+                return false;
+            }
+            // SeqCst pairs with the thread's store of `busy` and load of `heap`, through the barrier behind this.
+            let seat = (*heap).seat.load(Ordering::Acquire);
+            !seat.is_null()
+                && (*seat).heap.compare_exchange(heap, PARKED.heap(), Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        }
+    }
+
+    /// Whether the thread of a parked heap is in the middle of a call; after the barrier.
+    unsafe fn is_busy(heap: *mut Heap) -> bool {
+        // SAFETY: the heap is parked, so its seat is there.
+        // Acquire pairs with the Release when the thread leaves: what it did to the heap is seen.
+        unsafe { (*(*heap).seat.load(Ordering::Relaxed)).busy.load(Ordering::Acquire) != 0 }
+    }
+
+    /// Gives a parked heap back to its thread.
+    unsafe fn unpark(&self, heap: *mut Heap) {
+        // SAFETY: the heap is parked, so its seat is there until the store; the wake takes only its address.
+        unsafe {
+            let seat = (*heap).seat.load(Ordering::Relaxed);
+            // Release pairs with the Acquire in `wait_parked` and with the load of the thread's next call.
+            (*seat).heap.store(heap, Ordering::Release);
+            self.os.futex_wake(&*futex(seat));
+        }
+    }
+
+    /// Runs `f` with each of `heaps` that can be visited now. Null entries are left out. The batch lock must be held.
+    fn visit(&self, heaps: &mut [*mut Heap], mut f: impl FnMut(*mut Heap)) {
+        // SAFETY: the lock is held while heaps are parked; a parked heap stays its thread's.
+        unsafe {
+            self.registry.with(&self.os, |_| {
+                for heap in heaps.iter_mut() {
+                    if !heap.is_null() && !self.park(*heap) {
+                        *heap = core::ptr::null_mut();
+                    }
+                }
+            });
+            let parked = || heaps.iter().filter(|h| !h.is_null());
+            if parked().next().is_none() {
+                return;
+            }
+            let seen = self.os.barrier();
+            for &heap in parked() {
+                if seen && !Self::is_busy(heap) {
+                    f(heap);
+                }
+                self.unpark(heap);
+            }
+        }
+    }
+
+    /// Gives the holes of slabs that were left alone back to the system; returns the bytes. The batch lock must be held.
+    pub(crate) fn punch(&self, due: &[Due]) -> usize {
+        let mut holes = [Hole::NONE; SLABS];
+        let mut count = 0;
+        let mut take = |(c, owner): Due| {
+            // SAFETY: the owner's heap is visited, or its orphan guarded; if the slab still is its own, it is ours.
+            unsafe {
+                if (*c).kind != Kind::SLAB || (*c).owner() != owner {
+                    return;
+                }
+                Arenas::slab_age(c).store(age::NONE, Ordering::Relaxed);
+                if let Some(hole) = holes::take(c, self.page_size()) {
+                    Heap::unlist_if_full(owner, c);
+                    holes[count] = hole;
+                    count += 1;
+                }
+            }
+        };
+        let mut owners = [core::ptr::null_mut(); SLABS];
+        for (i, &(c, owner)) in due.iter().enumerate() {
+            // SAFETY: heaps are never unmapped.
+            match unsafe { (*owner).state.load(Ordering::Acquire) } {
+                OWNED if !owners.contains(&owner) => owners[i] = owner,
+                // The memory of threads that a fork left behind stays as it is.
+                // SAFETY: the record is a slab's for ever.
+                LOST => unsafe { Arenas::slab_age(c).store(age::NONE, Ordering::Relaxed) },
+                _ => {}
+            }
+        }
+        self.visit(&mut owners, |heap| due.iter().filter(|d| d.1 == heap).for_each(|&d| take(d)));
+        self.registry.with(&self.os, |_| {
+            // SAFETY: as above; the lock guards orphans.
+            let orphaned = |d: &&Due| unsafe { (*d.1).state.load(Ordering::Acquire) == ORPHAN };
+            due.iter().filter(orphaned).for_each(|&d| take(d));
+        });
+        self.send_holes(&holes[..count])
+    }
+
+    /// Gives the OS pages of holes back, and frees their blocks; returns the bytes.
+    fn send_holes(&self, holes: &[Hole]) -> usize {
+        let mut bytes = 0;
+        let lazily = self.policy.purge() == crate::policy::Purge::Lazy;
+        for hole in holes {
+            let mut runs = [Run::EMPTY; 16];
+            let count = hole.runs(self.page_size(), &mut runs);
+            let runs = &runs[..count];
+            // SAFETY: all blocks on these OS pages are ours, so nobody uses them.
+            unsafe {
+                if lazily {
+                    runs.iter().for_each(|r| _ = self.os.purge_lazily(r.start, r.len));
+                } else if self.os.purge_runs(runs) == count {
+                    bytes += runs.iter().map(|r| r.len).sum::<usize>();
+                    // Relaxed: the blocks come back behind it, which orders it.
+                    (*hole.slab).clean.fetch_or(hole.pages, Ordering::Relaxed);
+                }
+                for (word, &mask) in hole.blocks.iter().enumerate() {
+                    if mask != 0 {
+                        Heap::give_remote(self, hole.slab, Batch { word, mask });
+                    }
+                }
+            }
+        }
+        self.note_purged(bytes);
+        bytes
+    }
+
+    /// Empties the caches of heaps that were left alone, or of `all`. True if some may have to be emptied later. The
+    /// batch lock must be held.
+    pub(crate) fn empty_caches(&self, all: bool) -> bool {
+        let mut waits = false;
+        let mut heap = self.registry.with(&self.os, |r| r.all);
+        while !heap.is_null() {
+            // SAFETY: heaps are never unmapped, and `next` never changes. What the thread changes meanwhile makes the
+            // look at its caches a guess; `look` and `quiet` are the visitor's.
+            unsafe {
+                let (look, cached) = Heap::look(heap);
+                let quiet = look == (*heap).look;
+                (*heap).quiet = if quiet { (*heap).quiet.saturating_add(1) } else { 0 };
+                (*heap).look = look;
+                if cached && (all || (*heap).quiet >= QUIET_TICKS) {
+                    self.visit(&mut [heap], |heap| {
+                        if Heap::is_cached(heap) {
+                            (1..CLASSES).for_each(|class| Heap::flush(heap, self, class, 0));
+                        }
+                    });
+                    (*heap).look = Heap::look(heap).0;
+                }
+                waits |= cached && !(*heap).seat.load(Ordering::Relaxed).is_null();
+                heap = (*heap).next;
+            }
+        }
+        waits
+    }
+}
