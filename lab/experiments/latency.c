@@ -59,11 +59,12 @@ static uint64_t quantile(const histogram_t *histogram, double part) {
 /* Calls at least this long are looked at for a context switch. */
 enum { LONG_NS = 20000 };
 
-/* What one thread keeps about its own context switches. */
-typedef struct {
+/* What a thread knows of its own context switches: their number when it last looked, and the calls
+ * since. */
+static _Thread_local struct {
   long switches;
   unsigned calls;
-} watch_t;
+} watch;
 
 static long involuntary_switches(void) {
   struct rusage usage;
@@ -73,18 +74,18 @@ static long involuntary_switches(void) {
 
 /* Adds one call. The switches are read every 32 calls too, so that a long call is not blamed on a
  * switch that came long before it. */
-static void add(histogram_t *histogram, watch_t *watch, int64_t ns) {
+static void add(histogram_t *histogram, int64_t ns) {
   histogram->buckets[bucket_of((uint64_t)ns)]++;
   histogram->count++;
   if (ns > histogram->max) histogram->max = ns;
   if (ns < LONG_NS) {
     if (ns > histogram->max_undisturbed) histogram->max_undisturbed = ns;
-    if (++watch->calls % 32 == 0) watch->switches = involuntary_switches();
+    if (++watch.calls % 32 == 0) watch.switches = involuntary_switches();
     return;
   }
   long now = involuntary_switches();
-  if (now == watch->switches && ns > histogram->max_undisturbed) histogram->max_undisturbed = ns;
-  watch->switches = now;
+  if (now == watch.switches && ns > histogram->max_undisturbed) histogram->max_undisturbed = ns;
+  watch.switches = now;
 }
 
 /* The calls of one thread on one kind of blocks. */
@@ -92,7 +93,6 @@ typedef struct {
   const char *name;
   size_t least, most;
   histogram_t allocate, release;
-  watch_t watch;
   rng_t rng;
 } kind_t;
 
@@ -106,7 +106,7 @@ static void *timed_malloc(kind_t *kind, size_t size) {
   int64_t begun = now_ns();
   void *block = malloc(size);
   int64_t ns = now_ns() - begun;
-  add(&kind->allocate, &kind->watch, ns);
+  add(&kind->allocate, ns);
   escape(need(block));
   return block;
 }
@@ -115,7 +115,7 @@ static void timed_free(kind_t *kind, void *block) {
   int64_t begun = now_ns();
   free(block);
   int64_t ns = now_ns() - begun;
-  add(&kind->release, &kind->watch, ns);
+  add(&kind->release, ns);
 }
 
 /* Allocates `bytes`, frees them, idles; until the end. */

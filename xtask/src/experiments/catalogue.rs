@@ -124,7 +124,7 @@ pub fn calloc_sizes(quick: bool) -> Vec<u64> {
     sizes.extend([100 << 20, 2 << 30]);
     sizes.sort_unstable();
     if quick {
-        sizes.retain(|size| [64 << 10, 1 << 20, 100 << 20, 2 << 30].contains(size));
+        sizes.retain(|size| [64 << 10, 1 << 20, 100 << 20, 256 << 20].contains(size));
     }
     sizes
 }
@@ -163,7 +163,7 @@ fn calloc(quick: bool) -> Experiment {
 
 /// The block sizes of the experiment `recycled`.
 pub fn recycled_sizes(quick: bool) -> Vec<u64> {
-    let bits: &[u32] = if quick { &[12, 18] } else { &[12, 13, 14, 15, 16, 17, 18, 19, 20] };
+    let bits: &[u32] = if quick { &[14] } else { &[12, 13, 14, 15, 16, 17, 18, 19, 20] };
     bits.iter().map(|bits| 1 << bits).collect()
 }
 
@@ -197,7 +197,7 @@ fn recycled(quick: bool) -> Experiment {
 }
 
 fn retain_large(quick: bool) -> Experiment {
-    let (rounds, buffers) = if quick { ("3", "64") } else { ("20", "256") };
+    let (rounds, buffers) = if quick { ("2", "64") } else { ("20", "256") };
     let kind = program("retain-large", &[("rounds", rounds), ("buffers", buffers)]);
     let figures = [
         ("wall, ms", "wall"),
@@ -244,7 +244,7 @@ pub fn ebizzy_case(threads: u32, traced: bool) -> String {
 }
 
 fn ebizzy(quick: bool) -> Experiment {
-    let ms = if quick { "500" } else { "3000" };
+    let ms = if quick { "300" } else { "3000" };
     let mut cases = Vec::new();
     for threads in ebizzy_threads(quick) {
         let count = threads.to_string();
@@ -366,7 +366,7 @@ fn redis(quick: bool) -> Experiment {
         ("RSS right after, MiB", "rss-after"),
         ("1 s idle", "rss-idle"),
     ];
-    let kind = Kind::Redis { warm_up: seconds(quick, 2, 15), load: seconds(quick, 2, 60) };
+    let kind = Kind::Redis { warm_up: seconds(quick, 1, 15), load: seconds(quick, 1, 60) };
     Experiment {
         name: "redis",
         about: "redis-server under the steady load of redis-benchmark; page faults after a warm-up.",
@@ -377,7 +377,7 @@ fn redis(quick: bool) -> Experiment {
 }
 
 fn vmas(quick: bool) -> Experiment {
-    let replaced = if quick { "200000" } else { "800000" };
+    let (blocks, replaced) = if quick { ("20000", "40000") } else { ("200000", "800000") };
     let figures = [
         ("mappings, most", "mappings"),
         ("at the end", "mappings-end"),
@@ -390,7 +390,7 @@ fn vmas(quick: bool) -> Experiment {
         name: "vmas",
         about: "200,000 live blocks of 33 to 256 KiB of which only the first byte is written, replaced at random.",
         timeout: Duration::from_secs(120),
-        cases: vec![case("blocks", program("vmas", &[("replaced", replaced)]))],
+        cases: vec![case("blocks", program("vmas", &[("blocks", blocks), ("replaced", replaced)]))],
         tables: vec![Table { title: "Lines of /proc/self/maps", columns: columns("blocks", &figures) }],
     }
 }

@@ -11,7 +11,7 @@ use crate::bench::machine::Machine;
 /// The whole report.
 pub fn markdown(rows: &[Row], machine: &Machine) -> String {
     let allocators = machine.allocators.iter().map(|allocator| allocator.name.clone()).collect();
-    let view = View::of(rows, allocators);
+    let view = View::of(rows, allocators, machine.cpus as u32);
     let mut text = String::new();
     head(&mut text, machine);
     for experiment in catalogue::all(false) {
@@ -29,7 +29,7 @@ fn head(text: &mut String, m: &Machine) {
         text,
         "# Experiments\n\n\
          {} on {} ({} CPUs, {} MiB), Linux {}, transparent huge pages {}, load {}.\n\
-         Command: `{}` at commit {}; {} rounds.{quick}\n\
+         Command: `{}` at commit {}; rounds: {}.{quick}\n\
          Measured: {}.\n\n\
          Figures are medians over the rounds, in brackets the least and the greatest. Under each experiment stand the \
          targets of neap; comparisons with a peer are ratios within one round, the median over the rounds. An \

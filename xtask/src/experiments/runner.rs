@@ -149,6 +149,7 @@ fn per_thousand(counts: &[(String, f64)], frees: f64) -> Vec<Metric> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::catalogue;
     use super::*;
 
     // Would catch a column of errors that is taken for the count, or the total for a call.
@@ -169,5 +170,42 @@ mod tests {
         assert_eq!(metrics[0], Metric::new("madvise-per-1000-frees", "count", 500.0));
         assert_eq!(metrics[1], Metric::new("mappings-per-1000-frees", "count", 5.0));
         assert_eq!(per_thousand(&call_counts(""), 10.0)[0].value, 0.0);
+    }
+
+    /// Options that make a program short; a later option replaces an earlier one.
+    const SHORT: &[(&str, &str)] = &[
+        ("calloc", "--size 65536 --ms 5"),
+        ("recycled", "--mib 1 --wait-ms 1"),
+        ("retain-large", "--rounds 1 --buffers 2 --idle-ms 0"),
+        ("retain-small", "--idle-ms 0"),
+        ("ebizzy", "--ms 20"),
+        ("survivors", "--scale 10 --idle-ms 0"),
+        ("latency", "--ms 50 --gap-ms 10 --small-mib 1 --large-mib 8"),
+        ("vmas", "--blocks 1000 --replaced 1000"),
+    ];
+
+    // Would catch a program that does not build or that fails, and a table that asks for a figure it does not tell.
+    #[test]
+    fn programs_tell_what_the_tables_show() {
+        let runner = Runner::new().unwrap();
+        let mut seen = Vec::new();
+        for experiment in catalogue::all(true) {
+            for case in &experiment.cases {
+                let Kind::Program(name, arguments) = &case.kind else {
+                    continue;
+                };
+                let short = SHORT.iter().find(|(program, _)| program == name).expect("options in SHORT").1;
+                let mut arguments = arguments.clone();
+                arguments.extend(short.split(' ').map(String::from));
+                let outcome = runner.program(name, &arguments, &Allocator::default(), Duration::from_secs(60)).unwrap();
+                assert_eq!(outcome.status, "ok", "{name} {arguments:?}");
+                let columns = experiment.tables.iter().flat_map(|table| &table.columns);
+                for column in columns.filter(|column| column.case == case.name) {
+                    assert!(outcome.value(column.metric).is_some(), "{name}: {}", column.metric);
+                }
+                seen.push(*name);
+            }
+        }
+        assert!(SHORT.iter().all(|(name, _)| seen.contains(name)));
     }
 }

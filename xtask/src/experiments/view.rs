@@ -43,13 +43,15 @@ pub enum Better {
 pub struct View {
     /// In the order of the tables.
     pub allocators: Vec<String>,
+    /// Processors that the programs could use.
+    pub cores: u32,
     /// By experiment, case, allocator, round.
     runs: BTreeMap<(String, String, String, u32), Outcome>,
 }
 
 impl View {
     /// Sorts `rows`; `allocators` gives the order.
-    pub fn of(rows: &[Row], allocators: Vec<String>) -> View {
+    pub fn of(rows: &[Row], allocators: Vec<String>, cores: u32) -> View {
         let mut runs: BTreeMap<_, Outcome> = BTreeMap::new();
         for row in rows {
             let key = (row.experiment.clone(), row.case.clone(), row.allocator.clone(), row.round);
@@ -58,7 +60,7 @@ impl View {
                 outcome.metrics.push(Metric::new(&row.metric, &row.unit, row.value));
             }
         }
-        View { allocators, runs }
+        View { allocators, cores, runs }
     }
 
     /// The runs of one case under one allocator, by round.
@@ -150,7 +152,7 @@ pub mod tests {
     const WALL: Figure = Figure { experiment: "e", case: "c", metric: "wall" };
 
     fn view(rows: &[Row]) -> View {
-        View::of(rows, ["glibc", "neap", "neap-eager", "other"].map(String::from).into())
+        View::of(rows, ["glibc", "neap", "neap-eager", "other"].map(String::from).into(), 2)
     }
 
     // Would catch ratios of medians where ratios within a round are asked for.

@@ -150,7 +150,7 @@ mod tests {
     use crate::experiments::view::tests::row;
 
     fn view(rows: &[Row]) -> View {
-        View::of(rows, ["neap", "neap-eager", "mimalloc3", "mimalloc3-nothp", "jemalloc"].map(String::from).into())
+        View::of(rows, ["neap", "neap-eager", "mimalloc3", "mimalloc3-nothp", "jemalloc"].map(String::from).into(), 2)
     }
 
     // Would catch a peer with huge pages among those without.

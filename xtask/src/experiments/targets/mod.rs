@@ -146,7 +146,7 @@ mod tests {
     const WALL: Figure = Figure { experiment: "e", case: "c", metric: "wall" };
 
     fn view(rows: &[Row]) -> View {
-        View::of(rows, ["glibc", "neap", "other", "third"].map(String::from).into())
+        View::of(rows, ["glibc", "neap", "other", "third"].map(String::from).into(), 2)
     }
 
     // Would catch a goal that counts as missed where it is just reached.

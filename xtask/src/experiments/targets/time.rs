@@ -101,8 +101,7 @@ pub fn ebizzy(view: &View) -> Vec<Target> {
         .filter(run(false))
         .map(|threads| target(format!("{threads} threads: at least the best peer"), at_least_best(view, threads)))
         .collect();
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-    targets.push(target("no fall beyond the core count", no_fall(view, cores)));
+    targets.push(target("no fall beyond the core count", no_fall(view, view.cores)));
     for threads in ebizzy_threads(false).into_iter().filter(run(true)) {
         let case = ebizzy_case(threads, true);
         let figure = Figure { experiment: "ebizzy", case: &case, metric: "madvise-per-1000-frees" };
@@ -187,7 +186,7 @@ mod tests {
     }
 
     fn view(rows: &[Row]) -> View {
-        View::of(rows, ["neap", "jemalloc"].map(String::from).into())
+        View::of(rows, ["neap", "jemalloc"].map(String::from).into(), 2)
     }
 
     // Would catch a fall that is measured against one thread, or not at all.
