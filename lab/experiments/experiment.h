@@ -167,6 +167,9 @@ static inline size_t huge_rss(void) {
   return field_bytes("/proc/self/smaps_rollup", "AnonHugePages:");
 }
 
+/* Resident memory of this process that the kernel may take at any time (MADV_FREE). */
+static inline size_t lazy_rss(void) { return field_bytes("/proc/self/smaps_rollup", "LazyFree:"); }
+
 static inline double in_mib(size_t bytes) { return (double)bytes / (double)MIB; }
 
 /* splitmix64: one state word, any seed. */

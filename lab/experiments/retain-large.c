@@ -50,6 +50,7 @@ int main(int argc, char **argv) {
   metric("rss-at-once", "MiB", in_mib(rss()));
   idle_ms(options[IDLE_MS].value / 2);
   metric("rss-1s", "MiB", in_mib(rss()));
+  metric("lazy-1s", "MiB", in_mib(lazy_rss()));
   idle_ms(options[IDLE_MS].value - options[IDLE_MS].value / 2);
   metric("rss-2s", "MiB", in_mib(rss()));
   metric("rss-freed-worst", "MiB", in_mib(worst));

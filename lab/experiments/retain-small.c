@@ -37,6 +37,7 @@ int main(int argc, char **argv) {
   metric("rss-at-once", "MiB", in_mib(rss()));
   idle_ms(options[IDLE_MS].value);
   metric("rss-1s", "MiB", in_mib(rss()));
+  metric("lazy-1s", "MiB", in_mib(lazy_rss()));
   metric("rss-freed-worst", "MiB", in_mib(worst));
   metric("peak", "MiB", in_mib(peak));
   metric("live", "MiB", in_mib(most_live));

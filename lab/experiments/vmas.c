@@ -49,12 +49,12 @@ int main(int argc, char **argv) {
   read_file("/proc/sys/vm/max_map_count", text, sizeof text);
   int64_t begun = now_ns();
   for (size_t i = 0; i < count; i++) blocks[i] = allocate(&rng);
-  size_t filled = mappings(), most = filled;
+  size_t filled = mappings(), most = filled, look = replaced / 16 + 1;
   for (size_t i = 1; i <= replaced; i++) {
     size_t which = rng_range(&rng, 0, count - 1);
     free(blocks[which]);
     blocks[which] = allocate(&rng);
-    if (i % 50000 == 0) {
+    if (i % look == 0) {
       size_t here = mappings();
       if (here > most) most = here;
     }

@@ -205,6 +205,7 @@ fn retain_large(quick: bool) -> Experiment {
         ("of it in huge pages", "huge"),
         ("RSS at once", "rss-at-once"),
         ("after 1 s", "rss-1s"),
+        ("of it MADV_FREE", "lazy-1s"),
         ("after 2 s", "rss-2s"),
     ];
     Experiment {
@@ -223,6 +224,7 @@ fn retain_small() -> Experiment {
         ("peak without the program / live", "peak-ratio"),
         ("RSS at once", "rss-at-once"),
         ("after 1 s", "rss-1s"),
+        ("of it MADV_FREE", "lazy-1s"),
     ];
     Experiment {
         name: "retain-small",

@@ -121,6 +121,10 @@ fn ratio_to_best<'a>(
 /// Whether `allocator` takes at most `goal` times what the best peer takes.
 fn at_most_best(view: &View, figure: Figure, allocator: &str, goal: f64, admit: impl Fn(&str) -> bool) -> Judged {
     let (best, ratio) = ratio_to_best(view, figure, allocator, Better::Less, admit)?;
+    if ratio.is_infinite() {
+        let own = number(need(view, figure, allocator)?);
+        return Ok(Verdict::Missed(format!("{own} against none under {best}")));
+    }
     Ok(at_most(ratio, goal, &format!(" times {best}")))
 }
 
@@ -184,7 +188,8 @@ mod tests {
         let judged = at_most_best(&view, WALL, "neap", 1.05, admit).unwrap();
         assert_eq!(judged.to_string(), "**missed**: 1.50 times other against 1.05 times other");
         assert_eq!(ratio_to_best(&view, WALL, "neap", Better::More, admit), Ok(("glibc", 0.75)));
-        assert_eq!(ratio_to_best(&view, WALL, "neap", Better::Less, |_| true), Ok(("third", f64::INFINITY)));
+        let judged = at_most_best(&view, WALL, "neap", 1.05, |_| true).unwrap();
+        assert_eq!(judged.to_string(), "**missed**: 3 against none under third");
     }
 
     #[test]
