@@ -14,6 +14,19 @@ pub const GLIBC: &str = "glibc";
 /// Name of this project's allocator.
 pub const NEAP: &str = "neap";
 
+/// Allocators that are another one with a variable set: name, base, variable, value.
+const VARIANTS: &[(&str, &str, &str, &str)] = &[
+    ("neap-eager", NEAP, "NEAP_PURGE", "eager"),
+    ("neap-lazy", NEAP, "NEAP_PURGE", "lazy"),
+    ("neap-never", NEAP, "NEAP_PURGE", "never"),
+    ("mimalloc3-nothp", "mimalloc3", "MIMALLOC_ALLOW_THP", "0"),
+];
+
+/// The allocator that `name` is a variant of, or `name` itself.
+pub fn base_of(name: &str) -> &str {
+    VARIANTS.iter().find(|variant| variant.0 == name).map_or(name, |variant| variant.1)
+}
+
 /// One allocator, ready to be preloaded.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Allocator {
@@ -48,7 +61,8 @@ pub fn resolve(names: &[String]) -> Result<Vec<Allocator>> {
     }
     let known = || -> Vec<String> {
         let peers = peers::names().map(String::from);
-        [GLIBC.into(), NEAP.into()].into_iter().chain(peers).collect()
+        let variants = VARIANTS.iter().map(|variant| variant.0.into());
+        [GLIBC.into(), NEAP.into()].into_iter().chain(peers).chain(variants).collect()
     };
     let mut found: Vec<Allocator> = Vec::new();
     for name in names {
@@ -57,15 +71,41 @@ pub fn resolve(names: &[String]) -> Result<Vec<Allocator>> {
         }
         found.push(match name.split_once('=') {
             Some((name, path)) => by_path(name, Path::new(path))?,
-            None if name == GLIBC => glibc(),
-            None if name == NEAP => neap()?,
-            None if peers::names().any(|peer| peer == name) => peer(name)?,
+            None if known().contains(name) => by_name(name)?,
             None => {
                 bail!("no allocator is called `{name}`; there are {}, or NAME=PATH for any other", known().join(", "))
             }
         });
     }
     Ok(found)
+}
+
+/// All allocators that are built, each followed by its variants.
+pub fn all_with_variants() -> Result<Vec<Allocator>> {
+    let mut list = Vec::new();
+    for allocator in all()? {
+        let name = allocator.name.clone();
+        list.push(allocator);
+        for variant in VARIANTS.iter().filter(|variant| variant.1 == name) {
+            list.push(by_name(variant.0)?);
+        }
+    }
+    Ok(list)
+}
+
+/// An allocator or variant by a name that is known.
+fn by_name(name: &str) -> Result<Allocator> {
+    if let Some(&(_, base, variable, value)) = VARIANTS.iter().find(|variant| variant.0 == name) {
+        let mut allocator = by_name(base)?;
+        allocator.name = name.into();
+        allocator.env.insert(variable.into(), value.into());
+        return Ok(allocator);
+    }
+    match name {
+        GLIBC => Ok(glibc()),
+        NEAP => neap(),
+        _ => peer(name),
+    }
 }
 
 /// glibc, neap, and each peer; what is not built is left out with a line on stderr.
@@ -126,4 +166,19 @@ fn by_path(name: &str, path: &Path) -> Result<Allocator> {
         bail!("{name}: {} does not exist", path.display());
     };
     Ok(Allocator { name: name.into(), version: "given by path".into(), library: Some(library), env: BTreeMap::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Would catch a variant whose base is misspelt, or that is a variant of a variant.
+    #[test]
+    fn variants_have_a_base() {
+        for (name, base, ..) in VARIANTS {
+            assert!(*base == NEAP || peers::names().any(|peer| peer == *base), "{name}");
+            assert_eq!(base_of(name), *base);
+        }
+        assert_eq!(base_of("glibc"), "glibc");
+    }
 }

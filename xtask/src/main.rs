@@ -5,6 +5,7 @@
 mod allocators;
 mod bench;
 mod ci;
+mod experiments;
 mod icount;
 mod install;
 mod peers;
@@ -30,6 +31,8 @@ enum Command {
     Peers(peers::Args),
     /// Run the allocation workloads under glibc, neap and the peers
     Bench(bench::Args),
+    /// Run the experiments on pages, and tell which targets neap meets
+    Experiments(experiments::Args),
     /// Write the markdown tables of a kept benchmark from its raw CSV
     Report(bench::ReportArgs),
     /// Count instructions per operation with callgrind
@@ -42,6 +45,7 @@ fn main() -> anyhow::Result<()> {
         Command::Install(args) => install::main(args),
         Command::Peers(args) => peers::main(args),
         Command::Bench(args) => bench::main(args),
+        Command::Experiments(args) => experiments::main(args),
         Command::Report(args) => bench::report_main(args),
         Command::Icount(args) => icount::main(args),
     }

@@ -7,10 +7,10 @@
 
 mod chart;
 mod data;
-mod machine;
+pub mod machine;
 mod report;
-mod stats;
-mod workloads;
+pub mod stats;
+pub mod workloads;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -78,7 +78,7 @@ fn build_one(workload: Workload) -> Result<Program> {
 }
 
 /// Compiles one C or C++ file into target/lab, unless it is up to date.
-fn compile(source: &Path, name: &str) -> Result<PathBuf> {
+pub fn compile(source: &Path, name: &str) -> Result<PathBuf> {
     let dir = root().join("target/lab");
     fs::create_dir_all(&dir)?;
     let output = dir.join(name);

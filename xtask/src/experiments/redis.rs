@@ -1,0 +1,207 @@
+//! redis-server under redis-benchmark: page faults of a steady load, and RSS after it.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::data::{Metric, Outcome};
+use super::runner::find_program;
+use crate::allocators::Allocator;
+use crate::toolchain::run;
+
+/// Distinct keys, and distinct fields of the hash.
+const KEYS: &str = "100000";
+/// Bytes of a value.
+const VALUE_BYTES: &str = "512";
+/// What the load does, over and over: requests of each kind.
+const LOAD: [&str; 4] = ["-t", "set,get,lpush,lpop,sadd,spop,hset", "-n", "20000"];
+/// Puts the keys there before the load, so that it is steady.
+const FILL: [&str; 6] = ["-t", "set,hset", "-n", "400000", "-P", "16"];
+/// Lists and sets are as long as the moment has it; they are dropped before RSS is read.
+const TRANSIENT: [&str; 2] = ["mylist", "myset"];
+
+/// Runs redis-server under `allocator` with a load, and measures it.
+pub fn run_load(allocator: &Allocator, warm_up: Duration, load: Duration) -> Result<Outcome> {
+    for program in ["redis-server", "redis-benchmark", "redis-cli"] {
+        if find_program(program).is_none() {
+            return Ok(Outcome::failed(format!("skipped: {program} is not installed (Debian: apt install redis)")));
+        }
+    }
+    let mut server = Server::start(allocator)?;
+    if !server.answers() {
+        return Ok(Outcome::failed(server.end_text()));
+    }
+    // A server that died makes its clients fail: that is its failure, not the lab's.
+    let measured = measure(&server, warm_up, load);
+    match (server.child.try_wait()?, measured) {
+        (None, Ok(metrics)) => Ok(Outcome::good(metrics)),
+        (Some(_), _) => Ok(Outcome::failed(server.end_text())),
+        (None, Err(error)) => Err(error),
+    }
+}
+
+fn measure(server: &Server, warm_up: Duration, load: Duration) -> Result<Vec<Metric>> {
+    run(server.client("redis-benchmark").args(["-q", "-r", KEYS, "-d", VALUE_BYTES]).args(FILL))?;
+    let mut benchmark = server.client("redis-benchmark");
+    benchmark.args(["-q", "-l", "-c", "50", "-r", KEYS, "-d", VALUE_BYTES]).args(LOAD);
+    let mut benchmark = Process(benchmark.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+    sleep(warm_up);
+    let (begun, requests, faults) = (Instant::now(), server.requests()?, server.faults()?);
+    sleep(load);
+    let (requests, faults) = (server.requests()? - requests, server.faults()? - faults);
+    let seconds = begun.elapsed().as_secs_f64();
+    benchmark.end();
+    run(server.client("redis-cli").arg("del").args(TRANSIENT))?;
+    let after = server.rss_mib()?;
+    sleep(Duration::from_secs(1));
+    Ok(vec![
+        Metric::new("faults-per-1000", "count", faults * 1000.0 / requests),
+        Metric::new("rate", "1/s", requests / seconds),
+        Metric::new("rss-after", "MiB", after),
+        Metric::new("rss-idle", "MiB", server.rss_mib()?),
+    ])
+}
+
+/// A child that does not outlive its value.
+struct Process(Child);
+
+impl Process {
+    fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A redis-server on a socket in a folder of its own, without persistence.
+struct Server {
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Server {
+    fn start(allocator: &Allocator) -> Result<Server> {
+        let dir = env::temp_dir().join(format!("neap-redis-{}", std::process::id()));
+        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--daemonize", "no", "--save", "", "--appendonly", "no"]);
+        command.arg("--unixsocket").arg(socket(&dir)).arg("--dir").arg(&dir).env_remove("LD_PRELOAD");
+        // Where redis is linked with an allocator of its own, glibc must be put in front of it.
+        if allocator.library.is_none() {
+            command.env("LD_PRELOAD", "libc.so.6");
+        }
+        for variable in allocator.variables() {
+            if let Some((name, value)) = variable.split_once('=') {
+                command.env(name, value);
+            }
+        }
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start redis-server")?;
+        Ok(Server { child, dir })
+    }
+
+    fn client(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command.arg("-s").arg(socket(&self.dir)).env_remove("LD_PRELOAD");
+        command
+    }
+
+    /// Waits for the first answer; false where the server ends, or says nothing for ten seconds.
+    fn answers(&mut self) -> bool {
+        for _ in 0..200 {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                return false;
+            }
+            if run(self.client("redis-cli").arg("ping")).is_ok_and(|text| text.trim() == "PONG") {
+                return true;
+            }
+            sleep(Duration::from_millis(50));
+        }
+        false
+    }
+
+    /// How the server ended, as in [`Outcome::status`].
+    fn end_text(&mut self) -> String {
+        use std::os::unix::process::ExitStatusExt;
+        match self.child.try_wait() {
+            Ok(Some(status)) => match (status.signal(), status.code()) {
+                (Some(signal), _) => format!("signal:{signal}"),
+                (_, code) => format!("exit:{}", code.unwrap_or(-1)),
+            },
+            _ => "timeout".into(),
+        }
+    }
+
+    fn requests(&self) -> Result<f64> {
+        let text = run(self.client("redis-cli").args(["info", "stats"]))?;
+        field(&text, "total_commands_processed:").context("redis does not tell the number of its commands")
+    }
+
+    fn proc_file(&self, name: &str) -> Result<String> {
+        let path = format!("/proc/{}/{name}", self.child.id());
+        fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))
+    }
+
+    fn faults(&self) -> Result<f64> {
+        minor_faults(&self.proc_file("stat")?).context("/proc/PID/stat has no minflt")
+    }
+
+    fn rss_mib(&self) -> Result<f64> {
+        let kib = field(&self.proc_file("status")?, "VmRSS:").context("/proc/PID/status has no VmRSS")?;
+        Ok(kib / 1024.0)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn socket(dir: &Path) -> PathBuf {
+    dir.join("socket")
+}
+
+/// The number behind `key` at the beginning of a line.
+fn field(text: &str, key: &str) -> Option<f64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// The field `minflt` of /proc/PID/stat: the tenth. The second is the program's name in brackets and may hold blanks.
+fn minor_faults(stat: &str) -> Option<f64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(7)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Would catch a count of fields that a blank in the program's name throws off.
+    #[test]
+    fn minflt_is_the_tenth_field() {
+        let stat = "42 (redis server) S 1 42 42 0 -1 4194560 12345 0 6 0 10 20 0 0 20 0 5 0";
+        assert_eq!(minor_faults(stat), Some(12345.0));
+        assert_eq!(minor_faults("42"), None);
+    }
+
+    // Would catch a carriage return of redis or the unit of the kernel that stays in the number.
+    #[test]
+    fn fields_are_read() {
+        assert_eq!(field("# Stats\r\ntotal_commands_processed:81\r\n", "total_commands_processed:"), Some(81.0));
+        assert_eq!(field("VmHWM:\t 10 kB\nVmRSS:\t    2048 kB\n", "VmRSS:"), Some(2048.0));
+        assert_eq!(field("", "VmRSS:"), None);
+    }
+}
