@@ -40,7 +40,7 @@ pub enum Op {
     Advance { milliseconds: u32 },
     /// a look at what waits to go back to the system
     Tick,
-    /// the system swaps random pages out, `share` of 256
+    /// the system swaps random pages out, more of them with a higher `share`
     SwapOut { share: u8, seed: u16 },
     /// the system takes random pages that were purged lazily
     Reclaim { seed: u16 },

@@ -115,7 +115,8 @@ impl Model {
                 self.a.tick();
             }
             Op::SwapOut { share, seed } => {
-                self.a.os.swap_out(f64::from(share) / 256.0, seed.into());
+                // Mostly few: what is touched again costs two switches of threads.
+                self.a.os.swap_out((f64::from(share) / 256.0).powi(4), seed.into());
             }
             Op::Reclaim { seed } => {
                 self.a.os.reclaim(seed.into());
