@@ -10,7 +10,7 @@ use neap_core::{Allocator, CHUNK, Heap, Os};
 use std::collections::BTreeMap;
 
 /// Every how many operations everything is looked at, down to the bits and to the zeros in clean memory. After a
-/// realloc or a purge the zeros are looked at in any case.
+/// realloc, and where memory went back to the system, the zeros are looked at in any case.
 const DEEP: usize = 32;
 /// A system without faults and limits must serve requests up to this size.
 const MODEST: usize = 1 << 30;

@@ -123,7 +123,8 @@ fn contents_survive_swap() {
     }
 }
 
-/// The reason for the swap: mincore calls a swapped page absent, so it proves nothing. Catches a fake in which it would.
+/// The reason for the swap: mincore calls a swapped page absent, so it proves nothing. Catches a fake in which it
+/// would.
 #[test]
 fn mincore_does_not_see_swapped_pages() {
     let mut m = Memories::of(4096);
