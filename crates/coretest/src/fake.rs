@@ -1,24 +1,31 @@
 //! A fake system: real memory, but every call is checked against the preconditions of [`Os`], counted, and made to
-//! fail on request; OS pages may be larger than the machine's, and features may be missing.
+//! fail on request; OS pages may be larger than the machine's, and features may be missing; clock, memory limit and
+//! swap are the test's.
 //!
 //! Each [`Fake`] is a system of its own: many live in one process at once, and each unmaps what is left when it is
 //! dropped.
 
 mod faults;
+mod kernel;
 mod model;
+mod pagemap;
+mod pages;
+mod swap;
 
 pub use faults::{CALLS, Call, Faults};
+use kernel::{READ_WRITE, mmap, mmap_aligned};
 use model::{Access, Model};
+use pagemap::{HOST_PAGE, Pagemap};
+pub use pages::{Page, Usage};
+use swap::Swap;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
 use neap_core::os::{Memory, Run, Touched};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
-/// OS page of the machine that the tests run on.
-const HOST_PAGE: usize = 4096;
+/// What [`Os::clock`] says at first: as if the system had run for a while.
+const CLOCK: u64 = 1_000_000;
 
 /// What kind of system to pretend.
 #[derive(Clone, Debug)]
@@ -32,13 +39,28 @@ pub struct Config {
     /// Features that this system lacks: these calls always fail. Without [`Call::Reserve`] it is a system that
     /// never grants a chosen address, without [`Call::ReserveZeros`] one in which the page map is missing.
     pub missing: Vec<Call>,
+    /// Most runs that one call of [`Os::touched`] reports, if that is limited by more than the caller's room.
+    pub touched_runs: Option<usize>,
+    /// What [`Os::memory`] says at first.
+    pub memory: Option<Memory>,
+    /// What [`Os::start_purger`] says: true where the test calls `tick` from then on, false where nobody does.
+    pub purger: bool,
     /// Seed of [`Os::random`] and of faults by chance.
     pub seed: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { page_size: 4096, address_limit: None, reservations: None, missing: Vec::new(), seed: 1 }
+        Config {
+            page_size: 4096,
+            address_limit: None,
+            reservations: None,
+            missing: Vec::new(),
+            touched_runs: None,
+            memory: None,
+            purger: false,
+            seed: 1,
+        }
     }
 }
 
@@ -50,22 +72,43 @@ pub struct Fake {
     pub faults: Faults,
     random: AtomicU64,
     reservations: AtomicU64,
+    clock: AtomicU64,
+    memory: Mutex<Option<Memory>>,
     model: Mutex<Model>,
-    pagemap: File,
+    pagemap: Pagemap,
+    /// The swap device, once something was swapped out. `None`: the system has none.
+    swap: OnceLock<Option<Swap>>,
+    /// Ranges that were purged lazily and that [`Fake::reclaim`] has not taken yet; some may be in use again.
+    lazy: Mutex<Vec<(usize, usize)>>,
 }
 
 impl Fake {
     /// A system like `config`.
     pub fn new(config: Config) -> Self {
         assert!(config.page_size.is_power_of_two() && (HOST_PAGE..=65536).contains(&config.page_size));
+        assert_ne!(config.touched_runs, Some(0), "`touched` must get on");
         Fake {
             faults: Faults::new(config.seed),
             random: AtomicU64::new(config.seed),
             reservations: AtomicU64::new(0),
+            clock: AtomicU64::new(CLOCK),
+            memory: Mutex::new(config.memory),
             model: Mutex::new(Model::default()),
-            pagemap: File::open("/proc/self/pagemap").expect("the fake needs /proc/self/pagemap"),
+            pagemap: Pagemap::open(),
+            swap: OnceLock::new(),
+            lazy: Mutex::new(Vec::new()),
             config,
         }
+    }
+
+    /// The clock goes on by so many milliseconds.
+    pub fn advance(&self, milliseconds: u64) {
+        self.clock.fetch_add(milliseconds, Ordering::Relaxed);
+    }
+
+    /// What [`Os::memory`] says from now on.
+    pub fn set_memory(&self, memory: Option<Memory>) {
+        *self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = memory;
     }
 
     /// The model; also after a panic elsewhere, so that a failing test says what failed first.
@@ -96,43 +139,11 @@ impl Fake {
     fn fits(&self, model: &Model, more: usize) -> bool {
         self.config.address_limit.is_none_or(|limit| model.taken() + more <= limit)
     }
-
-    /// Offset of the first byte of the range that does not read as zero. OS pages that the kernel holds no memory
-    /// for are known zero and are not touched.
-    ///
-    /// # Safety
-    /// The range must be readable, and written by nobody meanwhile.
-    pub unsafe fn first_nonzero(&self, p: *const u8, len: usize) -> Option<usize> {
-        let first = p.addr() / HOST_PAGE;
-        let pages = (p.addr() + len).div_ceil(HOST_PAGE) - first;
-        let mut entries = vec![0u8; pages.min(4096) * 8];
-        let mut done = 0;
-        while done < pages {
-            let n = (pages - done).min(4096);
-            let at = ((first + done) * 8) as u64;
-            self.pagemap.read_exact_at(&mut entries[..n * 8], at).expect("reading /proc/self/pagemap");
-            for (i, entry) in entries[..n * 8].chunks_exact(8).enumerate() {
-                // Bits 63 and 62 of an entry, in its last byte: present, swapped.
-                if entry[7] & 0xC0 == 0 {
-                    continue;
-                }
-                let page = (first + done + i) * HOST_PAGE;
-                let from = page.max(p.addr());
-                let to = (page + HOST_PAGE).min(p.addr() + len);
-                // SAFETY: this part of the range is readable, as the caller promises.
-                let bytes = unsafe { core::slice::from_raw_parts(p.wrapping_add(from - p.addr()), to - from) };
-                if let Some(i) = bytes.iter().position(|&b| b != 0) {
-                    return Some(from - p.addr() + i);
-                }
-            }
-            done += n;
-        }
-        None
-    }
 }
 
 impl Drop for Fake {
     fn drop(&mut self) {
+        drop(self.swap.take());
         let model = self.model.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         for (from, to) in model.all() {
             // SAFETY: the fake mapped this range, and whoever used it is gone.
@@ -140,32 +151,6 @@ impl Drop for Fake {
         }
     }
 }
-
-/// A fresh mapping, or `None`.
-fn mmap(at: usize, len: usize, prot: i32, flags: i32) -> Option<*mut u8> {
-    let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: without MAP_FIXED (which only `renew` passes, for its own range) nothing is replaced.
-    let p = unsafe { libc::mmap(core::ptr::without_provenance_mut(at), len, prot, flags, -1, 0) };
-    if p == libc::MAP_FAILED { None } else { Some(p.cast()) }
-}
-
-/// A mapping of `len` bytes at a multiple of `align`.
-fn mmap_aligned(len: usize, align: usize, prot: i32) -> Option<*mut u8> {
-    let whole = mmap(0, len.checked_add(align)?, prot, 0)?;
-    let before = whole.addr().next_multiple_of(align) - whole.addr();
-    // SAFETY: both parts lie in the new mapping and are not used.
-    unsafe {
-        if before > 0 {
-            libc::munmap(whole.cast(), before);
-        }
-        if align > before {
-            libc::munmap(whole.wrapping_add(before + len).cast(), align - before);
-        }
-    }
-    Some(whole.wrapping_add(before))
-}
-
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 // SAFETY: memory comes from fresh mappings, which the model knows; each call does what the trait says.
 unsafe impl Os for Fake {
@@ -235,6 +220,7 @@ unsafe impl Os for Fake {
         if !self.granted(Call::Unmap) {
             return false;
         }
+        self.forget_swapped(p.addr(), len);
         // SAFETY: the range is (the tail of) a mapping of this fake that the caller gives up.
         let done = unsafe { libc::munmap(p.cast(), len) } == 0;
         if done {
@@ -251,6 +237,8 @@ unsafe impl Os for Fake {
         if !self.granted(Call::Remap) || !self.fits(&model, new.saturating_sub(old)) {
             return None;
         }
+        // mremap wants one mapping.
+        self.swap_in(p.addr(), old);
         let moved = if new <= old {
             // SAFETY: the range is a mapping of this fake, which the caller gives up.
             unsafe { libc::mremap(p.cast(), old, new, 0) }
@@ -276,6 +264,8 @@ unsafe impl Os for Fake {
         if !self.granted(Call::MovePages) {
             return false;
         }
+        self.swap_in(from.addr(), len);
+        self.forget_swapped(to.addr(), len);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         // SAFETY: both ranges are committed; what lies at `to` is not needed.
         unsafe { libc::mremap(from.cast(), len, len, flags, to) != libc::MAP_FAILED }
@@ -285,7 +275,11 @@ unsafe impl Os for Fake {
         self.whole_pages(Call::Renew, p.addr(), len);
         let model = self.model();
         model.require("renew", p.addr(), len, &[Access::Committed]);
-        self.granted(Call::Renew) && mmap(p.addr(), len, READ_WRITE, libc::MAP_FIXED).is_some()
+        if !self.granted(Call::Renew) {
+            return false;
+        }
+        self.forget_swapped(p.addr(), len);
+        mmap(p.addr(), len, READ_WRITE, libc::MAP_FIXED).is_some()
     }
 
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {
@@ -293,36 +287,62 @@ unsafe impl Os for Fake {
         let model = self.model();
         model.require("purge", p.addr(), len, &[Access::Committed]);
         // SAFETY: the range is committed and holds nothing that is needed.
-        self.granted(Call::Purge) && unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) == 0 }
+        self.granted(Call::Purge) && unsafe { self.drop_pages(p, len) }
     }
 
+    /// A call that is made to fail fails half-way: some runs, from the first on, are purged.
     unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
-        // SAFETY: as the caller promises.
-        runs.iter().take_while(|r| unsafe { self.purge(r.start, r.len) }).count()
+        let model = self.model();
+        for run in runs {
+            self.whole_pages(Call::PurgeRuns, run.start.addr(), run.len);
+            model.require("purge_runs", run.start.addr(), run.len, &[Access::Committed]);
+        }
+        let most = if self.granted(Call::PurgeRuns) {
+            runs.len()
+        } else if self.config.missing.contains(&Call::PurgeRuns) {
+            0
+        } else {
+            self.faults.below(runs.len())
+        };
+        // SAFETY: as for `purge`, for each run.
+        runs[..most].iter().take_while(|run| unsafe { self.drop_pages(run.start, run.len) }).count()
     }
 
-    unsafe fn purge_lazily(&self, _p: *mut u8, _len: usize) -> bool {
-        false
+    /// The kernel's own MADV_FREE; [`Fake::reclaim`] has it take the pages. What was swapped out is gone at once.
+    unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
+        self.whole_pages(Call::PurgeLazily, p.addr(), len);
+        let model = self.model();
+        model.require("purge_lazily", p.addr(), len, &[Access::Committed]);
+        // SAFETY: the range is committed and holds nothing that is needed.
+        self.granted(Call::PurgeLazily) && unsafe { self.free_pages(p, len) }
     }
 
-    unsafe fn touched(&self, _p: *mut u8, _len: usize, _runs: &mut [Run]) -> Option<Touched> {
-        None
+    unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched> {
+        self.whole_pages(Call::Touched, p.addr(), len);
+        assert!(!runs.is_empty(), "touched({p:p}, {len:#x}): no room for a single run");
+        let model = self.model();
+        model.require("touched", p.addr(), len, &[Access::Committed]);
+        self.granted(Call::Touched).then(|| self.find_touched(p, len, runs))
     }
 
+    /// A real one: tests may rely on it.
     fn barrier(&self) -> bool {
-        false
+        self.granted(Call::Barrier) && kernel::membarrier()
     }
 
+    /// Stands still unless the test calls [`Fake::advance`].
     fn clock(&self) -> u64 {
-        0
+        self.clock.load(Ordering::Relaxed)
     }
 
     fn memory(&self) -> Option<Memory> {
-        None
+        let memory = *self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        memory.filter(|_| self.granted(Call::Memory))
     }
 
+    /// [`Config::purger`].
     fn start_purger(&self) -> bool {
-        false
+        self.granted(Call::StartPurger) && self.config.purger
     }
 
     fn wake_purger(&self) {}

@@ -2,6 +2,7 @@
 //! one form.
 
 use crate::fake::{Call, Config};
+use neap_core::os::Memory;
 use neap_core::{CHUNK, class};
 
 /// Bytes of an encoded operation, and of an encoded set-up.
@@ -35,6 +36,14 @@ pub enum Op {
     Purge,
     /// look at a block's contents and usable size
     Check { block: u16 },
+    /// time goes by
+    Advance { milliseconds: u32 },
+    /// a look at what waits to go back to the system
+    Tick,
+    /// the system swaps random pages out, more of them with a higher `share`
+    SwapOut { share: u8, seed: u16 },
+    /// the system takes random pages that were purged lazily
+    Reclaim { seed: u16 },
 }
 
 /// The system under a history.
@@ -107,30 +116,74 @@ impl Op {
             27 => Op::Acquire { cached: b[7] & 3 != 0 },
             28 => Op::Abandon { heap },
             29 => Op::DropCaches { heap },
-            30 => Op::Purge,
-            _ => Op::Check { block },
+            // What has no heap has one byte more to tell what it is.
+            30 => match b[1] % 8 {
+                0..4 => Op::Purge,
+                4 | 5 => Op::SwapOut { share: b[4], seed: block },
+                6 => Op::advance(b),
+                _ => Op::Tick,
+            },
+            _ => match b[1] % 8 {
+                0..4 => Op::Check { block },
+                4 => Op::SwapOut { share: b[4], seed: block },
+                5 => Op::advance(b),
+                6 => Op::Tick,
+                _ => Op::Reclaim { seed: block },
+            },
         }
+    }
+
+    /// Mostly less than purges wait for, sometimes more, rarely minutes.
+    fn advance(b: [u8; OP_BYTES]) -> Op {
+        let n = u32::from(u16::from_le_bytes([b[4], b[5]]));
+        let milliseconds = match b[7] % 8 {
+            0..5 => n % 600,
+            5 | 6 => n % 5000,
+            _ => n * 16,
+        };
+        Op::Advance { milliseconds }
     }
 }
 
 impl Setup {
     /// The set-up that these bytes mean.
     pub fn decode(b: [u8; OP_BYTES]) -> Setup {
-        let missing = [Call::ReserveZeros, Call::MovePages, Call::Renew, Call::Purge];
-        let missing = missing.into_iter().enumerate().filter(|(i, _)| b[2] >> i & 1 != 0).map(|(_, call)| call);
+        let kind = b[0] / 3;
+        let mut missing = chosen(&[Call::ReserveZeros, Call::MovePages, Call::Renew, Call::Purge], b[2]);
+        if kind & 1 != 0 {
+            let calls =
+                [Call::Touched, Call::PurgeRuns, Call::PurgeLazily, Call::Barrier, Call::Memory, Call::StartPurger];
+            missing.extend(chosen(&calls, b[5] >> 2));
+        }
         Setup {
             config: Config {
                 page_size: 4096 << (b[0] % 3 * 2),
                 address_limit: [None, None, None, Some(1 << 30), Some(128 << 20), Some(32 << 20)]
                     [usize::from(b[1] % 6)],
                 reservations: [None, None, None, Some(1), Some(2)][usize::from(b[2] / 16 % 5)],
-                missing: missing.collect(),
+                missing,
+                touched_runs: [None, None, Some(1), Some(3)][usize::from(kind / 4 % 4)],
+                memory: MEMORY[usize::from(kind / 16 % 4)],
+                purger: kind & 2 != 0,
                 seed: u64::from(b[3]) << 8 | u64::from(b[4]),
             },
             cached: b[5] & 3 != 0,
             fault: if b[6] < 192 { 0.0 } else { f64::from(b[7]) / 512.0 },
         }
     }
+}
+
+/// What a system may say of its memory: nothing, that there is plenty, that it is nearly used up, that threads wait.
+const MEMORY: [Option<Memory>; 4] = [
+    None,
+    Some(Memory { limit: 64 << 30, used: 1 << 30, stalled: false }),
+    Some(Memory { limit: 1 << 30, used: (1 << 30) - (4 << 20), stalled: false }),
+    Some(Memory { limit: 256 << 20, used: 200 << 20, stalled: true }),
+];
+
+/// Those of the calls whose bit is set.
+fn chosen(calls: &[Call], bits: u8) -> Vec<Call> {
+    calls.iter().enumerate().filter(|(i, _)| bits >> i & 1 != 0).map(|(_, &call)| call).collect()
 }
 
 /// A set-up and a history out of any bytes; a part at the end that is no whole operation is left out.

@@ -6,11 +6,11 @@ use crate::pattern;
 use neap_core::heap::{Block as FreeBlock, Name};
 use neap_core::misuse;
 use neap_core::valid::{Census, Depth};
-use neap_core::{Allocator, CHUNK, Heap};
+use neap_core::{Allocator, CHUNK, Heap, Os};
 use std::collections::BTreeMap;
 
 /// Every how many operations everything is looked at, down to the bits and to the zeros in clean memory. After a
-/// realloc or a purge the zeros are looked at in any case.
+/// realloc, and where memory went back to the system, the zeros are looked at in any case.
 const DEEP: usize = 32;
 /// A system without faults and limits must serve requests up to this size.
 const MODEST: usize = 1 << 30;
@@ -20,6 +20,13 @@ const MOST_BLOCKS: usize = 20_000;
 const MOST_BYTES: usize = 4 << 30;
 /// Most heaps that threads own at one time.
 const MOST_HEAPS: usize = 6;
+
+/// Milliseconds after which all free memory is due, whatever the policy.
+const LONG: u64 = 3_600_000;
+/// How many blocks are looked at when memory went back to the system.
+const SOME: usize = 64;
+/// After so many ticks in a row, each as late as the one before wanted, nothing may wait any more.
+const MOST_TICKS: usize = 1000;
 
 /// The heap of a thread that has none.
 static NOBODY: Name = Name::new();
@@ -87,8 +94,13 @@ impl Model {
         self.apply(op);
         self.steps += 1;
         self.validate(if self.steps.is_multiple_of(DEEP) { Depth::Bits } else { Depth::Records });
-        if self.steps.is_multiple_of(DEEP) || matches!(op, Op::Realloc { .. } | Op::Purge) {
+        if self.steps.is_multiple_of(DEEP)
+            || matches!(op, Op::Realloc { .. } | Op::Purge | Op::Tick | Op::Reclaim { .. })
+        {
             self.check_clean();
+        }
+        if matches!(op, Op::Purge | Op::Tick | Op::Reclaim { .. }) {
+            self.check_some();
         }
     }
 
@@ -97,6 +109,17 @@ impl Model {
             Op::Acquire { cached } => self.acquire(cached),
             Op::Purge => {
                 self.a.purge();
+            }
+            Op::Advance { milliseconds } => self.a.os.advance(milliseconds.into()),
+            Op::Tick => {
+                self.a.tick();
+            }
+            Op::SwapOut { share, seed } => {
+                // Mostly few: what is touched again costs two switches of threads.
+                self.a.os.swap_out((f64::from(share) / 256.0).powi(4), seed.into());
+            }
+            Op::Reclaim { seed } => {
+                self.a.os.reclaim(seed.into());
             }
             Op::Check { block } => {
                 if let Some(i) = self.index(block) {
@@ -248,6 +271,12 @@ impl Model {
         }
     }
 
+    /// Contents of a few blocks; each is looked at when it is freed in any case.
+    fn check_some(&self) {
+        let step = self.blocks.len() / SOME + 1;
+        self.blocks.iter().step_by(step).for_each(|block| self.check_block(block));
+    }
+
     fn forget(&mut self, i: usize) -> Block {
         let block = self.blocks.swap_remove(i);
         self.addresses.remove(&block.p.addr());
@@ -324,6 +353,29 @@ impl Model {
             self.a.for_each_clean(|p, len| {
                 let wrong = self.a.os.first_nonzero(p, len);
                 assert_eq!(wrong, None, "{len} clean bytes at {p:p} are not zero at this offset");
+            });
+        }
+    }
+
+    /// A long time goes by, in which whoever has to gives back what waits. Panics if that has no end.
+    pub fn settle(&mut self) {
+        self.a.os.advance(LONG);
+        for _ in 0..MOST_TICKS {
+            let Some(wait) = self.a.tick() else { return };
+            self.a.os.advance(wait.into());
+        }
+        panic!("something still waits after {MOST_TICKS} ticks");
+    }
+
+    /// Panics if an OS page that lies in clean memory as a whole holds memory all the same.
+    pub fn check_absent(&self) {
+        let page = self.a.os.page_size();
+        // SAFETY: nobody else uses the allocator.
+        unsafe {
+            self.a.for_each_clean(|p, len| {
+                let (from, to) = (p.addr().next_multiple_of(page), (p.addr() + len) / page * page);
+                let held = self.a.os.first_held(from, to);
+                assert_eq!(held, None, "clean memory of {len} bytes at {p:p} holds memory at this address");
             });
         }
     }

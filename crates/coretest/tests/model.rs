@@ -55,3 +55,23 @@ proptest! {
         Model::run(&setup, &ops);
     }
 }
+
+proptest! {
+    #![proptest_config(runs(20))]
+
+    /// Catches free memory that never goes back, however long the program is idle, and a state that says clean where
+    /// the page table says otherwise.
+    #[test]
+    #[ignore = "until tick purges"]
+    fn idle_memory_goes_back(setup in any::<[u8; OP_BYTES]>().prop_map(Setup::decode), ops in history(200)) {
+        let mut setup = Setup { fault: 0.0, ..setup };
+        // What the system lacks it cannot give back.
+        setup.config.missing.retain(|call| *call != Call::Purge);
+        let mut model = Model::new(&setup);
+        ops.into_iter().for_each(|op| model.step(op));
+        model.settle();
+        prop_assert_eq!(model.a.free_bytes().0, 0, "bytes in dirty ranges");
+        model.check_absent();
+        model.finish();
+    }
+}

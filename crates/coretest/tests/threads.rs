@@ -7,6 +7,7 @@ use neap_core::{Allocator, Heap, misuse};
 use neap_coretest::{Call, Config, Fake, pattern};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 type Shared = Allocator<Fake>;
 
@@ -189,6 +190,51 @@ fn stress(config: Config, threads: u64, steps: usize) {
         }
     });
     finish(&a, &mail);
+}
+
+/// A thread that is counted; also when it panics, so that nobody waits for it.
+struct AtWork<'a>(&'a AtomicU64);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What the system does meanwhile: swaps pages out, takes what was purged lazily, lets time go by; and it is the
+/// purger. Until the number of threads at work is 0.
+fn disturb(a: &Shared, working: &AtomicU64) {
+    let mut seed = 0;
+    while working.load(Ordering::Relaxed) > 0 {
+        seed += 1;
+        a.os.swap_out(0.02, seed);
+        a.os.reclaim(seed);
+        a.os.advance(100);
+        a.tick();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Catches a purge or a calloc that goes wrong while other threads use the memory, and pages are swapped out.
+#[test]
+fn blocks_survive_the_system() {
+    for page_size in [4096, 65536] {
+        let a = Box::new(Allocator::new(Fake::new(Config { page_size, purger: true, ..Config::default() })));
+        let (mail, working) = (Mutex::new(Vec::new()), AtomicU64::new(3));
+        std::thread::scope(|scope| {
+            let (a, mail, working) = (&*a, &mail, &working);
+            for seed in 1..=3 {
+                scope.spawn(move || {
+                    let mut t = thread(a, mail, seed);
+                    let _working = AtWork(working);
+                    (0..40_000).for_each(|_| t.step());
+                    t.end();
+                });
+            }
+            scope.spawn(|| disturb(a, working));
+        });
+        finish(&a, &mail);
+    }
 }
 
 /// Catches a race between owner, remote frees, abandon and adoption.

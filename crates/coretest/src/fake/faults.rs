@@ -24,10 +24,22 @@ pub enum Call {
     Renew,
     /// `Os::purge`
     Purge,
+    /// `Os::purge_runs`
+    PurgeRuns,
+    /// `Os::purge_lazily`
+    PurgeLazily,
+    /// `Os::touched`
+    Touched,
+    /// `Os::barrier`
+    Barrier,
+    /// `Os::memory`
+    Memory,
+    /// `Os::start_purger`
+    StartPurger,
 }
 
 /// Every kind, in the order of its number.
-pub const CALLS: [Call; 9] = [
+pub const CALLS: [Call; 15] = [
     Call::Reserve,
     Call::ReserveZeros,
     Call::Commit,
@@ -37,6 +49,12 @@ pub const CALLS: [Call; 9] = [
     Call::MovePages,
     Call::Renew,
     Call::Purge,
+    Call::PurgeRuns,
+    Call::PurgeLazily,
+    Call::Touched,
+    Call::Barrier,
+    Call::Memory,
+    Call::StartPurger,
 ];
 
 /// The plan: one call of each kind by number, and calls by chance. Counts as it goes.
@@ -87,6 +105,11 @@ impl Faults {
     /// Calls that were made to fail up to now, those that the system lacks included.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
+    }
+
+    /// A number below `n`: how much of a call goes through that fails half-way.
+    pub(super) fn below(&self, n: usize) -> usize {
+        mix(self.random.fetch_add(STEP, Ordering::Relaxed)) as usize % n.max(1)
     }
 
     /// Counts a call; false if it must fail, or does so always.

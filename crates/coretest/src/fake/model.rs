@@ -42,6 +42,12 @@ impl Model {
         self.pieces.iter().map(|(&from, piece)| (from, piece.end))
     }
 
+    /// Every piece that can be written, as `(from, to)`.
+    pub(super) fn writable(&self) -> impl Iterator<Item = (usize, usize)> {
+        let writable = |piece: &Piece| matches!(piece.access, Access::Committed | Access::Mapped);
+        self.pieces.iter().filter(move |(_, piece)| writable(piece)).map(|(&from, piece)| (from, piece.end))
+    }
+
     /// The piece that `address` lies in.
     fn at(&self, address: usize) -> Option<(usize, Piece)> {
         let (&start, &piece) = self.pieces.range(..=address).next_back()?;
