@@ -47,7 +47,7 @@ pub fn malloc(size: usize) -> *mut u8 {
     // SAFETY: the thread's own heap.
     let p = unsafe { Heap::malloc(entered.heap, size, arch::untag) };
     if p.is_null() {
-        return malloc_entered(entered.heap, size);
+        return malloc_entered(size, entered.heap);
     }
     entered.leave();
     p
@@ -56,7 +56,7 @@ pub fn malloc(size: usize) -> *mut u8 {
 /// The rest of [`malloc`], after `Heap::malloc` failed on `heap`, which the call has entered.
 #[cold]
 #[inline(never)]
-fn malloc_entered(heap: *mut Heap, size: usize) -> *mut u8 {
+fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
     let p = if thread::is_heap(heap) {
         // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
         let p = unsafe { NEAP.malloc_after_miss(heap, size) };
@@ -82,7 +82,7 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
     unsafe {
         let p = Heap::malloc(entered.heap, bytes, arch::untag);
         if p.is_null() {
-            return calloc_entered(entered.heap, bytes);
+            return calloc_entered(bytes, entered.heap);
         }
         entered.leave();
         arch::zero_short(p, bytes);
@@ -95,8 +95,8 @@ const SHORT: usize = 256;
 
 #[cold]
 #[inline(never)]
-fn calloc_entered(heap: *mut Heap, bytes: usize) -> *mut u8 {
-    let p = malloc_entered(heap, bytes);
+fn calloc_entered(bytes: usize, heap: *mut Heap) -> *mut u8 {
+    let p = malloc_entered(bytes, heap);
     if !p.is_null() {
         // SAFETY: the block has as many bytes.
         unsafe { p.write_bytes(0, bytes) };
@@ -140,7 +140,7 @@ pub unsafe fn free(p: *mut u8, foreign: ForeignFree) {
     // SAFETY: the thread's own heap; as the caller promises.
     unsafe {
         if !Heap::free(entered.heap, &NEAP.map, p) {
-            return free_entered(entered.heap, p, foreign);
+            return free_entered(p, entered.heap, foreign);
         }
     }
     entered.leave();
@@ -149,7 +149,7 @@ pub unsafe fn free(p: *mut u8, foreign: ForeignFree) {
 /// The rest of [`free`], after `Heap::free` failed on `heap`, which the call has entered.
 #[cold]
 #[inline(never)]
-unsafe fn free_entered(heap: *mut Heap, p: *mut u8, foreign: ForeignFree) {
+unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
     if p.is_null() {
         // SAFETY: the thread's own heap, or a name; the fast path has just failed on it.
         unsafe { Heap::undo_free(heap, 0) };
