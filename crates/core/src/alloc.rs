@@ -162,7 +162,8 @@ impl<O: Os> Allocator<O> {
     /// last call on the heap.
     pub unsafe fn malloc(&self, heap: *mut Heap, size: usize) -> *mut u8 {
         if size > class::MAX_SMALL {
-            return self.malloc_whole_pages(size, CHUNK, false);
+            // SAFETY: the heap is the caller's.
+            return unsafe { self.malloc_whole_pages(heap, size, CHUNK, false) };
         }
         // SAFETY: the heap is the caller's.
         unsafe { self.malloc_class(heap, class::of(size)) }
@@ -207,9 +208,16 @@ impl<O: Os> Allocator<O> {
         p
     }
 
-    fn malloc_whole_pages(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
+    unsafe fn malloc_whole_pages(&self, heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > MAX_SIZE - CHUNK {
             return core::ptr::null_mut();
+        }
+        if align == CHUNK {
+            // SAFETY: the heap is the caller's.
+            let p = unsafe { self.malloc_shelved(heap, size.max(1), zero) };
+            if !p.is_null() {
+                return p;
+            }
         }
         let mut p = self.malloc_large(size, align, 0, zero);
         if p.is_null() {
@@ -225,7 +233,8 @@ impl<O: Os> Allocator<O> {
     /// As [`Allocator::malloc`].
     pub unsafe fn calloc(&self, heap: *mut Heap, size: usize) -> *mut u8 {
         if size > class::MAX_SMALL {
-            return self.malloc_whole_pages(size, CHUNK, true);
+            // SAFETY: the heap is the caller's.
+            return unsafe { self.malloc_whole_pages(heap, size, CHUNK, true) };
         }
         // SAFETY: the heap is the caller's; the block is new and has `size` bytes.
         unsafe {
@@ -259,7 +268,7 @@ impl<O: Os> Allocator<O> {
                 return if zero { self.calloc(heap, size) } else { self.malloc(heap, size) };
             }
             let Some(class) = class::of_aligned(size, align) else {
-                return self.malloc_whole_pages(size, align.max(CHUNK), zero);
+                return self.malloc_whole_pages(heap, size, align.max(CHUNK), zero);
             };
             if zero {
                 return self.calloc(heap, class::SIZE[class] as usize);
@@ -290,7 +299,11 @@ impl<O: Os> Allocator<O> {
             None if p.is_null() => return Ok(()),
             None if self.arenas.contains(p) => {
                 // SAFETY: as the caller promises.
-                unsafe { self.free_large(p) };
+                unsafe {
+                    if !self.shelve(heap, p) {
+                        self.free_large(p);
+                    }
+                }
                 self.settle();
                 return Ok(());
             }

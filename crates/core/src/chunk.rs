@@ -23,6 +23,8 @@ impl Kind {
     pub const LARGE: Kind = Kind(4);
     /// Holds heaps.
     pub const HEAPS: Kind = Kind(5);
+    /// First chunk of a large block on the shelf of a heap: free, but the heap's.
+    pub const SHELVED: Kind = Kind(6);
 }
 
 /// State of the OS pages of a free range.
@@ -55,7 +57,7 @@ pub struct Chunk {
     pub zeroed: bool,
     /// Slab: it is in its heap's list of slabs with free blocks.
     pub listed: bool,
-    /// Slab: no word of the free bits below this one has a bit set.
+    /// Slab: no word of the free bits below this one has a bit set. Shelved block: its age.
     pub hint: u8,
     /// Slab: remote frees counted less remote bits seen; a slab may be released at 0 only.
     pub balance: i16,
@@ -95,6 +97,18 @@ impl Chunk {
     #[inline]
     pub fn set_owner(&mut self, heap: *mut Heap) {
         self.owner_or_bytes = heap.expose_provenance();
+    }
+
+    /// Since when the shelved block waits, see [`crate::age`]. It has the place of a slab's hint.
+    #[inline]
+    pub fn since(&self) -> u8 {
+        self.hint
+    }
+
+    /// Sets since when the shelved block waits.
+    #[inline]
+    pub fn set_since(&mut self, age: u8) {
+        self.hint = age;
     }
 
     /// Usable bytes of the large block.

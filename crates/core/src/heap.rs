@@ -14,6 +14,7 @@ use crate::chunk::{Chunk, List};
 use crate::class::{self, CLASSES};
 use crate::page_map::PageMap;
 use crate::remote::Pending;
+use crate::shelf::Shelf;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64};
 
 /// What lies in a block while it is in a cache.
@@ -78,6 +79,8 @@ pub struct Heap {
     pub(crate) bins: [List; CLASSES],
     /// Slabs with remote frees that this heap has not seen.
     pub(crate) pending: Pending<Chunk>,
+    /// Large blocks kept for the next request.
+    pub(crate) shelf: Shelf,
     /// Whose it is, see `life.rs`.
     pub(crate) state: AtomicU32,
     /// The seat of its thread, if the thread has one that stays until [`crate::Allocator::abandon`].
@@ -172,6 +175,7 @@ impl Heap {
             cap: [0; CLASSES],
             bins: [const { List::new() }; CLASSES],
             pending: Pending::new(),
+            shelf: Shelf::new(),
             state: AtomicU32::new(0),
             seat: AtomicPtr::new(core::ptr::null_mut()),
             look: 0,
@@ -283,7 +287,9 @@ impl Heap {
     /// # Safety
     /// `heap` must be a heap.
     pub(crate) unsafe fn look(heap: *mut Heap) -> (u64, bool) {
-        let (mut sum, mut cached) = (0u64, false);
+        // SAFETY: heaps are never unmapped.
+        let shelved = Shelf::count(unsafe { &raw const (*heap).shelf });
+        let (mut sum, mut cached) = (shelved as u64, shelved > 0);
         for class in 1..CLASSES {
             // SAFETY: heaps are never unmapped; plain words, read whatever their owner does.
             let (room, head, cap) = unsafe {

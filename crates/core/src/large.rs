@@ -68,11 +68,25 @@ impl<O: Os> Allocator<O> {
             if let Some(Some(clean)) = clean {
                 return clean;
             }
-            let p = Arenas::chunk(taken.first);
-            if !self.os.purge(p, len * CHUNK) {
-                p.write_bytes(0, len * CHUNK);
-            }
+            self.purge_large(taken.first);
             Taken { dirty: (0, 0), ..taken }
+        }
+    }
+
+    /// Gives the memory of a large block back, at once; else clears it.
+    ///
+    /// # Safety
+    /// The block must be the caller's, and hold nothing that is needed.
+    pub(crate) unsafe fn purge_large(&self, c: *mut Chunk) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let (p, len) = (Arenas::chunk(c), (*c).len as usize * CHUNK);
+            if self.os.purge(p, len) {
+                self.note_purged(len);
+            } else {
+                p.write_bytes(0, len);
+            }
+            (*c).state = State::Clean;
         }
     }
 

@@ -52,6 +52,7 @@ pub mod purge;
 pub mod range;
 pub mod realloc;
 pub mod remote;
+pub mod shelf;
 pub mod slab;
 pub mod sync;
 pub mod valid;

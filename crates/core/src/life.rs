@@ -123,6 +123,7 @@ impl<O: Os> Allocator<O> {
                 for class in 1..CLASSES {
                     Heap::flush(heap, self, class, 0);
                 }
+                self.clear_shelf(heap, 0);
                 Heap::set_cached(heap, false);
             }
         }

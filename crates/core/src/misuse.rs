@@ -112,7 +112,7 @@ pub fn not_a_block<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8) -> ! {
             back += CHUNK;
         }
         match (*c).kind {
-            Kind::FREE | Kind::FREE_END if at_start => {
+            Kind::FREE | Kind::FREE_END | Kind::SHELVED if at_start => {
                 let thread = a.os.thread_id();
                 if call == Call::Free {
                     die(a, format_args!("double free of {p:p} (large block, by thread {thread})"));

@@ -19,7 +19,7 @@ use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Lock,
 use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os, age, visit};
 
 /// Free memory waits for so many ticks: what was freed just before one waits a tick less than the delay, at most.
-const DELAY_TICKS: u8 = 5;
+pub(crate) const DELAY_TICKS: u8 = 5;
 /// So much has to wait before anybody looks at it.
 pub(crate) const START_CHUNKS: usize = (1 << 20) / CHUNK;
 /// So many slabs have to come to wait.
@@ -394,6 +394,14 @@ impl<O: Os> Allocator<O> {
     /// Counts memory that went back.
     pub(crate) fn note_purged(&self, bytes: usize) {
         self.purger.purged.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Much lies on a shelf.
+    #[inline]
+    pub(crate) fn note_shelf(&self) {
+        if !self.purger.has_helper() {
+            self.purger.wanted.store(true, Ordering::Relaxed);
+        }
     }
 
     /// A slab has free memory that waits, and had none before.

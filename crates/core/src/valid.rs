@@ -41,6 +41,8 @@ pub struct Census {
     pub remote: usize,
     /// Live large blocks; the table of the huge blocks counts as one.
     pub large: usize,
+    /// Large blocks on shelves.
+    pub shelved: usize,
     /// Live huge blocks.
     pub huge: usize,
     /// Whether the huge blocks have a table.
@@ -62,6 +64,7 @@ pub struct Census {
 struct Listed {
     in_bins: usize,
     pending: usize,
+    shelved: usize,
 }
 
 fn check(holds: bool, what: &'static str, at: usize) -> Result<(), Invalid> {
@@ -121,6 +124,9 @@ impl<O: Os> Allocator<O> {
                 check((*Arenas::record(heap.cast())).kind == Kind::HEAPS, "a heap lies in a chunk of heaps", at)?;
                 let cached = self.check_caches(heap)?;
                 census.cached += cached;
+                let shelved = self.check_shelf(heap);
+                check(shelved.is_some(), "a shelf's blocks are shelved and counted", at)?;
+                listed.shelved += shelved.unwrap_or(0);
                 if (*heap).state.load(Ordering::Relaxed) == ORPHAN {
                     orphans += 1;
                     check(cached == 0, "an orphan's caches are empty", at)?;
@@ -239,6 +245,7 @@ impl<O: Os> Allocator<O> {
         check(census.free_chunks == ranges.free_chunks, "free ranges are counted", 0)?;
         // SAFETY: the lock is held.
         check(unsafe { ranges.is_valid() }, "free ranges are in their lists", 0)?;
+        check(census.shelved == listed.shelved, "every shelved block is on a shelf", 0)?;
         check(census.moved == self.moved.load(Ordering::Relaxed), "moved blocks are counted", 0)?;
         let gone = census.cached + census.remote;
         check(used >= gone, "used counts live, cached and remotely freed blocks", 0)?;
@@ -285,12 +292,13 @@ impl<O: Os> Allocator<O> {
                     walk.left = (*c).len as usize - 1;
                     census.free_chunks[(*c).state as usize] += (*c).len as usize;
                 }
-                Kind::LARGE => {
+                Kind::LARGE | Kind::SHELVED => {
                     let (len, carved, bytes) = ((*c).len as usize, (*c).carved as usize, (*c).bytes());
                     check(carved <= len && bytes <= carved * CHUNK, "bytes <= carved <= len", at)?;
                     check(bytes > 0 && bytes.is_multiple_of(self.page_size()), "bytes are whole OS pages", at)?;
                     walk.left = len - 1;
-                    census.large += 1;
+                    census.large += usize::from((*c).kind == Kind::LARGE);
+                    census.shelved += usize::from((*c).kind == Kind::SHELVED);
                     census.moved += usize::from((*c).moved);
                 }
                 Kind::SLAB => {
@@ -352,7 +360,7 @@ impl<O: Os> Allocator<O> {
                     let (len, carved) = ((*c).len as usize * CHUNK, (*c).carved as usize);
                     match (*c).kind {
                         Kind::FREE if (*c).state == State::Clean => (0, len),
-                        Kind::LARGE if (*c).state == State::Clean => (carved * CHUNK, len),
+                        Kind::LARGE | Kind::SHELVED if (*c).state == State::Clean => (carved * CHUNK, len),
                         Kind::SLAB if (*c).zeroed => (carved * class::SIZE[usize::from((*c).class)] as usize, CHUNK),
                         _ => (0, 0),
                     }

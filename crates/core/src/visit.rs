@@ -15,6 +15,8 @@ use crate::heap::{PARKED, Seat};
 use crate::holes::{self, Hole};
 use crate::life::{LOST, ORPHAN, OWNED};
 use crate::os::Run;
+use crate::purge::DELAY_TICKS;
+use crate::shelf::Shelf;
 use crate::slab::Batch;
 use crate::sync::{AtomicU32, Ordering};
 use crate::{Allocator, Heap, Os, age};
@@ -198,9 +200,12 @@ impl<O: Os> Allocator<O> {
                     self.visit(&mut [heap], |heap| {
                         if Heap::is_cached(heap) {
                             (1..CLASSES).for_each(|class| Heap::flush(heap, self, class, 0));
+                            self.clear_shelf(heap, 0);
                         }
                     });
                     (*heap).look = Heap::look(heap).0;
+                } else if Shelf::is_due(&raw const (*heap).shelf, self.epoch(), DELAY_TICKS) {
+                    self.visit(&mut [heap], |heap| self.clear_shelf(heap, DELAY_TICKS));
                 }
                 waits |= cached && !(*heap).seat.load(Ordering::Relaxed).is_null();
                 heap = (*heap).next;
