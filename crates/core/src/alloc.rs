@@ -187,10 +187,13 @@ impl<O: Os> Allocator<O> {
     unsafe fn malloc_class(&self, heap: *mut Heap, class: usize) -> *mut u8 {
         // SAFETY: the heap is the caller's.
         unsafe {
-            if Heap::is_cached(heap) {
-                Heap::malloc_class(heap, self, class)
-            } else {
-                Heap::take_one(heap, self, class).map_or(core::ptr::null_mut(), |(p, _)| Self::untagged(p))
+            if Heap::caches_class(heap, class) {
+                return Heap::malloc_class(heap, self, class);
+            }
+            match Heap::take_one(heap, self, class) {
+                Some((p, true)) => p,
+                Some((p, false)) => Self::untagged(p),
+                None => core::ptr::null_mut(),
             }
         }
     }
@@ -239,12 +242,16 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the heap is the caller's; the block is new and has `size` bytes.
         unsafe {
             let class = class::of(size);
+            if class >= class::FIRST_PAGED && Heap::caches_class(heap, class) {
+                Heap::flush(heap, self, class, 0);
+                Heap::uncache_class(heap, class);
+            }
             if size >= ZEROED_PAST_CACHE && Heap::cache_is_empty(heap, class) {
                 return match Heap::take_one(heap, self, class) {
                     None => core::ptr::null_mut(),
                     Some((p, true)) => p,
                     Some((p, false)) => {
-                        p.write_bytes(0, size);
+                        self.clear_block(p, size, class);
                         p
                     }
                 };
@@ -315,8 +322,7 @@ impl<O: Os> Allocator<O> {
         // SAFETY: `p` lies in a slab of this class.
         unsafe {
             self.check_block(heap, Call::Free, p, class);
-            if !Heap::is_cached(heap) {
-                // Without a cache nothing else would show a block that another thread frees at the same time.
+            if !Heap::caches_class(heap, class) {
                 Heap::give_one(heap, self, p, class);
             } else {
                 Heap::free_full(heap, self, p, class);
@@ -333,7 +339,8 @@ impl<O: Os> Allocator<O> {
             if !class::is_start(p.addr() & (CHUNK - 1), class) {
                 misuse::interior(self, call, p, class);
             }
-            let tagged = (*p.cast::<Block>()).tag == Block::TAG;
+            let untouched = class >= class::FIRST_PAGED && !Heap::caches_class(heap, class);
+            let tagged = !untouched && (*p.cast::<Block>()).tag == Block::TAG;
             let free = if tagged { misuse::is_free(self, heap, p, class) } else { slab::is_free(Arenas::record(p), p) };
             if free {
                 misuse::freed(self, call, p, class);

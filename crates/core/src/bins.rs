@@ -9,7 +9,7 @@ use crate::chunk::{Chunk, Kind};
 use crate::heap::{Block, most};
 use crate::slab::{self, Taken};
 use crate::sync::Ordering;
-use crate::{Allocator, CHUNK, Heap, Os, misuse};
+use crate::{Allocator, CHUNK, Heap, Os, class, misuse};
 
 impl Heap {
     /// A block of `class` from the cache or from the slabs, or null if there is no memory.
@@ -322,12 +322,43 @@ impl Heap {
         }
     }
 
+    /// Whether the slab is the last one in its bin with free blocks, of a class that has no cache: then it stays when
+    /// it is empty, so that a block that is allocated and freed over and over does not take a new slab each time.
+    #[inline]
+    unsafe fn is_last(heap: *mut Heap, c: *mut Chunk) -> bool {
+        // SAFETY: the slab is the heap's.
+        unsafe {
+            let (class, next) = (usize::from((*c).class), (*c).next);
+            let head = (*heap).bins[class].head;
+            Self::is_cached(heap)
+                && !Self::caches_class(heap, class)
+                && (head.is_null() || (head == c && (*c).listed && next.is_null()))
+        }
+    }
+
+    /// Releases the empty slabs that stayed.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    pub(crate) unsafe fn release_last<O: Os>(heap: *mut Heap, a: &Allocator<O>) {
+        for class in class::FIRST_PAGED..class::CLASSES {
+            // SAFETY: the heap and so the slabs in its bins are the caller's.
+            unsafe {
+                let c = (*heap).bins[class].head;
+                if !c.is_null() && slab::is_released(c) {
+                    (*heap).bins[class].remove(c);
+                    a.release_slab(c);
+                }
+            }
+        }
+    }
+
     /// After blocks came back to a slab of this heap: lists it, or releases it when it is empty.
     #[inline]
     unsafe fn after_give<O: Os>(heap: *mut Heap, a: &Allocator<O>, c: *mut Chunk) {
         // SAFETY: the slab is the heap's.
         unsafe {
-            if slab::is_released(c) {
+            if slab::is_released(c) && !Self::is_last(heap, c) {
                 if (*c).listed {
                     (*heap).bins[usize::from((*c).class)].remove(c);
                 }

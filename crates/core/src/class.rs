@@ -14,6 +14,10 @@ pub const CLASSES: usize = 73;
 pub const MAX_SMALL: usize = 32 * 1024;
 /// Requests up to this size find their class in [`SMALL_CLASS`].
 pub const MAX_TABLE: usize = 1024;
+/// The first class whose blocks have an OS page of their own, at 4 KiB. Once a program asks for zeroed blocks of such a
+/// class, its heap has no cache for it any more, whose tags and links would touch OS pages that the program never
+/// touched: they go straight from and to their slabs.
+pub const FIRST_PAGED: usize = of(4096);
 /// Smallest block in bytes: a free block holds a tag and a link.
 pub const MIN_BLOCK: usize = 16;
 

@@ -272,6 +272,28 @@ impl Heap {
         }
     }
 
+    /// Whether the heap has a cache for blocks of `class`.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[inline]
+    pub(crate) unsafe fn caches_class(heap: *mut Heap, class: usize) -> bool {
+        // SAFETY: the heap is the caller's.
+        unsafe { (*heap).cap[class] != 0 }
+    }
+
+    /// From now on the heap has no cache for blocks of `class`, whose cache is empty.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    pub(crate) unsafe fn uncache_class(heap: *mut Heap, class: usize) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            (*heap).cap[class] = 0;
+            (*heap).room[class] = NO_ROOM;
+        }
+    }
+
     /// Whether the heap has caches.
     ///
     /// # Safety

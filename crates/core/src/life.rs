@@ -124,6 +124,7 @@ impl<O: Os> Allocator<O> {
                     Heap::flush(heap, self, class, 0);
                 }
                 self.clear_shelf(heap, 0);
+                Heap::release_last(heap, self);
                 Heap::set_cached(heap, false);
             }
         }

@@ -167,7 +167,7 @@ impl<O: Os> Allocator<O> {
             check((*heap).room[0] == NO_ROOM, "class 0 has no room", heap.addr())?;
             for class in 1..CLASSES {
                 let mut block = (*heap).head[class];
-                if !Heap::is_cached(heap) {
+                if !Heap::caches_class(heap, class) {
                     check((*heap).room[class] == NO_ROOM, "a heap without caches has no room", heap.addr())?;
                     check(block.is_null() || block == nothing, "a heap without caches has no blocks", heap.addr())?;
                     continue;
@@ -304,7 +304,8 @@ impl<O: Os> Allocator<O> {
                 Kind::SLAB => {
                     census.slabs += 1;
                     check((*c).listed != slab::is_full(c), "a slab is listed unless full", at)?;
-                    check(!slab::is_released(c), "an empty slab is released", at)?;
+                    let stays = usize::from((*c).class) >= class::FIRST_PAGED;
+                    check(stays || !slab::is_released(c), "an empty slab is released", at)?;
                 }
                 Kind::HEAPS => census.heap_chunks += 1,
                 _ => return check(false, "every chunk is somebody's", at),

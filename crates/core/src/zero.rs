@@ -12,10 +12,11 @@
 //!   calloc of it costs nothing. If a block of that size is then found written whole, dropping was wrong, as faults
 //!   cost four times what clearing costs: it is not tried again for a number of times that doubles each time.
 
+use crate::class::{self, CLASSES};
 use crate::os::Run;
 use crate::policy::Purge;
 use crate::range::{LISTS, Taken, list_of};
-use crate::sync::{AtomicU8, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, Ordering};
 use crate::{Allocator, CHUNK, Os};
 
 /// Runs that are asked for at once.
@@ -51,6 +52,8 @@ impl Habit {
 pub struct Habits {
     of: [AtomicU8; LISTS],
     pause: [AtomicU8; LISTS],
+    /// For each class of whole OS pages: zeroed blocks came back dense.
+    paged: [AtomicBool; CLASSES],
     /// Bytes cleared, and bytes that did not have to be.
     pub(crate) cleared: crate::sync::AtomicU64,
     pub(crate) skipped: crate::sync::AtomicU64,
@@ -62,6 +65,7 @@ impl Habits {
         Habits {
             of: [const { AtomicU8::new(0) }; LISTS],
             pause: [const { AtomicU8::new(0) }; LISTS],
+            paged: [const { AtomicBool::new(false) }; CLASSES],
             cleared: crate::sync::AtomicU64::new(0),
             skipped: crate::sync::AtomicU64::new(0),
         }
@@ -110,6 +114,19 @@ unsafe fn is_zero(p: *const u8, len: usize, page: usize) -> bool {
     })
 }
 
+/// Whether all of a block is zero.
+///
+/// # Safety
+/// As [`is_zero`]; a block is aligned for words.
+unsafe fn is_zeroed(p: *const u8, len: usize) -> bool {
+    // SAFETY: as the caller promises.
+    let (words, rest) = unsafe {
+        let words = core::slice::from_raw_parts(p.cast::<u64>(), len / 8);
+        (words, core::slice::from_raw_parts(p.add(len / 8 * 8), len % 8))
+    };
+    words.iter().all(|&w| w == 0) && rest.iter().all(|&b| b == 0)
+}
+
 /// What is to be done with a range that may hold anything.
 enum Answer {
     /// All that was not zero has been cleared.
@@ -136,6 +153,46 @@ impl<O: Os> Allocator<O> {
         }
         // SAFETY: the dirty part of the block.
         unsafe { self.clear(p.add(from), to - from, list_of(bytes.div_ceil(CHUNK))) }
+    }
+
+    /// Clears the first `bytes` bytes of a block of a slab of `class`, which may hold anything. Untouched OS pages stay so.
+    ///
+    /// # Safety
+    /// The block must be the caller's.
+    pub(crate) unsafe fn clear_block(&self, p: *mut u8, bytes: usize, class: usize) {
+        let page = self.page_size();
+        // SAFETY: the block is the caller's, and whole OS pages around it lie in its chunk.
+        unsafe {
+            if class < class::FIRST_PAGED || self.policy.zero_always() {
+                return p.write_bytes(0, bytes);
+            }
+            let dense = &self.habits.paged[class];
+            if dense.load(Ordering::Relaxed) {
+                // To look at an OS page that nobody touched costs a fault, but no memory.
+                if !is_zeroed(p, bytes) {
+                    return p.write_bytes(0, bytes);
+                }
+                return dense.store(false, Ordering::Relaxed);
+            }
+            let (from, to) = (p.addr() & !(page - 1), (p.addr() + bytes).next_multiple_of(page));
+            let mut runs = [Run::EMPTY; 16];
+            let found = self.os.touched(p.wrapping_sub(p.addr() - from), to - from, &mut runs);
+            let Some(found) = found.filter(|f| f.looked == to - from) else {
+                dense.store(true, Ordering::Relaxed);
+                return p.write_bytes(0, bytes);
+            };
+            let mut cleared = 0;
+            for run in &runs[..found.runs] {
+                let start = run.start.addr().max(p.addr()) - p.addr();
+                let end = (run.start.addr() + run.len - p.addr()).min(bytes);
+                p.add(start).write_bytes(0, end - start);
+                cleared += end - start;
+            }
+            self.habits.count(cleared, bytes - cleared);
+            if cleared > bytes / DENSE {
+                dense.store(true, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Clears a dirty range as the habit of its size suggests; false to drop it.

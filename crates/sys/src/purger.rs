@@ -70,7 +70,8 @@ fn stack() -> Option<*mut u8> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::STACK;
         // SAFETY: a fresh mapping.
         let p = unsafe { mm::mmap_anonymous(core::ptr::null_mut(), STACK, access, flags) }.ok()?;
-        end = p.cast::<u8>().wrapping_add(STACK);
+        // A little below the end, which is not mapped any more: some tools look where the stack pointer points.
+        end = p.cast::<u8>().wrapping_add(STACK - 64);
         STACK_END.store(end, Ordering::Relaxed);
     }
     Some(end)
