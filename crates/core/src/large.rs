@@ -51,8 +51,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Lets go of memory that is resident, zero and not needed: takes clean chunks instead, and leaves the others to
-    /// the purger, as much memory takes long to purge. Else purges it here and now.
+    /// Lets go of memory that is resident, zero and not needed: takes clean chunks instead, and leaves the others to the
+    /// helper, as much memory takes long to purge. Else purges it here and now.
     unsafe fn drop_large(&self, taken: Taken, len: usize, align: usize) -> Taken {
         // SAFETY: the chunks are the caller's; `with` holds the lock.
         unsafe {
@@ -61,11 +61,12 @@ impl<O: Os> Allocator<O> {
                     let clean = r.take_clean(&self.os, &self.arenas, &self.map, len, (align / CHUNK).max(1))?;
                     (*clean.first).kind = Kind::LARGE;
                     (*taken.first).kind = Kind::NONE;
-                    r.give(&self.arenas, taken.first, len, self.purger.epoch());
+                    r.drop_chunks(taken.first, len);
                     Some(clean)
                 })
             });
             if let Some(Some(clean)) = clean {
+                self.note_dropped();
                 return clean;
             }
             self.purge_large(taken.first);

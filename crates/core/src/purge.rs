@@ -12,7 +12,7 @@
 //! time that does not depend on the batch's bytes.
 
 use crate::chunk::{Chunk, Kind};
-use crate::os::Run;
+use crate::os::{Memory, Run};
 use crate::policy::{Limit, Purge};
 use crate::range::Ranges;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Lock, Ordering};
@@ -61,8 +61,10 @@ pub struct Purger {
     pub(crate) purged: AtomicU64,
     /// [`Allocator::settle`] has something to do: memory waits and nobody is the purger.
     wanted: AtomicBool,
-    /// It has to look at the memory limit: much memory was taken that was clean.
+    /// It has to look at the memory limit: much memory was taken that was clean, or much more waits.
     limit: AtomicBool,
+    /// Chunks that waited when the limit was last looked at.
+    looked: AtomicUsize,
     /// Ticks in a row that found nothing.
     idle: AtomicU32,
     /// Held while memory is on its way to the system. Taken before all other locks; fork takes it, so that nothing
@@ -82,6 +84,7 @@ impl Purger {
             purged: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
             limit: AtomicBool::new(false),
+            looked: AtomicUsize::new(0),
             idle: AtomicU32::new(0),
             batch: Lock::new(),
         }
@@ -165,6 +168,12 @@ impl Batch {
         Batch { runs: [Run::EMPTY; BATCH_RUNS], count: 0, bytes: 0, slabs: [nothing; visit::SLABS], slab_count: 0 }
     }
 
+    fn push(&mut self, run: Run) {
+        self.runs[self.count] = run;
+        self.count += 1;
+        self.bytes += run.len;
+    }
+
     fn is_full(&self, due: Due) -> bool {
         self.count == BATCH_RUNS || self.bytes >= due.bytes || self.slab_count == visit::SLABS
     }
@@ -172,6 +181,11 @@ impl Batch {
     fn runs(&self) -> &[Run] {
         &self.runs[..self.count]
     }
+}
+
+/// Whether memory is short: threads wait for it, or what is left is less than twice what waits here.
+fn is_short(memory: &Memory, waiting: usize) -> bool {
+    memory.stalled || memory.limit.saturating_sub(memory.used) < 2 * waiting
 }
 
 impl<O: Os> Allocator<O> {
@@ -245,19 +259,19 @@ impl<O: Os> Allocator<O> {
             return DELAY_TICKS;
         }
         let memory = self.memory();
-        let short = memory.is_some_and(|m| m.stalled || m.limit.saturating_sub(m.used) < 2 * waiting);
+        let short = memory.is_some_and(|m| is_short(&m, waiting));
         let most = self.policy.bytes().or(memory.map(|m| m.limit / 4));
         if short || most.is_some_and(|most| waiting > most) { 0 } else { DELAY_TICKS }
     }
 
     /// The limit that counts, and what is used of it.
-    fn memory(&self) -> Option<crate::os::Memory> {
+    fn memory(&self) -> Option<Memory> {
         match self.policy.limit() {
             Limit::Off => None,
             Limit::Auto => self.os.memory(),
             Limit::Bytes(limit) => {
                 let used = self.ranges.with(&self.os, |r| r.footprint()) * CHUNK;
-                Some(crate::os::Memory { limit, used, stalled: false })
+                Some(Memory { limit, used, stalled: false })
             }
         }
     }
@@ -267,6 +281,14 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn note_waiting(&self, chunks: usize) {
         if chunks < START_CHUNKS {
             return;
+        }
+        // Relaxed, here and below: the lock orders it.
+        let looked = self.purger.looked.load(Ordering::Relaxed);
+        if chunks >= looked + FRESH_CHUNKS {
+            self.purger.looked.store(chunks, Ordering::Relaxed);
+            self.purger.limit.store(true, Ordering::Relaxed);
+        } else if chunks + FRESH_CHUNKS < looked {
+            self.purger.looked.store(chunks, Ordering::Relaxed);
         }
         // SeqCst: see `resign`.
         let helped = self.purger.who.load(Ordering::SeqCst) == HELPER;
@@ -331,14 +353,18 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Gives back what waits where the memory limit is near.
+    /// Has what waits given back where memory is short: by the helper, who is quick enough in most cases, or at once
+    /// where it might not be, or where there is none.
     fn mind_limit(&self) {
         let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
-        if waiting > 0
-            && let Some(m) = self.memory()
-            && m.limit.saturating_sub(m.used) < (m.limit / 16).max(4 * FRESH_CHUNKS * CHUNK).min(m.limit / 2)
-        {
+        let Some(memory) = self.memory().filter(|m| waiting > 0 && is_short(m, waiting)) else {
+            return;
+        };
+        let near = memory.limit.saturating_sub(memory.used) < memory.limit / 16;
+        if near || !self.purger.has_helper() {
             self.purge();
+        } else if !self.purger.flood.swap(true, Ordering::Relaxed) {
+            self.os.wake_purger();
         }
     }
 
@@ -396,6 +422,13 @@ impl<O: Os> Allocator<O> {
         self.purger.purged.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    /// Memory was put aside for the helper: it shall not wait for its next tick.
+    pub(crate) fn note_dropped(&self) {
+        if !self.purger.flood.swap(true, Ordering::Relaxed) {
+            self.os.wake_purger();
+        }
+    }
+
     /// Much lies on a shelf.
     #[inline]
     pub(crate) fn note_shelf(&self) {
@@ -418,6 +451,13 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// The lock of the ranges must be held.
     unsafe fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
+        // SAFETY: the lock is held; what was put aside is the purger's.
+        while batch.count < BATCH_RUNS / 2
+            && batch.bytes < due.bytes
+            && let Some((c, len)) = unsafe { r.take_dropped((due.bytes - batch.bytes).div_ceil(CHUNK)) }
+        {
+            batch.push(Run { start: crate::arena::Arenas::chunk(c), len: len * CHUNK });
+        }
         let mut left = LOOK;
         while let Some((first, used)) = self.arenas.used(walk.arena) {
             while walk.index < used {
@@ -473,10 +513,7 @@ impl<O: Os> Allocator<O> {
             let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first);
             let len = (1..most).find(|&i| !due.is(age(first + i))).unwrap_or(most);
             r.take_out(&self.arenas, start, from + first, from + first + len);
-            let run = Run { start: crate::arena::Arenas::chunk(c.add(first)), len: len * CHUNK };
-            batch.runs[batch.count] = run;
-            batch.count += 1;
-            batch.bytes += run.len;
+            batch.push(Run { start: crate::arena::Arenas::chunk(c.add(first)), len: len * CHUNK });
             first + len
         }
     }

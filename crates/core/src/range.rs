@@ -19,8 +19,10 @@ const EXACT: usize = 32;
 /// Lists of one state.
 pub(crate) const LISTS: usize = EXACT + 4 * 16;
 const PROBES: usize = 8;
-/// Chunks of a huge page; clean ranges of twice as many start at a multiple of it.
-const HUGE_PAGE: usize = (2 << 20) / CHUNK;
+/// Chunks from which on a clean range starts at a multiple of 2 MiB: the kernel's last page table before it is not its
+/// own then, and need not be searched when the kernel is asked what of it is touched.
+const LONG: usize = (64 << 20) / CHUNK;
+const LONG_ALIGN: usize = (2 << 20) / CHUNK;
 /// Dirty ranges that are looked at together with their neighbours.
 const JOIN_PROBES: usize = 4;
 
@@ -37,6 +39,9 @@ pub struct Ranges {
     pub fresh_chunks: usize,
     /// Chunks that are not free, those on their way to the system included.
     taken_chunks: usize,
+    /// Ranges that are on their way to the system, of the kind [`Kind::NONE`], and how many chunks they have.
+    dropped: List,
+    pub(crate) dropped_chunks: usize,
 }
 
 /// Chunks that were taken.
@@ -87,6 +92,8 @@ impl Ranges {
             lazy_chunks: 0,
             fresh_chunks: 0,
             taken_chunks: 0,
+            dropped: List::new(),
+            dropped_chunks: 0,
         }
     }
 
@@ -186,8 +193,7 @@ impl Ranges {
                 self.taken_chunks += len;
                 return Some(taken);
             }
-            // Apart from what lies before it in the kernel's page tables, and where huge pages could lie.
-            let align = if len >= 2 * HUGE_PAGE { align.max(HUGE_PAGE) } else { align };
+            let align = if len >= LONG { align.max(LONG_ALIGN) } else { align };
             self.take_clean(os, arenas, map, len, align)
         }
     }
@@ -413,7 +419,7 @@ impl Ranges {
 
     /// Dirty chunks that wait to be purged.
     pub fn waiting(&self) -> usize {
-        self.free_chunks[State::Dirty as usize].saturating_sub(self.lazy_chunks)
+        self.free_chunks[State::Dirty as usize].saturating_sub(self.lazy_chunks) + self.dropped_chunks
     }
 
     /// Chunks that hold memory, or may: taken ones and dirty ones.
@@ -438,6 +444,41 @@ impl Ranges {
                 self.insert(c.add(to), len - to, State::Dirty);
             }
             self.forget_ages(arenas, c.add(from), to - from, State::Dirty);
+        }
+    }
+
+    /// Puts `len` chunks that were taken aside, for the purger: nobody gets them before they are clean.
+    ///
+    /// # Safety
+    /// The lock must be held; the chunks must be the caller's, and their records have no kind.
+    pub unsafe fn drop_chunks(&mut self, c: *mut Chunk, len: usize) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            (*c).len = len as u32;
+            self.dropped.push(c);
+        }
+        self.dropped_chunks += len;
+    }
+
+    /// Takes up to `most` chunks that were put aside.
+    ///
+    /// # Safety
+    /// The lock must be held.
+    pub unsafe fn take_dropped(&mut self, most: usize) -> Option<(*mut Chunk, usize)> {
+        let c = self.dropped.head;
+        if c.is_null() {
+            return None;
+        }
+        // SAFETY: the lock is held; records in the list are valid.
+        unsafe {
+            let len = (*c).len as usize;
+            self.dropped.remove(c);
+            let taken = len.min(most);
+            self.dropped_chunks -= len;
+            if taken < len {
+                self.drop_chunks(c.add(taken), len - taken);
+            }
+            Some((c, taken))
         }
     }
 
