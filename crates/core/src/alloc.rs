@@ -150,9 +150,18 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// The range must be committed, the caller's, and hold nothing that is needed.
     pub(crate) unsafe fn age_of_freed(&self, p: *mut u8, len: usize) -> u8 {
-        let now = self.policy.purge() == Purge::Eager || len >= self.policy.mmap_threshold();
+        if self.policy.purge() != Purge::Eager && len < self.policy.mmap_threshold() {
+            return self.purger.epoch();
+        }
         // SAFETY: as the caller promises.
-        if now && unsafe { self.os.purge(p, len) } { age::NONE } else { self.purger.epoch() }
+        unsafe {
+            self.mark_if_dense(p, len);
+            if !self.os.purge(p, len) {
+                return self.purger.epoch();
+            }
+        }
+        self.note_purged(len);
+        age::NONE
     }
 
     /// malloc for a heap of the caller's, whatever its fast path said. Null if there is no memory.

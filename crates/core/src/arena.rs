@@ -48,6 +48,14 @@ pub struct Arena {
     committed: usize,
 }
 
+/// Words of the bits for huge pages of a long arena, one bit for each: they lie behind the ages.
+const HUGE_WORDS: usize = ARENA_ALIGN / crate::dense::HUGE_PAGE / 64;
+const _: () = assert!(
+    (ARENA_ALIGN >> CHUNK_SHIFT) * SIDE_BYTES + HUGE_WORDS * 8
+        <= first_chunk(ARENA_ALIGN >> CHUNK_SHIFT) << CHUNK_SHIFT,
+    "the bits for huge pages must lie before the first chunk"
+);
+
 impl Arena {
     const fn new() -> Self {
         Arena { base: AtomicUsize::new(0), len: 0, first: 0, frontier: 0, committed: 0 }
@@ -234,6 +242,30 @@ impl Arenas {
             let slot = (*self.slots.get())[record.addr() >> ARENA_SHIFT];
             &mut (*self.arenas.get())[usize::from(slot) - 1]
         }
+    }
+
+    /// The words of the bits for huge pages, and the bits of `from..to` (addresses in an arena) as indexes. `None` for a
+    /// short arena, which has none.
+    fn huge_bits(&self, from: usize, to: usize) -> Option<(&[AtomicU64; HUGE_WORDS], core::ops::Range<usize>)> {
+        let base = from & !(ARENA_ALIGN - 1);
+        let chunks = self.chunks_at(base);
+        let bit = |a: usize| (a - base) / crate::dense::HUGE_PAGE;
+        // SAFETY: this part of a long arena's side tables is committed with the ages, and never goes.
+        (chunks << CHUNK_SHIFT == ARENA_ALIGN)
+            .then(|| (unsafe { &*at(base + chunks * SIDE_BYTES) }, bit(from)..bit(to)))
+    }
+
+    /// Whether all of `from..to`, whole huge pages of an arena, may have huge pages.
+    pub(crate) fn is_huge(&self, from: usize, to: usize) -> bool {
+        let Some((bits, mut range)) = self.huge_bits(from, to) else { return true };
+        // Relaxed, here and below: a bit stands for itself.
+        range.all(|i| bits[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 != 0)
+    }
+
+    /// Notes that it may; whether it could not before.
+    pub(crate) fn set_huge(&self, from: usize, to: usize) -> bool {
+        let Some((bits, range)) = self.huge_bits(from, to) else { return false };
+        range.fold(false, |new, i| new | (bits[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed) >> (i % 64) & 1 == 0))
     }
 
     /// Calls `visit` with the record of every chunk that was ever used. The lock of the ranges must be held.

@@ -25,6 +25,8 @@ impl Kind {
     pub const HEAPS: Kind = Kind(5);
     /// First chunk of a large block on the shelf of a heap: free, but the heap's.
     pub const SHELVED: Kind = Kind(6);
+    /// First chunk of a range that waits for the purger, and that nobody gets before it is clean.
+    pub const DROPPED: Kind = Kind(7);
 }
 
 /// State of the OS pages of a free range.

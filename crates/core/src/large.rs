@@ -60,7 +60,6 @@ impl<O: Os> Allocator<O> {
                 self.ranges.with(&self.os, |r| {
                     let clean = r.take_clean(&self.os, &self.arenas, &self.map, len, (align / CHUNK).max(1))?;
                     (*clean.first).kind = Kind::LARGE;
-                    (*taken.first).kind = Kind::NONE;
                     r.drop_chunks(taken.first, len);
                     Some(clean)
                 })

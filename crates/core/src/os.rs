@@ -112,6 +112,12 @@ pub unsafe trait Os: Sync {
     /// As [`Os::purge`].
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool;
 
+    /// Lets a committed range have huge pages from its next faults on. False if the system cannot.
+    ///
+    /// # Safety
+    /// The range must be committed.
+    unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool;
+
     /// Finds what may be other than zero in a committed range: writes runs of OS pages that hold memory or are
     /// swapped out into `runs`, in order, until the range ends or `runs` is full. What lies between them reads as
     /// zero. `None` if the system cannot tell.

@@ -39,7 +39,9 @@ pub struct Ranges {
     pub fresh_chunks: usize,
     /// Chunks that are not free, those on their way to the system included.
     taken_chunks: usize,
-    /// Ranges that are on their way to the system, of the kind [`Kind::NONE`], and how many chunks they have.
+    /// Ranges that were marked for huge pages, see `dense.rs`.
+    pub(crate) marks: usize,
+    /// Ranges of the kind [`Kind::DROPPED`], and how many chunks they have.
     dropped: List,
     pub(crate) dropped_chunks: usize,
 }
@@ -92,6 +94,7 @@ impl Ranges {
             lazy_chunks: 0,
             fresh_chunks: 0,
             taken_chunks: 0,
+            marks: 0,
             dropped: List::new(),
             dropped_chunks: 0,
         }
@@ -454,6 +457,7 @@ impl Ranges {
     pub unsafe fn drop_chunks(&mut self, c: *mut Chunk, len: usize) {
         // SAFETY: as the caller promises.
         unsafe {
+            (*c).kind = Kind::DROPPED;
             (*c).len = len as u32;
             self.dropped.push(c);
         }
@@ -473,6 +477,7 @@ impl Ranges {
         unsafe {
             let len = (*c).len as usize;
             self.dropped.remove(c);
+            (*c).kind = Kind::NONE;
             let taken = len.min(most);
             self.dropped_chunks -= len;
             if taken < len {

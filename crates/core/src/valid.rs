@@ -308,6 +308,7 @@ impl<O: Os> Allocator<O> {
                     check(stays || !slab::is_released(c), "an empty slab is released", at)?;
                 }
                 Kind::HEAPS => census.heap_chunks += 1,
+                Kind::DROPPED => walk.left = (*c).len as usize - 1,
                 _ => return check(false, "every chunk is somebody's", at),
             }
         }

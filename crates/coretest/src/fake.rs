@@ -317,6 +317,12 @@ unsafe impl Os for Fake {
         self.granted(Call::PurgeLazily) && unsafe { self.free_pages(p, len) }
     }
 
+    /// Huge pages make no difference to what is in memory: the fake only checks the range.
+    unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
+        self.model().require("allow_huge", p.addr(), len, &[Access::Committed]);
+        true
+    }
+
     unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched> {
         self.whole_pages(Call::Touched, p.addr(), len);
         assert!(!runs.is_empty(), "touched({p:p}, {len:#x}): no room for a single run");

@@ -170,6 +170,12 @@ unsafe impl Os for Linux {
         unsafe { mm::madvise(pointer(p), len, mm::Advice::LinuxFree) }.is_ok()
     }
 
+    unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
+        self.count(Syscall::Madvise);
+        // SAFETY: the range is committed memory of ours.
+        unsafe { mm::madvise(pointer(p), len, mm::Advice::LinuxHugepage) }.is_ok()
+    }
+
     unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched> {
         self.count(Syscall::Other);
         // SAFETY: as the caller promises.
