@@ -59,6 +59,7 @@ impl Heap {
         unsafe {
             if !(*heap).pending.is_empty() {
                 Self::collect(heap, a);
+                a.settle();
             }
             if (*heap).bins[class].head.is_null()
                 && (a.take_from_orphans(class, want, taken) || Self::new_slab(heap, a, class).is_null())
@@ -121,6 +122,7 @@ impl Heap {
         unsafe {
             if !(*heap).pending.is_empty() {
                 Self::collect(heap, a);
+                a.settle();
             }
             let mut c = (*heap).bins[class].head;
             if c.is_null() {

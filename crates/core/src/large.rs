@@ -62,6 +62,8 @@ impl<O: Os> Allocator<O> {
                     (*clean.first).kind = Kind::LARGE;
                     (*taken.first).kind = Kind::NONE;
                     r.give(&self.arenas, taken.first, len, self.purger.epoch());
+                    // The helper may have ended since it was looked for.
+                    self.note_waiting(r.waiting());
                     Some(clean)
                 })
             });
@@ -164,6 +166,7 @@ impl<O: Os> Allocator<O> {
                 }
                 (*c).len = need as u32;
                 (*c).carved = need as u32;
+                self.note_waiting(r.waiting());
             }
             (*c).carved = (*c).carved.max(need as u32);
             (*c).set_bytes(bytes);

@@ -126,6 +126,7 @@ impl<O: Os> Allocator<O> {
                 Heap::set_cached(heap, false);
             }
         }
+        self.settle();
     }
 
     /// Blocks and bytes that are not free: live ones and those in the caches of other threads. Walks all chunks.

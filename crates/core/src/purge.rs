@@ -99,6 +99,11 @@ impl Purger {
         self.who.load(Ordering::Relaxed) == HELPER
     }
 
+    /// Whether a helper thread or the threads that free memory see to what waits. For tests.
+    pub(crate) fn is_somebody(&self) -> bool {
+        self.who.load(Ordering::Relaxed) != NOBODY
+    }
+
     fn batch_with<O: Os, R>(&self, os: &O, f: impl FnOnce() -> R) -> R {
         let _batch = self.batch.lock(os);
         f()
@@ -179,7 +184,9 @@ impl<O: Os> Allocator<O> {
     pub fn purge(&self) -> usize {
         let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, slabs: true, bytes: BATCH_BYTES };
         self.purger.batch_with(&self.os, || self.empty_caches(true));
-        self.purge_due(due, &mut Walk::default(), usize::MAX)
+        let bytes = self.purge_due(due, &mut Walk::default(), usize::MAX);
+        self.settle();
+        bytes
     }
 
     /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many

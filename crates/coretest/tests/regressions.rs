@@ -52,3 +52,17 @@ fn realloc_to_a_size_that_no_system_has() {
         Model::run(&plain(), &ops);
     }
 }
+
+/// A large block that shrank, or that came back where a heap takes in what others freed, left its memory to nobody: it
+/// waited until another call freed something.
+#[test]
+fn memory_that_waits_has_a_purger() {
+    let ops = [
+        Op::Malloc { heap: 0, size: 8 << 20 },
+        Op::Realloc { heap: 0, block: 0, size: 100 << 10 },
+        Op::Fill { heap: 0, size: 4096, count: 1000 },
+        Op::Drain { heap: 7, block: 0, count: 1001, step: 1 },
+        Op::Fill { heap: 0, size: 4096, count: 100 },
+    ];
+    Model::run(&plain(), &ops);
+}
