@@ -104,7 +104,7 @@ pub unsafe fn take(c: *mut Chunk, page: usize) -> Option<Hole> {
         let mut clean = (*c).clean.load(Ordering::Relaxed);
         let unused = (carved * size).next_multiple_of(page) / page;
         if (*c).zeroed {
-            clean |= (u32::MAX << unused) as u16;
+            clean |= pages(0, CHUNK, page) & (u32::MAX << unused) as u16;
         }
         let mut hole = Hole { slab: c, ..Hole::NONE };
         for k in 0..CHUNK / page {

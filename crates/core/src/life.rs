@@ -232,6 +232,8 @@ impl<O: Os> Allocator<O> {
                 unsafe {
                     if heap != mine && (*heap).state.load(Ordering::Relaxed) == OWNED {
                         (*heap).state.store(LOST, Ordering::SeqCst);
+                        // So that the purger does not wait for a visit. Relaxed: one thread.
+                        (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
                     }
                     heap = (*heap).next;
                 }

@@ -465,7 +465,8 @@ impl<O: Os> Allocator<O> {
             let from = c.offset_from_unsigned(start);
             let left = (*start).len as usize - from;
             let first = (0..left).find(|&i| due.is(age(i))).unwrap_or(left);
-            walk.waiting += first;
+            // What the system was told of does not wait.
+            walk.waiting += (0..first).filter(|&i| age(i) != age::LAZY).count();
             if first == left {
                 return left;
             }

@@ -23,6 +23,9 @@ use crate::{Allocator, Heap, Os, age};
 pub(crate) const SLABS: usize = 16;
 /// Ticks that a heap's caches must have been left alone before they are emptied.
 const QUIET_TICKS: u8 = 2;
+/// Ticks after which nobody waits any more for a heap that is quiet and still cannot be visited: the system has no
+/// barrier, or the thread stands still in the middle of a call.
+const TRIED_TICKS: u8 = 20;
 
 /// A slab that waits, and the heap that owned it when it was seen.
 pub(crate) type Due = (*mut Chunk, *mut Heap);
@@ -153,19 +156,17 @@ impl<O: Os> Allocator<O> {
         self.send_holes(&holes[..count])
     }
 
-    /// Gives the OS pages of holes back, and frees their blocks; returns the bytes.
+    /// Gives the OS pages of holes back, and frees their blocks; returns the bytes. Not lazily, whatever the policy:
+    /// nothing would tell the next look at the slab that the system knows of them.
     fn send_holes(&self, holes: &[Hole]) -> usize {
         let mut bytes = 0;
-        let lazily = self.policy.purge() == crate::policy::Purge::Lazy;
         for hole in holes {
             let mut runs = [Run::EMPTY; 16];
             let count = hole.runs(self.page_size(), &mut runs);
             let runs = &runs[..count];
             // SAFETY: all blocks on these OS pages are ours, so nobody uses them.
             unsafe {
-                if lazily {
-                    runs.iter().for_each(|r| _ = self.os.purge_lazily(r.start, r.len));
-                } else if self.os.purge_runs(runs) == count {
+                if self.os.purge_runs(runs) == count {
                     bytes += runs.iter().map(|r| r.len).sum::<usize>();
                     // Relaxed: the blocks come back behind it, which orders it.
                     (*hole.slab).clean.fetch_or(hole.pages, Ordering::Relaxed);
@@ -202,7 +203,7 @@ impl<O: Os> Allocator<O> {
                     });
                     (*heap).look = Heap::look(heap).0;
                 }
-                waits |= cached && !(*heap).seat.load(Ordering::Relaxed).is_null();
+                waits |= cached && (*heap).quiet < TRIED_TICKS && !(*heap).seat.load(Ordering::Relaxed).is_null();
                 heap = (*heap).next;
             }
         }
