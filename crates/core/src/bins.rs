@@ -278,6 +278,7 @@ impl Heap {
                 Ok(true) => {
                     let owner = (*c).owner();
                     (*owner).pending.push(c);
+                    a.note_slab();
                     // SeqCst pairs with the store in `Allocator::abandon`, see `Pending::push`.
                     if (*owner).state.load(Ordering::SeqCst) == crate::life::ORPHAN {
                         a.collect_orphan(owner);

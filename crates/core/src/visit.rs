@@ -182,8 +182,8 @@ impl<O: Os> Allocator<O> {
         bytes
     }
 
-    /// Empties the caches of heaps that were left alone, or of `all`. True if some may have to be emptied later. The
-    /// batch lock must be held.
+    /// Empties the caches of heaps that were left alone, or of `all`, and takes in what others freed into them. True if
+    /// that may have to be done later. The batch lock must be held.
     pub(crate) fn empty_caches(&self, all: bool) -> bool {
         let mut waits = false;
         let mut heap = self.registry.with(&self.os, |r| r.all);
@@ -192,18 +192,20 @@ impl<O: Os> Allocator<O> {
             // look at its caches a guess; `look` and `quiet` are the visitor's.
             unsafe {
                 let (look, cached) = Heap::look(heap);
+                let full = cached || !(*heap).pending.is_empty();
                 let quiet = look == (*heap).look;
                 (*heap).quiet = if quiet { (*heap).quiet.saturating_add(1) } else { 0 };
                 (*heap).look = look;
-                if cached && (all || (*heap).quiet >= QUIET_TICKS) {
+                if full && (all || (*heap).quiet >= QUIET_TICKS) {
                     self.visit(&mut [heap], |heap| {
                         if Heap::is_cached(heap) {
                             (1..CLASSES).for_each(|class| Heap::flush(heap, self, class, 0));
                         }
+                        Heap::collect(heap, self);
                     });
                     (*heap).look = Heap::look(heap).0;
                 }
-                waits |= cached && (*heap).quiet < TRIED_TICKS && !(*heap).seat.load(Ordering::Relaxed).is_null();
+                waits |= full && (*heap).quiet < TRIED_TICKS && !(*heap).seat.load(Ordering::Relaxed).is_null();
                 heap = (*heap).next;
             }
         }
