@@ -278,7 +278,9 @@ impl<O: Os> Allocator<O> {
         // SeqCst: see `resign`.
         let helped = self.purger.who.load(Ordering::SeqCst) == HELPER;
         if !helped || self.policy.bytes().is_some_and(|most| chunks * CHUNK > most) {
-            self.purger.wanted.store(true, Ordering::Relaxed);
+            // Release pairs with the Acquire in `settle_notes`: whoever takes the note sees who the purger is at least
+            // as late as here.
+            self.purger.wanted.store(true, Ordering::Release);
         }
     }
 
@@ -305,7 +307,8 @@ impl<O: Os> Allocator<O> {
         if self.purger.limit.swap(false, Ordering::Relaxed) {
             self.mind_limit();
         }
-        if self.purger.wanted.swap(false, Ordering::Relaxed) && self.policy.purge() != Purge::Never {
+        // Acquire: see `note_waiting`.
+        if self.purger.wanted.swap(false, Ordering::Acquire) && self.policy.purge() != Purge::Never {
             self.poke();
         }
     }

@@ -63,8 +63,9 @@ impl Owner {
     pub fn abandon<O: Os>(self, a: &Allocator<O>) {
         while let Some(seat) = &self.seat
             && !self.with(a, |heap| {
-                // A visitor may have parked the heap since; then the thread waits. Relaxed: no data goes with it.
-                seat.heap.compare_exchange(heap, GONE.heap(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+                // A visitor may have parked the heap since; then the thread waits. Acquire: one that found it busy is
+                // done with the seat.
+                seat.heap.compare_exchange(heap, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
             })
         {}
         // SAFETY: the heap is the caller's, who has forgotten it; nobody can park it any more.

@@ -49,9 +49,10 @@ fn set_own(heap: *mut Heap) {
 /// Takes the heap out of the seat for good, in a call that uses it. False if a visitor parked it since the call began:
 /// the visitor would put it back, so the thread has to wait for that.
 fn give_up(heap: *mut Heap) -> bool {
-    // SAFETY: the thread's own seat. Relaxed: no data goes with it.
+    // SAFETY: the thread's own seat.
     let seat = unsafe { &(*arch::seat()).heap };
-    seat.compare_exchange(heap, GONE.heap(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    // Acquire pairs with the Release of a visitor who found the thread busy: it is done with the seat, which ends.
+    seat.compare_exchange(heap, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
 /// Runs `f` with a heap that the calling thread owns meanwhile; null if there is no memory for one. `f` must not
