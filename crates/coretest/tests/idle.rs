@@ -47,7 +47,7 @@ fn free_most(a: &Shared, thread: &Owner, blocks: Vec<*mut u8>) -> Vec<*mut u8> {
     let (mut kept, mut gone) = (Vec::new(), Vec::new());
     for p in blocks {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        if (random >> 33) as usize % SURVIVORS == 0 { kept.push(p) } else { gone.push(p) }
+        if ((random >> 33) as usize).is_multiple_of(SURVIVORS) { kept.push(p) } else { gone.push(p) }
     }
     gone.into_iter().for_each(|p| free(a, thread, p));
     kept
