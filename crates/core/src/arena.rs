@@ -433,7 +433,7 @@ impl Arena {
             from >= to || unsafe { os.commit(at(base + from), to - from) }
         };
         // The ages are few: all at once, up to the first chunk, so that they are one mapping with the chunks.
-        let ages = base + (chunks * BEFORE_AGES & !(page - 1));
+        let ages = base + ((chunks * BEFORE_AGES) & !(page - 1));
         // SAFETY: this part lies in the reservation.
         let done = (!fresh || unsafe { os.commit(at(ages), base + (self.first << CHUNK_SHIFT) - ages) })
             && part(0, RECORD_BYTES)

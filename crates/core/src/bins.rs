@@ -59,6 +59,7 @@ impl Heap {
         unsafe {
             if !(*heap).pending.is_empty() {
                 Self::collect(heap, a);
+                a.settle();
             }
             if (*heap).bins[class].head.is_null()
                 && (a.take_from_orphans(class, want, taken) || Self::new_slab(heap, a, class).is_null())
@@ -121,6 +122,7 @@ impl Heap {
         unsafe {
             if !(*heap).pending.is_empty() {
                 Self::collect(heap, a);
+                a.settle();
             }
             let mut c = (*heap).bins[class].head;
             if c.is_null() {
@@ -276,6 +278,7 @@ impl Heap {
                 Ok(true) => {
                     let owner = (*c).owner();
                     (*owner).pending.push(c);
+                    a.note_slab();
                     // SeqCst pairs with the store in `Allocator::abandon`, see `Pending::push`.
                     if (*owner).state.load(Ordering::SeqCst) == crate::life::ORPHAN {
                         a.collect_orphan(owner);

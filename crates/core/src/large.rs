@@ -61,6 +61,8 @@ impl<O: Os> Allocator<O> {
                     let clean = r.take_clean(&self.os, &self.arenas, &self.map, len, (align / CHUNK).max(1))?;
                     (*clean.first).kind = Kind::LARGE;
                     r.drop_chunks(taken.first, len);
+                    // The helper may have ended since it was looked for.
+                    self.note_waiting(r.waiting());
                     Some(clean)
                 })
             });
@@ -178,6 +180,7 @@ impl<O: Os> Allocator<O> {
                 }
                 (*c).len = need as u32;
                 (*c).carved = need as u32;
+                self.note_waiting(r.waiting());
             }
             (*c).carved = (*c).carved.max(need as u32);
             (*c).set_bytes(bytes);

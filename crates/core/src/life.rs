@@ -128,6 +128,7 @@ impl<O: Os> Allocator<O> {
                 Heap::set_cached(heap, false);
             }
         }
+        self.settle();
     }
 
     /// Blocks and bytes that are not free: live ones and those in the caches of other threads. Walks all chunks.
@@ -233,6 +234,8 @@ impl<O: Os> Allocator<O> {
                 unsafe {
                     if heap != mine && (*heap).state.load(Ordering::Relaxed) == OWNED {
                         (*heap).state.store(LOST, Ordering::SeqCst);
+                        // So that the purger does not wait for a visit. Relaxed: one thread.
+                        (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
                     }
                     heap = (*heap).next;
                 }

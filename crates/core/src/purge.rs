@@ -102,6 +102,11 @@ impl Purger {
         self.who.load(Ordering::Relaxed) == HELPER
     }
 
+    /// Whether a helper thread or the threads that free memory see to what waits. For tests.
+    pub(crate) fn is_somebody(&self) -> bool {
+        self.who.load(Ordering::Relaxed) != NOBODY
+    }
+
     fn batch_with<O: Os, R>(&self, os: &O, f: impl FnOnce() -> R) -> R {
         let _batch = self.batch.lock(os);
         f()
@@ -193,7 +198,9 @@ impl<O: Os> Allocator<O> {
     pub fn purge(&self) -> usize {
         let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, slabs: true, bytes: BATCH_BYTES };
         self.purger.batch_with(&self.os, || self.empty_caches(true));
-        self.purge_due(due, &mut Walk::default(), usize::MAX)
+        let bytes = self.purge_due(due, &mut Walk::default(), usize::MAX);
+        self.settle();
+        bytes
     }
 
     /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many
@@ -293,7 +300,9 @@ impl<O: Os> Allocator<O> {
         // SeqCst: see `resign`.
         let helped = self.purger.who.load(Ordering::SeqCst) == HELPER;
         if !helped || self.policy.bytes().is_some_and(|most| chunks * CHUNK > most) {
-            self.purger.wanted.store(true, Ordering::Relaxed);
+            // Release pairs with the Acquire in `settle_notes`: whoever takes the note sees who the purger is at least
+            // as late as here.
+            self.purger.wanted.store(true, Ordering::Release);
         }
     }
 
@@ -320,7 +329,8 @@ impl<O: Os> Allocator<O> {
         if self.purger.limit.swap(false, Ordering::Relaxed) {
             self.mind_limit();
         }
-        if self.purger.wanted.swap(false, Ordering::Relaxed) && self.policy.purge() != Purge::Never {
+        // Acquire: see `note_waiting`.
+        if self.purger.wanted.swap(false, Ordering::Acquire) && self.policy.purge() != Purge::Never {
             self.poke();
         }
     }
@@ -506,7 +516,8 @@ impl<O: Os> Allocator<O> {
             let from = c.offset_from_unsigned(start);
             let left = (*start).len as usize - from;
             let first = (0..left).find(|&i| due.is(age(i))).unwrap_or(left);
-            walk.waiting += first;
+            // What the system was told of does not wait.
+            walk.waiting += (0..first).filter(|&i| age(i) != age::LAZY).count();
             if first == left {
                 return left;
             }

@@ -38,9 +38,11 @@ impl<O: Os> Allocator<O> {
                     }
                 } else {
                     if self.resize_large(p, size) {
+                        self.settle();
                         return p;
                     }
                     let moved = self.move_large(p, old, size);
+                    self.settle();
                     if !moved.is_null() {
                         return moved;
                     }

@@ -5,10 +5,12 @@ use crate::arena::{Arenas, BITS_BYTES};
 use crate::chunk::{Chunk, Kind, State};
 use crate::class::{self, CLASSES};
 use crate::heap::{Block, NO_ROOM};
-use crate::life::{ORPHAN, Registry};
+use crate::life::{ORPHAN, OWNED, Registry};
+use crate::policy::Purge;
+use crate::purge::START_CHUNKS;
 use crate::range::Ranges;
 use crate::sync::Ordering;
-use crate::{Allocator, CHUNK, Heap, Os, slab};
+use crate::{Allocator, CHUNK, Heap, Os, age, slab};
 
 /// How far to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +57,12 @@ pub struct Census {
     pub heaps: usize,
     /// Chunks in free ranges: clean, dirty.
     pub free_chunks: [usize; 2],
+    /// Dirty ones of which the system was told already.
+    pub lazy_chunks: usize,
+    /// Chunks that are not free.
+    pub taken_chunks: usize,
+    /// OS pages of slabs that hold no used block and read as zero.
+    pub clean_pages: usize,
     /// Large blocks whose pages were moved.
     pub moved: usize,
 }
@@ -127,9 +135,16 @@ impl<O: Os> Allocator<O> {
                 let shelved = self.check_shelf(heap);
                 check(shelved.is_some(), "a shelf's blocks are shelved and counted", at)?;
                 listed.shelved += shelved.unwrap_or(0);
-                if (*heap).state.load(Ordering::Relaxed) == ORPHAN {
+                let state = (*heap).state.load(Ordering::Relaxed);
+                if state == ORPHAN {
                     orphans += 1;
                     check(cached == 0, "an orphan's caches are empty", at)?;
+                }
+                let seat = (*heap).seat.load(Ordering::Relaxed);
+                if !seat.is_null() {
+                    check(state == OWNED, "a heap with a seat has a thread", at)?;
+                    check((*seat).heap.load(Ordering::Relaxed) == heap, "no heap is parked at rest", at)?;
+                    check((*seat).busy.load(Ordering::Relaxed) == 0, "no thread is in the middle of a call", at)?;
                 }
                 for class in 0..CLASSES {
                     listed.in_bins += self.check_bin(heap, class)?;
@@ -246,11 +261,38 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the lock is held.
         check(unsafe { ranges.is_valid() }, "free ranges are in their lists", 0)?;
         check(census.shelved == listed.shelved, "every shelved block is on a shelf", 0)?;
+        self.check_sums(ranges, census)?;
         check(census.moved == self.moved.load(Ordering::Relaxed), "moved blocks are counted", 0)?;
         let gone = census.cached + census.remote;
         check(used >= gone, "used counts live, cached and remotely freed blocks", 0)?;
         census.small = used - gone;
         Ok(())
+    }
+
+    /// What the ranges count against what was found, and that somebody sees to what waits.
+    fn check_sums(&self, ranges: &Ranges, census: &Census) -> Result<(), Invalid> {
+        let dirty = ranges.free_chunks[State::Dirty as usize];
+        check(ranges.footprint() - dirty == census.taken_chunks, "taken chunks are counted", 0)?;
+        check(ranges.lazy_chunks >= census.lazy_chunks, "lazily purged chunks are counted", 0)?;
+        let waiting = ranges.waiting() - ranges.dropped_chunks;
+        check(waiting + ranges.lazy_chunks == dirty, "dirty chunks wait, or the system was told of them", 0)?;
+        let seen_to = self.policy.purge() == Purge::Never || self.purger.is_somebody();
+        check(ranges.waiting() < START_CHUNKS || seen_to, "much memory that waits has a purger", 0)
+    }
+
+    /// The age of a chunk of the range that starts with `first`.
+    unsafe fn check_age(&self, first: *const Chunk, c: *const Chunk, census: &mut Census) -> Result<(), Invalid> {
+        let at = c.addr();
+        // SAFETY: the record is readable, and at rest as the table of ages is.
+        let (kind, state, age) = unsafe { ((*first).kind, (*first).state, self.arenas.ages(c).read()) };
+        let free = kind == Kind::FREE;
+        census.lazy_chunks += usize::from(age == age::LAZY);
+        census.taken_chunks += usize::from(!free);
+        if kind == Kind::SLAB {
+            return check(age != age::LAZY, "the system was told of free ranges alone", at);
+        }
+        let waits = free && state == State::Dirty;
+        check((age != age::NONE) == waits, "chunks of dirty free ranges have an age, others have none", at)
     }
 
     unsafe fn check_chunk(
@@ -276,6 +318,7 @@ impl<O: Os> Allocator<O> {
             }
             if walk.left > 0 {
                 check(adjacent, "a range lies in one arena", walk.first.addr())?;
+                self.check_age(walk.first, c, census)?;
                 walk.left -= 1;
                 if walk.left == 0 && (*walk.first).kind == Kind::FREE {
                     return check((*c).kind == Kind::FREE_END, "a free range has an end", at);
@@ -284,6 +327,7 @@ impl<O: Os> Allocator<O> {
             }
             let free_before = walk.free_before.take().filter(|_| adjacent);
             (walk.first, walk.left) = (c, 0);
+            self.check_age(c, c, census)?;
             match (*c).kind {
                 Kind::FREE => {
                     check(free_before != Some((*c).state), "free neighbours of one state are joined", at)?;
@@ -343,13 +387,33 @@ impl<O: Os> Allocator<O> {
                 let due = (*c).remote.counted() as i32 + i32::from((*c).balance);
                 check(due == remote_count, "count + balance == remote bits", at)?;
                 census.remote += remote_count as usize;
+                self.check_clean_pages(c, census)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The OS pages that a slab calls clean.
+    unsafe fn check_clean_pages(&self, c: *const Chunk, census: &mut Census) -> Result<(), Invalid> {
+        // SAFETY: the slab and its bits are at rest.
+        unsafe {
+            let (page, clean) = (self.page_size(), (*c).clean.load(Ordering::Relaxed));
+            let class = usize::from((*c).class);
+            let (size, capacity) = (class::SIZE[class] as usize, class::capacity(class) as usize);
+            let is_free = |i: usize| slab::is_free(c, Arenas::chunk(c).add(i * size));
+            for k in (0..16).filter(|k| clean >> k & 1 != 0) {
+                check(k * page < CHUNK, "a slab has so many OS pages", c.addr())?;
+                let (first, last) = (k * page / size, ((k + 1) * page - 1) / size);
+                let unused = (first..=last.min(capacity - 1)).all(is_free);
+                check(unused, "no block of a clean OS page is used", c.addr())?;
+                census.clean_pages += 1;
             }
         }
         Ok(())
     }
 
     /// Calls `visit` with start and length of everything that is known to read as zero: clean free ranges, what
-    /// slabs and large blocks have not used yet, and what arenas have not.
+    /// slabs and large blocks have not used yet, OS pages of slabs that went back, and what arenas have not used.
     ///
     /// # Safety
     /// No other thread may use the allocator meanwhile.
@@ -369,6 +433,12 @@ impl<O: Os> Allocator<O> {
                 };
                 if from < to {
                     visit(p.wrapping_add(from), to - from);
+                }
+                // SAFETY: as above.
+                let clean = unsafe { if (*c).kind == Kind::SLAB { (*c).clean.load(Ordering::Relaxed) } else { 0 } };
+                let page = self.page_size();
+                for k in (0..CHUNK / page).filter(|k| clean >> k & 1 != 0) {
+                    visit(p.wrapping_add(k * page), page);
                 }
             });
             self.arenas.for_each_unused(&mut visit);

@@ -25,6 +25,9 @@ use crate::{Allocator, Heap, Os, age};
 pub(crate) const SLABS: usize = 16;
 /// Ticks that a heap's caches must have been left alone before they are emptied.
 const QUIET_TICKS: u8 = 2;
+/// Ticks after which nobody waits any more for a heap that is quiet and still cannot be visited: the system has no
+/// barrier, or the thread stands still in the middle of a call.
+const TRIED_TICKS: u8 = 20;
 
 /// A slab that waits, and the heap that owned it when it was seen.
 pub(crate) type Due = (*mut Chunk, *mut Heap);
@@ -155,19 +158,17 @@ impl<O: Os> Allocator<O> {
         self.send_holes(&holes[..count])
     }
 
-    /// Gives the OS pages of holes back, and frees their blocks; returns the bytes.
+    /// Gives the OS pages of holes back, and frees their blocks; returns the bytes. Not lazily, whatever the policy:
+    /// nothing would tell the next look at the slab that the system knows of them.
     fn send_holes(&self, holes: &[Hole]) -> usize {
         let mut bytes = 0;
-        let lazily = self.policy.purge() == crate::policy::Purge::Lazy;
         for hole in holes {
             let mut runs = [Run::EMPTY; 16];
             let count = hole.runs(self.page_size(), &mut runs);
             let runs = &runs[..count];
             // SAFETY: all blocks on these OS pages are ours, so nobody uses them.
             unsafe {
-                if lazily {
-                    runs.iter().for_each(|r| _ = self.os.purge_lazily(r.start, r.len));
-                } else if self.os.purge_runs(runs) == count {
+                if self.os.purge_runs(runs) == count {
                     bytes += runs.iter().map(|r| r.len).sum::<usize>();
                     // Relaxed: the blocks come back behind it, which orders it.
                     (*hole.slab).clean.fetch_or(hole.pages, Ordering::Relaxed);
@@ -183,8 +184,8 @@ impl<O: Os> Allocator<O> {
         bytes
     }
 
-    /// Empties the caches of heaps that were left alone, or of `all`. True if some may have to be emptied later. The
-    /// batch lock must be held.
+    /// Empties the caches of heaps that were left alone, or of `all`, and takes in what others freed into them. True if
+    /// that may have to be done later. The batch lock must be held.
     pub(crate) fn empty_caches(&self, all: bool) -> bool {
         let mut waits = false;
         let mut heap = self.registry.with(&self.os, |r| r.all);
@@ -193,21 +194,23 @@ impl<O: Os> Allocator<O> {
             // look at its caches a guess; `look` and `quiet` are the visitor's.
             unsafe {
                 let (look, cached) = Heap::look(heap);
+                let full = cached || !(*heap).pending.is_empty();
                 let quiet = look == (*heap).look;
                 (*heap).quiet = if quiet { (*heap).quiet.saturating_add(1) } else { 0 };
                 (*heap).look = look;
-                if cached && (all || (*heap).quiet >= QUIET_TICKS) {
+                if full && (all || (*heap).quiet >= QUIET_TICKS) {
                     self.visit(&mut [heap], |heap| {
                         if Heap::is_cached(heap) {
                             (1..CLASSES).for_each(|class| Heap::flush(heap, self, class, 0));
                             self.clear_shelf(heap, 0);
                         }
+                        Heap::collect(heap, self);
                     });
                     (*heap).look = Heap::look(heap).0;
                 } else if Shelf::is_due(&raw const (*heap).shelf, self.epoch(), DELAY_TICKS) {
                     self.visit(&mut [heap], |heap| self.clear_shelf(heap, DELAY_TICKS));
                 }
-                waits |= cached && !(*heap).seat.load(Ordering::Relaxed).is_null();
+                waits |= full && (*heap).quiet < TRIED_TICKS && !(*heap).seat.load(Ordering::Relaxed).is_null();
                 heap = (*heap).next;
             }
         }

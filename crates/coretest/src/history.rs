@@ -3,6 +3,7 @@
 
 use crate::fake::{Call, Config};
 use neap_core::os::Memory;
+use neap_core::policy::{self, Limit, Policy, Purge};
 use neap_core::{CHUNK, class};
 
 /// Bytes of an encoded operation, and of an encoded set-up.
@@ -55,6 +56,65 @@ pub struct Setup {
     pub cached: bool,
     /// Chance of each call to fail.
     pub fault: f64,
+    /// Whether threads have seats, so that their heaps can be visited.
+    pub seats: bool,
+    /// What the user chose.
+    pub choices: Choices,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup { config: Config::default(), cached: true, fault: 0.0, seats: true, choices: Choices::default() }
+    }
+}
+
+/// What a user may choose, see [`Policy`].
+#[derive(Clone, Copy, Debug)]
+#[expect(missing_docs, reason = "the fields are the policy's")]
+pub struct Choices {
+    pub purge: Purge,
+    pub delay: u32,
+    pub bytes: Option<usize>,
+    pub zero_always: bool,
+    pub mmap_threshold: usize,
+    pub limit: Limit,
+}
+
+impl Default for Choices {
+    fn default() -> Self {
+        Choices {
+            purge: Purge::Decay,
+            delay: policy::DELAY_MS,
+            bytes: None,
+            zero_always: false,
+            mmap_threshold: usize::MAX,
+            limit: Limit::Auto,
+        }
+    }
+}
+
+impl Choices {
+    /// Makes the choices.
+    pub fn set(&self, policy: &Policy) {
+        policy.set_purge(self.purge);
+        policy.set_delay(self.delay);
+        policy.set_bytes(self.bytes);
+        policy.set_zero_always(self.zero_always);
+        policy.set_mmap_threshold(self.mmap_threshold);
+        policy.set_limit(self.limit);
+    }
+
+    /// The choices that these numbers mean; for most of them the defaults.
+    fn decode(a: u8, b: u8, c: u8) -> Self {
+        Choices {
+            purge: [Purge::Decay, Purge::Decay, Purge::Eager, Purge::Lazy, Purge::Never][usize::from(a % 5)],
+            delay: [policy::DELAY_MS, 0, 20, 5000][usize::from(b & 3)],
+            bytes: [None, None, Some(0), Some(2 << 20)][usize::from(b >> 2 & 3)],
+            mmap_threshold: [usize::MAX, usize::MAX, 0, 128 << 10][usize::from(b >> 4 & 3)],
+            zero_always: b >> 6 == 0,
+            limit: [Limit::Auto, Limit::Off, Limit::Bytes(16 << 20), Limit::Bytes(256 << 20)][usize::from(c & 3)],
+        }
+    }
 }
 
 /// Sizes at which something changes.
@@ -169,6 +229,9 @@ impl Setup {
             },
             cached: b[5] & 3 != 0,
             fault: if b[6] < 192 { 0.0 } else { f64::from(b[7]) / 512.0 },
+            seats: b[4] & 7 != 0,
+            // The seed's bytes once more: it says nothing else.
+            choices: Choices::decode(b[6], b[3], b[4] >> 3),
         }
     }
 }

@@ -8,7 +8,9 @@ pub mod fake;
 pub mod history;
 pub mod model;
 pub mod pattern;
+pub mod seat;
 
 pub use fake::{Call, Config, Fake};
-pub use history::{Op, Setup};
+pub use history::{Choices, Op, Setup};
 pub use model::Model;
+pub use seat::Owner;

@@ -3,8 +3,10 @@
 use crate::fake::Fake;
 use crate::history::{Op, Setup};
 use crate::pattern;
-use neap_core::heap::{Block as FreeBlock, Name};
+use crate::seat::{GONE, Owner};
+use neap_core::heap::Block as FreeBlock;
 use neap_core::misuse;
+use neap_core::policy::Limit;
 use neap_core::valid::{Census, Depth};
 use neap_core::{Allocator, CHUNK, Heap, Os};
 use std::collections::BTreeMap;
@@ -28,9 +30,6 @@ const SOME: usize = 64;
 /// After so many ticks in a row, each as late as the one before wanted, nothing may wait any more.
 const MOST_TICKS: usize = 1000;
 
-/// The heap of a thread that has none.
-static NOBODY: Name = Name::new();
-
 /// A live block.
 #[derive(Clone, Copy, Debug)]
 struct Block {
@@ -44,7 +43,7 @@ struct Block {
 pub struct Model {
     /// The allocator under test.
     pub a: Box<Allocator<Fake>>,
-    heaps: Vec<*mut Heap>,
+    threads: Vec<Owner>,
     blocks: Vec<Block>,
     /// Start and end of every live block.
     addresses: BTreeMap<usize, usize>,
@@ -53,6 +52,8 @@ pub struct Model {
     steps: usize,
     /// Whether calls may fail although the request is modest.
     limited: bool,
+    /// Whether threads have seats.
+    seats: bool,
 }
 
 impl Model {
@@ -67,16 +68,20 @@ impl Model {
     pub fn unused(setup: &Setup) -> Self {
         let a = Box::new(Allocator::new(Fake::new(setup.config.clone())));
         a.os.faults.fail_by_chance(setup.fault);
-        let limited = setup.config.address_limit.is_some() || setup.config.reservations.is_some();
+        setup.choices.set(&a.policy);
+        let limited = setup.config.address_limit.is_some()
+            || setup.config.reservations.is_some()
+            || matches!(setup.choices.limit, Limit::Bytes(_));
         Model {
             a,
-            heaps: Vec::new(),
+            threads: Vec::new(),
             blocks: Vec::new(),
             addresses: BTreeMap::new(),
             bytes: 0,
             ids: 0,
             steps: 0,
             limited,
+            seats: setup.seats,
         }
     }
 
@@ -139,11 +144,11 @@ impl Model {
             | Op::Fill { heap, .. }
             | Op::Abandon { heap }
             | Op::DropCaches { heap } => {
-                if self.heaps.is_empty() {
+                if self.threads.is_empty() {
                     self.acquire(true);
                 }
-                if !self.heaps.is_empty() {
-                    let i = usize::from(heap) % self.heaps.len();
+                if !self.threads.is_empty() {
+                    let i = usize::from(heap) % self.threads.len();
                     self.apply_to_heap(op, i);
                 }
             }
@@ -151,75 +156,72 @@ impl Model {
     }
 
     fn apply_to_heap(&mut self, op: Op, i: usize) {
-        let heap = self.heaps[i];
-        // SAFETY: the heap is owned by this model, and nobody else uses the allocator.
-        unsafe {
-            match op {
-                Op::Malloc { size, .. } => self.malloc(heap, size),
-                Op::Fill { size, count, .. } => (0..count).for_each(|_| self.malloc(heap, size)),
-                Op::Calloc { size, .. } => {
-                    let failed = self.a.os.faults.failed();
-                    let p = self.a.calloc(heap, size);
-                    self.check_zero(p, size);
-                    self.add(p, size, 16, failed);
-                }
-                Op::Aligned { size, align, zero, .. } => {
-                    let failed = self.a.os.faults.failed();
-                    let p = self.a.malloc_aligned(heap, size, align, zero);
-                    if zero {
-                        self.check_zero(p, size);
-                    }
-                    self.add(p, size, align, failed);
-                }
-                Op::Realloc { block, size, .. } => {
-                    if let Some(i) = self.index(block) {
-                        self.realloc(heap, i, size);
-                    }
-                }
-                Op::DropCaches { .. } => self.a.drop_caches(heap),
-                Op::Abandon { .. } => {
-                    self.heaps.swap_remove(i);
-                    self.a.abandon(heap);
-                }
-                _ => unreachable!("{op:?} needs no heap"),
+        match op {
+            Op::Malloc { size, .. } => self.malloc(i, size),
+            Op::Fill { size, count, .. } => (0..count).for_each(|_| self.malloc(i, size)),
+            Op::Calloc { size, .. } => {
+                let failed = self.a.os.faults.failed();
+                // SAFETY: the heap is lent by its thread, as in the calls below.
+                let p = self.call(i, |a, heap| unsafe { a.calloc(heap, size) });
+                self.check_zero(p, size);
+                self.add(p, size, 16, failed);
             }
+            Op::Aligned { size, align, zero, .. } => {
+                let failed = self.a.os.faults.failed();
+                // SAFETY: as above.
+                let p = self.call(i, |a, heap| unsafe { a.malloc_aligned(heap, size, align, zero) });
+                if zero {
+                    self.check_zero(p, size);
+                }
+                self.add(p, size, align, failed);
+            }
+            Op::Realloc { block, size, .. } => {
+                if let Some(block) = self.index(block) {
+                    self.realloc(i, block, size);
+                }
+            }
+            // SAFETY: as above.
+            Op::DropCaches { .. } => self.call(i, |a, heap| unsafe { a.drop_caches(heap) }),
+            Op::Abandon { .. } => self.threads.swap_remove(i).abandon(&self.a),
+            _ => unreachable!("{op:?} needs no heap"),
         }
+    }
+
+    /// A call of thread `i`.
+    fn call<R>(&self, i: usize, f: impl FnOnce(&Allocator<Fake>, *mut Heap) -> R) -> R {
+        self.threads[i].with(&self.a, |heap| f(&self.a, heap))
     }
 
     fn index(&self, block: u16) -> Option<usize> {
         (!self.blocks.is_empty()).then(|| usize::from(block) % self.blocks.len())
     }
 
-    /// The heap that frees: any, or that of a thread without one.
-    fn freer(&self, heap: u8) -> *mut Heap {
-        if heap % 8 == 7 || self.heaps.is_empty() {
-            NOBODY.heap()
-        } else {
-            self.heaps[usize::from(heap) % self.heaps.len()]
-        }
+    /// The thread that frees: any, or one without a heap.
+    fn freer(&self, heap: u8) -> Option<usize> {
+        let nobody = heap % 8 == 7 || self.threads.is_empty();
+        (!nobody).then(|| usize::from(heap) % self.threads.len())
     }
 
     /// A thread's first call.
     pub fn acquire(&mut self, cached: bool) {
-        if self.heaps.len() < MOST_HEAPS {
+        if self.threads.len() < MOST_HEAPS {
             let failed = self.a.os.faults.failed();
-            let heap = self.a.acquire(cached);
-            if heap.is_null() {
+            let Some(thread) = Owner::new(&self.a, cached, self.seats) else {
                 assert!(self.limited || self.a.os.faults.failed() > failed, "no heap, and no reason");
-            } else {
-                assert!(!self.heaps.contains(&heap), "one heap for two threads");
-                self.heaps.push(heap);
-            }
+                return;
+            };
+            assert!(self.threads.iter().all(|t| t.heap() != thread.heap()), "one heap for two threads");
+            self.threads.push(thread);
         }
     }
 
-    fn malloc(&mut self, heap: *mut Heap, size: usize) {
+    fn malloc(&mut self, thread: usize, size: usize) {
         let failed = self.a.os.faults.failed();
-        // SAFETY: the heap is this model's.
-        let p = unsafe {
+        // SAFETY: the heap is lent by its thread.
+        let p = self.call(thread, |a, heap| unsafe {
             let p = Heap::malloc(heap, size, FreeBlock::untag);
-            if p.is_null() { self.a.malloc_after_miss(heap, size) } else { p }
-        };
+            if p.is_null() { a.malloc_after_miss(heap, size) } else { p }
+        });
         self.add(p, size, 16, failed);
     }
 
@@ -284,18 +286,16 @@ impl Model {
         block
     }
 
-    fn free(&mut self, heap: *mut Heap, i: usize) {
+    fn free(&mut self, thread: Option<usize>, i: usize) {
         self.check_block(&self.blocks[i]);
         let block = self.forget(i);
-        // SAFETY: the block was live, and the heap is this model's or nobody's.
-        let known = unsafe {
-            if Heap::free(heap, &self.a.map, block.p) {
-                Ok(())
-            } else if heap == NOBODY.heap() {
-                self.a.free(heap, block.p)
-            } else {
-                self.a.free_after_miss(heap, block.p)
-            }
+        let known = match thread {
+            // SAFETY: the block was live, and the heap is lent by its thread.
+            Some(thread) => self.call(thread, |a, heap| unsafe {
+                if Heap::free(heap, &a.map, block.p) { Ok(()) } else { a.free_after_miss(heap, block.p) }
+            }),
+            // SAFETY: the block was live, and the heap is only a name.
+            None => unsafe { self.a.free(GONE.heap(), block.p) },
         };
         assert_eq!(known, Ok(()), "{block:x?} is foreign");
     }
@@ -312,12 +312,12 @@ impl Model {
         }
     }
 
-    fn realloc(&mut self, heap: *mut Heap, i: usize, size: usize) {
+    fn realloc(&mut self, thread: usize, i: usize, size: usize) {
         let failed = self.a.os.faults.failed();
         let old = self.blocks[i];
         self.check_block(&old);
-        // SAFETY: the block is live, and the heap is this model's.
-        let p = unsafe { self.a.realloc(heap, old.p, old.usable, size) };
+        // SAFETY: the block is live, and the heap is lent by its thread.
+        let p = self.call(thread, |a, heap| unsafe { a.realloc(heap, old.p, old.usable, size) });
         if p.is_null() {
             // The block must be as it was.
             self.check_block(&old);
@@ -388,9 +388,8 @@ impl Model {
             heap = heap.wrapping_add(1);
             self.free(self.freer(heap), self.blocks.len() / 2);
         }
-        for heap in std::mem::take(&mut self.heaps) {
-            // SAFETY: the heap is this model's.
-            unsafe { self.a.abandon(heap) };
+        for thread in std::mem::take(&mut self.threads) {
+            thread.abandon(&self.a);
         }
         self.check_empty();
         self.a.purge();

@@ -1,5 +1,7 @@
 //! Random histories, checked against the model after each operation.
 
+use neap_core::policy::Purge;
+use neap_core::valid::Depth;
 use neap_coretest::history::OP_BYTES;
 use neap_coretest::{Call, Config, Model, Op, Setup};
 use proptest::prelude::*;
@@ -17,7 +19,7 @@ fn runs(cases: u32) -> Runs {
 }
 
 fn plain(page_size: usize) -> Setup {
-    Setup { config: Config { page_size, ..Config::default() }, cached: true, fault: 0.0 }
+    Setup { config: Config { page_size, ..Config::default() }, ..Setup::default() }
 }
 
 proptest! {
@@ -62,16 +64,25 @@ proptest! {
     /// Catches free memory that never goes back, however long the program is idle, and a state that says clean where
     /// the page table says otherwise.
     #[test]
-    #[ignore = "until tick purges"]
     fn idle_memory_goes_back(setup in any::<[u8; OP_BYTES]>().prop_map(Setup::decode), ops in history(200)) {
         let mut setup = Setup { fault: 0.0, ..setup };
-        // What the system lacks it cannot give back.
-        setup.config.missing.retain(|call| *call != Call::Purge);
+        // What the system cannot give back stays, and so does what the user wants to keep.
+        setup.config.missing.retain(|call| !matches!(call, Call::Purge | Call::PurgeRuns | Call::PurgeLazily));
+        if setup.choices.purge == Purge::Never {
+            setup.choices.purge = Purge::Decay;
+        }
         let mut model = Model::new(&setup);
         ops.into_iter().for_each(|op| model.step(op));
         model.settle();
-        prop_assert_eq!(model.a.free_bytes().0, 0, "bytes in dirty ranges");
-        model.check_absent();
+        let census = model.validate(Depth::Bits);
+        prop_assert_eq!(census.free_chunks[1], census.lazy_chunks, "dirty chunks of which the system knows nothing");
+        if setup.choices.purge != Purge::Lazy {
+            prop_assert_eq!(census.lazy_chunks, 0);
+            model.check_absent();
+        }
+        if setup.seats && !setup.config.missing.contains(&Call::Barrier) {
+            prop_assert_eq!(census.cached, 0, "blocks in the caches of idle threads");
+        }
         model.finish();
     }
 }

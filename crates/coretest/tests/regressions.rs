@@ -1,9 +1,11 @@
 //! Histories that once failed, shortest form first.
 
-use neap_coretest::{Config, Model, Op, Setup};
+use neap_core::Allocator;
+use neap_core::policy::Purge;
+use neap_coretest::{Call, Config, Fake, Model, Op, Owner, Setup};
 
 fn plain() -> Setup {
-    Setup { config: Config::default(), cached: true, fault: 0.0 }
+    Setup::default()
 }
 
 /// A large block that moved left the unused end of its last chunk dirty, in a range that was called clean.
@@ -50,5 +52,76 @@ fn realloc_to_a_size_that_no_system_has() {
     for size in [usize::MAX, usize::MAX - 4096, usize::MAX / 2 + 1] {
         let ops = [Op::Malloc { heap: 0, size: 100_000 }, Op::Realloc { heap: 0, block: 0, size }];
         Model::run(&plain(), &ops);
+    }
+}
+
+/// A large block that shrank, or that came back where a heap takes in what others freed, left its memory to nobody: it
+/// waited until another call freed something.
+#[test]
+fn memory_that_waits_has_a_purger() {
+    let ops = [
+        Op::Malloc { heap: 0, size: 8 << 20 },
+        Op::Realloc { heap: 0, block: 0, size: 100 << 10 },
+        Op::Fill { heap: 0, size: 4096, count: 1000 },
+        Op::Drain { heap: 7, block: 0, count: 1001, step: 1 },
+        Op::Fill { heap: 0, size: 4096, count: 100 },
+    ];
+    Model::run(&plain(), &ops);
+}
+
+/// The purger waited for ever to empty the caches of threads that a fork had left behind.
+#[test]
+fn purger_of_a_child_ends() {
+    let a = Allocator::new(Fake::new(Config { purger: true, ..Config::default() }));
+    let [mine, lost] = [(); 2].map(|()| Owner::new(&a, true, true).expect("memory for a heap"));
+    // SAFETY: the heaps are lent by their threads.
+    lost.with(&a, |heap| unsafe { a.free(heap, a.malloc(heap, 100)) }).expect("its own block");
+    a.fork_prepare();
+    a.fork_child(mine.heap());
+    assert!((0..100).any(|_| a.tick().is_none()), "the purger has nothing to do and goes on");
+    mine.abandon(&a);
+}
+
+/// The purger waited for ever to empty the caches of idle threads where the system has no barrier.
+#[test]
+fn purger_ends_without_barrier() {
+    let mut setup = plain();
+    setup.config.missing.push(Call::Barrier);
+    let mut model = Model::new(&setup);
+    model.step(Op::Malloc { heap: 0, size: 40 });
+    model.settle();
+    model.finish();
+}
+
+/// A slab whose untouched OS pages had gone to be clean never was clean as a whole where it has fewer than sixteen.
+#[test]
+fn slab_of_few_os_pages_is_clean() {
+    for page_size in [16384, 65536] {
+        let mut setup = plain();
+        setup.config.page_size = page_size;
+        let mut ops =
+            vec![Op::Fill { heap: 0, size: 2048, count: 9 }, Op::Drain { heap: 0, block: 0, count: 8, step: 1 }];
+        ops.extend([Op::Purge, Op::Free { heap: 0, block: 0 }, Op::Purge]);
+        Model::run(&setup, &ops);
+    }
+}
+
+/// A policy of purging lazily, under which chunks of which the system knew went on waiting, and holes in the slabs of an
+/// orphan were told to the system again and again.
+#[test]
+fn lazy_purger_ends() {
+    let mut setup = plain();
+    setup.choices.purge = Purge::Lazy;
+    for end in [Op::DropCaches { heap: 0 }, Op::Abandon { heap: 0 }] {
+        let mut model = Model::new(&setup);
+        let ops = [
+            Op::Malloc { heap: 0, size: 1 << 20 },
+            Op::Fill { heap: 0, size: 2048, count: 32 },
+            Op::Drain { heap: 0, block: 0, count: 30, step: 1 },
+            end,
+        ];
+        ops.into_iter().for_each(|op| model.step(op));
+        model.settle();
+        model.finish();
     }
 }

@@ -1,18 +1,18 @@
 //! Real threads on one allocator: blocks change hands, threads end while others free into their heaps, and every
 //! block keeps its contents.
 
-use neap_core::heap::{Block as FreeBlock, Name};
+use neap_core::heap::Block as FreeBlock;
+use neap_core::policy::Purge;
 use neap_core::valid::Depth;
 use neap_core::{Allocator, Heap, misuse};
-use neap_coretest::{Call, Config, Fake, pattern};
+use neap_coretest::seat::GONE;
+use neap_coretest::{Call, Config, Fake, Owner, pattern};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 type Shared = Allocator<Fake>;
 
-/// The heap of a thread that has ended, for destructors that still free.
-static GONE: Name = Name::new();
 static IDS: AtomicU64 = AtomicU64::new(1);
 
 /// A live block on its way between threads.
@@ -30,7 +30,8 @@ unsafe impl Send for Block {}
 struct Thread<'a> {
     a: &'a Shared,
     mail: &'a Mutex<Vec<Block>>,
-    heap: *mut Heap,
+    /// `None` at the thread's end: destructors still free then.
+    own: Option<Owner>,
     blocks: Vec<Block>,
     random: u64,
 }
@@ -43,6 +44,11 @@ impl Thread<'_> {
         self.random as usize >> 8
     }
 
+    /// A call with the thread's heap.
+    fn call<R>(&self, f: impl FnOnce(&Shared, *mut Heap) -> R) -> R {
+        self.own.as_ref().expect("a heap").with(self.a, |heap| f(self.a, heap))
+    }
+
     fn malloc(&mut self) {
         let n = self.next();
         let size = match n % 64 {
@@ -52,14 +58,16 @@ impl Thread<'_> {
             _ => n % 300,
         };
         let zero = n & 64 != 0;
-        // SAFETY: the heap is this thread's.
+        // SAFETY: the heap is lent by this thread.
+        let p = self.call(|a, heap| unsafe {
+            if zero {
+                return a.calloc(heap, size);
+            }
+            let p = Heap::malloc(heap, size, FreeBlock::untag);
+            if p.is_null() { a.malloc_after_miss(heap, size) } else { p }
+        });
+        // SAFETY: the block is new.
         unsafe {
-            let p = if zero {
-                self.a.calloc(self.heap, size)
-            } else {
-                let p = Heap::malloc(self.heap, size, FreeBlock::untag);
-                if p.is_null() { self.a.malloc_after_miss(self.heap, size) } else { p }
-            };
             assert!(!p.is_null(), "no memory for {size} bytes");
             if zero {
                 assert_eq!(self.a.os.first_nonzero(p, size), None, "calloc of {size} bytes at {p:p}");
@@ -77,18 +85,16 @@ impl Thread<'_> {
         assert_eq!(wrong, None, "{b:x?}: contents changed");
     }
 
-    fn free(&mut self, heap: *mut Heap) {
+    fn free(&mut self) {
         let Some(b) = self.blocks.pop() else { return };
         self.check(b);
-        // SAFETY: the block is this thread's, and the heap as well, or it is a name.
-        let known = unsafe {
-            if heap == GONE.heap() {
-                self.a.free(heap, b.p)
-            } else if Heap::free(heap, &self.a.map, b.p) {
-                Ok(())
-            } else {
-                self.a.free_after_miss(heap, b.p)
-            }
+        let known = match self.own {
+            // SAFETY: the block is this thread's, and the heap is lent by it.
+            Some(_) => self.call(|a, heap| unsafe {
+                if Heap::free(heap, &a.map, b.p) { Ok(()) } else { a.free_after_miss(heap, b.p) }
+            }),
+            // SAFETY: the block is this thread's, and the heap is a name.
+            None => unsafe { self.a.free(GONE.heap(), b.p) },
         };
         assert_eq!(known, Ok(()));
     }
@@ -97,9 +103,10 @@ impl Thread<'_> {
         let Some(b) = self.blocks.pop() else { return };
         self.check(b);
         let size = b.usable / 2 + self.next() % (b.usable + 1);
-        // SAFETY: the block is this thread's, and so is the heap.
+        // SAFETY: the block is this thread's, and the heap is lent by it.
+        let p = self.call(|a, heap| unsafe { a.realloc(heap, b.p, b.usable, size) });
+        // SAFETY: the block is this thread's.
         unsafe {
-            let p = self.a.realloc(self.heap, b.p, b.usable, size);
             assert!(!p.is_null(), "no memory for {size} bytes");
             assert_eq!(pattern::first_wrong(p, b.usable.min(size), b.usable, b.id), None, "{b:x?} realloc {size}");
             let usable = self.a.usable_size(Heap::none(), misuse::Call::UsableSize, p).expect("known");
@@ -130,17 +137,15 @@ impl Thread<'_> {
             15 | 16 => self.exchange(),
             17 if self.next().is_multiple_of(8) => {
                 // The thread ends, frees a little more, and a new one takes its place.
-                // SAFETY: the heap is this thread's, which forgets it.
-                unsafe { self.a.abandon(self.heap) };
-                self.free(GONE.heap());
-                let cached = !self.next().is_multiple_of(4);
-                self.heap = self.a.acquire(cached);
-                assert!(!self.heap.is_null());
+                self.own.take().expect("a heap").abandon(self.a);
+                self.free();
+                let (cached, seated) = (!self.next().is_multiple_of(4), !self.next().is_multiple_of(8));
+                self.own = Some(Owner::new(self.a, cached, seated).expect("memory for a heap"));
             }
             18 if self.next().is_multiple_of(256) => {
                 self.a.purge();
             }
-            _ => self.free(self.heap),
+            _ => self.free(),
         }
     }
 
@@ -149,18 +154,17 @@ impl Thread<'_> {
             if self.next().is_multiple_of(3) {
                 self.mail.lock().unwrap().push(self.blocks.pop().unwrap());
             } else {
-                self.free(self.heap);
+                self.free();
             }
         }
-        // SAFETY: the heap is this thread's, which forgets it.
-        unsafe { self.a.abandon(self.heap) };
+        self.own.take().expect("a heap").abandon(self.a);
     }
 }
 
 fn thread<'a>(a: &'a Shared, mail: &'a Mutex<Vec<Block>>, seed: u64) -> Thread<'a> {
-    let heap = a.acquire(!seed.is_multiple_of(4));
-    assert!(!heap.is_null());
-    Thread { a, mail, heap, blocks: Vec::new(), random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1 }
+    let own = Owner::new(a, !seed.is_multiple_of(4), true);
+    assert!(own.is_some());
+    Thread { a, mail, own, blocks: Vec::new(), random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1 }
 }
 
 /// Frees what is left in the mail and checks that nothing is.
@@ -168,7 +172,7 @@ fn finish(a: &Shared, mail: &Mutex<Vec<Block>>) {
     let mut last = thread(a, mail, 1);
     last.blocks = std::mem::take(&mut *mail.lock().unwrap());
     while !last.blocks.is_empty() {
-        last.free(last.heap);
+        last.free();
     }
     last.end();
     // SAFETY: all threads have ended.
@@ -199,6 +203,62 @@ impl Drop for AtWork<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// Goes through all heaps all the time, and gives back what waits or all there is. Until the number of threads at work
+/// is 0.
+fn visit(a: &Shared, working: &AtomicU64) {
+    let mut round = 0_u64;
+    while working.load(Ordering::Relaxed) > 0 {
+        round += 1;
+        if round.is_multiple_of(64) {
+            a.purge();
+        } else {
+            a.os.advance(100);
+            a.tick();
+        }
+    }
+}
+
+/// Threads that use their heaps most of the time, and rest now and then, so that they are visited.
+fn visited(config: Config, purge: Purge, steps: usize) {
+    let a = Box::new(Allocator::new(Fake::new(config)));
+    a.policy.set_purge(purge);
+    let (mail, working) = (Mutex::new(Vec::new()), AtomicU64::new(3));
+    std::thread::scope(|scope| {
+        let (a, mail, working) = (&*a, &mail, &working);
+        for seed in 1..=3 {
+            scope.spawn(move || {
+                let mut t = thread(a, mail, seed);
+                let _working = AtWork(working);
+                for step in 0..steps {
+                    t.step();
+                    if step % 1024 == 0 {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+                t.end();
+            });
+        }
+        scope.spawn(|| visit(a, working));
+    });
+    assert!(a.os.faults.count(Call::Barrier) > 0, "nobody was visited");
+    finish(&a, &mail);
+}
+
+/// Catches a visit to a heap that its thread uses, gives up, or gets back too late; memory that is on its way to the
+/// system and is handed out.
+#[test]
+fn blocks_survive_visits() {
+    visited(Config { purger: true, ..Config::default() }, Purge::Decay, 60_000);
+    visited(Config { page_size: 16384, purger: true, ..Config::default() }, Purge::Lazy, 30_000);
+}
+
+/// The same where the threads that free memory are the purgers, and the memory of each freed block goes at once.
+#[test]
+fn blocks_survive_inline_and_eager_purges() {
+    visited(Config::default(), Purge::Decay, 30_000);
+    visited(Config { page_size: 65536, ..Config::default() }, Purge::Eager, 15_000);
 }
 
 /// What the system does meanwhile: swaps pages out, takes what was purged lazily, lets time go by; and it is the

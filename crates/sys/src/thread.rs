@@ -42,8 +42,17 @@ fn own() -> *mut Heap {
 }
 
 fn set_own(heap: *mut Heap) {
-    // SAFETY: the thread's own seat, whose heap nobody else changes while it is not a real one, or busy.
+    // SAFETY: the thread's own seat, whose heap nobody else changes while it is not a real one.
     unsafe { (*arch::seat()).heap.store(heap, Ordering::Release) }
+}
+
+/// Takes the heap out of the seat for good, in a call that uses it. False if a visitor parked it since the call began:
+/// the visitor would put it back, so the thread has to wait for that.
+fn give_up(heap: *mut Heap) -> bool {
+    // SAFETY: the thread's own seat.
+    let seat = unsafe { &(*arch::seat()).heap };
+    // Acquire pairs with the Release of a visitor who found the thread busy: it is done with the seat, which ends.
+    seat.compare_exchange(heap, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
 /// Runs `f` with a heap that the calling thread owns meanwhile; null if there is no memory for one. `f` must not
@@ -135,12 +144,14 @@ unsafe extern "C" fn end_of_thread(round: *mut c_void) {
             return;
         }
     }
-    let mut heap = core::ptr::null_mut();
-    // Nobody visits the heap while it is in use; afterwards it is not there any more.
-    with_heap(|own| {
-        set_own(GONE.heap());
-        heap = own;
-    });
+    let mut heap: *mut Heap = core::ptr::null_mut();
+    while heap.is_null() {
+        with_heap(|own| {
+            if give_up(own) {
+                heap = own;
+            }
+        });
+    }
     // SAFETY: the heap was this thread's, which has just forgotten it.
     unsafe { NEAP.abandon(heap) };
 }

@@ -5,8 +5,8 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p neap-loom --release
 //! ```
 //!
-//! `remote.rs` and `sync.rs` are the core's own files. [`protocol`] repeats what `heap.rs` and `life.rs` do with
-//! them: change both together.
+//! `remote.rs` and `sync.rs` are the core's own files. [`protocol`] repeats what `heap.rs` and `life.rs` do with them,
+//! [`visit`] and [`purge`] what `visit.rs` and `purge.rs` do: change both together.
 #![cfg(loom)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -17,3 +17,5 @@ pub mod sync;
 
 pub mod os;
 pub mod protocol;
+pub mod purge;
+pub mod visit;

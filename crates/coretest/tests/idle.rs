@@ -1,0 +1,160 @@
+//! What an idle program keeps: after some ticks, next to nothing but the OS pages that hold a live block.
+
+use neap_core::Allocator;
+use neap_coretest::{Config, Fake, Owner};
+use std::collections::BTreeSet;
+
+type Shared = Allocator<Fake>;
+
+/// Bytes of blocks of one class.
+const BYTES: usize = 8 << 20;
+/// One block in so many survives.
+const SURVIVORS: usize = 20;
+/// OS pages of tables and heaps that a program of this size has: five tables of a few pages, and some pages of heaps.
+const TABLES: usize = 32;
+const SIZES: [usize; 8] = [16, 48, 512, 1024, 2048, 3072, 5120, 20480];
+const PAGE_SIZES: [usize; 3] = [4096, 16384, 65536];
+
+fn system(page_size: usize) -> Box<Shared> {
+    Box::new(Allocator::new(Fake::new(Config { page_size, purger: true, ..Config::default() })))
+}
+
+fn thread(a: &Shared) -> Owner {
+    Owner::new(a, true, true).expect("memory for a heap")
+}
+
+/// Blocks of `size` bytes, written whole.
+fn fill(a: &Shared, thread: &Owner, size: usize, bytes: usize) -> Vec<*mut u8> {
+    let malloc = |_| {
+        // SAFETY: the heap is lent by its thread; the block has `size` bytes.
+        thread.with(a, |heap| unsafe {
+            let p = a.malloc(heap, size);
+            p.write_bytes(0xA5, size);
+            p
+        })
+    };
+    (0..bytes / size).map(malloc).collect()
+}
+
+fn free(a: &Shared, thread: &Owner, p: *mut u8) {
+    // SAFETY: the heap is lent by its thread; the block is this test's.
+    thread.with(a, |heap| unsafe { a.free(heap, p) }).expect("a block");
+}
+
+/// Frees all blocks but one in [`SURVIVORS`], chosen by a generator; returns those.
+fn free_most(a: &Shared, thread: &Owner, blocks: Vec<*mut u8>) -> Vec<*mut u8> {
+    let mut random = 0x2545_F491_4F6C_DD1D_u64;
+    let (mut kept, mut gone) = (Vec::new(), Vec::new());
+    for p in blocks {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        if ((random >> 33) as usize).is_multiple_of(SURVIVORS) { kept.push(p) } else { gone.push(p) }
+    }
+    gone.into_iter().for_each(|p| free(a, thread, p));
+    kept
+}
+
+/// Ticks until nothing waits.
+fn settle(a: &Shared) {
+    for _ in 0..200 {
+        let Some(wait) = a.tick() else { return };
+        a.os.advance(wait.into());
+    }
+    panic!("something still waits");
+}
+
+/// Panics unless what the system holds is little more than the OS pages of these blocks, plus `more` bytes.
+fn check(a: &Shared, blocks: &[*mut u8], size: usize, what: &str) {
+    let page = a.page_size();
+    let pages: BTreeSet<_> = blocks.iter().flat_map(|p| p.addr() / page..=(p.addr() + size - 1) / page).collect();
+    let (held, most) = (a.os.usage().present, pages.len() * page * 11 / 10 + TABLES * page);
+    assert!(held <= most, "{what}, {size}-byte blocks on OS pages of {page}: {held} bytes held, {most} allowed");
+}
+
+fn each(test: impl Fn(&Shared, usize)) {
+    for page_size in PAGE_SIZES {
+        for size in SIZES {
+            test(&system(page_size), size);
+        }
+    }
+}
+
+/// Catches holes that stay: in slabs of the own thread, whose caches go first.
+#[test]
+fn survivors() {
+    each(|a, size| {
+        let own = thread(a);
+        let blocks = fill(a, &own, size, BYTES);
+        let kept = free_most(a, &own, blocks);
+        settle(a);
+        check(a, &kept, size, "survivors");
+        own.abandon(a);
+    });
+}
+
+/// The same where another thread frees, and the owner does nothing any more.
+#[test]
+fn survivors_of_idle_owner() {
+    each(|a, size| {
+        let (own, other) = (thread(a), thread(a));
+        let blocks = fill(a, &own, size, BYTES);
+        let kept = free_most(a, &other, blocks);
+        settle(a);
+        check(a, &kept, size, "an idle owner's");
+        own.abandon(a);
+        other.abandon(a);
+    });
+}
+
+/// The same where the owner has ended.
+#[test]
+fn survivors_of_orphan() {
+    each(|a, size| {
+        let (own, other) = (thread(a), thread(a));
+        let blocks = fill(a, &own, size, BYTES);
+        own.abandon(a);
+        let kept = free_most(a, &other, blocks);
+        settle(a);
+        check(a, &kept, size, "an orphan's");
+        other.abandon(a);
+    });
+}
+
+/// Catches a purger that is not asked for, however many small blocks are freed: by their owner, or by another.
+#[test]
+fn small_blocks_ask_for_a_purger() {
+    use neap_coretest::Call;
+    for remote in [false, true] {
+        let a = system(4096);
+        let (own, other) = (thread(&a), thread(&a));
+        let blocks = fill(&a, &own, 512, BYTES);
+        free_most(&a, if remote { &other } else { &own }, blocks);
+        assert!(a.os.faults.count(Call::StartPurger) > 0, "remote: {remote}");
+        own.abandon(&a);
+        other.abandon(&a);
+    }
+}
+
+/// Catches blocks that come back from a hole and are cleared although they read as zero: calloc would touch them.
+#[test]
+fn calloc_leaves_holes_untouched() {
+    // Blocks of two OS pages: of two that share one, the second is not known to be zero.
+    for page_size in [4096, 16384] {
+        let (a, size) = (system(page_size), 2 * page_size);
+        let own = thread(&a);
+        let blocks = fill(&a, &own, size, BYTES);
+        let kept = free_most(&a, &own, blocks);
+        settle(&a);
+        let before = a.os.usage().present;
+        for _ in 0..BYTES / size / 2 {
+            // SAFETY: the heap is lent by its thread; the block has `size` bytes.
+            let dirty = own.with(&a, |heap| unsafe {
+                let p = a.calloc(heap, size);
+                a.os.first_nonzero(p, size)
+            });
+            assert_eq!(dirty, None, "a zeroed block is not zero");
+        }
+        let grown = a.os.usage().present.saturating_sub(before);
+        assert!(grown <= 4 * page_size, "{grown} bytes were touched beside {} survivors", kept.len());
+        own.abandon(&a);
+    }
+}
