@@ -33,6 +33,8 @@ const INLINE_BYTES: usize = 2 << 20;
 const LOOK: usize = 16 * 1024;
 /// Ticks without anything to do until the purger ends.
 const IDLE_TICKS: u32 = 5;
+/// Ticks after which a helper is asked for again, where there could be none.
+const RETRY_TICKS: u32 = 10;
 /// Ticks are at least so many milliseconds apart.
 const SHORTEST_TICK: u32 = 10;
 /// So many chunks may be taken that were clean until the memory limit is looked at.
@@ -63,7 +65,7 @@ pub struct Purger {
     wanted: AtomicBool,
     /// It has to look at the memory limit: much memory was taken that was clean.
     limit: AtomicBool,
-    /// Ticks in a row that found nothing.
+    /// Ticks in a row that found nothing; where there can be no helper, ticks since one was asked for.
     idle: AtomicU32,
     /// Held while memory is on its way to the system. Taken before all other locks; fork takes it, so that nothing
     /// is on its way in the child.
@@ -223,6 +225,29 @@ impl<O: Os> Allocator<O> {
         self.purger.who.store(NOBODY, Ordering::SeqCst);
     }
 
+    /// There may be a helper again: asks for one if enough waits. Under no lock.
+    pub fn resume_purging(&self) {
+        // SeqCst: see `resign`. Relaxed for failure: then there is a helper, or nobody needs one.
+        let _ = self.purger.who.compare_exchange(INLINE, NOBODY, Ordering::SeqCst, Ordering::Relaxed);
+        if self.policy.purge() != Purge::Never
+            && self.purger.who.load(Ordering::SeqCst) == NOBODY
+            && self.ranges.with(&self.os, |r| r.waiting()) >= START_CHUNKS
+        {
+            self.poke();
+        }
+    }
+
+    /// Asks the system for a helper, unless `was` is not the purger's state any more. Where there can be none, the
+    /// threads that free memory are the purger.
+    fn ask_for_helper(&self, was: u32) {
+        let who = &self.purger.who;
+        self.purger.idle.store(0, Ordering::Relaxed);
+        // Relaxed for failure: then another thread has done it.
+        if who.compare_exchange(was, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_ok() && !self.os.start_purger() {
+            who.store(INLINE, Ordering::SeqCst);
+        }
+    }
+
     /// Milliseconds from one tick to the next.
     pub fn tick_length(&self) -> u32 {
         (self.policy.delay() / u32::from(DELAY_TICKS)).max(SHORTEST_TICK)
@@ -305,9 +330,8 @@ impl<O: Os> Allocator<O> {
 
     /// Makes sure that there is a purger, and that it is awake where more waits than may.
     fn poke(&self) {
-        let who = &self.purger.who;
         // SeqCst: see `resign`.
-        match who.load(Ordering::SeqCst) {
+        match self.purger.who.load(Ordering::SeqCst) {
             HELPER => {
                 if !self.purger.flood.swap(true, Ordering::Relaxed) {
                     self.os.wake_purger();
@@ -317,17 +341,14 @@ impl<O: Os> Allocator<O> {
                 let last = self.purger.last.load(Ordering::Relaxed);
                 if self.os.clock().saturating_sub(last) >= u64::from(self.tick_length()) {
                     self.next_epoch();
+                    // What was in the way may be gone: a limit, too many threads, a call that wants no helper.
+                    if self.purger.idle.fetch_add(1, Ordering::Relaxed) >= RETRY_TICKS {
+                        return self.ask_for_helper(INLINE);
+                    }
                 }
                 self.purge_due(self.due(self.urgency(), INLINE_BYTES), &mut Walk::default(), 1);
             }
-            _ => {
-                // Relaxed for failure: then another thread has done it.
-                if who.compare_exchange(NOBODY, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-                    && !self.os.start_purger()
-                {
-                    who.store(INLINE, Ordering::SeqCst);
-                }
-            }
+            _ => self.ask_for_helper(NOBODY),
         }
     }
 
