@@ -63,6 +63,8 @@ pub struct Purger {
     pub(crate) purged: AtomicU64,
     /// [`Allocator::settle`] has something to do: memory waits and nobody is the purger.
     wanted: AtomicBool,
+    /// Most bytes that may wait, as last looked up.
+    most: AtomicUsize,
     /// It has to look at the memory limit: much memory was taken that was clean.
     limit: AtomicBool,
     /// Ticks in a row that found nothing; where there can be no helper, ticks since one was asked for.
@@ -83,6 +85,7 @@ impl Purger {
             slabs: AtomicUsize::new(0),
             purged: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
+            most: AtomicUsize::new(usize::MAX),
             limit: AtomicBool::new(false),
             idle: AtomicU32::new(0),
             batch: Lock::new(),
@@ -271,8 +274,22 @@ impl<O: Os> Allocator<O> {
         }
         let memory = self.memory();
         let short = memory.is_some_and(|m| m.stalled || m.limit.saturating_sub(m.used) < 2 * waiting);
-        let most = self.policy.bytes().or(memory.map(|m| m.limit / 4));
-        if short || most.is_some_and(|most| waiting > most) { 0 } else { DELAY_TICKS }
+        let most = self.policy.bytes().or(memory.map(|m| m.limit / 4)).unwrap_or(usize::MAX);
+        self.purger.most.store(most, Ordering::Relaxed);
+        if short || waiting > most { 0 } else { DELAY_TICKS }
+    }
+
+    /// Looks up how much may wait, so that a helper that is new is woken when more does.
+    pub fn look_at_limit(&self) {
+        self.urgency();
+    }
+
+    /// Whether the process may take `more` chunks: a limit of its own counts all that is taken, and free dirty
+    /// memory where `dirty` says so.
+    pub(crate) fn is_allowed(&self, r: &Ranges, more: usize, dirty: bool) -> bool {
+        let Limit::Bytes(limit) = self.policy.limit() else { return true };
+        let huge = self.huge_bytes.load(Ordering::Relaxed).div_ceil(CHUNK);
+        (if dirty { r.footprint() } else { r.taken() }).saturating_add(more).saturating_add(huge) <= limit / CHUNK
     }
 
     /// The limit that counts, and what is used of it.
@@ -295,7 +312,8 @@ impl<O: Os> Allocator<O> {
         }
         // SeqCst: see `resign`.
         let helped = self.purger.who.load(Ordering::SeqCst) == HELPER;
-        if !helped || self.policy.bytes().is_some_and(|most| chunks * CHUNK > most) {
+        // Relaxed: a look at a limit of before wakes the helper once too often, or lets memory wait for the next tick.
+        if !helped || chunks * CHUNK > self.purger.most.load(Ordering::Relaxed) {
             self.purger.wanted.store(true, Ordering::Relaxed);
         }
     }

@@ -194,35 +194,42 @@ fn sleep(milliseconds: u32, seen: u32) {
     let _ = futex::wait(&WAKE, futex::Flags::PRIVATE, seen, Some(&time));
 }
 
+/// Sleeps between two ticks; false if the helper shall end. `seen` is what WAKE was before the last tick.
+fn sleep_between_ticks(mut left: u32, seen: u32, credentials: Option<u64>) -> bool {
+    loop {
+        if STOPS.load(Ordering::SeqCst) == 0 {
+            sleep(left.min(LOOK), seen);
+        }
+        if STOPS.load(Ordering::SeqCst) != 0 || status::is_forbidden() {
+            return false;
+        }
+        if status::credentials() != credentials {
+            // The program may be idle from now on, and nobody else come to do it. But not under a filter.
+            if !status::is_filtered() {
+                NEAP.purge();
+            }
+            return false;
+        }
+        left = left.saturating_sub(LOOK);
+        if left == 0 || WAKE.load(Ordering::Acquire) != seen {
+            return true;
+        }
+    }
+}
+
 /// What the helper does all its life.
 extern "C" fn helper() {
     let credentials = status::credentials();
     let mut wait = NEAP.tick_length();
-    loop {
-        let mut left = wait;
-        loop {
-            let seen = WAKE.load(Ordering::Acquire);
-            if STOPS.load(Ordering::SeqCst) == 0 {
-                sleep(left.min(LOOK), seen);
-            }
-            if STOPS.load(Ordering::SeqCst) != 0 || status::is_forbidden() {
-                return NEAP.leave_purging();
-            }
-            if status::credentials() != credentials {
-                // The program may be idle from now on, and nobody else come to do it. But not under a filter.
-                if !status::is_filtered() {
-                    NEAP.purge();
-                }
-                return NEAP.leave_purging();
-            }
-            left = left.saturating_sub(LOOK);
-            if left == 0 || WAKE.load(Ordering::Acquire) != seen {
-                break;
-            }
-        }
+    let mut seen = WAKE.load(Ordering::Acquire);
+    NEAP.look_at_limit();
+    while sleep_between_ticks(wait, seen, credentials) {
+        // Before the tick: a wake while it lasts is for the next one.
+        seen = WAKE.load(Ordering::Acquire);
         match NEAP.tick() {
             Some(next) => wait = next,
             None => return,
         }
     }
+    NEAP.leave_purging();
 }
