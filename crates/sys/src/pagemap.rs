@@ -3,17 +3,19 @@
 //! The file is opened at the first question and kept open, as opening takes five times as long as asking. It belongs to
 //! the address space that it was opened in, so its number lies in memory that the child of a fork does not get
 //! (`space.rs`). It is close-on-exec, and no low number: a program may count on
-//! those. One that closes it all the same is noticed, as the next question fails.
+//! those. One that closes it all the same is noticed: the next question fails, or the file is not the same ([`is_same`]).
 //!
 //! Questions are PAGEMAP_SCAN (Linux 6.7: half a microsecond and up, for any length), else reads of the entries (eight
 //! bytes for each OS page), else there is no answer: without /proc, and under a seccomp filter, which might
 //! end the process for an unusual call.
 
+use crate::global::NEAP;
 use crate::space::{Space, space};
 use crate::{arch, status};
 use core::sync::atomic::Ordering;
+use neap_core::Os;
 use neap_core::os::{Run, Touched};
-use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -75,7 +77,17 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
         let (borrowed, result) = unsafe {
             let borrowed = BorrowedFd::borrow_raw(file - 1);
             let old = known.old.load(Ordering::Relaxed) != 0;
-            (borrowed, if old { read(borrowed, p, len, page, runs) } else { scan(borrowed, p, len, runs) })
+            let same = is_same(borrowed, known);
+            (
+                borrowed,
+                if !same {
+                    Err(Errno::BADF)
+                } else if old {
+                    read(borrowed, p, len, page, runs)
+                } else {
+                    scan(borrowed, p, len, runs)
+                },
+            )
         };
         match result {
             Ok(touched) => return Some(touched),
@@ -85,6 +97,7 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
             Err(_) => {
                 // The program has closed the file; its number may be another's by now.
                 let next = if known.reopened.fetch_add(1, Ordering::Relaxed) < REOPENS { UNKNOWN } else { NONE };
+                known.checked.store(0, Ordering::Relaxed);
                 let _ = known.file.compare_exchange(file, next, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
@@ -101,12 +114,30 @@ fn file(known: &Space) -> Option<i32> {
     let new = opened.as_ref().map_or(NONE, |f| f.as_raw_fd() + 1);
     match known.file.compare_exchange(UNKNOWN, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
+            let identity = opened.as_ref().map_or(0, identity);
+            known.identity.store(identity, Ordering::Release);
             let _ = opened.map(IntoRawFd::into_raw_fd);
             (new != NONE).then_some(new)
         }
         // Another thread was first; ours is closed.
         Err(first) => (first != NONE && first != UNKNOWN).then_some(first),
     }
+}
+
+/// What tells a file from all others that are open; 0 if nobody can tell.
+fn identity(file: impl AsFd) -> u64 {
+    rustix::fs::fstat(file).map_or(0, |s| s.st_ino ^ s.st_dev.rotate_left(32))
+}
+
+/// Whether `file` is what was opened. A program that has closed it may have opened another process's pagemap since,
+/// which would answer as well. One look for each step of the clock: a look takes a third of the time of a question.
+fn is_same(file: BorrowedFd<'_>, known: &Space) -> bool {
+    let now = NEAP.os.clock();
+    if known.checked.swap(now, Ordering::Relaxed) == now {
+        return true;
+    }
+    let wanted = known.identity.load(Ordering::Acquire);
+    wanted == 0 || identity(file) == wanted
 }
 
 fn open() -> Option<OwnedFd> {

@@ -2,7 +2,7 @@
 //! (MADV_WIPEONFORK, Linux 4.14), however it was forked. A child that was made without the C library's fork, so without
 //! our handlers, tells from it what it has not.
 
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 /// The page's contents; zeroes in the child of a fork.
@@ -11,6 +11,10 @@ use rustix::mm::{self, MapFlags, ProtFlags};
 pub struct Space {
     /// `pagemap.rs`: the file's number plus 1, or why there is none.
     pub file: AtomicI32,
+    /// `pagemap.rs`: what tells the file from others, 0 until it is known.
+    pub identity: AtomicU64,
+    /// `pagemap.rs`: when it was last looked at whether the file still is the same.
+    pub checked: AtomicU64,
     /// `pagemap.rs`: the kernel has no PAGEMAP_SCAN.
     pub old: AtomicU32,
     /// `pagemap.rs`: how often the file was opened again.
