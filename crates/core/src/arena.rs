@@ -402,7 +402,7 @@ impl Arena {
         };
         // The ages are few: all at once. Not what lies between them and the first chunk: it can be a GiB, which counts
         // where writable memory is limited, and is filled where the program locks all its memory.
-        let (ages, end_of_ages) = (chunks * BEFORE_AGES & !(page - 1), (chunks * SIDE_BYTES).next_multiple_of(page));
+        let (ages, end_of_ages) = ((chunks * BEFORE_AGES) & !(page - 1), (chunks * SIDE_BYTES).next_multiple_of(page));
         // SAFETY: this part lies in the reservation.
         let done = (!fresh || unsafe { os.commit(at(base + ages), end_of_ages - ages) })
             && part(0, RECORD_BYTES)

@@ -102,7 +102,7 @@ pub unsafe fn take(c: *mut Chunk, page: usize) -> Option<Hole> {
         let is_free = |i: usize| i >= carved || bits.add(i / 64).read() >> (i % 64) & 1 != 0;
         // OS pages that read as zero already: purged ones, and those that were clean and are not carved yet.
         let mut clean = (*c).clean.load(Ordering::Relaxed);
-        let unused = (carved * size).next_multiple_of(page) / page;
+        let unused = (carved * size).div_ceil(page);
         if (*c).zeroed {
             clean |= (u32::MAX << unused) as u16;
         }
