@@ -330,13 +330,12 @@ static void vfork_exec(void) {
 /* By the bare system call, so that no handlers run: the child has to find out by itself. The program has one thread, so
  * it may expect that its child can do everything. */
 static void bare_fork(void) {
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         with_helper();
         check_zeroed();
-        /* Not while the helper is at work: it would leave its locks behind, like any thread. */
-        nap(i * 7 % 50);
-        WAIT_FOR(status_kib("VmRSS:") < 16 << 10, PATIENCE_MS);
-        pid_t pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        garbage(20, 64 << 10, 1 << 20);
+        nap(i * 31 % 100);
+        pid_t pid = i % 2 ? syscall(SYS_fork) : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
         if (pid == 0) {
             alarm(60);
             check_zeroed();

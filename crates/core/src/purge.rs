@@ -240,6 +240,14 @@ impl<O: Os> Allocator<O> {
         }
     }
 
+    /// Asks for a helper as [`Allocator::resume_purging`] does, if there is none, but whatever waits; takes no lock.
+    pub fn restart_purging(&self) {
+        // SeqCst: see `resign`.
+        if self.purger.who.load(Ordering::SeqCst) == NOBODY {
+            self.ask_for_helper(NOBODY);
+        }
+    }
+
     /// Asks the system for a helper, unless `was` is not the purger's state any more. Where there can be none, the
     /// threads that free memory are the purger.
     fn ask_for_helper(&self, was: u32) {

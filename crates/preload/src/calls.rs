@@ -2,6 +2,7 @@
 //! kernel's, with errno as the C library sets it.
 //!
 //! - `unshare` and `setns` refuse processes of several threads: they run while the helper is stopped.
+//! - A child made by `syscall`, so without fork handlers, is made while the helper is stopped.
 //! - A filter of system calls may end the process for a call that neap alone makes: before it comes, neap gives those
 //!   up. Programs ask for it by `prctl`, or by `syscall`, as the C library has no `seccomp`.
 
@@ -50,6 +51,11 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     result(unsafe { arch::syscall(libc::SYS_prctl as usize, [option as usize, a, b, c, d, 0]) }) as c_int
 }
 
+/// Whether a child made with these flags is on its parent's memory.
+fn shares_memory(flags: usize) -> bool {
+    flags & libc::CLONE_VM as usize != 0
+}
+
 /// Linux: any system call.
 ///
 /// # Safety
@@ -63,5 +69,15 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
     }
     // SAFETY: as the caller promises.
     let call = || unsafe { arch::syscall(number as usize, [a, b, c, d, e, f]) };
-    result(if [libc::SYS_unshare, libc::SYS_setns].contains(&number) { purger::without_helper(call) } else { call() })
+    result(match number {
+        libc::SYS_unshare | libc::SYS_setns => purger::without_helper(call),
+        libc::SYS_clone3 if a != 0 && b >= size_of::<u64>() => {
+            // SAFETY: as the caller promises: a `struct clone_args`, whose first member are the flags.
+            let flags = unsafe { *core::ptr::with_exposed_provenance::<u64>(a) };
+            if shares_memory(flags as usize) { call() } else { purger::around_fork(call) }
+        }
+        libc::SYS_clone if !shares_memory(a) => purger::around_fork(call),
+        libc::SYS_fork => purger::around_fork(call),
+        _ => call(),
+    })
 }

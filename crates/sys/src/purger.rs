@@ -12,6 +12,9 @@
 //! - when the process changes its user, its groups or its capabilities, the helper gives back what waits and ends within
 //!   [`LOOK`] milliseconds; the next one is started by a thread that has the new ones.
 //!
+//! A child that is made without the C library's fork handlers has no helper, but may find its locks taken. So the
+//! helper is stopped for that too ([`around_fork`]); the child finds out that it has none by [`crate::space`].
+//!
 //! `TID` says who is there: 0 nobody, [`STARTING`] a thread that starts the helper, else the helper. A helper is started
 //! by: `TID` from 0 to `STARTING`, then a look at `STOPS`; it is kept away by: `STOPS`, then a look at `TID`. So one of
 //! the two sees the other.
@@ -36,6 +39,8 @@ const STARTING: u32 = u32::MAX;
 static WAKE: AtomicU32 = AtomicU32::new(0);
 /// So many callers want no helper now.
 static STOPS: AtomicU32 = AtomicU32::new(0);
+/// Milliseconds that a fork waits for the helper, about.
+const PATIENCE: u32 = 50;
 /// Milliseconds from one look at the process's user to the next, at most.
 const LOOK: u32 = 100;
 
@@ -160,6 +165,34 @@ fn stop() {
         wake();
         wait_for_end();
     }
+}
+
+/// Runs `fork`, a call that makes a child without the C library's handlers, while there is no helper: it would leave its
+/// locks behind in the child, which may count on a process of one thread. Safe in a handler of a signal that came in the
+/// middle of a call of neap's: takes no lock, and does not wait for a helper that does.
+pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
+    let was = TID.load(Ordering::SeqCst);
+    STOPS.fetch_add(1, Ordering::SeqCst);
+    if was != 0 && !is_lost() {
+        let mut patience = PATIENCE;
+        loop {
+            let tid = TID.load(Ordering::SeqCst);
+            if tid == 0 || patience == 0 {
+                break;
+            }
+            wake();
+            let step = futex::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let _ = futex::wait(&TID, futex::Flags::empty(), tid, Some(&step));
+            patience -= 1;
+        }
+        wake_waiters();
+    }
+    let child = fork();
+    STOPS.fetch_sub(1, Ordering::SeqCst);
+    if was != 0 && child != 0 {
+        NEAP.restart_purging();
+    }
+    child
 }
 
 /// The process is about to give itself a filter of system calls. The helper ends, and from now on neap makes only calls
