@@ -1,8 +1,10 @@
-/* Random stress for as many seconds as the second argument says: all sizes, all functions, threads that come and
- * go, blocks freed by others, contents checked by pattern. */
+/* Random stress for as many seconds as the first argument says: all sizes, all functions, threads that come and
+ * go, blocks freed by others, contents checked by pattern. With a second argument, also a fork so many milliseconds
+ * after the last. */
 #include "check.h"
 #include <malloc.h>
 #include <stdatomic.h>
+#include <sys/wait.h>
 #include <time.h>
 
 enum { SLOTS = 4096, LIVES = 6 };
@@ -80,16 +82,42 @@ static void *life(void *arg) {
     return NULL;
 }
 
+/* Each child does a little of the same; what its parent's other threads held is lost to it. */
+static void *forks(void *arg) {
+    uint64_t state = 77;
+    for (int children = 0; time(NULL) < end; children++) {
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) {
+            alarm(60);
+            for (int i = 0; i < 50; i++) {
+                struct block *b = take(&state);
+                check(b, b->size, 1);
+                free(b);
+            }
+            _exit(0);
+        }
+        int status;
+        CHECK(waitpid(pid, &status, 0) == pid);
+        CHECK_AT(status == 0, status);
+        usleep(1000 * (uintptr_t)arg);
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv) {
+    pthread_t forker;
     end = time(NULL) + (argc > 1 ? atol(argv[1]) : 10);
     pthread_t t[LIVES];
     uintptr_t born = 0;
     for (int i = 0; i < LIVES; i++) CHECK(pthread_create(&t[i], NULL, life, (void *)++born) == 0);
+    if (argc > 2) CHECK(pthread_create(&forker, NULL, forks, (void *)atol(argv[2])) == 0);
     for (int i = 0; time(NULL) < end; i = (i + 1) % LIVES) {
         CHECK(pthread_join(t[i], NULL) == 0);
         CHECK(pthread_create(&t[i], NULL, life, (void *)++born) == 0);
     }
     for (int i = 0; i < LIVES; i++) CHECK(pthread_join(t[i], NULL) == 0);
+    if (argc > 2) CHECK(pthread_join(forker, NULL) == 0);
     for (int i = 0; i < SLOTS; i++) {
         if (slot[i]) check(slot[i], slot[i]->size, 1);
         free(slot[i]);

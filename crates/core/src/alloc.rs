@@ -35,6 +35,8 @@ pub struct Allocator<O: Os> {
     pub(crate) orphans: AtomicUsize,
     /// Large blocks whose pages were moved.
     pub(crate) moved: AtomicUsize,
+    /// Bytes of all huge blocks.
+    pub(crate) huge_bytes: AtomicUsize,
     pub(crate) purger: Purger,
     pub(crate) habits: Habits,
     pub(crate) registry: Locked<Registry>,
@@ -58,6 +60,7 @@ impl<O: Os> Allocator<O> {
             page_size: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
             moved: AtomicUsize::new(0),
+            huge_bytes: AtomicUsize::new(0),
             purger: Purger::new(),
             habits: Habits::new(),
             registry: Locked::new(Registry::new()),
@@ -91,7 +94,13 @@ impl<O: Os> Allocator<O> {
 
     /// Takes `len` chunks, aligned to `align` bytes, and marks the first with `kind`.
     pub(crate) fn take_chunks(&self, len: usize, align: usize, kind: Kind) -> Option<Taken> {
+        if self.policy.has_own_limit() && !self.ranges.with(&self.os, |r| self.is_allowed(r, len, true)) {
+            self.purge();
+        }
         self.ranges.with(&self.os, |r| {
+            if !self.is_allowed(r, len, false) {
+                return None;
+            }
             // SAFETY: `with` holds the lock.
             let taken = unsafe { r.take(&self.os, &self.arenas, &self.map, len, align) }?;
             // SAFETY: the chunks are ours.

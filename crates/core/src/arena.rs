@@ -432,10 +432,13 @@ impl Arena {
             // SAFETY: the part lies in the reservation. Two tables may share an OS page, which does no harm.
             from >= to || unsafe { os.commit(at(base + from), to - from) }
         };
-        // The ages are few: all at once, up to the first chunk, so that they are one mapping with the chunks.
-        let ages = base + ((chunks * BEFORE_AGES) & !(page - 1));
+        // The ages and the bits for huge pages are few: all at once. Not what lies between them and the first chunk: it
+        // can be a GiB, which counts where writable memory is limited, and is filled where the program locks all memory.
+        let ages = (chunks * BEFORE_AGES) & !(page - 1);
+        let bits = if chunks << CHUNK_SHIFT == ARENA_ALIGN { HUGE_WORDS * size_of::<u64>() } else { 0 };
+        let end_of_ages = (chunks * SIDE_BYTES + bits).next_multiple_of(page);
         // SAFETY: this part lies in the reservation.
-        let done = (!fresh || unsafe { os.commit(at(ages), base + (self.first << CHUNK_SHIFT) - ages) })
+        let done = (!fresh || unsafe { os.commit(at(base + ages), end_of_ages - ages) })
             && part(0, RECORD_BYTES)
             && part(chunks * RECORD_BYTES, BITS_BYTES)
             && part(chunks * (RECORD_BYTES + BITS_BYTES), BITS_BYTES)

@@ -4,6 +4,7 @@
 //! Their addresses and lengths stand in a table without order, searched from its end: linear in the number of huge
 //! blocks, of which there are few.
 
+use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Os};
 
 /// Shortest huge block: below, no mapping is tried when arenas are exhausted.
@@ -111,12 +112,16 @@ impl<O: Os> Allocator<O> {
             if !h.reserve(self) {
                 return core::ptr::null_mut();
             }
+            if !self.ranges.with(&self.os, |r| self.is_allowed(r, bytes.div_ceil(CHUNK), false)) {
+                return core::ptr::null_mut();
+            }
             let Some(p) = self.os.map(bytes, align.max(self.page_size())) else {
                 return core::ptr::null_mut();
             };
             // SAFETY: `reserve` made room.
             unsafe { h.table.add(h.count).write(Entry { p, bytes }) };
             h.count += 1;
+            self.huge_bytes.fetch_add(bytes, Ordering::Relaxed);
             p
         })
     }
@@ -134,6 +139,7 @@ impl<O: Os> Allocator<O> {
         let entry = self.huge.with(&self.os, |h| {
             let entry = *h.find(p)?;
             h.count -= 1;
+            self.huge_bytes.fetch_sub(entry.bytes, Ordering::Relaxed);
             // SAFETY: the last entry is set; it takes the place of the one that goes.
             let last = unsafe { h.table.add(h.count).read() };
             if last.p != p {
@@ -164,9 +170,15 @@ impl<O: Os> Allocator<O> {
             let Some(e) = h.find(p) else {
                 return core::ptr::null_mut();
             };
+            let more = bytes.saturating_sub(e.bytes).div_ceil(CHUNK);
+            if !self.ranges.with(&self.os, |r| self.is_allowed(r, more, false)) {
+                return core::ptr::null_mut();
+            }
             // SAFETY: the entry is a mapping of ours.
             match unsafe { self.os.remap(e.p, e.bytes, bytes) } {
                 Some(moved) => {
+                    // Relaxed, as all uses: a count. Wraps around where the block shrinks.
+                    self.huge_bytes.fetch_add(bytes.wrapping_sub(e.bytes), Ordering::Relaxed);
                     *e = Entry { p: moved, bytes };
                     moved
                 }

@@ -161,6 +161,9 @@ impl<O: Os> Allocator<O> {
         self.ranges.with(&self.os, |r| unsafe {
             let len = (*c).len as usize;
             if need > len {
+                if !self.is_allowed(r, need - len, false) {
+                    return false;
+                }
                 let Some(state) = r.extend(&self.os, &self.arenas, &self.map, c.add(len), need - len) else {
                     return false;
                 };

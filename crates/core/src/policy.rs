@@ -142,6 +142,12 @@ impl Policy {
         self.mmap_threshold.store(bytes, Ordering::Relaxed);
     }
 
+    /// Whether the limit is a size for this process.
+    #[inline]
+    pub fn has_own_limit(&self) -> bool {
+        matches!(self.limit(), Limit::Bytes(_))
+    }
+
     /// Which memory limit counts.
     #[inline]
     pub fn limit(&self) -> Limit {

@@ -33,6 +33,8 @@ const INLINE_BYTES: usize = 2 << 20;
 const LOOK: usize = 16 * 1024;
 /// Ticks without anything to do until the purger ends.
 const IDLE_TICKS: u32 = 5;
+/// Ticks after which a helper is asked for again, where there could be none.
+const RETRY_TICKS: u32 = 10;
 /// Ticks are at least so many milliseconds apart.
 const SHORTEST_TICK: u32 = 10;
 /// So many chunks may be taken that were clean until the memory limit is looked at.
@@ -61,11 +63,13 @@ pub struct Purger {
     pub(crate) purged: AtomicU64,
     /// [`Allocator::settle`] has something to do: memory waits and nobody is the purger.
     wanted: AtomicBool,
+    /// Most bytes that may wait, as last looked up.
+    most: AtomicUsize,
     /// It has to look at the memory limit: much memory was taken that was clean, or much more waits.
     limit: AtomicBool,
     /// Chunks that waited when the limit was last looked at.
     looked: AtomicUsize,
-    /// Ticks in a row that found nothing.
+    /// Ticks in a row that found nothing; where there can be no helper, ticks since one was asked for.
     idle: AtomicU32,
     /// Held while memory is on its way to the system. Taken before all other locks; fork takes it, so that nothing
     /// is on its way in the child.
@@ -83,6 +87,7 @@ impl Purger {
             slabs: AtomicUsize::new(0),
             purged: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
+            most: AtomicUsize::new(usize::MAX),
             limit: AtomicBool::new(false),
             looked: AtomicUsize::new(0),
             idle: AtomicU32::new(0),
@@ -244,6 +249,37 @@ impl<O: Os> Allocator<O> {
         self.purger.who.store(NOBODY, Ordering::SeqCst);
     }
 
+    /// There may be a helper again: asks for one if enough waits. Under no lock.
+    pub fn resume_purging(&self) {
+        // SeqCst: see `resign`. Relaxed for failure: then there is a helper, or nobody needs one.
+        let _ = self.purger.who.compare_exchange(INLINE, NOBODY, Ordering::SeqCst, Ordering::Relaxed);
+        if self.policy.purge() != Purge::Never
+            && self.purger.who.load(Ordering::SeqCst) == NOBODY
+            && self.ranges.with(&self.os, |r| r.waiting()) >= START_CHUNKS
+        {
+            self.poke();
+        }
+    }
+
+    /// Asks for a helper as [`Allocator::resume_purging`] does, if there is none, but whatever waits; takes no lock.
+    pub fn restart_purging(&self) {
+        // SeqCst: see `resign`.
+        if self.purger.who.load(Ordering::SeqCst) == NOBODY {
+            self.ask_for_helper(NOBODY);
+        }
+    }
+
+    /// Asks the system for a helper, unless `was` is not the purger's state any more. Where there can be none, the
+    /// threads that free memory are the purger.
+    fn ask_for_helper(&self, was: u32) {
+        let who = &self.purger.who;
+        self.purger.idle.store(0, Ordering::Relaxed);
+        // Relaxed for failure: then another thread has done it.
+        if who.compare_exchange(was, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_ok() && !self.os.start_purger() {
+            who.store(INLINE, Ordering::SeqCst);
+        }
+    }
+
     /// Milliseconds from one tick to the next.
     pub fn tick_length(&self) -> u32 {
         (self.policy.delay() / u32::from(DELAY_TICKS)).max(SHORTEST_TICK)
@@ -267,8 +303,22 @@ impl<O: Os> Allocator<O> {
         }
         let memory = self.memory();
         let short = memory.is_some_and(|m| is_short(&m, waiting));
-        let most = self.policy.bytes().or(memory.map(|m| m.limit / 4));
-        if short || most.is_some_and(|most| waiting > most) { 0 } else { DELAY_TICKS }
+        let most = self.policy.bytes().or(memory.map(|m| m.limit / 4)).unwrap_or(usize::MAX);
+        self.purger.most.store(most, Ordering::Relaxed);
+        if short || waiting > most { 0 } else { DELAY_TICKS }
+    }
+
+    /// Looks up how much may wait, so that a helper that is new is woken when more does.
+    pub fn look_at_limit(&self) {
+        self.urgency();
+    }
+
+    /// Whether the process may take `more` chunks: a limit of its own counts all that is taken, and free dirty
+    /// memory where `dirty` says so.
+    pub(crate) fn is_allowed(&self, r: &Ranges, more: usize, dirty: bool) -> bool {
+        let Limit::Bytes(limit) = self.policy.limit() else { return true };
+        let huge = self.huge_bytes.load(Ordering::Relaxed).div_ceil(CHUNK);
+        (if dirty { r.footprint() } else { r.taken() }).saturating_add(more).saturating_add(huge) <= limit / CHUNK
     }
 
     /// The limit that counts, and what is used of it.
@@ -299,7 +349,8 @@ impl<O: Os> Allocator<O> {
         }
         // SeqCst: see `resign`.
         let helped = self.purger.who.load(Ordering::SeqCst) == HELPER;
-        if !helped || self.policy.bytes().is_some_and(|most| chunks * CHUNK > most) {
+        // Relaxed: a look at a limit of before wakes the helper once too often, or lets memory wait for the next tick.
+        if !helped || chunks * CHUNK > self.purger.most.load(Ordering::Relaxed) {
             // Release pairs with the Acquire in `settle_notes`: whoever takes the note sees who the purger is at least
             // as late as here.
             self.purger.wanted.store(true, Ordering::Release);
@@ -337,9 +388,8 @@ impl<O: Os> Allocator<O> {
 
     /// Makes sure that there is a purger, and that it is awake where more waits than may.
     fn poke(&self) {
-        let who = &self.purger.who;
         // SeqCst: see `resign`.
-        match who.load(Ordering::SeqCst) {
+        match self.purger.who.load(Ordering::SeqCst) {
             HELPER => {
                 if !self.purger.flood.swap(true, Ordering::Relaxed) {
                     self.os.wake_purger();
@@ -349,17 +399,14 @@ impl<O: Os> Allocator<O> {
                 let last = self.purger.last.load(Ordering::Relaxed);
                 if self.os.clock().saturating_sub(last) >= u64::from(self.tick_length()) {
                     self.next_epoch();
+                    // What was in the way may be gone: a limit, too many threads, a call that wants no helper.
+                    if self.purger.idle.fetch_add(1, Ordering::Relaxed) >= RETRY_TICKS {
+                        return self.ask_for_helper(INLINE);
+                    }
                 }
                 self.purge_due(self.due(self.urgency(), INLINE_BYTES), &mut Walk::default(), 1);
             }
-            _ => {
-                // Relaxed for failure: then another thread has done it.
-                if who.compare_exchange(NOBODY, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-                    && !self.os.start_purger()
-                {
-                    who.store(INLINE, Ordering::SeqCst);
-                }
-            }
+            _ => self.ask_for_helper(NOBODY),
         }
     }
 

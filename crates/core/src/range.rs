@@ -425,6 +425,11 @@ impl Ranges {
         self.free_chunks[State::Dirty as usize].saturating_sub(self.lazy_chunks) + self.dropped_chunks
     }
 
+    /// Chunks that are taken.
+    pub fn taken(&self) -> usize {
+        self.taken_chunks
+    }
+
     /// Chunks that hold memory, or may: taken ones and dirty ones.
     pub fn footprint(&self) -> usize {
         self.taken_chunks + self.free_chunks[State::Dirty as usize]

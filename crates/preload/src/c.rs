@@ -11,7 +11,7 @@ use neap_sys::global::{self, NEAP};
 /// Any block of neap is aligned to this, from 16 bytes on.
 const ALIGN: usize = 16;
 
-fn set_errno(code: c_int) {
+pub fn set_errno(code: c_int) {
     // SAFETY: errno of the calling thread.
     unsafe { *libc::__errno_location() = code }
 }

@@ -20,7 +20,7 @@ fn membarrier(command: usize) -> bool {
 /// See `Os::barrier`. The first call registers the process, which can take milliseconds where it has many threads.
 pub fn all_threads() -> bool {
     match STATE.load(Ordering::Relaxed) {
-        WORKS => membarrier(EXPEDITED),
+        WORKS => !status::is_forbidden() && membarrier(EXPEDITED),
         UNKNOWN => {
             let works = !status::is_filtered() && membarrier(REGISTER) && membarrier(EXPEDITED);
             STATE.store(if works { WORKS } else { FAILS }, Ordering::Relaxed);

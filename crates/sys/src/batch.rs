@@ -61,7 +61,7 @@ fn is_usable() -> bool {
             }
             STATE.load(Ordering::Relaxed) != FAILS
         }
-        state => state == WORKS,
+        state => state == WORKS && !status::is_forbidden(),
     }
 }
 

@@ -14,5 +14,6 @@ pub mod global;
 pub mod linux;
 mod pagemap;
 pub mod purger;
-mod status;
+mod space;
+pub mod status;
 pub mod thread;

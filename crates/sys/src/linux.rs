@@ -188,12 +188,15 @@ unsafe impl Os for Linux {
     }
 
     fn clock(&self) -> u64 {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // The C library's, as rustix asks for the auxiliary vector first, by calls that a filter may punish.
+        // SAFETY: writes to `now`; this clock is always there, so errno is not touched.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
         now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
     }
 
     fn memory(&self) -> Option<Memory> {
-        cgroup::memory(self.clock())
+        if crate::status::is_forbidden() { None } else { cgroup::memory(self.clock()) }
     }
 
     fn start_purger(&self) -> bool {

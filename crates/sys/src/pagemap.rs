@@ -1,21 +1,23 @@
 //! Which OS pages hold memory: the kernel's answer, from /proc/self/pagemap.
 //!
 //! The file is opened at the first question and kept open, as opening takes five times as long as asking. It belongs to
-//! the address space that it was opened in, so the number lies in memory that the kernel wipes in the child of a fork
-//! (MADV_WIPEONFORK, Linux 4.14), however it was forked. It is close-on-exec, and no low number: a program may count on
-//! those. One that closes it all the same is noticed, as the next question fails.
+//! the address space that it was opened in, so its number lies in memory that the child of a fork does not get
+//! (`space.rs`). It is close-on-exec, and no low number: a program may count on
+//! those. One that closes it all the same is noticed: the next question fails, or the file is not the same ([`is_same`]).
 //!
 //! Questions are PAGEMAP_SCAN (Linux 6.7: half a microsecond and up, for any length), else reads of the entries (eight
 //! bytes for each OS page), else there is no answer: without /proc, and under a seccomp filter, which might
 //! end the process for an unusual call.
 
+use crate::global::NEAP;
+use crate::space::{Space, space};
 use crate::{arch, status};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
+use neap_core::Os;
 use neap_core::os::{Run, Touched};
-use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{self, MapFlags, ProtFlags};
 
 /// Not opened yet, or wiped.
 const UNKNOWN: i32 = 0;
@@ -25,19 +27,6 @@ const NONE: i32 = -1;
 const LOWEST: i32 = 48;
 /// How often a file that was closed is opened again.
 const REOPENS: u32 = 16;
-
-/// What is known in this address space.
-#[repr(C)]
-struct Known {
-    /// The file's number plus 1, [`UNKNOWN`] or [`NONE`].
-    file: AtomicI32,
-    /// The kernel has no PAGEMAP_SCAN.
-    old: AtomicU32,
-    reopened: AtomicU32,
-}
-
-/// The page that is wiped in the child of a fork.
-static KNOWN: AtomicPtr<Known> = AtomicPtr::new(core::ptr::null_mut());
 
 /// struct pm_scan_arg of include/uapi/linux/fs.h.
 #[repr(C)]
@@ -78,14 +67,27 @@ const REGIONS: usize = 32;
 /// # Safety
 /// The range must be mapped, and `len` be whole OS pages of `page` bytes.
 pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> Option<Touched> {
-    let known = known(page)?;
+    if status::is_forbidden() {
+        return None;
+    }
+    let known = space(page)?;
     loop {
         let file = file(known)?;
         // SAFETY: as the caller promises. A number that is no file any more makes the calls fail.
         let (borrowed, result) = unsafe {
             let borrowed = BorrowedFd::borrow_raw(file - 1);
             let old = known.old.load(Ordering::Relaxed) != 0;
-            (borrowed, if old { read(borrowed, p, len, page, runs) } else { scan(borrowed, p, len, runs) })
+            let same = is_same(borrowed, known);
+            (
+                borrowed,
+                if !same {
+                    Err(Errno::BADF)
+                } else if old {
+                    read(borrowed, p, len, page, runs)
+                } else {
+                    scan(borrowed, p, len, runs)
+                },
+            )
         };
         match result {
             Ok(touched) => return Some(touched),
@@ -95,39 +97,15 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
             Err(_) => {
                 // The program has closed the file; its number may be another's by now.
                 let next = if known.reopened.fetch_add(1, Ordering::Relaxed) < REOPENS { UNKNOWN } else { NONE };
+                known.checked.store(0, Ordering::Relaxed);
                 let _ = known.file.compare_exchange(file, next, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
     }
 }
 
-/// The page that is wiped, mapped at the first call.
-fn known(page: usize) -> Option<&'static Known> {
-    let mut known = KNOWN.load(Ordering::Acquire);
-    if known.is_null() {
-        // SAFETY: a fresh mapping, which stays unless it cannot be wiped or another thread was first.
-        unsafe {
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            let p = mm::mmap_anonymous(core::ptr::null_mut(), page, access, MapFlags::PRIVATE).ok()?;
-            if mm::madvise(p, page, mm::Advice::LinuxWipeOnFork).is_err() {
-                let _ = mm::munmap(p, page);
-                return None;
-            }
-            known = p.cast();
-            if let Err(first) =
-                KNOWN.compare_exchange(core::ptr::null_mut(), known, Ordering::AcqRel, Ordering::Acquire)
-            {
-                let _ = mm::munmap(p, page);
-                known = first;
-            }
-        }
-    }
-    // SAFETY: never unmapped; zeroed bytes are valid, and all fields are atomic.
-    Some(unsafe { &*known })
-}
-
 /// The file's number plus 1, opened where it is not yet.
-fn file(known: &Known) -> Option<i32> {
+fn file(known: &Space) -> Option<i32> {
     let file = known.file.load(Ordering::Acquire);
     if file != UNKNOWN {
         return (file != NONE).then_some(file);
@@ -136,12 +114,30 @@ fn file(known: &Known) -> Option<i32> {
     let new = opened.as_ref().map_or(NONE, |f| f.as_raw_fd() + 1);
     match known.file.compare_exchange(UNKNOWN, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
+            let identity = opened.as_ref().map_or(0, identity);
+            known.identity.store(identity, Ordering::Release);
             let _ = opened.map(IntoRawFd::into_raw_fd);
             (new != NONE).then_some(new)
         }
         // Another thread was first; ours is closed.
         Err(first) => (first != NONE && first != UNKNOWN).then_some(first),
     }
+}
+
+/// What tells a file from all others that are open; 0 if nobody can tell.
+fn identity(file: impl AsFd) -> u64 {
+    rustix::fs::fstat(file).map_or(0, |s| s.st_ino ^ s.st_dev.rotate_left(32))
+}
+
+/// Whether `file` is what was opened. A program that has closed it may have opened another process's pagemap since,
+/// which would answer as well. One look for each step of the clock: a look takes a third of the time of a question.
+fn is_same(file: BorrowedFd<'_>, known: &Space) -> bool {
+    let now = NEAP.os.clock();
+    if known.checked.swap(now, Ordering::Relaxed) == now {
+        return true;
+    }
+    let wanted = known.identity.load(Ordering::Acquire);
+    wanted == 0 || identity(file) == wanted
 }
 
 fn open() -> Option<OwnedFd> {
@@ -151,7 +147,7 @@ fn open() -> Option<OwnedFd> {
 }
 
 /// Whether `file` still is the pagemap: the page at `known`, which was written, is there.
-fn is_pagemap(file: BorrowedFd<'_>, known: &Known, page: usize) -> bool {
+fn is_pagemap(file: BorrowedFd<'_>, known: &Space, page: usize) -> bool {
     let p = core::ptr::from_ref(known).cast_mut().cast::<u8>();
     let mut runs = [Run::EMPTY; 1];
     // SAFETY: the page is mapped.
@@ -224,15 +220,10 @@ unsafe fn read(file: BorrowedFd<'_>, p: *mut u8, len: usize, page: usize, runs: 
     Ok(Touched { runs: count, looked })
 }
 
-/// Forgets the file, as if the process had just started. For tests.
-#[cfg(test)]
-fn forget() {
-    KNOWN.store(core::ptr::null_mut(), Ordering::Release);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::mm::{self, MapFlags, ProtFlags};
 
     const PAGE: usize = 4096;
 
@@ -265,7 +256,7 @@ mod tests {
             let mut runs = [Run::EMPTY; 8];
             let t = touched(p, 64 * PAGE, PAGE, &mut runs).unwrap();
             assert_eq!(t.looked, 64 * PAGE);
-            let zero_page_counts = known(PAGE).unwrap().old.load(Ordering::Relaxed) != 0;
+            let zero_page_counts = space(PAGE).unwrap().old.load(Ordering::Relaxed) != 0;
             if !zero_page_counts {
                 assert_eq!(found(p, &runs[..t.runs]), [(0, 3), (10, 1), (63, 1)]);
             }
@@ -284,18 +275,18 @@ mod tests {
     /// Catches an answer from the wrong file after the program closed ours.
     #[test]
     fn notices_that_it_was_closed() {
-        forget();
+        crate::space::forget();
         let p = mapping(&[3]);
         let mut runs = [Run::EMPTY; 8];
         // SAFETY: the mapping is 64 OS pages long; the file that is closed is ours.
         unsafe {
             assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
-            let file = known(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
+            let file = space(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
             assert!(file >= LOWEST);
             libc::close(file);
             assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
-            let file = known(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
+            let file = space(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
             libc::dup2(null, file);
             assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
         }

@@ -6,14 +6,23 @@
 //! stays as cheap as with one thread), and touches no thread storage. All signals are blocked in it.
 //!
 //! The kernel does count it. So
-//! - `unshare` and `setns`, which refuse processes of several threads, stop it first ([`stop`]; the preload library
-//!   has the two functions);
-//! - when the process changes its user, its groups or its capabilities, or gets a seccomp filter, the helper
-//!   ends within a tick, and the next one is started by a thread that has the new ones. It is not started under a filter.
+//! - `unshare` and `setns`, which refuse processes of several threads, run while there is none ([`without_helper`]; the
+//!   preload library has the two functions);
+//! - before the process gives itself a seccomp filter, the helper is stopped for good ([`before_filter`], likewise);
+//! - when the process changes its user, its groups or its capabilities, the helper gives back what waits and ends within
+//!   [`LOOK`] milliseconds; the next one is started by a thread that has the new ones.
+//!
+//! A child that is made without the C library's fork handlers has no helper, but may find its locks taken. So the
+//! helper is stopped for that too ([`around_fork`]); the child finds out that it has none by [`crate::space`].
+//!
+//! `TID` says who is there: 0 nobody, [`STARTING`] a thread that starts the helper, else the helper. A helper is started
+//! by: `TID` from 0 to `STARTING`, then a look at `STOPS`; it is kept away by: `STOPS`, then a look at `TID`. So one of
+//! the two sees the other.
 
 use crate::global::NEAP;
+use crate::space::space;
 use crate::{arch, status};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::thread::futex;
 
@@ -22,35 +31,57 @@ const STACK: usize = 64 * 1024;
 
 /// The helper's stack, from its first use on.
 static STACK_END: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
-/// The helper's thread number; the kernel sets it to 0 when the helper has ended.
+/// The helper's thread number, 0 or [`STARTING`]; the kernel sets it to 0 when the helper has ended.
 static TID: AtomicU32 = AtomicU32::new(0);
+/// The helper is being started. No thread has this number: the kernel's are below 2^22.
+const STARTING: u32 = u32::MAX;
 /// Changes when the helper shall look before its time.
 static WAKE: AtomicU32 = AtomicU32::new(0);
-/// The helper shall end.
-static STOP: AtomicBool = AtomicBool::new(false);
+/// So many callers want no helper now.
+static STOPS: AtomicU32 = AtomicU32::new(0);
+/// Milliseconds that a fork waits for the helper, about.
+const PATIENCE: u32 = 50;
+/// Milliseconds from one look at the process's user to the next, at most.
+const LOOK: u32 = 100;
 
 /// Starts the helper; false if there can be none. One thread at a time, and only when there is none that has not
 /// resigned.
 pub fn start() -> bool {
-    // One that has just resigned is about to end; its stack is not free before.
-    wait_for_end();
-    if STOP.load(Ordering::Acquire) || status::is_filtered() {
-        return false;
-    }
-    let Some(stack) = stack() else { return false };
-    let flags = libc::CLONE_VM
-        | libc::CLONE_FS
-        | libc::CLONE_FILES
-        | libc::CLONE_SIGHAND
-        | libc::CLONE_THREAD
-        | libc::CLONE_SYSVSEM
-        | libc::CLONE_PARENT_SETTID
-        | libc::CLONE_CHILD_CLEARTID;
+    // A signal's handler that changed the user or called `unshare` here would wait for its own thread.
     let before = block_signals(u64::MAX);
-    // SAFETY: the stack is nobody's else while TID is 0; the entry uses neither thread storage nor the C library.
-    let tid = unsafe { arch::neap_clone(flags as usize, stack, TID.as_ptr(), helper) };
+    let started = start_unsignalled();
     block_signals(before);
-    tid > 0
+    started
+}
+
+fn start_unsignalled() -> bool {
+    let Some(stack) = stack() else { return false };
+    // One that has just resigned is about to end; its stack is not free before.
+    // SeqCst, here and at each use of STOPS: see the top of this file.
+    while TID.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+        wait_for_end();
+    }
+    let space = space(NEAP.page_size());
+    if STOPS.load(Ordering::SeqCst) == 0 && !status::is_filtered() {
+        if let Some(space) = space {
+            space.helper.store(1, Ordering::Relaxed);
+        }
+        let flags = libc::CLONE_VM
+            | libc::CLONE_FS
+            | libc::CLONE_FILES
+            | libc::CLONE_SIGHAND
+            | libc::CLONE_THREAD
+            | libc::CLONE_SYSVSEM
+            | libc::CLONE_PARENT_SETTID
+            | libc::CLONE_CHILD_CLEARTID;
+        // SAFETY: the stack is nobody's else while TID was 0; the entry uses neither thread storage nor the C library.
+        if unsafe { arch::neap_clone(flags as usize, stack, TID.as_ptr(), helper) } > 0 {
+            return true;
+        }
+    }
+    TID.store(0, Ordering::SeqCst);
+    wake_waiters();
+    false
 }
 
 /// Sets the mask of blocked signals; returns the one before.
@@ -79,38 +110,115 @@ fn stack() -> Option<*mut u8> {
 
 /// Wakes the helper before its time.
 pub fn wake() {
+    if is_lost() {
+        forget();
+        return NEAP.leave_purging();
+    }
     WAKE.fetch_add(1, Ordering::Release);
     let _ = futex::wake(&WAKE, futex::Flags::PRIVATE, 1);
 }
 
+/// Wakes those who wait for the end of the helper.
+fn wake_waiters() {
+    let _ = futex::wake(&TID, futex::Flags::empty(), i32::MAX as u32);
+}
+
 /// Waits until the helper has ended.
 fn wait_for_end() {
+    let mut waited = false;
     loop {
-        let tid = TID.load(Ordering::Acquire);
+        let tid = TID.load(Ordering::SeqCst);
         if tid == 0 {
+            if waited {
+                // The kernel wakes one only.
+                wake_waiters();
+            }
             return;
         }
-        // The kernel's wake when a thread ends is for shared futexes.
-        let _ = futex::wait(&TID, futex::Flags::empty(), tid, None);
+        if is_lost() {
+            return forget();
+        }
+        // The kernel's wake when a thread ends is for shared futexes. One who waits while a helper is being started
+        // looks again soon: nobody tells when TID becomes a number.
+        let soon = futex::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let _ = futex::wait(&TID, futex::Flags::empty(), tid, (tid == STARTING).then_some(&soon));
+        waited = true;
     }
 }
 
 /// Runs `f` while there is no helper: it is stopped first, and none is started meanwhile.
 pub fn without_helper<R>(f: impl FnOnce() -> R) -> R {
-    STOP.store(true, Ordering::SeqCst);
-    if TID.load(Ordering::Acquire) != 0 {
+    stop();
+    let result = f();
+    STOPS.fetch_sub(1, Ordering::SeqCst);
+    NEAP.resume_purging();
+    result
+}
+
+/// Ends the helper, and lets none start before `STOPS` is counted down again.
+fn stop() {
+    if TID.load(Ordering::SeqCst) != 0 && is_lost() {
+        forget();
+        NEAP.leave_purging();
+    }
+    STOPS.fetch_add(1, Ordering::SeqCst);
+    if TID.load(Ordering::SeqCst) != 0 {
         wake();
         wait_for_end();
     }
-    let result = f();
-    STOP.store(false, Ordering::SeqCst);
-    result
+}
+
+/// Runs `fork`, a call that makes a child without the C library's handlers, while there is no helper: it would leave its
+/// locks behind in the child, which may count on a process of one thread. Safe in a handler of a signal that came in the
+/// middle of a call of neap's: takes no lock, and does not wait for a helper that does.
+pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
+    let was = TID.load(Ordering::SeqCst);
+    STOPS.fetch_add(1, Ordering::SeqCst);
+    if was != 0 && !is_lost() {
+        let mut patience = PATIENCE;
+        loop {
+            let tid = TID.load(Ordering::SeqCst);
+            if tid == 0 || patience == 0 {
+                break;
+            }
+            wake();
+            let step = futex::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            let _ = futex::wait(&TID, futex::Flags::empty(), tid, Some(&step));
+            patience -= 1;
+        }
+        wake_waiters();
+    }
+    let child = fork();
+    STOPS.fetch_sub(1, Ordering::SeqCst);
+    if was != 0 && child != 0 {
+        NEAP.restart_purging();
+    }
+    child
+}
+
+/// The process is about to give itself a filter of system calls. The helper ends, and from now on neap makes only calls
+/// that no filter can do without.
+pub fn before_filter() {
+    status::forbid();
+    stop();
+    STOPS.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Whether this is the child of a fork, made without the C library's handlers, and the helper is its parent's.
+fn is_lost() -> bool {
+    space(NEAP.page_size()).is_some_and(|space| space.helper.load(Ordering::Relaxed) == 0)
+        && TID.load(Ordering::SeqCst) != STARTING
+}
+
+/// There is no helper, and nobody who wants none.
+fn forget() {
+    TID.store(0, Ordering::SeqCst);
+    STOPS.store(0, Ordering::SeqCst);
 }
 
 /// In the child of a fork, where the helper is not.
 pub fn forked() {
-    TID.store(0, Ordering::Relaxed);
-    STOP.store(false, Ordering::Relaxed);
+    forget();
 }
 
 /// Sleeps for so many milliseconds, or until woken.
@@ -120,21 +228,42 @@ fn sleep(milliseconds: u32, seen: u32) {
     let _ = futex::wait(&WAKE, futex::Flags::PRIVATE, seen, Some(&time));
 }
 
+/// Sleeps between two ticks; false if the helper shall end. `seen` is what WAKE was before the last tick.
+fn sleep_between_ticks(mut left: u32, seen: u32, credentials: Option<u64>) -> bool {
+    loop {
+        if STOPS.load(Ordering::SeqCst) == 0 {
+            sleep(left.min(LOOK), seen);
+        }
+        if STOPS.load(Ordering::SeqCst) != 0 || status::is_forbidden() {
+            return false;
+        }
+        if status::credentials() != credentials {
+            // The program may be idle from now on, and nobody else come to do it. But not under a filter.
+            if !status::is_filtered() {
+                NEAP.purge();
+            }
+            return false;
+        }
+        left = left.saturating_sub(LOOK);
+        if left == 0 || WAKE.load(Ordering::Acquire) != seen {
+            return true;
+        }
+    }
+}
+
 /// What the helper does all its life.
 extern "C" fn helper() {
     let credentials = status::credentials();
     let mut wait = NEAP.tick_length();
-    loop {
-        let seen = WAKE.load(Ordering::Acquire);
-        if !STOP.load(Ordering::SeqCst) {
-            sleep(wait, seen);
-        }
-        if STOP.load(Ordering::SeqCst) || status::credentials() != credentials {
-            return NEAP.leave_purging();
-        }
+    let mut seen = WAKE.load(Ordering::Acquire);
+    NEAP.look_at_limit();
+    while sleep_between_ticks(wait, seen, credentials) {
+        // Before the tick: a wake while it lasts is for the next one.
+        seen = WAKE.load(Ordering::Acquire);
         match NEAP.tick() {
             Some(next) => wait = next,
             None => return,
         }
     }
+    NEAP.leave_purging();
 }

@@ -1,9 +1,11 @@
 //! What the process is allowed to do, from /proc: whether a seccomp filter watches its calls, and whose it is.
 //!
 //! A filter may end the process for a call that it does not know. So neap makes unusual calls (anything but mmap,
-//! munmap, mremap, mprotect, madvise, futex) only after a look here; what it opens to look is
-//! refused, not punished, by the filters that are in use, as libraries open files all the time.
+//! munmap, mremap, mprotect, madvise, futex) only after a look here. To look is an unusual call itself. A filter that the
+//! program was started with lets it pass, as the dynamic linker opens files. One that the program gives itself may not:
+//! neap has to hear of it before ([`forbid`]; the preload library has the functions by which programs do it).
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -39,9 +41,24 @@ fn is_unfiltered(text: &[u8]) -> bool {
     lines(text, &[b"Seccomp:"]).all(|line| line.trim_ascii_end().ends_with(b"\t0"))
 }
 
+/// See [`forbid`].
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// From now on unusual calls are forbidden to this process, and looks at files too.
+pub(crate) fn forbid() {
+    // SeqCst: see `purger::start`.
+    FORBIDDEN.store(true, Ordering::SeqCst);
+}
+
+/// Whether the process has asked for a filter. One load: for calls that would be made often.
+#[inline]
+pub fn is_forbidden() -> bool {
+    FORBIDDEN.load(Ordering::SeqCst)
+}
+
 /// Whether a seccomp filter watches the calling thread, or nobody can tell.
 pub fn is_filtered() -> bool {
-    !with_status(c"/proc/thread-self/status", is_unfiltered).unwrap_or(false)
+    is_forbidden() || !with_status(c"/proc/thread-self/status", is_unfiltered).unwrap_or(false)
 }
 
 /// FNV-1a over what says whose the process is, and whether it is filtered.

@@ -1,0 +1,83 @@
+//! System calls of the program that the helper thread would be in the way of, or that neap has to know of. Each is the
+//! kernel's, with errno as the C library sets it.
+//!
+//! - `unshare` and `setns` refuse processes of several threads: they run while the helper is stopped.
+//! - A child made by `syscall`, so without fork handlers, is made while the helper is stopped.
+//! - A filter of system calls may end the process for a call that neap alone makes: before it comes, neap gives those
+//!   up. Programs ask for it by `prctl`, or by `syscall`, as the C library has no `seccomp`.
+
+use core::ffi::{c_int, c_long};
+use neap_sys::{arch, purger};
+
+/// SECCOMP_SET_MODE_STRICT and SECCOMP_SET_MODE_FILTER; the other operations only ask.
+const SETS_MODE: core::ops::RangeInclusive<usize> = 0..=1;
+
+/// The result of a call as the C library returns it.
+fn result(result: isize) -> c_long {
+    const MAX_ERRNO: isize = 4095;
+    if (-MAX_ERRNO..0).contains(&result) {
+        crate::c::set_errno(-result as c_int);
+        return -1;
+    }
+    result as c_long
+}
+
+/// Linux: takes the process out of some of the namespaces and tables that it shares.
+#[unsafe(no_mangle)]
+pub extern "C" fn unshare(flags: c_int) -> c_int {
+    // SAFETY: the call takes no pointers.
+    let call = || unsafe { arch::syscall(libc::SYS_unshare as usize, [flags as usize, 0, 0, 0, 0, 0]) };
+    result(purger::without_helper(call)) as c_int
+}
+
+/// Linux: moves the process into the namespaces behind a file.
+#[unsafe(no_mangle)]
+pub extern "C" fn setns(file: c_int, kind: c_int) -> c_int {
+    // SAFETY: the call takes no pointers.
+    let call = || unsafe { arch::syscall(libc::SYS_setns as usize, [file as usize, kind as usize, 0, 0, 0, 0]) };
+    result(purger::without_helper(call)) as c_int
+}
+
+/// Linux: settings of a process and its threads.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    if option == libc::PR_SET_SECCOMP {
+        purger::before_filter();
+    }
+    // SAFETY: as the caller promises.
+    result(unsafe { arch::syscall(libc::SYS_prctl as usize, [option as usize, a, b, c, d, 0]) }) as c_int
+}
+
+/// Whether a child made with these flags is on its parent's memory.
+fn shares_memory(flags: usize) -> bool {
+    flags & libc::CLONE_VM as usize != 0
+}
+
+/// Linux: any system call.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    if number == libc::SYS_seccomp && SETS_MODE.contains(&a)
+        || number == libc::SYS_prctl && a as c_int == libc::PR_SET_SECCOMP
+    {
+        purger::before_filter();
+    }
+    // SAFETY: as the caller promises.
+    let call = || unsafe { arch::syscall(number as usize, [a, b, c, d, e, f]) };
+    result(match number {
+        libc::SYS_unshare | libc::SYS_setns => purger::without_helper(call),
+        libc::SYS_clone3 if a != 0 && b >= size_of::<u64>() => {
+            // SAFETY: as the caller promises: a `struct clone_args`, whose first member are the flags.
+            let flags = unsafe { *core::ptr::with_exposed_provenance::<u64>(a) };
+            if shares_memory(flags as usize) { call() } else { purger::around_fork(call) }
+        }
+        libc::SYS_clone if !shares_memory(a) => purger::around_fork(call),
+        libc::SYS_fork => purger::around_fork(call),
+        _ => call(),
+    })
+}

@@ -1,0 +1,270 @@
+//! Free memory of a real process: that it goes back while the program idles, and that whoever sees to it is in
+//! nobody's way: signals, forks, files, users, namespaces, filters of system calls, memory limits.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use neap_tests::{Case, Finished, Outcome, Run, SKIP_STATUS, Source, Stop, judge_case, library, program, suite, sys};
+
+const IDLE: Source = Source::new("purge/idle.c");
+const PROCESS: Source = Source::new("purge/process.c");
+const FILTERS: Source = Source::new("purge/filters.c");
+const CONTAINER: Source = Source::new("purge/container.c");
+const MAPPINGS: Source = Source::new("purge/mappings.c");
+const TRACED: Source = Source::new("purge/traced.c");
+const SOAK: Source = Source::new("life/soak.c");
+
+/// Program, case, a variable to set (or two empty texts), and what the case would catch.
+type Row = (Source, &'static str, (&'static str, &'static str), &'static str);
+
+/// Nothing to set.
+const PLAIN: (&str, &str) = ("", "");
+
+const CASES: &[Row] = &[
+    (IDLE, "large", PLAIN, "large blocks that an idle program keeps for more than a second"),
+    (IDLE, "small", PLAIN, "the same for small blocks"),
+    (IDLE, "mixed", PLAIN, "the same for blocks of all sizes"),
+    (IDLE, "freeing_thread_blocks", PLAIN, "memory that waits for the thread that freed it"),
+    (IDLE, "caches_of_idle_threads", PLAIN, "blocks that stay in the caches of sleeping threads"),
+    (IDLE, "helper_comes_and_goes", PLAIN, "a helper that stays when nothing waits, or that comes only once"),
+    (IDLE, "little_memory", PLAIN, "a helper thread for less than 1 MiB of free memory"),
+    (IDLE, "never", ("NEAP_PURGE", "never"), "a helper thread that has nothing to do"),
+    (IDLE, "exit_is_prompt", PLAIN, "an exit that waits for the helper"),
+    (IDLE, "last_thread_ends", PLAIN, "a process that lives on because of the helper"),
+    (IDLE, "no_more_threads", PLAIN, "memory that stays because no thread can be started"),
+    (PROCESS, "signals", PLAIN, "a signal that the helper takes or handles"),
+    (PROCESS, "exec_", PLAIN, "exec that the helper disturbs"),
+    (PROCESS, "all_fds_closed", PLAIN, "calloc that trusts a file the program has closed"),
+    (PROCESS, "all_fds_replaced", PLAIN, "calloc that trusts a file the program has replaced"),
+    (PROCESS, "other_pagemap", PLAIN, "calloc that asks another process's page map"),
+    (PROCESS, "lowest_fd", PLAIN, "a low file number that is taken for good, or a file that outlives exec"),
+    (PROCESS, "other_user", PLAIN, "a thread that keeps the old user, or memory that stays after the change"),
+    (
+        PROCESS,
+        "unshare_user",
+        PLAIN,
+        "unshare that is refused because of the helper, or a helper that never comes back",
+    ),
+    (PROCESS, "unshare_by_syscall", PLAIN, "the same by way of syscall"),
+    (PROCESS, "unshare_fails", PLAIN, "an error of unshare or setns that is lost, or that leaves no helper"),
+    (PROCESS, "unshare_at_once", PLAIN, "calls of several threads, of which the first to end lets the helper in"),
+    (PROCESS, "setns_user", PLAIN, "setns that is refused because of the helper"),
+    (PROCESS, "without_proc", PLAIN, "a process without /proc whose memory stays, or is not cleared"),
+    (PROCESS, "fork_with_helper", PLAIN, "a child that waits for its parent's helper, or gets none"),
+    (PROCESS, "forks_under_load", ("FORKS", "150"), "memory on its way to the system that a child trips over"),
+    (PROCESS, "vfork_exec", PLAIN, "a child on its parent's memory that disturbs the helper"),
+    (PROCESS, "bare_fork", PLAIN, "a child made without fork handlers that waits for its parent's helper"),
+    (PROCESS, "address_limit", PLAIN, "threads that need much memory in turn under RLIMIT_AS"),
+    (FILTERS, "kill_first", PLAIN, "an unusual call under a filter that ends the process for it"),
+    (FILTERS, "kill_last", PLAIN, "the same where the filter comes while the helper lives"),
+    (FILTERS, "kill_last_by_syscall", PLAIN, "the same where the program asks by way of syscall"),
+    (FILTERS, "kill_last_all_threads", PLAIN, "a helper that gets the filter too"),
+    (FILTERS, "kill_under_load", PLAIN, "threads that were about to make an unusual call"),
+    (CONTAINER, "own_limit", ("NEAP_LIMIT", "64M"), "a limit that is not kept, or after which nothing works"),
+    (CONTAINER, "no_limit", ("NEAP_LIMIT", "off"), "a limit although it is off"),
+    (MAPPINGS, "large_blocks", PLAIN, "a heap whose mappings grow with its blocks, up to vm.max_map_count"),
+];
+
+/// System calls that are refused in turn.
+const REFUSED: &[&str] = &[
+    "process_madvise",
+    "ioctl",
+    "pread64",
+    "userfaultfd",
+    "membarrier",
+    "clone",
+    "clone3",
+    "madvise",
+    "rt_sigprocmask",
+    "prctl",
+    "fcntl",
+    "openat",
+];
+/// When the filter comes: before the first work, after it, before the program starts.
+const TIMES: &[&str] = &["first", "last", "at_start"];
+
+const POLICIES: &[&str] = &["decay", "eager", "lazy", "never"];
+
+fn main() -> ExitCode {
+    let mut cases: Vec<Case> = CASES
+        .iter()
+        .map(|&(source, case, variable, catches)| {
+            Case::new(format!("{}::{case}", source.stem()), catches, move || run(&source, case, variable, 90).map(drop))
+        })
+        .collect();
+    for call in REFUSED {
+        cases.push(Case::new(
+            format!("filters::{call}"),
+            "a refused system call after which memory is wrong, or the process ends",
+            || refused(call),
+        ));
+    }
+    cases.push(Case::new("table::complete", "a case that is written but never run", || {
+        let refused: Vec<String> = REFUSED.iter().flat_map(|c| TIMES.iter().map(move |t| format!("{c}_{t}"))).collect();
+        let mut named: Vec<_> = CASES.iter().map(|(source, case, _, _)| (source.stem(), *case)).collect();
+        named.extend(refused.iter().map(|case| ("filters", case.as_str())));
+        named.extend([("container", "relay"), ("idle", "loaded_late")]);
+        neap_tests::all_cases_named(&[IDLE, PROCESS, FILTERS, CONTAINER, MAPPINGS], &named)
+    }));
+    cases.push(Case::new("traced::small_programs", "a helper thread in a program that holds little memory", traced));
+    cases.push(
+        Case::new("container::relay", "a process that is killed for what another one has freed", relay).exclusive(),
+    );
+    cases.push(Case::new("idle::loaded_late", "a helper that goes on in a library that is closed", loaded_late));
+    for policy in POLICIES {
+        for forks in [false, true] {
+            let name = if forks { "load_with_forks" } else { "load" };
+            cases.push(Case::new(
+                format!("{name}::{policy}"),
+                "memory that is purged while somebody uses it",
+                move || load(policy, forks, 2),
+            ));
+            cases.push(
+                Case::new(format!("soak::{name}_{policy}"), "the same, rarer", move || {
+                    load(policy, forks, soak_seconds())
+                })
+                .soak(),
+            );
+        }
+    }
+    cases.push(
+        Case::new("soak::forks_under_load", "the same as process::forks_under_load, rarer", || {
+            run(&PROCESS, "forks_under_load", ("FORKS", "1000"), 300).map(drop)
+        })
+        .soak(),
+    );
+    suite::main(cases)
+}
+
+/// Runs a case for at most `seconds`. All of this is neap's promise, and nobody else's.
+fn run(source: &Source, case: &str, (name, value): (&str, &str), seconds: u64) -> Result<Finished, Stop> {
+    library::require_neap()?;
+    let mut run = Run::new(source.build()?).arg(case).timeout(Duration::from_secs(seconds));
+    if !name.is_empty() {
+        run = run.env(name, value);
+    }
+    let done = judge_case(run)?.no_complaint()?;
+    for line in done.stdout.lines().filter(|line| line.contains("the goal is")) {
+        suite::note(format!("{}::{case}: {line}", source.stem()));
+    }
+    Ok(done)
+}
+
+/// The three cases of one refused call. One that cannot run here does not hide the others.
+fn refused(call: &str) -> Outcome {
+    for time in TIMES {
+        match run(&FILTERS, &format!("{call}_{time}"), PLAIN, 60) {
+            Ok(_) => {}
+            Err(Stop::Skip(reason)) => suite::note(format!("filters::{call}_{time}: {reason}")),
+            Err(fail) => return Err(fail),
+        }
+    }
+    Ok(())
+}
+
+/// The number of threads that a program starts, the library's included.
+fn threads_of(command: &[&str]) -> Result<u64, Stop> {
+    let done = judge_case(Run::new(TRACED.build()?).args(command))?;
+    let count = done.stdout.lines().find_map(|line| line.strip_prefix("threads ")?.parse().ok());
+    count.ok_or_else(|| done.fail("no count in the output"))
+}
+
+fn traced() -> Outcome {
+    library::require_neap()?;
+    let hosts = "/etc/hosts";
+    for command in [&["true"][..], &["ls", "-lR", "/etc"], &["cat", hosts, hosts], &["sort", hosts]] {
+        program(command[0])?;
+        let count = threads_of(command)?;
+        if count != 0 {
+            return Err(Stop::Fail(format!("{count} threads in {command:?}")));
+        }
+    }
+    let idle = IDLE.build()?;
+    let count = threads_of(&[&idle.to_string_lossy(), "large"])?;
+    if count == 1 { Ok(()) } else { Err(Stop::Fail(format!("{count} threads where one was expected"))) }
+}
+
+/// Without preload: the program loads the library by itself, uses it, and closes it.
+fn loaded_late() -> Outcome {
+    let path = library::require_neap()?;
+    judge_case(Run::new(IDLE.build()?).arg("loaded_late").env("LIBRARY", path).plain())?.no_complaint()?;
+    Ok(())
+}
+
+fn soak_seconds() -> u64 {
+    std::env::var("NEAP_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
+}
+
+/// Random work whose memory is purged as soon as it can be.
+fn load(policy: &str, forks: bool, seconds: u64) -> Outcome {
+    library::require_neap()?;
+    let mut run = Run::new(SOAK.build()?).arg(seconds.to_string()).timeout(Duration::from_secs(seconds + 90));
+    if forks {
+        run = run.arg("20");
+    }
+    judge_case(run.env("NEAP_PURGE", policy).env("NEAP_PURGE_DELAY", "10ms"))?.no_complaint()?;
+    Ok(())
+}
+
+/// A cgroup with a memory limit; removed when dropped.
+struct Group(PathBuf);
+
+impl Group {
+    /// Tries below the roots of both versions.
+    fn new(limit: u64) -> Result<Self, Stop> {
+        let mut why = "no cgroups are mounted".to_owned();
+        for (root, file) in [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+            ("/sys/fs/cgroup/unified", "memory.max"),
+        ] {
+            if !Path::new(root).join("cgroup.procs").exists() {
+                continue;
+            }
+            let group = Group(Path::new(root).join(format!("neap-purge-{}", std::process::id())));
+            match fs::create_dir(&group.0).and_then(|()| fs::write(group.0.join(file), limit.to_string())) {
+                Ok(()) => return Ok(group),
+                Err(e) => why = format!("{root}: {e}"),
+            }
+        }
+        Err(Stop::Skip(format!("cannot make a cgroup with a memory limit: {why}")))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            // What is left in it belongs to the test: nobody else knows the cgroup.
+            let left = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
+            for pid in left.lines().filter_map(|line| line.parse().ok()) {
+                let _ = sys::kill(pid, sys::Signal::KILL);
+            }
+            if fs::remove_dir(&self.0).is_ok() || !self.0.exists() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        eprintln!("could not remove {}", self.0.display());
+    }
+}
+
+/// Limit of the cgroup, and what each process takes of it.
+const LIMIT_MIB: u64 = 1024;
+const PEAK_MIB: u64 = LIMIT_MIB * 9 / 10;
+
+/// Processes in a cgroup of which each reaches 90 % of the limit, and starts as soon as the one before has freed.
+fn relay() -> Outcome {
+    library::require_neap()?;
+    let built = CONTAINER.build()?;
+    let group = Group::new(LIMIT_MIB << 20)?;
+    let enter = "echo $$ > \"$1\"/cgroup.procs || exit 77; exec \"$2\" relay";
+    let run = Run::new("/bin/sh").args(["-c", enter, "sh"]).arg(&group.0).arg(built);
+    let done = run.env("PEAK_MIB", PEAK_MIB.to_string()).run()?;
+    if done.status.code() == Some(SKIP_STATUS) {
+        return Err(Stop::Skip("the process cannot be moved into the cgroup".into()));
+    }
+    done.success()?.contains("ok")?.no_complaint()?;
+    Ok(())
+}

@@ -1,0 +1,124 @@
+/* Memory limits: of a container, and of neap's own option. */
+#include "purge.h"
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+extern char **environ;
+
+/* `mib` MiB in blocks that are half large, half small, written; then freed. */
+static void peak(long mib) {
+    enum { SMALL = 900, LARGE = 600 << 10 };
+    void **list = NULL;
+    for (long i = 0, bytes = 0; bytes < mib << 20; i++) {
+        size_t size = i % 600 ? SMALL : LARGE;
+        void **p = malloc(size);
+        CHECK_AT(p, bytes);
+        memset(p, 1, size);
+        *p = list;
+        list = p;
+        bytes += size;
+    }
+    while (list) {
+        void **next = *list;
+        free(list);
+        list = next;
+    }
+}
+
+/* One process reaches its peak, frees, and idles; the next one starts at once. PEAK_MIB says how much. */
+static pid_t start_peak(const char *mib, int *said) {
+    int ends[2];
+    pid_t pid;
+    char self[512];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    CHECK(n > 0 && pipe(ends) == 0);
+    self[n] = 0;
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_adddup2(&files, ends[1], 1);
+    posix_spawn_file_actions_addclose(&files, ends[0]);
+    posix_spawn_file_actions_addclose(&files, ends[1]);
+    char *args[] = {self, "peak", (char *)mib, NULL};
+    CHECK(posix_spawn(&pid, self, &files, NULL, args, environ) == 0);
+    close(ends[1]);
+    *said = ends[0];
+    return pid;
+}
+static void relay(void) {
+    enum { RUNNERS = 4 };
+    const char *mib = getenv("PEAK_MIB");
+    CHECK(mib);
+    pid_t pid[RUNNERS];
+    for (int i = 0; i < RUNNERS; i++) {
+        int said;
+        char byte;
+        pid[i] = start_peak(mib, &said);
+        /* The end of the file: it was killed. */
+        CHECK_AT(read(said, &byte, 1) == 1, i);
+    }
+    for (int i = 0; i < RUNNERS; i++) {
+        CHECK_AT(waitpid(pid[i], NULL, WNOHANG) == 0, i);
+        kill(pid[i], 9);
+        CHECK(waitpid(pid[i], NULL, 0) == pid[i]);
+    }
+}
+
+/* NEAP_LIMIT is 64M. */
+enum { LIMIT_MIB = 64 };
+static long until_null(size_t size, void ***list, long most) {
+    long n = 0;
+    for (; n < most; n++) {
+        errno = 0;
+        void **p = malloc(size);
+        if (!p) {
+            CHECK_AT(errno == ENOMEM, size);
+            return n;
+        }
+        memset(p, 1, size);
+        *p = *list;
+        *list = p;
+    }
+    return n;
+}
+static void give_back(void ***list) {
+    while (*list) {
+        void **next = **list;
+        free(*list);
+        *list = next;
+    }
+}
+static void own_limit(void) {
+    void **list = NULL;
+    for (int round = 0; round < 2; round++) {
+        for (size_t size = 100; size <= 40u << 20; size *= 13) {
+            size_t most = (4ul * LIMIT_MIB << 20) / size;
+            size_t bytes = until_null(size, &list, most) * size;
+            CHECK_AT(bytes <= (size_t)LIMIT_MIB << 20, size);
+            CHECK_AT(bytes >= (size_t)LIMIT_MIB << 19 || size > 16u << 20, size);
+            CHECK_AT(calloc(1, 100u << 20) == NULL && errno == ENOMEM, size);
+            CHECK_AT(status_kib("VmRSS:") < (LIMIT_MIB + 16) << 10, status_kib("VmRSS:"));
+            give_back(&list);
+            char *p = malloc(20u << 20);
+            CHECK_AT(p, size);
+            free(p);
+        }
+    }
+    check_zeroed_up_to(16u << 20);
+}
+static void no_limit(void) {
+    void **list = NULL;
+    CHECK(until_null(1u << 20, &list, 4 * LIMIT_MIB) == 4 * LIMIT_MIB);
+    give_back(&list);
+    wait_for_rss(16 << 10);
+}
+
+static const struct test_case CASES[] = {CASE(relay), CASE(own_limit), CASE(no_limit)};
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "peak") == 0) {
+        peak(atol(argv[2]));
+        CHECK(write(1, "x", 1) == 1);
+        for (;;) pause();
+    }
+    return run_cases(argc, argv, CASES, sizeof CASES / sizeof *CASES);
+}

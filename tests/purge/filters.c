@@ -1,0 +1,145 @@
+/* Filters of system calls: one that refuses a call neap may use, and one that ends the process for all but a few. */
+#include "purge.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+/* A call that no library sees. */
+static long bare(long number, long a, long b, long c) {
+    long result;
+    register long d __asm__("r10") = 0, e __asm__("r8") = 0;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(d), "r"(e)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+
+/* Refuses `number` alone. By a bare call neap does not hear of it before: it must do with what it is refused. */
+static void refuse(int number) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(bare(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0) == 0);
+    if (bare(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)&program)) SKIP("no seccomp filters here");
+}
+
+#define ALLOW(name) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+enum how { BY_PRCTL, BY_SYSCALL, ALL_THREADS };
+/* Ends the process for any call that is not named here. */
+static void kill_others(enum how how) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        ALLOW(read), ALLOW(write), ALLOW(close), ALLOW(exit), ALLOW(exit_group), ALLOW(brk), ALLOW(mmap),
+        ALLOW(munmap), ALLOW(mremap), ALLOW(mprotect), ALLOW(madvise), ALLOW(futex), ALLOW(clock_gettime),
+        ALLOW(getrandom), ALLOW(getpid), ALLOW(rt_sigprocmask), ALLOW(rt_sigreturn), ALLOW(newfstatat),
+        ALLOW(fstat), ALLOW(sched_yield), ALLOW(clock_nanosleep),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    unsigned flags = how == ALL_THREADS ? SECCOMP_FILTER_FLAG_TSYNC : 0;
+    long failed = how == BY_PRCTL ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)
+                                  : syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+    if (failed) SKIP("no seccomp filters here: errno %d", errno);
+}
+
+static void work(void) {
+    check_zeroed();
+    garbage_mixed();
+    for (int i = 0; i < 8; i++) {
+        garbage(20, 40 << 10, 300 << 10);
+        garbage(2000, 16, 500);
+        nap(15);
+    }
+    check_zeroed();
+}
+static int denied;
+static void first_refused(void) {
+    refuse(denied);
+    work();
+}
+static void last_refused(void) {
+    with_helper();
+    check_zeroed();
+    refuse(denied);
+    work();
+}
+/* The filter is there when the program starts. */
+static char *self;
+static void refused_from_the_start(void) {
+    if (getenv("FILTERED")) {
+        work();
+        return;
+    }
+    if (denied == __NR_openat || denied == __NR_pread64) SKIP("no program starts without this call");
+    CHECK(setenv("FILTERED", "1", 1) == 0);
+    refuse(denied);
+    execl("/proc/self/exe", self, self, NULL);
+    SKIP("exec fails under this filter: errno %d", errno);
+}
+
+/* NAME_first, NAME_last, NAME_at_start for each call. */
+#define CALLS(X)                                                                                        \
+    X(process_madvise) X(ioctl) X(pread64) X(userfaultfd) X(membarrier) X(clone) X(clone3) X(madvise)    \
+    X(rt_sigprocmask) X(prctl) X(fcntl) X(openat)
+#define DENY(name)                                                                                      \
+    static void name##_first(void) { denied = __NR_##name, first_refused(); }                            \
+    static void name##_last(void) { denied = __NR_##name, last_refused(); }                              \
+    static void name##_at_start(void) {                                                                  \
+        denied = __NR_##name, self = (char *)__func__;                                                   \
+        refused_from_the_start();                                                                        \
+    }
+CALLS(DENY)
+
+static void kill_first(void) {
+    kill_others(BY_PRCTL);
+    work();
+}
+static void killed_last(enum how how) {
+    with_helper();
+    check_zeroed();
+    garbage_large();
+    kill_others(how);
+    work();
+}
+static void kill_last(void) { killed_last(BY_PRCTL); }
+static void kill_last_by_syscall(void) { killed_last(BY_SYSCALL); }
+static void kill_last_all_threads(void) { killed_last(ALL_THREADS); }
+
+/* Threads that allocate, and need what neap gives up, when the filter comes over all of them. */
+static void *busy(void *arg) {
+    uint64_t seed = (uintptr_t)arg + 1;
+    for (int i = 0; i < 3000; i++) {
+        size_t size = next_random(&seed) % (200 << 10) + 1;
+        char *p = calloc(1, size);
+        CHECK(p && p[0] == 0 && p[size / 2] == 0 && p[size - 1] == 0);
+        memset(p, 1, size);
+        free(p);
+    }
+    return NULL;
+}
+static void kill_under_load(void) {
+    pthread_t t[3];
+    for (intptr_t i = 0; i < 3; i++) CHECK(pthread_create(&t[i], NULL, busy, (void *)i) == 0);
+    nap(20);
+    kill_others(BY_PRCTL);
+    work();
+    /* pthread_join may need calls beyond those. */
+    nap(1000);
+}
+
+#define ROWS(name) {#name "_first", name##_first}, {#name "_last", name##_last}, {#name "_at_start", name##_at_start},
+static const struct test_case CASES[] = {
+    CALLS(ROWS) CASE(kill_first), CASE(kill_last), CASE(kill_last_by_syscall), CASE(kill_last_all_threads),
+    CASE(kill_under_load),
+};
+/* Started again by `refused_from_the_start`, the name of the case is the program's only argument. */
+int main(int argc, char **argv) {
+    char *args[] = {argv[0], argv[0], NULL};
+    if (argc == 1) return run_cases(2, args, CASES, sizeof CASES / sizeof *CASES);
+    return run_cases(argc, argv, CASES, sizeof CASES / sizeof *CASES);
+}

@@ -1,0 +1,387 @@
+/* What a program may do to its own process while the helper lives: signals, files, users, namespaces, exec, fork. */
+#include "purge.h"
+#include <grp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+static void wait_ok(pid_t pid) {
+    int status;
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+    CHECK_AT(status == 0, status);
+}
+
+/* Signals. */
+static pid_t main_thread;
+static atomic_int handled, elsewhere;
+static void on_signal(int sig) {
+    (void)sig;
+    if (syscall(SYS_gettid) != main_thread) elsewhere++;
+    handled++;
+}
+static void signals(void) {
+    main_thread = getpid();
+    with_helper();
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    CHECK(sigprocmask(SIG_BLOCK, &set, NULL) == 0 && signal(SIGUSR1, on_signal) != SIG_ERR);
+    CHECK(kill(getpid(), SIGUSR1) == 0);
+    nap(50);
+    sigset_t pending;
+    CHECK(sigpending(&pending) == 0 && sigismember(&pending, SIGUSR1) && handled == 0);
+    int sig;
+    CHECK(sigwait(&set, &sig) == 0 && sig == SIGUSR1 && handled == 0);
+    CHECK(signal(SIGUSR2, on_signal) != SIG_ERR);
+    for (int i = 0; i < 200; i++) {
+        if (i % 50 == 0) garbage_large();
+        CHECK(kill(getpid(), SIGUSR2) == 0);
+    }
+    CHECK(handled == 200 && elsewhere == 0);
+}
+
+/* The helper is not told from other threads by the one who waits for a child, nor by exec. */
+static void exec_(void) {
+    with_helper();
+    execl("/bin/echo", "echo", "ok", NULL);
+    CHECK(!"exec");
+}
+
+/* Files: all numbers may be closed or replaced at any time. */
+static void all_fds_closed(void) {
+    with_helper();
+    check_zeroed();
+    int out = dup(1);
+    for (int fd = 3; fd < 300; fd++)
+        if (fd != out) close(fd);
+    garbage_large();
+    check_zeroed();
+    for (int round = 0; round < 40; round++) {
+        closefrom(out + 1);
+        garbage(20, 40 << 10, 1 << 20);
+        check_zeroed();
+    }
+}
+static void all_fds_replaced(void) {
+    with_helper();
+    check_zeroed();
+    int zero = open("/dev/zero", O_RDONLY), self = open("/proc/self/maps", O_RDONLY);
+    CHECK(zero >= 0 && self >= 0);
+    for (int round = 0; round < 40; round++) {
+        for (int fd = 10; fd < 128; fd++) CHECK(dup2(round % 2 ? zero : self, fd) == fd);
+        garbage(20, 40 << 10, 1 << 20);
+        check_zeroed();
+    }
+}
+/* Blocks of which some OS pages are written, so that it is worth to ask which. */
+static void check_sparse(void) {
+    const size_t size = 20 << 20, step = 64 << 10;
+    char *p = calloc(1, size);
+    CHECK(p);
+    for (size_t at = 0; at < size; at += step) CHECK_AT(p[at] == 0, at);
+    for (size_t at = 0; at < size; at += step) p[at] = 1;
+    free(p);
+}
+static void other_pagemap(void) {
+    /* The pagemap of another process, at all numbers: by its answers nothing is there. */
+    char path[64];
+    pid_t pid = fork();
+    if (pid == 0)
+        for (;;) pause();
+    CHECK(pid > 0);
+    for (int i = 0; i < 4; i++) check_sparse();
+    snprintf(path, sizeof path, "/proc/%d/pagemap", pid);
+    int theirs = open(path, O_RDONLY);
+    if (theirs < 0) SKIP("the pagemap of a child cannot be opened");
+    for (int fd = theirs + 1; fd < 128; fd++) CHECK(dup2(theirs, fd) == fd);
+    /* neap looks at its file once for each step of the clock. */
+    nap(20);
+    for (int i = 0; i < 4; i++) check_sparse();
+    kill(pid, SIGKILL);
+    CHECK(waitpid(pid, NULL, 0) == pid);
+}
+static void lowest_fd(void) {
+    int before = open("/dev/null", O_RDONLY);
+    close(before);
+    for (int round = 0; round < 20; round++) {
+        garbage(60, 1 << 20, 3 << 20);
+        check_zeroed();
+        int fd = open("/dev/null", O_RDONLY);
+        /* The helper has a file open for some microseconds now and then. */
+        CHECK_AT(fd >= before && fd <= before + 1, fd);
+        close(fd);
+    }
+    WAIT_FOR(threads() == 1, 10000);
+    int kept = 0;
+    for (int fd = 3; fd < 1024; fd++) {
+        int flags = fcntl(fd, F_GETFD);
+        char link[64], name[32];
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(name, link, sizeof link - 1);
+        if (flags < 0 || n < 0) continue;
+        link[n] = 0;
+        if (!strstr(link, "/pagemap")) continue;
+        kept++;
+        CHECK_AT(fd >= 48, fd);
+        CHECK_AT(flags & FD_CLOEXEC, fd);
+    }
+    CHECK_AT(kept <= 1, kept);
+}
+
+/* Another user: no thread keeps the old one. */
+static int any_thread_has(const char *line) {
+    DIR *dir = opendir("/proc/self/task");
+    CHECK(dir);
+    int found = 0;
+    for (struct dirent *e; (e = readdir(dir));) {
+        char path[300], text[4096];
+        if (e->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "/proc/self/task/%s/status", e->d_name);
+        int fd = open(path, O_RDONLY);
+        if (fd < 0) continue;
+        ssize_t n = read(fd, text, sizeof text - 1);
+        close(fd);
+        if (n <= 0) continue;
+        text[n] = 0;
+        found |= strstr(text, line) != NULL;
+    }
+    closedir(dir);
+    return found;
+}
+static void other_user(void) {
+    if (geteuid()) SKIP("only root can become another user");
+    with_helper();
+    garbage_large();
+    CHECK(setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
+    long start = now_ms();
+    /* The goal is 200 ms. */
+    WAIT_FOR(!any_thread_has("\nUid:\t0"), PATIENCE_MS);
+    if (now_ms() - start > 200) printf("the old user was there for %ld ms, the goal is 200\n", now_ms() - start);
+    wait_for_rss(16 << 10);
+    garbage_mixed();
+    CHECK(!any_thread_has("\nUid:\t0") && !any_thread_has("\nGid:\t0"));
+    wait_for_rss(16 << 10);
+    check_zeroed();
+}
+
+/* Namespaces. */
+static void unshare_ok(int flags) {
+    if (unshare(flags) == 0) return;
+    if (errno == EPERM || errno == ENOSPC || errno == ENOSYS) SKIP("namespaces are refused: errno %d", errno);
+    CHECK(!"the process has one thread");
+}
+static void unshare_user(void) {
+    with_helper();
+    unshare_ok(CLONE_NEWUSER);
+    garbage_mixed();
+    wait_for_rss(16 << 10);
+    with_helper();
+    CHECK(unshare(CLONE_NEWNS) == 0 || errno == EPERM);
+    check_zeroed();
+}
+static void unshare_by_syscall(void) {
+    with_helper();
+    if (syscall(SYS_unshare, CLONE_NEWUSER) && errno != EPERM) CHECK(!"the process has one thread");
+}
+static void unshare_fails(void) {
+    with_helper();
+    errno = 0;
+    CHECK(unshare(-1) == -1 && errno == EINVAL);
+    errno = 0;
+    CHECK(setns(-1, 0) == -1 && errno == EBADF);
+    wait_for_rss(16 << 10);
+}
+/* Threads that unshare their table of files, all the time, while others need the helper. */
+static void *unsharer(void *arg) {
+    for (int i = 0; i < 150; i++) {
+        CHECK(unshare(i % 2 ? CLONE_FILES : CLONE_SYSVSEM) == 0);
+        if (i % 8 == 0) garbage(10, 100 << 10, 1 << 20);
+    }
+    return arg;
+}
+static void unshare_at_once(void) {
+    pthread_t t[4];
+    for (int i = 0; i < 4; i++) CHECK(pthread_create(&t[i], NULL, unsharer, NULL) == 0);
+    for (int i = 0; i < 20; i++) garbage(20, 100 << 10, 2 << 20);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(t[i], NULL) == 0);
+    garbage_large();
+    wait_for_rss(16 << 10);
+    WAIT_FOR(threads() == 1, 10000);
+}
+static void setns_user(void) {
+    int ends[2], fd = -1;
+    char byte = 0, path[64];
+    CHECK(pipe(ends) == 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        byte = unshare(CLONE_NEWUSER) ? 'n' : 'y';
+        CHECK(write(ends[1], &byte, 1) == 1);
+        for (;;) pause();
+    }
+    CHECK(read(ends[0], &byte, 1) == 1);
+    snprintf(path, sizeof path, "/proc/%d/ns/user", pid);
+    if (byte == 'y') fd = open(path, O_RDONLY);
+    with_helper();
+    int result = fd < 0 ? 0 : setns(fd, CLONE_NEWUSER), error = errno;
+    kill(pid, SIGKILL);
+    CHECK(waitpid(pid, NULL, 0) == pid);
+    if (fd < 0) SKIP("user namespaces are refused");
+    CHECK_AT(result == 0 || error == EPERM, error);
+    garbage_large();
+    wait_for_rss(16 << 10);
+}
+static void without_proc(void) {
+    if (geteuid()) SKIP("only root can change its root");
+    char dir[] = "/tmp/neap-rootXXXXXX";
+    CHECK(mkdtemp(dir));
+    /* RSS is read through a file of before; read from its start each time. */
+    int status = open("/proc/self/statm", O_RDONLY);
+    with_helper();
+    int done = chroot(dir) || chdir("/");
+    garbage_mixed();
+    check_zeroed();
+    CHECK(!done && access("/proc", F_OK));
+    for (long end = now_ms() + 10000;;) {
+        char text[128];
+        long size, pages;
+        ssize_t n = pread(status, text, sizeof text - 1, 0);
+        CHECK(n > 0);
+        text[n] = 0;
+        CHECK(sscanf(text, "%ld %ld", &size, &pages) == 2);
+        if (pages < (32 << 20) / sysconf(_SC_PAGESIZE)) break;
+        CHECK_AT(now_ms() < end, pages);
+        /* Without /proc the threads that free do the work. */
+        garbage(5, 40 << 10, 100 << 10);
+        nap(10);
+    }
+    check_zeroed();
+    CHECK(write(1, dir, strlen(dir)) > 0 && write(1, "\n", 1) == 1);
+}
+
+/* Forks. */
+static void child_life(int returns) {
+    alarm(60);
+    CHECK(threads() == 1);
+    check_zeroed();
+    if (returns) {
+        with_helper();
+        wait_for_rss(24 << 10);
+    }
+    _exit(0);
+}
+static void fork_with_helper(void) {
+    for (int round = 0; round < 3; round++) {
+        with_helper();
+        pid_t pid = fork();
+        if (pid == 0) child_life(1);
+        garbage_large();
+        wait_ok(pid);
+    }
+    wait_for_rss(16 << 10);
+}
+static atomic_int stop;
+static void *busy(void *arg) {
+    uint64_t seed = (uintptr_t)arg + 1;
+    while (!stop) {
+        size_t size = next_random(&seed) % (256 << 10) + 1;
+        char *p = next_random(&seed) % 2 ? malloc(size) : calloc(1, size);
+        CHECK(p);
+        memset(p, 1, size);
+        free(p);
+        if (next_random(&seed) % 256 == 0) garbage(20, 64 << 10, 1 << 20);
+    }
+    return NULL;
+}
+static void forks_under_load(void) {
+    const char *wanted = getenv("FORKS");
+    int forks = wanted ? atoi(wanted) : 1000;
+    pthread_t t[2];
+    for (intptr_t i = 0; i < 2; i++) CHECK(pthread_create(&t[i], NULL, busy, (void *)i) == 0);
+    for (int i = 0; i < forks; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            alarm(60);
+            garbage(3, 16, 300 << 10);
+            char *p = calloc(1, 500 << 10);
+            CHECK(p && !p[0] && !p[300000]);
+            _exit(0);
+        }
+        wait_ok(pid);
+    }
+    stop = 1;
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(t[i], NULL) == 0);
+}
+static void vfork_exec(void) {
+    for (volatile int i = 0; i < 30; i++) {
+        garbage(20, 1 << 20, 2 << 20);
+        pid_t pid = vfork();
+        if (pid == 0) {
+            execl("/bin/true", "true", NULL);
+            _exit(9);
+        }
+        wait_ok(pid);
+    }
+    wait_for_rss(16 << 10);
+}
+/* By the bare system call, so that no handlers run: the child has to find out by itself. The program has one thread, so
+ * it may expect that its child can do everything. */
+static void bare_fork(void) {
+    for (int i = 0; i < 6; i++) {
+        with_helper();
+        check_zeroed();
+        garbage(20, 64 << 10, 1 << 20);
+        nap(i * 31 % 100);
+        pid_t pid = i % 2 ? syscall(SYS_fork) : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        if (pid == 0) {
+            alarm(60);
+            check_zeroed();
+            garbage_mixed();
+            check_zeroed();
+            CHECK(unshare(CLONE_FILES) == 0);
+            _exit(0);
+        }
+        wait_ok(pid);
+    }
+}
+
+/* A limit on address space, and threads that need much memory in turn. */
+static void *limited_life(void *arg) {
+    uint64_t seed = (uintptr_t)arg + 1;
+    char *p[50] = {0};
+    size_t size[50] = {0};
+    for (int i = 0, refused = 0; i < 20000; i++) {
+        int at = next_random(&seed) % 50;
+        if (p[at]) CHECK_FILL(p[at], size[at] > 4096 ? 4096 : size[at], at);
+        free(p[at]);
+        size[at] = next_random(&seed) % (next_random(&seed) % 16 ? 4000 : 8 << 20) + 1;
+        p[at] = malloc(size[at]);
+        refused += !p[at];
+        if (p[at]) fill(p[at], size[at] > 4096 ? 4096 : size[at], at);
+    }
+    for (int i = 0; i < 50; i++) free(p[i]);
+    return NULL;
+}
+static void address_limit(void) {
+    struct rlimit limit = {1ul << 30, 1ul << 30};
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    pthread_t t[4];
+    pthread_attr_t attr;
+    CHECK(pthread_attr_init(&attr) == 0 && pthread_attr_setstacksize(&attr, 256 << 10) == 0);
+    for (intptr_t i = 0; i < 4; i++) CHECK(pthread_create(&t[i], &attr, limited_life, (void *)i) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(t[i], NULL) == 0);
+    wait_for_rss(32 << 10);
+    check_zeroed();
+}
+
+static const struct test_case CASES[] = {
+    CASE(signals),          CASE(exec_),          CASE(all_fds_closed),     CASE(all_fds_replaced),
+    CASE(other_pagemap),    CASE(lowest_fd),      CASE(other_user),         CASE(unshare_user),
+    CASE(unshare_fails),    CASE(setns_user),     CASE(unshare_by_syscall), CASE(unshare_at_once),
+    CASE(fork_with_helper), CASE(without_proc),   CASE(forks_under_load),   CASE(vfork_exec),
+    CASE(bare_fork),        CASE(address_limit),
+};
+TEST_MAIN(CASES)
