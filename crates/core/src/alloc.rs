@@ -4,6 +4,7 @@
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind};
 use crate::class;
+use crate::figures::{Publisher, Use};
 use crate::heap::Block;
 use crate::huge::Huge;
 use crate::life::Registry;
@@ -37,6 +38,7 @@ pub struct Allocator<O: Os> {
     pub(crate) moved: AtomicUsize,
     pub(crate) purger: Purger,
     pub(crate) habits: Habits,
+    pub(crate) publisher: Publisher,
     pub(crate) registry: Locked<Registry>,
     pub(crate) huge: Locked<Huge>,
     pub(crate) ranges: Locked<Ranges>,
@@ -60,6 +62,7 @@ impl<O: Os> Allocator<O> {
             moved: AtomicUsize::new(0),
             purger: Purger::new(),
             habits: Habits::new(),
+            publisher: Publisher::new(),
             registry: Locked::new(Registry::new()),
             huge: Locked::new(Huge::new()),
             ranges: Locked::new(Ranges::new()),
@@ -89,13 +92,15 @@ impl<O: Os> Allocator<O> {
         self.page_size.load(Ordering::Relaxed)
     }
 
-    /// Takes `len` chunks, aligned to `align` bytes, and marks the first with `kind`.
-    pub(crate) fn take_chunks(&self, len: usize, align: usize, kind: Kind) -> Option<Taken> {
+    /// Takes `len` chunks, aligned to `align` bytes, for `what`, and marks the first with its kind.
+    pub(crate) fn take_chunks(&self, len: usize, align: usize, what: Use) -> Option<Taken> {
         self.ranges.with(&self.os, |r| {
             // SAFETY: `with` holds the lock.
             let taken = unsafe { r.take(&self.os, &self.arenas, &self.map, len, align) }?;
             // SAFETY: the chunks are ours.
-            unsafe { (*taken.first).kind = kind };
+            unsafe { (*taken.first).kind = what.kind() };
+            r.held.take(what, (taken.dirty.1 - taken.dirty.0) * CHUNK);
+            self.note_news(r);
             if self.note_fresh(r.fresh_chunks) {
                 r.fresh_chunks = 0;
             }
@@ -103,16 +108,21 @@ impl<O: Os> Allocator<O> {
         })
     }
 
-    /// Frees the parts `(first record, chunks, age)` that `parts` returns, if any; it is called under the lock.
+    /// Frees the parts `(first record, chunks, age)` that `parts` returns, if any, which were used for `what`; it is
+    /// called under the lock.
     ///
     /// # Safety
     /// As [`Ranges::give`], for each part.
     pub(crate) unsafe fn give_chunks<const N: usize>(
         &self,
+        what: Use,
         parts: impl FnOnce() -> Option<[(*mut Chunk, usize, u8); N]>,
     ) -> bool {
         self.ranges.with(&self.os, |r| {
             let parts = parts();
+            if parts.is_some() {
+                r.held.give(what);
+            }
             for (c, len, since) in parts.into_iter().flatten() {
                 if len > 0 {
                     // SAFETY: as the caller promises; `with` holds the lock.
@@ -120,6 +130,7 @@ impl<O: Os> Allocator<O> {
                 }
             }
             self.note_waiting(r.waiting());
+            self.note_news(r);
             parts.is_some()
         })
     }
@@ -136,7 +147,7 @@ impl<O: Os> Allocator<O> {
             self.map.set(p, 0);
             let clean = holes::is_clean(c, self.page_size());
             let since = if clean { age::NONE } else { self.age_of_freed(p, CHUNK) };
-            self.give_chunks(|| {
+            self.give_chunks(Use::Slab, || {
                 (*c).kind = Kind::NONE;
                 // An age that the slab had would stay with a clean chunk.
                 age::set(&self.arenas, c, 1, age::NONE);
@@ -152,7 +163,11 @@ impl<O: Os> Allocator<O> {
     pub(crate) unsafe fn age_of_freed(&self, p: *mut u8, len: usize) -> u8 {
         let now = self.policy.purge() == Purge::Eager || len >= self.policy.mmap_threshold();
         // SAFETY: as the caller promises.
-        if now && unsafe { self.os.purge(p, len) } { age::NONE } else { self.purger.epoch() }
+        if now && unsafe { self.os.purge(p, len) } {
+            self.note_purged(len);
+            return age::NONE;
+        }
+        self.purger.epoch()
     }
 
     /// malloc for a heap of the caller's, whatever its fast path said. Null if there is no memory.
@@ -233,15 +248,18 @@ impl<O: Os> Allocator<O> {
             if size >= ZEROED_PAST_CACHE && Heap::cache_is_empty(heap, class) {
                 return match Heap::take_one(heap, self, class) {
                     None => core::ptr::null_mut(),
-                    Some((p, true)) => p,
-                    Some((p, false)) => {
-                        p.write_bytes(0, size);
+                    Some((p, zero)) => {
+                        (*heap).flow.zeroed(size, zero);
+                        if !zero {
+                            p.write_bytes(0, size);
+                        }
                         p
                     }
                 };
             }
             let p = self.malloc_class(heap, class);
             if !p.is_null() {
+                (*heap).flow.zeroed(size, false);
                 p.write_bytes(0, size);
             }
             p

@@ -39,6 +39,7 @@ pub mod arena;
 pub mod bins;
 pub mod chunk;
 pub mod class;
+pub mod figures;
 pub mod heap;
 pub mod holes;
 pub mod huge;

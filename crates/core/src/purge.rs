@@ -53,6 +53,8 @@ pub struct Purger {
     who: AtomicU32,
     /// Clock of the last tick.
     last: AtomicU64,
+    /// Ticks so far.
+    ticks: AtomicU64,
     /// More waits than may: the helper was woken before its time.
     flood: AtomicBool,
     /// Slabs that came to wait so far.
@@ -77,6 +79,7 @@ impl Purger {
             epoch: AtomicU8::new(age::FIRST),
             who: AtomicU32::new(NOBODY),
             last: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
             flood: AtomicBool::new(false),
             slabs: AtomicUsize::new(0),
             purged: AtomicU64::new(0),
@@ -97,6 +100,11 @@ impl Purger {
     /// Whether a helper thread will see to what is freed now.
     pub(crate) fn has_helper(&self) -> bool {
         self.who.load(Ordering::Relaxed) == HELPER
+    }
+
+    /// Ticks so far, and who is the purger.
+    pub(crate) fn life(&self) -> (u64, u32) {
+        (self.ticks.load(Ordering::Relaxed), self.who.load(Ordering::Relaxed))
     }
 
     fn batch_with<O: Os, R>(&self, os: &O, f: impl FnOnce() -> R) -> R {
@@ -179,13 +187,21 @@ impl<O: Os> Allocator<O> {
     pub fn purge(&self) -> usize {
         let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, slabs: true, bytes: BATCH_BYTES };
         self.purger.batch_with(&self.os, || self.empty_caches(true));
-        self.purge_due(due, &mut Walk::default(), usize::MAX)
+        let bytes = self.purge_due(due, &mut Walk::default(), usize::MAX);
+        self.publish();
+        bytes
     }
 
     /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many
     /// milliseconds to call it again, or `None` when nothing waits: then nobody is the purger any more. For the one
     /// whom [`Os::start_purger`] asked.
     pub fn tick(&self) -> Option<u32> {
+        let next = self.purge_old();
+        self.publish();
+        next
+    }
+
+    fn purge_old(&self) -> Option<u32> {
         let policy = self.policy.purge();
         if matches!(policy, Purge::Never) {
             self.purger.who.store(NOBODY, Ordering::SeqCst);
@@ -231,6 +247,7 @@ impl<O: Os> Allocator<O> {
     fn next_epoch(&self) {
         self.purger.epoch.store(age::next(self.purger.epoch()), Ordering::Relaxed);
         self.purger.flood.store(false, Ordering::Relaxed);
+        self.purger.ticks.fetch_add(1, Ordering::Relaxed);
         self.purger.last.store(self.os.clock(), Ordering::Relaxed);
     }
 
@@ -252,14 +269,16 @@ impl<O: Os> Allocator<O> {
 
     /// The limit that counts, and what is used of it.
     fn memory(&self) -> Option<crate::os::Memory> {
-        match self.policy.limit() {
+        let memory = match self.policy.limit() {
             Limit::Off => None,
             Limit::Auto => self.os.memory(),
             Limit::Bytes(limit) => {
                 let used = self.ranges.with(&self.os, |r| r.footprint()) * CHUNK;
                 Some(crate::os::Memory { limit, used, stalled: false })
             }
-        }
+        };
+        self.publisher.note_memory(memory);
+        memory
     }
 
     /// Memory was freed, and so many chunks wait now. The lock of the ranges is held.
@@ -288,7 +307,8 @@ impl<O: Os> Allocator<O> {
     #[inline]
     pub fn settle(&self) {
         // Relaxed, here and below: a note that is seen late is seen by the next slow path.
-        if self.purger.wanted.load(Ordering::Relaxed) || self.purger.limit.load(Ordering::Relaxed) {
+        let noted = self.purger.wanted.load(Ordering::Relaxed) || self.purger.limit.load(Ordering::Relaxed);
+        if noted || self.publisher.has_news() {
             self.settle_notes();
         }
     }
@@ -301,6 +321,7 @@ impl<O: Os> Allocator<O> {
         if self.purger.wanted.swap(false, Ordering::Relaxed) && self.policy.purge() != Purge::Never {
             self.poke();
         }
+        self.tell_news();
     }
 
     /// Makes sure that there is a purger, and that it is awake where more waits than may.
@@ -317,6 +338,7 @@ impl<O: Os> Allocator<O> {
                 let last = self.purger.last.load(Ordering::Relaxed);
                 if self.os.clock().saturating_sub(last) >= u64::from(self.tick_length()) {
                     self.next_epoch();
+                    self.publisher.note();
                 }
                 self.purge_due(self.due(self.urgency(), INLINE_BYTES), &mut Walk::default(), 1);
             }

@@ -12,6 +12,7 @@
 
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, List, State};
+use crate::figures::Held;
 use crate::page_map::PageMap;
 use crate::{CHUNK, Os, age};
 
@@ -37,6 +38,8 @@ pub struct Ranges {
     pub fresh_chunks: usize,
     /// Chunks that are not free, those on their way to the system included.
     taken_chunks: usize,
+    /// What those hold.
+    pub held: Held,
 }
 
 /// Chunks that were taken.
@@ -87,6 +90,7 @@ impl Ranges {
             lazy_chunks: 0,
             fresh_chunks: 0,
             taken_chunks: 0,
+            held: Held::new(),
         }
     }
 
@@ -414,6 +418,11 @@ impl Ranges {
     /// Dirty chunks that wait to be purged.
     pub fn waiting(&self) -> usize {
         self.free_chunks[State::Dirty as usize].saturating_sub(self.lazy_chunks)
+    }
+
+    /// Chunks that are not free.
+    pub fn taken_chunks(&self) -> usize {
+        self.taken_chunks
     }
 
     /// Chunks that hold memory, or may: taken ones and dirty ones.

@@ -164,7 +164,8 @@ impl<O: Os> Allocator<O> {
             // SAFETY: all blocks on these OS pages are ours, so nobody uses them.
             unsafe {
                 if lazily {
-                    runs.iter().for_each(|r| _ = self.os.purge_lazily(r.start, r.len));
+                    let told = runs.iter().filter(|r| self.os.purge_lazily(r.start, r.len));
+                    self.note_purged(told.map(|r| r.len).sum());
                 } else if self.os.purge_runs(runs) == count {
                     bytes += runs.iter().map(|r| r.len).sum::<usize>();
                     // Relaxed: the blocks come back behind it, which orders it.

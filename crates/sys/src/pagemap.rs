@@ -2,20 +2,20 @@
 //!
 //! The file is opened at the first question and kept open, as opening takes five times as long as asking. It belongs to
 //! the address space that it was opened in, so the number lies in memory that the kernel wipes in the child of a fork
-//! (MADV_WIPEONFORK, Linux 4.14), however it was forked. It is close-on-exec, and no low number: a program may count on
+//! (`wiped.rs`). It is close-on-exec, and no low number: a program may count on
 //! those. One that closes it all the same is noticed, as the next question fails.
 //!
 //! Questions are PAGEMAP_SCAN (Linux 6.7: half a microsecond and up, for any length), else reads of the entries (eight
 //! bytes for each OS page), else there is no answer: without /proc, and under a seccomp filter, which might
 //! end the process for an unusual call.
 
+use crate::wiped::{Wiped, wiped};
 use crate::{arch, status};
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::Ordering;
 use neap_core::os::{Run, Touched};
 use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{self, MapFlags, ProtFlags};
 
 /// Not opened yet, or wiped.
 const UNKNOWN: i32 = 0;
@@ -25,19 +25,6 @@ const NONE: i32 = -1;
 const LOWEST: i32 = 48;
 /// How often a file that was closed is opened again.
 const REOPENS: u32 = 16;
-
-/// What is known in this address space.
-#[repr(C)]
-struct Known {
-    /// The file's number plus 1, [`UNKNOWN`] or [`NONE`].
-    file: AtomicI32,
-    /// The kernel has no PAGEMAP_SCAN.
-    old: AtomicU32,
-    reopened: AtomicU32,
-}
-
-/// The page that is wiped in the child of a fork.
-static KNOWN: AtomicPtr<Known> = AtomicPtr::new(core::ptr::null_mut());
 
 /// struct pm_scan_arg of include/uapi/linux/fs.h.
 #[repr(C)]
@@ -78,7 +65,7 @@ const REGIONS: usize = 32;
 /// # Safety
 /// The range must be mapped, and `len` be whole OS pages of `page` bytes.
 pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> Option<Touched> {
-    let known = known(page)?;
+    let known = wiped(page)?;
     loop {
         let file = file(known)?;
         // SAFETY: as the caller promises. A number that is no file any more makes the calls fail.
@@ -101,33 +88,8 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
     }
 }
 
-/// The page that is wiped, mapped at the first call.
-fn known(page: usize) -> Option<&'static Known> {
-    let mut known = KNOWN.load(Ordering::Acquire);
-    if known.is_null() {
-        // SAFETY: a fresh mapping, which stays unless it cannot be wiped or another thread was first.
-        unsafe {
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            let p = mm::mmap_anonymous(core::ptr::null_mut(), page, access, MapFlags::PRIVATE).ok()?;
-            if mm::madvise(p, page, mm::Advice::LinuxWipeOnFork).is_err() {
-                let _ = mm::munmap(p, page);
-                return None;
-            }
-            known = p.cast();
-            if let Err(first) =
-                KNOWN.compare_exchange(core::ptr::null_mut(), known, Ordering::AcqRel, Ordering::Acquire)
-            {
-                let _ = mm::munmap(p, page);
-                known = first;
-            }
-        }
-    }
-    // SAFETY: never unmapped; zeroed bytes are valid, and all fields are atomic.
-    Some(unsafe { &*known })
-}
-
 /// The file's number plus 1, opened where it is not yet.
-fn file(known: &Known) -> Option<i32> {
+fn file(known: &Wiped) -> Option<i32> {
     let file = known.file.load(Ordering::Acquire);
     if file != UNKNOWN {
         return (file != NONE).then_some(file);
@@ -151,7 +113,7 @@ fn open() -> Option<OwnedFd> {
 }
 
 /// Whether `file` still is the pagemap: the page at `known`, which was written, is there.
-fn is_pagemap(file: BorrowedFd<'_>, known: &Known, page: usize) -> bool {
+fn is_pagemap(file: BorrowedFd<'_>, known: &Wiped, page: usize) -> bool {
     let p = core::ptr::from_ref(known).cast_mut().cast::<u8>();
     let mut runs = [Run::EMPTY; 1];
     // SAFETY: the page is mapped.
@@ -227,12 +189,13 @@ unsafe fn read(file: BorrowedFd<'_>, p: *mut u8, len: usize, page: usize, runs: 
 /// Forgets the file, as if the process had just started. For tests.
 #[cfg(test)]
 fn forget() {
-    KNOWN.store(core::ptr::null_mut(), Ordering::Release);
+    crate::wiped::forget();
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::mm::{self, MapFlags, ProtFlags};
 
     const PAGE: usize = 4096;
 
@@ -265,7 +228,7 @@ mod tests {
             let mut runs = [Run::EMPTY; 8];
             let t = touched(p, 64 * PAGE, PAGE, &mut runs).unwrap();
             assert_eq!(t.looked, 64 * PAGE);
-            let zero_page_counts = known(PAGE).unwrap().old.load(Ordering::Relaxed) != 0;
+            let zero_page_counts = wiped(PAGE).unwrap().old.load(Ordering::Relaxed) != 0;
             if !zero_page_counts {
                 assert_eq!(found(p, &runs[..t.runs]), [(0, 3), (10, 1), (63, 1)]);
             }
@@ -290,12 +253,12 @@ mod tests {
         // SAFETY: the mapping is 64 OS pages long; the file that is closed is ours.
         unsafe {
             assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
-            let file = known(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
+            let file = wiped(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
             assert!(file >= LOWEST);
             libc::close(file);
             assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
-            let file = known(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
+            let file = wiped(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
             libc::dup2(null, file);
             assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
         }
