@@ -12,14 +12,17 @@
 use crate::chunk::Kind;
 use crate::life::Registry;
 use crate::range::Ranges;
-use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::{Allocator, CHUNK, Heap, Os};
 
 /// Chunks of the first step of an arena: programs that use fewer publish nothing.
 const FIRST: usize = (3 << 19) / CHUNK;
 /// A change of so many chunks is news, in a program of few heaps.
 const STEP: usize = (1 << 20) / CHUNK;
-/// Less chunks in use are news at most once in so many milliseconds.
+/// Less chunks in use are news where they are less by an eighth, and so many times in so many milliseconds: there are
+/// programs whose use goes up and down with each call.
+const LESS: usize = 8;
+const MOST_SHRUNK: u32 = 64;
 const SHRUNK_MS: u64 = 10;
 /// Where the helper's ticks are longer, slow paths publish as well.
 const LONG_TICK_MS: u32 = 200;
@@ -173,11 +176,10 @@ impl Held {
     /// What `taken` chunks in use mean to observers.
     #[inline]
     fn news(&self, taken: usize) -> u8 {
-        match taken.abs_diff(self.seen) >= self.step {
-            false => NONE,
-            true if taken > self.seen => GROWN,
-            true => SHRUNK,
+        if taken >= self.seen {
+            return if taken - self.seen >= self.step { GROWN } else { NONE };
         }
+        if self.seen - taken >= self.step.max(self.seen / LESS) { SHRUNK } else { NONE }
     }
 }
 
@@ -242,8 +244,9 @@ pub struct Figures {
 pub(crate) struct Publisher {
     /// There is news, see above.
     news: AtomicU8,
-    /// Clock of the last publication.
-    last: AtomicU64,
+    /// Clock of the first publication of these milliseconds because of less chunks in use, and their number.
+    since: AtomicU64,
+    shrunk: AtomicU32,
     /// Heaps that there are.
     pub(crate) heaps: AtomicUsize,
     /// Frees by threads without a heap.
@@ -259,7 +262,8 @@ impl Publisher {
     pub(crate) const fn new() -> Self {
         Publisher {
             news: AtomicU8::new(NONE),
-            last: AtomicU64::new(0),
+            since: AtomicU64::new(0),
+            shrunk: AtomicU32::new(0),
             heaps: AtomicUsize::new(0),
             stray: Flow::new(),
             base: [const { AtomicU64::new(0) }; 3],
@@ -277,6 +281,15 @@ impl Publisher {
     /// There is something to tell at the next slow path.
     pub(crate) fn note(&self) {
         self.news.store(GROWN, Ordering::Relaxed);
+    }
+
+    /// Whether there were few publications because of less chunks in use. A count that is wrong by some does no harm.
+    fn may_shrink(&self, now: u64) -> bool {
+        if now.wrapping_sub(self.since.load(Ordering::Relaxed)) >= SHRUNK_MS {
+            self.since.store(now, Ordering::Relaxed);
+            self.shrunk.store(0, Ordering::Relaxed);
+        }
+        self.shrunk.fetch_add(1, Ordering::Relaxed) < MOST_SHRUNK
     }
 
     /// The memory limit was looked at.
@@ -395,7 +408,6 @@ impl<O: Os> Allocator<O> {
     /// Publishes the figures.
     pub fn publish(&self) {
         let f = self.figures();
-        self.publisher.last.store(f.clock, Ordering::Relaxed);
         self.ranges.with(&self.os, |r| {
             r.held.seen = r.taken_chunks();
             r.held.step = STEP.max(f.heaps as usize);
@@ -417,7 +429,7 @@ impl<O: Os> Allocator<O> {
         match self.publisher.news.swap(NONE, Ordering::Relaxed) {
             NONE => {}
             // The next change notes it again.
-            SHRUNK if self.os.clock().wrapping_sub(self.publisher.last.load(Ordering::Relaxed)) < SHRUNK_MS => {}
+            SHRUNK if !self.publisher.may_shrink(self.os.clock()) => {}
             _ => self.publish(),
         }
     }
