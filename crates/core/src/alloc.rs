@@ -4,6 +4,7 @@
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind};
 use crate::class;
+use crate::figures::{Publisher, Use};
 use crate::heap::Block;
 use crate::huge::Huge;
 use crate::life::Registry;
@@ -39,6 +40,7 @@ pub struct Allocator<O: Os> {
     pub(crate) huge_bytes: AtomicUsize,
     pub(crate) purger: Purger,
     pub(crate) habits: Habits,
+    pub(crate) publisher: Publisher,
     pub(crate) registry: Locked<Registry>,
     pub(crate) huge: Locked<Huge>,
     pub(crate) ranges: Locked<Ranges>,
@@ -63,6 +65,7 @@ impl<O: Os> Allocator<O> {
             huge_bytes: AtomicUsize::new(0),
             purger: Purger::new(),
             habits: Habits::new(),
+            publisher: Publisher::new(),
             registry: Locked::new(Registry::new()),
             huge: Locked::new(Huge::new()),
             ranges: Locked::new(Ranges::new()),
@@ -92,11 +95,16 @@ impl<O: Os> Allocator<O> {
         self.page_size.load(Ordering::Relaxed)
     }
 
-    /// Takes `len` chunks, aligned to `align` bytes, and marks the first with `kind`.
-    pub(crate) fn take_chunks(&self, len: usize, align: usize, kind: Kind) -> Option<Taken> {
+    /// Gives back what waits where a limit of the process's own leaves no room for `len` chunks. Called under no lock.
+    #[inline]
+    pub(crate) fn make_room(&self, len: usize) {
         if self.policy.has_own_limit() && !self.ranges.with(&self.os, |r| self.is_allowed(r, len, true)) {
             self.purge();
         }
+    }
+
+    /// Takes `len` chunks, aligned to `align` bytes, for `what`, and marks the first with its kind.
+    pub(crate) fn take_chunks(&self, len: usize, align: usize, what: Use) -> Option<Taken> {
         self.ranges.with(&self.os, |r| {
             if !self.is_allowed(r, len, false) {
                 return None;
@@ -104,7 +112,9 @@ impl<O: Os> Allocator<O> {
             // SAFETY: `with` holds the lock.
             let taken = unsafe { r.take(&self.os, &self.arenas, &self.map, len, align) }?;
             // SAFETY: the chunks are ours.
-            unsafe { (*taken.first).kind = kind };
+            unsafe { (*taken.first).kind = what.kind() };
+            r.held.take(what, (taken.dirty.1 - taken.dirty.0) * CHUNK);
+            self.note_news(r);
             if self.note_fresh(r.fresh_chunks) {
                 r.fresh_chunks = 0;
             }
@@ -112,16 +122,21 @@ impl<O: Os> Allocator<O> {
         })
     }
 
-    /// Frees the parts `(first record, chunks, age)` that `parts` returns, if any; it is called under the lock.
+    /// Frees the parts `(first record, chunks, age)` that `parts` returns, if any, which were used for `what`; it is
+    /// called under the lock.
     ///
     /// # Safety
     /// As [`Ranges::give`], for each part.
     pub(crate) unsafe fn give_chunks<const N: usize>(
         &self,
+        what: Use,
         parts: impl FnOnce() -> Option<[(*mut Chunk, usize, u8); N]>,
     ) -> bool {
         self.ranges.with(&self.os, |r| {
             let parts = parts();
+            if parts.is_some() {
+                r.held.give(what);
+            }
             for (c, len, since) in parts.into_iter().flatten() {
                 if len > 0 {
                     // SAFETY: as the caller promises; `with` holds the lock.
@@ -129,6 +144,7 @@ impl<O: Os> Allocator<O> {
                 }
             }
             self.note_waiting(r.waiting());
+            self.note_news(r);
             parts.is_some()
         })
     }
@@ -145,7 +161,7 @@ impl<O: Os> Allocator<O> {
             self.map.set(p, 0);
             let clean = holes::is_clean(c, self.page_size());
             let since = if clean { age::NONE } else { self.age_of_freed(p, CHUNK) };
-            self.give_chunks(|| {
+            self.give_chunks(Use::Slab, || {
                 (*c).kind = Kind::NONE;
                 // An age that the slab had would stay with a clean chunk.
                 age::set(&self.arenas, c, 1, age::NONE);
@@ -240,6 +256,7 @@ impl<O: Os> Allocator<O> {
                 return p;
             }
         }
+        self.make_room(size.div_ceil(CHUNK));
         let mut p = self.malloc_large(size, align, 0, zero);
         if p.is_null() {
             p = self.malloc_huge(size, align);
@@ -267,15 +284,18 @@ impl<O: Os> Allocator<O> {
             if size >= ZEROED_PAST_CACHE && Heap::cache_is_empty(heap, class) {
                 return match Heap::take_one(heap, self, class) {
                     None => core::ptr::null_mut(),
-                    Some((p, true)) => p,
-                    Some((p, false)) => {
-                        self.clear_block(p, size, class);
+                    Some((p, zero)) => {
+                        (*heap).flow.zeroed(size, zero);
+                        if !zero {
+                            self.clear_block(p, size, class);
+                        }
                         p
                     }
                 };
             }
             let p = self.malloc_class(heap, class);
             if !p.is_null() {
+                (*heap).flow.zeroed(size, false);
                 p.write_bytes(0, size);
             }
             p

@@ -5,7 +5,8 @@
 //! block are released at once.
 
 use crate::arena::Arenas;
-use crate::chunk::{Chunk, Kind};
+use crate::chunk::Chunk;
+use crate::figures::Use;
 use crate::heap::{Block, most};
 use crate::slab::{self, Taken};
 use crate::sync::Ordering;
@@ -45,6 +46,7 @@ impl Heap {
             if taken.count == 0 {
                 return core::ptr::null_mut();
             }
+            (*heap).flow.take(class, taken.count);
             (*taken.last).link = nothing;
             h.head[class] = taken.first;
             h.room[class] -= taken.count as i32;
@@ -132,6 +134,7 @@ impl Heap {
                 }
             }
             let taken = slab::take_one(c, a.page_size());
+            (*heap).flow.take(class, u32::from(taken.is_some()));
             Self::unlist_if_full(heap, c);
             taken
         }
@@ -141,7 +144,8 @@ impl Heap {
     unsafe fn new_slab<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> *mut Chunk {
         // SAFETY: the chunk is nobody's else; its bits are zero, as `slab::wipe` left them or as never used.
         unsafe {
-            let Some(taken) = a.take_chunks(1, CHUNK, Kind::NONE) else {
+            a.make_room(1);
+            let Some(taken) = a.take_chunks(1, CHUNK, Use::Slab) else {
                 return core::ptr::null_mut();
             };
             let c = taken.first;
@@ -149,6 +153,8 @@ impl Heap {
             a.map.set(Arenas::chunk(c), class);
             (*heap).bins[class].push(c);
             (*c).listed = true;
+            // A program may grow for long without another slow path that does.
+            a.settle();
             c
         }
     }
@@ -212,6 +218,7 @@ impl Heap {
                 count += n;
             }
             h.room[class] += count;
+            h.flow.give(class, count.cast_unsigned());
         }
     }
 
@@ -302,6 +309,11 @@ impl Heap {
             Self::give(a, c, local, batch);
             if local {
                 Self::after_give(heap, a, c);
+            }
+            if heap == Heap::none() {
+                a.publisher.stray.give_shared(class);
+            } else {
+                (*heap).flow.give(class, 1);
             }
         }
     }

@@ -12,6 +12,7 @@
 
 use crate::chunk::{Chunk, List};
 use crate::class::{self, CLASSES};
+use crate::figures::Flow;
 use crate::page_map::PageMap;
 use crate::remote::Pending;
 use crate::shelf::Shelf;
@@ -85,6 +86,8 @@ pub struct Heap {
     pub(crate) state: AtomicU32,
     /// The seat of its thread, if the thread has one that stays until [`crate::Allocator::abandon`].
     pub(crate) seat: AtomicPtr<Seat>,
+    /// What went between caches and slabs.
+    pub(crate) flow: Flow,
     /// For visitors: what the caches looked like at the last tick, and for how many ticks.
     pub(crate) look: u64,
     pub(crate) quiet: u8,
@@ -178,6 +181,7 @@ impl Heap {
             shelf: Shelf::new(),
             state: AtomicU32::new(0),
             seat: AtomicPtr::new(core::ptr::null_mut()),
+            flow: Flow::new(),
             look: 0,
             quiet: 0,
             next: core::ptr::null_mut(),
@@ -326,6 +330,26 @@ impl Heap {
             sum = (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
         }
         (sum, cached)
+    }
+
+    /// Blocks in the caches, and their bytes. For other threads: a guess.
+    ///
+    /// # Safety
+    /// `heap` must be a heap.
+    pub(crate) unsafe fn cached_now(heap: *mut Heap) -> (u64, u64) {
+        let (mut blocks, mut bytes) = (0, 0);
+        for class in 1..CLASSES {
+            // SAFETY: heaps are never unmapped; plain words, read whatever their owner does.
+            let (room, cap) = unsafe {
+                ((&raw const (*heap).room[class]).read_volatile(), (&raw const (*heap).cap[class]).read_volatile())
+            };
+            // A heap without caches has a cap of 0; a free that is about to fail has a room of -1.
+            let cap = i32::from(cap);
+            let n = u64::from((cap - room.clamp(0, cap)).cast_unsigned());
+            blocks += n;
+            bytes += n * u64::from(class::SIZE[class]);
+        }
+        (blocks, bytes)
     }
 
     /// Whether the block at `p` is in this heap's cache. Linear.

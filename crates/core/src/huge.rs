@@ -4,6 +4,7 @@
 //! Their addresses and lengths stand in a table without order, searched from its end: linear in the number of huge
 //! blocks, of which there are few.
 
+use crate::arena::Arenas;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Os};
 
@@ -24,6 +25,8 @@ pub struct Huge {
     table: *mut Entry,
     room: usize,
     count: usize,
+    /// Usable bytes of all.
+    bytes: usize,
 }
 
 // SAFETY: the table is reached under its lock.
@@ -38,7 +41,7 @@ impl Default for Huge {
 impl Huge {
     /// No huge block.
     pub const fn new() -> Self {
-        Huge { table: core::ptr::null_mut(), room: 0, count: 0 }
+        Huge { table: core::ptr::null_mut(), room: 0, count: 0, bytes: 0 }
     }
 
     fn find(&mut self, p: *mut u8) -> Option<&mut Entry> {
@@ -70,6 +73,13 @@ impl Huge {
     /// Huge blocks at present.
     pub(crate) fn count(&self) -> usize {
         self.count
+    }
+
+    /// Huge blocks, their bytes, and those of the large block that holds the table.
+    pub(crate) fn sums(&self) -> (usize, usize, usize) {
+        // SAFETY: the table is a large block of ours.
+        let table = if self.table.is_null() { 0 } else { unsafe { (*Arenas::record(self.table.cast())).bytes() } };
+        (self.count, self.bytes, table)
     }
 
     /// Whether there is a table: one large block that nobody asked for.
@@ -122,6 +132,7 @@ impl<O: Os> Allocator<O> {
             unsafe { h.table.add(h.count).write(Entry { p, bytes }) };
             h.count += 1;
             self.huge_bytes.fetch_add(bytes, Ordering::Relaxed);
+            h.bytes += bytes;
             p
         })
     }
@@ -140,6 +151,7 @@ impl<O: Os> Allocator<O> {
             let entry = *h.find(p)?;
             h.count -= 1;
             self.huge_bytes.fetch_sub(entry.bytes, Ordering::Relaxed);
+            h.bytes -= entry.bytes;
             // SAFETY: the last entry is set; it takes the place of the one that goes.
             let last = unsafe { h.table.add(h.count).read() };
             if last.p != p {
@@ -179,7 +191,9 @@ impl<O: Os> Allocator<O> {
                 Some(moved) => {
                     // Relaxed, as all uses: a count. Wraps around where the block shrinks.
                     self.huge_bytes.fetch_add(bytes.wrapping_sub(e.bytes), Ordering::Relaxed);
+                    let old = e.bytes;
                     *e = Entry { p: moved, bytes };
+                    h.bytes = h.bytes - old + bytes;
                     moved
                 }
                 None => core::ptr::null_mut(),

@@ -3,6 +3,7 @@
 
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, State};
+use crate::figures::Use;
 use crate::misuse::{self, Call};
 use crate::range::Taken;
 use crate::sync::Ordering;
@@ -24,7 +25,8 @@ impl<O: Os> Allocator<O> {
         }
         let bytes = size.max(1).next_multiple_of(self.page_size());
         let len = bytes.max(room).div_ceil(CHUNK);
-        let Some(mut taken) = self.take_chunks(len, align, Kind::LARGE) else {
+        let what = Use::Large { bytes, zero: zero && !self.policy.zero_always() };
+        let Some(mut taken) = self.take_chunks(len, align, what) else {
             return core::ptr::null_mut();
         };
         // SAFETY: the block is new, and the caller's alone until it is handed out.
@@ -113,6 +115,7 @@ impl<O: Os> Allocator<O> {
                 (*c).moved = false;
                 self.moved.fetch_sub(1, Ordering::Relaxed);
                 if self.os.renew(p, (*c).len as usize * CHUNK) {
+                    self.note_purged((*c).carved as usize * CHUNK);
                     (state, (*c).state) = (State::Clean, State::Clean);
                 }
             }
@@ -122,7 +125,8 @@ impl<O: Os> Allocator<O> {
         let ours = unsafe {
             let used = (*c).carved as usize;
             let since = if state == State::Clean { age::NONE } else { self.age_of_freed(p, used * CHUNK) };
-            self.give_chunks(|| {
+            let what = Use::Large { bytes: (*c).bytes(), zero: false };
+            self.give_chunks(what, || {
                 if (*c).kind != Kind::LARGE {
                     return None;
                 }
@@ -186,7 +190,9 @@ impl<O: Os> Allocator<O> {
                 self.note_waiting(r.waiting());
             }
             (*c).carved = (*c).carved.max(need as u32);
+            r.held.resize((*c).bytes(), bytes);
             (*c).set_bytes(bytes);
+            self.note_news(r);
             true
         })
     }

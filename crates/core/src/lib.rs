@@ -40,6 +40,7 @@ pub mod bins;
 pub mod chunk;
 pub mod class;
 mod dense;
+pub mod figures;
 pub mod heap;
 pub mod holes;
 pub mod huge;

@@ -10,6 +10,7 @@
 use crate::arena::Arenas;
 use crate::chunk::Kind;
 use crate::class::CLASSES;
+use crate::figures::Use;
 use crate::slab::Taken;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Heap, Os};
@@ -94,7 +95,7 @@ impl<O: Os> Allocator<O> {
     unsafe fn new_heap(&self, r: &mut Registry) -> *mut Heap {
         if r.store_left == 0 {
             // Heaps need no zeroed memory, as they are written whole.
-            let Some(taken) = self.take_chunks(1, CHUNK, Kind::HEAPS) else {
+            let Some(taken) = self.take_chunks(1, CHUNK, Use::Heaps) else {
                 return core::ptr::null_mut();
             };
             r.store = Arenas::chunk(taken.first);
@@ -109,6 +110,7 @@ impl<O: Os> Allocator<O> {
             (*heap).next = r.all;
         }
         r.all = heap;
+        self.publisher.heaps.fetch_add(1, Ordering::Relaxed);
         heap
     }
 
@@ -227,6 +229,7 @@ impl<O: Os> Allocator<O> {
     pub fn fork_child(&self, mine: *mut Heap) {
         self.fork_parent();
         self.purger.forked();
+        self.forget_totals();
         self.registry.with(&self.os, |r| {
             let mut heap = r.all;
             while !heap.is_null() {

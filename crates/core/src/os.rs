@@ -1,5 +1,6 @@
 //! The system below the allocator, as one trait. `neap-sys` implements it for Linux, `neap-coretest` as a fake.
 
+use crate::figures::Figures;
 use core::sync::atomic::AtomicU32;
 
 /// Neighbouring OS pages.
@@ -140,6 +141,9 @@ pub unsafe trait Os: Sync {
     /// any more. False if there can be nobody; then the caller has to do it. Called under no lock, by one thread at a
     /// time; whoever was asked before has been told that nothing waits.
     fn start_purger(&self) -> bool;
+
+    /// Shows the figures to observers, if there can be any. Called under no lock, by any number of threads at a time.
+    fn publish(&self, _: &Figures) {}
 
     /// Whoever was asked to call [`crate::Allocator::tick`] shall do so now.
     fn wake_purger(&self);

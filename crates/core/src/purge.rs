@@ -55,6 +55,8 @@ pub struct Purger {
     who: AtomicU32,
     /// Clock of the last tick.
     last: AtomicU64,
+    /// Ticks so far.
+    ticks: AtomicU64,
     /// More waits than may: the helper was woken before its time.
     flood: AtomicBool,
     /// Slabs that came to wait so far.
@@ -83,6 +85,7 @@ impl Purger {
             epoch: AtomicU8::new(age::FIRST),
             who: AtomicU32::new(NOBODY),
             last: AtomicU64::new(0),
+            ticks: AtomicU64::new(0),
             flood: AtomicBool::new(false),
             slabs: AtomicUsize::new(0),
             purged: AtomicU64::new(0),
@@ -110,6 +113,11 @@ impl Purger {
     /// Whether a helper thread or the threads that free memory see to what waits. For tests.
     pub(crate) fn is_somebody(&self) -> bool {
         self.who.load(Ordering::Relaxed) != NOBODY
+    }
+
+    /// Ticks so far, and who is the purger.
+    pub(crate) fn life(&self) -> (u64, u32) {
+        (self.ticks.load(Ordering::Relaxed), self.who.load(Ordering::Relaxed))
     }
 
     fn batch_with<O: Os, R>(&self, os: &O, f: impl FnOnce() -> R) -> R {
@@ -205,6 +213,7 @@ impl<O: Os> Allocator<O> {
         self.purger.batch_with(&self.os, || self.empty_caches(true));
         let bytes = self.purge_due(due, &mut Walk::default(), usize::MAX);
         self.settle();
+        self.publish();
         bytes
     }
 
@@ -212,6 +221,12 @@ impl<O: Os> Allocator<O> {
     /// milliseconds to call it again, or `None` when nothing waits: then nobody is the purger any more. For the one
     /// whom [`Os::start_purger`] asked.
     pub fn tick(&self) -> Option<u32> {
+        let next = self.purge_old();
+        self.publish();
+        next
+    }
+
+    fn purge_old(&self) -> Option<u32> {
         let policy = self.policy.purge();
         if matches!(policy, Purge::Never) {
             self.purger.who.store(NOBODY, Ordering::SeqCst);
@@ -288,6 +303,7 @@ impl<O: Os> Allocator<O> {
     fn next_epoch(&self) {
         self.purger.epoch.store(age::next(self.purger.epoch()), Ordering::Relaxed);
         self.purger.flood.store(false, Ordering::Relaxed);
+        self.purger.ticks.fetch_add(1, Ordering::Relaxed);
         self.purger.last.store(self.os.clock(), Ordering::Relaxed);
     }
 
@@ -323,14 +339,16 @@ impl<O: Os> Allocator<O> {
 
     /// The limit that counts, and what is used of it.
     fn memory(&self) -> Option<Memory> {
-        match self.policy.limit() {
+        let memory = match self.policy.limit() {
             Limit::Off => None,
             Limit::Auto => self.os.memory(),
             Limit::Bytes(limit) => {
                 let used = self.ranges.with(&self.os, |r| r.footprint()) * CHUNK;
                 Some(Memory { limit, used, stalled: false })
             }
-        }
+        };
+        self.publisher.note_memory(memory);
+        memory
     }
 
     /// Memory was freed, and so many chunks wait now. The lock of the ranges is held.
@@ -370,7 +388,8 @@ impl<O: Os> Allocator<O> {
     #[inline]
     pub fn settle(&self) {
         // Relaxed, here and below: a note that is seen late is seen by the next slow path.
-        if self.purger.wanted.load(Ordering::Relaxed) || self.purger.limit.load(Ordering::Relaxed) {
+        let noted = self.purger.wanted.load(Ordering::Relaxed) || self.purger.limit.load(Ordering::Relaxed);
+        if noted || self.publisher.has_news() {
             self.settle_notes();
         }
     }
@@ -384,6 +403,7 @@ impl<O: Os> Allocator<O> {
         if self.purger.wanted.swap(false, Ordering::Acquire) && self.policy.purge() != Purge::Never {
             self.poke();
         }
+        self.tell_news();
     }
 
     /// Makes sure that there is a purger, and that it is awake where more waits than may.
@@ -399,6 +419,7 @@ impl<O: Os> Allocator<O> {
                 let last = self.purger.last.load(Ordering::Relaxed);
                 if self.os.clock().saturating_sub(last) >= u64::from(self.tick_length()) {
                     self.next_epoch();
+                    self.publisher.note();
                     // What was in the way may be gone: a limit, too many threads, a call that wants no helper.
                     if self.purger.idle.fetch_add(1, Ordering::Relaxed) >= RETRY_TICKS {
                         return self.ask_for_helper(INLINE);

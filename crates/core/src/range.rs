@@ -12,6 +12,7 @@
 
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, List, State};
+use crate::figures::Held;
 use crate::page_map::PageMap;
 use crate::{CHUNK, Os, age};
 
@@ -44,6 +45,8 @@ pub struct Ranges {
     /// Ranges of the kind [`Kind::DROPPED`], and how many chunks they have.
     dropped: List,
     pub(crate) dropped_chunks: usize,
+    /// What those hold.
+    pub held: Held,
 }
 
 /// Chunks that were taken.
@@ -97,6 +100,7 @@ impl Ranges {
             marks: 0,
             dropped: List::new(),
             dropped_chunks: 0,
+            held: Held::new(),
         }
     }
 
@@ -427,6 +431,11 @@ impl Ranges {
 
     /// Chunks that are taken.
     pub fn taken(&self) -> usize {
+        self.taken_chunks
+    }
+
+    /// Chunks that are not free.
+    pub fn taken_chunks(&self) -> usize {
         self.taken_chunks
     }
 

@@ -8,6 +8,7 @@
 
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, List, State};
+use crate::figures::Use;
 use crate::misuse::{self, Call};
 use crate::policy::Purge;
 use crate::range::Taken;
@@ -131,6 +132,7 @@ impl<O: Os> Allocator<O> {
             };
             let bytes = size.next_multiple_of(self.page_size());
             let (carved, used) = ((*c).carved as usize, bytes.div_ceil(CHUNK));
+            (*heap).flow.unshelve((*c).bytes(), bytes);
             (*c).kind = Kind::LARGE;
             (*c).carved = carved.max(used) as u32;
             (*c).set_bytes(bytes);
@@ -172,9 +174,10 @@ impl<O: Os> Allocator<O> {
             let shelf = &mut (*heap).shelf;
             while shelf.count == PLACES || shelf.chunks + len > MOST_CHUNKS {
                 let Some(oldest) = shelf.pop_oldest() else { break };
-                self.unshelve(oldest);
+                self.unshelve(heap, oldest);
             }
             shelf.push(c, self.epoch());
+            (*heap).flow.shelve((*c).bytes());
             if shelf.chunks as usize >= crate::purge::START_CHUNKS {
                 self.note_shelf();
             }
@@ -183,12 +186,14 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Gives a block that was on a shelf to the free ranges, where it goes on waiting.
-    unsafe fn unshelve(&self, c: *mut Chunk) {
-        // SAFETY: the block is the caller's.
+    unsafe fn unshelve(&self, heap: *mut Heap, c: *mut Chunk) {
+        // SAFETY: the heap and the block are the caller's.
         unsafe {
+            (*heap).flow.unshelve((*c).bytes(), (*c).bytes());
+            let what = Use::Large { bytes: (*c).bytes(), zero: false };
             let (len, used, since) = ((*c).len as usize, (*c).carved as usize, (*c).since());
             let behind = if (*c).state == State::Clean { age::NONE } else { since };
-            self.give_chunks(|| {
+            self.give_chunks(what, || {
                 (*c).kind = Kind::NONE;
                 Some([(c.add(used), len - used, behind), (c, used, since)])
             });
@@ -204,7 +209,7 @@ impl<O: Os> Allocator<O> {
         unsafe {
             while ticks == 0 || Shelf::is_due(&raw const (*heap).shelf, self.epoch(), ticks) {
                 let Some(oldest) = (*heap).shelf.pop_oldest() else { return };
-                self.unshelve(oldest);
+                self.unshelve(heap, oldest);
             }
         }
     }

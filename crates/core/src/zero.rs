@@ -145,6 +145,7 @@ impl<O: Os> Allocator<O> {
         if self.policy.zero_always() {
             // SAFETY: as the caller promises.
             unsafe { p.write_bytes(0, bytes) };
+            self.habits.count(bytes, 0);
             return true;
         }
         let (from, to) = ((taken.dirty.0 * CHUNK).min(bytes), (taken.dirty.1 * CHUNK).min(bytes));
@@ -219,6 +220,7 @@ impl<O: Os> Allocator<O> {
                 drop = known_dense && habit.pause == 0 && self.policy.purge() != Purge::Never;
                 if drop {
                     (habit.dense, habit.dropped) = (false, true);
+                    self.habits.count(0, len - done);
                 } else {
                     self.habits.count(len - done, 0);
                     p.add(done).write_bytes(0, len - done);

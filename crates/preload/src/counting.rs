@@ -6,9 +6,9 @@
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
-use neap_counters::{Counters, FILE_BYTES, MAGIC, VERSION};
+use neap_counters::{Counters, FILE_BYTES};
 use neap_sys::global::NEAP;
-use neap_sys::thread;
+use neap_sys::{gauges, thread};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
@@ -63,14 +63,18 @@ unsafe extern "C" fn in_child() {
 
 /// Shows the page: from now on the process counts in it.
 fn publish(page: &'static Counters) {
-    page.version.store(VERSION, Ordering::Relaxed);
-    page.pid.store(rustix::process::getpid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
     let (blocks, bytes) = NEAP.live();
     page.blocks_inherited.store(blocks as u64, Ordering::Relaxed);
     page.bytes_inherited.store(bytes as u64, Ordering::Relaxed);
-    // Release: whoever sees the magic sees the rest.
-    page.magic.store(MAGIC, Ordering::Release);
+    gauges::set_up(page, rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(), true);
     NEAP.os.set_counters(page);
+}
+
+/// The process ends: its gauges are to be as exact as its counts.
+pub extern "C" fn finish() {
+    if NEAP.os.counters().is_some() {
+        NEAP.publish();
+    }
 }
 
 fn new_page() -> Option<&'static Counters> {

@@ -14,6 +14,11 @@ use neap_sys::thread;
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
+/// glibc calls these when the process ends, unless by `_exit` or a signal.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = counting::finish;
+
 extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     foreign::start();
     thread::watch_fork();

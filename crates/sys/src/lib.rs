@@ -10,6 +10,7 @@ pub mod arch;
 mod barrier;
 mod batch;
 mod cgroup;
+pub mod gauges;
 pub mod global;
 pub mod linux;
 mod pagemap;

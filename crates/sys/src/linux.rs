@@ -4,6 +4,7 @@ use crate::cgroup;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
+use neap_core::figures::Figures;
 use neap_core::os::{Memory, Run, Touched};
 use neap_counters::{Counters, Syscall};
 use rustix::fd::BorrowedFd;
@@ -15,6 +16,8 @@ use rustix::thread::futex;
 #[derive(Debug)]
 pub struct Linux {
     counters: AtomicPtr<Counters>,
+    /// Calls that gave memory back, since the process began or its last fork.
+    purge_calls: AtomicU64,
     seed: AtomicU64,
 }
 
@@ -27,7 +30,8 @@ impl Default for Linux {
 impl Linux {
     /// The system, not yet asked for anything.
     pub const fn new() -> Self {
-        Linux { counters: AtomicPtr::new(core::ptr::null_mut()), seed: AtomicU64::new(0) }
+        let counters = AtomicPtr::new(core::ptr::null_mut());
+        Linux { counters, purge_calls: AtomicU64::new(0), seed: AtomicU64::new(0) }
     }
 
     /// The counters page, if this process counts.
@@ -42,6 +46,16 @@ impl Linux {
     /// From now on this process counts, in `page`.
     pub fn set_counters(&self, page: &'static Counters) {
         self.counters.store(core::ptr::from_ref(page).cast_mut(), Ordering::Release);
+    }
+
+    /// In the child of a fork, whose counts begin anew.
+    pub fn forked(&self) {
+        self.purge_calls.store(0, Ordering::Relaxed);
+    }
+
+    fn count_purges(&self, n: u64) {
+        self.purge_calls.fetch_add(n, Ordering::Relaxed);
+        self.count_many(Syscall::Madvise, n);
     }
 
     fn count(&self, call: Syscall) {
@@ -154,18 +168,18 @@ unsafe impl Os for Linux {
     }
 
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {
-        self.count(Syscall::Madvise);
+        self.count_purges(1);
         // SAFETY: the range is committed memory of ours whose contents are not needed.
         unsafe { mm::madvise(pointer(p), len, mm::Advice::LinuxDontNeed) }.is_ok()
     }
 
     unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
         // SAFETY: as the caller promises.
-        unsafe { crate::batch::purge(runs, |n| self.count_many(Syscall::Madvise, n)) }
+        unsafe { crate::batch::purge(runs, |n| self.count_purges(n)) }
     }
 
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
-        self.count(Syscall::Madvise);
+        self.count_purges(1);
         // SAFETY: the range is committed memory of ours whose contents are not needed.
         unsafe { mm::madvise(pointer(p), len, mm::Advice::LinuxFree) }.is_ok()
     }
@@ -201,6 +215,10 @@ unsafe impl Os for Linux {
 
     fn start_purger(&self) -> bool {
         crate::purger::start()
+    }
+
+    fn publish(&self, figures: &Figures) {
+        crate::gauges::publish(figures, self.purge_calls.load(Ordering::Relaxed));
     }
 
     fn wake_purger(&self) {

@@ -2,7 +2,8 @@
 //! (MADV_WIPEONFORK, Linux 4.14), however it was forked. A child that was made without the C library's fork, so without
 //! our handlers, tells from it what it has not.
 
-use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use neap_counters::Counters;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 /// The page's contents; zeroes in the child of a fork.
@@ -21,6 +22,12 @@ pub struct Space {
     pub reopened: AtomicU32,
     /// `purger.rs`: the helper was started here.
     pub helper: AtomicU32,
+    /// `gauges.rs`: the page, if there is one.
+    pub page: AtomicPtr<Counters>,
+    /// `gauges.rs`: there can be no page.
+    pub pageless: AtomicBool,
+    /// `gauges.rs`: a thread publishes.
+    pub publishing: AtomicBool,
 }
 
 static SPACE: AtomicPtr<Space> = AtomicPtr::new(core::ptr::null_mut());

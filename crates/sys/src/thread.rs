@@ -174,5 +174,6 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     crate::purger::forked();
+    NEAP.os.forked();
     NEAP.fork_child(own());
 }

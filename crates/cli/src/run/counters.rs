@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::io::Read;
-use std::mem::offset_of;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use neap_counters::{Counters, FILE_BYTES, MAGIC, Syscall, VERSION};
+use neap_counters::{FILE_BYTES, Snapshot, Syscall};
 
 /// The counters of one process image. Invariant: `live_blocks` is what remains of the blocks it allocated and
 /// took over when those it freed are taken away; likewise for bytes.
@@ -28,6 +27,14 @@ pub struct Image {
     pub live_blocks: u64,
     /// Bytes of those.
     pub live_bytes: u64,
+    /// Bytes given back to the system.
+    pub purged_bytes: u64,
+    /// System calls that gave them back.
+    pub purge_calls: u64,
+    /// Bytes that calloc cleared.
+    pub cleared_bytes: u64,
+    /// Bytes that calloc did not have to clear.
+    pub skipped_bytes: u64,
     /// System calls by kind, in the order of [`Syscall::ALL`].
     pub syscalls: [u64; Syscall::ALL.len()],
 }
@@ -55,6 +62,10 @@ impl Report {
                 (&mut sum.bytes_freed, image.bytes_freed),
                 (&mut sum.live_blocks, image.live_blocks),
                 (&mut sum.live_bytes, image.live_bytes),
+                (&mut sum.purged_bytes, image.purged_bytes),
+                (&mut sum.purge_calls, image.purge_calls),
+                (&mut sum.cleared_bytes, image.cleared_bytes),
+                (&mut sum.skipped_bytes, image.skipped_bytes),
             ] {
                 *to = to.saturating_add(from);
             }
@@ -109,55 +120,50 @@ fn read_page(path: &Path) -> Option<[u8; FILE_BYTES]> {
 }
 
 fn parse(page: &[u8; FILE_BYTES], pid: u32, number: u32) -> Option<Image> {
-    let word = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&page[at..at + 8]);
-        u64::from_ne_bytes(bytes)
-    };
-    let at = offset_of!(Counters, version);
-    let version = u32::from_ne_bytes([page[at], page[at + 1], page[at + 2], page[at + 3]]);
-    if word(offset_of!(Counters, magic)) != MAGIC || version != VERSION {
-        return None;
-    }
-    let blocks_allocated = word(offset_of!(Counters, blocks_allocated));
-    let bytes_allocated = word(offset_of!(Counters, bytes_allocated));
-    let blocks_freed = word(offset_of!(Counters, blocks_freed));
-    let bytes_freed = word(offset_of!(Counters, bytes_freed));
+    // Nobody writes any more, or somebody does who outlives the program: then the gauges may be of two updates.
+    let s = Snapshot::parse_still(page).ok()?;
     // A process that was killed between two counts can be one block off: never below zero.
     let live = |inherited: u64, allocated: u64, freed: u64| inherited.saturating_add(allocated).saturating_sub(freed);
-    let mut syscalls = [0; Syscall::ALL.len()];
-    for (i, count) in syscalls.iter_mut().enumerate() {
-        *count = word(offset_of!(Counters, syscalls) + 8 * i);
-    }
     Some(Image {
         pid,
         number,
-        blocks_allocated,
-        bytes_allocated,
-        blocks_freed,
-        bytes_freed,
-        live_blocks: live(word(offset_of!(Counters, blocks_inherited)), blocks_allocated, blocks_freed),
-        live_bytes: live(word(offset_of!(Counters, bytes_inherited)), bytes_allocated, bytes_freed),
-        syscalls,
+        blocks_allocated: s.blocks_allocated,
+        bytes_allocated: s.bytes_allocated,
+        blocks_freed: s.blocks_freed,
+        bytes_freed: s.bytes_freed,
+        live_blocks: live(s.blocks_inherited, s.blocks_allocated, s.blocks_freed),
+        live_bytes: live(s.bytes_inherited, s.bytes_allocated, s.bytes_freed),
+        purged_bytes: s.gauges.purged_bytes,
+        purge_calls: s.gauges.purge_calls,
+        cleared_bytes: s.gauges.cleared_bytes,
+        skipped_bytes: s.gauges.skipped_bytes,
+        syscalls: s.syscalls,
     })
 }
 
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use std::sync::atomic::Ordering::Relaxed;
+    use neap_counters::{Counters, Gauges, MAGIC, VERSION};
+    use std::mem::offset_of;
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
     /// A counters page as the library would leave it.
     pub fn page(fill: impl FnOnce(&Counters)) -> Vec<u8> {
-        let counters = Counters::default();
+        let counters = Counters::new();
         counters.magic.store(MAGIC, Relaxed);
         counters.version.store(VERSION, Relaxed);
+        counters.size.store(size_of::<Counters>() as u32, Relaxed);
         fill(&counters);
         let mut bytes = vec![0; FILE_BYTES];
-        bytes[0..8].copy_from_slice(&counters.magic.load(Relaxed).to_ne_bytes());
-        bytes[8..12].copy_from_slice(&counters.version.load(Relaxed).to_ne_bytes());
-        bytes[12..16].copy_from_slice(&counters.pid.load(Relaxed).to_ne_bytes());
-        let words = [
+        let mut put = |at: usize, word: &[u8]| bytes[at..at + word.len()].copy_from_slice(word);
+        let half = |word: &AtomicU32| word.load(Relaxed).to_ne_bytes();
+        let whole = |word: &AtomicU64| word.load(Relaxed).to_ne_bytes();
+        put(offset_of!(Counters, magic), &whole(&counters.magic));
+        put(offset_of!(Counters, version), &half(&counters.version));
+        put(offset_of!(Counters, pid), &half(&counters.pid));
+        put(offset_of!(Counters, size), &half(&counters.size));
+        let counts = [
             &counters.blocks_allocated,
             &counters.bytes_allocated,
             &counters.blocks_freed,
@@ -165,8 +171,14 @@ pub mod tests {
             &counters.blocks_inherited,
             &counters.bytes_inherited,
         ];
-        for (i, word) in words.into_iter().chain(&counters.syscalls).enumerate() {
-            bytes[16 + 8 * i..24 + 8 * i].copy_from_slice(&word.load(Relaxed).to_ne_bytes());
+        for (at, words) in [
+            (offset_of!(Counters, blocks_allocated), counts.as_slice()),
+            (offset_of!(Counters, syscalls), &counters.syscalls.each_ref()),
+            (offset_of!(Counters, gauges), &counters.gauges.each_ref()),
+        ] {
+            for (i, word) in words.iter().enumerate() {
+                put(at + 8 * i, &whole(word));
+            }
         }
         bytes
     }
@@ -190,13 +202,14 @@ pub mod tests {
             c.blocks_freed.store(4, Relaxed);
             c.bytes_freed.store(256, Relaxed);
             c.syscalls[Syscall::Mmap as usize].store(2, Relaxed);
+            c.set_gauges(&Gauges { purged_bytes: 70, purge_calls: 3, skipped_bytes: 9, ..Gauges::default() });
         });
         write("41.0", &page(|_| ()));
         write("41.1", &first);
         write("42.0", &forked);
         write("43.0", &vec![0; FILE_BYTES]);
         write("44.0", b"short");
-        write("45.0", &page(|c| c.version.store(VERSION + 1, Relaxed)));
+        write("45.0", &page(|c| c.version.store(VERSION + (1 << 16), Relaxed)));
         write("notes.txt", b"not ours");
 
         let report = read(dir.path(), 41);
@@ -208,6 +221,8 @@ pub mod tests {
         let total = report.total();
         assert_eq!((total.blocks_allocated, total.blocks_freed), (100, 94));
         assert_eq!((total.live_blocks, total.live_bytes), (16, 1024));
+        assert_eq!((total.purged_bytes, total.purge_calls), (70, 3));
+        assert_eq!((total.cleared_bytes, total.skipped_bytes), (0, 9));
         assert_eq!(total.syscalls[Syscall::Mmap as usize], 5);
         assert_eq!(total.syscalls[Syscall::Other as usize], 1);
     }

@@ -88,7 +88,23 @@ struct Numbers {
     allocated: Amount,
     freed: Amount,
     live_at_exit: Amount,
+    purged: Purged,
+    zeroed: Zeroed,
     system_calls: Map<String, Value>,
+}
+
+/// Memory given back to the system.
+#[derive(Clone, Copy, Serialize)]
+struct Purged {
+    bytes: u64,
+    calls: u64,
+}
+
+/// What calloc did to the memory that it handed out.
+#[derive(Clone, Copy, Serialize)]
+struct Zeroed {
+    cleared_bytes: u64,
+    skipped_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -105,6 +121,8 @@ impl From<&Image> for Numbers {
             allocated: Amount { blocks: image.blocks_allocated, bytes: image.bytes_allocated },
             freed: Amount { blocks: image.blocks_freed, bytes: image.bytes_freed },
             live_at_exit: Amount { blocks: image.live_blocks, bytes: image.live_bytes },
+            purged: Purged { bytes: image.purged_bytes, calls: image.purge_calls },
+            zeroed: Zeroed { cleared_bytes: image.cleared_bytes, skipped_bytes: image.skipped_bytes },
             system_calls: Syscall::ALL
                 .iter()
                 .map(|&kind| (kind.name().to_owned(), image.syscalls[kind as usize].into()))
@@ -258,8 +276,22 @@ impl Allocator {
             ("allocated", amount(self.total.allocated)),
             ("freed", amount(self.total.freed)),
             ("live at exit", live),
+            ("given back", self.total.purged.text()),
+            ("calloc", self.total.zeroed.text()),
             ("system calls", self.total.system_calls_text()),
         ]
+    }
+}
+
+impl Purged {
+    fn text(self) -> String {
+        format!("{} in {}", bytes(self.bytes), counted(self.calls, "call", "calls"))
+    }
+}
+
+impl Zeroed {
+    fn text(self) -> String {
+        format!("{} cleared, {} known to be zero", bytes(self.cleared_bytes), bytes(self.skipped_bytes))
     }
 }
 
@@ -297,6 +329,10 @@ mod tests {
             bytes_freed: (1 << 20) - 64,
             live_blocks: 1,
             live_bytes: 64,
+            purged_bytes: 3 << 20,
+            purge_calls: 2,
+            cleared_bytes: 4096,
+            skipped_bytes: 1 << 30,
             ..Image::default()
         };
         image.syscalls[Syscall::Mmap as usize] = 3;
@@ -320,6 +356,8 @@ neap: prog x
   allocated         1,000 blocks, 1.0 MiB
   freed             999 blocks, 1023.9 KiB
   live at exit      3 blocks, 192 B (in the program itself 1 block, 64 B)
+  given back        3.0 MiB in 2 calls
+  calloc            4.0 KiB cleared, 1.0 GiB known to be zero
   system calls      3 (mmap 3)
 ";
         assert_eq!(text, expected);
@@ -357,6 +395,10 @@ neap: prog x
         assert_eq!(json["allocator"]["processes"], 2);
         assert_eq!(json["allocator"]["total"]["live_at_exit"]["blocks"], 3);
         assert_eq!(json["allocator"]["program"]["allocated"]["bytes"], 1 << 20);
+        assert_eq!(json["allocator"]["total"]["purged"]["bytes"], 3 << 20);
+        assert_eq!(json["allocator"]["total"]["purged"]["calls"], 2);
+        assert_eq!(json["allocator"]["total"]["zeroed"]["cleared_bytes"], 4096);
+        assert_eq!(json["allocator"]["program"]["zeroed"]["skipped_bytes"], 1 << 30);
         assert_eq!(json["allocator"]["images"][1]["pid"], 42);
         assert_eq!(json["allocator"]["images"][0]["system_calls"]["mmap"], 3);
     }

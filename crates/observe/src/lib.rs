@@ -1,0 +1,158 @@
+//! Reads the counters page of a running process under neap, from outside and without stopping it.
+//!
+//! The page is found in `/proc/PID/maps` and read through `/proc/PID/map_files` (which wants privilege) or else through
+//! `/proc/PID/mem` (which wants the rights of a debugger: the same user, and a kernel that lets them). May depend on
+//! `neap-counters` and std; layout and parser are there. A crate of its own because it needs std, and a feature of
+//! `neap-counters` would reach the library without std whenever both are built together.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use neap_counters::maps::{Likely, candidate};
+use neap_counters::{FILE_BYTES, Snapshot, Unreadable};
+
+/// How often a page is read while its writer is in the middle of an update, which takes less than a microsecond.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Why there are no counters.
+#[derive(Debug)]
+pub enum Error {
+    /// There is no such process.
+    NoProcess,
+    /// The process has no page: it does not run on neap, or holds less than some 1.5 MiB.
+    NoPage,
+    /// This user may not look into the process.
+    Denied,
+    /// The page is one of another major version.
+    Version(u32),
+    /// The system says something else.
+    Io(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoProcess => f.write_str("no such process"),
+            Error::NoPage => f.write_str("no counters page: it does not run on neap, or is small"),
+            Error::Denied => f.write_str("no right to look into the process: ask as its user, or as root"),
+            Error::Version(v) => write!(f, "its counters have version {}.{}, unknown here", v >> 16, v & 0xffff),
+            Error::Io(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<io::Error> for Error {
+    fn from(e: io::Error) -> Self {
+        /// ESRCH: the process has ended, but was not waited for.
+        const ENDED: i32 = 3;
+        match e.kind() {
+            io::ErrorKind::NotFound => Error::NoProcess,
+            _ if e.raw_os_error() == Some(ENDED) => Error::NoProcess,
+            io::ErrorKind::PermissionDenied => Error::Denied,
+            _ => Error::Io(e),
+        }
+    }
+}
+
+/// The counters page of a process, and where it lies. Good until the process ends or executes another program.
+#[derive(Clone, Debug)]
+pub struct Page {
+    pid: u32,
+    range: String,
+    start: u64,
+}
+
+impl Page {
+    /// Finds the page of process `pid`.
+    pub fn find(pid: u32) -> Result<Page, Error> {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        let mut found: Vec<(Likely, Page)> = maps
+            .lines()
+            .filter_map(candidate)
+            .map(|c| (c.likely, Page { pid, range: c.range.to_owned(), start: c.start }))
+            .collect();
+        found.sort_by_key(|(likely, _)| *likely);
+        let (mut best, mut error) = (None, Error::NoPage);
+        for (_, page) in found {
+            match page.read() {
+                // A child that counts each call still has its parent's file mapped.
+                Ok(s) if s.pid == 0 || is_number_of(pid, s.pid) => return Ok(page),
+                Ok(_) => best = best.or(Some(page)),
+                Err(e @ (Error::Denied | Error::Version(_))) => error = e,
+                Err(_) => {}
+            }
+        }
+        // Numbers of other namespaces may be unknown here.
+        best.ok_or(error)
+    }
+
+    /// Reads the page. Where the process was stopped in the middle of an update, some gauges are newer than others.
+    pub fn read(&self) -> Result<Snapshot, Error> {
+        for _ in 0..TRIES {
+            match Snapshot::parse(&self.copy()?, &self.copy()?) {
+                Err(Unreadable::Torn) => std::thread::sleep(PAUSE),
+                result => return result.map_err(refused),
+            }
+        }
+        Snapshot::parse_still(&self.copy()?).map_err(refused)
+    }
+
+    fn copy(&self) -> Result<[u8; FILE_BYTES], Error> {
+        let mut page = [0; FILE_BYTES];
+        // The file is opened anew each time: while it is open it outlives the process.
+        match File::open(format!("/proc/{}/map_files/{}", self.pid, self.range)) {
+            Ok(file) => file.read_exact_at(&mut page, 0)?,
+            Err(_) => File::open(format!("/proc/{}/mem", self.pid))?.read_exact_at(&mut page, self.start)?,
+        }
+        Ok(page)
+    }
+}
+
+/// The counters of process `pid`, now.
+pub fn read(pid: u32) -> Result<Snapshot, Error> {
+    Page::find(pid)?.read()
+}
+
+fn refused(why: Unreadable) -> Error {
+    match why {
+        Unreadable::Version(v) => Error::Version(v),
+        Unreadable::Foreign | Unreadable::Torn => Error::NoPage,
+    }
+}
+
+/// Whether process `pid` has the number `other` in some namespace, as its own for itself.
+fn is_number_of(pid: u32, other: u32) -> bool {
+    pid == other || fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| has_number(&text, other))
+}
+
+fn has_number(status: &str, number: u32) -> bool {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or("");
+    numbers.split_ascii_whitespace().any(|n| n.parse() == Ok(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a process of a container that is taken for its parent.
+    #[test]
+    fn numbers_of_namespaces_are_known() {
+        let status = "Name:\tx\nPid:\t4711\nNSpid:\t4711\t7\t1\nSeccomp:\t0\n";
+        assert!(has_number(status, 1) && has_number(status, 7));
+        assert!(!has_number(status, 71) && !has_number("Name:\tx\n", 1));
+    }
+
+    /// Catches errors that do not tell what is wrong.
+    #[test]
+    fn errors_say_why() {
+        assert!(matches!(read(u32::MAX), Err(Error::NoProcess)));
+        assert!(matches!(read(std::process::id()), Err(Error::NoPage)));
+    }
+}

@@ -1,0 +1,222 @@
+//! The counters page of whole programs, read from outside while they run.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use neap_counters::{Gauges, Snapshot};
+use neap_observe::{Error, Page};
+use neap_tests::{Case, Outcome, Source, Stop, library};
+
+const STAGES: Source = Source::new("counters/stages.c");
+
+/// The C library's own blocks.
+const STRAY: u64 = 64 << 10;
+const MIB: u64 = 1 << 20;
+/// How long a page may lag behind where there is a helper: a tick of 100 ms, on a busy machine.
+const LAG: Duration = Duration::from_secs(3);
+
+fn main() -> ExitCode {
+    neap_tests::suite::main(vec![
+        Case::new("page::stages", "gauges that disagree with what the program holds", stages),
+        Case::new("page::eager", "gauges that stand still where there is no helper", eager),
+        Case::new("page::small", "a page in a program that is small", small),
+        Case::new("page::fork", "a child that writes into its parent's page", || forked("forks")),
+        Case::new("page::fork_raw", "the same without fork handlers", || forked("forks_raw")),
+        Case::new("page::filtered", "a system call that a filter punishes", || nameless("filtered")),
+        Case::new("page::no_files", "SIGXFSZ under a limit of file sizes", || nameless("no_files")),
+        Case::new("page::keeps_no_file", "a file that stays open", keeps_no_file),
+        Case::new("table::complete", "a case that is written but never run", || {
+            let cases = ["stages", "small_program", "forks", "forks_raw", "filtered", "no_files", "keeps_no_file"]
+                .map(|c| ("stages", c));
+            neap_tests::all_cases_named(&[STAGES], &cases)
+        }),
+    ])
+}
+
+/// What a program says that it holds.
+#[derive(Clone, Copy, Debug)]
+struct Says {
+    pid: u32,
+    bytes: u64,
+    blocks: u64,
+}
+
+/// A running case of STAGES.
+struct Program {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(case: &str, variables: &[(&str, &str)]) -> Result<Self, Stop> {
+        let mut child = Command::new(STAGES.build()?)
+            .arg(case)
+            .env("LD_PRELOAD", library::require_neap()?)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let output = output.ok_or_else(|| Stop::Fail("no output".into()))?;
+        Ok(Program { child, input, output: BufReader::new(output) })
+    }
+
+    /// Waits for the next stage.
+    fn stage(&mut self) -> Result<Says, Stop> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        let words: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        match words[..] {
+            [pid, bytes, blocks] => Ok(Says { pid: pid as u32, bytes, blocks }),
+            _ => Err(Stop::Fail(format!("the program says {line:?}"))),
+        }
+    }
+
+    fn go_on(&mut self) -> Outcome {
+        if let Some(input) = &mut self.input {
+            input.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // What it forked ends as well, as its input does.
+        self.input = None;
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read(pid: u32) -> Result<Snapshot, Stop> {
+    neap_observe::read(pid).map_err(|e| Stop::Fail(format!("process {pid}: {e}")))
+}
+
+/// Reads until `good`, for as long as a page may lag behind.
+fn read_until(pid: u32, good: impl Fn(&Gauges) -> bool) -> Result<Gauges, Stop> {
+    let started = Instant::now();
+    loop {
+        let gauges = read(pid)?.gauges;
+        if good(&gauges) {
+            return Ok(gauges);
+        }
+        if started.elapsed() > LAG {
+            return Err(Stop::Fail(format!("still {gauges:#?}")));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn check(what: &str, holds: bool, says: Says, gauges: &Gauges) -> Outcome {
+    if holds { Ok(()) } else { Err(Stop::Fail(format!("{what}: {says:?}, {gauges:#?}"))) }
+}
+
+/// Whether the live gauges are those of the program, to the byte but for the C library's own.
+fn exact(says: Says, g: &Gauges) -> bool {
+    (says.bytes..=says.bytes + STRAY).contains(&g.live_bytes)
+        && (says.blocks..=says.blocks + 100).contains(&g.live_blocks)
+}
+
+fn stages() -> Outcome {
+    let mut program = Program::start("stages", &[])?;
+    // Without a helper: as of the last megabyte, and what lies in slabs that are not full.
+    let says = program.stage()?;
+    let g = read(says.pid)?.gauges;
+    let off = MIB + 64 * 1024 * g.heaps;
+    check("growing", g.live_bytes.abs_diff(says.bytes) <= off + g.slab_free_bytes, says, &g)?;
+    let sum = g.live_bytes + g.cached_bytes + g.slab_free_bytes + g.dirty_bytes;
+    check("sum of growing", sum + off >= says.bytes && sum <= says.bytes + off + g.slab_free_bytes, says, &g)?;
+    check("heaps and OS pages", g.heaps == 4 && g.page_size.is_power_of_two(), says, &g)?;
+    check("cleared and skipped", g.skipped_bytes >= 15 * MIB, says, &g)?;
+    let before = g;
+    program.go_on()?;
+    // With a helper: exact.
+    let says = program.stage()?;
+    let g = read_until(says.pid, |g| exact(says, g))?;
+    check("large", g.large_bytes == 10 * MIB && g.large_blocks == 10, says, &g)?;
+    let page = Page::find(says.pid).map_err(|e| Stop::Fail(e.to_string()))?;
+    std::thread::sleep(Duration::from_millis(1500));
+    let g = page.read().map_err(|e| Stop::Fail(e.to_string()))?.gauges;
+    check("idle", exact(says, &g) && g.dirty_bytes == 0 && g.cached_bytes <= STRAY, says, &g)?;
+    check("purged", g.purged_bytes >= before.purged_bytes + 30 * MIB, says, &g)?;
+    check("purge calls", g.purge_calls > before.purge_calls && g.ticks > 5, says, &g)?;
+    check("clean", g.clean_bytes >= 30 * MIB, says, &g)?;
+    program.go_on()?;
+    let says = program.stage()?;
+    read_until(says.pid, |g| g.live_bytes.abs_diff(says.bytes) <= off && g.purger <= 2)?;
+    program.go_on()?;
+    drop(program);
+    match page.read() {
+        Err(Error::NoProcess) => Ok(()),
+        other => Err(Stop::Fail(format!("the page of a process that has ended: {other:?}"))),
+    }
+}
+
+fn eager() -> Outcome {
+    let mut program = Program::start("stages", &[("NEAP_PURGE", "eager"), ("NEAP_PURGE_DELAY", "1h")])?;
+    program.stage()?;
+    program.go_on()?;
+    let says = program.stage()?;
+    let g = read(says.pid)?.gauges;
+    check("policy", g.policy == 1 && g.purge_delay == 3_600_000, says, &g)?;
+    check(
+        "purged at once",
+        g.purged_bytes >= 20 * MIB && g.dirty_bytes <= MIB && g.live_bytes <= 2 * says.bytes,
+        says,
+        &g,
+    )
+}
+
+fn small() -> Outcome {
+    let mut program = Program::start("small_program", &[])?;
+    let says = program.stage()?;
+    match neap_observe::read(says.pid) {
+        Err(Error::NoPage) => Ok(()),
+        other => Err(Stop::Fail(format!("{other:?}"))),
+    }
+}
+
+fn forked(case: &str) -> Outcome {
+    let mut program = Program::start(case, &[])?;
+    let parent = program.stage()?;
+    let before = read(parent.pid)?;
+    program.go_on()?;
+    let child = program.stage()?;
+    // Without the handlers of fork, the first tick makes the page.
+    let started = Instant::now();
+    while neap_observe::read(child.pid).is_err() && started.elapsed() < LAG {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (in_child, after) = (read(child.pid)?, read(parent.pid)?);
+    if child.pid == parent.pid || in_child.pid != child.pid || after.pid != parent.pid {
+        return Err(Stop::Fail(format!("pages of {} and {}", in_child.pid, after.pid)));
+    }
+    check("the parent's page", before == after, parent, &after.gauges)?;
+    let off = MIB + 64 * 1024 * in_child.gauges.heaps;
+    let g = read_until(child.pid, |g| g.live_bytes.abs_diff(child.bytes) <= off + g.slab_free_bytes)?;
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.pid))?;
+    check("pages of the child", maps.matches("neap-counters").count() == 1, child, &g)?;
+    program.go_on()?;
+    program.stage()?;
+    Ok(())
+}
+
+fn nameless(case: &str) -> Outcome {
+    let mut program = Program::start(case, &[])?;
+    let says = program.stage()?;
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", says.pid))?;
+    if maps.contains("neap-counters") {
+        return Err(Stop::Fail("there is a memory file".into()));
+    }
+    let g = read(says.pid)?.gauges;
+    check("a page without a name", g.live_bytes + 2 * MIB + g.slab_free_bytes >= says.bytes, says, &g)
+}
+
+fn keeps_no_file() -> Outcome {
+    let mut program = Program::start("keeps_no_file", &[])?;
+    let says = program.stage()?;
+    read(says.pid).map(|_| ())
+}

@@ -1,0 +1,126 @@
+/* A program that holds known amounts of memory, and says so, stage by stage: after each line on standard output it waits
+   for one on standard input. */
+#include "check.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <malloc.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+enum { SMALL = 60000, LARGE = 40 };
+static void *small[SMALL], *large[LARGE];
+static size_t held, blocks;
+
+static void take(void **p, size_t size, int zero) {
+    *p = zero ? calloc(1, size) : malloc(size);
+    CHECK(*p);
+    memset(*p, 1, size);
+    held += malloc_usable_size(*p);
+    blocks++;
+}
+static void give(void **p) {
+    held -= malloc_usable_size(*p);
+    blocks--;
+    free(*p);
+    *p = NULL;
+}
+/* Says what is held, and waits. */
+static void stage(void) {
+    char line[100];
+    int n = snprintf(line, sizeof line, "%d %zu %zu\n", (int)getpid(), held, blocks);
+    CHECK(write(1, line, n) == n);
+    CHECK(read(0, line, sizeof line) >= 0);
+}
+static void grow(void) {
+    for (int i = 0; i < SMALL; i++) take(&small[i], 100 + i % 900, i % 10 == 0);
+    for (int i = 0; i < LARGE; i++) take(&large[i], 1 << 20, i % 2);
+}
+static void shrink(void) {
+    for (int i = 0; i < SMALL; i++)
+        if (i % 4) give(&small[i]);
+    for (int i = 0; i < LARGE; i++)
+        if (i % 4) give(&large[i]);
+}
+static void *idle(void *arg) {
+    for (int i = 0; i < 100; i++) free(malloc(i * 10));
+    for (;;) pause();
+    return arg;
+}
+static void stages(void) {
+    pthread_t t;
+    for (int i = 0; i < 3; i++) CHECK(pthread_create(&t, NULL, idle, NULL) == 0);
+    grow();
+    stage();
+    shrink();
+    stage();
+    for (int i = 0; i < LARGE; i++)
+        if (i % 4) take(&large[i], 1 << 20, 1);
+    stage();
+}
+static void small_program(void) {
+    take(&small[0], 1000, 0);
+    stage();
+}
+/* The parent waits while the child goes through its stages. */
+static void parent_of(pid_t pid) {
+    int status;
+    if (pid > 0) {
+        CHECK(waitpid(pid, &status, 0) == pid);
+        CHECK_AT(status == 0, status);
+        stage();
+        return;
+    }
+    CHECK(pid == 0);
+    for (int i = 0; i < LARGE; i += 2) give(&large[i]);
+    for (int i = 0; i < LARGE; i += 2) take(&large[i], 3 << 20, 0);
+    stage();
+    _exit(0);
+}
+static void forks(void) {
+    grow();
+    stage();
+    parent_of(fork());
+}
+static void forks_raw(void) {
+    grow();
+    stage();
+    parent_of(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+}
+/* memfd_create would end the process. */
+static void filtered(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+    grow();
+    stage();
+}
+/* A file of any length would bring SIGXFSZ. */
+static void no_files(void) {
+    struct rlimit none = {0, 0};
+    CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
+    grow();
+    stage();
+}
+static void keeps_no_file(void) {
+    /* Below 48: neap keeps another file, above, for other ends. */
+    int before[48];
+    for (int fd = 0; fd < 48; fd++) before[fd] = fcntl(fd, F_GETFD);
+    grow();
+    for (int fd = 0; fd < 48; fd++) CHECK_AT(fcntl(fd, F_GETFD) == before[fd], fd);
+    stage();
+}
+
+static const struct test_case CASES[] = {
+    CASE(stages),   CASE(small_program), CASE(forks),         CASE(forks_raw),
+    CASE(filtered), CASE(no_files),      CASE(keeps_no_file),
+};
+TEST_MAIN(CASES)
