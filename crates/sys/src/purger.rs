@@ -35,10 +35,14 @@ static STACK_END: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 static TID: AtomicU32 = AtomicU32::new(0);
 /// The helper is being started. No thread has this number: the kernel's are below 2^22.
 const STARTING: u32 = u32::MAX;
+/// The number of the last helper until the kernel has forgotten it.
+static LAST: AtomicU32 = AtomicU32::new(0);
 /// Changes when the helper shall look before its time.
 static WAKE: AtomicU32 = AtomicU32::new(0);
 /// So many callers want no helper now.
 static STOPS: AtomicU32 = AtomicU32::new(0);
+/// Milliseconds that the kernel may need to forget a thread; another one may have got its number.
+const GONE_MS: u32 = 100;
 /// Milliseconds that a fork waits for the helper, about.
 const PATIENCE: u32 = 50;
 /// Milliseconds from one look at the process's user to the next, at most.
@@ -166,6 +170,22 @@ fn stop() {
         wake();
         wait_for_end();
     }
+    // The kernel clears TID when the helper has left the memory; a moment later it has left the process.
+    let last = LAST.load(Ordering::SeqCst);
+    let mut patience = GONE_MS;
+    while last != 0 && patience > 0 && is_thread(last) {
+        sleep(1, WAKE.load(Ordering::Acquire));
+        patience -= 1;
+    }
+    // Relaxed for failure: another caller was first.
+    let _ = LAST.compare_exchange(last, 0, Ordering::SeqCst, Ordering::Relaxed);
+}
+
+/// Whether the process has a thread of this number.
+fn is_thread(tid: u32) -> bool {
+    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    // SAFETY: the call takes no pointers; signal 0 only asks.
+    unsafe { arch::syscall(libc::SYS_tgkill as usize, [pid as usize, tid as usize, 0, 0, 0, 0]) == 0 }
 }
 
 /// Runs `fork`, a call that makes a child without the C library's handlers, while there is no helper: it would leave its
@@ -213,6 +233,7 @@ fn is_lost() -> bool {
 /// There is no helper, and nobody who wants none.
 fn forget() {
     TID.store(0, Ordering::SeqCst);
+    LAST.store(0, Ordering::SeqCst);
     STOPS.store(0, Ordering::SeqCst);
 }
 
@@ -251,8 +272,21 @@ fn sleep_between_ticks(mut left: u32, seen: u32, credentials: Option<u64>) -> bo
     }
 }
 
+/// Gives the helper a table of files of its own, an empty one (close_range, Linux 5.9). In the program's table a file of
+/// ours would be in the way for some microseconds: another number than expected, or closed by us when the program has put
+/// one of its own in its place. And as long as the table is shared, each call on a file is dearer for the program.
+fn leave_files() {
+    /// CLOSE_RANGE_UNSHARE of include/uapi/linux/close_range.h.
+    const UNSHARE: usize = 1 << 1;
+    // SAFETY: the call takes no pointers. The table is shared with the thread that started this one, so what is closed
+    // is closed in a copy, which the kernel does not even make.
+    unsafe { arch::syscall(libc::SYS_close_range as usize, [0, u32::MAX as usize, UNSHARE, 0, 0, 0]) };
+}
+
 /// What the helper does all its life.
 extern "C" fn helper() {
+    LAST.store(TID.load(Ordering::SeqCst), Ordering::SeqCst);
+    leave_files();
     let credentials = status::credentials();
     let mut wait = NEAP.tick_length();
     let mut seen = WAKE.load(Ordering::Acquire);
