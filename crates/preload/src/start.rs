@@ -20,6 +20,8 @@ static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) =
 static END: extern "C" fn() = counting::finish;
 
 extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+    // `calls.rs` has the functions by which a program gives itself a filter.
+    neap_sys::status::watch();
     foreign::start();
     thread::watch_fork();
     // SAFETY: getauxval only reads.

@@ -22,7 +22,7 @@ pub fn all_threads() -> bool {
     match STATE.load(Ordering::Relaxed) {
         WORKS => !status::is_forbidden() && membarrier(EXPEDITED),
         UNKNOWN => {
-            let works = !status::is_filtered() && membarrier(REGISTER) && membarrier(EXPEDITED);
+            let works = !status::is_hostile() && membarrier(REGISTER) && membarrier(EXPEDITED);
             STATE.store(if works { WORKS } else { FAILS }, Ordering::Relaxed);
             works
         }

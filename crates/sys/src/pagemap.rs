@@ -110,7 +110,7 @@ fn file(known: &Space) -> Option<i32> {
     if file != UNKNOWN {
         return (file != NONE).then_some(file);
     }
-    let opened = if status::is_filtered() { None } else { open() };
+    let opened = if status::is_hostile() { None } else { open() };
     let new = opened.as_ref().map_or(NONE, |f| f.as_raw_fd() + 1);
     match known.file.compare_exchange(UNKNOWN, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {

@@ -66,7 +66,7 @@ fn start_unsignalled() -> bool {
         wait_for_end();
     }
     let space = space(NEAP.page_size());
-    if STOPS.load(Ordering::SeqCst) == 0 && !status::is_filtered() {
+    if STOPS.load(Ordering::SeqCst) == 0 && !status::is_hostile() {
         if let Some(space) = space {
             space.helper.store(1, Ordering::Relaxed);
         }
@@ -260,7 +260,7 @@ fn sleep_between_ticks(mut left: u32, seen: u32, credentials: Option<u64>) -> bo
         }
         if status::credentials() != credentials {
             // The program may be idle from now on, and nobody else come to do it. But not under a filter.
-            if !status::is_filtered() {
+            if !status::is_hostile() {
                 NEAP.purge();
             }
             return false;
@@ -286,7 +286,9 @@ fn leave_files() {
 /// What the helper does all its life.
 extern "C" fn helper() {
     LAST.store(TID.load(Ordering::SeqCst), Ordering::SeqCst);
-    leave_files();
+    if !status::is_filtered() {
+        leave_files();
+    }
     let credentials = status::credentials();
     let mut wait = NEAP.tick_length();
     let mut seen = WAKE.load(Ordering::Acquire);

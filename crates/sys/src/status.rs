@@ -56,7 +56,23 @@ pub fn is_forbidden() -> bool {
     FORBIDDEN.load(Ordering::SeqCst)
 }
 
-/// Whether a seccomp filter watches the calling thread, or nobody can tell.
+/// The program cannot give itself a filter without our hearing of it.
+static WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// From now on [`forbid`] is called before the program gives itself a filter.
+pub fn watch() {
+    WATCHED.store(true, Ordering::Relaxed);
+}
+
+/// Whether a filter might punish calls that other programs make every day: to open a file and to ask it something, to
+/// start a thread, membarrier. A filter that the program was started with (most containers have one) lets those pass, or
+/// refuses them; one of its own may do anything.
+pub fn is_hostile() -> bool {
+    if WATCHED.load(Ordering::Relaxed) { is_forbidden() } else { is_filtered() }
+}
+
+/// Whether a seccomp filter watches the calling thread, or nobody can tell: then calls that few programs make are better
+/// left out.
 pub fn is_filtered() -> bool {
     is_forbidden() || !with_status(c"/proc/thread-self/status", is_unfiltered).unwrap_or(false)
 }
