@@ -60,7 +60,21 @@ const STEPS: &[Step] = &[
     },
     step(
         "surface, life, options, misuse",
-        &["test", "-p", "neap-tests", "--test", "surface", "--test", "life", "--test", "options", "--test", "misuse"],
+        &[
+            "test",
+            "-p",
+            "neap-tests",
+            "--test",
+            "surface",
+            "--test",
+            "life",
+            "--test",
+            "counters",
+            "--test",
+            "options",
+            "--test",
+            "misuse",
+        ],
     ),
     step(PROGRAMS, &["test", "-p", "neap-tests", "--test", "programs"]),
 ];

@@ -292,7 +292,7 @@ impl Model {
             if Heap::free(heap, &self.a.map, block.p) {
                 Ok(())
             } else if heap == NOBODY.heap() {
-                self.a.free(heap, block.p)
+                self.a.free(Heap::none(), block.p)
             } else {
                 self.a.free_after_miss(heap, block.p)
             }
@@ -343,7 +343,20 @@ impl Model {
         };
         let live = census.small + census.large + census.huge - usize::from(census.huge_table);
         assert_eq!(live, self.blocks.len(), "live blocks: {census:?}");
+        self.check_figures(&census);
         census
+    }
+
+    /// What observers are shown is what there is.
+    fn check_figures(&self, census: &Census) {
+        let f = self.a.figures();
+        assert_eq!((f.live_blocks, f.live), (self.blocks.len() as u64, self.bytes as u64), "{f:?} {census:?}");
+        assert_eq!(f.cached_blocks, census.cached as u64, "{f:?}");
+        assert_eq!(f.large_blocks, (census.large - usize::from(census.huge_table)) as u64, "{f:?}");
+        assert_eq!((f.huge_blocks, f.heaps), (census.huge as u64, census.heaps as u64), "{f:?}");
+        let chunks = [f.clean, f.dirty + f.lazy, f.slabs].map(|bytes| bytes as usize / neap_core::CHUNK);
+        assert_eq!(chunks, [census.free_chunks[0], census.free_chunks[1], census.slabs], "{f:?}");
+        assert!(f.live + f.cached + f.slab_free == f.slabs + f.large + f.huge, "{f:?}");
     }
 
     /// Everything that the allocator takes for zero is.
