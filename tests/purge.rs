@@ -57,6 +57,7 @@ const CASES: &[Row] = &[
     (PROCESS, "vfork_exec", PLAIN, "a child on its parent's memory that disturbs the helper"),
     (PROCESS, "bare_fork", PLAIN, "a child made without fork handlers that waits for its parent's helper"),
     (PROCESS, "address_limit", PLAIN, "threads that need much memory in turn under RLIMIT_AS"),
+    (FILTERS, "from_the_start", PLAIN, "a container in which no helper is started"),
     (FILTERS, "kill_first", PLAIN, "an unusual call under a filter that ends the process for it"),
     (FILTERS, "kill_last", PLAIN, "the same where the filter comes while the helper lives"),
     (FILTERS, "kill_last_by_syscall", PLAIN, "the same where the program asks by way of syscall"),

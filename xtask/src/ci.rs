@@ -59,7 +59,7 @@ const STEPS: &[Step] = &[
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(
-        "surface, life, purge, options, misuse",
+        "surface, life, purge, counters, options, misuse",
         &[
             "test",
             "-p",
@@ -70,6 +70,8 @@ const STEPS: &[Step] = &[
             "life",
             "--test",
             "purge",
+            "--test",
+            "counters",
             "--test",
             "options",
             "--test",

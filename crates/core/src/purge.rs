@@ -529,11 +529,10 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// The lock of the ranges must be held.
     unsafe fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
-        // SAFETY: the lock is held; what was put aside is the purger's.
-        while batch.count < BATCH_RUNS / 2
-            && batch.bytes < due.bytes
-            && let Some((c, len)) = unsafe { r.take_dropped((due.bytes - batch.bytes).div_ceil(CHUNK)) }
-        {
+        while batch.count < BATCH_RUNS / 2 && batch.bytes < due.bytes {
+            // SAFETY: the lock is held; what was put aside is the purger's.
+            let dropped = unsafe { r.take_dropped((due.bytes - batch.bytes).div_ceil(CHUNK)) };
+            let Some((c, len)) = dropped else { break };
             batch.push(Run { start: crate::arena::Arenas::chunk(c), len: len * CHUNK });
         }
         let mut left = LOOK;

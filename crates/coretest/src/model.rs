@@ -3,7 +3,7 @@
 use crate::fake::Fake;
 use crate::history::{Op, Setup};
 use crate::pattern;
-use crate::seat::{GONE, Owner};
+use crate::seat::Owner;
 use neap_core::heap::Block as FreeBlock;
 use neap_core::misuse;
 use neap_core::policy::Limit;
@@ -295,7 +295,7 @@ impl Model {
                 if Heap::free(heap, &a.map, block.p) { Ok(()) } else { a.free_after_miss(heap, block.p) }
             }),
             // SAFETY: the block was live, and the heap is only a name.
-            None => unsafe { self.a.free(GONE.heap(), block.p) },
+            None => unsafe { self.a.free(Heap::none(), block.p) },
         };
         assert_eq!(known, Ok(()), "{block:x?} is foreign");
     }
@@ -343,7 +343,20 @@ impl Model {
         };
         let live = census.small + census.large + census.huge - usize::from(census.huge_table);
         assert_eq!(live, self.blocks.len(), "live blocks: {census:?}");
+        self.check_figures(&census);
         census
+    }
+
+    /// What observers are shown is what there is.
+    fn check_figures(&self, census: &Census) {
+        let f = self.a.figures();
+        assert_eq!((f.live_blocks, f.live), (self.blocks.len() as u64, self.bytes as u64), "{f:?} {census:?}");
+        assert_eq!(f.cached_blocks, census.cached as u64, "{f:?}");
+        assert_eq!(f.large_blocks, (census.large - usize::from(census.huge_table)) as u64, "{f:?}");
+        assert_eq!((f.huge_blocks, f.heaps), (census.huge as u64, census.heaps as u64), "{f:?}");
+        let chunks = [f.clean, f.dirty + f.lazy, f.slabs].map(|bytes| bytes as usize / neap_core::CHUNK);
+        assert_eq!(chunks, [census.free_chunks[0], census.free_chunks[1], census.slabs], "{f:?}");
+        assert!(f.live + f.cached + f.slab_free == f.slabs + f.large + f.huge, "{f:?}");
     }
 
     /// Everything that the allocator takes for zero is.
