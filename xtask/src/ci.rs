@@ -54,12 +54,14 @@ const STEPS: &[Step] = &[
             "-p",
             "neap-counters",
             "-p",
+            "neap-observe",
+            "-p",
             "neap-options",
         ],
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(
-        "surface, life, options, misuse",
+        "surface, life, counters, options, misuse",
         &[
             "test",
             "-p",
