@@ -54,6 +54,8 @@ const STEPS: &[Step] = &[
             "-p",
             "neap-counters",
             "-p",
+            "neap-observe",
+            "-p",
             "neap-options",
         ],
         env: &[("RUSTDOCFLAGS", "-D warnings")],

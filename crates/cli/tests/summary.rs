@@ -101,11 +101,11 @@ fn the_counters_directory_is_private_and_removed() {
 #[test]
 fn counters_of_the_program_are_shown() {
     let neap = Neap::new();
-    // Magic, version 1 and a process, then allocated 5 blocks of 80 bytes and freed 3 of 48.
+    // Magic, version 2.0, a process, a size and "exact", then allocated 5 blocks of 80 bytes and freed 3 of 48.
     let words =
         "\\005\\0\\0\\0\\0\\0\\0\\0\\120\\0\\0\\0\\0\\0\\0\\0\\003\\0\\0\\0\\0\\0\\0\\0\\060\\0\\0\\0\\0\\0\\0\\0";
     let script = format!(
-        "rm -f $NEAP_COUNTERS/*; f=$NEAP_COUNTERS/$$.0; printf 'neapcnt\\0\\001\\0\\0\\0\\001\\0\\0\\0{words}' > $f; truncate -s 4096 $f; \
+        "rm -f $NEAP_COUNTERS/*; f=$NEAP_COUNTERS/$$.0; printf 'neapcnt\\0\\0\\0\\002\\0\\001\\0\\0\\0\\0\\020\\0\\0\\001\\0\\0\\0{words}' > $f; truncate -s 4096 $f; \
          rm -f $NEAP_COUNTERS/[!$$]*; exec true"
     );
     let output = neap.command(["run", "--json", "--", "sh", "-c", &script]).output().expect("neap starts");

@@ -1,11 +1,11 @@
 //! Figures: how much memory is where, for observers.
 //!
 //! Nothing is counted on the fast paths of malloc and free. Each heap counts what moves between its caches and slabs
-//! ([`Flow`], plain stores by its owner), the ranges count what their chunks hold ([`Held`], under their lock), and
+//! (`Flow`, plain stores by its owner), the ranges count what their chunks hold (`Held`, under their lock), and
 //! [`Allocator::figures`] puts the sums together: some 100 ns for each heap, whatever the number of chunks.
 //!
 //! Who publishes: each tick of the purger; where it has no helper, or one with long ticks, slow paths do, when
-//! the chunks in use have changed by a megabyte ([`Held::news`]). Programs that never had so much publish nothing.
+//! the chunks in use have changed by a megabyte (`Held::news`). Programs that never had so much publish nothing.
 //!
 //! Equations: `blocks that left slabs - blocks that came back == live + cached`, over all heaps.
 
