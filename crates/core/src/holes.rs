@@ -18,6 +18,8 @@ use crate::os::Run;
 use crate::sync::Ordering;
 use crate::{CHUNK, slab};
 
+/// Runs of a slab's OS pages, at most: every other one.
+pub const MOST_RUNS: usize = 8;
 /// Words of a slab's free bits, at most.
 const WORDS: usize = crate::arena::BITS_BYTES / 8;
 
@@ -38,8 +40,8 @@ impl Hole {
     /// Nothing on its way.
     pub const NONE: Hole = Hole { slab: core::ptr::null_mut(), pages: 0, blocks: [0; WORDS] };
 
-    /// The OS pages, as runs; returns how many.
-    pub fn runs(&self, page: usize, runs: &mut [Run; 16]) -> usize {
+    /// The OS pages, as runs; returns how many, at most [`MOST_RUNS`].
+    pub fn runs(&self, page: usize, runs: &mut [Run]) -> usize {
         let (mut left, mut count) = (u32::from(self.pages), 0);
         while left != 0 {
             let first = left.trailing_zeros();

@@ -45,6 +45,8 @@ pub struct Census {
     pub large: usize,
     /// Large blocks on shelves.
     pub shelved: usize,
+    /// Chunks that were dropped and wait for the purger.
+    pub dropped_chunks: usize,
     /// Live huge blocks.
     pub huge: usize,
     /// Whether the huge blocks have a table.
@@ -274,6 +276,7 @@ impl<O: Os> Allocator<O> {
         let dirty = ranges.free_chunks[State::Dirty as usize];
         check(ranges.footprint() - dirty == census.taken_chunks, "taken chunks are counted", 0)?;
         check(ranges.lazy_chunks >= census.lazy_chunks, "lazily purged chunks are counted", 0)?;
+        check(ranges.dropped_chunks == census.dropped_chunks, "dropped chunks are counted", 0)?;
         let waiting = ranges.waiting() - ranges.dropped_chunks;
         check(waiting + ranges.lazy_chunks == dirty, "dirty chunks wait, or the system was told of them", 0)?;
         let seen_to = self.policy.purge() == Purge::Never || self.purger.is_somebody();
@@ -352,7 +355,10 @@ impl<O: Os> Allocator<O> {
                     check(stays || !slab::is_released(c), "an empty slab is released", at)?;
                 }
                 Kind::HEAPS => census.heap_chunks += 1,
-                Kind::DROPPED => walk.left = (*c).len as usize - 1,
+                Kind::DROPPED => {
+                    walk.left = (*c).len as usize - 1;
+                    census.dropped_chunks += (*c).len as usize;
+                }
                 _ => return check(false, "every chunk is somebody's", at),
             }
         }

@@ -161,25 +161,27 @@ impl<O: Os> Allocator<O> {
     /// Gives the OS pages of holes back, and frees their blocks; returns the bytes. Not lazily, whatever the policy:
     /// nothing would tell the next look at the slab that the system knows of them.
     fn send_holes(&self, holes: &[Hole]) -> usize {
-        let mut bytes = 0;
-        for hole in holes {
-            let mut runs = [Run::EMPTY; 16];
-            let count = hole.runs(self.page_size(), &mut runs);
-            let runs = &runs[..count];
-            // SAFETY: all blocks on these OS pages are ours, so nobody uses them.
-            unsafe {
-                if self.os.purge_runs(runs) == count {
-                    bytes += runs.iter().map(|r| r.len).sum::<usize>();
-                    // Relaxed: the blocks come back behind it, which orders it.
-                    (*hole.slab).clean.fetch_or(hole.pages, Ordering::Relaxed);
-                }
-                for (word, &mask) in hole.blocks.iter().enumerate() {
-                    if mask != 0 {
-                        Heap::give_remote(self, hole.slab, Batch { word, mask });
-                    }
-                }
+        let mut runs = [Run::EMPTY; SLABS * holes::MOST_RUNS];
+        let mut ends = [0; SLABS];
+        let mut count = 0;
+        for (hole, end) in holes.iter().zip(&mut ends) {
+            count += hole.runs(self.page_size(), &mut runs[count..]);
+            *end = count;
+        }
+        // SAFETY: all blocks on these OS pages are ours, so nobody uses them.
+        let done = unsafe { self.os.purge_runs(&runs[..count]) };
+        for (hole, &end) in holes.iter().zip(&ends) {
+            if end <= done {
+                // SAFETY: the slab has used blocks, ours, so it stays one.
+                // Relaxed: the blocks come back behind it, which orders it.
+                unsafe { (*hole.slab).clean.fetch_or(hole.pages, Ordering::Relaxed) };
+            }
+            for (word, &mask) in hole.blocks.iter().enumerate().filter(|(_, mask)| **mask != 0) {
+                // SAFETY: the blocks are ours.
+                unsafe { Heap::give_remote(self, hole.slab, Batch { word, mask }) };
             }
         }
+        let bytes = runs[..done].iter().map(|r| r.len).sum();
         self.note_purged(bytes);
         bytes
     }

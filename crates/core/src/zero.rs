@@ -25,6 +25,8 @@ const RUNS: usize = 32;
 const SAMPLES: usize = 16;
 /// A range is dense if so much of it holds memory: a half.
 const DENSE: usize = 2;
+/// Part of a sparse range that is dropped, not cleared, if it was left alone: a call costs what clearing so much does.
+const WORTH_DROPPING: usize = 64 << 10;
 /// Longest pause in dropping.
 const LONGEST_PAUSE: u8 = 63;
 
@@ -247,7 +249,13 @@ impl<O: Os> Allocator<O> {
                     return Answer::Rest(done);
                 }
                 for run in runs {
-                    run.start.write_bytes(0, run.len);
+                    // Resident and zero: cleared last time, and not written since.
+                    let idle = run.len >= WORTH_DROPPING && self.policy.purge() != Purge::Never;
+                    if idle && is_zero(run.start, run.len, self.page_size()) && self.os.purge(run.start, run.len) {
+                        self.note_purged(run.len);
+                    } else {
+                        run.start.write_bytes(0, run.len);
+                    }
                 }
                 self.habits.count(touched, found.looked - touched);
                 done += found.looked;

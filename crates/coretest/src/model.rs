@@ -351,12 +351,16 @@ impl Model {
     fn check_figures(&self, census: &Census) {
         let f = self.a.figures();
         assert_eq!((f.live_blocks, f.live), (self.blocks.len() as u64, self.bytes as u64), "{f:?} {census:?}");
-        assert_eq!(f.cached_blocks, census.cached as u64, "{f:?}");
+        assert_eq!(f.cached_blocks, (census.cached + census.shelved) as u64, "{f:?}");
         assert_eq!(f.large_blocks, (census.large - usize::from(census.huge_table)) as u64, "{f:?}");
         assert_eq!((f.huge_blocks, f.heaps), (census.huge as u64, census.heaps as u64), "{f:?}");
         let chunks = [f.clean, f.dirty + f.lazy, f.slabs].map(|bytes| bytes as usize / neap_core::CHUNK);
-        assert_eq!(chunks, [census.free_chunks[0], census.free_chunks[1], census.slabs], "{f:?}");
-        assert!(f.live + f.cached + f.slab_free == f.slabs + f.large + f.huge, "{f:?}");
+        let dirty = census.free_chunks[1] + census.dropped_chunks;
+        assert_eq!(chunks, [census.free_chunks[0], dirty, census.slabs], "{f:?}");
+        // What is more than slabs, live large blocks and huge ones is on shelves.
+        let shelved = f.live + f.cached + f.slab_free - (f.slabs + f.large + f.huge);
+        let least = census.shelved * self.a.page_size();
+        assert!((shelved == 0) == (census.shelved == 0) && shelved >= least as u64, "{f:?} {census:?}");
     }
 
     /// Everything that the allocator takes for zero is.
