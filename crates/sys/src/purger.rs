@@ -10,12 +10,12 @@
 //!   preload library has the two functions);
 //! - before the process gives itself a seccomp filter, the helper is stopped for good ([`before_filter`], likewise);
 //! - when the process changes its user, its groups or its capabilities, the helper gives back what waits and ends within
-//!   [`LOOK`] milliseconds; the next one is started by a thread that has the new ones.
+//!   `LOOK` milliseconds; the next one is started by a thread that has the new ones.
 //!
 //! A child that is made without the C library's fork handlers has no helper, but may find its locks taken. So the
-//! helper is stopped for that too ([`around_fork`]); the child finds out that it has none by [`crate::space`].
+//! helper is stopped for that too ([`around_fork`]); the child finds out that it has none by `space.rs`.
 //!
-//! `TID` says who is there: 0 nobody, [`STARTING`] a thread that starts the helper, else the helper. A helper is started
+//! `TID` says who is there: 0 nobody, `STARTING` a thread that starts the helper, else the helper. A helper is started
 //! by: `TID` from 0 to `STARTING`, then a look at `STOPS`; it is kept away by: `STOPS`, then a look at `TID`. So one of
 //! the two sees the other.
 

@@ -3,7 +3,7 @@
 //! A filter may end the process for a call that it does not know. So neap makes unusual calls (anything but mmap,
 //! munmap, mremap, mprotect, madvise, futex) only after a look here. To look is an unusual call itself. A filter that the
 //! program was started with lets it pass, as the dynamic linker opens files. One that the program gives itself may not:
-//! neap has to hear of it before ([`forbid`]; the preload library has the functions by which programs do it).
+//! neap has to hear of it before (`forbid`; the preload library has the functions by which programs do it).
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use rustix::fd::OwnedFd;
@@ -59,7 +59,7 @@ pub fn is_forbidden() -> bool {
 /// The program cannot give itself a filter without our hearing of it.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// From now on [`forbid`] is called before the program gives itself a filter.
+/// From now on `forbid` is called before the program gives itself a filter.
 pub fn watch() {
     WATCHED.store(true, Ordering::Relaxed);
 }
