@@ -6,7 +6,7 @@
 //!
 //! Who is the purger: a helper thread, which the system starts when [`Os::start_purger`] asks for it and which ends
 //! when nothing waits any more; where there can be none, the threads that free memory, a small batch each time
-//! ([`INLINE_BYTES`]). A program of which little free memory waits ([`START_CHUNKS`]) has neither.
+//! (`INLINE_BYTES`). A program of which little free memory waits (`START_CHUNKS`) has neither.
 //!
 //! Cost: a tick looks at one byte for each chunk in use; a batch takes the lock of the ranges twice, each time for a
 //! time that does not depend on the batch's bytes.

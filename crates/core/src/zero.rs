@@ -4,9 +4,9 @@
 //! which OS pages hold memory at all ([`Os::touched`]); only those are cleared, and the others stay untouched. That
 //! costs half a microsecond and not the clearing of the block.
 //!
-//! Two kinds of programs would pay too much for it, so each size keeps a [`Habit`]:
+//! Two kinds of programs would pay too much for it, so each size keeps a `Habit`:
 //! - one that writes its blocks whole each time: then nearly every OS page is there, and the question (a quarter of what
-//!   clearing costs) is left out. A look at a few OS pages ([`is_zero`]) tells when it stops to do so;
+//!   clearing costs) is left out. A look at a few OS pages (`is_zero`) tells when it stops to do so;
 //! - one that wrote its block once, and then leaves it alone: the OS pages stay, zero, and would be cleared again each
 //!   time. So a block that comes back resident but still zero is dropped: it goes back to the system, and the next
 //!   calloc of it costs nothing. If a block of that size is then found written whole, dropping was wrong, as faults
