@@ -115,7 +115,7 @@ impl<O: Os> Allocator<O> {
             unsafe { (*taken.first).kind = what.kind() };
             r.held.take(what, (taken.dirty.1 - taken.dirty.0) * CHUNK);
             self.note_news(r);
-            if self.note_fresh(r.fresh_chunks) {
+            if self.note_fresh(r.fresh_chunks, r.waiting()) {
                 r.fresh_chunks = 0;
             }
             Some(taken)

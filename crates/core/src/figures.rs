@@ -354,6 +354,11 @@ impl Sums {
     }
 }
 
+/// A sum of numbers that were read one after the other, while they changed: it may look negative.
+fn at_least_0(sum: u64) -> u64 {
+    sum.cast_signed().max(0).cast_unsigned()
+}
+
 impl<O: Os> Allocator<O> {
     /// How much memory is where, now. Exact where no other thread runs; else, what moves meanwhile may be counted at
     /// one place, at both or at none.
@@ -367,20 +372,20 @@ impl<O: Os> Allocator<O> {
                 lazy: chunks((r.free_chunks[1] + r.dropped_chunks).saturating_sub(r.waiting())),
                 clean: chunks(r.free_chunks[0]),
                 slabs: chunks(r.held.slabs),
-                large_blocks: (r.held.large_blocks - usize::from(table > 0)) as u64,
-                large: (r.held.large_bytes as u64).wrapping_add(sums.large).wrapping_sub(table as u64),
+                large_blocks: r.held.large_blocks.saturating_sub(usize::from(table > 0)) as u64,
+                large: at_least_0((r.held.large_bytes as u64).wrapping_add(sums.large).wrapping_sub(table as u64)),
                 ..Figures::default()
             }
         });
         f.clock = self.os.clock();
         (f.ticks, f.purger) = self.purger.life();
         // The heaps were read one after the other: no more than is there can be cached.
-        let blocks = sums.blocks.cast_signed().max(0).cast_unsigned();
-        let bytes = sums.bytes.cast_signed().max(0).cast_unsigned();
+        let (blocks, bytes) = (at_least_0(sums.blocks), at_least_0(sums.bytes));
         f.cached_blocks = sums.cached_blocks.min(blocks);
         f.cached = sums.cached.min(bytes);
         // Large blocks that moved meanwhile may be missing in one of the sums.
-        let (shelved_blocks, shelved) = (sums.shelved_blocks.min(f.large_blocks), sums.shelved.min(f.large));
+        let shelved_blocks = at_least_0(sums.shelved_blocks).min(f.large_blocks);
+        let shelved = at_least_0(sums.shelved).min(f.large);
         (f.large_blocks, f.large) = (f.large_blocks - shelved_blocks, f.large - shelved);
         (f.huge_blocks, f.huge) = (huge_blocks as u64, huge as u64);
         f.live_blocks = blocks - f.cached_blocks + f.large_blocks + f.huge_blocks;

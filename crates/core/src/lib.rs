@@ -36,6 +36,7 @@ extern crate std;
 pub mod age;
 pub mod alloc;
 pub mod arena;
+mod batch;
 pub mod bins;
 pub mod chunk;
 pub mod class;

@@ -11,12 +11,13 @@
 //! Cost: a tick looks at one byte for each chunk in use; a batch takes the lock of the ranges twice, each time for a
 //! time that does not depend on the batch's bytes.
 
+use crate::batch::{BATCH_BYTES, Batch, Due, Walk};
 use crate::chunk::{Chunk, Kind};
 use crate::os::{Memory, Run};
 use crate::policy::{Limit, Purge};
 use crate::range::Ranges;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Lock, Ordering};
-use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os, age, visit};
+use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os, age};
 
 /// Free memory waits for so many ticks: what was freed just before one waits a tick less than the delay, at most.
 pub(crate) const DELAY_TICKS: u8 = 5;
@@ -24,9 +25,6 @@ pub(crate) const DELAY_TICKS: u8 = 5;
 pub(crate) const START_CHUNKS: usize = (1 << 20) / CHUNK;
 /// So many slabs have to come to wait.
 const START_SLABS: usize = 64;
-/// A batch: at most so many runs, and so many bytes.
-const BATCH_RUNS: usize = 64;
-const BATCH_BYTES: usize = 16 << 20;
 /// Most bytes that a thread purges for others, where no helper can: some 100 us.
 const INLINE_BYTES: usize = 2 << 20;
 /// Chunks that are looked at under one hold of the lock.
@@ -39,6 +37,9 @@ const RETRY_TICKS: u32 = 10;
 const SHORTEST_TICK: u32 = 10;
 /// So many chunks may be taken that were clean until the memory limit is looked at.
 pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
+
+/// What programs could take between two looks at the memory limit.
+const FAR: usize = 256 << 20;
 
 /// Nobody is the purger.
 const NOBODY: u32 = 0;
@@ -69,8 +70,9 @@ pub struct Purger {
     most: AtomicUsize,
     /// It has to look at the memory limit: much memory was taken that was clean, or much more waits.
     limit: AtomicBool,
-    /// Chunks that waited when the limit was last looked at.
+    /// Chunks that waited when the limit was last looked at, and what was left of it then, in bytes; 0: not known.
     looked: AtomicUsize,
+    room: AtomicUsize,
     /// Ticks in a row that found nothing; where there can be no helper, ticks since one was asked for.
     idle: AtomicU32,
     /// Held while memory is on its way to the system. Taken before all other locks; fork takes it, so that nothing
@@ -93,6 +95,7 @@ impl Purger {
             most: AtomicUsize::new(usize::MAX),
             limit: AtomicBool::new(false),
             looked: AtomicUsize::new(0),
+            room: AtomicUsize::new(0),
             idle: AtomicU32::new(0),
             batch: Lock::new(),
         }
@@ -134,70 +137,6 @@ impl Purger {
 impl Default for Purger {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// A place in the table of ages, and what was seen on the way there.
-#[derive(Clone, Copy, Debug, Default)]
-struct Walk {
-    arena: usize,
-    index: usize,
-    /// Chunks that wait but are not due.
-    waiting: usize,
-}
-
-/// What is to be purged.
-#[derive(Clone, Copy, Debug)]
-struct Due {
-    now: u8,
-    /// Epochs that must have passed.
-    ticks: u8,
-    /// Also what the system was told of already.
-    lazy: bool,
-    /// Also holes in slabs.
-    slabs: bool,
-    /// Most bytes in a batch.
-    bytes: usize,
-}
-
-impl Due {
-    fn is(self, age: u8) -> bool {
-        match age {
-            age::NONE => false,
-            age::LAZY => self.lazy,
-            age => age::passed(age, self.now) >= self.ticks,
-        }
-    }
-}
-
-/// Memory on its way to the system.
-struct Batch {
-    runs: [Run; BATCH_RUNS],
-    count: usize,
-    bytes: usize,
-    /// Slabs to look for holes in.
-    slabs: [visit::Due; visit::SLABS],
-    slab_count: usize,
-}
-
-impl Batch {
-    fn new() -> Self {
-        let nothing = (core::ptr::null_mut(), core::ptr::null_mut());
-        Batch { runs: [Run::EMPTY; BATCH_RUNS], count: 0, bytes: 0, slabs: [nothing; visit::SLABS], slab_count: 0 }
-    }
-
-    fn push(&mut self, run: Run) {
-        self.runs[self.count] = run;
-        self.count += 1;
-        self.bytes += run.len;
-    }
-
-    fn is_full(&self, due: Due) -> bool {
-        self.count == BATCH_RUNS || self.bytes >= due.bytes || self.slab_count == visit::SLABS
-    }
-
-    fn runs(&self) -> &[Run] {
-        &self.runs[..self.count]
     }
 }
 
@@ -347,6 +286,8 @@ impl<O: Os> Allocator<O> {
                 Some(Memory { limit, used, stalled: false })
             }
         };
+        let room = memory.map_or(usize::MAX, |m| m.limit.saturating_sub(m.used));
+        self.purger.room.store(room, Ordering::Relaxed);
         self.publisher.note_memory(memory);
         memory
     }
@@ -361,7 +302,7 @@ impl<O: Os> Allocator<O> {
         let looked = self.purger.looked.load(Ordering::Relaxed);
         if chunks >= looked + FRESH_CHUNKS {
             self.purger.looked.store(chunks, Ordering::Relaxed);
-            self.purger.limit.store(true, Ordering::Relaxed);
+            self.note_limit(chunks);
         } else if chunks + FRESH_CHUNKS < looked {
             self.purger.looked.store(chunks, Ordering::Relaxed);
         }
@@ -377,11 +318,21 @@ impl<O: Os> Allocator<O> {
 
     /// So many chunks that were clean were taken since the limit was last looked at. True if it is time to look again.
     #[inline]
-    pub(crate) fn note_fresh(&self, chunks: usize) -> bool {
+    pub(crate) fn note_fresh(&self, chunks: usize, waiting: usize) -> bool {
         if chunks >= FRESH_CHUNKS {
-            self.purger.limit.store(true, Ordering::Relaxed);
+            self.note_limit(waiting);
         }
         chunks >= FRESH_CHUNKS
+    }
+
+    /// It is time to look at the memory limit, unless so much was left at the last look (while memory waits, a tick ago)
+    /// that it cannot be near: a look is 25 us of reading files.
+    fn note_limit(&self, waiting: usize) {
+        let near = 2 * waiting * CHUNK + FAR;
+        // Relaxed: a guess. 0 if nobody has looked yet.
+        if self.purger.room.load(Ordering::Relaxed) / 2 < near {
+            self.purger.limit.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Does what was noted while locks were held. The last thing that a slow path does, under no lock.
@@ -529,7 +480,7 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// The lock of the ranges must be held.
     unsafe fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
-        while batch.count < BATCH_RUNS / 2 && batch.bytes < due.bytes {
+        while batch.count < Batch::RUNS / 2 && batch.bytes < due.bytes {
             // SAFETY: the lock is held; what was put aside is the purger's.
             let dropped = unsafe { r.take_dropped((due.bytes - batch.bytes).div_ceil(CHUNK)) };
             let Some((c, len)) = dropped else { break };
