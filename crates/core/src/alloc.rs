@@ -285,17 +285,15 @@ impl<O: Os> Allocator<O> {
                 return match Heap::take_one(heap, self, class) {
                     None => core::ptr::null_mut(),
                     Some((p, zero)) => {
-                        (*heap).flow.zeroed(size, zero);
-                        if !zero {
-                            self.clear_block(p, size, class);
-                        }
+                        let cleared = if zero { 0 } else { self.clear_block(p, size, class) };
+                        (*heap).flow.zeroed(cleared, size - cleared);
                         p
                     }
                 };
             }
             let p = self.malloc_class(heap, class);
             if !p.is_null() {
-                (*heap).flow.zeroed(size, false);
+                (*heap).flow.zeroed(size, 0);
                 p.write_bytes(0, size);
             }
             p

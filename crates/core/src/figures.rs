@@ -104,10 +104,11 @@ impl Flow {
         self.bytes.fetch_sub(u64::from(crate::class::SIZE[class]), Ordering::Relaxed);
     }
 
-    /// A zeroed block of `bytes` was handed out, which read as zero or was cleared.
+    /// A zeroed block was handed out, of which so many bytes were cleared, and so many did not have to be.
     #[inline]
-    pub(crate) fn zeroed(&self, bytes: usize, was_zero: bool) {
-        add(if was_zero { &self.skipped } else { &self.cleared }, bytes as u64);
+    pub(crate) fn zeroed(&self, cleared: usize, skipped: usize) {
+        add(&self.cleared, cleared as u64);
+        add(&self.skipped, skipped as u64);
     }
 }
 
@@ -364,7 +365,8 @@ impl<O: Os> Allocator<O> {
     /// one place, at both or at none.
     pub fn figures(&self) -> Figures {
         let sums = self.sum_heaps();
-        let (huge_blocks, huge, table) = self.huge.with(&self.os, |h| h.sums());
+        let (huge_blocks, table) = self.huge.with(&self.os, |h| h.sums());
+        let huge = self.huge_bytes.load(Ordering::Relaxed);
         let mut f = self.ranges.with(&self.os, |r| {
             let chunks = |n: usize| (n * CHUNK) as u64;
             Figures {

@@ -25,8 +25,6 @@ pub struct Huge {
     table: *mut Entry,
     room: usize,
     count: usize,
-    /// Usable bytes of all.
-    bytes: usize,
 }
 
 // SAFETY: the table is reached under its lock.
@@ -41,7 +39,7 @@ impl Default for Huge {
 impl Huge {
     /// No huge block.
     pub const fn new() -> Self {
-        Huge { table: core::ptr::null_mut(), room: 0, count: 0, bytes: 0 }
+        Huge { table: core::ptr::null_mut(), room: 0, count: 0 }
     }
 
     fn find(&mut self, p: *mut u8) -> Option<&mut Entry> {
@@ -75,11 +73,11 @@ impl Huge {
         self.count
     }
 
-    /// Huge blocks, their bytes, and those of the large block that holds the table.
-    pub(crate) fn sums(&self) -> (usize, usize, usize) {
+    /// Huge blocks, and the bytes of the large block that holds the table.
+    pub(crate) fn sums(&self) -> (usize, usize) {
         // SAFETY: the table is a large block of ours.
         let table = if self.table.is_null() { 0 } else { unsafe { (*Arenas::record(self.table.cast())).bytes() } };
-        (self.count, self.bytes, table)
+        (self.count, table)
     }
 
     /// Whether there is a table: one large block that nobody asked for.
@@ -132,7 +130,6 @@ impl<O: Os> Allocator<O> {
             unsafe { h.table.add(h.count).write(Entry { p, bytes }) };
             h.count += 1;
             self.huge_bytes.fetch_add(bytes, Ordering::Relaxed);
-            h.bytes += bytes;
             p
         })
     }
@@ -151,7 +148,6 @@ impl<O: Os> Allocator<O> {
             let entry = *h.find(p)?;
             h.count -= 1;
             self.huge_bytes.fetch_sub(entry.bytes, Ordering::Relaxed);
-            h.bytes -= entry.bytes;
             // SAFETY: the last entry is set; it takes the place of the one that goes.
             let last = unsafe { h.table.add(h.count).read() };
             if last.p != p {
@@ -191,9 +187,7 @@ impl<O: Os> Allocator<O> {
                 Some(moved) => {
                     // Relaxed, as all uses: a count. Wraps around where the block shrinks.
                     self.huge_bytes.fetch_add(bytes.wrapping_sub(e.bytes), Ordering::Relaxed);
-                    let old = e.bytes;
                     *e = Entry { p: moved, bytes };
-                    h.bytes = h.bytes - old + bytes;
                     moved
                 }
                 None => core::ptr::null_mut(),

@@ -161,6 +161,12 @@ impl<O: Os> Allocator<O> {
         }
         let bytes = size.next_multiple_of(self.page_size());
         let need = bytes.div_ceil(CHUNK);
+        // What was used and is not any more goes back at once where the policy says so: before others can have it.
+        // SAFETY: the block is the caller's, and behind its new end it holds nothing that is needed.
+        let since = unsafe {
+            let cut = ((*c).carved as usize).saturating_sub(need) * CHUNK;
+            if cut > 0 { self.age_of_freed(p.add(need * CHUNK), cut) } else { age::NONE }
+        };
         // SAFETY: `with` holds the lock of the ranges; the block is the caller's.
         self.ranges.with(&self.os, |r| unsafe {
             let len = (*c).len as usize;
@@ -176,14 +182,14 @@ impl<O: Os> Allocator<O> {
                 }
                 (*c).len = need as u32;
             } else if need < len {
-                // Give back what is behind; what was used of it is dirty.
+                // Give back what is behind.
                 let used = ((*c).carved as usize).max(need);
-                let (now, behind) = (self.purger.epoch(), (*c).state);
+                let behind = if (*c).state == State::Clean { age::NONE } else { self.purger.epoch() };
                 if len > used {
-                    r.give(&self.arenas, c.add(used), len - used, if behind == State::Clean { age::NONE } else { now });
+                    r.give(&self.arenas, c.add(used), len - used, behind);
                 }
                 if used > need {
-                    r.give(&self.arenas, c.add(need), used - need, now);
+                    r.give(&self.arenas, c.add(need), used - need, since);
                 }
                 (*c).len = need as u32;
                 (*c).carved = need as u32;

@@ -11,6 +11,7 @@
 //! Cost: a tick looks at one byte for each chunk in use; a batch takes the lock of the ranges twice, each time for a
 //! time that does not depend on the batch's bytes.
 
+use crate::arena::Arenas;
 use crate::batch::{BATCH_BYTES, Batch, Due, Walk};
 use crate::chunk::{Chunk, Kind};
 use crate::os::{Memory, Run};
@@ -171,9 +172,14 @@ impl<O: Os> Allocator<O> {
             self.purger.who.store(NOBODY, Ordering::SeqCst);
             return None;
         }
-        self.next_epoch();
+        // A helper that was woken before its time looks at what is urgent; time has not gone by for the rest.
+        let in_time = self.time_is_up();
+        if in_time {
+            self.next_epoch();
+        }
+        self.purger.flood.store(false, Ordering::Relaxed);
         let mut walk = Walk::default();
-        let cached = self.purger.batch_with(&self.os, || self.empty_caches(false));
+        let cached = !in_time || self.purger.batch_with(&self.os, || self.empty_caches(false));
         let bytes = self.purge_due(self.due(self.urgency(), BATCH_BYTES), &mut walk, usize::MAX);
         if bytes > 0 || walk.waiting > 0 || cached {
             self.purger.idle.store(0, Ordering::Relaxed);
@@ -239,9 +245,14 @@ impl<O: Os> Allocator<O> {
         (self.policy.delay() / u32::from(DELAY_TICKS)).max(SHORTEST_TICK)
     }
 
+    /// Whether a tick has passed since the epoch last went on, or nearly: clocks are coarse.
+    fn time_is_up(&self) -> bool {
+        let passed = self.os.clock().saturating_sub(self.purger.last.load(Ordering::Relaxed));
+        passed >= u64::from(self.tick_length() - self.tick_length() / 8)
+    }
+
     fn next_epoch(&self) {
         self.purger.epoch.store(age::next(self.purger.epoch()), Ordering::Relaxed);
-        self.purger.flood.store(false, Ordering::Relaxed);
         self.purger.ticks.fetch_add(1, Ordering::Relaxed);
         self.purger.last.store(self.os.clock(), Ordering::Relaxed);
     }
@@ -273,7 +284,8 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn is_allowed(&self, r: &Ranges, more: usize, dirty: bool) -> bool {
         let Limit::Bytes(limit) = self.policy.limit() else { return true };
         let huge = self.huge_bytes.load(Ordering::Relaxed).div_ceil(CHUNK);
-        (if dirty { r.footprint() } else { r.taken() }).saturating_add(more).saturating_add(huge) <= limit / CHUNK
+        (if dirty { r.footprint() } else { r.taken_chunks() }).saturating_add(more).saturating_add(huge)
+            <= limit / CHUNK
     }
 
     /// The limit that counts, and what is used of it.
@@ -310,8 +322,15 @@ impl<O: Os> Allocator<O> {
         let helped = self.purger.who.load(Ordering::SeqCst) == HELPER;
         // Relaxed: a look at a limit of before wakes the helper once too often, or lets memory wait for the next tick.
         if !helped || chunks * CHUNK > self.purger.most.load(Ordering::Relaxed) {
-            // Release pairs with the Acquire in `settle_notes`: whoever takes the note sees who the purger is at least
-            // as late as here.
+            self.want();
+        }
+    }
+
+    /// Notes that somebody has to be the purger, or to be woken.
+    fn want(&self) {
+        if self.policy.purge() != Purge::Never {
+            // Release pairs with the Acquire in `settle_notes`: whoever takes the note sees who the purger is at least as
+            // late as here.
             self.purger.wanted.store(true, Ordering::Release);
         }
     }
@@ -367,8 +386,7 @@ impl<O: Os> Allocator<O> {
                 }
             }
             INLINE => {
-                let last = self.purger.last.load(Ordering::Relaxed);
-                if self.os.clock().saturating_sub(last) >= u64::from(self.tick_length()) {
+                if self.time_is_up() {
                     self.next_epoch();
                     self.publisher.note();
                     // What was in the way may be gone: a limit, too many threads, a call that wants no helper.
@@ -438,7 +456,7 @@ impl<O: Os> Allocator<O> {
         // SAFETY: `with` holds the lock; the runs are ours.
         self.ranges.with(&self.os, |r| unsafe {
             for (i, run) in batch.runs().iter().enumerate() {
-                r.give(&self.arenas, crate::arena::Arenas::record(run.start), run.len >> CHUNK_SHIFT, age(i));
+                r.give(&self.arenas, Arenas::record(run.start), run.len >> CHUNK_SHIFT, age(i));
             }
         });
         let bytes = batch.runs()[..done].iter().map(|r| r.len).sum();
@@ -462,7 +480,7 @@ impl<O: Os> Allocator<O> {
     #[inline]
     pub(crate) fn note_shelf(&self) {
         if !self.purger.has_helper() {
-            self.purger.wanted.store(true, Ordering::Relaxed);
+            self.want();
         }
     }
 
@@ -471,7 +489,7 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn note_slab(&self) {
         let slabs = self.purger.slabs.fetch_add(1, Ordering::Relaxed);
         if slabs % START_SLABS == START_SLABS - 1 && !self.purger.has_helper() {
-            self.purger.wanted.store(true, Ordering::Relaxed);
+            self.want();
         }
     }
 
@@ -484,7 +502,7 @@ impl<O: Os> Allocator<O> {
             // SAFETY: the lock is held; what was put aside is the purger's.
             let dropped = unsafe { r.take_dropped((due.bytes - batch.bytes).div_ceil(CHUNK)) };
             let Some((c, len)) = dropped else { break };
-            batch.push(Run { start: crate::arena::Arenas::chunk(c), len: len * CHUNK });
+            batch.push(Run { start: Arenas::chunk(c), len: len * CHUNK });
         }
         let mut left = LOOK;
         while let Some((first, used)) = self.arenas.used(walk.arena) {
@@ -542,7 +560,7 @@ impl<O: Os> Allocator<O> {
             let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first);
             let len = (1..most).find(|&i| !due.is(age(first + i))).unwrap_or(most);
             r.take_out(&self.arenas, start, from + first, from + first + len);
-            batch.push(Run { start: crate::arena::Arenas::chunk(c.add(first)), len: len * CHUNK });
+            batch.push(Run { start: Arenas::chunk(c.add(first)), len: len * CHUNK });
             first + len
         }
     }

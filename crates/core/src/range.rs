@@ -429,11 +429,6 @@ impl Ranges {
         self.free_chunks[State::Dirty as usize].saturating_sub(self.lazy_chunks) + self.dropped_chunks
     }
 
-    /// Chunks that are taken.
-    pub fn taken(&self) -> usize {
-        self.taken_chunks
-    }
-
     /// Chunks that are not free.
     pub fn taken_chunks(&self) -> usize {
         self.taken_chunks

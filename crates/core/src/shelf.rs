@@ -139,6 +139,9 @@ impl<O: Os> Allocator<O> {
             if zero {
                 let dirty = if (*c).state == State::Clean { carved } else { (*c).len as usize };
                 let taken = Taken { first: c, dirty: (0, dirty) };
+                if !self.policy.zero_always() {
+                    self.habits.count(0, bytes.saturating_sub(dirty * CHUNK));
+                }
                 if !self.clear_large(Arenas::chunk(c), bytes, taken) {
                     self.purge_large(c);
                 }

@@ -16,7 +16,7 @@ use crate::class::{self, CLASSES};
 use crate::os::Run;
 use crate::policy::Purge;
 use crate::range::{LISTS, Taken, list_of};
-use crate::sync::{AtomicBool, AtomicU8, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::{Allocator, CHUNK, Os};
 
 /// Runs that are asked for at once.
@@ -57,8 +57,8 @@ pub struct Habits {
     /// For each class of whole OS pages: zeroed blocks came back dense.
     paged: [AtomicBool; CLASSES],
     /// Bytes cleared, and bytes that did not have to be.
-    pub(crate) cleared: crate::sync::AtomicU64,
-    pub(crate) skipped: crate::sync::AtomicU64,
+    pub(crate) cleared: AtomicU64,
+    pub(crate) skipped: AtomicU64,
 }
 
 impl Habits {
@@ -68,8 +68,8 @@ impl Habits {
             of: [const { AtomicU8::new(0) }; LISTS],
             pause: [const { AtomicU8::new(0) }; LISTS],
             paged: [const { AtomicBool::new(false) }; CLASSES],
-            cleared: crate::sync::AtomicU64::new(0),
-            skipped: crate::sync::AtomicU64::new(0),
+            cleared: AtomicU64::new(0),
+            skipped: AtomicU64::new(0),
         }
     }
 
@@ -89,7 +89,7 @@ impl Habits {
         pause
     }
 
-    fn count(&self, cleared: usize, skipped: usize) {
+    pub(crate) fn count(&self, cleared: usize, skipped: usize) {
         self.cleared.fetch_add(cleared as u64, Ordering::Relaxed);
         self.skipped.fetch_add(skipped as u64, Ordering::Relaxed);
     }
@@ -158,31 +158,38 @@ impl<O: Os> Allocator<O> {
         unsafe { self.clear(p.add(from), to - from, list_of(bytes.div_ceil(CHUNK))) }
     }
 
-    /// Clears the first `bytes` bytes of a block of a slab of `class`, which may hold anything. Untouched OS pages stay so.
+    /// Clears the first `bytes` bytes of a block of a slab of `class`, which may hold anything; returns how many had to
+    /// be. Untouched OS pages stay so.
     ///
     /// # Safety
     /// The block must be the caller's.
-    pub(crate) unsafe fn clear_block(&self, p: *mut u8, bytes: usize, class: usize) {
+    pub(crate) unsafe fn clear_block(&self, p: *mut u8, bytes: usize, class: usize) -> usize {
         let page = self.page_size();
+        let whole = || {
+            // SAFETY: as the caller promises.
+            unsafe { p.write_bytes(0, bytes) };
+            bytes
+        };
         // SAFETY: the block is the caller's, and whole OS pages around it lie in its chunk.
         unsafe {
             if class < class::FIRST_PAGED || self.policy.zero_always() {
-                return p.write_bytes(0, bytes);
+                return whole();
             }
             let dense = &self.habits.paged[class];
             if dense.load(Ordering::Relaxed) {
                 // To look at an OS page that nobody touched costs a fault, but no memory.
                 if !is_zeroed(p, bytes) {
-                    return p.write_bytes(0, bytes);
+                    return whole();
                 }
-                return dense.store(false, Ordering::Relaxed);
+                dense.store(false, Ordering::Relaxed);
+                return 0;
             }
             let (from, to) = (p.addr() & !(page - 1), (p.addr() + bytes).next_multiple_of(page));
             let mut runs = [Run::EMPTY; 16];
             let found = self.os.touched(p.wrapping_sub(p.addr() - from), to - from, &mut runs);
             let Some(found) = found.filter(|f| f.looked == to - from) else {
                 dense.store(true, Ordering::Relaxed);
-                return p.write_bytes(0, bytes);
+                return whole();
             };
             let mut cleared = 0;
             for run in &runs[..found.runs] {
@@ -191,10 +198,10 @@ impl<O: Os> Allocator<O> {
                 p.add(start).write_bytes(0, end - start);
                 cleared += end - start;
             }
-            self.habits.count(cleared, bytes - cleared);
             if cleared > bytes / DENSE {
                 dense.store(true, Ordering::Relaxed);
             }
+            cleared
         }
     }
 

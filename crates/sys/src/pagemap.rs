@@ -6,8 +6,8 @@
 //! those. One that closes it all the same is noticed: the next question fails, or the file is not the same ([`is_same`]).
 //!
 //! Questions are PAGEMAP_SCAN (Linux 6.7: half a microsecond and up, for any length), else reads of the entries (eight
-//! bytes for each OS page), else there is no answer: without /proc, and under a seccomp filter, which might
-//! end the process for an unusual call.
+//! bytes for each OS page), else there is no answer: without /proc, and where a seccomp filter might end the process for
+//! asking.
 
 use crate::global::NEAP;
 use crate::space::{Space, space};

@@ -1,9 +1,10 @@
 //! What the process is allowed to do, from /proc: whether a seccomp filter watches its calls, and whose it is.
 //!
 //! A filter may end the process for a call that it does not know. So neap makes unusual calls (anything but mmap,
-//! munmap, mremap, mprotect, madvise, futex) only after a look here. To look is an unusual call itself. A filter that the
-//! program was started with lets it pass, as the dynamic linker opens files. One that the program gives itself may not:
-//! neap has to hear of it before (`forbid`; the preload library has the functions by which programs do it).
+//! munmap, mremap, mprotect, madvise, futex) only after a look here. A filter that the program was started with lets
+//! those pass that every other program makes ([`is_hostile`]); those that few make are left out ([`is_filtered`]). One that
+//! the program gives itself may do anything: neap has to hear of it before (`forbid`; the preload library has the
+//! functions by which programs do it, and says so by [`watch`]).
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use rustix::fd::OwnedFd;
