@@ -13,6 +13,7 @@
 //! of system calls in its life.
 
 use crate::chunk::Chunk;
+use crate::commit::{self, Step};
 use crate::page_map::{ADDRESS_BITS, PageMap};
 use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
@@ -25,15 +26,12 @@ const ARENA_SHIFT: u32 = 36;
 pub const MAX_ARENAS: usize = 128;
 /// Bytes of free bits (and of remote bits) of a chunk: one bit for each block of the smallest class.
 pub const BITS_BYTES: usize = CHUNK / crate::class::MIN_BLOCK / 8;
-const RECORD_BYTES: usize = size_of::<Chunk>();
+pub(crate) const RECORD_BYTES: usize = size_of::<Chunk>();
 /// Bytes a chunk of the tables in front of the ages.
-const BEFORE_AGES: usize = RECORD_BYTES + 2 * BITS_BYTES;
-const SIDE_BYTES: usize = BEFORE_AGES + 1;
+pub(crate) const BEFORE_AGES: usize = RECORD_BYTES + 2 * BITS_BYTES;
+pub(crate) const SIDE_BYTES: usize = BEFORE_AGES + 1;
 /// Shortest arena worth having.
 const MIN_ARENA: usize = 4 << 20;
-/// First commit step in bytes; later ones are an eighth of what is committed, but no less. It is shorter than a huge
-/// page (2 MiB), so that where the system hands out huge pages unasked (THP=always), a small program gets none.
-const FIRST_STEP: usize = 3 << 19;
 const SLOTS: usize = 1 << (ADDRESS_BITS - ARENA_SHIFT);
 
 /// One arena. Chunks `first..frontier` were used, those up to `committed` may be used at once.
@@ -46,10 +44,12 @@ pub struct Arena {
     /// Index of the first chunk that was never used.
     pub frontier: usize,
     committed: usize,
+    /// What `committed` was when [`Arena::comes_low`] last said so.
+    noted_low: usize,
 }
 
 /// Words of the bits for huge pages of a long arena, one bit for each: they lie behind the ages.
-const HUGE_WORDS: usize = ARENA_ALIGN / crate::dense::HUGE_PAGE / 64;
+pub(crate) const HUGE_WORDS: usize = ARENA_ALIGN / crate::dense::HUGE_PAGE / 64;
 const _: () = assert!(
     (ARENA_ALIGN >> CHUNK_SHIFT) * SIDE_BYTES + HUGE_WORDS * 8
         <= first_chunk(ARENA_ALIGN >> CHUNK_SHIFT) << CHUNK_SHIFT,
@@ -58,7 +58,7 @@ const _: () = assert!(
 
 impl Arena {
     const fn new() -> Self {
-        Arena { base: AtomicUsize::new(0), len: 0, first: 0, frontier: 0, committed: 0 }
+        Arena { base: AtomicUsize::new(0), len: 0, first: 0, frontier: 0, committed: 0, noted_low: 0 }
     }
 
     #[inline]
@@ -78,6 +78,8 @@ impl Arena {
 pub struct Arenas {
     arenas: UnsafeCell<[Arena; MAX_ARENAS]>,
     count: AtomicUsize,
+    /// The number, plus 1, of an arena whose next step is to be committed ahead (`commit.rs`).
+    low: AtomicUsize,
     /// For each possible base the arena there, plus 1.
     slots: UnsafeCell<[u8; SLOTS]>,
 }
@@ -106,6 +108,7 @@ impl Arenas {
         Arenas {
             arenas: UnsafeCell::new([const { Arena::new() }; MAX_ARENAS]),
             count: AtomicUsize::new(0),
+            low: AtomicUsize::new(0),
             slots: UnsafeCell::new([0; SLOTS]),
         }
     }
@@ -326,17 +329,73 @@ impl Arenas {
         let (base, first, start) = unsafe {
             let count = self.count.load(Ordering::Relaxed);
             let arenas = &mut (&mut *self.arenas.get())[..count];
-            match arenas.iter_mut().rev().find_map(|a| a.extend(os, map, n, align)) {
+            let found = arenas.iter_mut().enumerate().rev().find_map(|(i, a)| Some((i, a.extend(os, map, n, align)?)));
+            let (i, found) = match found {
                 Some(found) => found,
                 // The new arena is the last.
-                None if self.add(os, n + align) => (&mut *self.arenas.get())[count].extend(os, map, n, align)?,
+                None if self.add(os, n + align) => (count, (&mut *self.arenas.get())[count].extend(os, map, n, align)?),
                 None => return None,
-            }
+            };
+            self.note_low(i);
+            found
         };
         if start > first {
             gap(at(base + first * RECORD_BYTES), start - first);
         }
         Some(at(base + start * RECORD_BYTES))
+    }
+
+    /// Takes `n` more chunks at the frontier of the arena of `record` if that is the first chunk behind it; for growing
+    /// in place.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held; the chunk before `record` must be in use.
+    pub unsafe fn extend_at<O: Os>(&self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
+        // SAFETY: the lock is held, and the chunk before lies in an arena.
+        unsafe {
+            let i = usize::from((*self.slots.get())[record.sub(1).addr() >> ARENA_SHIFT]) - 1;
+            let done = (&mut (*self.arenas.get()))[i].extend_at(os, map, record, n);
+            self.note_low(i);
+            done
+        }
+    }
+
+    /// Notes that the next step of arena `i` is to be committed ahead, if its frontier came so far.
+    unsafe fn note_low(&self, i: usize) {
+        // SAFETY: the lock is held.
+        if unsafe { (&mut (*self.arenas.get()))[i].comes_low() } {
+            // Relaxed: whoever takes the note takes the lock before it reads more.
+            self.low.store(i + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether an arena's next step is to be committed ahead.
+    #[inline]
+    pub(crate) fn is_low(&self) -> bool {
+        self.low.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the note that [`Arenas::is_low`] shows: the number of the arena.
+    pub(crate) fn take_low(&self) -> Option<usize> {
+        self.low.swap(0, Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// The next step of arena `i`.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub(crate) unsafe fn next_step(&self, i: usize) -> Option<Step> {
+        // SAFETY: the lock is held.
+        unsafe { (&(*self.arenas.get()))[i].step(0) }
+    }
+
+    /// The step of arena `i` was made.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub(crate) unsafe fn note_step(&self, i: usize, step: &Step) {
+        // SAFETY: the lock is held.
+        unsafe { (&mut (*self.arenas.get()))[i].note_step(step) }
     }
 
     /// Reserves the first arena; false where address space is limited, so that other reservations should not be made.
@@ -406,59 +465,47 @@ impl Arena {
         Some((self.base(), first, start))
     }
 
-    /// Commits chunks (and their entries in the side tables and in the page map) up to index `end`.
+    /// Commits chunks up to index `end` at least.
     unsafe fn commit<O: Os>(&mut self, os: &O, map: &PageMap, end: usize) -> bool {
         if end <= self.committed {
             return true;
         }
-        let used = self.committed - self.first;
-        let step = (used / 8).clamp(FIRST_STEP >> CHUNK_SHIFT, (1 << 30) >> CHUNK_SHIFT);
-        let generous = end.max(self.committed + step).min(self.chunks());
-        // SAFETY: both ends lie in the arena.
-        unsafe { self.commit_to(os, map, generous) || (generous > end && self.commit_to(os, map, end)) }
-    }
-
-    unsafe fn commit_to<O: Os>(&mut self, os: &O, map: &PageMap, end: usize) -> bool {
-        let (base, page, chunks) = (self.base(), os.page_size(), self.chunks());
-        // The OS page at which the last step ended is committed already.
-        let fresh = self.committed == self.first;
-        let pages = |table: usize, entry: usize| {
-            let from = table + self.committed * entry;
-            let from = if fresh { from & !(page - 1) } else { from.next_multiple_of(page) };
-            (from, (table + end * entry).next_multiple_of(page))
-        };
-        let part = |table: usize, entry: usize| {
-            let (from, to) = pages(table, entry);
-            // SAFETY: the part lies in the reservation. Two tables may share an OS page, which does no harm.
-            from >= to || unsafe { os.commit(at(base + from), to - from) }
-        };
-        // The ages and the bits for huge pages are few: all at once. Not what lies between them and the first chunk: it
-        // can be a GiB, which counts where writable memory is limited, and is filled where the program locks all memory.
-        let ages = (chunks * BEFORE_AGES) & !(page - 1);
-        let bits = if chunks << CHUNK_SHIFT == ARENA_ALIGN { HUGE_WORDS * size_of::<u64>() } else { 0 };
-        let end_of_ages = (chunks * SIDE_BYTES + bits).next_multiple_of(page);
-        // SAFETY: this part lies in the reservation.
-        let done = (!fresh || unsafe { os.commit(at(base + ages), end_of_ages - ages) })
-            && part(0, RECORD_BYTES)
-            && part(chunks * RECORD_BYTES, BITS_BYTES)
-            && part(chunks * (RECORD_BYTES + BITS_BYTES), BITS_BYTES)
-            && {
-                let (from, to) = pages(base >> CHUNK_SHIFT, 1);
-                // SAFETY: these entries are the arena's.
-                from >= to || unsafe { map.commit(os, from, to) }
-            }
-            && part(0, CHUNK);
-        if done {
-            self.committed = end;
+        let fits = |step: &Step| step.to >= end;
+        let exact = Some(Step { to: end, ..self.step_from_here() });
+        // SAFETY: the steps lie in the arena, and the caller holds the lock.
+        let made = self.step(end).filter(fits).into_iter().chain(exact).find(|step| unsafe { step.make(os, map) });
+        if let Some(step) = &made {
+            self.note_step(step);
         }
-        done
+        made.is_some()
     }
 
-    /// Takes `n` more chunks at the frontier if `record` is the first chunk behind it; for growing in place.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held.
-    pub unsafe fn extend_at<O: Os>(&mut self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
+    /// The next commit step, to `end` or further; `None` if all is committed.
+    fn step(&self, end: usize) -> Option<Step> {
+        let to = end.max(self.committed + commit::step(self.committed - self.first)).min(self.chunks());
+        (to > self.committed).then(|| Step { to, ..self.step_from_here() })
+    }
+
+    fn step_from_here(&self) -> Step {
+        let fresh = self.committed == self.first;
+        Step { base: self.base(), chunks: self.chunks(), fresh, from: self.committed, to: self.committed }
+    }
+
+    /// A step was made. Another thread may have gone further meanwhile.
+    fn note_step(&mut self, step: &Step) {
+        self.committed = self.committed.max(step.to);
+    }
+
+    /// Whether the frontier came near to the end of what is committed, for the first time since the last step.
+    fn comes_low(&mut self) -> bool {
+        let low = commit::is_low(self.committed - self.first, self.committed - self.frontier);
+        let comes = low && self.noted_low != self.committed;
+        self.noted_low = if comes { self.committed } else { self.noted_low };
+        comes
+    }
+
+    /// Takes `n` more chunks at the frontier if `record` is the first chunk behind it.
+    unsafe fn extend_at<O: Os>(&mut self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
         let index = (record.addr() - self.base()) / RECORD_BYTES;
         // SAFETY: the caller holds the lock.
         if index != self.frontier || index + n > self.chunks() || !unsafe { self.commit(os, map, index + n) } {

@@ -40,6 +40,7 @@ mod batch;
 pub mod bins;
 pub mod chunk;
 pub mod class;
+mod commit;
 mod dense;
 pub mod figures;
 pub mod heap;

@@ -127,6 +127,9 @@ pub unsafe trait Os: Sync {
     /// The range must be committed, and the caller's.
     unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched>;
 
+    /// Makes sure that [`Os::barrier`] is quick from now on: the first call can take milliseconds. False if there is none.
+    fn prepare_barrier(&self) -> bool;
+
     /// When it returns true, every other thread of the process has passed a full memory barrier since it was called.
     /// False if the system cannot do that.
     fn barrier(&self) -> bool;

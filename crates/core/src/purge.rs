@@ -8,8 +8,8 @@
 //! when nothing waits any more; where there can be none, the threads that free memory, a small batch each time
 //! (`INLINE_BYTES`). A program of which little free memory waits (`START_CHUNKS`) has neither.
 //!
-//! Cost: a tick looks at one byte for each chunk in use; a batch takes the lock of the ranges twice, each time for a
-//! time that does not depend on the batch's bytes.
+//! Cost: a tick looks at one byte for each chunk in use. The lock of the ranges is held for some microseconds at a time,
+//! whatever the bytes.
 
 use crate::arena::Arenas;
 use crate::batch::{BATCH_BYTES, Batch, Due, Walk};
@@ -28,8 +28,12 @@ pub(crate) const START_CHUNKS: usize = (1 << 20) / CHUNK;
 const START_SLABS: usize = 64;
 /// Most bytes that a thread purges for others, where no helper can: some 100 us.
 const INLINE_BYTES: usize = 2 << 20;
-/// Chunks that are looked at under one hold of the lock.
-const LOOK: usize = 16 * 1024;
+/// Chunks that are looked at under one hold of the lock, and runs that are taken or given back: some microseconds, as
+/// long as a thread that wants the lock spins.
+const LOOK: usize = 1024;
+const HOLD_RUNS: usize = 8;
+/// How long the lock is left alone after that, in spins, so that others get it.
+const LEAVE: usize = 16;
 /// Ticks without anything to do until the purger ends.
 const IDLE_TICKS: u32 = 5;
 /// Ticks after which a helper is asked for again, where there could be none.
@@ -359,13 +363,16 @@ impl<O: Os> Allocator<O> {
     pub fn settle(&self) {
         // Relaxed, here and below: a note that is seen late is seen by the next slow path.
         let noted = self.purger.wanted.load(Ordering::Relaxed) || self.purger.limit.load(Ordering::Relaxed);
-        if noted || self.publisher.has_news() {
+        if noted || self.publisher.has_news() || self.arenas.is_low() {
             self.settle_notes();
         }
     }
 
     #[cold]
     fn settle_notes(&self) {
+        if self.arenas.is_low() {
+            self.commit_ahead();
+        }
         if self.purger.limit.swap(false, Ordering::Relaxed) {
             self.mind_limit();
         }
@@ -421,8 +428,12 @@ impl<O: Os> Allocator<O> {
         loop {
             let _batch = self.purger.batch.lock(&self.os);
             let mut batch = Batch::new();
-            // SAFETY: `with` holds the lock.
-            let more = self.ranges.with(&self.os, |r| unsafe { self.gather(r, walk, due, &mut batch) });
+            let mut more = true;
+            while more && !batch.is_full(due) {
+                // SAFETY: `with` holds the lock.
+                more = self.ranges.with(&self.os, |r| unsafe { self.gather(r, walk, due, &mut batch) });
+                Self::leave_lock();
+            }
             if batch.count > 0 {
                 bytes += self.send(&batch, due.lazy);
                 done += 1;
@@ -453,15 +464,24 @@ impl<O: Os> Allocator<O> {
             (true, false) => age::NONE,
             (true, true) => age::LAZY,
         };
-        // SAFETY: `with` holds the lock; the runs are ours.
-        self.ranges.with(&self.os, |r| unsafe {
-            for (i, run) in batch.runs().iter().enumerate() {
-                r.give(&self.arenas, Arenas::record(run.start), run.len >> CHUNK_SHIFT, age(i));
-            }
-        });
+        for (n, runs) in batch.runs().chunks(HOLD_RUNS).enumerate() {
+            // SAFETY: `with` holds the lock; the runs are ours.
+            self.ranges.with(&self.os, |r| unsafe {
+                for (i, run) in runs.iter().enumerate() {
+                    let since = age(n * HOLD_RUNS + i);
+                    r.give(&self.arenas, Arenas::record(run.start), run.len >> CHUNK_SHIFT, since);
+                }
+            });
+            Self::leave_lock();
+        }
         let bytes = batch.runs()[..done].iter().map(|r| r.len).sum();
         self.note_purged(bytes);
         bytes
+    }
+
+    /// Leaves the lock of the ranges to those who wait for it.
+    fn leave_lock() {
+        (0..LEAVE).for_each(|_| core::hint::spin_loop());
     }
 
     /// Counts memory that went back.
@@ -493,7 +513,7 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Takes what is due out of the free ranges, from the place of `walk` on. True if there is more to look at.
+    /// Takes some of what is due out of the free ranges, from the place of `walk` on. True if there is more to look at.
     ///
     /// # Safety
     /// The lock of the ranges must be held.
@@ -511,9 +531,10 @@ impl<O: Os> Allocator<O> {
                     return true;
                 }
                 // SAFETY: the lock is held, and the index lies in the used part of the arena.
+                let had = batch.count;
                 let step = unsafe { self.look(r, first.add(walk.index), used - walk.index, walk, due, batch) };
                 walk.index += step;
-                left = left.saturating_sub(step);
+                left = left.saturating_sub(step.max((batch.count - had) * LOOK / HOLD_RUNS));
             }
             (walk.arena, walk.index) = (walk.arena + 1, 0);
         }

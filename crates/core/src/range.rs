@@ -420,7 +420,7 @@ impl Ranges {
                 self.forget_ages(arenas, after, len, state);
                 return Some(state);
             }
-            arenas.of(after.sub(1)).extend_at(os, map, after, len).then_some(State::Clean)
+            arenas.extend_at(os, map, after, len).then_some(State::Clean)
         }
     }
 

@@ -97,6 +97,10 @@ impl<O: Os> Allocator<O> {
 
     /// Runs `f` with each of `heaps` that can be visited now. Null entries are left out. The batch lock must be held.
     fn visit(&self, heaps: &mut [*mut Heap], mut f: impl FnMut(*mut Heap)) {
+        // Before a thread could wait for it.
+        if !self.os.prepare_barrier() {
+            return;
+        }
         // SAFETY: the lock is held while heaps are parked; a parked heap stays its thread's.
         unsafe {
             self.registry.with(&self.os, |_| {

@@ -332,6 +332,10 @@ unsafe impl Os for Fake {
     }
 
     /// A real one: tests may rely on it.
+    fn prepare_barrier(&self) -> bool {
+        true
+    }
+
     fn barrier(&self) -> bool {
         self.granted(Call::Barrier) && kernel::membarrier()
     }

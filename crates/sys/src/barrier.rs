@@ -17,15 +17,17 @@ fn membarrier(command: usize) -> bool {
     unsafe { arch::syscall(libc::SYS_membarrier as usize, [command, 0, 0, 0, 0, 0]) == 0 }
 }
 
-/// See `Os::barrier`. The first call registers the process, which can take milliseconds where it has many threads.
-pub fn all_threads() -> bool {
-    match STATE.load(Ordering::Relaxed) {
-        WORKS => !status::is_forbidden() && membarrier(EXPEDITED),
-        UNKNOWN => {
-            let works = !status::is_hostile() && membarrier(REGISTER) && membarrier(EXPEDITED);
-            STATE.store(if works { WORKS } else { FAILS }, Ordering::Relaxed);
-            works
-        }
-        _ => false,
+/// See `Os::prepare_barrier`. The first call registers the process: the kernel waits until all processors have taken note,
+/// 10 ms where there are several threads.
+pub fn prepare() -> bool {
+    if STATE.load(Ordering::Relaxed) == UNKNOWN {
+        let works = !status::is_hostile() && membarrier(REGISTER);
+        STATE.store(if works { WORKS } else { FAILS }, Ordering::Relaxed);
     }
+    STATE.load(Ordering::Relaxed) == WORKS && !status::is_forbidden()
+}
+
+/// See `Os::barrier`.
+pub fn all_threads() -> bool {
+    prepare() && membarrier(EXPEDITED)
 }

@@ -196,6 +196,11 @@ unsafe impl Os for Linux {
         unsafe { crate::pagemap::touched(p, len, self.page_size(), runs) }
     }
 
+    fn prepare_barrier(&self) -> bool {
+        self.count(Syscall::Other);
+        crate::barrier::prepare()
+    }
+
     fn barrier(&self) -> bool {
         self.count(Syscall::Other);
         crate::barrier::all_threads()
