@@ -168,7 +168,14 @@ static void steady(void) {
   for (size_t i = 0; i < LARGE; i++) free(large[i]);
 }
 
-static void print_histogram(const kind_t *kind, const char *call, const histogram_t *histogram) {
+static void merge(histogram_t *all, const histogram_t *histogram) {
+  for (size_t i = 0; i < BUCKETS; i++) all->buckets[i] += histogram->buckets[i];
+  all->count += histogram->count;
+  if (histogram->max > all->max) all->max = histogram->max;
+  if (histogram->max_undisturbed > all->max_undisturbed) all->max_undisturbed = histogram->max_undisturbed;
+}
+
+static void print_histogram(const char *kind, const char *call, const histogram_t *histogram) {
   const struct {
     const char *name;
     double ns;
@@ -181,7 +188,7 @@ static void print_histogram(const kind_t *kind, const char *call, const histogra
   };
   char name[96];
   for (size_t i = 0; i < sizeof figures / sizeof *figures; i++) {
-    snprintf(name, sizeof name, "%s-%s-%s", kind->name, call, figures[i].name);
+    snprintf(name, sizeof name, "%s-%s-%s", kind, call, figures[i].name);
     metric(name, "us", figures[i].ns / 1e3);
   }
 }
@@ -195,14 +202,18 @@ int main(int argc, char **argv) {
   atomic_store(&stop, 1);
   for (int i = 0; i < 2; i++) pthread_join(ids[i], NULL);
   const kind_t *kinds[] = {&steady_small, &steady_large, &burst_small, &burst_large};
-  int64_t worst = 0;
+  static histogram_t steady_calls, all_calls;
   for (size_t i = 0; i < 4; i++) {
-    print_histogram(kinds[i], "malloc", &kinds[i]->allocate);
-    print_histogram(kinds[i], "free", &kinds[i]->release);
-    if (kinds[i]->allocate.max_undisturbed > worst) worst = kinds[i]->allocate.max_undisturbed;
-    if (kinds[i]->release.max_undisturbed > worst) worst = kinds[i]->release.max_undisturbed;
+    print_histogram(kinds[i]->name, "malloc", &kinds[i]->allocate);
+    print_histogram(kinds[i]->name, "free", &kinds[i]->release);
+    merge(&all_calls, &kinds[i]->allocate);
+    merge(&all_calls, &kinds[i]->release);
+    if (i < 2) merge(&steady_calls, &kinds[i]->allocate);
+    if (i < 2) merge(&steady_calls, &kinds[i]->release);
   }
-  metric("worst-undisturbed", "us", (double)worst / 1e3);
+  print_histogram("steady", "all", &steady_calls);
+  print_histogram("every", "call", &all_calls);
+  metric("worst-undisturbed", "us", (double)all_calls.max_undisturbed / 1e3);
   metric("calls", "count", (double)(steady_small.allocate.count + steady_large.allocate.count));
   return 0;
 }

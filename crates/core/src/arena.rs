@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! base                                                                                     base + len
-//! | records, 64 B a chunk | free bits, 512 B a chunk | remote bits, 512 B | ages, 1 B | chunks, 64 KiB each |
+//! | records, 128 B a chunk | free bits, 512 B a chunk | remote bits, 512 B | ages, 1 B | chunks, 64 KiB each |
 //! ```
 //!
 //! The index of a chunk counts from `base`, so that the entry of an address is found by arithmetic alone. Only the
@@ -16,7 +16,7 @@ use crate::chunk::Chunk;
 use crate::commit::{self, Step};
 use crate::page_map::{ADDRESS_BITS, PageMap};
 use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use crate::{CHUNK, CHUNK_SHIFT, Os};
+use crate::{CHUNK, CHUNK_SHIFT, Os, class};
 use core::cell::UnsafeCell;
 
 /// Alignment and greatest length of an arena.
@@ -149,24 +149,44 @@ impl Arenas {
         at(base + (index << CHUNK_SHIFT))
     }
 
-    /// The free bits of the slab that `record` describes: `BITS_BYTES / 8` words, used by the owner alone.
+    /// The free bits of the slab that `record` describes, used by the owner alone: one for each block.
     ///
     /// # Safety
-    /// `record` must be that of a slab.
+    /// `record` must be that of a slab, and from [`Arenas::record`].
     #[inline]
     pub unsafe fn free_bits(record: *const Chunk) -> *mut u64 {
         // SAFETY: as the caller promises.
-        unsafe { at(Self::bits(record, RECORD_BYTES)) }
+        unsafe { Self::bits_in(record, Self::has_few(record)).0 }
     }
 
-    /// The remote bits of the slab that `record` describes.
+    /// The remote bits of the slab that `record` describes, likewise.
     ///
     /// # Safety
-    /// `record` must be that of a slab.
+    /// As [`Arenas::free_bits`].
     #[inline]
     pub unsafe fn remote_bits(record: *const Chunk) -> *mut AtomicU64 {
         // SAFETY: as the caller promises.
-        unsafe { at(Self::bits(record, RECORD_BYTES + BITS_BYTES)) }
+        unsafe { Self::bits_in(record, Self::has_few(record)).1 }
+    }
+
+    /// Whether the slab has few blocks, so that its bits lie in its record.
+    #[inline]
+    pub(crate) unsafe fn has_few(record: *const Chunk) -> bool {
+        // SAFETY: the record is readable.
+        usize::from(unsafe { (*record).class }) >= class::FIRST_FEW
+    }
+
+    /// The free bits and the remote bits of a slab in its record, or in the tables.
+    #[inline]
+    pub(crate) unsafe fn bits_in(record: *const Chunk, few: bool) -> (*mut u64, *mut AtomicU64) {
+        let c = record.cast_mut();
+        // SAFETY: as the callers promise.
+        unsafe {
+            if few {
+                return ((&raw mut (*c).bits).cast(), (&raw mut (*c).remote_bits).cast());
+            }
+            (at(Self::bits(record, RECORD_BYTES)), at(Self::bits(record, RECORD_BYTES + BITS_BYTES)))
+        }
     }
 
     /// The entry of a slab in the table of bits that lies behind tables of `before` bytes a chunk.

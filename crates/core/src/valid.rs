@@ -2,7 +2,7 @@
 //! other modules state. Linear in all that there is; nobody else may use the allocator meanwhile.
 
 use crate::arena::{Arenas, BITS_BYTES};
-use crate::chunk::{Chunk, Kind, State};
+use crate::chunk::{Chunk, FEW_WORDS, Kind, State};
 use crate::class::{self, CLASSES};
 use crate::heap::{Block, NO_ROOM};
 use crate::life::{ORPHAN, OWNED, Registry};
@@ -379,9 +379,11 @@ impl<O: Os> Allocator<O> {
             }
             let carved = if is_slab { (*c).carved as usize } else { 0 };
             let mut remote_count = 0;
-            for word in 0..BITS_BYTES / 8 {
-                let free = Arenas::free_bits(c).add(word).read();
-                let remote = slab::remote_word(c, word).load(Ordering::Relaxed);
+            let in_record = (0..FEW_WORDS).map(|word| (true, word));
+            for (few, word) in in_record.chain((0..BITS_BYTES / 8).map(|word| (false, word))) {
+                let (free, remote) = Arenas::bits_in(c, few);
+                let (free, remote) = (free.add(word).read(), (*remote.add(word)).load(Ordering::Relaxed));
+                let carved = if few == Arenas::has_few(c) { carved } else { 0 };
                 let below = carved.saturating_sub(word * 64).min(64) as u32;
                 let allowed = u64::MAX.checked_shr(64 - below).unwrap_or(0);
                 check((free | remote) & !allowed == 0, "only blocks that were carved have bits", at)?;
