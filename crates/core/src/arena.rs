@@ -1,13 +1,14 @@
 //! Arenas: reserved address ranges, committed from the front as they are needed.
 //!
 //! An arena starts at a multiple of 64 GiB ([`ARENA_ALIGN`]) and is up to that long; a shorter one is taken where
-//! address space is limited. In front of its chunks lie four side tables with one entry for each chunk:
+//! address space is limited. In front of its chunks lie five side tables with one entry for each chunk:
 //!
 //! ```text
 //! base                                                                                     base + len
-//! | records, 128 B a chunk | free bits, 512 B a chunk | remote bits, 512 B | ages, 1 B | chunks, 64 KiB each |
+//! | records, 64 B a chunk | few bits, 64 B | free bits, 512 B | remote bits, 512 B | ages, 1 B | chunks, 64 KiB each |
 //! ```
 //!
+//! Slabs of few blocks (up to 256) have both kinds of bits in the table of few bits, where 64 slabs share an OS page.
 //! The index of a chunk counts from `base`, so that the entry of an address is found by arithmetic alone. Only the
 //! part in use is committed (readable and writable), in steps that grow with the arena: a program pays a handful
 //! of system calls in its life.
@@ -26,9 +27,13 @@ const ARENA_SHIFT: u32 = 36;
 pub const MAX_ARENAS: usize = 128;
 /// Bytes of free bits (and of remote bits) of a chunk: one bit for each block of the smallest class.
 pub const BITS_BYTES: usize = CHUNK / crate::class::MIN_BLOCK / 8;
+/// Words of free bits (and of remote bits) in the table of few bits: for blocks of 256 bytes and more.
+pub const FEW_WORDS: usize = 4;
 pub(crate) const RECORD_BYTES: usize = size_of::<Chunk>();
-/// Bytes a chunk of the tables in front of the ages.
-pub(crate) const BEFORE_AGES: usize = RECORD_BYTES + 2 * BITS_BYTES;
+pub(crate) const FEW_BYTES: usize = 2 * 8 * FEW_WORDS;
+/// Bytes a chunk of the tables in front of the free bits, and in front of the ages.
+pub(crate) const BEFORE_BITS: usize = RECORD_BYTES + FEW_BYTES;
+pub(crate) const BEFORE_AGES: usize = BEFORE_BITS + 2 * BITS_BYTES;
 pub(crate) const SIDE_BYTES: usize = BEFORE_AGES + 1;
 /// Shortest arena worth having.
 const MIN_ARENA: usize = 4 << 20;
@@ -169,33 +174,34 @@ impl Arenas {
         unsafe { Self::bits_in(record, Self::has_few(record)).1 }
     }
 
-    /// Whether the slab has few blocks, so that its bits lie in its record.
+    /// Whether the slab has few blocks, so that its bits lie in the table of few bits.
     #[inline]
     pub(crate) unsafe fn has_few(record: *const Chunk) -> bool {
         // SAFETY: the record is readable.
         usize::from(unsafe { (*record).class }) >= class::FIRST_FEW
     }
 
-    /// The free bits and the remote bits of a slab in its record, or in the tables.
+    /// The free bits and the remote bits of a slab: its few bits, or those of the other tables.
     #[inline]
     pub(crate) unsafe fn bits_in(record: *const Chunk, few: bool) -> (*mut u64, *mut AtomicU64) {
-        let c = record.cast_mut();
         // SAFETY: as the callers promise.
         unsafe {
             if few {
-                return ((&raw mut (*c).bits).cast(), (&raw mut (*c).remote_bits).cast());
+                let bits = Self::entry(record, RECORD_BYTES, FEW_BYTES);
+                return (at(bits), at(bits + 8 * FEW_WORDS));
             }
-            (at(Self::bits(record, RECORD_BYTES)), at(Self::bits(record, RECORD_BYTES + BITS_BYTES)))
+            let bits = |before| Self::entry(record, before, BITS_BYTES);
+            (at(bits(BEFORE_BITS)), at(bits(BEFORE_BITS + BITS_BYTES)))
         }
     }
 
-    /// The entry of a slab in the table of bits that lies behind tables of `before` bytes a chunk.
+    /// The entry of a slab, of `bytes`, in the table that lies behind tables of `before` bytes a chunk.
     #[inline]
-    unsafe fn bits(record: *const Chunk, before: usize) -> usize {
+    unsafe fn entry(record: *const Chunk, before: usize, bytes: usize) -> usize {
         let base = record.addr() & !(ARENA_ALIGN - 1);
         let index = (record.addr() - base) / RECORD_BYTES;
         // SAFETY: the record is readable.
-        base + (before << unsafe { (*record).tables }) + index * BITS_BYTES
+        base + (before << unsafe { (*record).tables }) + index * bytes
     }
 
     /// The age of the slab that `record` describes, see [`crate::age`].

@@ -2,7 +2,7 @@
 
 use crate::heap::Heap;
 use crate::remote::Remote;
-use crate::sync::{AtomicU16, AtomicU64};
+use crate::sync::AtomicU16;
 
 /// What a chunk is. Invariant: inside a free range or a large block, only the first record (and the last one of a
 /// free range) has a kind; all others are [`Kind::NONE`]. So a pointer into the middle is never taken for a start.
@@ -39,20 +39,14 @@ pub enum State {
     Dirty = 1,
 }
 
-/// Words of bits in a record: for slabs of up to 256 blocks, so from blocks of 256 bytes on. Those of others lie in
-/// tables (`arena.rs`), of which every eighth slab begins an OS page.
-pub const FEW_WORDS: usize = 4;
-
-/// The record of one chunk: 128 bytes, two cache lines. Threads that free a block of another's slab touch the second
-/// only. All zero bytes are a record of [`Kind::NONE`].
+/// The record of one chunk: 64 bytes, one cache line. All zero bytes are a record of [`Kind::NONE`].
 ///
 /// Which fields mean something depends on `kind`:
 /// - free range: `state`, `len`, `next`, `prev` (first chunk); `len` (last chunk);
 /// - large block: `len` chunks, `bytes` usable, `carved` chunks at the front that it ever used;
-/// - slab: `class`, `owner`, `carved`, `used`, `balance`, `hint`, `zeroed`, `listed`, `tables`, `next`, `prev`, `remote`,
-///   and `bits`, `remote_bits` where it has few blocks.
+/// - slab: `class`, `owner`, `carved`, `used`, `balance`, `hint`, `zeroed`, `listed`, `tables`, `next`, `prev`, `remote`.
 ///   Invariant: `used + (free bits) == carved <= capacity`, and `used` counts the blocks in caches as well.
-#[repr(C, align(128))]
+#[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Chunk {
     /// What this chunk is.
@@ -86,18 +80,13 @@ pub struct Chunk {
     pub next: *mut Chunk,
     /// Previous record of the list.
     pub prev: *mut Chunk,
-    /// Slab of few blocks: its free bits.
-    pub bits: [u64; FEW_WORDS],
     /// Slab: the heap that owns it, for its whole life. Large block: usable bytes.
     owner_or_bytes: usize,
     /// Slab: the frees of other threads that the owner has not seen.
     pub remote: Remote<Chunk>,
-    /// Slab of few blocks: its remote bits.
-    pub remote_bits: [AtomicU64; FEW_WORDS],
 }
 
-const _: () = assert!(size_of::<Chunk>() == 128, "a record is two cache lines; make `FEW_WORDS` fit");
-const _: () = assert!(core::mem::offset_of!(Chunk, owner_or_bytes) >= 64, "what other threads use is the second line");
+const _: () = assert!(size_of::<Chunk>() == 64, "the arena gives each record 64 bytes");
 
 impl Chunk {
     /// The heap that owns the slab.

@@ -18,8 +18,8 @@ pub const MAX_TABLE: usize = 1024;
 /// class, its heap has no cache for it any more, whose tags and links would touch OS pages that the program never
 /// touched: they go straight from and to their slabs.
 pub const FIRST_PAGED: usize = of(4096);
-/// The first class of which a slab has few blocks, so that their bits lie in its record.
-pub const FIRST_FEW: usize = of(CHUNK / (64 * crate::chunk::FEW_WORDS));
+/// The first class of which a slab has few blocks, so that their bits lie in a table of their own (`arena.rs`).
+pub const FIRST_FEW: usize = of(CHUNK / (64 * crate::arena::FEW_WORDS));
 /// Smallest block in bytes: a free block holds a tag and a link.
 pub const MIN_BLOCK: usize = 16;
 

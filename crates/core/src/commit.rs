@@ -1,12 +1,12 @@
 //! Commit: reserved chunks become usable, in steps, with their entries in the side tables and in the page map.
 //!
-//! A step is five system calls that change mappings. They wait for the page faults of other threads, and page faults for
+//! A step is six system calls that change mappings. They wait for the page faults of other threads, and page faults for
 //! them: milliseconds, if the system takes the processor away from one of those. So there are few (some 12 for the first
 //! half GiB), and from `AHEAD_FROM` on the next one is made before it is needed, under no lock: by the helper, if there
 //! is one, else by the thread whose request came near the end. Only a thread that is quicker than that waits for a step
 //! under the lock of the ranges.
 
-use crate::arena::{BEFORE_AGES, BITS_BYTES, HUGE_WORDS, RECORD_BYTES, SIDE_BYTES};
+use crate::arena::{BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_WORDS, RECORD_BYTES, SIDE_BYTES};
 use crate::page_map::PageMap;
 use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os};
 
@@ -78,8 +78,9 @@ impl Step {
         // SAFETY: this part lies in the reservation.
         (!self.fresh || unsafe { os.commit(at(base + ages), end_of_ages - ages) })
             && part(0, RECORD_BYTES)
-            && part(chunks * RECORD_BYTES, BITS_BYTES)
-            && part(chunks * (RECORD_BYTES + BITS_BYTES), BITS_BYTES)
+            && part(chunks * RECORD_BYTES, FEW_BYTES)
+            && part(chunks * BEFORE_BITS, BITS_BYTES)
+            && part(chunks * (BEFORE_BITS + BITS_BYTES), BITS_BYTES)
             && {
                 let (from, to) = pages(base >> CHUNK_SHIFT, 1);
                 // SAFETY: these entries are the arena's.

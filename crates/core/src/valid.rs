@@ -1,8 +1,8 @@
 //! Checks of the whole allocator, for tests: every record, list, cache and map entry against the equations that the
 //! other modules state. Linear in all that there is; nobody else may use the allocator meanwhile.
 
-use crate::arena::{Arenas, BITS_BYTES};
-use crate::chunk::{Chunk, FEW_WORDS, Kind, State};
+use crate::arena::{Arenas, BITS_BYTES, FEW_WORDS};
+use crate::chunk::{Chunk, Kind, State};
 use crate::class::{self, CLASSES};
 use crate::heap::{Block, NO_ROOM};
 use crate::life::{ORPHAN, OWNED, Registry};
@@ -379,8 +379,8 @@ impl<O: Os> Allocator<O> {
             }
             let carved = if is_slab { (*c).carved as usize } else { 0 };
             let mut remote_count = 0;
-            let in_record = (0..FEW_WORDS).map(|word| (true, word));
-            for (few, word) in in_record.chain((0..BITS_BYTES / 8).map(|word| (false, word))) {
+            let few = (0..FEW_WORDS).map(|word| (true, word));
+            for (few, word) in few.chain((0..BITS_BYTES / 8).map(|word| (false, word))) {
                 let (free, remote) = Arenas::bits_in(c, few);
                 let (free, remote) = (free.add(word).read(), (*remote.add(word)).load(Ordering::Relaxed));
                 let carved = if few == Arenas::has_few(c) { carved } else { 0 };
