@@ -144,6 +144,7 @@ impl<O: Os> Allocator<O> {
                 }
             }
             self.note_waiting(r.waiting());
+            self.note_freed(r);
             self.note_news(r);
             parts.is_some()
         })

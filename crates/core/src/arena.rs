@@ -224,6 +224,17 @@ impl Arenas {
         at(base + BEFORE_AGES * self.chunks_at(base) + index)
     }
 
+    /// Where the chunk of `record` is: the arena's start, the chunk's index, and the chunks of the arena.
+    pub(crate) fn place(&self, record: *const Chunk) -> (usize, usize, usize) {
+        let base = record.addr() & !(ARENA_ALIGN - 1);
+        (base, (record.addr() - base) / RECORD_BYTES, self.chunks_at(base))
+    }
+
+    /// Whether the arena of `record` is a long one, so that there is room elsewhere for what does not fit now.
+    pub(crate) fn is_long(&self, record: *const Chunk) -> bool {
+        self.chunks_at(record.addr() & !(ARENA_ALIGN - 1)) << CHUNK_SHIFT == ARENA_ALIGN
+    }
+
     /// `log2` of the chunks of the arena that `record` lies in. Its length is a power of two.
     pub fn tables(&self, record: *const Chunk) -> u8 {
         self.chunks_at(record.addr() & !(ARENA_ALIGN - 1)).ilog2() as u8

@@ -59,6 +59,7 @@ pub mod remote;
 pub mod shelf;
 pub mod slab;
 pub mod sync;
+mod tables;
 pub mod valid;
 pub mod visit;
 pub mod zero;

@@ -18,7 +18,7 @@ use crate::os::{Memory, Run};
 use crate::policy::{Limit, Purge};
 use crate::range::Ranges;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Lock, Ordering};
-use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os, age};
+use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os, age, tables};
 
 /// Free memory waits for so many ticks: what was freed just before one waits a tick less than the delay, at most.
 pub(crate) const DELAY_TICKS: u8 = 5;
@@ -45,6 +45,11 @@ pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
 
 /// What programs could take between two looks at the memory limit.
 const FAR: usize = 256 << 20;
+
+/// A note to look at the memory limit: much memory was taken that was clean, or much more waits.
+const LIMIT: u8 = 1;
+/// A note to look at the side tables: much was freed that does not wait for a purger.
+const TABLES: u8 = 2;
 
 /// Nobody is the purger.
 const NOBODY: u32 = 0;
@@ -73,8 +78,8 @@ pub struct Purger {
     wanted: AtomicBool,
     /// Most bytes that may wait, as last looked up.
     most: AtomicUsize,
-    /// It has to look at the memory limit: much memory was taken that was clean, or much more waits.
-    limit: AtomicBool,
+    /// What else it has to do: [`LIMIT`], [`TABLES`].
+    notes: AtomicU8,
     /// Chunks that waited when the limit was last looked at, and what was left of it then, in bytes; 0: not known.
     looked: AtomicUsize,
     room: AtomicUsize,
@@ -98,7 +103,7 @@ impl Purger {
             purged: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
             most: AtomicUsize::new(usize::MAX),
-            limit: AtomicBool::new(false),
+            notes: AtomicU8::new(0),
             looked: AtomicUsize::new(0),
             room: AtomicUsize::new(0),
             idle: AtomicU32::new(0),
@@ -133,6 +138,11 @@ impl Purger {
         f()
     }
 
+    /// Much was freed that does not wait for a purger.
+    pub(crate) fn note_tables(&self) {
+        self.notes.fetch_or(TABLES, Ordering::Relaxed);
+    }
+
     /// In the child of a fork the helper is not there.
     pub(crate) fn forked(&self) {
         self.who.store(NOBODY, Ordering::SeqCst);
@@ -156,6 +166,7 @@ impl<O: Os> Allocator<O> {
         let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, slabs: true, bytes: BATCH_BYTES };
         self.purger.batch_with(&self.os, || self.empty_caches(true));
         let bytes = self.purge_due(due, &mut Walk::default(), usize::MAX);
+        self.purger.batch_with(&self.os, || self.purge_tables());
         self.settle();
         self.publish();
         bytes
@@ -185,7 +196,12 @@ impl<O: Os> Allocator<O> {
         let mut walk = Walk::default();
         let cached = !in_time || self.purger.batch_with(&self.os, || self.empty_caches(false));
         let bytes = self.purge_due(self.due(self.urgency(), BATCH_BYTES), &mut walk, usize::MAX);
-        if bytes > 0 || walk.waiting > 0 || cached {
+        let rests = bytes == 0 && walk.waiting == 0;
+        let freed = self.ranges.with(&self.os, |r| r.freed_chunks);
+        if freed >= if rests { tables::FREED_AT_REST } else { tables::FREED } {
+            self.purger.batch_with(&self.os, || self.purge_tables());
+        }
+        if !rests || cached {
             self.purger.idle.store(0, Ordering::Relaxed);
             return Some(self.tick_length());
         }
@@ -354,7 +370,7 @@ impl<O: Os> Allocator<O> {
         let near = 2 * waiting * CHUNK + FAR;
         // Relaxed: a guess. 0 if nobody has looked yet.
         if self.purger.room.load(Ordering::Relaxed) / 2 < near {
-            self.purger.limit.store(true, Ordering::Relaxed);
+            self.purger.notes.fetch_or(LIMIT, Ordering::Relaxed);
         }
     }
 
@@ -362,7 +378,7 @@ impl<O: Os> Allocator<O> {
     #[inline]
     pub fn settle(&self) {
         // Relaxed, here and below: a note that is seen late is seen by the next slow path.
-        let noted = self.purger.wanted.load(Ordering::Relaxed) || self.purger.limit.load(Ordering::Relaxed);
+        let noted = self.purger.wanted.load(Ordering::Relaxed) || self.purger.notes.load(Ordering::Relaxed) != 0;
         if noted || self.publisher.has_news() || self.arenas.is_low() {
             self.settle_notes();
         }
@@ -373,8 +389,12 @@ impl<O: Os> Allocator<O> {
         if self.arenas.is_low() {
             self.commit_ahead();
         }
-        if self.purger.limit.swap(false, Ordering::Relaxed) {
+        let notes = self.purger.notes.swap(0, Ordering::Relaxed);
+        if notes & LIMIT != 0 {
             self.mind_limit();
+        }
+        if notes & TABLES != 0 {
+            self.purger.batch_with(&self.os, || self.purge_tables());
         }
         // Acquire: see `note_waiting`.
         if self.purger.wanted.swap(false, Ordering::Acquire) && self.policy.purge() != Purge::Never {

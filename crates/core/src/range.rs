@@ -38,6 +38,8 @@ pub struct Ranges {
     pub lazy_chunks: usize,
     /// Chunks that were clean or never used, taken since the last look at the memory limit.
     pub fresh_chunks: usize,
+    /// Chunks that were freed since the side tables were last looked at, see `tables.rs`.
+    pub(crate) freed_chunks: usize,
     /// Chunks that are not free, those on their way to the system included.
     taken_chunks: usize,
     /// Ranges that were marked for huge pages, see `dense.rs`.
@@ -96,6 +98,7 @@ impl Ranges {
             free_chunks: [0; 2],
             lazy_chunks: 0,
             fresh_chunks: 0,
+            freed_chunks: 0,
             taken_chunks: 0,
             marks: 0,
             dropped: List::new(),
@@ -350,6 +353,7 @@ impl Ranges {
     /// The lock must be held; the chunks must be nobody's, and their records have no kind, nor be in a list.
     pub unsafe fn give(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize, since: u8) {
         self.taken_chunks -= len;
+        self.freed_chunks += len;
         // SAFETY: as the caller promises.
         unsafe { self.free(arenas, c, len, since) }
     }
@@ -422,6 +426,37 @@ impl Ranges {
             }
             arenas.extend_at(os, map, after, len).then_some(State::Clean)
         }
+    }
+
+    /// Takes one of the longest clean ranges out of the lists, if it has at least `least` chunks and `wanted` says so.
+    /// Until [`Ranges::put_back_clean`] it is free but nobody's.
+    ///
+    /// # Safety
+    /// The lock must be held.
+    pub(crate) unsafe fn take_long_clean(
+        &mut self,
+        least: usize,
+        wanted: impl Fn(*const Chunk) -> bool,
+    ) -> Option<(*mut Chunk, usize)> {
+        let list = self.filled[State::Clean as usize].checked_ilog2()? as usize;
+        let c = self.lists[State::Clean as usize][list].head;
+        // SAFETY: the lock is held; a filled list has a head.
+        unsafe {
+            let len = (*c).len as usize;
+            (len >= least && wanted(c)).then(|| {
+                self.remove(c);
+                (c, len)
+            })
+        }
+    }
+
+    /// Makes a range free again that [`Ranges::take_long_clean`] took.
+    ///
+    /// # Safety
+    /// The lock must be held; the range must be such a one.
+    pub(crate) unsafe fn put_back_clean(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { self.free(arenas, c, len, age::NONE) }
     }
 
     /// Dirty chunks that wait to be purged.

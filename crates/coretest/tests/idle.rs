@@ -158,3 +158,26 @@ fn calloc_leaves_holes_untouched() {
         own.abandon(&a);
     }
 }
+
+/// Catches side tables that stay when all blocks are gone, and those that are not as they should be at the next use.
+#[test]
+fn tables_go_back() {
+    const BYTES: usize = 80 << 20;
+    for page_size in [4096, 16384] {
+        let a = &*system(page_size);
+        let thread = thread(a);
+        for round in 0..2 {
+            // Long enough a range, and blocks of all tables: many, few, whole chunks.
+            for size in [16, 512, 100_000] {
+                let blocks = fill(a, &thread, size, BYTES);
+                blocks.into_iter().for_each(|p| free(a, &thread, p));
+                settle(a);
+                check(a, &[], size, &format!("round {round}"));
+                // SAFETY: nobody uses the allocator.
+                if let Err(e) = unsafe { a.validate(neap_core::valid::Depth::Bits) } {
+                    panic!("invalid: {} (at {:#x})", e.what, e.at);
+                }
+            }
+        }
+    }
+}
