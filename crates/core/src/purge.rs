@@ -550,8 +550,8 @@ impl<O: Os> Allocator<O> {
                 if left == 0 || batch.is_full(due) {
                     return true;
                 }
-                // SAFETY: the lock is held, and the index lies in the used part of the arena.
                 let had = batch.count;
+                // SAFETY: the lock is held, and the index lies in the used part of the arena.
                 let step = unsafe { self.look(r, first.add(walk.index), used - walk.index, walk, due, batch) };
                 walk.index += step;
                 left = left.saturating_sub(step.max((batch.count - had) * LOOK / HOLD_RUNS));
