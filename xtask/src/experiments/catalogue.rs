@@ -345,6 +345,14 @@ fn latency(quick: bool) -> Experiment {
             ]
         };
     }
+    let all = [
+        ("p50", "steady-all-p50"),
+        ("p99", "steady-all-p99"),
+        ("p99.99", "steady-all-p99.99"),
+        ("max", "steady-all-max-undisturbed"),
+        ("bursts included: p99.99", "every-call-p99.99"),
+        ("max", "every-call-max-undisturbed"),
+    ];
     Experiment {
         name: "latency",
         about: "malloc and free of a steady thread while two others allocate bursts, free them and idle, so that much \
@@ -353,6 +361,7 @@ fn latency(quick: bool) -> Experiment {
         timeout: Duration::from_secs(60),
         cases: vec![case("load", program("latency", &[("ms", ms)]))],
         tables: vec![
+            Table { title: "µs, all calls of malloc and free of the steady thread", columns: columns("load", &all) },
             Table { title: "µs, steady thread, blocks of 16 B to 2 KiB", columns: figures(kind!("steady-small")) },
             Table { title: "µs, steady thread, blocks of 32 KiB to 1 MiB", columns: figures(kind!("steady-large")) },
             Table { title: "µs, bursts of blocks of 16 B to 2 KiB", columns: figures(kind!("burst-small")) },
