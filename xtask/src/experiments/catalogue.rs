@@ -145,7 +145,7 @@ fn calloc(quick: bool) -> Experiment {
     for (mode, title, metric) in modes {
         for size in calloc_sizes(quick) {
             let size_option = size.to_string();
-            let ms = if quick { "50" } else { "500" };
+            let ms = if quick { "50" } else { "200" };
             let arguments = [("size", size_option.as_str()), ("mode", mode), ("ms", ms)];
             cases.push(case(calloc_case(mode, size), program("calloc", &arguments)));
         }
@@ -246,7 +246,7 @@ pub fn ebizzy_case(threads: u32, traced: bool) -> String {
 }
 
 fn ebizzy(quick: bool) -> Experiment {
-    let ms = if quick { "300" } else { "3000" };
+    let ms = if quick { "300" } else { "1500" };
     let mut cases = Vec::new();
     for threads in ebizzy_threads(quick) {
         let count = threads.to_string();
