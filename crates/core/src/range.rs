@@ -40,6 +40,8 @@ pub struct Ranges {
     pub fresh_chunks: usize,
     /// Chunks that are not free, those on their way to the system included.
     taken_chunks: usize,
+    /// The greatest footprint so far.
+    pub(crate) peak_chunks: usize,
     /// Ranges that were marked for huge pages, see `dense.rs`.
     pub(crate) marks: usize,
     /// Ranges of the kind [`Kind::DROPPED`], and how many chunks they have.
@@ -97,6 +99,7 @@ impl Ranges {
             lazy_chunks: 0,
             fresh_chunks: 0,
             taken_chunks: 0,
+            peak_chunks: 0,
             marks: 0,
             dropped: List::new(),
             dropped_chunks: 0,
