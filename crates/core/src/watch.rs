@@ -33,6 +33,8 @@ pub enum Reason {
     Fill = 4,
     /// The user wants no caches.
     NoCaches = 8,
+    /// There may be samples that live: wants nothing but a look at what is freed on slow paths.
+    Marks = 16,
 }
 
 /// Rounds of visits to heaps whose threads are in a call.
@@ -43,7 +45,7 @@ impl<O: Os> Allocator<O> {
     #[inline]
     pub fn watch(&self) -> Watch {
         // Relaxed, here and below: a heap that follows late does so at its next slow path.
-        match self.watched.load(Ordering::Relaxed) {
+        match self.watched.load(Ordering::Relaxed) & !(Reason::Marks as u8) {
             0 => Watch::Nothing,
             reasons if reasons == Reason::Samples as u8 => Watch::Allocations,
             _ => Watch::Everything,
@@ -110,14 +112,20 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Whether the heap has not followed yet.
+    /// Whether there is any reason to watch.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether calls on this heap have to be looked at: somebody watches, or did and the heap has not followed yet.
     ///
     /// # Safety
     /// The heap must be the caller's.
     #[inline]
-    pub unsafe fn is_behind(&self, heap: *mut Heap) -> bool {
+    pub unsafe fn is_watched_at(&self, heap: *mut Heap) -> bool {
         // SAFETY: the heap is the caller's.
-        unsafe { (*heap).watch != self.watch() }
+        self.watched.load(Ordering::Relaxed) | unsafe { (*heap).watch } as u8 != 0
     }
 
     /// [`Allocator::show`] for a heap that may not have followed yet. Under no lock, and not between a fast path that
@@ -128,7 +136,7 @@ impl<O: Os> Allocator<O> {
     pub unsafe fn follow(&self, heap: *mut Heap) {
         // SAFETY: the heap is the caller's.
         unsafe {
-            if self.is_behind(heap) {
+            if (*heap).watch != self.watch() {
                 self.show(heap);
             }
         }

@@ -57,34 +57,53 @@ pub fn malloc(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
-    let mut sample = core::ptr::null_mut();
-    let p = if thread::is_heap(heap) {
-        // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
-        let p = unsafe {
-            if NEAP.sample_interval() != 0 {
-                sample = NEAP.sample_after_miss(heap, size);
-            }
-            let p = if sample.is_null() { NEAP.malloc_after_miss(heap, size) } else { sample };
-            if NEAP.is_behind(heap) {
-                NEAP.follow(heap);
-            }
-            p
-        };
-        arch::leave();
-        p
-    } else {
+    // SAFETY: a real heap is this thread's, here and below.
+    if !thread::is_heap(heap) || unsafe { NEAP.is_watched_at(heap) } {
+        return malloc_watched(size, heap);
+    }
+    // SAFETY: `Heap::malloc` has just failed on the heap.
+    let p = unsafe { NEAP.malloc_after_miss(heap, size) };
+    arch::leave();
+    if p.is_null() { no_memory() } else { p }
+}
+
+/// [`malloc_entered`], where the thread has no heap or somebody watches.
+#[cold]
+#[inline(never)]
+fn malloc_watched(size: usize, heap: *mut Heap) -> *mut u8 {
+    if !thread::is_heap(heap) {
         arch::leave();
         return malloc_slow(size, 1, false);
+    }
+    // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
+    let (p, sampled) = unsafe {
+        let sample = NEAP.sample_after_miss(heap, size);
+        let p = if sample.is_null() { NEAP.malloc_after_miss(heap, size) } else { sample };
+        NEAP.follow(heap);
+        (p, !sample.is_null())
     };
-    finish(p, size, !sample.is_null(), false)
+    arch::leave();
+    finish(p, size, sampled, false)
 }
 
 /// A block of at least `size` bytes aligned to `align`, a power of two, from the slow path; zeroed if asked for.
 fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
+    if NEAP.is_watched() {
+        return malloc_slow_watched(size, align, zero);
+    }
+    // SAFETY: `with_heap` lends a heap.
+    let p = thread::with_heap(|heap| unsafe { NEAP.malloc_aligned(heap, size, align, zero) });
+    p.filter(|p| !p.is_null()).unwrap_or_else(no_memory)
+}
+
+/// [`malloc_slow`], where somebody watches.
+#[cold]
+#[inline(never)]
+fn malloc_slow_watched(size: usize, align: usize, zero: bool) -> *mut u8 {
     let mut sampled = false;
     // SAFETY: `with_heap` lends a heap.
     let p = thread::with_heap(|heap| unsafe {
-        if NEAP.sample_interval() != 0 && NEAP.is_sample(heap, size) {
+        if NEAP.is_sample(heap, size) {
             let p = NEAP.malloc_sample(heap, size, align, zero);
             if !p.is_null() {
                 sampled = true;
@@ -153,7 +172,12 @@ fn calloc_slow(bytes: usize) -> *mut u8 {
         }
         return p;
     }
-    malloc_slow(bytes, 1, true)
+    if NEAP.is_watched() {
+        return malloc_slow_watched(bytes, 1, true);
+    }
+    // SAFETY: `with_heap` lends a heap.
+    let p = thread::with_heap(|heap| unsafe { NEAP.calloc(heap, bytes) });
+    p.filter(|p| !p.is_null()).unwrap_or_else(no_memory)
 }
 
 /// A block of at least `size` bytes aligned to `align`, a power of two; zeroed if asked for.
@@ -190,29 +214,45 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
         unsafe { Heap::undo_free(heap, 0) };
         return arch::leave();
     }
-    // SAFETY: as the caller of `free` promises; the heap is this thread's, and the fast path has just failed on it.
+    // SAFETY: as the caller of `free` promises; a real heap is this thread's.
     unsafe {
-        if hooks::were_set() && NEAP.is_marked(p) {
-            Heap::undo_free(heap, NEAP.map.class(p));
-            arch::leave();
-            return free_sample(p);
+        if !thread::is_heap(heap) || NEAP.is_watched_at(heap) {
+            return free_watched(p, heap, foreign);
+        }
+        let known = NEAP.free_after_miss(heap, p);
+        arch::leave();
+        if known.is_err() {
+            foreign(p);
+        }
+    }
+}
+
+/// [`free_entered`], where the thread has no heap or somebody watches.
+///
+/// # Safety
+/// As that.
+#[cold]
+#[inline(never)]
+unsafe fn free_watched(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
+    // SAFETY: the thread's own heap, or a name; the fast path has just failed on it.
+    unsafe {
+        Heap::undo_free(heap, NEAP.map.class(p));
+        if thread::is_heap(heap) {
+            NEAP.follow(heap);
+        }
+        arch::leave();
+    }
+    // SAFETY: as the caller of `free` promises.
+    unsafe {
+        if NEAP.is_marked(p) {
+            hooks::freed(p);
+            NEAP.take_mark(p);
         }
         let size = size_to_free(p);
-        let known = if thread::is_heap(heap) {
-            let known = NEAP.free_after_miss(heap, p);
-            if NEAP.is_behind(heap) {
-                NEAP.follow(heap);
-            }
-            arch::leave();
-            known
-        } else {
-            Heap::undo_free(heap, NEAP.map.class(p));
-            arch::leave();
-            // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
-            match thread::with_heap(|heap| NEAP.free(heap, p)) {
-                Some(known) => known,
-                None => NEAP.free(Heap::none(), p),
-            }
+        // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
+        let known = match thread::with_heap(|heap| NEAP.free(heap, p)) {
+            Some(known) => known,
+            None => NEAP.free(Heap::none(), p),
         };
         if known.is_err() {
             foreign(p);
@@ -238,28 +278,6 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
             p.write_bytes(watch::fill(), size);
         }
         Some(size)
-    }
-}
-
-/// [`free`] of a block that is a sample.
-///
-/// # Safety
-/// `p` must be a live block of neap's.
-#[cold]
-unsafe fn free_sample(p: *mut u8) {
-    hooks::freed(p);
-    // SAFETY: as the caller promises.
-    unsafe {
-        NEAP.take_mark(p);
-        let size = size_to_free(p).unwrap_or(0);
-        let known = match thread::with_heap(|heap| NEAP.free(heap, p)) {
-            Some(known) => known,
-            None => NEAP.free(Heap::none(), p),
-        };
-        if let (Ok(()), Some(counters)) = (known, NEAP.os.counters()) {
-            counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
-            counters.bytes_freed.fetch_add(size as u64, Ordering::Relaxed);
-        }
     }
 }
 
@@ -311,7 +329,7 @@ pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     if size > MAX_SIZE {
         return no_memory();
     }
-    if NEAP.sample_interval() != 0 || watch::fill() != 0 {
+    if NEAP.is_watched() {
         // SAFETY: as the caller promises.
         let new = unsafe { realloc_watched(p, old, size) };
         if let Some(new) = new {

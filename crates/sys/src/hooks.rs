@@ -6,7 +6,7 @@
 use crate::global::NEAP;
 use crate::{thread, watch};
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_core::Heap;
 use neap_core::misuse::Call;
 use neap_core::sample::weight;
@@ -47,14 +47,6 @@ struct Target {
 }
 
 static TARGET: AtomicPtr<Target> = AtomicPtr::new(core::ptr::null_mut());
-static EVER: AtomicBool = AtomicBool::new(false);
-
-/// Whether there ever was a hook: then there may be samples.
-#[inline]
-pub fn were_set() -> bool {
-    // Relaxed: whoever has a sample has synchronised with the one who made it.
-    EVER.load(Ordering::Relaxed)
-}
 
 /// From now on `hook` is told of samples, which are `interval` bytes apart in the mean. False if there is no memory for
 /// that.
@@ -68,7 +60,8 @@ pub unsafe fn set(hook: Hook, context: *mut c_void, interval: usize) -> bool {
     }
     // SAFETY: the block is new, long enough, and aligned to 16 bytes.
     unsafe { target.write(Target { hook, context }) };
-    EVER.store(true, Ordering::Relaxed);
+    // For ever: whoever frees a sample has synchronised with the one who made it.
+    NEAP.set_reason(Reason::Marks, true);
     // Release pairs with the Acquire in `tell`.
     TARGET.store(target, Ordering::Release);
     NEAP.set_sample_interval(interval.max(1));
