@@ -67,6 +67,7 @@ fn main() -> ExitCode {
         Case::new("python", "ctypes that reaches the C library's unused heap, as in Dask's recipe", python),
         Case::new("jcmd", "System.trim_native_heap that does nothing or harms the JVM", jcmd),
         Case::new("gdb", "malloc_info that cannot be called by a debugger in a process that stands still", gdb),
+        Case::new("resident", "books that say another thing than the kernel, in real programs", resident),
         Case::new("header", "a header that C or C++ compilers refuse, old and new ones", header),
         Case::new("table::complete", "a case that is written but never run", || {
             let mut named: Vec<_> = CASES.iter().map(|(source, case, _)| (source.stem(), *case)).collect();
@@ -331,6 +332,24 @@ fn gdb() -> Outcome {
     let done = daemon.stop(Signal::TERM, Duration::from_secs(10))?;
     if !(done.stdout.starts_with("<malloc version=\"1\">\n") && done.stdout.trim_end().ends_with("</malloc>")) {
         return Err(done.fail("no report on standard output"));
+    }
+    Ok(())
+}
+
+/// What neap says that it holds, and what the kernel counts.
+fn resident() -> Outcome {
+    let library = library::require_neap()?;
+    let python = program("/usr/bin/python3")?;
+    program("gdb")?;
+    let script = package_dir().join("controls/resident.py");
+    let done = Run::new(python).arg(script).arg(library).plain().timeout(Duration::from_secs(120)).run()?;
+    if done.stderr.contains("Operation not permitted") {
+        return Err(Stop::Skip("no right to attach a debugger".into()));
+    }
+    let done = done.success()?;
+    let programs = done.stdout.lines().count().saturating_sub(1);
+    if programs < 10 {
+        neap_tests::suite::note(format!("resident memory was compared in {programs} programs only, of 10"));
     }
     Ok(())
 }

@@ -3,6 +3,7 @@
 
 use crate::chunk::{Chunk, Kind, State};
 use crate::class::{self, CLASSES};
+use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Os};
 
 /// Sizes of free ranges are told by powers of two: from `1 << i` chunks to less than twice as many.
@@ -43,6 +44,8 @@ pub struct Census {
     pub peak: u64,
     /// Most huge blocks at one time.
     pub most_huge: Count,
+    /// What holds memory by neap's own books, see [`Allocator::held`].
+    pub held: u64,
 }
 
 impl Census {
@@ -56,6 +59,7 @@ impl Census {
             used: 0,
             peak: 0,
             most_huge: NONE,
+            held: 0,
         }
     }
 
@@ -63,7 +67,7 @@ impl Census {
     ///
     /// # Safety
     /// The lock of the ranges must be held; `c` must be the record of a chunk that was used.
-    unsafe fn look(&mut self, c: *const Chunk) -> usize {
+    unsafe fn look(&mut self, c: *const Chunk, page: usize) -> usize {
         // SAFETY: the record is readable. That of another thread's slab changes meanwhile: each field is a guess.
         let (kind, len) = unsafe { ((&raw const (*c).kind).read_volatile(), (&raw const (*c).len).read_volatile()) };
         match kind {
@@ -76,6 +80,13 @@ impl Census {
                 let capacity = class::capacity(class);
                 let free = u64::from(capacity.saturating_sub(used.saturating_sub(freed)));
                 self.blocks[class].add(free, free * u64::from(class::SIZE[class]));
+                // Blocks were carved up to an OS page's end; of those OS pages some went back since.
+                // SAFETY: as above.
+                let (carved, clean) =
+                    unsafe { ((&raw const (*c).carved).read_volatile() as usize, (*c).clean.load(Ordering::Relaxed)) };
+                let carved = (carved * class::SIZE[class] as usize).div_ceil(page).min(CHUNK / page);
+                let back = (u32::from(clean) & ((1 << carved) - 1)).count_ones() as usize;
+                self.held += ((carved - back) * page) as u64;
                 self.tails += CHUNK as u64 - u64::from(capacity) * u64::from(class::SIZE[class]);
                 1
             }
@@ -84,6 +95,7 @@ impl Census {
                 // SAFETY: the lock is held, which guards free ranges.
                 if unsafe { (*c).state } == State::Dirty {
                     self.dirty[(len.max(1).ilog2() as usize).min(SIZES - 1)].add(1, bytes);
+                    self.held += bytes;
                 } else {
                     self.clean.add(1, bytes);
                 }
@@ -91,15 +103,27 @@ impl Census {
             }
             Kind::DROPPED => {
                 self.dirty[(len.max(1).ilog2() as usize).min(SIZES - 1)].add(1, u64::from(len) * CHUNK as u64);
+                self.held += u64::from(len) * CHUNK as u64;
                 (len as usize).max(1)
             }
-            Kind::LARGE | Kind::SHELVED => (len as usize).max(1),
+            Kind::LARGE | Kind::SHELVED => {
+                // SAFETY: as above.
+                self.held += unsafe { (*c).bytes() } as u64;
+                (len as usize).max(1)
+            }
             _ => 1,
         }
     }
 }
 
 impl<O: Os> Allocator<O> {
+    /// How much memory neap holds, by its own books: OS pages of slabs that were carved and did not go back, large blocks,
+    /// free ranges that wait. Bookkeeping, huge blocks, and OS pages that the program left untouched in blocks are the
+    /// difference to what the kernel counts.
+    pub fn held(&self) -> u64 {
+        self.census().held
+    }
+
     /// What is free, by size.
     pub fn census(&self) -> Census {
         let mut census = Census::new();
@@ -111,7 +135,7 @@ impl<O: Os> Allocator<O> {
                 let end = index + LOOK;
                 while index < used.min(end) {
                     // SAFETY: the lock is held, and the index lies in the used part of the arena.
-                    index += unsafe { census.look(first.add(index)) };
+                    index += unsafe { census.look(first.add(index), self.page_size()) };
                 }
                 if index >= used {
                     census.used += (used * CHUNK) as u64;

@@ -44,7 +44,7 @@ use neap_core::misuse::{self, Call};
 use neap_sys::global::{self, NEAP};
 
 pub use control::{
-    OptionError, Origin, Sample, SampleEvent, Stats, Trimmed, Value, on_sample, option, set_option, stats,
+    OptionError, Origin, Sample, SampleEvent, Stats, Trimmed, Value, held_bytes, on_sample, option, set_option, stats,
     stop_sampling, thread_idle, trim,
 };
 

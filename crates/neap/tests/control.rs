@@ -35,6 +35,7 @@ fn figures_follow() {
     let before = neap::stats();
     let block = vec![1u8; 10 << 20];
     let with = neap::stats();
+    assert!(neap::held_bytes() >= 10 << 20);
     assert!(with.live_bytes >= before.live_bytes + block.len() as u64, "{with:?}");
     assert_eq!(with.size, size_of::<neap::Stats>());
     drop(block);

@@ -172,6 +172,12 @@ pub extern "C" fn neap_trim(keep: usize, microseconds: u64) -> usize {
     trim::trim(keep, (microseconds > 0).then(|| Duration::from_micros(microseconds))).held
 }
 
+/// neap: how much memory neap holds by its own books.
+#[unsafe(no_mangle)]
+pub extern "C" fn neap_held() -> usize {
+    NEAP.held() as usize
+}
+
 /// neap: the calling thread will be idle, so what it keeps at hand goes back.
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_thread_idle() {
