@@ -128,7 +128,7 @@ impl<O: Os> Allocator<O> {
         self.watched.load(Ordering::Relaxed) | unsafe { (*heap).watch } as u8 != 0
     }
 
-    /// [`Allocator::show`] for a heap that may not have followed yet. Under no lock, and not between a fast path that
+    /// Brings a heap to what heaps shall show, if it has not followed yet. Under no lock, and not between a fast path that
     /// failed and what comes after it.
     ///
     /// # Safety
