@@ -25,8 +25,8 @@ fn thread(a: &Shared) -> Owner {
 fn work(a: &Shared, owner: &Owner, other: &Owner, keep: usize) -> Vec<*mut u8> {
     let mut kept = Vec::new();
     for size in SIZES {
-        // SAFETY: the heap is lent by its thread; the block has `size` bytes.
         let malloc = |_| {
+            // SAFETY: the heap is lent by its thread; the block has `size` bytes.
             owner.with(a, |heap| unsafe {
                 let p = a.malloc(heap, size);
                 p.write_bytes(0xA5, size);
@@ -139,8 +139,10 @@ fn heaps_follow_their_watchers() {
         if round % 2 == 0 {
             a.tell_heaps();
         } else {
-            // SAFETY: the heaps are lent by their threads.
-            [&one, &two].map(|thread| thread.with(&a, |heap| unsafe { a.follow(heap) }));
+            for thread in [&one, &two] {
+                // SAFETY: the heap is lent by its thread.
+                thread.with(&a, |heap| unsafe { a.follow(heap) });
+            }
         }
         valid(&a);
         // SAFETY: as above.
@@ -148,7 +150,9 @@ fn heaps_follow_their_watchers() {
         let kept = work(&a, &one, &two, 20);
         kept.into_iter().for_each(|p| free(&a, &two, p));
     }
-    reasons.map(|reason| a.set_reason(reason, false));
+    for reason in reasons {
+        a.set_reason(reason, false);
+    }
     a.set_reason(Reason::Marks, true);
     assert_eq!(a.watch(), Watch::Nothing);
     a.tell_heaps();
