@@ -36,7 +36,8 @@ fn figures_follow() {
     let block = vec![1u8; 10 << 20];
     let with = neap::stats();
     assert!(neap::held_bytes() >= 10 << 20);
-    assert!(with.live_bytes >= before.live_bytes + block.len() as u64, "{with:?}");
+    // The threads of the test harness may free some meanwhile.
+    assert!(with.live_bytes + (1 << 20) >= before.live_bytes + block.len() as u64, "{with:?}");
     assert_eq!(with.size, size_of::<neap::Stats>());
     drop(block);
     assert!(neap::stats().live_bytes < before.live_bytes + (1 << 20));
