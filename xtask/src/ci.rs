@@ -57,11 +57,13 @@ const STEPS: &[Step] = &[
             "neap-observe",
             "-p",
             "neap-options",
+            "-p",
+            "neap-control",
         ],
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(
-        "surface, life, purge, counters, options, misuse",
+        "surface, life, purge, counters, options, controls, misuse",
         &[
             "test",
             "-p",
@@ -76,6 +78,8 @@ const STEPS: &[Step] = &[
             "counters",
             "--test",
             "options",
+            "--test",
+            "controls",
             "--test",
             "misuse",
         ],

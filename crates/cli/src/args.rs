@@ -49,7 +49,7 @@ pub struct Cli {
 pub enum Command {
     /// Run a program with neap as its malloc
     Run(RunArgs),
-    /// List neap's options, with values and defaults
+    /// List neap's options: values, who chose them, defaults
     Options(OptionsArgs),
     /// Print a completion script for a shell
     Completions {
@@ -112,16 +112,25 @@ impl RunArgs {
 
 /// Arguments of `neap options`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  neap options --json | jq -r '.options[].env'")]
+#[command(after_help = "\
+Examples:
+  neap options                           what programs started from here would run with
+  MALLOC_TRIM_THRESHOLD_=131072 neap options
+  neap options --pid 4711                what a running program runs with
+  neap options --json | jq -r '.options[].env'")]
 pub struct OptionsArgs {
     /// Print the table as JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Show the values in the running process PID, and who chose them
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
 }
 
 /// The examples, and the table of options.
 fn run_long_help() -> String {
-    format!("{RUN_EXAMPLES}\n\nOptions for --set:\n\n{}", options::table_text(false))
+    format!("{RUN_EXAMPLES}\n\nOptions for --set:\n\n{}", options::table_text(false, None))
 }
 
 /// Prints a completion script.
@@ -140,7 +149,7 @@ pub fn man() -> Result<u8, Error> {
         for sub in command.get_subcommands() {
             clap_mangen::Man::new(sub.clone()).render(&mut text)?;
         }
-        Ok(())
+        text.write_all(options::man_section().as_bytes())
     });
     rendered.map_err(|e| Error::failed(format!("cannot render the manual page: {e}")))?;
     print(&text)

@@ -7,6 +7,7 @@ mod options;
 mod run;
 mod sys;
 mod units;
+mod values;
 
 use std::ffi::{OsString, c_char, c_int};
 use std::process::exit;
@@ -45,7 +46,7 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     };
     match cli.command {
         Command::Run(run) => run::run(run),
-        Command::Options(list) => options::list(list.json),
+        Command::Options(list) => options::list(list.json, list.pid),
         Command::Completions { shell } => args::completions(shell),
         Command::Man => args::man(),
     }

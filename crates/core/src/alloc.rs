@@ -13,7 +13,7 @@ use crate::page_map::PageMap;
 use crate::policy::{Policy, Purge};
 use crate::purge::Purger;
 use crate::range::{Ranges, Taken};
-use crate::sync::{AtomicUsize, Locked, Ordering};
+use crate::sync::{AtomicU8, AtomicUsize, Locked, Ordering};
 use crate::zero::Habits;
 use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, age, holes, slab};
 
@@ -41,6 +41,10 @@ pub struct Allocator<O: Os> {
     pub(crate) purger: Purger,
     pub(crate) habits: Habits,
     pub(crate) publisher: Publisher,
+    /// Why heaps are watched: a bit for each [`crate::watch::Reason`].
+    pub(crate) watched: AtomicU8,
+    /// Mean bytes between two samples; 0: none are taken.
+    pub(crate) sample_interval: AtomicUsize,
     pub(crate) registry: Locked<Registry>,
     pub(crate) huge: Locked<Huge>,
     pub(crate) ranges: Locked<Ranges>,
@@ -66,6 +70,8 @@ impl<O: Os> Allocator<O> {
             purger: Purger::new(),
             habits: Habits::new(),
             publisher: Publisher::new(),
+            watched: AtomicU8::new(0),
+            sample_interval: AtomicUsize::new(0),
             registry: Locked::new(Registry::new()),
             huge: Locked::new(Huge::new()),
             ranges: Locked::new(Ranges::new()),
@@ -210,9 +216,9 @@ impl<O: Os> Allocator<O> {
     /// As said: nothing may have happened to the heap since.
     #[inline]
     pub unsafe fn malloc_after_miss(&self, heap: *mut Heap, size: usize) -> *mut u8 {
-        // SAFETY: the heap is the caller's. With caches and a size of the table, `pop` ran and failed.
+        // SAFETY: the heap is the caller's. On the fast path, with a size of the table, `pop` ran and failed.
         unsafe {
-            if size <= class::MAX_TABLE && Heap::is_cached(heap) {
+            if size <= class::MAX_TABLE && Heap::is_fast(heap) {
                 return Heap::refill(heap, self, class::of(size));
             }
             self.malloc(heap, size)
@@ -246,7 +252,7 @@ impl<O: Os> Allocator<O> {
         p
     }
 
-    unsafe fn malloc_whole_pages(&self, heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
+    pub(crate) unsafe fn malloc_whole_pages(&self, heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > MAX_SIZE - CHUNK {
             return core::ptr::null_mut();
         }

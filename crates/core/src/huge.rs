@@ -25,6 +25,8 @@ pub struct Huge {
     table: *mut Entry,
     room: usize,
     count: usize,
+    /// Most blocks at one time so far, and most bytes.
+    pub(crate) most: (usize, usize),
 }
 
 // SAFETY: the table is reached under its lock.
@@ -39,7 +41,7 @@ impl Default for Huge {
 impl Huge {
     /// No huge block.
     pub const fn new() -> Self {
-        Huge { table: core::ptr::null_mut(), room: 0, count: 0 }
+        Huge { table: core::ptr::null_mut(), room: 0, count: 0, most: (0, 0) }
     }
 
     fn find(&mut self, p: *mut u8) -> Option<&mut Entry> {
@@ -129,7 +131,8 @@ impl<O: Os> Allocator<O> {
             // SAFETY: `reserve` made room.
             unsafe { h.table.add(h.count).write(Entry { p, bytes }) };
             h.count += 1;
-            self.huge_bytes.fetch_add(bytes, Ordering::Relaxed);
+            let all = self.huge_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            h.most = (h.most.0.max(h.count), h.most.1.max(all));
             p
         })
     }
@@ -186,8 +189,10 @@ impl<O: Os> Allocator<O> {
             match unsafe { self.os.remap(e.p, e.bytes, bytes) } {
                 Some(moved) => {
                     // Relaxed, as all uses: a count. Wraps around where the block shrinks.
-                    self.huge_bytes.fetch_add(bytes.wrapping_sub(e.bytes), Ordering::Relaxed);
+                    let more = bytes.wrapping_sub(e.bytes);
+                    let all = self.huge_bytes.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
                     *e = Entry { p: moved, bytes };
+                    h.most.1 = h.most.1.max(all);
                     moved
                 }
                 None => core::ptr::null_mut(),

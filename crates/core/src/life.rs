@@ -13,6 +13,7 @@ use crate::class::CLASSES;
 use crate::figures::Use;
 use crate::slab::Taken;
 use crate::sync::Ordering;
+use crate::watch::Watch;
 use crate::{Allocator, CHUNK, Heap, Os};
 
 /// A thread owns the heap.
@@ -86,7 +87,15 @@ impl<O: Os> Allocator<O> {
             };
             if !heap.is_null() {
                 // SAFETY: the heap is now the caller's, and an orphan's caches are empty.
-                unsafe { Heap::set_cached(heap, cached) };
+                unsafe {
+                    Heap::set_cached(heap, cached);
+                    // Nothing is sampled in a heap that is borrowed for a call.
+                    let _ = self.set_in_hook(heap, !cached);
+                    (*heap).watch = if cached { Watch::Nothing } else { Watch::Everything };
+                    if cached {
+                        self.show(heap);
+                    }
+                }
             }
             heap
         })
@@ -121,6 +130,18 @@ impl<O: Os> Allocator<O> {
     pub unsafe fn drop_caches(&self, heap: *mut Heap) {
         // SAFETY: the heap is the caller's.
         unsafe {
+            self.drop_caches_of(heap);
+        }
+        self.settle();
+    }
+
+    /// [`Allocator::drop_caches`], also for a heap that is visited: what has to be settled stays noted.
+    ///
+    /// # Safety
+    /// As that.
+    pub(crate) unsafe fn drop_caches_of(&self, heap: *mut Heap) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
             if Heap::is_cached(heap) {
                 for class in 1..CLASSES {
                     Heap::flush(heap, self, class, 0);
@@ -130,7 +151,6 @@ impl<O: Os> Allocator<O> {
                 Heap::set_cached(heap, false);
             }
         }
-        self.settle();
     }
 
     /// Blocks and bytes that are not free: live ones and those in the caches of other threads. Walks all chunks.

@@ -163,7 +163,7 @@ fn is_short(memory: &Memory, waiting: usize) -> bool {
 impl<O: Os> Allocator<O> {
     /// Gives all free memory in dirty ranges back to the system, at once; returns the bytes.
     pub fn purge(&self) -> usize {
-        let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, slabs: true, bytes: BATCH_BYTES };
+        let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, slabs: true, ranges: true, bytes: BATCH_BYTES };
         self.purger.batch_with(&self.os, || self.empty_caches(true));
         let bytes = self.purge_due(due, &mut Walk::default(), usize::MAX);
         self.purger.batch_with(&self.os, || self.purge_tables());
@@ -278,7 +278,7 @@ impl<O: Os> Allocator<O> {
     }
 
     fn due(&self, ticks: u8, bytes: usize) -> Due {
-        Due { now: self.purger.epoch(), ticks, lazy: false, slabs: bytes == BATCH_BYTES, bytes }
+        Due { now: self.purger.epoch(), ticks, lazy: false, slabs: bytes == BATCH_BYTES, ranges: true, bytes }
     }
 
     /// How many ticks memory may wait at present: fewer where more waits than may, none where memory is short.
@@ -448,18 +448,13 @@ impl<O: Os> Allocator<O> {
         loop {
             let _batch = self.purger.batch.lock(&self.os);
             let mut batch = Batch::new();
-            let mut more = true;
-            while more && !batch.is_full(due) {
-                // SAFETY: `with` holds the lock.
-                more = self.ranges.with(&self.os, |r| unsafe { self.gather(r, walk, due, &mut batch) });
-                Self::leave_lock();
-            }
+            let more = self.fill(walk, due, &mut batch);
             if batch.count > 0 {
                 bytes += self.send(&batch, due.lazy);
                 done += 1;
             }
             if batch.slab_count > 0 {
-                bytes += self.punch(&batch.slabs[..batch.slab_count]);
+                bytes += self.punch(&batch.slabs[..batch.slab_count], None);
             }
             if !more || done == batches {
                 return bytes;
@@ -467,8 +462,21 @@ impl<O: Os> Allocator<O> {
         }
     }
 
+    /// Fills a batch with what is due, from the place of `walk` on. True if there is more to look at. The batch lock must
+    /// be held.
+    pub(crate) fn fill(&self, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
+        loop {
+            // SAFETY: `with` holds the lock.
+            let more = self.ranges.with(&self.os, |r| unsafe { self.gather(r, walk, due, batch) });
+            Self::leave_lock();
+            if !more || batch.is_full(due) {
+                return more;
+            }
+        }
+    }
+
     /// Gives a batch back to the system, and makes it free again; returns the bytes that went.
-    fn send(&self, batch: &Batch, now: bool) -> usize {
+    pub(crate) fn send(&self, batch: &Batch, now: bool) -> usize {
         let lazily = !now && self.policy.purge() == Purge::Lazy;
         // SAFETY: the runs were taken out of free ranges, so they are nobody's.
         let done = unsafe {
@@ -537,8 +545,8 @@ impl<O: Os> Allocator<O> {
     ///
     /// # Safety
     /// The lock of the ranges must be held.
-    unsafe fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
-        while batch.count < Batch::RUNS / 2 && batch.bytes < due.bytes {
+    pub(crate) unsafe fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
+        while due.ranges && batch.count < Batch::RUNS / 2 && batch.bytes < due.bytes {
             // SAFETY: the lock is held; what was put aside is the purger's.
             let dropped = unsafe { r.take_dropped((due.bytes - batch.bytes).div_ceil(CHUNK)) };
             let Some((c, len)) = dropped else { break };
@@ -592,7 +600,7 @@ impl<O: Os> Allocator<O> {
             let start = Ranges::start_of(c);
             let from = c.offset_from_unsigned(start);
             let left = (*start).len as usize - from;
-            let first = (0..left).find(|&i| due.is(age(i))).unwrap_or(left);
+            let first = (0..left).find(|&i| due.ranges && due.is(age(i))).unwrap_or(left);
             // What the system was told of does not wait.
             walk.waiting += (0..first).filter(|&i| age(i) != age::LAZY).count();
             if first == left {

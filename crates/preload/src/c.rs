@@ -6,7 +6,7 @@ use crate::foreign;
 use core::ffi::{c_int, c_void};
 use neap_core::alloc::MAX_SIZE;
 use neap_core::misuse::Call;
-use neap_sys::global::{self, NEAP};
+use neap_sys::global;
 
 /// Any block of neap is aligned to this, from 16 bytes on.
 const ALIGN: usize = 16;
@@ -186,19 +186,6 @@ pub unsafe extern "C" fn free_sized(p: *mut c_void, _size: usize) {
 pub unsafe extern "C" fn free_aligned_sized(p: *mut c_void, _align: usize, _size: usize) {
     // SAFETY: as the caller promises.
     unsafe { free(p) }
-}
-
-/// neap: gives free memory back to the system; returns the bytes of address space given back.
-#[unsafe(no_mangle)]
-pub extern "C" fn neap_purge() -> usize {
-    NEAP.purge()
-}
-
-/// neap: the version, as "0.1.0".
-#[unsafe(no_mangle)]
-pub extern "C" fn neap_version() -> *const core::ffi::c_char {
-    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
-    VERSION.as_ptr().cast()
 }
 
 /// glibc's second names of the same functions.

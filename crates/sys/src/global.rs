@@ -4,7 +4,7 @@
 //! that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
 use crate::linux::Linux;
-use crate::{arch, thread};
+use crate::{arch, hooks, thread, watch};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
 use neap_core::class::MAX_TABLE;
@@ -57,17 +57,75 @@ pub fn malloc(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
-    let p = if thread::is_heap(heap) {
-        // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
-        let p = unsafe { NEAP.malloc_after_miss(heap, size) };
+    // SAFETY: a real heap is this thread's, here and below.
+    if !thread::is_heap(heap) || unsafe { NEAP.is_watched_at(heap) } {
+        return malloc_watched(size, heap);
+    }
+    // SAFETY: `Heap::malloc` has just failed on the heap.
+    let p = unsafe { NEAP.malloc_after_miss(heap, size) };
+    arch::leave();
+    if p.is_null() { no_memory() } else { p }
+}
+
+/// [`malloc_entered`], where the thread has no heap or somebody watches.
+#[cold]
+#[inline(never)]
+fn malloc_watched(size: usize, heap: *mut Heap) -> *mut u8 {
+    if !thread::is_heap(heap) {
         arch::leave();
-        p
-    } else {
-        arch::leave();
-        // SAFETY: `with_heap` lends a heap.
-        thread::with_heap(|heap| unsafe { NEAP.malloc(heap, size) }).unwrap_or(core::ptr::null_mut())
+        return malloc_slow(size, 1, false);
+    }
+    // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
+    let (p, sampled) = unsafe {
+        let sample = NEAP.sample_after_miss(heap, size);
+        let p = if sample.is_null() { NEAP.malloc_after_miss(heap, size) } else { sample };
+        NEAP.follow(heap);
+        (p, !sample.is_null())
     };
-    handed_out(p)
+    arch::leave();
+    finish(p, size, sampled, false)
+}
+
+/// A block of at least `size` bytes aligned to `align`, a power of two, from the slow path; zeroed if asked for.
+fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
+    if NEAP.is_watched() {
+        return malloc_slow_watched(size, align, zero);
+    }
+    // SAFETY: `with_heap` lends a heap.
+    let p = thread::with_heap(|heap| unsafe { NEAP.malloc_aligned(heap, size, align, zero) });
+    p.filter(|p| !p.is_null()).unwrap_or_else(no_memory)
+}
+
+/// [`malloc_slow`], where somebody watches.
+#[cold]
+#[inline(never)]
+fn malloc_slow_watched(size: usize, align: usize, zero: bool) -> *mut u8 {
+    let mut sampled = false;
+    // SAFETY: `with_heap` lends a heap.
+    let p = thread::with_heap(|heap| unsafe {
+        if NEAP.is_sample(heap, size) {
+            let p = NEAP.malloc_sample(heap, size, align, zero);
+            if !p.is_null() {
+                sampled = true;
+                return p;
+            }
+        }
+        NEAP.malloc_aligned(heap, size, align, zero)
+    });
+    finish(p.unwrap_or(core::ptr::null_mut()), size, sampled, zero)
+}
+
+/// What the slow paths do with a new block: it is counted, filled unless it is `zero`, and shown if it is a sample.
+fn finish(p: *mut u8, size: usize, sampled: bool, zero: bool) -> *mut u8 {
+    let p = handed_out(p);
+    if !zero && !p.is_null() && watch::fill() != 0 {
+        // SAFETY: the block is new, and has as many bytes.
+        unsafe { p.write_bytes(!watch::fill(), size) };
+    }
+    if sampled {
+        hooks::allocated(p, size);
+    }
+    p
 }
 
 /// `calloc`: a zeroed block of `count * size` bytes.
@@ -114,9 +172,12 @@ fn calloc_slow(bytes: usize) -> *mut u8 {
         }
         return p;
     }
+    if NEAP.is_watched() {
+        return malloc_slow_watched(bytes, 1, true);
+    }
     // SAFETY: `with_heap` lends a heap.
     let p = thread::with_heap(|heap| unsafe { NEAP.calloc(heap, bytes) });
-    handed_out(p.unwrap_or(core::ptr::null_mut()))
+    p.filter(|p| !p.is_null()).unwrap_or_else(no_memory)
 }
 
 /// A block of at least `size` bytes aligned to `align`, a power of two; zeroed if asked for.
@@ -125,9 +186,7 @@ pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
     if size > MAX_SIZE || align > MAX_SIZE {
         return no_memory();
     }
-    // SAFETY: `with_heap` lends a heap.
-    let p = thread::with_heap(|heap| unsafe { NEAP.malloc_aligned(heap, size, align, zero) });
-    handed_out(p.unwrap_or(core::ptr::null_mut()))
+    malloc_slow(size, align, zero)
 }
 
 /// `free`, with `foreign` for what neap does not know.
@@ -155,22 +214,45 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
         unsafe { Heap::undo_free(heap, 0) };
         return arch::leave();
     }
-    let counted = NEAP.os.counters().is_some();
-    // SAFETY: as the caller of `free` promises; the heap is this thread's.
+    // SAFETY: as the caller of `free` promises; a real heap is this thread's.
     unsafe {
-        let size = if counted { NEAP.usable_size(Heap::none(), Call::UsableSize, p) } else { None };
-        let known = if thread::is_heap(heap) {
-            let known = NEAP.free_after_miss(heap, p);
-            arch::leave();
-            known
-        } else {
-            Heap::undo_free(heap, NEAP.map.class(p));
-            arch::leave();
-            // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
-            match thread::with_heap(|heap| NEAP.free(heap, p)) {
-                Some(known) => known,
-                None => NEAP.free(Heap::none(), p),
-            }
+        if !thread::is_heap(heap) || NEAP.is_watched_at(heap) {
+            return free_watched(p, heap, foreign);
+        }
+        let known = NEAP.free_after_miss(heap, p);
+        arch::leave();
+        if known.is_err() {
+            foreign(p);
+        }
+    }
+}
+
+/// [`free_entered`], where the thread has no heap or somebody watches.
+///
+/// # Safety
+/// As that.
+#[cold]
+#[inline(never)]
+unsafe fn free_watched(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
+    // SAFETY: the thread's own heap, or a name; the fast path has just failed on it.
+    unsafe {
+        Heap::undo_free(heap, NEAP.map.class(p));
+        if thread::is_heap(heap) {
+            NEAP.follow(heap);
+        }
+        arch::leave();
+    }
+    // SAFETY: as the caller of `free` promises.
+    unsafe {
+        if NEAP.is_marked(p) {
+            hooks::freed(p);
+            NEAP.take_mark(p);
+        }
+        let size = size_to_free(p);
+        // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
+        let known = match thread::with_heap(|heap| NEAP.free(heap, p)) {
+            Some(known) => known,
+            None => NEAP.free(Heap::none(), p),
         };
         if known.is_err() {
             foreign(p);
@@ -178,6 +260,24 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
             counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
             counters.bytes_freed.fetch_add(size.unwrap_or(0) as u64, Ordering::Relaxed);
         }
+    }
+}
+
+/// Usable bytes of a block that is about to be freed, where somebody wants to know them; it is filled if that is wanted.
+///
+/// # Safety
+/// As [`free`].
+unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
+    if NEAP.os.counters().is_none() && watch::fill() == 0 {
+        return None;
+    }
+    // SAFETY: as the caller promises; the block has as many bytes, which nobody needs any more.
+    unsafe {
+        let size = NEAP.usable_size(Heap::none(), Call::Free, p)?;
+        if watch::fill() != 0 {
+            p.write_bytes(watch::fill(), size);
+        }
+        Some(size)
     }
 }
 
@@ -229,6 +329,13 @@ pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     if size > MAX_SIZE {
         return no_memory();
     }
+    if NEAP.is_watched() {
+        // SAFETY: as the caller promises.
+        let new = unsafe { realloc_watched(p, old, size) };
+        if let Some(new) = new {
+            return new;
+        }
+    }
     // SAFETY: `with_heap` lends a heap; as the caller promises.
     let new = thread::with_heap(|heap| unsafe { NEAP.realloc(heap, p, old, size) }).unwrap_or(core::ptr::null_mut());
     if let Some(counters) = NEAP.os.counters()
@@ -238,6 +345,38 @@ pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
         counters.bytes_freed.fetch_add(old as u64, Ordering::Relaxed);
     }
     handed_out(new)
+}
+
+/// [`realloc`] while blocks are sampled or filled: by copying, where the old block is a sample, or blocks are filled.
+/// `None` if that is not needed.
+///
+/// # Safety
+/// As [`realloc`].
+#[cold]
+unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> Option<*mut u8> {
+    // SAFETY: as the caller promises; both blocks have the bytes that are copied.
+    unsafe {
+        if watch::fill() == 0 && !NEAP.is_marked(p) {
+            return None;
+        }
+        if size <= old && size >= old / 2 {
+            return Some(p);
+        }
+        let new = malloc_slow(size, 1, false);
+        if !new.is_null() {
+            new.copy_from_nonoverlapping(p, old.min(size));
+            free(p, not_foreign);
+        }
+        Some(new)
+    }
+}
+
+/// For blocks that are known to be neap's.
+///
+/// # Safety
+/// None; the type is that of [`ForeignFree`].
+unsafe fn not_foreign(p: *mut u8) {
+    neap_core::misuse::foreign(&NEAP, Call::Realloc, p)
 }
 
 #[cfg(test)]

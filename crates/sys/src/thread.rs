@@ -94,7 +94,7 @@ fn with_borrowed<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
 /// The first call of a thread: a heap of its own, and word of the thread's end. False if there is no memory.
 #[cold]
 fn acquire() -> bool {
-    let heap = NEAP.acquire(NEAP.os.counters().is_none());
+    let heap = NEAP.acquire(true);
     if heap.is_null() {
         return false;
     }
@@ -154,6 +154,28 @@ unsafe extern "C" fn end_of_thread(round: *mut c_void) {
     }
     // SAFETY: the heap was this thread's, which has just forgotten it.
     unsafe { NEAP.abandon(heap) };
+}
+
+/// Whether the calling thread has a heap of its own at present.
+pub fn has_heap() -> bool {
+    let own = own();
+    is_heap(own) || own == PARKED.heap()
+}
+
+/// Lets the calling thread's heap, if it has one, follow what heaps shall show.
+pub fn follow() {
+    if has_heap() {
+        // SAFETY: `with_heap` lends the thread's own heap, as it has one.
+        with_heap(|heap| unsafe { NEAP.follow(heap) });
+    }
+}
+
+/// The calling thread will be idle: gives up what its heap keeps at hand.
+pub fn rest() {
+    if has_heap() {
+        // SAFETY: `with_heap` lends the thread's own heap.
+        with_heap(|heap| unsafe { NEAP.rest(heap) });
+    }
 }
 
 /// Registers the fork handlers, once.
