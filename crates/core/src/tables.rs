@@ -96,7 +96,8 @@ impl<O: Os> Allocator<O> {
     /// Whether so much was freed that the tables are worth a look. The lock of the ranges is held.
     #[inline]
     pub(crate) fn note_freed(&self, r: &Ranges) {
-        if r.freed_chunks >= FREED && self.policy.purge() == crate::policy::Purge::Eager {
+        // Where memory goes back at once nobody is the purger.
+        if r.freed_chunks >= FREED && !self.purger.has_helper() {
             self.purger.note_tables();
         }
     }
