@@ -4,6 +4,7 @@
 mod args;
 mod error;
 mod options;
+mod pagein;
 mod run;
 mod sys;
 mod units;
@@ -46,6 +47,7 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     };
     match cli.command {
         Command::Run(run) => run::run(run),
+        Command::Pagein(pagein) => pagein::run(pagein),
         Command::Options(list) => options::list(list.json, list.pid),
         Command::Completions { shell } => args::completions(shell),
         Command::Man => args::man(),

@@ -3,14 +3,14 @@
 //! The steps, each in a module: find the program and look at it (`target`, `elf`), put the library in a file
 //! (`library`), become the program or supervise it (`child`, `signals`), and report (`counters`, `summary`).
 
-mod child;
+pub mod child;
 mod counters;
 mod elf;
 mod library;
 mod private_dir;
-mod signals;
+pub mod signals;
 mod summary;
-mod target;
+pub mod target;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
