@@ -67,7 +67,7 @@ const STEPS: &[Step] = &[
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(
-        "surface, life, purge, counters, options, controls, misuse, pagein",
+        "surface, life, purge, counters, options, controls, misuse, harden, pagein",
         &[
             "test",
             "-p",
@@ -86,6 +86,8 @@ const STEPS: &[Step] = &[
             "controls",
             "--test",
             "misuse",
+            "--test",
+            "harden",
             "--test",
             "pagein",
         ],

@@ -110,6 +110,7 @@ fn of_gauges(g: &Gauges, counters: &str) -> Vec<Now> {
         Id::PurgeBytes => size(g.purge_bytes, "auto"),
         Id::Zero => word(opt, g.zero).unwrap_or_default(),
         Id::MmapThreshold => size(g.mmap_threshold, "none"),
+        Id::Harden => word(opt, g.harden).unwrap_or_default(),
         Id::Limit if g.limit == 0 => "off".to_owned(),
         Id::Limit => size(g.limit, "auto"),
     };

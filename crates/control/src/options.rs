@@ -5,8 +5,10 @@ use core::ffi::{CStr, c_char};
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_core::Os;
+use neap_core::watch::Reason;
 use neap_options::{Id, Opt, Origin, Value};
 use neap_sys::global::NEAP;
+use neap_sys::watch;
 
 /// Why an option was not read or set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +66,9 @@ pub fn start_with(id: Id, value: Value<'_>, by: Origin) -> bool {
     let known = settings::apply(&NEAP.policy, id, value);
     if known {
         note_origin(id, by);
+    }
+    if id == Id::Harden {
+        watch::set(Reason::Harden, NEAP.policy.harden());
     }
     known
 }

@@ -22,6 +22,8 @@ pub fn apply(policy: &Policy, id: Id, value: Value<'_>) -> bool {
         (Id::MmapThreshold, Value::Bytes(bytes)) => policy.set_mmap_threshold(word(bytes)),
         (Id::Limit, Value::Word("auto")) => policy.set_limit(Limit::Auto),
         (Id::Limit, Value::Word("off")) => policy.set_limit(Limit::Off),
+        (Id::Harden, Value::Word("off")) => policy.set_harden(false),
+        (Id::Harden, Value::Word("on")) => policy.set_harden(true),
         (Id::Limit, Value::Bytes(bytes)) => policy.set_limit(Limit::Bytes(word(bytes))),
         (
             Id::Counters
@@ -31,7 +33,8 @@ pub fn apply(policy: &Policy, id: Id, value: Value<'_>) -> bool {
             | Id::PurgeBytes
             | Id::Zero
             | Id::MmapThreshold
-            | Id::Limit,
+            | Id::Limit
+            | Id::Harden,
             _,
         ) => return false,
     }
@@ -51,6 +54,7 @@ pub fn read(policy: &Policy, id: Id) -> Option<Value<'static>> {
             usize::MAX => Value::Word("none"),
             bytes => Value::Bytes(bytes as u64),
         },
+        Id::Harden => Value::Word(if policy.harden() { "on" } else { "off" }),
         Id::Limit => match policy.limit() {
             Limit::Off => Value::Word("off"),
             Limit::Auto => Value::Word("auto"),

@@ -5,6 +5,7 @@ use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind};
 use crate::class;
 use crate::figures::{Publisher, Use};
+use crate::harden::Guards;
 use crate::heap::Block;
 use crate::huge::Huge;
 use crate::life::Registry;
@@ -43,6 +44,8 @@ pub struct Allocator<O: Os> {
     pub(crate) publisher: Publisher,
     /// Why heaps are watched: a bit for each [`crate::watch::Reason`].
     pub(crate) watched: AtomicU8,
+    /// Inaccessible OS pages, see `harden.rs`.
+    pub guards: Guards,
     /// Mean bytes between two samples; 0: none are taken.
     pub(crate) sample_interval: AtomicUsize,
     pub(crate) registry: Locked<Registry>,
@@ -71,6 +74,7 @@ impl<O: Os> Allocator<O> {
             habits: Habits::new(),
             publisher: Publisher::new(),
             watched: AtomicU8::new(0),
+            guards: Guards::new(),
             sample_interval: AtomicUsize::new(0),
             registry: Locked::new(Registry::new()),
             huge: Locked::new(Huge::new()),
@@ -164,6 +168,10 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the slab is the caller's.
         unsafe {
             slab::wipe(c);
+            if !self.soften_slab(c) {
+                self.map.set(Arenas::chunk(c), 0);
+                return self.lose_chunks(c, 1, Use::Slab);
+            }
             let p = Arenas::chunk(c);
             self.map.set(p, 0);
             let clean = holes::is_clean(c, self.page_size());
@@ -366,6 +374,7 @@ impl<O: Os> Allocator<O> {
         unsafe {
             self.check_block(heap, Call::Free, p, class);
             if !Heap::caches_class(heap, class) {
+                self.wipe(p, class);
                 Heap::give_one(heap, self, p, class);
             } else {
                 Heap::free_full(heap, self, p, class);

@@ -133,7 +133,8 @@ impl Heap {
                     return None;
                 }
             }
-            let taken = slab::take_one(c, a.page_size());
+            let hardened = Allocator::<O>::is_hardened(c);
+            let taken = if hardened { a.take_hardened(heap, c) } else { slab::take_one(c, a.page_size()) };
             (*heap).flow.take(class, u32::from(taken.is_some()));
             Self::unlist_if_full(heap, c);
             taken
@@ -150,6 +151,9 @@ impl Heap {
             };
             let c = taken.first;
             slab::set_up(&a.arenas, c, class, heap, taken.is_clean());
+            if a.policy.harden() {
+                a.harden_slab(c, taken.is_clean());
+            }
             a.map.set(Arenas::chunk(c), class);
             (*heap).bins[class].push(c);
             (*c).listed = true;
@@ -337,16 +341,17 @@ impl Heap {
         }
     }
 
-    /// Whether the slab is the last one in its bin with free blocks, of a class that has no cache: then it stays when
-    /// it is empty, so that a block that is allocated and freed over and over does not take a new slab each time.
+    /// Whether the slab is the last one in its bin with free blocks, of a class that has no cache or hardened: then it stays
+    /// when it is empty, so that a block that is allocated and freed over and over does not take a new slab each time.
     #[inline]
-    unsafe fn is_last(heap: *mut Heap, c: *mut Chunk) -> bool {
+    unsafe fn is_last<O: Os>(heap: *mut Heap, c: *mut Chunk) -> bool {
         // SAFETY: the slab is the heap's.
         unsafe {
             let (class, next) = (usize::from((*c).class), (*c).next);
             let head = (*heap).bins[class].head;
-            Self::is_cached(heap)
-                && !Self::caches_class(heap, class)
+            let uncached = Self::is_cached(heap) && !Self::caches_class(heap, class);
+            let owned = (*heap).state.load(Ordering::Relaxed) == crate::life::OWNED;
+            (uncached || (owned && Allocator::<O>::is_hardened(c)))
                 && (head.is_null() || (head == c && (*c).listed && next.is_null()))
         }
     }
@@ -356,7 +361,7 @@ impl Heap {
     /// # Safety
     /// The heap must be the caller's.
     pub(crate) unsafe fn release_last<O: Os>(heap: *mut Heap, a: &Allocator<O>) {
-        for class in class::FIRST_PAGED..class::CLASSES {
+        for class in 1..class::CLASSES {
             // SAFETY: the heap and so the slabs in its bins are the caller's.
             unsafe {
                 let c = (*heap).bins[class].head;
@@ -373,7 +378,7 @@ impl Heap {
     unsafe fn after_give<O: Os>(heap: *mut Heap, a: &Allocator<O>, c: *mut Chunk) {
         // SAFETY: the slab is the heap's.
         unsafe {
-            if slab::is_released(c) && !Self::is_last(heap, c) {
+            if slab::is_released(c) && !Self::is_last::<O>(heap, c) {
                 if (*c).listed {
                     (*heap).bins[usize::from((*c).class)].remove(c);
                 }

@@ -55,7 +55,7 @@ pub struct Chunk {
     pub class: u8,
     /// State of the free range.
     pub state: State,
-    /// Slab: blocks that were never carved read as zero.
+    /// Slab: blocks that were never carved read as zero. Large block: the OS page behind it is a guard.
     pub zeroed: bool,
     /// Slab: it is in its heap's list of slabs with free blocks. Large block: it is a sample, see [`crate::sample`].
     pub listed: bool,
@@ -63,7 +63,7 @@ pub struct Chunk {
     pub hint: u8,
     /// Slab: remote frees counted less remote bits seen; a slab may be released at 0 only.
     pub balance: i16,
-    /// Chunks in the range.
+    /// Chunks in the range. Hardened slab: 1 more than the blocks that are withheld, see `harden.rs`; other slabs: 0.
     pub len: u32,
     /// Slab: blocks at the front that were handed out at least once. Large block: chunks at the front, likewise.
     pub carved: u32,
@@ -71,7 +71,7 @@ pub struct Chunk {
     pub used: u32,
     /// Slab: `log2` of the chunks of its arena, which says where the side tables lie.
     pub tables: u8,
-    /// Large block: its pages were moved here, so it may be a mapping apart from its neighbours.
+    /// Slab: its last OS page is a guard. Large block: its pages were moved here, so it may be a mapping apart from its neighbours.
     pub moved: bool,
     /// Slab: a bit for each OS page that reads as zero, as no block on it was handed out since it was purged. Bits are
     /// set by the purger while all blocks there are its own, and cleared by the owner.
@@ -99,6 +99,12 @@ impl Chunk {
     #[inline]
     pub fn set_owner(&mut self, heap: *mut Heap) {
         self.owner_or_bytes = heap.expose_provenance();
+    }
+
+    /// Blocks of a slab that nobody ever gets, see [`crate::harden`].
+    #[inline]
+    pub fn withheld(&self) -> u32 {
+        self.len.saturating_sub(1)
     }
 
     /// Since when the shelved block waits, see [`crate::age`]. It has the place of a slab's hint.

@@ -94,6 +94,8 @@ pub struct Heap {
     /// For visitors: what the caches looked like at the last tick, and for how many ticks.
     pub(crate) look: u64,
     pub(crate) quiet: u8,
+    /// State of a generator of random numbers; 0: not used yet.
+    pub(crate) random: u64,
     /// What this heap shows to watchers at present.
     pub(crate) watch: Watch,
     /// Which block is the next sample.
@@ -191,6 +193,7 @@ impl Heap {
             flow: Flow::new(),
             look: 0,
             quiet: 0,
+            random: 0,
             watch: Watch::Nothing,
             sampler: Sampler::new(),
             next: core::ptr::null_mut(),

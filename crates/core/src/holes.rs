@@ -57,7 +57,7 @@ impl Hole {
 
 /// The bits of the OS pages that bytes `offset..offset + size` of a chunk lie on.
 #[inline]
-fn pages(offset: usize, size: usize, page: usize) -> u16 {
+pub(crate) fn pages(offset: usize, size: usize, page: usize) -> u16 {
     let (first, last) = (offset / page, (offset + size - 1) / page);
     ((2u32 << last) - (1 << first)) as u16
 }
@@ -108,8 +108,10 @@ pub unsafe fn take(c: *mut Chunk, page: usize) -> Option<Hole> {
         if (*c).zeroed {
             clean |= pages(0, CHUNK, page) & (u32::MAX << unused) as u16;
         }
+        // The last one may be a guard.
+        let end = CHUNK / page - usize::from((*c).moved);
         let mut hole = Hole { slab: c, ..Hole::NONE };
-        for k in 0..CHUNK / page {
+        for k in 0..end {
             let (first, last) = (k * page / size, ((k + 1) * page - 1) / size);
             if clean >> k & 1 == 0 && (first..=last.min(capacity - 1)).all(is_free) {
                 hole.pages |= 1 << k;

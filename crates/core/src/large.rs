@@ -24,7 +24,8 @@ impl<O: Os> Allocator<O> {
             return core::ptr::null_mut();
         }
         let bytes = size.max(1).next_multiple_of(self.page_size());
-        let len = bytes.max(room).div_ceil(CHUNK);
+        let guard = if self.policy.harden() { self.page_size() } else { 0 };
+        let len = (bytes.max(room) + guard).div_ceil(CHUNK);
         let what = Use::Large { bytes, zero: zero && !self.policy.zero_always() };
         let Some(mut taken) = self.take_chunks(len, align, what) else {
             return core::ptr::null_mut();
@@ -37,7 +38,12 @@ impl<O: Os> Allocator<O> {
                 self.make_large(taken, len, bytes);
             }
         }
-        Arenas::chunk(taken.first)
+        let p = Arenas::chunk(taken.first);
+        if guard > 0 {
+            // SAFETY: the block is ours, and has an OS page more than it needs.
+            unsafe { (*taken.first).zeroed = self.guard(p.add(bytes)) };
+        }
+        p
     }
 
     /// Makes the chunks a large block.
@@ -48,6 +54,7 @@ impl<O: Os> Allocator<O> {
             (*c).state = if taken.dirty.1 > used { State::Dirty } else { State::Clean };
             (*c).moved = false;
             (*c).listed = false;
+            (*c).zeroed = false;
             (*c).len = len as u32;
             (*c).carved = used as u32;
             (*c).set_bytes(bytes);
@@ -112,6 +119,19 @@ impl<O: Os> Allocator<O> {
         let c = self.large_record(Call::Free, p);
         // SAFETY: the block is the caller's.
         unsafe {
+            if !self.soften_large(c) {
+                let what = Use::Large { bytes: (*c).bytes(), zero: false };
+                return self.lose_chunks(c, (*c).len as usize, what);
+            }
+            if state == State::Dirty && self.policy.harden() {
+                let used = (*c).carved as usize * CHUNK;
+                if self.os.purge(p, used) {
+                    self.note_purged(used);
+                    state = State::Clean;
+                } else {
+                    p.write_bytes(0, used);
+                }
+            }
             if (*c).moved {
                 (*c).moved = false;
                 self.moved.fetch_sub(1, Ordering::Relaxed);
@@ -141,6 +161,16 @@ impl<O: Os> Allocator<O> {
         }
     }
 
+    /// Makes the guard behind a large block accessible again. False if the system refuses: then the block is lost.
+    unsafe fn soften_large(&self, c: *mut Chunk) -> bool {
+        // SAFETY: the block is the caller's, and its guard lies in its chunks.
+        unsafe {
+            let lost = (*c).zeroed && !self.unguard(Arenas::chunk(c).add((*c).bytes()));
+            (*c).zeroed = false;
+            !lost
+        }
+    }
+
     /// The record of the large block at `p`, which lies in an arena; does not return if there is none.
     pub(crate) fn large_record(&self, call: Call, p: *mut u8) -> *mut Chunk {
         let c = Arenas::record(p);
@@ -162,6 +192,10 @@ impl<O: Os> Allocator<O> {
         }
         let bytes = size.next_multiple_of(self.page_size());
         let need = bytes.div_ceil(CHUNK);
+        // SAFETY: the block is the caller's. Its guard stays where it is.
+        if unsafe { (*c).zeroed && bytes != (*c).bytes() } {
+            return false;
+        }
         // What was used and is not any more goes back at once where the policy says so: before others can have it.
         // SAFETY: the block is the caller's, and behind its new end it holds nothing that is needed.
         let since = unsafe {

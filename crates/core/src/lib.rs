@@ -44,6 +44,7 @@ pub mod class;
 mod commit;
 mod dense;
 pub mod figures;
+pub mod harden;
 pub mod heap;
 pub mod holes;
 pub mod huge;

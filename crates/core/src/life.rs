@@ -147,8 +147,8 @@ impl<O: Os> Allocator<O> {
                     Heap::flush(heap, self, class, 0);
                 }
                 self.clear_shelf(heap, 0);
-                Heap::release_last(heap, self);
                 Heap::set_cached(heap, false);
+                Heap::release_last(heap, self);
             }
         }
     }
@@ -185,6 +185,9 @@ impl<O: Os> Allocator<O> {
                 // comes before this store, and `collect` sees the slab, or sees ORPHAN and collects itself.
                 (*heap).state.store(ORPHAN, Ordering::SeqCst);
                 Heap::collect(heap, self);
+                if self.policy.harden() {
+                    Heap::release_last(heap, self);
+                }
                 (*heap).next_orphan = r.orphans;
                 r.orphans = heap;
                 self.orphans.fetch_add(1, Ordering::Relaxed);

@@ -63,6 +63,12 @@ pub unsafe trait Os: Sync {
     /// The range must lie in a reservation of this `Os`.
     unsafe fn commit(&self, p: *mut u8, len: usize) -> bool;
 
+    /// Makes committed memory inaccessible until it is committed again. False if the system refuses.
+    ///
+    /// # Safety
+    /// The range must be committed and hold nothing that is needed.
+    unsafe fn guard(&self, p: *mut u8, len: usize) -> bool;
+
     /// Maps `len` bytes of zeroed memory for a huge block, aligned to `align` (a power of two, at least an OS page).
     fn map(&self, len: usize, align: usize) -> Option<*mut u8>;
 

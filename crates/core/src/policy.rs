@@ -58,6 +58,7 @@ pub struct Policy {
     mmap_threshold: AtomicUsize,
     limit: AtomicUsize,
     foreign_abort: AtomicU32,
+    harden: AtomicU32,
     /// Four bits for each option: who chose its value.
     origins: AtomicU64,
 }
@@ -82,6 +83,7 @@ impl Policy {
             mmap_threshold: AtomicUsize::new(AUTO),
             limit: AtomicUsize::new(AUTO),
             foreign_abort: AtomicU32::new(0),
+            harden: AtomicU32::new(0),
             origins: AtomicU64::new(0),
         }
     }
@@ -123,6 +125,17 @@ impl Policy {
     pub fn set_bytes(&self, bytes: Option<usize>) {
         // The largest number stands for `None`.
         self.bytes.store(bytes.map_or(AUTO, |bytes| bytes.min(AUTO - 1)), Ordering::Relaxed);
+    }
+
+    /// Whether new memory is hardened, see `harden.rs`.
+    #[inline]
+    pub fn harden(&self) -> bool {
+        self.harden.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sets whether new memory is hardened. Heaps keep their caches until [`crate::Allocator::harden`].
+    pub fn set_harden(&self, harden: bool) {
+        self.harden.store(harden.into(), Ordering::Relaxed);
     }
 
     /// Whether zeroed blocks are always cleared whole.

@@ -427,8 +427,9 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Has what waits given back where memory is short: by the helper, who is quick enough in most cases, or at once
-    /// where it might not be, or where there is none.
+    /// Has what waits given back where memory is short: by the helper, and by this thread as much as came to wait between
+    /// two looks, as the helper may not get a processor before others need the memory; all of it at once where nearly
+    /// nothing is left, or where there is no helper.
     fn mind_limit(&self) {
         let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
         let Some(memory) = self.memory().filter(|m| waiting > 0 && is_short(m, waiting)) else {
@@ -437,8 +438,12 @@ impl<O: Os> Allocator<O> {
         let near = memory.limit.saturating_sub(memory.used) < memory.limit / 16;
         if near || !self.purger.has_helper() {
             self.purge();
-        } else if !self.purger.flood.swap(true, Ordering::Relaxed) {
-            self.os.wake_purger();
+        } else {
+            if !self.purger.flood.swap(true, Ordering::Relaxed) {
+                self.os.wake_purger();
+            }
+            let due = Due { slabs: false, ..self.due(0, FRESH_CHUNKS * CHUNK) };
+            self.purge_due(due, &mut Walk::default(), 1);
         }
     }
 

@@ -85,7 +85,7 @@ impl<O: Os> Allocator<O> {
             let bytes = (*Arenas::record(p)).carved as usize * CHUNK;
             // Relaxed: a bound that may be passed by a few.
             let few = self.moved.load(Ordering::Relaxed) < MOST_MOVED;
-            if bytes >= MOVE_PAGES && few && self.os.move_pages(p, new, bytes) {
+            if bytes >= MOVE_PAGES && few && !self.policy.harden() && self.os.move_pages(p, new, bytes) {
                 (*Arenas::record(new)).moved = true;
                 self.moved.fetch_add(1, Ordering::Relaxed);
                 self.release_large(p, State::Clean);

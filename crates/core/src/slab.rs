@@ -67,6 +67,8 @@ pub unsafe fn set_up(arenas: &Arenas, c: *mut Chunk, class: usize, owner: *mut H
         (*c).listed = false;
         (*c).hint = 0;
         (*c).balance = 0;
+        (*c).len = 0;
+        (*c).moved = false;
         (*c).carved = 0;
         (*c).used = 0;
         // Relaxed: the slab is nobody's else yet.
@@ -221,6 +223,59 @@ pub unsafe fn take_one(c: *mut Chunk, page: usize) -> Option<(*mut u8, bool)> {
     }
 }
 
+/// Makes all blocks of a new slab free ones but the last `withheld`, which stay used for ever. `clean`: all of it reads as
+/// zero and holds no memory, which is noted of the OS pages that no withheld block reaches.
+///
+/// # Safety
+/// As [`take_recycled`]; nothing of the slab may be carved.
+pub unsafe fn carve_all(c: *mut Chunk, withheld: u32, clean: bool, page: usize) {
+    // SAFETY: the slab is the caller's, so its bits are.
+    unsafe {
+        let class = usize::from((*c).class);
+        let free = (class::capacity(class) - withheld) as usize;
+        let bits = Arenas::free_bits(c);
+        for word in 0..free.div_ceil(64) {
+            bits.add(word).write(u64::MAX >> (64 - (free - word * 64).min(64)));
+        }
+        (*c).carved = class::capacity(class);
+        (*c).used = withheld;
+        (*c).len = withheld + 1;
+        if clean {
+            let size = class::SIZE[class] as usize;
+            let end = if withheld > 0 { free * size / page * page } else { crate::CHUNK };
+            // Relaxed: the slab is nobody's else yet.
+            (*c).clean.store(holes::pages(0, end, page), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Takes a free block chosen by a random number, without touching it; true if it is known to read as zero.
+///
+/// # Safety
+/// As [`take_recycled`].
+pub unsafe fn take_random(c: *mut Chunk, random: u64, page: usize) -> Option<(*mut u8, bool)> {
+    // SAFETY: as `take_recycled`.
+    unsafe {
+        let class = usize::from((*c).class);
+        let size = class::SIZE[class] as usize;
+        let (bits, words) = (Arenas::free_bits(c), words(class));
+        // The high half chooses a word, the low bits a place in it.
+        let first = ((random >> 32) as usize) % words;
+        for word in (first..words).chain(0..first) {
+            let free = bits.add(word).read();
+            if free != 0 {
+                let turn = (random & 63) as u32;
+                let bit = (free.rotate_right(turn).trailing_zeros() + turn) & 63;
+                bits.add(word).write(free & !(1 << bit));
+                (*c).used += 1;
+                let offset = (word * 64 + bit as usize) * size;
+                return Some((Arenas::chunk(c).add(offset), holes::dirty(c, offset, size, page)));
+            }
+        }
+        None
+    }
+}
+
 /// Whether no block can be taken.
 ///
 /// # Safety
@@ -231,14 +286,14 @@ pub unsafe fn is_full(c: *const Chunk) -> bool {
     unsafe { (*c).used == (*c).carved && (*c).carved == class::capacity(usize::from((*c).class)) }
 }
 
-/// Whether the slab can be released: no block is used, and no other thread is in the middle of a free.
+/// Whether the slab can be released: no block is used but those that are withheld, and no other thread is in the middle of a free.
 ///
 /// # Safety
 /// As [`take_recycled`].
 #[inline]
 pub unsafe fn is_released(c: *const Chunk) -> bool {
     // SAFETY: the slab is the caller's.
-    unsafe { (*c).used == 0 && (*c).balance == 0 }
+    unsafe { (*c).used == (*c).withheld() && (*c).balance == 0 }
 }
 
 /// Marks the blocks of `batch` as free.

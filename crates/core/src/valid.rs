@@ -248,7 +248,7 @@ impl<O: Os> Allocator<O> {
                 // SAFETY: as above.
                 unsafe {
                     if (*c).kind == Kind::SLAB {
-                        used += (*c).used as usize;
+                        used += (*c).used as usize - (*c).withheld() as usize;
                         seen.in_bins += usize::from((*c).listed);
                         seen.pending += usize::from((*c).remote.counted() != 0);
                     }
@@ -352,6 +352,7 @@ impl<O: Os> Allocator<O> {
                     census.slabs += 1;
                     check((*c).listed != slab::is_full(c), "a slab is listed unless full", at)?;
                     let stays = usize::from((*c).class) >= class::FIRST_PAGED;
+                    let stays = stays || Self::is_hardened(c);
                     check(stays || !slab::is_released(c), "an empty slab is released", at)?;
                 }
                 Kind::HEAPS => census.heap_chunks += 1,

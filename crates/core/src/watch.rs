@@ -35,6 +35,8 @@ pub enum Reason {
     NoCaches = 8,
     /// There may be samples that live: wants nothing but a look at what is freed on slow paths.
     Marks = 16,
+    /// Memory is hardened.
+    Harden = 32,
 }
 
 /// Rounds of visits to heaps whose threads are in a call.

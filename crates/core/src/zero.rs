@@ -120,7 +120,7 @@ unsafe fn is_zero(p: *const u8, len: usize, page: usize) -> bool {
 ///
 /// # Safety
 /// As [`is_zero`]; a block is aligned for words.
-unsafe fn is_zeroed(p: *const u8, len: usize) -> bool {
+pub(crate) unsafe fn is_zeroed(p: *const u8, len: usize) -> bool {
     // SAFETY: as the caller promises.
     let (words, rest) = unsafe {
         let words = core::slice::from_raw_parts(p.cast::<u64>(), len / 8);

@@ -201,6 +201,21 @@ unsafe impl Os for Fake {
         done
     }
 
+    unsafe fn guard(&self, p: *mut u8, len: usize) -> bool {
+        self.whole_pages(Call::Guard, p.addr(), len);
+        let mut model = self.model();
+        model.require("guard", p.addr(), len, &[Access::Committed]);
+        if !self.granted(Call::Guard) {
+            return false;
+        }
+        // SAFETY: the range lies in a reservation of this fake, as the model has just confirmed.
+        let done = unsafe { libc::mprotect(p.cast(), len, libc::PROT_NONE) } == 0;
+        if done {
+            model.set(p.addr(), len, Access::Reserved);
+        }
+        done
+    }
+
     fn map(&self, len: usize, align: usize) -> Option<*mut u8> {
         self.whole_pages(Call::Map, align, len);
         assert!(align.is_power_of_two(), "map: alignment {align:#x}");

@@ -78,6 +78,7 @@ pub struct Choices {
     pub zero_always: bool,
     pub mmap_threshold: usize,
     pub limit: Limit,
+    pub harden: bool,
 }
 
 impl Default for Choices {
@@ -89,12 +90,13 @@ impl Default for Choices {
             zero_always: false,
             mmap_threshold: usize::MAX,
             limit: Limit::Auto,
+            harden: false,
         }
     }
 }
 
 impl Choices {
-    /// Makes the choices.
+    /// Makes the choices, but for hardening, which needs the allocator.
     pub fn set(&self, policy: &Policy) {
         policy.set_purge(self.purge);
         policy.set_delay(self.delay);
@@ -113,6 +115,7 @@ impl Choices {
             mmap_threshold: [usize::MAX, usize::MAX, 0, 128 << 10][usize::from(b >> 4 & 3)],
             zero_always: b >> 6 == 0,
             limit: [Limit::Auto, Limit::Off, Limit::Bytes(16 << 20), Limit::Bytes(256 << 20)][usize::from(c & 3)],
+            harden: c >> 2 & 3 == 3,
         }
     }
 }

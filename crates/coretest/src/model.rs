@@ -69,6 +69,9 @@ impl Model {
         let a = Box::new(Allocator::new(Fake::new(setup.config.clone())));
         a.os.faults.fail_by_chance(setup.fault);
         setup.choices.set(&a.policy);
+        if setup.choices.harden {
+            a.harden();
+        }
         let limited = setup.config.address_limit.is_some()
             || setup.config.reservations.is_some()
             || matches!(setup.choices.limit, Limit::Bytes(_));

@@ -57,11 +57,14 @@ fn systems() -> Vec<Setup> {
         choices: Choices { purge, delay: 100, ..Choices::default() },
         ..Setup::default()
     };
+    let mut hardened = on(4096, None, None, true, Purge::Decay);
+    hardened.choices.harden = true;
     vec![
         on(4096, None, None, true, Purge::Decay),
         on(4096, Some(96 << 20), Some(1), false, Purge::Decay),
         on(65536, None, None, true, Purge::Lazy),
         on(16384, Some(64 << 20), None, false, Purge::Eager),
+        hardened,
     ]
 }
 

@@ -135,6 +135,8 @@ gauges! {
     origins: Code,
     /// Most bytes of arenas that were in use or waited at one time.
     peak_bytes: Bytes,
+    /// Whether memory is hardened (option `harden`): 0 off, 1 on.
+    harden: Code,
 }
 
 impl Counters {
@@ -173,7 +175,7 @@ mod tests {
         let words = core::array::from_fn(|i| i as u64 + 1);
         let gauges = Gauges::from_words(words);
         assert_eq!(gauges.words(), words);
-        assert_eq!((gauges.updated, gauges.peak_bytes), (1, Gauges::COUNT as u64));
+        assert_eq!((gauges.updated, gauges.harden), (1, Gauges::COUNT as u64));
     }
 
     /// Catches an update after one that a fork or a kill cut off, which leaves the number odd.

@@ -48,6 +48,8 @@ pub enum Id {
     MmapThreshold,
     /// `limit`
     Limit,
+    /// `harden`
+    Harden,
 }
 
 impl Id {

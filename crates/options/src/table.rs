@@ -83,6 +83,15 @@ pub const TABLE: &[Opt] = &[
         doc: "Which memory limit counts: that of the container or the machine, for which no allocation fails (auto), none (off), or a size for this process, beyond which allocations fail.",
         start_only: false,
     },
+    Opt {
+        id: Id::Harden,
+        name: "harden",
+        env: "NEAP_HARDEN",
+        kind: Kind::Choice(&["off", "on"]),
+        default: "off",
+        doc: "Whether errors on the heap are made harmless or seen where that costs time: zeroed frees, random places, guard pages, no free lists.",
+        start_only: true,
+    },
 ];
 
 // An entry in the wrong place: order TABLE as `Id` is.
@@ -92,7 +101,7 @@ const _: () = {
         assert!(TABLE[i].id as usize == i);
         i += 1;
     }
-    assert!(TABLE.len() == Id::Limit as usize + 1, "name the last of `Id` here");
+    assert!(TABLE.len() == Id::Harden as usize + 1, "name the last of `Id` here");
 };
 
 #[cfg(test)]

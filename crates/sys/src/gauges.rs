@@ -154,5 +154,6 @@ fn gauges(f: &Figures, purge_calls: u64) -> Gauges {
         foreign: policy.foreign_abort().into(),
         origins: policy.origins(),
         peak_bytes: f.peak,
+        harden: policy.harden().into(),
     }
 }

@@ -110,6 +110,12 @@ unsafe impl Os for Linux {
         unsafe { mm::mprotect(pointer(p), len, MprotectFlags::READ | MprotectFlags::WRITE) }.is_ok()
     }
 
+    unsafe fn guard(&self, p: *mut u8, len: usize) -> bool {
+        self.count(Syscall::Mprotect);
+        // SAFETY: the range is committed, ours and unused.
+        unsafe { mm::mprotect(pointer(p), len, MprotectFlags::empty()) }.is_ok()
+    }
+
     fn map(&self, len: usize, align: usize) -> Option<*mut u8> {
         let extra = if align > self.page_size() { align } else { 0 };
         let whole = len.checked_add(extra)?;

@@ -12,6 +12,8 @@ pub enum Call {
     ReserveZeros,
     /// `Os::commit`
     Commit,
+    /// `Os::guard`
+    Guard,
     /// `Os::map`
     Map,
     /// `Os::unmap`
@@ -39,10 +41,11 @@ pub enum Call {
 }
 
 /// Every kind, in the order of its number.
-pub const CALLS: [Call; 15] = [
+pub const CALLS: [Call; 16] = [
     Call::Reserve,
     Call::ReserveZeros,
     Call::Commit,
+    Call::Guard,
     Call::Map,
     Call::Unmap,
     Call::Remap,
