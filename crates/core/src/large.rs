@@ -111,6 +111,9 @@ impl<O: Os> Allocator<O> {
         let c = self.large_record(Call::Free, p);
         // SAFETY: the block is the caller's.
         unsafe {
+            if (*c).kind == Kind::NESTED {
+                return self.free_annexed(p);
+            }
             if (*c).moved {
                 (*c).moved = false;
                 self.moved.fetch_sub(1, Ordering::Relaxed);
@@ -144,7 +147,8 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn large_record(&self, call: Call, p: *mut u8) -> *mut Chunk {
         let c = Arenas::record(p);
         // SAFETY: records of committed chunks are readable. A block that is the caller's keeps its kind.
-        if p.addr() & (CHUNK - 1) != 0 || unsafe { (*c).kind } != Kind::LARGE {
+        let kind = unsafe { (*c).kind };
+        if p.addr() & (CHUNK - 1) != 0 || (kind != Kind::LARGE && kind != Kind::NESTED) {
             misuse::not_a_block(self, call, p);
         }
         c
@@ -156,7 +160,9 @@ impl<O: Os> Allocator<O> {
     /// `p` must be a large block of the caller's.
     pub(crate) unsafe fn resize_large(&self, p: *mut u8, size: usize) -> bool {
         let c = self.large_record(Call::Realloc, p);
-        if size > MAX_LARGE {
+        // What lies behind a block of the annex is not the ranges'.
+        // SAFETY: the block is the caller's, so its record stays as it is.
+        if size > MAX_LARGE || unsafe { (*c).kind } == Kind::NESTED {
             return false;
         }
         let bytes = size.next_multiple_of(self.page_size());

@@ -5,7 +5,7 @@
 //! While a heap is an orphan, the lock of the registry stands in for its owner: other threads take blocks from its
 //! slabs, and whoever frees the first block into it also takes in the frees.
 //!
-//! Lock order: batch (of the purger), registry, huge, ranges.
+//! Lock order: batch (of the purger), registry, ranges.
 
 use crate::arena::Arenas;
 use crate::chunk::Kind;
@@ -146,7 +146,8 @@ impl<O: Os> Allocator<O> {
                     sum = (sum.0 + 1, sum.1 + bytes);
                 }
             });
-            sum
+            let (blocks, bytes) = self.live_in_annex();
+            (sum.0 + blocks, sum.1 + bytes)
         })
     }
 
@@ -212,14 +213,12 @@ impl<O: Os> Allocator<O> {
     pub fn fork_prepare(&self) {
         self.purger.batch.take(&self.os);
         self.registry.raw().take(&self.os);
-        self.huge.raw().take(&self.os);
         self.ranges.raw().take(&self.os);
     }
 
     /// After fork, in the parent.
     pub fn fork_parent(&self) {
         self.ranges.raw().release(&self.os);
-        self.huge.raw().release(&self.os);
         self.registry.raw().release(&self.os);
         self.purger.batch.release(&self.os);
     }

@@ -59,7 +59,7 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    fn fits_in_place(&self, old: usize, size: usize) -> bool {
+    pub(crate) fn fits_in_place(&self, old: usize, size: usize) -> bool {
         if old > class::MAX_SMALL {
             let bytes = size.max(1).checked_next_multiple_of(self.page_size());
             return size > class::MAX_SMALL && bytes == Some(old);

@@ -81,7 +81,7 @@ impl<O: Os> Allocator<O> {
     unsafe fn is_busy(heap: *mut Heap) -> bool {
         // SAFETY: the heap is parked, so its seat is there.
         // Acquire pairs with the Release when the thread leaves: what it did to the heap is seen.
-        unsafe { (*(*heap).seat.load(Ordering::Relaxed)).busy.load(Ordering::Acquire) != 0 }
+        unsafe { (*(*heap).seat.load(Ordering::Relaxed)).busy.load(Ordering::Acquire) != Seat::IDLE }
     }
 
     /// Gives a parked heap back to its thread.
@@ -191,8 +191,9 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Empties the caches of heaps that were left alone, or of `all`, and takes in what others freed into them. True if
-    /// that may have to be done later. The batch lock must be held.
-    pub(crate) fn empty_caches(&self, all: bool) -> bool {
+    /// that may have to be done later. The batch lock must be held. `mine` is the calling thread's heap, which its call
+    /// uses, or [`Heap::none`].
+    pub(crate) fn empty_caches(&self, all: bool, mine: *mut Heap) -> bool {
         let mut waits = false;
         let mut heap = self.registry.with(&self.os, |r| r.all);
         while !heap.is_null() {
@@ -205,13 +206,18 @@ impl<O: Os> Allocator<O> {
                 (*heap).quiet = if quiet { (*heap).quiet.saturating_add(1) } else { 0 };
                 (*heap).look = look;
                 if full && (all || (*heap).quiet >= QUIET_TICKS) {
-                    self.visit(&mut [heap], |heap| {
+                    let empty = |heap| {
                         if Heap::is_cached(heap) {
                             (1..CLASSES).for_each(|class| Heap::flush(heap, self, class, 0));
                             self.clear_shelf(heap, 0);
                         }
                         Heap::collect(heap, self);
-                    });
+                    };
+                    if heap == mine {
+                        empty(heap);
+                    } else {
+                        self.visit(&mut [heap], empty);
+                    }
                     (*heap).look = Heap::look(heap).0;
                 } else if Shelf::is_due(&raw const (*heap).shelf, self.epoch(), DELAY_TICKS) {
                     self.visit(&mut [heap], |heap| self.clear_shelf(heap, DELAY_TICKS));

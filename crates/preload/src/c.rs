@@ -6,7 +6,7 @@ use crate::foreign;
 use core::ffi::{c_int, c_void};
 use neap_core::alloc::MAX_SIZE;
 use neap_core::misuse::Call;
-use neap_sys::global::{self, NEAP};
+use neap_sys::global;
 
 /// Any block of neap is aligned to this, from 16 bytes on.
 const ALIGN: usize = 16;
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn free_aligned_sized(p: *mut c_void, _align: usize, _size
 /// neap: gives free memory back to the system; returns the bytes of address space given back.
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_purge() -> usize {
-    NEAP.purge()
+    global::purge()
 }
 
 /// neap: the version, as "0.1.0".

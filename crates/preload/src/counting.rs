@@ -50,7 +50,7 @@ pub fn start(directory: &CStr) -> bool {
     // SAFETY: the handler stays as long as the library.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     // SAFETY: `with_heap` lends this thread's heap.
-    thread::with_heap(|heap| unsafe { NEAP.drop_caches(heap) });
+    thread::with_heap(|heap| unsafe { NEAP.drop_caches(heap) }, || ());
     true
 }
 
@@ -63,7 +63,8 @@ unsafe extern "C" fn in_child() {
 
 /// Shows the page: from now on the process counts in it.
 fn publish(page: &'static Counters) {
-    let (blocks, bytes) = NEAP.live();
+    // In a child that was forked in a nested call nobody can say.
+    let (blocks, bytes) = thread::in_call(|_| NEAP.live()).unwrap_or((0, 0));
     page.blocks_inherited.store(blocks as u64, Ordering::Relaxed);
     page.bytes_inherited.store(bytes as u64, Ordering::Relaxed);
     gauges::set_up(page, rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(), true);
@@ -73,7 +74,7 @@ fn publish(page: &'static Counters) {
 /// The process ends: its gauges are to be as exact as its counts.
 pub extern "C" fn finish() {
     if NEAP.os.counters().is_some() {
-        NEAP.publish();
+        thread::in_call(|_| NEAP.publish());
     }
 }
 

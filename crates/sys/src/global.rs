@@ -7,7 +7,7 @@ use crate::linux::Linux;
 use crate::{arch, thread};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
-use neap_core::class::MAX_TABLE;
+use neap_core::class::{MAX_TABLE, MIN_BLOCK};
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
 use neap_core::{Allocator, Heap};
@@ -33,7 +33,7 @@ fn handed_out(p: *mut u8) -> *mut u8 {
     }
     if let Some(counters) = NEAP.os.counters() {
         // SAFETY: `p` is a block that was just made.
-        let bytes = unsafe { NEAP.usable_size(Heap::none(), Call::UsableSize, p) }.unwrap_or(0);
+        let bytes = unsafe { usable_size(p, Call::UsableSize) }.unwrap_or(0);
         counters.blocks_allocated.fetch_add(1, Ordering::Relaxed);
         counters.bytes_allocated.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -43,7 +43,7 @@ fn handed_out(p: *mut u8) -> *mut u8 {
 /// `malloc`: a block of at least `size` bytes, aligned to 16.
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
-    let entered = arch::enter();
+    let Some(entered) = arch::enter() else { return malloc_nested(size, ALIGN, false) };
     // SAFETY: the thread's own heap.
     let p = unsafe { Heap::malloc(entered.heap, size, arch::untag) };
     if p.is_null() {
@@ -57,7 +57,7 @@ pub fn malloc(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
-    let p = if thread::is_heap(heap) {
+    let p = if thread::is_heap(heap) && !NEAP.is_stranded() {
         // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
         let p = unsafe { NEAP.malloc_after_miss(heap, size) };
         arch::leave();
@@ -65,9 +65,20 @@ fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
     } else {
         arch::leave();
         // SAFETY: `with_heap` lends a heap.
-        thread::with_heap(|heap| unsafe { NEAP.malloc(heap, size) }).unwrap_or(core::ptr::null_mut())
+        let p = thread::with_heap(|heap| unsafe { NEAP.malloc(heap, size) }, || NEAP.malloc_nested(size, ALIGN, false));
+        p.unwrap_or(core::ptr::null_mut())
     };
     handed_out(p)
+}
+
+/// Blocks are aligned to this, at least.
+const ALIGN: usize = MIN_BLOCK;
+
+/// malloc and its kin in a handler that interrupted another call of this thread.
+#[cold]
+#[inline(never)]
+fn malloc_nested(size: usize, align: usize, zero: bool) -> *mut u8 {
+    handed_out(NEAP.malloc_nested(size, align, zero))
 }
 
 /// `calloc`: a zeroed block of `count * size` bytes.
@@ -77,7 +88,7 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
     if bytes > SHORT {
         return calloc_slow(bytes);
     }
-    let entered = arch::enter();
+    let Some(entered) = arch::enter() else { return malloc_nested(bytes, ALIGN, true) };
     // SAFETY: the thread's own heap; a block has at least 16 bytes.
     unsafe {
         let p = Heap::malloc(entered.heap, bytes, arch::untag);
@@ -115,7 +126,7 @@ fn calloc_slow(bytes: usize) -> *mut u8 {
         return p;
     }
     // SAFETY: `with_heap` lends a heap.
-    let p = thread::with_heap(|heap| unsafe { NEAP.calloc(heap, bytes) });
+    let p = thread::with_heap(|heap| unsafe { NEAP.calloc(heap, bytes) }, || NEAP.malloc_nested(bytes, ALIGN, true));
     handed_out(p.unwrap_or(core::ptr::null_mut()))
 }
 
@@ -126,7 +137,8 @@ pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
         return no_memory();
     }
     // SAFETY: `with_heap` lends a heap.
-    let p = thread::with_heap(|heap| unsafe { NEAP.malloc_aligned(heap, size, align, zero) });
+    let aligned = |heap| unsafe { NEAP.malloc_aligned(heap, size, align, zero) };
+    let p = thread::with_heap(aligned, || NEAP.malloc_nested(size, align, zero));
     handed_out(p.unwrap_or(core::ptr::null_mut()))
 }
 
@@ -136,7 +148,8 @@ pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
 /// `p` must be null, a live block of neap's, or something that `foreign` can take.
 #[inline(always)]
 pub unsafe fn free(p: *mut u8, foreign: ForeignFree) {
-    let entered = arch::enter();
+    // SAFETY: as the caller promises.
+    let Some(entered) = arch::enter() else { return unsafe { free_nested(p, foreign) } };
     // SAFETY: the thread's own heap; as the caller promises.
     unsafe {
         if !Heap::free(entered.heap, &NEAP.map, p) {
@@ -159,7 +172,7 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
     // SAFETY: as the caller of `free` promises; the heap is this thread's.
     unsafe {
         let size = if counted { NEAP.usable_size(Heap::none(), Call::UsableSize, p) } else { None };
-        let known = if thread::is_heap(heap) {
+        let known = if thread::is_heap(heap) && !NEAP.is_stranded() {
             let known = NEAP.free_after_miss(heap, p);
             arch::leave();
             known
@@ -167,17 +180,36 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
             Heap::undo_free(heap, NEAP.map.class(p));
             arch::leave();
             // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
-            match thread::with_heap(|heap| NEAP.free(heap, p)) {
+            match thread::with_heap(|heap| NEAP.free(heap, p), || NEAP.free_nested(p)) {
                 Some(known) => known,
-                None => NEAP.free(Heap::none(), p),
+                None => NEAP.free_nested(p),
             }
         };
-        if known.is_err() {
-            foreign(p);
-        } else if let Some(counters) = NEAP.os.counters() {
-            counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
-            counters.bytes_freed.fetch_add(size.unwrap_or(0) as u64, Ordering::Relaxed);
-        }
+        if known.is_err() { foreign(p) } else { freed(size) }
+    }
+}
+
+/// [`free`] in a handler that interrupted another call of this thread.
+#[cold]
+#[inline(never)]
+unsafe fn free_nested(p: *mut u8, foreign: ForeignFree) {
+    if p.is_null() {
+        return;
+    }
+    let counted = NEAP.os.counters().is_some();
+    // SAFETY: as the caller of `free` promises.
+    unsafe {
+        let size = if counted { NEAP.usable_size_nested(Call::UsableSize, p) } else { None };
+        if NEAP.free_nested(p).is_err() { foreign(p) } else { freed(size) }
+    }
+}
+
+/// Counts a block of `size` bytes that was freed, where the process counts.
+#[inline]
+fn freed(size: Option<usize>) {
+    if let Some(counters) = NEAP.os.counters() {
+        counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
+        counters.bytes_freed.fetch_add(size.unwrap_or(0) as u64, Ordering::Relaxed);
     }
 }
 
@@ -187,7 +219,8 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
 /// `p` must be a live block of neap's, or foreign.
 #[inline]
 pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
-    let entered = arch::enter();
+    // SAFETY: as the caller promises.
+    let Some(entered) = arch::enter() else { return unsafe { NEAP.usable_size_nested(call, p) } };
     let heap = if thread::is_heap(entered.heap) { entered.heap } else { Heap::none() };
     // SAFETY: as the caller promises.
     let size = unsafe { NEAP.usable_size(heap, call, p) };
@@ -230,14 +263,22 @@ pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
         return no_memory();
     }
     // SAFETY: `with_heap` lends a heap; as the caller promises.
-    let new = thread::with_heap(|heap| unsafe { NEAP.realloc(heap, p, old, size) }).unwrap_or(core::ptr::null_mut());
-    if let Some(counters) = NEAP.os.counters()
-        && !new.is_null()
-    {
-        counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
-        counters.bytes_freed.fetch_add(old as u64, Ordering::Relaxed);
+    let new = unsafe { thread::with_heap(|heap| NEAP.realloc(heap, p, old, size), || NEAP.realloc_nested(p, old, size)) };
+    let new = new.unwrap_or(core::ptr::null_mut());
+    if !new.is_null() {
+        freed(Some(old));
     }
     handed_out(new)
+}
+
+/// Gives free memory back to the system; returns the bytes. 0 in a nested call, which gives nothing back.
+pub fn purge() -> usize {
+    thread::in_call(|heap| NEAP.purge_with(heap)).unwrap_or(0)
+}
+
+/// Bytes in free ranges: dirty, clean. None in a nested call.
+pub fn free_bytes() -> (usize, usize) {
+    thread::in_call(|_| NEAP.free_bytes()).unwrap_or((0, 0))
 }
 
 #[cfg(test)]
