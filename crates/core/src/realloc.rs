@@ -41,10 +41,14 @@ impl<O: Os> Allocator<O> {
                         self.settle();
                         return p;
                     }
-                    let moved = self.move_large(p, old, size);
-                    self.settle();
-                    if !moved.is_null() {
-                        return moved;
+                    // A block of the annex stays where it is neither to grow nor to shrink; to shrink it is copied below, as
+                    // `move_large` wants the longer block to be the new one.
+                    if size > old {
+                        let moved = self.move_large(p, old, size);
+                        self.settle();
+                        if !moved.is_null() {
+                            return moved;
+                        }
                     }
                 }
             }
