@@ -57,7 +57,7 @@ pub fn malloc(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
-    let p = if thread::is_heap(heap) && !NEAP.is_stranded() {
+    let p = if thread::is_heap(heap) {
         // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
         let p = unsafe { NEAP.malloc_after_miss(heap, size) };
         arch::leave();
@@ -172,7 +172,7 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
     // SAFETY: as the caller of `free` promises; the heap is this thread's.
     unsafe {
         let size = if counted { NEAP.usable_size(Heap::none(), Call::UsableSize, p) } else { None };
-        let known = if thread::is_heap(heap) && !NEAP.is_stranded() {
+        let known = if thread::is_heap(heap) {
             let known = NEAP.free_after_miss(heap, p);
             arch::leave();
             known

@@ -4,7 +4,8 @@
 //! - [`Heap::none`]: the thread has called nothing yet;
 //! - `GONE`: the thread is ending and has given its heap up. What still runs (destructors of other libraries,
 //!   the C library's own clean-up) allocates from a heap that is borrowed for each call, and frees as a remote
-//!   thread does;
+//!   thread does. In a stranded process (`Allocator::is_stranded`) it stands for all threads, and all calls that the
+//!   fast paths cannot serve are nested ones;
 //! - [`PARKED`]: another thread visits the heap, for microseconds;
 //! - a heap of its own.
 //!
@@ -60,14 +61,7 @@ fn give_up(heap: *mut Heap) -> bool {
 #[inline]
 pub fn with_heap<R>(f: impl FnOnce(*mut Heap) -> R, nested: impl FnOnce() -> R) -> Option<R> {
     loop {
-        let entered = match arch::enter() {
-            Some(entered) if !NEAP.is_stranded() => entered,
-            entered => {
-                let result = nested();
-                entered.inspect(|entered| entered.leave());
-                return Some(result);
-            }
-        };
+        let Some(entered) = arch::enter() else { return Some(nested()) };
         if is_heap(entered.heap) {
             let result = f(entered.heap);
             entered.leave();
@@ -78,7 +72,7 @@ pub fn with_heap<R>(f: impl FnOnce(*mut Heap) -> R, nested: impl FnOnce() -> R) 
             // SAFETY: the thread's own seat, which it has just left.
             unsafe { NEAP.wait_parked(arch::seat()) };
         } else if entered.heap == GONE.heap() {
-            let result = with_borrowed(f);
+            let result = if NEAP.is_stranded() { Some(nested()) } else { with_borrowed(f) };
             entered.leave();
             return result;
         } else if !acquire(entered) {
@@ -126,6 +120,11 @@ fn with_borrowed<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
 /// call, which starts again.
 #[cold]
 fn acquire(entered: Entered) -> bool {
+    if NEAP.is_stranded() {
+        set_own(GONE.heap());
+        entered.leave();
+        return true;
+    }
     let heap = NEAP.acquire(NEAP.os.counters().is_none());
     if !heap.is_null() {
         set_own(heap);
@@ -233,7 +232,12 @@ unsafe extern "C" fn in_child() {
     let helped = crate::purger::forked();
     NEAP.os.forked();
     if was_nested() {
-        return NEAP.fork_child_nested(own(), !helped);
+        NEAP.fork_child_nested(own(), !helped);
+        if NEAP.is_stranded() {
+            // The interrupted call goes on with the heap that it has; the next one finds none.
+            set_own(GONE.heap());
+        }
+        return;
     }
     NEAP.fork_child(own());
     arch::leave();
