@@ -7,7 +7,8 @@
  *     t  threads end and start all the time
  *     d  main loads and unloads the library DSO
  *     H  handlers fork now and then
- *     k  two kinds of work only: fast paths (small blocks), so that signals hit those
+ *     R  the same, and the child returns from the handler into what was interrupted, and goes on for a while
+ *     k  short blocks only, so that signals hit the fast paths
  *
  * Each thread has timers of its own (timer_create with SIGEV_THREAD_ID), 50 us apart. Blocks hold a header with size and
  * seed and are filled; they go from handlers to main code and back, and between threads, through slots that are swapped
@@ -27,11 +28,13 @@
 #define sigev_notify_thread_id _sigev_un._tid
 #endif
 
-enum { SLOTS = 512, PERIOD_NS = 50000 };
+enum { SLOTS = 512, PERIOD_NS = 50000, STACK = 32 << 10 };
 
 static _Atomic(char *) slots[SLOTS];
 static atomic_int stop;
 static atomic_ulong handled, nested_handled, rounds, forks, child_of_handler;
+/* The child of a fork in a handler, of one thread, that has returned from there. */
+static atomic_int returned;
 static const char *options = "";
 static int has(char letter) { return strchr(options, letter) != NULL; }
 
@@ -137,9 +140,13 @@ static void handler(int signal) {
     if (depth++ > 0) atomic_fetch_add(&nested_handled, 1);
     if (!seed) seed = (uint64_t)(uintptr_t)&seed | 1;
     for (int i = 0; i < 3; i++) work(next_random(&seed));
-    if (has('H') && next_random(&seed) % 4096 == 0) {
+    if ((has('H') || has('R')) && !returned && next_random(&seed) % 4096 == 0) {
         pid_t pid = fork();
-        if (pid == 0) in_forked_child();
+        if (pid == 0) {
+            if (!has('R')) in_forked_child();
+            alarm(20);
+            returned = 1;
+        }
         if (pid > 0) {
             int status;
             while (waitpid(pid, &status, 0) < 0) CHECK(errno == EINTR);
@@ -166,7 +173,7 @@ static void start_timers(void) {
 
 static void *alternate_stack(void) {
     if (!has('a')) return NULL;
-    size_t size = 256 << 10;
+    size_t size = STACK;
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(p != MAP_FAILED);
     stack_t stack = {.ss_sp = p, .ss_size = size};
@@ -176,13 +183,16 @@ static void *alternate_stack(void) {
 
 static void drop_stack(void *p) {
     stack_t off = {.ss_flags = SS_DISABLE};
-    if (p) CHECK(sigaltstack(&off, NULL) == 0 && munmap(p, 256 << 10) == 0);
+    if (p) CHECK(sigaltstack(&off, NULL) == 0 && munmap(p, STACK) == 0);
 }
 
 static void stop_timers(void) {
     timer_delete(timers[0]);
     if (has('n')) timer_delete(timers[1]);
 }
+
+/* What a thread leaves to whoever joins it. */
+struct left { timer_t timers[2]; void *stack; };
 
 static void *thread(void *argument) {
     /* The handler may be the first of this thread that allocates. */
@@ -193,12 +203,20 @@ static void *thread(void *argument) {
     unsigned long limit = has('t') ? 300 : ~0ul;
     for (unsigned long i = 0; i < limit && !stop; i++) {
         work(next_random(&mine));
+        if (returned) {
+            for (int j = 0; j < 300; j++) work(next_random(&mine));
+            _exit(0);
+        }
         if (i % 64 == 0) atomic_fetch_add(&rounds, 64);
     }
     /* With 't' the timers go on into the thread's end, and its signals with them. */
-    if (!has('t')) stop_timers();
-    else timer_settime(timers[0], 0, &(struct itimerspec){{0, PERIOD_NS}, {0, PERIOD_NS}}, NULL);
-    if (!has('t')) drop_stack(stack);
+    if (has('t')) {
+        struct left *left = malloc(sizeof *left);
+        *left = (struct left){{timers[0], timers[1]}, stack};
+        return left;
+    }
+    stop_timers();
+    drop_stack(stack);
     return NULL;
 }
 
@@ -206,8 +224,13 @@ static void *thread_of_threads(void *argument) {
     uintptr_t n = (uintptr_t)argument;
     while (!stop) {
         pthread_t t;
+        void *result;
         CHECK(pthread_create(&t, NULL, thread, (void *)++n) == 0);
-        CHECK(pthread_join(t, NULL) == 0);
+        CHECK(pthread_join(t, &result) == 0);
+        struct left *left = result;
+        for (int i = 0; i < (has('n') ? 2 : 1); i++) CHECK(timer_delete(left->timers[i]) == 0);
+        if (left->stack) CHECK(munmap(left->stack, STACK) == 0);
+        free(left);
     }
     return NULL;
 }

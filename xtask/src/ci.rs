@@ -61,7 +61,7 @@ const STEPS: &[Step] = &[
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(
-        "surface, life, purge, counters, options, misuse",
+        "surface, life, signals, purge, counters, options, misuse",
         &[
             "test",
             "-p",
@@ -70,6 +70,8 @@ const STEPS: &[Step] = &[
             "surface",
             "--test",
             "life",
+            "--test",
+            "signals",
             "--test",
             "purge",
             "--test",

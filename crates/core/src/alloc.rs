@@ -89,8 +89,7 @@ impl<O: Os> Allocator<O> {
             self.map.set_up(&self.os);
         }
         // Not before: a block of the annex that the page map does not know would be lost to it.
-        // SAFETY: `with` holds the lock.
-        self.ranges.with(&self.os, |_| unsafe { self.arenas.open_annex() });
+        self.ranges.with(&self.os, |_| self.arenas.open_annex());
     }
 
     /// The present epoch: the age of memory that is freed now.

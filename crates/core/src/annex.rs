@@ -4,24 +4,25 @@
 //! - Chunks are claimed by bits ([`Claims`]), and committed in groups when they are first used. Committing what is
 //!   committed does no harm, so two threads may do it at a time.
 //! - A slab here is an ordinary slab to all who free its blocks: the page map knows its class, the record says that its
-//!   owner is [`ANNEX`], which nobody is. It was carved whole; a block is free exactly when its remote bit is set. So a
+//!   owner is nobody (`owner`). It was carved whole; a block is free exactly when its remote bit is set. So a
 //!   free is what every free to another thread's slab is, and malloc takes the bit back. The slab's count starts so
 //!   high that nobody ever finds it 0, so it is on no pending stack.
-//! - Slabs of a class are in a list that is only pushed to; they stay slabs.
+//! - Slabs of a class are in a list that is only pushed to; they stay slabs. The purger gives the memory of one back
+//!   whose blocks are all free: it takes them all meanwhile.
 //! - A large block here has the kind [`Kind::NESTED`]. Whoever frees it purges it and gives the chunks back, so what is
 //!   claimed reads as zero unless it is a slab.
 //!
-//! Cost: where no call is ever nested, 7 KiB of zeroes that nobody touches.
+//! Cost: where no call is ever nested, 4 KiB of zeroes that nobody touches.
 
 use crate::arena::{ARENA_ALIGN, Arenas};
 use crate::chunk::{Chunk, Kind};
 use crate::claims::Claims;
 use crate::class::{self, CLASSES};
 use crate::commit::Step;
-use crate::heap::Name;
 use crate::page_map::PageMap;
-use crate::sync::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use crate::{CHUNK, CHUNK_SHIFT, Os, slab};
+use crate::remote::DoubleFree;
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, slab};
 
 /// Most chunks: 1 GiB.
 const MOST: usize = (1 << 30) / CHUNK;
@@ -30,8 +31,13 @@ const SHARE: usize = 16;
 /// Chunks that are committed together: a megabyte.
 const GROUP: usize = 16;
 
-/// The owner of the annex's slabs.
-pub static ANNEX: Name = Name::new();
+/// What its address stands for.
+static OWNER: AtomicU8 = AtomicU8::new(0);
+
+/// The owner of the annex's slabs: an address that is no heap's, and that nobody looks behind.
+pub(crate) fn owner() -> *mut Heap {
+    (&raw const OWNER).cast_mut().cast()
+}
 
 /// Chunks of the annex of an arena of `chunks` chunks.
 pub(crate) const fn share(chunks: usize) -> usize {
@@ -60,6 +66,16 @@ pub struct Annex {
     pub(crate) large_bytes: AtomicUsize,
 }
 
+impl Arenas {
+    /// Opens the annex, once the page map is there, or known to be missing. The lock of the ranges must be held.
+    pub(crate) fn open_annex(&self) {
+        if let Some((first, _)) = self.used(0) {
+            let (base, _, chunks) = self.place(first);
+            self.annex.open(base, chunks);
+        }
+    }
+}
+
 impl Default for Annex {
     fn default() -> Self {
         Self::new()
@@ -86,7 +102,7 @@ impl Annex {
     }
 
     /// From now on nested calls may use the end of the arena at `base`, which nobody else does.
-    pub(crate) fn open(&self, base: usize, arena_chunks: usize) {
+    fn open(&self, base: usize, arena_chunks: usize) {
         let chunks = share(arena_chunks);
         if chunks > 0 {
             self.chunks.store(chunks, Ordering::Relaxed);
@@ -153,7 +169,8 @@ impl Annex {
         let before = arena_chunks - chunks;
         let to = before + (end * GROUP).min(chunks);
         // Nothing in front of it is committed, as in the first step of an arena.
-        let step = Step { base: base & !(ARENA_ALIGN - 1), chunks: arena_chunks, fresh: true, from: before + first * GROUP, to };
+        let from = before + first * GROUP;
+        let step = Step { base: base & !(ARENA_ALIGN - 1), chunks: arena_chunks, fresh: true, from, to };
         // SAFETY: the step lies in the arena; as it counts for the first one, it needs nothing before it.
         if !unsafe { step.make(os, map) } {
             return false;
@@ -174,7 +191,7 @@ impl Annex {
             self.slabs_of(class).find_map(|c| {
                 // SAFETY: as above.
                 let p = unsafe { take_from(c, class) }?;
-                // Release, here and in `push`, pairs with the Acquire of whoever loads the pointer: the record is set up.
+                // Release, here and in `make_slab`, pairs with the Acquire of whoever loads the pointer: the record is set up.
                 self.recent[class].store(c, Ordering::Release);
                 Some(p)
             })
@@ -189,7 +206,7 @@ impl Annex {
         let capacity = class::capacity(class);
         // SAFETY: the chunk and so its record and bits are the caller's until it is in the list; remote bits are zero.
         unsafe {
-            slab::set_up(arenas, c, class, ANNEX.heap(), false);
+            slab::set_up(arenas, c, class, owner(), false);
             (*c).carved = capacity;
             (*c).used = capacity;
             for word in 0..capacity.div_ceil(64) as usize {
@@ -215,6 +232,33 @@ impl Annex {
         }
         self.recent[class].store(c, Ordering::Release);
         Arenas::chunk(c)
+    }
+
+    /// Gives the memory of the slab `c` back to the system if all its blocks are free, and it was not given back since one
+    /// was taken; returns the bytes. Whoever allocates meanwhile finds no block there. An error if the program freed one of
+    /// the free blocks once more meanwhile.
+    pub(crate) fn purge_slab<O: Os>(&self, os: &O, c: *mut Chunk) -> Result<usize, DoubleFree> {
+        // SAFETY: slabs of the annex stay slabs; those of its blocks that are taken here are ours.
+        unsafe {
+            let capacity = class::capacity(usize::from((*c).class));
+            // Relaxed, here and in `take_from`: the bits order it.
+            if (*c).remote.apart() != capacity || (*c).clean.load(Ordering::Relaxed) != 0 {
+                return Ok(0);
+            }
+            let words = capacity.div_ceil(64) as usize;
+            let mut masks = [0; crate::arena::BITS_BYTES / 8];
+            let mut taken = 0;
+            for (word, mask) in masks[..words].iter_mut().enumerate() {
+                *mask = (*c).remote.take_all(slab::remote_word(c, word));
+                taken += mask.count_ones();
+            }
+            let purged = taken == capacity && os.purge(Arenas::chunk(c), CHUNK);
+            (*c).clean.store(u16::from(purged), Ordering::Relaxed);
+            for (word, &mask) in masks[..words].iter().enumerate().filter(|(_, mask)| **mask != 0) {
+                (*c).remote.free(slab::remote_word(c, word), mask)?;
+            }
+            Ok(if purged { CHUNK } else { 0 })
+        }
     }
 
     /// The slabs of `class`, newest first.
@@ -261,6 +305,9 @@ unsafe fn take_from(c: *mut Chunk, class: usize) -> Option<*mut u8> {
         }
         (0..class::capacity(class).div_ceil(64) as usize).find_map(|word| {
             let bit = (*c).remote.take(slab::remote_word(c, word))?;
+            if (*c).clean.load(Ordering::Relaxed) != 0 {
+                (*c).clean.store(0, Ordering::Relaxed);
+            }
             Some(Arenas::chunk(c).add((word * 64 + bit as usize) * class::SIZE[class] as usize))
         })
     }

@@ -456,18 +456,6 @@ impl Arenas {
         unsafe { self.add(os, 1) && !self.is_limited() }
     }
 
-    /// Opens the annex, once the page map is there, or known to be missing.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held.
-    pub unsafe fn open_annex(&self) {
-        // SAFETY: the lock is held.
-        let first = unsafe { &(*self.arenas.get())[0] };
-        if first.base() != 0 {
-            self.annex.open(first.base(), first.chunks());
-        }
-    }
-
     /// Whether the first arena had to be shorter than others would be. The lock of the ranges must be held.
     fn is_limited(&self) -> bool {
         // SAFETY: the lock is held.

@@ -26,7 +26,7 @@
 //!
 //! # Layers
 //!
-//! Downward only: [`alloc`] uses [`heap`] (its slow paths are in [`bins`]), [`large`] and [`huge`]; these use [`slab`] and [`range`]; these use
+//! Downward only: [`alloc`], and [`nested`] beside it, use [`heap`] (its slow paths are in [`bins`]), [`large`] and [`huge`]; these use [`slab`] and [`range`]; these use
 //! [`arena`] and [`page_map`]; these use [`chunk`] and [`os`]. `docs/ARCHITECTURE.md` walks the first malloc
 //! through all of them.
 #![no_std]

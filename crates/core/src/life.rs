@@ -211,6 +211,8 @@ impl<O: Os> Allocator<O> {
 
     /// Before fork, in the parent: takes all locks, so that no structure behind them is half changed in the child.
     pub fn fork_prepare(&self) {
+        // What handlers push while memory is copied may be lost to the child; no need for more.
+        self.drain();
         self.purger.batch.take(&self.os);
         self.registry.raw().take(&self.os);
         self.ranges.raw().take(&self.os);

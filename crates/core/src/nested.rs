@@ -11,7 +11,7 @@
 //! | realloc | in place, or a new block, a copy, a free |
 //! | usable size | reads page map and record |
 //!
-//! What a nested free cannot do it notes, and [`Allocator::drain`] does it in the next slow path (`settle`) or tick.
+//! What a nested free cannot do it notes, and `Allocator::drain` does it in the next slow path (`settle`) or tick.
 
 use crate::alloc::{Foreign, MAX_SIZE};
 use crate::arena::Arenas;
@@ -19,6 +19,7 @@ use crate::chunk::{Chunk, Kind, State};
 use crate::heap::{Block, Heap};
 use crate::life::ORPHAN;
 use crate::misuse::{self, Call};
+use crate::remote::DoubleFree;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Os, class, slab};
 
@@ -171,10 +172,11 @@ impl<O: Os> Allocator<O> {
             // SAFETY: whoever takes the stack has it alone; each block on it was freed.
             unsafe {
                 self.deferred.take(|c| {
-                    // In the child of a fork a link may be older than its record.
-                    if Chunk::change_kind(c, Kind::DEFERRED, Kind::LARGE) {
+                    let deferred = Chunk::change_kind(c, Kind::DEFERRED, Kind::LARGE);
+                    if deferred {
                         self.free_large(Arenas::chunk(c));
                     }
+                    deferred
                 });
             }
         }
@@ -192,6 +194,24 @@ impl<O: Os> Allocator<O> {
                 }
             });
         }
+    }
+
+    /// Gives the memory of the annex's slabs back that no block uses; returns the bytes. The batch lock must be held: who
+    /// forks finds no block on its way.
+    pub(crate) fn purge_annex(&self) -> usize {
+        let annex = &self.arenas.annex;
+        if annex.slab_count.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let slabs = (1..class::CLASSES).flat_map(|class| annex.slabs_of(class));
+        let purge = |c| match annex.purge_slab(&self.os, c) {
+            Ok(bytes) => bytes,
+            // SAFETY: a slab of the annex.
+            Err(DoubleFree) => unsafe { misuse::double_free_seen_late(self, c) },
+        };
+        let bytes = slabs.map(purge).sum();
+        self.note_purged(bytes);
+        bytes
     }
 
     /// Does not return unless `p`, in a slab of `class`, is a block that is not free in its slab. A block that is in a
@@ -261,10 +281,23 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Whether this is the child of a fork in a nested call, whose other threads may have left anything half changed:
-    /// then all calls that would take a lock are nested ones.
+    /// then all further calls are to be nested ones.
     #[inline]
     pub fn is_stranded(&self) -> bool {
         self.stranded.load(Ordering::Relaxed)
+    }
+
+    /// A nested call ends its thread, whose heap may be half changed: nobody uses it any more. (A handler that does
+    /// this, where POSIX does not allow it, also leaves locked what the interrupted call had locked.)
+    ///
+    /// # Safety
+    /// `heap` must be the calling thread's, out of its seat.
+    pub unsafe fn lose(&self, heap: *mut Heap) {
+        // SAFETY: heaps are never unmapped.
+        unsafe {
+            (*heap).state.store(crate::life::LOST, Ordering::SeqCst);
+            (*heap).seat.store(core::ptr::null_mut(), Ordering::SeqCst);
+        }
     }
 
     /// After a fork in a nested call, in the child, whose only thread owns `mine` (or [`Heap::none`]); `alone`: the
@@ -282,8 +315,8 @@ impl<O: Os> Allocator<O> {
             unsafe {
                 if heap != mine && (*heap).state.load(Ordering::Relaxed) == crate::life::OWNED {
                     others = true;
+                    // Its seat stays: the interrupted call may be in the middle of a visit.
                     (*heap).state.store(crate::life::LOST, Ordering::SeqCst);
-                    (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
                 }
                 heap = (*heap).next;
             }

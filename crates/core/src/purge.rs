@@ -179,10 +179,13 @@ impl<O: Os> Allocator<O> {
         let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, slabs: true, bytes: BATCH_BYTES };
         self.purger.batch_with(&self.os, || self.empty_caches(true, mine));
         let bytes = self.purge_due(due, &mut Walk::default(), usize::MAX);
-        self.purger.batch_with(&self.os, || self.purge_tables());
+        let annexed = self.purger.batch_with(&self.os, || {
+            self.purge_tables();
+            self.purge_annex()
+        });
         self.settle();
         self.publish();
-        bytes
+        bytes + annexed
     }
 
     /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many
@@ -205,6 +208,7 @@ impl<O: Os> Allocator<O> {
         let in_time = self.time_is_up();
         if in_time {
             self.next_epoch();
+            self.purger.batch_with(&self.os, || self.purge_annex());
         }
         self.purger.flood.store(false, Ordering::Relaxed);
         let mut walk = Walk::default();

@@ -1,7 +1,6 @@
 //! Checks of the whole allocator, for tests: every record, list, cache and map entry against the equations that the
 //! other modules state. Linear in all that there is; nobody else may use the allocator meanwhile.
 
-use crate::annex::ANNEX;
 use crate::arena::{Arenas, BITS_BYTES, FEW_WORDS};
 use crate::chunk::{Chunk, Kind, State};
 use crate::class::{self, CLASSES};
@@ -11,7 +10,7 @@ use crate::policy::Purge;
 use crate::purge::START_CHUNKS;
 use crate::range::Ranges;
 use crate::sync::Ordering;
-use crate::{Allocator, CHUNK, Heap, Os, age, slab};
+use crate::{Allocator, CHUNK, Heap, Os, age, annex, slab};
 
 /// How far to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,17 +127,17 @@ impl<O: Os> Allocator<O> {
 
     /// The annex, and what nested calls left.
     unsafe fn check_annex(&self, census: &mut Census) -> Result<(), Invalid> {
-        let annex = &self.arenas.annex;
+        let here = &self.arenas.annex;
         let (mut chunks, mut used) = (0, 0);
         for class in 1..CLASSES {
-            for c in annex.slabs_of(class) {
+            for c in here.slabs_of(class) {
                 // SAFETY: slabs of the annex stay slabs, and are at rest.
                 unsafe {
                     let at = c.addr();
                     let capacity = class::capacity(class);
                     let kind = (*c).kind == Kind::SLAB && usize::from((*c).class) == class;
-                    check(kind && (*c).owner() == ANNEX.heap(), "a slab of the annex is one", at)?;
-                    check(annex.is_claimed(c), "a slab of the annex is claimed", at)?;
+                    check(kind && (*c).owner() == annex::owner(), "a slab of the annex is one", at)?;
+                    check(here.is_claimed(c), "a slab of the annex is claimed", at)?;
                     let mapped = !self.map.is_complete() || self.map.class(Arenas::chunk(c)) == class;
                     check(mapped, "the page map has the slab's class", at)?;
                     check((*c).used == capacity && (*c).carved == capacity, "it was carved whole", at)?;
@@ -153,15 +152,15 @@ impl<O: Os> Allocator<O> {
         // Those in caches are subtracted below.
         census.small = used;
         let (mut blocks, mut bytes, mut claimed) = (0, 0, true);
-        annex.for_each_large(|c| {
+        here.for_each_large(|c| {
             // SAFETY: the record is at rest.
             let (len, usable) = unsafe { ((*c).len as usize, (*c).bytes()) };
             (blocks, bytes, chunks) = (blocks + 1, bytes + usable, chunks + len);
-            claimed &= (0..len).all(|i| annex.is_claimed(c.wrapping_add(i)));
+            claimed &= (0..len).all(|i| here.is_claimed(c.wrapping_add(i)));
         });
         check(claimed, "a large block of the annex is claimed whole", 0)?;
         census.large += blocks;
-        let counted = [&annex.slab_count, &annex.large_blocks, &annex.large_bytes, &annex.used];
+        let counted = [&here.slab_count, &here.large_blocks, &here.large_bytes, &here.used];
         let counted = counted.map(|n| n.load(Ordering::Relaxed));
         check(counted == [census.annexed_slabs, blocks, bytes, chunks], "the annex is counted", 0)
     }

@@ -187,10 +187,17 @@ unsafe extern "C" fn end_of_thread(round: *mut c_void) {
                 unsafe { NEAP.abandon(own) };
             }
         };
-        // Nested: a handler ends the thread in the middle of a call. Its heap is half changed, and stays as it is.
         let mut nested = false;
         with_heap(end, || nested = true);
-        given_up |= nested;
+        if nested {
+            // A handler ends the thread in the middle of a call.
+            let heap = own();
+            if is_heap(heap) && give_up(heap) {
+                // SAFETY: the heap was this thread's, which has just forgotten it.
+                unsafe { NEAP.lose(heap) };
+            }
+            return;
+        }
     }
 }
 

@@ -160,6 +160,7 @@ impl Heap {
                         slab.released.with_mut(|r| *r = true);
                     }
                 });
+                true
             });
         }
         result
