@@ -34,6 +34,8 @@ want chromium chromium
 want openssh-server /usr/sbin/sshd
 want openssh-client ssh
 want util-linux setpriv
+want linux-perf perf
+want gcc-multilib /usr/lib32/crt1.o /usr/lib/i386-linux-gnu/crt1.o
 want valgrind valgrind
 want gdb gdb
 want stress-ng stress-ng

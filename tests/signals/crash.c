@@ -9,7 +9,7 @@ static void allocate_much(void) {
     for (int round = 0; round < 5; round++) {
         for (int i = 0; i < 200; i++) CHECK(p[i] = malloc((size_t)i * (i % 20 == 0 ? 3000 : 7)));
         for (int i = 0; i < 200; i++) memset(p[i], i, (size_t)i * 7);
-        for (int i = 0; i < 200; i += 3) CHECK(p[i] = realloc(p[i], (size_t)i * 11));
+        for (int i = 0; i < 200; i += 3) CHECK(p[i] = realloc(p[i], (size_t)i * 11 + 1));
         for (int i = 0; i < 200; i++) free(p[i]);
     }
 }

@@ -5,6 +5,7 @@
  */
 #include "check.h"
 #include <dlfcn.h>
+#include <limits.h>
 #include <malloc.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -100,23 +101,23 @@ static void finish(const char *what) {
 static void small(void) {
     start();
     static char *p[700];
-    for (size_t size = 1; size <= 32768; size += size / 3 + 1) {
-        int n = size < 256 ? 600 : 40;
+    for (size_t size = 1; size <= 32768; size = size * 7 / 2 + 1) {
+        int n = size < 256 ? 300 : 20;
         /* Refills and carving, then flushes and released slabs. */
         STEPPED(for (int i = 0; i < n; i++) p[i] = malloc(size));
         for (int i = 0; i < n; i++) memset(p[i], i, size);
         STEPPED(for (int i = 0; i < n; i += 2) p[i] = realloc(p[i], size + size / 2 + 40));
         for (int i = 0; i < n; i++) CHECK(p[i] && p[i][size - 1] == (char)i);
         STEPPED(for (int i = 0; i < n; i++) free(p[i]));
-        STEPPED(for (int i = 0; i < 20; i++) free(calloc(1, size)));
+        STEPPED(for (int i = 0; i < 5; i++) free(calloc(1, size)));
     }
     finish("small");
 }
 
 static void large(void) {
     start();
-    for (int round = 0; round < 6; round++) {
-        for (size_t size = 33000; size < 3000000; size = size * 5 / 3) {
+    for (int round = 0; round < 2; round++) {
+        for (size_t size = 33000; size < 800000; size = size * 7 / 3) {
             char *p[4];
             STEPPED(for (int i = 0; i < 4; i++) p[i] = malloc(size));
             for (int i = 0; i < 4; i++) { CHECK(p[i]); p[i][0] = p[i][size - 1] = (char)i; }
@@ -132,7 +133,7 @@ static void large(void) {
 /* Blocks go from handlers to main code and back. */
 static void hand_over(void) {
     start();
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < 1500; i++) {
         struct slot s = slots[i % SLOTS];
         slots[i % SLOTS].p = NULL;
         if (s.p) CHECK_FILL(s.p, s.size, s.fill);
@@ -175,7 +176,7 @@ static void purge(void) {
     size_t (*give_back)(void) = (size_t(*)(void))dlsym(RTLD_DEFAULT, "neap_purge");
     if (!give_back) SKIP("neap_purge is neap's");
     start();
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < 2; round++) {
         char *p[64];
         for (int i = 0; i < 64; i++) CHECK(p[i] = malloc((size_t)(i + 1) * 3000));
         for (int i = 0; i < 64; i++) free(p[i]);
@@ -196,8 +197,8 @@ static void on_end(void *rounds) {
 }
 
 static long most;
-/* Threads are dear: one for every third instruction. */
-enum { STRIDE = 3 };
+/* Threads are dear: one for some of the instructions only. */
+enum { STRIDE = 37 };
 
 /* The thread's first use, or its end, with the handler at one instruction. */
 static void *first_use(void *argument) {
@@ -246,7 +247,7 @@ static void thread_end(void) {
 /* One fork for each of some instructions: the handler works there, in the parent, in the child, or in both. */
 static void forks(void) {
     start();
-    for (long i = 1; i < 1500; i += 7) {
+    for (long i = 1; i < 1500; i += 29) {
         steps = 0;
         only = i;
         pid_t pid;

@@ -4,6 +4,7 @@
  *     a  handlers on alternate stacks
  *     f  main forks every 10 ms; the child goes on for a while under its own timer
  *     n  two signals, whose handlers interrupt each other
+ *     p  main gives everything back to the system all the time
  *     t  threads end and start all the time
  *     d  main loads and unloads the library DSO
  *     H  handlers fork now and then
@@ -282,13 +283,15 @@ int main(int argc, char **argv) {
     pthread_t t[64];
     for (uintptr_t i = 0; i < (uintptr_t)count; i++)
         CHECK(pthread_create(&t[i], NULL, has('t') ? thread_of_threads : has('d') && i == 0 ? load : thread, (void *)(i * 1000)) == 0);
-    if (has('f')) start_timers();
+    int timed = has('f') || has('p');
+    if (timed) start_timers();
     while (now() < end) {
         struct timespec pause = {0, 10000000};
         nanosleep(&pause, NULL);
         if (has('f')) fork_once();
+        if (has('p')) malloc_trim(0);
     }
-    if (has('f')) stop_timers();
+    if (timed) stop_timers();
     stop = 1;
     for (int i = 0; i < count; i++) CHECK(pthread_join(t[i], NULL) == 0);
     for (int i = 0; i < SLOTS; i++) discard(atomic_exchange(&slots[i], NULL));

@@ -3,11 +3,15 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+use neap_trace::format::Format;
+
 use crate::error::Error;
 use crate::options::{self, Setting, SettingParser};
+use crate::pagein::Callgraph;
 
 /// The version, and which library is inside.
 const VERSION: &str =
@@ -17,9 +21,10 @@ const EXAMPLES: &str = "\
 Examples:
   neap run -- python3 script.py          run a program on neap
   neap run --summary -- ./server         ... and print what it cost at exit
+  neap pagein -o - -- ls                 every page fault of a program, in order
   neap options                           what can be set with neap run --set
 
-Exit status: that of the program for `neap run`; 125 when neap itself fails.";
+Exit status: that of the program for `neap run` and `neap pagein`; 125 when neap itself fails.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -35,6 +40,21 @@ not found.
 
 Without a summary neap becomes the program: same process, terminal and signals.";
 
+const PAGEIN_EXAMPLES: &str = "\
+Examples:
+  neap pagein -- ls                      writes pagein.PID
+  neap pagein -o - -- python3 -c pass    writes to standard output
+  neap pagein --format table -- ./server
+  neap pagein --pid 1234 --duration 10s -o faults
+  neap pagein -- neap run -- ./server    a program on neap
+
+Each line of the classic format: number, page, C (code) or D (data), cycles
+since the first fault, instruction, symbol, object. The trace ends with what it
+covers and what it does not.
+
+Exit status: that of the program; 125 when neap itself fails, 126 when the
+program cannot be run, 127 when it is not found.";
+
 /// Run programs on neap, a malloc that pays for the pages a program touches and for no others.
 #[derive(Debug, Parser)]
 #[command(name = "neap", version = VERSION, after_help = EXAMPLES, disable_help_subcommand = true)]
@@ -49,7 +69,9 @@ pub struct Cli {
 pub enum Command {
     /// Run a program with neap as its malloc
     Run(RunArgs),
-    /// List neap's options, with values and defaults
+    /// Trace every page fault of a program, in order, with its cause
+    Pagein(PageinArgs),
+    /// List neap's options: values, who chose them, defaults
     Options(OptionsArgs),
     /// Print a completion script for a shell
     Completions {
@@ -110,18 +132,65 @@ impl RunArgs {
     }
 }
 
+/// Arguments of `neap pagein`.
+#[derive(Debug, Args)]
+#[command(after_help = PAGEIN_EXAMPLES, after_long_help = pagein_long_help())]
+pub struct PageinArgs {
+    /// Write the trace to FILE; `-` is standard output [default: pagein.PID]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// How the trace is written (see below)
+    #[arg(long, value_name = "FORMAT", default_value = "classic", value_parser = crate::pagein::parse_format)]
+    pub format: &'static Format,
+
+    /// Find the callers of each faulting instruction too
+    #[arg(long, value_name = "HOW")]
+    pub callgraph: Option<Callgraph>,
+
+    /// Trace a process that runs already
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+
+    /// With --pid: stop after that time (10s, 500ms, 2min)
+    #[arg(long, value_name = "TIME", requires = "pid", value_parser = crate::pagein::parse_duration)]
+    pub duration: Option<Duration>,
+
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// The examples, and the formats.
+fn pagein_long_help() -> String {
+    let mut text = format!("{PAGEIN_EXAMPLES}\n\nFormats:\n");
+    for format in neap_trace::format::FORMATS {
+        text.push_str(&format!("  {:<8}  {}\n", format.name, format.doc));
+    }
+    text
+}
+
 /// Arguments of `neap options`.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  neap options --json | jq -r '.options[].env'")]
+#[command(after_help = "\
+Examples:
+  neap options                           what programs started from here would run with
+  MALLOC_TRIM_THRESHOLD_=131072 neap options
+  neap options --pid 4711                what a running program runs with
+  neap options --json | jq -r '.options[].env'")]
 pub struct OptionsArgs {
     /// Print the table as JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Show the values in the running process PID, and who chose them
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
 }
 
 /// The examples, and the table of options.
 fn run_long_help() -> String {
-    format!("{RUN_EXAMPLES}\n\nOptions for --set:\n\n{}", options::table_text(false))
+    format!("{RUN_EXAMPLES}\n\nOptions for --set:\n\n{}", options::table_text(false, None))
 }
 
 /// Prints a completion script.
@@ -140,7 +209,7 @@ pub fn man() -> Result<u8, Error> {
         for sub in command.get_subcommands() {
             clap_mangen::Man::new(sub.clone()).render(&mut text)?;
         }
-        Ok(())
+        text.write_all(options::man_section().as_bytes())
     });
     rendered.map_err(|e| Error::failed(format!("cannot render the manual page: {e}")))?;
     print(&text)

@@ -4,9 +4,11 @@
 mod args;
 mod error;
 mod options;
+mod pagein;
 mod run;
 mod sys;
 mod units;
+mod values;
 
 use std::ffi::{OsString, c_char, c_int};
 use std::process::exit;
@@ -45,7 +47,8 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     };
     match cli.command {
         Command::Run(run) => run::run(run),
-        Command::Options(list) => options::list(list.json),
+        Command::Pagein(pagein) => pagein::run(pagein),
+        Command::Options(list) => options::list(list.json, list.pid),
         Command::Completions { shell } => args::completions(shell),
         Command::Man => args::man(),
     }

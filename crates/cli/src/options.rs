@@ -10,6 +10,7 @@ use neap_options::{Kind, Opt, TABLE};
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::values::{self, Now};
 
 /// A checked `NAME=VALUE`, as the environment variable that it becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +89,9 @@ struct Entry {
     range: Option<Range>,
     default: &'static str,
     doc: &'static str,
+    start_only: bool,
+    value: String,
+    origin: &'static str,
 }
 
 /// What a size or a duration may be.
@@ -100,8 +104,8 @@ struct Range {
     words: &'static [&'static str],
 }
 
-impl From<&Opt> for Entry {
-    fn from(opt: &Opt) -> Self {
+impl Entry {
+    fn new(opt: &Opt, now: &Now) -> Self {
         let (kind, values, range) = match opt.kind {
             Kind::Choice(words) => ("choice", Some(words), None),
             Kind::Directory => ("directory", None, None),
@@ -113,20 +117,26 @@ impl From<&Opt> for Entry {
                 ("duration", None, Some(Range { unit: "milliseconds", minimum, maximum, words: &[] }))
             }
         };
-        Self { name: opt.name, env: opt.env, kind, values, range, default: opt.default, doc: opt.doc }
+        let Opt { name, env, default, doc, start_only, .. } = *opt;
+        let (value, origin) = (now.value.clone(), now.origin.name());
+        Self { name, env, kind, values, range, default, doc, start_only, value, origin }
     }
 }
 
-/// Prints the table.
-pub fn list(json: bool) -> Result<u8, Error> {
+/// Prints the table, with the values for programs started from here, or those in the process `pid`.
+pub fn list(json: bool, pid: Option<u32>) -> Result<u8, Error> {
+    let now = match pid {
+        Some(pid) => values::of_process(pid)?,
+        None => values::from_environment(|name| std::env::var_os(name)),
+    };
     let mut out = std::io::stdout().lock();
     let text = if json {
-        let entries: Vec<Entry> = TABLE.iter().map(Entry::from).collect();
+        let entries: Vec<Entry> = TABLE.iter().zip(&now).map(|(opt, now)| Entry::new(opt, now)).collect();
         let value = serde_json::json!({ "schema": "neap.options/1", "options": entries });
         format!("{value:#}\n")
     } else {
         let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-        table_text(colour)
+        table_text(colour, Some(&now))
     };
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
@@ -134,15 +144,38 @@ pub fn list(json: bool) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// The table for people: a paragraph for each option.
-pub fn table_text(colour: bool) -> String {
+/// The table for people: a paragraph for each option, with its value where there is one.
+pub fn table_text(colour: bool, now: Option<&[Now]>) -> String {
     let (bold, plain) = if colour { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
     let mut text = String::new();
-    for opt in TABLE {
+    for (i, opt) in TABLE.iter().enumerate() {
         let default = if opt.default.is_empty() { "not set" } else { opt.default };
         text.push_str(&format!(
             "{bold}{}{plain}\n    {}\n    environment  {}\n    values       {}\n    default      {default}\n",
             opt.name, opt.doc, opt.env, opt.kind,
+        ));
+        if let Some(now) = now.and_then(|now| now.get(i)) {
+            let value = if now.value.is_empty() { "not set" } else { &now.value };
+            let by = now.variable.map_or_else(String::new, |variable| format!(": {variable}"));
+            text.push_str(&format!("    value        {value} ({}{by})\n", now.origin));
+        }
+    }
+    text
+}
+
+/// The table as a section of the manual page.
+pub fn man_section() -> String {
+    let escape = |text: &str| text.replace('\\', "\\e").replace('-', "\\-");
+    let mut text = ".SH OPTIONS OF NEAP\nFor \\fB\\-\\-set\\fR, and as environment variables.\n".to_owned();
+    for opt in TABLE {
+        let default = if opt.default.is_empty() { "not set" } else { opt.default };
+        text.push_str(&format!(
+            ".TP\n\\fB{}\\fR (\\fB{}\\fR)\n{}\nIt may be {}. Default: {}.\n",
+            opt.name,
+            opt.env,
+            escape(opt.doc),
+            escape(&opt.kind.to_string()),
+            escape(default),
         ));
     }
     text
@@ -216,8 +249,13 @@ mod tests {
     /// Catches an option that the listing leaves out.
     #[test]
     fn the_listing_has_every_option() {
-        let text = table_text(false);
+        let now = values::from_environment(|name| (name == "NEAP_ZERO").then(|| "always".into()));
+        let text = table_text(false, Some(&now));
+        assert!(text.contains("value        always (environment: NEAP_ZERO)"), "{text}");
+        assert_eq!(text.matches(" (default)\n").count(), TABLE.len() - 1, "{text}");
+        let man = man_section();
         for opt in TABLE {
+            assert!(man.contains(&format!(".TP\n\\fB{}\\fR (\\fB{}\\fR)\n", opt.name, opt.env)), "{man}");
             assert!(text.contains(opt.name) && text.contains(opt.env) && text.contains(opt.doc));
             assert!(text.contains(&opt.kind.to_string()), "{}", opt.kind);
         }

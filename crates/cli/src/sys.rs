@@ -104,3 +104,14 @@ pub fn die_with_parent() {
     // SAFETY: PR_SET_PDEATHSIG takes a signal number.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong) };
 }
+
+/// The page faults of this process so far, minor and major.
+pub fn faults_of_this_process() -> u64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the buffer has room for the structure, of which zero is a value.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    u64::try_from(usage.ru_minflt + usage.ru_majflt).unwrap_or(0)
+}

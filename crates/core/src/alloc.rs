@@ -14,7 +14,7 @@ use crate::policy::{Policy, Purge};
 use crate::purge::Purger;
 use crate::range::{Ranges, Taken};
 use crate::remote::Pending;
-use crate::sync::{AtomicBool, AtomicUsize, Locked, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicUsize, Locked, Ordering};
 use crate::zero::Habits;
 use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, age, holes, slab};
 
@@ -42,10 +42,16 @@ pub struct Allocator<O: Os> {
     pub(crate) purger: Purger,
     pub(crate) habits: Habits,
     pub(crate) publisher: Publisher,
+    /// Why heaps are watched: a bit for each [`crate::watch::Reason`].
+    pub(crate) watched: AtomicU8,
+    /// Mean bytes between two samples; 0: none are taken.
+    pub(crate) sample_interval: AtomicUsize,
     pub(crate) registry: Locked<Registry>,
     pub(crate) huge: Huge,
     /// Large blocks that nested calls freed, see `nested.rs`.
     pub(crate) deferred: Pending<Chunk>,
+    /// There are heaps that a fork left.
+    pub(crate) left: AtomicBool,
     /// This is the child of a fork in a nested call, whose other threads may have left anything half changed.
     pub(crate) stranded: AtomicBool,
     pub(crate) ranges: Locked<Ranges>,
@@ -71,9 +77,12 @@ impl<O: Os> Allocator<O> {
             purger: Purger::new(),
             habits: Habits::new(),
             publisher: Publisher::new(),
+            watched: AtomicU8::new(0),
+            sample_interval: AtomicUsize::new(0),
             registry: Locked::new(Registry::new()),
             huge: Huge::new(),
             deferred: Pending::new(),
+            left: AtomicBool::new(false),
             stranded: AtomicBool::new(false),
             ranges: Locked::new(Ranges::new()),
             arenas: Arenas::new(),
@@ -219,9 +228,9 @@ impl<O: Os> Allocator<O> {
     /// As said: nothing may have happened to the heap since.
     #[inline]
     pub unsafe fn malloc_after_miss(&self, heap: *mut Heap, size: usize) -> *mut u8 {
-        // SAFETY: the heap is the caller's. With caches and a size of the table, `pop` ran and failed.
+        // SAFETY: the heap is the caller's. On the fast path, with a size of the table, `pop` ran and failed.
         unsafe {
-            if size <= class::MAX_TABLE && Heap::is_cached(heap) {
+            if size <= class::MAX_TABLE && Heap::is_fast(heap) {
                 return Heap::refill(heap, self, class::of(size));
             }
             self.malloc(heap, size)
@@ -255,7 +264,7 @@ impl<O: Os> Allocator<O> {
         p
     }
 
-    unsafe fn malloc_whole_pages(&self, heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
+    pub(crate) unsafe fn malloc_whole_pages(&self, heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > MAX_SIZE - CHUNK {
             return core::ptr::null_mut();
         }

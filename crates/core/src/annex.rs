@@ -19,6 +19,7 @@ use crate::chunk::{Chunk, Kind};
 use crate::claims::Claims;
 use crate::class::{self, CLASSES};
 use crate::commit::Step;
+use crate::os::Run;
 use crate::page_map::PageMap;
 use crate::remote::DoubleFree;
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -236,8 +237,8 @@ impl Annex {
 
     /// Gives the memory of the slab `c` back to the system if all its blocks are free, and it was not given back since one
     /// was taken; returns the bytes. Whoever allocates meanwhile finds no block there. An error if the program freed one of
-    /// the free blocks once more meanwhile.
-    pub(crate) fn purge_slab<O: Os>(&self, os: &O, c: *mut Chunk) -> Result<usize, DoubleFree> {
+    /// the free blocks once more meanwhile. `purge` does it: false if the system refuses.
+    pub(crate) fn purge_slab(&self, c: *mut Chunk, purge: impl FnOnce(Run) -> bool) -> Result<usize, DoubleFree> {
         // SAFETY: slabs of the annex stay slabs; those of its blocks that are taken here are ours.
         unsafe {
             let capacity = class::capacity(usize::from((*c).class));
@@ -252,7 +253,7 @@ impl Annex {
                 *mask = (*c).remote.take_all(slab::remote_word(c, word));
                 taken += mask.count_ones();
             }
-            let purged = taken == capacity && os.purge(Arenas::chunk(c), CHUNK);
+            let purged = taken == capacity && purge(Run { start: Arenas::chunk(c), len: CHUNK });
             (*c).clean.store(u16::from(purged), Ordering::Relaxed);
             for (word, &mask) in masks[..words].iter().enumerate().filter(|(_, mask)| **mask != 0) {
                 (*c).remote.free(slab::remote_word(c, word), mask)?;

@@ -26,6 +26,8 @@ pub(crate) struct Due {
     pub(crate) lazy: bool,
     /// Also holes in slabs.
     pub(crate) slabs: bool,
+    /// Free ranges; without them, holes alone.
+    pub(crate) ranges: bool,
     /// Most bytes in a batch.
     pub(crate) bytes: usize,
 }

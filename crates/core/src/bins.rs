@@ -327,16 +327,12 @@ impl Heap {
         // SAFETY: the heap and its slabs are the caller's; a slab that was taken is on no stack.
         unsafe {
             (*heap).pending.take(|c| {
-                if (*c).remote.counted() == 0 {
-                    return false;
-                }
                 if slab::collect(c).is_err() {
                     misuse::double_free_seen_late(a, c);
                 }
                 if !slab::is_full(c) {
                     Self::after_give(heap, a, c);
                 }
-                true
             });
         }
     }

@@ -47,7 +47,7 @@ pub enum State {
 ///
 /// Which fields mean something depends on `kind`:
 /// - free range: `state`, `len`, `next`, `prev` (first chunk); `len` (last chunk);
-/// - large block: `len` chunks, `bytes` usable, `carved` chunks at the front that it ever used;
+/// - large block: `len` chunks, `bytes` usable, `carved` chunks at the front that it ever used, `moved`, `listed`;
 /// - slab: `class`, `owner`, `carved`, `used`, `balance`, `hint`, `zeroed`, `listed`, `tables`, `next`, `prev`, `remote`.
 ///   Invariant: `used + (free bits) == carved <= capacity`, and `used` counts the blocks in caches as well.
 #[repr(C, align(64))]
@@ -61,7 +61,7 @@ pub struct Chunk {
     pub state: State,
     /// Slab: blocks that were never carved read as zero.
     pub zeroed: bool,
-    /// Slab: it is in its heap's list of slabs with free blocks.
+    /// Slab: it is in its heap's list of slabs with free blocks. Large block: it is a sample, see [`crate::sample`].
     pub listed: bool,
     /// Slab: no word of the free bits below this one has a bit set. Shelved block: its age.
     pub hint: u8,

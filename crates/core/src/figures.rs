@@ -268,6 +268,8 @@ pub struct Figures {
     pub memory_limit: u64,
     /// What was used of it.
     pub memory_used: u64,
+    /// Most bytes of arenas that were taken or dirty at one time.
+    pub peak: u64,
 }
 
 /// What publication keeps.
@@ -383,6 +385,7 @@ impl<O: Os> Allocator<O> {
                 lazy: chunks((r.free_chunks[1] + r.dropped_chunks).saturating_sub(r.waiting())),
                 clean: chunks(r.free_chunks[0]),
                 slabs: chunks(r.held.slabs + annexed[0]),
+                peak: chunks(r.peak_chunks.max(r.footprint())),
                 large_blocks: (r.held.large_blocks + annexed[1]) as u64,
                 large: at_least_0((r.held.large_bytes.wrapping_add(annexed[2]) as u64).wrapping_add(sums.large)),
                 ..Figures::default()
@@ -468,7 +471,8 @@ impl<O: Os> Allocator<O> {
 
     /// Chunks were taken or given back. The lock of the ranges is held.
     #[inline]
-    pub(crate) fn note_news(&self, r: &Ranges) {
+    pub(crate) fn note_news(&self, r: &mut Ranges) {
+        r.peak_chunks = r.peak_chunks.max(r.footprint());
         let news = r.held.news(r.taken_chunks());
         if news != NONE && !(self.purger.has_helper() && self.tick_length() <= LONG_TICK_MS) {
             self.publisher.news.store(news, Ordering::Relaxed);

@@ -15,8 +15,10 @@ use crate::class::{self, CLASSES};
 use crate::figures::Flow;
 use crate::page_map::PageMap;
 use crate::remote::Pending;
+use crate::sample::Sampler;
 use crate::shelf::Shelf;
 use crate::sync::{AtomicPtr, AtomicU32};
+use crate::watch::Watch;
 
 /// What lies in a block while it is in a cache.
 #[repr(C)]
@@ -62,7 +64,8 @@ pub(crate) const NO_ROOM: i32 = i32::MIN / 2;
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Heap {
-    /// malloc takes the fast path for sizes below this: [`class::MAX_TABLE`] + 1, or 0 for a heap without caches.
+    /// malloc takes the fast path for sizes below this: [`class::MAX_TABLE`] + 1, or 0 for a heap without caches and for
+    /// one whose allocations are watched (`watch.rs`).
     limit: usize,
     /// The end of every cache list: a block whose tag is not the tag.
     pub(crate) nothing: Block,
@@ -91,6 +94,10 @@ pub struct Heap {
     /// For visitors: what the caches looked like at the last tick, and for how many ticks.
     pub(crate) look: u64,
     pub(crate) quiet: u8,
+    /// What this heap shows to watchers at present.
+    pub(crate) watch: Watch,
+    /// Which block is the next sample.
+    pub(crate) sampler: Sampler,
     /// The next heap in the list of all.
     pub(crate) next: *mut Heap,
     /// The next orphan.
@@ -197,6 +204,8 @@ impl Heap {
             flow: Flow::new(),
             look: 0,
             quiet: 0,
+            watch: Watch::Nothing,
+            sampler: Sampler::new(),
             next: core::ptr::null_mut(),
             next_orphan: core::ptr::null_mut(),
         }
@@ -317,8 +326,27 @@ impl Heap {
     /// The heap must be the caller's.
     #[inline]
     pub unsafe fn is_cached(heap: *mut Heap) -> bool {
+        // SAFETY: the heap is the caller's. Blocks of the first class are cached if any are.
+        unsafe { (*heap).cap[1] != 0 }
+    }
+
+    /// Whether malloc may take the fast path.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[inline]
+    pub(crate) unsafe fn is_fast(heap: *mut Heap) -> bool {
         // SAFETY: the heap is the caller's.
         unsafe { (*heap).limit != 0 }
+    }
+
+    /// Lets malloc take the fast path, or makes every malloc take its slow path, which then finds the caches as they are.
+    ///
+    /// # Safety
+    /// The heap must be the caller's, and have caches.
+    pub(crate) unsafe fn set_fast(heap: *mut Heap, fast: bool) {
+        // SAFETY: the heap is the caller's.
+        unsafe { (*heap).limit = if fast { class::MAX_TABLE + 1 } else { 0 } }
     }
 
     /// A number that changes when the caches do, and whether there is a block in them. For other threads: a guess.

@@ -43,6 +43,9 @@ pub struct Huge {
     /// The newest table.
     more: AtomicPtr<Table>,
     count: AtomicUsize,
+    /// Most blocks at one time so far, and most bytes.
+    most_blocks: AtomicUsize,
+    most_bytes: AtomicUsize,
 }
 
 // SAFETY: slots are atomic; a table's link is written before the table is shown.
@@ -62,6 +65,8 @@ impl Huge {
             first: [const { FREE }; FIRST],
             more: AtomicPtr::new(core::ptr::null_mut()),
             count: AtomicUsize::new(0),
+            most_blocks: AtomicUsize::new(0),
+            most_bytes: AtomicUsize::new(0),
         }
     }
 
@@ -99,7 +104,7 @@ impl Huge {
     fn reserve<O: Os>(&self, os: &O) -> Option<&Slot> {
         let take = |s: &Slot| {
             s.p.load(Ordering::Relaxed).is_null()
-                // Acquire pairs with the Release of `free_slot`: its last use is over.
+                // Acquire pairs with the Release of `free_huge`: its last use is over.
                 && s.p.compare_exchange(core::ptr::null_mut(), TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         self.find_slot(take).or_else(|| if self.more_slots(os) { self.find_slot(take) } else { None })
@@ -140,6 +145,18 @@ impl Huge {
         apart && count == self.count()
     }
 
+    /// There are `blocks` of `bytes` now.
+    fn note_most(&self, blocks: usize, bytes: usize) {
+        // Relaxed: each number stands for itself.
+        self.most_blocks.fetch_max(blocks, Ordering::Relaxed);
+        self.most_bytes.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Most blocks at one time so far, and most bytes.
+    pub(crate) fn most(&self) -> (usize, usize) {
+        (self.most_blocks.load(Ordering::Relaxed), self.most_bytes.load(Ordering::Relaxed))
+    }
+
     /// Huge blocks at present.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
@@ -170,8 +187,9 @@ impl<O: Os> Allocator<O> {
         let p = self.os.map(bytes, align.max(page)).unwrap_or(core::ptr::null_mut());
         if !p.is_null() {
             slot.bytes.store(bytes, Ordering::Relaxed);
-            self.huge.count.fetch_add(1, Ordering::Relaxed);
-            self.huge_bytes.fetch_add(bytes, Ordering::Relaxed);
+            let blocks = self.huge.count.fetch_add(1, Ordering::Relaxed) + 1;
+            let all = self.huge_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            self.huge.note_most(blocks, all);
         }
         // Release pairs with the Acquire of `find`: the length is there; or of `reserve`.
         slot.p.store(p, Ordering::Release);
@@ -220,7 +238,9 @@ impl<O: Os> Allocator<O> {
         let moved = unsafe { self.os.remap(p, old, bytes) };
         if moved.is_some() {
             // Relaxed, as all uses: a count. Wraps around where the block shrinks.
-            self.huge_bytes.fetch_add(bytes.wrapping_sub(old), Ordering::Relaxed);
+            let more = bytes.wrapping_sub(old);
+            let all = self.huge_bytes.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
+            self.huge.note_most(0, all);
             slot.bytes.store(bytes, Ordering::Relaxed);
         }
         // Release pairs with the Acquire of `find`.

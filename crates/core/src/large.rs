@@ -47,6 +47,7 @@ impl<O: Os> Allocator<O> {
             let (c, used) = (taken.first, bytes.div_ceil(CHUNK));
             (*c).state = if taken.dirty.1 > used { State::Dirty } else { State::Clean };
             (*c).moved = false;
+            (*c).listed = false;
             (*c).len = len as u32;
             (*c).carved = used as u32;
             (*c).set_bytes(bytes);

@@ -13,14 +13,17 @@ use crate::class::CLASSES;
 use crate::figures::Use;
 use crate::slab::Taken;
 use crate::sync::Ordering;
+use crate::watch::Watch;
 use crate::{Allocator, CHUNK, Heap, Os};
 
 /// A thread owns the heap.
 pub const OWNED: u32 = 0;
 /// Nobody owns the heap; the lock of the registry guards it.
 pub const ORPHAN: u32 = 1;
-/// The heap of a thread that a fork left behind in the parent: nobody touches it any more.
+/// The heap of a thread that a fork left behind in the parent, in the middle of a call: nobody touches it any more.
 pub const LOST: u32 = 2;
+/// The heap of a thread that a fork left behind, outside of calls: it is whole, and waits to be abandoned.
+pub const LEFT: u32 = 3;
 
 /// Bytes that each heap gets in its chunk: no more than it needs, as threads are many.
 const HEAP_BYTES: usize = size_of::<Heap>();
@@ -86,7 +89,15 @@ impl<O: Os> Allocator<O> {
             };
             if !heap.is_null() {
                 // SAFETY: the heap is now the caller's, and an orphan's caches are empty.
-                unsafe { Heap::set_cached(heap, cached) };
+                unsafe {
+                    Heap::set_cached(heap, cached);
+                    // Nothing is sampled in a heap that is borrowed for a call.
+                    let _ = self.set_in_hook(heap, !cached);
+                    (*heap).watch = if cached { Watch::Nothing } else { Watch::Everything };
+                    if cached {
+                        self.show(heap);
+                    }
+                }
             }
             heap
         })
@@ -121,6 +132,18 @@ impl<O: Os> Allocator<O> {
     pub unsafe fn drop_caches(&self, heap: *mut Heap) {
         // SAFETY: the heap is the caller's.
         unsafe {
+            self.drop_caches_of(heap);
+        }
+        self.settle();
+    }
+
+    /// [`Allocator::drop_caches`], also for a heap that is visited: what has to be settled stays noted.
+    ///
+    /// # Safety
+    /// As that.
+    pub(crate) unsafe fn drop_caches_of(&self, heap: *mut Heap) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
             if Heap::is_cached(heap) {
                 for class in 1..CLASSES {
                     Heap::flush(heap, self, class, 0);
@@ -130,7 +153,6 @@ impl<O: Os> Allocator<O> {
                 Heap::set_cached(heap, false);
             }
         }
-        self.settle();
     }
 
     /// Blocks and bytes that are not free: live ones and those in the caches of other threads. Walks all chunks.
@@ -211,7 +233,6 @@ impl<O: Os> Allocator<O> {
 
     /// Before fork, in the parent: takes all locks, so that no structure behind them is half changed in the child.
     pub fn fork_prepare(&self) {
-        // What handlers push while memory is copied may be lost to the child; no need for more.
         self.drain();
         self.purger.batch.take(&self.os);
         self.registry.raw().take(&self.os);
@@ -225,25 +246,37 @@ impl<O: Os> Allocator<O> {
         self.purger.batch.release(&self.os);
     }
 
-    /// After fork, in the child, whose only thread owns `mine` (or [`Heap::none`]). The heaps of the threads that
-    /// stayed behind are lost: they may be half changed, so what they hold stays as it is.
+    /// After fork, in the child, whose only thread owns `mine` (or [`Heap::none`]). Of the threads that stayed behind, those
+    /// that were in no call left their heaps whole: the child's next slow path abandons them, as if the threads had ended.
+    /// Heaps of the others are lost: they may be half changed, so what they hold stays as it is.
+    ///
+    /// What a child sees of the parent's memory is a cut through the time of each thread: the kernel takes the right to
+    /// write from all pages, and who then writes waits until all are copied. So a seat that is not busy is no older than
+    /// what its thread last did to the heap.
     pub fn fork_child(&self, mine: *mut Heap) {
         self.fork_parent();
         self.purger.forked();
         self.forget_totals();
+        let mut left = false;
         self.registry.with(&self.os, |r| {
             let mut heap = r.all;
             while !heap.is_null() {
                 // SAFETY: heaps are never unmapped, and this process has one thread.
                 unsafe {
                     if heap != mine && (*heap).state.load(Ordering::Relaxed) == OWNED {
-                        (*heap).state.store(LOST, Ordering::SeqCst);
+                        let whole = self.is_idle(heap);
+                        (*heap).state.store(if whole { LEFT } else { LOST }, Ordering::SeqCst);
                         // So that the purger does not wait for a visit. Relaxed: one thread.
                         (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
+                        left |= whole;
                     }
                     heap = (*heap).next;
                 }
             }
         });
+        if left {
+            self.left.store(true, Ordering::Relaxed);
+            self.purger.note_deferred();
+        }
     }
 }

@@ -17,8 +17,9 @@ use crate::alloc::{Foreign, MAX_SIZE};
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, State};
 use crate::heap::{Block, Heap};
-use crate::life::ORPHAN;
+use crate::life::{LEFT, LOST, ORPHAN, OWNED};
 use crate::misuse::{self, Call};
+use crate::os::Run;
 use crate::remote::DoubleFree;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Os, class, slab};
@@ -165,18 +166,16 @@ impl<O: Os> Allocator<O> {
         self.purger.note_deferred();
     }
 
-    /// Does what nested calls left: frees large blocks, and takes in what they freed into orphans. Under no lock, in a
-    /// call that is not nested.
+    /// Does what nested calls left: frees large blocks, and takes in what they freed into orphans. And what a fork left:
+    /// abandons heaps. Under no lock, in a call that is not nested.
     pub(crate) fn drain(&self) {
+        self.abandon_left();
         if !self.deferred.is_empty() {
             // SAFETY: whoever takes the stack has it alone; each block on it was freed.
             unsafe {
                 self.deferred.take(|c| {
-                    let deferred = Chunk::change_kind(c, Kind::DEFERRED, Kind::LARGE);
-                    if deferred {
-                        self.free_large(Arenas::chunk(c));
-                    }
-                    deferred
+                    (*c).kind = Kind::LARGE;
+                    self.free_large(Arenas::chunk(c));
                 });
             }
         }
@@ -196,15 +195,23 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Gives the memory of the annex's slabs back that no block uses; returns the bytes. The batch lock must be held: who
-    /// forks finds no block on its way.
-    pub(crate) fn purge_annex(&self) -> usize {
+    /// Gives the memory of the annex's slabs back that no block uses; returns the bytes, and adds those that held memory to
+    /// `held`. The batch lock must be held: who forks finds no block on its way.
+    pub(crate) fn purge_annex(&self, mut held: Option<&mut usize>) -> usize {
         let annex = &self.arenas.annex;
         if annex.slab_count.load(Ordering::Relaxed) == 0 {
             return 0;
         }
         let slabs = (1..class::CLASSES).flat_map(|class| annex.slabs_of(class));
-        let purge = |c| match annex.purge_slab(&self.os, c) {
+        let mut purge = |run: Run| {
+            if let Some(held) = &mut held {
+                // SAFETY: all blocks there are ours.
+                **held += unsafe { self.held_by(run) };
+            }
+            // SAFETY: as above.
+            unsafe { self.os.purge(run.start, run.len) }
+        };
+        let purge = |c| match annex.purge_slab(c, &mut purge) {
             Ok(bytes) => bytes,
             // SAFETY: a slab of the annex.
             Err(DoubleFree) => unsafe { misuse::double_free_seen_late(self, c) },
@@ -295,7 +302,7 @@ impl<O: Os> Allocator<O> {
     pub unsafe fn lose(&self, heap: *mut Heap) {
         // SAFETY: heaps are never unmapped.
         unsafe {
-            (*heap).state.store(crate::life::LOST, Ordering::SeqCst);
+            (*heap).state.store(LOST, Ordering::SeqCst);
             (*heap).seat.store(core::ptr::null_mut(), Ordering::SeqCst);
         }
     }
@@ -313,16 +320,47 @@ impl<O: Os> Allocator<O> {
         while !heap.is_null() {
             // SAFETY: as above.
             unsafe {
-                if heap != mine && (*heap).state.load(Ordering::Relaxed) == crate::life::OWNED {
+                if heap != mine && (*heap).state.load(Ordering::Relaxed) == OWNED {
                     others = true;
                     // Its seat stays: the interrupted call may be in the middle of a visit.
-                    (*heap).state.store(crate::life::LOST, Ordering::SeqCst);
+                    (*heap).state.store(LOST, Ordering::SeqCst);
                 }
                 heap = (*heap).next;
             }
         }
         if others {
             self.stranded.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// In the child of a fork: abandons the heaps of other threads that are whole.
+    fn abandon_left(&self) {
+        // Relaxed: one thread forks, and is alone then.
+        if !self.left.load(Ordering::Relaxed) || !self.left.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let next = || {
+            self.registry.with(&self.os, |r| {
+                let mut heap = r.all;
+                // SAFETY: heaps are never unmapped; one that is left is the finder's.
+                unsafe {
+                    while !heap.is_null() && (*heap).state.load(Ordering::Relaxed) != LEFT {
+                        heap = (*heap).next;
+                    }
+                    if !heap.is_null() {
+                        (*heap).state.store(OWNED, Ordering::Relaxed);
+                    }
+                }
+                heap
+            })
+        };
+        loop {
+            let heap = next();
+            if heap.is_null() {
+                return;
+            }
+            // SAFETY: the heap is ours, since its state changed.
+            unsafe { self.abandon(heap) };
         }
     }
 

@@ -3,7 +3,7 @@
 //! Each value is one atomic word, so that it can be read anywhere and set at any time. The names and defaults that
 //! users see stand in the options table (`crates/options`).
 
-use crate::sync::{AtomicU32, AtomicUsize, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// When free memory goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,9 @@ pub struct Policy {
     zero_always: AtomicU32,
     mmap_threshold: AtomicUsize,
     limit: AtomicUsize,
+    foreign_abort: AtomicU32,
+    /// Four bits for each option: who chose its value.
+    origins: AtomicU64,
 }
 
 impl Default for Policy {
@@ -78,6 +81,8 @@ impl Policy {
             zero_always: AtomicU32::new(0),
             mmap_threshold: AtomicUsize::new(AUTO),
             limit: AtomicUsize::new(AUTO),
+            foreign_abort: AtomicU32::new(0),
+            origins: AtomicU64::new(0),
         }
     }
 
@@ -167,6 +172,29 @@ impl Policy {
         };
         self.limit.store(word, Ordering::Relaxed);
     }
+
+    /// Whether the process ends when a block of another allocator is freed, whatever it looks like.
+    pub fn foreign_abort(&self) -> bool {
+        self.foreign_abort.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sets whether the process ends when a block of another allocator is freed.
+    pub fn set_foreign_abort(&self, abort: bool) {
+        self.foreign_abort.store(abort.into(), Ordering::Relaxed);
+    }
+
+    /// Who chose the values, four bits for each option in the order of the options table.
+    pub fn origins(&self) -> u64 {
+        self.origins.load(Ordering::Relaxed)
+    }
+
+    /// Notes that `by` (below 16) chose the value of the option at `place` (below 16) of the table.
+    pub fn set_origin(&self, place: usize, by: u8) {
+        let shift = place % 16 * 4;
+        let noted = |old| old & !(0xF << shift) | u64::from(by & 0xF) << shift;
+        // Never fails, as `noted` returns a value each time.
+        let _ = self.origins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(noted(old)));
+    }
 }
 
 #[cfg(test)]
@@ -193,5 +221,10 @@ mod tests {
         assert_eq!(p.bytes(), Some(usize::MAX - 1), "not taken for the default");
         p.set_mmap_threshold(1 << 20);
         assert_eq!(p.mmap_threshold(), 1 << 20);
+        p.set_origin(0, 3);
+        p.set_origin(7, 15);
+        p.set_origin(15, 1);
+        p.set_origin(7, 6);
+        assert_eq!(p.origins(), 0x1000_0000_6000_0003);
     }
 }

@@ -176,12 +176,12 @@ impl<O: Os> Allocator<O> {
     /// [`Allocator::purge`] by a thread in a call that uses its heap `mine`, whose caches go as well.
     pub fn purge_with(&self, mine: *mut Heap) -> usize {
         self.drain();
-        let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, slabs: true, bytes: BATCH_BYTES };
+        let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, slabs: true, ranges: true, bytes: BATCH_BYTES };
         self.purger.batch_with(&self.os, || self.empty_caches(true, mine));
-        let bytes = self.purge_due(due, &mut Walk::default(), usize::MAX);
+        let bytes = self.purge_due(mine, due, &mut Walk::default(), usize::MAX);
         let annexed = self.purger.batch_with(&self.os, || {
             self.purge_tables();
-            self.purge_annex()
+            self.purge_annex(None)
         });
         self.settle();
         self.publish();
@@ -208,12 +208,12 @@ impl<O: Os> Allocator<O> {
         let in_time = self.time_is_up();
         if in_time {
             self.next_epoch();
-            self.purger.batch_with(&self.os, || self.purge_annex());
+            self.purger.batch_with(&self.os, || self.purge_annex(None));
         }
         self.purger.flood.store(false, Ordering::Relaxed);
         let mut walk = Walk::default();
         let cached = !in_time || self.purger.batch_with(&self.os, || self.empty_caches(false, Heap::none()));
-        let bytes = self.purge_due(self.due(self.urgency(), BATCH_BYTES), &mut walk, usize::MAX);
+        let bytes = self.purge_due(Heap::none(), self.due(self.urgency(), BATCH_BYTES), &mut walk, usize::MAX);
         let rests = bytes == 0 && walk.waiting == 0;
         let freed = self.ranges.with(&self.os, |r| r.freed_chunks);
         if freed >= if rests { tables::FREED_AT_REST } else { tables::FREED } {
@@ -296,7 +296,7 @@ impl<O: Os> Allocator<O> {
     }
 
     fn due(&self, ticks: u8, bytes: usize) -> Due {
-        Due { now: self.purger.epoch(), ticks, lazy: false, slabs: bytes == BATCH_BYTES, bytes }
+        Due { now: self.purger.epoch(), ticks, lazy: false, slabs: bytes == BATCH_BYTES, ranges: true, bytes }
     }
 
     /// How many ticks memory may wait at present: fewer where more waits than may, none where memory is short.
@@ -443,7 +443,7 @@ impl<O: Os> Allocator<O> {
                         return self.ask_for_helper(INLINE);
                     }
                 }
-                self.purge_due(self.due(self.urgency(), INLINE_BYTES), &mut Walk::default(), 1);
+                self.purge_due(Heap::none(), self.due(self.urgency(), INLINE_BYTES), &mut Walk::default(), 1);
             }
             _ => self.ask_for_helper(NOBODY),
         }
@@ -465,23 +465,18 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Purges what is due, from the place of `walk` on, in at most `batches` batches; returns the bytes.
-    fn purge_due(&self, due: Due, walk: &mut Walk, batches: usize) -> usize {
+    fn purge_due(&self, mine: *mut Heap, due: Due, walk: &mut Walk, batches: usize) -> usize {
         let (mut bytes, mut done) = (0, 0);
         loop {
             let _batch = self.purger.batch.lock(&self.os);
             let mut batch = Batch::new();
-            let mut more = true;
-            while more && !batch.is_full(due) {
-                // SAFETY: `with` holds the lock.
-                more = self.ranges.with(&self.os, |r| unsafe { self.gather(r, walk, due, &mut batch) });
-                Self::leave_lock();
-            }
+            let more = self.fill(walk, due, &mut batch);
             if batch.count > 0 {
                 bytes += self.send(&batch, due.lazy);
                 done += 1;
             }
             if batch.slab_count > 0 {
-                bytes += self.punch(&batch.slabs[..batch.slab_count]);
+                bytes += self.punch(mine, &batch.slabs[..batch.slab_count], None);
             }
             if !more || done == batches {
                 return bytes;
@@ -489,8 +484,21 @@ impl<O: Os> Allocator<O> {
         }
     }
 
+    /// Fills a batch with what is due, from the place of `walk` on. True if there is more to look at. The batch lock must
+    /// be held.
+    pub(crate) fn fill(&self, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
+        loop {
+            // SAFETY: `with` holds the lock.
+            let more = self.ranges.with(&self.os, |r| unsafe { self.gather(r, walk, due, batch) });
+            Self::leave_lock();
+            if !more || batch.is_full(due) {
+                return more;
+            }
+        }
+    }
+
     /// Gives a batch back to the system, and makes it free again; returns the bytes that went.
-    fn send(&self, batch: &Batch, now: bool) -> usize {
+    pub(crate) fn send(&self, batch: &Batch, now: bool) -> usize {
         let lazily = !now && self.policy.purge() == Purge::Lazy;
         // SAFETY: the runs were taken out of free ranges, so they are nobody's.
         let done = unsafe {
@@ -559,8 +567,8 @@ impl<O: Os> Allocator<O> {
     ///
     /// # Safety
     /// The lock of the ranges must be held.
-    unsafe fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
-        while batch.count < Batch::RUNS / 2 && batch.bytes < due.bytes {
+    pub(crate) unsafe fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
+        while due.ranges && batch.count < Batch::RUNS / 2 && batch.bytes < due.bytes {
             // SAFETY: the lock is held; what was put aside is the purger's.
             let dropped = unsafe { r.take_dropped((due.bytes - batch.bytes).div_ceil(CHUNK)) };
             let Some((c, len)) = dropped else { break };
@@ -614,7 +622,7 @@ impl<O: Os> Allocator<O> {
             let start = Ranges::start_of(c);
             let from = c.offset_from_unsigned(start);
             let left = (*start).len as usize - from;
-            let first = (0..left).find(|&i| due.is(age(i))).unwrap_or(left);
+            let first = (0..left).find(|&i| due.ranges && due.is(age(i))).unwrap_or(left);
             // What the system was told of does not wait.
             walk.waiting += (0..first).filter(|&i| age(i) != age::LAZY).count();
             if first == left {

@@ -42,6 +42,8 @@ pub struct Ranges {
     pub(crate) freed_chunks: usize,
     /// Chunks that are not free, those on their way to the system included.
     taken_chunks: usize,
+    /// The greatest footprint so far.
+    pub(crate) peak_chunks: usize,
     /// Ranges that were marked for huge pages, see `dense.rs`.
     pub(crate) marks: usize,
     /// Ranges of the kind [`Kind::DROPPED`], and how many chunks they have.
@@ -100,6 +102,7 @@ impl Ranges {
             fresh_chunks: 0,
             freed_chunks: 0,
             taken_chunks: 0,
+            peak_chunks: 0,
             marks: 0,
             dropped: List::new(),
             dropped_chunks: 0,

@@ -61,7 +61,7 @@ impl<T> Remote<T> {
         Ok(self.count.fetch_add(mask.count_ones(), Ordering::AcqRel) == 0)
     }
 
-    /// Frees counted and not taken; exact only while no thread frees.
+    /// Frees counted and not taken; exact only while no thread frees. For tests.
     pub fn counted(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
     }
@@ -153,22 +153,18 @@ impl<T: Node> Pending<T> {
         }
     }
 
-    /// Takes the whole stack and calls `visit` with each node, which is on no stack any more by then, until that says
-    /// false. It does for a node that cannot be on the stack: the memory of a forked child was copied piece by piece
-    /// while other threads went on, so the stack may be newer than a link, and the links even a circle.
+    /// Takes the whole stack and calls `visit` with each node, which is on no stack any more by then.
     ///
     /// # Safety
     /// Only the owner of the heap may call this, as far as `visit` needs the heap.
-    pub unsafe fn take(&self, mut visit: impl FnMut(*mut T) -> bool) {
+    pub unsafe fn take(&self, mut visit: impl FnMut(*mut T)) {
         // SeqCst: see `push`.
         let mut node = self.head.swap(core::ptr::null_mut(), Ordering::SeqCst);
         while !node.is_null() {
             // SAFETY: a pushed node is valid; its link is read before `visit` resets the count, after which
             // another thread may push it again.
             let next = unsafe { (*node).remote().next.load(Ordering::Relaxed) };
-            if !visit(node) {
-                return;
-            }
+            visit(node);
             node = next;
         }
     }

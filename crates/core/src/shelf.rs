@@ -134,6 +134,7 @@ impl<O: Os> Allocator<O> {
             let (carved, used) = ((*c).carved as usize, bytes.div_ceil(CHUNK));
             (*heap).flow.unshelve((*c).bytes(), bytes);
             (*c).kind = Kind::LARGE;
+            (*c).listed = false;
             (*c).carved = carved.max(used) as u32;
             (*c).set_bytes(bytes);
             if zero {

@@ -5,6 +5,9 @@
 //! OS pages of their entries back, under no lock, and makes the ranges free again. The first and the last record of a
 //! range stay, as does every OS page that neighbours share.
 //!
+//! What huge pages left in the range goes back with them: a block that ends inside a huge page has all of it touched,
+//! and takes only its own part along when it is freed (`dense.rs`).
+//!
 //! Cost: some 30 system calls at most, when a GiB was freed in all or the program has come to rest.
 
 use crate::arena::{BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, RECORD_BYTES};
@@ -46,7 +49,7 @@ impl<O: Os> Allocator<O> {
         let mut ranges = [(core::ptr::null_mut(), 0); AT_ONCE];
         let mut count = 0;
         // SAFETY: `with` holds the lock.
-        self.ranges.with(&self.os, |r| unsafe {
+        let huge = self.ranges.with(&self.os, |r| unsafe {
             r.freed_chunks = 0;
             while count < AT_ONCE
                 && let Some(range) = r.take_long_clean(LONG, |c| self.arenas.is_long(c))
@@ -54,23 +57,30 @@ impl<O: Os> Allocator<O> {
                 ranges[count] = range;
                 count += 1;
             }
+            r.marks > 0
         });
         let mut bytes = 0;
         for &(c, len) in &ranges[..count] {
             // SAFETY: the range is ours, and all its entries but two records may be zero.
-            bytes += unsafe { self.purge_entries(c, len) };
+            bytes += unsafe { self.purge_entries(c, len, huge) };
             // SAFETY: `with` holds the lock; the range is ours.
             self.ranges.with(&self.os, |r| unsafe { r.put_back_clean(&self.arenas, c, len) });
         }
         bytes
     }
 
+    /// Gives the entries of a range back, and where there are huge pages the range too; returns the bytes of the entries.
+    ///
     /// # Safety
     /// The chunks must be the caller's, clean and in no list.
-    unsafe fn purge_entries(&self, c: *mut Chunk, len: usize) -> usize {
+    unsafe fn purge_entries(&self, c: *mut Chunk, len: usize, huge: bool) -> usize {
         let (base, index, chunks) = self.arenas.place(c);
         let mut runs = [Run::EMPTY; TABLES.len()];
         let mut count = 0;
+        if huge {
+            // SAFETY: the range is clean and the caller's.
+            unsafe { self.os.purge(crate::arena::Arenas::chunk(c), len * CHUNK) };
+        }
         for (i, &table) in TABLES.iter().enumerate() {
             let ends = usize::from(i == 0);
             if let Some(run) = pages(base, chunks, table, index + ends, index + len - ends, self.page_size()) {
@@ -86,7 +96,8 @@ impl<O: Os> Allocator<O> {
     /// Whether so much was freed that the tables are worth a look. The lock of the ranges is held.
     #[inline]
     pub(crate) fn note_freed(&self, r: &Ranges) {
-        if r.freed_chunks >= FREED && self.policy.purge() == crate::policy::Purge::Eager {
+        // Where memory goes back at once nobody is the purger.
+        if r.freed_chunks >= FREED && !self.purger.has_helper() {
             self.purger.note_tables();
         }
     }

@@ -188,7 +188,11 @@ impl<O: Os> Allocator<O> {
                 if !seat.is_null() {
                     check(state == OWNED, "a heap with a seat has a thread", at)?;
                     check((*seat).heap.load(Ordering::Relaxed) == heap, "no heap is parked at rest", at)?;
-                    check((*seat).busy.load(Ordering::Relaxed) == Seat::IDLE, "no thread is in the middle of a call", at)?;
+                    check(
+                        (*seat).busy.load(Ordering::Relaxed) == Seat::IDLE,
+                        "no thread is in the middle of a call",
+                        at,
+                    )?;
                 }
                 for class in 0..CLASSES {
                     listed.in_bins += self.check_bin(heap, class)?;
@@ -479,7 +483,9 @@ impl<O: Os> Allocator<O> {
                     let (len, carved) = ((*c).len as usize * CHUNK, (*c).carved as usize);
                     match (*c).kind {
                         Kind::FREE if (*c).state == State::Clean => (0, len),
-                        Kind::LARGE | Kind::SHELVED | Kind::DEFERRED if (*c).state == State::Clean => (carved * CHUNK, len),
+                        Kind::LARGE | Kind::SHELVED | Kind::DEFERRED if (*c).state == State::Clean => {
+                            (carved * CHUNK, len)
+                        }
                         Kind::SLAB if (*c).zeroed => (carved * class::SIZE[usize::from((*c).class)] as usize, CHUNK),
                         _ => (0, 0),
                     }

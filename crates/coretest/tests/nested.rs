@@ -239,7 +239,9 @@ impl Program {
                 _ => {
                     let size = self.size();
                     // SAFETY: the block is live.
-                    self.with_block(|block| self.resized(block, size, |p, old| unsafe { self.a.realloc_nested(p, old, size) }));
+                    self.with_block(|block| {
+                        self.resized(block, size, |p, old| unsafe { self.a.realloc_nested(p, old, size) })
+                    });
                 }
             }
         }
@@ -361,6 +363,8 @@ impl Program {
 
     /// Compares the allocator's structures with themselves and with what is live.
     fn validate(&self, depth: Depth) -> Census {
+        // What was noted while locks were held, and a fast path does not look at.
+        self.a.settle();
         // SAFETY: nobody else uses the allocator.
         let census = match unsafe { self.a.validate(depth) } {
             Ok(census) => census,
@@ -395,7 +399,8 @@ impl Program {
         // What is left of it is done by the next look.
         self.a.purge();
         let census = self.validate(Depth::Bits);
-        let left = (census.small, census.large, census.huge, census.deferred, census.cached, census.remote, census.slabs);
+        let left =
+            (census.small, census.large, census.huge, census.deferred, census.cached, census.remote, census.slabs);
         assert_eq!(left, (0, 0, 0, 0, 0, 0, 0), "{census:?}");
         self.handled.get()
     }

@@ -124,6 +124,17 @@ gauges! {
     cleared_bytes: Bytes,
     /// Bytes that calloc did not have to clear so far, as they were known to be zero.
     skipped_bytes: Bytes,
+    /// What calloc clears (option `zero`): 0 resident, 1 always.
+    zero: Code,
+    /// From which size on blocks go back when they are freed (option `mmap_threshold`); the largest number stands for
+    /// `none`.
+    mmap_threshold: Bytes,
+    /// What becomes of blocks of another allocator (option `foreign`): 0 pass, 1 abort.
+    foreign: Code,
+    /// Who chose each option's value: four bits each, in the order of the options table.
+    origins: Code,
+    /// Most bytes of arenas that were in use or waited at one time.
+    peak_bytes: Bytes,
 }
 
 impl Counters {
@@ -162,7 +173,7 @@ mod tests {
         let words = core::array::from_fn(|i| i as u64 + 1);
         let gauges = Gauges::from_words(words);
         assert_eq!(gauges.words(), words);
-        assert_eq!((gauges.updated, gauges.skipped_bytes), (1, Gauges::COUNT as u64));
+        assert_eq!((gauges.updated, gauges.peak_bytes), (1, Gauges::COUNT as u64));
     }
 
     /// Catches an update after one that a fork or a kill cut off, which leaves the number odd.

@@ -23,7 +23,7 @@
 //! latter there are `libneap.so` and `libneap.a`, which take malloc over and need no change to Rust code, as
 //! Rust's default allocator is malloc. Linking this crate and `libneap.a` into the same program is not supported.
 //!
-//! No option is read from the environment; `NEAP_*` variables are for the library.
+//! No option is read from the environment; `NEAP_*` variables are for the library. [`set_option`] sets them.
 //!
 //! # Mistakes
 //!
@@ -32,14 +32,21 @@
 //!
 //! # Where it runs
 //!
-//! x86-64 Linux with glibc, threads and fork included. The crate is `no_std` and may depend on `neap-core` and
-//! `neap-sys` only.
+//! x86-64 Linux with glibc, threads and fork included. The crate is `no_std` and may depend on `neap-core`, `neap-sys`,
+//! `neap-control` and `neap-options` only.
 #![no_std]
+
+mod control;
 
 use core::alloc::{GlobalAlloc, Layout};
 use neap_core::class::{MAX_SMALL, MIN_BLOCK};
 use neap_core::misuse::{self, Call};
 use neap_sys::global::{self, NEAP};
+
+pub use control::{
+    OptionError, Origin, Sample, SampleEvent, Stats, Trimmed, Value, held_bytes, on_sample, option, set_option, stats,
+    stop_sampling, thread_idle, trim,
+};
 
 /// The allocator. It has no state of its own: every `Neap` is the one allocator of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,18 +7,26 @@
 //! |---|---|
 //! | `lib.rs` | what an option is, and what it accepts |
 //! | `table.rs` | the options |
+//! | `glibc.rs` | glibc's controls, and what they mean to neap |
+//! | `origin.rs` | who chose a value |
 //! | `parse.rs` | from text to [`Value`] |
 //! | `text.rs` | what is allowed, and what was refused, in words |
 //!
 //! Everything is pure, and nothing allocates: the library reads its options before `main`. May depend on nothing.
 #![no_std]
 
+pub mod glibc;
+mod origin;
 mod parse;
 mod table;
 mod text;
 
+pub use origin::Origin;
 pub use table::TABLE;
 pub use text::{Complaint, Milliseconds, Refusal, Size};
+
+/// The environment variable by which `neap run` says which options it has set: their names, with commas between.
+pub const SET_BY_RUN: &str = "NEAP_SET_BY_RUN";
 
 /// Names an option in code: whoever takes the values apart by it learns from the compiler when an option is added.
 /// The numbers are the places in [`TABLE`].
@@ -102,6 +110,8 @@ pub struct Opt {
     pub default: &'static str,
     /// What it does, for `--help` and the documentation.
     pub doc: &'static str,
+    /// It can be set only when the program starts.
+    pub start_only: bool,
 }
 
 impl Opt {

@@ -18,6 +18,7 @@ pub const TABLE: &[Opt] = &[
         kind: Kind::Directory,
         default: "",
         doc: "Count blocks, bytes and system calls, in a file for each process in this directory (slower; used by neap run --summary).",
+        start_only: true,
     },
     Opt {
         id: Id::Foreign,
@@ -26,6 +27,7 @@ pub const TABLE: &[Opt] = &[
         kind: Kind::Choice(&["pass", "abort"]),
         default: "pass",
         doc: "What free does with a block of another allocator: pass it on to the C library where it is plausibly one of its blocks, or abort.",
+        start_only: false,
     },
     Opt {
         id: Id::Purge,
@@ -34,6 +36,7 @@ pub const TABLE: &[Opt] = &[
         kind: Kind::Choice(&["decay", "eager", "lazy", "never"]),
         default: "decay",
         doc: "When free memory goes back to the system: when it was not used again for purge_delay (decay), at once (eager), as decay but the system takes it only when it is short of memory (lazy), or only when the program asks (never).",
+        start_only: false,
     },
     Opt {
         id: Id::PurgeDelay,
@@ -42,6 +45,7 @@ pub const TABLE: &[Opt] = &[
         kind: Kind::Duration { min: 0, max: HOUR },
         default: "500ms",
         doc: "How long free memory waits for its next use before it goes back.",
+        start_only: false,
     },
     Opt {
         id: Id::PurgeBytes,
@@ -50,6 +54,7 @@ pub const TABLE: &[Opt] = &[
         kind: Kind::Size { words: &["auto"], min: 0, max: ALL },
         default: "auto",
         doc: "How much free memory waits at most; what is more goes back before its time. auto is a quarter of the memory limit.",
+        start_only: false,
     },
     Opt {
         id: Id::Zero,
@@ -58,6 +63,7 @@ pub const TABLE: &[Opt] = &[
         kind: Kind::Choice(&["resident", "always"]),
         default: "resident",
         doc: "What calloc clears of memory that is used again: only the OS pages that may hold something (resident), or all of it (always).",
+        start_only: false,
     },
     Opt {
         id: Id::MmapThreshold,
@@ -66,6 +72,7 @@ pub const TABLE: &[Opt] = &[
         kind: Kind::Size { words: &["none"], min: 0, max: ALL },
         default: "none",
         doc: "Blocks of at least so many bytes go back to the system as soon as they are freed.",
+        start_only: false,
     },
     Opt {
         id: Id::Limit,
@@ -74,6 +81,7 @@ pub const TABLE: &[Opt] = &[
         kind: Kind::Size { words: &["auto", "off"], min: LEAST_LIMIT, max: ALL },
         default: "auto",
         doc: "Which memory limit counts: that of the container or the machine, for which no allocation fails (auto), none (off), or a size for this process, beyond which allocations fail.",
+        start_only: false,
     },
 ];
 

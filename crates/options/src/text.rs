@@ -2,7 +2,7 @@
 
 use core::fmt::{Display, Formatter, Result, Write};
 
-use crate::{Kind, Opt};
+use crate::{Kind, Opt, Value};
 
 /// A number of bytes as an option takes it: in the largest unit that divides it (`128T`, `1M`, `4097`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,24 @@ impl Display for Kind {
             Kind::Duration { min, max } => {
                 write!(f, "a time from {} to {} (as 500ms or 2s)", Milliseconds(min), Milliseconds(max))
             }
+        }
+    }
+}
+
+/// A value as it would be written. A path that is no text is shown with replacement characters.
+impl Display for Value<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match *self {
+            Value::Word(word) => f.write_str(word),
+            Value::Path(path) => {
+                for chunk in path.utf8_chunks() {
+                    f.write_str(chunk.valid())?;
+                    f.write_str(if chunk.invalid().is_empty() { "" } else { "\u{fffd}" })?;
+                }
+                Ok(())
+            }
+            Value::Bytes(bytes) => Size(bytes).fmt(f),
+            Value::Milliseconds(ms) => Milliseconds(ms).fmt(f),
         }
     }
 }
@@ -168,6 +186,18 @@ mod tests {
         }
         assert_eq!(Kind::Choice(&[]).to_string(), "");
         assert_eq!(Kind::Choice(&["one"]).to_string(), "one");
+    }
+
+    /// Catches a value that is written so that its option refuses it.
+    #[test]
+    fn values_are_written_as_they_are_read() {
+        for (id, text) in
+            [(Id::Purge, "lazy"), (Id::PurgeDelay, "1500ms"), (Id::PurgeBytes, "64M"), (Id::Counters, "/run/x")]
+        {
+            let value = id.option().parse(text.as_bytes()).expect("a good value");
+            assert_eq!(value.to_string(), text);
+        }
+        assert_eq!(Value::Path(b"a\xffb").to_string(), "a\u{fffd}b");
     }
 
     /// Catches a message that lacks the variable, the value, what is allowed, or the default.

@@ -3,11 +3,11 @@
 use neap_core::policy::{Limit, Policy, Purge};
 use neap_options::{Id, Kind, TABLE, Value};
 
-#[path = "../../preload/src/settings.rs"]
+#[path = "../../control/src/settings.rs"]
 mod settings;
 
 /// Options that are not for the core.
-const OTHERS: [Id; 2] = [Id::Counters, Id::Foreign];
+const OTHERS: [Id; 1] = [Id::Counters];
 
 fn set(policy: &Policy, id: Id, text: &str) {
     let value = id.option().parse(text.as_bytes()).unwrap_or_else(|| panic!("{id:?} refuses {text:?}"));
@@ -55,6 +55,29 @@ fn defaults_of_core_and_table_agree() {
         set(&policy, opt.id, opt.default);
     }
     assert_eq!(all(&policy), all(&Policy::new()));
+}
+
+/// Catches a value that is read back as another than it was set to, or a default that is.
+#[test]
+fn values_come_back() {
+    let policy = Policy::new();
+    for opt in TABLE.iter().filter(|opt| !OTHERS.contains(&opt.id)) {
+        assert_eq!(settings::read(&policy, opt.id), opt.parse(opt.default.as_bytes()), "{}", opt.name);
+    }
+    for (id, text) in [
+        (Id::Foreign, "abort"),
+        (Id::Purge, "lazy"),
+        (Id::PurgeDelay, "7ms"),
+        (Id::PurgeBytes, "3M"),
+        (Id::Zero, "always"),
+        (Id::MmapThreshold, "128K"),
+        (Id::Limit, "off"),
+        (Id::Limit, "1G"),
+    ] {
+        set(&policy, id, text);
+        assert_eq!(settings::read(&policy, id).map(|value| value.to_string()).as_deref(), Some(text));
+    }
+    assert_eq!(settings::read(&policy, Id::Counters), None);
 }
 
 /// Catches a word or a border of the table that the library does not know what to do with.

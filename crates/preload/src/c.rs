@@ -188,19 +188,6 @@ pub unsafe extern "C" fn free_aligned_sized(p: *mut c_void, _align: usize, _size
     unsafe { free(p) }
 }
 
-/// neap: gives free memory back to the system; returns the bytes of address space given back.
-#[unsafe(no_mangle)]
-pub extern "C" fn neap_purge() -> usize {
-    global::purge()
-}
-
-/// neap: the version, as "0.1.0".
-#[unsafe(no_mangle)]
-pub extern "C" fn neap_version() -> *const core::ffi::c_char {
-    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
-    VERSION.as_ptr().cast()
-}
-
 /// glibc's second names of the same functions.
 macro_rules! aliases {
     ($($alias:ident = $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(

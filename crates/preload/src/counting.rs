@@ -6,9 +6,10 @@
 use core::ffi::CStr;
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
+use neap_core::watch::Reason;
 use neap_counters::{Counters, FILE_BYTES};
 use neap_sys::global::NEAP;
-use neap_sys::{gauges, thread};
+use neap_sys::{gauges, thread, watch};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
@@ -49,8 +50,7 @@ pub fn start(directory: &CStr) -> bool {
     publish(page);
     // SAFETY: the handler stays as long as the library.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    // SAFETY: `with_heap` lends this thread's heap.
-    thread::with_heap(|heap| unsafe { NEAP.drop_caches(heap) }, || ());
+    watch::set(Reason::Counts, true);
     true
 }
 

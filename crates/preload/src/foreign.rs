@@ -5,12 +5,10 @@
 //! handed to the C library. Anything else is a mistake of the program, which ends with one line.
 
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use neap_core::misuse::{self, Call};
 use neap_sys::global::NEAP;
 
-/// Option `foreign=abort`: nothing is passed on.
-pub static ABORT: AtomicBool = AtomicBool::new(false);
 /// The program break when neap started: the C library's main heap grows from here.
 static FIRST_BREAK: AtomicUsize = AtomicUsize::new(0);
 
@@ -101,7 +99,7 @@ fn is_glibc_block(p: *mut u8) -> bool {
 
 /// The next allocator's function `next`, if `p` is plausibly its block; else the process ends.
 fn pass_on(p: *mut u8, call: Call, next: &Next) -> *mut c_void {
-    if !ABORT.load(Ordering::Relaxed)
+    if !NEAP.policy.foreign_abort()
         && is_glibc_block(p)
         && let Some(f) = next.get()
     {

@@ -1,16 +1,19 @@
 //! libneap.so: the malloc surface of C and C++ on the neap allocator.
 //!
-//! Every exported symbol is in `c.rs` (the C functions and glibc's aliases), `cxx.rs` (the C++ operators) or `calls.rs`
-//! (system calls of the program that neap has to know of).
-//! May depend on `neap-core`, `neap-sys`, `neap-options`, `neap-counters` and the C library.
+//! Every exported symbol is in `c.rs` (the C functions and glibc's aliases), `cxx.rs` (the C++ operators), `glibc.rs`
+//! (glibc's controls), `api.rs` (neap's own functions), `lookup.rs` (dlsym)
+//! or `calls.rs` (system calls of the program that neap has to know of).
+//! May depend on `neap-core`, `neap-sys`, `neap-control`, `neap-options`, `neap-counters` and the C library.
 #![cfg_attr(not(test), no_std)]
 
+mod api;
 mod c;
 mod calls;
 mod counting;
 mod cxx;
 mod foreign;
-mod settings;
+mod glibc;
+mod lookup;
 mod start;
 
 #[cfg(not(test))]

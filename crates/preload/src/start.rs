@@ -1,12 +1,14 @@
-//! What happens when the library is loaded: options are read from the environment. malloc works before that, with
-//! the defaults, as the dynamic linker and other libraries call it earlier.
+//! What happens when the library is loaded: options and glibc's controls are read from the environment. malloc works
+//! before that, with the defaults, as the dynamic linker and other libraries call it earlier.
+//!
+//! Who is heard last wins: glibc's variables, GLIBC_TUNABLES, neap's own.
 
-use crate::{counting, foreign, settings};
+use crate::{counting, foreign};
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write;
-use core::sync::atomic::Ordering;
-use neap_options::{Complaint, Id, Opt, TABLE, Value};
-use neap_sys::global::NEAP;
+use neap_control::{glibc, options};
+use neap_options::glibc::{Control, tunables};
+use neap_options::{Complaint, Id, Opt, Origin, TABLE};
 use neap_sys::thread;
 
 /// glibc calls the functions of this section with the arguments of main.
@@ -29,10 +31,23 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     if secure || environment.is_null() {
         return;
     }
+    // SAFETY: glibc passes the process's environment.
+    let variable = |name| unsafe { variable(environment, name) };
+    for control in neap_options::glibc::TABLE {
+        let text = control.env.and_then(variable);
+        if let Some(number) = text.and_then(|text| Control::parse(text.to_bytes())) {
+            glibc::apply(control, number, Origin::GlibcEnvironment);
+        }
+    }
+    let text = variable("GLIBC_TUNABLES").map_or(&b""[..], CStr::to_bytes);
+    for (control, number) in tunables(text) {
+        glibc::apply(control, number, Origin::Tunables);
+    }
+    let from_run = variable(neap_options::SET_BY_RUN).map_or(&b""[..], CStr::to_bytes);
     for option in TABLE {
-        // SAFETY: glibc passes the process's environment.
-        if let Some(value) = unsafe { variable(environment, option.env) } {
-            set(option, value);
+        if let Some(value) = variable(option.env) {
+            let named = from_run.split(|&b| b == b',').any(|name| name == option.name.as_bytes());
+            set(option, value, if named { Origin::Run } else { Origin::Environment });
         }
     }
 }
@@ -55,21 +70,27 @@ unsafe fn variable(environment: *const *const c_char, name: &str) -> Option<&'st
 }
 
 /// Sets one option, or says what is allowed.
-fn set(option: &Opt, text: &CStr) {
+fn set(option: &Opt, text: &'static CStr, by: Origin) {
     let value = option.parse(text.to_bytes());
     let known = match (option.id, value) {
         // An empty path is as good as none.
-        (Id::Counters, _) => text.is_empty() || counting::start(text),
-        (Id::Foreign, Some(Value::Word(word))) => {
-            foreign::ABORT.store(word == "abort", Ordering::Relaxed);
-            true
-        }
-        (id, Some(value)) => settings::apply(&NEAP.policy, id, value),
+        (Id::Counters, _) => text.is_empty() || count(text, by),
+        (id, Some(value)) => options::start_with(id, value, by),
         (_, None) => false,
     };
     if !known {
         complain(option, text);
     }
+}
+
+/// Starts to count; false if that cannot be.
+fn count(directory: &'static CStr, by: Origin) -> bool {
+    let started = counting::start(directory);
+    if started {
+        options::note_counters(directory);
+        options::note_origin(Id::Counters, by);
+    }
+    started
 }
 
 /// A line in the making; what does not fit is left out.

@@ -149,5 +149,10 @@ fn gauges(f: &Figures, purge_calls: u64) -> Gauges {
         purge_calls,
         cleared_bytes: f.totals.cleared,
         skipped_bytes: f.totals.skipped,
+        zero: policy.zero_always().into(),
+        mmap_threshold: if policy.mmap_threshold() == usize::MAX { u64::MAX } else { policy.mmap_threshold() as u64 },
+        foreign: policy.foreign_abort().into(),
+        origins: policy.origins(),
+        peak_bytes: f.peak,
     }
 }

@@ -4,10 +4,10 @@
 //! that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
 use crate::linux::Linux;
-use crate::{arch, thread};
+use crate::{arch, hooks, thread, watch};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
-use neap_core::class::{MAX_TABLE, MIN_BLOCK};
+use neap_core::class::MAX_TABLE;
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
 use neap_core::{Allocator, Heap};
@@ -43,7 +43,7 @@ fn handed_out(p: *mut u8) -> *mut u8 {
 /// `malloc`: a block of at least `size` bytes, aligned to 16.
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
-    let Some(entered) = arch::enter() else { return malloc_nested(size, ALIGN, false) };
+    let Some(entered) = arch::enter() else { return malloc_nested(size, false) };
     // SAFETY: the thread's own heap.
     let p = unsafe { Heap::malloc(entered.heap, size, arch::untag) };
     if p.is_null() {
@@ -57,28 +57,84 @@ pub fn malloc(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
-    let p = if thread::is_heap(heap) {
-        // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
-        let p = unsafe { NEAP.malloc_after_miss(heap, size) };
-        arch::leave();
-        p
-    } else {
-        arch::leave();
-        // SAFETY: `with_heap` lends a heap.
-        let p = thread::with_heap(|heap| unsafe { NEAP.malloc(heap, size) }, || NEAP.malloc_nested(size, ALIGN, false));
-        p.unwrap_or(core::ptr::null_mut())
-    };
-    handed_out(p)
+    // SAFETY: a real heap is this thread's, here and below.
+    if !thread::is_heap(heap) || unsafe { NEAP.is_watched_at(heap) } {
+        return malloc_watched(size, heap);
+    }
+    // SAFETY: `Heap::malloc` has just failed on the heap.
+    let p = unsafe { NEAP.malloc_after_miss(heap, size) };
+    arch::leave();
+    if p.is_null() { no_memory() } else { p }
 }
 
-/// Blocks are aligned to this, at least.
-const ALIGN: usize = MIN_BLOCK;
-
-/// malloc and its kin in a handler that interrupted another call of this thread.
+/// [`malloc_entered`], where the thread has no heap or somebody watches.
 #[cold]
 #[inline(never)]
-fn malloc_nested(size: usize, align: usize, zero: bool) -> *mut u8 {
-    handed_out(NEAP.malloc_nested(size, align, zero))
+fn malloc_watched(size: usize, heap: *mut Heap) -> *mut u8 {
+    if !thread::is_heap(heap) {
+        arch::leave();
+        return malloc_slow(size, 1, false);
+    }
+    // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
+    let (p, sampled) = unsafe {
+        let sample = NEAP.sample_after_miss(heap, size);
+        let p = if sample.is_null() { NEAP.malloc_after_miss(heap, size) } else { sample };
+        NEAP.follow(heap);
+        (p, !sample.is_null())
+    };
+    arch::leave();
+    finish(p, size, sampled, false)
+}
+
+/// A block of at least `size` bytes aligned to `align`, a power of two, from the slow path; zeroed if asked for.
+fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
+    if NEAP.is_watched() {
+        return malloc_slow_watched(size, align, zero);
+    }
+    // SAFETY: `with_heap` lends a heap.
+    let aligned = |heap| unsafe { NEAP.malloc_aligned(heap, size, align, zero) };
+    let p = thread::with_heap(aligned, || NEAP.malloc_nested(size, align, zero));
+    p.filter(|p| !p.is_null()).unwrap_or_else(no_memory)
+}
+
+/// [`malloc_slow`], where somebody watches.
+#[cold]
+#[inline(never)]
+fn malloc_slow_watched(size: usize, align: usize, zero: bool) -> *mut u8 {
+    let mut sampled = false;
+    // SAFETY: `with_heap` lends a heap.
+    let watched = |heap| unsafe {
+        if NEAP.is_sample(heap, size) {
+            let p = NEAP.malloc_sample(heap, size, align, zero);
+            if !p.is_null() {
+                sampled = true;
+                return p;
+            }
+        }
+        NEAP.malloc_aligned(heap, size, align, zero)
+    };
+    let p = thread::with_heap(watched, || NEAP.malloc_nested(size, align, zero));
+    finish(p.unwrap_or(core::ptr::null_mut()), size, sampled, zero)
+}
+
+/// What the slow paths do with a new block: it is counted, filled unless it is `zero`, and shown if it is a sample.
+fn finish(p: *mut u8, size: usize, sampled: bool, zero: bool) -> *mut u8 {
+    let p = handed_out(p);
+    if !zero && !p.is_null() && watch::fill() != 0 {
+        // SAFETY: the block is new, and has as many bytes.
+        unsafe { p.write_bytes(!watch::fill(), size) };
+    }
+    if sampled {
+        hooks::allocated(p, size);
+    }
+    p
+}
+
+/// malloc and calloc in a handler that interrupted another call of this thread.
+#[cold]
+#[inline(never)]
+fn malloc_nested(size: usize, zero: bool) -> *mut u8 {
+    finish(NEAP.malloc_nested(size, 1, zero), size, false, zero)
 }
 
 /// `calloc`: a zeroed block of `count * size` bytes.
@@ -88,7 +144,7 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
     if bytes > SHORT {
         return calloc_slow(bytes);
     }
-    let Some(entered) = arch::enter() else { return malloc_nested(bytes, ALIGN, true) };
+    let Some(entered) = arch::enter() else { return malloc_nested(bytes, true) };
     // SAFETY: the thread's own heap; a block has at least 16 bytes.
     unsafe {
         let p = Heap::malloc(entered.heap, bytes, arch::untag);
@@ -125,9 +181,12 @@ fn calloc_slow(bytes: usize) -> *mut u8 {
         }
         return p;
     }
+    if NEAP.is_watched() {
+        return malloc_slow_watched(bytes, 1, true);
+    }
     // SAFETY: `with_heap` lends a heap.
-    let p = thread::with_heap(|heap| unsafe { NEAP.calloc(heap, bytes) }, || NEAP.malloc_nested(bytes, ALIGN, true));
-    handed_out(p.unwrap_or(core::ptr::null_mut()))
+    let p = thread::with_heap(|heap| unsafe { NEAP.calloc(heap, bytes) }, || NEAP.malloc_nested(bytes, 1, true));
+    p.filter(|p| !p.is_null()).unwrap_or_else(no_memory)
 }
 
 /// A block of at least `size` bytes aligned to `align`, a power of two; zeroed if asked for.
@@ -136,10 +195,7 @@ pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
     if size > MAX_SIZE || align > MAX_SIZE {
         return no_memory();
     }
-    // SAFETY: `with_heap` lends a heap.
-    let aligned = |heap| unsafe { NEAP.malloc_aligned(heap, size, align, zero) };
-    let p = thread::with_heap(aligned, || NEAP.malloc_nested(size, align, zero));
-    handed_out(p.unwrap_or(core::ptr::null_mut()))
+    malloc_slow(size, align, zero)
 }
 
 /// `free`, with `foreign` for what neap does not know.
@@ -168,38 +224,64 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
         unsafe { Heap::undo_free(heap, 0) };
         return arch::leave();
     }
-    let counted = NEAP.os.counters().is_some();
-    // SAFETY: as the caller of `free` promises; the heap is this thread's.
+    // SAFETY: as the caller of `free` promises; a real heap is this thread's.
     unsafe {
-        let size = if counted { NEAP.usable_size(Heap::none(), Call::UsableSize, p) } else { None };
-        let known = if thread::is_heap(heap) {
-            let known = NEAP.free_after_miss(heap, p);
-            arch::leave();
-            known
-        } else {
-            Heap::undo_free(heap, NEAP.map.class(p));
-            arch::leave();
-            // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
-            match thread::with_heap(|heap| NEAP.free(heap, p), || NEAP.free_nested(p)) {
-                Some(known) => known,
-                None => NEAP.free_nested(p),
-            }
+        if !thread::is_heap(heap) || NEAP.is_watched_at(heap) {
+            return free_watched(p, heap, foreign);
+        }
+        let known = NEAP.free_after_miss(heap, p);
+        arch::leave();
+        if known.is_err() {
+            foreign(p);
+        }
+    }
+}
+
+/// [`free_entered`], where the thread has no heap or somebody watches.
+///
+/// # Safety
+/// As that.
+#[cold]
+#[inline(never)]
+unsafe fn free_watched(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
+    // SAFETY: the thread's own heap, or a name; the fast path has just failed on it.
+    unsafe {
+        Heap::undo_free(heap, NEAP.map.class(p));
+        if thread::is_heap(heap) {
+            NEAP.follow(heap);
+        }
+        arch::leave();
+    }
+    // SAFETY: as the caller of `free` promises.
+    unsafe {
+        if NEAP.is_marked(p) {
+            hooks::freed(p);
+            NEAP.take_mark(p);
+        }
+        let size = size_to_free(p);
+        // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
+        let known = match thread::with_heap(|heap| NEAP.free(heap, p), || NEAP.free_nested(p)) {
+            Some(known) => known,
+            None => NEAP.free_nested(p),
         };
         if known.is_err() { foreign(p) } else { freed(size) }
     }
 }
 
-/// [`free`] in a handler that interrupted another call of this thread.
+/// [`free`] in a handler that interrupted another call of this thread. Nobody is told if the block is a sample: a hook
+/// may be what was interrupted.
+///
+/// # Safety
+/// As [`free`].
 #[cold]
 #[inline(never)]
 unsafe fn free_nested(p: *mut u8, foreign: ForeignFree) {
     if p.is_null() {
         return;
     }
-    let counted = NEAP.os.counters().is_some();
-    // SAFETY: as the caller of `free` promises.
+    // SAFETY: as the caller promises.
     unsafe {
-        let size = if counted { NEAP.usable_size_nested(Call::UsableSize, p) } else { None };
+        let size = size_to_free(p);
         if NEAP.free_nested(p).is_err() { foreign(p) } else { freed(size) }
     }
 }
@@ -210,6 +292,24 @@ fn freed(size: Option<usize>) {
     if let Some(counters) = NEAP.os.counters() {
         counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
         counters.bytes_freed.fetch_add(size.unwrap_or(0) as u64, Ordering::Relaxed);
+    }
+}
+
+/// Usable bytes of a block that is about to be freed, where somebody wants to know them; it is filled if that is wanted.
+///
+/// # Safety
+/// As [`free`].
+unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
+    if NEAP.os.counters().is_none() && watch::fill() == 0 {
+        return None;
+    }
+    // SAFETY: as the caller promises; the block has as many bytes, which nobody needs any more.
+    unsafe {
+        let size = usable_size(p, Call::Free)?;
+        if watch::fill() != 0 {
+            p.write_bytes(watch::fill(), size);
+        }
+        Some(size)
     }
 }
 
@@ -262,8 +362,16 @@ pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     if size > MAX_SIZE {
         return no_memory();
     }
+    if NEAP.is_watched() {
+        // SAFETY: as the caller promises.
+        let new = unsafe { realloc_watched(p, old, size) };
+        if let Some(new) = new {
+            return new;
+        }
+    }
     // SAFETY: `with_heap` lends a heap; as the caller promises.
-    let new = unsafe { thread::with_heap(|heap| NEAP.realloc(heap, p, old, size), || NEAP.realloc_nested(p, old, size)) };
+    let new =
+        unsafe { thread::with_heap(|heap| NEAP.realloc(heap, p, old, size), || NEAP.realloc_nested(p, old, size)) };
     let new = new.unwrap_or(core::ptr::null_mut());
     if !new.is_null() {
         freed(Some(old));
@@ -279,6 +387,43 @@ pub fn purge() -> usize {
 /// Bytes in free ranges: dirty, clean. None in a nested call.
 pub fn free_bytes() -> (usize, usize) {
     thread::in_call(|_| NEAP.free_bytes()).unwrap_or((0, 0))
+}
+
+/// How much memory neap holds by its own books. 0 in a nested call.
+pub fn held() -> usize {
+    thread::in_call(|_| NEAP.held()).unwrap_or(0) as usize
+}
+
+/// [`realloc`] while blocks are sampled or filled: by copying, where the old block is a sample, or blocks are filled.
+/// `None` if that is not needed.
+///
+/// # Safety
+/// As [`realloc`].
+#[cold]
+unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> Option<*mut u8> {
+    // SAFETY: as the caller promises; both blocks have the bytes that are copied.
+    unsafe {
+        if watch::fill() == 0 && !NEAP.is_marked(p) {
+            return None;
+        }
+        if size <= old && size >= old / 2 {
+            return Some(p);
+        }
+        let new = malloc_slow(size, 1, false);
+        if !new.is_null() {
+            new.copy_from_nonoverlapping(p, old.min(size));
+            free(p, not_foreign);
+        }
+        Some(new)
+    }
+}
+
+/// For blocks that are known to be neap's.
+///
+/// # Safety
+/// None; the type is that of [`ForeignFree`].
+unsafe fn not_foreign(p: *mut u8) {
+    neap_core::misuse::foreign(&NEAP, Call::Realloc, p)
 }
 
 #[cfg(test)]

@@ -125,7 +125,7 @@ fn acquire(entered: Entered) -> bool {
         entered.leave();
         return true;
     }
-    let heap = NEAP.acquire(NEAP.os.counters().is_none());
+    let heap = NEAP.acquire(true);
     if !heap.is_null() {
         set_own(heap);
     }
@@ -198,6 +198,28 @@ unsafe extern "C" fn end_of_thread(round: *mut c_void) {
             }
             return;
         }
+    }
+}
+
+/// Whether the calling thread has a heap of its own at present.
+pub fn has_heap() -> bool {
+    let own = own();
+    is_heap(own) || own == PARKED.heap()
+}
+
+/// Lets the calling thread's heap, if it has one, follow what heaps shall show: in a nested call, at its next slow path.
+pub fn follow() {
+    if has_heap() {
+        // SAFETY: `with_heap` lends the thread's own heap, as it has one.
+        with_heap(|heap| unsafe { NEAP.follow(heap) }, || ());
+    }
+}
+
+/// The calling thread will be idle: gives up what its heap keeps at hand. Nothing in a nested call.
+pub fn rest() {
+    if has_heap() {
+        // SAFETY: `with_heap` lends the thread's own heap.
+        with_heap(|heap| unsafe { NEAP.rest(heap) }, || ());
     }
 }
 

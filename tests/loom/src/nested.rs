@@ -179,7 +179,6 @@ impl Deferred {
                 // The core looks at it again under the lock of the ranges.
                 large.block.with_mut(|b| *b += 1);
                 assert!(large.change(LARGE, FREE), "a block is freed once");
-                true
             });
         }
     }

@@ -160,7 +160,6 @@ impl Heap {
                         slab.released.with_mut(|r| *r = true);
                     }
                 });
-                true
             });
         }
         result

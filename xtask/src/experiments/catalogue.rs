@@ -145,7 +145,7 @@ fn calloc(quick: bool) -> Experiment {
     for (mode, title, metric) in modes {
         for size in calloc_sizes(quick) {
             let size_option = size.to_string();
-            let ms = if quick { "50" } else { "500" };
+            let ms = if quick { "50" } else { "200" };
             let arguments = [("size", size_option.as_str()), ("mode", mode), ("ms", ms)];
             cases.push(case(calloc_case(mode, size), program("calloc", &arguments)));
         }
@@ -246,7 +246,7 @@ pub fn ebizzy_case(threads: u32, traced: bool) -> String {
 }
 
 fn ebizzy(quick: bool) -> Experiment {
-    let ms = if quick { "300" } else { "3000" };
+    let ms = if quick { "300" } else { "1500" };
     let mut cases = Vec::new();
     for threads in ebizzy_threads(quick) {
         let count = threads.to_string();
@@ -345,6 +345,14 @@ fn latency(quick: bool) -> Experiment {
             ]
         };
     }
+    let all = [
+        ("p50", "steady-all-p50"),
+        ("p99", "steady-all-p99"),
+        ("p99.99", "steady-all-p99.99"),
+        ("max", "steady-all-max-undisturbed"),
+        ("bursts included: p99.99", "every-call-p99.99"),
+        ("max", "every-call-max-undisturbed"),
+    ];
     Experiment {
         name: "latency",
         about: "malloc and free of a steady thread while two others allocate bursts, free them and idle, so that much \
@@ -353,6 +361,7 @@ fn latency(quick: bool) -> Experiment {
         timeout: Duration::from_secs(60),
         cases: vec![case("load", program("latency", &[("ms", ms)]))],
         tables: vec![
+            Table { title: "µs, all calls of malloc and free of the steady thread", columns: columns("load", &all) },
             Table { title: "µs, steady thread, blocks of 16 B to 2 KiB", columns: figures(kind!("steady-small")) },
             Table { title: "µs, steady thread, blocks of 32 KiB to 1 MiB", columns: figures(kind!("steady-large")) },
             Table { title: "µs, bursts of blocks of 16 B to 2 KiB", columns: figures(kind!("burst-small")) },

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::ExitStatusExt;
@@ -95,12 +95,24 @@ pub struct Ended {
     pub wall: Duration,
     /// Of the program and the children it waited for.
     pub usage: libc::rusage,
+    /// Page faults of its process before it executed the program; they are in `usage` too.
+    pub faults_before_exec: u64,
 }
 
 /// Runs the program as a child: passes signals on, stops and continues with it, and waits for its end.
 pub fn supervise(program: &Program) -> Result<Ended, Error> {
+    supervise_watched(program, |_| Ok(())).map(|(ended, ())| ended)
+}
+
+/// The same, for whoever has to prepare something for the process before it becomes the program: `prepare` is given
+/// its pid, and the process waits until that returns. If it fails, the program is not started.
+pub fn supervise_watched<T>(
+    program: &Program,
+    prepare: impl FnOnce(pid_t) -> Result<T, Error>,
+) -> Result<(Ended, T), Error> {
     let failed = |what: &str| Error::failed(format!("{what}: {}", system_message(&io::Error::last_os_error())));
     let (read_end, write_end) = pipe().ok_or_else(|| failed("cannot make a pipe"))?;
+    let (gate, opener) = pipe().ok_or_else(|| failed("cannot make a pipe"))?;
     let inherited = signals::block();
     let started = Instant::now();
     // SAFETY: neap has one thread, so the child may run any code.
@@ -111,17 +123,39 @@ pub fn supervise(program: &Program) -> Result<Ended, Error> {
         return Err(error);
     }
     if pid == 0 {
-        become_program(program, &inherited, &write_end);
+        drop(opener);
+        become_program(program, &inherited, &write_end, gate);
     }
-    drop(write_end);
-    if let Some(error) = exec_failure(read_end) {
+    drop((write_end, gate));
+    let give_up = |error| {
         let _ = wait_for(pid, 0);
         inherited.restore();
-        return Err(program.exec_error(&error));
+        error
+    };
+    let prepared = match prepare(pid) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            // The child finds the gate closed for ever, and ends.
+            drop(opener);
+            return Err(give_up(error));
+        }
+    };
+    // It may have been killed already; then there is nothing to report.
+    let _ = File::from(opener).write_all(&[1]);
+    let (faults, failure) = exec_report(read_end);
+    if let Some(error) = failure {
+        return Err(give_up(program.exec_error(&error)));
     }
     let (status, usage) =
         supervise_child(pid).map_err(|e| Error::failed(format!("cannot wait for the program: {e}")))?;
-    Ok(Ended { pid: pid.unsigned_abs(), status: ExitStatus::from_raw(status), wall: started.elapsed(), usage })
+    let ended = Ended {
+        pid: pid.unsigned_abs(),
+        status: ExitStatus::from_raw(status),
+        wall: started.elapsed(),
+        usage,
+        faults_before_exec: faults,
+    };
+    Ok((ended, prepared))
 }
 
 /// A pipe that closes on exec: end of file means that exec succeeded.
@@ -136,12 +170,19 @@ fn pipe() -> Option<(OwnedFd, OwnedFd)> {
 }
 
 /// The child's side of the fork.
-fn become_program(program: &Program, inherited: &signals::Inherited, report: &OwnedFd) -> ! {
+fn become_program(program: &Program, inherited: &signals::Inherited, report: &OwnedFd, gate: OwnedFd) -> ! {
     // If neap is killed the program would run on without anybody to wait for it. The signal is forgotten when
     // the program makes children; one that changes its identity loses it too.
     sys::die_with_parent();
     inherited.restore();
-    let errno = program.exec().raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
+    let opened = matches!(File::from(gate).read(&mut [0]), Ok(1));
+    let mut errno = libc::ECANCELED.to_ne_bytes();
+    if opened {
+        let faults = sys::faults_of_this_process().to_ne_bytes();
+        // SAFETY: the buffer is valid for its length.
+        unsafe { libc::write(report.as_raw_fd(), faults.as_ptr().cast(), faults.len()) };
+        errno = program.exec().raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
+    }
     // SAFETY: the buffer is valid for its length; _exit takes no pointers and runs no handlers of the parent.
     unsafe {
         libc::write(report.as_raw_fd(), errno.as_ptr().cast(), errno.len());
@@ -149,11 +190,16 @@ fn become_program(program: &Program, inherited: &signals::Inherited, report: &Ow
     }
 }
 
-/// The error of the child's exec; none when it succeeded.
-fn exec_failure(report: OwnedFd) -> Option<io::Error> {
-    let mut bytes = [0u8; 4];
-    File::from(report).read_exact(&mut bytes).ok()?;
-    Some(io::Error::from_raw_os_error(i32::from_ne_bytes(bytes)))
+/// What the child reports before it becomes the program: its page faults so far; and the error, if exec failed.
+fn exec_report(report: OwnedFd) -> (u64, Option<io::Error>) {
+    let mut report = File::from(report);
+    let mut faults = [0u8; 8];
+    if report.read_exact(&mut faults).is_err() {
+        return (0, None);
+    }
+    let mut errno = [0u8; 4];
+    let failure = report.read_exact(&mut errno).ok().map(|()| io::Error::from_raw_os_error(i32::from_ne_bytes(errno)));
+    (u64::from_ne_bytes(faults), failure)
 }
 
 /// Takes signals until the program has ended; its wait status and usage.

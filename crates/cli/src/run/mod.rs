@@ -3,20 +3,22 @@
 //! The steps, each in a module: find the program and look at it (`target`, `elf`), put the library in a file
 //! (`library`), become the program or supervise it (`child`, `signals`), and report (`counters`, `summary`).
 
-mod child;
+pub mod child;
 mod counters;
 mod elf;
 mod library;
 mod private_dir;
-mod signals;
+pub mod signals;
 mod summary;
-mod target;
+pub mod target;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+
+use neap_options::SET_BY_RUN;
 
 use crate::args::RunArgs;
 use crate::error::{Error, FAILED};
@@ -89,7 +91,7 @@ fn counters_setting(dir: &PrivateDir) -> Result<Setting, Error> {
 
 /// neap's own environment with the library first in LD_PRELOAD, and the settings.
 fn environment(library: &Path, settings: &[Setting]) -> Vec<(OsString, OsString)> {
-    let replaced = |name: &OsStr| name == LD_PRELOAD || settings.iter().any(|s| name == s.env);
+    let replaced = |name: &OsStr| name == LD_PRELOAD || name == SET_BY_RUN || settings.iter().any(|s| name == s.env);
     let mut env: Vec<_> = std::env::vars_os().filter(|(name, _)| !replaced(name)).collect();
     env.push((LD_PRELOAD.into(), preload_list(library, std::env::var_os(LD_PRELOAD).as_deref())));
     for (i, setting) in settings.iter().enumerate() {
@@ -97,6 +99,17 @@ fn environment(library: &Path, settings: &[Setting]) -> Vec<(OsString, OsString)
         if !settings[i + 1..].iter().any(|later| later.env == setting.env) {
             env.push((setting.env.into(), setting.value.clone().into()));
         }
+    }
+    // What an outer `neap run` has set still is.
+    let mut names = std::env::var_os(SET_BY_RUN).unwrap_or_default();
+    for setting in settings {
+        if !names.is_empty() {
+            names.push(",");
+        }
+        names.push(setting.name);
+    }
+    if !names.is_empty() {
+        env.push((SET_BY_RUN.into(), names));
     }
     env
 }

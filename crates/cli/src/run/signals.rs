@@ -104,6 +104,15 @@ pub fn wait() -> io::Result<Received> {
     }
 }
 
+/// Waits for the given time, or until a signal comes that asks neap to end; whether one came.
+pub fn asked_to_end(time: std::time::Duration) -> bool {
+    let set = supervised();
+    let time = libc::timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() };
+    // SAFETY: the set is initialised, the time is valid, and no information is asked for.
+    let number = unsafe { libc::sigtimedwait(&set, ptr::null_mut(), &time) };
+    matches!(number, libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT)
+}
+
 /// Sends a signal to the program; it may have ended already.
 pub fn send(pid: pid_t, number: c_int) {
     // SAFETY: kill takes no pointers.

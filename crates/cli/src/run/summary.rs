@@ -317,7 +317,13 @@ mod tests {
         usage.ru_maxrss = 2048;
         usage.ru_minflt = 1234;
         usage.ru_utime.tv_usec = 500_000;
-        Ended { pid: 41, status: ExitStatus::from_raw(3 << 8), wall: Duration::from_millis(1500), usage }
+        Ended {
+            pid: 41,
+            status: ExitStatus::from_raw(3 << 8),
+            wall: Duration::from_millis(1500),
+            usage,
+            faults_before_exec: 9,
+        }
     }
 
     fn report() -> Report {

@@ -192,7 +192,7 @@ fn inspect_elf(path: &Path, file: &File) -> Result<(), Error> {
 
 /// Why the kernel would start this file in secure-execution mode, if it would: the rules of
 /// cap_bprm_creds_from_file, with our own real and effective identity as the base.
-fn secure_execution(path: &Path) -> Option<String> {
+pub fn secure_execution(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
     let identity = Identity::current();
     let mut buffer = [0u8; 32];

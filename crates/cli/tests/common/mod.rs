@@ -51,7 +51,9 @@ impl Neap {
         command.args(arguments);
         command.env("HOME", self.dir.path());
         let options = neap_options::TABLE.iter().map(|opt| opt.env);
-        for name in ["XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "LD_PRELOAD"].into_iter().chain(options) {
+        let glibc = neap_options::glibc::TABLE.iter().filter_map(|control| control.env);
+        let others = ["XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "LD_PRELOAD", "GLIBC_TUNABLES"];
+        for name in others.into_iter().chain(options).chain(glibc) {
             command.env_remove(name);
         }
         command

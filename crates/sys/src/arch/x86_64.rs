@@ -171,6 +171,39 @@ pub fn untag(block: *mut Block) -> bool {
     true
 }
 
+/// Defines an exported function of two words that first asks `find` (with the same arguments); where that returns null,
+/// it becomes the function that `next` returns, which finds its arguments and its caller's address as if called directly.
+#[macro_export]
+macro_rules! forward {
+    ($(#[$doc:meta])* pub unsafe extern "C" fn $name:ident($a:ident: $ta:ty, $b:ident: $tb:ty) -> $r:ty, $find:path, $next:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($a: $ta, $b: $tb) -> $r {
+            core::arch::naked_asm!(
+                "endbr64",
+                "push rdi",
+                "push rsi",
+                "sub rsp, 8",
+                "call {find}",
+                "test rax, rax",
+                "jne 2f",
+                "call {next}",
+                "add rsp, 8",
+                "pop rsi",
+                "pop rdi",
+                "jmp rax",
+                "2:",
+                "add rsp, 24",
+                "ret",
+                find = sym $find,
+                next = sym $next,
+            )
+        }
+    };
+}
+pub use forward;
+
 // The loop of the C++ operators new after memory ran out: call what the second function returns (the program's new
 // handler, or one that throws bad_alloc), then try again. Exceptions pass through this frame, so it is not Rust's:
 // it has no clean-up and says to the unwinder where the saved registers are.

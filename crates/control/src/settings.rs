@@ -1,4 +1,4 @@
-//! From the values of options to the core's policies. Apart, because the tests of crates/options compile this file
+//! From the values of options to the core's policies, and back. Pure, as the tests of crates/options compile this file
 //! too, and hold the defaults of the core to those of the table.
 
 use neap_core::policy::{Limit, Policy, Purge};
@@ -7,6 +7,8 @@ use neap_options::{Id, Value};
 /// Sets the policy that option `id` stands for; false if it stands for none, or has no such value.
 pub fn apply(policy: &Policy, id: Id, value: Value<'_>) -> bool {
     match (id, value) {
+        (Id::Foreign, Value::Word("pass")) => policy.set_foreign_abort(false),
+        (Id::Foreign, Value::Word("abort")) => policy.set_foreign_abort(true),
         (Id::Purge, Value::Word(word)) => match Purge::ALL.into_iter().find(|purge| purge.name() == word) {
             Some(purge) => policy.set_purge(purge),
             None => return false,
@@ -34,6 +36,27 @@ pub fn apply(policy: &Policy, id: Id, value: Value<'_>) -> bool {
         ) => return false,
     }
     true
+}
+
+/// The value of option `id` in force; `None` if it is no policy.
+pub fn read(policy: &Policy, id: Id) -> Option<Value<'static>> {
+    Some(match id {
+        Id::Counters => return None,
+        Id::Foreign => Value::Word(if policy.foreign_abort() { "abort" } else { "pass" }),
+        Id::Purge => Value::Word(policy.purge().name()),
+        Id::PurgeDelay => Value::Milliseconds(policy.delay()),
+        Id::PurgeBytes => policy.bytes().map_or(Value::Word("auto"), |bytes| Value::Bytes(bytes as u64)),
+        Id::Zero => Value::Word(if policy.zero_always() { "always" } else { "resident" }),
+        Id::MmapThreshold => match policy.mmap_threshold() {
+            usize::MAX => Value::Word("none"),
+            bytes => Value::Bytes(bytes as u64),
+        },
+        Id::Limit => match policy.limit() {
+            Limit::Off => Value::Word("off"),
+            Limit::Auto => Value::Word("auto"),
+            Limit::Bytes(bytes) => Value::Bytes(bytes as u64),
+        },
+    })
 }
 
 /// Bytes as the core counts them; where addresses are shorter than 64 bits, at most all of them.

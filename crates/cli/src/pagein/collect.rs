@@ -1,0 +1,147 @@
+//! Collects the records of a program while it runs, in a thread of its own.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use neap_trace::perf::order::Order;
+use neap_trace::perf::record::Happened;
+use neap_trace::track::Tracker;
+
+use super::perf::Events;
+use super::store::Store;
+use super::sys::{self, Wakeup};
+use super::unwind::Proc;
+
+/// How long the thread sleeps at most: what is in the rings should not get old.
+const NAP_MILLISECONDS: i32 = 50;
+/// From when on, and how often, progress is told.
+const PROGRESS: Duration = Duration::from_secs(2);
+
+/// What was collected.
+pub struct Collected {
+    /// Processes, mappings, counts; faults are in the store.
+    pub tracker: Tracker,
+    /// The faults, in order.
+    pub store: Store,
+    /// Records that could not be read.
+    pub malformed: u64,
+}
+
+/// A thread that collects.
+pub struct Collector {
+    thread: JoinHandle<Collected>,
+    stop: Arc<Wakeup>,
+}
+
+impl Collector {
+    /// Starts the thread. It takes no signals: they are blocked already, and stay so in threads.
+    pub fn start(events: Events, tracker: Tracker, progress: bool) -> std::io::Result<Self> {
+        let stop = Arc::new(Wakeup::new()?);
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("collector".to_owned())
+            .spawn(move || Collecting::new(events, tracker, progress).run(&stopped))?;
+        Ok(Self { thread, stop })
+    }
+
+    /// Reads what is still in the rings, and ends.
+    pub fn finish(self) -> Collected {
+        self.stop.raise();
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+/// The state of the thread.
+struct Collecting {
+    events: Events,
+    order: Order,
+    world: Proc,
+    collected: Collected,
+    buffer: Vec<u8>,
+    progress: Option<Progress>,
+}
+
+impl Collecting {
+    fn new(events: Events, tracker: Tracker, progress: bool) -> Self {
+        let collected = Collected { tracker, store: Store::default(), malformed: 0 };
+        let progress = (progress && std::io::stderr().is_terminal()).then(Progress::new);
+        Self { events, order: Order::default(), world: Proc::default(), collected, buffer: Vec::new(), progress }
+    }
+
+    fn run(mut self, stop: &Wakeup) -> Collected {
+        // What waits in the rings while the thread waits for a processor may be lost.
+        sys::hurry();
+        let mut descriptors = self.events.pollable();
+        let rings = descriptors.len();
+        descriptors.push(sys::readable(stop));
+        loop {
+            sys::poll(&mut descriptors, NAP_MILLISECONDS);
+            let stopped = descriptors[rings].revents != 0;
+            self.round();
+            if stopped {
+                break;
+            }
+            if let Some(progress) = &mut self.progress {
+                progress.show(self.collected.tracker.faults());
+            }
+        }
+        // Everything that happened before `stop` is in the rings by now.
+        self.round();
+        let Collected { tracker, store, .. } = &mut self.collected;
+        let mut sink = |fault| store.push(&fault);
+        self.order.finish(|record| tracker.record(&record, &mut self.world, &mut sink));
+        tracker.finish(&mut sink);
+        if let Some(progress) = &mut self.progress {
+            progress.clear();
+        }
+        self.collected
+    }
+
+    /// Reads every ring once.
+    fn round(&mut self) {
+        for ring in &self.events.rings {
+            self.buffer.clear();
+            ring.read(&mut self.buffer);
+            let mut rest = &self.buffer[..];
+            while let Some(record) = self.events.decoder.next(&mut rest) {
+                match record {
+                    Ok(record) if matches!(record.event, Happened::Other(_)) => {}
+                    Ok(record) => self.order.push(record),
+                    Err(_) => self.collected.malformed += 1,
+                }
+            }
+        }
+        let Collected { tracker, store, .. } = &mut self.collected;
+        self.order.end_round(|record| tracker.record(&record, &mut self.world, &mut |fault| store.push(&fault)));
+    }
+}
+
+/// A line on the terminal that says how far it is.
+struct Progress {
+    next: Instant,
+    shown: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { next: Instant::now() + PROGRESS, shown: false }
+    }
+
+    fn show(&mut self, faults: u64) {
+        if Instant::now() < self.next {
+            return;
+        }
+        self.next = Instant::now() + PROGRESS;
+        self.shown = true;
+        // A carriage return on either side: the program writes to the same terminal.
+        let _ = std::io::stderr().write_all(format!("\rneap: {faults} faults\x1b[K\r").as_bytes());
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
+            let _ = std::io::stderr().write_all(b"\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! `neap pagein`: every page fault of a program, in order, with its cause.
+//!
+//! The steps, each in a module: open the events (`perf`), collect them in a thread while the program runs (`collect`,
+//! `store`), or attach to one (`attach`), or do without events (`scan`); find symbols (`resolve`, `files`); explain what
+//! the trace covers (`footer`), and write it. What needs no system calls is in `crates/trace` and `crates/symbols`.
+
+mod attach;
+mod collect;
+mod files;
+mod footer;
+mod perf;
+mod resolve;
+mod scan;
+mod store;
+mod sys;
+mod unwind;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use neap_trace::format::Format;
+use neap_trace::track::Tracker;
+use neap_trace::{Clock, Source};
+
+use crate::args::PageinArgs;
+use crate::error::{Error, FAILED, system_message};
+use crate::run::child::{self, Program};
+use crate::run::target;
+
+use self::collect::{Collected, Collector};
+use self::perf::{Events, Wanted};
+use self::resolve::Resolved;
+use self::scan::Scanner;
+
+pub use self::perf::Callgraph;
+
+/// What watches the program.
+enum Watcher {
+    /// perf events.
+    Perf { collector: Collector, kernel: bool, clock: ClockReading },
+    /// Scans of page tables, and why.
+    Scan { scanner: Scanner, why: io::Error },
+}
+
+/// What was watched, and what can be said about it.
+struct Watched {
+    collected: Collected,
+    clock: Clock,
+    /// None for scans.
+    kernel: Option<bool>,
+    /// Why there are no events.
+    why: Option<io::Error>,
+}
+
+/// Runs the command; the result is the program's exit status, as with `neap run`.
+pub fn run(args: PageinArgs) -> Result<u8, Error> {
+    match (args.pid, args.command.is_empty()) {
+        (Some(pid), true) => attach::run(&args, pid),
+        (None, false) => launch(&args),
+        (Some(_), false) => Err(Error::failed("--pid and a program exclude each other")),
+        (None, true) => Err(Error::failed("neither a program nor a process is given").remedy("neap pagein -- PROGRAM")),
+    }
+}
+
+/// Runs a program and traces it.
+fn launch(args: &PageinArgs) -> Result<u8, Error> {
+    let Some(command) = args.command.first() else { return Err(Error::failed("no program is given")) };
+    let path = target::resolve(command)?;
+    if let Some(why) = target::secure_execution(&path) {
+        return Err(Error::cannot_run(format!(
+            "cannot trace {}: {why}, and the kernel ends a trace when such a program starts",
+            path.display()
+        ))
+        .remedy("trace it as that user: sudo neap pagein -- PROGRAM"));
+    }
+    let program = Program::new(&path, &args.command, std::env::vars_os().collect())?;
+    let mut output = args.output.as_deref().map(Output::create).transpose()?;
+    let (ended, watcher) = child::supervise_watched(&program, |pid| watch(args, pid))?;
+    let watched = watcher.finish();
+    let output = match &mut output {
+        Some(output) => output,
+        empty => empty.insert(match Output::create_default(ended.pid) {
+            Ok(output) => output,
+            Err(error) => return after(&ended, error),
+        }),
+    };
+    let finished =
+        finish(args, watched, output, |tables, facts| footer::of_program(tables, facts, &args.command, &ended));
+    match finished {
+        Ok(()) => Ok(child::end_like(ended.status)),
+        Err(error) => after(&ended, error),
+    }
+}
+
+/// neap failed after the program had ended: the program's own failure is worth more to the caller than ours.
+fn after(ended: &child::Ended, error: Error) -> Result<u8, Error> {
+    error.report();
+    if ended.status.success() { Ok(FAILED) } else { Ok(child::end_like(ended.status)) }
+}
+
+/// Starts to watch a process that waits for its exec.
+fn watch(args: &PageinArgs, pid: i32) -> Result<Watcher, Error> {
+    let wanted = Wanted { on_exec: true, callgraph: args.callgraph };
+    let mut tracker = Tracker::default();
+    tracker.tables_mut().summary.pid = pid.unsigned_abs();
+    match Events::open(&[pid], wanted) {
+        Ok(events) => collector(events, tracker),
+        Err(why) => {
+            let scanner = Scanner::start(pid.unsigned_abs(), tracker)
+                .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
+            Ok(Watcher::Scan { scanner, why })
+        }
+    }
+}
+
+/// Starts the thread that collects.
+fn collector(events: Events, tracker: Tracker) -> Result<Watcher, Error> {
+    let kernel = events.kernel;
+    let clock = ClockReading::now(events.rings.first().and_then(sys::Ring::tsc));
+    let collector = Collector::start(events, tracker, true)
+        .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
+    Ok(Watcher::Perf { collector, kernel, clock })
+}
+
+impl Watcher {
+    fn finish(self) -> Watched {
+        match self {
+            Self::Perf { collector, kernel, clock } => {
+                let clock = clock.conversion();
+                Watched { collected: collector.finish(), clock, kernel: Some(kernel), why: None }
+            }
+            Self::Scan { scanner, why } => {
+                Watched { collected: scanner.finish(), clock: Clock::default(), kernel: None, why: Some(why) }
+            }
+        }
+    }
+}
+
+/// Resolves and writes a trace; `complete` fills in its summary.
+fn finish(
+    args: &PageinArgs,
+    watched: Watched,
+    output: &mut Output,
+    complete: impl FnOnce(&mut neap_trace::Tables, &footer::Facts),
+) -> Result<(), Error> {
+    let Collected { tracker, store, malformed } = watched.collected;
+    let facts = footer::Facts {
+        not_completed: tracker.not_completed(),
+        not_waited_for: tracker.not_waited_for(),
+        running: tracker.running(),
+        malformed,
+        kernel: watched.kernel,
+        why: watched.why,
+    };
+    let (mut tables, stack_mappings) = tracker.into_tables();
+    tables.clock = Clock { origin: tables.clock.origin, ..watched.clock };
+    complete(&mut tables, &facts);
+    let format = args.format;
+    let with_lines = format.name != "classic";
+    let resolved = Resolved::new(tables, &stack_mappings, store, with_lines)
+        .map_err(|e| Error::failed(format!("cannot read the faults back: {}", system_message(&e))))?;
+    output.write(format, &resolved)?;
+    if args.output.is_none() {
+        eprintln!("neap: {} faults in {}", resolved.tables().summary.faults, output.path.display());
+    }
+    Ok(())
+}
+
+/// Two readings of two clocks say how long a cycle is.
+struct ClockReading {
+    published: Option<(u32, u16)>,
+    start: Option<(u64, u64)>,
+}
+
+impl ClockReading {
+    fn now(published: Option<(u32, u16)>) -> Self {
+        Self { published, start: sys::tsc_and_clock() }
+    }
+
+    /// The conversion that the kernel published; else what is measured from the start to now.
+    fn conversion(&self) -> Clock {
+        const SHIFT: u16 = 31;
+        if self.published.is_some() {
+            return Clock { tsc: self.published, ..Clock::default() };
+        }
+        let Some(((cycles, ns), (cycles_now, ns_now))) = self.start.zip(sys::tsc_and_clock()) else {
+            return Clock::default();
+        };
+        let (cycles, ns) = (cycles_now.saturating_sub(cycles), ns_now.saturating_sub(ns));
+        let mult = (u128::from(ns) << SHIFT).checked_div(u128::from(cycles)).and_then(|mult| u32::try_from(mult).ok());
+        Clock { tsc: mult.map(|mult| (mult, SHIFT)), measured: true, ..Clock::default() }
+    }
+}
+
+/// Where the trace goes.
+struct Output {
+    path: PathBuf,
+    /// None for standard output.
+    file: Option<File>,
+}
+
+impl Output {
+    /// Creates the file that the user named; `-` is standard output.
+    fn create(path: &Path) -> Result<Self, Error> {
+        if path.as_os_str() == "-" {
+            return Ok(Self { path: path.to_owned(), file: None });
+        }
+        Self::open(path.to_owned(), 0)
+    }
+
+    /// Creates `pagein.PID`. A name that can be guessed: where somebody else put a link there, it is not followed.
+    fn create_default(pid: u32) -> Result<Self, Error> {
+        Self::open(PathBuf::from(format!("pagein.{pid}")), libc::O_NOFOLLOW)
+    }
+
+    fn open(path: PathBuf, flags: libc::c_int) -> Result<Self, Error> {
+        match File::options().write(true).create(true).truncate(true).custom_flags(flags).open(&path) {
+            Ok(file) => Ok(Self { path, file: Some(file) }),
+            Err(error) => Err(Error::failed(format!("cannot write to {}: {}", path.display(), system_message(&error)))
+                .remedy("name another file with -o")),
+        }
+    }
+
+    fn write(&mut self, format: &Format, source: &dyn Source) -> Result<(), Error> {
+        let written = match &mut self.file {
+            Some(file) => write_all(format, source, file),
+            None => write_all(format, source, &mut io::stdout().lock()),
+        };
+        match written {
+            // `neap pagein -o - ... | head`
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe && self.file.is_none() => Ok(()),
+            other => other
+                .map_err(|e| Error::failed(format!("cannot write to {}: {}", self.path.display(), system_message(&e)))),
+        }
+    }
+}
+
+fn write_all(format: &Format, source: &dyn Source, out: &mut dyn Write) -> io::Result<()> {
+    let mut out = BufWriter::with_capacity(64 << 10, out);
+    (format.write)(source, &mut out)?;
+    out.flush()
+}
+
+/// A time on the command line: `10s`, `500ms`, `2min`; seconds without a unit.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "min" | "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("a time is a number and ms, s, min or h".to_owned()),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| "a time begins with a number".to_owned())? * scale;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "that time is too long".to_owned())
+}
+
+/// A format on the command line.
+pub fn parse_format(text: &str) -> Result<&'static Format, String> {
+    Format::from_name(text).ok_or_else(|| {
+        let names: Vec<&str> = neap_trace::format::FORMATS.iter().map(|format| format.name).collect();
+        format!("the formats are {}", names.join(", "))
+    })
+}
+
+/// The arguments as text, for people.
+fn shown(command: &[OsString]) -> Vec<String> {
+    command.iter().map(|argument| argument.to_string_lossy().into_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches times that are read wrong.
+    #[test]
+    fn durations() {
+        assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_duration("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
+        for bad in ["", "s", "-1s", "1 day", "1e400"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Finds the symbols of a trace, each once.
+
+use std::collections::HashMap;
+use std::io;
+
+use neap_symbols::{What, demangle};
+use neap_trace::track::refine;
+use neap_trace::{
+    Access, Fault, Line, LineId, MappingId, Mode, Object, ObjectId, Place, PlaceId, Source, Subject, Symbol, SymbolId,
+    Tables,
+};
+
+use super::files::Files;
+use super::store::Store;
+
+/// A trace with symbols: faults come out of the store, and their places out of what was found before.
+pub struct Resolved {
+    tables: Tables,
+    store: Store,
+    found: Found,
+}
+
+/// Where an address lies, without the process that it belongs to where that does not matter.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Where {
+    /// In an object, at the address that it states.
+    Object(ObjectId, u64),
+    /// In no object: the address in a process.
+    Process(u32, u64),
+    /// In the kernel.
+    Kernel(u64),
+}
+
+/// What was found.
+#[derive(Default)]
+struct Found {
+    code: HashMap<Where, (PlaceId, Access)>,
+    data: HashMap<Where, PlaceId>,
+    /// How far the addresses of a mapping are from those that its object states.
+    biases: HashMap<MappingId, Option<u64>>,
+    /// The mapping of an instruction, by that of the process's image: see [`Resolver::code_mapping`].
+    code_mappings: HashMap<(neap_trace::ProcessId, u64), Option<MappingId>>,
+}
+
+/// What finds symbols.
+struct Resolver {
+    files: Files,
+    tables: Tables,
+    found: Found,
+    symbols: HashMap<(ObjectId, u64), SymbolId>,
+    lines: HashMap<Line, LineId>,
+    kernel: Option<ObjectId>,
+    jit: Option<ObjectId>,
+    with_lines: bool,
+    /// The mappings of each image that can hold code.
+    executable: HashMap<neap_trace::ProcessId, Vec<MappingId>>,
+}
+
+impl Resolved {
+    /// Finds the symbols of all faults. Lines of source only `with_lines`: debug information takes time to read.
+    pub fn new(
+        tables: Tables,
+        stack_mappings: &[Option<MappingId>],
+        store: Store,
+        with_lines: bool,
+    ) -> io::Result<Self> {
+        let mut resolver = Resolver {
+            files: Files::default(),
+            tables,
+            found: Found::default(),
+            symbols: HashMap::new(),
+            lines: HashMap::new(),
+            kernel: None,
+            jit: None,
+            with_lines,
+            executable: HashMap::new(),
+        };
+        for (id, mapping) in resolver.tables.mappings.iter().filter(|(_, mapping)| mapping.protection.execute) {
+            resolver.executable.entry(mapping.process).or_default().push(id);
+        }
+        store.visit(&mut |fault| {
+            resolver.fault(fault);
+            Ok(())
+        })?;
+        resolver.stacks(stack_mappings);
+        Ok(Self { tables: resolver.tables, store, found: resolver.found })
+    }
+}
+
+impl Source for Resolved {
+    fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    fn visit(&self, visitor: &mut dyn FnMut(&Fault) -> io::Result<()>) -> io::Result<()> {
+        self.store.visit(&mut |fault| {
+            let mut fault = *fault;
+            if let Some(&(place, access)) =
+                self.found.code_of(&self.tables, &fault).and_then(|at| self.found.code.get(&at))
+            {
+                fault.code = Some(place);
+                let mapping = fault.mapping.map(|id| &self.tables.mappings[id]);
+                refine(&mut fault, access, mapping);
+            }
+            if fault.subject == Subject::Data {
+                let at = fault.mapping.map(|id| self.found.at(&self.tables, id, fault.address));
+                fault.data = at.and_then(|at| self.found.data.get(&at)).copied();
+            }
+            visitor(&fault)
+        })
+    }
+}
+
+impl Found {
+    /// Where the instruction of a fault lies.
+    fn code_of(&self, tables: &Tables, fault: &Fault) -> Option<Where> {
+        if fault.mode == Mode::Kernel {
+            return Some(Where::Kernel(fault.ip));
+        }
+        let thread = tables.threads.get(fault.thread)?;
+        match self.code_mappings.get(&(thread.process, fault.ip)).copied().flatten() {
+            Some(mapping) => Some(self.at(tables, mapping, fault.ip)),
+            None => Some(Where::Process(tables.processes[thread.process].pid, fault.ip)),
+        }
+    }
+
+    /// Where an address of a mapping lies.
+    fn at(&self, tables: &Tables, mapping: MappingId, address: u64) -> Where {
+        let row = &tables.mappings[mapping];
+        match (row.object, self.biases.get(&mapping).copied().flatten()) {
+            (Some(object), Some(bias)) => Where::Object(object, address.wrapping_sub(bias)),
+            (Some(object), None) => Where::Object(object, address - row.start + row.offset),
+            (None, _) => Where::Process(tables.processes[row.process].pid, address),
+        }
+    }
+}
+
+impl Resolver {
+    fn fault(&mut self, fault: &Fault) {
+        if fault.mode == Mode::User {
+            self.code_mapping(fault);
+        }
+        if let Some(at) = self.found.code_of(&self.tables, fault)
+            && !self.found.code.contains_key(&at)
+        {
+            let place = self.place(at, What::Code);
+            let access = self.access(at);
+            let id = self.tables.places.push(place);
+            self.found.code.insert(at, (id, access));
+        }
+        let Some(mapping) = fault.mapping.filter(|_| fault.subject == Subject::Data) else { return };
+        if self.tables.mappings[mapping].object.is_none() {
+            return;
+        }
+        self.bias(mapping);
+        let at = self.found.at(&self.tables, mapping, fault.address);
+        if !self.found.data.contains_key(&at) {
+            let place = self.place(at, What::Data);
+            if place.symbol.is_some() {
+                let id = self.tables.places.push(place);
+                self.found.data.insert(at, id);
+            }
+        }
+    }
+
+    /// Finds the mapping of a fault's instruction: of those that its image had at that moment, the youngest.
+    fn code_mapping(&mut self, fault: &Fault) {
+        let process = self.tables.threads[fault.thread].process;
+        if self.found.code_mappings.contains_key(&(process, fault.ip)) {
+            return;
+        }
+        let mut image = Some(process);
+        let mut found = None;
+        // A child of fork has the mappings of its parent, and those its own.
+        while let Some(current) = image.filter(|_| found.is_none()) {
+            let ids = self.executable.get(&current).map(Vec::as_slice).unwrap_or_default();
+            found = ids.iter().rev().copied().find(|&id| {
+                let row = &self.tables.mappings[id];
+                (row.start..row.end).contains(&fault.ip) && row.from <= fault.time
+            });
+            let row = &self.tables.processes[current];
+            image = row.parent.filter(|_| row.image == 0);
+        }
+        if let Some(mapping) = found {
+            self.bias(mapping);
+        }
+        self.found.code_mappings.insert((process, fault.ip), found);
+    }
+
+    fn bias(&mut self, mapping: MappingId) {
+        if self.found.biases.contains_key(&mapping) {
+            return;
+        }
+        let row = &self.tables.mappings[mapping];
+        let bias = row.object.and_then(|object| {
+            let opened = self.files.object(&self.tables.objects[object].path)?;
+            let protection = row.protection;
+            let stated = opened.image.address(row.offset, protection.write, protection.execute)?;
+            Some(row.start.wrapping_sub(stated))
+        });
+        self.found.biases.insert(mapping, bias);
+    }
+
+    /// The place at an address.
+    fn place(&mut self, at: Where, what: What) -> Place {
+        let (object, address) = match at {
+            Where::Object(object, address) => (object, address),
+            Where::Process(pid, address) => {
+                let known = self.files.jit(pid).find(address).map(|(name, start, size)| (name.to_owned(), start, size));
+                return self.listed(address, known, "[jit]");
+            }
+            Where::Kernel(address) => {
+                let known = self.files.kernel().find(address).map(|(name, start, size)| (name.to_owned(), start, size));
+                return self.listed(address, known, "[kernel]");
+            }
+        };
+        let mut place = Place { address, object: Some(object), symbol: None, offset: 0, line: None };
+        let Some(opened) = self.files.object(&self.tables.objects[object].path) else { return place };
+        if self.tables.objects[object].build_id.is_none() {
+            self.tables.objects[object].build_id = opened.image.build_id().map(<[u8]>::to_vec);
+        }
+        if let Some(symbol) = opened.image.find(address, what) {
+            place.offset = address - symbol.address;
+            place.symbol = Some(*self.symbols.entry((object, symbol.address)).or_insert_with(|| {
+                let demangled = demangle(symbol.name);
+                self.tables.symbols.push(Symbol {
+                    linkage_name: demangled.is_some().then(|| symbol.name.to_owned()),
+                    name: demangled.unwrap_or_else(|| symbol.name.to_owned()),
+                    object: Some(object),
+                    address: symbol.address,
+                    size: symbol.size,
+                })
+            }));
+        }
+        if self.with_lines
+            && what == What::Code
+            && let Some(line) = opened.line(address)
+        {
+            let line = Line { file: line.file, line: line.line };
+            let tables = &mut self.tables;
+            place.line = Some(*self.lines.entry(line).or_insert_with_key(|line| tables.lines.push(line.clone())));
+        }
+        place
+    }
+
+    /// A place in what has a listing instead of a file.
+    fn listed(&mut self, address: u64, known: Option<(String, u64, u64)>, object: &str) -> Place {
+        let cached = if object == "[kernel]" { &mut self.kernel } else { &mut self.jit };
+        let wanted = known.is_some() || object == "[kernel]";
+        let objects = &mut self.tables.objects;
+        let row = || Object { path: object.to_owned(), build_id: None };
+        let object = wanted.then(|| *cached.get_or_insert_with(|| objects.push(row())));
+        let Some((name, start, size)) = known else {
+            return Place { address, object, symbol: None, offset: 0, line: None };
+        };
+        let symbol = match object.and_then(|object| self.symbols.get(&(object, start))) {
+            Some(&id) if self.tables.symbols[id].name == name => id,
+            _ => self.tables.symbols.push(Symbol { name, linkage_name: None, object, address: start, size }),
+        };
+        if let Some(object) = object {
+            self.symbols.insert((object, start), symbol);
+        }
+        Place { address, object, symbol: Some(symbol), offset: address - start, line: None }
+    }
+
+    /// What the instruction at a place does to memory.
+    fn access(&mut self, at: Where) -> Access {
+        let Where::Object(object, address) = at else { return Access::Unknown };
+        let access = self
+            .files
+            .object(&self.tables.objects[object].path)
+            .and_then(|opened| neap_symbols::access(opened.image.bytes(address)?, opened.image.bits()?));
+        match access {
+            Some(neap_symbols::Access::Read) => Access::Read,
+            Some(neap_symbols::Access::Write) => Access::Write,
+            None => Access::Unknown,
+        }
+    }
+
+    /// Resolves the tree of callers.
+    fn stacks(&mut self, mappings: &[Option<MappingId>]) {
+        let addresses: Vec<u64> = self.tables.stacks.iter().map(|(_, node)| node.address).collect();
+        let mut places = Vec::with_capacity(addresses.len());
+        for (&address, &mapping) in addresses.iter().zip(mappings) {
+            let place = mapping.map(|mapping| {
+                self.bias(mapping);
+                let at = self.found.at(&self.tables, mapping, address);
+                match self.found.code.get(&at) {
+                    Some(&(place, _)) => place,
+                    None => {
+                        let place = self.place(at, What::Code);
+                        let id = self.tables.places.push(place);
+                        self.found.code.insert(at, (id, Access::Unknown));
+                        id
+                    }
+                }
+            });
+            places.push(place);
+        }
+        for ((_, node), place) in self.tables.stacks.iter_mut().zip(places) {
+            node.place = place;
+        }
+    }
+}

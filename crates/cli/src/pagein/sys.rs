@@ -1,0 +1,303 @@
+//! The system calls of `neap pagein` that the standard library lacks, in safe form.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libc::{c_int, c_ulong, c_void};
+use neap_trace::perf::attr::Event;
+
+/// `PERF_EVENT_IOC_ENABLE`.
+const ENABLE: c_ulong = 0x2400;
+/// `PERF_EVENT_IOC_SET_OUTPUT`.
+const SET_OUTPUT: c_ulong = 0x2405;
+/// `PERF_EVENT_IOC_ID`.
+const ID: c_ulong = 0x8008_2407;
+
+/// Opens an event of a thread (and of those that it makes) on a processor.
+pub fn perf_event_open(event: &Event, tid: i32, cpu: u32) -> io::Result<OwnedFd> {
+    const CLOSE_ON_EXEC: c_ulong = 8;
+    const NO_GROUP: c_int = -1;
+    let attr = event.to_bytes();
+    // SAFETY: the attribute is as large as its size field says, and the kernel reads no further.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), tid, cpu, NO_GROUP, CLOSE_ON_EXEC) };
+    owned(fd as c_int)
+}
+
+/// The number of an event, which its samples carry.
+pub fn perf_event_id(event: &OwnedFd) -> io::Result<u64> {
+    let mut id = 0u64;
+    // SAFETY: PERF_EVENT_IOC_ID writes eight bytes.
+    check(unsafe { libc::ioctl(event.as_raw_fd(), ID, &mut id) })?;
+    Ok(id)
+}
+
+/// From now on the samples of `event` go into the ring of `output`.
+pub fn perf_event_redirect(event: &OwnedFd, output: &OwnedFd) -> io::Result<()> {
+    // SAFETY: PERF_EVENT_IOC_SET_OUTPUT takes a descriptor.
+    check(unsafe { libc::ioctl(event.as_raw_fd(), SET_OUTPUT, output.as_raw_fd()) })
+}
+
+/// Begins to count.
+pub fn perf_event_enable(event: &OwnedFd) -> io::Result<()> {
+    // SAFETY: PERF_EVENT_IOC_ENABLE takes a number.
+    check(unsafe { libc::ioctl(event.as_raw_fd(), ENABLE, 0) })
+}
+
+/// A mapping of a file, or of an event's ring.
+pub struct Mapped {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread.
+unsafe impl Send for Mapped {}
+// SAFETY: what is shared is read as bytes of a private mapping, or through atomics.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Maps a whole file for reading.
+    ///
+    /// The file must not get shorter while it is mapped, or reads end in SIGBUS. Programs and libraries do not:
+    /// whoever installs another one makes another file.
+    pub fn file(file: &File) -> io::Result<Self> {
+        let length = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        Self::map(length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd())
+    }
+
+    fn map(length: usize, protection: c_int, flags: c_int, fd: RawFd) -> io::Result<Self> {
+        // SAFETY: a mapping at an address of the kernel's choice touches no memory of ours.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd, 0) };
+        match NonNull::new(start.cast::<u8>()) {
+            Some(start) if start.as_ptr().cast::<c_void>() != libc::MAP_FAILED => Ok(Self { start, length }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The bytes of a file.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is readable for its length as long as `self` lives; it is private, and files with code
+        // are not written in place.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: it is a mapping of our own, and nobody borrows it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}
+
+/// The ring of an event: the kernel writes, neap reads.
+///
+/// ```text
+/// struct perf_event_mmap_page { ...; u64 capabilities (at 40); u16 pmc_width; u16 time_shift (at 50);
+///   u32 time_mult (at 52); ...; u64 data_head (at 1024); u64 data_tail; u64 data_offset; u64 data_size; ... };
+/// ```
+pub struct Ring {
+    map: Mapped,
+    data_offset: usize,
+    data_size: usize,
+}
+
+impl Ring {
+    /// Maps the ring of an event: a page, and `data_size` bytes, a power of two of pages.
+    pub fn new(event: &OwnedFd, data_size: usize) -> io::Result<Self> {
+        let page = page_size();
+        let map =
+            Mapped::map(page + data_size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, event.as_raw_fd())?;
+        Ok(Self { map, data_offset: page, data_size })
+    }
+
+    /// Appends all that is in the ring to `out`, and gives the space back to the kernel.
+    pub fn read(&self, out: &mut Vec<u8>) {
+        let tail = self.word(1032).load(Ordering::Relaxed);
+        // Pairs with the kernel's barrier before it stores data_head: the records are there.
+        let head = self.word(1024).load(Ordering::Acquire);
+        let length = usize::try_from(head.wrapping_sub(tail)).unwrap_or(0).min(self.data_size);
+        let start = (tail % self.data_size as u64) as usize;
+        let first = length.min(self.data_size - start);
+        out.reserve(length);
+        for (offset, count) in [(start, first), (0, length - first)] {
+            // SAFETY: offset + count <= data_size, so it lies in the mapping; the kernel does not write between tail
+            // and head until the tail moves; `out` has room for `length` bytes.
+            unsafe {
+                let source = self.map.start.as_ptr().add(self.data_offset + offset);
+                source.copy_to_nonoverlapping(out.as_mut_ptr().add(out.len()), count);
+                out.set_len(out.len() + count);
+            }
+        }
+        // Pairs with the kernel's load of data_tail: it overwrites only after our copy is done.
+        self.word(1032).store(head, Ordering::Release);
+    }
+
+    /// How the kernel turns cycles into nanoseconds, if it says so: the multiplier and the shift.
+    pub fn tsc(&self) -> Option<(u32, u16)> {
+        const CAP_USER_TIME: u64 = 1 << 3;
+        let capabilities = self.word(40).load(Ordering::Relaxed);
+        let word = self.word(48).load(Ordering::Relaxed);
+        (capabilities & CAP_USER_TIME != 0).then_some(((word >> 32) as u32, (word >> 16) as u16))
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: the first page of the mapping is larger than any offset used here, all of which are multiples of 8;
+        // both sides access these words atomically.
+        unsafe { AtomicU64::from_ptr(self.map.start.as_ptr().add(offset).cast()) }
+    }
+}
+
+/// A flag that wakes whoever polls it.
+pub struct Wakeup(OwnedFd);
+
+impl Wakeup {
+    /// Not yet raised.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: eventfd takes no pointers.
+        owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
+    }
+
+    /// Raises it, for ever.
+    pub fn raise(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: the buffer is valid for its length.
+        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+}
+
+impl AsRawFd for Wakeup {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Waits until one of the descriptors can be read, has hung up, or the time is over. Descriptors that hung up are
+/// replaced by -1, which poll leaves out.
+pub fn poll(descriptors: &mut [libc::pollfd], milliseconds: c_int) {
+    // SAFETY: the slice is valid for its length.
+    unsafe { libc::poll(descriptors.as_mut_ptr(), descriptors.len() as libc::nfds_t, milliseconds) };
+    for descriptor in descriptors {
+        if descriptor.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
+            descriptor.fd = -1;
+        }
+    }
+}
+
+/// What [`poll`] takes.
+pub fn readable(descriptor: &impl AsRawFd) -> libc::pollfd {
+    libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 }
+}
+
+/// The size of an OS page.
+pub fn page_size() -> usize {
+    // SAFETY: sysconf takes a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// The processor's counter and the kernel's clock, read one after the other; none on processors without the counter.
+pub fn tsc_and_clock() -> Option<(u64, u64)> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the structure is writable; every x86-64 processor has the counter.
+        let cycles = unsafe {
+            libc::clock_gettime(libc::CLOCK_MONOTONIC_RAW, &mut time);
+            core::arch::x86_64::_rdtsc()
+        };
+        Some((cycles, time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+/// Allows this process as many descriptors as it may have: each processor takes four.
+pub fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is valid for both calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+/// Asks for a processor before others get it, for this thread; only root may.
+pub fn hurry() {
+    const THIS_THREAD: libc::id_t = 0;
+    // SAFETY: setpriority takes no pointers; in Linux a priority is a thread's.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, THIS_THREAD, -10) };
+}
+
+fn owned(fd: c_int) -> io::Result<OwnedFd> {
+    check(fd)?;
+    // SAFETY: the call succeeded, so the descriptor is open, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The pages of a range that are in memory, by the ioctl PAGEMAP_SCAN (Linux 6.7), else by reading pagemap.
+pub fn present_pages(pagemap: RawFd, start: u64, end: u64) -> Vec<u64> {
+    let mut pages = Vec::new();
+    if scan_pages(pagemap, start, end, &mut pages).is_none() {
+        pages.clear();
+        read_pages(pagemap, start, end, &mut pages);
+    }
+    pages
+}
+
+/// ```text
+/// struct pm_scan_arg { u64 size, flags, start, end, walk_end, vec, vec_len, max_pages,
+///   category_inverted, category_mask, category_anyof_mask, return_mask; };
+/// struct page_region { u64 start, end, categories; };
+/// ```
+fn scan_pages(pagemap: RawFd, start: u64, end: u64, pages: &mut Vec<u64>) -> Option<()> {
+    const PAGEMAP_SCAN: c_ulong = 0xc060_6610;
+    const PAGE_IS_PRESENT: u64 = 1 << 3;
+    const REGIONS: usize = 512;
+    let mut regions = [[0u64; 3]; REGIONS];
+    let mut from = start;
+    while from < end {
+        let vector = regions.as_mut_ptr().expose_provenance() as u64;
+        let mut argument: [u64; 12] =
+            [96, 0, from, end, 0, vector, REGIONS as u64, 0, 0, PAGE_IS_PRESENT, 0, PAGE_IS_PRESENT];
+        // SAFETY: the argument has the size that it states, and its vector has room for that many regions.
+        let count = unsafe { libc::ioctl(pagemap, PAGEMAP_SCAN, argument.as_mut_ptr()) };
+        let count = usize::try_from(count).ok()?;
+        for &[first, behind, _] in regions.iter().take(count) {
+            pages.extend((first..behind).step_by(page_size()));
+        }
+        // walk_end: the walk stops early where the vector is full.
+        if argument[4] <= from {
+            return None;
+        }
+        from = argument[4];
+    }
+    Some(())
+}
+
+/// Reads pagemap: eight bytes for each page, of which the top bit says that it is there.
+fn read_pages(pagemap: RawFd, start: u64, end: u64, pages: &mut Vec<u64>) {
+    const WORDS: usize = 4096;
+    let page = page_size() as u64;
+    let mut words = [0u64; WORDS];
+    let mut from = start;
+    while from < end {
+        let wanted = usize::try_from((end - from) / page).unwrap_or(WORDS).min(WORDS);
+        // SAFETY: the buffer has room for that many words.
+        let read = unsafe { libc::pread(pagemap, words.as_mut_ptr().cast(), wanted * 8, (from / page * 8) as i64) };
+        let count = usize::try_from(read).unwrap_or(0) / 8;
+        if count == 0 {
+            return;
+        }
+        pages.extend(
+            (from..).step_by(page_size()).zip(&words[..count]).filter(|&(_, word)| word >> 63 == 1).map(|(at, _)| at),
+        );
+        from += count as u64 * page;
+    }
+}

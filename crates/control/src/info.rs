@@ -1,0 +1,166 @@
+//! The figures as glibc's functions tell them: mallinfo2, malloc_info, malloc_stats.
+//!
+//! | glibc | neap |
+//! |---|---|
+//! | arena | what slabs, large blocks and dirty ranges have: `uordblks + fordblks` |
+//! | block in a mapping of its own (`hblks`, `hblkhd`, type "mmap") | huge block |
+//! | fast bin (`smblks`, `fsmblks`, type "fast") | caches of threads, with their shelves |
+//! | other free block (`ordblks`, type "rest") | free block of a slab, dirty free range |
+//! | releasable at the top (`keepcost`) | dirty ranges |
+
+use core::fmt::{Result, Write};
+use neap_core::CHUNK;
+use neap_core::census::Census;
+use neap_core::class;
+use neap_core::figures::Figures;
+use neap_sys::{global::NEAP, thread};
+
+/// `struct mallinfo2` of <malloc.h>.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Info {
+    /// Bytes of arenas that are used or may hold memory.
+    pub arena: usize,
+    /// Free blocks in slabs, and dirty free ranges.
+    pub ordblks: usize,
+    /// Free blocks in the caches of threads.
+    pub smblks: usize,
+    /// Huge blocks.
+    pub hblks: usize,
+    /// Their bytes.
+    pub hblkhd: usize,
+    /// 0, as in glibc.
+    pub usmblks: usize,
+    /// Bytes in the caches of threads.
+    pub fsmblks: usize,
+    /// Bytes of live blocks that are not huge.
+    pub uordblks: usize,
+    /// Bytes of arenas that are free: `fsmblks`, and what `ordblks` counts.
+    pub fordblks: usize,
+    /// What waits to go back to the system, and malloc_trim would give back first.
+    pub keepcost: usize,
+}
+
+/// `struct mallinfo`: the same in integers, which are as great as they can be where a number does not fit.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShortInfo([i32; 10]);
+
+impl From<Info> for ShortInfo {
+    fn from(i: Info) -> Self {
+        let all =
+            [i.arena, i.ordblks, i.smblks, i.hblks, i.hblkhd, i.usmblks, i.fsmblks, i.uordblks, i.fordblks, i.keepcost];
+        ShortInfo(all.map(|n| i32::try_from(n).unwrap_or(i32::MAX)))
+    }
+}
+
+/// Figures and census of one moment, or nearly. Nothing in a signal handler that interrupted malloc or free.
+struct Moment {
+    f: Figures,
+    census: Census,
+}
+
+impl Moment {
+    fn now() -> Moment {
+        let now = thread::in_call(|_| {
+            let census = NEAP.census();
+            Moment { f: NEAP.figures(), census }
+        });
+        now.unwrap_or(Moment { f: Figures::default(), census: Census::new() })
+    }
+
+    /// Bytes that are free and in no cache.
+    fn rest(&self) -> u64 {
+        self.f.slab_free + self.f.dirty + self.f.lazy
+    }
+
+    /// How many pieces those are.
+    fn rest_count(&self) -> u64 {
+        let all = self.census.blocks.iter().chain(&self.census.dirty);
+        all.map(|count| count.count).sum()
+    }
+
+    /// Bytes in use that are not huge.
+    fn used(&self) -> u64 {
+        self.f.live - self.f.huge
+    }
+
+    fn arena(&self) -> u64 {
+        self.used() + self.f.cached + self.rest()
+    }
+}
+
+/// What mallinfo2 returns.
+pub fn mallinfo2() -> Info {
+    let m = Moment::now();
+    Info {
+        arena: m.arena() as usize,
+        ordblks: m.rest_count() as usize,
+        smblks: m.f.cached_blocks as usize,
+        hblks: m.f.huge_blocks as usize,
+        hblkhd: m.f.huge as usize,
+        usmblks: 0,
+        fsmblks: m.f.cached as usize,
+        uordblks: m.used() as usize,
+        fordblks: (m.f.cached + m.rest()) as usize,
+        keepcost: m.f.dirty as usize,
+    }
+}
+
+/// Writes what malloc_info does: one heap, as memory belongs to all threads. The figures are of the time of the call;
+/// `out` may allocate, and may be slow.
+pub fn xml(out: &mut impl Write) -> Result {
+    let m = Moment::now();
+    out.write_str("<malloc version=\"1\">\n<heap nr=\"0\">\n<sizes>\n")?;
+    let mut from = 1;
+    for (class, count) in m.census.blocks.iter().enumerate().skip(1) {
+        let to = u64::from(class::SIZE[class]);
+        size(out, from, to, count.bytes, count.count)?;
+        from = to + 1;
+    }
+    for (i, count) in m.census.dirty.iter().enumerate() {
+        let from = (CHUNK as u64) << i;
+        size(out, from, from * 2 - CHUNK as u64, count.bytes, count.count)?;
+    }
+    out.write_str("</sizes>\n")?;
+    totals(out, &m)?;
+    systems(out, &m, m.arena(), m.census.peak)?;
+    out.write_str("</heap>\n")?;
+    totals(out, &m)?;
+    writeln!(out, "<total type=\"mmap\" count=\"{}\" size=\"{}\"/>", m.f.huge_blocks, m.f.huge)?;
+    systems(out, &m, m.arena(), m.census.peak)?;
+    out.write_str("</malloc>\n")
+}
+
+fn size(out: &mut impl Write, from: u64, to: u64, total: u64, count: u64) -> Result {
+    if count == 0 {
+        return Ok(());
+    }
+    writeln!(out, "  <size from=\"{from}\" to=\"{to}\" total=\"{total}\" count=\"{count}\"/>")
+}
+
+fn totals(out: &mut impl Write, m: &Moment) -> Result {
+    writeln!(out, "<total type=\"fast\" count=\"{}\" size=\"{}\"/>", m.f.cached_blocks, m.f.cached)?;
+    writeln!(out, "<total type=\"rest\" count=\"{}\" size=\"{}\"/>", m.rest_count(), m.rest())
+}
+
+fn systems(out: &mut impl Write, m: &Moment, current: u64, peak: u64) -> Result {
+    writeln!(out, "<system type=\"current\" size=\"{current}\"/>")?;
+    writeln!(out, "<system type=\"max\" size=\"{}\"/>", peak.max(current))?;
+    writeln!(out, "<aspace type=\"total\" size=\"{}\"/>", m.census.used.max(current))?;
+    writeln!(out, "<aspace type=\"mprotect\" size=\"{}\"/>", m.census.used.max(current))
+}
+
+/// Writes what malloc_stats does.
+pub fn text(out: &mut impl Write) -> Result {
+    let m = Moment::now();
+    let most = m.census.most_huge;
+    writeln!(out, "Arena 0:")?;
+    writeln!(out, "system bytes     = {:>10}", m.arena())?;
+    writeln!(out, "in use bytes     = {:>10}", m.used())?;
+    writeln!(out, "Total (incl. mmap):")?;
+    writeln!(out, "system bytes     = {:>10}", m.arena() + m.f.huge)?;
+    writeln!(out, "in use bytes     = {:>10}", m.f.live)?;
+    writeln!(out, "max mmap regions = {:>10}", most.count)?;
+    writeln!(out, "max mmap bytes   = {:>10}", most.bytes)
+}

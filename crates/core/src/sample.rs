@@ -1,0 +1,256 @@
+//! Sampling: which blocks stand for the others, and how a sampled block is known when it is freed.
+//!
+//! Samples are a Poisson process over the bytes that a thread asks for: each byte starts a sample with the same chance,
+//! one in [`Allocator::sample_interval`], whatever came before. A block of `s` bytes is a sample with the probability
+//! `p = 1 - exp(-s / interval)`, so it stands for `1 / p` blocks like it, that is for `s / p` bytes ([`weight`]).
+//!
+//! A sampled block is a large one, whatever its size: it has chunks of its own, so that free takes its slow path by
+//! itself, and its record says that it is a sample ([`Allocator::take_mark`]). One OS page for each live sample is the
+//! price.
+
+use crate::chunk::Kind;
+use crate::sync::Ordering;
+use crate::{Allocator, CHUNK, Heap, Os};
+
+/// When the next sample is due in one heap. All zero bytes are a sampler that has not started.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    /// Bytes until the next sample.
+    left: u64,
+    /// The interval that `left` was drawn for; 0: none was.
+    interval: usize,
+    seed: u64,
+    /// The thread is in a hook: what it allocates there is not sampled.
+    in_hook: bool,
+}
+
+impl Sampler {
+    pub(crate) const fn new() -> Self {
+        Sampler { left: 0, interval: 0, seed: 0, in_hook: false }
+    }
+
+    /// A number from xorshift64*, whose state is never 0.
+    fn next(&mut self) -> u64 {
+        let mut x = self.seed;
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        self.seed = x;
+        x.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// Draws the bytes until the next sample: exponential, with mean `interval`.
+    fn draw(&mut self, interval: usize) -> u64 {
+        // 53 bits, never 0: in (0, 1].
+        let uniform = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        (-ln(uniform) * interval as f64) as u64 + 1
+    }
+
+    /// Counts `size` bytes; whether their block is a sample.
+    fn is_due(&mut self, size: usize, interval: usize, random: impl FnOnce() -> u64) -> bool {
+        if self.interval != interval {
+            self.interval = interval;
+            self.seed = random() | 1;
+            self.left = self.draw(interval);
+        }
+        let size = size.max(1) as u64;
+        if self.left > size {
+            self.left -= size;
+            return false;
+        }
+        self.left = self.draw(interval);
+        true
+    }
+}
+
+/// The natural logarithm of a number in (0, 1], to some ten digits.
+fn ln(x: f64) -> f64 {
+    let bits = x.to_bits();
+    let exponent = (bits >> 52) as i64 - 1023;
+    let mantissa = f64::from_bits(bits & ((1 << 52) - 1) | 1023 << 52);
+    // ln m = 2 artanh((m - 1) / (m + 1)), whose argument is at most a third.
+    let s = (mantissa - 1.0) / (mantissa + 1.0);
+    let (square, mut term, mut sum) = (s * s, s, 0.0);
+    let mut odd = 1.0;
+    while odd < 20.0 {
+        sum += term / odd;
+        term *= square;
+        odd += 2.0;
+    }
+    2.0 * sum + exponent as f64 * core::f64::consts::LN_2
+}
+
+/// `1 - exp(-x)` for `x >= 0`.
+fn chance(x: f64) -> f64 {
+    if x > 40.0 {
+        return 1.0;
+    }
+    // 1 - exp(-x) by its series for a small part of x, then doubled: 1 - (1 - p)^2 = p (2 - p).
+    let mut part = x / 1024.0;
+    part = part * (1.0 - part / 2.0 * (1.0 - part / 3.0 * (1.0 - part / 4.0)));
+    for _ in 0..10 {
+        part *= 2.0 - part;
+    }
+    part
+}
+
+/// The bytes that a sampled block of `size` bytes stands for, at a mean distance of `interval` bytes. 0 bytes count as
+/// one.
+pub fn weight(size: usize, interval: usize) -> u64 {
+    let (size, interval) = (size.max(1) as f64, interval.max(1) as f64);
+    // At least its own bytes, whatever was rounded.
+    (size / chance(size / interval)).max(size) as u64
+}
+
+impl<O: Os> Allocator<O> {
+    /// Mean bytes between two samples; 0: no samples are taken.
+    #[inline]
+    pub fn sample_interval(&self) -> usize {
+        // Relaxed: the value stands for itself.
+        self.sample_interval.load(Ordering::Relaxed)
+    }
+
+    /// Sets how many bytes lie between two samples in the mean.
+    pub fn set_sample_interval(&self, bytes: usize) {
+        self.sample_interval.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts `size` bytes that are asked for; whether their block is to be a sample.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's.
+    #[inline]
+    pub unsafe fn is_sample(&self, heap: *mut Heap, size: usize) -> bool {
+        let interval = self.sample_interval();
+        if interval == 0 {
+            return false;
+        }
+        // SAFETY: the heap is the caller's.
+        let sampler = unsafe { &mut (*heap).sampler };
+        !sampler.in_hook && sampler.is_due(size, interval, || self.os.random())
+    }
+
+    /// After [`Heap::malloc`] failed: a sample, if one is due in a heap that shows its allocations. Else null, and
+    /// nothing has happened to the heap.
+    ///
+    /// # Safety
+    /// As [`Allocator::malloc_after_miss`].
+    pub unsafe fn sample_after_miss(&self, heap: *mut Heap, size: usize) -> *mut u8 {
+        // SAFETY: the heap is the caller's. On the fast path a block may be half taken: that is for others to mend.
+        unsafe {
+            if Heap::is_fast(heap) || !self.is_sample(heap, size) {
+                return core::ptr::null_mut();
+            }
+            self.malloc_sample(heap, size, CHUNK, false)
+        }
+    }
+
+    /// A block that is known as a sample until it is freed. Null if there is no memory, or if no arena can hold it: then
+    /// the block is not to be a sample.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's.
+    pub unsafe fn malloc_sample(&self, heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
+        if size > crate::large::MAX_LARGE {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the heap is the caller's; the record is that of the new block, which is the caller's.
+        unsafe {
+            let p = self.malloc_whole_pages(heap, size, align.max(CHUNK), zero);
+            if p.is_null() || !self.arenas.contains(p) {
+                if !p.is_null() {
+                    let _ = self.free(heap, p);
+                }
+                return core::ptr::null_mut();
+            }
+            (*crate::arena::Arenas::record(p)).listed = true;
+            p
+        }
+    }
+
+    /// Whether the block at `p` is a sample.
+    ///
+    /// # Safety
+    /// `p` must be a live block, or foreign.
+    pub unsafe fn is_marked(&self, p: *mut u8) -> bool {
+        if p.addr() & (CHUNK - 1) != 0 || !self.arenas.contains(p) {
+            return false;
+        }
+        let c = crate::arena::Arenas::record(p);
+        // SAFETY: records of committed chunks are readable; that of a large block is its owner's.
+        unsafe { (*c).kind == Kind::LARGE && (*c).listed }
+    }
+
+    /// Whether the block at `p` is a sample; it is none any more.
+    ///
+    /// # Safety
+    /// `p` must be a block of the caller's, or foreign.
+    pub unsafe fn take_mark(&self, p: *mut u8) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let marked = self.is_marked(p);
+            if marked {
+                (*crate::arena::Arenas::record(p)).listed = false;
+            }
+            marked
+        }
+    }
+
+    /// Says that the thread of `heap` is in a hook, or is not any more; returns what was said before.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's.
+    pub unsafe fn set_in_hook(&self, heap: *mut Heap, inside: bool) -> bool {
+        // SAFETY: the heap is the caller's.
+        unsafe { core::mem::replace(&mut (*heap).sampler.in_hook, inside) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches an approximation that bends the distances, or the weights.
+    #[test]
+    fn functions_are_exact_enough() {
+        for i in 1..2000 {
+            let x = f64::from(i) / 2000.0;
+            assert!((ln(x) - x.ln()).abs() < 1e-9, "ln {x}");
+            for x in [x * 1e-9, x * 1e-3, x, x * 30.0] {
+                let wanted = -(-x).exp_m1();
+                assert!((chance(x) / wanted - 1.0).abs() < 1e-9, "chance {x}");
+            }
+        }
+        assert_eq!(chance(1e9), 1.0);
+    }
+
+    /// Catches samples that come too often, too rarely, or at regular distances: the weights of the samples sum up to
+    /// the bytes that were asked for, for small and for long blocks.
+    #[test]
+    fn weights_are_unbiased() {
+        for (size, interval) in [(16, 4096), (100, 4096), (4096, 4096), (100_000, 4096), (40, 512 << 10)] {
+            let mut sampler = Sampler::new();
+            let (mut bytes, mut seen, mut samples) = (0u64, 0, 0u64);
+            while bytes < 20_000 * interval as u64 {
+                bytes += size as u64;
+                if sampler.is_due(size, interval, || 4711) {
+                    seen += weight(size, interval);
+                    samples += 1;
+                }
+            }
+            let error = seen as f64 / bytes as f64 - 1.0;
+            assert!(error.abs() < 4.0 / (samples as f64).sqrt(), "{size} of {interval}: {error}");
+        }
+    }
+
+    /// Catches a weight that is less than the block, or that wraps around.
+    #[test]
+    fn weights_are_sane() {
+        assert_eq!(weight(1 << 30, 1), 1 << 30);
+        assert_eq!(weight(0, 1), 1);
+        for shift in 0..47 {
+            let weight = weight(1 << shift, 512 << 10);
+            assert!(weight >= 1 << shift && weight >= (512 << 10) - 1, "{shift}: {weight}");
+        }
+    }
+}

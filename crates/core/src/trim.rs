@@ -1,0 +1,148 @@
+//! Trimming: all free memory goes back now, because somebody asks for it. Caches of all threads, holes and free ranges,
+//! as the purger would take them, in its batches, so that no other thread waits longer than for one of those. Unlike
+//! the purger it asks the system how much memory there was.
+
+use crate::batch::{BATCH_BYTES, Batch, Due, Walk};
+use crate::life::OWNED;
+use crate::os::Run;
+use crate::sync::Ordering;
+use crate::{Allocator, CHUNK, Heap, Os};
+
+/// Runs of touched OS pages that are asked for at a time.
+const RUNS: usize = 32;
+
+/// What a trim did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trimmed {
+    /// Address space given back.
+    pub bytes: usize,
+    /// How much of it held memory (resident or swapped); all of it where the system cannot tell.
+    pub held: usize,
+    /// It went through to the end.
+    pub complete: bool,
+}
+
+/// A trim under way.
+struct Trim<'a, O: Os, F> {
+    a: &'a Allocator<O>,
+    /// The heap that the call uses.
+    mine: *mut Heap,
+    go_on: F,
+    done: Trimmed,
+}
+
+impl<O: Os> Allocator<O> {
+    /// Gives free memory back to the system until `keep` bytes are left in free ranges, or `go_on` says that it is
+    /// enough: it is asked after each heap and each batch. Called under no lock.
+    pub fn trim(&self, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
+        self.trim_with(Heap::none(), keep, go_on)
+    }
+
+    /// [`Allocator::trim`] by a thread in a call that uses its heap `mine`, or [`Heap::none`].
+    pub fn trim_with(&self, mine: *mut Heap, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
+        self.drain();
+        let mut trim = Trim { a: self, mine, go_on, done: Trimmed::default() };
+        trim.done.complete = trim.caches() && trim.chunks(keep);
+        if trim.done.complete {
+            let _batch = self.purger.batch.lock(&self.os);
+            self.purge_tables();
+            trim.done.bytes += self.purge_annex(Some(&mut trim.done.held));
+        }
+        let done = trim.done;
+        self.settle();
+        self.publish();
+        done
+    }
+
+    /// How much of a run holds memory, or is swapped out.
+    ///
+    /// # Safety
+    /// The run must be committed, and the caller's.
+    pub(crate) unsafe fn held_by(&self, run: Run) -> usize {
+        let (mut held, mut from) = (0, 0);
+        while from < run.len {
+            let mut runs = [Run::EMPTY; RUNS];
+            // SAFETY: as the caller promises; what is left of the run lies in it.
+            let touched = unsafe { self.os.touched(run.start.add(from), run.len - from, &mut runs) };
+            let Some(touched) = touched.filter(|t| t.looked > 0) else { return run.len };
+            held += runs[..touched.runs].iter().map(|r| r.len).sum::<usize>();
+            from += touched.looked;
+        }
+        held
+    }
+}
+
+impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
+    /// Empties the caches of all heaps that can be visited, then takes in what came back to each from the others. False
+    /// if it was cut short.
+    fn caches(&mut self) -> bool {
+        self.visit_heaps(|heap| unsafe {
+            // SAFETY: heaps are never unmapped; the look is a guess.
+            Heap::look(heap).1
+        }) && self.visit_heaps(|heap| unsafe {
+            // SAFETY: as above.
+            !(*heap).pending.is_empty()
+        })
+    }
+
+    fn visit_heaps(&mut self, wants: impl Fn(*mut Heap) -> bool) -> bool {
+        let a = self.a;
+        let mut heap = a.registry.with(&a.os, |r| r.all);
+        while !heap.is_null() {
+            // SAFETY: heaps are never unmapped, and `next` never changes. A visited heap is ours meanwhile.
+            unsafe {
+                if (*heap).state.load(Ordering::Relaxed) == OWNED && wants(heap) {
+                    let _batch = a.purger.batch.lock(&a.os);
+                    a.visit(self.mine, &mut [heap], |heap| a.empty_heap(heap));
+                }
+                heap = (*heap).next;
+            }
+            if !(self.go_on)() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives back what waits in free ranges, but for `keep` bytes, and in holes. False if it was cut short.
+    fn chunks(&mut self, keep: usize) -> bool {
+        if keep == 0 {
+            return self.pass(0, true, true);
+        }
+        self.pass(keep, true, false) && self.pass(0, false, true)
+    }
+
+    fn pass(&mut self, keep: usize, ranges: bool, slabs: bool) -> bool {
+        let a = self.a;
+        let mut walk = Walk::default();
+        loop {
+            {
+                let _batch = a.purger.batch.lock(&a.os);
+                let bytes = a.ranges.with(&a.os, |r| (r.free_chunks[1] + r.dropped_chunks) * CHUNK);
+                let spare = bytes.saturating_sub(keep) / CHUNK * CHUNK;
+                if ranges && !slabs && spare == 0 {
+                    return true;
+                }
+                let bytes = if slabs { BATCH_BYTES } else { spare.min(BATCH_BYTES) };
+                let due = Due { now: a.epoch(), ticks: 0, lazy: true, slabs, ranges, bytes };
+                let mut batch = Batch::new();
+                let more = a.fill(&mut walk, due, &mut batch);
+                if batch.count > 0 {
+                    // SAFETY: the runs were taken out of free ranges, so they are nobody's.
+                    self.done.held += batch.runs().iter().map(|&run| unsafe { a.held_by(run) }).sum::<usize>();
+                    self.done.bytes += a.send(&batch, true);
+                }
+                if batch.slab_count > 0 {
+                    let slabs = &batch.slabs[..batch.slab_count];
+                    self.done.bytes += a.punch(self.mine, slabs, Some(&mut self.done.held));
+                }
+                if !more {
+                    return true;
+                }
+            }
+            if !(self.go_on)() {
+                return false;
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Trims, books, watching and samples, against the fake system, which knows what it holds.
+
+use neap_core::sample::weight;
+use neap_core::valid::Depth;
+use neap_core::watch::{Reason, Watch};
+use neap_core::{Allocator, CHUNK};
+use neap_coretest::{Config, Fake, Owner};
+
+type Shared = Allocator<Fake>;
+
+const PAGE_SIZES: [usize; 3] = [4096, 16384, 65536];
+const SIZES: [usize; 7] = [16, 100, 700, 3000, 9000, 40_000, 300_000];
+/// OS pages of tables and heaps that programs of this size have.
+const TABLES: usize = 60;
+
+fn system(page_size: usize) -> Box<Shared> {
+    Box::new(Allocator::new(Fake::new(Config { page_size, purger: true, ..Config::default() })))
+}
+
+fn thread(a: &Shared) -> Owner {
+    Owner::new(a, true, true).expect("memory for a heap")
+}
+
+/// 2 MiB of each size, written; all but one block in `keep` freed by `other`.
+fn work(a: &Shared, owner: &Owner, other: &Owner, keep: usize) -> Vec<*mut u8> {
+    let mut kept = Vec::new();
+    for size in SIZES {
+        let malloc = |_| {
+            // SAFETY: the heap is lent by its thread; the block has `size` bytes.
+            owner.with(a, |heap| unsafe {
+                let p = a.malloc(heap, size);
+                p.write_bytes(0xA5, size);
+                p
+            })
+        };
+        let blocks: Vec<_> = (0..(2 << 20) / size).map(malloc).collect();
+        for (i, p) in blocks.into_iter().enumerate() {
+            if i % keep == 0 {
+                kept.push(p);
+            } else {
+                free(a, other, p);
+            }
+        }
+    }
+    valid(a);
+    kept
+}
+
+fn free(a: &Shared, thread: &Owner, p: *mut u8) {
+    // SAFETY: the heap is lent by its thread; the block is this test's.
+    thread.with(a, |heap| unsafe { a.free(heap, p) }).expect("a block");
+}
+
+fn valid(a: &Shared) {
+    // SAFETY: no other thread uses this allocator.
+    if let Err(e) = unsafe { a.validate(Depth::Bits) } {
+        panic!("{e:?}");
+    }
+}
+
+/// Catches memory that a trim leaves behind, in the caches of any thread or between survivors, and a count of what went
+/// back that is not the system's.
+#[test]
+fn a_trim_returns_what_it_says() {
+    for page_size in PAGE_SIZES {
+        let a = system(page_size);
+        let (one, two) = (thread(&a), thread(&a));
+        let kept = work(&a, &one, &two, 50);
+        let before = a.os.usage().present;
+        let done = a.trim(0, || true);
+        let after = a.os.usage().present;
+        assert!(done.complete && done.held > 4 << 20, "{done:?}");
+        // The trim itself may touch a table or a record.
+        let went = before - after;
+        assert!(done.held.abs_diff(went) <= TABLES * page_size, "{done:?}, and {went} bytes went");
+        valid(&a);
+        let again = a.trim(0, || true);
+        assert_eq!((again.held, again.complete), (0, true), "OS pages of {page_size}");
+        kept.into_iter().for_each(|p| free(&a, &one, p));
+        a.trim(0, || true);
+        let (present, books) = (a.os.usage().present, a.held());
+        assert!(present <= TABLES * page_size, "{present} bytes stay, {books} by the books: {:?}", a.figures());
+        valid(&a);
+    }
+}
+
+/// Catches a trim that takes more or less than it may, and one that does not end when it is told to.
+#[test]
+fn a_trim_keeps_what_it_is_told_to() {
+    let a = system(4096);
+    let owner = thread(&a);
+    let kept = work(&a, &owner, &owner, usize::MAX);
+    kept.into_iter().for_each(|p| free(&a, &owner, p));
+    let mut steps = 0;
+    let short = a.trim(0, || {
+        steps += 1;
+        steps < 2
+    });
+    assert!(!short.complete && short.bytes <= 4 << 20 && steps == 2, "{short:?}");
+    let keep = 40 * CHUNK;
+    a.trim(keep, || true);
+    assert_eq!(a.free_bytes().0, keep);
+    let rest = a.trim(0, || true);
+    assert_eq!((rest.bytes, a.free_bytes().0), (keep, 0));
+    valid(&a);
+}
+
+/// Catches books that differ from what the system holds, where the program touched all of its blocks.
+#[test]
+fn books_and_system_agree() {
+    for page_size in PAGE_SIZES {
+        let a = system(page_size);
+        let (one, two) = (thread(&a), thread(&a));
+        let kept = work(&a, &one, &two, 3);
+        for _ in 0..2 {
+            let (books, present) = (a.held() as usize, a.os.usage().present);
+            // Blocks were not written behind their size, and those that were carved and not handed out only in front.
+            let slack = TABLES * page_size + kept.len() / 10 * (page_size - 4096) / 100 + books / 25;
+            assert!(books.abs_diff(present) <= slack, "OS pages of {page_size}: {books} and {present}");
+            let (f, census) = (a.figures(), a.census());
+            let rest: u64 = census.blocks.iter().chain(&census.dirty).map(|count| count.bytes).sum();
+            assert_eq!(rest + census.tails, f.slab_free + f.dirty + f.lazy, "OS pages of {page_size}");
+            a.trim(0, || true);
+        }
+    }
+}
+
+/// Catches a heap that is damaged by a change of what it shows, or that does not follow; in each order of changes.
+#[test]
+fn heaps_follow_their_watchers() {
+    let a = system(4096);
+    let (one, two) = (thread(&a), thread(&a));
+    let reasons = [Reason::Samples, Reason::Fill, Reason::Counts, Reason::NoCaches];
+    let mut random = 4711u64;
+    for round in 0..60 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let reason = reasons[(random >> 40) as usize % reasons.len()];
+        a.set_reason(reason, random >> 50 & 1 == 0);
+        if round % 2 == 0 {
+            a.tell_heaps();
+        } else {
+            for thread in [&one, &two] {
+                // SAFETY: the heap is lent by its thread.
+                thread.with(&a, |heap| unsafe { a.follow(heap) });
+            }
+        }
+        valid(&a);
+        // SAFETY: as above.
+        assert!(![&one, &two].iter().any(|t| t.with(&a, |heap| unsafe { a.is_watched_at(heap) }) && !a.is_watched()));
+        let kept = work(&a, &one, &two, 20);
+        kept.into_iter().for_each(|p| free(&a, &two, p));
+    }
+    for reason in reasons {
+        a.set_reason(reason, false);
+    }
+    a.set_reason(Reason::Marks, true);
+    assert_eq!(a.watch(), Watch::Nothing);
+    a.tell_heaps();
+    a.trim(0, || true);
+    valid(&a);
+}
+
+/// Catches a sample that loses its mark or hands it on, is no ordinary block, or is not zero where it should be.
+#[test]
+fn samples_are_blocks() {
+    let a = system(4096);
+    let owner = thread(&a);
+    for size in SIZES.into_iter().chain([0, 1, 5 << 20]) {
+        for align in [1, 16, 4096, 1 << 20] {
+            // SAFETY: the heap is lent by its thread; the block has `size` bytes, and is freed once.
+            owner.with(&a, |heap| unsafe {
+                let p = a.malloc_sample(heap, size, align, true);
+                assert!(!p.is_null() && p.addr().is_multiple_of(align) && a.is_marked(p));
+                assert!((0..size).all(|i| p.add(i).read() == 0), "{size} aligned to {align}");
+                p.write_bytes(7, size);
+                assert!(a.take_mark(p) && !a.is_marked(p) && !a.take_mark(p));
+                a.free(heap, p).expect("a block");
+                let other = a.malloc(heap, size.max(40_000));
+                assert!(!a.is_marked(other) && !a.is_marked(other.add(CHUNK)) && !a.is_marked(other.add(16)));
+                a.free(heap, other).expect("a block");
+            });
+        }
+    }
+    // SAFETY: as above.
+    owner.with(&a, |heap| unsafe { assert!(a.malloc_sample(heap, usize::MAX / 4, 1, false).is_null()) });
+    valid(&a);
+}
+
+/// Catches heaps that sample with a bias of their own, and samples in a hook.
+#[test]
+fn heaps_sample_by_bytes() {
+    let a = system(4096);
+    let owner = thread(&a);
+    // SAFETY: the heap is lent by its thread, here and below.
+    let due = |size| owner.with(&a, |heap| unsafe { a.is_sample(heap, size) });
+    assert!(!(0..1000).any(|_| due(1 << 30)), "nobody wants samples");
+    a.set_sample_interval(1000);
+    let samples = (0..200_000).filter(|_| due(100)).count() as f64;
+    let ratio = samples * weight(100, 1000) as f64 / 20_000_000.0;
+    assert!((ratio - 1.0).abs() < 0.04, "{ratio}");
+    // SAFETY: as above.
+    assert!(!owner.with(&a, |heap| unsafe { a.set_in_hook(heap, true) }));
+    assert!(!(0..1000).any(|_| due(1 << 30)), "in a hook");
+}

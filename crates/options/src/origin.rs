@@ -1,0 +1,77 @@
+//! Who chose the value of an option.
+
+use core::fmt;
+
+/// Who chose a value. The numbers stand in the counters page, four bits for each option.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Origin {
+    /// Nobody.
+    #[default]
+    Default = 0,
+    /// The option's environment variable.
+    Environment = 1,
+    /// `neap run --set`.
+    Run = 2,
+    /// One of glibc's environment variables.
+    GlibcEnvironment = 3,
+    /// GLIBC_TUNABLES.
+    Tunables = 4,
+    /// The program, by mallopt.
+    Mallopt = 5,
+    /// The program, by neap's own functions.
+    Program = 6,
+}
+
+impl Origin {
+    /// All of them, each at the place of its number.
+    pub const ALL: [Origin; 7] = [
+        Origin::Default,
+        Origin::Environment,
+        Origin::Run,
+        Origin::GlibcEnvironment,
+        Origin::Tunables,
+        Origin::Mallopt,
+        Origin::Program,
+    ];
+
+    /// The one of the option at `place` in the table, out of the four bits for each.
+    pub const fn of(origins: u64, place: usize) -> Origin {
+        let number = (origins >> (place % 16 * 4) & 0xF) as usize;
+        if number < Self::ALL.len() { Self::ALL[number] } else { Origin::Program }
+    }
+
+    /// In one word or two.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Origin::Default => "default",
+            Origin::Environment => "environment",
+            Origin::Run => "neap run --set",
+            Origin::GlibcEnvironment => "glibc's environment",
+            Origin::Tunables => "GLIBC_TUNABLES",
+            Origin::Mallopt => "mallopt",
+            Origin::Program => "the program",
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches an origin that is read as another.
+    #[test]
+    fn numbers_are_places() {
+        for (i, origin) in Origin::ALL.into_iter().enumerate() {
+            assert_eq!(origin as usize, i);
+            assert_eq!(Origin::of((i as u64) << 12, 3), origin);
+        }
+        assert_eq!(Origin::of(u64::MAX, 0), Origin::Program, "a newer writer's");
+    }
+}

@@ -1,0 +1,199 @@
+//! neap's own functions, as include/neap.h declares them. `neap_control` has their meanings. None sets errno.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::fmt::Write;
+use core::time::Duration;
+use neap_control::options::{self, Error};
+use neap_control::stats::{self, Stats};
+use neap_control::{hooks, trim};
+use neap_sys::global;
+
+/// Results of these functions: `enum neap_result` of the header.
+const OK: c_int = 0;
+const UNKNOWN: c_int = 1;
+const BAD_VALUE: c_int = 2;
+const START_ONLY: c_int = 3;
+const TOO_SHORT: c_int = 4;
+const NO_MEMORY: c_int = 5;
+
+fn result(error: Error) -> c_int {
+    match error {
+        Error::Unknown => UNKNOWN,
+        Error::BadValue => BAD_VALUE,
+        _ => START_ONLY,
+    }
+}
+
+/// neap: gives free memory back to the system; returns the bytes of address space given back.
+#[unsafe(no_mangle)]
+pub extern "C" fn neap_purge() -> usize {
+    global::purge()
+}
+
+/// neap: the version, as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C" fn neap_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+/// neap: what a result means, in words.
+#[unsafe(no_mangle)]
+pub extern "C" fn neap_result_text(result: c_int) -> *const c_char {
+    match result {
+        OK => c"it is done",
+        UNKNOWN => c"there is no such option",
+        BAD_VALUE => c"this value is not accepted",
+        START_ONLY => c"the option can be set only when the program starts",
+        TOO_SHORT => c"the buffer is too short",
+        NO_MEMORY => c"there is no memory for it",
+        _ => c"no result of neap",
+    }
+    .as_ptr()
+}
+
+/// The text of a C string, as far as it can be a name.
+///
+/// # Safety
+/// `text` must be NULL or a string.
+unsafe fn name<'a>(text: *const c_char) -> &'a str {
+    if text.is_null() {
+        return "";
+    }
+    // SAFETY: as the caller promises.
+    unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("")
+}
+
+/// A C string in the making; remembers whether it was too long.
+struct Text<'a> {
+    at: &'a mut [u8],
+    len: usize,
+}
+
+impl Write for Text<'_> {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        // One byte stays for the end.
+        let end = self.len + s.len();
+        if end >= self.at.len() {
+            return Err(core::fmt::Error);
+        }
+        self.at[self.len..end].copy_from_slice(s.as_bytes());
+        self.len = end;
+        self.at[end] = 0;
+        Ok(())
+    }
+}
+
+/// Writes `value` as a string into `size` bytes at `to`.
+///
+/// # Safety
+/// `to` must be valid for writes of so many bytes.
+unsafe fn put(value: impl core::fmt::Display, to: *mut c_char, size: usize) -> c_int {
+    if to.is_null() || size == 0 {
+        return TOO_SHORT;
+    }
+    // SAFETY: as the caller promises.
+    let at = unsafe {
+        to.write_bytes(0, size);
+        core::slice::from_raw_parts_mut(to.cast::<u8>(), size)
+    };
+    let mut text = Text { at, len: 0 };
+    if write!(text, "{value}").is_err() {
+        text.at[0] = 0;
+        return TOO_SHORT;
+    }
+    OK
+}
+
+/// neap: writes the value of an option in force into `size` bytes at `value`.
+///
+/// # Safety
+/// `option` must be a string, and `value` valid for writes of so many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_option_get(option: *const c_char, value: *mut c_char, size: usize) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match options::find(name(option)) {
+            Ok(option) => put(options::value(option.id), value, size),
+            Err(error) => result(error),
+        }
+    }
+}
+
+/// neap: writes who chose the value of an option into `size` bytes at `origin`.
+///
+/// # Safety
+/// `option` must be a string, and `origin` valid for writes of so many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_option_origin(option: *const c_char, origin: *mut c_char, size: usize) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        match options::find(name(option)) {
+            Ok(option) => put(options::origin(option.id), origin, size),
+            Err(error) => result(error),
+        }
+    }
+}
+
+/// neap: sets an option.
+///
+/// # Safety
+/// `option` and `value` must be strings.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_option_set(option: *const c_char, value: *const c_char) -> c_int {
+    // SAFETY: as the caller promises.
+    let (name, value) = unsafe { (name(option), if value.is_null() { c"" } else { CStr::from_ptr(value) }) };
+    options::set(name, value.to_bytes()).map_or_else(result, |()| OK)
+}
+
+/// neap: fills in the figures of now, as many bytes of them as `stats.size` says.
+///
+/// # Safety
+/// `out` must point to a structure of as many bytes as its first field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_stats_get(out: *mut Stats) -> c_int {
+    let mut stats = stats::read();
+    // SAFETY: as the caller promises: the first field is there, and so are as many bytes as it says.
+    unsafe {
+        let size = (&raw const (*out).size).read();
+        if size < size_of::<usize>() + size_of::<u64>() {
+            return TOO_SHORT;
+        }
+        stats.size = size.min(size_of::<Stats>());
+        out.cast::<u8>().copy_from_nonoverlapping((&raw const stats).cast::<u8>(), stats.size);
+    }
+    OK
+}
+
+/// neap: gives free memory back, but for `keep` bytes, for about `microseconds` at most (0: as long as it takes).
+/// Returns the bytes that held memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn neap_trim(keep: usize, microseconds: u64) -> usize {
+    trim::trim(keep, (microseconds > 0).then(|| Duration::from_micros(microseconds))).held
+}
+
+/// neap: how much memory neap holds by its own books.
+#[unsafe(no_mangle)]
+pub extern "C" fn neap_held() -> usize {
+    global::held()
+}
+
+/// neap: the calling thread will be idle, so what it keeps at hand goes back.
+#[unsafe(no_mangle)]
+pub extern "C" fn neap_thread_idle() {
+    trim::rest();
+}
+
+/// neap: from now on `hook` is told of samples; NULL ends it.
+///
+/// # Safety
+/// `hook` must be callable with `context` at any time, by any thread, also for a while after it was replaced.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_sample(hook: Option<hooks::Hook>, context: *mut c_void, interval: usize) -> c_int {
+    let Some(hook) = hook else {
+        hooks::clear();
+        return OK;
+    };
+    // SAFETY: as the caller promises.
+    if unsafe { hooks::set(hook, context, interval) } { OK } else { NO_MEMORY }
+}

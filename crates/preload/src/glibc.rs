@@ -1,0 +1,109 @@
+//! glibc's controls: mallopt and what reports on the heap. `neap_control` has their meanings.
+
+use core::ffi::{c_int, c_void};
+use core::fmt::Write;
+use neap_control::info::{self, Info, ShortInfo};
+use neap_control::{glibc, trim};
+use rustix::fd::BorrowedFd;
+
+/// glibc: sets a parameter. 1, or 0 for a value that is out of range; unknown parameters are fine. errno is kept.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
+    glibc::mallopt(parameter, value)
+}
+
+/// glibc: gives free memory back to the system, but for `pad` bytes of free ranges; 1 if memory went back, else 0.
+/// errno is kept.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_trim(pad: usize) -> c_int {
+    (trim::trim(pad, None).held > 0).into()
+}
+
+/// glibc: how much memory is where, in integers, as great as can be where a number does not fit.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo() -> ShortInfo {
+    info::mallinfo2().into()
+}
+
+/// glibc: how much memory is where.
+#[unsafe(no_mangle)]
+pub extern "C" fn mallinfo2() -> Info {
+    info::mallinfo2()
+}
+
+/// Text on its way to somewhere, in pieces.
+struct Buffered<F: FnMut(&[u8]) -> bool> {
+    text: [u8; 1024],
+    len: usize,
+    /// Takes a piece; false if that failed.
+    sink: F,
+}
+
+impl<F: FnMut(&[u8]) -> bool> Buffered<F> {
+    fn new(sink: F) -> Self {
+        Buffered { text: [0; 1024], len: 0, sink }
+    }
+
+    fn flush(&mut self) -> core::fmt::Result {
+        let len = core::mem::take(&mut self.len);
+        if (self.sink)(&self.text[..len]) { Ok(()) } else { Err(core::fmt::Error) }
+    }
+}
+
+impl<F: FnMut(&[u8]) -> bool> Write for Buffered<F> {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        for piece in s.as_bytes().chunks(self.text.len()) {
+            if self.len + piece.len() > self.text.len() {
+                self.flush()?;
+            }
+            self.text[self.len..self.len + piece.len()].copy_from_slice(piece);
+            self.len += piece.len();
+        }
+        Ok(())
+    }
+}
+
+/// glibc: writes what is free, by size, as XML to a stream. `options` must be 0, else EINVAL; -1 if the stream fails. No
+/// lock of neap's is held while the stream is written, so it may allocate.
+///
+/// # Safety
+/// `stream` must be an open stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) -> c_int {
+    if options != 0 {
+        return libc::EINVAL;
+    }
+    let mut out = Buffered::new(|text| {
+        // SAFETY: as the caller promises; the text has as many bytes.
+        unsafe { libc::fwrite(text.as_ptr().cast::<c_void>(), 1, text.len(), stream) == text.len() }
+    });
+    match info::xml(&mut out).and_then(|()| out.flush()) {
+        Ok(()) => 0,
+        Err(_) => -1,
+    }
+}
+
+/// glibc: writes a summary to standard error.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_stats() {
+    let mut out = Buffered::new(|text| {
+        // SAFETY: standard error, if it is open.
+        let stderr = unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
+        rustix::io::write(stderr, text).is_ok_and(|n| n == text.len())
+    });
+    // There is nobody to tell.
+    let _ = info::text(&mut out).and_then(|()| out.flush());
+}
+
+/// Old glibc: would save the state of the heap; retired there too. NULL, and errno is ENOSYS.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_get_state() -> *mut c_void {
+    crate::c::set_errno(libc::ENOSYS);
+    core::ptr::null_mut()
+}
+
+/// Old glibc: would restore the state of the heap; retired there too. -1: no state is known.
+#[unsafe(no_mangle)]
+pub extern "C" fn malloc_set_state(_state: *mut c_void) -> c_int {
+    -1
+}

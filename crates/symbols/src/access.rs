@@ -1,0 +1,49 @@
+//! What an instruction of x86 does to its operand in memory.
+
+use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
+
+/// What is done to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It is read only.
+    Read,
+    /// It is written, maybe read too: the page must be writable.
+    Write,
+}
+
+/// The mode of the processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bits {
+    /// A 32-bit program.
+    Bits32,
+    /// A 64-bit program.
+    Bits64,
+}
+
+/// What the instruction at the start of `code` does to memory; none if it accesses none, or one operand is read and
+/// another written, or it cannot be decoded.
+pub fn access(code: &[u8], bits: Bits) -> Option<Access> {
+    let bitness = match bits {
+        Bits::Bits32 => 32,
+        Bits::Bits64 => 64,
+    };
+    let mut decoder = Decoder::new(bitness, code, DecoderOptions::NONE);
+    let instruction = decoder.decode();
+    if instruction.is_invalid() {
+        return None;
+    }
+    let mut factory = InstructionInfoFactory::new();
+    let mut result = None;
+    for memory in factory.info(&instruction).used_memory() {
+        let one = match memory.access() {
+            OpAccess::Read | OpAccess::CondRead => Access::Read,
+            OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite => Access::Write,
+            _ => continue,
+        };
+        if result.is_some_and(|result| result != one) {
+            return None;
+        }
+        result = Some(one);
+    }
+    result
+}

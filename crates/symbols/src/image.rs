@@ -1,0 +1,253 @@
+//! An ELF file: its symbols, and how offsets in the file become addresses.
+
+use object::read::elf::ElfFile;
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind, elf};
+
+use crate::Bits;
+
+/// The sections that unwinding needs.
+const UNWIND_SECTIONS: [&str; 4] = [".text", ".eh_frame", ".eh_frame_hdr", ".got"];
+
+/// An ELF file. All addresses are as the file states them.
+pub struct Image<'d> {
+    segments: Vec<Segment<'d>>,
+    /// By address.
+    symbols: Vec<Symbol<'d>>,
+    /// The highest end of the symbols up to each one, so that a search knows when to stop.
+    reach: Vec<u64>,
+    build_id: Option<&'d [u8]>,
+    debug_link: Option<&'d [u8]>,
+    bits: Option<Bits>,
+    has_lines: bool,
+    /// Those that unwinding needs.
+    sections: Vec<(&'static str, u64, &'d [u8])>,
+}
+
+struct Segment<'d> {
+    offset: u64,
+    address: u64,
+    file_size: u64,
+    memory_size: u64,
+    writable: bool,
+    executable: bool,
+    data: &'d [u8],
+}
+
+#[derive(Clone, Copy)]
+struct Symbol<'d> {
+    address: u64,
+    size: u64,
+    what: Option<What>,
+    /// Smaller is better, where several symbols have the same address.
+    rank: u8,
+    name: &'d str,
+}
+
+/// What a symbol stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A function.
+    Code,
+    /// A variable.
+    Data,
+}
+
+/// A symbol at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found<'d> {
+    /// Its name, as the linker knows it.
+    pub name: &'d str,
+    /// Its address.
+    pub address: u64,
+    /// Its size; 0 where the file does not tell.
+    pub size: u64,
+}
+
+impl<'d> Image<'d> {
+    /// Reads a file; none if it is not ELF, or is damaged.
+    pub fn parse(data: &'d [u8]) -> Option<Self> {
+        let mut image = match object::FileKind::parse(data).ok()? {
+            object::FileKind::Elf64 => Self::read::<elf::FileHeader64<object::Endianness>>(data),
+            object::FileKind::Elf32 => Self::read::<elf::FileHeader32<object::Endianness>>(data),
+            _ => None,
+        }?;
+        image.sort();
+        Some(image)
+    }
+
+    fn read<Header: object::read::elf::FileHeader<Endian = object::Endianness>>(data: &'d [u8]) -> Option<Self> {
+        let file = ElfFile::<Header>::parse(data).ok()?;
+        let segments = file.segments().map(|segment| {
+            let (offset, file_size) = segment.file_range();
+            let flags = match segment.flags() {
+                object::SegmentFlags::Elf { p_flags, .. } => p_flags.0,
+                _ => 0,
+            };
+            Segment {
+                offset,
+                address: segment.address(),
+                file_size,
+                memory_size: segment.size(),
+                writable: flags & elf::PF_W.0 != 0,
+                executable: flags & elf::PF_X.0 != 0,
+                data: segment.data().unwrap_or_default(),
+            }
+        });
+        let symbols = file.symbols().chain(file.dynamic_symbols());
+        Some(Self {
+            segments: segments.collect(),
+            symbols: symbols.filter_map(|symbol| Symbol::new(&symbol)).collect(),
+            reach: Vec::new(),
+            build_id: file.build_id().ok().flatten(),
+            debug_link: file.gnu_debuglink().ok().flatten().map(|(name, _)| name),
+            bits: match file.architecture() {
+                object::Architecture::X86_64 => Some(Bits::Bits64),
+                object::Architecture::I386 => Some(Bits::Bits32),
+                _ => None,
+            },
+            has_lines: file.section_by_name(".debug_line").is_some(),
+            sections: UNWIND_SECTIONS
+                .iter()
+                .filter_map(|&name| {
+                    let section = file.section_by_name(name)?;
+                    Some((name, section.address(), section.data().ok()?))
+                })
+                .collect(),
+        })
+    }
+
+    /// Adds the symbols of the file with the debug information of this one: it has the same addresses.
+    pub fn add_symbols(&mut self, other: Image<'d>) {
+        self.symbols.extend(other.symbols);
+        self.sort();
+    }
+
+    /// The address of what is mapped from an offset of the file on. `writable` and `executable` are the mapping's: they
+    /// tell which segment is meant, where two share a page of the file.
+    pub fn address(&self, offset: u64, writable: bool, executable: bool) -> Option<u64> {
+        // Segments are mapped in whole pages, and .bss goes on behind the file's part.
+        const PAGE: u64 = 4095;
+        let covers = |segment: &&Segment<'_>| {
+            let size = if segment.writable { segment.memory_size } else { segment.file_size };
+            offset >= segment.offset & !PAGE
+                && offset < (segment.offset.saturating_add(size).saturating_add(PAGE)) & !PAGE
+        };
+        // RELRO makes parts of a writable segment read-only, so flags alone do not decide.
+        let likeness = |segment: &&Segment<'_>| {
+            let begins = u8::from(segment.offset & !PAGE == offset);
+            2 * begins
+                + 2 * u8::from(segment.executable == executable)
+                + u8::from(segment.writable == writable)
+                + u8::from(segment.writable)
+        };
+        let segment = self.segments.iter().filter(covers).max_by_key(likeness)?;
+        Some(segment.address.wrapping_add(offset).wrapping_sub(segment.offset))
+    }
+
+    /// The symbol at an address.
+    pub fn find(&self, address: u64, what: What) -> Option<Found<'d>> {
+        let end = self.symbols.partition_point(|symbol| symbol.address <= address);
+        let fits = |symbol: &&Symbol<'_>| symbol.what.is_none_or(|is| is == what);
+        let mut nearest = None;
+        for index in (0..end).rev() {
+            let symbol = &self.symbols[index];
+            if fits(&symbol) {
+                if address - symbol.address < symbol.size {
+                    return Some(symbol.found());
+                }
+                // Assembler code often does not state sizes.
+                if symbol.size == 0 && nearest.is_none() && what == What::Code {
+                    nearest = Some(symbol);
+                }
+            }
+            if self.reach[index] <= address && (nearest.is_some() || end - index > 64) {
+                break;
+            }
+        }
+        let unbounded = nearest.filter(|symbol| self.same_segment(symbol.address, address));
+        unbounded.map(Symbol::found)
+    }
+
+    /// The bytes at an address, up to the end of its segment.
+    pub fn bytes(&self, address: u64) -> Option<&'d [u8]> {
+        let segment = self
+            .segments
+            .iter()
+            .find(|segment| address >= segment.address && address - segment.address < segment.file_size)?;
+        segment.data.get(usize::try_from(address - segment.address).ok()?..)
+    }
+
+    /// The build id.
+    pub fn build_id(&self) -> Option<&'d [u8]> {
+        self.build_id
+    }
+
+    /// The name of the file with the debug information, if there is one.
+    pub fn debug_link(&self) -> Option<&'d [u8]> {
+        self.debug_link
+    }
+
+    /// The mode that its code runs in, where that is known.
+    pub fn bits(&self) -> Option<Bits> {
+        self.bits
+    }
+
+    /// A section that unwinding needs (`.text`, `.eh_frame`, `.eh_frame_hdr`): its address and its bytes.
+    pub fn section(&self, name: &str) -> Option<(u64, &'d [u8])> {
+        self.sections.iter().find(|section| section.0 == name).map(|&(_, address, data)| (address, data))
+    }
+
+    /// Whether it has lines of source.
+    pub fn has_lines(&self) -> bool {
+        self.has_lines
+    }
+
+    fn same_segment(&self, one: u64, other: u64) -> bool {
+        self.segments.iter().any(|segment| {
+            let inside = |address: u64| address >= segment.address && address - segment.address < segment.memory_size;
+            inside(one) && inside(other)
+        })
+    }
+
+    fn sort(&mut self) {
+        // The best of several is behind the others, where the search begins.
+        self.symbols.sort_by(|a, b| (a.address, a.size.min(1), b.rank).cmp(&(b.address, b.size.min(1), a.rank)));
+        let mut highest = 0;
+        self.reach.clear();
+        self.reach.extend(self.symbols.iter().map(|symbol| {
+            highest = highest.max(symbol.address.saturating_add(symbol.size));
+            highest
+        }));
+    }
+}
+
+impl<'d> Symbol<'d> {
+    fn new(symbol: &impl ObjectSymbol<'d>) -> Option<Self> {
+        if symbol.is_undefined() || symbol.address() == 0 {
+            return None;
+        }
+        let what = match symbol.kind() {
+            SymbolKind::Text => Some(What::Code),
+            SymbolKind::Data => Some(What::Data),
+            SymbolKind::Label | SymbolKind::Unknown => None,
+            // Sections, files, offsets in thread-local storage.
+            _ => return None,
+        };
+        let name = symbol.name().ok().filter(|name| !name.is_empty() && !name.starts_with('$'))?;
+        // A public name before a weak one, a weak one before an internal one, and among equals the one that libraries
+        // do not keep for themselves (`__libc_malloc`, `malloc`).
+        let binding = match (symbol.is_local(), symbol.is_weak()) {
+            (true, _) => 4,
+            (false, true) => 2,
+            (false, false) => 0,
+        };
+        let rank = binding + u8::from(name.starts_with("__"));
+        Some(Self { address: symbol.address(), size: symbol.size(), what, rank, name })
+    }
+
+    fn found(&self) -> Found<'d> {
+        // Versions are no part of the name.
+        let name = self.name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(self.name);
+        Found { name, address: self.address, size: self.size }
+    }
+}

@@ -1,0 +1,48 @@
+//! Lines of source.
+
+use std::borrow::Cow;
+
+use addr2line::gimli::{self, EndianSlice, RunTimeEndian};
+use object::{Object, ObjectSection};
+
+/// A place in the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The file, with the directory that it was compiled in.
+    pub file: String,
+    /// The line; 0 where it is not known.
+    pub line: u32,
+}
+
+type Slice = EndianSlice<'static, RunTimeEndian>;
+
+/// The debug information of a file. Nothing is parsed before it is asked for.
+///
+/// Sections that are compressed are uncompressed for ever: `leak` gives their bytes a place that stays.
+pub struct Lines(addr2line::Context<Slice>);
+
+impl Lines {
+    /// The debug information of an ELF file; none if it has none that can be read. `leak` keeps bytes for the rest of
+    /// the process.
+    pub fn parse(data: &'static [u8], leak: &dyn Fn(Vec<u8>) -> &'static [u8]) -> Option<Self> {
+        let file = object::File::parse(data).ok()?;
+        let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
+        let load = |id: gimli::SectionId| -> Result<Slice, gimli::Error> {
+            let section = file.section_by_name(id.name());
+            let bytes: &'static [u8] = match section.and_then(|section| section.uncompressed_data().ok()) {
+                Some(Cow::Borrowed(bytes)) => bytes,
+                Some(Cow::Owned(bytes)) => leak(bytes),
+                None => &[],
+            };
+            Ok(EndianSlice::new(bytes, endian))
+        };
+        let dwarf = gimli::Dwarf::load(load).ok()?;
+        addr2line::Context::from_dwarf(dwarf).ok().map(Self)
+    }
+
+    /// The line of an address.
+    pub fn find(&self, address: u64) -> Option<Line> {
+        let location = self.0.find_location(address).ok().flatten()?;
+        Some(Line { file: location.file?.to_owned(), line: location.line.unwrap_or(0) })
+    }
+}

@@ -1,0 +1,105 @@
+//! Tests on texts, instructions, and on the test program itself as an ELF file.
+
+use super::*;
+
+/// Catches a mode of access that would turn a guess into a wrong certainty.
+#[test]
+fn instructions() {
+    let b64 = |code: &[u8]| access(code, Bits::Bits64);
+    assert_eq!(b64(&[0x8b, 0x07]), Some(Access::Read)); // mov eax, [rdi]
+    assert_eq!(b64(&[0x89, 0x07]), Some(Access::Write)); // mov [rdi], eax
+    assert_eq!(b64(&[0x01, 0x07]), Some(Access::Write)); // add [rdi], eax
+    assert_eq!(b64(&[0x55]), Some(Access::Write)); // push rbp
+    assert_eq!(b64(&[0xf3, 0x48, 0xab]), Some(Access::Write)); // rep stosq
+    assert_eq!(b64(&[0xf3, 0xa4]), None); // rep movsb: either
+    assert_eq!(b64(&[0x48, 0x8d, 0x07]), None); // lea rax, [rdi]
+    assert_eq!(b64(&[0x31, 0xc0]), None); // xor eax, eax
+    assert_eq!(b64(&[0xf0, 0x0f, 0xb1, 0x0f]), Some(Access::Write)); // lock cmpxchg [rdi], ecx
+    assert_eq!(b64(&[]), None);
+    assert_eq!(access(&[0x48], Bits::Bits32), None); // dec eax
+}
+
+/// Catches names that stay mangled, and plain ones that are touched.
+#[test]
+fn names() {
+    assert_eq!(
+        demangle("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE").as_deref(),
+        Some("core::fmt::Write::write_fmt")
+    );
+    assert_eq!(
+        demangle("_ZNSt6vectorIiSaIiEE9push_backERKi").as_deref(),
+        Some("std::vector<int, std::allocator<int> >::push_back(int const&)")
+    );
+    assert_eq!(demangle("_RNvC6_123foo3bar").as_deref(), Some("123foo::bar"));
+    assert_eq!(demangle("main"), None);
+    assert_eq!(demangle("_Z"), None);
+}
+
+/// Catches lines of listings that are read wrong, and searches that find a neighbour.
+#[test]
+fn listings() {
+    let map = Listing::perf_map(b"1000 20 first one\nrubbish\n0x2000 10 second\n1000 20 newer\nzz 1 x\n");
+    assert_eq!(map.find(0x1010), Some(("newer", 0x1000, 0x20)));
+    assert_eq!(map.find(0x1020), None);
+    assert_eq!(map.find(0x2000).map(|found| found.0), Some("second"));
+    assert_eq!(map.find(0xfff), None);
+    let kernel =
+        Listing::kallsyms(b"ffffffff81000000 T _stext\nffffffff81000100 t f\t[mod]\nffffffff81000180 d data\n");
+    assert_eq!(kernel.find(0xffff_ffff_8100_0190).map(|found| found.0), Some("f"));
+    assert!(Listing::kallsyms(b"0000000000000000 T _stext\n").is_empty());
+}
+
+/// A function to be found; not inlined, with a name that is not mangled away.
+#[inline(never)]
+fn to_be_found() -> u32 {
+    std::hint::black_box(7)
+}
+
+static DATA_TO_BE_FOUND: [u64; 4] = [1, 2, 3, 4];
+
+/// Catches symbols, data, bytes and lines that are not found in a real file: this program's own.
+#[test]
+fn the_test_program_itself() {
+    let bytes: &'static [u8] = std::fs::read(std::env::current_exe().expect("a path")).expect("readable").leak();
+    let image = Image::parse(bytes).expect("ELF");
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("proc");
+    let address_of = |pointer: usize| {
+        let line = maps.lines().find(|line| {
+            let (start, end) = line.split_once(' ').and_then(|(range, _)| range.split_once('-')).expect("a range");
+            let hex = |text| usize::from_str_radix(text, 16).expect("hexadecimal");
+            (hex(start)..hex(end)).contains(&pointer)
+        });
+        let words: Vec<&str> = line.expect("mapped").split_whitespace().collect();
+        let start = usize::from_str_radix(words[0].split('-').next().expect("start"), 16).expect("hexadecimal");
+        let offset = u64::from_str_radix(words[2], 16).expect("hexadecimal");
+        image.address(offset, words[1].contains('w'), words[1].contains('x')).expect("a segment")
+            + (pointer - start) as u64
+    };
+    assert_eq!(to_be_found(), 7);
+    let code = address_of(to_be_found as fn() -> u32 as usize);
+    let found = image.find(code + 1, What::Code).expect("a symbol");
+    assert_eq!((demangle(found.name).as_deref(), found.address), (Some("neap_symbols::tests::to_be_found"), code));
+    assert!(image.bytes(code).is_some_and(|bytes| bytes.len() > 4));
+    let data = address_of(std::hint::black_box(&DATA_TO_BE_FOUND) as *const _ as usize);
+    let found = image.find(data + 8, What::Data).expect("a symbol");
+    assert!(found.name.contains("DATA_TO_BE_FOUND"), "{found:?}");
+    let lines = Lines::parse(bytes, &|bytes| bytes.leak()).expect("debug information");
+    assert!(lines.find(code).is_some_and(|line| line.file.ends_with("symbols/src/tests.rs") && line.line > 0));
+}
+
+/// Catches a panic on files that are damaged: bytes of a real one, cut and changed.
+#[test]
+fn damaged_files() {
+    let bytes = std::fs::read("/proc/self/exe").expect("readable");
+    let head = &bytes[..bytes.len().min(1 << 16)];
+    for end in (0..head.len()).step_by(997) {
+        let _ = Image::parse(&head[..end]);
+    }
+    for position in 0..64 * 20 {
+        let mut damaged = head.to_vec();
+        damaged[position] ^= 0xff;
+        if let Some(image) = Image::parse(&damaged) {
+            let _ = (image.find(u64::MAX, What::Code), image.address(u64::MAX / 2, true, false), image.bytes(1));
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! What is done with blocks on the slow paths when somebody wants it: see `neap_core::watch`.
+
+use crate::global::NEAP;
+use crate::thread;
+use core::sync::atomic::{AtomicU8, Ordering};
+use neap_core::watch::Reason;
+
+/// See [`fill`].
+static FILL: AtomicU8 = AtomicU8::new(0);
+
+/// What freed blocks are filled with, and its complement what new ones are; 0: nothing.
+#[inline]
+pub fn fill() -> u8 {
+    // Relaxed: the value stands for itself.
+    FILL.load(Ordering::Relaxed)
+}
+
+/// Sets what blocks are filled with; 0 ends it.
+pub fn set_fill(byte: u8) {
+    FILL.store(byte, Ordering::Relaxed);
+    set(Reason::Fill, byte != 0);
+}
+
+/// Adds a reason to watch all calls, or takes it away. A thread that is in a call at that time follows at its next slow
+/// path.
+pub fn set(reason: Reason, on: bool) {
+    NEAP.set_reason(reason, on);
+    thread::follow();
+    // In a nested call nobody is told: each follows at its next slow path.
+    thread::in_call(|_| NEAP.tell_heaps());
+}

@@ -1,0 +1,127 @@
+//! What an event is asked for: `struct perf_event_attr`.
+
+/// The size of `struct perf_event_attr` that is written here: `PERF_ATTR_SIZE_VER7` (Linux 5.13). An older kernel takes
+/// it too, as long as what it does not know is zero.
+pub const ATTR_SIZE: usize = 128;
+
+/// `PERF_TYPE_SOFTWARE`.
+const TYPE_SOFTWARE: u32 = 1;
+
+/// A counter of the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counter {
+    /// `PERF_COUNT_SW_PAGE_FAULTS`: fires when a fault begins.
+    Faults,
+    /// `PERF_COUNT_SW_PAGE_FAULTS_MIN`: fires when a fault ends that read nothing from disk.
+    MinorFaults,
+    /// `PERF_COUNT_SW_PAGE_FAULTS_MAJ`: fires when a fault ends that did.
+    MajorFaults,
+    /// `PERF_COUNT_SW_DUMMY`: never fires; carries the records of processes and mappings.
+    Dummy,
+}
+
+impl Counter {
+    const fn config(self) -> u64 {
+        match self {
+            Self::Faults => 2,
+            Self::MinorFaults => 5,
+            Self::MajorFaults => 6,
+            Self::Dummy => 9,
+        }
+    }
+}
+
+/// Fields of a sample: `enum perf_event_sample_format`.
+pub mod sample {
+    /// The instruction.
+    pub const IP: u64 = 1 << 0;
+    /// Process and thread.
+    pub const TID: u64 = 1 << 1;
+    /// The kernel's clock.
+    pub const TIME: u64 = 1 << 2;
+    /// The address that was accessed.
+    pub const ADDR: u64 = 1 << 3;
+    /// The callers.
+    pub const CALLCHAIN: u64 = 1 << 5;
+    /// The registers of user mode.
+    pub const REGS_USER: u64 = 1 << 12;
+    /// A part of the stack.
+    pub const STACK_USER: u64 = 1 << 13;
+    /// The event's number, in front.
+    pub const IDENTIFIER: u64 = 1 << 16;
+    /// The physical address of the data (5.x, needs rights).
+    pub const PHYS_ADDR: u64 = 1 << 19;
+    /// The size of the page that is mapped at the address, 0 if there is none (5.11).
+    pub const DATA_PAGE_SIZE: u64 = 1 << 22;
+    /// All that the decoder knows.
+    pub const KNOWN: u64 =
+        IP | TID | TIME | ADDR | CALLCHAIN | REGS_USER | STACK_USER | IDENTIFIER | PHYS_ADDR | DATA_PAGE_SIZE;
+}
+
+/// Bits of the attribute's flag word, in the order of the kernel's bit fields.
+mod flag {
+    pub const DISABLED: u64 = 1 << 0;
+    pub const INHERIT: u64 = 1 << 1;
+    pub const EXCLUDE_KERNEL: u64 = 1 << 5;
+    pub const EXCLUDE_HV: u64 = 1 << 6;
+    pub const MMAP: u64 = 1 << 8;
+    pub const COMM: u64 = 1 << 9;
+    pub const ENABLE_ON_EXEC: u64 = 1 << 12;
+    pub const TASK: u64 = 1 << 13;
+    pub const WATERMARK: u64 = 1 << 14;
+    pub const MMAP_DATA: u64 = 1 << 17;
+    pub const SAMPLE_ID_ALL: u64 = 1 << 18;
+    pub const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
+    pub const MMAP2: u64 = 1 << 23;
+    pub const COMM_EXEC: u64 = 1 << 24;
+}
+
+/// One event: what it counts, and what it tells each time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What it counts; each time makes a sample.
+    pub counter: Counter,
+    /// Fields of its samples, of [`sample`].
+    pub fields: u64,
+    /// Whether it leaves out faults in kernel mode.
+    pub exclude_kernel: bool,
+    /// Whether it begins when the process executes a program, rather than when it is told.
+    pub enable_on_exec: bool,
+    /// Whether it carries the records of processes, threads, names and mappings.
+    pub bookkeeping: bool,
+    /// Bytes in the ring at which a reader is woken.
+    pub watermark: u32,
+    /// Registers in samples with [`sample::REGS_USER`], one bit each.
+    pub registers: u64,
+    /// Bytes of the stack in samples with [`sample::STACK_USER`].
+    pub stack_bytes: u32,
+}
+
+impl Event {
+    /// The attribute for `perf_event_open`.
+    pub fn to_bytes(&self) -> [u8; ATTR_SIZE] {
+        let mut flags = flag::DISABLED | flag::INHERIT | flag::EXCLUDE_HV | flag::WATERMARK | flag::SAMPLE_ID_ALL;
+        flags |= flag::EXCLUDE_CALLCHAIN_KERNEL;
+        for (wanted, bits) in [
+            (self.exclude_kernel, flag::EXCLUDE_KERNEL),
+            (self.enable_on_exec, flag::ENABLE_ON_EXEC),
+            (self.bookkeeping, flag::MMAP | flag::MMAP2 | flag::MMAP_DATA | flag::COMM | flag::COMM_EXEC | flag::TASK),
+        ] {
+            if wanted {
+                flags |= bits;
+            }
+        }
+        let mut attr = [0; ATTR_SIZE];
+        let mut put = |offset: usize, value: &[u8]| attr[offset..offset + value.len()].copy_from_slice(value);
+        put(0, &TYPE_SOFTWARE.to_ne_bytes());
+        put(4, &(ATTR_SIZE as u32).to_ne_bytes());
+        put(8, &self.counter.config().to_ne_bytes());
+        put(16, &1u64.to_ne_bytes()); // sample_period
+        put(24, &self.fields.to_ne_bytes());
+        put(40, &flags.to_ne_bytes());
+        put(48, &self.watermark.to_ne_bytes());
+        put(80, &self.registers.to_ne_bytes());
+        put(88, &self.stack_bytes.to_ne_bytes());
+        attr
+    }
+}

@@ -1,0 +1,59 @@
+//! Puts the records of several rings in order.
+
+use super::record::Record;
+
+/// Holds records back until no earlier one can come.
+///
+/// Each ring is in order, but rings are read one after another. Whoever has read *all* rings after the record with time
+/// t was there has seen everything up to t; so what the round before saw last is what may leave now.
+#[derive(Debug, Default)]
+pub struct Order {
+    /// What may still have to wait for an earlier one.
+    waiting: Vec<Record>,
+    /// The latest time of the rounds before this one.
+    settled: u64,
+    /// The latest time of all.
+    latest: u64,
+    /// The latest time that has left.
+    left: u64,
+    /// Records that came after a later one had left.
+    late: u64,
+}
+
+impl Order {
+    /// Adds a record of the current round.
+    pub fn push(&mut self, record: Record) {
+        self.latest = self.latest.max(record.time);
+        if record.time < self.left {
+            self.late += 1;
+        }
+        self.waiting.push(record);
+    }
+
+    /// Ends a round, in which every ring was read; hands out what is settled, in order.
+    pub fn end_round(&mut self, each: impl FnMut(Record)) {
+        let limit = self.settled;
+        self.settled = self.latest;
+        self.release(limit, each);
+    }
+
+    /// Hands out all that is left.
+    pub fn finish(&mut self, each: impl FnMut(Record)) {
+        self.release(u64::MAX, each);
+    }
+
+    /// Records that came out of order after all.
+    pub fn late(&self) -> u64 {
+        self.late
+    }
+
+    fn release(&mut self, limit: u64, each: impl FnMut(Record)) {
+        // Stable: records of one ring with the same time keep their order. Runs that are in order cost little.
+        self.waiting.sort_by_key(|record| record.time);
+        let count = self.waiting.partition_point(|record| record.time <= limit);
+        if let Some(last) = count.checked_sub(1).and_then(|last| self.waiting.get(last)) {
+            self.left = self.left.max(last.time);
+        }
+        self.waiting.drain(..count).for_each(each);
+    }
+}

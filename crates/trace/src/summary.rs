@@ -1,0 +1,195 @@
+//! The footer of a trace: what it covers, and what it does not.
+
+use std::fmt;
+
+/// What a trace covers. Every format ends with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// The version of neap.
+    pub neap: String,
+    /// The program and its arguments; empty when neap attached to a process.
+    pub command: Vec<String>,
+    /// The process: the program's, or the one that neap attached to.
+    pub pid: u32,
+    /// How faults were seen.
+    pub backend: Backend,
+    /// Faults in the trace.
+    pub faults: u64,
+    /// Faults that the kernel counts for the program and the children that were waited for.
+    pub usage: Option<Usage>,
+    /// Why [`usage`](Self::usage) and [`faults`](Self::faults) differ: `faults + sum of the counts == usage` where all is
+    /// explained; what is not has the cause [`Cause::Unexplained`].
+    pub differences: Vec<Difference>,
+    /// Events that the kernel could not deliver.
+    pub lost: u64,
+    /// What this backend cannot tell, one sentence each.
+    pub missing: Vec<String>,
+    /// What would allow the full view: a command.
+    pub remedy: Option<String>,
+    /// Whether fault-around was off for the program's files (`--exact`).
+    pub exact: bool,
+    /// How the program ended.
+    pub end: End,
+    /// From the program's start, or from attaching, to the end of the trace, in nanoseconds.
+    pub duration: u64,
+}
+
+/// Page faults as the kernel counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Without a read from disk.
+    pub minor: u64,
+    /// With one.
+    pub major: u64,
+}
+
+impl Usage {
+    /// Both.
+    pub const fn total(self) -> u64 {
+        self.minor + self.major
+    }
+}
+
+/// How faults were seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// Nothing was traced.
+    #[default]
+    None,
+    /// perf events; faults in the kernel too.
+    Perf,
+    /// perf events of user mode only.
+    PerfUser,
+    /// Page tables were looked at again and again (PAGEMAP_SCAN): pages in rough order, without instructions.
+    Scan,
+    /// The program was stepped with ptrace.
+    Ptrace,
+}
+
+impl Backend {
+    /// A few words for people.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::None => "nothing",
+            Self::Perf => "perf events, user and kernel mode",
+            Self::PerfUser => "perf events, user mode only",
+            Self::Scan => "page table scans",
+            Self::Ptrace => "ptrace",
+        }
+    }
+
+    /// One word, lower case.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Perf => "perf",
+            Self::PerfUser => "perf-user",
+            Self::Scan => "scan",
+            Self::Ptrace => "ptrace",
+        }
+    }
+}
+
+/// A part of the difference between the kernel's count and the trace's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// Why.
+    pub cause: Cause,
+    /// How many the kernel counts and the trace lacks; negative for those that the trace has and the kernel does not
+    /// count.
+    pub count: i64,
+}
+
+/// Why the kernel's count of faults and a trace's differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// Before the program was executed: neap's own child.
+    BeforeExec,
+    /// Taken in kernel mode, which was not seen.
+    KernelMode,
+    /// Pages that the kernel got for itself without a fault of the processor (exec's arguments, system calls).
+    WithoutTrap,
+    /// Events that were lost.
+    Lost,
+    /// Faults that ended in a signal, or were still going on: seen, but not counted.
+    NotCompleted,
+    /// Faults of processes that nobody waited for: seen, but not counted.
+    NotWaitedFor,
+    /// Nobody knows.
+    Unexplained,
+}
+
+impl Cause {
+    /// A few words for people.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::BeforeExec => "before exec",
+            Self::KernelMode => "in kernel mode, not seen",
+            Self::WithoutTrap => "pages the kernel got without a trap",
+            Self::Lost => "lost",
+            Self::NotCompleted => "refused or not completed",
+            Self::NotWaitedFor => "of processes that were not waited for",
+            Self::Unexplained => "not explained",
+        }
+    }
+}
+
+/// How the program ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum End {
+    /// It did not: neap detached from it, or never started it.
+    #[default]
+    Running,
+    /// With that exit status.
+    Exited(i32),
+    /// By that signal.
+    Signal(i32),
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Running => f.write_str("still running"),
+            Self::Exited(status) => write!(f, "exit status {status}"),
+            Self::Signal(number) => write!(f, "ended by signal {number}"),
+        }
+    }
+}
+
+impl Summary {
+    /// The footer as lines of text, without an end of line, for formats made of lines.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!("neap {} pagein: {} faults, by {}", self.neap, self.faults, self.backend.label())];
+        if !self.command.is_empty() {
+            lines.push(format!("command: {}", self.command.join(" ")));
+        }
+        lines.push(format!("process {}: {}, after {:.6} s", self.pid, self.end, self.duration as f64 / 1e9));
+        if let Some(usage) = self.usage {
+            lines.push(format!(
+                "the kernel counts {} ({} minor, {} major): {}",
+                usage.total(),
+                usage.minor,
+                usage.major,
+                self.explanation()
+            ));
+        }
+        lines.push(format!("lost: {}", self.lost));
+        if self.exact {
+            lines.push("fault-around was off: each touched page of a file shows once".to_owned());
+        }
+        lines.extend(self.missing.iter().map(|what| format!("missing: {what}")));
+        lines.extend(self.remedy.iter().map(|command| format!("for the full view: {command}")));
+        lines
+    }
+
+    /// Why the counts differ.
+    fn explanation(&self) -> String {
+        let parts: Vec<String> = self
+            .differences
+            .iter()
+            .filter(|difference| difference.count != 0)
+            .map(|difference| format!("{:+} {}", difference.count, difference.cause.label()))
+            .collect();
+        if parts.is_empty() { "all of them are here".to_owned() } else { parts.join(", ") }
+    }
+}

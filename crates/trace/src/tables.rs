@@ -1,0 +1,294 @@
+//! What the faults of a trace refer to.
+
+use std::fmt::{self, Write};
+
+use crate::{BlockId, Fault};
+use crate::{LineId, MappingId, ObjectId, PlaceId, ProcessId, StackId, Summary, SymbolId, Table, ThreadId};
+
+/// Everything of a trace but the faults.
+///
+/// All texts are UTF-8; bytes of paths, names and arguments that are not are replaced. All times are nanoseconds since
+/// the first fault, as in [`Fault`]; what happened before it has time 0.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    /// Images of processes, in the order in which they were seen.
+    pub processes: Table<ProcessId, Process>,
+    /// Threads.
+    pub threads: Table<ThreadId, Thread>,
+    /// Mappings.
+    pub mappings: Table<MappingId, Mapping>,
+    /// Objects, each path once (twice if the file was replaced meanwhile).
+    pub objects: Table<ObjectId, Object>,
+    /// Symbols, each once.
+    pub symbols: Table<SymbolId, Symbol>,
+    /// Lines of source, each once.
+    pub lines: Table<LineId, Line>,
+    /// Resolved addresses, each once.
+    pub places: Table<PlaceId, Place>,
+    /// The tree of callers.
+    pub stacks: Table<StackId, StackNode>,
+    /// Blocks of neap's allocator.
+    pub blocks: Table<BlockId, Block>,
+    /// How times were measured.
+    pub clock: Clock,
+    /// The footer.
+    pub summary: Summary,
+}
+
+impl Tables {
+    /// The process that a fault happened to.
+    pub fn process_of(&self, fault: &Fault) -> &Process {
+        &self.processes[self.threads[fault.thread].process]
+    }
+
+    /// The object of a place, if it lies in one.
+    pub fn object_of(&self, place: PlaceId) -> Option<&Object> {
+        self.places[place].object.map(|id| &self.objects[id])
+    }
+
+    /// A place for people: `symbol+0x12`, or its address in the object where no symbol is known.
+    pub fn describe_place(&self, place: PlaceId) -> String {
+        let place = &self.places[place];
+        match place.symbol {
+            Some(symbol) if place.offset == 0 => self.symbols[symbol].name.clone(),
+            Some(symbol) => format!("{}+{:#x}", self.symbols[symbol].name, place.offset),
+            None => format!("{:#x}", place.address),
+        }
+    }
+
+    /// The places of a stack, from the faulting instruction's function to the outermost caller.
+    pub fn frames(&self, stack: StackId) -> impl Iterator<Item = &StackNode> {
+        std::iter::successors(Some(&self.stacks[stack]), |node| node.parent.map(|parent| &self.stacks[parent]))
+    }
+}
+
+/// One image of a process: fork makes one, exec makes another under the same pid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number in the pid namespace of neap.
+    pub pid: u32,
+    /// How many programs the process executed before this one while it was traced.
+    pub image: u32,
+    /// Who forked it, or its image before exec; none for the program itself and where it is not known.
+    pub parent: Option<ProcessId>,
+    /// The name that the kernel has for it (its last one).
+    pub name: String,
+    /// The program, if it is known.
+    pub path: Option<String>,
+    /// When it began.
+    pub start: u64,
+    /// When it ended or executed another program; none if it outlived the trace.
+    pub end: Option<u64>,
+}
+
+/// A thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Its number; the process's own for the first thread.
+    pub tid: u32,
+    /// The image that it ran.
+    pub process: ProcessId,
+    /// The name that the kernel has for it (its last one).
+    pub name: String,
+    /// When it began.
+    pub start: u64,
+    /// When it ended; none if it outlived the trace.
+    pub end: Option<u64>,
+}
+
+/// A range of addresses, for as long as it meant the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Whose addresses.
+    pub process: ProcessId,
+    /// The first address.
+    pub start: u64,
+    /// The address behind the last one.
+    pub end: u64,
+    /// The position in the file of the first address; 0 for what has no file.
+    pub offset: u64,
+    /// What is mapped.
+    pub kind: MappingKind,
+    /// The file, or `[vdso]`; none for anonymous memory.
+    pub object: Option<ObjectId>,
+    /// What is allowed.
+    pub protection: Protection,
+    /// Whether writes are seen by others (MAP_SHARED).
+    pub shared: bool,
+    /// When it was made.
+    pub from: u64,
+    /// When it was unmapped or replaced; none where it stayed, or nobody told.
+    pub until: Option<u64>,
+}
+
+impl Mapping {
+    /// A few words for people: the path, `[heap]`, `[anon]`, ...
+    pub fn describe(&self, tables: &Tables) -> String {
+        match (&self.kind, self.object) {
+            (MappingKind::Named(name), _) => name.clone(),
+            (_, Some(object)) => tables.objects[object].path.clone(),
+            (kind, None) => format!("[{}]", kind.name()),
+        }
+    }
+}
+
+/// What a mapping holds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MappingKind {
+    /// A file.
+    File,
+    /// Memory without a file and without a name.
+    Anonymous,
+    /// The area that brk moves.
+    Heap,
+    /// The stack of a process's first thread.
+    Stack,
+    /// Anything else that has a name in `/proc/PID/maps`: `[vdso]`, `[anon:...]`, `/dev/shm/...`, `/memfd:...`.
+    Named(String),
+}
+
+impl MappingKind {
+    /// One word, lower case; what [`Named`](Self::Named) is called is its text.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Anonymous => "anon",
+            Self::Heap => "heap",
+            Self::Stack => "stack",
+            Self::Named(_) => "named",
+        }
+    }
+}
+
+/// What the program may do in a mapping. Prints as `rw-`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Protection {
+    /// Read.
+    pub read: bool,
+    /// Write.
+    pub write: bool,
+    /// Execute.
+    pub execute: bool,
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (allowed, letter) in [(self.read, 'r'), (self.write, 'w'), (self.execute, 'x')] {
+            f.write_char(if allowed { letter } else { '-' })?;
+        }
+        Ok(())
+    }
+}
+
+/// A file with symbols, or what stands for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Object {
+    /// Its path as the traced process saw it, or a name in brackets: `[vdso]`, `[kernel]`, `[jit]`.
+    pub path: String,
+    /// Its build id, if it has one and was read.
+    pub build_id: Option<Vec<u8>>,
+}
+
+/// A function or a variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    /// For people: demangled.
+    pub name: String,
+    /// As the linker knows it; none where it is the same.
+    pub linkage_name: Option<String>,
+    /// Where it is defined.
+    pub object: Option<ObjectId>,
+    /// Its address as the object states it.
+    pub address: u64,
+    /// Its size in bytes; 0 where it is not known.
+    pub size: u64,
+}
+
+/// A line of source.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Line {
+    /// The file, as the debug information names it.
+    pub file: String,
+    /// The line, from 1; 0 where only the file is known.
+    pub line: u32,
+}
+
+/// An address of a process, resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The address as the object states it (independent of where it was loaded), or the absolute one without an
+    /// object.
+    pub address: u64,
+    /// The object that it lies in.
+    pub object: Option<ObjectId>,
+    /// The symbol that it lies in.
+    pub symbol: Option<SymbolId>,
+    /// How far behind the symbol's address it lies; 0 without a symbol.
+    pub offset: u64,
+    /// The line of source, where there is debug information and it was asked for.
+    pub line: Option<LineId>,
+}
+
+/// A node in the tree of callers: one frame, and the path to the outermost one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StackNode {
+    /// The caller; none at the outermost frame that is known.
+    pub parent: Option<StackId>,
+    /// The address: of the faulting instruction in the innermost frame, else of the call.
+    pub address: u64,
+    /// The same, resolved.
+    pub place: Option<PlaceId>,
+}
+
+/// A block of neap's allocator, as it was when the trace was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Its address.
+    pub address: u64,
+    /// Its usable size; for a slab, the size of one of its blocks.
+    pub size: u64,
+    /// Where it was allocated, if that was sampled.
+    pub site: Option<StackId>,
+}
+
+/// How times were measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clock {
+    /// How the kernel turns cycles of the time stamp counter into nanoseconds: `ns = cycles * mult >> shift`. None
+    /// where it does not say, or does not use that counter.
+    pub tsc: Option<(u32, u16)>,
+    /// Whether that conversion was measured, by reading both clocks at either end of the trace, because the kernel does
+    /// not publish its own (as in virtual machines).
+    pub measured: bool,
+    /// The first fault's time on the kernel's clock for perf events, in nanoseconds.
+    pub origin: u64,
+    /// The wall clock (nanoseconds since 1970) at the first fault; 0 where it is not known.
+    pub wall: u64,
+}
+
+impl Clock {
+    /// Cycles of the time stamp counter in `ns` nanoseconds, with the kernel's own conversion.
+    pub fn cycles(&self, ns: u64) -> Option<u64> {
+        let (mult, shift) = self.tsc.filter(|&(mult, shift)| mult != 0 && shift < 64)?;
+        u64::try_from((u128::from(ns) << shift) / u128::from(mult)).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a conversion of times that is upside down, overflows, or divides by zero.
+    #[test]
+    fn cycles_are_the_inverse_of_the_kernels_conversion() {
+        // 3 GHz: ns = cycles / 3.
+        let clock = Clock { tsc: Some((0x5555_5555, 32)), ..Clock::default() };
+        assert_eq!(clock.cycles(1_000_000), Some(3_000_000));
+        assert_eq!(clock.cycles(0), Some(0));
+        assert!(clock.cycles(u64::MAX / 4).is_some());
+        assert_eq!(clock.cycles(u64::MAX), None);
+        assert_eq!(Clock::default().cycles(5), None);
+        assert_eq!(Clock { tsc: Some((0, 10)), ..Clock::default() }.cycles(5), None);
+        assert_eq!(Clock { tsc: Some((1, 64)), ..Clock::default() }.cycles(5), None);
+    }
+}

@@ -1,0 +1,329 @@
+//! Turns records into a trace: keeps the processes, threads and mappings of each moment, pairs the beginning of each
+//! fault with its end, and says why it happened.
+
+mod kind;
+mod maps;
+mod processes;
+mod space;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::perf::attr::Counter;
+use crate::perf::record::{Happened, Record, Sample};
+use crate::{Access, Fault, Id, Kind, MappingId, Mode, ProcessId, StackId, StackNode, Subject, Tables, ThreadId};
+
+pub use kind::{Evidence, refine};
+pub use maps::{MapsLine, parse_maps};
+
+use self::space::Space;
+
+/// How many faults may wait for the end of an older one: a thread that waits for the disk holds back the others'.
+const MAX_WAITING: usize = 1 << 16;
+/// How long, in nanoseconds of the trace, before the mappings of a process are asked for again.
+const ASK_AGAIN: u64 = 10_000_000;
+/// Frames that are kept of one stack.
+const MAX_FRAMES: usize = 256;
+
+/// What the tracker may ask about a process that runs.
+pub trait World {
+    /// The text of `/proc/PID/maps` as it is now, if the process is still there.
+    fn maps(&mut self, pid: u32) -> Option<Vec<u8>>;
+
+    /// The callers of a sample's instruction, innermost first, where they are found by unwinding a copy of the stack.
+    /// `space` finds the mapping of an address.
+    fn unwind(&mut self, sample: &Sample, tables: &Tables, space: &dyn Fn(u64) -> Option<MappingId>) -> Vec<u64> {
+        let _ = (sample, tables, space);
+        Vec::new()
+    }
+}
+
+/// A fault that waits for its end, or for the end of an older one.
+struct Waiting {
+    fault: Fault,
+    evidence: Evidence,
+    done: bool,
+}
+
+/// The state of a thread.
+struct ThreadState {
+    id: ThreadId,
+    pid: u32,
+    /// The number of its fault that has no end yet.
+    pending: Option<u64>,
+}
+
+/// The state of a process.
+struct ProcessState {
+    id: ProcessId,
+    space: Space,
+    /// When its mappings were last asked for, on the trace's clock.
+    asked: Option<u64>,
+    /// Who made it while it was traced.
+    parent_pid: Option<u32>,
+    /// The highest address of the program's file.
+    program_end: Option<u64>,
+}
+
+impl ProcessState {
+    fn new(id: ProcessId) -> Self {
+        Self { id, space: Space::default(), asked: None, parent_pid: None, program_end: None }
+    }
+}
+
+/// The trace as far as it has come.
+///
+/// Invariant: `waiting` holds the faults `next - waiting.len() .. next`, in order.
+#[derive(Default)]
+pub struct Tracker {
+    tables: Tables,
+    processes: HashMap<u32, ProcessState>,
+    threads: HashMap<u32, ThreadState>,
+    objects: HashMap<Vec<u8>, crate::ObjectId>,
+    stacks: HashMap<(Option<StackId>, u64, Option<MappingId>), StackId>,
+    stack_mappings: Vec<Option<MappingId>>,
+    waiting: VecDeque<Waiting>,
+    /// The number of the next fault, from 0 here.
+    next: u64,
+    /// The time of the first fault on the kernel's clock.
+    origin: Option<u64>,
+    lost: u64,
+    refused: u64,
+    /// For each process in the table: whether it was still there at the end, or outlived its parent.
+    orphans: Vec<u32>,
+    unwaited: u64,
+    faults_of: HashMap<u32, u64>,
+}
+
+impl Tracker {
+    /// Takes the next record in the order of time; faults that are complete go to `sink`.
+    pub fn record(&mut self, record: &Record, world: &mut dyn World, sink: &mut dyn FnMut(Fault)) {
+        let time = self.origin.map_or(0, |origin| record.time.saturating_sub(origin));
+        match &record.event {
+            Happened::Sample(sample) => {
+                self.sample(record.time, sample, world);
+                self.release(false, sink);
+            }
+            Happened::Mmap(mmap) => self.mmap(time, mmap),
+            Happened::Comm { pid, tid, exec, name } => self.comm(time, *pid, *tid, *exec, name),
+            Happened::Fork { pid, tid, parent_pid, .. } => self.fork(time, *pid, *tid, *parent_pid),
+            Happened::Exit { pid, tid } => self.exit(time, *pid, *tid),
+            Happened::Lost(count) => self.lost += count,
+            Happened::Other(_) => {}
+        }
+    }
+
+    /// Ends the trace: hands out what still waits.
+    pub fn finish(&mut self, sink: &mut dyn FnMut(Fault)) {
+        let threads: Vec<u32> = self.threads.keys().copied().collect();
+        for tid in threads {
+            self.abandon(tid);
+        }
+        self.release(true, sink);
+        let running: Vec<u32> = self.processes.keys().copied().filter(|&pid| pid != self.tables.summary.pid).collect();
+        for pid in running {
+            self.unwaited += self.faults_of.remove(&pid).unwrap_or(0);
+        }
+        self.tables.summary.faults = self.next;
+        self.tables.summary.lost = self.lost;
+        self.tables.clock.origin = self.origin.unwrap_or(0);
+    }
+
+    /// The tables, to be completed.
+    pub fn tables_mut(&mut self) -> &mut Tables {
+        &mut self.tables
+    }
+
+    /// The tables, and the mapping of each node of the tree of callers.
+    pub fn into_tables(self) -> (Tables, Vec<Option<MappingId>>) {
+        (self.tables, self.stack_mappings)
+    }
+
+    /// Faults so far.
+    pub fn faults(&self) -> u64 {
+        self.next
+    }
+
+    /// Faults that did not come to an end.
+    pub fn not_completed(&self) -> u64 {
+        self.refused
+    }
+
+    /// Faults of processes that nobody can have waited for: they outlived the trace, or their parent.
+    pub fn not_waited_for(&self) -> u64 {
+        self.unwaited
+    }
+
+    /// Processes that are there, as far as records tell.
+    pub fn running(&self) -> usize {
+        self.processes.len()
+    }
+
+    /// A process that is there when the trace begins, with its threads.
+    pub fn adopt(&mut self, pid: u32, name: &str, threads: &[(u32, String)], maps: Option<&[u8]>) {
+        let process = self.process(0, pid);
+        self.tables.processes[process].name = name.to_owned();
+        for (tid, name) in threads {
+            let thread = self.thread(0, pid, *tid);
+            self.tables.threads[thread].name.clone_from(name);
+        }
+        if let Some(text) = maps {
+            self.take_maps(0, pid, text);
+        }
+    }
+
+    fn sample(&mut self, time: u64, sample: &Sample, world: &mut dyn World) {
+        match sample.counter {
+            Counter::Faults => {
+                self.abandon(sample.tid);
+                self.begin(time, sample, world);
+                // `begin` made the thread known.
+                let number = self.next - 1;
+                if let Some(thread) = self.threads.get_mut(&sample.tid) {
+                    thread.pending = Some(number);
+                }
+            }
+            Counter::MinorFaults | Counter::MajorFaults => self.end(time, sample, world),
+            Counter::Dummy => {}
+        }
+    }
+
+    /// Ends the fault of a thread.
+    fn end(&mut self, time: u64, sample: &Sample, world: &mut dyn World) {
+        if let Some(number) = self.threads.get_mut(&sample.tid).and_then(|thread| thread.pending.take()) {
+            // It took so long that it was handed out without its end.
+            let Some(index) = self.position(number) else { return };
+            let waiting = &mut self.waiting[index];
+            if waiting.fault.ip == sample.ip && waiting.fault.address == sample.address {
+                let began = self.origin.unwrap_or(0) + waiting.fault.time;
+                waiting.fault.service = Some(u32::try_from(time.saturating_sub(began)).unwrap_or(u32::MAX));
+                waiting.evidence.completed(sample);
+                return self.decide(index, false);
+            }
+            // The end of another fault, whose beginning was lost.
+            self.give_up(index);
+        }
+        self.begin(time, sample, world);
+        let index = self.waiting.len() - 1;
+        self.waiting[index].evidence = Evidence::end_only(sample);
+        self.decide(index, false);
+    }
+
+    /// Adds a fault that begins now.
+    fn begin(&mut self, time: u64, sample: &Sample, world: &mut dyn World) {
+        let origin = *self.origin.get_or_insert(time);
+        let time = time.saturating_sub(origin);
+        let thread = self.thread(time, sample.pid, sample.tid);
+        let mapping = self.mapping_at(time, sample.pid, sample.address, world);
+        let stack = self.stack(sample, world);
+        let executable = mapping.is_none_or(|id| self.tables.mappings[id].protection.execute);
+        // A fetch faults at the instruction's address, or at the page that it reaches into.
+        let fetched = !sample.kernel
+            && (sample.address == sample.ip
+                || executable
+                    && sample.address & 0xfff == 0
+                    && (1..15).contains(&sample.address.wrapping_sub(sample.ip)));
+        self.next += 1;
+        *self.faults_of.entry(sample.pid).or_default() += 1;
+        let fault = Fault {
+            number: self.next,
+            time,
+            service: None,
+            thread,
+            address: sample.address,
+            page_shift: None,
+            subject: if fetched { Subject::Code } else { Subject::Data },
+            access: if fetched { Access::Execute } else { Access::Unknown },
+            kind: Kind::Unknown,
+            guessed: true,
+            ip: sample.ip,
+            mode: if sample.kernel { Mode::Kernel } else { Mode::User },
+            mapping,
+            code: None,
+            data: None,
+            block: None,
+            stack,
+        };
+        self.waiting.push_back(Waiting { fault, evidence: Evidence::begun(sample), done: false });
+    }
+
+    /// The position in `waiting` of a fault by its number, from 0.
+    fn position(&self, number: u64) -> Option<usize> {
+        let first = self.next - self.waiting.len() as u64;
+        usize::try_from(number.checked_sub(first)?).ok()
+    }
+
+    /// Ends the fault of a thread that will not come to an end.
+    fn abandon(&mut self, tid: u32) {
+        let pending = self.threads.get_mut(&tid).and_then(|thread| thread.pending.take());
+        if let Some(index) = pending.and_then(|number| self.position(number)) {
+            self.give_up(index);
+        }
+    }
+
+    fn give_up(&mut self, index: usize) {
+        self.refused += 1;
+        self.decide(index, false);
+    }
+
+    /// Says why a fault happened; `early` if it has to leave before its end.
+    fn decide(&mut self, index: usize, early: bool) {
+        if let Some(waiting) = self.waiting.get_mut(index) {
+            let mapping = waiting.fault.mapping.map(|id| &self.tables.mappings[id]);
+            waiting.evidence.decide(mapping, early || self.lost > 0, &mut waiting.fault);
+            waiting.done = true;
+        }
+    }
+
+    /// Hands out faults in order, up to the first that is not complete.
+    fn release(&mut self, all: bool, sink: &mut dyn FnMut(Fault)) {
+        while let Some(first) = self.waiting.front() {
+            if !first.done {
+                if !all && self.waiting.len() <= MAX_WAITING {
+                    return;
+                }
+                self.decide(0, !all);
+            }
+            if let Some(waiting) = self.waiting.pop_front() {
+                sink(waiting.fault);
+            }
+        }
+    }
+
+    /// Adds the callers of a sample to the tree.
+    fn stack(&mut self, sample: &Sample, world: &mut dyn World) -> Option<StackId> {
+        let callers = sample.callers.as_deref()?;
+        let unwound;
+        let chain: &[u64] = if callers.stack.is_empty() {
+            &callers.chain
+        } else {
+            let space = self.processes.get(&sample.pid).map(|process| &process.space);
+            unwound = world.unwind(sample, &self.tables, &|address| space.and_then(|space| space.find(address)));
+            &unwound
+        };
+        let mut parent = None;
+        let outermost = chain.len().min(MAX_FRAMES);
+        for (depth, &address) in chain[..outermost].iter().enumerate().rev() {
+            // A return address is that of the instruction behind the call, and can be in the next function.
+            let address = if depth == 0 { address } else { address.wrapping_sub(1) };
+            let mapping = self.processes.get(&sample.pid).and_then(|process| process.space.find(address));
+            let key = (parent, address, mapping);
+            parent = Some(*self.stacks.entry(key).or_insert_with(|| {
+                self.stack_mappings.push(mapping);
+                self.tables.stacks.push(StackNode { parent, address, place: None })
+            }));
+        }
+        parent
+    }
+}
+
+/// Text for people: bytes that are not UTF-8 are replaced.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Where a table's next row will be.
+fn next_id<I: Id, T>(table: &crate::Table<I, T>) -> I {
+    I::from_index(table.len())
+}

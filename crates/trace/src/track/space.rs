@@ -1,0 +1,67 @@
+//! The mappings of a process at one moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::MappingId;
+
+/// Addresses, and what is mapped there. Cheap to clone, as fork does; copied when one side changes.
+///
+/// Invariant: ranges do not overlap and are not empty.
+#[derive(Clone, Default)]
+pub struct Space {
+    /// First address -> the address behind the last one, and the mapping.
+    ranges: Arc<BTreeMap<u64, (u64, MappingId)>>,
+}
+
+impl Space {
+    /// The mapping of an address.
+    pub fn find(&self, address: u64) -> Option<MappingId> {
+        let (_, &(end, id)) = self.ranges.range(..=address).next_back()?;
+        (address < end).then_some(id)
+    }
+
+    /// The mapping that ends exactly at an address.
+    pub fn ending_at(&self, address: u64) -> Option<MappingId> {
+        let (_, &(end, id)) = self.ranges.range(..address).next_back()?;
+        (end == address).then_some(id)
+    }
+
+    /// The first mapping above an address that lies in none, and where it begins.
+    pub fn above(&self, address: u64) -> Option<(u64, MappingId)> {
+        self.ranges.range(address..).next().map(|(&start, &(_, id))| (start, id))
+    }
+
+    /// Maps a range; what was there before is not any more. Returns what is gone altogether.
+    pub fn map(&mut self, start: u64, end: u64, id: MappingId) -> Vec<MappingId> {
+        let mut gone = Vec::new();
+        if start >= end {
+            return gone;
+        }
+        let ranges = Arc::make_mut(&mut self.ranges);
+        if let Some((&low, &(high, old))) = ranges.range(..start).next_back()
+            && high > start
+        {
+            ranges.insert(low, (start, old));
+            if high > end {
+                ranges.insert(end, (high, old));
+            }
+        }
+        while let Some((&low, &(high, old))) = ranges.range(start..end).next() {
+            ranges.remove(&low);
+            if high > end {
+                ranges.insert(end, (high, old));
+            } else {
+                gone.push(old);
+            }
+        }
+        ranges.insert(start, (end, id));
+        gone
+    }
+
+    /// All ranges, for tests.
+    #[cfg(test)]
+    pub fn ranges(&self) -> Vec<(u64, u64, MappingId)> {
+        self.ranges.iter().map(|(&start, &(end, id))| (start, end, id)).collect()
+    }
+}

@@ -1,0 +1,233 @@
+//! Tests of the tracker, with records as the kernel sends them.
+
+use super::*;
+use crate::perf::record::Mmap;
+use crate::{MappingKind, Recorded};
+
+struct Maps(Option<&'static str>);
+
+impl World for Maps {
+    fn maps(&mut self, _pid: u32) -> Option<Vec<u8>> {
+        self.0.map(|text| text.as_bytes().to_vec())
+    }
+}
+
+fn at(time: u64, event: Happened) -> Record {
+    Record { time, event }
+}
+
+fn sample(counter: Counter, tid: u32, address: u64, page_size: u64, physical: Option<u64>) -> Happened {
+    Happened::Sample(Box::new(Sample {
+        counter,
+        ip: 0x40_1000,
+        pid: 10,
+        tid,
+        address,
+        kernel: false,
+        page_size: Some(page_size),
+        physical,
+        callers: None,
+    }))
+}
+
+fn mmap(start: u64, length: u64, protection: u32, flags: u32, path: &str) -> Happened {
+    let file = path.starts_with('/') && path != "//anon";
+    Happened::Mmap(Box::new(Mmap {
+        pid: 10,
+        tid: 10,
+        start,
+        length,
+        offset: 0,
+        file: file.then_some((8, 1, 99)),
+        protection,
+        flags,
+        path: path.into(),
+    }))
+}
+
+fn exec() -> Happened {
+    Happened::Comm { pid: 10, tid: 10, exec: true, name: b"prog".to_vec() }
+}
+
+fn run(records: &[Record], maps: Option<&'static str>) -> Recorded {
+    let (mut tracker, mut faults) = (Tracker::default(), Vec::new());
+    for record in records {
+        tracker.record(record, &mut Maps(maps), &mut |fault| faults.push(fault));
+    }
+    tracker.finish(&mut |fault| faults.push(fault));
+    assert!(faults.iter().enumerate().all(|(i, fault)| fault.number == i as u64 + 1), "in order, none missing");
+    Recorded { tables: tracker.into_tables().0, faults }
+}
+
+/// A fault: its beginning, and its end 100 ns later.
+fn fault(time: u64, address: u64, before: u64, after: u64, physical: Option<u64>, major: bool) -> [Record; 2] {
+    let end = if major { Counter::MajorFaults } else { Counter::MinorFaults };
+    [
+        at(time, sample(Counter::Faults, 10, address, before, physical.map(|_| 0))),
+        at(time + 100, sample(end, 10, address, after, physical)),
+    ]
+}
+
+/// Catches a kind that is decided otherwise than docs/pagein.md says.
+#[test]
+fn kinds() {
+    const RW: u32 = 3;
+    const PRIVATE: u32 = 2;
+    const SHARED: u32 = 1;
+    let mut records = vec![
+        at(1, exec()),
+        at(2, mmap(0x40_0000, 0x4000, 5, PRIVATE, "/bin/prog")),
+        at(3, mmap(0x40_4000, 0x4000, RW, PRIVATE, "/bin/prog")),
+        at(4, mmap(0x7000_0000, 0x40_0000, RW, PRIVATE, "//anon")),
+        at(5, mmap(0x8000_0000, 0x4000, RW, SHARED, "/tmp/shared")),
+    ];
+    let cases = [
+        ((0x40_1000, 0, 0x1000, None, true), Kind::FileMajor, false),
+        ((0x40_2000, 0, 0x1000, None, false), Kind::FileMinor, false),
+        ((0x40_4000, 0, 0x1000, None, false), Kind::FileMinor, true),
+        ((0x40_5000, 0x1000, 0x1000, None, false), Kind::CopyOnWrite, false),
+        ((0x7000_0000, 0, 0x1000, None, false), Kind::Anonymous, true),
+        ((0x7000_1000, 0, 0x1000, Some(0x5000), false), Kind::Anonymous, false),
+        ((0x7000_2000, 0, 0x1000, Some(0), false), Kind::ZeroPage, false),
+        ((0x7000_3000, 0, 0x1000, None, true), Kind::SwapIn, false),
+        ((0x7020_0000, 0, 0x20_0000, None, false), Kind::Huge, false),
+        ((0x8000_0000, 0, 0x1000, None, false), Kind::FileMinor, false),
+        ((0x8000_0000, 0x1000, 0x1000, None, false), Kind::FileMinor, false),
+    ];
+    for (i, ((address, before, after, physical, major), ..)) in cases.iter().enumerate() {
+        records.extend(fault(1000 * (i as u64 + 1), *address, *before, *after, *physical, *major));
+    }
+    let trace = run(&records, None);
+    for (fault, (_, kind, guessed)) in trace.faults.iter().zip(cases) {
+        assert_eq!((fault.kind, fault.guessed), (kind, guessed), "{fault:x?}");
+        assert_eq!(fault.service, Some(100));
+    }
+    let first = &trace.faults[0];
+    assert_eq!((first.time, first.subject, first.access), (0, Subject::Code, Access::Execute));
+    assert_eq!(trace.faults[1].subject, Subject::Data);
+    assert_eq!((trace.faults[8].page_shift, trace.faults[8].page()), (Some(21), 0x7020_0000));
+}
+
+/// Catches a fault without an end that takes the next one's, and one whose beginning was lost that is dropped.
+#[test]
+fn beginnings_and_ends_that_do_not_match() {
+    let begin = |time, tid, address| at(time, sample(Counter::Faults, tid, address, 0, None));
+    let end = |time, tid, address| at(time, sample(Counter::MinorFaults, tid, address, 0x1000, None));
+    let records = [
+        at(1, exec()),
+        at(2, mmap(0x7000_0000, 0x1_0000, 3, 2, "//anon")),
+        begin(10, 10, 0xdead_0000), // SIGSEGV
+        begin(20, 11, 0x7000_0000), // another thread, slow
+        begin(30, 10, 0x7000_1000),
+        end(40, 10, 0x7000_1000),
+        end(50, 11, 0x7000_0000),
+        end(60, 10, 0x7000_2000), // its beginning was lost
+        begin(70, 10, 0x7000_3000),
+        at(80, Happened::Exit { pid: 10, tid: 10 }),
+    ];
+    let trace = run(&records, None);
+    let seen: Vec<_> = trace.faults.iter().map(|f| (f.address, f.service, f.kind)).collect();
+    assert_eq!(
+        seen,
+        [
+            (0xdead_0000, None, Kind::Refused),
+            (0x7000_0000, Some(30), Kind::Anonymous),
+            (0x7000_1000, Some(10), Kind::Anonymous),
+            (0x7000_2000, None, Kind::Anonymous),
+            (0x7000_3000, None, Kind::Refused),
+        ]
+    );
+}
+
+/// Catches mappings that are not inherited by fork, or that survive exec, and images under one pid that are mixed up.
+#[test]
+fn fork_and_exec() {
+    let mut other = fault(100, 0x7000_0000, 0, 0x1000, None, false);
+    for record in &mut other {
+        if let Happened::Sample(sample) = &mut record.event {
+            (sample.pid, sample.tid) = (20, 20);
+        }
+    }
+    let mut records = vec![
+        at(1, exec()),
+        at(2, mmap(0x7000_0000, 0x1_0000, 3, 2, "//anon")),
+        at(3, Happened::Fork { pid: 20, tid: 20, parent_pid: 10, parent_tid: 10 }),
+    ];
+    records.extend(other);
+    records.push(at(300, exec()));
+    records.extend(fault(400, 0x7000_0000, 0, 0x1000, None, false));
+    let trace = run(&records, None);
+    let [first, second] = &trace.faults[..] else { panic!("{:?}", trace.faults) };
+    assert!(first.mapping.is_some() && second.mapping.is_none());
+    let process = trace.tables.process_of(second);
+    assert_eq!((process.pid, process.image, process.name.as_str()), (10, 1, "prog"));
+    assert_eq!(trace.tables.process_of(first).parent.map(Id::index), Some(0));
+}
+
+/// Catches heap, bss, stack and remapped memory that are not recognised.
+#[test]
+fn mappings_that_records_do_not_name() {
+    let mut records = vec![
+        at(1, exec()),
+        at(2, mmap(0x40_0000, 0x4000, 3, 2, "/bin/prog")),
+        at(3, mmap(0x40_4000, 0x1000, 3, 2, "//anon")),
+        at(3, mmap(0x6000_0000, 0x4000, 1, 2, "/bin/prog")),
+        at(4, mmap(0x1000_0000, 0x1000, 3, 2, "//anon")),
+        at(5, mmap(0x1000_0000, 0x3000, 3, 2, "//anon")),
+        at(6, mmap(0x7fff_0000, 0x1000, 3, 2, "[stack]")),
+    ];
+    for (i, address) in [0x40_4000, 0x1000_2000, 0x7ffe_0000, 0x7100_0000].into_iter().enumerate() {
+        records.extend(fault(20_000_000 * (i as u64 + 1), address, 0, 0x1000, None, false));
+    }
+    let trace = run(&records, Some("71000000-71002000 rw-p 00000000 00:00 0 \n"));
+    let mapping = |i: usize| &trace.tables.mappings[trace.faults[i].mapping.expect("known")];
+    assert_eq!(mapping(0).describe(&trace.tables), "/bin/prog");
+    assert_eq!((mapping(0).offset, &mapping(0).kind), (0x4000, &MappingKind::Anonymous));
+    assert_eq!((mapping(1).kind.name(), mapping(1).end), ("heap", 0x1000_3000));
+    assert_eq!(mapping(2).kind, MappingKind::Stack);
+    assert_eq!(mapping(3).start, 0x7100_0000);
+    assert_eq!(trace.tables.mappings.len(), 6, "the heap grew, it was not added again");
+}
+
+/// Catches ranges that overlap, vanish or are reported gone while a part is left, on random histories.
+#[test]
+fn the_space_is_a_map() {
+    let mut state = 1u64;
+    let mut random = |limit: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % limit
+    };
+    for _ in 0..200 {
+        let (mut space, mut model) = (Space::default(), [None; 64]);
+        for step in 0..40 {
+            let (start, length) = (random(60), random(12));
+            let (id, end) = (MappingId::from_index(step), (start + length).min(64));
+            let before = model;
+            (start..end).for_each(|page| model[page as usize] = Some(id));
+            for gone in space.map(start, end, id) {
+                assert!(before.contains(&Some(gone)), "it was there");
+            }
+            for page in 0..64 {
+                assert_eq!(space.find(page), model[page as usize]);
+            }
+            assert!(space.ranges().windows(2).all(|w| w[0].1 <= w[1].0) && space.ranges().iter().all(|r| r.0 < r.1));
+        }
+    }
+}
+
+/// Catches lines of maps that are read wrong, or an end in the middle that is not survived.
+#[test]
+fn lines_of_maps() {
+    let text = b"55cef134c000-55cef1372000 r--p 00001000 fe:00 247493                     /usr/bin/l s (deleted)\n\
+        7f0000000000-7f0000001000 rw-s 00000000 00:00 0 \nrubbish\n1-0 rwxp 0 0:0 0 x\n";
+    let lines: Vec<_> = parse_maps(text).collect();
+    assert_eq!(lines.len(), 2);
+    assert_eq!((lines[0].start, lines[0].offset, lines[0].inode), (0x55ce_f134_c000, 0x1000, 247_493));
+    assert_eq!(
+        (lines[0].path, lines[1].path, lines[1].flags),
+        (&b"/usr/bin/l s (deleted)"[..], &b""[..], &b"rw-s"[..])
+    );
+    for end in 0..text.len() {
+        assert!(parse_maps(&text[..end]).count() <= 3);
+    }
+}

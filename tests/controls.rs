@@ -1,0 +1,373 @@
+//! glibc's controls and neap's own functions, and the programs of others that use them.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use neap_tests::sys::{Signal, TempDir};
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, judge_case, library, package_dir, program};
+
+const GLIBC: Source = Source::new("controls/glibc.c");
+const API: Source = Source::new("controls/api.c");
+
+/// Program, case, and what the case would catch.
+const CASES: &[(Source, &str, &str)] = &[
+    (GLIBC, "mallopt_values", "a parameter that is refused, a bad value that is not, or errno changed"),
+    (GLIBC, "perturb", "blocks that M_PERTURB leaves unfilled, or a calloc that it fills"),
+    (GLIBC, "perturb_threads", "another thread whose caches know nothing of M_PERTURB"),
+    (GLIBC, "trim_returns", "malloc_trim that returns 1 although no memory went back, or 0 although some did"),
+    (GLIBC, "trim_pad", "malloc_trim that keeps more or less than it is told to"),
+    (
+        GLIBC,
+        "trim_threads_and_holes",
+        "memory that malloc_trim leaves in caches of other threads and between survivors",
+    ),
+    (GLIBC, "under_load", "trims, reports or switches that corrupt blocks of working threads"),
+    (GLIBC, "mallinfo_figures", "figures that do not follow the program, or wrap around"),
+    (GLIBC, "info_errors", "malloc_info that takes options, or hides that its stream failed"),
+    (GLIBC, "stats_text", "malloc_stats that changes errno"),
+    (GLIBC, "state", "malloc_get_state or malloc_set_state that promise something"),
+    (GLIBC, "mmap_threshold", "M_MMAP_THRESHOLD or M_MMAP_MAX without effect"),
+    (GLIBC, "trim_threshold", "M_TRIM_THRESHOLD without effect"),
+    (GLIBC, "chrooted", "a control that needs /proc or /sys"),
+    (API, "options", "options that are read or set wrongly, and errors that are mixed up"),
+    (API, "options_reach_what_waits", "a new value that counts only for what is freed later"),
+    (API, "figures", "a structure of another version that is overrun"),
+    (API, "trims", "a trim that ignores its time, or counts what was not there"),
+    (API, "idle_thread", "a thread that keeps its caches although it says that it idles"),
+    (API, "samples", "samples that are biased, or whose end is not told; errno changed; hooks that may not allocate"),
+    (API, "sample_all", "a way to allocate or free that breaks when each block is a sample, fork included"),
+];
+
+fn main() -> ExitCode {
+    let mut cases: Vec<Case> = CASES
+        .iter()
+        .map(|(source, case, catches)| {
+            Case::new(format!("{}::{case}", source.stem()), catches, move || {
+                judge_case(Run::new(linked(source)?).arg(case))?.no_complaint()?;
+                Ok(())
+            })
+        })
+        .collect();
+    cases.extend([
+        Case::new("environment::variables", "a variable or tunable of glibc's that does nothing", variables),
+        Case::new(
+            "environment::malformed",
+            "a malformed variable that has an effect or is complained about",
+            malformed,
+        ),
+        Case::new("environment::thresholds", "memory kept although glibc's two thresholds say otherwise", thresholds),
+        Case::new("filtered", "a control that makes a call that a filter kills for", filtered),
+        Case::new("archive", "neap's own functions that are not in libneap.a", archive),
+        Case::new(
+            "report",
+            "malloc_info that no parser takes, or sums that differ from mallinfo2's and the page's",
+            report,
+        ),
+        Case::new("python", "ctypes that reaches the C library's unused heap, as in Dask's recipe", python),
+        Case::new("jcmd", "System.trim_native_heap that does nothing or harms the JVM", jcmd),
+        Case::new("gdb", "malloc_info that cannot be called by a debugger in a process that stands still", gdb),
+        Case::new("resident", "books that say another thing than the kernel, in real programs", resident),
+        Case::new("header", "a header that C or C++ compilers refuse, old and new ones", header),
+        Case::new("table::complete", "a case that is written but never run", || {
+            let mut named: Vec<_> = CASES.iter().map(|(source, case, _)| (source.stem(), *case)).collect();
+            named.extend(["perturb_by_environment", "no_perturb", "everything", "watched"].map(|case| ("glibc", case)));
+            neap_tests::all_cases_named(&[GLIBC], &named)?;
+            let list = Run::new(linked(&API)?).arg("--list").run()?.success()?;
+            let forgotten: Vec<_> = list.stdout.lines().filter(|case| !named.contains(&("api", *case))).collect();
+            if forgotten.is_empty() { Ok(()) } else { Err(Stop::Fail(format!("no table names {forgotten:?}"))) }
+        }),
+    ]);
+    neap_tests::suite::main(cases)
+}
+
+/// The program, linked with the library, which it finds as it is preloaded.
+fn linked(source: &Source) -> Result<PathBuf, Stop> {
+    source.build_with(&[library::require_neap()?], &[])
+}
+
+/// Runs a case of glibc.c with these variables.
+fn with(variables: &[(&str, &str)], case: &str) -> Result<Finished, Stop> {
+    library::require_neap()?;
+    let run = Run::new(GLIBC.build()?).arg(case);
+    judge_case(variables.iter().fold(run, |run, (name, value)| run.env(name, value)))
+}
+
+fn variables() -> Outcome {
+    with(&[("MALLOC_PERTURB_", "165")], "perturb_by_environment")?.no_complaint()?;
+    with(&[("MALLOC_PERTURB_", "0xA5")], "perturb_by_environment")?;
+    let tunables = "glibc.malloc.tcache_count=0:glibc.malloc.perturb=165";
+    with(&[("GLIBC_TUNABLES", tunables), ("MALLOC_PERTURB_", "7")], "perturb_by_environment")?.no_complaint()?;
+    with(&[("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")], "under_load")?.no_complaint()?;
+    let ignored = ["MALLOC_ARENA_MAX", "MALLOC_ARENA_TEST", "MALLOC_CHECK_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_MAX_"];
+    with(&ignored.map(|name| (name, "1")), "no_perturb")?.no_complaint()?;
+    Ok(())
+}
+
+fn malformed() -> Outcome {
+    for value in ["", "x", "12x", "165 ", "0x", "99999999999999999999"] {
+        with(&[("MALLOC_PERTURB_", value), ("MALLOC_MMAP_MAX_", value)], "no_perturb")?.no_complaint()?;
+        let tunables = format!("::glibc.malloc.perturb={value}:glibc.malloc.perturb:=:glibc.malloc.x=1");
+        with(&[("GLIBC_TUNABLES", &tunables)], "no_perturb")?.no_complaint()?;
+    }
+    Ok(())
+}
+
+/// The experiments of the lab with glibc's thresholds at 128 KiB: what is freed is gone when it is looked at.
+fn thresholds() -> Outcome {
+    library::require_neap()?;
+    /// MiB, the program's own included. glibc keeps some 30 to 60 of the one and gigabytes of the other by default.
+    const MOST: f64 = 8.0;
+    let lab = package_dir().join("../lab/experiments");
+    let dir = TempDir::new("thresholds")?;
+    for (name, arguments) in
+        [("retain-small", &[][..]), ("retain-large", &["--rounds", "6", "--buffers", "64", "--idle-ms", "10"][..])]
+    {
+        let built = dir.join(name);
+        let source = lab.join(format!("{name}.c"));
+        Run::new(program("cc")?).args(["-O2", "-o"]).arg(&built).arg(source).plain().run()?.success()?;
+        let run = Run::new(&built).args(arguments);
+        let run = run.env("MALLOC_TRIM_THRESHOLD_", "131072").env("MALLOC_MMAP_THRESHOLD_", "131072");
+        let done = run.run()?.success()?;
+        let worst: Option<f64> =
+            done.stdout.lines().find_map(|line| line.strip_prefix("metric rss-freed-worst MiB ")?.parse().ok());
+        match worst {
+            Some(mib) if mib < MOST => {}
+            other => return Err(done.fail(&format!("{other:?} MiB after free, {MOST} at most"))),
+        }
+    }
+    Ok(())
+}
+
+/// A filter that the program gives itself, which kills for all but the usual calls, and controls under it.
+fn filtered() -> Outcome {
+    library::require_neap()?;
+    judge_case(Run::new(Source::new("controls/filtered.c").build()?).arg("killed"))?.no_complaint()?;
+    Ok(())
+}
+
+fn archive() -> Outcome {
+    let archive = library::require_neap()?.with_file_name("libneap.a");
+    for (flags, cases) in
+        [(&[][..], &["options", "samples", "trims"][..]), (&["-static"][..], &["figures", "samples"][..])]
+    {
+        let built = API.build_with(&[&archive], flags)?;
+        for case in cases {
+            judge_case(Run::new(&built).arg(case).plain())?.no_complaint()?;
+        }
+    }
+    let built = GLIBC.build_with(&[&archive], &["-static"])?;
+    for case in ["perturb", "trim_returns", "mallinfo_figures"] {
+        judge_case(Run::new(&built).arg(case).plain().env("NEAP_TEST_STRICT", "1"))?.no_complaint()?;
+    }
+    Ok(())
+}
+
+/// Starts glibc.c's `watched`, and waits until its report lies in `dir`.
+fn watched(dir: &TempDir) -> Result<neap_tests::Daemon, Stop> {
+    library::require_neap()?;
+    let run = Run::new(GLIBC.build()?).arg("watched").env("CONTROLS_DIR", dir.path());
+    let mut daemon = run.daemon()?;
+    let ready = dir.join("info");
+    daemon.wait_until(Duration::from_secs(20), || ready.exists())?;
+    Ok(daemon)
+}
+
+const REPORT: &str = r#"
+import sys, xml.etree.ElementTree as tree
+root = tree.parse(sys.argv[1]).getroot()
+assert root.tag == "malloc" and root.attrib == {"version": "1"}, root.attrib
+heaps = root.findall("heap")
+assert [heap.get("nr") for heap in heaps] == [str(i) for i in range(len(heaps))]
+def number(element, kind, what, name):
+    found = [e for e in element.findall(kind) if e.get("type") == what]
+    assert len(found) == 1, (kind, what, found)
+    return int(found[0].get(name))
+for kind, what in ("total", "fast"), ("total", "rest"), ("system", "current"), ("system", "max"), ("aspace", "total"):
+    whole = number(root, kind, what, "size")
+    assert whole == sum(number(heap, kind, what, "size") for heap in heaps), (kind, what)
+sizes = root.findall("heap/sizes/size")
+assert sizes
+for s in sizes:
+    low, high, total, count = (int(s.get(name)) for name in ("from", "to", "total", "count"))
+    assert 0 < low <= high and count > 0 and count * low <= total <= count * high, s.attrib
+count = sum(int(s.get("count")) for s in sizes)
+assert count == number(root, "total", "rest", "count")
+free = sum(int(s.get("total")) for s in sizes)
+rest = number(root, "total", "rest", "size")
+# What slabs have behind their last block is free, and in no size.
+assert free <= rest <= free * 1.1, (free, rest)
+current = number(root, "system", "current", "size")
+assert current <= number(root, "system", "max", "size") <= number(root, "aspace", "total", "size")
+fast = number(root, "total", "fast", "size")
+print(current, count, number(root, "total", "fast", "count"), number(root, "total", "mmap", "count"),
+      number(root, "total", "mmap", "size"), fast, current - fast - rest, fast + rest)
+"#;
+
+fn report() -> Outcome {
+    let python = program("/usr/bin/python3")?;
+    let dir = TempDir::new("report")?;
+    let daemon = watched(&dir)?;
+    let parsed = Run::new(python).args(["-c", REPORT]).arg(dir.join("info.xml")).plain().run()?.success()?;
+    let info = std::fs::read_to_string(dir.join("info"))?;
+    let numbers = |text: &str| text.split_whitespace().map_while(|n| n.parse::<u64>().ok()).collect::<Vec<_>>();
+    let (xml, info) = (numbers(&parsed.stdout), numbers(&info));
+    if info.len() != 9 || xml != info[..8] {
+        return Err(daemon.fail(&format!("malloc_info says {xml:?}, mallinfo2 {info:?}")));
+    }
+    let page = neap_observe::read(daemon.pid()).map_err(|e| daemon.fail(&e.to_string()))?.gauges;
+    let free = page.cached_bytes + page.slab_free_bytes + page.dirty_bytes + page.lazy_bytes;
+    let of_page = [page.huge_blocks, page.huge_bytes, page.cached_bytes, page.live_bytes - page.huge_bytes, free];
+    if of_page != info[3..8] || page.dirty_bytes != info[8] {
+        return Err(daemon.fail(&format!("the page says {of_page:?} and {page:?}, mallinfo2 {info:?}")));
+    }
+    daemon.stop(Signal::TERM, Duration::from_secs(10))?;
+    Ok(())
+}
+
+const PYTHON: &str = r#"
+import ctypes, threading
+libc = ctypes.CDLL("libc.so.6")
+class Info(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in
+        "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()]
+libc.mallinfo2.restype = Info
+whole = ctypes.CDLL(None)
+whole.mallinfo2.restype = Info
+def rss():
+    return int(next(l for l in open("/proc/self/status") if l.startswith("VmRSS")).split()[1])
+def work():
+    data = [bytearray(b"x" * (500 + i % 3000)) for i in range(100000)]
+    return libc.mallinfo2().uordblks
+libc.mallopt(-1, -1)
+libc.malloc_trim(0)
+base = rss()
+thread = threading.Thread(target=work)
+thread.start(); thread.join()
+used = work()
+assert used > 150 << 20, used
+full = rss()
+assert libc.malloc_trim(0) == 1
+back = full - rss()
+assert back > 100 << 10, (base, full, back)
+assert libc.malloc_trim(0) in (0, 1)
+info = libc.mallinfo2()
+assert info.arena == info.uordblks + info.fordblks and info.uordblks < used
+assert whole.mallinfo2().arena > 0
+assert ctypes.CDLL("libc.so.6").getpid() == __import__("os").getpid()
+try:
+    libc.no_such_function
+    raise SystemExit("found")
+except AttributeError:
+    print("ok")
+"#;
+
+fn python() -> Outcome {
+    library::require_neap()?;
+    let python = program("/usr/bin/python3")?;
+    let run = Run::new(python).args(["-c", PYTHON]).env("PYTHONMALLOC", "malloc");
+    run.run()?.success()?.contains("ok")?.no_complaint()?;
+    Ok(())
+}
+
+const JAVA: &str = "
+public class Idle {
+    public static void main(String[] args) throws Exception {
+        for (int i = 0; i < 50; i++) java.nio.ByteBuffer.allocateDirect(1_000_000);
+        java.nio.file.Files.createFile(java.nio.file.Path.of(args[0]));
+        while (true) Thread.sleep(1000);
+    }
+}
+";
+
+/// A folder, and the path of a file in it with this text.
+fn file(name: &str, text: &str) -> Result<(TempDir, PathBuf), Stop> {
+    let dir = TempDir::new("controls")?;
+    let path = dir.join(name);
+    std::fs::write(&path, text)?;
+    Ok((dir, path))
+}
+
+fn jcmd() -> Outcome {
+    library::require_neap()?;
+    let (java, jcmd) = (program("java")?, program("jcmd")?);
+    let (dir, source) = file("Idle.java", JAVA)?;
+    let ready = dir.join("ready");
+    let mut daemon = Run::new(java).arg(source).arg(&ready).daemon()?;
+    daemon.wait_until(Duration::from_secs(60), || ready.exists())?;
+    daemon.check_preloaded()?;
+    let pid = daemon.pid().to_string();
+    let ask = || Run::new(&jcmd).args([&pid, "System.trim_native_heap"]).plain().run();
+    let done = ask()?;
+    if done.stdout.contains("Unknown diagnostic command") {
+        return Err(Stop::Skip("this JVM has no System.trim_native_heap".into()));
+    }
+    let done = done.success()?;
+    if !done.stdout.contains("Trim native heap: RSS+Swap:") {
+        return Err(done.fail("the JVM does not say what it trimmed"));
+    }
+    ask()?.success()?.contains("Trim native heap: ")?;
+    Run::new(&jcmd).args([&pid, "VM.version"]).plain().run()?.success()?;
+    Ok(())
+}
+
+fn gdb() -> Outcome {
+    let gdb = program("gdb")?;
+    let dir = TempDir::new("gdb")?;
+    let daemon = watched(&dir)?;
+    let attached = Run::new(gdb)
+        .args(["-nx", "-batch", "-p", &daemon.pid().to_string()])
+        .args(["-ex", "print (int)malloc_info(0, stdout)", "-ex", "print (int)fflush(stdout)"])
+        .args(["-ex", "print (int)malloc_trim(0)", "-ex", "print (int)malloc_info(1, stdout)", "-ex", "detach"])
+        .plain()
+        .run()?;
+    if attached.stderr.contains("Operation not permitted") {
+        return Err(Stop::Skip("no right to attach a debugger".into()));
+    }
+    for wanted in ["$1 = 0", "$2 = 0", "$3 = 1", "$4 = 22"] {
+        if !attached.stdout.contains(wanted) {
+            return Err(attached.fail(&format!("`{wanted}` was expected")));
+        }
+    }
+    let done = daemon.stop(Signal::TERM, Duration::from_secs(10))?;
+    if !(done.stdout.starts_with("<malloc version=\"1\">\n") && done.stdout.trim_end().ends_with("</malloc>")) {
+        return Err(done.fail("no report on standard output"));
+    }
+    Ok(())
+}
+
+/// What neap says that it holds, and what the kernel counts.
+fn resident() -> Outcome {
+    let library = library::require_neap()?;
+    let python = program("/usr/bin/python3")?;
+    program("gdb")?;
+    let script = package_dir().join("controls/resident.py");
+    let done = Run::new(python).arg(script).arg(library).plain().timeout(Duration::from_secs(120)).run()?;
+    if done.stderr.contains("Operation not permitted") {
+        return Err(Stop::Skip("no right to attach a debugger".into()));
+    }
+    let done = done.success()?;
+    let programs = done.stdout.lines().count().saturating_sub(1);
+    if programs < 10 {
+        neap_tests::suite::note(format!("resident memory was compared in {programs} programs only, of 10"));
+    }
+    Ok(())
+}
+
+fn header() -> Outcome {
+    let include = package_dir().join("../include");
+    let (_dir, source) = file("header.c", "#include <neap.h>\nint main(void) { return NEAP_OK; }\n")?;
+    let check = |compiler: &str, language: &str, standard: &str, source: &Path| -> Outcome {
+        let run =
+            Run::new(program(compiler)?).args(["-x", language, standard, "-Wall", "-Wextra", "-pedantic", "-Werror"]);
+        run.arg("-I").arg(&include).args(["-fsyntax-only"]).arg(source).plain().run()?.success()?;
+        Ok(())
+    };
+    for standard in ["-std=c99", "-std=c11", "-std=gnu2x"] {
+        check("cc", "c", standard, &source)?;
+    }
+    for standard in ["-std=c++11", "-std=c++20"] {
+        check("c++", "c++", standard, &source)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,599 @@
+//! `neap pagein` on whole programs: counts, order, symbols, and programs that are hard to watch.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, program};
+
+const KNOWN_C: Source = Source::new("pagein/known.c");
+const KNOWN_STATIC: Source = Source::with_flags("pagein/known.c", &["-static", "-no-pie"]);
+const KNOWN_CXX: Source = Source::new("pagein/known.cc");
+const CALLERS: Source =
+    Source::with_flags("pagein/callers.c", &["-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"]);
+const ODD: Source = Source::new("pagein/odd.c");
+const ODD_STATIC: Source = Source::with_flags("pagein/odd.c", &["-static"]);
+const ODD_STRIPPED: Source = Source::with_flags("pagein/odd.c", &["-s"]);
+const ODD_32: Source = Source::with_flags("pagein/odd.c", &["-m32"]);
+
+/// What a shell can run in a second or two, and much of what there is: interpreters, compilers, servers.
+const COUNTED: &[(&str, &[&str])] = &[
+    ("ls", &["-l", "/usr/bin"]),
+    ("python3", &["-c", "import json, decimal; x = [str(i) for i in range(100000)]"]),
+    ("git", &["--no-pager", "log", "--stat", "-5"]),
+    ("gcc", &["-O2", "-c", "-o", "/dev/null", "tests/pagein/odd.c"]),
+    ("node", &["-e", "let a = []; for (let i = 0; i < 1e5; i++) a.push({i})"]),
+    ("java", &["-version"]),
+    ("redis-server", &["--version"]),
+];
+
+fn main() -> ExitCode {
+    let mut cases: Vec<Case> = COUNTED
+        .iter()
+        .map(|&(name, arguments)| {
+            Case::new(format!("count::{name}"), "faults that are missing without a reason", move || {
+                counted(name, arguments)
+            })
+        })
+        .collect();
+    cases.extend([
+        Case::new("order::perf", "pages that differ from what perf record sees, or their order", same_as_perf),
+        Case::new("symbols::c", "a wrong function or variable in a dynamic C program", || known_c(&KNOWN_C)),
+        Case::new("symbols::c_static", "the same in a static program", || known_c(&KNOWN_STATIC)),
+        Case::new("symbols::cxx", "names of C++ that stay mangled", known_cxx),
+        Case::new("symbols::rust", "names of Rust that stay mangled", known_rust),
+        Case::new("symbols::jit", "code of a JIT compiler without names", jit),
+        Case::new("symbols::go", "a Go program", go),
+        Case::new("callers::fp", "callers by frame pointers that are missing", || callers("fp")),
+        Case::new("callers::dwarf", "callers by unwinding that are missing", || callers("dwarf")),
+        Case::new("kinds::touch", "a zero page, a copy or a first touch taken for another", kinds),
+        Case::new("life::signal", "a trace that is lost when the program dies by a signal", || {
+            ended("signal", None, 100)
+        }),
+        Case::new("life::crash", "a fault that ends in SIGSEGV that is not told", crash),
+        Case::new("life::forks", "faults of children that are missing", || ended("forks", Some(0), 1000)),
+        Case::new("life::closes", "a program that closes neap's descriptors", || ended("closes", Some(0), 1000)),
+        Case::new("life::daemon", "neap that waits for a daemon, or does not say that it left it", daemon),
+        Case::new("life::script", "a script that cannot be traced", script),
+        Case::new("life::interrupt", "a trace that is lost on Ctrl-C", interrupt),
+        Case::new("life::static", "a static program", || touches(&ODD_STATIC)),
+        Case::new("life::stripped", "a program without symbols", || touches(&ODD_STRIPPED)),
+        Case::new("life::m32", "a 32-bit program", || match ODD_32.build() {
+            Ok(_) => touches(&ODD_32),
+            Err(_) => Err(Stop::Skip("the compiler makes no 32-bit programs (gcc-multilib)".into())),
+        }),
+        Case::new("user::nobody", "an ordinary user who sees nothing", nobody),
+        Case::new(
+            "user::denied",
+            "a program that is not run, or a trace without a word, where events are denied",
+            denied,
+        ),
+        Case::new("user::setuid", "a set-user-id program that is run without a trace", setuid),
+        Case::new("attach::pid", "a running process that cannot be traced", attach),
+        Case::new("attach::gone", "a process that does not exist", || {
+            let done = Run::new(neap()?).args(["pagein", "--pid", "4194304", "-o", "-"]).plain().run()?;
+            expect(done.status.code() == Some(125) && done.stderr.contains("cannot trace"), &done, "the wrong error")
+        }),
+        Case::new("output::file", "a trace that is not in pagein.PID", default_file),
+        Case::new("output::link", "a link at the name of the trace that is followed", link),
+        Case::new("output::refused", "a program that runs although its trace cannot be written", || {
+            let done = Run::new(neap()?).args(["pagein", "-o", "/nonexistent/x", "--", "echo", "ran"]).plain().run()?;
+            expect(done.status.code() == Some(125) && done.stdout.is_empty(), &done, "it should not have run")
+        }),
+    ]);
+    neap_tests::suite::main(cases)
+}
+
+/// The command under test, built afresh once.
+fn neap() -> Result<&'static Path, Stop> {
+    static NEAP: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let build = || {
+        let target = neap_tests::target_dir();
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let output = Command::new(cargo)
+            .args(["build", "-p", "neap-cli", "--target-dir"])
+            .arg(&target)
+            .current_dir(neap_tests::package_dir())
+            .output()
+            .map_err(|e| format!("cannot start cargo to build neap: {e}"))?;
+        if !output.status.success() {
+            return Err(format!("cannot build neap: {}", String::from_utf8_lossy(&output.stderr)));
+        }
+        std::fs::canonicalize(target.join("debug/neap")).map_err(|e| e.to_string())
+    };
+    NEAP.get_or_init(build).as_deref().map_err(|why| Stop::Fail(why.clone()))
+}
+
+fn expect(condition: bool, done: &Finished, why: &str) -> Outcome {
+    if condition { Ok(()) } else { Err(done.fail(why)) }
+}
+
+/// Stops the test where events are denied to everybody.
+fn need_events() -> Outcome {
+    if neap_tests::is_root() {
+        return Ok(());
+    }
+    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    match level.trim().parse::<i32>() {
+        Ok(level) if level <= 2 => Ok(()),
+        _ => Err(Stop::Skip("perf events are denied here".into())),
+    }
+}
+
+/// A trace in the classic format, on a file of its own.
+struct Trace {
+    done: Finished,
+    faults: Vec<String>,
+    footer: Vec<String>,
+}
+
+impl Trace {
+    /// Runs `neap pagein OPTIONS -- COMMAND`.
+    fn of(options: &[&str], command: &[&std::ffi::OsStr]) -> Result<Self, Stop> {
+        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let file = neap_tests::target_dir().join(format!("pagein-test-{}-{number}", std::process::id()));
+        let done = Run::new(neap()?)
+            .args(["pagein", "-o"])
+            .arg(&file)
+            .args(options)
+            .arg("--")
+            .args(command)
+            .dir(neap_tests::package_dir().parent().unwrap_or(Path::new(".")))
+            .plain()
+            .run()?;
+        Self::read(done, &file)
+    }
+
+    fn read(done: Finished, file: &Path) -> Result<Self, Stop> {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let _ = std::fs::remove_file(file);
+        if text.is_empty() {
+            return Err(done.fail("no trace was written"));
+        }
+        let (footer, faults) = text.lines().map(str::to_owned).partition(|line| line.starts_with('#'));
+        Ok(Self { done, faults, footer })
+    }
+
+    fn fail(&self, why: &str) -> Stop {
+        self.done.fail(&format!("{why}\n{}\n{}", self.faults.join("\n"), self.footer.join("\n")))
+    }
+
+    fn says(&self, words: &str) -> bool {
+        self.footer.iter().any(|line| line.contains(words))
+    }
+
+    /// The count of a cause in the footer, 0 where it is not named.
+    fn difference(&self, cause: &str) -> i64 {
+        let line = self.footer.iter().find(|line| line.contains("the kernel counts")).map_or("", String::as_str);
+        let parts = line.rsplit(": ").next().unwrap_or_default().split(", ");
+        parts
+            .filter_map(|part| part.split_once(' '))
+            .find(|(_, c)| c == &cause)
+            .map_or(0, |(n, _)| n.parse().unwrap_or(0))
+    }
+
+    /// Faults that the kernel counts.
+    fn counted(&self) -> Result<i64, Stop> {
+        let line = self.footer.iter().find_map(|line| line.strip_prefix("# the kernel counts "));
+        let number = line.and_then(|line| line.split(' ').next()).and_then(|number| number.parse().ok());
+        number.ok_or_else(|| self.fail("no count of the kernel's"))
+    }
+}
+
+fn words<'a>(program: &'a Path, arguments: &[&'a str]) -> Vec<&'a std::ffi::OsStr> {
+    std::iter::once(program.as_os_str()).chain(arguments.iter().map(|a| std::ffi::OsStr::new(*a))).collect()
+}
+
+fn odd(case: &str) -> Result<Trace, Stop> {
+    need_events()?;
+    Trace::of(&[], &words(&ODD.build()?, &[case]))
+}
+
+fn counted(name: &str, arguments: &[&str]) -> Outcome {
+    if !neap_tests::is_root() {
+        return Err(Stop::Skip("faults in kernel mode are seen by root only".into()));
+    }
+    let program = program(name)?;
+    let trace = Trace::of(&[], &words(&program, arguments))?;
+    if !trace.says("user and kernel mode") {
+        return Err(Stop::Skip("faults in kernel mode are denied here".into()));
+    }
+    let expected = trace.counted()? - trace.difference("before exec");
+    let seen = trace.faults.len() as i64;
+    neap_tests::suite::note(format!("{name}: {seen} faults seen, {expected} counted after exec"));
+    // One in a hundred; in small programs, the pages of exec's arguments and environment, which has cargo's.
+    if (expected - seen).abs() > (expected / 100).max(8) {
+        return Err(trace.fail(&format!("{seen} faults seen of {expected}")));
+    }
+    if trace.says("not explained") || !trace.says("lost: 0") {
+        return Err(trace.fail("a difference without a reason, or lost events"));
+    }
+    Ok(())
+}
+
+/// Several times: a page of the file that somebody holds just then is left out when the kernel maps the pages around a
+/// fault, and then two runs differ by that page.
+fn same_as_perf() -> Outcome {
+    need_events()?;
+    let mut last = Ok(());
+    for _ in 0..5 {
+        last = once_same_as_perf();
+        if !matches!(last, Err(Stop::Fail(_))) {
+            break;
+        }
+    }
+    last
+}
+
+fn once_same_as_perf() -> Outcome {
+    let (perf, env, setarch) = (program("perf")?, program("env")?, program("setarch")?);
+    let known = KNOWN_STATIC.build()?;
+    // The environment and the arguments lie on the stack, and move it.
+    let arguments = ["-i", setarch.to_str().unwrap_or_default(), "-R", known.to_str().unwrap_or_default()];
+    let trace = Trace::of(&[], &words(&env, &arguments))?;
+    let data = neap_tests::target_dir().join(format!("pagein-perf-{}", std::process::id()));
+    Run::new(&perf)
+        .args(["record", "-q", "-e", "page-faults:u", "-c", "1", "-d", "-o"])
+        .arg(&data)
+        .arg("--")
+        .args(words(&env, &arguments))
+        .dir(neap_tests::package_dir().parent().unwrap_or(Path::new(".")))
+        .plain()
+        .run()?
+        .success()?;
+    let script = Run::new(&perf).args(["script", "-F", "comm,addr", "-i"]).arg(&data).plain().run();
+    let _ = std::fs::remove_file(&data);
+    let script = script?.success()?;
+    let page = |hex: &str| u64::from_str_radix(hex.trim_start_matches("0x"), 16).unwrap_or(0) & !0xfff;
+    // What setarch itself does before it executes the program is randomised.
+    let expected: Vec<u64> = script
+        .stdout
+        .lines()
+        .filter(|line| line.trim_start().starts_with("known"))
+        .filter_map(|line| line.split_whitespace().last().map(page))
+        .collect();
+    let user: Vec<u64> = trace
+        .faults
+        .iter()
+        .filter_map(|line| line.split(' ').nth(4).zip(line.split(' ').nth(1)))
+        .filter(|(ip, _)| !ip.starts_with("0xffffffff"))
+        .map(|(_, address)| page(address))
+        .collect();
+    let ours = user.get(user.len().saturating_sub(expected.len())..).unwrap_or_default();
+    if expected.len() < 20 || ours != expected {
+        return Err(trace.fail(&format!("perf saw {expected:x?}\nneap {ours:x?}\n{}", script.stdout)));
+    }
+    Ok(())
+}
+
+/// A table line for each fault, as one text.
+fn table(program: &Path, arguments: &[&str]) -> Result<Trace, Stop> {
+    need_events()?;
+    Trace::of(&["--format", "table"], &words(program, arguments))
+}
+
+/// Whether a line's instruction is in that function.
+fn in_function(line: &str, name: &str) -> bool {
+    [" ", "+0x"].iter().any(|behind| line.contains(&format!(" {name}{behind}")))
+}
+
+fn known_c(source: &Source) -> Outcome {
+    let trace = table(&source.build()?, &[])?;
+    let mut starts = 0;
+    for n in ["one", "two", "three", "four", "five", "six", "seven", "eight"] {
+        let code = |line: &String| line.contains(" C user") && line.contains(&format!(" function_{n} ("));
+        let data = |kind: &str, offset: &str| {
+            let wanted = format!("({kind}_{n}+{offset})");
+            trace.faults.iter().any(|line| {
+                line.contains(" D user") && in_function(line, &format!("function_{n}")) && line.ends_with(&wanted)
+            })
+        };
+        starts += u32::from(trace.faults.iter().any(code));
+        if !data("data", "0x7") || !data("bss", "0x9") {
+            return Err(trace.fail(&format!("no fault of function_{n} at its variables")));
+        }
+    }
+    // Code that is a fault's distance away can come with what is next to it: the kernel maps what the page cache holds in
+    // one piece, as much as that is.
+    if starts < 3 {
+        return Err(trace.fail(&format!("only {starts} of 8 functions with a fault at their start")));
+    }
+    // Lines of source: the programs are built with -g.
+    if !trace.faults.iter().any(|line| line.contains("known.c:")) {
+        return Err(trace.fail("no line of source"));
+    }
+    Ok(())
+}
+
+fn known_cxx() -> Outcome {
+    let trace = table(&KNOWN_CXX.build()?, &[])?;
+    for n in 1..=4 {
+        let wanted = format!("(outer::Page<{n}>::data+0x5)");
+        let fits = |line: &String| in_function(line, &format!("void outer::touch<{n}>()")) && line.ends_with(&wanted);
+        if !trace.faults.iter().any(fits) {
+            return Err(trace.fail(&format!("no fault of touch<{n}> at its page")));
+        }
+    }
+    Ok(())
+}
+
+fn known_rust() -> Outcome {
+    let rustc = program("rustc")?;
+    let result = neap_tests::target_dir().join(format!("pagein-known-rs-{}", std::process::id()));
+    Run::new(rustc)
+        .args(["--edition", "2021", "-O", "--crate-name", "known", "-o"])
+        .arg(&result)
+        .arg(neap_tests::package_dir().join("pagein/known.rs"))
+        .plain()
+        .run()?
+        .success()?;
+    let trace = table(&result, &[]);
+    let _ = std::fs::remove_file(&result);
+    let trace = trace?;
+    for (function, data) in [("touch_first", "known::FIRST+0x3"), ("touch_second", "known::SECOND+0x4")] {
+        let fits = |line: &String| in_function(line, &format!("known::{function}")) && line.contains(data);
+        if !trace.faults.iter().any(fits) {
+            return Err(trace.fail(&format!("no fault of {function}")));
+        }
+    }
+    Ok(())
+}
+
+fn jit() -> Outcome {
+    let script = "function hot(a){let s=0;for(let i=0;i<a.length;i++)s+=a[i];return s}
+        for(let k=0;k<300;k++){let a=new Float64Array(20000);hot(a);a.fill(k)}";
+    let trace = table(
+        &program("node")?,
+        &["--perf-basic-prof", "--no-logfile-per-isolate", "--logfile=/dev/null", "-e", script],
+    )?;
+    // node leaves its map behind.
+    let process = trace.footer.iter().find_map(|line| line.strip_prefix("# process ")?.split(':').next());
+    let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", process.unwrap_or_default()));
+    if !trace.faults.iter().any(|line| line.contains("hot ") && line.contains(" in [jit]")) {
+        return Err(trace.fail("no fault of the compiled function"));
+    }
+    Ok(())
+}
+
+fn go() -> Outcome {
+    let result = neap_tests::target_dir().join(format!("pagein-known-go-{}", std::process::id()));
+    Run::new(program("go")?)
+        .args(["build", "-o"])
+        .arg(&result)
+        .arg(neap_tests::package_dir().join("pagein/known.go"))
+        .plain()
+        .run()?
+        .success()?;
+    let trace = table(&result, &[]);
+    let _ = std::fs::remove_file(&result);
+    let trace = trace?;
+    if trace.faults.iter().filter(|line| in_function(line, "main.touch")).count() < 1024 {
+        return Err(trace.fail("not a fault for each page"));
+    }
+    Ok(())
+}
+
+/// The stack of the deepest function of `callers.c`, without the C library's part.
+fn callers(how: &str) -> Outcome {
+    need_events()?;
+    let trace = Trace::of(&["--callgraph", how, "--format", "table"], &words(&CALLERS.build()?, &[]))?;
+    let fits = |line: &String| {
+        in_function(line, "innermost")
+            && line.contains("<- middle+0x")
+            && line.contains("<- outermost+0x")
+            && line.contains("<- main+0x")
+    };
+    if !trace.faults.iter().any(fits) {
+        return Err(trace.fail("no stack of innermost, middle, outermost, main"));
+    }
+    Ok(())
+}
+
+fn kinds() -> Outcome {
+    let trace = table(&ODD.build()?, &["kinds"])?;
+    let address = trace.done.stdout.trim().to_owned();
+    let first = u64::from_str_radix(address.trim_start_matches("0x"), 16).map_err(|e| Stop::Fail(e.to_string()))?;
+    let kinds = |address: u64| -> Vec<&str> {
+        let shown = format!(" {address:#x} ");
+        let lines = trace.faults.iter().filter(|line| line.contains(&shown));
+        lines.filter_map(|line| line.split_whitespace().nth(8)).collect()
+    };
+    if kinds(first) != ["zero", "cow"] || kinds(first + 4096) != ["anon"] || !kinds(first + 8192).is_empty() {
+        return Err(trace.fail(&format!("{:?} {:?}", kinds(first), kinds(first + 4096))));
+    }
+    Ok(())
+}
+
+/// A case of `odd.c` ends with that status, or by SIGTERM, and its trace has so many faults at least.
+fn ended(case: &str, status: Option<i32>, faults: usize) -> Outcome {
+    let trace = odd(case)?;
+    if trace.done.status.code() != status || trace.faults.len() < faults || !trace.says("lost: 0") {
+        return Err(trace.fail("the wrong end, or too few faults"));
+    }
+    Ok(())
+}
+
+fn crash() -> Outcome {
+    let trace = table(&ODD.build()?, &["crash"])?;
+    let refused = |line: &&String| line.contains(" refused ") && line.contains(" 0x10 ");
+    if trace.faults.iter().filter(refused).count() != 1 || !trace.says("ended by signal 11") {
+        return Err(trace.fail("no fault at 0x10 that was refused"));
+    }
+    Ok(())
+}
+
+fn daemon() -> Outcome {
+    let trace = odd("daemon")?;
+    if trace.done.wall > Duration::from_millis(900) || !trace.says("were still running") {
+        return Err(trace.fail("neap waited for the daemon, or does not speak of it"));
+    }
+    Ok(())
+}
+
+fn script() -> Outcome {
+    need_events()?;
+    let file = neap_tests::target_dir().join(format!("pagein-script-{}", std::process::id()));
+    std::fs::write(&file, "#!/bin/sh\nls / > /dev/null\nexit 3\n")?;
+    Run::new("chmod").arg("+x").arg(&file).plain().run()?.success()?;
+    let trace = Trace::of(&[], &[file.as_os_str()]);
+    let _ = std::fs::remove_file(&file);
+    let trace = trace?;
+    let of_ls = trace.faults.iter().any(|line| line.contains("/ls)"));
+    if trace.done.status.code() != Some(3) || !of_ls {
+        return Err(trace.fail("the wrong status, or no faults of ls"));
+    }
+    Ok(())
+}
+
+fn interrupt() -> Outcome {
+    need_events()?;
+    let file = neap_tests::target_dir().join(format!("pagein-interrupt-{}", std::process::id()));
+    let mut child = Command::new(neap()?)
+        .args(["pagein", "-o"])
+        .arg(&file)
+        .arg("--")
+        .arg(ODD.build()?)
+        .arg("interrupt")
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    if let Some(output) = child.stdout.take() {
+        BufReader::new(output).read_line(&mut line)?;
+    }
+    // SAFETY: kill takes no pointers, and the child was not waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGINT) };
+    let status = child.wait()?;
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let _ = std::fs::remove_file(&file);
+    if status.code() != Some(7) || !text.contains("exit status 7") || text.lines().count() < 100 {
+        return Err(Stop::Fail(format!("{status:?}, {line:?}\n{text}")));
+    }
+    Ok(())
+}
+
+fn touches(source: &Source) -> Outcome {
+    need_events()?;
+    let trace = Trace::of(&[], &words(&source.build()?, &["touch"]))?;
+    if trace.done.status.code() != Some(0) || trace.faults.len() < 1000 {
+        return Err(trace.fail("too few faults"));
+    }
+    Ok(())
+}
+
+/// Copies a program to where everybody may run it.
+fn for_everybody(from: &Path, name: &str) -> Result<PathBuf, Stop> {
+    let copy = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+    std::fs::copy(from, &copy)?;
+    Run::new("chmod").arg("755").arg(&copy).plain().run()?.success()?;
+    Ok(copy)
+}
+
+fn nobody() -> Outcome {
+    let setpriv = as_root("setpriv")?;
+    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    if level.trim().parse::<i32>().is_ok_and(|level| level > 2) {
+        return Err(Stop::Skip("ordinary users are denied perf events here".into()));
+    }
+    let (tool, odd) = (for_everybody(neap()?, "neap-nobody")?, for_everybody(&ODD.build()?, "odd-nobody")?);
+    let done = Run::new(setpriv)
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&tool)
+        .args(["pagein", "-o", "-", "--"])
+        .arg(&odd)
+        .arg("touch")
+        .plain()
+        .run();
+    let _ = (std::fs::remove_file(&tool), std::fs::remove_file(&odd));
+    let done = done?.success()?;
+    expect(done.stdout.lines().count() > 1000 && done.stdout.contains("by perf events"), &done, "too few faults")
+}
+
+fn as_root(name: &str) -> Result<PathBuf, Stop> {
+    if neap_tests::is_root() { program(name) } else { Err(Stop::Skip("only root may become another user".into())) }
+}
+
+/// A filter that refuses `perf_event_open`, then the command.
+const DENY: &str = "pagein/deny.c";
+
+fn denied() -> Outcome {
+    let deny = Source::new(DENY).build()?;
+    let done = Run::new(deny)
+        .arg(neap()?)
+        .args(["pagein", "-o", "-", "--format", "table", "--"])
+        .arg(ODD.build()?)
+        .arg("works")
+        .timeout(Duration::from_secs(30))
+        .plain()
+        .run()?
+        .success()?;
+    for words in ["by page table scans", "perf events are denied here", "for the full view: ", "odd-"] {
+        expect(done.stdout.contains(words), &done, &format!("no {words:?}"))?;
+    }
+    expect(done.stdout.lines().filter(|line| line.contains(" anon?")).count() > 5000, &done, "too few pages")
+}
+
+fn setuid() -> Outcome {
+    let setpriv = as_root("setpriv")?;
+    let (tool, odd) = (for_everybody(neap()?, "neap-setuid")?, for_everybody(&ODD.build()?, "odd-setuid")?);
+    Run::new("chmod").arg("4755").arg(&odd).plain().run()?.success()?;
+    let done = Run::new(setpriv)
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&tool)
+        .args(["pagein", "-o", "-", "--"])
+        .arg(&odd)
+        .arg("touch")
+        .plain()
+        .run();
+    let nosuid = odd.clone();
+    let _ = (std::fs::remove_file(&tool), std::fs::remove_file(&odd));
+    let done = done?;
+    if done.status.success() {
+        return Err(Stop::Skip(format!("set-user-id has no effect at {}", nosuid.display())));
+    }
+    expect(done.status.code() == Some(126) && done.stderr.contains("set-user-id"), &done, "the wrong refusal")
+}
+
+fn attach() -> Outcome {
+    need_events()?;
+    let mut child = Command::new(ODD.build()?).arg("works").spawn()?;
+    let done = Run::new(neap()?)
+        .args(["pagein", "--format", "table", "-o", "-", "--duration", "500ms", "--pid", &child.id().to_string()])
+        .plain()
+        .run();
+    let _ = (child.kill(), child.wait());
+    let done = done?.success()?;
+    let lines = done.stdout.lines().filter(|line| line.contains(" anon") && line.contains(" touch+0x")).count();
+    expect(lines > 300 && done.stdout.contains("still running"), &done, &format!("{lines} faults"))
+}
+
+fn default_file() -> Outcome {
+    need_events()?;
+    let dir = neap_tests::target_dir().join(format!("pagein-dir-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let done = Run::new(neap()?).args(["pagein", "--", "sh", "-c", "echo $$"]).dir(&dir).plain().run();
+    let names: Vec<String> =
+        std::fs::read_dir(&dir)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    let _ = std::fs::remove_dir_all(&dir);
+    let done = done?.success()?;
+    expect(names == [format!("pagein.{}", done.stdout.trim())], &done, &format!("{names:?}"))
+}
+
+fn link() -> Outcome {
+    let dir = neap_tests::target_dir().join(format!("pagein-link-{}", std::process::id()));
+    std::fs::create_dir_all(&dir)?;
+    let victim = dir.join("victim");
+    std::fs::write(&victim, "precious")?;
+    let mut child = Command::new(ODD.build()?).arg("works").spawn()?;
+    let made = std::os::unix::fs::symlink(&victim, dir.join(format!("pagein.{}", child.id())));
+    let pid = child.id().to_string();
+    let done = Run::new(neap()?).args(["pagein", "--duration", "10ms", "--pid", &pid]).dir(&dir).plain().run();
+    let _ = (child.kill(), child.wait());
+    let kept = std::fs::read_to_string(&victim);
+    let _ = std::fs::remove_dir_all(&dir);
+    made?;
+    let done = done?;
+    expect(done.status.code() == Some(125) && kept? == "precious", &done, "the link was followed")
+}

@@ -1,0 +1,69 @@
+// Programs that are hard to watch: each case by its name.
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// Touches that many pages.
+static void touch(size_t pages) {
+    char *memory = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < pages; i++) memory[i * 4096] = 1;
+}
+
+static void on_interrupt(int number) {
+    (void)number;
+    _exit(7);
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "";
+    if (!strcmp(what, "touch")) {
+        touch(1000);
+    } else if (!strcmp(what, "signal")) {
+        touch(100);
+        kill(getpid(), SIGTERM);
+    } else if (!strcmp(what, "crash")) {
+        touch(100);
+        *(volatile char *)16 = 1;
+    } else if (!strcmp(what, "closes")) {
+        for (int fd = 0; fd < 1024; fd++) close(fd);
+        touch(1000);
+    } else if (!strcmp(what, "daemon")) {
+        if (daemon(1, 0) == 0) {
+            touch(500);
+            sleep(1);
+        }
+    } else if (!strcmp(what, "forks")) {
+        for (int i = 0; i < 20; i++) {
+            if (fork() == 0) {
+                touch(50);
+                _exit(0);
+            }
+        }
+        while (wait(0) > 0) continue;
+    } else if (!strcmp(what, "interrupt")) {
+        signal(SIGINT, on_interrupt);
+        touch(100);
+        write(1, "ready\n", 6);
+        for (;;) pause();
+    } else if (!strcmp(what, "works")) {
+        // Maps and touches a little all the time.
+        for (int i = 0; i < 1000; i++) {
+            touch(10);
+            usleep(5000);
+        }
+    } else if (!strcmp(what, "kinds")) {
+        char *memory = mmap(0, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        volatile char read = memory[0];
+        memory[0] = read + 1;
+        memory[4096] = 1;
+        printf("%p\n", (void *)memory);
+    } else {
+        return 2;
+    }
+    return 0;
+}
