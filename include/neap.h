@@ -4,8 +4,10 @@
  * <malloc.h> (with mallopt, malloc_trim, mallinfo2, malloc_info, malloc_stats) and C++'s operators new and delete. Here
  * is what neap adds.
  *
- * All functions may be called from any thread, and none sets errno. None may be called from a signal handler, but for
- * neap_version and neap_result_text.
+ * All functions may be called from any thread, and none sets errno. malloc, free and their kin may be called from signal
+ * handlers, whatever they interrupt. The functions here are not meant for that, but for neap_version and
+ * neap_result_text; in a handler that interrupted malloc or free they wait for nobody: figures are 0, and nothing goes
+ * back to the system.
  */
 #ifndef NEAP_H
 #define NEAP_H
@@ -119,7 +121,8 @@ void neap_thread_idle(void);
  *
  * Cost: without a hook none. With one each malloc takes its slow path (some 120 instructions more); free keeps its fast
  * one. A sample has an OS page of its own while it lives, and 64 KiB of addresses. Blocks beyond 62 GiB, and those of threads
- * that are about to end, are no samples.
+ * that are about to end, are no samples. Nor are blocks of a signal handler that interrupted malloc or free; a sample that
+ * such a handler frees ends without a word.
  */
 enum neap_event { NEAP_ALLOCATED = 1, NEAP_FREED = 2 };
 

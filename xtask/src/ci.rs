@@ -67,7 +67,7 @@ const STEPS: &[Step] = &[
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(
-        "surface, life, purge, counters, options, controls, misuse, harden, pagein",
+        "surface, life, signals, purge, counters, options, controls, misuse, harden, pagein",
         &[
             "test",
             "-p",
@@ -76,6 +76,8 @@ const STEPS: &[Step] = &[
             "surface",
             "--test",
             "life",
+            "--test",
+            "signals",
             "--test",
             "purge",
             "--test",

@@ -13,7 +13,7 @@ use neap_core::CHUNK;
 use neap_core::census::Census;
 use neap_core::class;
 use neap_core::figures::Figures;
-use neap_sys::global::NEAP;
+use neap_sys::{global::NEAP, thread};
 
 /// `struct mallinfo2` of <malloc.h>.
 #[repr(C)]
@@ -54,7 +54,7 @@ impl From<Info> for ShortInfo {
     }
 }
 
-/// Figures and census of one moment, or nearly.
+/// Figures and census of one moment, or nearly. Nothing in a signal handler that interrupted malloc or free.
 struct Moment {
     f: Figures,
     census: Census,
@@ -62,8 +62,11 @@ struct Moment {
 
 impl Moment {
     fn now() -> Moment {
-        let census = NEAP.census();
-        Moment { f: NEAP.figures(), census }
+        let now = thread::in_call(|_| {
+            let census = NEAP.census();
+            Moment { f: NEAP.figures(), census }
+        });
+        now.unwrap_or(Moment { f: Figures::default(), census: Census::new() })
     }
 
     /// Bytes that are free and in no cache.

@@ -7,8 +7,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_core::Os;
 use neap_core::watch::Reason;
 use neap_options::{Id, Opt, Origin, Value};
-use neap_sys::global::NEAP;
-use neap_sys::watch;
+use neap_sys::{global::NEAP, thread, watch};
 
 /// Why an option was not read or set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +95,10 @@ pub(crate) fn set_value(id: Id, value: Value<'_>, by: Origin) -> bool {
     let known = start_with(id, value, by);
     if known && matches!(id, Id::Purge | Id::PurgeDelay | Id::PurgeBytes | Id::Limit) {
         // What waits may have to go earlier than the purger thinks, or to go at all.
-        NEAP.resume_purging();
-        NEAP.look_at_limit();
+        thread::in_call(|_| {
+            NEAP.resume_purging();
+            NEAP.look_at_limit();
+        });
         NEAP.os.wake_purger();
     }
     known

@@ -14,12 +14,11 @@ fn now() -> Duration {
 
 /// Gives all free memory back to the system but for `keep` bytes: what waits in free ranges, the caches of all threads,
 /// and the free OS pages of slabs. With a `budget` it ends a step after so much time: a step is a heap, or a batch of at
-/// most 4 MiB. Other threads wait for no longer than a step.
+/// most 4 MiB. Other threads wait for no longer than a step. Nothing in a signal handler that interrupted malloc or free.
 pub fn trim(keep: usize, budget: Option<Duration>) -> Trimmed {
     let start = now();
-    // The heap of this thread, also where the system has no barrier and no other one can be visited.
-    thread::rest();
-    NEAP.trim(keep, || budget.is_none_or(|budget| now().saturating_sub(start) < budget))
+    let go_on = || budget.is_none_or(|budget| now().saturating_sub(start) < budget);
+    thread::in_call(|heap| NEAP.trim_with(heap, keep, go_on)).unwrap_or_default()
 }
 
 /// The calling thread will be idle: what it keeps at hand serves others now, or goes back to the system as the policy

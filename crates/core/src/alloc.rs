@@ -14,7 +14,8 @@ use crate::page_map::PageMap;
 use crate::policy::{Policy, Purge};
 use crate::purge::Purger;
 use crate::range::{Ranges, Taken};
-use crate::sync::{AtomicU8, AtomicUsize, Locked, Ordering};
+use crate::remote::Pending;
+use crate::sync::{AtomicBool, AtomicU8, AtomicUsize, Locked, Ordering};
 use crate::zero::Habits;
 use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, age, holes, slab};
 
@@ -49,7 +50,13 @@ pub struct Allocator<O: Os> {
     /// Mean bytes between two samples; 0: none are taken.
     pub(crate) sample_interval: AtomicUsize,
     pub(crate) registry: Locked<Registry>,
-    pub(crate) huge: Locked<Huge>,
+    pub(crate) huge: Huge,
+    /// Large blocks that nested calls freed, see `nested.rs`.
+    pub(crate) deferred: Pending<Chunk>,
+    /// There are heaps that a fork left.
+    pub(crate) left: AtomicBool,
+    /// This is the child of a fork in a nested call, whose other threads may have left anything half changed.
+    pub(crate) stranded: AtomicBool,
     pub(crate) ranges: Locked<Ranges>,
     /// The address ranges that memory comes from.
     pub arenas: Arenas,
@@ -77,7 +84,10 @@ impl<O: Os> Allocator<O> {
             guards: Guards::new(),
             sample_interval: AtomicUsize::new(0),
             registry: Locked::new(Registry::new()),
-            huge: Locked::new(Huge::new()),
+            huge: Huge::new(),
+            deferred: Pending::new(),
+            left: AtomicBool::new(false),
+            stranded: AtomicBool::new(false),
             ranges: Locked::new(Ranges::new()),
             arenas: Arenas::new(),
         }
@@ -91,6 +101,8 @@ impl<O: Os> Allocator<O> {
         if self.ranges.with(&self.os, |_| unsafe { self.arenas.set_up(&self.os) }) {
             self.map.set_up(&self.os);
         }
+        // Not before: a block of the annex that the page map does not know would be lost to it.
+        self.ranges.with(&self.os, |_| self.arenas.open_annex());
     }
 
     /// The present epoch: the age of memory that is freed now.
@@ -249,7 +261,7 @@ impl<O: Os> Allocator<O> {
 
     /// Wipes the tag that a recycled block may still have from its time in a cache, so that its free does not
     /// look like a second one.
-    unsafe fn untagged(p: *mut u8) -> *mut u8 {
+    pub(crate) unsafe fn untagged(p: *mut u8) -> *mut u8 {
         // SAFETY: the block is new to the caller, and at least MIN_BLOCK long.
         unsafe {
             let block = p.cast::<Block>();

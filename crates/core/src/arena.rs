@@ -13,6 +13,7 @@
 //! part in use is committed (readable and writable), in steps that grow with the arena: a program pays a handful
 //! of system calls in its life.
 
+use crate::annex::{self, Annex};
 use crate::chunk::Chunk;
 use crate::commit::{self, Step};
 use crate::page_map::{ADDRESS_BITS, PageMap};
@@ -49,6 +50,8 @@ pub struct Arena {
     /// Index of the first chunk that was never used.
     pub frontier: usize,
     committed: usize,
+    /// Chunks at the end that belong to the annex.
+    annex: usize,
     /// What `committed` was when [`Arena::comes_low`] last said so.
     noted_low: usize,
 }
@@ -63,7 +66,7 @@ const _: () = assert!(
 
 impl Arena {
     const fn new() -> Self {
-        Arena { base: AtomicUsize::new(0), len: 0, first: 0, frontier: 0, committed: 0, noted_low: 0 }
+        Arena { base: AtomicUsize::new(0), len: 0, first: 0, frontier: 0, committed: 0, annex: 0, noted_low: 0 }
     }
 
     #[inline]
@@ -76,6 +79,12 @@ impl Arena {
     fn chunks(&self) -> usize {
         self.len >> CHUNK_SHIFT
     }
+
+    /// Index behind the last chunk that the frontier may come to.
+    #[inline]
+    fn end(&self) -> usize {
+        self.chunks() - self.annex
+    }
 }
 
 /// All arenas. Lookups take no lock; `add` and `extend` are called under the lock of the ranges.
@@ -85,6 +94,8 @@ pub struct Arenas {
     count: AtomicUsize,
     /// The number, plus 1, of an arena whose next step is to be committed ahead (`commit.rs`).
     low: AtomicUsize,
+    /// The end of the first arena, for nested calls.
+    pub(crate) annex: Annex,
     /// For each possible base the arena there, plus 1.
     slots: UnsafeCell<[u8; SLOTS]>,
 }
@@ -114,6 +125,7 @@ impl Arenas {
             arenas: UnsafeCell::new([const { Arena::new() }; MAX_ARENAS]),
             count: AtomicUsize::new(0),
             low: AtomicUsize::new(0),
+            annex: Annex::new(),
             slots: UnsafeCell::new([0; SLOTS]),
         }
     }
@@ -134,7 +146,7 @@ impl Arenas {
             }
             let arena = &(*self.arenas.get())[usize::from(slot) - 1];
             let index = (a & (ARENA_ALIGN - 1)) >> CHUNK_SHIFT;
-            index >= arena.first && index < (&raw const arena.committed).read_volatile()
+            index >= arena.first && index < (&raw const arena.committed).read_volatile() || self.annex.holds(p)
         }
     }
 
@@ -476,6 +488,7 @@ impl Arenas {
                     let arena = &mut (*self.arenas.get())[count];
                     (arena.len, arena.first) = (len, first);
                     (arena.frontier, arena.committed) = (first, first);
+                    arena.annex = if count == 0 { annex::share(chunks) } else { 0 };
                     // Release pairs with the Acquire of `base`.
                     arena.base.store(base, Ordering::Release);
                     (&raw mut (*self.slots.get())[base >> ARENA_SHIFT]).write_volatile(count as u8 + 1);
@@ -495,7 +508,7 @@ impl Arena {
     unsafe fn extend<O: Os>(&mut self, os: &O, map: &PageMap, n: usize, align: usize) -> Option<(usize, usize, usize)> {
         let (first, start) = (self.frontier, self.frontier.next_multiple_of(align));
         // SAFETY: the caller holds the lock of the ranges.
-        if start + n > self.chunks() || !unsafe { self.commit(os, map, start + n) } {
+        if start + n > self.end() || !unsafe { self.commit(os, map, start + n) } {
             return None;
         }
         self.frontier = start + n;
@@ -519,7 +532,7 @@ impl Arena {
 
     /// The next commit step, to `end` or further; `None` if all is committed.
     fn step(&self, end: usize) -> Option<Step> {
-        let to = end.max(self.committed + commit::step(self.committed - self.first)).min(self.chunks());
+        let to = end.max(self.committed + commit::step(self.committed - self.first)).min(self.end());
         (to > self.committed).then(|| Step { to, ..self.step_from_here() })
     }
 
@@ -545,7 +558,7 @@ impl Arena {
     unsafe fn extend_at<O: Os>(&mut self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
         let index = (record.addr() - self.base()) / RECORD_BYTES;
         // SAFETY: the caller holds the lock.
-        if index != self.frontier || index + n > self.chunks() || !unsafe { self.commit(os, map, index + n) } {
+        if index != self.frontier || index + n > self.end() || !unsafe { self.commit(os, map, index + n) } {
             return false;
         }
         self.frontier += n;

@@ -48,8 +48,15 @@ pub struct Census {
     pub held: u64,
 }
 
+impl Default for Census {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Census {
-    const fn new() -> Self {
+    /// Nothing.
+    pub const fn new() -> Self {
         const NONE: Count = Count { count: 0, bytes: 0 };
         Census {
             blocks: [NONE; CLASSES],
@@ -106,7 +113,7 @@ impl Census {
                 self.held += u64::from(len) * CHUNK as u64;
                 (len as usize).max(1)
             }
-            Kind::LARGE | Kind::SHELVED => {
+            Kind::LARGE | Kind::SHELVED | Kind::DEFERRED => {
                 // SAFETY: as above.
                 self.held += unsafe { (*c).bytes() } as u64;
                 (len as usize).max(1)
@@ -122,6 +129,23 @@ impl<O: Os> Allocator<O> {
     /// difference to what the kernel counts.
     pub fn held(&self) -> u64 {
         self.census().held
+    }
+
+    /// Counts what lies in the annex.
+    fn count_annex(&self, census: &mut Census) {
+        let annex = &self.arenas.annex;
+        for class in 1..CLASSES {
+            for c in annex.slabs_of(class) {
+                // SAFETY: slabs of the annex stay slabs.
+                let (free, clean) = unsafe { ((*c).remote.apart(), (*c).clean.load(Ordering::Relaxed) != 0) };
+                let (free, size) = (u64::from(free), u64::from(class::SIZE[class]));
+                census.blocks[class].add(free, free * size);
+                census.tails += CHUNK as u64 - u64::from(class::capacity(class)) * size;
+                census.held += if clean { 0 } else { CHUNK as u64 };
+            }
+        }
+        census.held += annex.large_bytes.load(Ordering::Relaxed) as u64;
+        census.used += (annex.used.load(Ordering::Relaxed) * CHUNK) as u64;
     }
 
     /// What is free, by size.
@@ -147,7 +171,8 @@ impl<O: Os> Allocator<O> {
                 break;
             }
         }
-        let (count, bytes) = self.huge.with(&self.os, |h| h.most);
+        self.count_annex(&mut census);
+        let (count, bytes) = self.huge.most();
         census.most_huge = Count { count: count as u64, bytes: bytes as u64 };
         census
     }

@@ -2,7 +2,7 @@
 
 use crate::heap::Heap;
 use crate::remote::Remote;
-use crate::sync::AtomicU16;
+use crate::sync::{AtomicU8, AtomicU16, Ordering};
 
 /// What a chunk is. Invariant: inside a free range or a large block, only the first record (and the last one of a
 /// free range) has a kind; all others are [`Kind::NONE`]. So a pointer into the middle is never taken for a start.
@@ -27,6 +27,10 @@ impl Kind {
     pub const SHELVED: Kind = Kind(6);
     /// First chunk of a range that waits for the purger, and that nobody gets before it is clean.
     pub const DROPPED: Kind = Kind(7);
+    /// First chunk of a large block of the annex.
+    pub const NESTED: Kind = Kind(8);
+    /// First chunk of a large block that a nested call freed, and that waits for a call that may take locks.
+    pub const DEFERRED: Kind = Kind(9);
 }
 
 /// State of the OS pages of a free range.
@@ -89,6 +93,17 @@ pub struct Chunk {
 const _: () = assert!(size_of::<Chunk>() == 64, "the arena gives each record 64 bytes");
 
 impl Chunk {
+    /// Changes the kind of the record `c` from one to another, in one step: false if it was not `from`.
+    ///
+    /// # Safety
+    /// `c` must be a record.
+    pub unsafe fn change_kind(c: *mut Chunk, from: Kind, to: Kind) -> bool {
+        // SAFETY: the record is readable and writable; a kind is one byte. Whoever writes it otherwise holds the block.
+        let kind = unsafe { AtomicU8::from_ptr((&raw mut (*c).kind).cast()) };
+        // AcqRel: of two that change it one comes second, and sees what the first did. Relaxed: then nothing is done.
+        kind.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
     /// The heap that owns the slab.
     #[inline]
     pub fn owner(&self) -> *mut Heap {

@@ -98,6 +98,12 @@ impl Flow {
         add(&self.bytes, (u64::from(count) * u64::from(crate::class::SIZE[class])).wrapping_neg());
     }
 
+    /// [`Flow::take`] of one block by any number of threads at a time.
+    pub(crate) fn take_shared(&self, class: usize) {
+        self.blocks.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(u64::from(crate::class::SIZE[class]), Ordering::Relaxed);
+    }
+
     /// [`Flow::give`] of one block by any number of threads at a time.
     pub(crate) fn give_shared(&self, class: usize) {
         self.blocks.fetch_sub(1, Ordering::Relaxed);
@@ -366,8 +372,11 @@ impl<O: Os> Allocator<O> {
     /// How much memory is where, now. Exact where no other thread runs; else, what moves meanwhile may be counted at
     /// one place, at both or at none.
     pub fn figures(&self) -> Figures {
+        self.drain();
+        let annex = &self.arenas.annex;
+        let annexed = [&annex.slab_count, &annex.large_blocks, &annex.large_bytes].map(|n| n.load(Ordering::Relaxed));
         let sums = self.sum_heaps();
-        let (huge_blocks, table) = self.huge.with(&self.os, |h| h.sums());
+        let huge_blocks = self.huge.count();
         let huge = self.huge_bytes.load(Ordering::Relaxed);
         let mut f = self.ranges.with(&self.os, |r| {
             let chunks = |n: usize| (n * CHUNK) as u64;
@@ -375,10 +384,10 @@ impl<O: Os> Allocator<O> {
                 dirty: chunks(r.waiting()),
                 lazy: chunks((r.free_chunks[1] + r.dropped_chunks).saturating_sub(r.waiting())),
                 clean: chunks(r.free_chunks[0]),
-                slabs: chunks(r.held.slabs),
+                slabs: chunks(r.held.slabs + annexed[0]),
                 peak: chunks(r.peak_chunks.max(r.footprint())),
-                large_blocks: r.held.large_blocks.saturating_sub(usize::from(table > 0)) as u64,
-                large: at_least_0((r.held.large_bytes as u64).wrapping_add(sums.large).wrapping_sub(table as u64)),
+                large_blocks: (r.held.large_blocks + annexed[1]) as u64,
+                large: at_least_0((r.held.large_bytes.wrapping_add(annexed[2]) as u64).wrapping_add(sums.large)),
                 ..Figures::default()
             }
         });

@@ -17,7 +17,7 @@ use crate::page_map::PageMap;
 use crate::remote::Pending;
 use crate::sample::Sampler;
 use crate::shelf::Shelf;
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64};
+use crate::sync::{AtomicPtr, AtomicU32};
 use crate::watch::Watch;
 
 /// What lies in a block while it is in a cache.
@@ -137,15 +137,28 @@ pub static PARKED: Name = Name::new();
 
 /// Where a thread keeps its heap: two words of thread storage.
 ///
-/// A call sets `busy`, then loads `heap`, uses it, and clears `busy`. A visitor swaps `heap` for [`PARKED`], makes sure
+/// A call adds 1 to `busy`, then loads `heap`, uses it, and sets `busy` to [`Seat::IDLE`]. A call that does not find 0 after
+/// the addition is nested: it takes the 1 back and touches neither heap nor locks (`nested.rs`). A visitor swaps `heap` for [`PARKED`], makes sure
 /// that the thread sees that from now on, and then looks whether `busy` is set. So one of them sees the other.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Seat {
     /// The thread's heap, or a [`Name`].
     pub heap: AtomicPtr<Heap>,
-    /// Not 0 while a call of the thread uses the heap.
-    pub busy: AtomicU64,
+    /// [`Seat::IDLE`] unless a call of the thread uses the heap, or a lock.
+    pub busy: AtomicU32,
+    /// Forks in nested calls that this thread is in the middle of.
+    pub forks: AtomicU32,
+}
+
+impl Seat {
+    /// `busy` where no call uses the heap: one less than 0, so that one instruction adds and tells.
+    pub const IDLE: u32 = u32::MAX;
+
+    /// The seat of a thread that uses `heap`.
+    pub const fn new(heap: *mut Heap) -> Self {
+        Seat { heap: AtomicPtr::new(heap), busy: AtomicU32::new(Self::IDLE), forks: AtomicU32::new(0) }
+    }
 }
 
 /// Greatest size of the cache of `class`, in blocks.

@@ -1,36 +1,55 @@
 //! Huge blocks: a mapping of its own for each. Used where no arena can hold the block: beyond
 //! [`crate::large::MAX_LARGE`], or where address space is limited.
 //!
-//! Their addresses and lengths stand in a table without order, searched from its end: linear in the number of huge
-//! blocks, of which there are few.
+//! Their addresses and lengths stand in slots, searched from the first: linear in the number of huge blocks, of which
+//! there are few. No lock, so that nested calls may use them: a slot is null, `TAKEN` while its block is made or
+//! resized, or the address of a block; whoever swaps it for null has freed the block. Tables of more slots are mapped as
+//! they are needed, and stay.
 
-use crate::arena::Arenas;
-use crate::sync::Ordering;
+use crate::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::{Allocator, CHUNK, Os};
 
 /// Shortest huge block: below, no mapping is tried when arenas are exhausted.
 const MIN_HUGE: usize = 1 << 20;
+/// Slots that need no mapping.
+const FIRST: usize = 32;
+/// Slots of a table, which has whole OS pages of any size.
+const SLOTS: usize = (CHUNK - size_of::<usize>()) / size_of::<Slot>();
+/// A slot that is neither free nor a block.
+const TAKEN: *mut u8 = core::ptr::without_provenance_mut(1);
 
-/// One huge block.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    p: *mut u8,
-    bytes: usize,
+/// Place for one huge block. All zero bytes are a free one.
+#[derive(Debug)]
+struct Slot {
+    p: AtomicPtr<u8>,
+    /// Written while the slot is [`TAKEN`].
+    bytes: AtomicUsize,
 }
 
-/// All huge blocks. Used under its lock.
+/// More slots. All zero bytes are a table without blocks that is the last.
+#[repr(C)]
+#[derive(Debug)]
+struct Table {
+    next: *mut Table,
+    slots: [Slot; SLOTS],
+}
+
+const _: () = assert!(size_of::<Table>() <= CHUNK, "a table has a mapping of a chunk's length");
+
+/// All huge blocks.
 #[derive(Debug)]
 pub struct Huge {
-    /// A large block that holds the table.
-    table: *mut Entry,
-    room: usize,
-    count: usize,
+    first: [Slot; FIRST],
+    /// The newest table.
+    more: AtomicPtr<Table>,
+    count: AtomicUsize,
     /// Most blocks at one time so far, and most bytes.
-    pub(crate) most: (usize, usize),
+    most_blocks: AtomicUsize,
+    most_bytes: AtomicUsize,
 }
 
-// SAFETY: the table is reached under its lock.
-unsafe impl Send for Huge {}
+// SAFETY: slots are atomic; a table's link is written before the table is shown.
+unsafe impl Sync for Huge {}
 
 impl Default for Huge {
     fn default() -> Self {
@@ -41,71 +60,106 @@ impl Default for Huge {
 impl Huge {
     /// No huge block.
     pub const fn new() -> Self {
-        Huge { table: core::ptr::null_mut(), room: 0, count: 0, most: (0, 0) }
+        const FREE: Slot = Slot { p: AtomicPtr::new(core::ptr::null_mut()), bytes: AtomicUsize::new(0) };
+        Huge {
+            first: [const { FREE }; FIRST],
+            more: AtomicPtr::new(core::ptr::null_mut()),
+            count: AtomicUsize::new(0),
+            most_blocks: AtomicUsize::new(0),
+            most_bytes: AtomicUsize::new(0),
+        }
     }
 
-    fn find(&mut self, p: *mut u8) -> Option<&mut Entry> {
-        if self.count == 0 {
+    /// The first slot that is as `f` says.
+    fn find_slot(&self, mut f: impl FnMut(&Slot) -> bool) -> Option<&Slot> {
+        if let Some(slot) = self.first.iter().find(|slot| f(slot)) {
+            return Some(slot);
+        }
+        // Acquire pairs with the Release of `more_slots`: the table is linked.
+        let mut table = self.more.load(Ordering::Acquire);
+        while !table.is_null() {
+            // SAFETY: tables are never unmapped, and their links never change.
+            let slots = unsafe { &*table };
+            if let Some(slot) = slots.slots.iter().find(|slot| f(slot)) {
+                return Some(slot);
+            }
+            table = slots.next;
+        }
+        None
+    }
+
+    /// The slot of the block at `p`, swapped for `to`: null, [`TAKEN`], or `p` to leave it as it is.
+    fn find(&self, p: *mut u8, to: *mut u8) -> Option<&Slot> {
+        if self.count() == 0 || p.is_null() || p == TAKEN {
             return None;
         }
-        // SAFETY: the first `count` entries are set.
-        let entries = unsafe { core::slice::from_raw_parts_mut(self.table, self.count) };
-        entries.iter_mut().rev().find(|e| e.p == p)
+        // Acquire pairs with the Release where the block was put there. Of two that free it one finds it.
+        self.find_slot(|s| {
+            s.p.load(Ordering::Relaxed) == p
+                && s.p.compare_exchange(p, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        })
     }
 
-    /// Checks the table: every entry is a block, and none is there twice. For tests. Quadratic.
-    pub(crate) fn is_valid(&self) -> bool {
-        if self.count > self.room || (self.room > 0) == self.table.is_null() {
-            return false;
-        }
-        if self.count == 0 {
-            return true;
-        }
-        // SAFETY: the first `count` entries are set.
-        let entries = unsafe { core::slice::from_raw_parts(self.table, self.count) };
-        let apart = |(i, a): (usize, &Entry)| {
-            let end = a.p.addr() + a.bytes;
-            a.bytes > 0 && entries[..i].iter().all(|b| end <= b.p.addr() || b.p.addr() + b.bytes <= a.p.addr())
+    /// A slot, [`TAKEN`], or `None` if there is no memory for one.
+    fn reserve<O: Os>(&self, os: &O) -> Option<&Slot> {
+        let take = |s: &Slot| {
+            s.p.load(Ordering::Relaxed).is_null()
+                // Acquire pairs with the Release of `free_huge`: its last use is over.
+                && s.p.compare_exchange(core::ptr::null_mut(), TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        entries.iter().enumerate().all(apart)
+        self.find_slot(take).or_else(|| if self.more_slots(os) { self.find_slot(take) } else { None })
+    }
+
+    fn more_slots<O: Os>(&self, os: &O) -> bool {
+        let Some(table) = os.map(CHUNK, os.page_size()) else { return false };
+        let table = table.cast::<Table>();
+        let mut next = self.more.load(Ordering::Acquire);
+        loop {
+            // SAFETY: a fresh mapping of zeroes, long enough, and nobody's else until the exchange.
+            unsafe { (*table).next = next };
+            match self.more.compare_exchange_weak(next, table, Ordering::Release, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => next = now,
+            }
+        }
+    }
+
+    /// Checks that no two blocks overlap. For tests. Quadratic.
+    pub(crate) fn is_valid(&self) -> bool {
+        let (mut apart, mut count) = (true, 0);
+        let range = |s: &Slot| (s.p.load(Ordering::Relaxed).addr(), s.bytes.load(Ordering::Relaxed));
+        self.find_slot(|a| {
+            let (p, bytes) = range(a);
+            if p == 0 {
+                return false;
+            }
+            count += 1;
+            apart &= p != TAKEN.addr() && bytes > 0;
+            self.find_slot(|b| {
+                let (q, more) = range(b);
+                apart &= core::ptr::eq(a, b) || q == 0 || p + bytes <= q || q + more <= p;
+                false
+            });
+            false
+        });
+        apart && count == self.count()
+    }
+
+    /// There are `blocks` of `bytes` now.
+    fn note_most(&self, blocks: usize, bytes: usize) {
+        // Relaxed: each number stands for itself.
+        self.most_blocks.fetch_max(blocks, Ordering::Relaxed);
+        self.most_bytes.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Most blocks at one time so far, and most bytes.
+    pub(crate) fn most(&self) -> (usize, usize) {
+        (self.most_blocks.load(Ordering::Relaxed), self.most_bytes.load(Ordering::Relaxed))
     }
 
     /// Huge blocks at present.
     pub(crate) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// Huge blocks, and the bytes of the large block that holds the table.
-    pub(crate) fn sums(&self) -> (usize, usize) {
-        // SAFETY: the table is a large block of ours.
-        let table = if self.table.is_null() { 0 } else { unsafe { (*Arenas::record(self.table.cast())).bytes() } };
-        (self.count, table)
-    }
-
-    /// Whether there is a table: one large block that nobody asked for.
-    pub(crate) fn has_table(&self) -> bool {
-        !self.table.is_null()
-    }
-
-    /// Makes room for one more entry.
-    fn reserve<O: Os>(&mut self, a: &Allocator<O>) -> bool {
-        if self.count < self.room {
-            return true;
-        }
-        let room = (self.room * 2).max(CHUNK / size_of::<Entry>());
-        let table = a.malloc_large(room * size_of::<Entry>(), CHUNK, 0, false).cast::<Entry>();
-        if table.is_null() {
-            return false;
-        }
-        if !self.table.is_null() {
-            // SAFETY: the new table is longer; the old one is ours.
-            unsafe {
-                table.copy_from_nonoverlapping(self.table, self.count);
-                a.free_large(self.table.cast());
-            }
-        }
-        (self.table, self.room) = (table, room);
-        true
+        self.count.load(Ordering::Relaxed)
     }
 }
 
@@ -115,31 +169,36 @@ impl<O: Os> Allocator<O> {
         if size < MIN_HUGE && align <= CHUNK {
             return core::ptr::null_mut();
         }
-        let Some(bytes) = size.max(1).checked_next_multiple_of(self.page_size()) else {
+        if !self.ranges.with(&self.os, |r| self.is_allowed(r, size.div_ceil(CHUNK), false)) {
+            return core::ptr::null_mut();
+        }
+        self.map_huge(size, align)
+    }
+
+    /// [`Allocator::malloc_huge`] of any size, whatever limit the process has for itself. Takes no lock.
+    pub(crate) fn map_huge(&self, size: usize, align: usize) -> *mut u8 {
+        let page = self.os.page_size();
+        let Some(bytes) = size.max(1).checked_next_multiple_of(page) else {
             return core::ptr::null_mut();
         };
-        self.huge.with(&self.os, |h| {
-            if !h.reserve(self) {
-                return core::ptr::null_mut();
-            }
-            if !self.ranges.with(&self.os, |r| self.is_allowed(r, bytes.div_ceil(CHUNK), false)) {
-                return core::ptr::null_mut();
-            }
-            let Some(p) = self.os.map(bytes, align.max(self.page_size())) else {
-                return core::ptr::null_mut();
-            };
-            // SAFETY: `reserve` made room.
-            unsafe { h.table.add(h.count).write(Entry { p, bytes }) };
-            h.count += 1;
+        let Some(slot) = self.huge.reserve(&self.os) else {
+            return core::ptr::null_mut();
+        };
+        let p = self.os.map(bytes, align.max(page)).unwrap_or(core::ptr::null_mut());
+        if !p.is_null() {
+            slot.bytes.store(bytes, Ordering::Relaxed);
+            let blocks = self.huge.count.fetch_add(1, Ordering::Relaxed) + 1;
             let all = self.huge_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            h.most = (h.most.0.max(h.count), h.most.1.max(all));
-            p
-        })
+            self.huge.note_most(blocks, all);
+        }
+        // Release pairs with the Acquire of `find`: the length is there; or of `reserve`.
+        slot.p.store(p, Ordering::Release);
+        p
     }
 
     /// Usable bytes of the huge block at `p`, if there is one.
     pub(crate) fn huge_bytes(&self, p: *mut u8) -> Option<usize> {
-        self.huge.with(&self.os, |h| h.find(p).map(|e| e.bytes))
+        self.huge.find(p, p).map(|slot| slot.bytes.load(Ordering::Relaxed))
     }
 
     /// Frees the huge block at `p`; false if there is none.
@@ -147,22 +206,15 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// If there is one, it must be the caller's.
     pub(crate) unsafe fn free_huge(&self, p: *mut u8) -> bool {
-        let entry = self.huge.with(&self.os, |h| {
-            let entry = *h.find(p)?;
-            h.count -= 1;
-            self.huge_bytes.fetch_sub(entry.bytes, Ordering::Relaxed);
-            // SAFETY: the last entry is set; it takes the place of the one that goes.
-            let last = unsafe { h.table.add(h.count).read() };
-            if last.p != p {
-                *h.find(p)? = last;
-            }
-            Some(entry)
-        });
-        // SAFETY: the mapping is out of the table, so it is ours alone.
-        entry.is_some_and(|e| unsafe {
-            self.os.unmap(e.p, e.bytes);
-            true
-        })
+        let Some(slot) = self.huge.find(p, TAKEN) else { return false };
+        let bytes = slot.bytes.load(Ordering::Relaxed);
+        self.huge.count.fetch_sub(1, Ordering::Relaxed);
+        self.huge_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        // Release pairs with the Acquire of `reserve`. Before the mapping goes: others may get its address.
+        slot.p.store(core::ptr::null_mut(), Ordering::Release);
+        // SAFETY: the mapping is in no slot, so it is ours alone.
+        unsafe { self.os.unmap(p, bytes) };
+        true
     }
 
     /// Resizes the huge block at `p`, moving its pages where needed. Null if that cannot be done; then it is as it
@@ -171,32 +223,28 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// `p` must be a huge block of the caller's.
     pub(crate) unsafe fn resize_huge(&self, p: *mut u8, size: usize) -> *mut u8 {
-        let Some(bytes) = size.checked_next_multiple_of(self.page_size()) else {
-            return core::ptr::null_mut();
+        let null = core::ptr::null_mut();
+        let Some(bytes) = size.checked_next_multiple_of(self.page_size()).filter(|&bytes| bytes >= MIN_HUGE) else {
+            return null;
         };
-        if bytes < MIN_HUGE {
-            return core::ptr::null_mut();
+        let more = bytes.saturating_sub(self.huge_bytes(p).unwrap_or(0)).div_ceil(CHUNK);
+        if !self.ranges.with(&self.os, |r| self.is_allowed(r, more, false)) {
+            return null;
         }
-        self.huge.with(&self.os, |h| {
-            let Some(e) = h.find(p) else {
-                return core::ptr::null_mut();
-            };
-            let more = bytes.saturating_sub(e.bytes).div_ceil(CHUNK);
-            if !self.ranges.with(&self.os, |r| self.is_allowed(r, more, false)) {
-                return core::ptr::null_mut();
-            }
-            // SAFETY: the entry is a mapping of ours.
-            match unsafe { self.os.remap(e.p, e.bytes, bytes) } {
-                Some(moved) => {
-                    // Relaxed, as all uses: a count. Wraps around where the block shrinks.
-                    let more = bytes.wrapping_sub(e.bytes);
-                    let all = self.huge_bytes.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
-                    *e = Entry { p: moved, bytes };
-                    h.most.1 = h.most.1.max(all);
-                    moved
-                }
-                None => core::ptr::null_mut(),
-            }
-        })
+        // Taken meanwhile: others may get the old address as soon as the pages have moved.
+        let Some(slot) = self.huge.find(p, TAKEN) else { return null };
+        let old = slot.bytes.load(Ordering::Relaxed);
+        // SAFETY: the block is a mapping of ours.
+        let moved = unsafe { self.os.remap(p, old, bytes) };
+        if moved.is_some() {
+            // Relaxed, as all uses: a count. Wraps around where the block shrinks.
+            let more = bytes.wrapping_sub(old);
+            let all = self.huge_bytes.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
+            self.huge.note_most(0, all);
+            slot.bytes.store(bytes, Ordering::Relaxed);
+        }
+        // Release pairs with the Acquire of `find`.
+        slot.p.store(moved.unwrap_or(p), Ordering::Release);
+        moved.unwrap_or(null)
     }
 }

@@ -119,6 +119,9 @@ impl<O: Os> Allocator<O> {
         let c = self.large_record(Call::Free, p);
         // SAFETY: the block is the caller's.
         unsafe {
+            if (*c).kind == Kind::NESTED {
+                return self.free_annexed(p);
+            }
             if !self.soften_large(c) {
                 let what = Use::Large { bytes: (*c).bytes(), zero: false };
                 return self.lose_chunks(c, (*c).len as usize, what);
@@ -175,7 +178,8 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn large_record(&self, call: Call, p: *mut u8) -> *mut Chunk {
         let c = Arenas::record(p);
         // SAFETY: records of committed chunks are readable. A block that is the caller's keeps its kind.
-        if p.addr() & (CHUNK - 1) != 0 || unsafe { (*c).kind } != Kind::LARGE {
+        let kind = unsafe { (*c).kind };
+        if p.addr() & (CHUNK - 1) != 0 || (kind != Kind::LARGE && kind != Kind::NESTED) {
             misuse::not_a_block(self, call, p);
         }
         c
@@ -187,7 +191,9 @@ impl<O: Os> Allocator<O> {
     /// `p` must be a large block of the caller's.
     pub(crate) unsafe fn resize_large(&self, p: *mut u8, size: usize) -> bool {
         let c = self.large_record(Call::Realloc, p);
-        if size > MAX_LARGE {
+        // What lies behind a block of the annex is not the ranges'.
+        // SAFETY: the block is the caller's, so its record stays as it is.
+        if size > MAX_LARGE || unsafe { (*c).kind } == Kind::NESTED {
             return false;
         }
         let bytes = size.next_multiple_of(self.page_size());

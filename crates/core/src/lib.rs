@@ -20,11 +20,13 @@
 //! | large block, huge block | whole OS pages from an arena; a mapping of its own |
 //! | reserved, clean, dirty | no memory may lie there yet; known to read as zero; may hold anything |
 //! | purge | give OS pages back to the system; they are clean afterwards |
+//! | nested call | one in a signal handler that interrupted another call of its thread, see [`nested`] |
+//! | annex | chunks for nested calls, see [`annex`] |
 //! | orphan | a heap whose thread has ended; a new thread adopts it whole |
 //!
 //! # Layers
 //!
-//! Downward only: [`alloc`] uses [`heap`] (its slow paths are in [`bins`]), [`large`] and [`huge`]; these use [`slab`] and [`range`]; these use
+//! Downward only: [`alloc`], and [`nested`] beside it, use [`heap`] (its slow paths are in [`bins`]), [`large`] and [`huge`]; these use [`slab`] and [`range`]; these use
 //! [`arena`] and [`page_map`]; these use [`chunk`] and [`os`]. `docs/ARCHITECTURE.md` walks the first malloc
 //! through all of them.
 #![no_std]
@@ -35,11 +37,13 @@ extern crate std;
 
 pub mod age;
 pub mod alloc;
+pub mod annex;
 pub mod arena;
 mod batch;
 pub mod bins;
 pub mod census;
 pub mod chunk;
+pub mod claims;
 pub mod class;
 mod commit;
 mod dense;
@@ -51,6 +55,7 @@ pub mod huge;
 pub mod large;
 pub mod life;
 pub mod misuse;
+pub mod nested;
 pub mod os;
 pub mod page_map;
 pub mod policy;

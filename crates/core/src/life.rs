@@ -5,7 +5,7 @@
 //! While a heap is an orphan, the lock of the registry stands in for its owner: other threads take blocks from its
 //! slabs, and whoever frees the first block into it also takes in the frees.
 //!
-//! Lock order: batch (of the purger), registry, huge, ranges.
+//! Lock order: batch (of the purger), registry, ranges.
 
 use crate::arena::Arenas;
 use crate::chunk::Kind;
@@ -20,8 +20,10 @@ use crate::{Allocator, CHUNK, Heap, Os};
 pub const OWNED: u32 = 0;
 /// Nobody owns the heap; the lock of the registry guards it.
 pub const ORPHAN: u32 = 1;
-/// The heap of a thread that a fork left behind in the parent: nobody touches it any more.
+/// The heap of a thread that a fork left behind in the parent, in the middle of a call: nobody touches it any more.
 pub const LOST: u32 = 2;
+/// The heap of a thread that a fork left behind, outside of calls: it is whole, and waits to be abandoned.
+pub const LEFT: u32 = 3;
 
 /// Bytes that each heap gets in its chunk: no more than it needs, as threads are many.
 const HEAP_BYTES: usize = size_of::<Heap>();
@@ -166,7 +168,8 @@ impl<O: Os> Allocator<O> {
                     sum = (sum.0 + 1, sum.1 + bytes);
                 }
             });
-            sum
+            let (blocks, bytes) = self.live_in_annex();
+            (sum.0 + blocks, sum.1 + bytes)
         })
     }
 
@@ -233,39 +236,50 @@ impl<O: Os> Allocator<O> {
 
     /// Before fork, in the parent: takes all locks, so that no structure behind them is half changed in the child.
     pub fn fork_prepare(&self) {
+        self.drain();
         self.purger.batch.take(&self.os);
         self.registry.raw().take(&self.os);
-        self.huge.raw().take(&self.os);
         self.ranges.raw().take(&self.os);
     }
 
     /// After fork, in the parent.
     pub fn fork_parent(&self) {
         self.ranges.raw().release(&self.os);
-        self.huge.raw().release(&self.os);
         self.registry.raw().release(&self.os);
         self.purger.batch.release(&self.os);
     }
 
-    /// After fork, in the child, whose only thread owns `mine` (or [`Heap::none`]). The heaps of the threads that
-    /// stayed behind are lost: they may be half changed, so what they hold stays as it is.
+    /// After fork, in the child, whose only thread owns `mine` (or [`Heap::none`]). Of the threads that stayed behind, those
+    /// that were in no call left their heaps whole: the child's next slow path abandons them, as if the threads had ended.
+    /// Heaps of the others are lost: they may be half changed, so what they hold stays as it is.
+    ///
+    /// What a child sees of the parent's memory is a cut through the time of each thread: the kernel takes the right to
+    /// write from all pages, and who then writes waits until all are copied. So a seat that is not busy is no older than
+    /// what its thread last did to the heap.
     pub fn fork_child(&self, mine: *mut Heap) {
         self.fork_parent();
         self.purger.forked();
         self.forget_totals();
+        let mut left = false;
         self.registry.with(&self.os, |r| {
             let mut heap = r.all;
             while !heap.is_null() {
                 // SAFETY: heaps are never unmapped, and this process has one thread.
                 unsafe {
                     if heap != mine && (*heap).state.load(Ordering::Relaxed) == OWNED {
-                        (*heap).state.store(LOST, Ordering::SeqCst);
+                        let whole = self.is_idle(heap);
+                        (*heap).state.store(if whole { LEFT } else { LOST }, Ordering::SeqCst);
                         // So that the purger does not wait for a visit. Relaxed: one thread.
                         (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
+                        left |= whole;
                     }
                     heap = (*heap).next;
                 }
             }
         });
+        if left {
+            self.left.store(true, Ordering::Relaxed);
+            self.purger.note_deferred();
+        }
     }
 }

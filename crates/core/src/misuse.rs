@@ -107,19 +107,19 @@ pub fn not_a_block<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8) -> ! {
     // SAFETY: records of the arena are readable; the process ends here, so a race does no harm.
     unsafe {
         let mut back = 0;
-        while (*c).kind == Kind::NONE && a.arenas.in_use(c.sub(1)) {
+        while (*c).kind == Kind::NONE && (a.arenas.in_use(c.sub(1)) || a.arenas.annex.holds(Arenas::chunk(c.sub(1)))) {
             c = c.sub(1);
             back += CHUNK;
         }
         match (*c).kind {
-            Kind::FREE | Kind::FREE_END | Kind::SHELVED if at_start => {
+            Kind::FREE | Kind::FREE_END | Kind::SHELVED | Kind::DEFERRED if at_start => {
                 let thread = a.os.thread_id();
                 if call == Call::Free {
                     die(a, format_args!("double free of {p:p} (large block, by thread {thread})"));
                 }
                 die(a, format_args!("{name} of {p:p}, which is free (large block, by thread {thread})"))
             }
-            Kind::LARGE if back < (*c).bytes() => {
+            Kind::LARGE | Kind::NESTED if back < (*c).bytes() => {
                 let inside = back + (p.addr() & (CHUNK - 1));
                 let bytes = (*c).bytes();
                 die(

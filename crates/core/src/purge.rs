@@ -18,7 +18,7 @@ use crate::os::{Memory, Run};
 use crate::policy::{Limit, Purge};
 use crate::range::Ranges;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Lock, Ordering};
-use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os, age, tables};
+use crate::{Allocator, CHUNK, CHUNK_SHIFT, Heap, Os, age, tables};
 
 /// Free memory waits for so many ticks: what was freed just before one waits a tick less than the delay, at most.
 pub(crate) const DELAY_TICKS: u8 = 5;
@@ -50,6 +50,8 @@ const FAR: usize = 256 << 20;
 const LIMIT: u8 = 1;
 /// A note to look at the side tables: much was freed that does not wait for a purger.
 const TABLES: u8 = 2;
+/// A note that a nested call left something to do, see `nested.rs`.
+const DEFERRED: u8 = 4;
 
 /// Nobody is the purger.
 const NOBODY: u32 = 0;
@@ -78,7 +80,7 @@ pub struct Purger {
     wanted: AtomicBool,
     /// Most bytes that may wait, as last looked up.
     most: AtomicUsize,
-    /// What else it has to do: [`LIMIT`], [`TABLES`].
+    /// What else it has to do: [`LIMIT`], [`TABLES`], [`DEFERRED`].
     notes: AtomicU8,
     /// Chunks that waited when the limit was last looked at, and what was left of it then, in bytes; 0: not known.
     looked: AtomicUsize,
@@ -143,6 +145,11 @@ impl Purger {
         self.notes.fetch_or(TABLES, Ordering::Relaxed);
     }
 
+    /// A nested call left something to do.
+    pub(crate) fn note_deferred(&self) {
+        self.notes.fetch_or(DEFERRED, Ordering::Relaxed);
+    }
+
     /// In the child of a fork the helper is not there.
     pub(crate) fn forked(&self) {
         self.who.store(NOBODY, Ordering::SeqCst);
@@ -163,13 +170,22 @@ fn is_short(memory: &Memory, waiting: usize) -> bool {
 impl<O: Os> Allocator<O> {
     /// Gives all free memory in dirty ranges back to the system, at once; returns the bytes.
     pub fn purge(&self) -> usize {
+        self.purge_with(Heap::none())
+    }
+
+    /// [`Allocator::purge`] by a thread in a call that uses its heap `mine`, whose caches go as well.
+    pub fn purge_with(&self, mine: *mut Heap) -> usize {
+        self.drain();
         let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, slabs: true, ranges: true, bytes: BATCH_BYTES };
-        self.purger.batch_with(&self.os, || self.empty_caches(true));
-        let bytes = self.purge_due(due, &mut Walk::default(), usize::MAX);
-        self.purger.batch_with(&self.os, || self.purge_tables());
+        self.purger.batch_with(&self.os, || self.empty_caches(true, mine));
+        let bytes = self.purge_due(mine, due, &mut Walk::default(), usize::MAX);
+        let annexed = self.purger.batch_with(&self.os, || {
+            self.purge_tables();
+            self.purge_annex(None)
+        });
         self.settle();
         self.publish();
-        bytes
+        bytes + annexed
     }
 
     /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many
@@ -187,15 +203,17 @@ impl<O: Os> Allocator<O> {
             self.purger.who.store(NOBODY, Ordering::SeqCst);
             return None;
         }
+        self.drain();
         // A helper that was woken before its time looks at what is urgent; time has not gone by for the rest.
         let in_time = self.time_is_up();
         if in_time {
             self.next_epoch();
+            self.purger.batch_with(&self.os, || self.purge_annex(None));
         }
         self.purger.flood.store(false, Ordering::Relaxed);
         let mut walk = Walk::default();
-        let cached = !in_time || self.purger.batch_with(&self.os, || self.empty_caches(false));
-        let bytes = self.purge_due(self.due(self.urgency(), BATCH_BYTES), &mut walk, usize::MAX);
+        let cached = !in_time || self.purger.batch_with(&self.os, || self.empty_caches(false, Heap::none()));
+        let bytes = self.purge_due(Heap::none(), self.due(self.urgency(), BATCH_BYTES), &mut walk, usize::MAX);
         let rests = bytes == 0 && walk.waiting == 0;
         let freed = self.ranges.with(&self.os, |r| r.freed_chunks);
         if freed >= if rests { tables::FREED_AT_REST } else { tables::FREED } {
@@ -304,6 +322,7 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn is_allowed(&self, r: &Ranges, more: usize, dirty: bool) -> bool {
         let Limit::Bytes(limit) = self.policy.limit() else { return true };
         let huge = self.huge_bytes.load(Ordering::Relaxed).div_ceil(CHUNK);
+        let more = more.saturating_add(self.arenas.annex.used.load(Ordering::Relaxed));
         (if dirty { r.footprint() } else { r.taken_chunks() }).saturating_add(more).saturating_add(huge)
             <= limit / CHUNK
     }
@@ -390,6 +409,9 @@ impl<O: Os> Allocator<O> {
             self.commit_ahead();
         }
         let notes = self.purger.notes.swap(0, Ordering::Relaxed);
+        if notes & DEFERRED != 0 {
+            self.drain();
+        }
         if notes & LIMIT != 0 {
             self.mind_limit();
         }
@@ -421,7 +443,7 @@ impl<O: Os> Allocator<O> {
                         return self.ask_for_helper(INLINE);
                     }
                 }
-                self.purge_due(self.due(self.urgency(), INLINE_BYTES), &mut Walk::default(), 1);
+                self.purge_due(Heap::none(), self.due(self.urgency(), INLINE_BYTES), &mut Walk::default(), 1);
             }
             _ => self.ask_for_helper(NOBODY),
         }
@@ -443,12 +465,12 @@ impl<O: Os> Allocator<O> {
                 self.os.wake_purger();
             }
             let due = Due { slabs: false, ..self.due(0, FRESH_CHUNKS * CHUNK) };
-            self.purge_due(due, &mut Walk::default(), 1);
+            self.purge_due(Heap::none(), due, &mut Walk::default(), 1);
         }
     }
 
     /// Purges what is due, from the place of `walk` on, in at most `batches` batches; returns the bytes.
-    fn purge_due(&self, due: Due, walk: &mut Walk, batches: usize) -> usize {
+    fn purge_due(&self, mine: *mut Heap, due: Due, walk: &mut Walk, batches: usize) -> usize {
         let (mut bytes, mut done) = (0, 0);
         loop {
             let _batch = self.purger.batch.lock(&self.os);
@@ -459,7 +481,7 @@ impl<O: Os> Allocator<O> {
                 done += 1;
             }
             if batch.slab_count > 0 {
-                bytes += self.punch(&batch.slabs[..batch.slab_count], None);
+                bytes += self.punch(mine, &batch.slabs[..batch.slab_count], None);
             }
             if !more || done == batches {
                 return bytes;

@@ -41,10 +41,14 @@ impl<O: Os> Allocator<O> {
                         self.settle();
                         return p;
                     }
-                    let moved = self.move_large(p, old, size);
-                    self.settle();
-                    if !moved.is_null() {
-                        return moved;
+                    // A block of the annex stays where it is neither to grow nor to shrink; to shrink it is copied below, as
+                    // `move_large` wants the longer block to be the new one.
+                    if size > old {
+                        let moved = self.move_large(p, old, size);
+                        self.settle();
+                        if !moved.is_null() {
+                            return moved;
+                        }
                     }
                 }
             }
@@ -59,7 +63,7 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    fn fits_in_place(&self, old: usize, size: usize) -> bool {
+    pub(crate) fn fits_in_place(&self, old: usize, size: usize) -> bool {
         if old > class::MAX_SMALL {
             let bytes = size.max(1).checked_next_multiple_of(self.page_size());
             return size > class::MAX_SMALL && bytes == Some(old);

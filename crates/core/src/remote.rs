@@ -24,6 +24,9 @@ pub struct Remote<T> {
     next: AtomicPtr<T>,
 }
 
+/// Where the count of a slab apart starts: far from 0 both ways, whatever is taken and freed.
+const APART: u32 = 1 << 31;
+
 /// A record with a [`Remote`] in it.
 pub trait Node: Sized {
     /// The record's remote part.
@@ -61,6 +64,44 @@ impl<T> Remote<T> {
     /// Frees counted and not taken; exact only while no thread frees. For tests.
     pub fn counted(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// Makes the slab one apart, in the annex (`annex.rs`), with `free` blocks free: a set bit is a free block, and the
+    /// count starts so high that [`Remote::free`] never says to push it. Equation at rest: `apart() == bits set`.
+    pub fn set_apart(&self, free: u32) {
+        // Relaxed: the slab is nobody's else yet.
+        self.count.store(APART + free, Ordering::Relaxed);
+    }
+
+    /// Free blocks of a slab apart; a hint, as bits and count do not change together.
+    pub fn apart(&self) -> u32 {
+        self.count.load(Ordering::Relaxed).saturating_sub(APART)
+    }
+
+    /// Takes a free block of `word` of a slab apart: the index of its bit.
+    pub fn take(&self, word: &AtomicU64) -> Option<u32> {
+        // Relaxed: the exchange below tells.
+        let mut free = word.load(Ordering::Relaxed);
+        while free != 0 {
+            let bit = free & free.wrapping_neg();
+            // Acquire pairs with the Release of `free`: what the freeing thread did to the block comes before.
+            let before = word.fetch_and(!bit, Ordering::Acquire);
+            if before & bit != 0 {
+                // Relaxed: the count is a hint. It may be below APART for a moment, as its other half comes later.
+                self.count.fetch_sub(1, Ordering::Relaxed);
+                return Some(bit.trailing_zeros());
+            }
+            free = before;
+        }
+        None
+    }
+
+    /// Takes all free blocks of `word` of a slab apart, as a mask; [`Remote::free`] gives them back.
+    pub fn take_all(&self, word: &AtomicU64) -> u64 {
+        // Acquire and Relaxed: as in `take`.
+        let mask = word.swap(0, Ordering::Acquire);
+        self.count.fetch_sub(mask.count_ones(), Ordering::Relaxed);
+        mask
     }
 
     /// Step 2, first half: the frees counted since the last call. From now on the slab may be pushed again.
@@ -115,7 +156,7 @@ impl<T: Node> Pending<T> {
     /// Takes the whole stack and calls `visit` with each node, which is on no stack any more by then.
     ///
     /// # Safety
-    /// Only the owner of the heap may call this.
+    /// Only the owner of the heap may call this, as far as `visit` needs the heap.
     pub unsafe fn take(&self, mut visit: impl FnMut(*mut T)) {
         // SeqCst: see `push`.
         let mut node = self.head.swap(core::ptr::null_mut(), Ordering::SeqCst);

@@ -119,6 +119,11 @@ impl<T> Locked<T> {
         f(unsafe { &mut *self.value.get() })
     }
 
+    /// The value, whoever holds the lock: for a process that has only one thread left.
+    pub fn value(&self) -> *mut T {
+        self.value.get()
+    }
+
     /// The lock itself, for fork.
     pub fn raw(&self) -> &Lock {
         &self.lock

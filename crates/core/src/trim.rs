@@ -25,19 +25,28 @@ pub struct Trimmed {
 /// A trim under way.
 struct Trim<'a, O: Os, F> {
     a: &'a Allocator<O>,
+    /// The heap that the call uses.
+    mine: *mut Heap,
     go_on: F,
     done: Trimmed,
 }
 
 impl<O: Os> Allocator<O> {
     /// Gives free memory back to the system until `keep` bytes are left in free ranges, or `go_on` says that it is
-    /// enough: it is asked after each heap and each batch. Called under no lock, by a thread that is not in a call.
+    /// enough: it is asked after each heap and each batch. Called under no lock.
     pub fn trim(&self, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
-        let mut trim = Trim { a: self, go_on, done: Trimmed::default() };
+        self.trim_with(Heap::none(), keep, go_on)
+    }
+
+    /// [`Allocator::trim`] by a thread in a call that uses its heap `mine`, or [`Heap::none`].
+    pub fn trim_with(&self, mine: *mut Heap, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
+        self.drain();
+        let mut trim = Trim { a: self, mine, go_on, done: Trimmed::default() };
         trim.done.complete = trim.caches() && trim.chunks(keep);
         if trim.done.complete {
             let _batch = self.purger.batch.lock(&self.os);
             self.purge_tables();
+            trim.done.bytes += self.purge_annex(Some(&mut trim.done.held));
         }
         let done = trim.done;
         self.settle();
@@ -84,7 +93,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
             unsafe {
                 if (*heap).state.load(Ordering::Relaxed) == OWNED && wants(heap) {
                     let _batch = a.purger.batch.lock(&a.os);
-                    a.visit(&mut [heap], |heap| a.empty_heap(heap));
+                    a.visit(self.mine, &mut [heap], |heap| a.empty_heap(heap));
                 }
                 heap = (*heap).next;
             }
@@ -125,7 +134,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
                 }
                 if batch.slab_count > 0 {
                     let slabs = &batch.slabs[..batch.slab_count];
-                    self.done.bytes += a.punch(slabs, Some(&mut self.done.held));
+                    self.done.bytes += a.punch(self.mine, slabs, Some(&mut self.done.held));
                 }
                 if !more {
                     return true;

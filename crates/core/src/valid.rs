@@ -4,13 +4,13 @@
 use crate::arena::{Arenas, BITS_BYTES, FEW_WORDS};
 use crate::chunk::{Chunk, Kind, State};
 use crate::class::{self, CLASSES};
-use crate::heap::{Block, NO_ROOM};
+use crate::heap::{Block, NO_ROOM, Seat};
 use crate::life::{ORPHAN, OWNED, Registry};
 use crate::policy::Purge;
 use crate::purge::START_CHUNKS;
 use crate::range::Ranges;
 use crate::sync::Ordering;
-use crate::{Allocator, CHUNK, Heap, Os, age, slab};
+use crate::{Allocator, CHUNK, Heap, Os, age, annex, slab};
 
 /// How far to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct Census {
     pub cached: usize,
     /// Blocks that another thread freed and the owner has not seen.
     pub remote: usize,
-    /// Live large blocks; the table of the huge blocks counts as one.
+    /// Live large blocks, those of the annex included.
     pub large: usize,
     /// Large blocks on shelves.
     pub shelved: usize,
@@ -49,10 +49,12 @@ pub struct Census {
     pub dropped_chunks: usize,
     /// Live huge blocks.
     pub huge: usize,
-    /// Whether the huge blocks have a table.
-    pub huge_table: bool,
-    /// Slabs.
+    /// Large blocks that nested calls freed, and that wait.
+    pub deferred: usize,
+    /// Slabs, without those of the annex.
     pub slabs: usize,
+    /// Slabs of the annex, whose blocks count as all others do.
+    pub annexed_slabs: usize,
     /// Chunks that hold heaps.
     pub heap_chunks: usize,
     /// Heaps, orphans included.
@@ -112,15 +114,55 @@ impl<O: Os> Allocator<O> {
             // SAFETY: nobody else uses the allocator.
             unsafe { self.check_heaps(r, &mut census, &mut listed) }
         })?;
-        self.huge.with(&self.os, |h| {
-            (census.huge, census.huge_table) = (h.count(), h.has_table());
-            check(h.is_valid(), "huge: entries are blocks, and apart", 0)
-        })?;
+        // SAFETY: nobody else uses the allocator.
+        unsafe { self.check_annex(&mut census) }?;
+        census.huge = self.huge.count();
+        check(self.huge.is_valid(), "huge: slots are blocks, and apart", 0)?;
         self.ranges.with(&self.os, |r| {
             // SAFETY: nobody else uses the allocator, and the lock is held.
             unsafe { self.check_chunks(r, depth, &mut census, &listed) }
         })?;
         Ok(census)
+    }
+
+    /// The annex, and what nested calls left.
+    unsafe fn check_annex(&self, census: &mut Census) -> Result<(), Invalid> {
+        let here = &self.arenas.annex;
+        let (mut chunks, mut used) = (0, 0);
+        for class in 1..CLASSES {
+            for c in here.slabs_of(class) {
+                // SAFETY: slabs of the annex stay slabs, and are at rest.
+                unsafe {
+                    let at = c.addr();
+                    let capacity = class::capacity(class);
+                    let kind = (*c).kind == Kind::SLAB && usize::from((*c).class) == class;
+                    check(kind && (*c).owner() == annex::owner(), "a slab of the annex is one", at)?;
+                    check(here.is_claimed(c), "a slab of the annex is claimed", at)?;
+                    let mapped = !self.map.is_complete() || self.map.class(Arenas::chunk(c)) == class;
+                    check(mapped, "the page map has the slab's class", at)?;
+                    check((*c).used == capacity && (*c).carved == capacity, "it was carved whole", at)?;
+                    let words = (0..capacity.div_ceil(64) as usize).map(|word| slab::remote_word(c, word));
+                    let free: u32 = words.map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
+                    check((*c).remote.apart() == free, "count == bits set", at)?;
+                    (chunks, used) = (chunks + 1, used + (capacity - free) as usize);
+                }
+            }
+        }
+        census.annexed_slabs = chunks;
+        // Those in caches are subtracted below.
+        census.small = used;
+        let (mut blocks, mut bytes, mut claimed) = (0, 0, true);
+        here.for_each_large(|c| {
+            // SAFETY: the record is at rest.
+            let (len, usable) = unsafe { ((*c).len as usize, (*c).bytes()) };
+            (blocks, bytes, chunks) = (blocks + 1, bytes + usable, chunks + len);
+            claimed &= (0..len).all(|i| here.is_claimed(c.wrapping_add(i)));
+        });
+        check(claimed, "a large block of the annex is claimed whole", 0)?;
+        census.large += blocks;
+        let counted = [&here.slab_count, &here.large_blocks, &here.large_bytes, &here.used];
+        let counted = counted.map(|n| n.load(Ordering::Relaxed));
+        check(counted == [census.annexed_slabs, blocks, bytes, chunks], "the annex is counted", 0)
     }
 
     /// Registry, bins, pending stacks and caches.
@@ -146,7 +188,11 @@ impl<O: Os> Allocator<O> {
                 if !seat.is_null() {
                     check(state == OWNED, "a heap with a seat has a thread", at)?;
                     check((*seat).heap.load(Ordering::Relaxed) == heap, "no heap is parked at rest", at)?;
-                    check((*seat).busy.load(Ordering::Relaxed) == 0, "no thread is in the middle of a call", at)?;
+                    check(
+                        (*seat).busy.load(Ordering::Relaxed) == Seat::IDLE,
+                        "no thread is in the middle of a call",
+                        at,
+                    )?;
                 }
                 for class in 0..CLASSES {
                     listed.in_bins += self.check_bin(heap, class)?;
@@ -265,7 +311,9 @@ impl<O: Os> Allocator<O> {
         check(census.shelved == listed.shelved, "every shelved block is on a shelf", 0)?;
         self.check_sums(ranges, census)?;
         check(census.moved == self.moved.load(Ordering::Relaxed), "moved blocks are counted", 0)?;
+        check(self.check_deferred() == Some(census.deferred), "deferred blocks are on their stack", 0)?;
         let gone = census.cached + census.remote;
+        let used = used + census.small;
         check(used >= gone, "used counts live, cached and remotely freed blocks", 0)?;
         census.small = used - gone;
         Ok(())
@@ -339,12 +387,13 @@ impl<O: Os> Allocator<O> {
                     walk.left = (*c).len as usize - 1;
                     census.free_chunks[(*c).state as usize] += (*c).len as usize;
                 }
-                Kind::LARGE | Kind::SHELVED => {
+                Kind::LARGE | Kind::SHELVED | Kind::DEFERRED => {
                     let (len, carved, bytes) = ((*c).len as usize, (*c).carved as usize, (*c).bytes());
                     check(carved <= len && bytes <= carved * CHUNK, "bytes <= carved <= len", at)?;
                     check(bytes > 0 && bytes.is_multiple_of(self.page_size()), "bytes are whole OS pages", at)?;
                     walk.left = len - 1;
                     census.large += usize::from((*c).kind == Kind::LARGE);
+                    census.deferred += usize::from((*c).kind == Kind::DEFERRED);
                     census.shelved += usize::from((*c).kind == Kind::SHELVED);
                     census.moved += usize::from((*c).moved);
                 }
@@ -435,7 +484,9 @@ impl<O: Os> Allocator<O> {
                     let (len, carved) = ((*c).len as usize * CHUNK, (*c).carved as usize);
                     match (*c).kind {
                         Kind::FREE if (*c).state == State::Clean => (0, len),
-                        Kind::LARGE | Kind::SHELVED if (*c).state == State::Clean => (carved * CHUNK, len),
+                        Kind::LARGE | Kind::SHELVED | Kind::DEFERRED if (*c).state == State::Clean => {
+                            (carved * CHUNK, len)
+                        }
                         Kind::SLAB if (*c).zeroed => (carved * class::SIZE[usize::from((*c).class)] as usize, CHUNK),
                         _ => (0, 0),
                     }

@@ -81,7 +81,21 @@ impl<O: Os> Allocator<O> {
     unsafe fn is_busy(heap: *mut Heap) -> bool {
         // SAFETY: the heap is parked, so its seat is there.
         // Acquire pairs with the Release when the thread leaves: what it did to the heap is seen.
-        unsafe { (*(*heap).seat.load(Ordering::Relaxed)).busy.load(Ordering::Acquire) != 0 }
+        unsafe { (*(*heap).seat.load(Ordering::Relaxed)).busy.load(Ordering::Acquire) != Seat::IDLE }
+    }
+
+    /// Whether the thread of `heap` is in no call, as far as one can see: in the child of a fork, where it is not.
+    ///
+    /// # Safety
+    /// `heap` must be a heap with a thread.
+    pub(crate) unsafe fn is_idle(&self, heap: *mut Heap) -> bool {
+        // SAFETY: heaps are never unmapped; the memory of the thread's seat is there, as it was in the parent.
+        unsafe {
+            let seat = (*heap).seat.load(Ordering::Relaxed);
+            !seat.is_null()
+                && (*seat).heap.load(Ordering::Relaxed) == heap
+                && (*seat).busy.load(Ordering::Relaxed) == Seat::IDLE
+        }
     }
 
     /// Gives a parked heap back to its thread.
@@ -95,8 +109,16 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Runs `f` with each of `heaps` that can be visited now. Null entries are left out. The batch lock must be held.
-    pub(crate) fn visit(&self, heaps: &mut [*mut Heap], mut f: impl FnMut(*mut Heap)) {
+    /// Runs `f` with each of `heaps` that can be visited now. Null entries are left out. The batch lock must be held. `mine`
+    /// is the heap that a call of the calling thread uses, which needs no visit, or [`Heap::none`].
+    pub(crate) fn visit(&self, mine: *mut Heap, heaps: &mut [*mut Heap], mut f: impl FnMut(*mut Heap)) {
+        for heap in heaps.iter_mut().filter(|heap| **heap == mine) {
+            f(mine);
+            *heap = core::ptr::null_mut();
+        }
+        if heaps.iter().all(|heap| heap.is_null()) {
+            return;
+        }
         // Before a thread could wait for it.
         if !self.os.prepare_barrier() {
             return;
@@ -125,8 +147,8 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Gives the holes of slabs that were left alone back to the system; returns the bytes, and adds those that held memory
-    /// to `held`. The batch lock must be held.
-    pub(crate) fn punch(&self, due: &[Due], held: Option<&mut usize>) -> usize {
+    /// to `held`. The batch lock must be held; `mine` as in [`Allocator::visit`].
+    pub(crate) fn punch(&self, mine: *mut Heap, due: &[Due], held: Option<&mut usize>) -> usize {
         let mut holes = [Hole::NONE; SLABS];
         let mut count = 0;
         let mut take = |(c, owner): Due| {
@@ -154,7 +176,7 @@ impl<O: Os> Allocator<O> {
                 _ => {}
             }
         }
-        self.visit(&mut owners, |heap| due.iter().filter(|d| d.1 == heap).for_each(|&d| take(d)));
+        self.visit(mine, &mut owners, |heap| due.iter().filter(|d| d.1 == heap).for_each(|&d| take(d)));
         self.registry.with(&self.os, |_| {
             // SAFETY: as above; the lock guards orphans.
             let orphaned = |d: &&Due| unsafe { (*d.1).state.load(Ordering::Acquire) == ORPHAN };
@@ -211,8 +233,9 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Empties the caches of heaps that were left alone, or of `all`, and takes in what others freed into them. True if
-    /// that may have to be done later. The batch lock must be held.
-    pub(crate) fn empty_caches(&self, all: bool) -> bool {
+    /// that may have to be done later. The batch lock must be held. `mine` is the calling thread's heap, which its call
+    /// uses, or [`Heap::none`].
+    pub(crate) fn empty_caches(&self, all: bool, mine: *mut Heap) -> bool {
         let mut waits = false;
         let mut heap = self.registry.with(&self.os, |r| r.all);
         while !heap.is_null() {
@@ -225,10 +248,10 @@ impl<O: Os> Allocator<O> {
                 (*heap).quiet = if quiet { (*heap).quiet.saturating_add(1) } else { 0 };
                 (*heap).look = look;
                 if full && (all || (*heap).quiet >= QUIET_TICKS) {
-                    self.visit(&mut [heap], |heap| self.empty_heap(heap));
+                    self.visit(mine, &mut [heap], |heap| self.empty_heap(heap));
                     (*heap).look = Heap::look(heap).0;
                 } else if Shelf::is_due(&raw const (*heap).shelf, self.epoch(), DELAY_TICKS) {
-                    self.visit(&mut [heap], |heap| self.clear_shelf(heap, DELAY_TICKS));
+                    self.visit(mine, &mut [heap], |heap| self.clear_shelf(heap, DELAY_TICKS));
                 }
                 waits |= full && (*heap).quiet < TRIED_TICKS && !(*heap).seat.load(Ordering::Relaxed).is_null();
                 heap = (*heap).next;

@@ -63,7 +63,7 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Tells all heaps what they shall show. Called under no lock, by a thread that is not in a call.
+    /// Tells all heaps what they shall show. Called under no lock, by a thread whose own heap shows it already.
     pub fn tell_heaps(&self) {
         let mut rounds = 0;
         while rounds < ROUNDS && self.show_all() {
@@ -83,7 +83,7 @@ impl<O: Os> Allocator<O> {
                 let seated = !(*heap).seat.load(Ordering::Relaxed).is_null();
                 if seated && (*heap).state.load(Ordering::Relaxed) == OWNED && !shown() {
                     let _batch = self.purger.batch.lock(&self.os);
-                    self.visit(&mut [heap], |heap| self.show(heap));
+                    self.visit(Heap::none(), &mut [heap], |heap| self.show(heap));
                     late |= !shown();
                 }
                 heap = (*heap).next;

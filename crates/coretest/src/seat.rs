@@ -3,7 +3,7 @@
 
 use neap_core::heap::{Name, PARKED, Seat};
 use neap_core::{Allocator, Heap, Os};
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// The heap of a thread that has given its heap up.
 pub static GONE: Name = Name::new();
@@ -24,7 +24,7 @@ impl Owner {
         }
         let mut owner = Owner { heap, seat: None };
         if seated {
-            let seat = Box::new(Seat { heap: AtomicPtr::new(heap), busy: AtomicU64::new(0) });
+            let seat = Box::new(Seat::new(heap));
             let seat = owner.seat.insert(seat);
             // SAFETY: the heap is the caller's; all its calls go through the seat, which lasts until `abandon`.
             unsafe { a.set_seat(heap, &raw mut **seat) };
@@ -42,7 +42,7 @@ impl Owner {
         let Some(seat) = &self.seat else { return f(self.heap) };
         loop {
             // Relaxed: the visitor's barrier orders the store before the load; here only the compiler must not swap them.
-            seat.busy.store(1, Ordering::Relaxed);
+            seat.busy.store(0, Ordering::Relaxed);
             compiler_fence(Ordering::SeqCst);
             // Acquire pairs with the Release when a visitor gives the heap back.
             let heap = seat.heap.load(Ordering::Acquire);
@@ -50,10 +50,10 @@ impl Owner {
                 assert_eq!(heap, self.heap, "the seat holds another heap");
                 let result = f(heap);
                 // Release pairs with the visitor's look at `busy`.
-                seat.busy.store(0, Ordering::Release);
+                seat.busy.store(Seat::IDLE, Ordering::Release);
                 return result;
             }
-            seat.busy.store(0, Ordering::Release);
+            seat.busy.store(Seat::IDLE, Ordering::Release);
             // SAFETY: the seat is this thread's, and not busy.
             unsafe { a.wait_parked((&raw const **seat).cast_mut()) };
         }

@@ -74,10 +74,13 @@ fn memory_that_waits_has_a_purger() {
 fn purger_of_a_child_ends() {
     let a = Allocator::new(Fake::new(Config { purger: true, ..Config::default() }));
     let [mine, lost] = [(); 2].map(|()| Owner::new(&a, true, true).expect("memory for a heap"));
-    // SAFETY: the heaps are lent by their threads.
-    lost.with(&a, |heap| unsafe { a.free(heap, a.malloc(heap, 100)) }).expect("its own block");
-    a.fork_prepare();
-    a.fork_child(mine.heap());
+    lost.with(&a, |heap| {
+        // SAFETY: the heap is lent by its thread.
+        unsafe { a.free(heap, a.malloc(heap, 100)) }.expect("its own block");
+        // In the middle of a call: else its heap would be abandoned.
+        a.fork_prepare();
+        a.fork_child(mine.heap());
+    });
     let ends = (0..100).any(|_| {
         a.tick().is_none_or(|wait| {
             a.os.advance(wait.into());

@@ -55,7 +55,7 @@ pub fn stats() -> Stats {
 /// back, large blocks, and free memory that waits. Resident memory is less by what the program left untouched in its
 /// blocks, and more by some bookkeeping. Looks at the record of each 64 KiB.
 pub fn held_bytes() -> usize {
-    neap_sys::global::NEAP.held() as usize
+    neap_sys::global::held()
 }
 
 /// What [`trim`] did.

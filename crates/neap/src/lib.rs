@@ -138,7 +138,7 @@ unsafe fn foreign(p: *mut u8) {
 /// What is given back is the free memory behind the heaps of the threads: whole chunks of 64 KiB. What a thread keeps
 /// at hand for its next blocks stays. The next block that needs the memory again pays for a fault in each OS page.
 pub fn purge() -> usize {
-    NEAP.purge()
+    global::purge()
 }
 
 /// Bytes of the block at `p` that may be used: at least what was asked for, and the same for the block's whole life.
@@ -168,6 +168,6 @@ pub struct FreeBytes {
 
 /// How much free memory waits to be used again, without what threads keep at hand.
 pub fn free_bytes() -> FreeBytes {
-    let (dirty, clean) = NEAP.free_bytes();
+    let (dirty, clean) = global::free_bytes();
     FreeBytes { dirty, clean }
 }

@@ -6,7 +6,7 @@ use core::time::Duration;
 use neap_control::options::{self, Error};
 use neap_control::stats::{self, Stats};
 use neap_control::{hooks, trim};
-use neap_sys::global::NEAP;
+use neap_sys::global;
 
 /// Results of these functions: `enum neap_result` of the header.
 const OK: c_int = 0;
@@ -27,7 +27,7 @@ fn result(error: Error) -> c_int {
 /// neap: gives free memory back to the system; returns the bytes of address space given back.
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_purge() -> usize {
-    NEAP.purge()
+    global::purge()
 }
 
 /// neap: the version, as "0.1.0".
@@ -175,7 +175,7 @@ pub extern "C" fn neap_trim(keep: usize, microseconds: u64) -> usize {
 /// neap: how much memory neap holds by its own books.
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_held() -> usize {
-    NEAP.held() as usize
+    global::held()
 }
 
 /// neap: the calling thread will be idle, so what it keeps at hand goes back.

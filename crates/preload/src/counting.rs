@@ -9,7 +9,7 @@ use core::sync::atomic::Ordering;
 use neap_core::watch::Reason;
 use neap_counters::{Counters, FILE_BYTES};
 use neap_sys::global::NEAP;
-use neap_sys::{gauges, watch};
+use neap_sys::{gauges, thread, watch};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
@@ -63,7 +63,8 @@ unsafe extern "C" fn in_child() {
 
 /// Shows the page: from now on the process counts in it.
 fn publish(page: &'static Counters) {
-    let (blocks, bytes) = NEAP.live();
+    // In a child that was forked in a nested call nobody can say.
+    let (blocks, bytes) = thread::in_call(|_| NEAP.live()).unwrap_or((0, 0));
     page.blocks_inherited.store(blocks as u64, Ordering::Relaxed);
     page.bytes_inherited.store(bytes as u64, Ordering::Relaxed);
     gauges::set_up(page, rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(), true);
@@ -73,7 +74,7 @@ fn publish(page: &'static Counters) {
 /// The process ends: its gauges are to be as exact as its counts.
 pub extern "C" fn finish() {
     if NEAP.os.counters().is_some() {
-        NEAP.publish();
+        thread::in_call(|_| NEAP.publish());
     }
 }
 

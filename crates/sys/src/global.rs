@@ -33,7 +33,7 @@ fn handed_out(p: *mut u8) -> *mut u8 {
     }
     if let Some(counters) = NEAP.os.counters() {
         // SAFETY: `p` is a block that was just made.
-        let bytes = unsafe { NEAP.usable_size(Heap::none(), Call::UsableSize, p) }.unwrap_or(0);
+        let bytes = unsafe { usable_size(p, Call::UsableSize) }.unwrap_or(0);
         counters.blocks_allocated.fetch_add(1, Ordering::Relaxed);
         counters.bytes_allocated.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -43,7 +43,7 @@ fn handed_out(p: *mut u8) -> *mut u8 {
 /// `malloc`: a block of at least `size` bytes, aligned to 16.
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
-    let entered = arch::enter();
+    let Some(entered) = arch::enter() else { return malloc_nested(size, false) };
     // SAFETY: the thread's own heap.
     let p = unsafe { Heap::malloc(entered.heap, size, arch::untag) };
     if p.is_null() {
@@ -92,7 +92,8 @@ fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
         return malloc_slow_watched(size, align, zero);
     }
     // SAFETY: `with_heap` lends a heap.
-    let p = thread::with_heap(|heap| unsafe { NEAP.malloc_aligned(heap, size, align, zero) });
+    let aligned = |heap| unsafe { NEAP.malloc_aligned(heap, size, align, zero) };
+    let p = thread::with_heap(aligned, || NEAP.malloc_nested(size, align, zero));
     p.filter(|p| !p.is_null()).unwrap_or_else(no_memory)
 }
 
@@ -102,7 +103,7 @@ fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
 fn malloc_slow_watched(size: usize, align: usize, zero: bool) -> *mut u8 {
     let mut sampled = false;
     // SAFETY: `with_heap` lends a heap.
-    let p = thread::with_heap(|heap| unsafe {
+    let watched = |heap| unsafe {
         if NEAP.is_sample(heap, size) {
             let p = NEAP.malloc_sample(heap, size, align, zero);
             if !p.is_null() {
@@ -111,7 +112,8 @@ fn malloc_slow_watched(size: usize, align: usize, zero: bool) -> *mut u8 {
             }
         }
         NEAP.malloc_aligned(heap, size, align, zero)
-    });
+    };
+    let p = thread::with_heap(watched, || NEAP.malloc_nested(size, align, zero));
     finish(p.unwrap_or(core::ptr::null_mut()), size, sampled, zero)
 }
 
@@ -128,6 +130,13 @@ fn finish(p: *mut u8, size: usize, sampled: bool, zero: bool) -> *mut u8 {
     p
 }
 
+/// malloc and calloc in a handler that interrupted another call of this thread.
+#[cold]
+#[inline(never)]
+fn malloc_nested(size: usize, zero: bool) -> *mut u8 {
+    finish(NEAP.malloc_nested(size, 1, zero), size, false, zero)
+}
+
 /// `calloc`: a zeroed block of `count * size` bytes.
 #[inline(always)]
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
@@ -135,7 +144,7 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
     if bytes > SHORT {
         return calloc_slow(bytes);
     }
-    let entered = arch::enter();
+    let Some(entered) = arch::enter() else { return malloc_nested(bytes, true) };
     // SAFETY: the thread's own heap; a block has at least 16 bytes.
     unsafe {
         let p = Heap::malloc(entered.heap, bytes, arch::untag);
@@ -176,7 +185,7 @@ fn calloc_slow(bytes: usize) -> *mut u8 {
         return malloc_slow_watched(bytes, 1, true);
     }
     // SAFETY: `with_heap` lends a heap.
-    let p = thread::with_heap(|heap| unsafe { NEAP.calloc(heap, bytes) });
+    let p = thread::with_heap(|heap| unsafe { NEAP.calloc(heap, bytes) }, || NEAP.malloc_nested(bytes, 1, true));
     p.filter(|p| !p.is_null()).unwrap_or_else(no_memory)
 }
 
@@ -195,7 +204,8 @@ pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
 /// `p` must be null, a live block of neap's, or something that `foreign` can take.
 #[inline(always)]
 pub unsafe fn free(p: *mut u8, foreign: ForeignFree) {
-    let entered = arch::enter();
+    // SAFETY: as the caller promises.
+    let Some(entered) = arch::enter() else { return unsafe { free_nested(p, foreign) } };
     // SAFETY: the thread's own heap; as the caller promises.
     unsafe {
         if !Heap::free(entered.heap, &NEAP.map, p) {
@@ -250,16 +260,38 @@ unsafe fn free_watched(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
         }
         let size = size_to_free(p);
         // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
-        let known = match thread::with_heap(|heap| NEAP.free(heap, p)) {
+        let known = match thread::with_heap(|heap| NEAP.free(heap, p), || NEAP.free_nested(p)) {
             Some(known) => known,
-            None => NEAP.free(Heap::none(), p),
+            None => NEAP.free_nested(p),
         };
-        if known.is_err() {
-            foreign(p);
-        } else if let Some(counters) = NEAP.os.counters() {
-            counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
-            counters.bytes_freed.fetch_add(size.unwrap_or(0) as u64, Ordering::Relaxed);
-        }
+        if known.is_err() { foreign(p) } else { freed(size) }
+    }
+}
+
+/// [`free`] in a handler that interrupted another call of this thread. Nobody is told if the block is a sample: a hook
+/// may be what was interrupted.
+///
+/// # Safety
+/// As [`free`].
+#[cold]
+#[inline(never)]
+unsafe fn free_nested(p: *mut u8, foreign: ForeignFree) {
+    if p.is_null() {
+        return;
+    }
+    // SAFETY: as the caller promises.
+    unsafe {
+        let size = size_to_free(p);
+        if NEAP.free_nested(p).is_err() { foreign(p) } else { freed(size) }
+    }
+}
+
+/// Counts a block of `size` bytes that was freed, where the process counts.
+#[inline]
+fn freed(size: Option<usize>) {
+    if let Some(counters) = NEAP.os.counters() {
+        counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
+        counters.bytes_freed.fetch_add(size.unwrap_or(0) as u64, Ordering::Relaxed);
     }
 }
 
@@ -273,7 +305,7 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
     }
     // SAFETY: as the caller promises; the block has as many bytes, which nobody needs any more.
     unsafe {
-        let size = NEAP.usable_size(Heap::none(), Call::Free, p)?;
+        let size = usable_size(p, Call::Free)?;
         if watch::fill() != 0 {
             p.write_bytes(watch::fill(), size);
         }
@@ -287,7 +319,8 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
 /// `p` must be a live block of neap's, or foreign.
 #[inline]
 pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
-    let entered = arch::enter();
+    // SAFETY: as the caller promises.
+    let Some(entered) = arch::enter() else { return unsafe { NEAP.usable_size_nested(call, p) } };
     let heap = if thread::is_heap(entered.heap) { entered.heap } else { Heap::none() };
     // SAFETY: as the caller promises.
     let size = unsafe { NEAP.usable_size(heap, call, p) };
@@ -337,14 +370,28 @@ pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
         }
     }
     // SAFETY: `with_heap` lends a heap; as the caller promises.
-    let new = thread::with_heap(|heap| unsafe { NEAP.realloc(heap, p, old, size) }).unwrap_or(core::ptr::null_mut());
-    if let Some(counters) = NEAP.os.counters()
-        && !new.is_null()
-    {
-        counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
-        counters.bytes_freed.fetch_add(old as u64, Ordering::Relaxed);
+    let new =
+        unsafe { thread::with_heap(|heap| NEAP.realloc(heap, p, old, size), || NEAP.realloc_nested(p, old, size)) };
+    let new = new.unwrap_or(core::ptr::null_mut());
+    if !new.is_null() {
+        freed(Some(old));
     }
     handed_out(new)
+}
+
+/// Gives free memory back to the system; returns the bytes. 0 in a nested call, which gives nothing back.
+pub fn purge() -> usize {
+    thread::in_call(|heap| NEAP.purge_with(heap)).unwrap_or(0)
+}
+
+/// Bytes in free ranges: dirty, clean. None in a nested call.
+pub fn free_bytes() -> (usize, usize) {
+    thread::in_call(|_| NEAP.free_bytes()).unwrap_or((0, 0))
+}
+
+/// How much memory neap holds by its own books. 0 in a nested call.
+pub fn held() -> usize {
+    thread::in_call(|_| NEAP.held()).unwrap_or(0) as usize
 }
 
 /// [`realloc`] while blocks are sampled or filled: by copying, where the old block is a sample, or blocks are filled.

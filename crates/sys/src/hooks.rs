@@ -1,13 +1,13 @@
 //! The hook for sampled blocks: who is told of them (`neap_core::sample` says which they are).
 //!
 //! A hook runs in the thread that allocates or frees, under no lock of neap's and not in the middle of a call, so it may
-//! allocate and free. What it allocates is not sampled, and it is not told of samples that it frees itself.
+//! allocate and free. What it allocates is not sampled, and it is not told of samples that it frees itself. Nor of what
+//! signal handlers do that interrupted a call: what they allocate is no sample, and a sample that they free ends untold.
 
-use crate::global::NEAP;
+use crate::global::{NEAP, usable_size};
 use crate::{thread, watch};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use neap_core::Heap;
 use neap_core::misuse::Call;
 use neap_core::sample::weight;
 use neap_core::watch::Reason;
@@ -94,10 +94,7 @@ fn tell(p: *mut u8, event: u32, requested: usize, weight: u64) {
     let Some(target) = (unsafe { target.as_ref() }) else { return };
     // SAFETY: `with_heap` lends a heap, here and below; the block is live.
     let (inside, usable) = unsafe {
-        (
-            thread::with_heap(|heap| NEAP.set_in_hook(heap, true)),
-            NEAP.usable_size(Heap::none(), Call::UsableSize, p).unwrap_or(0),
-        )
+        (thread::with_heap(|heap| NEAP.set_in_hook(heap, true), || true), usable_size(p, Call::UsableSize).unwrap_or(0))
     };
     // A thread that has given its heap up borrows one for each call: nothing there is sampled anyway.
     if thread::has_heap() && inside != Some(false) {
@@ -110,6 +107,6 @@ fn tell(p: *mut u8, event: u32, requested: usize, weight: u64) {
         let kept = *errno;
         (target.hook)(&raw const sample, target.context);
         *errno = kept;
-        thread::with_heap(|heap| NEAP.set_in_hook(heap, false));
+        thread::with_heap(|heap| NEAP.set_in_hook(heap, false), || false);
     }
 }

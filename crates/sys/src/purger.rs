@@ -155,7 +155,8 @@ pub fn without_helper<R>(f: impl FnOnce() -> R) -> R {
     stop();
     let result = f();
     STOPS.fetch_sub(1, Ordering::SeqCst);
-    NEAP.resume_purging();
+    // In a nested call, whoever frees memory next asks for a helper.
+    crate::thread::in_call(|_| NEAP.resume_purging());
     result
 }
 
@@ -237,9 +238,11 @@ fn forget() {
     STOPS.store(0, Ordering::SeqCst);
 }
 
-/// In the child of a fork, where the helper is not.
-pub fn forked() {
+/// In the child of a fork, where the helper is not. Whether it was there, or about to be, in the parent.
+pub fn forked() -> bool {
+    let was = TID.load(Ordering::SeqCst) != 0;
     forget();
+    was
 }
 
 /// Sleeps for so many milliseconds, or until woken.

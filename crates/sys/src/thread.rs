@@ -4,14 +4,15 @@
 //! - [`Heap::none`]: the thread has called nothing yet;
 //! - `GONE`: the thread is ending and has given its heap up. What still runs (destructors of other libraries,
 //!   the C library's own clean-up) allocates from a heap that is borrowed for each call, and frees as a remote
-//!   thread does;
+//!   thread does. In a stranded process (`Allocator::is_stranded`) it stands for all threads, and all calls that the
+//!   fast paths cannot serve are nested ones;
 //! - [`PARKED`]: another thread visits the heap, for microseconds;
 //! - a heap of its own.
 //!
 //! The end of a thread is seen by the destructor of a pthread key. Destructors of other keys may run later and
 //! allocate; so ours puts its value back until the last of the rounds that POSIX allows.
 
-use crate::arch;
+use crate::arch::{self, Entered};
 use crate::global::NEAP;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -55,26 +56,50 @@ fn give_up(heap: *mut Heap) -> bool {
     seat.compare_exchange(heap, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// Runs `f` with a heap that the calling thread owns meanwhile; null if there is no memory for one. `f` must not
-/// call anything that allocates.
+/// Runs `f` with a heap that the calling thread owns meanwhile; `None` if there is no memory for one. `f` must not
+/// call anything that allocates. In a nested call `nested` runs instead.
 #[inline]
-pub fn with_heap<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
+pub fn with_heap<R>(f: impl FnOnce(*mut Heap) -> R, nested: impl FnOnce() -> R) -> Option<R> {
     loop {
-        let entered = arch::enter();
+        let Some(entered) = arch::enter() else { return Some(nested()) };
         if is_heap(entered.heap) {
             let result = f(entered.heap);
             entered.leave();
             return Some(result);
         }
-        entered.leave();
         if entered.heap == PARKED.heap() {
+            entered.leave();
             // SAFETY: the thread's own seat, which it has just left.
             unsafe { NEAP.wait_parked(arch::seat()) };
         } else if entered.heap == GONE.heap() {
-            return with_borrowed(f);
-        } else if !acquire() {
+            let result = if NEAP.is_stranded() { Some(nested()) } else { with_borrowed(f) };
+            entered.leave();
+            return result;
+        } else if !acquire(entered) {
             return None;
         }
+    }
+}
+
+/// Runs `f`, which may take locks of neap's, as a call of this thread, with its heap, or [`Heap::none`] where it has
+/// none at present. `None` in a nested call. Whatever takes a lock runs in here or in [`with_heap`], so that a handler
+/// that interrupts it sees a call.
+pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
+    loop {
+        let entered = arch::enter()?;
+        if entered.heap == PARKED.heap() {
+            entered.leave();
+            // SAFETY: the thread's own seat, which it has just left.
+            unsafe { NEAP.wait_parked(arch::seat()) };
+            continue;
+        }
+        let result = if NEAP.is_stranded() {
+            None
+        } else {
+            Some(f(if is_heap(entered.heap) { entered.heap } else { Heap::none() }))
+        };
+        entered.leave();
+        return result;
     }
 }
 
@@ -91,15 +116,24 @@ fn with_borrowed<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
     Some(result)
 }
 
-/// The first call of a thread: a heap of its own, and word of the thread's end. False if there is no memory.
+/// The first call of a thread: a heap of its own, and word of the thread's end. False if there is no memory. Leaves the
+/// call, which starts again.
 #[cold]
-fn acquire() -> bool {
+fn acquire(entered: Entered) -> bool {
+    if NEAP.is_stranded() {
+        set_own(GONE.heap());
+        entered.leave();
+        return true;
+    }
     let heap = NEAP.acquire(true);
+    if !heap.is_null() {
+        set_own(heap);
+    }
+    entered.leave();
     if heap.is_null() {
         return false;
     }
-    set_own(heap);
-    // What follows may allocate, and now can.
+    // What follows may allocate, and now can, as a call of its own.
     watch_fork();
     // SAFETY: the key exists; the value is only a count of rounds.
     let seen = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(1)) };
@@ -144,16 +178,27 @@ unsafe extern "C" fn end_of_thread(round: *mut c_void) {
             return;
         }
     }
-    let mut heap: *mut Heap = core::ptr::null_mut();
-    while heap.is_null() {
-        with_heap(|own| {
-            if give_up(own) {
-                heap = own;
+    let mut given_up = false;
+    while !given_up {
+        let end = |own| {
+            given_up = give_up(own);
+            if given_up {
+                // SAFETY: the heap was this thread's, which has just forgotten it.
+                unsafe { NEAP.abandon(own) };
             }
-        });
+        };
+        let mut nested = false;
+        with_heap(end, || nested = true);
+        if nested {
+            // A handler ends the thread in the middle of a call.
+            let heap = own();
+            if is_heap(heap) && give_up(heap) {
+                // SAFETY: the heap was this thread's, which has just forgotten it.
+                unsafe { NEAP.lose(heap) };
+            }
+            return;
+        }
     }
-    // SAFETY: the heap was this thread's, which has just forgotten it.
-    unsafe { NEAP.abandon(heap) };
 }
 
 /// Whether the calling thread has a heap of its own at present.
@@ -162,19 +207,19 @@ pub fn has_heap() -> bool {
     is_heap(own) || own == PARKED.heap()
 }
 
-/// Lets the calling thread's heap, if it has one, follow what heaps shall show.
+/// Lets the calling thread's heap, if it has one, follow what heaps shall show: in a nested call, at its next slow path.
 pub fn follow() {
     if has_heap() {
         // SAFETY: `with_heap` lends the thread's own heap, as it has one.
-        with_heap(|heap| unsafe { NEAP.follow(heap) });
+        with_heap(|heap| unsafe { NEAP.follow(heap) }, || ());
     }
 }
 
-/// The calling thread will be idle: gives up what its heap keeps at hand.
+/// The calling thread will be idle: gives up what its heap keeps at hand. Nothing in a nested call.
 pub fn rest() {
     if has_heap() {
         // SAFETY: `with_heap` lends the thread's own heap.
-        with_heap(|heap| unsafe { NEAP.rest(heap) });
+        with_heap(|heap| unsafe { NEAP.rest(heap) }, || ());
     }
 }
 
@@ -186,16 +231,43 @@ pub fn watch_fork() {
     }
 }
 
+/// From here to [`in_parent`] or [`in_child`] the thread is in a call: what other libraries' handlers or a signal's
+/// allocate meanwhile is nested. A fork in a handler that interrupted a call (also this one) takes no locks: the call
+/// may hold them.
 unsafe extern "C" fn before_fork() {
-    NEAP.fork_prepare();
+    if arch::enter().is_some() {
+        NEAP.fork_prepare();
+    } else {
+        // SAFETY: the thread's own seat. Relaxed: nobody else looks.
+        unsafe { (*arch::seat()).forks.fetch_add(1, Ordering::Relaxed) };
+    }
+}
+
+/// Whether the fork that ends was one in a nested call. Those end in the reverse order of their beginnings.
+fn was_nested() -> bool {
+    // SAFETY: the thread's own seat.
+    let forks = unsafe { &(*arch::seat()).forks };
+    forks.try_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
 }
 
 unsafe extern "C" fn in_parent() {
-    NEAP.fork_parent();
+    if !was_nested() {
+        NEAP.fork_parent();
+        arch::leave();
+    }
 }
 
 unsafe extern "C" fn in_child() {
-    crate::purger::forked();
+    let helped = crate::purger::forked();
     NEAP.os.forked();
+    if was_nested() {
+        NEAP.fork_child_nested(own(), !helped);
+        if NEAP.is_stranded() {
+            // The interrupted call goes on with the heap that it has; the next one finds none.
+            set_own(GONE.heap());
+        }
+        return;
+    }
     NEAP.fork_child(own());
+    arch::leave();
 }

@@ -26,5 +26,6 @@ pub fn set_fill(byte: u8) {
 pub fn set(reason: Reason, on: bool) {
     NEAP.set_reason(reason, on);
     thread::follow();
-    NEAP.tell_heaps();
+    // In a nested call nobody is told: each follows at its next slow path.
+    thread::in_call(|_| NEAP.tell_heaps());
 }

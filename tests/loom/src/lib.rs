@@ -5,16 +5,19 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p neap-loom --release
 //! ```
 //!
-//! `remote.rs` and `sync.rs` are the core's own files. [`protocol`] repeats what `heap.rs` and `life.rs` do with them,
-//! [`visit`] and [`purge`] what `visit.rs` and `purge.rs` do: change both together.
+//! `claims.rs`, `remote.rs` and `sync.rs` are the core's own files. [`protocol`] repeats what `heap.rs` and `life.rs` do
+//! with them, [`visit`], [`purge`] and [`nested`] what the files of these names (and `annex.rs`) do: change both together.
 #![cfg(loom)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+#[path = "../../../crates/core/src/claims.rs"]
+pub mod claims;
 #[path = "../../../crates/core/src/remote.rs"]
 pub mod remote;
 #[path = "../../../crates/core/src/sync.rs"]
 pub mod sync;
 
+pub mod nested;
 pub mod os;
 pub mod protocol;
 pub mod purge;

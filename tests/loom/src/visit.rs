@@ -17,6 +17,9 @@ pub const PARKED: u32 = 2;
 /// The thread has given the heap up.
 pub const GONE: u32 = 3;
 
+/// `busy` where no call uses the heap.
+const IDLE: u32 = u32::MAX;
+
 /// A thread's heap and seat.
 #[derive(Debug)]
 pub struct Seated {
@@ -40,7 +43,7 @@ impl Default for Seated {
     fn default() -> Self {
         Seated {
             seat: AtomicU32::new(OWN),
-            busy: AtomicU32::new(0),
+            busy: AtomicU32::new(IDLE),
             memory: UnsafeCell::new(()),
             heap: UnsafeCell::new(0),
             registry: Mutex::new(true),
@@ -58,17 +61,17 @@ impl Seated {
     /// A call of the thread that uses its heap: `with_heap` of the port.
     pub fn call<R>(&self, f: impl Fn() -> R) -> R {
         loop {
-            self.busy.store(1, Ordering::Relaxed);
+            assert_eq!(self.busy.fetch_add(1, Ordering::Relaxed), IDLE, "a nested call");
             // The owner's half of the barrier.
             fence(Ordering::SeqCst);
             // Acquire pairs with the Release of `visit`.
             if self.seat.load(Ordering::Acquire) == OWN {
                 self.use_heap();
                 let result = f();
-                self.busy.store(0, Ordering::Release);
+                self.busy.store(IDLE, Ordering::Release);
                 return result;
             }
-            self.busy.store(0, Ordering::Release);
+            self.busy.store(IDLE, Ordering::Release);
             while self.seat.load(Ordering::Acquire) == PARKED {
                 self.os.futex_wait(&self.seat, PARKED);
             }
@@ -103,7 +106,7 @@ impl Seated {
         // The visitor's half of the barrier.
         fence(Ordering::SeqCst);
         // Acquire pairs with the Release when the thread leaves.
-        let visited = self.busy.load(Ordering::Acquire) == 0;
+        let visited = self.busy.load(Ordering::Acquire) == IDLE;
         if visited {
             self.use_heap();
         }

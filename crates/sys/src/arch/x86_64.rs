@@ -16,12 +16,15 @@ global_asm!(
     ".size neap_seat, 16",
     "neap_seat:",
     ".quad {none}",
-    ".quad 0",
+    ".long {idle}",
+    ".long 0",
     ".popsection",
     none = sym neap_core::heap::NONE,
+    idle = const Seat::IDLE.cast_signed(),
 );
 
 const _: () = assert!(core::mem::offset_of!(Seat, heap) == 0 && core::mem::offset_of!(Seat, busy) == 8);
+const _: () = assert!(core::mem::offset_of!(Seat, forks) == 12 && size_of::<Seat>() == 16);
 
 /// A call that uses the thread's heap. It says so in the thread's seat until [`Entered::leave`].
 #[derive(Clone, Copy, Debug)]
@@ -32,23 +35,57 @@ pub struct Entered {
     at: usize,
 }
 
-/// Says that the calling thread uses its heap, and returns it.
+/// Where the seat lies in thread storage.
 #[inline(always)]
-pub fn enter() -> Entered {
-    let (heap, at);
+fn place() -> usize {
+    let at;
+    // SAFETY: reads where the thread's own words lie.
+    unsafe {
+        asm!(
+            "mov {at}, qword ptr [rip + neap_seat@GOTTPOFF]",
+            at = out(reg) at,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    at
+}
+
+/// Says that the calling thread uses its heap, and returns it. `None` in a nested call, which is a handler's that
+/// interrupted another call of this thread: it must use neither heap nor lock (`neap_core::nested`).
+///
+/// A handler that comes before the addition finds no call and leaves none behind. One that comes after it sees that there
+/// is a call, until [`Entered::leave`].
+#[inline(always)]
+pub fn enter() -> Option<Entered> {
+    let at = place();
     // SAFETY: the thread's own words. The store comes before the load, for the compiler and the processor's program
     // order; what is needed beyond that is the visitor's (`neap_core::visit`).
     unsafe {
         asm!(
-            "mov {at}, qword ptr [rip + neap_seat@GOTTPOFF]",
-            "mov dword ptr fs:[{at} + 8], 1",
+            "inc dword ptr fs:[{at} + 8]",
+            "jne {nested}",
+            at = in(reg) at,
+            nested = label { return nested(at) },
+            options(nostack),
+        );
+        let heap;
+        asm!(
             "mov {heap}, qword ptr fs:[{at}]",
-            at = out(reg) at,
+            at = in(reg) at,
             heap = out(reg) heap,
             options(nostack, preserves_flags),
         );
+        Some(Entered { heap, at })
     }
-    Entered { heap, at }
+}
+
+/// The call is nested: takes back what it added.
+#[cold]
+#[inline(always)]
+fn nested(at: usize) -> Option<Entered> {
+    // SAFETY: the thread's own word.
+    unsafe { asm!("dec dword ptr fs:[{at} + 8]", at = in(reg) at, options(nostack)) };
+    None
 }
 
 impl Entered {
@@ -58,8 +95,9 @@ impl Entered {
         // SAFETY: the thread's own word.
         unsafe {
             asm!(
-                "mov dword ptr fs:[{at} + 8], 0",
+                "mov dword ptr fs:[{at} + 8], {idle}",
                 at = in(reg) self.at,
+                idle = const Seat::IDLE.cast_signed(),
                 options(nostack, preserves_flags),
             );
         }
@@ -69,17 +107,7 @@ impl Entered {
 /// [`Entered::leave`], where the value of [`enter`] is not at hand.
 #[inline]
 pub fn leave() {
-    let heap = core::ptr::null_mut();
-    let at: usize;
-    // SAFETY: reads where the thread's own words lie.
-    unsafe {
-        asm!(
-            "mov {at}, qword ptr [rip + neap_seat@GOTTPOFF]",
-            at = out(reg) at,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    Entered { heap, at }.leave();
+    Entered { heap: core::ptr::null_mut(), at: place() }.leave();
 }
 
 /// The seat of the calling thread.

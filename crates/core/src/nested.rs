@@ -1,0 +1,385 @@
+//! Nested calls: those in a signal handler that interrupted another call of the same thread. The interrupted call may
+//! hold any lock, and may have changed the thread's heap half. So a nested call uses no heap, takes no lock and waits
+//! for nobody: whatever it interrupted goes on when it returns (`docs/signals.md` has the whole argument).
+//!
+//! | call | does |
+//! |---|---|
+//! | malloc, calloc, aligned | a block of the annex (`annex.rs`); where that is full, a mapping of its own |
+//! | free of a small block | what every free to another thread's slab is (`remote.rs`) |
+//! | free of a large block | marks it [`Kind::DEFERRED`] and pushes it on a stack, which the next slow path of any thread empties |
+//! | free of a block of the annex, or a huge one | at once |
+//! | realloc | in place, or a new block, a copy, a free |
+//! | usable size | reads page map and record |
+//!
+//! What a nested free cannot do it notes, and `Allocator::drain` does it in the next slow path (`settle`) or tick.
+
+use crate::alloc::{Foreign, MAX_SIZE};
+use crate::arena::Arenas;
+use crate::chunk::{Chunk, Kind, State};
+use crate::heap::{Block, Heap};
+use crate::life::{LEFT, LOST, ORPHAN, OWNED};
+use crate::misuse::{self, Call};
+use crate::os::Run;
+use crate::remote::DoubleFree;
+use crate::sync::Ordering;
+use crate::{Allocator, CHUNK, Os, class, slab};
+
+impl<O: Os> Allocator<O> {
+    /// malloc in a nested call: at least `size` bytes aligned to `align`, a power of two; zeroed if asked for. Null if
+    /// there is no memory. A limit that the process has for itself is not looked at.
+    pub fn malloc_nested(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
+        if size > MAX_SIZE - CHUNK || align > MAX_SIZE {
+            return core::ptr::null_mut();
+        }
+        let p = match class::of_aligned(size, align) {
+            Some(class) => self.malloc_small_nested(class),
+            None => self.malloc_large_nested(size, align),
+        };
+        if p.is_null() {
+            // Zeroed.
+            return self.map_huge(size, align);
+        }
+        if zero && size <= class::MAX_SMALL {
+            // SAFETY: the block is new, and at least so long. A large one is clean.
+            unsafe { p.write_bytes(0, size) };
+        }
+        p
+    }
+
+    fn malloc_small_nested(&self, class: usize) -> *mut u8 {
+        let annex = &self.arenas.annex;
+        let p = match annex.take_block(class) {
+            Some(p) => p,
+            None => match annex.take(&self.os, &self.map, 1, 1) {
+                // SAFETY: the chunk is new, and ours.
+                Some(c) => unsafe { annex.make_slab(&self.arenas, &self.map, c, class) },
+                None => return core::ptr::null_mut(),
+            },
+        };
+        self.publisher.stray.take_shared(class);
+        // SAFETY: the block is ours.
+        unsafe { Self::untagged(p) }
+    }
+
+    fn malloc_large_nested(&self, size: usize, align: usize) -> *mut u8 {
+        let annex = &self.arenas.annex;
+        let bytes = size.max(1).next_multiple_of(self.os.page_size());
+        let len = bytes.div_ceil(CHUNK);
+        let Some(c) = annex.take(&self.os, &self.map, len, align.div_ceil(CHUNK)) else {
+            return core::ptr::null_mut();
+        };
+        // SAFETY: the chunks are ours.
+        unsafe {
+            (*c).state = State::Clean;
+            (*c).moved = false;
+            (*c).len = len as u32;
+            (*c).carved = len as u32;
+            (*c).set_bytes(bytes);
+            (*c).kind = Kind::NESTED;
+        }
+        annex.large_blocks.fetch_add(1, Ordering::Relaxed);
+        annex.large_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Arenas::chunk(c)
+    }
+
+    /// Frees the large block of the annex at `p`, or says what is wrong with it. `p` must lie in the annex.
+    ///
+    /// # Safety
+    /// If `p` is a large block, it must be the caller's.
+    pub(crate) unsafe fn free_annexed(&self, p: *mut u8) {
+        let (annex, c) = (&self.arenas.annex, Arenas::record(p));
+        // SAFETY: records of the annex's committed part are readable; of two that free the block one comes second.
+        unsafe {
+            let (len, bytes) = ((*c).len as usize, (*c).bytes());
+            // A free one keeps this kind until the chunk is used again, so that a second free is told from a wild one.
+            if p.addr() & (CHUNK - 1) != 0 || !Chunk::change_kind(c, Kind::NESTED, Kind::FREE) {
+                misuse::not_a_block(self, Call::Free, p);
+            }
+            if self.os.purge(p, len * CHUNK) {
+                self.note_purged(bytes);
+            } else {
+                p.write_bytes(0, bytes);
+            }
+            annex.large_blocks.fetch_sub(1, Ordering::Relaxed);
+            annex.large_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            annex.give(c, len);
+        }
+    }
+
+    /// free in a nested call.
+    ///
+    /// # Safety
+    /// `p` must be a block of the caller's, NULL, or foreign.
+    pub unsafe fn free_nested(&self, p: *mut u8) -> Result<(), Foreign> {
+        // SAFETY: as the caller promises, here and below.
+        unsafe {
+            if let Some(class) = self.small_class(p) {
+                self.check_nested(Call::Free, p, class);
+                self.free_small_nested(p, class);
+            } else if p.is_null() {
+            } else if self.arenas.annex.holds(p) {
+                self.free_annexed(p);
+            } else if self.arenas.contains(p) {
+                self.defer(p);
+            } else if !self.free_huge(p) {
+                return Err(Foreign);
+            }
+        }
+        Ok(())
+    }
+
+    /// What [`Heap::give_remote`] does, but for orphans: the lock that stands in for their owner may be this thread's.
+    unsafe fn free_small_nested(&self, p: *mut u8, class: usize) {
+        let c = Arenas::record(p);
+        let mut batch = slab::Batch::new();
+        batch.add(slab::index(p, class));
+        // SAFETY: the block was live, so its slab exists; only its remote part is written.
+        unsafe {
+            if Self::is_hardened(c) {
+                // As `Allocator::wipe`, which may ask the system.
+                p.write_bytes(0, crate::class::SIZE[class] as usize);
+            }
+            match (*c).remote.free(slab::remote_word(c, batch.word), batch.mask) {
+                Err(_) => misuse::freed(self, Call::Free, p, class),
+                Ok(false) => {}
+                Ok(true) => {
+                    let owner = (*c).owner();
+                    (*owner).pending.push(c);
+                    self.note_slab();
+                    // SeqCst: as in `Heap::give_remote`.
+                    if (*owner).state.load(Ordering::SeqCst) == ORPHAN {
+                        self.purger.note_deferred();
+                    }
+                }
+            }
+        }
+        self.publisher.stray.give_shared(class);
+    }
+
+    /// Puts the large block at `p` aside for a call that may take locks.
+    unsafe fn defer(&self, p: *mut u8) {
+        let c = Arenas::record(p);
+        // SAFETY: the record is readable; if it is a large block's, that is the caller's.
+        unsafe {
+            if p.addr() & (CHUNK - 1) != 0 || !Chunk::change_kind(c, Kind::LARGE, Kind::DEFERRED) {
+                misuse::not_a_block(self, Call::Free, p);
+            }
+            // A large block's record has no other use for its link.
+            self.deferred.push(c);
+        }
+        self.purger.note_deferred();
+    }
+
+    /// Does what nested calls left: frees large blocks, and takes in what they freed into orphans. And what a fork left:
+    /// abandons heaps. Under no lock, in a call that is not nested.
+    pub(crate) fn drain(&self) {
+        self.abandon_left();
+        if !self.deferred.is_empty() {
+            // SAFETY: whoever takes the stack has it alone; each block on it was freed.
+            unsafe {
+                self.deferred.take(|c| {
+                    (*c).kind = Kind::LARGE;
+                    self.free_large(Arenas::chunk(c));
+                });
+            }
+        }
+        if self.orphans.load(Ordering::Relaxed) != 0 {
+            self.registry.with(&self.os, |r| {
+                let mut heap = r.orphans;
+                while !heap.is_null() {
+                    // SAFETY: orphans are guarded by this lock.
+                    unsafe {
+                        if !(*heap).pending.is_empty() {
+                            Heap::collect(heap, self);
+                        }
+                        heap = (*heap).next_orphan;
+                    }
+                }
+            });
+        }
+    }
+
+    /// Gives the memory of the annex's slabs back that no block uses; returns the bytes, and adds those that held memory to
+    /// `held`. The batch lock must be held: who forks finds no block on its way.
+    pub(crate) fn purge_annex(&self, mut held: Option<&mut usize>) -> usize {
+        let annex = &self.arenas.annex;
+        if annex.slab_count.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let slabs = (1..class::CLASSES).flat_map(|class| annex.slabs_of(class));
+        let mut purge = |run: Run| {
+            if let Some(held) = &mut held {
+                // SAFETY: all blocks there are ours.
+                **held += unsafe { self.held_by(run) };
+            }
+            // SAFETY: as above.
+            unsafe { self.os.purge(run.start, run.len) }
+        };
+        let purge = |c| match annex.purge_slab(c, &mut purge) {
+            Ok(bytes) => bytes,
+            // SAFETY: a slab of the annex.
+            Err(DoubleFree) => unsafe { misuse::double_free_seen_late(self, c) },
+        };
+        let bytes = slabs.map(purge).sum();
+        self.note_purged(bytes);
+        bytes
+    }
+
+    /// Does not return unless `p`, in a slab of `class`, is a block that is not free in its slab. A block that is in a
+    /// cache is not found here: caches may be half changed. It is found when it comes back from there.
+    unsafe fn check_nested(&self, call: Call, p: *mut u8, class: usize) {
+        // SAFETY: `p` lies in a slab of this class, whose record and bits are readable.
+        unsafe {
+            if !class::is_start(p.addr() & (CHUNK - 1), class) {
+                misuse::interior(self, call, p, class);
+            }
+            if slab::is_free(Arenas::record(p), p) {
+                misuse::freed(self, call, p, class);
+            }
+        }
+    }
+
+    /// [`Allocator::usable_size`] in a nested call.
+    ///
+    /// # Safety
+    /// `p` must be a block of the caller's, or foreign.
+    pub unsafe fn usable_size_nested(&self, call: Call, p: *mut u8) -> Option<usize> {
+        if let Some(class) = self.small_class(p) {
+            // SAFETY: `p` lies in a slab of this class.
+            unsafe { self.check_nested(call, p, class) };
+            return Some(class::SIZE[class] as usize);
+        }
+        if self.arenas.contains(p) {
+            // SAFETY: the record is that of a large block.
+            return Some(unsafe { (*self.large_record(call, p)).bytes() });
+        }
+        self.huge_bytes(p)
+    }
+
+    /// realloc in a nested call: see [`Allocator::realloc`].
+    ///
+    /// # Safety
+    /// `p` must be a block of the caller's with usable size `old`.
+    pub unsafe fn realloc_nested(&self, p: *mut u8, old: usize, size: usize) -> *mut u8 {
+        if self.fits_in_place(old, size) {
+            return p;
+        }
+        let new = self.malloc_nested(size, class::MIN_BLOCK, false);
+        if new.is_null() {
+            // To shrink is never refused.
+            return if size <= old { p } else { new };
+        }
+        // SAFETY: both blocks have the bytes that are copied; the old one's life ends.
+        unsafe {
+            new.copy_from_nonoverlapping(p, old.min(size));
+            let _ = self.free_nested(p);
+        }
+        new
+    }
+
+    /// Live blocks of the annex, and their bytes; blocks in caches count as well.
+    pub(crate) fn live_in_annex(&self) -> (usize, usize) {
+        let annex = &self.arenas.annex;
+        let large = [&annex.large_blocks, &annex.large_bytes].map(|n| n.load(Ordering::Relaxed));
+        (1..class::CLASSES).fold((large[0], large[1]), |sum, class| {
+            let blocks: usize = annex
+                .slabs_of(class)
+                // SAFETY: slabs of the annex stay slabs.
+                .map(|c| (class::capacity(class) - unsafe { (*c).remote.apart() }) as usize)
+                .sum();
+            (sum.0 + blocks, sum.1 + blocks * class::SIZE[class] as usize)
+        })
+    }
+
+    /// Whether this is the child of a fork in a nested call, whose other threads may have left anything half changed:
+    /// then all further calls are to be nested ones.
+    #[inline]
+    pub fn is_stranded(&self) -> bool {
+        self.stranded.load(Ordering::Relaxed)
+    }
+
+    /// A nested call ends its thread, whose heap may be half changed: nobody uses it any more. (A handler that does
+    /// this, where POSIX does not allow it, also leaves locked what the interrupted call had locked.)
+    ///
+    /// # Safety
+    /// `heap` must be the calling thread's, out of its seat.
+    pub unsafe fn lose(&self, heap: *mut Heap) {
+        // SAFETY: heaps are never unmapped.
+        unsafe {
+            (*heap).state.store(LOST, Ordering::SeqCst);
+            (*heap).seat.store(core::ptr::null_mut(), Ordering::SeqCst);
+        }
+    }
+
+    /// After a fork in a nested call, in the child, whose only thread owns `mine` (or [`Heap::none`]); `alone`: the
+    /// parent had no helper either. The interrupted call goes on when the handler returns, so the locks that it holds
+    /// must stay good, and nobody else holds one any more: all are released, and released again by their holder, which
+    /// does no harm in a process of one thread. Where there were other threads, what they held may be half changed.
+    pub fn fork_child_nested(&self, mine: *mut Heap, alone: bool) {
+        self.fork_parent();
+        self.purger.forked();
+        // SAFETY: this process has one thread. The list only grows at its head, and heaps are never unmapped.
+        let mut heap = unsafe { (*self.registry.value()).all };
+        let mut others = !alone;
+        while !heap.is_null() {
+            // SAFETY: as above.
+            unsafe {
+                if heap != mine && (*heap).state.load(Ordering::Relaxed) == OWNED {
+                    others = true;
+                    // Its seat stays: the interrupted call may be in the middle of a visit.
+                    (*heap).state.store(LOST, Ordering::SeqCst);
+                }
+                heap = (*heap).next;
+            }
+        }
+        if others {
+            self.stranded.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// In the child of a fork: abandons the heaps of other threads that are whole.
+    fn abandon_left(&self) {
+        // Relaxed: one thread forks, and is alone then.
+        if !self.left.load(Ordering::Relaxed) || !self.left.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let next = || {
+            self.registry.with(&self.os, |r| {
+                let mut heap = r.all;
+                // SAFETY: heaps are never unmapped; one that is left is the finder's.
+                unsafe {
+                    while !heap.is_null() && (*heap).state.load(Ordering::Relaxed) != LEFT {
+                        heap = (*heap).next;
+                    }
+                    if !heap.is_null() {
+                        (*heap).state.store(OWNED, Ordering::Relaxed);
+                    }
+                }
+                heap
+            })
+        };
+        loop {
+            let heap = next();
+            if heap.is_null() {
+                return;
+            }
+            // SAFETY: the heap is ours, since its state changed.
+            unsafe { self.abandon(heap) };
+        }
+    }
+
+    /// Checks the stack of deferred blocks; returns how many there are. For tests.
+    pub(crate) fn check_deferred(&self) -> Option<usize> {
+        let (mut count, mut marked) = (0, true);
+        // SAFETY: nobody else uses the allocator.
+        unsafe {
+            self.deferred.for_each(|c| {
+                count += 1;
+                marked &= (*c).kind == Kind::DEFERRED;
+            });
+        }
+        marked.then_some(count)
+    }
+}
+
+const _: () = assert!(align_of::<Block>() <= class::MIN_BLOCK, "blocks of the annex are aligned as all are");

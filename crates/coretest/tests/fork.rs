@@ -1,0 +1,101 @@
+//! What the core does in the child of a fork. There is no child here: the handlers run as they would in one, and other
+//! threads' heaps are used no more.
+
+use neap_core::valid::{Census, Depth};
+use neap_core::{Allocator, Heap};
+use neap_coretest::{Config, Fake, Owner};
+
+type Neap = Allocator<Fake>;
+
+fn system() -> Box<Neap> {
+    Box::new(Allocator::new(Fake::new(Config::default())))
+}
+
+fn thread(a: &Neap) -> Owner {
+    Owner::new(a, true, true).expect("memory for a heap")
+}
+
+fn malloc(a: &Neap, owner: &Owner, size: usize) -> *mut u8 {
+    // SAFETY: the heap is lent by its thread.
+    owner.with(a, |heap| unsafe { a.malloc(heap, size) })
+}
+
+fn free(a: &Neap, owner: &Owner, p: *mut u8) {
+    // SAFETY: the heap is lent by its thread; the block is live.
+    assert_eq!(owner.with(a, |heap| unsafe { a.free(heap, p) }), Ok(()));
+}
+
+/// Some blocks in the thread's caches, on its shelf, and live.
+fn work(a: &Neap, owner: &Owner) -> Vec<*mut u8> {
+    let blocks: Vec<_> =
+        (0..400).map(|i| malloc(a, owner, if i % 40 == 1 { 40_000 } else { [40, 900, 7000][i % 3] })).collect();
+    let (freed, kept): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 3 != 0);
+    freed.into_iter().for_each(|(_, p)| free(a, owner, p));
+    kept.into_iter().map(|(_, p)| p).collect()
+}
+
+fn validate(a: &Neap) -> Census {
+    // SAFETY: no other thread uses this allocator.
+    unsafe { a.validate(Depth::Bits) }.unwrap_or_else(|e| panic!("invalid: {} (at {:#x})", e.what, e.at))
+}
+
+/// Catches memory of other threads that a child loses although they were in no call, or that it uses although they were.
+#[test]
+fn idle_heaps_are_whole() {
+    let a = system();
+    let (mine, idle, busy) = (thread(&a), thread(&a), thread(&a));
+    let kept = [&mine, &idle, &busy].map(|owner| work(&a, owner));
+    busy.with(&a, |_| {
+        a.fork_prepare();
+        a.fork_child(mine.heap());
+    });
+    let before = validate(&a);
+    assert!(before.cached > 0 && before.shelved > 0, "{before:?}");
+    // The child's first slow path.
+    free(&a, &mine, malloc(&a, &mine, 5 << 20));
+    let after = validate(&a);
+    assert!(after.cached < before.cached && after.shelved < before.shelved, "{before:?} {after:?}");
+    // What blocks are live is not changed by it; all can be freed.
+    assert_eq!((before.small, before.large), (after.small, after.large));
+    kept.into_iter().flatten().for_each(|p| free(&a, &mine, p));
+    validate(&a);
+    let next = thread(&a);
+    assert_eq!(next.heap(), idle.heap(), "the next thread adopts the heap that was left");
+    let other = thread(&a);
+    assert_ne!(other.heap(), busy.heap(), "a heap that may be half changed is used no more");
+}
+
+/// Catches a child of a process of one thread that takes its own heap for half changed, and one of several threads that
+/// goes on as if nothing were.
+#[test]
+fn forks_in_handlers() {
+    for others in [false, true] {
+        let a = system();
+        let mine = thread(&a);
+        let kept = work(&a, &mine);
+        let other = others.then(|| thread(&a));
+        mine.with(&a, |heap| a.fork_child_nested(heap, true));
+        assert_eq!(a.is_stranded(), others);
+        if !others {
+            kept.into_iter().for_each(|p| free(&a, &mine, p));
+            mine.abandon(&a);
+            let census = validate(&a);
+            assert_eq!((census.small, census.large, census.cached), (0, 0, 0), "{census:?}");
+        }
+        drop(other);
+    }
+}
+
+/// Catches a lock that stays taken after a fork in a handler that interrupted its holder: here, fork itself.
+#[test]
+fn locks_are_free_again() {
+    let a = system();
+    let mine = thread(&a);
+    a.fork_prepare();
+    a.fork_child_nested(mine.heap(), true);
+    // Each of these takes one of the locks.
+    let next = thread(&a);
+    free(&a, &next, malloc(&a, &next, 1 << 20));
+    a.purge();
+    assert_ne!(next.heap(), Heap::none());
+}

@@ -1,0 +1,571 @@
+//! Nested calls: those of a handler that interrupts another call of its thread. Here they come wherever the core calls
+//! the system, before and behind the call, with whatever locks are held; `tests/signals.rs` has real signals, which come
+//! anywhere. What a nested call must not do, take a lock that is held, would make these tests wait for ever.
+
+use neap_core::heap::Block as FreeBlock;
+use neap_core::misuse::Call as Asker;
+use neap_core::os::{Memory, Run, Touched};
+use neap_core::valid::{Census, Depth};
+use neap_core::{Allocator, CHUNK, Heap, Os, class};
+use neap_coretest::fake::{Call, Config, Fake};
+use neap_coretest::pattern;
+use neap_coretest::seat::Owner;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::AtomicU32;
+
+/// A fake system in whose calls a handler comes.
+struct Interrupted {
+    fake: Fake,
+}
+
+type Neap = Allocator<Interrupted>;
+
+thread_local! {
+    /// The handler of this thread, if one is to come.
+    static HANDLER: Cell<Option<*const Program>> = const { Cell::new(None) };
+    /// Handlers that this thread is in.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Handlers interrupt handlers up to here.
+const DEEPEST: u32 = 2;
+
+impl Interrupted {
+    fn interrupt(&self) {
+        let (handler, depth) = (HANDLER.get(), DEPTH.get());
+        if let Some(program) = handler
+            && depth < DEEPEST
+        {
+            DEPTH.set(depth + 1);
+            // SAFETY: the program outlives its handler, see `Program::interrupted`.
+            unsafe { (*program).handler() };
+            DEPTH.set(depth);
+        }
+    }
+
+    fn around<R>(&self, f: impl FnOnce(&Fake) -> R) -> R {
+        self.interrupt();
+        let result = f(&self.fake);
+        self.interrupt();
+        result
+    }
+}
+
+// SAFETY: each call is the fake's.
+unsafe impl Os for Interrupted {
+    fn page_size(&self) -> usize {
+        self.fake.page_size()
+    }
+    fn reserve(&self, at: usize, len: usize) -> Option<*mut u8> {
+        self.around(|fake| fake.reserve(at, len))
+    }
+    fn reserve_zeros(&self, len: usize) -> Option<*mut u8> {
+        self.around(|fake| fake.reserve_zeros(len))
+    }
+    unsafe fn commit(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as the caller promises, here and below.
+        self.around(|fake| unsafe { fake.commit(p, len) })
+    }
+    fn map(&self, len: usize, align: usize) -> Option<*mut u8> {
+        self.around(|fake| fake.map(len, align))
+    }
+    unsafe fn unmap(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as above.
+        self.around(|fake| unsafe { fake.unmap(p, len) })
+    }
+    unsafe fn remap(&self, p: *mut u8, old: usize, new: usize) -> Option<*mut u8> {
+        // SAFETY: as above.
+        self.around(|fake| unsafe { fake.remap(p, old, new) })
+    }
+    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> bool {
+        // SAFETY: as above.
+        self.around(|fake| unsafe { fake.move_pages(from, to, len) })
+    }
+    unsafe fn renew(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as above.
+        self.around(|fake| unsafe { fake.renew(p, len) })
+    }
+    unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as above.
+        self.around(|fake| unsafe { fake.purge(p, len) })
+    }
+    unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
+        // SAFETY: as above.
+        self.around(|fake| unsafe { fake.purge_runs(runs) })
+    }
+    unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as above.
+        self.around(|fake| unsafe { fake.purge_lazily(p, len) })
+    }
+    unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as above.
+        self.around(|fake| unsafe { fake.allow_huge(p, len) })
+    }
+    unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched> {
+        // SAFETY: as above.
+        self.around(|fake| unsafe { fake.touched(p, len, runs) })
+    }
+    fn prepare_barrier(&self) -> bool {
+        self.around(Fake::prepare_barrier)
+    }
+    fn barrier(&self) -> bool {
+        self.around(Fake::barrier)
+    }
+    fn clock(&self) -> u64 {
+        self.around(Fake::clock)
+    }
+    fn memory(&self) -> Option<Memory> {
+        self.around(Fake::memory)
+    }
+    fn start_purger(&self) -> bool {
+        self.around(Fake::start_purger)
+    }
+    fn wake_purger(&self) {
+        self.around(Fake::wake_purger);
+    }
+    fn address_limit(&self) -> Option<usize> {
+        self.around(Fake::address_limit)
+    }
+    fn random(&self) -> u64 {
+        self.around(Fake::random)
+    }
+    fn thread_id(&self) -> u32 {
+        self.fake.thread_id()
+    }
+    fn futex_wait(&self, word: &AtomicU32, value: u32) {
+        self.around(|fake| fake.futex_wait(word, value));
+    }
+    fn futex_wake(&self, word: &AtomicU32) {
+        self.around(|fake| fake.futex_wake(word));
+    }
+    fn die(&self, line: &[u8]) -> ! {
+        self.fake.die(line)
+    }
+}
+
+/// A live block.
+struct Block {
+    p: *mut u8,
+    usable: usize,
+    id: u64,
+}
+
+/// Most blocks, and most bytes, that are live at one time.
+const MOST_BLOCKS: usize = 3000;
+const MOST_BYTES: usize = 256 << 20;
+
+/// A program of one thread, and its handler.
+struct Program {
+    a: Box<Neap>,
+    owner: Option<Owner>,
+    blocks: RefCell<Vec<Block>>,
+    seed: Cell<u64>,
+    ids: Cell<u64>,
+    handled: Cell<u64>,
+    /// Calls may find no memory.
+    limited: bool,
+}
+
+impl Program {
+    fn new(config: Config, faults: f64) -> Self {
+        let limited = faults > 0.0 || config.address_limit.is_some() || !config.missing.is_empty();
+        let seed = config.seed;
+        let a = Box::new(Allocator::new(Interrupted { fake: Fake::new(config) }));
+        let program = Program {
+            a,
+            owner: None,
+            blocks: RefCell::default(),
+            seed: Cell::new(seed),
+            ids: Cell::new(0),
+            handled: Cell::new(0),
+            limited,
+        };
+        program.a.os.fake.faults.fail_by_chance(faults);
+        program
+    }
+
+    fn random(&self) -> u64 {
+        self.seed.set(self.seed.get().wrapping_add(0x9E37_79B9_7F4A_7C15));
+        let z = self.seed.get();
+        let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Mostly small, sometimes up to 8 MiB, rarely more than an arena of a limited system has.
+    fn size(&self) -> usize {
+        let r = self.random();
+        let n = (r >> 16) as usize;
+        match r % 32 {
+            0..20 => n % 1200,
+            20..26 => n % (class::MAX_SMALL + 1),
+            26..30 => n % (10 * CHUNK),
+            30 => n % (8 << 20),
+            _ => n % (64 << 20),
+        }
+    }
+
+    /// Runs `f`, a call that handlers interrupt.
+    fn interrupted<R>(&self, f: impl FnOnce() -> R) -> R {
+        HANDLER.set(Some(self));
+        let result = f();
+        HANDLER.set(None);
+        result
+    }
+
+    /// A handler: some nested calls.
+    fn handler(&self) {
+        self.handled.set(self.handled.get() + 1);
+        for _ in 0..self.random() % 4 {
+            let r = self.random();
+            match r % 8 {
+                0..4 => {
+                    let (size, align) = (self.size(), 1 << (r >> 8) % if r >> 20 & 7 == 0 { 20 } else { 5 });
+                    let zero = r >> 30 & 1 != 0;
+                    let p = self.a.malloc_nested(size, align, zero);
+                    assert!(p.is_null() || p.addr().is_multiple_of(align), "{p:p} is not aligned to {align}");
+                    if zero && !p.is_null() {
+                        // SAFETY: the block is new, and has so many bytes.
+                        let bytes = unsafe { core::slice::from_raw_parts(p, size) };
+                        assert!(bytes.iter().all(|&b| b == 0), "{p:p} is not zero");
+                    }
+                    self.add(p, size);
+                }
+                4..6 => self.with_block(|block| {
+                    // SAFETY: the block is live.
+                    assert_eq!(unsafe { self.a.free_nested(block.p) }, Ok(()));
+                    None
+                }),
+                _ => {
+                    let size = self.size();
+                    // SAFETY: the block is live.
+                    self.with_block(|block| {
+                        self.resized(block, size, |p, old| unsafe { self.a.realloc_nested(p, old, size) })
+                    });
+                }
+            }
+        }
+    }
+
+    /// Takes a new block in.
+    fn add(&self, p: *mut u8, size: usize) {
+        if p.is_null() {
+            assert!(self.limited, "no memory for {size} bytes");
+            return;
+        }
+        // SAFETY: the block is live.
+        let usable = unsafe { self.a.usable_size_nested(Asker::UsableSize, p) }.expect("a live block is known");
+        assert!(usable >= size, "{usable} usable bytes for a request of {size}");
+        self.ids.set(self.ids.get() + 1);
+        let block = Block { p, usable, id: self.ids.get() };
+        // SAFETY: the block is so long.
+        unsafe { pattern::write(p, usable, block.id) };
+        self.blocks.borrow_mut().push(block);
+    }
+
+    /// Runs `f` with a block that nobody else has meanwhile, and keeps what it returns.
+    fn with_block(&self, f: impl FnOnce(Block) -> Option<Block>) {
+        let block = {
+            let mut blocks = self.blocks.borrow_mut();
+            let count = blocks.len();
+            if count == 0 {
+                return;
+            }
+            blocks.swap_remove(self.random() as usize % count)
+        };
+        // SAFETY: the block is live.
+        let wrong = unsafe { pattern::first_wrong(block.p, block.usable, block.usable, block.id) };
+        assert_eq!(wrong, None, "{:p}: contents changed at this offset", block.p);
+        if let Some(block) = f(block) {
+            self.blocks.borrow_mut().push(block);
+        }
+    }
+
+    /// A realloc: the contents are kept. `None` if the block is another one, which was taken in.
+    fn resized(&self, block: Block, size: usize, f: impl FnOnce(*mut u8, usize) -> *mut u8) -> Option<Block> {
+        let p = f(block.p, block.usable);
+        if p.is_null() {
+            assert!(self.limited, "no memory for {size} bytes");
+            return Some(block);
+        }
+        let kept = block.usable.min(size);
+        // SAFETY: the block has at least so many bytes.
+        let wrong = unsafe { pattern::first_wrong(p, kept, block.usable, block.id) };
+        assert_eq!(wrong, None, "realloc to {size} bytes at {p:p} changed the contents");
+        self.add(p, size);
+        None
+    }
+
+    fn call<R>(&self, f: impl FnOnce(&Neap, *mut Heap) -> R) -> R {
+        let owner = self.owner.as_ref().expect("the thread has a heap");
+        self.interrupted(|| owner.with(&self.a, |heap| f(&self.a, heap)))
+    }
+
+    /// A call of the program's.
+    fn step(&self) {
+        let r = self.random();
+        let size = self.size();
+        // SAFETY: the heap is lent by its thread, and blocks are live, here and below.
+        unsafe {
+            match r % 16 {
+                0..6 => {
+                    let p = self.call(|a, heap| {
+                        let p = Heap::malloc(heap, size, FreeBlock::untag);
+                        if p.is_null() { a.malloc_after_miss(heap, size) } else { p }
+                    });
+                    self.add(p, size);
+                }
+                6 => {
+                    let p = self.call(|a, heap| a.calloc(heap, size));
+                    self.add(p, size);
+                }
+                7 => {
+                    let p = self.call(|a, heap| a.malloc_aligned(heap, size, 1 << ((r >> 8) % 18), false));
+                    self.add(p, size);
+                }
+                8..13 => self.with_block(|block| {
+                    let known = self.call(|a, heap| {
+                        if Heap::free(heap, &a.map, block.p) { Ok(()) } else { a.free_after_miss(heap, block.p) }
+                    });
+                    assert_eq!(known, Ok(()));
+                    None
+                }),
+                13 | 14 => self.with_block(|block| {
+                    self.resized(block, size, |p, old| self.call(|a, heap| a.realloc(heap, p, old, size)))
+                }),
+                _ => match r >> 8 & 7 {
+                    0 => {
+                        self.call(|a, heap| a.purge_with(heap));
+                    }
+                    1 => self.call(|a, heap| a.drop_caches(heap)),
+                    2 => {
+                        self.call(|a, _| a.figures());
+                    }
+                    _ => {
+                        self.a.os.fake.advance(300);
+                        self.interrupted(|| self.a.tick());
+                    }
+                },
+            }
+        }
+        while self.blocks.borrow().len() > MOST_BLOCKS || self.bytes() > MOST_BYTES {
+            self.with_block(|block| {
+                // SAFETY: as above.
+                assert_eq!(self.call(|a, heap| unsafe { a.free(heap, block.p) }), Ok(()));
+                None
+            });
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.blocks.borrow().iter().map(|b| b.usable).sum()
+    }
+
+    /// Compares the allocator's structures with themselves and with what is live.
+    fn validate(&self, depth: Depth) -> Census {
+        // What was noted while locks were held, and a fast path does not look at.
+        self.a.settle();
+        // SAFETY: nobody else uses the allocator.
+        let census = match unsafe { self.a.validate(depth) } {
+            Ok(census) => census,
+            Err(e) => panic!("invalid: {} (at {:#x})", e.what, e.at),
+        };
+        assert_eq!(census.small + census.large + census.huge, self.blocks.borrow().len(), "{census:?}");
+        let f = self.a.figures();
+        assert_eq!((f.live_blocks as usize, f.live as usize), (self.blocks.borrow().len(), self.bytes()), "{f:?}");
+        census
+    }
+
+    /// A whole life: first use, calls, the thread's end, each interrupted.
+    fn run(mut self, steps: usize) -> u64 {
+        while self.owner.is_none() {
+            self.owner = self.interrupted(|| Owner::new(&self.a, true, true));
+            assert!(self.owner.is_some() || self.limited, "no heap");
+        }
+        for i in 0..steps {
+            self.step();
+            self.validate(if i % 32 == 0 { Depth::Bits } else { Depth::Records });
+        }
+        self.a.os.fake.faults.clear();
+        let owner = self.owner.take().expect("the thread has a heap");
+        self.interrupted(|| owner.abandon(&self.a));
+        while !self.blocks.borrow().is_empty() {
+            self.with_block(|block| {
+                // SAFETY: the block is live; a thread without a heap frees so.
+                assert_eq!(unsafe { self.a.free_nested(block.p) }, Ok(()));
+                None
+            });
+        }
+        // What is left of it is done by the next look.
+        self.a.purge();
+        let census = self.validate(Depth::Bits);
+        let left =
+            (census.small, census.large, census.huge, census.deferred, census.cached, census.remote, census.slabs);
+        assert_eq!(left, (0, 0, 0, 0, 0, 0, 0), "{census:?}");
+        self.handled.get()
+    }
+}
+
+/// Catches a nested call that waits for the call it interrupted, breaks what that one is changing, or is not counted.
+#[test]
+fn anywhere() {
+    for seed in 0..24 {
+        let handled = Program::new(Config { seed, purger: seed % 2 == 0, ..Config::default() }, 0.0).run(600);
+        assert!(handled > 600, "handlers came {handled} times");
+    }
+}
+
+/// Catches the same where address space is short, so that the annex is full soon or was never there, where the page map
+/// is missing, or OS pages are longer.
+#[test]
+fn anywhere_in_small_systems() {
+    for seed in 0..16 {
+        let missing = [vec![], vec![Call::ReserveZeros], vec![Call::Reserve], vec![Call::Barrier, Call::Touched]];
+        let config = Config {
+            seed,
+            page_size: 4096 << (seed % 3 * 2),
+            address_limit: [None, Some(512 << 20), Some(128 << 20)][seed as usize / 4 % 3],
+            missing: missing[seed as usize % 4].clone(),
+            ..Config::default()
+        };
+        if config.missing.contains(&Call::Reserve) {
+            // There is no arena, so there are no heaps: nested calls alone.
+            let program = Program::new(config, 0.0);
+            (0..200).for_each(|_| program.handler());
+            while !program.blocks.borrow().is_empty() {
+                program.with_block(|block| {
+                    // SAFETY: the block is live.
+                    assert_eq!(unsafe { program.a.free_nested(block.p) }, Ok(()));
+                    None
+                });
+            }
+            continue;
+        }
+        Program::new(config, 0.0).run(300);
+    }
+}
+
+/// Catches a nested call that takes a failed system call for done.
+#[test]
+fn anywhere_with_faults() {
+    for seed in 0..24 {
+        Program::new(Config { seed, ..Config::default() }, 0.05).run(300);
+    }
+}
+
+/// Catches a block of the annex that is lost, or had by two, where threads allocate nested and free each other's blocks
+/// through their caches.
+#[test]
+fn threads_share_the_annex() {
+    const THREADS: usize = 4;
+    const ROUNDS: usize = 3000;
+    let a = Allocator::new(Fake::new(Config { purger: true, ..Config::default() }));
+    let shared = std::sync::Mutex::new(Vec::<(usize, usize, u64)>::new());
+    std::thread::scope(|scope| {
+        for t in 0..THREADS {
+            let (a, shared) = (&a, &shared);
+            scope.spawn(move || {
+                let owner = Owner::new(a, true, true).expect("there is memory");
+                for i in 0..ROUNDS {
+                    let id = (t * ROUNDS + i) as u64;
+                    let size = [24, 100, 700, 5000, 40_000, 300_000][i % 6] + t;
+                    let p = a.malloc_nested(size, 16, false);
+                    assert!(!p.is_null());
+                    // SAFETY: the block is new and so long; the others are live, and whoever takes one has it alone.
+                    unsafe {
+                        pattern::write(p, size, id);
+                        let mut list = shared.lock().unwrap();
+                        list.push((p.expose_provenance(), size, id));
+                        let n = list.len();
+                        let (q, size, id) = if n > 64 { list.swap_remove(i * 7919 % n) } else { continue };
+                        drop(list);
+                        let q = core::ptr::with_exposed_provenance_mut::<u8>(q);
+                        assert_eq!(pattern::first_wrong(q, size, size, id), None, "{q:p}");
+                        let known = match i % 3 {
+                            0 => a.free_nested(q),
+                            _ => owner.with(a, |heap| {
+                                if Heap::free(heap, &a.map, q) { Ok(()) } else { a.free_after_miss(heap, q) }
+                            }),
+                        };
+                        assert_eq!(known, Ok(()));
+                    }
+                }
+                owner.abandon(a);
+            });
+        }
+    });
+    for (q, ..) in shared.into_inner().unwrap() {
+        // SAFETY: the block is live.
+        assert_eq!(unsafe { a.free_nested(core::ptr::with_exposed_provenance_mut(q)) }, Ok(()));
+    }
+    a.purge();
+    // SAFETY: nobody else uses the allocator.
+    let census = unsafe { a.validate(Depth::Bits) }.expect("all is in order");
+    assert_eq!((census.small, census.large, census.deferred, census.cached), (0, 0, 0, 0), "{census:?}");
+}
+
+/// Catches memory of the annex that stays when nothing there is used any more, or one that goes while a block is.
+#[test]
+fn annex_goes_back() {
+    let a = Allocator::new(Fake::new(Config::default()));
+    let owner = Owner::new(&a, true, true).expect("there is memory");
+    let blocks: Vec<_> = (0..3000).map(|i| a.malloc_nested([100, 3000][i % 2], 16, false)).collect();
+    let chunk = |p: *mut u8| p.addr() & !(CHUNK - 1);
+    let held = |p: *mut u8| a.os.first_held(chunk(p), chunk(p) + CHUNK).is_some();
+    let (kept, freed) = (blocks[0], &blocks[1..]);
+    for (i, &p) in blocks.iter().enumerate() {
+        // SAFETY: the block is live, and has at least 100 bytes.
+        unsafe {
+            pattern::write(p, 100, i as u64);
+            if i > 0 {
+                assert_eq!(a.free_nested(p), Ok(()));
+            }
+        }
+    }
+    assert!(freed.iter().any(|&p| held(p)));
+    a.purge();
+    assert!(freed.iter().all(|&p| chunk(p) == chunk(kept) || !held(p)), "slabs without a used block go back");
+    // SAFETY: the block is live.
+    assert_eq!(unsafe { pattern::first_wrong(kept, 100, 100, 0) }, None);
+    // SAFETY: as above.
+    assert_eq!(unsafe { a.free_nested(kept) }, Ok(()));
+    assert!(blocks.iter().all(|_| !a.malloc_nested(100, 16, false).is_null()), "they are there to be used again");
+    owner.abandon(&a);
+}
+
+fn message(f: impl FnOnce() + std::panic::UnwindSafe) -> String {
+    let panic = std::panic::catch_unwind(f).expect_err("the process ends");
+    panic.downcast_ref::<String>().expect("a line").clone()
+}
+
+/// Catches a mistake that a nested free does not see, or calls by another name.
+#[test]
+fn mistakes_are_named() {
+    let expected: [(&str, usize, usize); 4] = [
+        ("double free of", 100, 0),
+        ("double free of", 200_000, 0),
+        ("which is not the start of a block", 100, 8),
+        ("which is not the start of a block", 200_000, 4096),
+    ];
+    for (text, size, offset) in expected {
+        for nested in [false, true] {
+            let line = message(move || {
+                let a = Allocator::new(Fake::new(Config::default()));
+                let owner = Owner::new(&a, true, false).expect("there is memory");
+                // SAFETY: the mistakes are what is tested.
+                unsafe {
+                    let p = if nested {
+                        a.malloc_nested(size, 16, false)
+                    } else {
+                        owner.with(&a, |heap| a.malloc(heap, size))
+                    };
+                    if offset == 0 {
+                        a.free_nested(p).expect("the block is live");
+                    }
+                    let _ = a.free_nested(p.add(offset));
+                }
+            });
+            assert!(line.starts_with("neap: ") && line.contains(text), "{line} ({size} bytes, nested: {nested})");
+        }
+    }
+}

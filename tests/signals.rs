@@ -1,0 +1,141 @@
+//! Handlers of signals that allocate, resize and free, whatever they interrupt; and fork beside that.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, judge_case, library, suite};
+
+const STORM: Source = Source::new("signals/storm.c");
+const STEP: Source = Source::new("signals/step.c");
+const CRASH: Source = Source::new("signals/crash.c");
+const FORK_LATENCY: Source = Source::new("signals/fork_latency.c");
+/// The library that a storm loads and unloads, by the variable DSO.
+const DSO: Source = Source::with_flags("life/dso.c", &["-shared"]);
+
+/// Storms: name, threads, the letters of `storm.c`, and what the case would catch.
+const STORMS: &[(&str, u32, &str, &str)] = &[
+    ("one_thread", 1, "", "a handler that waits for its own thread, or finds it half changed"),
+    ("two_threads", 2, "", "the same, where blocks also go between threads"),
+    ("four_threads", 4, "", "the same with more threads than processors"),
+    ("eight_threads", 8, "", "the same with eight"),
+    ("fast_paths", 2, "k", "a fast path that a handler may not interrupt"),
+    ("alternate_stacks", 4, "a", "a handler's call that needs much stack, or finds its thread by it"),
+    ("two_signals", 2, "n", "a nested call that another may not interrupt"),
+    ("purges", 4, "p", "a purge that a handler may not interrupt, or whose visits it disturbs"),
+    ("forks", 4, "f", "a child that waits for a lock, or finds the heap half changed"),
+    ("forks_alternate_stacks", 2, "af", "the same on alternate stacks"),
+    ("forks_in_handlers", 2, "H", "a fork in a handler that waits for the call that it interrupted"),
+    ("children_return", 1, "R", "a child that does not come back from a handler, of a process of one busy thread"),
+    ("children_of_threads_return", 4, "R", "the same, where other threads were in the middle of calls"),
+    ("thread_ends", 4, "tn", "a handler in a thread's first use, or at its end"),
+    ("dlopen", 2, "dn", "a handler in the dynamic linker"),
+    ("all_at_once", 4, "tnaf", "two of these that are not safe together"),
+];
+/// Seconds of a storm; soak tests run for `NEAP_SOAK`, or so many.
+const SHORT: u64 = 2;
+const LONG: u64 = 60;
+
+/// Cases of `step.c` and `crash.c`: name, text that must appear in the output, and what the case would catch.
+const STEPS: &[(&str, &str, &str)] = &[
+    ("small", "", "an instruction of malloc and free of small blocks that a handler may not interrupt"),
+    ("large", "", "the same of large blocks"),
+    ("hand_over", "", "a block of a handler that main code cannot free, or the other way round"),
+    ("remote", "", "an instruction on the way of remote frees that a handler may not interrupt"),
+    ("purge", "", "the same of a purge"),
+    ("thread_start", "", "the same of a thread's first use"),
+    ("thread_end", "", "the same of a thread's end"),
+    ("forks", "", "the same of fork, in the parent or in the child"),
+];
+const CRASHES: &[(&str, &str, &str)] = &[
+    ("abort_handler", "reported", "a crash reporter that waits for ever in malloc"),
+    ("abort_handler_in_flush", "reported", "the same, in the middle of giving a cache back"),
+    ("jump_out", "", "a handler that jumps out of malloc and leaves the thread without a heap"),
+];
+
+fn main() -> ExitCode {
+    let mut cases = Vec::new();
+    for &(name, threads, letters, catches) in STORMS {
+        cases.push(Case::new(format!("storm::{name}"), catches, move || storm(threads, letters, SHORT)));
+        cases.push(Case::new(format!("soak::{name}"), catches, move || storm(threads, letters, soak_seconds())).soak());
+    }
+    for (source, table) in [(STEP, STEPS), (CRASH, CRASHES)] {
+        for &(case, text, catches) in table {
+            cases.push(Case::new(format!("{}::{case}", source.stem()), catches, move || {
+                let run = Run::new(source.build()?).arg(case).timeout(Duration::from_secs(120));
+                // A helper is started with all signals blocked, where the trap flag would end the process.
+                let run = if source.stem() == "step" { run.env("NEAP_PURGE", "never") } else { run };
+                judge_neap(run)?.contains(text)?;
+                Ok(())
+            }));
+        }
+    }
+    cases.push(Case::new("table::complete", "a case that is written but never run", || {
+        let steps = STEPS.iter().map(|(case, ..)| ("step", *case));
+        let named: Vec<_> = steps.chain(CRASHES.iter().map(|(case, ..)| ("crash", *case))).collect();
+        neap_tests::all_cases_named(&[STEP, CRASH], &named)
+    }));
+    for (name, bytes) in [("large", 64 << 20), ("small", 1000)] {
+        let catches = "a fork that takes longer than with the C library's malloc";
+        cases.push(Case::new(format!("fork::latency_{name}"), catches, move || latency(512, bytes)).exclusive());
+        let body = move || latency(4096, bytes);
+        cases.push(Case::new(format!("soak::fork_latency_{name}"), catches, body).exclusive().soak());
+    }
+    suite::main(cases)
+}
+
+/// [`judge_case`] where neap is under test: other allocators wait for ever.
+fn judge_neap(run: Run) -> Result<Finished, Stop> {
+    if !library::under_test()?.is_neap() {
+        return Err(Stop::Skip("only neap promises this".into()));
+    }
+    judge_case(run)
+}
+
+fn soak_seconds() -> u64 {
+    std::env::var("NEAP_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(LONG)
+}
+
+/// Handlers 50 us apart in each thread.
+fn storm(threads: u32, letters: &str, seconds: u64) -> Outcome {
+    let run = Run::new(STORM.build()?)
+        .args([threads.to_string(), seconds.to_string(), letters.to_string()])
+        .env("DSO", DSO.build()?)
+        .timeout(Duration::from_secs(seconds + 60));
+    let done = judge_neap(run)?.no_complaint()?;
+    suite::note(format!(
+        "storm of {threads} threads {letters:?}, {seconds} s: {}",
+        done.stdout.lines().next().unwrap_or_default()
+    ));
+    Ok(())
+}
+
+/// How many times as long as with the C library's malloc a fork may take; the machine is shared, and forks of one kind
+/// differ by as much.
+const SLOWER: f64 = 1.5;
+/// How often it is tried.
+const TRIES: usize = 3;
+
+/// Compares fork with `mib` of memory in blocks of `bytes` under both allocators, in turn.
+fn latency(mib: usize, bytes: usize) -> Outcome {
+    let mut text = String::new();
+    for _ in 0..TRIES {
+        let theirs = median(Run::new(FORK_LATENCY.build()?).plain(), mib, bytes)?;
+        let ours = median(Run::new(FORK_LATENCY.build()?), mib, bytes)?;
+        text = format!("fork with {mib} MiB in blocks of {bytes}: {ours} us, with the C library's malloc {theirs} us");
+        if ours <= theirs * SLOWER {
+            suite::note(&text);
+            return Ok(());
+        }
+    }
+    Err(Stop::Fail(text))
+}
+
+fn median(run: Run, mib: usize, bytes: usize) -> Result<f64, Stop> {
+    let done = run.args([mib.to_string(), bytes.to_string()]).timeout(Duration::from_secs(120)).run()?;
+    if done.status.code() == Some(neap_tests::SKIP_STATUS) {
+        return Err(Stop::Skip("there is no memory for it".into()));
+    }
+    let done = done.success()?;
+    let number = done.stdout.lines().find_map(|line| line.strip_prefix("median ")?.parse().ok());
+    number.ok_or_else(|| done.fail("no median in the output"))
+}
