@@ -86,7 +86,6 @@ impl Default for Annex {
 impl Annex {
     /// There is none.
     pub const fn new() -> Self {
-        const NULL: AtomicPtr<Chunk> = AtomicPtr::new(core::ptr::null_mut());
         Annex {
             base: AtomicUsize::new(0),
             chunks: AtomicUsize::new(0),

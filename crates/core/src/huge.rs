@@ -60,7 +60,6 @@ impl Default for Huge {
 impl Huge {
     /// No huge block.
     pub const fn new() -> Self {
-        const FREE: Slot = Slot { p: AtomicPtr::new(core::ptr::null_mut()), bytes: AtomicUsize::new(0) };
         Huge {
             first: [const { FREE }; FIRST],
             more: AtomicPtr::new(core::ptr::null_mut()),

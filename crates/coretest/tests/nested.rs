@@ -66,6 +66,10 @@ unsafe impl Os for Interrupted {
         // SAFETY: as the caller promises, here and below.
         self.around(|fake| unsafe { fake.commit(p, len) })
     }
+    unsafe fn guard(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as above.
+        self.around(|fake| unsafe { fake.guard(p, len) })
+    }
     fn map(&self, len: usize, align: usize) -> Option<*mut u8> {
         self.around(|fake| fake.map(len, align))
     }
@@ -220,7 +224,7 @@ impl Program {
             let r = self.random();
             match r % 8 {
                 0..4 => {
-                    let (size, align) = (self.size(), 1 << (r >> 8) % if r >> 20 & 7 == 0 { 20 } else { 5 });
+                    let (size, align) = (self.size(), 1 << ((r >> 8) % if r >> 20 & 7 == 0 { 20 } else { 5 }));
                     let zero = r >> 30 & 1 != 0;
                     let p = self.a.malloc_nested(size, align, zero);
                     assert!(p.is_null() || p.addr().is_multiple_of(align), "{p:p} is not aligned to {align}");
