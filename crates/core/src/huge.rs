@@ -61,7 +61,7 @@ impl Huge {
     /// No huge block.
     pub const fn new() -> Self {
         Huge {
-            first: [const { FREE }; FIRST],
+            first: [const { Slot { p: AtomicPtr::new(core::ptr::null_mut()), bytes: AtomicUsize::new(0) } }; FIRST],
             more: AtomicPtr::new(core::ptr::null_mut()),
             count: AtomicUsize::new(0),
             most_blocks: AtomicUsize::new(0),
