@@ -67,7 +67,7 @@ const STEPS: &[Step] = &[
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(
-        "surface, life, purge, counters, options, controls, misuse, pagein",
+        "surface, life, purge, counters, options, controls, misuse, pagein, formats",
         &[
             "test",
             "-p",
@@ -88,6 +88,8 @@ const STEPS: &[Step] = &[
             "misuse",
             "--test",
             "pagein",
+            "--test",
+            "formats",
         ],
     ),
     step(PROGRAMS, &["test", "-p", "neap-tests", "--test", "programs"]),
