@@ -3,9 +3,9 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
+use neap_tests::command::{neap, need_events};
 use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, program};
 
 const KNOWN_C: Source = Source::new("pagein/known.c");
@@ -86,40 +86,8 @@ fn main() -> ExitCode {
     neap_tests::suite::main(cases)
 }
 
-/// The command under test, built afresh once.
-fn neap() -> Result<&'static Path, Stop> {
-    static NEAP: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let build = || {
-        let target = neap_tests::target_dir();
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let output = Command::new(cargo)
-            .args(["build", "-p", "neap-cli", "--target-dir"])
-            .arg(&target)
-            .current_dir(neap_tests::package_dir())
-            .output()
-            .map_err(|e| format!("cannot start cargo to build neap: {e}"))?;
-        if !output.status.success() {
-            return Err(format!("cannot build neap: {}", String::from_utf8_lossy(&output.stderr)));
-        }
-        std::fs::canonicalize(target.join("debug/neap")).map_err(|e| e.to_string())
-    };
-    NEAP.get_or_init(build).as_deref().map_err(|why| Stop::Fail(why.clone()))
-}
-
 fn expect(condition: bool, done: &Finished, why: &str) -> Outcome {
     if condition { Ok(()) } else { Err(done.fail(why)) }
-}
-
-/// Stops the test where events are denied to everybody.
-fn need_events() -> Outcome {
-    if neap_tests::is_root() {
-        return Ok(());
-    }
-    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-    match level.trim().parse::<i32>() {
-        Ok(level) if level <= 2 => Ok(()),
-        _ => Err(Stop::Skip("perf events are denied here".into())),
-    }
 }
 
 /// A trace in the classic format, on a file of its own.

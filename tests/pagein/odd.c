@@ -9,9 +9,10 @@
 #include <unistd.h>
 
 // Touches that many pages.
-static void touch(size_t pages) {
+static char *touch(size_t pages) {
     char *memory = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (size_t i = 0; i < pages; i++) memory[i * 4096] = 1;
+    return memory;
 }
 
 static void on_interrupt(int number) {
@@ -23,6 +24,9 @@ int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     if (!strcmp(what, "touch")) {
         touch(1000);
+    } else if (!strcmp(what, "many")) {
+        // Faults without end, and little memory.
+        for (int i = 0; i < 110; i++) munmap(touch(1000), 1000 * 4096);
     } else if (!strcmp(what, "signal")) {
         touch(100);
         kill(getpid(), SIGTERM);

@@ -2,9 +2,9 @@
 //!
 //! Each integration test in this package compiles or finds a program, runs it with the library under test in
 //! `LD_PRELOAD`, and judges it by exit status and output. [`library`] picks the library (and never a stale
-//! one), [`compile`] builds C and C++ programs into a cache under `target/`, [`process`] runs them with a time
-//! limit, [`suite`] turns them into counted tests. A test that cannot run says so loudly and counts as ignored,
-//! not as passed.
+//! one), [`command`] builds the command `neap`, [`compile`] builds C and C++ programs into a cache under
+//! `target/`, [`process`] runs them with a time limit, [`suite`] turns them into counted tests. A test that
+//! cannot run says so loudly and counts as ignored, not as passed.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -12,6 +12,7 @@
 //! | `NEAP_SOAK` | seconds that each soak test runs; soak tests are left out without it or `-- --ignored` |
 //! | `CC`, `CXX` | compilers for the test programs, default `cc` and `c++` |
 
+pub mod command;
 pub mod compile;
 pub mod library;
 pub mod process;

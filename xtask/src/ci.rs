@@ -67,7 +67,7 @@ const STEPS: &[Step] = &[
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(
-        "surface, life, signals, purge, counters, options, controls, misuse, harden, pagein",
+        "surface, life, signals, purge, counters, options, controls, misuse, harden, pagein, formats",
         &[
             "test",
             "-p",
@@ -92,6 +92,8 @@ const STEPS: &[Step] = &[
             "harden",
             "--test",
             "pagein",
+            "--test",
+            "formats",
         ],
     ),
     step(PROGRAMS, &["test", "-p", "neap-tests", "--test", "programs"]),

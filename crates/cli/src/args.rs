@@ -46,6 +46,9 @@ Examples:
   neap pagein -o - -- python3 -c pass    writes to standard output
   neap pagein --format table -- ./server
   neap pagein --pid 1234 --duration 10s -o faults
+  neap pagein --format html -o faults.html -- ./server
+  neap pagein --format folded --callgraph fp -o - -- ls | flamegraph.pl > faults.svg
+  neap pagein diff before.json after.json
   neap pagein -- neap run -- ./server    a program on neap
 
 Each line of the classic format: number, page, C (code) or D (data), cycles
@@ -132,11 +135,31 @@ impl RunArgs {
     }
 }
 
+const DIFF_EXAMPLES: &str = "\
+Examples:
+  neap pagein --format json -o before.json -- ./server-1 --check
+  neap pagein --format json -o after.json -- ./server-2 --check
+  neap pagein diff before.json after.json
+  neap pagein diff --json before.json after.json | jq '.functions[:10]'
+
+A and B are traces in the format json or csv; `-` is standard input. Functions,
+mappings and pages of files are matched by their names, wherever they lay.
+A program whose name is `diff` is traced with: neap pagein -- diff ...";
+
 /// Arguments of `neap pagein`.
 #[derive(Debug, Args)]
-#[command(after_help = PAGEIN_EXAMPLES, after_long_help = pagein_long_help())]
+#[command(
+    after_help = PAGEIN_EXAMPLES,
+    after_long_help = pagein_long_help(),
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
+)]
 pub struct PageinArgs {
-    /// Write the trace to FILE; `-` is standard output [default: pagein.PID]
+    /// What to do with traces; none to make one.
+    #[command(subcommand)]
+    pub action: Option<PageinAction>,
+
+    /// Write the trace to FILE; `-` is standard output [default: pagein.PID, with the format's ending]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
@@ -159,6 +182,34 @@ pub struct PageinArgs {
     /// The program and its arguments
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// What `neap pagein` does with traces.
+#[derive(Debug, Subcommand)]
+pub enum PageinAction {
+    /// Compare two traces by kind, function, mapping and page of a file
+    Diff(DiffArgs),
+}
+
+/// Arguments of `neap pagein diff`.
+#[derive(Debug, Args)]
+#[command(after_help = DIFF_EXAMPLES)]
+pub struct DiffArgs {
+    /// The first trace (json or csv)
+    #[arg(value_name = "A")]
+    pub before: PathBuf,
+
+    /// The second trace (json or csv)
+    #[arg(value_name = "B")]
+    pub after: PathBuf,
+
+    /// Print the comparison as JSON, with all that did not change
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print at most N lines of each list
+    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "json")]
+    pub limit: usize,
 }
 
 /// The examples, and the formats.
@@ -208,6 +259,9 @@ pub fn man() -> Result<u8, Error> {
         command.build();
         for sub in command.get_subcommands() {
             clap_mangen::Man::new(sub.clone()).render(&mut text)?;
+            for sub in sub.get_subcommands() {
+                clap_mangen::Man::new(sub.clone()).render(&mut text)?;
+            }
         }
         text.write_all(options::man_section().as_bytes())
     });
@@ -276,6 +330,25 @@ mod tests {
             }
         }
         assert!(RunArgs::without_options(&["neap".into(), "run".into(), "--".into(), "ls".into()]).is_some());
+    }
+
+    /// Catches programs that are taken for an action of `neap pagein`, and the other way round.
+    #[test]
+    fn actions_are_no_programs() {
+        let pagein = |line: &[&str]| match Cli::try_parse_from(line).map(|cli| cli.command) {
+            Ok(Command::Pagein(args)) => args,
+            other => panic!("{other:?}"),
+        };
+        assert!(matches!(pagein(&["neap", "pagein", "diff", "a", "b"]).action, Some(PageinAction::Diff(_))));
+        for line in [
+            &["neap", "pagein", "--", "diff", "a", "b"][..],
+            &["neap", "pagein", "--format", "csv", "--", "diff", "a", "b"][..],
+        ] {
+            let args = pagein(line);
+            assert!(args.action.is_none() && args.command == ["diff", "a", "b"], "{args:?}");
+        }
+        let args = pagein(&["neap", "pagein", "ls", "diff"]);
+        assert!(args.action.is_none() && args.command == ["ls", "diff"], "{args:?}");
     }
 
     /// Catches a mistyped option of neap that is taken for the program.

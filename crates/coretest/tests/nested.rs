@@ -242,8 +242,8 @@ impl Program {
                 }),
                 _ => {
                     let size = self.size();
-                    // SAFETY: the block is live.
                     self.with_block(|block| {
+                        // SAFETY: the block is live.
                         self.resized(block, size, |p, old| unsafe { self.a.realloc_nested(p, old, size) })
                     });
                 }

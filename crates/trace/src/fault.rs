@@ -1,22 +1,28 @@
 //! One page fault.
 
+use serde::{Deserialize, Serialize};
+
+use crate::text;
 use crate::{BlockId, MappingId, PlaceId, StackId, ThreadId};
 
 /// One page fault. Small enough to be copied; names are in the [`Tables`](crate::Tables).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// Its place in the order of the trace, from 1. A number that is missing was left out by a filter.
     pub number: u64,
     /// When it began: nanoseconds since the first fault of the trace began.
     pub time: u64,
     /// How long the kernel took, in nanoseconds; none where its end was not seen (or the thread ended in it).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<u32>,
     /// The thread that it happened to.
     pub thread: ThreadId,
     /// The address that was accessed, as exactly as the kernel tells it.
+    #[serde(with = "text::hex")]
     pub address: u64,
     /// The size of the page that was mapped, as a power of two: 12 is 4 KiB, 21 is 2 MiB. None where unknown, or
     /// where nothing was mapped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page_shift: Option<u8>,
     /// Whether an instruction was fetched, or data accessed: the `C` and `D` of the classic format.
     pub subject: Subject,
@@ -25,20 +31,27 @@ pub struct Fault {
     /// Why there was a fault.
     pub kind: Kind,
     /// Whether [`kind`](Self::kind) is a guess: see `docs/pagein.md` for which are, and when.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub guessed: bool,
     /// The address of the instruction.
+    #[serde(with = "text::hex")]
     pub ip: u64,
     /// Whose instruction it was.
     pub mode: Mode,
     /// The mapping at the address; none where none was known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapping: Option<MappingId>,
     /// The instruction's symbol, object and line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<PlaceId>,
     /// The data symbol at the address, in a mapping of an object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<PlaceId>,
     /// The block of the heap at the address, under neap's allocator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<BlockId>,
     /// The callers, where they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackId>,
 }
 
@@ -51,7 +64,8 @@ impl Fault {
 }
 
 /// Code or data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Subject {
     /// An instruction was fetched.
     Code,
@@ -70,7 +84,8 @@ impl Subject {
 }
 
 /// What an instruction did to a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Access {
     /// The backend does not tell.
     Unknown,
@@ -95,7 +110,8 @@ impl Access {
 }
 
 /// Whose instruction faulted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// The program's own.
     User,
@@ -114,13 +130,17 @@ impl Mode {
 }
 
 /// Why there was a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// Anonymous memory was touched for the first time, and a page was zeroed for it.
+    #[serde(rename = "anon")]
     Anonymous,
     /// Anonymous memory was read for the first time: the page of zeros that all share was mapped.
+    #[serde(rename = "zero")]
     ZeroPage,
     /// A page that could only be read was written, and copied (or taken over by its last owner).
+    #[serde(rename = "cow")]
     CopyOnWrite,
     /// A page of a file (or of shared memory) was in memory, and was mapped.
     FileMinor,
@@ -182,6 +202,26 @@ impl Kind {
             Self::SwapIn => "swapped in",
             Self::Refused => "refused (signal)",
             Self::Unknown => "unknown",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a kind that has one name in JSON and another elsewhere.
+    #[test]
+    fn one_name_each() {
+        for kind in Kind::ALL {
+            assert_eq!(serde_json::to_value(kind).expect("a word"), kind.name());
+            assert_eq!(Kind::from_name(kind.name()), Some(kind));
+        }
+        for access in [Access::Unknown, Access::Read, Access::Write, Access::Execute] {
+            assert_eq!(serde_json::to_value(access).expect("a word"), access.name());
+        }
+        for mode in [Mode::User, Mode::Kernel] {
+            assert_eq!(serde_json::to_value(mode).expect("a word"), mode.name());
         }
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 /// The number of a row of a [`Table`].
 pub trait Id: Copy {
     /// The id of the row at `index`.
@@ -16,7 +18,7 @@ pub trait Id: Copy {
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub struct $name(u32);
 
         impl Id for $name {
@@ -112,6 +114,19 @@ impl<I, T: Clone> Clone for Table<I, T> {
 impl<I, T: fmt::Debug> fmt::Debug for Table<I, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.rows.fmt(f)
+    }
+}
+
+/// As an array of its rows, in order of their ids.
+impl<I: Id, T: Serialize> Serialize for Table<I, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(&self.rows)
+    }
+}
+
+impl<'de, I: Id, T: Deserialize<'de>> Deserialize<'de> for Table<I, T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self { rows: Vec::deserialize(deserializer)?, id: PhantomData })
     }
 }
 

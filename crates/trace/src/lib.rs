@@ -1,7 +1,8 @@
 //! A trace of page faults, without I/O: the model, and the formats in which it is written.
 //!
-//! Depends on nothing but the standard library, and opens no file and makes no system call: what comes in is bytes or
-//! records, what goes out is bytes. The command `neap pagein` does the rest.
+//! Depends on the standard library and on crates that know formats (serde, csv, the Firefox Profiler's), and opens no
+//! file and makes no system call: what comes in is bytes or records, what goes out is bytes. The command `neap pagein`
+//! does the rest.
 //!
 //! # Glossary
 //!
@@ -14,10 +15,12 @@
 //! | place | an address, resolved: its object, symbol and line |
 //! | stack | the callers of a faulting instruction, as a path in a tree |
 //!
-//! Start with [`Tables`] and [`Fault`]; a [`Source`] has both; [`format::FORMATS`] are the ways of writing them.
+//! Start with [`Tables`] and [`Fault`]; a [`Source`] has both; [`format::FORMATS`] are the ways of writing
+//! them, and [`diff`] compares two that were written.
 #![forbid(unsafe_code)]
 
 pub mod compact;
+pub mod diff;
 mod fault;
 pub mod format;
 mod ids;
@@ -25,6 +28,7 @@ pub mod perf;
 mod source;
 mod summary;
 mod tables;
+mod text;
 pub mod track;
 
 pub use fault::{Access, Fault, Kind, Mode, Subject};

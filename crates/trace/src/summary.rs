@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// What a trace covers. Every format ends with it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// The version of neap.
     pub neap: String,
@@ -35,7 +37,7 @@ pub struct Summary {
 }
 
 /// Page faults as the kernel counts them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Without a read from disk.
     pub minor: u64,
@@ -46,12 +48,13 @@ pub struct Usage {
 impl Usage {
     /// Both.
     pub const fn total(self) -> u64 {
-        self.minor + self.major
+        self.minor.saturating_add(self.major)
     }
 }
 
 /// How faults were seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Backend {
     /// Nothing was traced.
     #[default]
@@ -91,7 +94,7 @@ impl Backend {
 }
 
 /// A part of the difference between the kernel's count and the trace's.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// Why.
     pub cause: Cause,
@@ -101,7 +104,8 @@ pub struct Difference {
 }
 
 /// Why the kernel's count of faults and a trace's differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Cause {
     /// Before the program was executed: neap's own child.
     BeforeExec,
@@ -135,7 +139,8 @@ impl Cause {
 }
 
 /// How the program ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum End {
     /// It did not: neap detached from it, or never started it.
     #[default]

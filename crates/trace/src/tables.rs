@@ -2,6 +2,9 @@
 
 use std::fmt::{self, Write};
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::text;
 use crate::{BlockId, Fault};
 use crate::{LineId, MappingId, ObjectId, PlaceId, ProcessId, StackId, Summary, SymbolId, Table, ThreadId};
 
@@ -63,7 +66,7 @@ impl Tables {
 }
 
 /// One image of a process: fork makes one, exec makes another under the same pid.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Its number in the pid namespace of neap.
     pub pid: u32,
@@ -82,7 +85,7 @@ pub struct Process {
 }
 
 /// A thread.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
     /// Its number; the process's own for the first thread.
     pub tid: u32,
@@ -97,15 +100,18 @@ pub struct Thread {
 }
 
 /// A range of addresses, for as long as it meant the same.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
     /// Whose addresses.
     pub process: ProcessId,
     /// The first address.
+    #[serde(with = "text::hex")]
     pub start: u64,
     /// The address behind the last one.
+    #[serde(with = "text::hex")]
     pub end: u64,
     /// The position in the file of the first address; 0 for what has no file.
+    #[serde(with = "text::hex")]
     pub offset: u64,
     /// What is mapped.
     pub kind: MappingKind,
@@ -133,11 +139,13 @@ impl Mapping {
 }
 
 /// What a mapping holds.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum MappingKind {
     /// A file.
     File,
     /// Memory without a file and without a name.
+    #[serde(rename = "anon")]
     Anonymous,
     /// The area that brk moves.
     Heap,
@@ -180,17 +188,33 @@ impl fmt::Display for Protection {
     }
 }
 
+/// As it prints.
+impl Serialize for Protection {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Protection {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let letters = String::deserialize(deserializer)?;
+        let allowed = |letter| letters.contains(letter);
+        Ok(Self { read: allowed('r'), write: allowed('w'), execute: allowed('x') })
+    }
+}
+
 /// A file with symbols, or what stands for one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
     /// Its path as the traced process saw it, or a name in brackets: `[vdso]`, `[kernel]`, `[jit]`.
     pub path: String,
     /// Its build id, if it has one and was read.
+    #[serde(default, with = "text::hex_bytes")]
     pub build_id: Option<Vec<u8>>,
 }
 
 /// A function or a variable.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Symbol {
     /// For people: demangled.
     pub name: String,
@@ -199,13 +223,14 @@ pub struct Symbol {
     /// Where it is defined.
     pub object: Option<ObjectId>,
     /// Its address as the object states it.
+    #[serde(with = "text::hex")]
     pub address: u64,
     /// Its size in bytes; 0 where it is not known.
     pub size: u64,
 }
 
 /// A line of source.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Line {
     /// The file, as the debug information names it.
     pub file: String,
@@ -214,10 +239,11 @@ pub struct Line {
 }
 
 /// An address of a process, resolved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
     /// The address as the object states it (independent of where it was loaded), or the absolute one without an
     /// object.
+    #[serde(with = "text::hex")]
     pub address: u64,
     /// The object that it lies in.
     pub object: Option<ObjectId>,
@@ -230,20 +256,22 @@ pub struct Place {
 }
 
 /// A node in the tree of callers: one frame, and the path to the outermost one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StackNode {
     /// The caller; none at the outermost frame that is known.
     pub parent: Option<StackId>,
     /// The address: of the faulting instruction in the innermost frame, else of the call.
+    #[serde(with = "text::hex")]
     pub address: u64,
     /// The same, resolved.
     pub place: Option<PlaceId>,
 }
 
 /// A block of neap's allocator, as it was when the trace was made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// Its address.
+    #[serde(with = "text::hex")]
     pub address: u64,
     /// Its usable size; for a slab, the size of one of its blocks.
     pub size: u64,
@@ -252,7 +280,7 @@ pub struct Block {
 }
 
 /// How times were measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
     /// How the kernel turns cycles of the time stamp counter into nanoseconds: `ns = cycles * mult >> shift`. None
     /// where it does not say, or does not use that counter.
@@ -262,7 +290,7 @@ pub struct Clock {
     pub measured: bool,
     /// The first fault's time on the kernel's clock for perf events, in nanoseconds.
     pub origin: u64,
-    /// The wall clock (nanoseconds since 1970) at the first fault; 0 where it is not known.
+    /// The wall clock (nanoseconds since 1970) at the first fault, or a few milliseconds before; 0 where it is not known.
     pub wall: u64,
 }
 

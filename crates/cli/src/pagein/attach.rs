@@ -23,7 +23,7 @@ pub fn run(args: &PageinArgs, pid: u32) -> Result<u8, Error> {
     let tids = threads(pid).map_err(|e| no_process(pid, &e))?;
     let mut output = match &args.output {
         Some(path) => Output::create(path)?,
-        None => Output::create_default(pid)?,
+        None => Output::create_default(pid, args.format)?,
     };
     let inherited = signals::block();
     let started = Instant::now();

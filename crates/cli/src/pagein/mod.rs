@@ -2,10 +2,12 @@
 //!
 //! The steps, each in a module: open the events (`perf`), collect them in a thread while the program runs (`collect`,
 //! `store`), or attach to one (`attach`), or do without events (`scan`); find symbols (`resolve`, `files`); explain what
-//! the trace covers (`footer`), and write it. What needs no system calls is in `crates/trace` and `crates/symbols`.
+//! the trace covers (`footer`), and write it. `diff` compares two that were written. What needs no system calls is in
+//! `crates/trace` and `crates/symbols`.
 
 mod attach;
 mod collect;
+mod diff;
 mod files;
 mod footer;
 mod perf;
@@ -20,13 +22,13 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use neap_trace::format::Format;
 use neap_trace::track::Tracker;
 use neap_trace::{Clock, Source};
 
-use crate::args::PageinArgs;
+use crate::args::{PageinAction, PageinArgs};
 use crate::error::{Error, FAILED, system_message};
 use crate::run::child::{self, Program};
 use crate::run::target;
@@ -58,6 +60,9 @@ struct Watched {
 
 /// Runs the command; the result is the program's exit status, as with `neap run`.
 pub fn run(args: PageinArgs) -> Result<u8, Error> {
+    if let Some(PageinAction::Diff(diff)) = &args.action {
+        return diff::run(diff);
+    }
     match (args.pid, args.command.is_empty()) {
         (Some(pid), true) => attach::run(&args, pid),
         (None, false) => launch(&args),
@@ -83,7 +88,7 @@ fn launch(args: &PageinArgs) -> Result<u8, Error> {
     let watched = watcher.finish();
     let output = match &mut output {
         Some(output) => output,
-        empty => empty.insert(match Output::create_default(ended.pid) {
+        empty => empty.insert(match Output::create_default(ended.pid, args.format) {
             Ok(output) => output,
             Err(error) => return after(&ended, error),
         }),
@@ -160,10 +165,15 @@ fn finish(
     tables.clock = Clock { origin: tables.clock.origin, ..watched.clock };
     complete(&mut tables, &facts);
     let format = args.format;
-    let with_lines = format.name != "classic";
+    let with_lines = !["classic", "folded"].contains(&format.name);
     let resolved = Resolved::new(tables, &stack_mappings, store, with_lines)
         .map_err(|e| Error::failed(format!("cannot read the faults back: {}", system_message(&e))))?;
     output.write(format, &resolved)?;
+    if !format.footer {
+        for line in resolved.tables().summary.lines() {
+            eprintln!("# {}", line.replace(char::is_control, "?"));
+        }
+    }
     if args.output.is_none() {
         eprintln!("neap: {} faults in {}", resolved.tables().summary.faults, output.path.display());
     }
@@ -174,25 +184,28 @@ fn finish(
 struct ClockReading {
     published: Option<(u32, u16)>,
     start: Option<(u64, u64)>,
+    /// The wall clock: a few milliseconds before the first fault.
+    wall: u64,
 }
 
 impl ClockReading {
     fn now(published: Option<(u32, u16)>) -> Self {
-        Self { published, start: sys::tsc_and_clock() }
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { published, start: sys::tsc_and_clock(), wall: u64::try_from(wall.as_nanos()).unwrap_or(0) }
     }
 
     /// The conversion that the kernel published; else what is measured from the start to now.
     fn conversion(&self) -> Clock {
         const SHIFT: u16 = 31;
         if self.published.is_some() {
-            return Clock { tsc: self.published, ..Clock::default() };
+            return Clock { tsc: self.published, wall: self.wall, ..Clock::default() };
         }
         let Some(((cycles, ns), (cycles_now, ns_now))) = self.start.zip(sys::tsc_and_clock()) else {
-            return Clock::default();
+            return Clock { wall: self.wall, ..Clock::default() };
         };
         let (cycles, ns) = (cycles_now.saturating_sub(cycles), ns_now.saturating_sub(ns));
         let mult = (u128::from(ns) << SHIFT).checked_div(u128::from(cycles)).and_then(|mult| u32::try_from(mult).ok());
-        Clock { tsc: mult.map(|mult| (mult, SHIFT)), measured: true, ..Clock::default() }
+        Clock { tsc: mult.map(|mult| (mult, SHIFT)), measured: true, wall: self.wall, ..Clock::default() }
     }
 }
 
@@ -212,9 +225,9 @@ impl Output {
         Self::open(path.to_owned(), 0)
     }
 
-    /// Creates `pagein.PID`. A name that can be guessed: where somebody else put a link there, it is not followed.
-    fn create_default(pid: u32) -> Result<Self, Error> {
-        Self::open(PathBuf::from(format!("pagein.{pid}")), libc::O_NOFOLLOW)
+    /// Creates `pagein.PID`, with the format's ending. A name that can be guessed: where somebody else put a link there, it is not followed.
+    fn create_default(pid: u32, format: &Format) -> Result<Self, Error> {
+        Self::open(PathBuf::from(format!("pagein.{pid}{}", format.ending)), libc::O_NOFOLLOW)
     }
 
     fn open(path: PathBuf, flags: libc::c_int) -> Result<Self, Error> {

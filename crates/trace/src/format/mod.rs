@@ -2,12 +2,23 @@
 
 use std::io::{self, Write};
 
-use crate::Source;
+use crate::text::file_name;
+use crate::{Fault, PlaceId, Source, StackId, Tables};
 
 mod classic;
+mod csv;
+mod firefox;
+mod folded;
+mod html;
+pub mod json;
 mod table;
 
+pub use self::csv::{COLUMNS, csv};
 pub use classic::classic;
+pub use firefox::firefox;
+pub use folded::folded;
+pub use html::html;
+pub use json::json;
 pub use table::table;
 
 /// A way of writing a trace.
@@ -17,14 +28,53 @@ pub struct Format {
     pub name: &'static str,
     /// One line for `--help`.
     pub doc: &'static str,
+    /// What the names of its files end in.
+    pub ending: &'static str,
     /// Writes a whole trace.
     pub write: fn(&dyn Source, &mut dyn Write) -> io::Result<()>,
+    /// Whether the footer is part of it. Where its readers would take the footer for data, it has to go elsewhere.
+    pub footer: bool,
 }
 
 /// All formats; the first is the default.
 pub const FORMATS: &[Format] = &[
-    Format { name: "classic", doc: "one line for each fault, as the tool of 2007 wrote it", write: classic },
-    Format { name: "table", doc: "every column, for people", write: table },
+    Format {
+        name: "classic",
+        doc: "one line for each fault, as the tool of 2007 wrote it",
+        ending: "",
+        write: classic,
+        footer: true,
+    },
+    Format { name: "table", doc: "every column, for people", ending: "", write: table, footer: true },
+    Format {
+        name: "json",
+        doc: "the whole trace; `neap pagein diff` reads it",
+        ending: ".json",
+        write: json,
+        footer: true,
+    },
+    Format {
+        name: "csv",
+        doc: "every column, for spreadsheets and data frames",
+        ending: ".csv",
+        write: csv,
+        footer: false,
+    },
+    Format {
+        name: "folded",
+        doc: "stacks and their faults, for flame graphs",
+        ending: ".folded",
+        write: folded,
+        footer: false,
+    },
+    Format { name: "firefox", doc: "for the Firefox Profiler", ending: ".profile.json", write: firefox, footer: false },
+    Format {
+        name: "html",
+        doc: "one page with charts and a table, for any browser",
+        ending: ".html",
+        write: html,
+        footer: true,
+    },
 ];
 
 impl Format {
@@ -37,4 +87,37 @@ impl Format {
 /// The text with ends of lines written as escapes: paths and arguments may contain any.
 fn one_line(text: &str) -> std::borrow::Cow<'_, str> {
     if text.contains(['\n', '\r']) { text.replace('\n', "\\n").replace('\r', "\\r").into() } else { text.into() }
+}
+
+/// The faulting instruction and its callers, to the outermost one: addresses, and what is there.
+fn frames(
+    tables: &Tables,
+    ip: u64,
+    code: Option<PlaceId>,
+    stack: Option<StackId>,
+) -> impl Iterator<Item = (u64, Option<PlaceId>)> {
+    let nodes = stack.into_iter().flat_map(move |stack| tables.frames(stack)).enumerate();
+    // The first node is the instruction itself, unless that is the kernel's.
+    let callers = nodes.filter(move |(index, node)| *index != 0 || node.address != ip);
+    std::iter::once((ip, code)).chain(callers.map(|(_, node)| (node.address, node.place)))
+}
+
+/// The function at a place; where no symbol is known, the file's name and the address in it; else the address.
+fn function(tables: &Tables, address: u64, place: Option<PlaceId>) -> String {
+    let Some(place) = place.map(|id| &tables.places[id]) else {
+        return if address == 0 { "???".to_owned() } else { format!("{address:#x}") };
+    };
+    let name = place.symbol.map(|id| &tables.symbols[id].name).filter(|name| !name.is_empty());
+    match (name, place.object) {
+        (Some(name), _) => name.clone(),
+        (None, Some(object)) => format!("{}+{:#x}", file_name(&tables.objects[object].path), place.address),
+        (None, None) => format!("{:#x}", place.address),
+    }
+}
+
+/// The position in its file of a fault's address, in a mapping of a file.
+fn file_offset(tables: &Tables, fault: &Fault) -> Option<u64> {
+    let mapping = &tables.mappings[fault.mapping?];
+    mapping.object?;
+    Some(mapping.offset.wrapping_add(fault.address.wrapping_sub(mapping.start)))
 }

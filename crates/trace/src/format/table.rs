@@ -52,8 +52,8 @@ fn line(tables: &Tables, fault: &Fault, out: &mut dyn Write) -> io::Result<()> {
     };
     if let Some(mapping) = fault.mapping.map(|id| &tables.mappings[id]) {
         text.push_str(&format!("  -> {}", mapping.describe(tables)));
-        if mapping.object.is_some() {
-            text.push_str(&format!("+{:#x}", mapping.offset + fault.address.saturating_sub(mapping.start)));
+        if let Some(offset) = super::file_offset(tables, fault) {
+            text.push_str(&format!("+{offset:#x}"));
         }
     }
     if let Some(data) = fault.data {

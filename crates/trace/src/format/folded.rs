@@ -1,0 +1,64 @@
+//! Folded stacks, for flame graphs: a line for each stack, and how many faults it had.
+//!
+//! ```text
+//! main;load;parse 17
+//! |         |     |
+//! |         |     faults
+//! |         function of the faulting instruction
+//! outermost caller
+//! ```
+//!
+//! Without callers the frames are the object and the function. Functions of the kernel end in `_[k]`, those of JIT
+//! compilers in `_[j]`: what flame graphs colour. There is no place for the footer.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write};
+
+use crate::{Fault, PlaceId, Source, Tables};
+
+/// Writes a trace as folded stacks, in the order of their texts.
+pub fn folded(source: &dyn Source, out: &mut dyn Write) -> io::Result<()> {
+    let tables = source.tables();
+    // Texts are made for each stack, not for each fault.
+    let mut counts: HashMap<_, (Fault, u64)> = HashMap::new();
+    source.visit(&mut |fault| {
+        counts.entry((fault.code, fault.ip, fault.stack)).or_insert((*fault, 0)).1 += 1;
+        Ok(())
+    })?;
+    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+    for (fault, count) in counts.into_values() {
+        let text = if fault.stack.is_some() { stack_text(tables, &fault) } else { object_text(tables, &fault) };
+        *lines.entry(text).or_default() += count;
+    }
+    lines.iter().try_for_each(|(text, count)| writeln!(out, "{text} {count}"))
+}
+
+/// The stack of a fault: functions from the outermost caller on, with `;` between them.
+pub(super) fn stack_text(tables: &Tables, fault: &Fault) -> String {
+    let mut frames: Vec<String> = super::frames(tables, fault.ip, fault.code, fault.stack)
+        .map(|(address, place)| frame(tables, address, place))
+        .collect();
+    frames.reverse();
+    frames.join(";")
+}
+
+fn object_text(tables: &Tables, fault: &Fault) -> String {
+    let object =
+        fault.code.and_then(|place| tables.object_of(place)).map_or("[unknown]", |object| object.path.as_str());
+    format!("{};{}", clean(object), frame(tables, fault.ip, fault.code))
+}
+
+fn frame(tables: &Tables, address: u64, place: Option<PlaceId>) -> String {
+    let mut text = clean(&super::function(tables, address, place));
+    match place.and_then(|place| tables.object_of(place)).map(|object| object.path.as_str()) {
+        Some("[kernel]") => text.push_str("_[k]"),
+        Some("[jit]") => text.push_str("_[j]"),
+        _ => {}
+    }
+    text
+}
+
+/// Without what separates frames and lines.
+fn clean(text: &str) -> String {
+    super::one_line(text).replace(';', ":")
+}

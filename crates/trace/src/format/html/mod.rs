@@ -1,0 +1,246 @@
+//! One page of HTML with everything in it: charts, tables and the faults, for any browser and without a network.
+//!
+//! `page.html`, `page.css` and `page.js` are the page; between them goes what this module makes of the trace: the tables
+//! as JSON, and the faults packed (see [`pack`]), some 25 characters each. The page shows the first [`SHOWN`] faults.
+
+mod pack;
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use self::pack::Packer;
+use crate::{Fault, Kind, PlaceId, Source, StackId, Tables};
+
+/// How many faults the page has: what a browser still handles with ease.
+const SHOWN: u64 = 300_000;
+
+const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// Writes a trace as a page.
+pub fn html(source: &dyn Source, out: &mut dyn Write) -> io::Result<()> {
+    html_of(source, SHOWN, out)
+}
+
+fn html_of(source: &dyn Source, shown: u64, out: &mut dyn Write) -> io::Result<()> {
+    let tables = source.tables();
+    let mut texts = Texts::default();
+    let mut packer = Packer::default();
+    let mut total = 0;
+    source.visit(&mut |fault| {
+        total += 1;
+        if total <= shown {
+            let code = texts.instruction(tables, fault);
+            let data = fault.data.map(|place| texts.text(tables.describe_place(place)));
+            let callers = texts.callers(tables, fault);
+            packer.push(fault, code, data, callers);
+        }
+        Ok(())
+    })?;
+    let data = data(tables, &texts, total, total.min(shown));
+    for part in PAGE.split("<!--") {
+        // What is before the first mark; else the mark, and what follows it.
+        match part.split_once("-->") {
+            None => out.write_all(part.as_bytes())?,
+            Some((mark, rest)) => {
+                match mark {
+                    "title" => write!(out, "{}", escaped(&title(tables)))?,
+                    "style" => out.write_all(STYLE.as_bytes())?,
+                    "footer" => write_footer(tables, out)?,
+                    // `<` could end the element: JSON has it in texts only, where it can be written otherwise.
+                    "data" => out.write_all(serde_json::to_string(&data)?.replace('<', "\\u003c").as_bytes())?,
+                    "faults" => packer.write_base64(out)?,
+                    "script" => out.write_all(SCRIPT.as_bytes())?,
+                    _ => {}
+                }
+                out.write_all(rest.as_bytes())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the page's script finds as JSON.
+#[derive(Serialize)]
+struct Data<'a> {
+    /// Faults in the trace, and in the page.
+    total: u64,
+    shown: u64,
+    /// Names and labels, in the order of [`Kind::ALL`].
+    kinds: Vec<[&'static str; 2]>,
+    /// pid and name.
+    processes: Vec<(u32, &'a str)>,
+    /// tid, name, and position of the process.
+    threads: Vec<(u32, &'a str, usize)>,
+    mappings: Vec<Mapping>,
+    /// Texts, each once.
+    texts: &'a [String],
+    /// Instructions: positions of the function, the object and the line in `texts` (-1 for none), and the offset in
+    /// the function.
+    code: &'a [[i64; 4]],
+    /// Callers: the position of the next one outwards (-1 for none) and of the function in `texts`. Those outwards come
+    /// first.
+    callers: &'a [[i64; 2]],
+}
+
+/// A mapping. Addresses are in pages of 4 KiB, so that JavaScript's numbers hold them.
+#[derive(Serialize)]
+struct Mapping {
+    process: usize,
+    /// The first page, and the number of pages.
+    page: u64,
+    pages: u64,
+    name: String,
+    protection: String,
+    /// The position in the file; empty without one.
+    offset: String,
+}
+
+fn data<'a>(tables: &'a Tables, texts: &'a Texts, total: u64, shown: u64) -> Data<'a> {
+    use crate::Id;
+    let mappings = tables.mappings.iter().map(|(_, row)| Mapping {
+        process: row.process.index(),
+        page: row.start >> 12,
+        pages: (row.end.saturating_sub(row.start) >> 12).max(1),
+        name: row.describe(tables),
+        protection: row.protection.to_string(),
+        offset: row.object.map(|_| format!("{:#x}", row.offset)).unwrap_or_default(),
+    });
+    Data {
+        total,
+        shown,
+        kinds: Kind::ALL.map(|kind| [kind.name(), kind.label()]).to_vec(),
+        processes: tables.processes.iter().map(|(_, row)| (row.pid, row.name.as_str())).collect(),
+        threads: tables.threads.iter().map(|(_, row)| (row.tid, row.name.as_str(), row.process.index())).collect(),
+        mappings: mappings.collect(),
+        texts: &texts.texts,
+        code: &texts.code,
+        callers: &texts.callers,
+    }
+}
+
+/// Texts, instructions and callers, each once.
+#[derive(Default)]
+struct Texts {
+    texts: Vec<String>,
+    known: HashMap<String, usize>,
+    code: Vec<[i64; 4]>,
+    instructions: HashMap<(Option<PlaceId>, u64), usize>,
+    callers: Vec<[i64; 2]>,
+    nodes: HashMap<StackId, i64>,
+}
+
+impl Texts {
+    fn text(&mut self, text: String) -> usize {
+        *self.known.entry(text).or_insert_with_key(|text| {
+            self.texts.push(text.clone());
+            self.texts.len() - 1
+        })
+    }
+
+    /// The number of a fault's instruction.
+    fn instruction(&mut self, tables: &Tables, fault: &Fault) -> usize {
+        // The same place has other addresses in other processes.
+        let key = (fault.code, if fault.code.is_some() { 0 } else { fault.ip });
+        if let Some(&known) = self.instructions.get(&key) {
+            return known;
+        }
+        let place = fault.code.map(|id| &tables.places[id]);
+        let function = self.text(super::function(tables, fault.ip, fault.code)) as i64;
+        let object = place.and_then(|place| place.object).map(|id| tables.objects[id].path.clone());
+        let line = place.and_then(|place| place.line).map(|id| &tables.lines[id]);
+        let line = line.map(|line| format!("{}:{}", line.file, line.line));
+        let mut optional = |text: Option<String>| text.map_or(-1, |text| self.text(text) as i64);
+        let (object, line) = (optional(object), optional(line));
+        let offset = place.filter(|place| place.symbol.is_some()).map_or(0, |place| place.offset);
+        self.code.push([function, object, line, i64::try_from(offset).unwrap_or(i64::MAX)]);
+        self.instructions.insert(key, self.code.len() - 1);
+        self.code.len() - 1
+    }
+
+    /// The number of a fault's innermost caller.
+    fn callers(&mut self, tables: &Tables, fault: &Fault) -> Option<usize> {
+        let stack = fault.stack?;
+        let node = &tables.stacks[stack];
+        // The first node is the instruction itself, unless that is the kernel's.
+        let innermost = if node.address == fault.ip { node.parent? } else { stack };
+        let (mut unknown, mut next, mut outwards) = (Vec::new(), Some(innermost), -1);
+        while let Some(id) = next {
+            if let Some(&known) = self.nodes.get(&id) {
+                outwards = known;
+                break;
+            }
+            unknown.push(id);
+            next = tables.stacks[id].parent;
+        }
+        for id in unknown.into_iter().rev() {
+            let node = &tables.stacks[id];
+            let function = self.text(super::function(tables, node.address, node.place)) as i64;
+            self.callers.push([outwards, function]);
+            outwards = self.callers.len() as i64 - 1;
+            self.nodes.insert(id, outwards);
+        }
+        usize::try_from(outwards).ok()
+    }
+}
+
+fn title(tables: &Tables) -> String {
+    let summary = &tables.summary;
+    match summary.command.as_slice() {
+        [] => format!("Page faults of process {}", summary.pid),
+        command => format!("Page faults of {}", command.join(" ")),
+    }
+}
+
+fn write_footer(tables: &Tables, out: &mut dyn Write) -> io::Result<()> {
+    tables.summary.lines().iter().try_for_each(|line| writeln!(out, "<li>{}</li>", escaped(line)))
+}
+
+/// The text, for HTML outside of attributes.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' | '<' | '>' => {
+                // Writing to a text does not fail.
+                let _ = write!(escaped, "&#{};", u32::from(letter));
+            }
+            _ => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Recorded;
+
+    /// Catches names that end the element they are in, marks that stay, and texts that become marks.
+    #[test]
+    fn names_stay_text() {
+        let mut trace = Recorded::default();
+        trace.tables.summary.command = vec!["</title><script>alert(1)</script>".into(), "<!--data-->".into()];
+        let mut page = Vec::new();
+        html(&trace, &mut page).expect("memory takes everything");
+        let page = String::from_utf8(page).expect("UTF-8");
+        assert_eq!(page.matches("<script").count(), PAGE.matches("<script").count());
+        assert_eq!(page.matches("</script").count(), PAGE.matches("</script").count());
+        assert!(!page.contains("<!--"), "{page}");
+        assert!(page.contains("&#60;/title&#62;"));
+    }
+
+    /// Catches anything that a browser would fetch.
+    #[test]
+    fn nothing_comes_from_elsewhere() {
+        for part in [PAGE, STYLE, SCRIPT] {
+            for word in ["http:", "https:", "src=", "@import", "url(", "fetch(", "import ", "innerHTML"] {
+                assert!(!part.contains(word), "{word}");
+            }
+        }
+    }
+}

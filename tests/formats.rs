@@ -1,0 +1,310 @@
+//! The formats of `neap pagein` and `neap pagein diff`, on whole programs; the page of HTML in a browser.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use neap_tests::command::{neap, need_events};
+use neap_tests::sys::TempDir;
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, program};
+use serde_json::Value;
+
+const ODD: Source = Source::new("pagein/odd.c");
+const CALLERS: Source =
+    Source::with_flags("pagein/callers.c", &["-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"]);
+
+fn main() -> ExitCode {
+    neap_tests::suite::main(vec![
+        Case::new("format::csv", "lines that are no faults, or a footer that is nowhere", csv),
+        Case::new("format::json", "a trace that is no JSON, or lacks what its faults refer to", json),
+        Case::new("format::folded", "stacks that are upside down", folded),
+        Case::new("format::firefox", "a profile without samples or functions", firefox),
+        Case::new("format::names", "files that programs do not know by their names", names),
+        Case::new("format::unknown", "a format that is unknown and not said to be", || {
+            let done = Run::new(neap()?).args(["pagein", "--format", "xml", "--", "true"]).plain().run()?;
+            expect(done.status.code() == Some(125) && done.stderr.contains("the formats are classic"), &done, "no list")
+        }),
+        Case::new("html::page", "a page whose script fails, or that lacks its rows", page_in_a_browser),
+        Case::new("html::search", "a search that finds nothing, or too much", search_in_a_browser),
+        Case::new("html::many", "a page that is slow with 100,000 faults", many_in_a_browser),
+        Case::new("html::pictures", "a page that is wider than a narrow screen", pictures),
+        Case::new("diff::text", "two runs whose difference is not found", diff_text),
+        Case::new("diff::json", "a comparison that is no JSON", diff_json),
+        Case::new("diff::refused", "a file that is no trace, and is compared", diff_refused),
+        Case::new("diff::program", "a program named diff that is not run", || {
+            let done =
+                Run::new(neap()?).args(["pagein", "-o", "/dev/null", "--", "diff", "--version"]).plain().run()?;
+            expect(done.stdout.contains("diff"), &done.success()?, "the program was not run")
+        }),
+    ])
+}
+
+fn expect(condition: bool, done: &Finished, why: &str) -> Outcome {
+    if condition { Ok(()) } else { Err(done.fail(why)) }
+}
+
+/// Runs `neap pagein --format FORMAT OPTIONS -o FILE -- COMMAND`.
+fn trace(format: &str, options: &[&str], file: &Path, command: &[&OsStr]) -> Result<(Finished, String), Stop> {
+    need_events()?;
+    let done = Run::new(neap()?)
+        .args(["pagein", "--format", format, "-o"])
+        .arg(file)
+        .args(options)
+        .arg("--")
+        .args(command)
+        .plain()
+        .run()?
+        .success()?;
+    let text = std::fs::read_to_string(file)?;
+    Ok((done, text))
+}
+
+/// A trace of `odd.c`.
+fn odd(format: &str, case: &str) -> Result<(Finished, String, TempDir, PathBuf), Stop> {
+    let dir = TempDir::new("neap-formats-")?;
+    let file = dir.path().join(format!("trace.{format}"));
+    let (done, text) = trace(format, &[], &file, &[ODD.build()?.as_os_str(), OsStr::new(case)])?;
+    Ok((done, text, dir, file))
+}
+
+fn parsed(text: &str) -> Result<Value, Stop> {
+    serde_json::from_str(text).map_err(|e| Stop::Fail(format!("no JSON: {e}")))
+}
+
+fn csv() -> Outcome {
+    let (done, text, ..) = odd("csv", "touch")?;
+    let mut lines = text.lines();
+    let names = lines.next().unwrap_or_default();
+    let numbered = lines.zip(1..).all(|(line, number)| line.starts_with(&format!("{number},")));
+    let count = text.lines().count() - 1;
+    expect(names.starts_with("number,time_ns,") && numbered && count > 1000, &done, "other lines than faults")?;
+    expect(
+        done.stderr.contains(&format!("# neap {} pagein: {count} faults", env!("CARGO_PKG_VERSION"))),
+        &done,
+        "no footer",
+    )
+}
+
+fn json() -> Outcome {
+    let (done, text, ..) = odd("json", "touch")?;
+    let trace = parsed(&text)?;
+    let faults = trace["faults"].as_array().map_or(0, Vec::len);
+    expect(trace["neap_trace"] == 1 && trace["summary"]["faults"] == faults && faults > 1000, &done, "wrong counts")?;
+    let names: Vec<&str> = trace["faults"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|fault| trace["places"][fault["code"].as_u64()? as usize]["symbol"].as_u64())
+        .filter_map(|symbol| trace["symbols"][symbol as usize]["name"].as_str())
+        .collect();
+    expect(names.iter().any(|name| ["touch", "main"].contains(name)), &done, "no fault of the program's own")?;
+    expect(trace["clock"]["wall"].as_u64().is_some_and(|wall| wall > 1_700_000_000_000_000_000), &done, "no wall clock")
+}
+
+fn folded() -> Outcome {
+    let dir = TempDir::new("neap-formats-")?;
+    let command = CALLERS.build()?;
+    let (done, text) = trace("folded", &["--callgraph", "fp"], &dir.path().join("folded"), &[command.as_os_str()])?;
+    let stack = text.lines().any(|line| line.contains("main;outermost;middle;innermost "));
+    expect(stack, &done, &format!("no stack of main, outermost, middle, innermost\n{text}"))?;
+    let (_, text) = trace("folded", &[], &dir.path().join("folded"), &[command.as_os_str()])?;
+    expect(text.lines().any(|line| line.contains(";innermost ")), &done, &format!("no object and function\n{text}"))
+}
+
+fn firefox() -> Outcome {
+    let (done, text, ..) = odd("firefox", "touch")?;
+    let profile = parsed(&text)?;
+    let threads = profile["threads"].as_array().map_or(&[][..], Vec::as_slice);
+    let samples: u64 = threads.iter().filter_map(|thread| thread["samples"]["length"].as_u64()).sum();
+    let has = |thread: &Value, name: &str| {
+        thread["stringArray"].as_array().is_some_and(|texts| texts.iter().any(|t| t == name))
+    };
+    let function = threads.iter().any(|thread| has(thread, "main") || has(thread, "touch"));
+    expect(samples > 1000 && function, &done, &format!("{samples} samples"))
+}
+
+fn names() -> Outcome {
+    need_events()?;
+    for (format, ending) in [("table", ""), ("json", ".json"), ("html", ".html")] {
+        let dir = TempDir::new("neap-formats-")?;
+        let command = ["pagein", "--format", format, "--", "sh", "-c", "echo $$"];
+        let done = Run::new(neap()?).args(command).dir(dir.path()).plain().run()?.success()?;
+        let file = dir.path().join(format!("pagein.{}{ending}", done.stdout.trim()));
+        expect(file.is_file(), &done, &format!("no {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Runs headless Chromium on a file.
+fn browser(dir: &TempDir, arguments: &[&str], page: &Path) -> Result<Finished, Stop> {
+    Run::new(program("chromium")?)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
+        .args(["--disable-crash-reporter", "--disable-breakpad", "--hide-scrollbars"])
+        .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
+        .args(arguments)
+        .arg(format!("file://{}", page.display()))
+        .env("HOME", dir.path())
+        .timeout(Duration::from_secs(90))
+        .plain()
+        .run()?
+        .success()
+}
+
+/// A page, with a script at its end that tries something.
+fn with_script(page: &Path, script: &str) -> Result<PathBuf, Stop> {
+    let tried = page.with_extension("tried.html");
+    let text = std::fs::read_to_string(page)?;
+    std::fs::write(&tried, text.replace("</body>", &format!("<script>{script}</script></body>")))?;
+    Ok(tried)
+}
+
+/// The number in `data-NAME="..."` of the page's body.
+fn body_data(done: &Finished, name: &str) -> Result<f64, Stop> {
+    let mark = format!("data-{name}=\"");
+    let value = done.stdout.split_once(&mark).and_then(|(_, rest)| rest.split('"').next()?.parse().ok());
+    value.ok_or_else(|| done.fail(&format!("the script did not set {name}")))
+}
+
+fn page_in_a_browser() -> Outcome {
+    program("chromium")?;
+    let (_, _, dir, page) = odd("html", "touch")?;
+    let done = browser(&dir, &["--dump-dom"], &page)?;
+    let faults = body_data(&done, "ready")?;
+    // 100 faults, and a row of names; lists of kinds and mappings have rows of their own.
+    let rows = done.stdout.matches("<tr role=\"row\"").count();
+    expect(faults > 1000.0 && rows == 101, &done, &format!("{faults} faults, {rows} rows"))?;
+    let function = [">main<", ">touch<"].iter().any(|name| done.stdout.contains(name));
+    expect(done.stdout.contains(">[anon]<") && function, &done, "no mapping or function in the lists")
+}
+
+fn search_in_a_browser() -> Outcome {
+    program("chromium")?;
+    let (_, _, dir, page) = odd("html", "kinds")?;
+    let script = "const search = document.getElementById('search');
+        search.value = 'no such thing';
+        search.dispatchEvent(new Event('input'));
+        setTimeout(() => {
+            document.body.dataset.none = document.querySelectorAll('#body tr').length;
+            search.value = 'libc.so';
+            search.dispatchEvent(new Event('input'));
+            setTimeout(() => {
+                const rows = [...document.querySelectorAll('#body tr')];
+                document.body.dataset.some = rows.length;
+                document.body.dataset.right = rows.filter(row => row.textContent.includes('libc.so')).length;
+                document.getElementById('clear').click();
+                document.body.dataset.all = document.getElementById('count').textContent.split(' ')[0];
+            }, 500);
+        }, 500);";
+    let done = browser(&dir, &["--dump-dom", "--virtual-time-budget=5000"], &with_script(&page, script)?)?;
+    let number = |name| body_data(&done, name);
+    let (none, some, right) = (number("none")?, number("some")?, number("right")?);
+    expect(none == 0.0 && some > 0.0 && right > some / 2.0, &done, &format!("{none}, {some}, {right}"))?;
+    expect(number("all")? == number("ready")?, &done, "a filter that stays")
+}
+
+fn many_in_a_browser() -> Outcome {
+    program("chromium")?;
+    let (_, _, dir, page) = odd("html", "many")?;
+    let script = "const kind = document.getElementById('kind');
+        const start = performance.now();
+        for (const value of ['0', '']) { kind.value = value; kind.dispatchEvent(new Event('change')); }
+        document.body.dataset.took = (performance.now() - start) / 2;";
+    let done = browser(&dir, &["--dump-dom"], &with_script(&page, script)?)?;
+    let (faults, took) = (body_data(&done, "ready")?, body_data(&done, "took")?);
+    let size = std::fs::metadata(&page)?.len();
+    neap_tests::suite::note(format!("{faults} faults: a page of {size} bytes; a filter takes {took:.0} ms"));
+    // 100 ms are measured on an idle machine.
+    expect(
+        faults > 110_000.0 && took < 1000.0 && size < 5 << 20,
+        &done,
+        &format!("{faults} faults, {took} ms, {size} bytes"),
+    )
+}
+
+/// Pictures of a page, wide and narrow. With `NEAP_PICTURES=DIR` they are kept there, to be looked at.
+fn pictures() -> Outcome {
+    program("chromium")?;
+    let (_, _, dir, page) = odd("html", "forks")?;
+    let kept = std::env::var_os("NEAP_PICTURES").map(PathBuf::from);
+    let folder = kept.as_deref().unwrap_or(dir.path());
+    for (name, width, dark) in [("wide", 1280, false), ("narrow", 400, false), ("dark", 1280, true)] {
+        let picture = folder.join(format!("{name}.png"));
+        let (to, size) = (format!("--screenshot={}", picture.display()), format!("--window-size={width},2400"));
+        let mut arguments = vec![to.as_str(), size.as_str()];
+        if dark {
+            arguments.push("--blink-settings=preferredColorScheme=0");
+        }
+        let done = browser(&dir, &arguments, &page)?;
+        let bytes = std::fs::read(&picture).unwrap_or_default();
+        expect(bytes.starts_with(b"\x89PNG") && bytes.len() > 20_000, &done, "there is no picture")?;
+    }
+    // A headless window is not narrower than 500 pixels: a frame is.
+    let frame = dir.path().join("frame.html");
+    std::fs::write(
+        &frame,
+        format!(
+            "<!doctype html><body><iframe width=400 height=2000 src=\"{}\" onload=\"
+            const root = this.contentDocument.documentElement;
+            document.body.dataset.wide = root.scrollWidth;\"></iframe></body>",
+            page.display()
+        ),
+    )?;
+    let done = browser(&dir, &["--dump-dom", "--allow-file-access-from-files"], &frame)?;
+    let wide = body_data(&done, "wide")?;
+    expect(wide <= 400.0, &done, &format!("the page is {wide} pixels wide"))
+}
+
+/// Traces of a program that touches little, and of the same program when it touches much.
+fn two_traces() -> Result<(TempDir, [PathBuf; 2]), Stop> {
+    let (_, _, dir, before) = odd("json", "kinds")?;
+    let after = dir.path().join("after.csv");
+    trace("csv", &[], &after, &[ODD.build()?.as_os_str(), OsStr::new("touch")])?;
+    Ok((dir, [before, after]))
+}
+
+fn diff(options: &[&str], files: &[PathBuf]) -> Result<Finished, Stop> {
+    Run::new(neap()?).args(["pagein", "diff"]).args(options).args(files).plain().run()
+}
+
+fn diff_text() -> Outcome {
+    let (_dir, files) = two_traces()?;
+    let done = diff(&["--limit", "3"], &files)?.success()?;
+    let own = format!("({})", ODD.build()?.file_name().map(|name| name.to_string_lossy()).unwrap_or_default());
+    let line = |words: &[&str]| {
+        done.stdout.lines().any(|line| words.iter().all(|word| line.contains(word)) && line.contains(" +"))
+    };
+    expect(line(&["  anon"]) && line(&[&own]) && line(&["  [anon]"]), &done, "the difference is not there")?;
+    let same = diff(&[], &[files[0].clone(), files[0].clone()])?.success()?;
+    expect(!same.stdout.contains('+'), &same, "a trace differs from itself")
+}
+
+fn diff_json() -> Outcome {
+    let (_dir, files) = two_traces()?;
+    let done = diff(&["--json"], &files)?.success()?;
+    let report = parsed(&done.stdout)?;
+    let number = |list: &str, name: &str| {
+        let rows = report[list].as_array().into_iter().flatten();
+        rows.filter(|row| row["name"] == name).filter_map(|row| row["difference"].as_i64()).sum::<i64>()
+    };
+    expect(number("kinds", "anon") > 900 && number("mappings", "[anon]") > 900, &done, "the difference is not there")?;
+    expect(report["before"]["command"][1] == "kinds" && report["neap_diff"] == 1, &done, "no command or version")
+}
+
+fn diff_refused() -> Outcome {
+    let (_dir, [good, _]) = two_traces()?;
+    let bad = good.with_file_name("bad");
+    for (text, why) in [
+        ("", "it is empty"),
+        ("hello\n", "it is no trace of neap pagein"),
+        ("{\"a\": 1}", "no member \"neap_trace\""),
+        ("1 0x3000000000 D 0 0x3000001080: ???\n", "it is in the format classic"),
+    ] {
+        std::fs::write(&bad, text)?;
+        let done = diff(&[], &[good.clone(), bad.clone()])?;
+        expect(done.status.code() == Some(125) && done.stderr.contains(why), &done, why)?;
+        expect(done.stdout.is_empty() && done.stderr.contains("--format json"), &done, "no remedy")?;
+    }
+    let done = diff(&[], &[good.clone(), good.with_file_name("missing")])?;
+    expect(done.status.code() == Some(125) && done.stderr.contains("No such file"), &done, "no cause")
+}
