@@ -86,15 +86,14 @@ impl Default for Annex {
 impl Annex {
     /// There is none.
     pub const fn new() -> Self {
-        const NULL: AtomicPtr<Chunk> = AtomicPtr::new(core::ptr::null_mut());
         Annex {
             base: AtomicUsize::new(0),
             chunks: AtomicUsize::new(0),
             arena_chunks: AtomicUsize::new(0),
             claims: Claims::new(),
             committed: [const { AtomicU64::new(0) }; MOST / GROUP / 64],
-            slabs: [const { NULL }; CLASSES],
-            recent: [const { NULL }; CLASSES],
+            slabs: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
+            recent: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
             used: AtomicUsize::new(0),
             slab_count: AtomicUsize::new(0),
             large_blocks: AtomicUsize::new(0),

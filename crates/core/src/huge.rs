@@ -26,6 +26,12 @@ struct Slot {
     bytes: AtomicUsize,
 }
 
+impl Slot {
+    const fn new() -> Self {
+        Slot { p: AtomicPtr::new(core::ptr::null_mut()), bytes: AtomicUsize::new(0) }
+    }
+}
+
 /// More slots. All zero bytes are a table without blocks that is the last.
 #[repr(C)]
 #[derive(Debug)]
@@ -60,9 +66,8 @@ impl Default for Huge {
 impl Huge {
     /// No huge block.
     pub const fn new() -> Self {
-        const FREE: Slot = Slot { p: AtomicPtr::new(core::ptr::null_mut()), bytes: AtomicUsize::new(0) };
         Huge {
-            first: [const { FREE }; FIRST],
+            first: [const { Slot::new() }; FIRST],
             more: AtomicPtr::new(core::ptr::null_mut()),
             count: AtomicUsize::new(0),
             most_blocks: AtomicUsize::new(0),
