@@ -1,5 +1,5 @@
-//! What nested calls share with other threads. Each model was seen to fail when the protocol was broken as its comment
-//! says ("Fails if").
+//! What nested calls share with other threads. A comment says what each model should catch
+//! ("Fails if"); not all of these were tried.
 #![cfg(loom)]
 
 use loom::sync::Arc;
