@@ -193,6 +193,10 @@ impl<O: Os> Allocator<O> {
     /// whom [`Os::start_purger`] asked.
     pub fn tick(&self) -> Option<u32> {
         let next = self.purge_old();
+        if next.is_some() {
+            // The caches of idle threads may have left notes.
+            self.settle();
+        }
         self.publish();
         next
     }
