@@ -30,6 +30,15 @@ pub enum Callgraph {
     Dwarf,
 }
 
+/// How much is learnt about each fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Detail {
+    /// Its beginning: half the overhead; no service time, kinds are guesses
+    Begin,
+    /// Its beginning and its end
+    Full,
+}
+
 /// What is to be traced.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
@@ -37,6 +46,8 @@ pub struct Wanted {
     pub on_exec: bool,
     /// Callers.
     pub callgraph: Option<Callgraph>,
+    /// Which events.
+    pub detail: Detail,
 }
 
 /// Open events.
@@ -158,8 +169,9 @@ fn bookkeeping(wanted: Wanted, permitted: Permitted) -> Event {
     }
 }
 
-/// The beginning of a fault, and its two ends.
-fn faults(wanted: Wanted, permitted: Permitted) -> [Event; 3] {
+/// The beginning of a fault, its end if it read from disk, and its end if it did not. The last is left out where only
+/// beginnings are wanted: reads from disk are few, and cost more than an event.
+fn faults(wanted: Wanted, permitted: Permitted) -> impl Iterator<Item = Event> {
     let plain = Event { bookkeeping: false, fields: permitted.fields, ..bookkeeping(wanted, permitted) };
     let (callers, registers, stack_bytes) = match wanted.callgraph {
         Some(Callgraph::Fp) => (sample::CALLCHAIN, 0, 0),
@@ -167,12 +179,17 @@ fn faults(wanted: Wanted, permitted: Permitted) -> [Event; 3] {
         None => (0, 0, 0),
     };
     // The physical address would tell the page of zeros to whoever may see it, but costs as much as half an event; the
-    // instruction tells it too.
+    // instruction tells it too. The size of the page costs a tenth of an event.
+    let (begin, minor) = match wanted.detail {
+        Detail::Full => (plain.fields, Some(Event { counter: Counter::MinorFaults, ..plain })),
+        Detail::Begin => (BASE, None),
+    };
     [
-        Event { counter: Counter::Faults, fields: plain.fields | callers, registers, stack_bytes, ..plain },
-        Event { counter: Counter::MinorFaults, ..plain },
+        Event { counter: Counter::Faults, fields: begin | callers, registers, stack_bytes, ..plain },
         Event { counter: Counter::MajorFaults, ..plain },
     ]
+    .into_iter()
+    .chain(minor)
 }
 
 /// Finds out what is permitted, with an event that is closed again.
@@ -181,7 +198,7 @@ fn probe(tid: i32, wanted: Wanted) -> io::Result<Permitted> {
     for kernel in [true, false] {
         for extra in [sample::DATA_PAGE_SIZE, 0] {
             let permitted = Permitted { kernel, fields: BASE | extra };
-            let [_, event, _] = faults(wanted, permitted);
+            let Some(event) = faults(wanted, permitted).nth(1) else { break };
             match processors().into_iter().map(|cpu| sys::perf_event_open(&event, tid, cpu)).find(is_decided) {
                 Some(Ok(_)) => return Ok(permitted),
                 Some(Err(error)) => last = error,

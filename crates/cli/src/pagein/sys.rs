@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use crate::sys::page_size;
+
 use libc::{c_int, c_ulong, c_void};
 use neap_trace::perf::attr::Event;
 
@@ -188,12 +190,6 @@ pub fn poll(descriptors: &mut [libc::pollfd], milliseconds: c_int) {
 /// What [`poll`] takes.
 pub fn readable(descriptor: &impl AsRawFd) -> libc::pollfd {
     libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 }
-}
-
-/// The size of an OS page.
-pub fn page_size() -> usize {
-    // SAFETY: sysconf takes a number.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 /// The processor's counter and the kernel's clock, read one after the other; none on processors without the counter.

@@ -90,6 +90,8 @@ pub struct Tracker {
     origin: Option<u64>,
     lost: u64,
     refused: u64,
+    /// Whether minor faults come without their ends, see [`Tracker::only_begins`].
+    begins: bool,
     /// For each process in the table: whether it was still there at the end, or outlived its parent.
     orphans: Vec<u32>,
     unwaited: u64,
@@ -128,6 +130,12 @@ impl Tracker {
         self.tables.summary.faults = self.next;
         self.tables.summary.lost = self.lost;
         self.tables.clock.origin = self.origin.unwrap_or(0);
+    }
+
+    /// Tells that the ends of minor faults are not recorded: a fault without an end is taken for a minor one, and its kind
+    /// is a guess.
+    pub fn only_begins(&mut self) {
+        self.begins = true;
     }
 
     /// The tables, to be completed.
@@ -263,7 +271,7 @@ impl Tracker {
     }
 
     fn give_up(&mut self, index: usize) {
-        self.refused += 1;
+        self.refused += u64::from(!self.begins);
         self.decide(index, false);
     }
 
@@ -271,6 +279,9 @@ impl Tracker {
     fn decide(&mut self, index: usize, early: bool) {
         if let Some(waiting) = self.waiting.get_mut(index) {
             let mapping = waiting.fault.mapping.map(|id| &self.tables.mappings[id]);
+            if self.begins {
+                waiting.evidence.assume_minor();
+            }
             waiting.evidence.decide(mapping, early || self.lost > 0, &mut waiting.fault);
             waiting.done = true;
         }
