@@ -16,6 +16,8 @@ use super::unwind::Proc;
 
 /// How long the thread sleeps at most: what is in the rings should not get old.
 const NAP_MILLISECONDS: i32 = 50;
+/// The same where nobody wakes it when rings get full: they hold 65,536 faults each.
+const SHORT_NAP_MILLISECONDS: i32 = 10;
 /// From when on, and how often, progress is told.
 const PROGRESS: Duration = Duration::from_secs(2);
 
@@ -75,9 +77,10 @@ impl Collecting {
         sys::hurry();
         let mut descriptors = self.events.pollable();
         let rings = descriptors.len();
+        let nap = if self.events.bpf.is_some() { SHORT_NAP_MILLISECONDS } else { NAP_MILLISECONDS };
         descriptors.push(sys::readable(stop));
         loop {
-            sys::poll(&mut descriptors, NAP_MILLISECONDS);
+            sys::poll(&mut descriptors, nap);
             let stopped = descriptors[rings].revents != 0;
             self.round();
             if stopped {
@@ -112,6 +115,10 @@ impl Collecting {
                     Err(_) => self.collected.malformed += 1,
                 }
             }
+        }
+        if let Some(bpf) = &self.events.bpf {
+            let lost = bpf.read(|record| self.order.push(record));
+            self.collected.tracker.note_lost(lost);
         }
         let Collected { tracker, store, .. } = &mut self.collected;
         self.order.end_round(|record| tracker.record(&record, &mut self.world, &mut |fault| store.push(&fault)));

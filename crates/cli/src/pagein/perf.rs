@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use neap_trace::perf::attr::{Counter, Event, sample};
 use neap_trace::perf::record::Decoder;
 
+use super::bpf::Bpf;
 use super::sys::{self, Ring};
 use super::unwind;
 
@@ -58,6 +59,8 @@ pub struct Events {
     leaders: Vec<OwnedFd>,
     /// A ring for each processor.
     pub rings: Vec<Ring>,
+    /// What takes the beginnings of faults, instead of samples.
+    pub bpf: Option<Bpf>,
     /// What their samples mean.
     pub decoder: Decoder,
     /// Whether faults in kernel mode are seen.
@@ -69,6 +72,8 @@ pub struct Events {
 struct Permitted {
     kernel: bool,
     fields: u64,
+    /// Times are those that a BPF program can tell.
+    monotonic: bool,
 }
 
 impl Events {
@@ -77,11 +82,17 @@ impl Events {
         sys::raise_descriptor_limit();
         let processors = processors();
         let first = tids.first().copied().unwrap_or(0);
-        let permitted = probe(first, wanted)?;
+        let mut permitted = probe(first, wanted)?;
+        let plain = wanted.detail == Detail::Begin && wanted.callgraph.is_none();
+        let bpf = (plain && permitted.kernel)
+            .then(|| Bpf::load(processors.iter().max().map_or(1, |&last| last as usize + 1)));
+        let bpf = bpf.and_then(Result::ok);
+        permitted.monotonic = bpf.is_some();
         let mut events = Self {
             descriptors: Vec::new(),
             leaders: Vec::new(),
             rings: Vec::new(),
+            bpf,
             decoder: Decoder::default(),
             kernel: permitted.kernel,
         };
@@ -125,7 +136,13 @@ impl Events {
             let output = leader.as_ref().unwrap_or(&dummy);
             for event in faults(wanted, permitted) {
                 let fd = sys::perf_event_open(&event, tid, cpu)?;
-                sys::perf_event_redirect(&fd, output)?;
+                if event.counter == Counter::Faults
+                    && let Some(bpf) = &self.bpf
+                {
+                    bpf.attach(&fd)?;
+                } else {
+                    sys::perf_event_redirect(&fd, output)?;
+                }
                 self.remember(&fd, &event)?;
                 self.descriptors.push(fd);
             }
@@ -162,6 +179,7 @@ fn bookkeeping(wanted: Wanted, permitted: Permitted) -> Event {
         exclude_kernel: !permitted.kernel,
         enable_on_exec: wanted.on_exec,
         bookkeeping: true,
+        monotonic: permitted.monotonic,
         // A quarter of the smallest ring that an ordinary user gets: the reader is woken seldom, and in time.
         watermark: 128 << 10,
         registers: 0,
@@ -197,7 +215,7 @@ fn probe(tid: i32, wanted: Wanted) -> io::Result<Permitted> {
     let mut last = io::Error::from(io::ErrorKind::PermissionDenied);
     for kernel in [true, false] {
         for extra in [sample::DATA_PAGE_SIZE, 0] {
-            let permitted = Permitted { kernel, fields: BASE | extra };
+            let permitted = Permitted { kernel, fields: BASE | extra, monotonic: false };
             let Some(event) = faults(wanted, permitted).nth(1) else { break };
             match processors().into_iter().map(|cpu| sys::perf_event_open(&event, tid, cpu)).find(is_decided) {
                 Some(Ok(_)) => return Ok(permitted),

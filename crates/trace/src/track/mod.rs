@@ -89,6 +89,8 @@ pub struct Tracker {
     /// The time of the first fault on the kernel's clock.
     origin: Option<u64>,
     lost: u64,
+    /// Lost besides those that records tell of.
+    noted: u64,
     refused: u64,
     /// Whether minor faults come without their ends, see [`Tracker::only_begins`].
     begins: bool,
@@ -128,7 +130,7 @@ impl Tracker {
             self.unwaited += self.faults_of.remove(&pid).unwrap_or(0);
         }
         self.tables.summary.faults = self.next;
-        self.tables.summary.lost = self.lost;
+        self.tables.summary.lost = self.lost + self.noted;
         self.tables.clock.origin = self.origin.unwrap_or(0);
     }
 
@@ -136,6 +138,11 @@ impl Tracker {
     /// is a guess.
     pub fn only_begins(&mut self) {
         self.begins = true;
+    }
+
+    /// Tells how many events were lost so far, of which no record tells.
+    pub fn note_lost(&mut self, count: u64) {
+        self.noted = count;
     }
 
     /// The tables, to be completed.
