@@ -2,12 +2,12 @@
 //! fit in memory, and more in a file.
 //!
 //! A chunk is unpacked by itself. Every number is a difference to the fault before, in the usual 7 bits a byte, lowest
-//! first. What is filled in when symbols are known (code, data, block) is not kept.
+//! first. What is filled in when symbols are known (code, data) is not kept.
 
-use crate::{Access, Fault, Id, Kind, MappingId, Mode, StackId, Subject, ThreadId};
+use crate::{Access, BlockId, Fault, Id, Kind, MappingId, Mode, StackId, Subject, ThreadId};
 
 /// The most bytes that one fault takes.
-pub const MAX_SIZE: usize = 3 + 8 * 10;
+pub const MAX_SIZE: usize = 2 + 9 * 10;
 
 /// What the differences are to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +19,7 @@ struct Previous {
     thread: u64,
     mapping: u64,
     stack: u64,
+    block: u64,
 }
 
 /// Packs faults, and begins a chunk when asked.
@@ -46,6 +47,7 @@ impl Packer {
             thread: fault.thread.index() as u64,
             mapping: fault.mapping.map_or(0, |id| id.index() as u64 + 1),
             stack: fault.stack.map_or(0, |id| id.index() as u64 + 1),
+            block: fault.block.map_or(0, |id| id.index() as u64 + 1),
         };
         let before = std::mem::replace(&mut self.0, now);
         put(out, fault.service.map_or(0, |service| u64::from(service) + 1));
@@ -67,12 +69,12 @@ impl Unpacker {
         *bytes = rest;
         let service = take(bytes)?;
         let before = self.0.fields();
-        let mut fields = [0; 7];
+        let mut fields = [0; 8];
         for (field, before) in fields.iter_mut().zip(before) {
             *field = take_difference(bytes, before)?;
         }
-        let [number, time, address, ip, thread, mapping, stack] = fields;
-        self.0 = Previous { number, time, address, ip, thread, mapping, stack };
+        let [number, time, address, ip, thread, mapping, stack, block] = fields;
+        self.0 = Previous { number, time, address, ip, thread, mapping, stack, block };
         let row = |field: u64| field.checked_sub(1).map(|index| index as usize);
         Some(Fault {
             number,
@@ -90,15 +92,15 @@ impl Unpacker {
             mapping: row(mapping).map(MappingId::from_index),
             code: None,
             data: None,
-            block: None,
+            block: row(block).map(BlockId::from_index),
             stack: row(stack).map(StackId::from_index),
         })
     }
 }
 
 impl Previous {
-    fn fields(&self) -> [u64; 7] {
-        [self.number, self.time, self.address, self.ip, self.thread, self.mapping, self.stack]
+    fn fields(&self) -> [u64; 8] {
+        [self.number, self.time, self.address, self.ip, self.thread, self.mapping, self.stack, self.block]
     }
 }
 
@@ -178,6 +180,7 @@ mod tests {
             mode: Mode::Kernel,
             mapping: None,
             stack: Some(StackId::from_index(9)),
+            block: Some(BlockId::from_index(3)),
             thread: ThreadId::from_index(77),
             ..fault(0)
         };

@@ -1,15 +1,15 @@
 //! Beginnings of faults by a BPF program instead of samples: for whoever may load one (root, or CAP_BPF and CAP_PERFMON).
 //!
-//! The kernel runs the program where it would make a sample, and it does less: it writes 40 bytes into a ring. That costs
+//! The kernel runs the program where it would make a sample, and it does less: it writes 32 bytes into a ring. That costs
 //! half of what a sample does (docs/pagein.md has the figures). The rings are the values of one array that is mapped
 //! here, a value for each processor:
 //!
 //! ```text
-//! struct ring { u64 head; u64 tail; u64 lost; u64 unused[5]; struct { u64 time, pid_tid, ip, address, cs; u64 unused[3]; } slots[]; };
+//! struct ring { u64 head; u64 tail; u64 lost; u64 unused[5]; struct { u64 time, pid_tid, ip, address; } slots[]; };
 //! ```
 //!
 //! `head` counts the bytes that the program wrote, `tail` those that neap read. The program runs with preemption off, and no
-//! fault begins inside it, so each ring has one writer. Written by hand, as 35 instructions want no compiler: a crate that
+//! fault begins inside it, so each ring has one writer. Written by hand, as 33 instructions want no compiler: a crate that
 //! loads BPF programs would bring one along with its ELF file.
 
 use std::io;
@@ -23,10 +23,10 @@ use super::sys::{self, Mapped};
 
 /// Bytes before the slots, and bytes of a slot.
 const HEADER: usize = 64;
-const SLOT: usize = 64;
+const SLOT: usize = 32;
 /// Bytes of slots for each processor: 65,536 faults, or a quarter of that on machines with many processors.
-const DATA: usize = 4 << 20;
-const DATA_OF_MANY: usize = 1 << 20;
+const DATA: usize = 2 << 20;
+const DATA_OF_MANY: usize = 512 << 10;
 const MANY: usize = 32;
 
 /// A loaded program and its rings.
@@ -68,9 +68,9 @@ impl Bpf {
             for at in (tail..head).step_by(SLOT) {
                 let slot = HEADER + (at % self.data as u64) as usize;
                 // Relaxed: see above, and the program writes no slot between tail and head.
-                let [time, thread, ip, address, cs] =
-                    [0, 8, 16, 24, 32].map(|field| word(slot + field).load(Ordering::Relaxed));
-                each(Record { time, event: Happened::Sample(Box::new(sample(thread, ip, address, cs))) });
+                let [time, thread, ip, address] =
+                    [0, 8, 16, 24].map(|field| word(slot + field).load(Ordering::Relaxed));
+                each(Record { time, event: Happened::Sample(Box::new(sample(thread, ip, address))) });
             }
             // Release: slots are read before the program may write them again.
             word(8).store(head, Ordering::Release);
@@ -80,15 +80,15 @@ impl Bpf {
     }
 }
 
-fn sample(thread: u64, ip: u64, address: u64, cs: u64) -> Sample {
+fn sample(thread: u64, ip: u64, address: u64) -> Sample {
     Sample {
         counter: Counter::Faults,
         ip,
         pid: (thread >> 32) as u32,
         tid: thread as u32,
         address,
-        // The privilege level of the code.
-        kernel: cs & 3 == 0,
+        // The kernel is in the upper half of the addresses.
+        kernel: ip >> 63 != 0,
         page_size: None,
         physical: None,
         callers: None,
@@ -143,7 +143,6 @@ fn program(array: i32, data: i32) -> Vec<Instruction> {
     const GET_CURRENT_PID_TGID: i32 = 14;
     // struct bpf_perf_event_data { struct pt_regs regs; __u64 sample_period; __u64 addr; };
     const IP: i16 = 128;
-    const CS: i16 = 136;
     const ADDRESS: i16 = 176;
     let slot = HEADER as i16;
     let (keep, lost) = (
@@ -160,8 +159,6 @@ fn program(array: i32, data: i32) -> Vec<Instruction> {
             store(0x19, slot + 16),
             load(0x61, ADDRESS),
             store(0x19, slot + 24),
-            load(0x61, CS),
-            store(0x19, slot + 32),
             // head += SLOT
             instruction(0x07, 8, 0, SLOT as i32),
             store(0x87, 0),

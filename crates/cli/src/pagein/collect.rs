@@ -18,6 +18,10 @@ use super::unwind::Proc;
 const NAP_MILLISECONDS: i32 = 50;
 /// The same where nobody wakes it when rings get full: they hold 65,536 faults each.
 const SHORT_NAP_MILLISECONDS: i32 = 10;
+/// The same while the program begins, and while one of its processes runs on neap: its blocks are asked for.
+const EARLY_NAP_MILLISECONDS: i32 = 2;
+/// How long a program begins.
+const BEGINNING: Duration = Duration::from_millis(200);
 /// From when on, and how often, progress is told.
 const PROGRESS: Duration = Duration::from_secs(2);
 
@@ -77,10 +81,12 @@ impl Collecting {
         sys::hurry();
         let mut descriptors = self.events.pollable();
         let rings = descriptors.len();
+        let started = Instant::now();
         let nap = if self.events.bpf.is_some() { SHORT_NAP_MILLISECONDS } else { NAP_MILLISECONDS };
         descriptors.push(sys::readable(stop));
         loop {
-            sys::poll(&mut descriptors, nap);
+            let early = started.elapsed() < BEGINNING || self.collected.tracker.wants_blocks();
+            sys::poll(&mut descriptors, if early { EARLY_NAP_MILLISECONDS } else { nap });
             let stopped = descriptors[rings].revents != 0;
             self.round();
             if stopped {
@@ -122,6 +128,7 @@ impl Collecting {
         }
         let Collected { tracker, store, .. } = &mut self.collected;
         self.order.end_round(|record| tracker.record(&record, &mut self.world, &mut |fault| store.push(&fault)));
+        self.world.blocks.forget();
     }
 }
 

@@ -6,6 +6,7 @@
 //! `crates/trace` and `crates/symbols`.
 
 mod attach;
+mod blocks;
 mod bpf;
 mod collect;
 mod diff;

@@ -13,6 +13,9 @@ use super::unwind;
 /// The size of a ring that is tried where stacks come with the faults.
 const WITH_STACKS: usize = 32 << 20;
 
+/// The size of a ring where the beginnings of faults do not come in it.
+const WITHOUT_FAULTS: usize = 512 << 10;
+
 /// The sizes of a ring that are tried, largest first. An ordinary user may have 516 KiB for each processor.
 const RING_SIZES: [usize; 8] = [WITH_STACKS, 4 << 20, 2 << 20, 1 << 20, 512 << 10, 256 << 10, 128 << 10, 64 << 10];
 
@@ -97,7 +100,11 @@ impl Events {
             kernel: permitted.kernel,
         };
         // The largest size that is tried.
-        let mut size = if wanted.callgraph == Some(Callgraph::Dwarf) { WITH_STACKS } else { RING_SIZES[1] };
+        let mut size = match wanted.callgraph {
+            Some(Callgraph::Dwarf) => WITH_STACKS,
+            _ if events.bpf.is_some() => WITHOUT_FAULTS,
+            _ => RING_SIZES[1],
+        };
         for cpu in processors {
             match events.open_on(cpu, tids, wanted, permitted, &mut size) {
                 // A processor that is offline, or that went offline.

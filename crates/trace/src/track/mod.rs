@@ -12,7 +12,10 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::perf::attr::Counter;
 use crate::perf::record::{Happened, Record, Sample};
-use crate::{Access, Fault, Id, Kind, MappingId, Mode, ProcessId, StackId, StackNode, Subject, Tables, ThreadId};
+use crate::{
+    Access, Block, BlockId, Fault, Id, Kind, MappingId, MappingKind, Mode, ProcessId, StackId, StackNode, Subject,
+    Tables, ThreadId,
+};
 
 pub use kind::{Evidence, refine};
 pub use maps::{MapsLine, parse_maps};
@@ -23,13 +26,32 @@ use self::space::Space;
 const MAX_WAITING: usize = 1 << 16;
 /// How long, in nanoseconds of the trace, before the mappings of a process are asked for again.
 const ASK_AGAIN: u64 = 10_000_000;
+/// Blocks that are kept: faults of more of them have none. Some 100 bytes each.
+const MAX_BLOCKS: usize = 1 << 20;
+/// The alignment of neap's arenas.
+const ARENA_ALIGN: u64 = 1 << 36;
 /// Frames that are kept of one stack.
 const MAX_FRAMES: usize = 256;
+
+/// A block of neap's heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HeapBlock {
+    /// Its address.
+    pub address: u64,
+    /// Its usable bytes.
+    pub size: u64,
+}
 
 /// What the tracker may ask about a process that runs.
 pub trait World {
     /// The text of `/proc/PID/maps` as it is now, if the process is still there.
     fn maps(&mut self, pid: u32) -> Option<Vec<u8>>;
+
+    /// The block at an address of a process that runs on neap, as it is now; the address is in one of its arenas.
+    fn block(&mut self, pid: u32, address: u64) -> Option<HeapBlock> {
+        let _ = (pid, address);
+        None
+    }
 
     /// The callers of a sample's instruction, innermost first, where they are found by unwinding a copy of the stack.
     /// `space` finds the mapping of an address.
@@ -64,11 +86,13 @@ struct ProcessState {
     parent_pid: Option<u32>,
     /// The highest address of the program's file.
     program_end: Option<u64>,
+    /// Whether it runs on neap.
+    neap: bool,
 }
 
 impl ProcessState {
     fn new(id: ProcessId) -> Self {
-        Self { id, space: Space::default(), asked: None, parent_pid: None, program_end: None }
+        Self { id, space: Space::default(), asked: None, parent_pid: None, program_end: None, neap: false }
     }
 }
 
@@ -83,6 +107,7 @@ pub struct Tracker {
     objects: HashMap<Vec<u8>, crate::ObjectId>,
     stacks: HashMap<(Option<StackId>, u64, Option<MappingId>), StackId>,
     stack_mappings: Vec<Option<MappingId>>,
+    blocks: HashMap<(ProcessId, HeapBlock), BlockId>,
     waiting: VecDeque<Waiting>,
     /// The number of the next fault, from 0 here.
     next: u64,
@@ -232,6 +257,7 @@ impl Tracker {
         let thread = self.thread(time, sample.pid, sample.tid);
         let mapping = self.mapping_at(time, sample.pid, sample.address, world);
         let stack = self.stack(sample, world);
+        let block = mapping.and_then(|mapping| self.block(sample, mapping, world));
         let executable = mapping.is_none_or(|id| self.tables.mappings[id].protection.execute);
         // A fetch faults at the instruction's address, or at the page that it reaches into.
         let fetched = !sample.kernel
@@ -257,10 +283,38 @@ impl Tracker {
             mapping,
             code: None,
             data: None,
-            block: None,
+            block,
             stack,
         };
         self.waiting.push_back(Waiting { fault, evidence: Evidence::begun(sample), done: false });
+    }
+
+    /// The block of neap's heap that was accessed.
+    fn block(&mut self, sample: &Sample, mapping: MappingId, world: &mut dyn World) -> Option<BlockId> {
+        let process = self.processes.get(&sample.pid).filter(|process| process.neap)?;
+        // Arenas are anonymous memory with nothing before them in their part of the addresses.
+        let base = sample.address & !(ARENA_ALIGN - 1);
+        let first = process.space.find(base).map(|id| &self.tables.mappings[id])?;
+        if first.start != base || self.tables.mappings[mapping].kind != MappingKind::Anonymous {
+            return None;
+        }
+        let id = process.id;
+        let block = world.block(sample.pid, sample.address)?;
+        if let Some(&known) = self.blocks.get(&(id, block)) {
+            return Some(known);
+        }
+        if self.blocks.len() >= MAX_BLOCKS {
+            return None;
+        }
+        let row = Block { address: block.address, size: block.size, site: None };
+        let number = self.tables.blocks.push(row);
+        self.blocks.insert((id, block), number);
+        Some(number)
+    }
+
+    /// Whether one of the processes runs on neap, whose blocks have to be asked for soon.
+    pub fn wants_blocks(&self) -> bool {
+        self.processes.values().any(|process| process.neap)
     }
 
     /// The position in `waiting` of a fault by its number, from 0.

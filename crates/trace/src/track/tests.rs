@@ -231,3 +231,40 @@ fn lines_of_maps() {
         assert!(parse_maps(&text[..end]).count() <= 3);
     }
 }
+
+/// Catches arithmetic on addresses that no kernel sends: mappings without a length, and at the end of all addresses.
+#[test]
+fn mappings_at_the_edges() {
+    let records = [
+        at(1, exec()),
+        at(2, mmap(0, 0, 5, 2, "/bin/prog")),
+        at(3, mmap(0, 0, 3, 2, "//anon")),
+        at(4, mmap(u64::MAX - 0xfff, u64::MAX, 7, 2, "/bin/prog")),
+        at(5, mmap(0x1000, 0, 3, 2, "//anon")),
+        at(6, sample(Counter::Faults, 10, u64::MAX, 0, None)),
+    ];
+    let trace = run(&records, None);
+    assert_eq!((trace.faults.len(), trace.tables.mappings.len()), (1, 1));
+}
+
+/// Catches faults without ends that are called refused where ends are not recorded.
+#[test]
+fn beginnings_only() {
+    let (mut tracker, mut faults) = (Tracker::default(), Vec::new());
+    tracker.only_begins();
+    let records = [
+        at(1, exec()),
+        at(2, mmap(0x1000, 0x1000, 3, 2, "//anon")),
+        at(3, sample(Counter::Faults, 10, 0x1000, 0, None)),
+        at(4, sample(Counter::Faults, 10, 0x1000, 0, None)),
+        at(5, sample(Counter::MajorFaults, 10, 0x1000, 4096, None)),
+    ];
+    for record in &records {
+        tracker.record(record, &mut Maps(None), &mut |fault| faults.push(fault));
+    }
+    tracker.note_lost(3);
+    tracker.finish(&mut |fault| faults.push(fault));
+    assert_eq!(faults.iter().map(|fault| fault.kind).collect::<Vec<_>>(), [Kind::Anonymous, Kind::SwapIn]);
+    assert!(faults[0].guessed && faults[0].service.is_none() && faults[1].service == Some(1));
+    assert_eq!((tracker.not_completed(), tracker.into_tables().0.summary.lost), (0, 3));
+}
