@@ -14,6 +14,7 @@ mod exact;
 mod files;
 mod footer;
 mod perf;
+mod progress;
 mod resolve;
 mod scan;
 mod store;
@@ -39,6 +40,7 @@ use crate::run::target;
 use self::collect::{Collected, Collector};
 use self::exact::Exact;
 use self::perf::{Events, Wanted};
+use self::progress::Told;
 use self::resolve::Resolved;
 use self::scan::Scanner;
 
@@ -157,7 +159,7 @@ fn collector(args: &PageinArgs, events: Events, mut tracker: Tracker) -> Result<
     }
     let kernel = events.kernel;
     let clock = ClockReading::now(events.rings.first().and_then(sys::Ring::tsc));
-    let collector = Collector::start(events, tracker, true)
+    let collector = Collector::start(events, tracker)
         .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
     Ok(Watcher::Perf { collector, kernel, clock })
 }
@@ -201,7 +203,7 @@ fn finish(
     complete(&mut tables, &facts);
     let resolved = Resolved::new(tables, &stack_mappings, store, format.rich)
         .map_err(|e| Error::failed(format!("cannot read the faults back: {}", system_message(&e))))?;
-    output.write(format, &resolved)?;
+    output.write(format, &Told::new(&resolved))?;
     if !format.footer {
         for line in resolved.tables().summary.lines() {
             eprintln!("# {}", line.replace(char::is_control, "?"));
