@@ -77,23 +77,18 @@ impl Unpacker {
         self.0 = Previous { number, time, address, ip, thread, mapping, stack, block };
         let row = |field: u64| field.checked_sub(1).map(|index| index as usize);
         Some(Fault {
-            number,
             time,
             service: service.checked_sub(1).and_then(|service| u32::try_from(service).ok()),
-            thread: ThreadId::from_index(usize::try_from(thread).ok()?),
-            address,
             page_shift: (second >> 1).checked_sub(1),
             subject: if second & 1 == 0 { Subject::Code } else { Subject::Data },
             access: ACCESSES[usize::from(first >> 2 & 3)],
             kind: *Kind::ALL.get(usize::from(first >> 4))?,
             guessed: first & 2 != 0,
-            ip,
             mode: if first & 1 == 0 { Mode::User } else { Mode::Kernel },
             mapping: row(mapping).map(MappingId::from_index),
-            code: None,
-            data: None,
             block: row(block).map(BlockId::from_index),
             stack: row(stack).map(StackId::from_index),
+            ..Fault::new(number, ThreadId::from_index(usize::try_from(thread).ok()?), address, ip)
         })
     }
 }
@@ -143,23 +138,17 @@ mod tests {
 
     fn fault(number: u64) -> Fault {
         Fault {
-            number,
             time: number * 1000,
             service: Some(700),
-            thread: ThreadId::from_index(0),
-            address: 0x7000_0000_0000 + number * 4096,
             page_shift: Some(12),
-            subject: Subject::Data,
-            access: Access::Unknown,
             kind: Kind::Anonymous,
-            guessed: true,
-            ip: 0x5555_0000_1234,
-            mode: Mode::User,
             mapping: Some(MappingId::from_index(5)),
-            code: None,
-            data: None,
-            block: None,
-            stack: None,
+            ..Fault::new(
+                number,
+                ThreadId::from_index(0),
+                0x7000_0000_0000 + number.wrapping_mul(4096),
+                0x5555_0000_1234,
+            )
         }
     }
 

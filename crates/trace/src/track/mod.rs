@@ -13,8 +13,8 @@ use std::collections::{HashMap, VecDeque};
 use crate::perf::attr::Counter;
 use crate::perf::record::{Happened, Record, Sample};
 use crate::{
-    Access, Block, BlockId, Fault, Id, Kind, MappingId, MappingKind, Mode, ProcessId, StackId, StackNode, Subject,
-    Tables, ThreadId,
+    Access, Block, BlockId, Fault, Id, MappingId, MappingKind, Mode, ProcessId, StackId, StackNode, Subject, Tables,
+    ThreadId,
 };
 
 pub use kind::{Evidence, refine};
@@ -268,23 +268,14 @@ impl Tracker {
         self.next += 1;
         *self.faults_of.entry(sample.pid).or_default() += 1;
         let fault = Fault {
-            number: self.next,
             time,
-            service: None,
-            thread,
-            address: sample.address,
-            page_shift: None,
             subject: if fetched { Subject::Code } else { Subject::Data },
             access: if fetched { Access::Execute } else { Access::Unknown },
-            kind: Kind::Unknown,
-            guessed: true,
-            ip: sample.ip,
             mode: if sample.kernel { Mode::Kernel } else { Mode::User },
             mapping,
-            code: None,
-            data: None,
             block,
             stack,
+            ..Fault::new(self.next, thread, sample.address, sample.ip)
         };
         self.waiting.push_back(Waiting { fault, evidence: Evidence::begun(sample), done: false });
     }

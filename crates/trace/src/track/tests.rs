@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::perf::record::Mmap;
-use crate::{MappingKind, Recorded};
+use crate::{Kind, MappingKind, Recorded};
 
 struct Maps(Option<&'static str>);
 
