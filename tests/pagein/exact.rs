@@ -1,4 +1,4 @@
-//! `--exact`, and the blocks of neap's heap: programs whose pages and blocks are known.
+//! `--exact`, `--detail`, and the blocks of neap's heap: programs whose pages and blocks are known.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -20,6 +20,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("exact::children", "children, and programs that children execute, with fault-around", || {
             pages(&PAGES, &["sh", "-c", "\"$@\" & wait $!", "sh"])
         }),
+        Case::new("detail::begin", "a trace of beginnings that does not say what is missing", begin),
         Case::new("exact::forks", "faults or an exit status that tracing changes", || {
             unchanged("forks", Some(0), 1000)
         }),
@@ -53,6 +54,22 @@ fn pages(source: &Source, runner: &[&str]) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// The same faults as ever; what their ends tell is missing, and the footer says so where the format shows it.
+fn begin() -> Outcome {
+    need_events()?;
+    let command = ODD.build()?;
+    let command = words(&command, &["touch"]);
+    let [full, begin] = ["full", "begin"].map(|detail| Trace::of(&["--format", "table", "--detail", detail], &command));
+    let (full, begin) = (full?, begin?);
+    let touched = |trace: &Trace| trace.faults.iter().filter(|line| line.contains(" touch+0x")).count();
+    if touched(&begin) != touched(&full) || full.says("missing: service times") || !begin.says("missing: service times")
+    {
+        return Err(begin.fail(&format!("{} faults in touch, and {}", touched(&begin), touched(&full))));
+    }
+    let classic = Trace::of(&[], &command)?;
+    if classic.says("missing: service times") { Err(classic.fail("the format shows none")) } else { Ok(()) }
 }
 
 /// A case of `odd.c` that ends as it does without `--exact`.

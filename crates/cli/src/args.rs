@@ -45,6 +45,7 @@ Examples:
   neap pagein -- ls                      writes pagein.PID
   neap pagein -o - -- python3 -c pass    writes to standard output
   neap pagein --format table -- ./server
+  neap pagein --exact --format table -- ./server    each page of a file that it touches
   neap pagein --pid 1234 --duration 10s -o faults
   neap pagein --format html -o faults.html -- ./server
   neap pagein --format folded --callgraph fp -o - -- ls | flamegraph.pl > faults.svg
