@@ -51,6 +51,9 @@ pub struct Exact {
 impl Exact {
     /// Begins to trace a process of this one, which waits for its exec.
     pub fn start(pid: pid_t) -> Result<Self, Error> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(Error::failed("--exact is for x86-64 only"));
+        }
         Userfaultfd::probe().map_err(|e| {
             let why = match e.raw_os_error() {
                 Some(libc::EINVAL) => "it wants Linux 6.7".to_owned(),

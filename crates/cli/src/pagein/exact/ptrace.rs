@@ -139,8 +139,45 @@ impl Registers {
     }
 }
 
-/// The instruction that makes a system call.
-#[cfg(target_arch = "x86_64")]
+/// The registers of a stopped thread: of a processor for which nobody has written this yet, so there are none.
+#[cfg(not(target_arch = "x86_64"))]
+#[derive(Clone, Copy)]
+pub struct Registers(std::convert::Infallible);
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Registers {
+    /// Refused.
+    pub fn of(_tid: pid_t) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Of none.
+    pub fn restore(&self, _tid: pid_t) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    /// Of none.
+    pub fn calling(self, _instruction: u64, _number: c_long, _arguments: [u64; 2]) -> Self {
+        match self.0 {}
+    }
+
+    /// Of none.
+    pub fn result(&self) -> io::Result<u64> {
+        match self.0 {}
+    }
+
+    /// Of none.
+    pub fn mapped_length(&self) -> u64 {
+        match self.0 {}
+    }
+
+    /// Of none.
+    pub fn is_64_bit(&self) -> bool {
+        match self.0 {}
+    }
+}
+
+/// The instruction that makes a system call, on x86-64.
 pub const SYSTEM_CALL: &[u8] = &[0x0f, 0x05];
 
 fn check(result: c_long) -> io::Result<()> {
