@@ -82,7 +82,8 @@ fn unchanged(case: &str, status: Option<i32>, faults: usize) -> Outcome {
     Ok(())
 }
 
-/// `heap.c` touches 25 pages of a block of 100,000 bytes, 40 of one of 300 MiB, and 400 blocks of 1,000 bytes; then it waits.
+/// `heap.c` touches 25 pages of a block of 100,000 bytes, 40 of one of 300 MiB, and 400 blocks of 1,000 bytes; then it
+/// waits.
 fn blocks() -> Outcome {
     need_events()?;
     let neap: &Path = neap()?;

@@ -42,8 +42,8 @@ fn known_c(source: &Source) -> Outcome {
             return Err(trace.fail(&format!("no fault of function_{n} at its variables")));
         }
     }
-    // Code that is a fault's distance away can come with what is next to it: the kernel maps what the page cache holds in
-    // one piece, as much as that is.
+    // Code that is a fault's distance away can come with what is next to it: the kernel maps what the page cache holds
+    // in one piece, as much as that is.
     if starts < 3 {
         return Err(trace.fail(&format!("only {starts} of 8 functions with a fault at their start")));
     }

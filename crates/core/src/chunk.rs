@@ -237,3 +237,21 @@ impl crate::remote::Node for Chunk {
         &self.remote
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a field that an observer reads at another place than its owner writes.
+    #[test]
+    fn an_observer_sees_what_the_owner_wrote() {
+        // SAFETY: all zero bytes are a record.
+        let mut record: Chunk = unsafe { core::mem::zeroed() };
+        record.kind = Kind::LARGE;
+        record.class = 7;
+        record.set_bytes(123_456);
+        // SAFETY: the record has that size, and every byte of it was written.
+        let bytes = unsafe { &*(&raw const record).cast::<[u8; RECORD_BYTES]>() };
+        assert_eq!(Seen::from(bytes), Seen { kind: Kind::LARGE, class: 7, bytes: 123_456 });
+    }
+}

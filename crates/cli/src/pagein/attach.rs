@@ -82,8 +82,8 @@ fn adopt(tracker: &mut Tracker, pid: u32) {
     tracker.adopt(pid, &name(format!("/proc/{pid}/comm")), &names, maps.as_deref());
 }
 
-/// The threads of a process, looked up until two looks agree: new ones may appear meanwhile, and those that appear later
-/// inherit the events.
+/// The threads of a process, looked up until two looks agree: new ones may appear meanwhile, and those that appear
+/// later inherit the events.
 fn threads(pid: u32) -> io::Result<BTreeSet<i32>> {
     let look = || -> io::Result<BTreeSet<i32>> {
         let entries = fs::read_dir(format!("/proc/{pid}/task"))?;

@@ -1,16 +1,17 @@
-//! Beginnings of faults by a BPF program instead of samples: for whoever may load one (root, or CAP_BPF and CAP_PERFMON).
+//! Beginnings of faults by a BPF program instead of samples: for whoever may load one (root, or CAP_BPF and
+//! CAP_PERFMON).
 //!
-//! The kernel runs the program where it would make a sample, and it does less: it writes 32 bytes into a ring. That costs
-//! half of what a sample does (docs/pagein.md has the figures). The rings are the values of one array that is mapped
-//! here, a value for each processor:
+//! The kernel runs the program where it would make a sample, and it does less: it writes 32 bytes into a ring. That
+//! costs half of what a sample does (docs/pagein.md has the figures). The rings are the values of one array that is
+//! mapped here, a value for each processor:
 //!
 //! ```text
 //! struct ring { u64 head; u64 tail; u64 lost; u64 unused[5]; struct { u64 time, pid_tid, ip, address; } slots[]; };
 //! ```
 //!
-//! `head` counts the bytes that the program wrote, `tail` those that neap read. The program runs with preemption off, and no
-//! fault begins inside it, so each ring has one writer. Written by hand, as 33 instructions want no compiler: a crate that
-//! loads BPF programs would bring one along with its ELF file.
+//! `head` counts the bytes that the program wrote, `tail` those that neap read. The program runs with preemption off,
+//! and no fault begins inside it, so each ring has one writer. Written by hand, as 33 instructions want no compiler: a
+//! crate that loads BPF programs would bring one along with its ELF file.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -1,9 +1,9 @@
 //! `neap pagein`: every page fault of a program, in order, with its cause.
 //!
 //! The steps, each in a module: open the events (`perf`), collect them in a thread while the program runs (`collect`,
-//! `store`), or attach to one (`attach`), or do without events (`scan`); find symbols (`resolve`, `files`); explain what
-//! the trace covers (`footer`), and write it. `diff` compares two that were written. What needs no system calls is in
-//! `crates/trace` and `crates/symbols`.
+//! `store`), or attach to one (`attach`), or do without events (`scan`); find symbols (`resolve`, `files`); explain
+//! what the trace covers (`footer`), and write it. `diff` compares two that were written. What needs no system calls is
+//! in `crates/trace` and `crates/symbols`.
 
 mod attach;
 mod blocks;
@@ -260,7 +260,8 @@ impl Output {
         Self::open(path.to_owned(), 0)
     }
 
-    /// Creates `pagein.PID`, with the format's ending. A name that can be guessed: where somebody else put a link there, it is not followed.
+    /// Creates `pagein.PID`, with the format's ending. A name that can be guessed: where somebody else put a link
+    /// there, it is not followed.
     fn create_default(pid: u32, format: &Format) -> Result<Self, Error> {
         Self::open(PathBuf::from(format!("pagein.{pid}{}", format.ending)), libc::O_NOFOLLOW)
     }

@@ -143,11 +143,9 @@ impl Events {
             let output = leader.as_ref().unwrap_or(&dummy);
             for event in faults(wanted, permitted) {
                 let fd = sys::perf_event_open(&event, tid, cpu)?;
-                if event.counter == Counter::Faults
-                    && let Some(bpf) = &self.bpf
-                {
-                    bpf.attach(&fd)?;
-                } else {
+                let bpf = self.bpf.as_ref().filter(|_| event.counter == Counter::Faults);
+                // Where the program is refused after all, samples do.
+                if bpf.is_none_or(|bpf| bpf.attach(&fd).is_err()) {
                     sys::perf_event_redirect(&fd, output)?;
                 }
                 self.remember(&fd, &event)?;

@@ -140,8 +140,8 @@ mod tests {
         }
     }
 
-    /// Catches faults that are lost, doubled or out of order where memory ends and the file begins, and a visit within a
-    /// visit that disturbs the outer one.
+    /// Catches faults that are lost, doubled or out of order where memory ends and the file begins, and a visit within
+    /// a visit that disturbs the outer one.
     #[test]
     fn faults_come_back_in_order() {
         const COUNT: u64 = 50_000;

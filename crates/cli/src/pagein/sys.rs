@@ -130,7 +130,8 @@ impl Mapped {
     /// A word of memory that is shared with the kernel, at a multiple of 8.
     pub fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.length, "a word of the mapping");
-        // SAFETY: the word lies in the mapping, as was just seen, which begins at a page; both sides access it atomically.
+        // SAFETY: the word lies in the mapping, as was just seen, which begins at a page; both sides access it
+        // atomically.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 

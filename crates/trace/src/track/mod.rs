@@ -159,8 +159,8 @@ impl Tracker {
         self.tables.clock.origin = self.origin.unwrap_or(0);
     }
 
-    /// Tells that the ends of minor faults are not recorded: a fault without an end is taken for a minor one, and its kind
-    /// is a guess.
+    /// Tells that the ends of minor faults are not recorded: a fault without an end is taken for a minor one, and its
+    /// kind is a guess.
     pub fn only_begins(&mut self) {
         self.begins = true;
     }

@@ -1,9 +1,10 @@
 //! `--exact`: fault-around is off for the program's files, so that each page of them that it touches is a fault.
 //!
-//! A userfaultfd turns it off for the ranges that are registered with it ([`uffd`]). It belongs to an address space, so the
-//! program itself has to make it: neap stops each program at its exec and each process at its beginning ([`ptrace`]), has it
-//! make one by a system call instruction of the vdso, and takes the descriptor over. Then neap registers what is mapped,
-//! and what is mapped later, for which a filter stops the program at each `mmap` of a file ([`filter`]), and nowhere else.
+//! A userfaultfd turns it off for the ranges that are registered with it ([`uffd`]). It belongs to an address space, so
+//! the program itself has to make it: neap stops each program at its exec and each process at its beginning
+//! ([`ptrace`]), has it make one by a system call instruction of the vdso, and takes the descriptor over. Then neap
+//! registers what is mapped, and what is mapped later, for which a filter stops the program at each `mmap` of a file
+//! ([`filter`]), and nowhere else.
 
 mod filter;
 mod ptrace;
@@ -60,7 +61,7 @@ impl Exact {
                 _ => system_message(&e),
             };
             Error::failed(format!("--exact is not possible here: userfaultfd is denied ({why})"))
-                .remedy("allow the system call userfaultfd (docker run --security-opt seccomp=unconfined), or leave --exact out")
+                .remedy("allow userfaultfd (docker run --security-opt seccomp=unconfined), or leave --exact out")
         })?;
         ptrace::seize(pid).map_err(|e| {
             Error::failed(format!("--exact is not possible here: ptrace is denied ({})", system_message(&e)))
@@ -82,8 +83,8 @@ impl Exact {
         self.inexact
     }
 
-    /// Deals with all that has happened. The program's status, if it stopped, went on or ended; and it has ended only when
-    /// nothing that it made is left: the filter would fail without a tracer.
+    /// Deals with all that has happened. The program's status, if it stopped, went on or ended; and it has ended only
+    /// when nothing that it made is left: the filter would fail without a tracer.
     pub fn wait(&mut self) -> io::Result<Option<Status>> {
         loop {
             let happened = match self.later.pop_front() {

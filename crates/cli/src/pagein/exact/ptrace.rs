@@ -2,7 +2,7 @@
 
 use std::io;
 
-use libc::{c_int, c_long, c_void, pid_t};
+use libc::{c_int, c_long, pid_t};
 
 /// A `PTRACE_EVENT_STOP` (what `waitpid` says in the third byte), which the C library's headers have since glibc 2.26.
 pub const EVENT_STOP: c_int = 128;
@@ -20,8 +20,8 @@ pub enum Go {
     Listen,
 }
 
-/// Begins to trace a process, and all that it makes: they stop when they begin, execute a program, or make a system call
-/// that a filter points out. They are killed when the tracer ends, as that filter needs one.
+/// Begins to trace a process, and all that it makes: they stop when they begin, execute a program, or make a system
+/// call that a filter points out. They are killed when the tracer ends, as that filter needs one.
 pub fn seize(pid: pid_t) -> io::Result<()> {
     let options = libc::PTRACE_O_TRACESYSGOOD
         | libc::PTRACE_O_TRACEFORK
@@ -95,7 +95,7 @@ impl Registers {
     pub fn of(tid: pid_t) -> io::Result<Self> {
         // SAFETY: the structure is one of integers, for which zero is a value.
         let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
-        let into: *mut c_void = (&raw mut registers).cast();
+        let into: *mut libc::c_void = (&raw mut registers).cast();
         // SAFETY: PTRACE_GETREGS writes one such structure.
         check(unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid, 0 as c_long, into) })?;
         Ok(Self(registers))
@@ -103,7 +103,7 @@ impl Registers {
 
     /// Writes them back.
     pub fn restore(&self, tid: pid_t) -> io::Result<()> {
-        let from: *const c_void = (&raw const self.0).cast();
+        let from: *const libc::c_void = (&raw const self.0).cast();
         // SAFETY: PTRACE_SETREGS reads one such structure.
         check(unsafe { libc::ptrace(libc::PTRACE_SETREGS, tid, 0 as c_long, from) })
     }

@@ -1,8 +1,8 @@
 //! userfaultfd in safe form: as much as turns fault-around off.
 //!
-//! The kernel maps the pages around a fault only where nobody is interested in single pages. A mapping that is registered
-//! for write protection is such a place, even if no page of it is ever protected. With `UFFD_FEATURE_WP_ASYNC` (Linux 6.7)
-//! mappings of every kind can be registered, and nobody has to answer.
+//! The kernel maps the pages around a fault only where nobody is interested in single pages. A mapping that is
+//! registered for write protection is such a place, even if no page of it is ever protected. With
+//! `UFFD_FEATURE_WP_ASYNC` (Linux 6.7) mappings of every kind can be registered, and nobody has to answer.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
