@@ -4,6 +4,7 @@
 //! fonts of a PNG, which are the system's.
 #![forbid(unsafe_code)]
 
+pub mod page;
 pub mod plot;
 pub mod theme;
 
