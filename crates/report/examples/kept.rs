@@ -1,15 +1,38 @@
-//! Writes the page of a run that was kept before the schema: `kept DIR > page.html`.
+//! A run that was kept before the schema, as page, document or charts: `kept DIR html|markdown|svg|png [FOLDER]`.
+//!
+//! `html` and `markdown` go to the standard output, charts as files into FOLDER.
 
 use std::path::Path;
 
+use neap_report::{charts, markdown, page, theme::Theme};
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let dir = std::env::args().nth(1).ok_or("name a folder: lab/results/NAME")?;
-    let read = |name: &str| std::fs::read_to_string(Path::new(&dir).join(name));
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [dir, form, rest @ ..] = words.as_slice() else {
+        return Err("name a folder and a form: kept lab/results/NAME html".into());
+    };
+    let read = |name: &str| std::fs::read_to_string(Path::new(dir).join(name));
     let (machine, notes) = (read("machine.json")?, read("notes.md").unwrap_or_default());
     let run = match read("metrics.csv") {
         Ok(metrics) => neap_results::kept::pages(&machine, &metrics, &notes)?,
         Err(_) => neap_results::kept::suite(&machine, &read("runs.csv")?, &notes)?,
     };
-    print!("{}", neap_report::page::html(&run));
+    let folder = Path::new(rest.first().map_or(".", String::as_str));
+    match form.as_str() {
+        "html" => print!("{}", page::html(&run)),
+        "markdown" => print!("{}", markdown::document(&run, &markdown::Options::default())),
+        "svg" => {
+            for (name, svg) in charts(&run, Theme::Light) {
+                std::fs::write(folder.join(format!("{name}.svg")), svg)?;
+            }
+        }
+        #[cfg(feature = "png")]
+        "png" => {
+            for (name, svg) in charts(&run, Theme::Light) {
+                std::fs::write(folder.join(format!("{name}.png")), neap_report::picture::png(&svg, 1.5)?)?;
+            }
+        }
+        other => return Err(format!("no form is called {other}").into()),
+    }
     Ok(())
 }

@@ -59,7 +59,7 @@ pub fn html(comparison: &Comparison) -> String {
     }
     if !comparison.settings.is_empty() {
         page.element("h2", "What is not the same");
-        page.raw("<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\"></th><th scope=\"col\">before</th>");
+        page.raw("<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th scope=\"col\"></th><th scope=\"col\">before</th>");
         page.raw("<th scope=\"col\">after</th></tr></thead>\n<tbody>\n");
         for (what, before, after) in &comparison.settings {
             let [what, before, after] = [what, before, after].map(|text| escaped(text));
@@ -73,7 +73,7 @@ pub fn html(comparison: &Comparison) -> String {
             continue;
         }
         page.element("h2", &format!("{heading} ({})", all.len()));
-        page.raw("<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">figure</th>");
+        page.raw("<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th scope=\"col\">figure</th>");
         for head in ["before", "after", "ratio", "ratio of the ratios to glibc"] {
             page.raw(&format!("<th scope=\"col\">{head}</th>"));
         }

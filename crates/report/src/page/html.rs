@@ -84,7 +84,7 @@ impl Page {
     }
 
     fn markdown_table(&mut self, text: &str) {
-        self.raw("<div class=\"scroll\"><table>\n");
+        self.raw("<div class=\"scroll\" tabindex=\"0\"><table>\n");
         let lines = text.lines().filter(|line| !line.starts_with("|---") && !line.starts_with("|:"));
         for (number, line) in lines.enumerate() {
             let line = line.trim().trim_start_matches('|').trim_end_matches('|');

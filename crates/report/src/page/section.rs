@@ -107,7 +107,7 @@ fn figure(page: &mut Page, experiment: &Experiment, chart: &Chart, view: &View, 
     if !failures.is_empty() {
         page.classed("p", "failed", &failures);
     }
-    page.raw("<details>\n<summary>The chart's values</summary>\n<div class=\"scroll\">\n");
+    page.raw("<details>\n<summary>The chart's values</summary>\n<div class=\"scroll\" tabindex=\"0\">\n");
     page.raw(&values(&grid, chart, view));
     page.raw("</div>\n</details>\n</figure>\n");
 }
@@ -160,7 +160,7 @@ fn has_rows(table: &Table, experiment: &Experiment, view: &View) -> bool {
 /// A table of an experiment: allocators down, figures across. Allocators that had no part in it are left out.
 pub fn table(table: &Table, experiment: &Experiment, view: &View) -> String {
     let mut html = format!(
-        "<div class=\"scroll\">\n<table>\n<caption>{}</caption>\n<thead><tr><th scope=\"col\"></th>",
+        "<div class=\"scroll\" tabindex=\"0\">\n<table>\n<caption>{}</caption>\n<thead><tr><th scope=\"col\"></th>",
         escaped(&table.title)
     );
     let columns: Vec<_> = table.columns.iter().filter(|one| view.has_case(&experiment.name, &one.case)).collect();
