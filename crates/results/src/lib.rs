@@ -26,6 +26,7 @@ pub mod compare;
 mod error;
 pub mod judge;
 pub mod kept;
+pub mod means;
 mod row;
 mod run;
 pub mod stats;

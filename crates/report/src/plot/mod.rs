@@ -165,6 +165,22 @@ mod tests {
         assert_eq!(text.matches("<rect").count(), 2, "{text}");
     }
 
+    // Would catch a chart of many programs in which an allocator has no marker, or its failure one.
+    #[test]
+    fn many_positions_share_a_panel() {
+        let run = sample::run();
+        let mut chart = run.experiments[0].charts[1].clone();
+        chart.kind = ChartKind::Dots;
+        let names = (0..9).map(|n| neap_results::Point::named(format!("case {n}"), "1 MiB", "us"));
+        chart.series[0].points = names.collect();
+        for size in [Size::Wide, Size::Narrow] {
+            let text = draw(&chart, "calloc", &View::of(&run), size, Theme::Page, "c").unwrap();
+            assert_eq!(text.matches("<title>neap, case").count(), 9, "{text}");
+            assert_eq!(text.matches("<title>other, case").count(), 0, "{text}");
+            assert!(text.contains(">other<") && text.matches(">912 ns</text>").count() == 9, "{text}");
+        }
+    }
+
     // Would catch a picture without words for those who do not see it.
     #[test]
     fn a_chart_is_told_in_words() {
