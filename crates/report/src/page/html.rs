@@ -44,6 +44,11 @@ impl Page {
         let _ = writeln!(self.text, "<{name} class=\"{class}\">{}</{name}>", escaped(text));
     }
 
+    /// An element of a class whose text may have markdown's marks.
+    pub fn marked(&mut self, name: &str, class: &str, text: &str) {
+        let _ = writeln!(self.text, "<{name} class=\"{class}\">{}</{name}>", inline(text));
+    }
+
     /// HTML as it is.
     pub fn raw(&mut self, html: &str) {
         self.text.push_str(html);

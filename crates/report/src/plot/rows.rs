@@ -61,7 +61,7 @@ fn together(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) 
     let width = size.width();
     axis_title(svg, chart);
     let looks: Vec<Look> = grid.rows.iter().map(|row| look(view, &row.allocator, row.series, false)).collect();
-    let top = legend(svg, grid, &looks, 36.0, width);
+    let top = legend(svg, grid, &looks, 36.0, width) + 8.0;
     let names: Vec<String> = grid.columns.iter().map(|position| position_text(position, &chart.x)).collect();
     let left = names.iter().map(|name| width_of(name, false)).fold(0.0, f64::max) + 10.0;
     let own = grid.rows.iter().position(|row| row.allocator == neap_results::NEAP);
@@ -89,7 +89,7 @@ fn together(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) 
         svg.text(Ink::Text, (width - 2.0, middle + TEXT / 3.0), Anchor::End, true, &figure(place));
     }
     if own.is_some() {
-        svg.text(Ink::Muted, (width - 2.0, bottom + 17.0), Anchor::End, true, "neap");
+        svg.text(Ink::Muted, (width - 2.0, top - 2.0), Anchor::End, true, "neap");
     }
     bottom + 26.0
 }
