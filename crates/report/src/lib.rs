@@ -1,7 +1,7 @@
 //! The report of a run of the lab: one page of HTML, charts as SVG and PNG, markdown, comparisons.
 //!
-//! Depends on `neap-results` and, for PNG (feature `png`), on resvg; gives texts and bytes. No files and no system calls,
-//! but for the fonts of a PNG, which are the system's.
+//! Depends on `neap-results` and, for PNG (feature `png`), on resvg; gives texts and bytes. No files and no system
+//! calls, but for the fonts of a PNG, which are the system's.
 //!
 //! | wanted | function |
 //! |---|---|
@@ -40,8 +40,8 @@ pub fn charts(run: &Run, theme: theme::Theme) -> Vec<(String, String)> {
     all
 }
 
-/// The picture of the allocation suite: each allocator's geometric means of time and memory against glibc. None where the
-/// run has no experiment `suite`.
+/// The picture of the allocation suite: each allocator's geometric means of time and memory against glibc. None where
+/// the run has no experiment `suite`.
 pub fn headline(run: &Run, theme: theme::Theme) -> Option<String> {
     let means = neap_results::means::run(run, "suite")?;
     plot::standalone(&neap_results::means::chart(), "suite", &View::of(&means), theme)

@@ -8,8 +8,8 @@ pub const CASE: &str = "geometric means";
 /// What the metrics of the means are called: wall time, peak resident memory.
 pub const METRICS: [&str; 2] = ["wall", "peak"];
 
-/// For each allocator the geometric means over `cases` of its median ratios to glibc. An allocator that failed in one of
-/// them has no mean: it is a failure, which says in how many. `metrics` are the names of wall time and peak memory.
+/// For each allocator the geometric means over `cases` of its median ratios to glibc. An allocator that failed in one
+/// of them has no mean: it is a failure, which says in how many. `metrics` are the names of wall time and peak memory.
 pub fn rows(view: &View, experiment: &str, cases: &[String], metrics: [&str; 2]) -> Vec<Row> {
     let mut rows = Vec::new();
     let ran = cases.iter().filter(|case| view.has_case(experiment, case)).count();

@@ -37,7 +37,8 @@ fn head(page: &mut Page, run: &Run) {
     page.element(
         "p",
         &format!(
-            "{} allocators on {} ({} processors, {} MiB{virtual_machine}), Linux {}; {}, all allocators in turn in each.",
+            "{} allocators on {} ({} processors, {} MiB{virtual_machine}), Linux {}; {}, all allocators in turn \
+             in each.",
             run.allocators.len(),
             machine.cpu,
             machine.cores,

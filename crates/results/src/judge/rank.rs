@@ -64,8 +64,8 @@ pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
     Judged::new(text, Some(false))
 }
 
-/// Whether `name` is surely not equal to neap: further off than [`NEAR`], or so in every round; where the rounds are too
-/// few for an interval, where the ranges do not touch.
+/// Whether `name` is surely not equal to neap: further off than [`NEAR`], or so in every round; where the rounds are
+/// too few for an interval, where the ranges do not touch.
 fn is_clear(view: &View, figure: Figure, name: &str) -> bool {
     // A figure of zero has no ratio; then what is not equal is better.
     let Some(ratio) = view.ratio(figure, NEAP, name) else { return true };
