@@ -22,16 +22,16 @@ pub fn headline(file: &Path, dir: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::toolchain::root;
 
     /// Catches a picture in the README that is not that of the benchmark that is kept.
     #[test]
     fn the_readmes_picture_is_the_kept_one() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let dir = std::env::temp_dir().join(format!("neap-chart-{}", std::process::id()));
         fs::create_dir_all(&dir).expect("a directory");
         let file = dir.join("chart.svg");
-        headline(&file, &root().join("lab/results/2026-11-21")).expect("drawn");
-        let (drawn, kept) = (fs::read_to_string(&file), fs::read_to_string(root().join("docs/headline.svg")));
+        headline(&file, &root.join("lab/results/2026-11-21")).expect("drawn");
+        let (drawn, kept) = (fs::read_to_string(&file), fs::read_to_string(root.join("docs/headline.svg")));
         let command = "cargo xtask report --chart docs/headline.svg lab/results/2026-11-21";
         assert!(drawn.expect("readable") == kept.expect("there"), "to draw it anew: {command}");
         fs::remove_dir_all(&dir).expect("removable");
