@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use neap_results::judge::number;
+use neap_results::judge::{number, spread_text};
 use neap_results::{Chart, Claim, Experiment, Figure, Kind, NEAP, Table, Value, Verdict, View};
 
 use super::{Page, inline};
@@ -183,13 +183,7 @@ pub fn table(table: &Table, experiment: &Experiment, view: &View) -> String {
         let _ = write!(html, "<tr{own}><th scope=\"row\">{}</th>", escaped(allocator));
         for cell in &cells {
             html += &match cell.spread() {
-                Some(spread) if spread.min == spread.max => format!("<td>{}</td>", number(spread.median)),
-                Some(spread) => format!(
-                    "<td>{} <span class=\"range\">[{}, {}]</span></td>",
-                    number(spread.median),
-                    number(spread.min),
-                    number(spread.max)
-                ),
+                Some(spread) => format!("<td>{}</td>", value_html(&spread_text(&spread, number))),
                 None => empty_cell(cell),
             };
         }
