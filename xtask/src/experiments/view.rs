@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::data::{Outcome, Row};
 use crate::allocators::{NEAP, base_of};
-use crate::bench::stats::{Spread, median};
 use crate::experiments::data::Metric;
+use neap_results::stats::{Spread, median};
 
 /// One figure of all allocators: experiment, case, metric.
 #[derive(Clone, Copy, Debug)]
