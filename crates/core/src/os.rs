@@ -125,12 +125,13 @@ pub unsafe trait Os: Sync {
     /// The range must be committed.
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool;
 
-    /// Finds what may be other than zero in a committed range: writes runs of OS pages that hold memory or are
+    /// Finds what may be other than zero in a range: writes runs of OS pages that hold memory or are
     /// swapped out into `runs`, in order, until the range ends or `runs` is full. What lies between them reads as
     /// zero. `None` if the system cannot tell.
     ///
     /// # Safety
-    /// The range must be committed, and the caller's.
+    /// The range must lie in a reservation or a mapping of this `Os`. What the answer is about must be the caller's:
+    /// else it may be wrong by now.
     unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched>;
 
     /// Makes sure that [`Os::barrier`] is quick from now on: the first call can take milliseconds. False if there is none.
