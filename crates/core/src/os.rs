@@ -152,6 +152,12 @@ pub unsafe trait Os: Sync {
     /// time; whoever was asked before has been told that nothing waits.
     fn start_purger(&self) -> bool;
 
+    /// After [`Os::start_purger`] said no: whether that was because of a caller who is gone by now, so that it is worth
+    /// another try. Such a caller calls [`crate::Allocator::resume_purging`] when it goes, perhaps before the no was told.
+    fn may_start_purger(&self) -> bool {
+        false
+    }
+
     /// Shows the figures to observers, if there can be any. Called under no lock, by any number of threads at a time.
     fn publish(&self, _: &Figures) {}
 
