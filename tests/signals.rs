@@ -98,6 +98,9 @@ fn soak_seconds() -> u64 {
     std::env::var("NEAP_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(LONG)
 }
 
+/// Forks a second that are to come through. They are 10 ms apart where there are processors for all threads.
+const LEAST_FORKS: u64 = 3;
+
 /// Handlers 50 us apart in each thread.
 fn storm(threads: u32, letters: &str, seconds: u64) -> Outcome {
     let run = Run::new(STORM.build()?)
@@ -105,6 +108,10 @@ fn storm(threads: u32, letters: &str, seconds: u64) -> Outcome {
         .env("DSO", DSO.build()?)
         .timeout(Duration::from_secs(seconds + 60));
     let done = judge_neap(run)?.no_complaint()?;
+    let forks = done.stdout.split("forks ").nth(1).and_then(|text| text.split(',').next()?.parse::<u64>().ok());
+    if letters.contains('f') && forks.is_none_or(|forks| forks < seconds * LEAST_FORKS) {
+        return Err(done.fail(&format!("{forks:?} forks, {LEAST_FORKS} a second at least")));
+    }
     suite::note(format!(
         "storm of {threads} threads {letters:?}, {seconds} s: {}",
         done.stdout.lines().next().unwrap_or_default()
