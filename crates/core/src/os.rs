@@ -179,6 +179,6 @@ pub unsafe trait Os: Sync {
     /// Wakes one waiter of `word`.
     fn futex_wake(&self, word: &AtomicU32);
 
-    /// Writes one line to standard error and ends the process with SIGABRT.
+    /// Writes one line, which may be empty, to standard error and ends the process with SIGABRT.
     fn die(&self, line: &[u8]) -> !;
 }
