@@ -117,8 +117,7 @@ void neap_thread_idle(void);
  * of the old one.
  *
  * The hook runs in the thread that allocates or frees, outside of all locks of neap's. It may allocate and free; what it
- * allocates is not sampled, and of samples that are freed in a hook no hook is told; nor of those that a signal handler
- * frees while it interrupts malloc or free. It must not throw, and must not take
+ * allocates is not sampled, and of samples that are freed in a hook no hook is told. It must not throw, and must not take
  * a lock that the program holds while it allocates. errno is kept for it.
  *
  * Cost: without a hook none. With one each malloc takes its slow path (some 120 instructions more); free keeps its fast
