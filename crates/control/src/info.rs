@@ -8,8 +8,8 @@
 //! | other free block (`ordblks`, type "rest") | free block of a slab, dirty free range |
 //! | releasable at the top (`keepcost`) | dirty ranges |
 //!
-//! These count blocks, whether memory lies there or not. What the kernel holds stands beside them, in elements that glibc
-//! has not: `resident`, which is asked of the kernel at the time of the call (`neap_core::resident`).
+//! These count blocks, whether memory lies there or not. What the kernel holds stands beside them, in elements that
+//! glibc has not: `resident`, which is asked of the kernel at the time of the call (`neap_core::resident`).
 
 use core::fmt::{Result, Write};
 use neap_core::CHUNK;

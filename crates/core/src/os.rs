@@ -156,7 +156,8 @@ pub unsafe trait Os: Sync {
     fn start_purger(&self) -> bool;
 
     /// After [`Os::start_purger`] said no: whether that was because of a caller who is gone by now, so that it is worth
-    /// another try. Such a caller calls [`crate::Allocator::resume_purging`] when it goes, perhaps before the no was told.
+    /// another try. Such a caller calls [`crate::Allocator::resume_purging`] when it goes, perhaps before the no was
+    /// told.
     fn may_start_purger(&self) -> bool {
         false
     }

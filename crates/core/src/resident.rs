@@ -1,8 +1,8 @@
 //! How much memory the system holds for neap: it is asked, as nobody else knows what a program left untouched in its
 //! blocks, and which OS pages behind the last block of a slab were never written.
 //!
-//! A scan of all that may hold memory: 4.5 ms for 1.1 GiB of small blocks. For reports that somebody asks for. The lock is
-//! held for the bounds of the arenas only; what other threads do meanwhile makes it a guess.
+//! A scan of all that may hold memory: 4.5 ms for 1.1 GiB of small blocks. For reports that somebody asks for. The lock
+//! is held for the bounds of the arenas only; what other threads do meanwhile makes it a guess.
 
 use crate::os::Run;
 use crate::page_map::PageMap;
