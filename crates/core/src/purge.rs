@@ -323,7 +323,8 @@ impl<O: Os> Allocator<O> {
 
     /// Asks for a helper as [`Allocator::resume_purging`] does, if there is none, but whatever waits; takes no lock.
     pub fn restart_purging(&self) {
-        // SeqCst: see `resign`.
+        // SeqCst: see `resign`. Relaxed for failure: see `resume_purging`.
+        let _ = self.purger.who.compare_exchange(INLINE, NOBODY, Ordering::SeqCst, Ordering::Relaxed);
         if self.purger.who.load(Ordering::SeqCst) == NOBODY {
             self.ask_for_helper(NOBODY);
         }
@@ -331,12 +332,18 @@ impl<O: Os> Allocator<O> {
 
     /// Asks the system for a helper, unless `was` is not the purger's state any more. Where there can be none, the
     /// threads that free memory are the purger.
-    fn ask_for_helper(&self, was: u32) {
+    fn ask_for_helper(&self, mut was: u32) {
         let who = &self.purger.who;
         self.purger.idle.store(0, Ordering::Relaxed);
         // Relaxed for failure: then another thread has done it.
-        if who.compare_exchange(was, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_ok() && !self.os.start_purger() {
+        while who.compare_exchange(was, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_ok() && !self.os.start_purger()
+        {
+            // SeqCst: whoever was in the way and calls `resume_purging` sees it, or is seen below to be gone.
             who.store(INLINE, Ordering::SeqCst);
+            if !self.os.may_start_purger() {
+                return;
+            }
+            was = INLINE;
         }
     }
 
