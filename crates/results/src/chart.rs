@@ -1,0 +1,138 @@
+//! How an experiment is shown: charts and tables, as declarations over cases and metrics.
+//!
+//! A chart names figures, not values: whoever draws it looks the values up in the rows, for every allocator.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Better;
+
+/// One chart.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Chart {
+    /// Short name, unique within the experiment; the export's file is called after it. Lower case and `-`.
+    pub name: String,
+    /// What it shows, with the unit.
+    pub title: String,
+    /// How it is drawn.
+    pub kind: ChartKind,
+    /// The horizontal axis.
+    pub x: Axis,
+    /// The vertical axis.
+    pub y: Axis,
+    /// Whether less or more is better; told under the title.
+    #[serde(default)]
+    pub better: Better,
+    /// What is drawn for each allocator. One series without a label: the allocator's name is enough.
+    pub series: Vec<Series>,
+    /// Only these allocators; all that have rows where it is empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allocators: Vec<String>,
+    /// Values to compare with: a published figure, a limit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub marks: Vec<Mark>,
+}
+
+/// How a chart is drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChartKind {
+    /// A line for each series, x to the right: sizes, threads, rounds.
+    #[default]
+    Line,
+    /// A bar for each allocator in each category. Never with a logarithmic y: a bar's length would mean nothing.
+    Bar,
+    /// A dot for each allocator in each category, with its spread; for values of different magnitudes.
+    Dots,
+}
+
+/// An axis.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Axis {
+    /// What it counts.
+    pub label: String,
+    /// The unit: `us`, `ms`, `s`, `B`, `MiB`, `count`, `1/s`, `ratio`, or any other word. `B` is shown as KiB, MiB, GiB.
+    #[serde(default)]
+    pub unit: String,
+    /// Logarithmic. Values of zero and less are shown at the lower edge, and said to be.
+    #[serde(default)]
+    pub log: bool,
+}
+
+/// The points of one series, for each allocator.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Beside the allocator's name; empty where there is one series only.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub label: String,
+    /// From left to right.
+    pub points: Vec<Point>,
+}
+
+/// Where one figure stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Its place on the x axis.
+    pub x: Position,
+    /// Which case.
+    pub case: String,
+    /// Which metric.
+    pub metric: String,
+}
+
+/// A place on the x axis.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Position {
+    /// A number: a size, a count of threads, a round.
+    At(f64),
+    /// A category.
+    Named(String),
+}
+
+impl Point {
+    /// A point at a number.
+    pub fn at(x: f64, case: impl Into<String>, metric: impl Into<String>) -> Point {
+        Point { x: Position::At(x), case: case.into(), metric: metric.into() }
+    }
+
+    /// A point in a category.
+    pub fn named(x: impl Into<String>, case: impl Into<String>, metric: impl Into<String>) -> Point {
+        Point { x: Position::Named(x.into()), case: case.into(), metric: metric.into() }
+    }
+}
+
+/// A value to compare with, drawn as a line across.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mark {
+    /// What it is: `published for glibc 2.28`.
+    pub label: String,
+    /// On the y axis.
+    pub value: f64,
+}
+
+/// One table: allocators down, figures across.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Table {
+    /// What it shows.
+    pub title: String,
+    /// From left to right.
+    pub columns: Vec<Column>,
+}
+
+/// One column of a table.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Column {
+    /// Its head, with the unit.
+    pub label: String,
+    /// Which case.
+    pub case: String,
+    /// Which metric.
+    pub metric: String,
+}
+
+impl Column {
+    /// A column.
+    pub fn new(label: impl Into<String>, case: impl Into<String>, metric: impl Into<String>) -> Column {
+        Column { label: label.into(), case: case.into(), metric: metric.into() }
+    }
+}

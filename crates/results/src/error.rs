@@ -1,0 +1,54 @@
+//! Why a kept run cannot be read.
+
+use std::fmt;
+
+use crate::SCHEMA;
+
+/// Why a text is no run that this version reads. Each message names the cause and the remedy.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The text is no JSON, or lacks what the schema asks for.
+    Json(serde_json::Error),
+    /// It is JSON without a member `schema`: something else, or a run from before the schema.
+    NoSchema,
+    /// It was written by a newer neap.
+    Newer {
+        /// The version of its schema.
+        found: u64,
+        /// The neap that wrote it, where it says so.
+        neap: Option<String>,
+    },
+    /// Its schema is none that there ever was.
+    Unknown(String),
+    /// A line of the rows is damaged.
+    Csv(csv::Error),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::Json(error) => write!(f, "the run is damaged: {error}"),
+            ReadError::NoSchema => write!(f, "this is no run of `neap lab`: it has no member \"schema\""),
+            ReadError::Newer { found, neap } => {
+                let writer = neap.as_deref().map_or(String::new(), |neap| format!(" {neap}"));
+                write!(
+                    f,
+                    "the run has schema {found}, written by neap{writer}; this neap reads schema {SCHEMA}: \
+                     show it with a newer neap"
+                )
+            }
+            ReadError::Unknown(found) => write!(f, "the run has schema {found}, which there never was"),
+            ReadError::Csv(error) => write!(f, "the rows are damaged: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ReadError::Json(error) => Some(error),
+            ReadError::Csv(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Pieces of verdicts: each looks at a run's rows and says one thing, as a sentence with its figures.
+//!
+//! A piece gives a [`Judged`]: the sentence, and whether what was asked is so; `None` where the data does not say, and
+//! then the sentence says why. [`Judged::finding`] and its siblings make a verdict of it.
+
+mod rank;
+mod shape;
+mod text;
+
+pub use rank::{at_least, at_most, growth, rank, ratio, rivals};
+pub use shape::{Fit, find_jump, fit_power, flat, jump, power};
+pub use text::{number, quantity, size, times};
+
+use crate::{Better, Figure};
+use crate::{Kind, Value, Verdict, View};
+
+/// A sentence on the data, and whether what was asked is so.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// The sentence, with its figures; no full stop at its end.
+    pub text: String,
+    /// Whether it is so; none where the data does not say.
+    pub holds: Option<bool>,
+}
+
+impl Judged {
+    /// A sentence of its own.
+    pub fn new(text: impl Into<String>, holds: Option<bool>) -> Judged {
+        Judged { text: text.into(), holds }
+    }
+
+    /// The data does not say: why.
+    pub fn open(why: impl Into<String>) -> Judged {
+        Judged::new(why, None)
+    }
+
+    /// The sentence with some words in front: what was asked.
+    pub fn about(self, words: &str) -> Judged {
+        Judged { text: format!("{words}: {}", self.text), ..self }
+    }
+
+    /// Both sentences; holds where both do.
+    pub fn and(self, other: Judged) -> Judged {
+        let holds = match (self.holds, other.holds) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (Some(true), Some(true)) => Some(true),
+            _ => None,
+        };
+        Judged { text: format!("{}; {}", self.text, other.text), holds }
+    }
+
+    /// A verdict on a published finding.
+    pub fn finding(self, must_hold: bool) -> Verdict {
+        self.verdict(Kind::Finding, must_hold)
+    }
+
+    /// A verdict on neap's rank.
+    pub fn rank(self) -> Verdict {
+        self.verdict(Kind::Rank, false)
+    }
+
+    /// A verdict on a goal.
+    pub fn target(self, must_hold: bool) -> Verdict {
+        self.verdict(Kind::Target, must_hold)
+    }
+
+    /// A figure without a goal.
+    pub fn told(self) -> Verdict {
+        Verdict { holds: None, ..self.verdict(Kind::Told, false) }
+    }
+
+    fn verdict(self, kind: Kind, must_hold: bool) -> Verdict {
+        Verdict { text: self.text, holds: self.holds, must_hold, kind }
+    }
+}
+
+/// The median of a figure, or what is to be said of its absence. A failure of the allocator that is judged counts as
+/// not holding; that of one which is only compared with says nothing.
+pub fn need(view: &View, figure: Figure, allocator: &str) -> Result<f64, Judged> {
+    match view.value(figure, allocator) {
+        Value::Is(spread) => Ok(spread.median),
+        Value::Failed(status) => Err(Judged::new(format!("{allocator} failed ({status})"), Some(false))),
+        Value::Skipped(status) => Err(Judged::open(format!("{allocator}: {status}"))),
+        Value::Absent => Err(Judged::open(format!("{allocator} was not run on {}", figure.case))),
+    }
+}
+
+/// As [`need`] for an allocator that is only compared with.
+pub fn need_other(view: &View, figure: Figure, allocator: &str) -> Result<f64, Judged> {
+    need(view, figure, allocator).map_err(|judged| Judged { holds: None, ..judged })
+}
+
+/// The metric of many cases of one allocator, as points: `(x, median)`.
+pub fn points(view: &View, figures: &[(f64, Figure)], allocator: &str) -> Result<Vec<(f64, f64)>, Judged> {
+    let with = |(x, figure): &(f64, Figure)| need(view, *figure, allocator).map(|y| (*x, y));
+    let present: Vec<_> =
+        figures.iter().filter(|(_, figure)| view.value(*figure, allocator) != Value::Absent).collect();
+    if present.is_empty() {
+        return Err(Judged::open(format!("{allocator} was not run")));
+    }
+    present.into_iter().map(with).collect()
+}
+
+/// What the best one has, for sentences.
+pub(crate) fn word(better: Better) -> &'static str {
+    match better {
+        Better::Less => "least",
+        Better::More => "most",
+        Better::Neither => "first",
+    }
+}

@@ -1,0 +1,243 @@
+//! Ranks and ratios: neap's place, the shortfall, goals.
+
+use super::{Judged, need, need_other, number, quantity, times, word};
+use crate::{Better, Figure, NEAP, Spread, View};
+
+/// The allocators that neap is ranked among: all but its own variants, of those that have the figure.
+pub fn rivals<'a>(view: &'a View, figure: Figure, better: Better) -> Vec<(&'a str, f64)> {
+    let mut ranked = view.ranked(figure, better);
+    ranked.retain(|(name, _)| *name == NEAP || view.base(name) != NEAP);
+    ranked
+}
+
+/// neap's rank in a figure: first, or the shortfall with the figures of both and the ratio within a round. A peer that
+/// is better by chance (its interval holds one, or the rounds are too few to tell) shares the place.
+pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
+    let own = match need(view, figure, NEAP) {
+        Ok(own) => own,
+        Err(judged) => return judged,
+    };
+    let ranked = rivals(view, figure, better);
+    let unit = view.unit(figure);
+    let place = ranked.iter().position(|(name, _)| *name == NEAP).unwrap_or(0);
+    let ahead: Vec<&str> = ranked[..place].iter().filter(|(_, value)| *value != own).map(|(name, _)| *name).collect();
+    let count = ranked.len();
+    if count < 2 {
+        return Judged::open(format!("neap alone: {}", quantity(own, unit)));
+    }
+    let own_text = quantity(own, unit);
+    let Some(best) = ahead.first() else {
+        let next = ranked.iter().find(|(name, _)| *name != NEAP);
+        let next = next.map_or(String::new(), |(name, value)| format!(", {name} next with {}", quantity(*value, unit)));
+        return Judged::new(format!("neap is first of {count} with {own_text}{next}"), Some(true));
+    };
+    let clearly: Vec<&str> = ahead.iter().copied().filter(|name| is_clear(view, figure, name)).collect();
+    let best_text = quantity(ranked[0].1, unit);
+    let factor = view.ratio(figure, NEAP, best).map_or(String::new(), |ratio| format!(", {}", times(ratio.ratio)));
+    if clearly.is_empty() {
+        let text = format!(
+            "neap shares the first place of {count} with {}: {own_text} against {best_text} of {best}{factor}, within \
+             the spread",
+            list(&ahead)
+        );
+        return Judged::new(text, Some(true));
+    }
+    let place = ahead.len() + 1;
+    let text = format!(
+        "neap is {} of {count} with {own_text}; {best} has the {} with {best_text} (neap{factor})",
+        ordinal(place),
+        word(better),
+    );
+    Judged::new(text.replace("(neap, ", "(neap: ").replace(" (neap)", ""), Some(false))
+}
+
+/// Whether `name` is surely not equal to neap: every round agrees, and where the rounds are too few for an interval,
+/// the ranges do not touch.
+fn is_clear(view: &View, figure: Figure, name: &str) -> bool {
+    if let Some(ratio) = view.ratio(figure, NEAP, name)
+        && ratio.confidence >= crate::stats::CLEAR
+    {
+        return ratio.is_clear();
+    }
+    let range = |name| Spread::of(&view.values(figure, name));
+    range(NEAP).zip(range(name)).is_some_and(|(own, other)| own.min > other.max || own.max < other.min)
+}
+
+/// `first`, `second`, `3rd`.
+fn ordinal(place: usize) -> String {
+    match place {
+        1 => "first".into(),
+        2 => "second".into(),
+        3 => "third".into(),
+        n => format!("{n}th"),
+    }
+}
+
+/// `a`, `a and b`, `a, b and c`.
+pub(crate) fn list(names: &[&str]) -> String {
+    match names {
+        [] => String::new(),
+        [one] => (*one).to_owned(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// The ratio of one figure to another, within a round: `100 MiB untouched` of neap to that of jemalloc, policy eager to
+/// never, remedy to none. Holds where `low <= ratio <= high`.
+pub fn ratio(view: &View, of: (Figure, &str), to: (Figure, &str), low: f64, high: f64) -> Judged {
+    if let Err(judged) = need(view, of.0, of.1) {
+        return judged;
+    }
+    if let Err(judged) = need_other(view, to.0, to.1) {
+        return judged;
+    }
+    let Some(ratio) = view.ratio_of(of, to) else {
+        return Judged::open(format!("no round has both {} and {}", of.1, to.1));
+    };
+    let name = |(figure, allocator): (Figure, &str), other: (Figure, &str)| {
+        if allocator != other.1 { allocator.to_owned() } else { format!("{allocator} ({})", figure.case) }
+    };
+    let goal = match (low <= 0.0, high.is_infinite()) {
+        (true, true) => String::new(),
+        (true, false) => format!(", at most {}", number(high)),
+        (false, true) => format!(", at least {}", number(low)),
+        (false, false) => format!(", between {} and {}", number(low), number(high)),
+    };
+    let holds = (low..=high).contains(&ratio.ratio);
+    let goal = if goal.is_empty() { goal } else { format!("{goal} asked") };
+    let interval = if ratio.count > 1 && ratio.low != ratio.high {
+        format!(" [{}, {}]", number(ratio.low), number(ratio.high))
+    } else {
+        String::new()
+    };
+    let text = format!("{} has {} that of {}{interval}{goal}", name(of, to), times(ratio.ratio), name(to, of));
+    Judged::new(text, Some(holds))
+}
+
+/// Whether the median of an allocator is at most a goal.
+pub fn at_most(view: &View, figure: Figure, allocator: &str, goal: f64) -> Judged {
+    goal_of(view, figure, allocator, goal, "at most", |value| value <= goal)
+}
+
+/// Whether the median of an allocator is at least a goal.
+pub fn at_least(view: &View, figure: Figure, allocator: &str, goal: f64) -> Judged {
+    goal_of(view, figure, allocator, goal, "at least", |value| value >= goal)
+}
+
+fn goal_of(view: &View, figure: Figure, allocator: &str, goal: f64, words: &str, so: impl Fn(f64) -> bool) -> Judged {
+    let unit = view.unit(figure);
+    match need(view, figure, allocator) {
+        Err(judged) => judged,
+        Ok(value) => {
+            let text = format!("{allocator} has {}, {words} {} asked", quantity(value, unit), quantity(goal, unit));
+            Judged::new(text, Some(so(value)))
+        }
+    }
+}
+
+/// Whether a figure grew from one metric or case to another by at least `factor`, under one allocator.
+pub fn growth(view: &View, from: Figure, to: Figure, allocator: &str, factor: f64) -> Judged {
+    let pair = need(view, from, allocator).and_then(|a| Ok((a, need(view, to, allocator)?)));
+    let (before, after) = match pair {
+        Ok(pair) => pair,
+        Err(judged) => return Judged { holds: None, ..judged },
+    };
+    let unit = view.unit(to);
+    let text = format!(
+        "{allocator}: from {} to {}, {}",
+        quantity(before, view.unit(from)),
+        quantity(after, unit),
+        times(after / before)
+    );
+    Judged::new(text, Some(after >= before * factor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::tests::{bad, row, run};
+    use crate::{Row, View};
+
+    const WALL: Figure = Figure { experiment: "e", case: "c", metric: "wall" };
+
+    fn view(values: &[(&str, &[f64])]) -> View {
+        let mut rows: Vec<Row> = Vec::new();
+        for (name, values) in values {
+            rows.extend(values.iter().zip(1..).map(|(value, round)| row(WALL, name, round, *value)));
+        }
+        View::of(&run(&["glibc", "neap", "neap-lazy=neap", "other"], rows))
+    }
+
+    // Would catch a shortfall that is passed over, or told without its figures.
+    #[test]
+    fn a_shortfall_is_told() {
+        let view = view(&[("neap", &[20.0; 5]), ("glibc", &[40.0; 5]), ("other", &[10.0; 5])]);
+        let judged = rank(&view, WALL, Better::Less);
+        let text = "neap is second of 3 with 20 ms; other has the least with 10 ms (neap: 2 times)";
+        assert_eq!(judged, Judged::new(text, Some(false)));
+        let judged = rank(&view, WALL, Better::More);
+        let text = "neap is second of 3 with 20 ms; glibc has the most with 40 ms (neap: 0.500 times)";
+        assert_eq!(judged, Judged::new(text, Some(false)));
+    }
+
+    // Would catch a first place that is not seen, and a variant of neap that takes it away.
+    #[test]
+    fn first_is_first() {
+        let view = view(&[("neap", &[10.0; 5]), ("glibc", &[40.0; 5]), ("neap-lazy", &[1.0; 5])]);
+        let text = "neap is first of 2 with 10 ms, glibc next with 40 ms";
+        assert_eq!(rank(&view, WALL, Better::Less), Judged::new(text, Some(true)));
+    }
+
+    // Would catch noise that is read as a rank, and a clear difference that is read as noise.
+    #[test]
+    fn noise_shares_a_place() {
+        let near = view(&[("neap", &[10.0, 11.0, 9.0, 10.0, 12.0]), ("other", &[9.0, 12.0, 8.0, 10.0, 11.0])]);
+        let judged = rank(&near, WALL, Better::Less);
+        assert_eq!(judged.holds, Some(true), "{judged:?}");
+        let near = view(&[("neap", &[10.1, 11.1, 9.1, 10.1, 12.1]), ("other", &[10.0, 11.0, 9.0, 10.0, 12.0])]);
+        let judged = rank(&near, WALL, Better::Less);
+        assert!(judged.holds == Some(false) && judged.text.contains("second of 2"), "{judged:?}");
+        // Two rounds give no interval: ranges apart are clear, ranges that touch are not.
+        let few = view(&[("neap", &[20.0, 21.0]), ("other", &[10.0, 11.0])]);
+        assert_eq!(rank(&few, WALL, Better::Less).holds, Some(false));
+        let few = view(&[("neap", &[20.0, 21.0]), ("other", &[10.0, 20.5])]);
+        assert_eq!(rank(&few, WALL, Better::Less).holds, Some(true));
+    }
+
+    // Would catch a crash of neap that reads as "not measured", and a crash of a peer that reads as neap's.
+    #[test]
+    fn failures_are_whose_they_are() {
+        let rows = vec![bad(WALL, "neap", 1, "signal:11"), row(WALL, "other", 1, 1.0)];
+        let judged = rank(&View::of(&run(&["neap", "other"], rows)), WALL, Better::Less);
+        assert_eq!(judged, Judged::new("neap failed (signal:11)", Some(false)));
+        let rows = vec![bad(WALL, "other", 1, "timeout"), row(WALL, "neap", 1, 1.0)];
+        let view = View::of(&run(&["neap", "other"], rows));
+        let judged = ratio(&view, (WALL, "neap"), (WALL, "other"), 0.0, 1.0);
+        assert_eq!(judged, Judged::new("other failed (timeout)", None));
+        assert_eq!(rank(&view, WALL, Better::Less).holds, None);
+    }
+
+    // Would catch a goal that counts as missed where it is just reached, and a sentence without the goal.
+    #[test]
+    fn goals() {
+        let view = view(&[("neap", &[10.0; 5]), ("other", &[40.0; 5])]);
+        let judged = at_most(&view, WALL, "neap", 10.0);
+        assert_eq!(judged, Judged::new("neap has 10 ms, at most 10 ms asked", Some(true)));
+        assert_eq!(at_most(&view, WALL, "neap", 9.9).holds, Some(false));
+        assert_eq!(at_least(&view, WALL, "neap", 10.1).holds, Some(false));
+        let judged = ratio(&view, (WALL, "neap"), (WALL, "other"), 0.0, 0.25);
+        assert_eq!(judged, Judged::new("neap has 0.250 times that of other, at most 0.250 asked", Some(true)));
+        assert_eq!(ratio(&view, (WALL, "other"), (WALL, "neap"), 5.0, f64::INFINITY).holds, Some(false));
+    }
+
+    // Would catch growth that is measured the wrong way round.
+    #[test]
+    fn growth_is_from_the_first_to_the_second() {
+        let later = Figure { metric: "later", ..WALL };
+        let rows = vec![row(WALL, "glibc", 1, 1.5), row(later, "glibc", 1, 3300.0)];
+        let view = View::of(&run(&["glibc"], rows));
+        let judged = growth(&view, WALL, later, "glibc", 100.0);
+        assert_eq!(judged, Judged::new("glibc: from 1.50 ms to 3.30 s, 2200 times", Some(true)));
+        assert_eq!(growth(&view, later, WALL, "glibc", 2.0).holds, Some(false));
+    }
+}

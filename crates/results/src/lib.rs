@@ -1,0 +1,44 @@
+//! What a run of the lab found, without I/O: its schema as JSON and CSV, statistics, verdicts, comparisons.
+//!
+//! Depends on the standard library and on crates that know formats (serde, csv), opens no file and makes no system
+//! call. `neap lab` measures and keeps the files; `neap-report` draws.
+//!
+//! # Glossary
+//!
+//! | word | meaning |
+//! |---|---|
+//! | run | one pass of the lab: experiments, machine, allocators, rows |
+//! | experiment | a question, the programs that answer it, how the answer is shown |
+//! | case | one way of running an experiment's program: a size, a number of threads |
+//! | round | all allocators in turn on one case; ratios are taken within a round |
+//! | metric | what a program tells: a name, a unit, a value |
+//! | row | one value of one metric in one round; or one failure |
+//! | figure | experiment, case and metric: what one number of each allocator belongs to |
+//! | claim | what was published before |
+//! | verdict | one sentence on a claim, a rank or a target, computed from rows |
+//!
+//! Start with [`Run`]; a [`View`] sorts its rows; [`judge`] has the pieces of verdicts.
+#![forbid(unsafe_code)]
+
+mod chart;
+mod error;
+pub mod judge;
+mod row;
+mod run;
+pub mod stats;
+mod view;
+
+pub use chart::{Axis, Chart, ChartKind, Column, Mark, Point, Position, Series, Table};
+pub use error::ReadError;
+pub use row::{Row, rows_from_csv, rows_to_csv};
+pub use run::{
+    Allocator, Better, Case, Claim, ClaimFigure, Experiment, Kind, Machine, Metric, Noise, NoiseCheck, Param, Repeat,
+    Run, SCHEMA, Verdict,
+};
+pub use stats::{Ratio, Spread};
+pub use view::{Figure, Value, View};
+
+/// Name of the baseline: the system's own malloc.
+pub const GLIBC: &str = "glibc";
+/// Name of this project's allocator.
+pub const NEAP: &str = "neap";
