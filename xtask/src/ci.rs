@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: every check that CI runs, in the order in which they fail fastest.
 
-use crate::toolchain::root;
+use crate::place::root;
 use anyhow::{Context, Result, ensure};
 use clap::Args as ClapArgs;
 use std::process::Command;

@@ -1,96 +1,62 @@
-//! `machine.json`: where, when and how a benchmark was run.
+//! The machine and its settings, for the record.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
+use neap_results::Machine;
 
-use crate::allocators::{self, Allocator};
-use crate::peers;
+use crate::allocators::glibc_version;
 use crate::toolchain::{cc, cxx, run, version_line};
 
-/// The circumstances of one benchmark.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Machine {
-    /// Start of the benchmark, UTC.
-    pub date: String,
-    /// The command line, from `cargo xtask` on.
-    pub command: String,
-    /// The commit of this repository.
-    pub commit: String,
-    /// Processor model.
-    pub cpu: String,
-    /// Processors that this process may use.
-    pub cpus: usize,
-    /// Memory of the machine.
-    pub memory_mib: u64,
-    /// Kernel release.
-    pub kernel: String,
-    /// `/sys/kernel/mm/transparent_hugepage/enabled`.
-    pub transparent_hugepage: String,
-    /// `vm.overcommit_memory`.
-    pub overcommit_memory: String,
-    /// Load averages at the start.
-    pub load: String,
-    /// C and C++ compilers of the workloads.
-    pub compilers: Vec<String>,
-    /// Amount of work in percent.
-    pub scale: u32,
-    /// Runs per workload, thread count and allocator.
-    pub rounds: u32,
-    /// What was measured.
-    pub allocators: Vec<Allocator>,
-    /// How the peers were built.
-    pub peers: peers::Records,
+/// Looks around.
+pub fn look() -> Machine {
+    Machine {
+        cpu: value_in("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
+        cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+        memory_mib: meminfo_mib("MemTotal"),
+        kernel: line_of("/proc/sys/kernel/osrelease"),
+        libc: format!("glibc {}", glibc_version()),
+        transparent_hugepage: line_of("/sys/kernel/mm/transparent_hugepage/enabled"),
+        overcommit_memory: line_of("/proc/sys/vm/overcommit_memory"),
+        governor: fs::read_to_string("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+            .ok()
+            .map(|text| text.trim().to_owned()),
+        virtualised: virtualised(),
+        swap_mib: meminfo_mib("SwapTotal"),
+        load_before: load(),
+        load_after: String::new(),
+        compilers: vec![version_line(&cc()), version_line(&cxx())],
+    }
 }
 
-impl Machine {
-    /// Looks around.
-    pub fn look(allocators: &[Allocator], scale: u32, rounds: u32) -> Result<Machine> {
-        let mut records = peers::records()?;
-        records.retain(|name, _| allocators.iter().any(|a| a.name == *name));
-        let arguments: Vec<String> = std::env::args().skip(1).collect();
-        Ok(Machine {
-            date: utc_now(),
-            command: format!("cargo xtask {}", arguments.join(" ")),
-            commit: allocators::commit(),
-            cpu: value_in("/proc/cpuinfo", "model name"),
-            cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
-            memory_mib: memory_mib(),
-            kernel: line_of("/proc/sys/kernel/osrelease"),
-            transparent_hugepage: line_of("/sys/kernel/mm/transparent_hugepage/enabled"),
-            overcommit_memory: line_of("/proc/sys/vm/overcommit_memory"),
-            load: line_of("/proc/loadavg"),
-            compilers: vec![version_line(&cc()), version_line(&cxx())],
-            scale,
-            rounds,
-            allocators: allocators.to_vec(),
-            peers: records,
-        })
-    }
-
-    /// Reads `machine.json` in `dir`.
-    pub fn read(dir: &Path) -> Result<Machine> {
-        let path = dir.join("machine.json");
-        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", path.display()))
-    }
-
-    /// Writes `machine.json` in `dir`.
-    pub fn write(&self, dir: &Path) -> Result<()> {
-        let json = serde_json::to_string_pretty(self)? + "\n";
-        fs::write(dir.join("machine.json"), json)?;
-        Ok(())
-    }
+/// Load averages.
+pub fn load() -> String {
+    let line = line_of("/proc/loadavg");
+    line.split(' ').take(3).collect::<Vec<_>>().join(" ")
 }
 
 /// The time as `2026-01-31T12:00:00Z`.
-fn utc_now() -> String {
-    let mut date = Command::new("date");
-    date.args(["-u", "+%Y-%m-%dT%H:%M:%SZ"]);
-    run(&mut date).map_or_else(|_| "unknown".into(), |text| text.trim().to_owned())
+pub fn utc_now() -> String {
+    date("+%Y-%m-%dT%H:%M:%SZ")
+}
+
+/// The time as part of a file's name: `2026-01-31-1200`.
+pub fn stamp() -> String {
+    date("+%Y-%m-%d-%H%M")
+}
+
+fn date(format: &str) -> String {
+    run(Command::new("date").args(["-u", format])).map_or_else(|_| "unknown".into(), |text| text.trim().to_owned())
+}
+
+/// The hypervisor, where the processor says that there is one.
+fn virtualised() -> Option<String> {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"))?;
+    flags.split_whitespace().find(|flag| *flag == "hypervisor")?;
+    let names = ["/sys/hypervisor/type", "/sys/class/dmi/id/sys_vendor"];
+    let name = names.iter().find_map(|path| fs::read_to_string(path).ok());
+    Some(name.map_or_else(|| "yes".into(), |text| text.trim().to_owned()))
 }
 
 fn line_of(path: &str) -> String {
@@ -98,15 +64,14 @@ fn line_of(path: &str) -> String {
 }
 
 /// The value of the first line `key : value` of a file.
-fn value_in(path: &str, key: &str) -> String {
-    let text = fs::read_to_string(path).unwrap_or_default();
-    let line = text.lines().find(|line| line.starts_with(key));
-    let value = line.and_then(|line| line.split_once(':'));
-    value.map_or_else(|| "unknown".into(), |(_, v)| v.trim().to_owned())
+fn value_in(path: &str, key: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-fn memory_mib() -> u64 {
-    let value = value_in("/proc/meminfo", "MemTotal");
+fn meminfo_mib(key: &str) -> u64 {
+    let value = value_in("/proc/meminfo", key).unwrap_or_default();
     let kib: Option<u64> = value.split(' ').next().and_then(|n| n.parse().ok());
     kib.unwrap_or_default() / 1024
 }

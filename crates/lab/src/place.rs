@@ -35,3 +35,17 @@ pub fn user_cache() -> anyhow::Result<PathBuf> {
     })?;
     Ok(base.join("neap/lab"))
 }
+
+/// Places for tests: compiled programs are shared by all of them.
+#[cfg(test)]
+pub fn for_test() -> Place {
+    let target = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/lab");
+    Place {
+        peers: target.join("no-peers"),
+        library: target.join("no-libneap.so"),
+        version: "test".into(),
+        command: "neap".into(),
+        build_peers: "neap lab peers build",
+        cache: target,
+    }
+}

@@ -79,9 +79,7 @@ impl Settings {
         self.note(Undo::Unmount { path: at.into() })?;
         let (kind_text, target) = (c_text(kind)?, c_text(&at.to_string_lossy())?);
         // SAFETY: source, target and type are C strings that live through the call; there are no data.
-        let done = unsafe {
-            libc::mount(kind_text.as_ptr(), target.as_ptr(), kind_text.as_ptr(), 0, std::ptr::null())
-        };
+        let done = unsafe { libc::mount(kind_text.as_ptr(), target.as_ptr(), kind_text.as_ptr(), 0, std::ptr::null()) };
         if done != 0 {
             let error = std::io::Error::last_os_error();
             return Err(failure(format!("cannot mount {kind} at {}: {error}", at.display()), "run the lab as root"));

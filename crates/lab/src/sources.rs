@@ -24,8 +24,7 @@ macro_rules! files {
 }
 
 /// The launcher, and the headers that programs include.
-const SHARED: &[File] =
-    files!["launch.c", "experiments/experiment.h", "workloads/common.h", "workloads/queue.h"];
+const SHARED: &[File] = files!["launch.c", "experiments/experiment.h", "workloads/common.h", "workloads/queue.h"];
 
 /// The programs of the experiments.
 const EXPERIMENTS: &[File] = files![
@@ -73,8 +72,7 @@ pub const PEERS: &[File] = files!["peers/Cargo.toml", "peers/Cargo.lock", "peers
 const FLAGS: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-pthread"];
 
 /// What to do where a compiler is missing.
-const COMPILER_REMEDY: &str =
-    "the lab compiles its small programs itself: install a C compiler (Debian: apt install build-essential), or name \
+const COMPILER_REMEDY: &str = "the lab compiles its small programs itself: install a C compiler (Debian: apt install build-essential), or name \
      one with CC and CXX";
 
 /// One allocation workload: its name and the thread counts that its head comment names.

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::data::Table;
 use super::machine::Machine;
 use super::stats::{self, Cells, Figure, Spread, geometric_mean};
-use crate::allocators::{GLIBC, NEAP};
+use neap_results::{GLIBC, NEAP};
 
 /// neap may be at most this much slower than the best other allocator on any workload.
 const WALL_LIMIT: f64 = 1.10;
@@ -306,7 +306,7 @@ fn details(text: &mut String, view: &View) {
 mod tests {
     use super::super::data::Row;
     use super::*;
-    use crate::allocators::Allocator;
+    use neap_lab::allocators::Allocator;
 
     fn row(workload: &str, allocator: &str, status: &str, wall_ms: u32, rss_mib: u32) -> Row {
         let line = format!("{status} {wall_ms}000000 0 0 {} 1 0 ff", rss_mib * 1024);
