@@ -23,6 +23,7 @@
 mod chart;
 mod error;
 pub mod judge;
+pub mod kept;
 mod row;
 mod run;
 pub mod stats;

@@ -330,6 +330,11 @@ impl Run {
 }
 
 impl Experiment {
+    /// Its title; its name where it has none.
+    pub fn heading(&self) -> &str {
+        if self.title.is_empty() { &self.name } else { &self.title }
+    }
+
     /// Whether less or more of a metric is better.
     pub fn better(&self, metric: &str, unit: &str) -> Better {
         let listed = self.metrics.iter().find(|one| one.name == metric);

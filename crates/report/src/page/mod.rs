@@ -1,0 +1,162 @@
+//! The page: one file of HTML without scripts, for any browser, any width, light and dark, and without a network.
+
+mod html;
+mod machine;
+mod section;
+
+use neap_results::{Kind, Run, Verdict, View};
+
+pub use html::{Page, inline};
+pub use section::table;
+
+use crate::plot::escaped;
+
+/// The page of a run.
+pub fn html(run: &Run) -> String {
+    let view = View::of(run);
+    let mut page = Page::new(&title(run), "Results of neap lab");
+    head(&mut page, run);
+    contents(&mut page, run);
+    for experiment in &run.experiments {
+        section::experiment(&mut page, experiment, &view);
+    }
+    machine::sections(&mut page, run);
+    page.finish()
+}
+
+/// What the page is called.
+pub fn title(run: &Run) -> String {
+    let date = run.started.split('T').next().unwrap_or_default();
+    format!("Experiments on memory allocators, {date}")
+}
+
+fn head(page: &mut Page, run: &Run) {
+    page.element("h1", &title(run));
+    let machine = &run.machine;
+    let virtual_machine = if machine.virtualised.is_some() { ", virtual" } else { "" };
+    page.element(
+        "p",
+        &format!(
+            "{} allocators on {} ({} processors, {} MiB{virtual_machine}), Linux {}; {} rounds, all allocators in turn \
+             in each.",
+            run.allocators.len(),
+            machine.cpu,
+            machine.cores,
+            machine.memory_mib,
+            machine.kernel,
+            run.rounds
+        ),
+    );
+    if run.quick {
+        page.element("p", "A quick run: less work than the full experiments, and fewer rounds.");
+    }
+    if run.ended.is_none() {
+        page.classed("p", "no", "The run was interrupted: what it had measured until then is here.");
+    }
+    if run.noise.quiet == Some(false) {
+        page.raw("<p class=\"no\">The machine was not quiet: see <a href=\"#noise\">the checks</a>.</p>\n");
+    }
+    page.element(
+        "p",
+        "Figures are medians over the rounds, with the least and the greatest. Ratios are taken within a round. An \
+         allocator that failed is shown as failed.",
+    );
+}
+
+/// The list of sections, each with what came of it.
+fn contents(page: &mut Page, run: &Run) {
+    page.raw("<nav aria-label=\"Contents\">\n<ul>\n");
+    for experiment in &run.experiments {
+        let name = escaped(&experiment.name);
+        let said = match (&experiment.skipped, experiment.verdicts.first()) {
+            (Some(why), _) => format!("<span class=\"tag open\">not run</span>{}", escaped(why)),
+            (None, Some(_)) => counts(&experiment.verdicts),
+            (None, None) => String::new(),
+        };
+        page.raw(&format!(
+            "<li><a href=\"#{name}\">{}</a> <span class=\"said\">{said}</span></li>\n",
+            escaped(experiment.heading())
+        ));
+    }
+    page.raw("<li><a href=\"#machine\">Machine, allocators and noise</a></li>\n</ul>\n</nav>\n");
+}
+
+/// How many verdicts hold, by kind.
+fn counts(verdicts: &[Verdict]) -> String {
+    let of = |kind: Kind| {
+        let judged = verdicts.iter().filter(move |verdict| verdict.kind == kind && verdict.holds.is_some());
+        let good = judged.clone().filter(|verdict| verdict.holds == Some(true)).count();
+        (good, judged.count())
+    };
+    let words = |kind, text: &str| match of(kind) {
+        (_, 0) => None,
+        (good, all) => Some(format!("{text} {good} of {all}")),
+    };
+    let parts = [
+        words(Kind::Finding, "published findings seen again:"),
+        words(Kind::Rank, "neap first:"),
+        words(Kind::Target, "goals met:"),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    // Would catch a part of the report that is left out.
+    #[test]
+    fn the_page_has_its_parts() {
+        let text = html(&sample::run());
+        for part in [
+            "What does it cost?",
+            "calloc clears what nobody touched.",
+            "an article, 2016",
+            "8 minutes",
+            "neap lab run calloc",
+            "failed: crashed (signal 11)",
+            "it needs root",
+            "glibc grows with the size",
+            "published findings seen again: 1 of 1; neap first: 1 of 1; goals met: 0 of 1",
+            "id=\"machine\"",
+        ] {
+            assert!(text.contains(part), "{part}");
+        }
+        // Two charts, each wide and narrow, each with a table of its values; and a table of the experiment's.
+        assert_eq!(text.matches("<figure").count(), 2);
+        assert_eq!(text.matches("<svg").count(), 4);
+    }
+
+    // Would catch two elements of one name, to which links and descriptions would go astray.
+    #[test]
+    fn names_are_unique() {
+        let text = html(&sample::run());
+        let mut names: Vec<&str> = text.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    // Would catch a text from the data that becomes a part of the page.
+    #[test]
+    fn texts_stay_text() {
+        let mut run = sample::run();
+        run.experiments[0].title = "<script>alert(1)</script>".into();
+        run.allocators[0].version = "<b>".into();
+        run.notes = vec!["a <i> & `<code>`".into()];
+        let text = html(&run);
+        assert!(!text.contains("<script") && !text.contains("<b>") && !text.contains("<i>"));
+        assert!(text.contains("a &lt;i&gt; &amp; <code>&lt;code&gt;</code>"));
+    }
+
+    // Would catch anything that a browser would fetch or run.
+    #[test]
+    fn nothing_comes_from_elsewhere() {
+        let text = html(&sample::run()).replace("http://www.w3.org/2000/svg", "");
+        for word in ["http:", "https:", "src=", "@import", "url(", "<script", "<link", "<img"] {
+            assert!(!text.contains(word), "{word}");
+        }
+    }
+}

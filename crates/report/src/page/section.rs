@@ -1,0 +1,212 @@
+//! One experiment on the page: question, claim, verdicts, charts with their tables, tables, the command.
+
+use std::fmt::Write as _;
+
+use neap_results::judge::number;
+use neap_results::{Chart, Claim, Experiment, Figure, Kind, NEAP, Table, Value, Verdict, View};
+
+use super::Page;
+use crate::plot::{self, Grid, Size, better_words, cell_text, escaped, position_text, status_text, status_words};
+use crate::theme::Theme;
+
+/// Writes the section of an experiment.
+pub fn experiment(page: &mut Page, experiment: &Experiment, view: &View) {
+    let name = escaped(&experiment.name);
+    page.raw(&format!("<section id=\"{name}\" aria-labelledby=\"{name}-title\">\n"));
+    page.raw(&format!("<h2 id=\"{name}-title\">{}</h2>\n", escaped(experiment.heading())));
+    if !experiment.question.is_empty() {
+        page.classed("p", "question", &experiment.question);
+    }
+    if !experiment.about.is_empty() {
+        page.classed("p", "muted", &experiment.about);
+    }
+    for claim in &experiment.claims {
+        published(page, claim);
+    }
+    if let Some(why) = &experiment.skipped {
+        page.raw(&format!("<p><span class=\"tag open\">not run</span>{}</p>\n", escaped(why)));
+    }
+    verdicts(page, &experiment.verdicts);
+    for (number, chart) in experiment.charts.iter().enumerate() {
+        figure(page, experiment, chart, view, number);
+    }
+    let tables: Vec<&Table> = experiment.tables.iter().filter(|one| has_rows(one, experiment, view)).collect();
+    if !tables.is_empty() {
+        page.raw("<details>\n<summary>All figures in tables</summary>\n");
+        for one in tables {
+            page.raw(&table(one, experiment, view));
+        }
+        page.raw("</details>\n");
+    }
+    page.markdown(&experiment.notes);
+    repeat(page, experiment);
+    page.raw("</section>\n");
+}
+
+fn published(page: &mut Page, claim: &Claim) {
+    page.raw("<blockquote class=\"claim\">\n");
+    let year = claim.year.map_or(String::new(), |year| format!(", {year}"));
+    page.raw(&format!(
+        "<p>{}</p>\n<p class=\"muted\">Published: {}{year}</p>\n",
+        escaped(&claim.text),
+        escaped(&claim.source)
+    ));
+    if !claim.figures.is_empty() {
+        let terms: Vec<(&str, String)> =
+            claim.figures.iter().map(|figure| (figure.label.as_str(), figure.value.clone())).collect();
+        page.terms(&terms);
+    }
+    page.raw("</blockquote>\n");
+}
+
+/// The word in front of a verdict, and its class.
+pub fn tag(verdict: &Verdict) -> (&'static str, &'static str) {
+    match (verdict.kind, verdict.holds) {
+        (Kind::Told, _) => ("figure", "open"),
+        (_, None) => ("open", "open"),
+        (Kind::Finding, Some(true)) => ("seen", "yes"),
+        (Kind::Finding, Some(false)) => ("not seen", "no"),
+        (Kind::Rank, Some(true)) => ("first", "yes"),
+        (Kind::Rank, Some(false)) => ("not first", "no"),
+        (Kind::Target, Some(true)) => ("met", "yes"),
+        (Kind::Target, Some(false)) => ("missed", "no"),
+    }
+}
+
+fn verdicts(page: &mut Page, verdicts: &[Verdict]) {
+    if verdicts.is_empty() {
+        return;
+    }
+    page.raw("<ul class=\"plain verdicts\">\n");
+    for verdict in verdicts {
+        let (word, class) = tag(verdict);
+        page.raw(&format!(
+            "<li><span class=\"tag {class}\">{word}</span><span>{}</span></li>\n",
+            escaped(&verdict.text)
+        ));
+    }
+    page.raw("</ul>\n");
+}
+
+/// A chart for wide and for narrow screens, who failed, and a table of its values.
+fn figure(page: &mut Page, experiment: &Experiment, chart: &Chart, view: &View, number: usize) {
+    let id = format!("{}-{number}", experiment.name);
+    let draw = |size, end: &str| {
+        plot::draw(chart, &experiment.name, view, size, Theme::Page, &format!("{}-{end}", escaped(&id)))
+    };
+    let (Some(wide), Some(narrow)) = (draw(Size::Wide, "w"), draw(Size::Narrow, "n")) else { return };
+    let better = better_words(chart.better).map_or(String::new(), |words| format!(" ({words})"));
+    page.raw(&format!(
+        "<figure id=\"{}\">\n<figcaption><strong>{}</strong>{better}</figcaption>\n",
+        escaped(&id),
+        escaped(&chart.title)
+    ));
+    page.raw(&format!("<div class=\"wide\">{wide}</div>\n<div class=\"narrow\">{narrow}</div>\n"));
+    let grid = Grid::of(chart, &experiment.name, view);
+    let failures = failed(&grid, chart);
+    if !failures.is_empty() {
+        page.classed("p", "failed", &failures);
+    }
+    page.raw("<details>\n<summary>The chart's values</summary>\n<div class=\"scroll\">\n");
+    page.raw(&values(&grid, chart, view));
+    page.raw("</div>\n</details>\n</figure>\n");
+}
+
+/// `Failed: other at 1 MiB (crashed (signal 11)).` Empty where none did.
+fn failed(grid: &Grid, chart: &Chart) -> String {
+    let one = |(row, column, status): (&plot::GridRow, _, &str)| {
+        format!("{} at {}: {}", row.name, position_text(column, &chart.x), status_words(status))
+    };
+    let all: Vec<String> = grid.failures().into_iter().map(one).collect();
+    if all.is_empty() { String::new() } else { format!("Failed: {}.", all.join("; ")) }
+}
+
+fn values(grid: &Grid, chart: &Chart, view: &View) -> String {
+    let mut html = format!("<table>\n<caption>{}</caption>\n<thead><tr><th scope=\"col\"></th>", escaped(&chart.title));
+    for column in &grid.columns {
+        let _ = write!(html, "<th scope=\"col\">{}</th>", escaped(&position_text(column, &chart.x)));
+    }
+    html += "</tr></thead>\n<tbody>\n";
+    for row in &grid.rows {
+        let own = if view.base(&row.allocator) == NEAP { " class=\"own\"" } else { "" };
+        let _ = write!(html, "<tr{own}><th scope=\"row\">{}</th>", escaped(&row.name));
+        for cell in &row.cells {
+            html += &match cell.spread() {
+                Some(_) => {
+                    let text = cell_text(cell, &chart.y.unit);
+                    let (median, range) = text.split_once(" [").map_or((text.as_str(), None), |(m, r)| (m, Some(r)));
+                    let range = range.map_or(String::new(), |range| format!(" <span class=\"range\">[{range}</span>"));
+                    format!("<td>{}{range}</td>", escaped(median))
+                }
+                None => empty_cell(cell),
+            };
+        }
+        html += "</tr>\n";
+    }
+    html + "</tbody>\n</table>\n"
+}
+
+fn empty_cell(cell: &Value) -> String {
+    match cell {
+        Value::Absent => "<td>-</td>".into(),
+        _ => format!("<td class=\"bad\">{}</td>", escaped(&status_text(cell))),
+    }
+}
+
+fn has_rows(table: &Table, experiment: &Experiment, view: &View) -> bool {
+    table.columns.iter().any(|column| view.has_case(&experiment.name, &column.case))
+}
+
+/// A table of an experiment: allocators down, figures across. Allocators that had no part in it are left out.
+pub fn table(table: &Table, experiment: &Experiment, view: &View) -> String {
+    let mut html = format!(
+        "<div class=\"scroll\">\n<table>\n<caption>{}</caption>\n<thead><tr><th scope=\"col\"></th>",
+        escaped(&table.title)
+    );
+    let columns: Vec<_> = table.columns.iter().filter(|one| view.has_case(&experiment.name, &one.case)).collect();
+    for column in &columns {
+        let _ = write!(html, "<th scope=\"col\">{}</th>", escaped(&column.label));
+    }
+    html += "</tr></thead>\n<tbody>\n";
+    for allocator in view.allocators() {
+        let cells: Vec<Value> = columns
+            .iter()
+            .map(|column| view.value(Figure::new(&experiment.name, &column.case, &column.metric), allocator))
+            .collect();
+        if cells.iter().all(|cell| *cell == Value::Absent) {
+            continue;
+        }
+        let own = if view.base(allocator) == NEAP { " class=\"own\"" } else { "" };
+        let _ = write!(html, "<tr{own}><th scope=\"row\">{}</th>", escaped(allocator));
+        for cell in &cells {
+            html += &match cell.spread() {
+                Some(spread) if spread.min == spread.max => format!("<td>{}</td>", number(spread.median)),
+                Some(spread) => format!(
+                    "<td>{} <span class=\"range\">[{}, {}]</span></td>",
+                    number(spread.median),
+                    number(spread.min),
+                    number(spread.max)
+                ),
+                None => empty_cell(cell),
+            };
+        }
+        html += "</tr>\n";
+    }
+    html + "</tbody>\n</table>\n</div>\n"
+}
+
+fn repeat(page: &mut Page, experiment: &Experiment) {
+    if experiment.command.is_empty() {
+        return;
+    }
+    page.raw("<h3>To repeat it</h3>\n");
+    page.raw(&format!("<pre><code>{}</code></pre>\n", escaped(&experiment.command)));
+    let commands: Vec<_> = experiment.cases.iter().filter(|case| !case.command.is_empty()).collect();
+    if !commands.is_empty() {
+        page.raw("<details>\n<summary>The program of each case</summary>\n<dl>\n");
+        for case in commands {
+            page.raw(&format!("<dt>{}</dt><dd><code>{}</code></dd>\n", escaped(&case.name), escaped(&case.command)));
+        }
+        page.raw("</dl>\n</details>\n");
+    }
+}

@@ -1,0 +1,231 @@
+//! Charts as SVG: looked up in the rows, drawn for wide and narrow screens, told in words.
+//!
+//! The charts are written element by element instead of by a chart crate: those that are kept well (plotters, charts-rs)
+//! write flat elements with fixed colours, so that a page cannot turn them dark, name their points or tell what they
+//! show; others want JavaScript. What is here are two kinds of charts and a scale.
+
+mod grid;
+mod lines;
+mod rows;
+mod scale;
+mod svg;
+
+use neap_results::judge::{number, quantity};
+use neap_results::{Better, Chart, ChartKind, Value, View};
+
+pub use grid::{Grid, GridRow};
+pub use lines::position_text;
+pub use svg::{Marker, escaped};
+
+use crate::theme::Theme;
+use svg::Svg;
+
+/// For which screens a chart is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// 760 pixels.
+    Wide,
+    /// 350 pixels: a phone.
+    Narrow,
+}
+
+impl Size {
+    fn width(self) -> f64 {
+        match self {
+            Size::Wide => 760.0,
+            Size::Narrow => 350.0,
+        }
+    }
+}
+
+/// The edges of a plot.
+struct Frame {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+}
+
+/// Draws one chart of an experiment; none where there is nothing to draw. `id` must be unique on the page.
+pub fn draw(chart: &Chart, experiment: &str, view: &View, size: Size, theme: Theme, id: &str) -> Option<String> {
+    let mut grid = Grid::of(chart, experiment, view);
+    if grid.is_empty() {
+        return None;
+    }
+    let mut svg = Svg::new(theme);
+    let height = match chart.kind {
+        ChartKind::Line => lines::draw(&mut svg, chart, &grid, view, size),
+        ChartKind::Bar | ChartKind::Dots => {
+            grid.sort(chart.better);
+            rows::draw(&mut svg, chart, &grid, view, size)
+        }
+    };
+    Some(svg.finish((size.width(), height + 6.0), id, &chart.title, &describe(chart, &grid)))
+}
+
+/// Draws one chart as a file of its own, with its title.
+pub fn standalone(chart: &Chart, experiment: &str, view: &View, theme: Theme) -> Option<String> {
+    let drawn = draw(chart, experiment, view, Size::Wide, theme, &chart.name)?;
+    Some(with_title(&drawn, chart, theme))
+}
+
+/// Puts the title above a chart that stands alone.
+fn with_title(drawn: &str, chart: &Chart, theme: Theme) -> String {
+    const ROOM: f64 = 34.0;
+    let height = drawn.split_once("height=\"").and_then(|(_, rest)| rest.split('"').next()?.parse::<f64>().ok());
+    let body = drawn.split_once("</desc>").map_or(drawn, |(_, body)| body);
+    let body = body.strip_suffix("</svg>\n").unwrap_or(body);
+    let description = drawn.split_once("<desc").and_then(|(_, rest)| Some(rest.split_once('>')?.1));
+    let description = description.and_then(|rest| rest.split("</desc>").next()).unwrap_or_default();
+    let mut svg = Svg::new(theme);
+    let better = better_words(chart.better).map_or(String::new(), |words| format!(" ({words})"));
+    let title = format!("{}{better}", chart.title);
+    svg.text(crate::theme::Ink::Text, (2.0, 20.0), svg::Anchor::Start, true, &title);
+    svg.raw(&format!("<g transform=\"translate(0 {ROOM})\">{body}</g>"));
+    let size = (Size::Wide.width() + 20.0, height.unwrap_or(0.0) + ROOM + 8.0);
+    svg.finish(size, &chart.name, &title, "").replace("></desc>", &format!(">{description}</desc>"))
+}
+
+/// What stands in brackets behind a title.
+pub fn better_words(better: Better) -> Option<&'static str> {
+    match better {
+        Better::Less => Some("less is better"),
+        Better::More => Some("more is better"),
+        Better::Neither => None,
+    }
+}
+
+/// What a chart shows, in words.
+fn describe(chart: &Chart, grid: &Grid) -> String {
+    let kind = match chart.kind {
+        ChartKind::Line => "Line chart",
+        ChartKind::Bar => "Bar chart",
+        ChartKind::Dots => "Dot chart",
+    };
+    let mut text = format!("{kind} of {}, by {}.", chart.y.label, chart.x.label);
+    for row in &grid.rows {
+        let at = |place: usize| match row.cells[place].spread() {
+            Some(spread) => quantity(spread.median, &chart.y.unit),
+            None => status_text(&row.cells[place]),
+        };
+        let name = |place: usize| position_text(&grid.columns[place], &chart.x);
+        let last = grid.columns.len() - 1;
+        text += &match last {
+            0 => format!(" {}: {}.", row.name, at(0)),
+            _ => format!(" {}: {} at {}, {} at {}.", row.name, at(0), name(0), at(last), name(last)),
+        };
+    }
+    text + " The table has all values."
+}
+
+/// A value with its least and greatest.
+pub fn cell_text(cell: &Value, unit: &str) -> String {
+    match cell.spread() {
+        Some(spread) if spread.min == spread.max => quantity(spread.median, unit),
+        Some(spread) => {
+            let (low, high) = (quantity(spread.min, unit), quantity(spread.max, unit));
+            format!("{} [{low}, {high}]", quantity(spread.median, unit))
+        }
+        None => status_text(cell),
+    }
+}
+
+/// A value alone.
+fn short_cell_text(cell: &Value, unit: &str) -> String {
+    match cell.spread() {
+        Some(spread) if unit == "ratio" => number(spread.median),
+        Some(spread) => quantity(spread.median, unit),
+        None => status_text(cell),
+    }
+}
+
+/// Why there is no value.
+pub fn status_text(cell: &Value) -> String {
+    match cell {
+        Value::Is(_) => String::new(),
+        Value::Failed(status) => format!("failed: {}", status_words(status)),
+        Value::Skipped(status) => status.clone(),
+        Value::Absent => "not run".into(),
+    }
+}
+
+/// A status in words.
+pub fn status_words(status: &str) -> String {
+    match status.split_once(':') {
+        Some(("signal", number)) => match number {
+            "6" => "aborted (signal 6)".into(),
+            "9" => "killed (signal 9)".into(),
+            "11" => "crashed (signal 11)".into(),
+            number => format!("signal {number}"),
+        },
+        Some(("exit", number)) => format!("exit status {number}"),
+        _ if status == "timeout" => "out of time".into(),
+        _ => status.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use neap_results::Experiment;
+
+    fn drawn(number: usize, size: Size, theme: Theme) -> String {
+        let run = sample::run();
+        let Experiment { name, charts, .. } = &run.experiments[0];
+        draw(&charts[number], name, &View::of(&run), size, theme, "c").unwrap()
+    }
+
+    // Would catch an allocator without its line, name or marker.
+    #[test]
+    fn every_allocator_is_in_a_line_chart() {
+        for size in [Size::Wide, Size::Narrow] {
+            let text = drawn(0, size, Theme::Page);
+            for name in [">glibc<", ">neap<", ">other"] {
+                assert!(text.contains(name), "{name} in {text}");
+            }
+            // neap and glibc have two points each, the other one.
+            assert_eq!(
+                text.matches("<path d=\"M").count() - text.matches("Z\"").count(),
+                if size == Size::Wide { 2 } else { 2 + 3 }
+            );
+            assert!(text.contains("<title>neap, 64 KiB: 731 ns</title>"), "{text}");
+        }
+    }
+
+    // Would catch a failed allocator that looks like one with a small bar.
+    #[test]
+    fn a_failure_is_told_in_its_row() {
+        let text = drawn(1, Size::Wide, Theme::Page);
+        assert!(text.contains(">failed: crashed (signal 11)<"), "{text}");
+        assert_eq!(text.matches("<rect").count(), 2, "{text}");
+    }
+
+    // Would catch a picture without words for those who do not see it.
+    #[test]
+    fn a_chart_is_told_in_words() {
+        let text = drawn(0, Size::Wide, Theme::Page);
+        assert!(text.contains("role=\"img\" aria-labelledby=\"c-t c-d\""), "{text}");
+        assert!(text.contains("neap: 731 ns at 64 KiB, 912 ns at 1 MiB."), "{text}");
+        assert!(text.contains("other: 1 µs at 64 KiB, failed: crashed (signal 11) at 1 MiB."), "{text}");
+    }
+
+    // Would catch an export that lacks its title, its colours or its description.
+    #[test]
+    fn a_chart_stands_alone() {
+        let run = sample::run();
+        let chart = &run.experiments[0].charts[0];
+        let text = standalone(chart, "calloc", &View::of(&run), Theme::Dark).unwrap();
+        assert!(text.contains(">calloc and free (less is better)</text>") && text.contains("color=\"#56b4e9\""));
+        assert!(text.contains("<desc id=\"sizes-d\">Line chart of"), "{text}");
+        assert_eq!((text.matches("<svg").count(), text.matches("</svg>").count()), (1, 1));
+    }
+
+    // Would catch an empty frame for an experiment that was skipped.
+    #[test]
+    fn nothing_is_drawn_of_nothing() {
+        let run = sample::run();
+        let chart = &run.experiments[0].charts[0];
+        assert_eq!(draw(chart, "other", &View::of(&run), Size::Wide, Theme::Page, "c"), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! Bars and dots: for each position a panel, in it a row for each allocator, with its name and its figure.
+
+use neap_results::{Chart, ChartKind, Value, View};
+
+use super::grid::{Grid, GridRow};
+use super::lines::position_text;
+use super::scale::{Scale, thin, tick_text};
+use super::svg::{Anchor, Marker, Svg, TEXT, width_of};
+use super::{Size, short_cell_text, status_text};
+use crate::theme::{Ink, look};
+
+/// From one row to the next.
+const STEP: f64 = 24.0;
+/// The height of a bar.
+const BAR: f64 = 15.0;
+/// Between panels side by side.
+const GUTTER: f64 = 20.0;
+
+/// Where a panel is.
+struct Panel {
+    left: f64,
+    top: f64,
+    width: f64,
+    /// How wide the names are; zero where the panel beside has them.
+    names: f64,
+}
+
+/// Draws into `svg`; gives the height that was needed.
+pub fn draw(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) -> f64 {
+    let width = size.width();
+    let transposed = grid.rows.len() == 1 && grid.columns.len() > 1;
+    if transposed {
+        return single(svg, chart, grid, view, width);
+    }
+    let columns = if size == Size::Wide { grid.columns.len().clamp(1, 2) } else { 1 };
+    let names = grid.rows.iter().map(|row| width_of(&row.name, true)).fold(0.0, f64::max) + 10.0;
+    let heads = grid.columns.len() > 1;
+    let each = (width - GUTTER * (columns - 1) as f64) / columns as f64;
+    let height = f64::from(u8::from(heads)) * 22.0 + STEP * grid.rows.len() as f64 + 26.0;
+    let first = 22.0;
+    axis_title(svg, chart);
+    for (number, position) in grid.columns.iter().enumerate() {
+        let (column, line) = (number % columns, number / columns);
+        let top = first + line as f64 * (height + 10.0);
+        let panel = Panel { left: column as f64 * (each + GUTTER), top, width: each, names };
+        let title = if heads { position_text(position, &chart.x) } else { String::new() };
+        let cells: Vec<(&GridRow, &Value)> = grid.rows.iter().map(|row| (row, &row.cells[number])).collect();
+        let names: Vec<&str> = grid.rows.iter().map(|row| row.name.as_str()).collect();
+        draw_panel(svg, chart, grid, view, &panel, &title, &names, &cells);
+    }
+    first + grid.columns.len().div_ceil(columns) as f64 * (height + 10.0) - 10.0
+}
+
+/// One allocator only: positions down.
+fn single(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, width: f64) -> f64 {
+    let texts: Vec<String> = grid.columns.iter().map(|position| position_text(position, &chart.x)).collect();
+    let names = texts.iter().map(|text| width_of(text, false)).fold(0.0, f64::max) + 10.0;
+    let panel = Panel { left: 0.0, top: 22.0, width, names };
+    axis_title(svg, chart);
+    let row = &grid.rows[0];
+    let cells: Vec<(&GridRow, &Value)> = row.cells.iter().map(|cell| (row, cell)).collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    draw_panel(svg, chart, grid, view, &panel, &row.name, &texts, &cells);
+    22.0 + 22.0 + STEP * cells.len() as f64 + 26.0
+}
+
+fn axis_title(svg: &mut Svg, chart: &Chart) {
+    let log = if chart.y.log { ", log scale" } else { "" };
+    svg.text(Ink::Muted, (2.0, 14.0), Anchor::Start, false, &format!("{}{log}", chart.y.label));
+}
+
+#[expect(clippy::too_many_arguments, reason = "a panel is drawn from all of the chart")]
+fn draw_panel(
+    svg: &mut Svg,
+    chart: &Chart,
+    grid: &Grid,
+    view: &View,
+    panel: &Panel,
+    title: &str,
+    names: &[&str],
+    cells: &[(&GridRow, &Value)],
+) {
+    let mut top = panel.top;
+    let left = panel.left + panel.names;
+    if !title.is_empty() {
+        svg.text(Ink::Text, (left, top + 14.0), Anchor::Start, true, title);
+        top += 22.0;
+    }
+    let widest = cells.iter().map(|(_, cell)| width_of(&short_cell_text(cell, &chart.y.unit), true));
+    let right = panel.left + panel.width - widest.fold(0.0, f64::max) - 12.0;
+    let log = chart.y.log && chart.kind != ChartKind::Bar;
+    let values = grid.values().chain(chart.marks.iter().map(|mark| mark.value));
+    let scale = Scale::of(values, log, left, right.max(left + 40.0));
+    let bottom = top + STEP * cells.len() as f64;
+    grid_lines(svg, &scale, &chart.y.unit, top, bottom);
+    for (number, ((row, cell), name)) in cells.iter().zip(names).enumerate() {
+        let middle = top + STEP * number as f64 + STEP / 2.0;
+        let own = view.base(&row.allocator) == neap_results::NEAP;
+        let bold = row.allocator == neap_results::NEAP && *name == row.name;
+        svg.text(Ink::Text, (left - 8.0, middle + TEXT / 3.0), Anchor::End, bold, name);
+        let look = look(view, &row.allocator, row.series, false);
+        let ink = if own { Ink::Series(0) } else { Ink::Other };
+        let Some(spread) = cell.spread() else {
+            let (ink, text) = match cell {
+                Value::Failed(_) => (Ink::Mark, status_text(cell)),
+                _ => (Ink::Muted, status_text(cell)),
+            };
+            svg.text(ink, (left + 4.0, middle + TEXT / 3.0), Anchor::Start, false, &text);
+            continue;
+        };
+        svg.open(ink, &format!("{name}: {}", super::cell_text(cell, &chart.y.unit)));
+        let (zero, place) = (scale.place(if log { f64::MIN_POSITIVE } else { 0.0 }), scale.place(spread.median));
+        if chart.kind == ChartKind::Bar {
+            let (from, to) = (zero.min(place), zero.max(place));
+            svg.bar((from, middle - BAR / 2.0), (to - from, BAR), look.hollow);
+        } else {
+            svg.line(ink, (left, middle), (place, middle), 1.0, "1 3");
+        }
+        let (low, high) = (scale.place(spread.min), scale.place(spread.max));
+        if high - low > 3.0 {
+            let ink = if chart.kind == ChartKind::Bar { Ink::Text } else { ink };
+            svg.line(ink, (low, middle), (high, middle), 1.4, "");
+            for end in [low, high] {
+                svg.line(ink, (end, middle - 4.0), (end, middle + 4.0), 1.4, "");
+            }
+        }
+        if chart.kind != ChartKind::Bar {
+            svg.marker(if own { Marker::Circle } else { Marker::Diamond }, (place, middle), 5.0, look.hollow);
+        }
+        svg.close();
+        let text = short_cell_text(cell, &chart.y.unit);
+        svg.text(Ink::Text, (place.max(high) + 8.0, middle + TEXT / 3.0), Anchor::Start, bold, &text);
+    }
+    for mark in &chart.marks {
+        let place = scale.place(mark.value);
+        svg.line(Ink::Mark, (place, top - 2.0), (place, bottom), 1.5, "5 3");
+        svg.text(Ink::Mark, (place + 5.0, top + 4.0), Anchor::Start, false, &mark.label);
+    }
+}
+
+fn grid_lines(svg: &mut Svg, scale: &Scale, unit: &str, top: f64, bottom: f64) {
+    let ticks = scale.ticks();
+    let places: Vec<f64> = ticks.iter().map(|tick| scale.place(*tick)).collect();
+    for place in &places {
+        svg.line(Ink::Grid, (*place, top), (*place, bottom + 4.0), 1.0, "");
+    }
+    let texts: Vec<String> = ticks.iter().map(|tick| tick_text(*tick, unit)).collect();
+    let widths: Vec<f64> = texts.iter().map(|text| width_of(text, false)).collect();
+    for kept in thin(&places, &widths, 8.0) {
+        svg.text(Ink::Muted, (places[kept], bottom + 17.0), Anchor::Middle, false, &texts[kept]);
+    }
+}

@@ -1,0 +1,192 @@
+//! The allocation suite: programs from end to end, and their geometric means against glibc.
+
+use serde::Deserialize;
+
+use crate::judge::{Judged, number, rank};
+use crate::stats::geometric_mean;
+use crate::{
+    Axis, Better, Case, Chart, ChartKind, Column, Experiment, Figure, GLIBC, Kind, Mark, Metric, Param, Point,
+    ReadError, Row, Run, Series, Table, Value, View,
+};
+
+/// The experiment's name.
+const NAME: &str = "suite";
+/// The case that has the means.
+const MEANS: &str = "geometric means";
+
+/// A line of `runs.csv`.
+#[derive(Debug, Deserialize)]
+struct OldRow {
+    workload: String,
+    threads: u32,
+    allocator: String,
+    round: u32,
+    turn: u32,
+    status: String,
+    wall_ms: f64,
+    user_ms: f64,
+    sys_ms: f64,
+    peak_rss_kib: f64,
+    minor_faults: f64,
+}
+
+/// The rows of `runs.csv`.
+pub fn rows(text: &str) -> Result<Vec<Row>, ReadError> {
+    let mut rows = Vec::new();
+    for line in csv::Reader::from_reader(text.as_bytes()).deserialize() {
+        let old: OldRow = line.map_err(ReadError::Csv)?;
+        let case = format!("{}, {} thread{}", old.workload, old.threads, if old.threads == 1 { "" } else { "s" });
+        let row = Row {
+            experiment: NAME.into(),
+            case,
+            allocator: old.allocator,
+            round: old.round,
+            turn: old.turn,
+            status: old.status,
+            ..Row::default()
+        };
+        if row.status != "ok" {
+            rows.push(row);
+            continue;
+        }
+        let metrics = [
+            ("wall", "ms", old.wall_ms),
+            ("cpu", "ms", old.user_ms + old.sys_ms),
+            ("peak", "MiB", old.peak_rss_kib / 1024.0),
+            ("faults", "count", old.minor_faults),
+        ];
+        rows.extend(metrics.map(|(metric, unit, value)| Row {
+            metric: metric.into(),
+            unit: unit.into(),
+            value,
+            ..row.clone()
+        }));
+    }
+    Ok(rows)
+}
+
+/// The experiment. Puts the rows of the means beside those that were measured.
+pub fn experiment(run: &mut Run) -> Experiment {
+    let mut names: Vec<String> = Vec::new();
+    for row in &run.rows {
+        if !names.contains(&row.case) {
+            names.push(row.case.clone());
+        }
+    }
+    let means = means(&View::of(run), &names);
+    run.rows.extend(means);
+    let metric = |name: &str, title: &str, better| Metric { name: name.into(), title: title.into(), better };
+    let column = |case: &String, metric: &str| Column::new(case.clone(), case.clone(), metric);
+    let table = |title: &str, metric: &str| Table {
+        title: title.into(),
+        columns: names.iter().map(|case| column(case, metric)).collect(),
+    };
+    let mean_columns = vec![
+        Column::new("wall time against glibc", MEANS, "wall"),
+        Column::new("peak resident memory against glibc", MEANS, "peak"),
+    ];
+    Experiment {
+        name: NAME.into(),
+        title: "Allocation suite".into(),
+        question: "What do whole programs take in time and memory, against glibc?".into(),
+        about: "15 programs at one and two threads: trees, strings, caches, servers, producers and consumers. All \
+                random numbers come from a fixed seed, and a wrong checksum counts as a failure."
+            .into(),
+        command: run.command.clone(),
+        cases: names.iter().map(|name| case(name)).collect(),
+        metrics: vec![
+            metric("wall", "wall time", Better::Less),
+            metric("cpu", "CPU time", Better::Less),
+            metric("peak", "peak resident memory", Better::Less),
+            metric("faults", "page faults", Better::Neither),
+        ],
+        charts: vec![headline()],
+        tables: vec![
+            Table { title: "Geometric means".into(), columns: mean_columns },
+            table("Wall time, ms", "wall"),
+            table("Peak resident memory, MiB", "peak"),
+        ],
+        verdicts: verdicts(&View::of(run), &names),
+        ..Experiment::default()
+    }
+}
+
+fn case(name: &str) -> Case {
+    let (workload, threads) = name.split_once(", ").unwrap_or((name, ""));
+    let threads: Option<f64> = threads.split(' ').next().and_then(|count| count.parse().ok());
+    let mut params = std::collections::BTreeMap::from([("workload".to_owned(), Param::Text(workload.into()))]);
+    params.extend(threads.map(|count| ("threads".to_owned(), Param::Number(count))));
+    Case { name: name.into(), params, command: String::new() }
+}
+
+/// The README's picture.
+fn headline() -> Chart {
+    let points = vec![Point::named("wall time", MEANS, "wall"), Point::named("peak resident memory", MEANS, "peak")];
+    Chart {
+        name: "headline".into(),
+        title: "Allocation suite, geometric means against glibc".into(),
+        kind: ChartKind::Bar,
+        x: Axis { label: "figure".into(), ..Axis::default() },
+        y: Axis { label: "ratio to glibc".into(), unit: "ratio".into(), log: false },
+        better: Better::Less,
+        series: vec![Series { label: String::new(), points }],
+        marks: vec![Mark { label: String::new(), value: 1.0 }],
+        ..Chart::default()
+    }
+}
+
+/// For each allocator the geometric means of the median ratios to glibc; failed where a case failed.
+fn means(view: &View, cases: &[String]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for allocator in view.allocators().iter().filter(|name| view.took_part(NAME, name)) {
+        let failed =
+            |case: &&String| matches!(view.value(Figure::new(NAME, case, "wall"), allocator), Value::Failed(_));
+        let failed = cases.iter().filter(failed).count();
+        let row = Row {
+            experiment: NAME.into(),
+            case: MEANS.into(),
+            allocator: allocator.clone(),
+            round: 1,
+            turn: 1,
+            status: "ok".into(),
+            ..Row::default()
+        };
+        if failed > 0 {
+            rows.push(Row { status: format!("{failed} of {} cases failed", cases.len()), ..row });
+            continue;
+        }
+        for metric in ["wall", "peak"] {
+            let ratio = |case: &String| Some(view.ratio(Figure::new(NAME, case, metric), allocator, GLIBC)?.ratio);
+            let ratios: Vec<f64> = cases.iter().filter_map(ratio).collect();
+            if !ratios.is_empty() {
+                let value = geometric_mean(&ratios);
+                rows.push(Row { metric: metric.into(), unit: "ratio".into(), value, ..row.clone() });
+            }
+        }
+    }
+    rows
+}
+
+fn verdicts(view: &View, cases: &[String]) -> Vec<crate::Verdict> {
+    let mean = |metric, words: &str| rank(view, Figure::new(NAME, MEANS, metric), Better::Less).about(words);
+    let mut slow: Vec<(f64, String)> = Vec::new();
+    let mut counted = 0;
+    for case in cases {
+        let figure = Figure::new(NAME, case, "wall");
+        let Some((best, _)) = view.best_peer(figure, Better::Less, |_| true) else { continue };
+        let Some(ratio) = view.ratio(figure, crate::NEAP, best) else { continue };
+        counted += 1;
+        if ratio.ratio > 1.10 {
+            slow.push((ratio.ratio, format!("{case} ({} times {best})", number(ratio.ratio))));
+        }
+    }
+    slow.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let list: Vec<String> = slow.into_iter().map(|(_, text)| text).collect();
+    let text = match list.len() {
+        0 => format!("none of {counted} cases takes neap more than 1.10 times the best peer's time"),
+        n => format!("{n} of {counted} cases take neap more than 1.10 times the best peer's time: {}", list.join(", ")),
+    };
+    let holds = (counted > 0).then_some(list.is_empty());
+    let slow = crate::Verdict { kind: Kind::Target, ..Judged::new(text, holds).target(false) };
+    vec![mean("wall", "Wall time").rank(), mean("peak", "Peak resident memory").rank(), slow]
+}
