@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use neap_lab::failure::Failure;
+use neap_lab::failure::{Failure, failure};
 use neap_lab::interrupt::Interrupted;
 use neap_lab::place::{Place, user_cache};
 use neap_lab::plan::{self, Request};
@@ -23,6 +23,8 @@ use crate::run::library;
 
 /// Exit status where a verdict that must hold does not.
 const NOT_HELD: u8 = 1;
+/// The file of the report, beside the run.
+const REPORT: &str = "report.html";
 /// A shell shows death by signal N as 128 + N.
 const SIGNALLED: u8 = 128;
 
@@ -113,7 +115,7 @@ fn measure(args: RunArgs) -> anyhow::Result<u8> {
     } else {
         print(&text::run_text(&done.run, terminal_form()))?;
     }
-    eprintln!("written: {}", page.as_deref().unwrap_or(&output).display());
+    eprintln!("written: {}", page.display());
     if let Some(signal) = done.interrupted {
         eprintln!("neap: interrupted; what was measured until then is kept");
         return Ok(status_of(signal));
@@ -140,28 +142,28 @@ fn show(args: &ShowArgs) -> anyhow::Result<u8> {
     }
     print(&text::run_text(&run, terminal_form()))?;
     let dir = if args.dir.is_dir() { args.dir.clone() } else { args.dir.parent().unwrap_or(Path::new(".")).into() };
-    if let Some(page) = write_report(&dir, &run)? {
-        eprintln!("written: {}", page.display());
-        if args.open {
-            open(&page)?;
-        }
+    let page = write_report(&dir, &run)?;
+    eprintln!("written: {}", page.display());
+    if args.open {
+        open(&page)?;
     }
     Ok(0)
 }
 
 /// Writes the HTML report beside the run.
-fn write_report(_dir: &Path, _run: &Run) -> anyhow::Result<Option<PathBuf>> {
-    Ok(None)
+fn write_report(dir: &Path, run: &Run) -> anyhow::Result<PathBuf> {
+    let page = dir.join(REPORT);
+    std::fs::write(&page, neap_report::page::html(run)).map_err(|error| {
+        failure(format!("cannot write {}: {error}", page.display()), "copy the run to a folder of yours")
+    })?;
+    Ok(page)
 }
 
 /// Opens a page in the user's browser.
 fn open(page: &Path) -> anyhow::Result<()> {
     let started = std::process::Command::new("xdg-open").arg(page).status();
     if !started.is_ok_and(|status| status.success()) {
-        anyhow::bail!(Failure {
-            cause: "xdg-open cannot open the report".into(),
-            remedy: format!("open {} in a browser", page.display()),
-        });
+        return Err(failure("xdg-open cannot open the report", format!("open {} in a browser", page.display())));
     }
     Ok(())
 }
