@@ -1,12 +1,46 @@
 //! The report of a run of the lab: one page of HTML, charts as SVG and PNG, markdown, comparisons.
 //!
-//! Depends on `neap-results` and, for PNG, on resvg; gives texts and bytes. No files and no system calls, but for the
-//! fonts of a PNG, which are the system's.
+//! Depends on `neap-results` and, for PNG (feature `png`), on resvg; gives texts and bytes. No files and no system calls,
+//! but for the fonts of a PNG, which are the system's.
+//!
+//! | wanted | function |
+//! |---|---|
+//! | the page of a run | [`page::html`] |
+//! | its charts as files | [`charts`] |
+//! | one of them as PNG | `picture::png` |
+//! | a document in markdown | [`markdown::document`] |
+//! | two runs compared, as text or page | [`compare::text`], [`compare::html`] |
 #![forbid(unsafe_code)]
 
+pub mod compare;
+pub mod markdown;
 pub mod page;
+#[cfg(feature = "png")]
+pub mod picture;
 pub mod plot;
 pub mod theme;
 
 #[cfg(test)]
 mod sample;
+
+use neap_results::{Chart, Experiment, Run, View};
+
+/// All charts of a run that have anything to show: the name of a file without its ending, and the SVG. The theme
+/// is [`theme::Theme::Light`] or [`theme::Theme::Dark`]; a file of its own has no page to take colours from.
+pub fn charts(run: &Run, theme: theme::Theme) -> Vec<(String, String)> {
+    let view = View::of(run);
+    let mut all = Vec::new();
+    for experiment in &run.experiments {
+        for chart in &experiment.charts {
+            let drawn = plot::standalone(chart, &experiment.name, &view, theme);
+            all.extend(drawn.map(|svg| (file_stem(experiment, chart), svg)));
+        }
+    }
+    all
+}
+
+/// What the file of a chart is called: experiment and chart.
+pub fn file_stem(experiment: &Experiment, chart: &Chart) -> String {
+    let clean = |letter: char| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' };
+    format!("{}-{}", experiment.name, chart.name).chars().map(clean).collect()
+}

@@ -159,7 +159,7 @@ pub fn css() -> String {
         Ink::all().map(|ink| format!(".{0}{{color:var(--{0})}}", ink.class())).collect::<Vec<_>>().join("\n");
     format!(
         ":root{{color-scheme:light dark;{}}}\n@media (prefers-color-scheme:dark){{:root{{{}}}}}\n{classes}\n\
-         .hollow{{fill:var(--k-back)}}\n",
+         .hollow{{fill:var(--k-back)}}\n.halo{{stroke:var(--k-back)}}\n",
         list(0),
         list(1)
     )

@@ -17,10 +17,12 @@
 //! | claim | what was published before |
 //! | verdict | one sentence on a claim, a rank or a target, computed from rows |
 //!
-//! Start with [`Run`]; a [`View`] sorts its rows; [`judge`] has the pieces of verdicts.
+//! Start with [`Run`]; a [`View`] sorts its rows; [`judge`] has the pieces of verdicts, [`compare`] tells two
+//! runs apart, [`kept`] reads those from before the schema.
 #![forbid(unsafe_code)]
 
 mod chart;
+pub mod compare;
 mod error;
 pub mod judge;
 pub mod kept;
@@ -30,6 +32,7 @@ pub mod stats;
 mod view;
 
 pub use chart::{Axis, Chart, ChartKind, Column, Mark, Point, Position, Series, Table};
+pub use compare::{Change, Comparison, Outcome, compare};
 pub use error::ReadError;
 pub use row::{Row, rows_from_csv, rows_to_csv};
 pub use run::{

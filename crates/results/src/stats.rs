@@ -73,7 +73,7 @@ impl Spread {
 }
 
 /// A ratio with the interval that it lies in.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Ratio {
     /// The median of the ratios.
     pub ratio: f64,

@@ -58,7 +58,7 @@ impl Page {
         self.raw("</dl>\n");
     }
 
-    /// Paragraphs, lists and headings of markdown. Tables and the rest stay as they are written.
+    /// Paragraphs, lists, tables and headings of markdown. The rest stays as it is written.
     pub fn markdown(&mut self, paragraphs: &[String]) {
         for paragraph in paragraphs {
             if let Some(heading) =
@@ -76,11 +76,30 @@ impl Page {
                 }
                 self.raw("</ul>\n");
             } else if paragraph.starts_with('|') {
-                let _ = writeln!(self.text, "<pre>{}</pre>", escaped(paragraph));
+                self.markdown_table(paragraph);
             } else {
                 let _ = writeln!(self.text, "<p>{}</p>", inline(paragraph));
             }
         }
+    }
+
+    fn markdown_table(&mut self, text: &str) {
+        self.raw("<div class=\"scroll\"><table>\n");
+        let lines = text.lines().filter(|line| !line.starts_with("|---") && !line.starts_with("|:"));
+        for (number, line) in lines.enumerate() {
+            let line = line.trim().trim_start_matches('|').trim_end_matches('|');
+            self.raw("<tr>");
+            for (place, cell) in line.split('|').enumerate() {
+                let name = match (number, place) {
+                    (0, _) => "th scope=\"col\"",
+                    (_, 0) => "th scope=\"row\"",
+                    _ => "td",
+                };
+                let _ = write!(self.text, "<{name}>{}</{}>", inline(cell.trim()), &name[..2]);
+            }
+            self.raw("</tr>\n");
+        }
+        self.raw("</table></div>\n");
     }
 
     /// The whole page.
@@ -97,7 +116,8 @@ pub fn inline(text: &str) -> String {
             let _ = write!(html, "<code>{}</code>", escaped(part));
         } else {
             for (place, part) in part.split("**").enumerate() {
-                let part = escaped(part);
+                // `\*` is a star that is no markup.
+                let part = escaped(&part.replace("\\*", "*"));
                 html += &if place % 2 == 1 { format!("<strong>{part}</strong>") } else { part };
             }
         }
@@ -114,7 +134,11 @@ mod tests {
     fn markdown_becomes_html() {
         assert_eq!(inline("a `b<c` **d** e"), "a <code>b&lt;c</code> <strong>d</strong> e");
         let mut page = Page::new("t", "d");
-        page.markdown(&["## Head\nwords".into(), "- one\n- two\n  more".into()]);
+        page.markdown(&[
+            "## Head\nwords".into(),
+            "- one\n- two\n  more".into(),
+            "| a | b |\n|---|---:|\n| c | 1\\* |".into(),
+        ]);
         let text = page.finish();
         assert!(
             text.contains("<h3>Head</h3>\n<p>words</p>\n<ul>\n<li>one</li>\n<li>two\n  more</li>\n</ul>"),

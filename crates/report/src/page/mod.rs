@@ -7,7 +7,7 @@ mod section;
 use neap_results::{Kind, Run, Verdict, View};
 
 pub use html::{Page, inline};
-pub use section::table;
+pub use section::{table, tag};
 
 use crate::plot::escaped;
 

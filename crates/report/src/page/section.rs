@@ -6,7 +6,7 @@ use neap_results::judge::number;
 use neap_results::{Chart, Claim, Experiment, Figure, Kind, NEAP, Table, Value, Verdict, View};
 
 use super::Page;
-use crate::plot::{self, Grid, Size, better_words, cell_text, escaped, position_text, status_text, status_words};
+use crate::plot::{self, Grid, Size, better_words, cell_text, escaped, position_text, status_words};
 use crate::theme::Theme;
 
 /// Writes the section of an experiment.
@@ -149,7 +149,7 @@ fn values(grid: &Grid, chart: &Chart, view: &View) -> String {
 fn empty_cell(cell: &Value) -> String {
     match cell {
         Value::Absent => "<td>-</td>".into(),
-        _ => format!("<td class=\"bad\">{}</td>", escaped(&status_text(cell))),
+        _ => format!("<td class=\"bad\">{}</td>", escaped(&cell_text(cell, ""))),
     }
 }
 

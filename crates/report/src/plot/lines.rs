@@ -33,16 +33,16 @@ pub fn draw(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) 
     let x = Scale::tight(numbers.iter().copied(), chart.x.log, left + 8.0, right - 8.0);
     let frame = Frame { left, right, top, bottom: top + plot_height };
     axes(svg, chart, grid, &frame, &ticks, &x, &numbers);
-    for mark in &chart.marks {
-        let place = y.place(mark.value);
-        svg.line(Ink::Mark, (frame.left, place), (frame.right, place), 1.5, "5 3");
-        svg.text(Ink::Mark, (frame.left + 6.0, place - 5.0), Anchor::Start, false, &mark.label);
-    }
     // neap last, so that it lies on top.
     let mut order: Vec<usize> = (0..grid.rows.len()).collect();
     order.sort_by_key(|&row| looks[row].bold);
     for row in order {
         line(svg, chart, grid, row, looks[row], (&x, &y), &numbers);
+    }
+    for mark in &chart.marks {
+        let place = y.place(mark.value);
+        svg.line(Ink::Mark, (frame.left, place), (frame.right, place), 1.5, "5 3");
+        svg.label(Ink::Mark, (frame.left + 6.0, place - 5.0), false, &mark.label);
     }
     let below = frame.bottom + 44.0;
     if at_end {

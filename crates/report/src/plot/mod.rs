@@ -11,6 +11,7 @@ mod scale;
 mod svg;
 
 use neap_results::judge::{number, quantity};
+pub use neap_results::judge::{status_words, value_text as cell_text};
 use neap_results::{Better, Chart, ChartKind, Value, View};
 
 pub use grid::{Grid, GridRow};
@@ -23,7 +24,7 @@ use svg::Svg;
 /// For which screens a chart is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// 760 pixels.
+    /// 900 pixels: as wide as the page.
     Wide,
     /// 350 pixels: a phone.
     Narrow,
@@ -32,7 +33,7 @@ pub enum Size {
 impl Size {
     fn width(self) -> f64 {
         match self {
-            Size::Wide => 760.0,
+            Size::Wide => 900.0,
             Size::Narrow => 350.0,
         }
     }
@@ -106,7 +107,7 @@ fn describe(chart: &Chart, grid: &Grid) -> String {
     for row in &grid.rows {
         let at = |place: usize| match row.cells[place].spread() {
             Some(spread) => quantity(spread.median, &chart.y.unit),
-            None => status_text(&row.cells[place]),
+            None => cell_text(&row.cells[place], ""),
         };
         let name = |place: usize| position_text(&grid.columns[place], &chart.x);
         let last = grid.columns.len() - 1;
@@ -118,49 +119,12 @@ fn describe(chart: &Chart, grid: &Grid) -> String {
     text + " The table has all values."
 }
 
-/// A value with its least and greatest.
-pub fn cell_text(cell: &Value, unit: &str) -> String {
-    match cell.spread() {
-        Some(spread) if spread.min == spread.max => quantity(spread.median, unit),
-        Some(spread) => {
-            let (low, high) = (quantity(spread.min, unit), quantity(spread.max, unit));
-            format!("{} [{low}, {high}]", quantity(spread.median, unit))
-        }
-        None => status_text(cell),
-    }
-}
-
 /// A value alone.
 fn short_cell_text(cell: &Value, unit: &str) -> String {
     match cell.spread() {
         Some(spread) if unit == "ratio" => number(spread.median),
         Some(spread) => quantity(spread.median, unit),
-        None => status_text(cell),
-    }
-}
-
-/// Why there is no value.
-pub fn status_text(cell: &Value) -> String {
-    match cell {
-        Value::Is(_) => String::new(),
-        Value::Failed(status) => format!("failed: {}", status_words(status)),
-        Value::Skipped(status) => status.clone(),
-        Value::Absent => "not run".into(),
-    }
-}
-
-/// A status in words.
-pub fn status_words(status: &str) -> String {
-    match status.split_once(':') {
-        Some(("signal", number)) => match number {
-            "6" => "aborted (signal 6)".into(),
-            "9" => "killed (signal 9)".into(),
-            "11" => "crashed (signal 11)".into(),
-            number => format!("signal {number}"),
-        },
-        Some(("exit", number)) => format!("exit status {number}"),
-        _ if status == "timeout" => "out of time".into(),
-        _ => status.to_owned(),
+        None => cell_text(cell, unit),
     }
 }
 

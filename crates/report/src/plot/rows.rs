@@ -6,7 +6,7 @@ use super::grid::{Grid, GridRow};
 use super::lines::position_text;
 use super::scale::{Scale, thin, tick_text};
 use super::svg::{Anchor, Marker, Svg, TEXT, width_of};
-use super::{Size, short_cell_text, status_text};
+use super::{Size, cell_text, short_cell_text};
 use crate::theme::{Ink, look};
 
 /// From one row to the next.
@@ -86,13 +86,16 @@ fn draw_panel(
         svg.text(Ink::Text, (left, top + 14.0), Anchor::Start, true, title);
         top += 22.0;
     }
-    let widest = cells.iter().map(|(_, cell)| width_of(&short_cell_text(cell, &chart.y.unit), true));
+    // The same in all panels, so that lengths can be compared.
+    let all = grid.rows.iter().flat_map(|row| &row.cells).filter(|cell| cell.spread().is_some());
+    let widest = all.map(|cell| width_of(&short_cell_text(cell, &chart.y.unit), true));
     let right = panel.left + panel.width - widest.fold(0.0, f64::max) - 12.0;
     let log = chart.y.log && chart.kind != ChartKind::Bar;
     let values = grid.values().chain(chart.marks.iter().map(|mark| mark.value));
     let scale = Scale::of(values, log, left, right.max(left + 40.0));
     let bottom = top + STEP * cells.len() as f64;
     grid_lines(svg, &scale, &chart.y.unit, top, bottom);
+    let mut texts = Vec::new();
     for (number, ((row, cell), name)) in cells.iter().zip(names).enumerate() {
         let middle = top + STEP * number as f64 + STEP / 2.0;
         let own = view.base(&row.allocator) == neap_results::NEAP;
@@ -102,13 +105,13 @@ fn draw_panel(
         let ink = if own { Ink::Series(0) } else { Ink::Other };
         let Some(spread) = cell.spread() else {
             let (ink, text) = match cell {
-                Value::Failed(_) => (Ink::Mark, status_text(cell)),
-                _ => (Ink::Muted, status_text(cell)),
+                Value::Failed(_) => (Ink::Mark, cell_text(cell, "")),
+                _ => (Ink::Muted, cell_text(cell, "")),
             };
             svg.text(ink, (left + 4.0, middle + TEXT / 3.0), Anchor::Start, false, &text);
             continue;
         };
-        svg.open(ink, &format!("{name}: {}", super::cell_text(cell, &chart.y.unit)));
+        svg.open(ink, &format!("{name}: {}", cell_text(cell, &chart.y.unit)));
         let (zero, place) = (scale.place(if log { f64::MIN_POSITIVE } else { 0.0 }), scale.place(spread.median));
         if chart.kind == ChartKind::Bar {
             let (from, to) = (zero.min(place), zero.max(place));
@@ -128,13 +131,15 @@ fn draw_panel(
             svg.marker(if own { Marker::Circle } else { Marker::Diamond }, (place, middle), 5.0, look.hollow);
         }
         svg.close();
-        let text = short_cell_text(cell, &chart.y.unit);
-        svg.text(Ink::Text, (place.max(high) + 8.0, middle + TEXT / 3.0), Anchor::Start, bold, &text);
+        texts.push((place.max(high) + 8.0, middle, bold, short_cell_text(cell, &chart.y.unit)));
     }
     for mark in &chart.marks {
         let place = scale.place(mark.value);
         svg.line(Ink::Mark, (place, top - 2.0), (place, bottom), 1.5, "5 3");
-        svg.text(Ink::Mark, (place + 5.0, top + 4.0), Anchor::Start, false, &mark.label);
+        svg.label(Ink::Mark, (place + 5.0, top + 4.0), false, &mark.label);
+    }
+    for (x, middle, bold, text) in texts {
+        svg.label(Ink::Text, (x, middle + TEXT / 3.0), bold, &text);
     }
 }
 

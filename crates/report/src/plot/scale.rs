@@ -30,8 +30,9 @@ impl Scale {
         } else {
             let least = values.iter().copied().fold(0.0, f64::min);
             let most = if most > least { most } else { least + 1.0 };
-            let step = step(most - least, 5.0);
-            ((least / step).floor() * step, (most / step).ceil() * step)
+            // To the next half of a tick: no more empty room than that.
+            let part = step(most - least, 5.0) / 2.0;
+            ((least / part * 5.0).floor() * part / 5.0, (most / part).ceil() * part)
         };
         Scale { low, high, log, from, to }
     }
@@ -63,7 +64,7 @@ impl Scale {
     pub fn ticks(&self) -> Vec<f64> {
         if !self.log {
             let step = step(self.high - self.low, 5.0);
-            let (first, last) = ((self.low / step).round() as i64, (self.high / step).round() as i64);
+            let (first, last) = ((self.low / step - 1e-6).ceil() as i64, (self.high / step + 1e-6).floor() as i64);
             return (first..=last).map(|count| count as f64 * step).collect();
         }
         let decades = (self.high / self.low).log10();
@@ -97,7 +98,14 @@ fn round_up(value: f64) -> f64 {
 
 /// What stands at a tick.
 pub fn tick_text(value: f64, unit: &str) -> String {
-    if value == 0.0 { "0".into() } else { quantity(value, unit) }
+    if value == 0.0 {
+        return "0".into();
+    }
+    // Ticks are round: `0.4`, not `0.400`.
+    let text = quantity(value, unit);
+    let (number, rest) = text.split_at(text.find([' ', '/']).unwrap_or(text.len()));
+    let number = if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number };
+    format!("{number}{rest}")
 }
 
 /// Of `places` with texts so wide, those to keep so that no two touch; the first and, where there is room, the last
@@ -127,7 +135,8 @@ mod tests {
         assert!(scale.place(47.0) <= 100.0 && scale.place(47.0) > 80.0);
         assert_eq!(scale.ticks(), [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]);
         let below = Scale::of([-3.0, 4.0].into_iter(), false, 0.0, 100.0);
-        assert!(below.place(-3.0) > 0.0 && below.place(0.0) > below.place(-3.0));
+        assert!(below.place(-3.0) >= 0.0 && below.place(0.0) > below.place(-3.0) + 30.0);
+        assert!(below.ticks().contains(&0.0), "{:?}", below.ticks());
         assert_eq!(Scale::of([0.0].into_iter(), false, 0.0, 1.0).place(0.0), 0.0);
     }
 
@@ -154,5 +163,7 @@ mod tests {
     #[test]
     fn texts() {
         assert_eq!([0.0, 0.1, 1000.0].map(|v| tick_text(v, "us")), ["0", "100 ns", "1 ms"]);
+        assert_eq!(tick_text(0.4, ""), "0.4");
+        assert_eq!([1.5, 20.0].map(|v| tick_text(v, "MiB")), ["1.5 MiB", "20 MiB"]);
     }
 }

@@ -139,6 +139,17 @@ impl Svg {
         let _ = write!(self.body, "<text {ink} x=\"{x}\" y=\"{y}\" fill=\"currentColor\"{anchor}{bold}>{text}</text>");
     }
 
+    /// A text to the right of its point, with an edge of the background around its letters: lines may run below it.
+    pub fn label(&mut self, ink: Ink, at: (f64, f64), bold: bool, text: &str) {
+        let edge = match self.theme.colour(Ink::Back) {
+            Some(colour) => format!(" stroke=\"{colour}\""),
+            None => " class=\"halo\"".into(),
+        };
+        let _ = write!(self.body, "<g stroke-width=\"3.5\" stroke-linejoin=\"round\" paint-order=\"stroke\"{edge}>");
+        self.text(ink, at, Anchor::Start, bold, text);
+        self.body.push_str("</g>");
+    }
+
     /// The picture, with its title and description for people who do not see it.
     pub fn finish(self, (width, height): (f64, f64), id: &str, title: &str, description: &str) -> String {
         let (width, height) = (short(width), short(height));

@@ -3,6 +3,9 @@
 use super::{Judged, need, need_other, number, quantity, times, word};
 use crate::{Better, Figure, NEAP, Spread, View};
 
+/// A peer that is better by no more than this may be better by chance; above it the medians decide.
+const NEAR: f64 = 1.05;
+
 /// The allocators that neap is ranked among: all but its own variants, of those that have the figure.
 pub fn rivals<'a>(view: &'a View, figure: Figure, better: Better) -> Vec<(&'a str, f64)> {
     let mut ranked = view.ranked(figure, better);
@@ -11,7 +14,7 @@ pub fn rivals<'a>(view: &'a View, figure: Figure, better: Better) -> Vec<(&'a st
 }
 
 /// neap's rank in a figure: first, or the shortfall with the figures of both and the ratio within a round. A peer that
-/// is better by chance (its interval holds one, or the rounds are too few to tell) shares the place.
+/// is better by 5 % at most, and not in every round (the interval of the ratio holds one), shares the place.
 pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
     let own = match need(view, figure, NEAP) {
         Ok(own) => own,
@@ -33,30 +36,37 @@ pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
     };
     let clearly: Vec<&str> = ahead.iter().copied().filter(|name| is_clear(view, figure, name)).collect();
     let best_text = quantity(ranked[0].1, unit);
-    let factor = view.ratio(figure, NEAP, best).map_or(String::new(), |ratio| format!(", {}", times(ratio.ratio)));
+    let ratio = view.ratio(figure, NEAP, best);
+    let factor = ratio.map_or(String::new(), |ratio| format!(" (neap: {})", times(ratio.ratio)));
     if clearly.is_empty() {
         let text = format!(
-            "neap shares the first place of {count} with {}: {own_text} against {best_text} of {best}{factor}, within \
-             the spread",
-            list(&ahead)
+            "neap shares the first place of {count} with {}: {own_text} against {best_text} of {best}, and {} within a \
+             round",
+            list(&ahead),
+            ratio.map_or("no ratio".into(), |ratio| {
+                format!("{} [{}, {}]", times(ratio.ratio), number(ratio.low), number(ratio.high))
+            })
         );
         return Judged::new(text, Some(true));
     }
     let place = ahead.len() + 1;
     let text = format!(
-        "neap is {} of {count} with {own_text}; {best} has the {} with {best_text} (neap{factor})",
+        "neap is {} of {count} with {own_text}; {best} has the {} with {best_text}{factor}",
         ordinal(place),
         word(better),
     );
-    Judged::new(text.replace("(neap, ", "(neap: ").replace(" (neap)", ""), Some(false))
+    Judged::new(text, Some(false))
 }
 
-/// Whether `name` is surely not equal to neap: every round agrees, and where the rounds are too few for an interval,
-/// the ranges do not touch.
+/// Whether `name` is surely not equal to neap: further off than [`NEAR`], or so in every round; where the rounds are too
+/// few for an interval, where the ranges do not touch.
 fn is_clear(view: &View, figure: Figure, name: &str) -> bool {
-    if let Some(ratio) = view.ratio(figure, NEAP, name)
-        && ratio.confidence >= crate::stats::CLEAR
-    {
+    // A figure of zero has no ratio; then what is not equal is better.
+    let Some(ratio) = view.ratio(figure, NEAP, name) else { return true };
+    if ratio.ratio > NEAR || ratio.ratio < 1.0 / NEAR {
+        return true;
+    }
+    if ratio.confidence >= crate::stats::CLEAR {
         return ratio.is_clear();
     }
     let range = |name| Spread::of(&view.values(figure, name));
@@ -198,10 +208,20 @@ mod tests {
         let judged = rank(&near, WALL, Better::Less);
         assert!(judged.holds == Some(false) && judged.text.contains("second of 2"), "{judged:?}");
         // Two rounds give no interval: ranges apart are clear, ranges that touch are not.
-        let few = view(&[("neap", &[20.0, 21.0]), ("other", &[10.0, 11.0])]);
+        let few = view(&[("neap", &[10.3, 10.4]), ("other", &[10.1, 10.2])]);
         assert_eq!(rank(&few, WALL, Better::Less).holds, Some(false));
-        let few = view(&[("neap", &[20.0, 21.0]), ("other", &[10.0, 20.5])]);
+        let few = view(&[("neap", &[10.3, 10.4]), ("other", &[10.1, 10.35])]);
         assert_eq!(rank(&few, WALL, Better::Less).holds, Some(true));
+    }
+
+    // Would catch a peer that is five times quicker and shares the place, as one of its rounds was slow.
+    #[test]
+    fn far_off_is_not_near() {
+        let far = view(&[("neap", &[3.0; 5]), ("other", &[0.6, 0.5, 0.6, 0.5, 7.0])]);
+        assert_eq!(rank(&far, WALL, Better::Less).holds, Some(false));
+        let none = view(&[("neap", &[1.0, 0.0, 1.0]), ("other", &[0.0; 3])]);
+        let judged = rank(&none, WALL, Better::Less);
+        assert_eq!(judged, Judged::new("neap is second of 2 with 1 ms; other has the least with 0 s", Some(false)));
     }
 
     // Would catch a crash of neap that reads as "not measured", and a crash of a peer that reads as neap's.

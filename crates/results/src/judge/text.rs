@@ -1,5 +1,7 @@
 //! Numbers in sentences.
 
+use crate::Value;
+
 /// A number with three significant digits, or all of its whole ones, in groups of three.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
@@ -72,6 +74,35 @@ pub fn times(ratio: f64) -> String {
     format!("{} times", number(ratio))
 }
 
+/// A value with its least and greatest, or why there is none.
+pub fn value_text(value: &Value, unit: &str) -> String {
+    match value {
+        Value::Is(spread) if spread.min == spread.max => quantity(spread.median, unit),
+        Value::Is(spread) => {
+            let (low, high) = (quantity(spread.min, unit), quantity(spread.max, unit));
+            format!("{} [{low}, {high}]", quantity(spread.median, unit))
+        }
+        Value::Failed(status) => format!("failed: {}", status_words(status)),
+        Value::Skipped(status) => status.clone(),
+        Value::Absent => "not run".into(),
+    }
+}
+
+/// A status in words.
+pub fn status_words(status: &str) -> String {
+    match status.split_once(':') {
+        Some(("signal", number)) => match number {
+            "6" => "aborted (signal 6)".into(),
+            "9" => "killed (signal 9)".into(),
+            "11" => "crashed (signal 11)".into(),
+            number => format!("signal {number}"),
+        },
+        Some(("exit", number)) => format!("exit status {number}"),
+        _ if status == "timeout" => "out of time".into(),
+        _ => status.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +126,16 @@ mod tests {
         for (value, text) in pairs {
             assert_eq!(number(value), text);
         }
+    }
+
+    // Would catch a failure whose reason is not told.
+    #[test]
+    fn failures_in_words() {
+        let failed = |status: &str| value_text(&Value::Failed(status.into()), "ms");
+        assert_eq!(failed("signal:11"), "failed: crashed (signal 11)");
+        assert_eq!(failed("exit:3"), "failed: exit status 3");
+        assert_eq!(failed("timeout"), "failed: out of time");
+        assert_eq!(value_text(&Value::Absent, "ms"), "not run");
     }
 
     // Would catch a unit of the wrong magnitude.
