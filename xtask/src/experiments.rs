@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use neap_lab::plan::{self, Event, Request};
-use neap_lab::text::{Form, run_text};
-use neap_lab::{failure::failure, store};
+use neap_lab::plan::{self, Done, Event, Request};
+use neap_lab::{allocators, failure::failure, store};
+use neap_report::markdown::{Options, document};
+use neap_results::Run;
 
 use crate::place::{self, root};
 
@@ -43,7 +44,7 @@ pub struct Args {
 /// Runs the command.
 pub fn main(args: Args) -> Result<()> {
     if let Some(dir) = &args.report {
-        print!("{}", run_text(&store::load(dir)?, Form::Markdown));
+        print!("{}", document(&store::load(dir)?, &Options::default()));
         return Ok(());
     }
     let place = place::lab();
@@ -61,22 +62,53 @@ pub fn main(args: Args) -> Result<()> {
         command: format!("cargo xtask {}", arguments.join(" ")),
         commit: Some(place::commit()),
     };
-    let done = plan::run(&place, &request, &mut |event| tell(&event))?;
-    let markdown = run_text(&done.run, Form::Markdown);
+    let run = finish(plan::run(&place, &request, &mut |event| tell(&event))?)?;
+    let markdown = document(&run, &Options::default());
     std::fs::write(dir.join("report.md"), &markdown)?;
     print!("{markdown}");
     eprintln!("written: {}", args.output.display());
-    if let Some(signal) = done.interrupted {
-        bail!("interrupted by signal {signal}; what was measured until then is kept");
+    if args.check { holds(&run) } else { Ok(()) }
+}
+
+/// A quick pass of all experiments under glibc, neap and at most two others that are there; fails where a verdict that
+/// must hold does not.
+pub fn quick_check() -> Result<()> {
+    let place = place::lab();
+    let mut names = vec!["glibc".to_owned(), "neap".to_owned()];
+    for other in ["mimalloc3", "jemalloc", "debian-mimalloc", "debian-jemalloc"] {
+        if names.len() < 4 && allocators::resolve(&place, &[other.into()], &mut |_| {}).is_ok() {
+            names.push(other.into());
+        }
     }
-    let broken = done.run.broken();
+    let request = Request {
+        quick: true,
+        allocators: names,
+        output: root().join("target/lab/ci"),
+        command: "cargo xtask ci".into(),
+        commit: Some(place::commit()),
+        ..Request::default()
+    };
+    holds(&finish(plan::run(&place, &request, &mut |event| tell(&event))?)?)
+}
+
+/// The run, unless it was interrupted.
+fn finish(done: Done) -> Result<Run> {
+    match done.interrupted {
+        Some(signal) => bail!("interrupted by signal {signal}; what was measured until then is kept"),
+        None => Ok(done.run),
+    }
+}
+
+/// Names the verdicts that must hold and do not.
+fn holds(run: &Run) -> Result<()> {
+    let broken = run.broken();
     for (experiment, verdict) in &broken {
         eprintln!("{}: must hold and does not: {}", experiment.name, verdict.text);
     }
-    if args.check && !broken.is_empty() {
-        bail!("{} verdicts that must hold do not", broken.len());
+    match broken.len() {
+        0 => Ok(()),
+        count => bail!("{count} verdicts that must hold do not"),
     }
-    Ok(())
 }
 
 fn tell(event: &Event) {

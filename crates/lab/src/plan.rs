@@ -254,6 +254,7 @@ impl Session<'_> {
             let failures = self.case(design, case, &under, tell)?;
             tell(Event::Ended(design.name, &case.name, begun.elapsed(), &failures));
         }
+        self.runner.tidy();
         Ok(())
     }
 

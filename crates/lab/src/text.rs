@@ -1,4 +1,4 @@
-//! A run for people: tables and verdicts as text for a terminal, and as markdown.
+//! A run for people at a terminal: tables and verdicts.
 
 use std::fmt::Write;
 
@@ -13,8 +13,6 @@ pub enum Form {
     Plain,
     /// For a terminal that knows colour.
     Colour,
-    /// Markdown.
-    Markdown,
 }
 
 /// From this many columns on, the figures go down and the allocators across.
@@ -24,27 +22,24 @@ const WIDE: usize = 9;
 pub fn run_text(run: &Run, form: Form) -> String {
     let view = View::of(run);
     let mut text = String::new();
-    head(&mut text, run, form);
+    head(&mut text, run);
     for experiment in &run.experiments {
         section(&mut text, &view, experiment, form);
     }
-    if form == Form::Markdown {
-        for note in &run.notes {
-            let _ = write!(text, "\n{}\n", note.trim_end());
-        }
+    for note in &run.notes {
+        let _ = write!(text, "\n{}\n", note.trim_end());
     }
     text
 }
 
-fn head(text: &mut String, run: &Run, form: Form) {
+fn head(text: &mut String, run: &Run) {
     let m = &run.machine;
     let versions: Vec<String> = run.allocators.iter().map(|a| format!("{} {}", a.name, a.version)).collect();
     let quick = if run.quick { " A quick pass: less work than the full experiments." } else { "" };
     let virtualised = m.virtualised.as_ref().map_or(String::new(), |name| format!(", virtual machine ({name})"));
-    let title = if form == Form::Markdown { "# Experiments\n\n" } else { "" };
     let _ = write!(
         text,
-        "{title}{} on {} ({} CPUs, {} MiB{virtualised}), Linux {}, transparent huge pages {}, load {}.\n\
+        "{} on {} ({} CPUs, {} MiB{virtualised}), Linux {}, transparent huge pages {}, load {}.\n\
          Command: {}; rounds: {}.{quick}\n\
          Measured: {}.\n",
         run.started,
@@ -54,13 +49,13 @@ fn head(text: &mut String, run: &Run, form: Form) {
         m.kernel,
         m.transparent_hugepage,
         m.load_before,
-        code(&commit_text(run), form),
+        commit_text(run),
         run.rounds,
         versions.join(", ")
     );
     noise(text, run);
     text.push_str(
-        "\nFigures are medians over the rounds, in brackets the least and the greatest. Ratios are taken within a round. \
+        "\nFigures are medians over the rounds, where they spread with the least and the greatest. Ratios are taken within a round. \
          An allocator that crashed or ran out of time in any round is shown as failed.\n",
     );
 }
@@ -90,7 +85,6 @@ fn noise(text: &mut String, run: &Run) {
 
 fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) {
     let _ = match form {
-        Form::Markdown => write!(text, "\n## {}\n\n{} {}\n", experiment.name, experiment.question, experiment.about),
         Form::Plain => write!(text, "\n{}: {}\n{}\n", experiment.name, experiment.title, experiment.question),
         Form::Colour => {
             write!(text, "\n\u{1b}[1m{}: {}\u{1b}[0m\n{}\n", experiment.name, experiment.title, experiment.question)
@@ -105,7 +99,7 @@ fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) 
         return;
     }
     for table in &experiment.tables {
-        figures(text, view, &experiment.name, table, form);
+        figures(text, view, &experiment.name, table);
     }
     text.push('\n');
     for verdict in &experiment.verdicts {
@@ -128,12 +122,11 @@ pub fn verdict_text(verdict: &Verdict, form: Form) -> String {
     match form {
         Form::Plain => format!("{word}: {}", verdict.text),
         Form::Colour => format!("\u{1b}[{colour}m{word}\u{1b}[0m: {}", verdict.text),
-        Form::Markdown => format!("**{word}**: {}", verdict.text),
     }
 }
 
 /// One table: allocators down and figures across, or the other way round where there are many figures.
-fn figures(text: &mut String, view: &View, experiment: &str, table: &Table, form: Form) {
+fn figures(text: &mut String, view: &View, experiment: &str, table: &Table) {
     let columns: Vec<&Column> = table.columns.iter().filter(|column| view.has_case(experiment, &column.case)).collect();
     let present = |name: &&String| {
         let value = |column: &&&Column| view.value(figure(experiment, column), name) != Value::Absent;
@@ -143,7 +136,7 @@ fn figures(text: &mut String, view: &View, experiment: &str, table: &Table, form
     if columns.is_empty() || allocators.is_empty() {
         return;
     }
-    let value = |column: &Column, name: &str| cell(&view.value(figure(experiment, column), name), form);
+    let value = |column: &Column, name: &str| cell(&view.value(figure(experiment, column), name));
     let mut rows: Vec<Vec<String>> = Vec::new();
     if columns.len() >= WIDE {
         rows.push([String::new()].into_iter().chain(allocators.iter().map(|name| (*name).clone())).collect());
@@ -159,38 +152,24 @@ fn figures(text: &mut String, view: &View, experiment: &str, table: &Table, form
         }
     }
     let _ = write!(text, "\n{}:\n\n", table.title);
-    text.push_str(&if form == Form::Markdown { markdown_rows(&rows) } else { aligned_rows(&rows) });
+    text.push_str(&aligned_rows(&rows));
 }
 
 fn figure<'a>(experiment: &'a str, column: &'a Column) -> Figure<'a> {
     Figure::new(experiment, &column.case, &column.metric)
 }
 
-fn cell(value: &Value, form: Form) -> String {
+fn cell(value: &Value) -> String {
     match value {
-        Value::Is(spread) if spread.min == spread.max => number(spread.median),
-        Value::Is(spread) if form == Form::Markdown => {
-            format!("{} [{}, {}]", number(spread.median), number(spread.min), number(spread.max))
+        // Three digits say less than the spread does.
+        Value::Is(spread) if spread.relative() > 0.2 => {
+            format!("{} [{}..{}]", number(spread.median), number(spread.min), number(spread.max))
         }
         Value::Is(spread) => number(spread.median),
-        Value::Failed(status) if form == Form::Markdown => format!("**failed** ({status})"),
         Value::Failed(status) => format!("FAILED {status}"),
-        Value::Skipped(status) if form == Form::Markdown => status.clone(),
         Value::Skipped(_) => "skipped".into(),
         Value::Absent => "-".into(),
     }
-}
-
-fn markdown_rows(rows: &[Vec<String>]) -> String {
-    let mut text = String::new();
-    for (index, row) in rows.iter().enumerate() {
-        let cells: Vec<String> = row.iter().map(|cell| cell.replace('|', "\\|")).collect();
-        let _ = writeln!(text, "| {} |", cells.join(" | "));
-        if index == 0 {
-            let _ = writeln!(text, "|---|{}", "---:|".repeat(row.len() - 1));
-        }
-    }
-    text
 }
 
 /// Columns as wide as their widest cell; the first to the left, the others to the right.
@@ -208,10 +187,6 @@ fn aligned_rows(rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
-}
-
-fn code(text: &str, form: Form) -> String {
-    if form == Form::Markdown { format!("`{text}`") } else { text.to_owned() }
 }
 
 #[cfg(test)]
@@ -249,11 +224,8 @@ mod tests {
     // Would catch a failed allocator that disappears from its table, or a verdict that is not told.
     #[test]
     fn tables_and_verdicts() {
-        let text = run_text(&run(), Form::Markdown);
-        assert!(text.contains("| neap | 3.25 [3, 3.50] |"), "{text}");
-        assert!(text.contains("| other | **failed** (timeout) |"), "{text}");
-        assert!(text.contains("- **missed**: so it is"), "{text}");
         let text = run_text(&run(), Form::Plain);
+        assert!(text.contains("- missed: so it is"), "{text}");
         assert!(text.contains("  neap             3.25\n  other  FAILED timeout\n"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
     }

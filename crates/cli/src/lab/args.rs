@@ -106,6 +106,7 @@ Examples:
   neap lab show results
   neap lab show --open results                 the HTML report in the browser
   neap lab show --markdown results > EXPERIMENTS.md
+  neap lab show --charts pictures results
   neap lab show --json results | jq '.experiments[].verdicts[].text'")]
 pub struct ShowArgs {
     /// A folder that `neap lab run -o` wrote
@@ -119,6 +120,10 @@ pub struct ShowArgs {
     /// Print markdown
     #[arg(long)]
     pub markdown: bool,
+
+    /// Write the charts as SVG files into FOLDER, and nothing else
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["json", "markdown"])]
+    pub charts: Option<PathBuf>,
 
     /// Open the HTML report in the browser
     #[arg(long)]
@@ -146,6 +151,14 @@ pub struct CompareArgs {
     /// Print the comparison as JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Write the comparison to FILE as a page too
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Print at most N lines of each list
+    #[arg(long, value_name = "N", default_value_t = 40, conflicts_with = "json")]
+    pub limit: usize,
 }
 
 /// Arguments of `neap lab peers`.

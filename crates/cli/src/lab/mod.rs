@@ -13,6 +13,7 @@ use neap_lab::place::{Place, user_cache};
 use neap_lab::plan::{self, Request};
 use neap_lab::text::{self, Form};
 use neap_lab::{allocators, catalogue, machine, peers, store};
+use neap_report::theme::Theme;
 use neap_results::Run;
 use serde_json::json;
 
@@ -137,8 +138,12 @@ fn show(args: &ShowArgs) -> anyhow::Result<u8> {
     if args.json {
         return print(&run.to_json());
     }
+    if let Some(dir) = &args.charts {
+        write_charts(dir, &run)?;
+        return Ok(0);
+    }
     if args.markdown {
-        return print(&text::run_text(&run, Form::Markdown));
+        return print(&neap_report::markdown::document(&run, &neap_report::markdown::Options::default()));
     }
     print(&text::run_text(&run, terminal_form()))?;
     let dir = if args.dir.is_dir() { args.dir.clone() } else { args.dir.parent().unwrap_or(Path::new(".")).into() };
@@ -153,10 +158,25 @@ fn show(args: &ShowArgs) -> anyhow::Result<u8> {
 /// Writes the HTML report beside the run.
 fn write_report(dir: &Path, run: &Run) -> anyhow::Result<PathBuf> {
     let page = dir.join(REPORT);
-    std::fs::write(&page, neap_report::page::html(run)).map_err(|error| {
-        failure(format!("cannot write {}: {error}", page.display()), "copy the run to a folder of yours")
-    })?;
+    write(&page, &neap_report::page::html(run))?;
     Ok(page)
+}
+
+/// Writes each chart as an SVG file.
+fn write_charts(dir: &Path, run: &Run) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    let charts = neap_report::charts(run, Theme::Light);
+    for (stem, svg) in &charts {
+        write(&dir.join(format!("{stem}.svg")), svg)?;
+    }
+    eprintln!("written: {} charts in {}", charts.len(), dir.display());
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).map_err(|error| {
+        failure(format!("cannot write {}: {error}", path.display()), "copy the run to a folder that you may write to")
+    })
 }
 
 /// Opens a page in the user's browser.
@@ -169,9 +189,15 @@ fn open(page: &Path) -> anyhow::Result<()> {
 }
 
 fn compare(args: &CompareArgs) -> anyhow::Result<u8> {
-    let (before, after) = (store::load(&args.before)?, store::load(&args.after)?);
-    let _ = (before, after, args.json);
-    anyhow::bail!("not there yet")
+    let comparison = neap_results::compare(&store::load(&args.before)?, &store::load(&args.after)?);
+    if let Some(file) = &args.html {
+        write(file, &neap_report::compare::html(&comparison))?;
+        eprintln!("written: {}", file.display());
+    }
+    match args.json {
+        true => print(&(serde_json::to_string_pretty(&comparison)? + "\n")),
+        false => print(&neap_report::compare::text(&comparison, Some(args.limit))),
+    }
 }
 
 fn build_peers(args: BuildArgs) -> anyhow::Result<u8> {

@@ -101,12 +101,14 @@ fn judge_calloc(view: &View, _: &Machine) -> Vec<Verdict> {
     let names: Vec<(u64, String)> = sizes(false).into_iter().map(|size| (size, case_name("untouched", size))).collect();
     let [free, each, once] = MODES.map(|(mode, ..)| case_name(mode, MEASURE));
     let figure = |case, metric| Figure::new("calloc", case, metric);
-    let shape = |allocator: &str, least: u64, judge: &dyn Fn(&[(f64, f64)]) -> Judged| {
-        judged(points(view, &untouched(&names, least), allocator).map(|points| judge(&points)))
+    let shape = |allocator: &str, least: u64| points(view, &untouched(&names, least), allocator);
+    let even = |allocator: &str, least: u64, words: &str| {
+        judged(shape(allocator, least).map(|points| flat(&format!("{allocator}, {words}"), &points, "us", 3.0)))
     };
-    let neap_flat = shape(NEAP, 64 << 10, &|points| flat("neap, untouched, 64 KiB and more", points, "us", 3.0));
-    let glibc_flat = shape("glibc", MAPPED, &|points| flat("glibc, untouched, 256 KiB and more", points, "us", 3.0));
-    let linear = shape(ZERO, 1 << 20, &|points| power("neap zero=always, untouched, 1 MiB and more", points, 0.8, 1.4));
+    let neap_flat = even(NEAP, 64 << 10, "untouched, 64 KiB and more");
+    let glibc_flat = even("glibc", MAPPED, "untouched, 256 KiB and more");
+    let linear = "neap zero=always, untouched, 1 MiB and more";
+    let linear = judged(shape(ZERO, 1 << 20).map(|points| power(linear, &points, 0.8, 1.4)));
     let rank = |case, metric, words: &str| judge::rank(view, figure(case, metric), Better::Less).about(words);
     vec![
         linear.finding(true),

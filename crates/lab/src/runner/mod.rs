@@ -73,6 +73,11 @@ impl<'a> Runner<'a> {
         self.launch(&allocator.variables(), &[nothing.into()], Duration::from_secs(10)).map(drop)
     }
 
+    /// Ends what an experiment has kept running for its cases.
+    pub fn tidy(&self) {
+        self.tls.borrow_mut().take();
+    }
+
     /// Runs one case once.
     pub fn run(&self, design: &Design, case: &Case, allocator: &Allocator) -> Result<Outcome> {
         interrupt::check()?;
