@@ -10,8 +10,8 @@ use neap_results::{Noise, NoiseCheck};
 
 /// Steps of the fixed loop: some 10 ms.
 const LOOP_STEPS: u64 = 10_000_000;
-/// Limits of a quiet machine: the slow tenth of the loops against the quickest, time stolen, work of others (as parts of
-/// all processors' time).
+/// Limits of a quiet machine: the slow tenth of the loops against the quickest, and, as parts of all processors' time,
+/// time stolen and work of others.
 const LOOP_LIMIT: f64 = 1.15;
 const STOLEN_LIMIT: f64 = 0.02;
 const OTHERS_LIMIT: f64 = 0.10;

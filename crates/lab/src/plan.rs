@@ -1,7 +1,7 @@
 //! A run: which experiments under which allocators, in which order, and what is kept of it.
 //!
-//! Each case is run once per allocator and round, allocators one after the other in an order that rotates from round to
-//! round, so that a slow minute of the machine meets all of them. A round of a timed experiment during which the machine
+//! Each case is run once per allocator and round, allocators one after the other in an order that rotates from round
+//! to round, so that a slow minute of the machine meets all of them. A round of a timed experiment during which the machine
 //! was busy with other work is run again, once, as long as that takes no more than a tenth of the run.
 
 use std::path::PathBuf;
@@ -182,10 +182,10 @@ fn experiment_of(design: &Design, quick: bool) -> Experiment {
 pub fn conclude(run: &mut Run) {
     let view = View::of(run);
     let designs = catalogue::all(run.quick);
-    for experiment in &mut run.experiments {
-        let Some(design) = designs.iter().find(|design| design.name == experiment.name) else {
-            continue;
-        };
+    let design = |name: &str| designs.iter().find(|design| design.name == name);
+    let verdicts: Vec<_> =
+        run.experiments.iter().map(|one| design(&one.name).map(|design| (design.judge)(&view, run))).collect();
+    for (experiment, verdicts) in run.experiments.iter_mut().zip(verdicts) {
         let rows: Vec<&Row> = run.rows.iter().filter(|row| row.experiment == experiment.name).collect();
         let skipped = |row: &&&Row| row.status.starts_with("skipped");
         let reason = rows.iter().find(skipped).map(|row| row.status.trim_start_matches("skipped: ").to_owned());
@@ -193,7 +193,7 @@ pub fn conclude(run: &mut Run) {
             None => Some("not reached before the run was interrupted".into()),
             Some(_) => reason.clone().filter(|_| rows.iter().all(|row| skipped(&row))),
         };
-        experiment.verdicts = (design.judge)(&view, &run.machine);
+        experiment.verdicts = verdicts.unwrap_or_default();
         // What this machine cannot tell is no failure.
         if reason.is_some() || rows.is_empty() {
             let open = experiment.verdicts.iter_mut().filter(|verdict| verdict.holds.is_none());

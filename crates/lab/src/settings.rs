@@ -1,7 +1,7 @@
 //! Settings of the kernel that an experiment changes, and that are put back whatever happens.
 //!
-//! Each change is written into a journal first. A run that ends in order, is interrupted or fails puts the settings back
-//! when the value is dropped; after a run that was killed, the next one does it from the journal.
+//! Each change is written into a journal first. A run that ends in order, is interrupted or fails puts the settings
+//! back when the value is dropped; after a run that was killed, the next one does it from the journal.
 
 use std::fs;
 use std::path::{Path, PathBuf};

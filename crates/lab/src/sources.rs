@@ -72,8 +72,8 @@ pub const PEERS: &[File] = files!["peers/Cargo.toml", "peers/Cargo.lock", "peers
 const FLAGS: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-pthread"];
 
 /// What to do where a compiler is missing.
-const COMPILER_REMEDY: &str = "the lab compiles its small programs itself: install a C compiler (Debian: apt install build-essential), or name \
-     one with CC and CXX";
+const COMPILER_REMEDY: &str = "the lab compiles its small programs itself: install a C compiler \
+     (Debian: apt install build-essential), or name one with CC and CXX";
 
 /// One allocation workload: its name and the thread counts that its head comment names.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! The folder of a run: `run.json` (without the rows) and `rows.csv`, to which each run is appended at once.
 //!
-//! Runs from before the schema (`machine.json` with `metrics.csv` or `runs.csv`) are read too: their verdicts are computed
-//! anew.
+//! Runs from before the schema (`machine.json` with `metrics.csv` or `runs.csv`) are read too: their verdicts are
+//! computed anew.
 
 use std::fs;
 use std::io::Write;

@@ -55,8 +55,8 @@ fn head(text: &mut String, run: &Run) {
     );
     noise(text, run);
     text.push_str(
-        "\nFigures are medians over the rounds, where they spread with the least and the greatest. Ratios are taken within a round. \
-         An allocator that crashed or ran out of time in any round is shown as failed.\n",
+        "\nFigures are medians over the rounds, where they spread with the least and the greatest. Ratios are taken \
+         within a round. An allocator that crashed or ran out of time in any round is shown as failed.\n",
     );
 }
 

@@ -1,7 +1,7 @@
 //! calloc, recycled: what nobody touched must cost nothing, and stay away from resident memory.
 
 use neap_results::judge::{self, Judged, flat, number, points, power};
-use neap_results::{Better, ChartKind, Column, Figure, Machine, NEAP, Point, Verdict, View};
+use neap_results::{Better, ChartKind, Column, Figure, NEAP, Point, Run, Verdict, View};
 
 use super::{Case, Design, axis, chart, claim, judged, median, metric, program, seconds, size_text, table};
 
@@ -97,7 +97,7 @@ fn untouched<'a>(names: &'a [(u64, String)], least: u64) -> Vec<(f64, Figure<'a>
     large.map(|(size, name)| (*size as f64, Figure::new("calloc", name, "median"))).collect()
 }
 
-fn judge_calloc(view: &View, _: &Machine) -> Vec<Verdict> {
+fn judge_calloc(view: &View, _: &Run) -> Vec<Verdict> {
     let names: Vec<(u64, String)> = sizes(false).into_iter().map(|size| (size, case_name("untouched", size))).collect();
     let [free, each, once] = MODES.map(|(mode, ..)| case_name(mode, MEASURE));
     let figure = |case, metric| Figure::new("calloc", case, metric);
@@ -108,7 +108,7 @@ fn judge_calloc(view: &View, _: &Machine) -> Vec<Verdict> {
     let neap_flat = even(NEAP, 64 << 10, "untouched, 64 KiB and more");
     let glibc_flat = even("glibc", MAPPED, "untouched, 256 KiB and more");
     let linear = "neap zero=always, untouched, 1 MiB and more";
-    let linear = judged(shape(ZERO, 1 << 20).map(|points| power(linear, &points, 0.8, 1.4)));
+    let linear = judged(shape(ZERO, 1 << 20).map(|points| power(linear, &points, 0.7, 1.6)));
     let rank = |case, metric, words: &str| judge::rank(view, figure(case, metric), Better::Less).about(words);
     vec![
         linear.finding(true),
@@ -166,7 +166,7 @@ pub fn recycled(quick: bool) -> Design {
     }
 }
 
-fn judge_recycled(view: &View, _: &Machine) -> Vec<Verdict> {
+fn judge_recycled(view: &View, _: &Run) -> Vec<Verdict> {
     let line = |form: &str, words: &str| judged(most_growth(view, form)).about(words).target(false);
     let mut verdicts =
         vec![line("touched", "touched, freed, idle, then calloc"), line("untouched", "calloc, free, calloc")];

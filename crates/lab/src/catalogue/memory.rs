@@ -1,10 +1,10 @@
 //! workers, survivors, vmas: memory that is shared, scattered, mapped.
 
 use neap_results::judge::{self, Judged, number};
-use neap_results::{Better, ChartKind, Figure, Machine, NEAP, Point, Verdict, View};
+use neap_results::{Better, ChartKind, Figure, NEAP, Point, Run, Verdict, View};
 
 use super::{
-    Case, Design, Work, axis, chart, claim, columns, judged, median, metric, options, program, seconds, table,
+    Case, Design, Work, axis, chart, claim, columns, judged, median, metric, options, program, quiet, seconds, table,
 };
 
 /// The cases of `workers`: time between a worker's last free and the next one's peak.
@@ -75,9 +75,9 @@ pub fn workers(quick: bool) -> Design {
     }
 }
 
-fn judge_workers(view: &View, _: &Machine) -> Vec<Verdict> {
+fn judge_workers(view: &View, run: &Run) -> Vec<Verdict> {
     let of = |case: &'static str| judged(none_killed(view, case)).about(case);
-    let mut verdicts = vec![of(WORKERS_CASES[0]).target(true), of(WORKERS_CASES[1]).target(false)];
+    let mut verdicts = vec![of(WORKERS_CASES[0]).target(quiet(run)), of(WORKERS_CASES[1]).target(false)];
     for case in WORKERS_CASES {
         let rank = judge::rank(view, Figure::new("workers", case, "killed"), Better::Less);
         verdicts.push(rank.about(&format!("killed, {case}")).rank());
@@ -130,11 +130,11 @@ pub fn survivors(quick: bool) -> Design {
         ],
         charts: vec![chart("rss", "Resident memory", ChartKind::Bar, axes, Better::Less, points.into())],
         tables: vec![table("RSS in MiB", columns("blocks", &figures))],
-        judge: |view, _| {
+        judge: |view, run| {
             let figure = |metric| Figure::new("survivors", "blocks", metric);
             let line = "RSS without the program itself, against the pages that hold a live byte";
             vec![
-                judge::at_most(view, figure("ratio"), NEAP, 1.10).about(line).target(true),
+                judge::at_most(view, figure("ratio"), NEAP, 1.10).about(line).target(quiet(run)),
                 judge::rank(view, figure("rss-idle"), Better::Less).about("RSS after 2 s idle").rank(),
             ]
         },
@@ -180,7 +180,7 @@ pub fn vmas(quick: bool) -> Design {
     }
 }
 
-fn judge_vmas(view: &View, _: &Machine) -> Vec<Verdict> {
+fn judge_vmas(view: &View, _: &Run) -> Vec<Verdict> {
     let figure = |metric| Figure::new("vmas", "blocks", metric);
     let far_below = || {
         let limit = median(view, figure("max-map-count"), NEAP)?;

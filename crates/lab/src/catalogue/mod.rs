@@ -16,7 +16,7 @@ pub use pages::{FAULT_KINDS, HUGE_KINDS};
 
 use neap_results::judge::Judged;
 use neap_results::{
-    Axis, Better, Chart, ChartKind, Claim, ClaimFigure, Column, Figure, Machine, Metric, Param, Point, Series, Table,
+    Axis, Better, Chart, ChartKind, Claim, ClaimFigure, Column, Figure, Metric, Param, Point, Run, Series, Table,
     Verdict, View,
 };
 
@@ -145,7 +145,7 @@ pub struct Design {
     /// How it is tabled.
     pub tables: Vec<Table>,
     /// What came of it.
-    pub judge: fn(&View, &Machine) -> Vec<Verdict>,
+    pub judge: fn(&View, &Run) -> Vec<Verdict>,
 }
 
 /// The names of all experiments, in the order of the report.
@@ -212,6 +212,12 @@ fn claim(text: &str, source: &str, year: Option<u32>, figures: &[(&str, &str)]) 
     Claim { text: text.into(), source: source.into(), year, figures: figures.iter().map(figure).collect() }
 }
 
+/// Whether the machine was not seen to be busy with other work. What depends on the time that others leave (when a
+/// helper thread comes to run, how long a step takes) must hold only then.
+fn quiet(run: &Run) -> bool {
+    run.noise.quiet != Some(false)
+}
+
 /// Uses the first of two that is not early: for pieces that need a figure before they can judge.
 fn judged(result: Result<Judged, Judged>) -> Judged {
     result.unwrap_or_else(|early| early)
@@ -275,7 +281,7 @@ mod tests {
             assert!(design.about.ends_with('.'), "{}", design.name);
             assert!(!design.charts.is_empty() && !design.tables.is_empty(), "{}", design.name);
             assert!(design.claims.iter().all(|claim| !claim.source.is_empty()), "{}", design.name);
-            let verdicts = (design.judge)(&empty, &Machine::default());
+            let verdicts = (design.judge)(&empty, &Run::default());
             assert!(!verdicts.is_empty(), "{}", design.name);
             assert!(verdicts.iter().all(|verdict| verdict.holds.is_none()), "{}: judged without data", design.name);
         }

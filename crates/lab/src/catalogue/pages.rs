@@ -1,9 +1,11 @@
 //! pagein, prefault, huge: page faults in order, in advance, and fewer of them.
 
 use neap_results::judge::{self, Judged, number, quantity, times};
-use neap_results::{Better, ChartKind, Figure, GLIBC, Machine, NEAP, Point, Series, Verdict, View};
+use neap_results::{Better, ChartKind, Figure, GLIBC, NEAP, Point, Run, Series, Verdict, View};
 
-use super::{Case, Design, Who, Work, axis, chart, claim, columns, judged, median, metric, program, seconds, table};
+use super::{
+    Case, Design, Who, Work, axis, chart, claim, columns, judged, median, metric, program, quiet, seconds, table,
+};
 
 /// The programs whose page faults are traced.
 pub const TRACED: [&str; 2] = ["true", "cat"];
@@ -124,7 +126,7 @@ pub fn prefault(quick: bool) -> Design {
     }
 }
 
-fn judge_prefault(view: &View, _: &Machine) -> Vec<Verdict> {
+fn judge_prefault(view: &View, _: &Run) -> Vec<Verdict> {
     let (full, part) = (USED[0], USED[1]);
     let [touched, populated] = ["touch", "part"].map(|method| prefault_case(method, full));
     let [few, whole] = ["touch", "whole"].map(|method| prefault_case(method, part));
@@ -222,7 +224,7 @@ pub fn huge(quick: bool) -> Design {
     }
 }
 
-fn judge_huge(view: &View, _: &Machine) -> Vec<Verdict> {
+fn judge_huge(view: &View, run: &Run) -> Vec<Verdict> {
     let [large, mebi] = [29, 20].map(step);
     let gain = |metric: &str, kind: &str, least: f64| -> Result<Judged, Judged> {
         let of = |case| {
@@ -241,7 +243,7 @@ fn judge_huge(view: &View, _: &Machine) -> Vec<Verdict> {
         Ok(Judged::new(text, Some(part >= least)))
     };
     let mut verdicts = vec![
-        judged(gain(&large, "THP", 5.0)).about("512 MiB").finding(true),
+        judged(gain(&large, "THP", 5.0)).about("512 MiB").finding(quiet(run)),
         judged(gain(&mebi, "THP", 5.0)).about("1 MiB").finding(false),
     ];
     for (_, kind, pool) in HUGE_KINDS {

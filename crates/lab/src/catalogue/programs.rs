@@ -1,10 +1,10 @@
 //! tls-chunks, first-run, redis, suite: whole programs.
 
 use neap_results::judge::{self, Judged, number};
-use neap_results::{Better, ChartKind, Column, Figure, GLIBC, Machine, NEAP, Point, Verdict, View};
+use neap_results::{Better, ChartKind, Column, Figure, GLIBC, NEAP, Point, Run, Verdict, View};
 
 use super::{
-    Case, Design, Work, axis, chart, claim, columns, judged, median, metric, program, seconds, size_text, table,
+    Case, Design, Work, axis, chart, claim, columns, judged, median, metric, program, quiet, seconds, size_text, table,
 };
 use crate::sources;
 
@@ -82,12 +82,12 @@ pub fn tls_chunks(quick: bool) -> Design {
     }
 }
 
-fn judge_tls(view: &View, _: &Machine) -> Vec<Verdict> {
+fn judge_tls(view: &View, run: &Run) -> Vec<Verdict> {
     let [small, large, huge] = [1 << 20, 100 << 20, 1 << 30].map(size_text);
     let figure = |case| Figure::new("tls-chunks", case, "throughput");
     let ratio = |who, of, to, low, high| judge::ratio(view, (figure(of), who), (figure(to), who), low, high);
     vec![
-        ratio(NEAP, &huge, &small, 0.8, f64::INFINITY).about("throughput, chunks of 1 GiB").target(true),
+        ratio(NEAP, &huge, &small, 0.8, f64::INFINITY).about("throughput, chunks of 1 GiB").target(quiet(run)),
         ratio(ZERO, &large, &small, 0.0, 0.2).about("zero=always, as on macOS: throughput, 100 MiB").finding(true),
         ratio(GLIBC, &huge, &small, 0.8, f64::INFINITY).about("glibc, chunks of 1 GiB").finding(false),
         judge::rank(view, figure(&large), Better::More).about("chunks of 100 MiB").rank(),
@@ -116,8 +116,8 @@ pub fn first_run(quick: bool) -> Design {
         name: "first-run",
         title: "What a malloc costs a program that hardly allocates",
         question: "How much later does a tiny program end when an allocator is preloaded?",
-        about: "`true` and `cat` with nothing on their input, started one after the other; the median from fork to exit, \
-                their page faults and peak resident memory; and the instructions of `true` under callgrind.",
+        about: "`true` and `cat` with nothing on their input, started one after the other; the median from fork to \
+                exit, their page faults and peak resident memory; and the instructions of `true` under callgrind.",
         claims: vec![claim(
             "An allocator that marks its arena for huge pages costs 4 MiB of resident memory in `cat`.",
             "neap's brief, measured on a 2-core virtual machine with Linux 6.18",
@@ -183,8 +183,8 @@ pub fn redis(quick: bool) -> Design {
         name: "redis",
         title: "A database under steady load",
         question: "Does an allocator that returns memory make a busy server fault more?",
-        about: "redis-server under the steady load of redis-benchmark; page faults after a warm-up, RSS after the load. \
-                Where redis is linked with an allocator of its own, the row of glibc has glibc preloaded.",
+        about: "redis-server under the steady load of redis-benchmark; page faults after a warm-up, RSS after the \
+                load. Where redis is linked with an allocator of its own, the row of glibc has glibc preloaded.",
         claims: Vec::new(),
         timeout: seconds(120),
         rounds: 1,
@@ -284,7 +284,7 @@ pub fn suite(quick: bool) -> Design {
     }
 }
 
-fn judge_suite(view: &View, _: &Machine) -> Vec<Verdict> {
+fn judge_suite(view: &View, _: &Run) -> Vec<Verdict> {
     vec![
         mean_rank(view, "run-wall").about("wall time, geometric mean of the ratios to glibc").rank(),
         mean_rank(view, "run-peak").about("peak RSS, geometric mean of the ratios to glibc").rank(),

@@ -1,7 +1,7 @@
 //! ebizzy, latency: what threads pay for memory that goes back.
 
 use neap_results::judge::{self, Judged, number, times};
-use neap_results::{Better, ChartKind, Column, Figure, Machine, NEAP, Point, Verdict, View};
+use neap_results::{Better, ChartKind, Column, Figure, NEAP, Point, Run, Verdict, View};
 
 use super::{
     Case, Design, Work, axis, chart, claim, columns, judged, median, metric, options, program, seconds, table,
@@ -93,8 +93,8 @@ fn rate(case: &str) -> Figure<'_> {
     Figure::new("ebizzy", case, "rate")
 }
 
-fn judge_ebizzy(view: &View, machine: &Machine) -> Vec<Verdict> {
-    let cores = machine.cores.max(1);
+fn judge_ebizzy(view: &View, run: &Run) -> Vec<Verdict> {
+    let cores = run.machine.cores.max(1);
     // The greatest count that was run and that has a core for each thread.
     let full = thread_counts(false).into_iter().rfind(|&threads| threads <= cores.max(2)).unwrap_or(1);
     let (one, many) = (case_name(1, false), case_name(full, false));
@@ -214,7 +214,7 @@ pub fn latency(quick: bool) -> Design {
     }
 }
 
-fn judge_latency(view: &View, _: &Machine) -> Vec<Verdict> {
+fn judge_latency(view: &View, _: &Run) -> Vec<Verdict> {
     let figure = |metric| Figure::new("latency", "load", metric);
     let rank = |words: &str, metric| {
         judge::rank(view, figure(metric), Better::Less).about(&format!("99.99th percentile, {words}")).rank()
