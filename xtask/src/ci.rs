@@ -34,6 +34,7 @@ const STEPS: &[Step] = &[
     step("the product", &["build", "--release"]),
     step("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     step("tests", &["test", "--workspace", "--exclude", "neap-tests"]),
+    step("pictures", &["test", "-p", "neap-report", "--features", "png"]),
     Step {
         name: "models",
         args: &["test", "-p", "neap-loom", "--release", "--target-dir", "target/loom"],
@@ -73,7 +74,7 @@ const STEPS: &[Step] = &[
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(
-        "surface, life, signals, purge, counters, options, controls, misuse, harden, pagein, formats",
+        "surface, life, signals, purge, counters, options, controls, misuse, harden, pagein, formats, report",
         &[
             "test",
             "-p",
@@ -100,6 +101,8 @@ const STEPS: &[Step] = &[
             "pagein",
             "--test",
             "formats",
+            "--test",
+            "report",
         ],
     ),
     step(PROGRAMS, &["test", "-p", "neap-tests", "--test", "programs"]),

@@ -14,6 +14,8 @@ pub(crate) struct Walk {
     pub(crate) index: usize,
     /// Chunks that wait but are not due.
     pub(crate) waiting: usize,
+    /// Chunks that were taken out of free ranges.
+    pub(crate) purged: usize,
 }
 
 /// What is to be purged.
@@ -28,6 +30,8 @@ pub(crate) struct Due {
     pub(crate) slabs: bool,
     /// Free ranges; without them, holes alone.
     pub(crate) ranges: bool,
+    /// Free chunks that wait and are to stay.
+    pub(crate) keep: usize,
     /// Most bytes in a batch.
     pub(crate) bytes: usize,
 }

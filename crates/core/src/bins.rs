@@ -341,8 +341,9 @@ impl Heap {
         }
     }
 
-    /// Whether the slab is the last one in its bin with free blocks, of a class that has no cache or hardened: then it stays
-    /// when it is empty, so that a block that is allocated and freed over and over does not take a new slab each time.
+    /// Whether the slab is the last one in its bin with free blocks, of a class that has no cache or hardened: then it
+    /// stays when it is empty, so that a block that is allocated and freed over and over does not take a new slab each
+    /// time. Not so once the heap is an orphan: nobody would look at it again.
     #[inline]
     unsafe fn is_last<O: Os>(heap: *mut Heap, c: *mut Chunk) -> bool {
         // SAFETY: the slab is the heap's.
@@ -351,23 +352,29 @@ impl Heap {
             let head = (*heap).bins[class].head;
             let uncached = Self::is_cached(heap) && !Self::caches_class(heap, class);
             let owned = (*heap).state.load(Ordering::Relaxed) == crate::life::OWNED;
-            (uncached || (owned && Allocator::<O>::is_hardened(c)))
+            owned
+                && (uncached || Allocator::<O>::is_hardened(c))
                 && (head.is_null() || (head == c && (*c).listed && next.is_null()))
         }
     }
 
-    /// Releases the empty slabs that stayed.
+    /// Releases the empty slabs that stayed, see [`Heap::is_last`].
     ///
     /// # Safety
     /// The heap must be the caller's.
     pub(crate) unsafe fn release_last<O: Os>(heap: *mut Heap, a: &Allocator<O>) {
         for class in 1..class::CLASSES {
-            // SAFETY: the heap and so the slabs in its bins are the caller's.
+            // SAFETY: the heap and so the slabs in its bins are the caller's; the next one is read before.
             unsafe {
-                let c = (*heap).bins[class].head;
-                if !c.is_null() && slab::is_released(c) {
-                    (*heap).bins[class].remove(c);
-                    a.release_slab(c);
+                let mut c = (*heap).bins[class].head;
+                while !c.is_null() {
+                    let next = (*c).next;
+                    // One that stayed may have come to lie behind others.
+                    if slab::is_released(c) {
+                        (*heap).bins[class].remove(c);
+                        a.release_slab(c);
+                    }
+                    c = next;
                 }
             }
         }

@@ -75,7 +75,8 @@ pub struct Chunk {
     pub used: u32,
     /// Slab: `log2` of the chunks of its arena, which says where the side tables lie.
     pub tables: u8,
-    /// Slab: its last OS page is a guard. Large block: its pages were moved here, so it may be a mapping apart from its neighbours.
+    /// Slab: its last OS page is a guard. Large block: its pages were moved here, so it may be a mapping apart from its
+    /// neighbours.
     pub moved: bool,
     /// Slab: a bit for each OS page that reads as zero, as no block on it was handed out since it was purged. Bits are
     /// set by the purger while all blocks there are its own, and cleared by the owner.

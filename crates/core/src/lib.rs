@@ -26,9 +26,9 @@
 //!
 //! # Layers
 //!
-//! Downward only: [`alloc`], and [`nested`] beside it, use [`heap`] (its slow paths are in [`bins`]), [`large`] and [`huge`]; these use [`slab`] and [`range`]; these use
-//! [`arena`] and [`page_map`]; these use [`chunk`] and [`os`]. `docs/ARCHITECTURE.md` walks the first malloc
-//! through all of them.
+//! Downward only: [`alloc`], and [`nested`] beside it, use [`heap`] (its slow paths are in [`bins`]), [`large`] and
+//! [`huge`]; these use [`slab`] and [`range`]; these use [`arena`] and [`page_map`]; these use [`chunk`] and [`os`].
+//! `docs/ARCHITECTURE.md` walks the first malloc through all of them.
 #![no_std]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -46,6 +46,7 @@ pub mod chunk;
 pub mod claims;
 pub mod class;
 mod commit;
+mod demand;
 mod dense;
 pub mod figures;
 pub mod harden;
@@ -59,6 +60,7 @@ pub mod nested;
 pub mod os;
 pub mod page_map;
 pub mod policy;
+mod pressure;
 pub mod purge;
 pub mod range;
 pub mod realloc;

@@ -14,8 +14,9 @@
 use crate::arena::Arenas;
 use crate::batch::{BATCH_BYTES, Batch, Due, Walk};
 use crate::chunk::{Chunk, Kind};
-use crate::os::{Memory, Run};
-use crate::policy::{Limit, Purge};
+use crate::os::Run;
+use crate::policy::Purge;
+use crate::pressure::FRESH_CHUNKS;
 use crate::range::Ranges;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Lock, Ordering};
 use crate::{Allocator, CHUNK, CHUNK_SHIFT, Heap, Os, age, tables};
@@ -38,16 +39,13 @@ const LEAVE: usize = 16;
 const IDLE_TICKS: u32 = 5;
 /// Ticks after which a helper is asked for again, where there could be none.
 const RETRY_TICKS: u32 = 10;
+/// A program that ran for less than this share of a tick was idle in it, and memory is held through so few idle ticks.
+const IDLE_SHARE: u64 = 20;
+const QUIET_TICKS: u32 = 3;
 /// Ticks are at least so many milliseconds apart.
 const SHORTEST_TICK: u32 = 10;
-/// So many chunks may be taken that were clean until the memory limit is looked at.
-pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
-
-/// What programs could take between two looks at the memory limit.
-const FAR: usize = 256 << 20;
-
 /// A note to look at the memory limit: much memory was taken that was clean, or much more waits.
-const LIMIT: u8 = 1;
+pub(crate) const LIMIT: u8 = 1;
 /// A note to look at the side tables: much was freed that does not wait for a purger.
 const TABLES: u8 = 2;
 /// A note that a nested call left something to do, see `nested.rs`.
@@ -71,7 +69,7 @@ pub struct Purger {
     /// Ticks so far.
     ticks: AtomicU64,
     /// More waits than may: the helper was woken before its time.
-    flood: AtomicBool,
+    pub(crate) flood: AtomicBool,
     /// Slabs that came to wait so far.
     slabs: AtomicUsize,
     /// Bytes given back so far.
@@ -79,14 +77,17 @@ pub struct Purger {
     /// [`Allocator::settle`] has something to do: memory waits and nobody is the purger.
     wanted: AtomicBool,
     /// Most bytes that may wait, as last looked up.
-    most: AtomicUsize,
+    pub(crate) most: AtomicUsize,
     /// What else it has to do: [`LIMIT`], [`TABLES`], [`DEFERRED`].
-    notes: AtomicU8,
+    pub(crate) notes: AtomicU8,
     /// Chunks that waited when the limit was last looked at, and what was left of it then, in bytes; 0: not known.
     looked: AtomicUsize,
-    room: AtomicUsize,
+    pub(crate) room: AtomicUsize,
     /// Ticks in a row that found nothing; where there can be no helper, ticks since one was asked for.
     idle: AtomicU32,
+    /// How long the program had run at the last tick, in microseconds, and idle ticks in a row.
+    ran: AtomicU64,
+    quiet: AtomicU32,
     /// Held while memory is on its way to the system. Taken before all other locks; fork takes it, so that nothing
     /// is on its way in the child.
     pub(crate) batch: Lock,
@@ -109,6 +110,8 @@ impl Purger {
             looked: AtomicUsize::new(0),
             room: AtomicUsize::new(0),
             idle: AtomicU32::new(0),
+            ran: AtomicU64::new(0),
+            quiet: AtomicU32::new(0),
             batch: Lock::new(),
         }
     }
@@ -162,11 +165,6 @@ impl Default for Purger {
     }
 }
 
-/// Whether memory is short: threads wait for it, or what is left is less than twice what waits here.
-fn is_short(memory: &Memory, waiting: usize) -> bool {
-    memory.stalled || memory.limit.saturating_sub(memory.used) < 2 * waiting
-}
-
 impl<O: Os> Allocator<O> {
     /// Gives all free memory in dirty ranges back to the system, at once; returns the bytes.
     pub fn purge(&self) -> usize {
@@ -176,7 +174,7 @@ impl<O: Os> Allocator<O> {
     /// [`Allocator::purge`] by a thread in a call that uses its heap `mine`, whose caches go as well.
     pub fn purge_with(&self, mine: *mut Heap) -> usize {
         self.drain();
-        let due = Due { now: self.purger.epoch(), ticks: 0, lazy: true, slabs: true, ranges: true, bytes: BATCH_BYTES };
+        let due = Due { lazy: true, ..self.due(0, BATCH_BYTES) };
         self.purger.batch_with(&self.os, || self.empty_caches(true, mine));
         let bytes = self.purge_due(mine, due, &mut Walk::default(), usize::MAX);
         let annexed = self.purger.batch_with(&self.os, || {
@@ -193,6 +191,10 @@ impl<O: Os> Allocator<O> {
     /// whom [`Os::start_purger`] asked.
     pub fn tick(&self) -> Option<u32> {
         let next = self.purge_old();
+        if next.is_some() {
+            // The caches of idle threads may have left notes.
+            self.settle();
+        }
         self.publish();
         next
     }
@@ -213,7 +215,10 @@ impl<O: Os> Allocator<O> {
         self.purger.flood.store(false, Ordering::Relaxed);
         let mut walk = Walk::default();
         let cached = !in_time || self.purger.batch_with(&self.os, || self.empty_caches(false, Heap::none()));
-        let bytes = self.purge_due(Heap::none(), self.due(self.urgency(), BATCH_BYTES), &mut walk, usize::MAX);
+        let ticks = self.urgency();
+        let due = Due { keep: self.keep(ticks, in_time), ..self.due(ticks, BATCH_BYTES) };
+        let bytes = self.purge_due(Heap::none(), due, &mut walk, usize::MAX);
+        self.ranges.with(&self.os, |r| r.demand.purged(walk.purged));
         let rests = bytes == 0 && walk.waiting == 0;
         let freed = self.ranges.with(&self.os, |r| r.freed_chunks);
         if freed >= if rests { tables::FREED_AT_REST } else { tables::FREED } {
@@ -228,6 +233,33 @@ impl<O: Os> Allocator<O> {
             return Some(self.tick_length());
         }
         None
+    }
+
+    /// How many chunks of free memory to hold, because the program takes as many again: none where memory is urgently
+    /// needed elsewhere, and none while the program is idle.
+    fn keep(&self, ticks: u8, in_time: bool) -> usize {
+        let keep = self.ranges.with(&self.os, |r| {
+            let waiting = r.waiting();
+            if in_time { r.demand.tick(waiting) } else { r.demand.keep() }
+        });
+        if keep == 0 || (ticks == DELAY_TICKS && !self.is_idle_program(in_time)) {
+            return keep;
+        }
+        self.ranges.with(&self.os, |r| r.demand.let_go());
+        0
+    }
+
+    /// Whether the program has hardly run for some ticks. Asked only while memory is held.
+    fn is_idle_program(&self, in_time: bool) -> bool {
+        // Relaxed, here and below: one thread calls this.
+        if in_time {
+            let Some(now) = self.os.run_time() else { return true };
+            let ran = now.saturating_sub(self.purger.ran.swap(now, Ordering::Relaxed));
+            let least = u64::from(self.tick_length()) * 1000 / IDLE_SHARE;
+            let quiet = if ran < least { self.purger.quiet.load(Ordering::Relaxed) + 1 } else { 0 };
+            self.purger.quiet.store(quiet, Ordering::Relaxed);
+        }
+        self.purger.quiet.load(Ordering::Relaxed) >= QUIET_TICKS
     }
 
     /// Stops being the purger, unless more has come to wait meanwhile.
@@ -295,52 +327,9 @@ impl<O: Os> Allocator<O> {
         self.purger.last.store(self.os.clock(), Ordering::Relaxed);
     }
 
-    fn due(&self, ticks: u8, bytes: usize) -> Due {
-        Due { now: self.purger.epoch(), ticks, lazy: false, slabs: bytes == BATCH_BYTES, ranges: true, bytes }
-    }
-
-    /// How many ticks memory may wait at present: fewer where more waits than may, none where memory is short.
-    fn urgency(&self) -> u8 {
-        let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
-        if waiting == 0 {
-            return DELAY_TICKS;
-        }
-        let memory = self.memory();
-        let short = memory.is_some_and(|m| is_short(&m, waiting));
-        let most = self.policy.bytes().or(memory.map(|m| m.limit / 4)).unwrap_or(usize::MAX);
-        self.purger.most.store(most, Ordering::Relaxed);
-        if short || waiting > most { 0 } else { DELAY_TICKS }
-    }
-
-    /// Looks up how much may wait, so that a helper that is new is woken when more does.
-    pub fn look_at_limit(&self) {
-        self.urgency();
-    }
-
-    /// Whether the process may take `more` chunks: a limit of its own counts all that is taken, and free dirty
-    /// memory where `dirty` says so.
-    pub(crate) fn is_allowed(&self, r: &Ranges, more: usize, dirty: bool) -> bool {
-        let Limit::Bytes(limit) = self.policy.limit() else { return true };
-        let huge = self.huge_bytes.load(Ordering::Relaxed).div_ceil(CHUNK);
-        let more = more.saturating_add(self.arenas.annex.used.load(Ordering::Relaxed));
-        (if dirty { r.footprint() } else { r.taken_chunks() }).saturating_add(more).saturating_add(huge)
-            <= limit / CHUNK
-    }
-
-    /// The limit that counts, and what is used of it.
-    fn memory(&self) -> Option<Memory> {
-        let memory = match self.policy.limit() {
-            Limit::Off => None,
-            Limit::Auto => self.os.memory(),
-            Limit::Bytes(limit) => {
-                let used = self.ranges.with(&self.os, |r| r.footprint()) * CHUNK;
-                Some(Memory { limit, used, stalled: false })
-            }
-        };
-        let room = memory.map_or(usize::MAX, |m| m.limit.saturating_sub(m.used));
-        self.purger.room.store(room, Ordering::Relaxed);
-        self.publisher.note_memory(memory);
-        memory
+    pub(crate) fn due(&self, ticks: u8, bytes: usize) -> Due {
+        let slabs = bytes == BATCH_BYTES;
+        Due { now: self.purger.epoch(), ticks, lazy: false, slabs, ranges: true, keep: 0, bytes }
     }
 
     /// Memory was freed, and so many chunks wait now. The lock of the ranges is held.
@@ -371,25 +360,6 @@ impl<O: Os> Allocator<O> {
             // Release pairs with the Acquire in `settle_notes`: whoever takes the note sees who the purger is at least as
             // late as here.
             self.purger.wanted.store(true, Ordering::Release);
-        }
-    }
-
-    /// So many chunks that were clean were taken since the limit was last looked at. True if it is time to look again.
-    #[inline]
-    pub(crate) fn note_fresh(&self, chunks: usize, waiting: usize) -> bool {
-        if chunks >= FRESH_CHUNKS {
-            self.note_limit(waiting);
-        }
-        chunks >= FRESH_CHUNKS
-    }
-
-    /// It is time to look at the memory limit, unless so much was left at the last look (while memory waits, a tick ago)
-    /// that it cannot be near: a look is 25 us of reading files.
-    fn note_limit(&self, waiting: usize) {
-        let near = 2 * waiting * CHUNK + FAR;
-        // Relaxed: a guess. 0 if nobody has looked yet.
-        if self.purger.room.load(Ordering::Relaxed) / 2 < near {
-            self.purger.notes.fetch_or(LIMIT, Ordering::Relaxed);
         }
     }
 
@@ -449,28 +419,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Has what waits given back where memory is short: by the helper, and by this thread as much as came to wait between
-    /// two looks, as the helper may not get a processor before others need the memory; all of it at once where nearly
-    /// nothing is left, or where there is no helper.
-    fn mind_limit(&self) {
-        let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
-        let Some(memory) = self.memory().filter(|m| waiting > 0 && is_short(m, waiting)) else {
-            return;
-        };
-        let near = memory.limit.saturating_sub(memory.used) < memory.limit / 16;
-        if near || !self.purger.has_helper() {
-            self.purge();
-        } else {
-            if !self.purger.flood.swap(true, Ordering::Relaxed) {
-                self.os.wake_purger();
-            }
-            let due = Due { slabs: false, ..self.due(0, FRESH_CHUNKS * CHUNK) };
-            self.purge_due(Heap::none(), due, &mut Walk::default(), 1);
-        }
-    }
-
     /// Purges what is due, from the place of `walk` on, in at most `batches` batches; returns the bytes.
-    fn purge_due(&self, mine: *mut Heap, due: Due, walk: &mut Walk, batches: usize) -> usize {
+    pub(crate) fn purge_due(&self, mine: *mut Heap, due: Due, walk: &mut Walk, batches: usize) -> usize {
         let (mut bytes, mut done) = (0, 0);
         loop {
             let _batch = self.purger.batch.lock(&self.os);
@@ -633,9 +583,15 @@ impl<O: Os> Allocator<O> {
             if first == left {
                 return left;
             }
-            let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first);
+            let may = (r.waiting() - r.dropped_chunks).saturating_sub(due.keep);
+            let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first).min(may);
+            if most == 0 {
+                walk.waiting += left - first;
+                return left;
+            }
             let len = (1..most).find(|&i| !due.is(age(first + i))).unwrap_or(most);
             r.take_out(&self.arenas, start, from + first, from + first + len);
+            walk.purged += len;
             batch.push(Run { start: Arenas::chunk(c.add(first)), len: len * CHUNK });
             first + len
         }

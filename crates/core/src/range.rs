@@ -12,6 +12,7 @@
 
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, List, State};
+use crate::demand::Demand;
 use crate::figures::Held;
 use crate::page_map::PageMap;
 use crate::{CHUNK, Os, age};
@@ -38,6 +39,8 @@ pub struct Ranges {
     pub lazy_chunks: usize,
     /// Chunks that were clean or never used, taken since the last look at the memory limit.
     pub fresh_chunks: usize,
+    /// What was purged and is taken again.
+    pub(crate) demand: Demand,
     /// Chunks that were freed since the side tables were last looked at, see `tables.rs`.
     pub(crate) freed_chunks: usize,
     /// Chunks that are not free, those on their way to the system included.
@@ -100,6 +103,7 @@ impl Ranges {
             free_chunks: [0; 2],
             lazy_chunks: 0,
             fresh_chunks: 0,
+            demand: Demand::new(),
             freed_chunks: 0,
             taken_chunks: 0,
             peak_chunks: 0,
@@ -198,12 +202,15 @@ impl Ranges {
         unsafe {
             if let Some(c) = self.find(len + align - 1, State::Dirty) {
                 self.taken_chunks += len;
-                return Some(Taken { first: self.cut(arenas, c, len, align, State::Dirty), dirty: (0, len) });
+                let first = self.cut(arenas, c, len, align, State::Dirty);
+                self.demand.take_dirty(self.waiting());
+                return Some(Taken { first, dirty: (0, len) });
             }
             if align == 1
                 && let Some(taken) = self.take_joined(os, arenas, map, len)
             {
                 self.taken_chunks += len;
+                self.demand.take_dirty(self.waiting());
                 return Some(taken);
             }
             let align = if len >= LONG { align.max(LONG_ALIGN) } else { align };
@@ -231,7 +238,7 @@ impl Ranges {
                 None => arenas.extend(os, map, len, align, |c, skipped| self.free(arenas, c, skipped, age::NONE))?,
             }
         };
-        self.fresh_chunks += len;
+        self.note_fresh(len);
         self.taken_chunks += len;
         Some(Taken { first, dirty: (0, 0) })
     }
@@ -306,7 +313,7 @@ impl Ranges {
             if self.take_after(os, arenas, map, after, missing).is_some() {
                 self.remove(c);
                 self.forget_ages(arenas, c, have, State::Dirty);
-                self.fresh_chunks += missing;
+                self.note_fresh(missing);
                 return Some(Taken { first: c, dirty: (0, have) });
             }
             // All of the right neighbour, and the end of the left one.
@@ -329,7 +336,7 @@ impl Ranges {
             if right > missing {
                 self.insert(after.add(missing), right - missing, State::Clean);
             }
-            self.fresh_chunks += missing;
+            self.note_fresh(missing);
             Some(Taken { first: c.sub(left), dirty: (left, left + have) })
         }
     }
@@ -460,6 +467,11 @@ impl Ranges {
     pub(crate) unsafe fn put_back_clean(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize) {
         // SAFETY: as the caller promises.
         unsafe { self.free(arenas, c, len, age::NONE) }
+    }
+
+    fn note_fresh(&mut self, chunks: usize) {
+        self.fresh_chunks += chunks;
+        self.demand.take_clean(chunks);
     }
 
     /// Dirty chunks that wait to be purged.

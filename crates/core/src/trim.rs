@@ -124,7 +124,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
                     return true;
                 }
                 let bytes = if slabs { BATCH_BYTES } else { spare.min(BATCH_BYTES) };
-                let due = Due { now: a.epoch(), ticks: 0, lazy: true, slabs, ranges, bytes };
+                let due = Due { now: a.epoch(), ticks: 0, lazy: true, slabs, ranges, keep: 0, bytes };
                 let mut batch = Batch::new();
                 let more = a.fill(&mut walk, due, &mut batch);
                 if batch.count > 0 {

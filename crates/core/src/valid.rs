@@ -472,36 +472,50 @@ impl<O: Os> Allocator<O> {
 
     /// Calls `visit` with start and length of everything that is known to read as zero: clean free ranges, what
     /// slabs and large blocks have not used yet, OS pages of slabs that went back, and what arenas have not used.
+    /// Guards are left out, which cannot be read.
     ///
     /// # Safety
     /// No other thread may use the allocator meanwhile.
     pub unsafe fn for_each_clean(&self, mut visit: impl FnMut(*const u8, usize)) {
+        let page = self.page_size();
         self.ranges.with(&self.os, |_| {
             self.arenas.for_each(|c| {
                 let p = Arenas::chunk(c).cast_const();
                 // SAFETY: records of used chunks are readable, and at rest.
-                let (from, to) = unsafe {
-                    let (len, carved) = ((*c).len as usize * CHUNK, (*c).carved as usize);
-                    match (*c).kind {
-                        Kind::FREE if (*c).state == State::Clean => (0, len),
-                        Kind::LARGE | Kind::SHELVED | Kind::DEFERRED if (*c).state == State::Clean => {
-                            (carved * CHUNK, len)
-                        }
-                        Kind::SLAB if (*c).zeroed => (carved * class::SIZE[usize::from((*c).class)] as usize, CHUNK),
-                        _ => (0, 0),
-                    }
-                };
+                let (from, to) = unsafe { known_zero(c, page) };
                 if from < to {
                     visit(p.wrapping_add(from), to - from);
                 }
                 // SAFETY: as above.
                 let clean = unsafe { if (*c).kind == Kind::SLAB { (*c).clean.load(Ordering::Relaxed) } else { 0 } };
-                let page = self.page_size();
-                for k in (0..CHUNK / page).filter(|k| clean >> k & 1 != 0) {
+                // The last OS page of a slab may be a guard.
+                // SAFETY: as above.
+                let pages = CHUNK / page - usize::from(unsafe { (*c).moved });
+                for k in (0..pages).filter(|k| clean >> k & 1 != 0) {
                     visit(p.wrapping_add(k * page), page);
                 }
             });
             self.arenas.for_each_unused(&mut visit);
         });
+    }
+}
+
+/// From where to where the chunks of the record are known to read as zero because nothing of them was ever used, or
+/// because they are free and clean.
+///
+/// # Safety
+/// The record must be readable, and at rest.
+unsafe fn known_zero(c: *mut Chunk, page: usize) -> (usize, usize) {
+    // SAFETY: the caller's promise.
+    let c = unsafe { &*c };
+    let (len, carved) = (c.len as usize * CHUNK, c.carved as usize);
+    match c.kind {
+        Kind::FREE if c.state == State::Clean => (0, len),
+        Kind::LARGE if c.zeroed && c.state == State::Clean => ((carved * CHUNK).max(c.bytes() + page), len),
+        Kind::LARGE | Kind::SHELVED | Kind::DEFERRED if c.state == State::Clean => (carved * CHUNK, len),
+        Kind::SLAB if c.zeroed => {
+            (carved * class::SIZE[usize::from(c.class)] as usize, CHUNK - usize::from(c.moved) * page)
+        }
+        _ => (0, 0),
     }
 }

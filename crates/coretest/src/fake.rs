@@ -73,6 +73,7 @@ pub struct Fake {
     random: AtomicU64,
     reservations: AtomicU64,
     clock: AtomicU64,
+    ran: AtomicU64,
     memory: Mutex<Option<Memory>>,
     model: Mutex<Model>,
     pagemap: Pagemap,
@@ -92,6 +93,7 @@ impl Fake {
             random: AtomicU64::new(config.seed),
             reservations: AtomicU64::new(0),
             clock: AtomicU64::new(CLOCK),
+            ran: AtomicU64::new(0),
             memory: Mutex::new(config.memory),
             model: Mutex::new(Model::default()),
             pagemap: Pagemap::open(),
@@ -99,6 +101,11 @@ impl Fake {
             lazy: Mutex::new(Vec::new()),
             config,
         }
+    }
+
+    /// The program runs for so many microseconds, as far as [`Os::run_time`] says.
+    pub fn run_for(&self, microseconds: u64) {
+        self.ran.fetch_add(microseconds, Ordering::Relaxed);
     }
 
     /// The clock goes on by so many milliseconds.
@@ -358,6 +365,11 @@ unsafe impl Os for Fake {
     /// Stands still unless the test calls [`Fake::advance`].
     fn clock(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)
+    }
+
+    /// As long as the test says by [`Fake::run_for`].
+    fn run_time(&self) -> Option<u64> {
+        self.granted(Call::RunTime).then(|| self.ran.load(Ordering::Relaxed))
     }
 
     fn memory(&self) -> Option<Memory> {

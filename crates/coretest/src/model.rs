@@ -118,7 +118,11 @@ impl Model {
             Op::Purge => {
                 self.a.purge();
             }
-            Op::Advance { milliseconds } => self.a.os.advance(milliseconds.into()),
+            Op::Advance { milliseconds } => {
+                self.a.os.advance(milliseconds.into());
+                // Half of the times the program runs meanwhile.
+                self.a.os.run_for(u64::from(milliseconds % 2 * milliseconds) * 1000);
+            }
             Op::Tick => {
                 self.a.tick();
             }

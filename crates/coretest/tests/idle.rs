@@ -1,7 +1,7 @@
 //! What an idle program keeps: after some ticks, next to nothing but the OS pages that hold a live block.
 
 use neap_core::Allocator;
-use neap_coretest::{Config, Fake, Owner};
+use neap_coretest::{Call, Config, Fake, Owner};
 use std::collections::BTreeSet;
 
 type Shared = Allocator<Fake>;
@@ -180,4 +180,48 @@ fn tables_go_back() {
             }
         }
     }
+}
+
+/// A program that fills and empties 8 MiB of blocks every two seconds, in ticks of 100 ms; what was purged in the last
+/// of the cycles.
+fn pulse(a: &Shared, thread: &Owner, cycles: usize) -> u64 {
+    let mut purged = 0;
+    for _ in 0..cycles {
+        let before = a.figures().totals.purged;
+        fill(a, thread, 2048, BYTES).into_iter().for_each(|p| free(a, thread, p));
+        for _ in 0..20 {
+            a.os.run_for(50_000);
+            a.os.advance(a.tick().unwrap_or(100).into());
+        }
+        purged = a.figures().totals.purged - before;
+    }
+    purged
+}
+
+/// Catches memory that goes back in each cycle of a program that needs it in the next, and memory that stays when such
+/// a program is idle, when it goes on without it, or where the system does not tell how long it ran.
+#[test]
+fn cycles_keep_their_memory() {
+    let a = system(4096);
+    let thread = thread(&a);
+    assert!(pulse(&a, &thread, 1) > BYTES as u64 / 2, "the first time nobody can know");
+    assert_eq!(pulse(&a, &thread, 3), 0, "from the third on nothing goes back");
+    assert!(a.free_bytes().0 > BYTES / 2);
+    // Idle.
+    for _ in 0..10 {
+        a.os.advance(a.tick().unwrap_or(100).into());
+    }
+    assert_eq!(a.free_bytes().0, 0);
+    // Busy with something else.
+    assert_eq!(pulse(&a, &thread, 3), 0);
+    for _ in 0..250 {
+        a.os.run_for(50_000);
+        a.os.advance(a.tick().unwrap_or(100).into());
+    }
+    assert_eq!(a.free_bytes().0, 0);
+    thread.abandon(&a);
+    let blind = Allocator::new(Fake::new(Config { missing: vec![Call::RunTime], ..Config::default() }));
+    let thread = Owner::new(&blind, true, true).expect("memory for a heap");
+    assert!(pulse(&blind, &thread, 4) > BYTES as u64 / 2);
+    thread.abandon(&blind);
 }

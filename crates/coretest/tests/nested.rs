@@ -118,6 +118,10 @@ unsafe impl Os for Interrupted {
     fn clock(&self) -> u64 {
         self.around(Fake::clock)
     }
+    fn run_time(&self) -> Option<u64> {
+        self.around(Fake::run_time)
+    }
+
     fn memory(&self) -> Option<Memory> {
         self.around(Fake::memory)
     }

@@ -1,7 +1,8 @@
 //! Histories that once failed, shortest form first.
 
 use neap_core::Allocator;
-use neap_core::policy::Purge;
+use neap_core::policy::{Limit, Purge};
+use neap_coretest::history::Choices;
 use neap_coretest::{Call, Config, Fake, Model, Op, Owner, Setup};
 
 fn plain() -> Setup {
@@ -133,4 +134,56 @@ fn lazy_purger_ends() {
         model.settle();
         model.finish();
     }
+}
+
+/// An empty slab that a heap had kept, as the last one of its class, came to lie behind another one in the bin: when the
+/// thread ended it stayed.
+#[test]
+fn kept_slab_behind_another() {
+    let choices = Choices { zero_always: true, mmap_threshold: usize::MAX, ..Choices::default() };
+    let setup = Setup { cached: false, seats: false, choices, ..plain() };
+    let malloc = |heap, size| Op::Malloc { heap, size };
+    let free = |block| Op::Free { heap: 0, block };
+    let fill = |count| Op::Fill { heap: 0, size: 0, count };
+    let ops = [
+        vec![malloc(0, 0); 6],
+        vec![fill(332)],
+        vec![malloc(0, 0); 5],
+        vec![free(0), malloc(0, 0), Op::Acquire { cached: true }],
+        vec![malloc(0, 0); 3],
+        vec![free(0), malloc(7, 30721), malloc(0, 0)],
+        vec![Op::Acquire { cached: false }; 2],
+        vec![malloc(0, 0), free(0), malloc(0, 0), malloc(0, 0)],
+        vec![Op::Calloc { heap: 109, size: 30976 }, free(512), malloc(105, 30976)],
+        vec![fill(348), Op::Abandon { heap: 10 }],
+    ];
+    Model::run(&setup, &ops.concat());
+}
+
+/// What a tick took out of the caches of idle threads waited with nobody to give it back, where there was no helper.
+#[test]
+fn tick_without_a_helper() {
+    let limit = Limit::Bytes(16 << 20);
+    let choices = Choices { zero_always: true, mmap_threshold: 131_072, limit, harden: true, ..Choices::default() };
+    let config = Config { reservations: Some(2), purger: false, seed: 12529, ..Config::default() };
+    let mut ops = vec![Op::Malloc { heap: 0, size: 0 }; 3];
+    ops.extend([
+        Op::Malloc { heap: 0, size: 14_680_064 },
+        Op::Malloc { heap: 0, size: 0 },
+        Op::Fill { heap: 0, size: 2048, count: 872 },
+        Op::Drain { heap: 127, block: 0, count: 133, step: 3 },
+        Op::Free { heap: 0, block: 0 },
+        Op::Drain { heap: 0, block: 0, count: 512, step: 1 },
+        Op::Free { heap: 0, block: 0 },
+        Op::Tick,
+    ]);
+    Model::run(&Setup { cached: false, config, choices, ..plain() }, &ops);
+}
+
+/// The guard behind a large block was called clean memory, which can be read.
+#[test]
+fn guard_is_not_clean() {
+    let choices = Choices { harden: true, ..Choices::default() };
+    let ops = [Op::Malloc { heap: 0, size: 128 << 10 }, Op::Purge];
+    Model::run(&Setup { choices, ..plain() }, &ops);
 }

@@ -1,15 +1,46 @@
-//! Writes the page of a run that was kept before the schema: `kept DIR > page.html`.
+//! A kept run, also one from before the schema, as page, document or charts: `kept DIR html|markdown|svg|png [FOLDER]`.
+//!
+//! `html` and `markdown` go to the standard output, charts as files into FOLDER.
 
 use std::path::Path;
 
+use neap_report::{charts, markdown, page, theme::Theme};
+use neap_results::{Run, kept, rows_from_csv};
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let dir = std::env::args().nth(1).ok_or("name a folder: lab/results/NAME")?;
-    let read = |name: &str| std::fs::read_to_string(Path::new(&dir).join(name));
-    let (machine, notes) = (read("machine.json")?, read("notes.md").unwrap_or_default());
-    let run = match read("metrics.csv") {
-        Ok(metrics) => neap_results::kept::pages(&machine, &metrics, &notes)?,
-        Err(_) => neap_results::kept::suite(&machine, &read("runs.csv")?, &notes)?,
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [dir, form, rest @ ..] = words.as_slice() else {
+        return Err("name a folder and a form: kept lab/results/NAME html".into());
     };
-    print!("{}", neap_report::page::html(&run));
+    let read = |name: &str| std::fs::read_to_string(Path::new(dir).join(name));
+    let notes = read("notes.md").unwrap_or_default();
+    let run = match (read("run.json"), read("metrics.csv")) {
+        (Ok(run), _) => {
+            let mut run = Run::from_json(&run)?;
+            if run.rows.is_empty() {
+                run.rows = rows_from_csv(&read("rows.csv")?)?;
+            }
+            run
+        }
+        (_, Ok(metrics)) => kept::pages(&read("machine.json")?, &metrics, &notes)?,
+        _ => kept::suite(&read("machine.json")?, &read("runs.csv")?, &notes)?,
+    };
+    let folder = Path::new(rest.first().map_or(".", String::as_str));
+    match form.as_str() {
+        "html" => print!("{}", page::html(&run)),
+        "markdown" => print!("{}", markdown::document(&run, &markdown::Options::default())),
+        "svg" => {
+            for (name, svg) in charts(&run, Theme::Light) {
+                std::fs::write(folder.join(format!("{name}.svg")), svg)?;
+            }
+        }
+        #[cfg(feature = "png")]
+        "png" => {
+            for (name, svg) in charts(&run, Theme::Light) {
+                std::fs::write(folder.join(format!("{name}.png")), neap_report::picture::png(&svg, 1.5)?)?;
+            }
+        }
+        other => return Err(format!("no form is called {other}").into()),
+    }
     Ok(())
 }

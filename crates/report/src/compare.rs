@@ -51,16 +51,16 @@ pub fn html(comparison: &Comparison) -> String {
     page.element("p", &counts(comparison));
     page.element(
         "p",
-        "A change counts where the ratio of the later to the earlier values is clear, more than 5 %, and the same holds \
-         of the ratios to glibc in each run. In brackets: the range of the values, the interval of a ratio.",
+        "A change counts where the ratio of the later to the earlier values is clear, more than 5 %, and the same \
+         holds of the ratios to glibc in each run. In brackets: the range of the values, the interval of a ratio.",
     );
     for line in missing(comparison) {
         page.element("p", &line);
     }
     if !comparison.settings.is_empty() {
         page.element("h2", "What is not the same");
-        page.raw("<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\"></th><th scope=\"col\">before</th>");
-        page.raw("<th scope=\"col\">after</th></tr></thead>\n<tbody>\n");
+        page.raw("<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th scope=\"col\"></th>");
+        page.raw("<th scope=\"col\">before</th><th scope=\"col\">after</th></tr></thead>\n<tbody>\n");
         for (what, before, after) in &comparison.settings {
             let [what, before, after] = [what, before, after].map(|text| escaped(text));
             page.raw(&format!("<tr><th scope=\"row\">{what}</th><td>{before}</td><td>{after}</td></tr>\n"));
@@ -73,7 +73,7 @@ pub fn html(comparison: &Comparison) -> String {
             continue;
         }
         page.element("h2", &format!("{heading} ({})", all.len()));
-        page.raw("<div class=\"scroll\"><table>\n<thead><tr><th scope=\"col\">figure</th>");
+        page.raw("<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th scope=\"col\">figure</th>");
         for head in ["before", "after", "ratio", "ratio of the ratios to glibc"] {
             page.raw(&format!("<th scope=\"col\">{head}</th>"));
         }

@@ -1,13 +1,14 @@
 //! The report of a run of the lab: one page of HTML, charts as SVG and PNG, markdown, comparisons.
 //!
-//! Depends on `neap-results` and, for PNG (feature `png`), on resvg; gives texts and bytes. No files and no system calls,
-//! but for the fonts of a PNG, which are the system's.
+//! Depends on `neap-results` and, for PNG (feature `png`), on resvg; gives texts and bytes. No files and no system
+//! calls, but for the fonts of a PNG, which are the system's.
 //!
 //! | wanted | function |
 //! |---|---|
 //! | the page of a run | [`page::html`] |
 //! | its charts as files | [`charts`] |
 //! | one of them as PNG | `picture::png` |
+//! | the README's picture | [`headline`] |
 //! | a document in markdown | [`markdown::document`] |
 //! | two runs compared, as text or page | [`compare::text`], [`compare::html`] |
 #![forbid(unsafe_code)]
@@ -37,6 +38,13 @@ pub fn charts(run: &Run, theme: theme::Theme) -> Vec<(String, String)> {
         }
     }
     all
+}
+
+/// The picture of the allocation suite: each allocator's geometric means of time and memory against glibc. None where
+/// the run has no experiment `suite`.
+pub fn headline(run: &Run, theme: theme::Theme) -> Option<String> {
+    let means = neap_results::means::run(run, "suite")?;
+    plot::standalone(&neap_results::means::chart(), "suite", &View::of(&means), theme)
 }
 
 /// What the file of a chart is called: experiment and chart.

@@ -127,8 +127,10 @@ const DASHES: [&str; 5] = ["", "7 4", "2 3", "10 3 2 3", "1 5"];
 pub fn look(view: &View, allocator: &str, series: usize, alone: bool) -> Look {
     let base = view.base(allocator);
     if alone {
-        let (ink, marker) = (Ink::Series(series), MARKERS[series % MARKERS.len()]);
-        return Look { ink, marker, hollow: false, dash: DASHES[series % DASHES.len()], bold: series == 0 };
+        // The first colour is neap's, here too.
+        let number = series + usize::from(base != NEAP);
+        let (ink, marker) = (Ink::Series(number), MARKERS[number % MARKERS.len()]);
+        return Look { ink, marker, hollow: false, dash: DASHES[series % DASHES.len()], bold: false };
     }
     let number = match base {
         NEAP => 0,
@@ -251,6 +253,7 @@ mod tests {
         for (i, a) in looks.iter().enumerate() {
             assert!(looks[i + 1..].iter().all(|b| (a.ink, a.hollow) != (b.ink, b.hollow)), "{}", names[i]);
         }
+        assert!(look(&view, "glibc", 0, true).ink != looks[1].ink && look(&view, "neap", 0, true).ink == looks[1].ink);
         assert!(looks[1].bold && looks[2].hollow && looks[2].ink == looks[1].ink);
     }
 }

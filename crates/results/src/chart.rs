@@ -50,7 +50,8 @@ pub enum ChartKind {
 pub struct Axis {
     /// What it counts.
     pub label: String,
-    /// The unit: `us`, `ms`, `s`, `B`, `MiB`, `count`, `1/s`, `ratio`, or any other word. `B` is shown as KiB, MiB, GiB.
+    /// The unit: `us`, `ms`, `s`, `B`, `MiB`, `count`, `1/s`, `ratio`, or any other word. `B` is shown as KiB, MiB,
+    /// GiB.
     #[serde(default)]
     pub unit: String,
     /// Logarithmic. Values of zero and less are shown at the lower edge, and said to be.

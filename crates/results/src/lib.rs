@@ -17,7 +17,7 @@
 //! | claim | what was published before |
 //! | verdict | one sentence on a claim, a rank or a target, computed from rows |
 //!
-//! Start with [`Run`]; a [`View`] sorts its rows; [`judge`] has the pieces of verdicts, [`compare`] tells two
+//! Start with [`Run`]; a [`View`] sorts its rows; [`judge`] has the pieces of verdicts, [`mod@compare`] tells two
 //! runs apart, [`kept`] reads those from before the schema.
 #![forbid(unsafe_code)]
 
@@ -26,6 +26,7 @@ pub mod compare;
 mod error;
 pub mod judge;
 pub mod kept;
+pub mod means;
 mod row;
 mod run;
 pub mod stats;

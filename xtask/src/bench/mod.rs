@@ -79,7 +79,7 @@ pub fn report_main(args: ReportArgs) -> Result<()> {
     let table = Table::read(&args.dir)?;
     let machine = Machine::read(&args.dir)?;
     if let Some(file) = &args.chart {
-        chart::headline(file, &report::means(&table, &machine))?;
+        chart::headline(file, &args.dir)?;
     }
     print!("{}", report::markdown(&table, &machine));
     // What was measured by other means, and what the figures mean: written by hand beside them.

@@ -28,20 +28,6 @@ pub fn markdown(table: &Table, machine: &Machine) -> String {
     text
 }
 
-/// Geometric means of wall time and peak RSS against glibc over all workloads and thread counts, for each allocator
-/// in which no workload failed: what the headline chart shows.
-pub fn means(table: &Table, machine: &Machine) -> Vec<(String, f64, f64)> {
-    let view = View::of(table, machine);
-    let over_all = |name, figure: Figure| {
-        let means: Vec<(f64, usize)> = view.threads.iter().map(|&t| view.mean(t, name, figure)).collect();
-        let whole = means.iter().all(|&(mean, failed)| failed == 0 && !mean.is_nan());
-        whole.then(|| geometric_mean(&means.iter().map(|m| m.0).collect::<Vec<_>>()))
-    };
-    view.others()
-        .filter_map(|name| Some((name.to_owned(), over_all(name, stats::wall)?, over_all(name, stats::rss)?)))
-        .collect()
-}
-
 /// The cells with the names of rows and columns.
 struct View<'a> {
     cells: Cells<'a>,

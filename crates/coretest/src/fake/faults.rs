@@ -34,6 +34,8 @@ pub enum Call {
     Touched,
     /// `Os::barrier`
     Barrier,
+    /// `Os::run_time`
+    RunTime,
     /// `Os::memory`
     Memory,
     /// `Os::start_purger`
@@ -41,7 +43,7 @@ pub enum Call {
 }
 
 /// Every kind, in the order of its number.
-pub const CALLS: [Call; 16] = [
+pub const CALLS: [Call; 17] = [
     Call::Reserve,
     Call::ReserveZeros,
     Call::Commit,
@@ -56,6 +58,7 @@ pub const CALLS: [Call; 16] = [
     Call::PurgeLazily,
     Call::Touched,
     Call::Barrier,
+    Call::RunTime,
     Call::Memory,
     Call::StartPurger,
 ];

@@ -1,5 +1,6 @@
 //! The fake's page table: what is present, what is swapped out, what the kernel may take.
 
+use super::model::Access;
 use super::{Fake, HOST_PAGE, Swap, faults};
 use crate::fake::swap::Swapped;
 use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
@@ -271,18 +272,20 @@ impl Fake {
     }
 
     /// Offset of the first byte of the range that does not read as zero. OS pages that the kernel holds no memory
-    /// for are known zero and are not touched; what is swapped out is looked at where it lies, and stays there.
+    /// for are known zero and are not touched; what is swapped out is looked at where it lies, and stays there. Panics
+    /// if part of the range cannot be read.
     ///
     /// # Safety
-    /// The range must be readable, and written by nobody meanwhile.
+    /// The range must be written by nobody meanwhile.
     pub unsafe fn first_nonzero(&self, p: *const u8, len: usize) -> Option<usize> {
+        self.model().require("first_nonzero", p.addr(), len, &[Access::Committed, Access::Mapped]);
         let (start, end) = (p.expose_provenance(), p.addr() + len);
         let swapped = self.swapped();
         let mut found = None;
         // Offset in `p` of the first byte of `[from, to)`, as it lies at `at`, which is not zero.
         let mut look = |from: usize, to: usize, at: usize| {
             let (a, b) = (from.max(start), to.min(end));
-            // SAFETY: readable, as the caller promises, or aside. Present pages stay as long as the device is locked.
+            // SAFETY: readable, as the model has just confirmed, or aside. Present pages stay as long as the device is locked.
             let bytes = unsafe { core::slice::from_raw_parts(with_exposed_provenance::<u8>(at + (a - from)), b - a) };
             if let Some(i) = bytes.iter().position(|&byte| byte != 0) {
                 found = Some(found.unwrap_or(usize::MAX).min(a - start + i));

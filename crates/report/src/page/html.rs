@@ -44,6 +44,11 @@ impl Page {
         let _ = writeln!(self.text, "<{name} class=\"{class}\">{}</{name}>", escaped(text));
     }
 
+    /// An element of a class whose text may have markdown's marks.
+    pub fn marked(&mut self, name: &str, class: &str, text: &str) {
+        let _ = writeln!(self.text, "<{name} class=\"{class}\">{}</{name}>", inline(text));
+    }
+
     /// HTML as it is.
     pub fn raw(&mut self, html: &str) {
         self.text.push_str(html);
@@ -84,7 +89,7 @@ impl Page {
     }
 
     fn markdown_table(&mut self, text: &str) {
-        self.raw("<div class=\"scroll\"><table>\n");
+        self.raw("<div class=\"scroll\" tabindex=\"0\"><table>\n");
         let lines = text.lines().filter(|line| !line.starts_with("|---") && !line.starts_with("|:"));
         for (number, line) in lines.enumerate() {
             let line = line.trim().trim_start_matches('|').trim_end_matches('|');

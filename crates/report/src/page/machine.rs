@@ -14,8 +14,8 @@ pub fn sections(page: &mut Page, run: &Run) {
     page.raw("<h3>Machine</h3>\n");
     machine(page, run);
     noise(page, &run.noise);
-    page.raw("<h3 id=\"allocators\">Allocators</h3>\n<div class=\"scroll\">\n");
-    page.raw("<table>\n<thead><tr><th scope=\"col\">name</th><th scope=\"col\">version</th>");
+    page.raw("<h3 id=\"allocators\">Allocators</h3>\n<div class=\"scroll\" tabindex=\"0\">\n");
+    page.raw("<table class=\"words\">\n<thead><tr><th scope=\"col\">name</th><th scope=\"col\">version</th>");
     page.raw("<th scope=\"col\">environment</th><th scope=\"col\">source</th></tr></thead>\n<tbody>\n");
     for one in &run.allocators {
         let env: Vec<String> = one.env.iter().map(|(name, value)| format!("{name}={value}")).collect();

@@ -37,14 +37,14 @@ fn head(page: &mut Page, run: &Run) {
     page.element(
         "p",
         &format!(
-            "{} allocators on {} ({} processors, {} MiB{virtual_machine}), Linux {}; {} rounds, all allocators in turn \
+            "{} allocators on {} ({} processors, {} MiB{virtual_machine}), Linux {}; {}, all allocators in turn \
              in each.",
             run.allocators.len(),
             machine.cpu,
             machine.cores,
             machine.memory_mib,
             machine.kernel,
-            run.rounds
+            rounds(run)
         ),
     );
     if run.quick {
@@ -63,6 +63,18 @@ fn head(page: &mut Page, run: &Run) {
     );
 }
 
+/// How many rounds the rows have: experiments may have numbers of their own.
+fn rounds(run: &Run) -> String {
+    let most = |name: &str| run.rows.iter().filter(|row| row.experiment == name).map(|row| row.round).max();
+    let counts: Vec<u32> = run.experiments.iter().filter_map(|one| most(&one.name)).collect();
+    match (counts.iter().min(), counts.iter().max()) {
+        (Some(1), Some(1)) => "one round".into(),
+        (Some(least), Some(most)) if least == most => format!("{most} rounds"),
+        (Some(least), Some(most)) => format!("{least} to {most} rounds"),
+        _ => "no rounds".into(),
+    }
+}
+
 /// The list of sections, each with what came of it.
 fn contents(page: &mut Page, run: &Run) {
     page.raw("<nav aria-label=\"Contents\">\n<ul>\n");
@@ -75,7 +87,7 @@ fn contents(page: &mut Page, run: &Run) {
         };
         page.raw(&format!(
             "<li><a href=\"#{name}\">{}</a> <span class=\"said\">{said}</span></li>\n",
-            escaped(experiment.heading())
+            inline(experiment.heading())
         ));
     }
     page.raw("<li><a href=\"#machine\">Machine, allocators and noise</a></li>\n</ul>\n</nav>\n");

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use neap_results::judge::number;
 use neap_results::{Chart, Claim, Experiment, Figure, Kind, NEAP, Table, Value, Verdict, View};
 
-use super::Page;
+use super::{Page, inline};
 use crate::plot::{self, Grid, Size, better_words, cell_text, escaped, position_text, status_words};
 use crate::theme::Theme;
 
@@ -13,12 +13,12 @@ use crate::theme::Theme;
 pub fn experiment(page: &mut Page, experiment: &Experiment, view: &View) {
     let name = escaped(&experiment.name);
     page.raw(&format!("<section id=\"{name}\" aria-labelledby=\"{name}-title\">\n"));
-    page.raw(&format!("<h2 id=\"{name}-title\">{}</h2>\n", escaped(experiment.heading())));
+    page.raw(&format!("<h2 id=\"{name}-title\">{}</h2>\n", inline(experiment.heading())));
     if !experiment.question.is_empty() {
-        page.classed("p", "question", &experiment.question);
+        page.marked("p", "question", &experiment.question);
     }
     if !experiment.about.is_empty() {
-        page.classed("p", "muted", &experiment.about);
+        page.marked("p", "muted", &experiment.about);
     }
     for claim in &experiment.claims {
         published(page, claim);
@@ -47,8 +47,8 @@ fn published(page: &mut Page, claim: &Claim) {
     page.raw("<blockquote class=\"claim\">\n");
     let year = claim.year.map_or(String::new(), |year| format!(", {year}"));
     page.raw(&format!(
-        "<p>{}</p>\n<p class=\"muted\">Published: {}{year}</p>\n",
-        escaped(&claim.text),
+        "<p>{}</p>\n<p class=\"muted\">Source: {}{year}</p>\n",
+        inline(&claim.text),
         escaped(&claim.source)
     ));
     if !claim.figures.is_empty() {
@@ -82,7 +82,7 @@ fn verdicts(page: &mut Page, verdicts: &[Verdict]) {
         let (word, class) = tag(verdict);
         page.raw(&format!(
             "<li><span class=\"tag {class}\">{word}</span><span>{}</span></li>\n",
-            escaped(&verdict.text)
+            inline(&verdict.text)
         ));
     }
     page.raw("</ul>\n");
@@ -99,7 +99,7 @@ fn figure(page: &mut Page, experiment: &Experiment, chart: &Chart, view: &View, 
     page.raw(&format!(
         "<figure id=\"{}\">\n<figcaption><strong>{}</strong>{better}</figcaption>\n",
         escaped(&id),
-        escaped(&chart.title)
+        inline(&chart.title)
     ));
     page.raw(&format!("<div class=\"wide\">{wide}</div>\n<div class=\"narrow\">{narrow}</div>\n"));
     let grid = Grid::of(chart, &experiment.name, view);
@@ -107,7 +107,7 @@ fn figure(page: &mut Page, experiment: &Experiment, chart: &Chart, view: &View, 
     if !failures.is_empty() {
         page.classed("p", "failed", &failures);
     }
-    page.raw("<details>\n<summary>The chart's values</summary>\n<div class=\"scroll\">\n");
+    page.raw("<details>\n<summary>The chart's values</summary>\n<div class=\"scroll\" tabindex=\"0\">\n");
     page.raw(&values(&grid, chart, view));
     page.raw("</div>\n</details>\n</figure>\n");
 }
@@ -122,7 +122,7 @@ fn failed(grid: &Grid, chart: &Chart) -> String {
 }
 
 fn values(grid: &Grid, chart: &Chart, view: &View) -> String {
-    let mut html = format!("<table>\n<caption>{}</caption>\n<thead><tr><th scope=\"col\"></th>", escaped(&chart.title));
+    let mut html = format!("<table>\n<caption>{}</caption>\n<thead><tr><th scope=\"col\"></th>", inline(&chart.title));
     for column in &grid.columns {
         let _ = write!(html, "<th scope=\"col\">{}</th>", escaped(&position_text(column, &chart.x)));
     }
@@ -160,8 +160,8 @@ fn has_rows(table: &Table, experiment: &Experiment, view: &View) -> bool {
 /// A table of an experiment: allocators down, figures across. Allocators that had no part in it are left out.
 pub fn table(table: &Table, experiment: &Experiment, view: &View) -> String {
     let mut html = format!(
-        "<div class=\"scroll\">\n<table>\n<caption>{}</caption>\n<thead><tr><th scope=\"col\"></th>",
-        escaped(&table.title)
+        "<div class=\"scroll\" tabindex=\"0\">\n<table>\n<caption>{}</caption>\n<thead><tr><th scope=\"col\"></th>",
+        inline(&table.title)
     );
     let columns: Vec<_> = table.columns.iter().filter(|one| view.has_case(&experiment.name, &one.case)).collect();
     for column in &columns {

@@ -166,7 +166,7 @@ pub fn apart(wanted: &[f64], step: f64, low: f64, high: f64) -> Vec<f64> {
 }
 
 /// Names with markers and dashes below the plot, in as many columns as fit.
-fn legend(svg: &mut Svg, grid: &Grid, looks: &[Look], top: f64, width: f64) -> f64 {
+pub fn legend(svg: &mut Svg, grid: &Grid, looks: &[Look], top: f64, width: f64) -> f64 {
     let widest = grid.rows.iter().map(|row| width_of(&row.name, row.name.contains("neap"))).fold(0.0, f64::max) + 46.0;
     let columns = ((width / widest).floor() as usize).clamp(1, 4);
     for (number, (row, look)) in grid.rows.iter().zip(looks).enumerate() {

@@ -1,8 +1,8 @@
 //! Charts as SVG: looked up in the rows, drawn for wide and narrow screens, told in words.
 //!
-//! The charts are written element by element instead of by a chart crate: those that are kept well (plotters, charts-rs)
-//! write flat elements with fixed colours, so that a page cannot turn them dark, name their points or tell what they
-//! show; others want JavaScript. What is here are two kinds of charts and a scale.
+//! The charts are written element by element instead of by a chart crate: `plotters` writes flat elements with fixed
+//! colours, so that a page cannot turn them dark, name their points or tell what they show; others want JavaScript. What
+//! is here are two kinds of charts and a scale.
 
 mod grid;
 mod lines;
@@ -54,14 +54,26 @@ pub fn draw(chart: &Chart, experiment: &str, view: &View, size: Size, theme: The
         return None;
     }
     let mut svg = Svg::new(theme);
-    let height = match chart.kind {
+    let height = match kind_of(chart, &grid) {
         ChartKind::Line => lines::draw(&mut svg, chart, &grid, view, size),
-        ChartKind::Bar | ChartKind::Dots => {
+        kind => {
+            let chart = Chart { kind, ..chart.clone() };
             grid.sort(chart.better);
-            rows::draw(&mut svg, chart, &grid, view, size)
+            rows::draw(&mut svg, &chart, &grid, view, size)
         }
     };
-    Some(svg.finish((size.width(), height + 6.0), id, &chart.title, &describe(chart, &grid)))
+    let description = plain(&describe(chart, &grid));
+    Some(svg.finish((size.width(), height + 6.0), id, &plain(&chart.title), &description))
+}
+
+/// A line needs two positions: a quick run has one of some.
+fn kind_of(chart: &Chart, grid: &Grid) -> ChartKind {
+    if chart.kind == ChartKind::Line && grid.columns.len() == 1 { ChartKind::Dots } else { chart.kind }
+}
+
+/// A text without the backquotes of markdown: a picture has no such letters.
+pub fn plain(text: &str) -> String {
+    text.replace('`', "")
 }
 
 /// Draws one chart as a file of its own, with its title.
@@ -80,7 +92,7 @@ fn with_title(drawn: &str, chart: &Chart, theme: Theme) -> String {
     let description = description.and_then(|rest| rest.split("</desc>").next()).unwrap_or_default();
     let mut svg = Svg::new(theme);
     let better = better_words(chart.better).map_or(String::new(), |words| format!(" ({words})"));
-    let title = format!("{}{better}", chart.title);
+    let title = plain(&format!("{}{better}", chart.title));
     svg.text(crate::theme::Ink::Text, (2.0, 20.0), svg::Anchor::Start, true, &title);
     svg.raw(&format!("<g transform=\"translate(0 {ROOM})\">{body}</g>"));
     let size = (Size::Wide.width() + 20.0, height.unwrap_or(0.0) + ROOM + 8.0);
@@ -98,7 +110,7 @@ pub fn better_words(better: Better) -> Option<&'static str> {
 
 /// What a chart shows, in words.
 fn describe(chart: &Chart, grid: &Grid) -> String {
-    let kind = match chart.kind {
+    let kind = match kind_of(chart, grid) {
         ChartKind::Line => "Line chart",
         ChartKind::Bar => "Bar chart",
         ChartKind::Dots => "Dot chart",
@@ -163,6 +175,33 @@ mod tests {
         let text = drawn(1, Size::Wide, Theme::Page);
         assert!(text.contains(">failed: crashed (signal 11)<"), "{text}");
         assert_eq!(text.matches("<rect").count(), 2, "{text}");
+    }
+
+    // Would catch a chart of many programs in which an allocator has no marker, or its failure one.
+    #[test]
+    fn many_positions_share_a_panel() {
+        let run = sample::run();
+        let mut chart = run.experiments[0].charts[1].clone();
+        chart.kind = ChartKind::Dots;
+        let names = (0..9).map(|n| neap_results::Point::named(format!("case {n}"), "1 MiB", "us"));
+        chart.series[0].points = names.collect();
+        for size in [Size::Wide, Size::Narrow] {
+            let text = draw(&chart, "calloc", &View::of(&run), size, Theme::Page, "c").unwrap();
+            assert_eq!(text.matches("<title>neap, case").count(), 9, "{text}");
+            assert_eq!(text.matches("<title>other, case").count(), 0, "{text}");
+            assert!(text.contains(">other<") && text.matches(">912 ns</text>").count() == 9, "{text}");
+        }
+    }
+
+    // Would catch lines through one point, which say nothing.
+    #[test]
+    fn one_position_is_no_line() {
+        let run = sample::run();
+        let mut chart = run.experiments[0].charts[0].clone();
+        chart.title = "calloc of `64 KiB`".into();
+        chart.series[0].points.truncate(1);
+        let text = draw(&chart, "calloc", &View::of(&run), Size::Wide, Theme::Page, "c").unwrap();
+        assert!(text.contains("Dot chart of") && text.contains(">calloc of 64 KiB</title>"), "{text}");
     }
 
     // Would catch a picture without words for those who do not see it.

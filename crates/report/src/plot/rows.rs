@@ -3,16 +3,18 @@
 use neap_results::{Chart, ChartKind, Value, View};
 
 use super::grid::{Grid, GridRow};
-use super::lines::position_text;
+use super::lines::{legend, position_text};
 use super::scale::{Scale, thin, tick_text};
 use super::svg::{Anchor, Marker, Svg, TEXT, width_of};
 use super::{Size, cell_text, short_cell_text};
-use crate::theme::{Ink, look};
+use crate::theme::{Ink, Look, look};
 
 /// From one row to the next.
 const STEP: f64 = 24.0;
 /// The height of a bar.
 const BAR: f64 = 15.0;
+/// With more positions than this a panel for each would be a long way to scroll.
+const MANY: usize = 8;
 /// Between panels side by side.
 const GUTTER: f64 = 20.0;
 
@@ -32,6 +34,9 @@ pub fn draw(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) 
     if transposed {
         return single(svg, chart, grid, view, width);
     }
+    if grid.columns.len() > MANY && chart.kind == ChartKind::Dots {
+        return together(svg, chart, grid, view, size);
+    }
     let columns = if size == Size::Wide { grid.columns.len().clamp(1, 2) } else { 1 };
     let names = grid.rows.iter().map(|row| width_of(&row.name, true)).fold(0.0, f64::max) + 10.0;
     let heads = grid.columns.len() > 1;
@@ -49,6 +54,44 @@ pub fn draw(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) 
         draw_panel(svg, chart, grid, view, &panel, &title, &names, &cells);
     }
     first + grid.columns.len().div_ceil(columns) as f64 * (height + 10.0) - 10.0
+}
+
+/// Many positions: each a row, in it a marker for each allocator, and neap's figure at the right.
+fn together(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) -> f64 {
+    let width = size.width();
+    axis_title(svg, chart);
+    let looks: Vec<Look> = grid.rows.iter().map(|row| look(view, &row.allocator, row.series, false)).collect();
+    let top = legend(svg, grid, &looks, 36.0, width) + 8.0;
+    let names: Vec<String> = grid.columns.iter().map(|position| position_text(position, &chart.x)).collect();
+    let left = names.iter().map(|name| width_of(name, false)).fold(0.0, f64::max) + 10.0;
+    let own = grid.rows.iter().position(|row| row.allocator == neap_results::NEAP);
+    let figure =
+        |place: usize| own.map_or(String::new(), |own| short_cell_text(&grid.rows[own].cells[place], &chart.y.unit));
+    let widest = (0..names.len()).map(|place| width_of(&figure(place), true)).fold(0.0, f64::max);
+    let scale = Scale::of(grid.values(), chart.y.log, left, width - widest.min(110.0) - 14.0);
+    let bottom = top + STEP * names.len() as f64;
+    grid_lines(svg, &scale, &chart.y.unit, top, bottom);
+    // neap last, so that it lies on top.
+    let mut order: Vec<usize> = (0..grid.rows.len()).collect();
+    order.sort_by_key(|&row| looks[row].bold);
+    for (place, name) in names.iter().enumerate() {
+        let middle = top + STEP * place as f64 + STEP / 2.0;
+        svg.text(Ink::Text, (left - 8.0, middle + TEXT / 3.0), Anchor::End, false, name);
+        svg.line(Ink::Grid, (left, middle), (width - widest - 14.0, middle), 1.0, "");
+        for &row in &order {
+            let (cell, look) = (&grid.rows[row].cells[place], looks[row]);
+            let Some(spread) = cell.spread() else { continue };
+            svg.open(look.ink, &format!("{}, {name}: {}", grid.rows[row].name, cell_text(cell, &chart.y.unit)));
+            let radius = if look.bold { 5.5 } else { 4.0 };
+            svg.marker(look.marker, (scale.place(spread.median), middle), radius, look.hollow);
+            svg.close();
+        }
+        svg.text(Ink::Text, (width - 2.0, middle + TEXT / 3.0), Anchor::End, true, &figure(place));
+    }
+    if own.is_some() {
+        svg.text(Ink::Muted, (width - 2.0, top - 2.0), Anchor::End, true, "neap");
+    }
+    bottom + 26.0
 }
 
 /// One allocator only: positions down.

@@ -30,6 +30,12 @@ pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
     }
     let own_text = quantity(own, unit);
     let Some(best) = ahead.first() else {
+        let equal: Vec<&str> =
+            ranked.iter().filter(|(name, value)| *name != NEAP && *value == own).map(|(name, _)| *name).collect();
+        if !equal.is_empty() {
+            let text = format!("neap is first of {count} with {own_text}, as {}", list(&equal));
+            return Judged::new(text, Some(true));
+        }
         let next = ranked.iter().find(|(name, _)| *name != NEAP);
         let next = next.map_or(String::new(), |(name, value)| format!(", {name} next with {}", quantity(*value, unit)));
         return Judged::new(format!("neap is first of {count} with {own_text}{next}"), Some(true));
@@ -58,8 +64,8 @@ pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
     Judged::new(text, Some(false))
 }
 
-/// Whether `name` is surely not equal to neap: further off than [`NEAR`], or so in every round; where the rounds are too
-/// few for an interval, where the ranges do not touch.
+/// Whether `name` is surely not equal to neap: further off than [`NEAR`], or so in every round; where the rounds are
+/// too few for an interval, where the ranges do not touch.
 fn is_clear(view: &View, figure: Figure, name: &str) -> bool {
     // A figure of zero has no ratio; then what is not equal is better.
     let Some(ratio) = view.ratio(figure, NEAP, name) else { return true };
@@ -219,6 +225,8 @@ mod tests {
     fn far_off_is_not_near() {
         let far = view(&[("neap", &[3.0; 5]), ("other", &[0.6, 0.5, 0.6, 0.5, 7.0])]);
         assert_eq!(rank(&far, WALL, Better::Less).holds, Some(false));
+        let equal = view(&[("neap", &[0.0; 3]), ("other", &[0.0; 3])]);
+        assert_eq!(rank(&equal, WALL, Better::Less), Judged::new("neap is first of 2 with 0 s, as other", Some(true)));
         let none = view(&[("neap", &[1.0, 0.0, 1.0]), ("other", &[0.0; 3])]);
         let judged = rank(&none, WALL, Better::Less);
         assert_eq!(judged, Judged::new("neap is second of 2 with 1 ms; other has the least with 0 s", Some(false)));

@@ -361,8 +361,8 @@ fn ebizzy(view: &View) -> Experiment {
     let rate = |label: &str| axis(label, "1/s", false);
     Experiment {
         claims: vec![claim(
-            "Each free that gives its pages back at once costs more than the work; without it the loop is some 20 times \
-             quicker and scales.",
+            "Each free that gives its pages back at once costs more than the work; without it the loop is some 20 \
+             times quicker and scales.",
             "measured with glibc on 12 processors",
             Some(2014),
             &[("with madvise on each free", "438 to 987 iterations"), ("without", "10,740 to 32,534")],

@@ -3,16 +3,11 @@
 use serde::Deserialize;
 
 use crate::judge::{Judged, number, rank};
-use crate::stats::geometric_mean;
-use crate::{
-    Axis, Better, Case, Chart, ChartKind, Column, Experiment, Figure, GLIBC, Kind, Mark, Metric, Param, Point,
-    ReadError, Row, Run, Series, Table, Value, View,
-};
+use crate::means::{self, CASE as MEANS};
+use crate::{Better, Case, Column, Experiment, Figure, Kind, Metric, Param, ReadError, Row, Run, Table, View};
 
 /// The experiment's name.
 const NAME: &str = "suite";
-/// The case that has the means.
-const MEANS: &str = "geometric means";
 
 /// A line of `runs.csv`.
 #[derive(Debug, Deserialize)]
@@ -73,7 +68,7 @@ pub fn experiment(run: &mut Run) -> Experiment {
             names.push(row.case.clone());
         }
     }
-    let means = means(&View::of(run), &names);
+    let means = means::rows(&View::of(run), NAME, &names, ["wall", "peak"]);
     run.rows.extend(means);
     let metric = |name: &str, title: &str, better| Metric { name: name.into(), title: title.into(), better };
     let column = |case: &String, metric: &str| Column::new(case.clone(), case.clone(), metric);
@@ -100,7 +95,7 @@ pub fn experiment(run: &mut Run) -> Experiment {
             metric("peak", "peak resident memory", Better::Less),
             metric("faults", "page faults", Better::Neither),
         ],
-        charts: vec![headline()],
+        charts: vec![means::chart()],
         tables: vec![
             Table { title: "Geometric means".into(), columns: mean_columns },
             table("Wall time, ms", "wall"),
@@ -117,54 +112,6 @@ fn case(name: &str) -> Case {
     let mut params = std::collections::BTreeMap::from([("workload".to_owned(), Param::Text(workload.into()))]);
     params.extend(threads.map(|count| ("threads".to_owned(), Param::Number(count))));
     Case { name: name.into(), params, command: String::new() }
-}
-
-/// The README's picture.
-fn headline() -> Chart {
-    let points = vec![Point::named("wall time", MEANS, "wall"), Point::named("peak resident memory", MEANS, "peak")];
-    Chart {
-        name: "headline".into(),
-        title: "Allocation suite, geometric means against glibc".into(),
-        kind: ChartKind::Bar,
-        x: Axis { label: "figure".into(), ..Axis::default() },
-        y: Axis { label: "ratio to glibc".into(), unit: "ratio".into(), log: false },
-        better: Better::Less,
-        series: vec![Series { label: String::new(), points }],
-        marks: vec![Mark { label: String::new(), value: 1.0 }],
-        ..Chart::default()
-    }
-}
-
-/// For each allocator the geometric means of the median ratios to glibc; failed where a case failed.
-fn means(view: &View, cases: &[String]) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for allocator in view.allocators().iter().filter(|name| view.took_part(NAME, name)) {
-        let failed =
-            |case: &&String| matches!(view.value(Figure::new(NAME, case, "wall"), allocator), Value::Failed(_));
-        let failed = cases.iter().filter(failed).count();
-        let row = Row {
-            experiment: NAME.into(),
-            case: MEANS.into(),
-            allocator: allocator.clone(),
-            round: 1,
-            turn: 1,
-            status: "ok".into(),
-            ..Row::default()
-        };
-        if failed > 0 {
-            rows.push(Row { status: format!("{failed} of {} cases failed", cases.len()), ..row });
-            continue;
-        }
-        for metric in ["wall", "peak"] {
-            let ratio = |case: &String| Some(view.ratio(Figure::new(NAME, case, metric), allocator, GLIBC)?.ratio);
-            let ratios: Vec<f64> = cases.iter().filter_map(ratio).collect();
-            if !ratios.is_empty() {
-                let value = geometric_mean(&ratios);
-                rows.push(Row { metric: metric.into(), unit: "ratio".into(), value, ..row.clone() });
-            }
-        }
-    }
-    rows
 }
 
 fn verdicts(view: &View, cases: &[String]) -> Vec<crate::Verdict> {

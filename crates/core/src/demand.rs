@@ -1,0 +1,162 @@
+//! What a program takes again soon after it went back: so much free memory is held for it while it runs.
+//!
+//! A page that goes back and is needed again costs a purge and a page fault. A program that fills and empties the same
+//! megabytes every few seconds, slower than free memory waits, would pay both each time. So the purger counts what is
+//! taken from clean memory within a *window* after it gave memory back, the *regret*, and from then on leaves so much
+//! more of the free memory as it is. What was not needed for a window is held no longer, and nothing is held while
+//! the program is idle or memory is short: see `Allocator::keep` in `purge.rs`.
+//!
+//! Equation: `keep == regrets so far - what was not needed - what was let go`. `keep` grows by just what was missing,
+//! so it stops at the difference between the most and the least that the program holds in a cycle.
+
+/// Ticks of a window: 10 s where free memory waits for half a second. Longer than the cycles of most servers.
+const WINDOW_TICKS: u32 = 100;
+
+/// Part of the free ranges, and under their lock. All numbers but the ticks are chunks.
+#[derive(Debug)]
+pub struct Demand {
+    /// Free memory that waits is not purged below this.
+    keep: usize,
+    /// Purged in this window and in the one before, and not taken again so far.
+    gone: [usize; 2],
+    /// Taken from clean memory since the last tick.
+    fresh: usize,
+    /// Least that waited in this window.
+    low: usize,
+    /// Ticks of this window so far.
+    ticks: u32,
+}
+
+impl Demand {
+    /// Nothing is held.
+    pub const fn new() -> Self {
+        Demand { keep: 0, gone: [0; 2], fresh: 0, low: usize::MAX, ticks: 0 }
+    }
+
+    /// Chunks were taken from clean memory.
+    #[inline]
+    pub fn take_clean(&mut self, chunks: usize) {
+        self.fresh += chunks;
+    }
+
+    /// Chunks that waited were taken; so many still wait.
+    #[inline]
+    pub fn take_dirty(&mut self, waiting: usize) {
+        self.low = self.low.min(waiting);
+    }
+
+    /// The purger gave chunks back because their time was up.
+    pub fn purged(&mut self, chunks: usize) {
+        self.gone[0] += chunks;
+    }
+
+    /// A tick, with so many chunks waiting: returns how many of them to hold.
+    pub fn tick(&mut self, waiting: usize) -> usize {
+        let fresh = core::mem::take(&mut self.fresh);
+        let regret = fresh.min(self.gone[0] + self.gone[1]);
+        let old = regret.min(self.gone[1]);
+        self.gone = [self.gone[0] - (regret - old), self.gone[1] - old];
+        self.keep += regret;
+        self.ticks += 1;
+        if self.ticks >= WINDOW_TICKS {
+            self.keep -= self.low.min(waiting).min(self.keep);
+            *self = Demand { keep: self.keep, gone: [0, self.gone[0]], ..Demand::new() };
+        }
+        self.keep
+    }
+
+    /// How many of those that wait to hold.
+    pub fn keep(&self) -> usize {
+        self.keep
+    }
+
+    /// Holds nothing any more. What goes back for that is no regret when it is needed: the program was idle.
+    pub fn let_go(&mut self) {
+        *self = Demand::new();
+    }
+}
+
+impl Default for Demand {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that needs `cycle(tick)` chunks, and a purger for which everything that waits is due; what was taken
+    /// from clean memory, and what waits in the end.
+    fn run(d: &mut Demand, ticks: usize, cycle: impl Fn(usize) -> usize) -> (usize, usize) {
+        let (mut live, mut waiting, mut fresh) = (0, 0, 0);
+        for t in 0..ticks {
+            let need = cycle(t);
+            if need > live {
+                let more = need - live;
+                let warm = more.min(waiting);
+                waiting -= warm;
+                d.take_dirty(waiting);
+                d.take_clean(more - warm);
+                fresh += more - warm;
+            } else {
+                waiting += live - need;
+            }
+            live = need;
+            let keep = d.tick(waiting);
+            if waiting > keep {
+                d.purged(waiting - keep);
+                waiting = keep;
+            }
+        }
+        (fresh, waiting)
+    }
+
+    /// Every 30 ticks for 8 ticks.
+    fn pulse(t: usize) -> usize {
+        if t % 30 < 8 { 160 } else { 10 }
+    }
+
+    /// Catches memory that goes back in each cycle of a program, and more held than a cycle needs.
+    #[test]
+    fn cycles_are_learned() {
+        let mut d = Demand::new();
+        run(&mut d, 90, pulse);
+        assert_eq!(d.keep, 150);
+        let (fresh, _) = run(&mut d, 3000, |t| pulse(t + 90));
+        // The model starts with nothing; after that no chunk is fresh.
+        assert_eq!((fresh, d.keep), (160, 150));
+    }
+
+    /// Catches memory that is held though nobody needs it any more.
+    #[test]
+    fn what_is_not_needed_goes() {
+        let mut d = Demand::new();
+        let (_, waiting) = run(&mut d, 320, pulse);
+        assert_eq!((d.keep, waiting), (150, 150));
+        let (_, waiting) = run(&mut d, 320 + 2 * WINDOW_TICKS as usize, |t| if t < 320 { pulse(t) } else { 10 });
+        assert_eq!((d.keep, waiting), (0, 0));
+    }
+
+    /// Catches growth that is taken for regret: a program that frees and never takes again, or only grows.
+    #[test]
+    fn growth_is_no_regret() {
+        let mut d = Demand::new();
+        run(&mut d, 500, |t| t * 10);
+        assert_eq!(d.keep, 0);
+        run(&mut d, 500, |t| 5000 - t * 10);
+        assert_eq!(d.keep, 0);
+        d.let_go();
+        assert_eq!(d.tick(0), 0);
+    }
+
+    /// Catches a regret that is counted for memory that went back long ago.
+    #[test]
+    fn old_purges_are_forgotten() {
+        let mut d = Demand::new();
+        d.purged(100);
+        (0..2 * WINDOW_TICKS).for_each(|_| assert_eq!(d.tick(0), 0));
+        d.take_clean(100);
+        assert_eq!(d.tick(0), 0);
+    }
+}

@@ -1,0 +1,109 @@
+//! Memory limits: how near the process is to one, and what is done there.
+//!
+//! The limit is looked at by the purger at each tick, and by threads that took or freed much since the last look
+//! ([`FRESH_CHUNKS`]): a look is some 25 us of reading files. Where memory is short nothing waits, and the thread that
+//! frees or takes gives back its share at once.
+
+use crate::batch::{Due, Walk};
+use crate::os::Memory;
+use crate::policy::Limit;
+use crate::purge::{DELAY_TICKS, LIMIT};
+use crate::range::Ranges;
+use crate::sync::Ordering;
+use crate::{Allocator, CHUNK, Heap, Os};
+
+/// So many chunks may be taken that were clean until the memory limit is looked at.
+pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
+
+/// What programs could take between two looks at the memory limit.
+const FAR: usize = 256 << 20;
+
+/// Whether memory is short: threads wait for it, or what is left is less than twice what waits here.
+fn is_short(memory: &Memory, waiting: usize) -> bool {
+    memory.stalled || memory.limit.saturating_sub(memory.used) < 2 * waiting
+}
+
+impl<O: Os> Allocator<O> {
+    /// How many ticks memory may wait at present: fewer where more waits than may, none where memory is short.
+    pub(crate) fn urgency(&self) -> u8 {
+        let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
+        if waiting == 0 {
+            return DELAY_TICKS;
+        }
+        let memory = self.memory();
+        let short = memory.is_some_and(|m| is_short(&m, waiting));
+        let most = self.policy.bytes().or(memory.map(|m| m.limit / 4)).unwrap_or(usize::MAX);
+        self.purger.most.store(most, Ordering::Relaxed);
+        if short || waiting > most { 0 } else { DELAY_TICKS }
+    }
+
+    /// Looks up how much may wait, so that a helper that is new is woken when more does.
+    pub fn look_at_limit(&self) {
+        self.urgency();
+    }
+
+    /// Whether the process may take `more` chunks: a limit of its own counts all that is taken, and free dirty
+    /// memory where `dirty` says so.
+    pub(crate) fn is_allowed(&self, r: &Ranges, more: usize, dirty: bool) -> bool {
+        let Limit::Bytes(limit) = self.policy.limit() else { return true };
+        let huge = self.huge_bytes.load(Ordering::Relaxed).div_ceil(CHUNK);
+        let more = more.saturating_add(self.arenas.annex.used.load(Ordering::Relaxed));
+        (if dirty { r.footprint() } else { r.taken_chunks() }).saturating_add(more).saturating_add(huge)
+            <= limit / CHUNK
+    }
+
+    /// The limit that counts, and what is used of it.
+    fn memory(&self) -> Option<Memory> {
+        let memory = match self.policy.limit() {
+            Limit::Off => None,
+            Limit::Auto => self.os.memory(),
+            Limit::Bytes(limit) => {
+                let used = self.ranges.with(&self.os, |r| r.footprint()) * CHUNK;
+                Some(Memory { limit, used, stalled: false })
+            }
+        };
+        let room = memory.map_or(usize::MAX, |m| m.limit.saturating_sub(m.used));
+        self.purger.room.store(room, Ordering::Relaxed);
+        self.publisher.note_memory(memory);
+        memory
+    }
+
+    /// So many chunks that were clean were taken since the limit was last looked at. True if it is time to look again.
+    #[inline]
+    pub(crate) fn note_fresh(&self, chunks: usize, waiting: usize) -> bool {
+        if chunks >= FRESH_CHUNKS {
+            self.note_limit(waiting);
+        }
+        chunks >= FRESH_CHUNKS
+    }
+
+    /// It is time to look at the memory limit, unless so much was left at the last look (while memory waits, a tick ago)
+    /// that it cannot be near: a look is 25 us of reading files.
+    pub(crate) fn note_limit(&self, waiting: usize) {
+        let near = 2 * waiting * CHUNK + FAR;
+        // Relaxed: a guess. 0 if nobody has looked yet.
+        if self.purger.room.load(Ordering::Relaxed) / 2 < near {
+            self.purger.notes.fetch_or(LIMIT, Ordering::Relaxed);
+        }
+    }
+
+    /// Has what waits given back where memory is short: by the helper, and by this thread as much as came to wait between
+    /// two looks, as the helper may not get a processor before others need the memory; all of it at once where nearly
+    /// nothing is left, or where there is no helper.
+    pub(crate) fn mind_limit(&self) {
+        let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
+        let Some(memory) = self.memory().filter(|m| waiting > 0 && is_short(m, waiting)) else {
+            return;
+        };
+        let near = memory.limit.saturating_sub(memory.used) < memory.limit / 16;
+        if near || !self.purger.has_helper() {
+            self.purge();
+        } else {
+            if !self.purger.flood.swap(true, Ordering::Relaxed) {
+                self.os.wake_purger();
+            }
+            let due = Due { slabs: false, ..self.due(0, FRESH_CHUNKS * CHUNK) };
+            self.purge_due(Heap::none(), due, &mut Walk::default(), 1);
+        }
+    }
+}

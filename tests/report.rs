@@ -1,0 +1,236 @@
+//! The report of the lab in a browser: the pages of the runs that are kept in the repository.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use neap_report::theme::Theme;
+use neap_results::{Run as Kept, compare, kept};
+use neap_tests::sys::TempDir;
+use neap_tests::{Case, Finished, Outcome, Run, Stop, program};
+
+/// A run of the experiments on pages, and one of the allocation suite.
+const PAGES: &str = "2026-11-21-pages";
+const SUITE: &str = "2026-11-21";
+
+fn main() -> ExitCode {
+    neap_tests::suite::main(vec![
+        Case::new("report::wide", "a chart that is missing, cut off, or has texts on top of each other", || {
+            looks(1100)
+        }),
+        Case::new("report::narrow", "a page that is wider than a phone", || looks(390)),
+        Case::new("report::quiet", "an error on the console, or a request to anywhere", quiet),
+        Case::new("report::dark", "a page that stays light in the dark", dark),
+        Case::new("report::pictures", "a page that the browser cannot draw", pictures),
+        Case::new("report::files", "a chart that is no whole SVG of its own", files),
+        Case::new("report::compared", "a comparison that the browser cannot show", compared),
+    ])
+}
+
+/// A file of a kept run.
+fn file(run: &str, name: &str) -> Result<String, Stop> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/results").join(run).join(name);
+    Ok(std::fs::read_to_string(path)?)
+}
+
+fn read(run: &str) -> Result<Kept, Stop> {
+    let (machine, notes) = (file(run, "machine.json")?, file(run, "notes.md")?);
+    let read = match run {
+        SUITE => kept::suite(&machine, &file(run, "runs.csv")?, &notes),
+        _ => kept::pages(&machine, &file(run, "metrics.csv")?, &notes),
+    };
+    read.map_err(|error| Stop::Fail(format!("{run}: {error}")))
+}
+
+/// The page of a kept run, as a file.
+fn page(run: &str) -> Result<(Kept, TempDir, PathBuf), Stop> {
+    let dir = TempDir::new("neap-report-")?;
+    let path = dir.path().join("report.html");
+    let kept = read(run)?;
+    std::fs::write(&path, neap_report::page::html(&kept))?;
+    Ok((kept, dir, path))
+}
+
+/// Runs headless Chromium on a file.
+fn browser(dir: &TempDir, arguments: &[&str], page: &Path) -> Result<Finished, Stop> {
+    Run::new(program("chromium")?)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
+        .args(["--disable-crash-reporter", "--disable-breakpad", "--disable-quic", "--disable-background-networking"])
+        .args(["--disable-component-update", "--disable-sync", "--hide-scrollbars", "--allow-file-access-from-files"])
+        .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
+        .args(arguments)
+        .arg(format!("file://{}", page.display()))
+        .env("HOME", dir.path())
+        .timeout(Duration::from_secs(90))
+        .plain()
+        .run()?
+        .success()
+}
+
+/// What a script finds in the page. The page itself allows none, so that it runs in a page around it; a headless window
+/// is not narrower than 500 pixels, a frame is. The script sets what it returns as `data-NAME` of the body.
+fn look(dir: &TempDir, page: &Path, width: u32, arguments: &[&str], script: &str) -> Result<Finished, Stop> {
+    let frame = dir.path().join("frame.html");
+    let text = format!(
+        "<!doctype html><meta name=color-scheme content=\"light dark\"><body style=\"margin:0\">\
+         <iframe width={width} height=3000 style=\"border:0\"></iframe><script>\
+         const frame = document.querySelector('iframe');\
+         frame.onload = () => {{ const page = frame.contentDocument, inside = frame.contentWindow;\
+         if (inside.location.href == 'about:blank') return;\
+         Object.assign(document.body.dataset, (() => {{ {script} }})()); }};\
+         frame.src = \"{}\";</script></body>",
+        page.display()
+    );
+    std::fs::write(&frame, text)?;
+    browser(dir, &[&["--dump-dom", "--window-size=1200,1000"], arguments].concat(), &frame)
+}
+
+/// The value of `data-NAME="..."`.
+fn found(done: &Finished, name: &str) -> Result<String, Stop> {
+    let mark = format!("data-{name}=\"");
+    let value = done.stdout.split_once(&mark).and_then(|(_, rest)| rest.split('"').next());
+    value.map(String::from).ok_or_else(|| done.fail(&format!("the script did not set {name}")))
+}
+
+fn expect(condition: bool, done: &Finished, why: &str) -> Outcome {
+    if condition { Ok(()) } else { Err(done.fail(why)) }
+}
+
+/// Figures, their visible charts, texts that leave their chart, pairs of texts that overlap, the width of the page.
+const MEASURE: &str = "
+    const charts = [...page.querySelectorAll('figure svg')].filter(svg => svg.getBoundingClientRect().width > 0);
+    const cut = [], over = [];
+    for (const svg of charts) {
+        const view = svg.viewBox.baseVal;
+        const title = svg.querySelector('title').textContent;
+        const boxes = [...svg.querySelectorAll('text')].map(text => [text.textContent, text.getBBox()]);
+        for (const [text, box] of boxes)
+            if (box.x < -1 || box.y < -1 || box.x + box.width > view.width + 1 || box.y + box.height > view.height + 1)
+                cut.push(title + ': ' + text);
+        boxes.forEach(([a, p], i) => boxes.slice(i + 1).forEach(([b, q]) => {
+            const x = Math.min(p.x + p.width, q.x + q.width) - Math.max(p.x, q.x);
+            const y = Math.min(p.y + p.height, q.y + q.height) - Math.max(p.y, q.y);
+            if (x > 2 && y > 3) over.push(title + ': ' + a + ' / ' + b);
+        }));
+    }
+    return {
+        figures: page.querySelectorAll('figure').length,
+        charts: charts.length,
+        tables: page.querySelectorAll('figure table').length,
+        named: charts.filter(svg => svg.getAttribute('aria-labelledby').split(' ')
+            .every(id => page.getElementById(id).textContent.length > 3)).length,
+        astray: [...page.querySelectorAll('nav a')].filter(a => !page.getElementById(a.hash.slice(1))).length,
+        wide: page.documentElement.scrollWidth,
+        cut: cut.join('; '), over: over.join('; '),
+    };";
+
+fn looks(width: u32) -> Outcome {
+    program("chromium")?;
+    for run in [PAGES, SUITE] {
+        let (kept, dir, path) = page(run)?;
+        let wanted = kept.experiments.iter().map(|one| one.charts.len()).sum::<usize>().to_string();
+        let done = look(&dir, &path, width, &[], MEASURE)?;
+        for name in ["figures", "charts", "tables", "named"] {
+            let count = found(&done, name)?;
+            expect(count == wanted, &done, &format!("{run}: {count} {name}, not {wanted}"))?;
+        }
+        for name in ["cut", "over"] {
+            let texts = found(&done, name)?;
+            expect(texts.is_empty(), &done, &format!("{run}, {name}: {texts}"))?;
+        }
+        expect(found(&done, "astray")? == "0", &done, "a link of the contents leads nowhere")?;
+        let wide = found(&done, "wide")?;
+        expect(wide == width.to_string(), &done, &format!("{run} is {wide} pixels wide in {width}"))?;
+    }
+    Ok(())
+}
+
+fn quiet() -> Outcome {
+    program("chromium")?;
+    let (_, dir, path) = page(PAGES)?;
+    let script = "return { requests: inside.performance.getEntriesByType('resource').length,
+        scripts: page.scripts.length };";
+    let done = look(&dir, &path, 1100, &["--enable-logging=stderr"], script)?;
+    expect(found(&done, "requests")? == "0", &done, "the page asks for something")?;
+    expect(found(&done, "scripts")? == "0", &done, "the page has scripts")?;
+    // A refused request or style would be told here too: the page's policy forbids all but its own style.
+    expect(!done.stderr.contains(":CONSOLE"), &done, "something on the console")
+}
+
+fn dark() -> Outcome {
+    program("chromium")?;
+    let (_, dir, path) = page(SUITE)?;
+    let script = "const style = element => inside.getComputedStyle(page.querySelector(element));
+        return { back: style('html').backgroundColor, own: style('.k-0').color };";
+    for (argument, back, own) in [
+        ("--blink-settings=preferredColorScheme=1", "rgb(255, 255, 255)", "rgb(0, 114, 178)"),
+        ("--blink-settings=preferredColorScheme=0", "rgb(22, 24, 28)", "rgb(86, 180, 233)"),
+    ] {
+        let done = look(&dir, &path, 1100, &[argument], script)?;
+        let colours = (found(&done, "back")?, found(&done, "own")?);
+        expect(colours == (back.into(), own.into()), &done, &format!("{argument}: {colours:?}"))?;
+    }
+    Ok(())
+}
+
+/// Pictures of a page. With `NEAP_PICTURES=DIR` they are kept there, to be looked at.
+fn pictures() -> Outcome {
+    program("chromium")?;
+    let (_, dir, page) = page(PAGES)?;
+    let kept = std::env::var_os("NEAP_PICTURES").map(PathBuf::from);
+    let folder = kept.as_deref().unwrap_or(dir.path());
+    for (name, width, dark) in [("report", 1100, false), ("report-small", 500, false), ("report-dark", 1100, true)] {
+        let picture = folder.join(format!("{name}.png"));
+        let (to, size) = (format!("--screenshot={}", picture.display()), format!("--window-size={width},6000"));
+        let mut arguments = vec![to.as_str(), size.as_str()];
+        if dark {
+            arguments.push("--blink-settings=preferredColorScheme=0");
+        }
+        let done = browser(&dir, &arguments, &page)?;
+        let bytes = std::fs::read(&picture).unwrap_or_default();
+        expect(bytes.starts_with(b"\x89PNG") && bytes.len() > 100_000, &done, "there is no picture")?;
+    }
+    Ok(())
+}
+
+fn files() -> Outcome {
+    program("chromium")?;
+    let kept = read(PAGES)?;
+    let dir = TempDir::new("neap-report-")?;
+    let charts = neap_report::charts(&kept, Theme::Light);
+    let wanted: usize = kept.experiments.iter().map(|one| one.charts.len()).sum();
+    if charts.len() != wanted {
+        return Err(Stop::Fail(format!("{} files for {wanted} charts", charts.len())));
+    }
+    for (name, svg) in charts.iter().take(4) {
+        let path = dir.path().join(format!("{name}.svg"));
+        std::fs::write(&path, svg)?;
+        let script = "const svg = page.documentElement;
+            return { name: svg.nodeName, texts: page.querySelectorAll('text').length,
+                errors: page.querySelectorAll('parsererror').length };";
+        let done = look(&dir, &path, 1100, &[], script)?;
+        let (root, texts, errors) = (found(&done, "name")?, found(&done, "texts")?, found(&done, "errors")?);
+        expect(root == "svg" && errors == "0" && texts.parse().is_ok_and(|count: u32| count > 8), &done, name)?;
+    }
+    Ok(())
+}
+
+fn compared() -> Outcome {
+    program("chromium")?;
+    let before = read(SUITE)?;
+    let mut after = before.clone();
+    for row in after.rows.iter_mut().filter(|row| row.allocator == "neap" && row.metric == "wall") {
+        row.value *= 1.5;
+    }
+    let dir = TempDir::new("neap-report-")?;
+    let path = dir.path().join("compared.html");
+    std::fs::write(&path, neap_report::compare::html(&compare(&before, &after)))?;
+    let script = "const rows = [...page.querySelectorAll('table')[0].querySelectorAll('tbody tr')];
+        return { rows: rows.length, own: rows.filter(row => row.textContent.includes('neap')).length,
+            wide: page.documentElement.scrollWidth };";
+    let done = look(&dir, &path, 390, &[], script)?;
+    let (rows, own) = (found(&done, "rows")?, found(&done, "own")?);
+    // Of 30 cases, those in which the change is beyond the noise: all are neap's.
+    expect(rows == own && rows.parse().is_ok_and(|count: u32| count >= 20), &done, &format!("{own} of {rows}"))?;
+    expect(found(&done, "wide")? == "390", &done, "the page is wider than a phone")
+}
