@@ -266,7 +266,7 @@ impl Session<'_> {
         allocators: &[&Allocator],
         tell: &mut dyn FnMut(Event),
     ) -> Result<Vec<String>> {
-        let rounds = self.request.runs.unwrap_or(design.rounds).max(1) * case.repeat;
+        let rounds = self.request.runs.unwrap_or(design.rounds).max(1);
         let mut failures: Vec<String> = Vec::new();
         // Whoever cannot be run, or takes for ever, is not asked again.
         let mut given_up: Vec<&str> = Vec::new();
@@ -277,7 +277,8 @@ impl Session<'_> {
             loop {
                 let begun = Instant::now();
                 let results = self.round(design, case, allocators, (round, &given_up))?;
-                let complaint = self.watch.look().complaint().filter(|_| design.timed && !again);
+                let ran = results.iter().any(|(_, outcome)| !outcome.is_skipped());
+                let complaint = self.watch.look().complaint().filter(|_| design.timed && ran && !again);
                 let took = begun.elapsed();
                 let budget = self.begun.elapsed().mul_f64(REPEAT_PART);
                 if let Some(reason) = complaint.filter(|_| self.repeated + took <= budget) {
@@ -289,7 +290,9 @@ impl Session<'_> {
                     continue;
                 }
                 for (name, outcome) in results {
-                    if !outcome.is_ok() {
+                    if outcome.is_skipped() {
+                        failures.push(outcome.status.clone());
+                    } else if !outcome.is_ok() {
                         failures.push(format!("{name} {}", outcome.status));
                     }
                     if outcome.is_skipped() || outcome.status == "timeout" {

@@ -70,7 +70,13 @@ impl Settings {
             return Ok(());
         }
         self.note(Undo::Write { path: path.into(), text: old })?;
-        fs::write(path, text).map_err(|error| failure(format!("cannot set {path}: {error}"), "run the lab as root"))
+        let Err(error) = fs::write(path, text) else {
+            return Ok(());
+        };
+        // Nothing was changed, so there is nothing to put back.
+        self.journal.undo.pop();
+        self.write_journal()?;
+        Err(failure(format!("cannot set {path}: {error}"), "run the lab as root"))
     }
 
     /// Mounts a file system without a device at a new folder, to be unmounted later.
@@ -82,6 +88,8 @@ impl Settings {
         let done = unsafe { libc::mount(kind_text.as_ptr(), target.as_ptr(), kind_text.as_ptr(), 0, std::ptr::null()) };
         if done != 0 {
             let error = std::io::Error::last_os_error();
+            self.journal.undo.pop().iter().for_each(undo);
+            self.write_journal()?;
             return Err(failure(format!("cannot mount {kind} at {}: {error}", at.display()), "run the lab as root"));
         }
         Ok(())
@@ -89,6 +97,14 @@ impl Settings {
 
     fn note(&mut self, undo: Undo) -> Result<()> {
         self.journal.undo.push(undo);
+        self.write_journal()
+    }
+
+    fn write_journal(&self) -> Result<()> {
+        if self.journal.undo.is_empty() {
+            let _ = fs::remove_file(&self.file);
+            return Ok(());
+        }
         if let Some(parent) = self.file.parent() {
             fs::create_dir_all(parent)?;
         }
@@ -158,6 +174,19 @@ mod tests {
         drop(settings);
         assert_eq!(fs::read_to_string(&setting).unwrap(), "madvise");
         assert!(!dir.join("journal").exists());
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    // Would catch a setting that could not be changed and is put back nevertheless, with a message that confuses.
+    #[test]
+    fn what_could_not_be_set_is_left_alone() {
+        let dir = folder("refused");
+        let setting = dir.join("folder");
+        fs::create_dir_all(&setting).unwrap();
+        let mut settings = Settings::at(dir.join("journal"));
+        assert!(settings.set(setting.to_str().unwrap(), "1").is_err());
+        assert!(settings.journal.undo.is_empty() && !dir.join("journal").exists());
+        drop(settings);
         fs::remove_dir_all(dir).unwrap();
     }
 

@@ -36,7 +36,11 @@ fn head(text: &mut String, run: &Run) {
     let m = &run.machine;
     let versions: Vec<String> = run.allocators.iter().map(|a| format!("{} {}", a.name, a.version)).collect();
     let quick = if run.quick { " A quick pass: less work than the full experiments." } else { "" };
-    let virtualised = m.virtualised.as_ref().map_or(String::new(), |name| format!(", virtual machine ({name})"));
+    let virtualised = match m.virtualised.as_deref() {
+        None => String::new(),
+        Some("yes") => ", virtual machine".into(),
+        Some(name) => format!(", virtual machine ({name})"),
+    };
     let _ = write!(
         text,
         "{} on {} ({} CPUs, {} MiB{virtualised}), Linux {}, transparent huge pages {}, load {}.\n\

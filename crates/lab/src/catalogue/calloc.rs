@@ -76,7 +76,7 @@ pub fn calloc(quick: bool) -> Design {
             ],
         )],
         timeout: seconds(60),
-        rounds: if quick { 1 } else { 3 },
+        rounds: if quick { 1 } else { 2 },
         timed: true,
         variants: &[ZERO],
         cases,
@@ -124,7 +124,7 @@ fn judge_calloc(view: &View, _: &Run) -> Vec<Verdict> {
 
 /// The block sizes of the experiment `recycled`.
 fn recycled_sizes(quick: bool) -> Vec<u64> {
-    let bits: &[u32] = if quick { &[14] } else { &[12, 13, 14, 15, 16, 17, 18, 19, 20] };
+    let bits: &[u32] = if quick { &[14] } else { &[12, 14, 16, 18, 20] };
     bits.iter().map(|bits| 1 << bits).collect()
 }
 

@@ -16,8 +16,7 @@ const FAR_BELOW: f64 = 0.1;
 pub fn workers(quick: bool) -> Design {
     let [apart, together] = WORKERS_CASES;
     let form = |name: &str, gap: &str, turns: &str| {
-        let case = Case::new(name, Work::Workers(options(&[("gap-ms", gap), ("turns", turns)])));
-        Case { repeat: if quick { 1 } else { 2 }, ..case.word("gap", name) }
+        Case::new(name, Work::Workers(options(&[("gap-ms", gap), ("turns", turns)]))).word("gap", name)
     };
     let figures = [
         ("workers killed, of 4", "killed"),

@@ -91,13 +91,11 @@ pub struct Case {
     pub env: Vec<(&'static str, &'static str)>,
     /// Under whom.
     pub who: Who,
-    /// Runs per round.
-    pub repeat: u32,
 }
 
 impl Case {
     fn new(name: impl Into<String>, work: Work) -> Case {
-        Case { name: name.into(), params: Vec::new(), work, env: Vec::new(), who: Who::All, repeat: 1 }
+        Case { name: name.into(), params: Vec::new(), work, env: Vec::new(), who: Who::All }
     }
 
     fn number(mut self, name: &'static str, value: impl Into<f64>) -> Case {

@@ -210,7 +210,7 @@ pub fn huge(quick: bool) -> Design {
             &[("gain at 2^20 bytes", "57 %"), ("gain at 512 MiB", "38 %"), ("flat until 2^27 bytes", "250 cycles")],
         )],
         timeout: seconds(120),
-        rounds: if quick { 1 } else { 3 },
+        rounds: if quick { 1 } else { 2 },
         timed: true,
         variants: &[],
         cases,

@@ -19,7 +19,7 @@ fn chunks(quick: bool) -> Vec<u64> {
 
 /// A download over HTTPS, read in chunks.
 pub fn tls_chunks(quick: bool) -> Design {
-    let (bytes, seconds_each) = if quick { (192 << 20, 1.0) } else { (1 << 30, 5.0) };
+    let (bytes, seconds_each) = if quick { (192 << 20, 1.0) } else { (1 << 30, 3.0) };
     let case = |&chunk: &u64| {
         let work = Work::Tls { chunk, bytes, seconds: seconds_each };
         Case::new(size_text(chunk), work).number("chunk", chunk as f64)
@@ -266,7 +266,7 @@ pub fn suite(quick: bool) -> Design {
                 that must be the same under every allocator. `cargo xtask bench` runs them at length.",
         claims: Vec::new(),
         timeout: seconds(60),
-        rounds: if quick { 1 } else { 3 },
+        rounds: if quick { 1 } else { 2 },
         timed: true,
         variants: &[],
         cases: chosen.into_iter().map(case).collect(),

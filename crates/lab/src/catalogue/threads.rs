@@ -55,7 +55,7 @@ pub fn ebizzy(quick: bool) -> Design {
             &[("MADV_DONTNEED on each free", "438 to 987 iterations"), ("without", "10,740 to 32,534")],
         )],
         timeout: seconds(60),
-        rounds: if quick { 2 } else { 3 },
+        rounds: 2,
         timed: true,
         variants: &POLICIES,
         cases,
