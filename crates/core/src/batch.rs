@@ -14,8 +14,18 @@ pub(crate) struct Walk {
     pub(crate) index: usize,
     /// Chunks that wait but are not due.
     pub(crate) waiting: usize,
-    /// Chunks that were taken out of free ranges.
+    /// Slabs that were due.
+    pub(crate) slabs: usize,
+    /// Chunks that were taken out of free ranges, and bytes of the holes that went back.
     pub(crate) purged: usize,
+    pub(crate) punched: usize,
+}
+
+/// Free chunks that wait, and slabs whose free memory waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Keep {
+    pub(crate) chunks: usize,
+    pub(crate) slabs: usize,
 }
 
 /// What is to be purged.
@@ -30,8 +40,8 @@ pub(crate) struct Due {
     pub(crate) slabs: bool,
     /// Free ranges; without them, holes alone.
     pub(crate) ranges: bool,
-    /// Free chunks that wait and are to stay.
-    pub(crate) keep: usize,
+    /// What is to stay although it is due.
+    pub(crate) keep: Keep,
     /// Most bytes in a batch.
     pub(crate) bytes: usize,
 }

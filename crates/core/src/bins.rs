@@ -351,10 +351,9 @@ impl Heap {
             let (class, next) = (usize::from((*c).class), (*c).next);
             let head = (*heap).bins[class].head;
             let uncached = Self::is_cached(heap) && !Self::caches_class(heap, class);
-            let owned = (*heap).state.load(Ordering::Relaxed) == crate::life::OWNED;
-            owned
-                && (uncached || Allocator::<O>::is_hardened(c))
+            (uncached || Allocator::<O>::is_hardened(c))
                 && (head.is_null() || (head == c && (*c).listed && next.is_null()))
+                && (*heap).state.load(Ordering::Relaxed) == crate::life::OWNED
         }
     }
 

@@ -3,26 +3,32 @@
 //! A page that goes back and is needed again costs a purge and a page fault. A program that fills and empties the same
 //! megabytes every few seconds, slower than free memory waits, would pay both each time. So the purger counts what is
 //! taken from clean memory within a *window* after it gave memory back, the *regret*, and from then on leaves so much
-//! more of the free memory as it is. What was not needed for a window is held no longer, and nothing is held while
+//! more of the free memory as it is. What was not needed for two windows is held no longer, and nothing is held while
 //! the program is idle or memory is short: see `Allocator::keep` in `purge.rs`.
+//!
+//! There is one `Demand` for the chunks of free ranges, and one for holes in slabs: that one counts OS pages, and holds
+//! as many slabs as if each page lay on one of its own, since how many holes a slab has is known only when it is
+//! visited. So it may hold more than was regretted, by slabs that stay as they are for two windows at most.
 //!
 //! Equation: `keep == regrets so far - what was not needed - what was let go`. `keep` grows by just what was missing,
 //! so it stops at the difference between the most and the least that the program holds in a cycle.
 
 /// Ticks of a window: 10 s where free memory waits for half a second. Longer than the cycles of most servers.
 const WINDOW_TICKS: u32 = 100;
+/// Less than this share of what is held may be held in vain.
+const SPARE: usize = 8;
 
-/// Part of the free ranges, and under their lock. All numbers but the ticks are chunks.
+/// Part of the free ranges, and under their lock. All numbers but the ticks are chunks, or OS pages of holes.
 #[derive(Debug)]
 pub struct Demand {
-    /// Free memory that waits is not purged below this.
+    /// What waits is not purged below this.
     keep: usize,
     /// Purged in this window and in the one before, and not taken again so far.
     gone: [usize; 2],
     /// Taken from clean memory since the last tick.
     fresh: usize,
-    /// Least that waited in this window.
-    low: usize,
+    /// Least that waited in this window, and in the one before.
+    low: [usize; 2],
     /// Ticks of this window so far.
     ticks: u32,
 }
@@ -30,28 +36,28 @@ pub struct Demand {
 impl Demand {
     /// Nothing is held.
     pub const fn new() -> Self {
-        Demand { keep: 0, gone: [0; 2], fresh: 0, low: usize::MAX, ticks: 0 }
+        Demand { keep: 0, gone: [0; 2], fresh: 0, low: [usize::MAX, 0], ticks: 0 }
     }
 
-    /// Chunks were taken from clean memory.
+    /// So much was taken from clean memory.
     #[inline]
-    pub fn take_clean(&mut self, chunks: usize) {
-        self.fresh += chunks;
+    pub fn take_clean(&mut self, count: usize) {
+        self.fresh += count;
     }
 
-    /// Chunks that waited were taken; so many still wait.
+    /// So much waits now that some was taken.
     #[inline]
-    pub fn take_dirty(&mut self, waiting: usize) {
-        self.low = self.low.min(waiting);
+    pub fn still_waits(&mut self, count: usize) {
+        self.low[0] = self.low[0].min(count);
     }
 
-    /// The purger gave chunks back because their time was up.
-    pub fn purged(&mut self, chunks: usize) {
-        self.gone[0] += chunks;
+    /// The purger gave so much back because its time was up.
+    pub fn purged(&mut self, count: usize) {
+        self.gone[0] += count;
     }
 
-    /// A tick, with so many chunks waiting: returns how many of them to hold.
-    pub fn tick(&mut self, waiting: usize) -> usize {
+    /// A tick.
+    pub fn tick(&mut self) {
         let fresh = core::mem::take(&mut self.fresh);
         let regret = fresh.min(self.gone[0] + self.gone[1]);
         let old = regret.min(self.gone[1]);
@@ -59,13 +65,15 @@ impl Demand {
         self.keep += regret;
         self.ticks += 1;
         if self.ticks >= WINDOW_TICKS {
-            self.keep -= self.low.min(waiting).min(self.keep);
-            *self = Demand { keep: self.keep, gone: [0, self.gone[0]], ..Demand::new() };
+            let idle = self.low[0].min(self.low[1]).min(self.keep);
+            // A little more than needed stays: cycles are not all the same.
+            self.keep -= if idle >= self.keep / SPARE { idle } else { 0 };
+            *self =
+                Demand { keep: self.keep, gone: [0, self.gone[0]], low: [usize::MAX, self.low[0]], ..Demand::new() };
         }
-        self.keep
     }
 
-    /// How many of those that wait to hold.
+    /// How much to hold of what waits.
     pub fn keep(&self) -> usize {
         self.keep
     }
@@ -96,17 +104,17 @@ mod tests {
                 let more = need - live;
                 let warm = more.min(waiting);
                 waiting -= warm;
-                d.take_dirty(waiting);
+                d.still_waits(waiting);
                 d.take_clean(more - warm);
                 fresh += more - warm;
             } else {
                 waiting += live - need;
             }
             live = need;
-            let keep = d.tick(waiting);
-            if waiting > keep {
-                d.purged(waiting - keep);
-                waiting = keep;
+            d.tick();
+            if waiting > d.keep {
+                d.purged(waiting - d.keep);
+                waiting = d.keep;
             }
         }
         (fresh, waiting)
@@ -134,7 +142,7 @@ mod tests {
         let mut d = Demand::new();
         let (_, waiting) = run(&mut d, 320, pulse);
         assert_eq!((d.keep, waiting), (150, 150));
-        let (_, waiting) = run(&mut d, 320 + 2 * WINDOW_TICKS as usize, |t| if t < 320 { pulse(t) } else { 10 });
+        let (_, waiting) = run(&mut d, 320 + 3 * WINDOW_TICKS as usize, |t| if t < 320 { pulse(t) } else { 10 });
         assert_eq!((d.keep, waiting), (0, 0));
     }
 
@@ -147,7 +155,8 @@ mod tests {
         run(&mut d, 500, |t| 5000 - t * 10);
         assert_eq!(d.keep, 0);
         d.let_go();
-        assert_eq!(d.tick(0), 0);
+        d.tick();
+        assert_eq!(d.keep, 0);
     }
 
     /// Catches a regret that is counted for memory that went back long ago.
@@ -155,8 +164,9 @@ mod tests {
     fn old_purges_are_forgotten() {
         let mut d = Demand::new();
         d.purged(100);
-        (0..2 * WINDOW_TICKS).for_each(|_| assert_eq!(d.tick(0), 0));
+        (0..2 * WINDOW_TICKS).for_each(|_| d.tick());
         d.take_clean(100);
-        assert_eq!(d.tick(0), 0);
+        d.tick();
+        assert_eq!(d.keep, 0);
     }
 }

@@ -44,6 +44,8 @@ pub(crate) struct Flow {
     /// Bytes of zeroed blocks that were cleared, and that did not have to be.
     cleared: AtomicU64,
     skipped: AtomicU64,
+    /// OS pages of slabs that were clean and are not any more.
+    clean: AtomicU64,
     /// Usable bytes that large blocks have more than [`Held`] knows, since they came from the shelf.
     large: AtomicU64,
     /// Large blocks on the shelf, and their bytes.
@@ -63,10 +65,22 @@ impl Flow {
             bytes: AtomicU64::new(0),
             cleared: AtomicU64::new(0),
             skipped: AtomicU64::new(0),
+            clean: AtomicU64::new(0),
             large: AtomicU64::new(0),
             shelved_blocks: AtomicU64::new(0),
             shelved: AtomicU64::new(0),
         }
+    }
+
+    /// A block was taken that lies on so many clean OS pages.
+    #[inline]
+    pub(crate) fn take_clean(&self, pages: u32) {
+        add(&self.clean, pages.into());
+    }
+
+    /// OS pages so far that [`Flow::take_clean`] was told of.
+    pub(crate) fn clean_pages(&self) -> u64 {
+        self.clean.load(Ordering::Relaxed)
     }
 
     /// A large block of `bytes` was put on the shelf.

@@ -81,6 +81,19 @@ pub unsafe fn dirty(c: *mut Chunk, offset: usize, size: usize, page: usize) -> b
     bits & touched == touched
 }
 
+/// Tells the heap how many of the OS pages `was`, which were clean before blocks were taken, are not any more.
+///
+/// # Safety
+/// As [`dirty`].
+#[cold]
+pub unsafe fn count_taken(c: *mut Chunk, was: u16) {
+    // SAFETY: the slab and so its heap are the caller's. Relaxed: see `dirty`.
+    unsafe {
+        let now = (*c).clean.load(Ordering::Relaxed);
+        (*(*c).owner()).flow.take_clean((was & !now).count_ones());
+    }
+}
+
 /// Whether every OS page of the slab reads as zero.
 ///
 /// # Safety

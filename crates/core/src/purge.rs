@@ -12,7 +12,7 @@
 //! whatever the bytes.
 
 use crate::arena::Arenas;
-use crate::batch::{BATCH_BYTES, Batch, Due, Walk};
+use crate::batch::{BATCH_BYTES, Batch, Due, Keep, Walk};
 use crate::chunk::{Chunk, Kind};
 use crate::os::Run;
 use crate::policy::Purge;
@@ -41,7 +41,7 @@ const IDLE_TICKS: u32 = 5;
 const RETRY_TICKS: u32 = 10;
 /// A program that ran for less than this share of a tick was idle in it, and memory is held through so few idle ticks.
 const IDLE_SHARE: u64 = 20;
-const QUIET_TICKS: u32 = 3;
+const QUIET_TICKS: u32 = 5;
 /// Ticks are at least so many milliseconds apart.
 const SHORTEST_TICK: u32 = 10;
 /// A note to look at the memory limit: much memory was taken that was clean, or much more waits.
@@ -85,6 +85,8 @@ pub struct Purger {
     pub(crate) room: AtomicUsize,
     /// Ticks in a row that found nothing; where there can be no helper, ticks since one was asked for.
     idle: AtomicU32,
+    /// OS pages of holes that were used again, as of the last tick.
+    reused: AtomicU64,
     /// How long the program had run at the last tick, in microseconds, and idle ticks in a row.
     ran: AtomicU64,
     quiet: AtomicU32,
@@ -110,6 +112,7 @@ impl Purger {
             looked: AtomicUsize::new(0),
             room: AtomicUsize::new(0),
             idle: AtomicU32::new(0),
+            reused: AtomicU64::new(0),
             ran: AtomicU64::new(0),
             quiet: AtomicU32::new(0),
             batch: Lock::new(),
@@ -218,7 +221,11 @@ impl<O: Os> Allocator<O> {
         let ticks = self.urgency();
         let due = Due { keep: self.keep(ticks, in_time), ..self.due(ticks, BATCH_BYTES) };
         let bytes = self.purge_due(Heap::none(), due, &mut walk, usize::MAX);
-        self.ranges.with(&self.os, |r| r.demand.purged(walk.purged));
+        self.ranges.with(&self.os, |r| {
+            r.demand.purged(walk.purged);
+            r.holes.purged(walk.punched / self.page_size());
+            r.holes.still_waits(walk.slabs);
+        });
         let rests = bytes == 0 && walk.waiting == 0;
         let freed = self.ranges.with(&self.os, |r| r.freed_chunks);
         if freed >= if rests { tables::FREED_AT_REST } else { tables::FREED } {
@@ -235,18 +242,41 @@ impl<O: Os> Allocator<O> {
         None
     }
 
-    /// How many chunks of free memory to hold, because the program takes as many again: none where memory is urgently
-    /// needed elsewhere, and none while the program is idle.
-    fn keep(&self, ticks: u8, in_time: bool) -> usize {
+    /// What to hold of the memory that is due, because the program takes as much again: nothing where memory is urgently
+    /// needed elsewhere, and nothing while the program is idle.
+    fn keep(&self, ticks: u8, in_time: bool) -> Keep {
+        let reused = if in_time { self.reused_holes() } else { 0 };
         let keep = self.ranges.with(&self.os, |r| {
-            let waiting = r.waiting();
-            if in_time { r.demand.tick(waiting) } else { r.demand.keep() }
+            if in_time {
+                r.holes.take_clean(reused);
+                r.holes.tick();
+                r.demand.tick();
+            }
+            Keep { chunks: r.demand.keep(), slabs: r.holes.keep() }
         });
-        if keep == 0 || (ticks == DELAY_TICKS && !self.is_idle_program(in_time)) {
+        if keep == Keep::default() || (ticks == DELAY_TICKS && !self.is_idle_program(in_time)) {
             return keep;
         }
-        self.ranges.with(&self.os, |r| r.demand.let_go());
-        0
+        self.ranges.with(&self.os, |r| {
+            r.demand.let_go();
+            r.holes.let_go();
+        });
+        Keep::default()
+    }
+
+    /// OS pages of holes that blocks were taken on again since the last call.
+    fn reused_holes(&self) -> usize {
+        let mut sum = 0_u64;
+        let mut heap = self.registry.with(&self.os, |r| r.all);
+        while !heap.is_null() {
+            // SAFETY: heaps are never unmapped, and `next` never changes.
+            unsafe {
+                sum = sum.wrapping_add((*heap).flow.clean_pages());
+                heap = (*heap).next;
+            }
+        }
+        // Relaxed: one thread calls this.
+        sum.wrapping_sub(self.purger.reused.swap(sum, Ordering::Relaxed)) as usize
     }
 
     /// Whether the program has hardly run for some ticks. Asked only while memory is held.
@@ -329,7 +359,7 @@ impl<O: Os> Allocator<O> {
 
     pub(crate) fn due(&self, ticks: u8, bytes: usize) -> Due {
         let slabs = bytes == BATCH_BYTES;
-        Due { now: self.purger.epoch(), ticks, lazy: false, slabs, ranges: true, keep: 0, bytes }
+        Due { now: self.purger.epoch(), ticks, lazy: false, slabs, ranges: true, keep: Keep::default(), bytes }
     }
 
     /// Memory was freed, and so many chunks wait now. The lock of the ranges is held.
@@ -431,7 +461,9 @@ impl<O: Os> Allocator<O> {
                 done += 1;
             }
             if batch.slab_count > 0 {
-                bytes += self.punch(mine, &batch.slabs[..batch.slab_count], None);
+                let punched = self.punch(mine, &batch.slabs[..batch.slab_count], None);
+                walk.punched += punched;
+                bytes += punched;
             }
             if !more || done == batches {
                 return bytes;
@@ -567,6 +599,11 @@ impl<O: Os> Allocator<O> {
             if (*c).kind == Kind::SLAB {
                 if !due.is(age(0)) {
                     walk.waiting += 1;
+                    return 1;
+                }
+                walk.slabs += 1;
+                if walk.slabs <= due.keep.slabs {
+                    walk.waiting += 1;
                 } else if due.slabs {
                     batch.slabs[batch.slab_count] = (c, (*c).owner());
                     batch.slab_count += 1;
@@ -583,7 +620,7 @@ impl<O: Os> Allocator<O> {
             if first == left {
                 return left;
             }
-            let may = (r.waiting() - r.dropped_chunks).saturating_sub(due.keep);
+            let may = (r.waiting() - r.dropped_chunks).saturating_sub(due.keep.chunks);
             let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first).min(may);
             if most == 0 {
                 walk.waiting += left - first;

@@ -39,8 +39,9 @@ pub struct Ranges {
     pub lazy_chunks: usize,
     /// Chunks that were clean or never used, taken since the last look at the memory limit.
     pub fresh_chunks: usize,
-    /// What was purged and is taken again.
+    /// What was purged and is taken again: chunks of free ranges, and holes of slabs.
     pub(crate) demand: Demand,
+    pub(crate) holes: Demand,
     /// Chunks that were freed since the side tables were last looked at, see `tables.rs`.
     pub(crate) freed_chunks: usize,
     /// Chunks that are not free, those on their way to the system included.
@@ -104,6 +105,7 @@ impl Ranges {
             lazy_chunks: 0,
             fresh_chunks: 0,
             demand: Demand::new(),
+            holes: Demand::new(),
             freed_chunks: 0,
             taken_chunks: 0,
             peak_chunks: 0,
@@ -203,14 +205,14 @@ impl Ranges {
             if let Some(c) = self.find(len + align - 1, State::Dirty) {
                 self.taken_chunks += len;
                 let first = self.cut(arenas, c, len, align, State::Dirty);
-                self.demand.take_dirty(self.waiting());
+                self.demand.still_waits(self.waiting());
                 return Some(Taken { first, dirty: (0, len) });
             }
             if align == 1
                 && let Some(taken) = self.take_joined(os, arenas, map, len)
             {
                 self.taken_chunks += len;
-                self.demand.take_dirty(self.waiting());
+                self.demand.still_waits(self.waiting());
                 return Some(taken);
             }
             let align = if len >= LONG { align.max(LONG_ALIGN) } else { align };

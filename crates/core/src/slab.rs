@@ -142,6 +142,8 @@ pub unsafe fn take_recycled(c: *mut Chunk, want: u32, page: usize, out: &mut Tak
         let size = class::SIZE[class] as usize;
         let chunk = Arenas::chunk(c);
         let before = out.count;
+        // Relaxed: only this heap's caller clears them.
+        let clean = (*c).clean.load(Ordering::Relaxed);
         let bits = Arenas::free_bits(c);
         let mut word = usize::from((*c).hint);
         while word < words(class) && out.count < want {
@@ -159,6 +161,9 @@ pub unsafe fn take_recycled(c: *mut Chunk, want: u32, page: usize, out: &mut Tak
         }
         (*c).hint = word.min(words(class) - 1) as u8;
         (*c).used += out.count - before;
+        if clean != 0 {
+            holes::count_taken(c, clean);
+        }
     }
 }
 
@@ -209,7 +214,12 @@ pub unsafe fn take_one(c: *mut Chunk, page: usize) -> Option<(*mut u8, bool)> {
                     (*c).hint = word as u8;
                     (*c).used += 1;
                     let offset = (word * 64 + free.trailing_zeros() as usize) * size;
-                    return Some((chunk.add(offset), holes::dirty(c, offset, size, page)));
+                    let clean = holes::dirty(c, offset, size, page);
+                    if clean {
+                        // One OS page, as most have no more.
+                        (*(*c).owner()).flow.take_clean(1);
+                    }
+                    return Some((chunk.add(offset), clean));
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! as the purger would take them, in its batches, so that no other thread waits longer than for one of those. Unlike
 //! the purger it asks the system how much memory there was.
 
-use crate::batch::{BATCH_BYTES, Batch, Due, Walk};
+use crate::batch::{BATCH_BYTES, Batch, Due, Keep, Walk};
 use crate::life::OWNED;
 use crate::os::Run;
 use crate::sync::Ordering;
@@ -124,7 +124,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
                     return true;
                 }
                 let bytes = if slabs { BATCH_BYTES } else { spare.min(BATCH_BYTES) };
-                let due = Due { now: a.epoch(), ticks: 0, lazy: true, slabs, ranges, keep: 0, bytes };
+                let due = Due { now: a.epoch(), ticks: 0, lazy: true, slabs, ranges, keep: Keep::default(), bytes };
                 let mut batch = Batch::new();
                 let more = a.fill(&mut walk, due, &mut batch);
                 if batch.count > 0 {

@@ -214,7 +214,7 @@ fn cycles_keep_their_memory() {
     assert_eq!(a.free_bytes().0, 0);
     // Busy with something else.
     assert_eq!(pulse(&a, &thread, 3), 0);
-    for _ in 0..250 {
+    for _ in 0..350 {
         a.os.run_for(50_000);
         a.os.advance(a.tick().unwrap_or(100).into());
     }

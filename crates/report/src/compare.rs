@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use neap_results::judge::number;
 use neap_results::{Change, Comparison, Outcome, Ratio};
 
-use crate::page::Page;
+use crate::page::{Page, value_html};
 use crate::plot::escaped;
 
 /// Sections of a comparison: what they hold, their heading.
@@ -84,7 +84,7 @@ pub fn html(comparison: &Comparison) -> String {
             let cells = [change.before.clone(), change.after.clone(), ratio(change.ratio), ratio(change.against_glibc)];
             page.raw(&format!("<tr{own}><th scope=\"row\">{}</th>", escaped(&name(change))));
             for cell in cells {
-                page.raw(&format!("<td>{}</td>", escaped(&cell)));
+                page.raw(&format!("<td>{}</td>", value_html(&cell)));
             }
             page.raw("</tr>\n");
         }

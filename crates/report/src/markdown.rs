@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use neap_results::judge::{number, value_text};
+use neap_results::judge::{number, spread_text, value_text};
 use neap_results::{Experiment, Figure, Kind, Run, Table, Value, Verdict, View};
 
 /// What goes into the document beside the run.
@@ -142,10 +142,7 @@ fn table(text: &mut String, table: &Table, experiment: &Experiment, view: &View)
 
 fn cell(value: &Value) -> String {
     match value {
-        Value::Is(spread) if spread.min == spread.max => number(spread.median),
-        Value::Is(spread) => {
-            format!("{} [{}, {}]", number(spread.median), number(spread.min), number(spread.max))
-        }
+        Value::Is(spread) => spread_text(spread, number),
         Value::Failed(_) => format!("**{}**", value_text(value, "")),
         Value::Skipped(_) => value_text(value, ""),
         Value::Absent => "-".into(),

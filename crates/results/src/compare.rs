@@ -151,10 +151,13 @@ fn change(after: &Run, (old, new): (&View, &View), figure: Figure, allocator: &s
 
 fn judge(better: Better, was: Spread, is: Spread, ratio: Option<Ratio>, against_glibc: Option<Ratio>) -> Outcome {
     let Some(ratio) = ratio else {
-        // From zero there is no ratio: what is above it in every round is a change.
-        return match was.max == 0.0 && is.min > 0.0 {
-            true => of(better, true),
-            false => Outcome::Same,
+        // From zero there is no ratio: what is above it in every round is a change. Three values above three others
+        // are as clear as a ratio must be.
+        let above = was.max == 0.0 && is.min > 0.0;
+        return match (above, was.count.min(is.count) >= 3) {
+            (true, true) => of(better, true),
+            (true, false) => Outcome::Unclear,
+            (false, _) => Outcome::Same,
         };
     };
     let beyond = |ratio: &Ratio| (ratio.ratio - 1.0).abs() > FLOOR;
@@ -261,6 +264,7 @@ mod tests {
         assert_eq!(outcome(&good, &fell), Outcome::Worse);
         let none = of_values(&[("neap", &[0.0; 5])]);
         assert_eq!(outcome(&none, &good), Outcome::Worse);
+        assert_eq!(outcome(&of_values(&[("neap", &[0.0])]), &good), Outcome::Unclear);
     }
 
     // Would catch two machines that are compared in silence, and experiments that only one run has.

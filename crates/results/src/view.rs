@@ -159,6 +159,11 @@ impl View {
         }
     }
 
+    /// The figure of one good run.
+    pub fn at(&self, figure: Figure, allocator: &str, round: u32) -> Option<f64> {
+        self.by_round(figure, allocator).get(&round).copied()
+    }
+
     /// The figure of each good run, by round.
     pub fn values(&self, figure: Figure, allocator: &str) -> Vec<f64> {
         self.by_round(figure, allocator).into_values().collect()

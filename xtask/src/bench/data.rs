@@ -79,19 +79,6 @@ pub struct Table {
     pub rows: Vec<Row>,
 }
 
-impl Table {
-    /// Reads `runs.csv` in `dir`.
-    pub fn read(dir: &Path) -> Result<Table> {
-        let path = dir.join("runs.csv");
-        let mut reader = csv::Reader::from_path(&path).with_context(|| {
-            format!("cannot read {}; name a folder that `cargo xtask bench -o` wrote", path.display())
-        })?;
-        let rows: Result<Vec<Row>, csv::Error> = reader.deserialize().collect();
-        let rows = rows.with_context(|| format!("{} is damaged", path.display()))?;
-        Ok(Table { rows })
-    }
-}
-
 /// Writes rows one by one, so that an interrupted benchmark keeps what it has.
 pub struct Writer {
     csv: csv::Writer<std::fs::File>,

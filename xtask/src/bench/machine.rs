@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use crate::place;
@@ -70,13 +70,6 @@ impl Machine {
             allocators: allocators.to_vec(),
             peers: records,
         })
-    }
-
-    /// Reads `machine.json` in `dir`.
-    pub fn read(dir: &Path) -> Result<Machine> {
-        let path = dir.join("machine.json");
-        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", path.display()))
     }
 
     /// Writes `machine.json` in `dir`.

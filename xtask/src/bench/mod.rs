@@ -5,11 +5,9 @@
 //! ratio to glibc is taken within a round; the tables show the median over the rounds. Every run is
 //! kept as one row of `runs.csv` beside `machine.json`; the tables are made from these two alone.
 
-mod chart;
 mod data;
 pub mod machine;
 mod report;
-pub mod stats;
 pub mod workloads;
 
 use std::collections::BTreeMap;
@@ -18,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use neap_results::stats::median;
 
 use crate::place::root;
 use data::{Row, Table};
@@ -76,16 +75,11 @@ pub struct ReportArgs {
 
 /// Runs `cargo xtask report`.
 pub fn report_main(args: ReportArgs) -> Result<()> {
-    let table = Table::read(&args.dir)?;
-    let machine = Machine::read(&args.dir)?;
+    let run = report::read(&args.dir)?;
     if let Some(file) = &args.chart {
-        chart::headline(file, &args.dir)?;
+        report::headline(file, &run)?;
     }
-    print!("{}", report::markdown(&table, &machine));
-    // What was measured by other means, and what the figures mean: written by hand beside them.
-    if let Ok(notes) = fs::read_to_string(args.dir.join("notes.md")) {
-        print!("\n{notes}");
-    }
+    print!("{}", report::markdown(&run));
     Ok(())
 }
 
@@ -109,7 +103,7 @@ pub fn main(args: Args) -> Result<()> {
     if table.rows.is_empty() {
         bail!("no workload has any of the thread counts {:?}", args.threads);
     }
-    let markdown = report::markdown(&table, &machine);
+    let markdown = report::markdown(&report::read(&dir)?);
     fs::write(dir.join("report.md"), &markdown)?;
     print!("{markdown}");
     eprintln!("written: {}", args.output.display());
@@ -204,7 +198,7 @@ fn progress_line(rows: &[Row], allocators: &[Allocator]) -> String {
         walls.entry(&row.allocator).or_default().push(row.wall_ms);
     }
     let part = |allocator: &Allocator| match walls.get(allocator.name.as_str()) {
-        Some(walls) => format!("{} {:.0} ms", allocator.name, stats::median(walls)),
+        Some(walls) => format!("{} {:.0} ms", allocator.name, median(walls)),
         None => format!("{} FAILED", allocator.name),
     };
     allocators.iter().map(part).collect::<Vec<_>>().join(", ")

@@ -7,7 +7,7 @@ mod section;
 use neap_results::{Kind, Run, Verdict, View};
 
 pub use html::{Page, inline};
-pub use section::{table, tag};
+pub use section::{table, tag, value_html};
 
 use crate::plot::escaped;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use neap_results::judge::number;
+use neap_results::judge::{number, spread_text};
 use neap_results::{Chart, Claim, Experiment, Figure, Kind, NEAP, Table, Value, Verdict, View};
 
 use super::{Page, inline};
@@ -132,18 +132,21 @@ fn values(grid: &Grid, chart: &Chart, view: &View) -> String {
         let _ = write!(html, "<tr{own}><th scope=\"row\">{}</th>", escaped(&row.name));
         for cell in &row.cells {
             html += &match cell.spread() {
-                Some(_) => {
-                    let text = cell_text(cell, &chart.y.unit);
-                    let (median, range) = text.split_once(" [").map_or((text.as_str(), None), |(m, r)| (m, Some(r)));
-                    let range = range.map_or(String::new(), |range| format!(" <span class=\"range\">[{range}</span>"));
-                    format!("<td>{}{range}</td>", escaped(median))
-                }
+                Some(_) => format!("<td>{}</td>", value_html(&cell_text(cell, &chart.y.unit))),
                 None => empty_cell(cell),
             };
         }
         html += "</tr>\n";
     }
     html + "</tbody>\n</table>\n"
+}
+
+/// A value with its range in brackets, for a narrow cell: the range below the value.
+pub fn value_html(text: &str) -> String {
+    match text.split_once(" [") {
+        Some((value, range)) => format!("{} <span class=\"range\">[{}</span>", escaped(value), escaped(range)),
+        None => escaped(text),
+    }
 }
 
 fn empty_cell(cell: &Value) -> String {
@@ -180,13 +183,7 @@ pub fn table(table: &Table, experiment: &Experiment, view: &View) -> String {
         let _ = write!(html, "<tr{own}><th scope=\"row\">{}</th>", escaped(allocator));
         for cell in &cells {
             html += &match cell.spread() {
-                Some(spread) if spread.min == spread.max => format!("<td>{}</td>", number(spread.median)),
-                Some(spread) => format!(
-                    "<td>{} <span class=\"range\">[{}, {}]</span></td>",
-                    number(spread.median),
-                    number(spread.min),
-                    number(spread.max)
-                ),
+                Some(spread) => format!("<td>{}</td>", value_html(&spread_text(&spread, number))),
                 None => empty_cell(cell),
             };
         }

@@ -9,7 +9,7 @@ mod text;
 
 pub use rank::{at_least, at_most, growth, rank, ratio, rivals};
 pub use shape::{Fit, find_jump, fit_power, flat, jump, power};
-pub use text::{number, quantity, size, status_words, times, value_text};
+pub use text::{number, quantity, size, spread_text, status_words, times, value_text};
 
 use crate::{Better, Figure};
 use crate::{Kind, Value, Verdict, View};

@@ -1,6 +1,6 @@
 //! Numbers in sentences.
 
-use crate::Value;
+use crate::{Spread, Value};
 
 /// A number with three significant digits, or all of its whole ones, in groups of three.
 pub fn number(value: f64) -> String {
@@ -77,15 +77,17 @@ pub fn times(ratio: f64) -> String {
 /// A value with its least and greatest, or why there is none.
 pub fn value_text(value: &Value, unit: &str) -> String {
     match value {
-        Value::Is(spread) if spread.min == spread.max => quantity(spread.median, unit),
-        Value::Is(spread) => {
-            let (low, high) = (quantity(spread.min, unit), quantity(spread.max, unit));
-            format!("{} [{low}, {high}]", quantity(spread.median, unit))
-        }
+        Value::Is(spread) => spread_text(spread, |value| quantity(value, unit)),
         Value::Failed(status) => format!("failed: {}", status_words(status)),
         Value::Skipped(status) => status.clone(),
         Value::Absent => "not run".into(),
     }
+}
+
+/// A median with the least and the greatest in brackets; without them where they read the same.
+pub fn spread_text(spread: &Spread, text: impl Fn(f64) -> String) -> String {
+    let [low, median, high] = [spread.min, spread.median, spread.max].map(text);
+    if low == high { median } else { format!("{median} [{low}, {high}]") }
 }
 
 /// A status in words.
@@ -136,6 +138,9 @@ mod tests {
         assert_eq!(failed("exit:3"), "failed: exit status 3");
         assert_eq!(failed("timeout"), "failed: out of time");
         assert_eq!(value_text(&Value::Absent, "ms"), "not run");
+        let spread = |values: &[f64]| value_text(&Spread::of(values).map_or(Value::Absent, Value::Is), "MiB");
+        assert_eq!(spread(&[1801.1, 1801.2]), "1801 MiB");
+        assert_eq!(spread(&[1.0, 2.0, 4.0]), "2 MiB [1 MiB, 4 MiB]");
     }
 
     // Would catch a unit of the wrong magnitude.

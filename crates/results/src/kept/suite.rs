@@ -4,10 +4,15 @@ use serde::Deserialize;
 
 use crate::judge::{Judged, number, rank};
 use crate::means::{self, CASE as MEANS};
-use crate::{Better, Case, Column, Experiment, Figure, Kind, Metric, Param, ReadError, Row, Run, Table, View};
+use crate::{Better, Case, Column, Experiment, Figure, GLIBC, Metric, Param, ReadError, Row, Run, Table, View};
 
 /// The experiment's name.
 const NAME: &str = "suite";
+
+/// neap may take at most this much of the best peer's time in any case.
+const WALL_LIMIT: f64 = 1.10;
+/// neap's peak resident memory may be at most this much of glibc's in any case.
+const PEAK_LIMIT: f64 = 1.50;
 
 /// A line of `runs.csv`.
 #[derive(Debug, Deserialize)]
@@ -68,8 +73,10 @@ pub fn experiment(run: &mut Run) -> Experiment {
             names.push(row.case.clone());
         }
     }
-    let means = means::rows(&View::of(run), NAME, &names, ["wall", "peak"]);
-    run.rows.extend(means);
+    let view = View::of(run);
+    let derived = means::rows(&view, NAME, &names, means::METRICS).into_iter().chain(ratios(&view, run));
+    let derived: Vec<Row> = derived.collect();
+    run.rows.extend(derived);
     let metric = |name: &str, title: &str, better| Metric { name: name.into(), title: title.into(), better };
     let column = |case: &String, metric: &str| Column::new(case.clone(), case.clone(), metric);
     let table = |title: &str, metric: &str| Table {
@@ -98,8 +105,12 @@ pub fn experiment(run: &mut Run) -> Experiment {
         charts: vec![means::chart()],
         tables: vec![
             Table { title: "Geometric means".into(), columns: mean_columns },
+            table("Wall time against glibc", "wall-ratio"),
+            table("Peak resident memory against glibc", "peak-ratio"),
             table("Wall time, ms", "wall"),
+            table("Processor time, ms", "cpu"),
             table("Peak resident memory, MiB", "peak"),
+            table("Page faults that read no file", "faults"),
         ],
         verdicts: verdicts(&View::of(run), &names),
         ..Experiment::default()
@@ -114,26 +125,55 @@ fn case(name: &str) -> Case {
     Case { name: name.into(), params, command: String::new() }
 }
 
+/// Each round's ratios to glibc, as rows: `wall-ratio` and `peak-ratio`.
+fn ratios(view: &View, run: &Run) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for row in run.rows.iter().filter(|row| means::METRICS.contains(&row.metric.as_str())) {
+        let base = view.at(Figure::new(NAME, &row.case, &row.metric), GLIBC, row.round);
+        rows.extend(base.filter(|base| *base > 0.0).map(|base| Row {
+            metric: format!("{}-ratio", row.metric),
+            unit: "ratio".into(),
+            value: row.value / base,
+            ..row.clone()
+        }));
+    }
+    rows
+}
+
 fn verdicts(view: &View, cases: &[String]) -> Vec<crate::Verdict> {
     let mean = |metric, words: &str| rank(view, Figure::new(NAME, MEANS, metric), Better::Less).about(words);
-    let mut slow: Vec<(f64, String)> = Vec::new();
-    let mut counted = 0;
-    for case in cases {
+    // Ratio, and the words for it, of each case that has one.
+    let against_best = |case: &String| {
         let figure = Figure::new(NAME, case, "wall");
-        let Some((best, _)) = view.best_peer(figure, Better::Less, |_| true) else { continue };
-        let Some(ratio) = view.ratio(figure, crate::NEAP, best) else { continue };
-        counted += 1;
-        if ratio.ratio > 1.10 {
-            slow.push((ratio.ratio, format!("{case} ({} times {best})", number(ratio.ratio))));
-        }
-    }
-    slow.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let list: Vec<String> = slow.into_iter().map(|(_, text)| text).collect();
-    let text = match list.len() {
-        0 => format!("none of {counted} cases takes neap more than 1.10 times the best peer's time"),
-        n => format!("{n} of {counted} cases take neap more than 1.10 times the best peer's time: {}", list.join(", ")),
+        let (best, _) = view.best_peer(figure, Better::Less, |_| true)?;
+        let ratio = view.ratio(figure, crate::NEAP, best)?.ratio;
+        Some((ratio, format!("{case} ({} times {best})", number(ratio))))
     };
-    let holds = (counted > 0).then_some(list.is_empty());
-    let slow = crate::Verdict { kind: Kind::Target, ..Judged::new(text, holds).target(false) };
-    vec![mean("wall", "Wall time").rank(), mean("peak", "Peak resident memory").rank(), slow]
+    let against_glibc = |case: &String| {
+        let ratio = view.ratio(Figure::new(NAME, case, "peak"), crate::NEAP, GLIBC)?.ratio;
+        Some((ratio, format!("{case} ({} times)", number(ratio))))
+    };
+    let slow = none_above(cases.iter().filter_map(against_best), WALL_LIMIT, "the best peer's time");
+    let large = none_above(cases.iter().filter_map(against_glibc), PEAK_LIMIT, "glibc's peak resident memory");
+    vec![
+        mean("wall", "Wall time").rank(),
+        mean("peak", "Peak resident memory").rank(),
+        slow.target(false),
+        large.target(false),
+    ]
+}
+
+/// Whether no ratio is above the limit; those that are, the greatest first.
+fn none_above(ratios: impl Iterator<Item = (f64, String)>, limit: f64, what: &str) -> Judged {
+    let mut all: Vec<(f64, String)> = ratios.collect();
+    let counted = all.len();
+    all.retain(|(ratio, _)| *ratio > limit);
+    all.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let list: Vec<String> = all.into_iter().map(|(_, text)| text).collect();
+    let limit = number(limit);
+    let text = match list.len() {
+        0 => format!("none of {counted} cases takes neap more than {limit} times {what}"),
+        n => format!("{n} of {counted} cases take neap more than {limit} times {what}: {}", list.join(", ")),
+    };
+    Judged::new(text, (counted > 0).then_some(list.is_empty()))
 }
