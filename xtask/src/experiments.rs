@@ -122,3 +122,17 @@ fn tell(event: &Event) {
         Event::Again(experiment, case, why) => eprintln!("{experiment}, {case}: a round again, as {why}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a document that is not that of the run that is kept.
+    #[test]
+    fn what_is_published_is_what_is_kept() {
+        let run = store::load(&root().join("lab/results/2026-11-21-pages")).expect("kept");
+        let published = std::fs::read_to_string(root().join("EXPERIMENTS.md")).expect("readable");
+        let command = "cargo xtask experiments --report lab/results/2026-11-21-pages > EXPERIMENTS.md";
+        assert!(document(&run, &Options::default()) == published, "to write it anew: {command}");
+    }
+}

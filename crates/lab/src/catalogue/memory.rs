@@ -114,7 +114,7 @@ pub fn survivors(quick: bool) -> Design {
         claims: vec![claim(
             "276 to 283 MiB stay with mimalloc, snmalloc, rpmalloc and jemalloc's default; 74 with jemalloc's \
              background thread and a decay of 1 s.",
-            "neap's brief, measured on a 2-core virtual machine with Linux 6.18",
+            "measurements before this project, on a 2-core virtual machine with Linux 6.18",
             Some(2026),
             &[("mimalloc, snmalloc, rpmalloc, jemalloc", "276 to 283 MiB"), ("jemalloc, background thread", "74 MiB")],
         )],

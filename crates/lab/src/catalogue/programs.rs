@@ -120,7 +120,7 @@ pub fn first_run(quick: bool) -> Design {
                 exit, their page faults and peak resident memory; and the instructions of `true` under callgrind.",
         claims: vec![claim(
             "An allocator that marks its arena for huge pages costs 4 MiB of resident memory in `cat`.",
-            "neap's brief, measured on a 2-core virtual machine with Linux 6.18",
+            "measurements before this project, on a 2-core virtual machine with Linux 6.18",
             Some(2026),
             &[("cat with mimalloc 3", "4 MiB RSS")],
         )],

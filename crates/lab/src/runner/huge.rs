@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::Runner;
 use crate::catalogue::HUGE_KINDS;
-use crate::outcome::{Launched, Outcome};
+use crate::outcome::Outcome;
 use crate::settings::{Settings, chosen};
 use crate::sources;
 
@@ -40,9 +40,9 @@ pub fn run(
     let mut command: Vec<OsString> = vec![sources::experiment(runner.place, "huge")?.into(), "--kind".into()];
     command.push(kind.into());
     command.extend(numbers.iter().flat_map(|(name, value)| [OsString::from(name), value.to_string().into()]));
-    let text = runner.launch(variables, &command, timeout)?;
+    let outcome = runner.measure(variables, &command, timeout);
     drop(settings);
-    Launched::parse(&text)?.outcome()
+    outcome
 }
 
 /// Makes the system give this kind of memory; fails where it does not.

@@ -100,7 +100,7 @@ impl<'a> Runner<'a> {
     fn program(&self, name: &str, arguments: &[String], variables: &[String], timeout: Duration) -> Result<Outcome> {
         let mut command = vec![sources::experiment(self.place, name)?.into_os_string()];
         command.extend(arguments.iter().map(OsString::from));
-        Launched::parse(&self.launch(variables, &command, timeout)?)?.outcome()
+        self.measure(variables, &command, timeout)
     }
 
     /// The program under strace; the counted calls come as figures per 1,000 frees.
@@ -116,7 +116,7 @@ impl<'a> Runner<'a> {
         }
         command.push(sources::experiment(self.place, name)?.into());
         command.extend(arguments.iter().map(OsString::from));
-        let outcome = Launched::parse(&self.launch(&[], &command, timeout)?)?.outcome();
+        let outcome = self.measure(&[], &command, timeout);
         let text = fs::read_to_string(&counts);
         let _ = fs::remove_file(&counts);
         let mut outcome = outcome?;
@@ -159,10 +159,10 @@ impl<'a> Runner<'a> {
     ) -> Result<Outcome> {
         let mut command = vec![sources::workload(self.place, name)?.into_os_string()];
         command.extend(["--threads".into(), threads.to_string().into(), "--scale".into(), scale.to_string().into()]);
-        let text = self.launch(variables, &command, timeout)?;
+        let (text, complaint) = self.launch(variables, &command, timeout)?;
         let launched = Launched::parse(&text)?;
         if launched.status != "ok" {
-            return Ok(Outcome::failed(launched.status));
+            return Ok(Outcome::failed(with_complaint(launched.status, &complaint)));
         }
         let Some(checksum) = launched.checksum else {
             return Ok(Outcome::failed("no-checksum"));
@@ -175,16 +175,35 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Starts a program through the launcher; returns what the launcher printed.
-    fn launch(&self, variables: &[String], command: &[OsString], timeout: Duration) -> Result<String> {
+    /// Starts a program through the launcher and reads its figures.
+    fn measure(&self, variables: &[String], command: &[OsString], timeout: Duration) -> Result<Outcome> {
+        let (text, complaint) = self.launch(variables, command, timeout)?;
+        let mut outcome = Launched::parse(&text)?.outcome()?;
+        outcome.status = with_complaint(&outcome.status, &complaint);
+        Ok(outcome)
+    }
+
+    /// Starts a program through the launcher; returns what the launcher printed, and what was said on standard error.
+    fn launch(&self, variables: &[String], command: &[OsString], timeout: Duration) -> Result<(String, String)> {
         let mut launcher = Command::new(&self.launcher);
         launcher.arg(timeout.as_secs().to_string()).args(variables).arg("--").args(command).env_remove("LD_PRELOAD");
         let out = interrupt::output(&mut launcher, Some(timeout + GRACE))?;
         match out.status {
-            Some(status) if status.success() => Ok(out.stdout),
+            Some(status) if status.success() => Ok((out.stdout, out.stderr)),
             Some(status) => bail!("the launcher ended with {status}: {}", out.stderr.trim()),
-            None => Ok("timeout 0 0 0 0 0 0 -\n".into()),
+            None => Ok(("timeout 0 0 0 0 0 0 -\n".into(), String::new())),
         }
+    }
+}
+
+/// The status of a program that ended by itself, with its last words: `exit:3 (mmap: Cannot allocate memory)`.
+fn with_complaint(status: &str, stderr: &str) -> String {
+    let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    // Last words of a Python program may be long.
+    let words: String = last.trim().chars().take(120).collect();
+    match status.starts_with("exit:") && !words.is_empty() {
+        true => format!("{status} ({words})"),
+        false => status.into(),
     }
 }
 
@@ -305,6 +324,15 @@ mod tests {
         assert_eq!(metrics[0], Metric::new("madvise-per-1000-frees", "count", 500.0));
         assert_eq!(metrics[1], Metric::new("mappings-per-1000-frees", "count", 5.0));
         assert_eq!(per_thousand(&call_counts(""), 10.0)[0].value, 0.0);
+    }
+
+    // Would catch a failure without its reason, and words that are taken for one where there is none.
+    #[test]
+    fn failures_have_their_reason() {
+        assert_eq!(with_complaint("exit:3", "warning\nmmap: no memory\n\n"), "exit:3 (mmap: no memory)");
+        assert_eq!(with_complaint("exit:3", ""), "exit:3");
+        assert_eq!(with_complaint("ok", "a warning\n"), "ok");
+        assert_eq!(with_complaint("signal:6", "free(): invalid pointer\n"), "signal:6");
     }
 
     // Would catch a change of callgrind's words that turns every count into a failure.

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 
 use super::Runner;
 use crate::interrupt::{self, Guarded, Interrupted};
-use crate::outcome::{Launched, Outcome};
+use crate::outcome::Outcome;
 use crate::place::Place;
 use crate::sources::{TLS_CLIENT, TLS_SERVER, write_below};
 use crate::toolchain::find_program;
@@ -54,7 +54,7 @@ pub fn run(runner: &Runner, variables: &[String], amounts: (u64, u64, f64), time
     let mut command: Vec<OsString> = vec![running.python.clone().into(), running.client.clone().into()];
     command.push(running.folder.clone().into());
     command.extend([chunk.to_string().into(), bytes.to_string().into(), seconds.to_string().into()]);
-    Launched::parse(&runner.launch(variables, &command, timeout)?)?.outcome()
+    runner.measure(variables, &command, timeout)
 }
 
 /// Makes the environment and starts the server; an interruption is the only error.
