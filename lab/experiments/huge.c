@@ -1,8 +1,9 @@
 /* A random walk over memory of one kind: what huge pages are worth.
  *
  * For each power of two from 2^--low to 2^--high bytes: one pointer in each line of 64 bytes, no padding, linked into
- * one cycle in random order (Sattolo's algorithm, so no shorter cycle can come out); then the walk, for --ms. Each
- * step depends on the one before, so its time is that of one memory access with its TLB miss.
+ * one cycle in random order (Sattolo's algorithm, so no shorter cycle can come out); then the walk, for --ms in five
+ * slices, of which the median is told. Each step depends on the one before, so its time is that of one memory access
+ * with its TLB miss. The time is the thread's processor time, so that other programs do not count.
  *
  * small:   4 KiB pages (MADV_NOHUGEPAGE)
  * thp:     transparent huge pages (MADV_HUGEPAGE on aligned memory)
@@ -30,7 +31,7 @@ static option_t options[] = {
     {"ms", NULL, 50, NULL},
 };
 
-enum { LINE = 64, HUGE = 2 * 1024 * 1024, STEPS_AT_ONCE = 1024 };
+enum { LINE = 64, HUGE = 2 * 1024 * 1024, STEPS_AT_ONCE = 1024, SLICES = 5 };
 
 static size_t rounded(size_t bytes) { return (bytes + HUGE - 1) / HUGE * HUGE; }
 
@@ -120,17 +121,42 @@ static void link_cycle(line_t *lines, size_t count) {
   }
 }
 
-/* Walks for `ms`; adds the steps. */
-static line_t *walk(line_t *at, size_t ms, size_t *steps) {
-  for (int64_t end = now_ns() + (int64_t)ms * 1000000; now_ns() < end; *steps += STEPS_AT_ONCE) {
-    for (int i = 0; i < STEPS_AT_ONCE; i++) at = at->next;
-  }
-  return at;
+/* Processor time of this thread: what others do meanwhile is not in it. */
+static int64_t cpu_ns(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-static uint64_t ticks(void) {
+/* Walks for `us` microseconds; returns the nanoseconds of a step. */
+static double walk(line_t **at, size_t us) {
+  size_t steps = 0;
+  int64_t begun = cpu_ns(), end = begun + (int64_t)us * 1000, now = begun;
+  for (; now < end; now = cpu_ns()) {
+    for (int i = 0; i < STEPS_AT_ONCE; i++) *at = (*at)->next;
+    steps += STEPS_AT_ONCE;
+  }
+  escape(*at);
+  return (double)(now - begun) / (double)steps;
+}
+
+static int by_value(const void *a, const void *b) {
+  double left = *(const double *)a, right = *(const double *)b;
+  return (left > right) - (left < right);
+}
+
+/* Ticks of the processor's clock in a nanosecond; 0 where it has none that programs can read. */
+static double ticks_per_ns(void) {
 #if defined __x86_64__
-  return __rdtsc();
+  static double known;
+  if (known == 0) {
+    int64_t begun = now_ns();
+    uint64_t first = __rdtsc();
+    while (now_ns() - begun < 5000000) {
+    }
+    known = (double)(__rdtsc() - first) / (double)(now_ns() - begun);
+  }
+  return known;
 #else
   return 0;
 #endif
@@ -138,23 +164,18 @@ static uint64_t ticks(void) {
 
 static void measure(size_t bits) {
   size_t bytes = (size_t)1 << bits, held = rounded(bytes);
-  line_t *lines = obtain(options[KIND].value == MALLOC ? bytes : held);
+  line_t *lines = obtain(options[KIND].value == MALLOC ? bytes : held), *at = lines;
   link_cycle(lines, bytes / LINE);
-  size_t steps = 0;
-  line_t *at = walk(lines, options[WALK_MS].value / 2, &steps);
-  steps = 0;
-  int64_t begun = now_ns();
-  uint64_t first = ticks();
-  at = walk(at, options[WALK_MS].value, &steps);
-  uint64_t last = ticks();
-  double ns = (double)(now_ns() - begun);
-  escape(at);
+  walk(&at, options[WALK_MS].value * 500);
+  double slices[SLICES];
+  for (int i = 0; i < SLICES; i++) slices[i] = walk(&at, options[WALK_MS].value * 1000 / SLICES);
+  qsort(slices, SLICES, sizeof *slices, by_value);
   char name[32];
   snprintf(name, sizeof name, "ns-%02zu", bits);
-  metric(name, "ns", ns / (double)steps);
-  if (last != first) {
+  metric(name, "ns", slices[SLICES / 2]);
+  if (ticks_per_ns() > 0) {
     snprintf(name, sizeof name, "cycles-%02zu", bits);
-    metric(name, "cycles", (double)(last - first) / (double)steps);
+    metric(name, "cycles", slices[SLICES / 2] * ticks_per_ns());
   }
   if (bits == options[HIGH].value) metric("huge", "MiB", in_mib(huge_rss()));
   give_up(lines, held);
