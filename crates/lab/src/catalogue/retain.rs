@@ -145,7 +145,9 @@ fn judge_large(view: &View, run: &Run) -> Vec<Verdict> {
         remedy(view, "retain-large", TRIM, "glibc with malloc_trim(0), RSS after any round"),
         remedy(view, "retain-large", VARIABLES, "glibc with the two variables, RSS after any round"),
         judge::at_most(view, figure("rss-1s"), NEAP, 8.0).about("RSS 1 s after the last free").target(quiet(run)),
-        judge::at_most(view, figure("rss-2s"), NEAP, 8.0).about("RSS 2 s after the last free").target(true),
+        judge::ratio(view, (figure("rss-2s"), NEAP), (figure("rss-2s"), GLIBC), 0.0, 0.5)
+            .about("RSS 2 s after the last free")
+            .target(true),
     ];
     if view.took_part("retain-large", EAGER) {
         let judged = judge::at_most(view, figure("rss-at-once"), EAGER, 8.0);
