@@ -12,7 +12,7 @@ use neap_trace::format::Format;
 use crate::error::Error;
 use crate::lab::args::LabArgs;
 use crate::options::{self, Setting, SettingParser};
-use crate::pagein::Callgraph;
+use crate::pagein::{Callgraph, Detail};
 
 /// The version, and which library is inside.
 const VERSION: &str =
@@ -47,6 +47,7 @@ Examples:
   neap pagein -- ls                      writes pagein.PID
   neap pagein -o - -- python3 -c pass    writes to standard output
   neap pagein --format table -- ./server
+  neap pagein --exact --format table -- ./server    each page of a file that it touches
   neap pagein --pid 1234 --duration 10s -o faults
   neap pagein --format html -o faults.html -- ./server
   neap pagein --format folded --callgraph fp -o - -- ls | flamegraph.pl > faults.svg
@@ -171,6 +172,14 @@ pub struct PageinArgs {
     #[arg(long, value_name = "FORMAT", default_value = "classic", value_parser = crate::pagein::parse_format)]
     pub format: &'static Format,
 
+    /// How much to learn about each fault [default: begin for classic and folded, else full]
+    #[arg(long, value_name = "DETAIL")]
+    pub detail: Option<Detail>,
+
+    /// Turn fault-around off for the program's files, so that each page of them that it touches is a fault of its own
+    #[arg(long, conflicts_with = "pid")]
+    pub exact: bool,
+
     /// Find the callers of each faulting instruction too
     #[arg(long, value_name = "HOW")]
     pub callgraph: Option<Callgraph>,
@@ -186,6 +195,13 @@ pub struct PageinArgs {
     /// The program and its arguments
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+impl PageinArgs {
+    /// How much is learnt about each fault: not more than the format shows, unless it was asked for.
+    pub fn detail(&self) -> Detail {
+        self.detail.unwrap_or(if self.format.rich { Detail::Full } else { Detail::Begin })
+    }
 }
 
 /// What `neap pagein` does with traces.

@@ -105,6 +105,12 @@ pub fn die_with_parent() {
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong) };
 }
 
+/// The size of an OS page.
+pub fn page_size() -> usize {
+    // SAFETY: sysconf takes a number.
+    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
 /// The page faults of this process so far, minor and major.
 pub fn faults_of_this_process() -> u64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();

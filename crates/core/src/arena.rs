@@ -15,6 +15,7 @@
 
 use crate::annex::{self, Annex};
 use crate::chunk::Chunk;
+pub(crate) use crate::chunk::RECORD_BYTES;
 use crate::commit::{self, Step};
 use crate::page_map::{ADDRESS_BITS, PageMap};
 use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -30,7 +31,6 @@ pub const MAX_ARENAS: usize = 128;
 pub const BITS_BYTES: usize = CHUNK / crate::class::MIN_BLOCK / 8;
 /// Words of free bits (and of remote bits) in the table of few bits: for blocks of 256 bytes and more.
 pub const FEW_WORDS: usize = 4;
-pub(crate) const RECORD_BYTES: usize = size_of::<Chunk>();
 pub(crate) const FEW_BYTES: usize = 2 * 8 * FEW_WORDS;
 /// Bytes a chunk of the tables in front of the free bits, and in front of the ages.
 pub(crate) const BEFORE_BITS: usize = RECORD_BYTES + FEW_BYTES;

@@ -91,7 +91,35 @@ pub struct Chunk {
     pub remote: Remote<Chunk>,
 }
 
-const _: () = assert!(size_of::<Chunk>() == 64, "the arena gives each record 64 bytes");
+const _: () = assert!(size_of::<Chunk>() == RECORD_BYTES, "the arena gives each record 64 bytes");
+
+/// Bytes of a record.
+pub const RECORD_BYTES: usize = 64;
+
+/// What an observer of another process can tell from a copy of a record. Only what `kind` gives a meaning to means
+/// something, and any bytes are one: the copy may be torn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// What the chunk is.
+    pub kind: Kind,
+    /// Size class of the slab.
+    pub class: u8,
+    /// Usable bytes of the large block.
+    pub bytes: u64,
+}
+
+impl From<&[u8; RECORD_BYTES]> for Seen {
+    fn from(record: &[u8; RECORD_BYTES]) -> Self {
+        const BYTES: usize = core::mem::offset_of!(Chunk, owner_or_bytes);
+        let mut bytes = [0; size_of::<usize>()];
+        bytes.copy_from_slice(&record[BYTES..BYTES + size_of::<usize>()]);
+        Seen {
+            kind: Kind(record[core::mem::offset_of!(Chunk, kind)]),
+            class: record[core::mem::offset_of!(Chunk, class)],
+            bytes: usize::from_ne_bytes(bytes) as u64,
+        }
+    }
+}
 
 impl Chunk {
     /// Changes the kind of the record `c` from one to another, in one step: false if it was not `from`.
@@ -207,5 +235,23 @@ impl Default for List {
 impl crate::remote::Node for Chunk {
     fn remote(&self) -> &Remote<Chunk> {
         &self.remote
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a field that an observer reads at another place than its owner writes.
+    #[test]
+    fn an_observer_sees_what_the_owner_wrote() {
+        // SAFETY: all zero bytes are a record.
+        let mut record: Chunk = unsafe { core::mem::zeroed() };
+        record.kind = Kind::LARGE;
+        record.class = 7;
+        record.set_bytes(123_456);
+        // SAFETY: the record has that size, and every byte of it was written.
+        let bytes = unsafe { &*(&raw const record).cast::<[u8; RECORD_BYTES]>() };
+        assert_eq!(Seen::from(bytes), Seen { kind: Kind::LARGE, class: 7, bytes: 123_456 });
     }
 }

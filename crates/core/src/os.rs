@@ -143,7 +143,7 @@ pub unsafe trait Os: Sync {
     /// Milliseconds of a clock that never goes back.
     fn clock(&self) -> u64;
 
-    /// Microseconds that the threads of this process have run so far, or `None` if that is not known.
+    /// Microseconds that the threads of this process but the calling one have run so far, or `None` if that is not known.
     fn run_time(&self) -> Option<u64>;
 
     /// The memory that this process shares with others, or `None` if that is not known.

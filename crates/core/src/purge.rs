@@ -41,7 +41,7 @@ const IDLE_TICKS: u32 = 5;
 const RETRY_TICKS: u32 = 10;
 /// A program that ran for less than this share of a tick was idle in it, and memory is held through so few idle ticks.
 const IDLE_SHARE: u64 = 20;
-const QUIET_TICKS: u32 = 5;
+const QUIET_TICKS: u32 = 3;
 /// Ticks are at least so many milliseconds apart.
 const SHORTEST_TICK: u32 = 10;
 /// A note to look at the memory limit: much memory was taken that was clean, or much more waits.

@@ -221,10 +221,13 @@ unsafe impl Os for Linux {
     }
 
     fn run_time(&self) -> Option<u64> {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes to `time`. The helper thread calls this, whose errno is nobody's.
-        let done = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) } == 0;
-        done.then(|| time.tv_sec.cast_unsigned() * 1_000_000 + time.tv_nsec.cast_unsigned() / 1000)
+        let read = |clock| {
+            let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            // SAFETY: writes to `time`. The helper thread calls this, whose errno is nobody's.
+            let done = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;
+            done.then(|| time.tv_sec.cast_unsigned() * 1_000_000 + time.tv_nsec.cast_unsigned() / 1000)
+        };
+        Some(read(libc::CLOCK_PROCESS_CPUTIME_ID)?.saturating_sub(read(libc::CLOCK_THREAD_CPUTIME_ID)?))
     }
 
     fn memory(&self) -> Option<Memory> {

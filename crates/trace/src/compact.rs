@@ -2,12 +2,12 @@
 //! fit in memory, and more in a file.
 //!
 //! A chunk is unpacked by itself. Every number is a difference to the fault before, in the usual 7 bits a byte, lowest
-//! first. What is filled in when symbols are known (code, data, block) is not kept.
+//! first. What is filled in when symbols are known (code, data) is not kept.
 
-use crate::{Access, Fault, Id, Kind, MappingId, Mode, StackId, Subject, ThreadId};
+use crate::{Access, BlockId, Fault, Id, Kind, MappingId, Mode, StackId, Subject, ThreadId};
 
 /// The most bytes that one fault takes.
-pub const MAX_SIZE: usize = 3 + 8 * 10;
+pub const MAX_SIZE: usize = 2 + 9 * 10;
 
 /// What the differences are to.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +19,7 @@ struct Previous {
     thread: u64,
     mapping: u64,
     stack: u64,
+    block: u64,
 }
 
 /// Packs faults, and begins a chunk when asked.
@@ -46,6 +47,7 @@ impl Packer {
             thread: fault.thread.index() as u64,
             mapping: fault.mapping.map_or(0, |id| id.index() as u64 + 1),
             stack: fault.stack.map_or(0, |id| id.index() as u64 + 1),
+            block: fault.block.map_or(0, |id| id.index() as u64 + 1),
         };
         let before = std::mem::replace(&mut self.0, now);
         put(out, fault.service.map_or(0, |service| u64::from(service) + 1));
@@ -67,38 +69,33 @@ impl Unpacker {
         *bytes = rest;
         let service = take(bytes)?;
         let before = self.0.fields();
-        let mut fields = [0; 7];
+        let mut fields = [0; 8];
         for (field, before) in fields.iter_mut().zip(before) {
             *field = take_difference(bytes, before)?;
         }
-        let [number, time, address, ip, thread, mapping, stack] = fields;
-        self.0 = Previous { number, time, address, ip, thread, mapping, stack };
+        let [number, time, address, ip, thread, mapping, stack, block] = fields;
+        self.0 = Previous { number, time, address, ip, thread, mapping, stack, block };
         let row = |field: u64| field.checked_sub(1).map(|index| index as usize);
         Some(Fault {
-            number,
             time,
             service: service.checked_sub(1).and_then(|service| u32::try_from(service).ok()),
-            thread: ThreadId::from_index(usize::try_from(thread).ok()?),
-            address,
             page_shift: (second >> 1).checked_sub(1),
             subject: if second & 1 == 0 { Subject::Code } else { Subject::Data },
             access: ACCESSES[usize::from(first >> 2 & 3)],
             kind: *Kind::ALL.get(usize::from(first >> 4))?,
             guessed: first & 2 != 0,
-            ip,
             mode: if first & 1 == 0 { Mode::User } else { Mode::Kernel },
             mapping: row(mapping).map(MappingId::from_index),
-            code: None,
-            data: None,
-            block: None,
+            block: row(block).map(BlockId::from_index),
             stack: row(stack).map(StackId::from_index),
+            ..Fault::new(number, ThreadId::from_index(usize::try_from(thread).ok()?), address, ip)
         })
     }
 }
 
 impl Previous {
-    fn fields(&self) -> [u64; 7] {
-        [self.number, self.time, self.address, self.ip, self.thread, self.mapping, self.stack]
+    fn fields(&self) -> [u64; 8] {
+        [self.number, self.time, self.address, self.ip, self.thread, self.mapping, self.stack, self.block]
     }
 }
 
@@ -141,23 +138,17 @@ mod tests {
 
     fn fault(number: u64) -> Fault {
         Fault {
-            number,
             time: number * 1000,
             service: Some(700),
-            thread: ThreadId::from_index(0),
-            address: 0x7000_0000_0000 + number * 4096,
             page_shift: Some(12),
-            subject: Subject::Data,
-            access: Access::Unknown,
             kind: Kind::Anonymous,
-            guessed: true,
-            ip: 0x5555_0000_1234,
-            mode: Mode::User,
             mapping: Some(MappingId::from_index(5)),
-            code: None,
-            data: None,
-            block: None,
-            stack: None,
+            ..Fault::new(
+                number,
+                ThreadId::from_index(0),
+                0x7000_0000_0000 + number.wrapping_mul(4096),
+                0x5555_0000_1234,
+            )
         }
     }
 
@@ -178,6 +169,7 @@ mod tests {
             mode: Mode::Kernel,
             mapping: None,
             stack: Some(StackId::from_index(9)),
+            block: Some(BlockId::from_index(3)),
             thread: ThreadId::from_index(77),
             ..fault(0)
         };

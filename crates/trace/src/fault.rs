@@ -56,6 +56,29 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// A fault at the beginning of a trace of which nothing else is known.
+    pub const fn new(number: u64, thread: ThreadId, address: u64, ip: u64) -> Self {
+        Self {
+            number,
+            time: 0,
+            service: None,
+            thread,
+            address,
+            page_shift: None,
+            subject: Subject::Data,
+            access: Access::Unknown,
+            kind: Kind::Unknown,
+            guessed: true,
+            ip,
+            mode: Mode::User,
+            mapping: None,
+            code: None,
+            data: None,
+            block: None,
+            stack: None,
+        }
+    }
+
     /// The first address of the page that was mapped; of the 4 KiB around the address where its size is unknown.
     pub fn page(&self) -> u64 {
         let shift = self.page_shift.filter(|&shift| shift < 64).unwrap_or(12);

@@ -109,9 +109,12 @@ pub struct Difference {
 pub enum Cause {
     /// Before the program was executed: neap's own child.
     BeforeExec,
+    /// Pages that hold the program's arguments and environment, which the kernel fills before it begins.
+    Arguments,
     /// Taken in kernel mode, which was not seen.
     KernelMode,
-    /// Pages that the kernel got for itself without a fault of the processor (exec's arguments, system calls).
+    /// Pages that the kernel got for itself without a fault of the processor (the arguments of programs that the program
+    /// executed, system calls that pin memory).
     WithoutTrap,
     /// Events that were lost.
     Lost,
@@ -128,6 +131,7 @@ impl Cause {
     pub const fn label(self) -> &'static str {
         match self {
             Self::BeforeExec => "before exec",
+            Self::Arguments => "arguments of exec",
             Self::KernelMode => "in kernel mode, not seen",
             Self::WithoutTrap => "pages the kernel got without a trap",
             Self::Lost => "lost",

@@ -288,7 +288,8 @@ pub struct Clock {
     /// Whether that conversion was measured, by reading both clocks at either end of the trace, because the kernel does
     /// not publish its own (as in virtual machines).
     pub measured: bool,
-    /// The first fault's time on the kernel's clock for perf events, in nanoseconds.
+    /// The first fault's time on the kernel's clock for perf events (CLOCK_MONOTONIC where a BPF program tells the times),
+    /// in nanoseconds.
     pub origin: u64,
     /// The wall clock (nanoseconds since 1970) at the first fault, or a few milliseconds before; 0 where it is not known.
     pub wall: u64,

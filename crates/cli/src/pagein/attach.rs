@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use neap_trace::track::Tracker;
 
-use super::collect::Collector;
 use super::perf::{Events, Wanted};
 use super::scan::Scanner;
-use super::{ClockReading, Output, Watched, Watcher, finish, footer, sys};
+use super::{Output, Watched, Watcher, finish, footer};
 use crate::args::PageinArgs;
 use crate::error::{Error, system_message};
 use crate::run::signals;
@@ -50,17 +49,14 @@ fn watch(args: &PageinArgs, pid: u32, tids: &BTreeSet<i32>) -> Result<Watcher, E
     let failed = |e: io::Error| Error::failed(format!("cannot start a thread: {}", system_message(&e)));
     let mut tracker = Tracker::default();
     tracker.tables_mut().summary.pid = pid;
-    let wanted = Wanted { on_exec: false, callgraph: args.callgraph };
+    let wanted = Wanted { on_exec: false, callgraph: args.callgraph, detail: args.detail() };
     let list: Vec<i32> = tids.iter().copied().collect();
     match Events::open(&list, wanted) {
         Ok(events) => {
             events.enable().map_err(|e| Error::failed(format!("cannot start the trace: {}", system_message(&e))))?;
             // What is mapped from now on is told by records; what was mapped before, by /proc.
             adopt(&mut tracker, pid);
-            let kernel = events.kernel;
-            let clock = ClockReading::now(events.rings.first().and_then(sys::Ring::tsc));
-            let collector = Collector::start(events, tracker, true).map_err(failed)?;
-            Ok(Watcher::Perf { collector, kernel, clock })
+            super::collector(args, events, tracker)
         }
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(no_process(pid, &error)),
         Err(why) => {
@@ -86,8 +82,8 @@ fn adopt(tracker: &mut Tracker, pid: u32) {
     tracker.adopt(pid, &name(format!("/proc/{pid}/comm")), &names, maps.as_deref());
 }
 
-/// The threads of a process, looked up until two looks agree: new ones may appear meanwhile, and those that appear later
-/// inherit the events.
+/// The threads of a process, looked up until two looks agree: new ones may appear meanwhile, and those that appear
+/// later inherit the events.
 fn threads(pid: u32) -> io::Result<BTreeSet<i32>> {
     let look = || -> io::Result<BTreeSet<i32>> {
         let entries = fs::read_dir(format!("/proc/{pid}/task"))?;

@@ -1,6 +1,5 @@
 //! Collects the records of a program while it runs, in a thread of its own.
 
-use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,14 +9,19 @@ use neap_trace::perf::record::Happened;
 use neap_trace::track::Tracker;
 
 use super::perf::Events;
+use super::progress::Progress;
 use super::store::Store;
 use super::sys::{self, Wakeup};
 use super::unwind::Proc;
 
 /// How long the thread sleeps at most: what is in the rings should not get old.
 const NAP_MILLISECONDS: i32 = 50;
-/// From when on, and how often, progress is told.
-const PROGRESS: Duration = Duration::from_secs(2);
+/// The same where nobody wakes it when rings get full: they hold 65,536 faults each.
+const SHORT_NAP_MILLISECONDS: i32 = 10;
+/// The same while the program begins, and while one of its processes runs on neap: its blocks are asked for.
+const EARLY_NAP_MILLISECONDS: i32 = 2;
+/// How long a program begins.
+const BEGINNING: Duration = Duration::from_millis(200);
 
 /// What was collected.
 pub struct Collected {
@@ -37,12 +41,12 @@ pub struct Collector {
 
 impl Collector {
     /// Starts the thread. It takes no signals: they are blocked already, and stay so in threads.
-    pub fn start(events: Events, tracker: Tracker, progress: bool) -> std::io::Result<Self> {
+    pub fn start(events: Events, tracker: Tracker) -> std::io::Result<Self> {
         let stop = Arc::new(Wakeup::new()?);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("collector".to_owned())
-            .spawn(move || Collecting::new(events, tracker, progress).run(&stopped))?;
+            .spawn(move || Collecting::new(events, tracker).run(&stopped))?;
         Ok(Self { thread, stop })
     }
 
@@ -60,14 +64,20 @@ struct Collecting {
     world: Proc,
     collected: Collected,
     buffer: Vec<u8>,
-    progress: Option<Progress>,
+    progress: Progress,
 }
 
 impl Collecting {
-    fn new(events: Events, tracker: Tracker, progress: bool) -> Self {
+    fn new(events: Events, tracker: Tracker) -> Self {
         let collected = Collected { tracker, store: Store::default(), malformed: 0 };
-        let progress = (progress && std::io::stderr().is_terminal()).then(Progress::new);
-        Self { events, order: Order::default(), world: Proc::default(), collected, buffer: Vec::new(), progress }
+        Self {
+            events,
+            order: Order::default(),
+            world: Proc::default(),
+            collected,
+            buffer: Vec::new(),
+            progress: Progress::new(),
+        }
     }
 
     fn run(mut self, stop: &Wakeup) -> Collected {
@@ -75,17 +85,19 @@ impl Collecting {
         sys::hurry();
         let mut descriptors = self.events.pollable();
         let rings = descriptors.len();
+        let started = Instant::now();
+        let nap = if self.events.bpf.is_some() { SHORT_NAP_MILLISECONDS } else { NAP_MILLISECONDS };
         descriptors.push(sys::readable(stop));
         loop {
-            sys::poll(&mut descriptors, NAP_MILLISECONDS);
+            let early = started.elapsed() < BEGINNING || self.collected.tracker.wants_blocks();
+            sys::poll(&mut descriptors, if early { EARLY_NAP_MILLISECONDS } else { nap });
             let stopped = descriptors[rings].revents != 0;
             self.round();
             if stopped {
                 break;
             }
-            if let Some(progress) = &mut self.progress {
-                progress.show(self.collected.tracker.faults());
-            }
+            let faults = self.collected.tracker.faults();
+            self.progress.show(|| format!("{faults} faults"));
         }
         // Everything that happened before `stop` is in the rings by now.
         self.round();
@@ -93,9 +105,7 @@ impl Collecting {
         let mut sink = |fault| store.push(&fault);
         self.order.finish(|record| tracker.record(&record, &mut self.world, &mut sink));
         tracker.finish(&mut sink);
-        if let Some(progress) = &mut self.progress {
-            progress.clear();
-        }
+        self.progress.clear();
         self.collected
     }
 
@@ -113,35 +123,12 @@ impl Collecting {
                 }
             }
         }
+        if let Some(bpf) = &self.events.bpf {
+            let lost = bpf.read(|record| self.order.push(record));
+            self.collected.tracker.note_lost(lost);
+        }
         let Collected { tracker, store, .. } = &mut self.collected;
         self.order.end_round(|record| tracker.record(&record, &mut self.world, &mut |fault| store.push(&fault)));
-    }
-}
-
-/// A line on the terminal that says how far it is.
-struct Progress {
-    next: Instant,
-    shown: bool,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self { next: Instant::now() + PROGRESS, shown: false }
-    }
-
-    fn show(&mut self, faults: u64) {
-        if Instant::now() < self.next {
-            return;
-        }
-        self.next = Instant::now() + PROGRESS;
-        self.shown = true;
-        // A carriage return on either side: the program writes to the same terminal.
-        let _ = std::io::stderr().write_all(format!("\rneap: {faults} faults\x1b[K\r").as_bytes());
-    }
-
-    fn clear(&mut self) {
-        if std::mem::take(&mut self.shown) {
-            let _ = std::io::stderr().write_all(b"\r\x1b[K");
-        }
+        self.world.blocks.forget();
     }
 }

@@ -61,8 +61,8 @@ impl Files {
     }
 }
 
-/// What the JIT compiler of a process wrote. Anybody may write to `/tmp`: what is neither root's nor this user's, nor of
-/// the process while it runs, is not believed.
+/// What the JIT compiler of a process wrote. Anybody may write to `/tmp`: what is neither root's nor this user's, nor
+/// of the process while it runs, is not believed.
 fn perf_map(pid: u32) -> Option<Vec<u8>> {
     let mut file = open_regular(Path::new(&format!("/tmp/perf-{pid}.map")))?;
     let metadata = file.metadata().ok()?;

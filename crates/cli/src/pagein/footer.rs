@@ -6,6 +6,8 @@ use std::os::unix::process::ExitStatusExt;
 
 use neap_trace::{Backend, Cause, Difference, End, Tables, Usage};
 
+use super::exact::Inexact;
+use super::perf::Detail;
 use crate::error::system_message;
 use crate::run::child::Ended;
 
@@ -21,6 +23,10 @@ pub struct Facts {
     pub malformed: u64,
     /// Whether faults in kernel mode were seen; none for scans.
     pub kernel: Option<bool>,
+    /// Which events were traced.
+    pub detail: Detail,
+    /// Whether the format shows more than the beginnings of faults tell.
+    pub rich: bool,
     /// Why there were no events.
     pub why: Option<io::Error>,
 }
@@ -39,7 +45,8 @@ pub fn of_program(tables: &mut Tables, facts: &Facts, command: &[OsString], ende
     let count = |value: libc::c_long| u64::try_from(value).unwrap_or(0);
     let usage = Usage { minor: count(ended.usage.ru_minflt), major: count(ended.usage.ru_majflt) };
     summary.usage = Some(usage);
-    summary.differences = differences(usage.total(), summary.faults, summary.lost, ended.faults_before_exec, facts);
+    let before = Before { exec: ended.faults_before_exec, arguments: ended.argument_pages };
+    summary.differences = differences(usage.total(), summary.faults, summary.lost, before, facts);
     if facts.running > 0 {
         summary.missing.push(format!(
             "{} of its processes were still running when the program ended: their later faults",
@@ -58,6 +65,12 @@ pub fn common(tables: &mut Tables, facts: &Facts) {
         None => Backend::Scan,
     };
     summary.lost += facts.malformed;
+    if facts.kernel.is_some() && facts.detail == Detail::Begin && facts.rich {
+        summary
+            .missing
+            .push("service times, sizes of pages, and whether a fault was refused; kinds are guesses".to_owned());
+        summary.remedy = Some("neap pagein --detail full".to_owned());
+    }
     match facts.kernel {
         Some(true) => {}
         Some(false) => {
@@ -71,6 +84,23 @@ pub fn common(tables: &mut Tables, facts: &Facts) {
             ));
             summary.remedy = Some(remedy(facts.why.as_ref()));
         }
+    }
+}
+
+/// Fills in what holds where fault-around was to be off.
+pub fn exact(tables: &mut Tables, inexact: Option<Inexact>) {
+    let Some(Inexact { programs, mappings }) = inexact else { return };
+    let summary = &mut tables.summary;
+    summary.exact = true;
+    if programs > 0 {
+        summary
+            .missing
+            .push(format!("fault-around stayed on in {programs} programs (of 32 bits, or without userfaultfd)"));
+    }
+    if mappings > 0 {
+        summary.missing.push(format!(
+            "fault-around stayed on in {mappings} mappings (shared ones of files that may only be read)"
+        ));
     }
 }
 
@@ -88,17 +118,29 @@ fn remedy(why: Option<&io::Error>) -> String {
     }
 }
 
+/// Faults that are counted for the program, and happened before it began.
+#[derive(Clone, Copy)]
+struct Before {
+    /// In neap's own child.
+    exec: u64,
+    /// For the arguments.
+    arguments: u64,
+}
+
 /// Why the kernel's count differs from the trace's: what is known, and then what is left.
-fn differences(counted: u64, seen: u64, lost: u64, before_exec: u64, facts: &Facts) -> Vec<Difference> {
+fn differences(counted: u64, seen: u64, lost: u64, before: Before, facts: &Facts) -> Vec<Difference> {
     let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let mut list = vec![
-        Difference { cause: Cause::BeforeExec, count: signed(before_exec) },
+        Difference { cause: Cause::BeforeExec, count: signed(before.exec) },
+        Difference { cause: Cause::Arguments, count: signed(before.arguments) },
         Difference { cause: Cause::NotCompleted, count: -signed(facts.not_completed) },
         Difference { cause: Cause::NotWaitedFor, count: -signed(facts.not_waited_for) },
     ];
     let known: i64 = list.iter().map(|difference| difference.count).sum();
     let rest = signed(counted) - signed(seen) - known;
     let cause = match facts.kernel {
+        // Without the ends of faults nobody knows which were refused.
+        Some(_) if rest < 0 && facts.detail == Detail::Begin => Cause::NotCompleted,
         _ if rest < 0 => Cause::Unexplained,
         // Each fault is two records.
         _ if lost > 0 && rest <= signed(lost) => Cause::Lost,
@@ -116,7 +158,16 @@ mod tests {
     use super::*;
 
     fn facts(kernel: Option<bool>) -> Facts {
-        Facts { not_completed: 2, not_waited_for: 5, running: 0, malformed: 0, kernel, why: None }
+        Facts {
+            not_completed: 2,
+            not_waited_for: 5,
+            running: 0,
+            malformed: 0,
+            kernel,
+            detail: Detail::Full,
+            rich: true,
+            why: None,
+        }
     }
 
     /// Catches differences that do not add up, or are blamed on the wrong cause.
@@ -129,7 +180,7 @@ mod tests {
             (80, 0, Some(true), Cause::Unexplained),
             (120, 0, None, Cause::Unexplained),
         ] {
-            let list = differences(counted, 100, lost, 7, &facts(kernel));
+            let list = differences(counted, 100, lost, Before { exec: 5, arguments: 2 }, &facts(kernel));
             assert_eq!(100 + list.iter().map(|d| d.count).sum::<i64>(), counted as i64);
             assert_eq!(list.last().map(|d| d.cause), Some(cause), "{list:?}");
         }

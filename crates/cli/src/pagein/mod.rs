@@ -1,16 +1,20 @@
 //! `neap pagein`: every page fault of a program, in order, with its cause.
 //!
 //! The steps, each in a module: open the events (`perf`), collect them in a thread while the program runs (`collect`,
-//! `store`), or attach to one (`attach`), or do without events (`scan`); find symbols (`resolve`, `files`); explain what
-//! the trace covers (`footer`), and write it. `diff` compares two that were written. What needs no system calls is in
-//! `crates/trace` and `crates/symbols`.
+//! `store`), or attach to one (`attach`), or do without events (`scan`); find symbols (`resolve`, `files`); explain
+//! what the trace covers (`footer`), and write it. `diff` compares two that were written. What needs no system calls is
+//! in `crates/trace` and `crates/symbols`.
 
 mod attach;
+mod blocks;
+mod bpf;
 mod collect;
 mod diff;
+mod exact;
 mod files;
 mod footer;
 mod perf;
+mod progress;
 mod resolve;
 mod scan;
 mod store;
@@ -30,15 +34,17 @@ use neap_trace::{Clock, Source};
 
 use crate::args::{PageinAction, PageinArgs};
 use crate::error::{Error, FAILED, system_message};
-use crate::run::child::{self, Program};
+use crate::run::child::{self, Attendant, Program, Status};
 use crate::run::target;
 
 use self::collect::{Collected, Collector};
+use self::exact::Exact;
 use self::perf::{Events, Wanted};
+use self::progress::Told;
 use self::resolve::Resolved;
 use self::scan::Scanner;
 
-pub use self::perf::Callgraph;
+pub use self::perf::{Callgraph, Detail};
 
 /// What watches the program.
 enum Watcher {
@@ -46,6 +52,21 @@ enum Watcher {
     Perf { collector: Collector, kernel: bool, clock: ClockReading },
     /// Scans of page tables, and why.
     Scan { scanner: Scanner, why: io::Error },
+}
+
+/// A program that runs and is watched.
+struct Launched {
+    watcher: Watcher,
+    exact: Option<Exact>,
+}
+
+impl Attendant for Launched {
+    fn wait(&mut self, pid: i32) -> io::Result<Option<Status>> {
+        match &mut self.exact {
+            Some(exact) => exact.wait(),
+            None => ().wait(pid),
+        }
+    }
 }
 
 /// What was watched, and what can be said about it.
@@ -82,10 +103,17 @@ fn launch(args: &PageinArgs) -> Result<u8, Error> {
         ))
         .remedy("trace it as that user: sudo neap pagein -- PROGRAM"));
     }
-    let program = Program::new(&path, &args.command, std::env::vars_os().collect())?;
+    let mut program = Program::new(&path, &args.command, std::env::vars_os().collect())?;
+    if args.exact {
+        program.before_exec(exact::install);
+    }
     let mut output = args.output.as_deref().map(Output::create).transpose()?;
-    let (ended, watcher) = child::supervise_watched(&program, |pid| watch(args, pid))?;
-    let watched = watcher.finish();
+    let (ended, launched) = child::supervise_watched(&program, |pid| {
+        let exact = args.exact.then(|| Exact::start(pid)).transpose()?;
+        Ok(Launched { watcher: watch(args, pid)?, exact })
+    })?;
+    let inexact = launched.exact.as_ref().map(Exact::inexact);
+    let watched = launched.watcher.finish();
     let output = match &mut output {
         Some(output) => output,
         empty => empty.insert(match Output::create_default(ended.pid, args.format) {
@@ -93,8 +121,10 @@ fn launch(args: &PageinArgs) -> Result<u8, Error> {
             Err(error) => return after(&ended, error),
         }),
     };
-    let finished =
-        finish(args, watched, output, |tables, facts| footer::of_program(tables, facts, &args.command, &ended));
+    let finished = finish(args, watched, output, |tables, facts| {
+        footer::of_program(tables, facts, &args.command, &ended);
+        footer::exact(tables, inexact);
+    });
     match finished {
         Ok(()) => Ok(child::end_like(ended.status)),
         Err(error) => after(&ended, error),
@@ -109,11 +139,11 @@ fn after(ended: &child::Ended, error: Error) -> Result<u8, Error> {
 
 /// Starts to watch a process that waits for its exec.
 fn watch(args: &PageinArgs, pid: i32) -> Result<Watcher, Error> {
-    let wanted = Wanted { on_exec: true, callgraph: args.callgraph };
+    let wanted = Wanted { on_exec: true, callgraph: args.callgraph, detail: args.detail() };
     let mut tracker = Tracker::default();
     tracker.tables_mut().summary.pid = pid.unsigned_abs();
     match Events::open(&[pid], wanted) {
-        Ok(events) => collector(events, tracker),
+        Ok(events) => collector(args, events, tracker),
         Err(why) => {
             let scanner = Scanner::start(pid.unsigned_abs(), tracker)
                 .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
@@ -123,10 +153,13 @@ fn watch(args: &PageinArgs, pid: i32) -> Result<Watcher, Error> {
 }
 
 /// Starts the thread that collects.
-fn collector(events: Events, tracker: Tracker) -> Result<Watcher, Error> {
+fn collector(args: &PageinArgs, events: Events, mut tracker: Tracker) -> Result<Watcher, Error> {
+    if args.detail() == Detail::Begin {
+        tracker.only_begins();
+    }
     let kernel = events.kernel;
     let clock = ClockReading::now(events.rings.first().and_then(sys::Ring::tsc));
-    let collector = Collector::start(events, tracker, true)
+    let collector = Collector::start(events, tracker)
         .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
     Ok(Watcher::Perf { collector, kernel, clock })
 }
@@ -153,22 +186,24 @@ fn finish(
     complete: impl FnOnce(&mut neap_trace::Tables, &footer::Facts),
 ) -> Result<(), Error> {
     let Collected { tracker, store, malformed } = watched.collected;
+    let format = args.format;
     let facts = footer::Facts {
         not_completed: tracker.not_completed(),
         not_waited_for: tracker.not_waited_for(),
         running: tracker.running(),
         malformed,
         kernel: watched.kernel,
+        detail: args.detail(),
+        // Only formats that show what is missing lack it.
+        rich: format.rich,
         why: watched.why,
     };
     let (mut tables, stack_mappings) = tracker.into_tables();
     tables.clock = Clock { origin: tables.clock.origin, ..watched.clock };
     complete(&mut tables, &facts);
-    let format = args.format;
-    let with_lines = !["classic", "folded"].contains(&format.name);
-    let resolved = Resolved::new(tables, &stack_mappings, store, with_lines)
+    let resolved = Resolved::new(tables, &stack_mappings, store, format.rich)
         .map_err(|e| Error::failed(format!("cannot read the faults back: {}", system_message(&e))))?;
-    output.write(format, &resolved)?;
+    output.write(format, &Told::new(&resolved))?;
     if !format.footer {
         for line in resolved.tables().summary.lines() {
             eprintln!("# {}", line.replace(char::is_control, "?"));
@@ -225,7 +260,8 @@ impl Output {
         Self::open(path.to_owned(), 0)
     }
 
-    /// Creates `pagein.PID`, with the format's ending. A name that can be guessed: where somebody else put a link there, it is not followed.
+    /// Creates `pagein.PID`, with the format's ending. A name that can be guessed: where somebody else put a link
+    /// there, it is not followed.
     fn create_default(pid: u32, format: &Format) -> Result<Self, Error> {
         Self::open(PathBuf::from(format!("pagein.{pid}{}", format.ending)), libc::O_NOFOLLOW)
     }

@@ -6,11 +6,15 @@ use std::os::fd::OwnedFd;
 use neap_trace::perf::attr::{Counter, Event, sample};
 use neap_trace::perf::record::Decoder;
 
+use super::bpf::Bpf;
 use super::sys::{self, Ring};
 use super::unwind;
 
 /// The size of a ring that is tried where stacks come with the faults.
 const WITH_STACKS: usize = 32 << 20;
+
+/// The size of a ring where the beginnings of faults do not come in it.
+const WITHOUT_FAULTS: usize = 512 << 10;
 
 /// The sizes of a ring that are tried, largest first. An ordinary user may have 516 KiB for each processor.
 const RING_SIZES: [usize; 8] = [WITH_STACKS, 4 << 20, 2 << 20, 1 << 20, 512 << 10, 256 << 10, 128 << 10, 64 << 10];
@@ -30,6 +34,15 @@ pub enum Callgraph {
     Dwarf,
 }
 
+/// How much is learnt about each fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Detail {
+    /// Its beginning: half the overhead; no service time, kinds are guesses
+    Begin,
+    /// Its beginning and its end
+    Full,
+}
+
 /// What is to be traced.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
@@ -37,6 +50,8 @@ pub struct Wanted {
     pub on_exec: bool,
     /// Callers.
     pub callgraph: Option<Callgraph>,
+    /// Which events.
+    pub detail: Detail,
 }
 
 /// Open events.
@@ -47,6 +62,8 @@ pub struct Events {
     leaders: Vec<OwnedFd>,
     /// A ring for each processor.
     pub rings: Vec<Ring>,
+    /// What takes the beginnings of faults, instead of samples.
+    pub bpf: Option<Bpf>,
     /// What their samples mean.
     pub decoder: Decoder,
     /// Whether faults in kernel mode are seen.
@@ -58,6 +75,8 @@ pub struct Events {
 struct Permitted {
     kernel: bool,
     fields: u64,
+    /// Times are those that a BPF program can tell.
+    monotonic: bool,
 }
 
 impl Events {
@@ -66,16 +85,26 @@ impl Events {
         sys::raise_descriptor_limit();
         let processors = processors();
         let first = tids.first().copied().unwrap_or(0);
-        let permitted = probe(first, wanted)?;
+        let mut permitted = probe(first, wanted)?;
+        let plain = wanted.detail == Detail::Begin && wanted.callgraph.is_none();
+        let bpf = (plain && permitted.kernel)
+            .then(|| Bpf::load(processors.iter().max().map_or(1, |&last| last as usize + 1)));
+        let bpf = bpf.and_then(Result::ok);
+        permitted.monotonic = bpf.is_some();
         let mut events = Self {
             descriptors: Vec::new(),
             leaders: Vec::new(),
             rings: Vec::new(),
+            bpf,
             decoder: Decoder::default(),
             kernel: permitted.kernel,
         };
         // The largest size that is tried.
-        let mut size = if wanted.callgraph == Some(Callgraph::Dwarf) { WITH_STACKS } else { RING_SIZES[1] };
+        let mut size = match wanted.callgraph {
+            Some(Callgraph::Dwarf) => WITH_STACKS,
+            _ if events.bpf.is_some() => WITHOUT_FAULTS,
+            _ => RING_SIZES[1],
+        };
         for cpu in processors {
             match events.open_on(cpu, tids, wanted, permitted, &mut size) {
                 // A processor that is offline, or that went offline.
@@ -114,7 +143,11 @@ impl Events {
             let output = leader.as_ref().unwrap_or(&dummy);
             for event in faults(wanted, permitted) {
                 let fd = sys::perf_event_open(&event, tid, cpu)?;
-                sys::perf_event_redirect(&fd, output)?;
+                let bpf = self.bpf.as_ref().filter(|_| event.counter == Counter::Faults);
+                // Where the program is refused after all, samples do.
+                if bpf.is_none_or(|bpf| bpf.attach(&fd).is_err()) {
+                    sys::perf_event_redirect(&fd, output)?;
+                }
                 self.remember(&fd, &event)?;
                 self.descriptors.push(fd);
             }
@@ -151,6 +184,7 @@ fn bookkeeping(wanted: Wanted, permitted: Permitted) -> Event {
         exclude_kernel: !permitted.kernel,
         enable_on_exec: wanted.on_exec,
         bookkeeping: true,
+        monotonic: permitted.monotonic,
         // A quarter of the smallest ring that an ordinary user gets: the reader is woken seldom, and in time.
         watermark: 128 << 10,
         registers: 0,
@@ -158,8 +192,9 @@ fn bookkeeping(wanted: Wanted, permitted: Permitted) -> Event {
     }
 }
 
-/// The beginning of a fault, and its two ends.
-fn faults(wanted: Wanted, permitted: Permitted) -> [Event; 3] {
+/// The beginning of a fault, its end if it read from disk, and its end if it did not. The last is left out where only
+/// beginnings are wanted: reads from disk are few, and cost more than an event.
+fn faults(wanted: Wanted, permitted: Permitted) -> impl Iterator<Item = Event> {
     let plain = Event { bookkeeping: false, fields: permitted.fields, ..bookkeeping(wanted, permitted) };
     let (callers, registers, stack_bytes) = match wanted.callgraph {
         Some(Callgraph::Fp) => (sample::CALLCHAIN, 0, 0),
@@ -167,12 +202,17 @@ fn faults(wanted: Wanted, permitted: Permitted) -> [Event; 3] {
         None => (0, 0, 0),
     };
     // The physical address would tell the page of zeros to whoever may see it, but costs as much as half an event; the
-    // instruction tells it too.
+    // instruction tells it too. The size of the page costs a tenth of an event.
+    let (begin, minor) = match wanted.detail {
+        Detail::Full => (plain.fields, Some(Event { counter: Counter::MinorFaults, ..plain })),
+        Detail::Begin => (BASE, None),
+    };
     [
-        Event { counter: Counter::Faults, fields: plain.fields | callers, registers, stack_bytes, ..plain },
-        Event { counter: Counter::MinorFaults, ..plain },
+        Event { counter: Counter::Faults, fields: begin | callers, registers, stack_bytes, ..plain },
         Event { counter: Counter::MajorFaults, ..plain },
     ]
+    .into_iter()
+    .chain(minor)
 }
 
 /// Finds out what is permitted, with an event that is closed again.
@@ -180,8 +220,8 @@ fn probe(tid: i32, wanted: Wanted) -> io::Result<Permitted> {
     let mut last = io::Error::from(io::ErrorKind::PermissionDenied);
     for kernel in [true, false] {
         for extra in [sample::DATA_PAGE_SIZE, 0] {
-            let permitted = Permitted { kernel, fields: BASE | extra };
-            let [_, event, _] = faults(wanted, permitted);
+            let permitted = Permitted { kernel, fields: BASE | extra, monotonic: false };
+            let Some(event) = faults(wanted, permitted).nth(1) else { break };
             match processors().into_iter().map(|cpu| sys::perf_event_open(&event, tid, cpu)).find(is_decided) {
                 Some(Ok(_)) => return Ok(permitted),
                 Some(Err(error)) => last = error,

@@ -129,7 +129,7 @@ impl Found {
         let row = &tables.mappings[mapping];
         match (row.object, self.biases.get(&mapping).copied().flatten()) {
             (Some(object), Some(bias)) => Where::Object(object, address.wrapping_sub(bias)),
-            (Some(object), None) => Where::Object(object, address - row.start + row.offset),
+            (Some(object), None) => Where::Object(object, address.wrapping_sub(row.start).wrapping_add(row.offset)),
             (None, _) => Where::Process(tables.processes[row.process].pid, address),
         }
     }

@@ -33,7 +33,8 @@ impl Scanner {
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("scanner".to_owned()).spawn(move || {
             let collected = Collected { tracker, store: Store::default(), malformed: 0 };
-            Scanning { root: pid, started: Instant::now(), known: HashMap::new(), collected }.run(&stopped)
+            Scanning { root: pid, started: Instant::now(), known: HashMap::new(), world: Proc::default(), collected }
+                .run(&stopped)
         })?;
         Ok(Self { thread, stop })
     }
@@ -51,6 +52,7 @@ struct Scanning {
     started: Instant,
     /// The program of each process, and its pages that were there at the last look.
     known: HashMap<u32, (Option<std::path::PathBuf>, HashSet<u64>)>,
+    world: Proc,
     collected: Collected,
 }
 
@@ -67,6 +69,7 @@ impl Scanning {
                     self.look(pid, program);
                 }
             }
+            self.world.blocks.forget();
         }
         let Collected { tracker, store, .. } = &mut self.collected;
         tracker.finish(&mut |fault| store.push(&fault));
@@ -86,7 +89,7 @@ impl Scanning {
             before.clone_from(&program);
             known.clear();
             let event = Happened::Comm { pid, tid: pid, exec: true, name: name.into_bytes() };
-            tracker.record(&Record { time, event }, &mut Proc::default(), &mut |fault| store.push(&fault));
+            tracker.record(&Record { time, event }, &mut self.world, &mut |fault| store.push(&fault));
         }
         tracker.adopt(pid, "", &[], Some(&maps));
         let mut present = HashSet::with_capacity(known.len());
@@ -95,7 +98,7 @@ impl Scanning {
                 present.insert(page);
                 if !known.contains(&page) {
                     let event = Happened::Sample(Box::new(appeared(pid, page)));
-                    tracker.record(&Record { time, event }, &mut Proc::default(), &mut |fault| store.push(&fault));
+                    tracker.record(&Record { time, event }, &mut self.world, &mut |fault| store.push(&fault));
                 }
             }
         }

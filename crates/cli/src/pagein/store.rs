@@ -128,34 +128,20 @@ fn nameless_file() -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use neap_trace::{Access, Id, Kind, Mode, Subject, ThreadId};
+    use neap_trace::{Id, ThreadId};
 
     use super::*;
 
     fn fault(number: u64) -> Fault {
+        let thread = ThreadId::from_index((number % 7) as usize);
         Fault {
-            number,
             time: number * 900,
-            service: Some(700),
-            thread: ThreadId::from_index((number % 7) as usize),
-            address: number.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-            page_shift: Some(12),
-            subject: Subject::Data,
-            access: Access::Unknown,
-            kind: Kind::Anonymous,
-            guessed: true,
-            ip: 0x40_1000,
-            mode: Mode::User,
-            mapping: None,
-            code: None,
-            data: None,
-            block: None,
-            stack: None,
+            ..Fault::new(number, thread, number.wrapping_mul(0x9e37_79b9_7f4a_7c15), 0x40_1000)
         }
     }
 
-    /// Catches faults that are lost, doubled or out of order where memory ends and the file begins, and a visit within a
-    /// visit that disturbs the outer one.
+    /// Catches faults that are lost, doubled or out of order where memory ends and the file begins, and a visit within
+    /// a visit that disturbs the outer one.
     #[test]
     fn faults_come_back_in_order() {
         const COUNT: u64 = 50_000;

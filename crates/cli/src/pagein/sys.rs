@@ -6,13 +6,19 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use crate::sys::page_size;
+
 use libc::{c_int, c_ulong, c_void};
 use neap_trace::perf::attr::Event;
+
+use super::bpf::Instruction;
 
 /// `PERF_EVENT_IOC_ENABLE`.
 const ENABLE: c_ulong = 0x2400;
 /// `PERF_EVENT_IOC_SET_OUTPUT`.
 const SET_OUTPUT: c_ulong = 0x2405;
+/// `PERF_EVENT_IOC_SET_BPF`.
+const SET_BPF: c_ulong = 0x4004_2408;
 /// `PERF_EVENT_IOC_ID`.
 const ID: c_ulong = 0x8008_2407;
 
@@ -46,6 +52,46 @@ pub fn perf_event_enable(event: &OwnedFd) -> io::Result<()> {
     check(unsafe { libc::ioctl(event.as_raw_fd(), ENABLE, 0) })
 }
 
+/// Has a BPF program run for each sample of an event, instead of the sample.
+pub fn perf_event_set_bpf(event: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
+    // SAFETY: PERF_EVENT_IOC_SET_BPF takes a descriptor.
+    check(unsafe { libc::ioctl(event.as_raw_fd(), SET_BPF, program.as_raw_fd()) })
+}
+
+/// Makes an array of BPF that can be mapped.
+///
+/// ```text
+/// struct { __u32 map_type, key_size, value_size, max_entries, map_flags; };
+/// ```
+pub fn bpf_array(value_size: u32, entries: u32) -> io::Result<OwnedFd> {
+    const MAP_CREATE: c_int = 0;
+    const ARRAY: u32 = 2;
+    const MMAPABLE: u32 = 1 << 10;
+    bpf(MAP_CREATE, &[ARRAY, 4, value_size, entries, MMAPABLE])
+}
+
+/// Loads a BPF program for samples.
+///
+/// ```text
+/// struct { __u32 prog_type, insn_cnt; __u64 insns, license; };
+/// ```
+pub fn bpf_load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
+    const PROG_LOAD: c_int = 5;
+    const PERF_EVENT: u64 = 7;
+    /// The functions that tell the time and the thread want a license that agrees with the kernel's.
+    const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
+    let start = instructions.as_ptr().expose_provenance() as u64;
+    let license = LICENSE.as_ptr().expose_provenance() as u64;
+    bpf(PROG_LOAD, &[PERF_EVENT | (instructions.len() as u64) << 32, start, license])
+}
+
+/// A call of `bpf` that makes a descriptor; words that its attribute has beyond these are zero.
+fn bpf<T>(command: c_int, attribute: &[T]) -> io::Result<OwnedFd> {
+    // SAFETY: the attribute is as large as is said; what it points to lives through the call, which only reads it.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attribute.as_ptr(), size_of_val(attribute)) };
+    owned(fd as c_int)
+}
+
 /// A mapping of a file, or of an event's ring.
 pub struct Mapped {
     start: NonNull<u8>,
@@ -74,6 +120,19 @@ impl Mapped {
             Some(start) if start.as_ptr().cast::<c_void>() != libc::MAP_FAILED => Ok(Self { start, length }),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// Maps memory that is shared with the kernel, for reading and writing.
+    pub fn shared(descriptor: &OwnedFd, length: usize) -> io::Result<Self> {
+        Self::map(length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, descriptor.as_raw_fd())
+    }
+
+    /// A word of memory that is shared with the kernel, at a multiple of 8.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.length, "a word of the mapping");
+        // SAFETY: the word lies in the mapping, as was just seen, which begins at a page; both sides access it
+        // atomically.
+        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(offset).cast()) }
     }
 
     /// The bytes of a file.
@@ -107,8 +166,7 @@ impl Ring {
     /// Maps the ring of an event: a page, and `data_size` bytes, a power of two of pages.
     pub fn new(event: &OwnedFd, data_size: usize) -> io::Result<Self> {
         let page = page_size();
-        let map =
-            Mapped::map(page + data_size, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, event.as_raw_fd())?;
+        let map = Mapped::shared(event, page + data_size)?;
         Ok(Self { map, data_offset: page, data_size })
     }
 
@@ -143,9 +201,7 @@ impl Ring {
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: the first page of the mapping is larger than any offset used here, all of which are multiples of 8;
-        // both sides access these words atomically.
-        unsafe { AtomicU64::from_ptr(self.map.start.as_ptr().add(offset).cast()) }
+        self.map.word(offset)
     }
 }
 
@@ -188,12 +244,6 @@ pub fn poll(descriptors: &mut [libc::pollfd], milliseconds: c_int) {
 /// What [`poll`] takes.
 pub fn readable(descriptor: &impl AsRawFd) -> libc::pollfd {
     libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 }
-}
-
-/// The size of an OS page.
-pub fn page_size() -> usize {
-    // SAFETY: sysconf takes a number.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
 /// The processor's counter and the kernel's clock, read one after the other; none on processors without the counter.

@@ -5,9 +5,10 @@ use std::collections::{HashMap, HashSet};
 
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use neap_trace::perf::record::{Callers, Sample};
-use neap_trace::track::World;
+use neap_trace::track::{HeapBlock, World};
 use neap_trace::{MappingId, ProcessId, Tables};
 
+use super::blocks::Blocks;
 use super::files::Files;
 
 #[cfg(target_arch = "x86_64")]
@@ -49,6 +50,8 @@ pub struct Proc {
     files: Files,
     cache: arch::Cache,
     processes: HashMap<ProcessId, Known>,
+    /// The blocks of neap's heaps.
+    pub blocks: Blocks,
 }
 
 /// The objects of a process that the unwinder knows.
@@ -61,6 +64,10 @@ struct Known {
 impl World for Proc {
     fn maps(&mut self, pid: u32) -> Option<Vec<u8>> {
         std::fs::read(format!("/proc/{pid}/maps")).ok()
+    }
+
+    fn block(&mut self, pid: u32, address: u64) -> Option<HeapBlock> {
+        self.blocks.find(pid, address)
     }
 
     fn unwind(&mut self, sample: &Sample, tables: &Tables, space: &dyn Fn(u64) -> Option<MappingId>) -> Vec<u64> {

@@ -23,6 +23,7 @@ pub struct Program {
     c_path: CString,
     arguments: CStrings,
     environment: CStrings,
+    before_exec: Option<fn() -> io::Result<()>>,
 }
 
 impl Program {
@@ -40,7 +41,22 @@ impl Program {
             c_path: c_string(path.as_os_str().to_owned().into_vec())?,
             arguments: CStrings::new(arguments.iter().cloned().map(OsString::into_vec))?,
             environment: CStrings::new(assignments)?,
+            before_exec: None,
         })
+    }
+
+    /// Has the process do something just before it becomes the program, in system calls only.
+    pub fn before_exec(&mut self, what: fn() -> io::Result<()>) {
+        self.before_exec = Some(what);
+    }
+
+    /// The OS pages that the kernel fills with the path, the arguments and the environment when it executes the program.
+    /// It gets them without a trap. (A script's interpreter adds some bytes.)
+    pub fn argument_pages(&self) -> u64 {
+        // They end one pointer below the end of the stack, which is that of a page.
+        let lists = self.arguments.bytes() + self.environment.bytes();
+        let bytes = size_of::<usize>() + self.c_path.as_bytes_with_nul().len() + lists;
+        bytes.div_ceil(sys::page_size()) as u64
     }
 
     /// Becomes the program. Returns only on failure, with the reason.
@@ -64,7 +80,6 @@ impl Program {
 
 /// A list of C strings for execve. Invariant: `pointers` are those of `owners`, in order, then one null.
 struct CStrings {
-    #[expect(dead_code, reason = "owns what the pointers name")]
     owners: Vec<CString>,
     pointers: Vec<*const c_char>,
 }
@@ -74,6 +89,11 @@ impl CStrings {
         let owners = strings.map(c_string).collect::<Result<Vec<_>, _>>()?;
         let pointers = owners.iter().map(|s| s.as_ptr()).chain([ptr::null()]).collect();
         Ok(Self { owners, pointers })
+    }
+
+    /// The bytes of all strings, with their ends.
+    fn bytes(&self) -> usize {
+        self.owners.iter().map(|string| string.as_bytes_with_nul().len()).sum()
     }
 
     fn as_ptr(&self) -> *const *const c_char {
@@ -97,7 +117,23 @@ pub struct Ended {
     pub usage: libc::rusage,
     /// Page faults of its process before it executed the program; they are in `usage` too.
     pub faults_before_exec: u64,
+    /// See [`Program::argument_pages`]; they are in `usage` too.
+    pub argument_pages: u64,
 }
+
+/// What `wait4` tells.
+pub type Status = (c_int, libc::rusage);
+
+/// Whoever attends to the program while it runs.
+pub trait Attendant {
+    /// The program's next status: that it stopped, went on, or ended; none when nothing has happened yet.
+    fn wait(&mut self, pid: pid_t) -> io::Result<Option<Status>> {
+        wait_for(pid, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED)
+    }
+}
+
+/// Nobody does.
+impl Attendant for () {}
 
 /// Runs the program as a child: passes signals on, stops and continues with it, and waits for its end.
 pub fn supervise(program: &Program) -> Result<Ended, Error> {
@@ -106,7 +142,7 @@ pub fn supervise(program: &Program) -> Result<Ended, Error> {
 
 /// The same, for whoever has to prepare something for the process before it becomes the program: `prepare` is given
 /// its pid, and the process waits until that returns. If it fails, the program is not started.
-pub fn supervise_watched<T>(
+pub fn supervise_watched<T: Attendant>(
     program: &Program,
     prepare: impl FnOnce(pid_t) -> Result<T, Error>,
 ) -> Result<(Ended, T), Error> {
@@ -132,7 +168,7 @@ pub fn supervise_watched<T>(
         inherited.restore();
         error
     };
-    let prepared = match prepare(pid) {
+    let mut prepared = match prepare(pid) {
         Ok(prepared) => prepared,
         Err(error) => {
             // The child finds the gate closed for ever, and ends.
@@ -147,13 +183,14 @@ pub fn supervise_watched<T>(
         return Err(give_up(program.exec_error(&error)));
     }
     let (status, usage) =
-        supervise_child(pid).map_err(|e| Error::failed(format!("cannot wait for the program: {e}")))?;
+        supervise_child(pid, &mut prepared).map_err(|e| Error::failed(format!("cannot wait for the program: {e}")))?;
     let ended = Ended {
         pid: pid.unsigned_abs(),
         status: ExitStatus::from_raw(status),
         wall: started.elapsed(),
         usage,
         faults_before_exec: faults,
+        argument_pages: program.argument_pages(),
     };
     Ok((ended, prepared))
 }
@@ -178,10 +215,19 @@ fn become_program(program: &Program, inherited: &signals::Inherited, report: &Ow
     let opened = matches!(File::from(gate).read(&mut [0]), Ok(1));
     let mut errno = libc::ECANCELED.to_ne_bytes();
     if opened {
+        let prepared = program.before_exec.map_or(Ok(()), |prepare| prepare());
+        // All that follows is done in vain first: the code that it needs is in place then, and its faults are counted.
+        sys::faults_of_this_process();
+        // SAFETY: nothing is written, and an empty path is refused before anything else is looked at.
+        unsafe {
+            libc::write(report.as_raw_fd(), errno.as_ptr().cast(), 0);
+            libc::execve(c"".as_ptr(), program.arguments.as_ptr(), program.environment.as_ptr());
+        }
         let faults = sys::faults_of_this_process().to_ne_bytes();
         // SAFETY: the buffer is valid for its length.
         unsafe { libc::write(report.as_raw_fd(), faults.as_ptr().cast(), faults.len()) };
-        errno = program.exec().raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
+        let error = prepared.err().unwrap_or_else(|| program.exec());
+        errno = error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
     }
     // SAFETY: the buffer is valid for its length; _exit takes no pointers and runs no handlers of the parent.
     unsafe {
@@ -203,13 +249,13 @@ fn exec_report(report: OwnedFd) -> (u64, Option<io::Error>) {
 }
 
 /// Takes signals until the program has ended; its wait status and usage.
-fn supervise_child(pid: pid_t) -> io::Result<(c_int, libc::rusage)> {
+fn supervise_child(pid: pid_t, attendant: &mut dyn Attendant) -> io::Result<Status> {
     let session_leader = sys::is_session_leader();
     let mut stopped = false;
     loop {
         let received = signals::wait()?;
         // Look at the program first: a stop or an end that is already there decides what a signal means.
-        while let Some((status, usage)) = wait_for(pid, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED)? {
+        while let Some((status, usage)) = attendant.wait(pid)? {
             if libc::WIFSTOPPED(status) {
                 stopped = true;
                 // The shell that waits for neap sees the job stop, and continues the whole of it.
@@ -232,7 +278,7 @@ fn supervise_child(pid: pid_t) -> io::Result<(c_int, libc::rusage)> {
 }
 
 /// wait4: the status and usage, or none when nothing has happened yet.
-fn wait_for(pid: pid_t, flags: c_int) -> io::Result<Option<(c_int, libc::rusage)>> {
+fn wait_for(pid: pid_t, flags: c_int) -> io::Result<Option<Status>> {
     let mut status: c_int = 0;
     // SAFETY: rusage is a plain structure of integers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

@@ -323,6 +323,7 @@ mod tests {
             wall: Duration::from_millis(1500),
             usage,
             faults_before_exec: 9,
+            argument_pages: 1,
         }
     }
 

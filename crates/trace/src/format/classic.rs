@@ -47,25 +47,7 @@ mod tests {
     use crate::*;
 
     fn fault(number: u64, thread: ThreadId) -> Fault {
-        Fault {
-            number,
-            time: 0,
-            service: None,
-            thread,
-            address: 0x30_0000_1080,
-            page_shift: None,
-            subject: Subject::Code,
-            access: Access::Execute,
-            kind: Kind::FileMinor,
-            guessed: false,
-            ip: 0x30_0000_1080,
-            mode: Mode::User,
-            mapping: None,
-            code: None,
-            data: None,
-            block: None,
-            stack: None,
-        }
+        Fault { subject: Subject::Code, ..Fault::new(number, thread, 0x30_0000_1080, 0x30_0000_1080) }
     }
 
     /// Catches any change of a column: others parse these lines.

@@ -34,6 +34,8 @@ pub struct Format {
     pub write: fn(&dyn Source, &mut dyn Write) -> io::Result<()>,
     /// Whether the footer is part of it. Where its readers would take the footer for data, it has to go elsewhere.
     pub footer: bool,
+    /// Whether it shows kinds, service times and lines of source: what costs more to find out.
+    pub rich: bool,
 }
 
 /// All formats; the first is the default.
@@ -44,14 +46,16 @@ pub const FORMATS: &[Format] = &[
         ending: "",
         write: classic,
         footer: true,
+        rich: false,
     },
-    Format { name: "table", doc: "every column, for people", ending: "", write: table, footer: true },
+    Format { name: "table", doc: "every column, for people", ending: "", write: table, footer: true, rich: true },
     Format {
         name: "json",
         doc: "the whole trace; `neap pagein diff` reads it",
         ending: ".json",
         write: json,
         footer: true,
+        rich: true,
     },
     Format {
         name: "csv",
@@ -59,6 +63,7 @@ pub const FORMATS: &[Format] = &[
         ending: ".csv",
         write: csv,
         footer: false,
+        rich: true,
     },
     Format {
         name: "folded",
@@ -66,14 +71,23 @@ pub const FORMATS: &[Format] = &[
         ending: ".folded",
         write: folded,
         footer: false,
+        rich: false,
     },
-    Format { name: "firefox", doc: "for the Firefox Profiler", ending: ".profile.json", write: firefox, footer: false },
+    Format {
+        name: "firefox",
+        doc: "for the Firefox Profiler",
+        ending: ".profile.json",
+        write: firefox,
+        footer: false,
+        rich: true,
+    },
     Format {
         name: "html",
         doc: "one page with charts and a table, for any browser",
         ending: ".html",
         write: html,
         footer: true,
+        rich: true,
     },
 ];
 

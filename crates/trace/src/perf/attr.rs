@@ -7,6 +7,9 @@ pub const ATTR_SIZE: usize = 128;
 /// `PERF_TYPE_SOFTWARE`.
 const TYPE_SOFTWARE: u32 = 1;
 
+/// `CLOCK_MONOTONIC`.
+const CLOCK_MONOTONIC: i32 = 1;
+
 /// A counter of the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counter {
@@ -74,6 +77,7 @@ mod flag {
     pub const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
     pub const MMAP2: u64 = 1 << 23;
     pub const COMM_EXEC: u64 = 1 << 24;
+    pub const USE_CLOCKID: u64 = 1 << 25;
 }
 
 /// One event: what it counts, and what it tells each time.
@@ -89,6 +93,8 @@ pub struct Event {
     pub enable_on_exec: bool,
     /// Whether it carries the records of processes, threads, names and mappings.
     pub bookkeeping: bool,
+    /// Whether its times are those of CLOCK_MONOTONIC, instead of the kernel's clock for perf events.
+    pub monotonic: bool,
     /// Bytes in the ring at which a reader is woken.
     pub watermark: u32,
     /// Registers in samples with [`sample::REGS_USER`], one bit each.
@@ -104,6 +110,7 @@ impl Event {
         flags |= flag::EXCLUDE_CALLCHAIN_KERNEL;
         for (wanted, bits) in [
             (self.exclude_kernel, flag::EXCLUDE_KERNEL),
+            (self.monotonic, flag::USE_CLOCKID),
             (self.enable_on_exec, flag::ENABLE_ON_EXEC),
             (self.bookkeeping, flag::MMAP | flag::MMAP2 | flag::MMAP_DATA | flag::COMM | flag::COMM_EXEC | flag::TASK),
         ] {
@@ -122,6 +129,7 @@ impl Event {
         put(48, &self.watermark.to_ne_bytes());
         put(80, &self.registers.to_ne_bytes());
         put(88, &self.stack_bytes.to_ne_bytes());
+        put(92, &if self.monotonic { CLOCK_MONOTONIC } else { 0 }.to_ne_bytes());
         attr
     }
 }

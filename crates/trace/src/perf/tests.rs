@@ -151,6 +151,7 @@ fn the_attribute_is_the_kernels() {
         fields: BASE,
         exclude_kernel: true,
         enable_on_exec: true,
+        monotonic: false,
         bookkeeping: false,
         watermark: 4096,
         registers: 3,

@@ -33,6 +33,11 @@ impl Evidence {
         self.major = Some(sample.counter == Counter::MajorFaults);
     }
 
+    /// For a fault whose end is not recorded, unless it was a major one.
+    pub fn assume_minor(&mut self) {
+        self.major.get_or_insert(false);
+    }
+
     /// For a fault of which only the end was seen.
     pub fn end_only(sample: &Sample) -> Self {
         let mut evidence = Self::default();

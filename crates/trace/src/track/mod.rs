@@ -12,7 +12,10 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::perf::attr::Counter;
 use crate::perf::record::{Happened, Record, Sample};
-use crate::{Access, Fault, Id, Kind, MappingId, Mode, ProcessId, StackId, StackNode, Subject, Tables, ThreadId};
+use crate::{
+    Access, Block, BlockId, Fault, Id, MappingId, MappingKind, Mode, ProcessId, StackId, StackNode, Subject, Tables,
+    ThreadId,
+};
 
 pub use kind::{Evidence, refine};
 pub use maps::{MapsLine, parse_maps};
@@ -23,13 +26,32 @@ use self::space::Space;
 const MAX_WAITING: usize = 1 << 16;
 /// How long, in nanoseconds of the trace, before the mappings of a process are asked for again.
 const ASK_AGAIN: u64 = 10_000_000;
+/// Blocks that are kept: faults of more of them have none. Some 100 bytes each.
+const MAX_BLOCKS: usize = 1 << 20;
+/// The alignment of neap's arenas.
+const ARENA_ALIGN: u64 = 1 << 36;
 /// Frames that are kept of one stack.
 const MAX_FRAMES: usize = 256;
+
+/// A block of neap's heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HeapBlock {
+    /// Its address.
+    pub address: u64,
+    /// Its usable bytes.
+    pub size: u64,
+}
 
 /// What the tracker may ask about a process that runs.
 pub trait World {
     /// The text of `/proc/PID/maps` as it is now, if the process is still there.
     fn maps(&mut self, pid: u32) -> Option<Vec<u8>>;
+
+    /// The block at an address of a process that runs on neap, as it is now; the address is in one of its arenas.
+    fn block(&mut self, pid: u32, address: u64) -> Option<HeapBlock> {
+        let _ = (pid, address);
+        None
+    }
 
     /// The callers of a sample's instruction, innermost first, where they are found by unwinding a copy of the stack.
     /// `space` finds the mapping of an address.
@@ -64,11 +86,13 @@ struct ProcessState {
     parent_pid: Option<u32>,
     /// The highest address of the program's file.
     program_end: Option<u64>,
+    /// Whether it runs on neap.
+    neap: bool,
 }
 
 impl ProcessState {
     fn new(id: ProcessId) -> Self {
-        Self { id, space: Space::default(), asked: None, parent_pid: None, program_end: None }
+        Self { id, space: Space::default(), asked: None, parent_pid: None, program_end: None, neap: false }
     }
 }
 
@@ -83,13 +107,18 @@ pub struct Tracker {
     objects: HashMap<Vec<u8>, crate::ObjectId>,
     stacks: HashMap<(Option<StackId>, u64, Option<MappingId>), StackId>,
     stack_mappings: Vec<Option<MappingId>>,
+    blocks: HashMap<(ProcessId, HeapBlock), BlockId>,
     waiting: VecDeque<Waiting>,
     /// The number of the next fault, from 0 here.
     next: u64,
     /// The time of the first fault on the kernel's clock.
     origin: Option<u64>,
     lost: u64,
+    /// Lost besides those that records tell of.
+    noted: u64,
     refused: u64,
+    /// Whether minor faults come without their ends, see [`Tracker::only_begins`].
+    begins: bool,
     /// For each process in the table: whether it was still there at the end, or outlived its parent.
     orphans: Vec<u32>,
     unwaited: u64,
@@ -126,8 +155,19 @@ impl Tracker {
             self.unwaited += self.faults_of.remove(&pid).unwrap_or(0);
         }
         self.tables.summary.faults = self.next;
-        self.tables.summary.lost = self.lost;
+        self.tables.summary.lost = self.lost + self.noted;
         self.tables.clock.origin = self.origin.unwrap_or(0);
+    }
+
+    /// Tells that the ends of minor faults are not recorded: a fault without an end is taken for a minor one, and its
+    /// kind is a guess.
+    pub fn only_begins(&mut self) {
+        self.begins = true;
+    }
+
+    /// Tells how many events were lost so far, of which no record tells.
+    pub fn note_lost(&mut self, count: u64) {
+        self.noted = count;
     }
 
     /// The tables, to be completed.
@@ -217,6 +257,7 @@ impl Tracker {
         let thread = self.thread(time, sample.pid, sample.tid);
         let mapping = self.mapping_at(time, sample.pid, sample.address, world);
         let stack = self.stack(sample, world);
+        let block = mapping.and_then(|mapping| self.block(sample, mapping, world));
         let executable = mapping.is_none_or(|id| self.tables.mappings[id].protection.execute);
         // A fetch faults at the instruction's address, or at the page that it reaches into.
         let fetched = !sample.kernel
@@ -227,25 +268,44 @@ impl Tracker {
         self.next += 1;
         *self.faults_of.entry(sample.pid).or_default() += 1;
         let fault = Fault {
-            number: self.next,
             time,
-            service: None,
-            thread,
-            address: sample.address,
-            page_shift: None,
             subject: if fetched { Subject::Code } else { Subject::Data },
             access: if fetched { Access::Execute } else { Access::Unknown },
-            kind: Kind::Unknown,
-            guessed: true,
-            ip: sample.ip,
             mode: if sample.kernel { Mode::Kernel } else { Mode::User },
             mapping,
-            code: None,
-            data: None,
-            block: None,
+            block,
             stack,
+            ..Fault::new(self.next, thread, sample.address, sample.ip)
         };
         self.waiting.push_back(Waiting { fault, evidence: Evidence::begun(sample), done: false });
+    }
+
+    /// The block of neap's heap that was accessed.
+    fn block(&mut self, sample: &Sample, mapping: MappingId, world: &mut dyn World) -> Option<BlockId> {
+        let process = self.processes.get(&sample.pid).filter(|process| process.neap)?;
+        // Arenas are anonymous memory with nothing before them in their part of the addresses.
+        let base = sample.address & !(ARENA_ALIGN - 1);
+        let first = process.space.find(base).map(|id| &self.tables.mappings[id])?;
+        if first.start != base || self.tables.mappings[mapping].kind != MappingKind::Anonymous {
+            return None;
+        }
+        let id = process.id;
+        let block = world.block(sample.pid, sample.address)?;
+        if let Some(&known) = self.blocks.get(&(id, block)) {
+            return Some(known);
+        }
+        if self.blocks.len() >= MAX_BLOCKS {
+            return None;
+        }
+        let row = Block { address: block.address, size: block.size, site: None };
+        let number = self.tables.blocks.push(row);
+        self.blocks.insert((id, block), number);
+        Some(number)
+    }
+
+    /// Whether one of the processes runs on neap, whose blocks have to be asked for soon.
+    pub fn wants_blocks(&self) -> bool {
+        self.processes.values().any(|process| process.neap)
     }
 
     /// The position in `waiting` of a fault by its number, from 0.
@@ -263,7 +323,7 @@ impl Tracker {
     }
 
     fn give_up(&mut self, index: usize) {
-        self.refused += 1;
+        self.refused += u64::from(!self.begins);
         self.decide(index, false);
     }
 
@@ -271,6 +331,9 @@ impl Tracker {
     fn decide(&mut self, index: usize, early: bool) {
         if let Some(waiting) = self.waiting.get_mut(index) {
             let mapping = waiting.fault.mapping.map(|id| &self.tables.mappings[id]);
+            if self.begins {
+                waiting.evidence.assume_minor();
+            }
             waiting.evidence.decide(mapping, early || self.lost > 0, &mut waiting.fault);
             waiting.done = true;
         }

@@ -86,6 +86,7 @@ impl Tracker {
             process.id = id;
             process.space = Space::default();
             process.program_end = None;
+            process.neap = false;
             process.asked = Some(time);
         }
         if fresh {
@@ -105,14 +106,16 @@ impl Tracker {
         let parent = self.process(time, parent_pid);
         let name = self.tables.processes[parent].name.clone();
         let path = self.tables.processes[parent].path.clone();
-        let (space, program_end) = match self.processes.get(&parent_pid) {
-            Some(process) => (process.space.clone(), process.program_end),
+        let (space, program_end, neap) = match self.processes.get(&parent_pid) {
+            Some(process) => (process.space.clone(), process.program_end, process.neap),
             None => Default::default(),
         };
         let row = Process { pid, image: 0, parent: Some(parent), name, path, start: time, end: None };
         let id = self.tables.processes.push(row);
-        self.processes
-            .insert(pid, ProcessState { space, program_end, parent_pid: Some(parent_pid), ..ProcessState::new(id) });
+        self.processes.insert(
+            pid,
+            ProcessState { space, program_end, neap, parent_pid: Some(parent_pid), ..ProcessState::new(id) },
+        );
         self.threads.remove(&tid);
         self.thread(time, pid, tid);
     }
@@ -182,9 +185,17 @@ impl Tracker {
     }
 
     fn map(&mut self, time: u64, pid: u32, new: &New<'_>) {
+        if new.start >= new.end {
+            return;
+        }
         let process = self.process(time, pid);
         let Some(space) = self.processes.get(&pid).map(|process| process.space.clone()) else { return };
         let mut kind = mapping_kind(new);
+        if is_neap(new.path)
+            && let Some(process) = self.processes.get_mut(&pid)
+        {
+            process.neap = true;
+        }
         let mut object = None;
         let mut offset = if new.has_file { new.offset } else { 0 };
         match &kind {
@@ -199,7 +210,7 @@ impl Tracker {
                 if let Some(before) = before.filter(|b| b.kind == MappingKind::File && b.protection.write && !b.shared)
                 {
                     object = before.object;
-                    offset = before.offset + (new.start - before.start);
+                    offset = before.offset.saturating_add(new.start - before.start);
                 } else if is_heap(self.processes.get(&pid).and_then(|process| process.program_end), new.start) {
                     kind = MappingKind::Heap;
                 }
@@ -236,7 +247,9 @@ impl Tracker {
         if let Some(process) = self.processes.get_mut(&pid) {
             // A program may map its own file again, far away.
             match process.program_end {
-                Some(end) if new.start < end.saturating_sub(HEAP_DISTANCE) || new.start > end + HEAP_DISTANCE => {}
+                Some(end)
+                    if new.start < end.saturating_sub(HEAP_DISTANCE)
+                        || new.start > end.saturating_add(HEAP_DISTANCE) => {}
                 end => process.program_end = end.max(Some(new.end)),
             }
         }
@@ -317,6 +330,12 @@ fn mapping_kind(new: &New<'_>) -> MappingKind {
         path if new.has_file && !path.starts_with(b"/memfd:") && !path.starts_with(b"/dev/zero") => MappingKind::File,
         path => MappingKind::Named(text(path)),
     }
+}
+
+/// Whether only processes on neap have that mapping: the library, or the page of counters.
+fn is_neap(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    name.starts_with(b"libneap.so") || path.starts_with(b"/memfd:neap-counters")
 }
 
 /// Whether anonymous memory there is the area of brk, which records do not name: it lies above the program, within the

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::perf::record::Mmap;
-use crate::{MappingKind, Recorded};
+use crate::{Kind, MappingKind, Recorded};
 
 struct Maps(Option<&'static str>);
 
@@ -229,5 +229,78 @@ fn lines_of_maps() {
     );
     for end in 0..text.len() {
         assert!(parse_maps(&text[..end]).count() <= 3);
+    }
+}
+
+/// Catches arithmetic on addresses that no kernel sends: mappings without a length, and at the end of all addresses.
+#[test]
+fn mappings_at_the_edges() {
+    let records = [
+        at(1, exec()),
+        at(2, mmap(0, 0, 5, 2, "/bin/prog")),
+        at(3, mmap(0, 0, 3, 2, "//anon")),
+        at(4, mmap(u64::MAX - 0xfff, u64::MAX, 7, 2, "/bin/prog")),
+        at(5, mmap(0x1000, 0, 3, 2, "//anon")),
+        at(6, sample(Counter::Faults, 10, u64::MAX, 0, None)),
+    ];
+    let trace = run(&records, None);
+    assert_eq!((trace.faults.len(), trace.tables.mappings.len()), (1, 1));
+}
+
+/// Catches faults without ends that are called refused where ends are not recorded.
+#[test]
+fn beginnings_only() {
+    let (mut tracker, mut faults) = (Tracker::default(), Vec::new());
+    tracker.only_begins();
+    let records = [
+        at(1, exec()),
+        at(2, mmap(0x1000, 0x1000, 3, 2, "//anon")),
+        at(3, sample(Counter::Faults, 10, 0x1000, 0, None)),
+        at(4, sample(Counter::Faults, 10, 0x1000, 0, None)),
+        at(5, sample(Counter::MajorFaults, 10, 0x1000, 4096, None)),
+    ];
+    for record in &records {
+        tracker.record(record, &mut Maps(None), &mut |fault| faults.push(fault));
+    }
+    tracker.note_lost(3);
+    tracker.finish(&mut |fault| faults.push(fault));
+    assert_eq!(faults.iter().map(|fault| fault.kind).collect::<Vec<_>>(), [Kind::Anonymous, Kind::SwapIn]);
+    assert!(faults[0].guessed && faults[0].service.is_none() && faults[1].service == Some(1));
+    assert_eq!((tracker.not_completed(), tracker.into_tables().0.summary.lost), (0, 3));
+}
+
+/// A world in which everything is one block.
+struct OneBlock;
+
+impl World for OneBlock {
+    fn maps(&mut self, _pid: u32) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn block(&mut self, _pid: u32, _address: u64) -> Option<HeapBlock> {
+        Some(HeapBlock { address: ARENA + 0x10_0000, size: 64 << 10 })
+    }
+}
+
+const ARENA: u64 = 3 << 36;
+
+/// Catches blocks in memory that is no arena or in processes that do not run on neap, and a row for each fault of a block.
+#[test]
+fn blocks_of_arenas() {
+    let arena = at(2, mmap(ARENA, 1 << 36, 3, 2, "//anon"));
+    let library = at(3, mmap(0x7000_0000_0000, 0x1000, 5, 2, "/cache/libneap.so"));
+    let other = at(4, mmap(0x5000, 0x1000, 3, 2, "//anon"));
+    let faults = [ARENA + 0x10_1000, ARENA + 0x10_2000, 0x5000]
+        .map(|address| at(5, sample(Counter::MinorFaults, 10, address, 4096, None)));
+    for neap in [true, false] {
+        let (mut tracker, mut seen) = (Tracker::default(), Vec::new());
+        let before = [at(1, exec()), arena.clone(), other.clone()];
+        for record in before.iter().chain(neap.then_some(&library)).chain(&faults) {
+            tracker.record(record, &mut OneBlock, &mut |fault| seen.push(fault));
+        }
+        tracker.finish(&mut |fault| seen.push(fault));
+        assert_eq!(tracker.wants_blocks(), neap);
+        assert_eq!(seen.iter().map(|fault| fault.block.is_some()).collect::<Vec<_>>(), [neap, neap, false]);
+        assert_eq!(tracker.into_tables().0.blocks.len(), usize::from(neap));
     }
 }

@@ -1,19 +1,20 @@
 //! `neap pagein` on whole programs: counts, order, symbols, and programs that are hard to watch.
 
+mod exact;
+mod symbols;
+mod trace;
+mod users;
+
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use neap_tests::command::{neap, need_events};
 use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, program};
 
-const KNOWN_C: Source = Source::new("pagein/known.c");
-const KNOWN_STATIC: Source = Source::with_flags("pagein/known.c", &["-static", "-no-pie"]);
-const KNOWN_CXX: Source = Source::new("pagein/known.cc");
-const CALLERS: Source =
-    Source::with_flags("pagein/callers.c", &["-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"]);
-const ODD: Source = Source::new("pagein/odd.c");
+use self::trace::{KNOWN_STATIC, ODD, Trace, table, words};
+
 const ODD_STATIC: Source = Source::with_flags("pagein/odd.c", &["-static"]);
 const ODD_STRIPPED: Source = Source::with_flags("pagein/odd.c", &["-s"]);
 const ODD_32: Source = Source::with_flags("pagein/odd.c", &["-m32"]);
@@ -40,14 +41,6 @@ fn main() -> ExitCode {
         .collect();
     cases.extend([
         Case::new("order::perf", "pages that differ from what perf record sees, or their order", same_as_perf),
-        Case::new("symbols::c", "a wrong function or variable in a dynamic C program", || known_c(&KNOWN_C)),
-        Case::new("symbols::c_static", "the same in a static program", || known_c(&KNOWN_STATIC)),
-        Case::new("symbols::cxx", "names of C++ that stay mangled", known_cxx),
-        Case::new("symbols::rust", "names of Rust that stay mangled", known_rust),
-        Case::new("symbols::jit", "code of a JIT compiler without names", jit),
-        Case::new("symbols::go", "a Go program", go),
-        Case::new("callers::fp", "callers by frame pointers that are missing", || callers("fp")),
-        Case::new("callers::dwarf", "callers by unwinding that are missing", || callers("dwarf")),
         Case::new("kinds::touch", "a zero page, a copy or a first touch taken for another", kinds),
         Case::new("life::signal", "a trace that is lost when the program dies by a signal", || {
             ended("signal", None, 100)
@@ -64,13 +57,6 @@ fn main() -> ExitCode {
             Ok(_) => touches(&ODD_32),
             Err(_) => Err(Stop::Skip("the compiler makes no 32-bit programs (gcc-multilib)".into())),
         }),
-        Case::new("user::nobody", "an ordinary user who sees nothing", nobody),
-        Case::new(
-            "user::denied",
-            "a program that is not run, or a trace without a word, where events are denied",
-            denied,
-        ),
-        Case::new("user::setuid", "a set-user-id program that is run without a trace", setuid),
         Case::new("attach::pid", "a running process that cannot be traced", attach),
         Case::new("attach::gone", "a process that does not exist", || {
             let done = Run::new(neap()?).args(["pagein", "--pid", "4194304", "-o", "-"]).plain().run()?;
@@ -83,76 +69,14 @@ fn main() -> ExitCode {
             expect(done.status.code() == Some(125) && done.stdout.is_empty(), &done, "it should not have run")
         }),
     ]);
+    cases.extend(symbols::cases());
+    cases.extend(users::cases());
+    cases.extend(exact::cases());
     neap_tests::suite::main(cases)
 }
 
 fn expect(condition: bool, done: &Finished, why: &str) -> Outcome {
     if condition { Ok(()) } else { Err(done.fail(why)) }
-}
-
-/// A trace in the classic format, on a file of its own.
-struct Trace {
-    done: Finished,
-    faults: Vec<String>,
-    footer: Vec<String>,
-}
-
-impl Trace {
-    /// Runs `neap pagein OPTIONS -- COMMAND`.
-    fn of(options: &[&str], command: &[&std::ffi::OsStr]) -> Result<Self, Stop> {
-        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let file = neap_tests::target_dir().join(format!("pagein-test-{}-{number}", std::process::id()));
-        let done = Run::new(neap()?)
-            .args(["pagein", "-o"])
-            .arg(&file)
-            .args(options)
-            .arg("--")
-            .args(command)
-            .dir(neap_tests::package_dir().parent().unwrap_or(Path::new(".")))
-            .plain()
-            .run()?;
-        Self::read(done, &file)
-    }
-
-    fn read(done: Finished, file: &Path) -> Result<Self, Stop> {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        let _ = std::fs::remove_file(file);
-        if text.is_empty() {
-            return Err(done.fail("no trace was written"));
-        }
-        let (footer, faults) = text.lines().map(str::to_owned).partition(|line| line.starts_with('#'));
-        Ok(Self { done, faults, footer })
-    }
-
-    fn fail(&self, why: &str) -> Stop {
-        self.done.fail(&format!("{why}\n{}\n{}", self.faults.join("\n"), self.footer.join("\n")))
-    }
-
-    fn says(&self, words: &str) -> bool {
-        self.footer.iter().any(|line| line.contains(words))
-    }
-
-    /// The count of a cause in the footer, 0 where it is not named.
-    fn difference(&self, cause: &str) -> i64 {
-        let line = self.footer.iter().find(|line| line.contains("the kernel counts")).map_or("", String::as_str);
-        let parts = line.rsplit(": ").next().unwrap_or_default().split(", ");
-        parts
-            .filter_map(|part| part.split_once(' '))
-            .find(|(_, c)| c == &cause)
-            .map_or(0, |(n, _)| n.parse().unwrap_or(0))
-    }
-
-    /// Faults that the kernel counts.
-    fn counted(&self) -> Result<i64, Stop> {
-        let line = self.footer.iter().find_map(|line| line.strip_prefix("# the kernel counts "));
-        let number = line.and_then(|line| line.split(' ').next()).and_then(|number| number.parse().ok());
-        number.ok_or_else(|| self.fail("no count of the kernel's"))
-    }
-}
-
-fn words<'a>(program: &'a Path, arguments: &[&'a str]) -> Vec<&'a std::ffi::OsStr> {
-    std::iter::once(program.as_os_str()).chain(arguments.iter().map(|a| std::ffi::OsStr::new(*a))).collect()
 }
 
 fn odd(case: &str) -> Result<Trace, Stop> {
@@ -237,129 +161,6 @@ fn once_same_as_perf() -> Outcome {
     Ok(())
 }
 
-/// A table line for each fault, as one text.
-fn table(program: &Path, arguments: &[&str]) -> Result<Trace, Stop> {
-    need_events()?;
-    Trace::of(&["--format", "table"], &words(program, arguments))
-}
-
-/// Whether a line's instruction is in that function.
-fn in_function(line: &str, name: &str) -> bool {
-    [" ", "+0x"].iter().any(|behind| line.contains(&format!(" {name}{behind}")))
-}
-
-fn known_c(source: &Source) -> Outcome {
-    let trace = table(&source.build()?, &[])?;
-    let mut starts = 0;
-    for n in ["one", "two", "three", "four", "five", "six", "seven", "eight"] {
-        let code = |line: &String| line.contains(" C user") && line.contains(&format!(" function_{n} ("));
-        let data = |kind: &str, offset: &str| {
-            let wanted = format!("({kind}_{n}+{offset})");
-            trace.faults.iter().any(|line| {
-                line.contains(" D user") && in_function(line, &format!("function_{n}")) && line.ends_with(&wanted)
-            })
-        };
-        starts += u32::from(trace.faults.iter().any(code));
-        if !data("data", "0x7") || !data("bss", "0x9") {
-            return Err(trace.fail(&format!("no fault of function_{n} at its variables")));
-        }
-    }
-    // Code that is a fault's distance away can come with what is next to it: the kernel maps what the page cache holds in
-    // one piece, as much as that is.
-    if starts < 3 {
-        return Err(trace.fail(&format!("only {starts} of 8 functions with a fault at their start")));
-    }
-    // Lines of source: the programs are built with -g.
-    if !trace.faults.iter().any(|line| line.contains("known.c:")) {
-        return Err(trace.fail("no line of source"));
-    }
-    Ok(())
-}
-
-fn known_cxx() -> Outcome {
-    let trace = table(&KNOWN_CXX.build()?, &[])?;
-    for n in 1..=4 {
-        let wanted = format!("(outer::Page<{n}>::data+0x5)");
-        let fits = |line: &String| in_function(line, &format!("void outer::touch<{n}>()")) && line.ends_with(&wanted);
-        if !trace.faults.iter().any(fits) {
-            return Err(trace.fail(&format!("no fault of touch<{n}> at its page")));
-        }
-    }
-    Ok(())
-}
-
-fn known_rust() -> Outcome {
-    let rustc = program("rustc")?;
-    let result = neap_tests::target_dir().join(format!("pagein-known-rs-{}", std::process::id()));
-    Run::new(rustc)
-        .args(["--edition", "2021", "-O", "--crate-name", "known", "-o"])
-        .arg(&result)
-        .arg(neap_tests::package_dir().join("pagein/known.rs"))
-        .plain()
-        .run()?
-        .success()?;
-    let trace = table(&result, &[]);
-    let _ = std::fs::remove_file(&result);
-    let trace = trace?;
-    for (function, data) in [("touch_first", "known::FIRST+0x3"), ("touch_second", "known::SECOND+0x4")] {
-        let fits = |line: &String| in_function(line, &format!("known::{function}")) && line.contains(data);
-        if !trace.faults.iter().any(fits) {
-            return Err(trace.fail(&format!("no fault of {function}")));
-        }
-    }
-    Ok(())
-}
-
-fn jit() -> Outcome {
-    let script = "function hot(a){let s=0;for(let i=0;i<a.length;i++)s+=a[i];return s}
-        for(let k=0;k<300;k++){let a=new Float64Array(20000);hot(a);a.fill(k)}";
-    let trace = table(
-        &program("node")?,
-        &["--perf-basic-prof", "--no-logfile-per-isolate", "--logfile=/dev/null", "-e", script],
-    )?;
-    // node leaves its map behind.
-    let process = trace.footer.iter().find_map(|line| line.strip_prefix("# process ")?.split(':').next());
-    let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", process.unwrap_or_default()));
-    if !trace.faults.iter().any(|line| line.contains("hot ") && line.contains(" in [jit]")) {
-        return Err(trace.fail("no fault of the compiled function"));
-    }
-    Ok(())
-}
-
-fn go() -> Outcome {
-    let result = neap_tests::target_dir().join(format!("pagein-known-go-{}", std::process::id()));
-    Run::new(program("go")?)
-        .args(["build", "-o"])
-        .arg(&result)
-        .arg(neap_tests::package_dir().join("pagein/known.go"))
-        .plain()
-        .run()?
-        .success()?;
-    let trace = table(&result, &[]);
-    let _ = std::fs::remove_file(&result);
-    let trace = trace?;
-    if trace.faults.iter().filter(|line| in_function(line, "main.touch")).count() < 1024 {
-        return Err(trace.fail("not a fault for each page"));
-    }
-    Ok(())
-}
-
-/// The stack of the deepest function of `callers.c`, without the C library's part.
-fn callers(how: &str) -> Outcome {
-    need_events()?;
-    let trace = Trace::of(&["--callgraph", how, "--format", "table"], &words(&CALLERS.build()?, &[]))?;
-    let fits = |line: &String| {
-        in_function(line, "innermost")
-            && line.contains("<- middle+0x")
-            && line.contains("<- outermost+0x")
-            && line.contains("<- main+0x")
-    };
-    if !trace.faults.iter().any(fits) {
-        return Err(trace.fail("no stack of innermost, middle, outermost, main"));
-    }
-    Ok(())
-}
-
 fn kinds() -> Outcome {
     let trace = table(&ODD.build()?, &["kinds"])?;
     let address = trace.done.stdout.trim().to_owned();
@@ -395,7 +196,7 @@ fn crash() -> Outcome {
 
 fn daemon() -> Outcome {
     let trace = odd("daemon")?;
-    if trace.done.wall > Duration::from_millis(900) || !trace.says("were still running") {
+    if trace.done.wall > Duration::from_millis(2500) || !trace.says("were still running") {
         return Err(trace.fail("neap waited for the daemon, or does not speak of it"));
     }
     Ok(())
@@ -449,79 +250,6 @@ fn touches(source: &Source) -> Outcome {
         return Err(trace.fail("too few faults"));
     }
     Ok(())
-}
-
-/// Copies a program to where everybody may run it.
-fn for_everybody(from: &Path, name: &str) -> Result<PathBuf, Stop> {
-    let copy = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-    std::fs::copy(from, &copy)?;
-    Run::new("chmod").arg("755").arg(&copy).plain().run()?.success()?;
-    Ok(copy)
-}
-
-fn nobody() -> Outcome {
-    let setpriv = as_root("setpriv")?;
-    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-    if level.trim().parse::<i32>().is_ok_and(|level| level > 2) {
-        return Err(Stop::Skip("ordinary users are denied perf events here".into()));
-    }
-    let (tool, odd) = (for_everybody(neap()?, "neap-nobody")?, for_everybody(&ODD.build()?, "odd-nobody")?);
-    let done = Run::new(setpriv)
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .arg(&tool)
-        .args(["pagein", "-o", "-", "--"])
-        .arg(&odd)
-        .arg("touch")
-        .plain()
-        .run();
-    let _ = (std::fs::remove_file(&tool), std::fs::remove_file(&odd));
-    let done = done?.success()?;
-    expect(done.stdout.lines().count() > 1000 && done.stdout.contains("by perf events"), &done, "too few faults")
-}
-
-fn as_root(name: &str) -> Result<PathBuf, Stop> {
-    if neap_tests::is_root() { program(name) } else { Err(Stop::Skip("only root may become another user".into())) }
-}
-
-/// A filter that refuses `perf_event_open`, then the command.
-const DENY: &str = "pagein/deny.c";
-
-fn denied() -> Outcome {
-    let deny = Source::new(DENY).build()?;
-    let done = Run::new(deny)
-        .arg(neap()?)
-        .args(["pagein", "-o", "-", "--format", "table", "--"])
-        .arg(ODD.build()?)
-        .arg("works")
-        .timeout(Duration::from_secs(30))
-        .plain()
-        .run()?
-        .success()?;
-    for words in ["by page table scans", "perf events are denied here", "for the full view: ", "odd-"] {
-        expect(done.stdout.contains(words), &done, &format!("no {words:?}"))?;
-    }
-    expect(done.stdout.lines().filter(|line| line.contains(" anon?")).count() > 5000, &done, "too few pages")
-}
-
-fn setuid() -> Outcome {
-    let setpriv = as_root("setpriv")?;
-    let (tool, odd) = (for_everybody(neap()?, "neap-setuid")?, for_everybody(&ODD.build()?, "odd-setuid")?);
-    Run::new("chmod").arg("4755").arg(&odd).plain().run()?.success()?;
-    let done = Run::new(setpriv)
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .arg(&tool)
-        .args(["pagein", "-o", "-", "--"])
-        .arg(&odd)
-        .arg("touch")
-        .plain()
-        .run();
-    let nosuid = odd.clone();
-    let _ = (std::fs::remove_file(&tool), std::fs::remove_file(&odd));
-    let done = done?;
-    if done.status.success() {
-        return Err(Stop::Skip(format!("set-user-id has no effect at {}", nosuid.display())));
-    }
-    expect(done.status.code() == Some(126) && done.stderr.contains("set-user-id"), &done, "the wrong refusal")
 }
 
 fn attach() -> Outcome {

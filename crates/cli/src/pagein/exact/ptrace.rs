@@ -1,0 +1,185 @@
+//! ptrace in safe form: stopping a program, and having it make system calls.
+
+use std::io;
+
+use libc::{c_int, c_long, pid_t};
+
+/// A `PTRACE_EVENT_STOP` (what `waitpid` says in the third byte), which the C library's headers have since glibc 2.26.
+pub const EVENT_STOP: c_int = 128;
+/// A stop at a system call has this added to SIGTRAP (`PTRACE_O_TRACESYSGOOD`).
+pub const SYSCALL_STOP: c_int = libc::SIGTRAP | 0x80;
+
+/// How a stopped thread goes on.
+#[derive(Clone, Copy, Debug)]
+pub enum Go {
+    /// On; with a signal, unless it is 0.
+    On(c_int),
+    /// On to the beginning or the end of a system call.
+    ToSystemCall,
+    /// It stays stopped, as job control wants, until it is continued.
+    Listen,
+}
+
+/// Begins to trace a process, and all that it makes: they stop when they begin, execute a program, or make a system
+/// call that a filter points out. They are killed when the tracer ends, as that filter needs one.
+pub fn seize(pid: pid_t) -> io::Result<()> {
+    let options = libc::PTRACE_O_TRACESYSGOOD
+        | libc::PTRACE_O_TRACEFORK
+        | libc::PTRACE_O_TRACEVFORK
+        | libc::PTRACE_O_TRACECLONE
+        | libc::PTRACE_O_TRACEEXEC
+        | libc::PTRACE_O_TRACESECCOMP
+        | libc::PTRACE_O_EXITKILL;
+    // SAFETY: PTRACE_SEIZE takes numbers.
+    check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0 as c_long, c_long::from(options)) })
+}
+
+/// Lets a stopped thread go on. It may have been killed meanwhile.
+pub fn go(tid: pid_t, how: Go) {
+    let (request, signal) = match how {
+        Go::On(signal) => (libc::PTRACE_CONT, signal),
+        Go::ToSystemCall => (libc::PTRACE_SYSCALL, 0),
+        Go::Listen => (libc::PTRACE_LISTEN, 0),
+    };
+    // SAFETY: these requests take numbers.
+    unsafe { libc::ptrace(request, tid, 0 as c_long, c_long::from(signal)) };
+}
+
+/// What happened to a thread that is traced.
+#[derive(Clone, Copy)]
+pub struct Happened {
+    /// The thread.
+    pub tid: pid_t,
+    /// As `waitpid` tells it.
+    pub status: c_int,
+    /// What it used, where it ended.
+    pub usage: libc::rusage,
+}
+
+/// The next thing that happened: to any thread, or to that one. With `block` it waits for something to happen.
+pub fn next(tid: Option<pid_t>, block: bool) -> io::Result<Option<Happened>> {
+    let mut status = 0;
+    // SAFETY: rusage is a plain structure of integers, for which zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
+    loop {
+        // SAFETY: both pointers are valid for the call.
+        let waited = unsafe { libc::wait4(tid.unwrap_or(-1), &mut status, flags, &mut usage) };
+        if waited > 0 {
+            return Ok(Some(Happened { tid: waited, status, usage }));
+        }
+        if waited == 0 {
+            return Ok(None);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Sends a signal to one thread.
+pub fn tell(process: pid_t, tid: pid_t, signal: c_int) {
+    // SAFETY: tgkill takes numbers.
+    unsafe { libc::syscall(libc::SYS_tgkill, process, tid, signal) };
+}
+
+/// The registers of a stopped thread.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub struct Registers(libc::user_regs_struct);
+
+#[cfg(target_arch = "x86_64")]
+impl Registers {
+    /// Reads them.
+    pub fn of(tid: pid_t) -> io::Result<Self> {
+        // SAFETY: the structure is one of integers, for which zero is a value.
+        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        let into: *mut libc::c_void = (&raw mut registers).cast();
+        // SAFETY: PTRACE_GETREGS writes one such structure.
+        check(unsafe { libc::ptrace(libc::PTRACE_GETREGS, tid, 0 as c_long, into) })?;
+        Ok(Self(registers))
+    }
+
+    /// Writes them back.
+    pub fn restore(&self, tid: pid_t) -> io::Result<()> {
+        let from: *const libc::c_void = (&raw const self.0).cast();
+        // SAFETY: PTRACE_SETREGS reads one such structure.
+        check(unsafe { libc::ptrace(libc::PTRACE_SETREGS, tid, 0 as c_long, from) })
+    }
+
+    /// The same, about to execute the system call instruction at that address.
+    pub fn calling(mut self, instruction: u64, number: c_long, arguments: [u64; 2]) -> Self {
+        let registers = &mut self.0;
+        registers.rip = instruction;
+        registers.rax = number as u64;
+        // No call is in progress, so none is restarted.
+        registers.orig_rax = u64::MAX;
+        [registers.rdi, registers.rsi] = arguments;
+        self
+    }
+
+    /// At the end of a system call: what it returned.
+    pub fn result(&self) -> io::Result<u64> {
+        match self.0.rax as i64 {
+            error @ -4095..0 => Err(io::Error::from_raw_os_error(-error as i32)),
+            value => Ok(value as u64),
+        }
+    }
+
+    /// At the end of `mmap`: the length that it was given.
+    pub fn mapped_length(&self) -> u64 {
+        self.0.rsi
+    }
+
+    /// Whether the program is one of 64 bits.
+    pub fn is_64_bit(&self) -> bool {
+        const CODE_SEGMENT: u64 = 0x33;
+        self.0.cs == CODE_SEGMENT
+    }
+}
+
+/// The registers of a stopped thread: of a processor for which nobody has written this yet, so there are none.
+#[cfg(not(target_arch = "x86_64"))]
+#[derive(Clone, Copy)]
+pub struct Registers(std::convert::Infallible);
+
+#[cfg(not(target_arch = "x86_64"))]
+impl Registers {
+    /// Refused.
+    pub fn of(_tid: pid_t) -> io::Result<Self> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Of none.
+    pub fn restore(&self, _tid: pid_t) -> io::Result<()> {
+        match self.0 {}
+    }
+
+    /// Of none.
+    pub fn calling(self, _instruction: u64, _number: c_long, _arguments: [u64; 2]) -> Self {
+        match self.0 {}
+    }
+
+    /// Of none.
+    pub fn result(&self) -> io::Result<u64> {
+        match self.0 {}
+    }
+
+    /// Of none.
+    pub fn mapped_length(&self) -> u64 {
+        match self.0 {}
+    }
+
+    /// Of none.
+    pub fn is_64_bit(&self) -> bool {
+        match self.0 {}
+    }
+}
+
+/// The instruction that makes a system call, on x86-64.
+pub const SYSTEM_CALL: &[u8] = &[0x0f, 0x05];
+
+fn check(result: c_long) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
