@@ -86,9 +86,10 @@ struct neap_stats {
  * for each heap. `stats->size` must be set before: `struct neap_stats s = {.size = sizeof s};`. */
 int neap_stats_get(struct neap_stats *stats);
 
-/* How much memory neap holds, by its own books: OS pages of small blocks that were handed out and did not go back, large
- * blocks, and free memory that waits. Resident memory is less by what the program left untouched in its blocks, and more
- * by some bookkeeping. Looks at the record of each 64 KiB: about a millisecond for some gigabytes. */
+/* How much memory the system holds for neap: OS pages of blocks, of free memory that waits, and of tables, that are
+ * resident or swapped out. The kernel is asked, so this is exact where no other thread runs. Where it cannot tell
+ * (without /proc, under the program's own filter of system calls), neap's own books say: OS pages of small blocks that
+ * were handed out and did not go back, large blocks, and free memory that waits. */
 size_t neap_held(void);
 
 /* ---- Giving memory back ------------------------------------------------------------------------------------------- */

@@ -76,6 +76,7 @@ fn main() -> ExitCode {
             Case::new(source.stem(), catches, move || told(&source, says))
         })
         .collect();
+    cases.push(Case::new("check_action", "MALLOC_CHECK_ that tells too much, or hides a mistake", check_action));
     cases.push(Case::new("table::complete", "a program that is written but never run", all_programs_named));
     suite::main(cases)
 }
@@ -96,6 +97,22 @@ fn told(source: &Source, expected: &str) -> Outcome {
         [_] => Err(done.fail(&format!("another message was expected: {expected}"))),
         _ => Err(done.fail(&format!("one line of neap's was expected: {expected}"))),
     }
+}
+
+/// MALLOC_CHECK_: 2 ends the process without a word, all other values with one line; so does the tunable.
+fn check_action() -> Outcome {
+    library::require_neap()?;
+    let program = Source::with_flags("misuse/double_free_now.c", &["-w"]).build()?;
+    let runs = [("0", true), ("1", true), ("2", false), ("3", true), ("6", false), ("x", true)];
+    let runs = runs.map(|(value, told)| ("MALLOC_CHECK_", value, told));
+    for (name, value, told) in runs.into_iter().chain([("GLIBC_TUNABLES", "glibc.malloc.check=2", false)]) {
+        let done = Run::new(&program).env(name, value).run()?;
+        let aborted = done.status.signal() == Some(neap_tests::sys::Signal::ABORT.as_raw());
+        if !aborted || done.stderr.lines().any(|line| line.starts_with("neap: ")) != told {
+            return Err(done.fail(&format!("{name}={value}: SIGABRT was expected, and a line: {told}")));
+        }
+    }
+    Ok(())
 }
 
 fn all_programs_named() -> Outcome {

@@ -50,6 +50,7 @@ const CASES: &[Row] = &[
     (PROCESS, "unshare_by_syscall", PLAIN, "the same by way of syscall"),
     (PROCESS, "unshare_fails", PLAIN, "an error of unshare or setns that is lost, or that leaves no helper"),
     (PROCESS, "unshare_at_once", PLAIN, "calls of several threads, of which the first to end lets the helper in"),
+    (PROCESS, "fork_in_unshare", PLAIN, "a child of a handler that interrupted unshare, and that never gets a helper"),
     (PROCESS, "setns_user", PLAIN, "setns that is refused because of the helper"),
     (PROCESS, "without_proc", PLAIN, "a process without /proc whose memory stays, or is not cleared"),
     (PROCESS, "fork_with_helper", PLAIN, "a child that waits for its parent's helper, or gets none"),

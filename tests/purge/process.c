@@ -1,12 +1,15 @@
 /* What a program may do to its own process while the helper lives: signals, files, users, namespaces, exec, fork. */
 #include "purge.h"
 #include <grp.h>
+#include <malloc.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
 static void wait_ok(pid_t pid) {
@@ -211,6 +214,39 @@ static void unshare_at_once(void) {
     wait_for_rss(16 << 10);
     WAIT_FOR(threads() == 1, 10000);
 }
+/* A handler that interrupts unshare and forks: the child returns from it, and may have a helper afterwards. Not where it
+ * interrupted a call that frees or starts one: then the child has no heap any more, and no figures. */
+static volatile pid_t child_of_handler;
+static atomic_int *hits;
+static void fork_in_handler(int signal) {
+    (void)signal;
+    child_of_handler = fork();
+}
+static void fork_in_unshare(void) {
+    hits = mmap(NULL, sizeof *hits, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(hits != MAP_FAILED && signal(SIGALRM, fork_in_handler) != SIG_ERR);
+    for (int i = 0; i < 20; i++) {
+        with_helper();
+        child_of_handler = -1;
+        struct itimerval soon = {{0, 0}, {0, 10 + i * 20}};
+        CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+        CHECK(unshare(CLONE_SYSVSEM) == 0);
+        int was_in_call = child_of_handler != -1;
+        while (child_of_handler == -1) nap(1);
+        if (child_of_handler == 0) {
+            signal(SIGALRM, SIG_DFL);
+            alarm(60);
+            if (mallinfo2().arena == 0) _exit(0);
+            atomic_fetch_add(hits, was_in_call);
+            with_helper();
+            CHECK(unshare(CLONE_SYSVSEM) == 0);
+            with_helper();
+            _exit(0);
+        }
+        wait_ok(child_of_handler);
+    }
+    if (!*hits) SKIP("no signal came in time");
+}
 static void setns_user(void) {
     int ends[2], fd = -1;
     char byte = 0, path[64];
@@ -381,6 +417,6 @@ static const struct test_case CASES[] = {
     CASE(other_pagemap),    CASE(lowest_fd),      CASE(other_user),         CASE(unshare_user),
     CASE(unshare_fails),    CASE(setns_user),     CASE(unshare_by_syscall), CASE(unshare_at_once),
     CASE(fork_with_helper), CASE(without_proc),   CASE(forks_under_load),   CASE(vfork_exec),
-    CASE(bare_fork),        CASE(address_limit),
+    CASE(bare_fork),        CASE(address_limit),      CASE(fork_in_unshare),
 };
 TEST_MAIN(CASES)

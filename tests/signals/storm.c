@@ -2,7 +2,8 @@
  *
  *   storm THREADS SECONDS [options as letters]
  *     a  handlers on alternate stacks
- *     f  main forks every 10 ms; the child goes on for a while under its own timer
+ *     f  main forks every 10 ms; the child goes on for a while under its own timers, 50 us apart. Those of main are 1 ms
+ *        apart: fork begins anew when a signal waits, and with a handler that takes longer than 50 us one always does
  *     n  two signals, whose handlers interrupt each other
  *     p  main gives everything back to the system all the time
  *     t  threads end and start all the time
@@ -21,6 +22,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -29,10 +31,14 @@
 #define sigev_notify_thread_id _sigev_un._tid
 #endif
 
-enum { SLOTS = 512, PERIOD_NS = 50000, STACK = 32 << 10 };
+enum { SLOTS = 512, PERIOD_NS = 50000, FORKER_PERIOD_NS = 1000000, STACK = 32 << 10 };
+/* Between two forks, and most children at a time. */
+enum { FORK_NS = 10000000, CHILDREN = 8 };
 
 static _Atomic(char *) slots[SLOTS];
 static atomic_int stop;
+/* Of fork_once; main's. */
+static int children;
 static atomic_ulong handled, nested_handled, rounds, forks, child_of_handler;
 /* The child of a fork in a handler, of one thread, that has returned from there. */
 static atomic_int returned;
@@ -159,18 +165,19 @@ static void handler(int signal) {
     errno = saved;
 }
 
-static void start_timer(int which) {
+static void start_timer(int which, long period) {
     struct sigevent event = {.sigev_notify = SIGEV_THREAD_ID, .sigev_signo = which ? SIGUSR2 : SIGUSR1};
     event.sigev_notify_thread_id = (pid_t)syscall(SYS_gettid);
     CHECK(timer_create(CLOCK_MONOTONIC, &event, &timers[which]) == 0);
-    struct itimerspec every = {{0, PERIOD_NS + which * 7919}, {0, PERIOD_NS}};
+    struct itimerspec every = {{0, period + which * 7919}, {0, period}};
     CHECK(timer_settime(timers[which], 0, &every, NULL) == 0);
 }
 
-static void start_timers(void) {
-    start_timer(0);
-    if (has('n')) start_timer(1);
+static void start_timers_of(long period) {
+    start_timer(0, period);
+    if (has('n')) start_timer(1, period);
 }
+static void start_timers(void) { start_timers_of(PERIOD_NS); }
 
 static void *alternate_stack(void) {
     if (!has('a')) return NULL;
@@ -254,20 +261,49 @@ static void *load(void *unused) {
     return NULL;
 }
 
+static void reap(int flags) {
+    int status;
+    pid_t pid;
+    while ((pid = waitpid(-1, &status, flags)) != 0) {
+        if (pid < 0 && errno == EINTR) continue;
+        if (pid < 0) break;
+        CHECK_AT(status == 0, status);
+        children--;
+        if (children < CHILDREN) flags |= WNOHANG;
+    }
+}
+
 /* Timers of the parent are not the child's. */
 static void fork_once(void) {
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
         alarm(20);
+        setpriority(PRIO_PROCESS, 0, 0);
         start_timers();
-        for (int i = 0; i < 400; i++) work(next_random(&seed));
+        for (int i = 0; i < 100; i++) work(next_random(&seed));
         _exit(0);
     }
-    int status;
-    while (waitpid(pid, &status, 0) < 0) CHECK(errno == EINTR);
-    CHECK_AT(status == 0, status);
     atomic_fetch_add(&forks, 1);
+    children++;
+    reap(children < CHILDREN ? WNOHANG : 0);
+}
+
+/* Forks at fixed times, as far as forks take no longer than the time between two. */
+static void fork_until(double end) {
+    /* Before the other threads, which want all processors; where that is allowed. */
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), -15);
+    struct timespec next;
+    clock_gettime(CLOCK_MONOTONIC, &next);
+    while (now() < end) {
+        next.tv_nsec += FORK_NS;
+        if (next.tv_nsec >= 1000000000) next.tv_nsec -= 1000000000, next.tv_sec++;
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &next, NULL) == EINTR) {}
+        double start = now();
+        fork_once();
+        if (now() - start > FORK_NS / 1e9) clock_gettime(CLOCK_MONOTONIC, &next);
+    }
+    while (children) reap(0);
 }
 
 int main(int argc, char **argv) {
@@ -284,11 +320,11 @@ int main(int argc, char **argv) {
     for (uintptr_t i = 0; i < (uintptr_t)count; i++)
         CHECK(pthread_create(&t[i], NULL, has('t') ? thread_of_threads : has('d') && i == 0 ? load : thread, (void *)(i * 1000)) == 0);
     int timed = has('f') || has('p');
-    if (timed) start_timers();
+    if (timed) start_timers_of(has('f') ? FORKER_PERIOD_NS : PERIOD_NS);
+    if (has('f')) fork_until(end);
     while (now() < end) {
         struct timespec pause = {0, 10000000};
         nanosleep(&pause, NULL);
-        if (has('f')) fork_once();
         if (has('p')) malloc_trim(0);
     }
     if (timed) stop_timers();

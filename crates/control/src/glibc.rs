@@ -21,6 +21,7 @@ pub fn apply(control: &Control, value: u64, by: Origin) -> bool {
         Effect::Nothing => {}
         Effect::Fill(byte) => watch::set_fill(byte),
         Effect::Caches(on) => watch::set(Reason::NoCaches, !on),
+        Effect::Told(told) => NEAP.policy.set_quiet(!told),
         Effect::Mmap(on) => allow_mmap(on, by),
         Effect::Option(Id::MmapThreshold, threshold) => {
             if NO_MMAP.load(Ordering::Relaxed) {

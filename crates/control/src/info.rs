@@ -7,12 +7,16 @@
 //! | fast bin (`smblks`, `fsmblks`, type "fast") | caches of threads, with their shelves |
 //! | other free block (`ordblks`, type "rest") | free block of a slab, dirty free range |
 //! | releasable at the top (`keepcost`) | dirty ranges |
+//!
+//! These count blocks, whether memory lies there or not. What the kernel holds stands beside them, in elements that
+//! glibc has not: `resident`, which is asked of the kernel at the time of the call (`neap_core::resident`).
 
 use core::fmt::{Result, Write};
 use neap_core::CHUNK;
 use neap_core::census::Census;
 use neap_core::class;
 use neap_core::figures::Figures;
+use neap_core::resident::Resident;
 use neap_sys::{global::NEAP, thread};
 
 /// `struct mallinfo2` of <malloc.h>.
@@ -107,10 +111,16 @@ pub fn mallinfo2() -> Info {
     }
 }
 
+/// How much memory the system holds for neap; `None` where the kernel cannot tell, and in a signal handler that
+/// interrupted malloc or free.
+pub fn resident() -> Option<Resident> {
+    thread::in_call(|_| NEAP.resident()).flatten()
+}
+
 /// Writes what malloc_info does: one heap, as memory belongs to all threads. The figures are of the time of the call;
 /// `out` may allocate, and may be slow.
 pub fn xml(out: &mut impl Write) -> Result {
-    let m = Moment::now();
+    let (m, resident) = (Moment::now(), resident());
     out.write_str("<malloc version=\"1\">\n<heap nr=\"0\">\n<sizes>\n")?;
     let mut from = 1;
     for (class, count) in m.census.blocks.iter().enumerate().skip(1) {
@@ -129,6 +139,11 @@ pub fn xml(out: &mut impl Write) -> Result {
     totals(out, &m)?;
     writeln!(out, "<total type=\"mmap\" count=\"{}\" size=\"{}\"/>", m.f.huge_blocks, m.f.huge)?;
     systems(out, &m, m.arena(), m.census.peak)?;
+    if let Some(r) = resident {
+        for (kind, size) in [("arenas", r.arenas), ("tables", r.tables), ("mmap", r.huge), ("total", r.total())] {
+            writeln!(out, "<resident type=\"{kind}\" size=\"{size}\"/>")?;
+        }
+    }
     out.write_str("</malloc>\n")
 }
 

@@ -344,7 +344,7 @@ impl Arenas {
     }
 
     /// Calls `visit` with start and length of each arena's part that may be used at once and never was. The lock of
-    /// the ranges must be held. For tests.
+    /// the ranges must be held.
     pub(crate) fn for_each_unused(&self, mut visit: impl FnMut(*const u8, usize)) {
         for i in 0..self.count.load(Ordering::Relaxed) {
             // SAFETY: the lock is held, so nothing here changes.

@@ -4,7 +4,7 @@
 //! megabytes every few seconds, slower than free memory waits, would pay both each time. So the purger counts what is
 //! taken from clean memory within a *window* after it gave memory back, the *regret*, and from then on leaves so much
 //! more of the free memory as it is. What was not needed for two windows is held no longer, and nothing is held while
-//! the program is idle or memory is short: see `Allocator::keep` in `purge.rs`.
+//! the program is idle or memory is short: see `Allocator::keep`.
 //!
 //! There is one `Demand` for the chunks of free ranges, and one for holes in slabs: that one counts OS pages, and holds
 //! as many slabs as if each page lay on one of its own, since how many holes a slab has is known only when it is
@@ -13,10 +13,19 @@
 //! Equation: `keep == regrets so far - what was not needed - what was let go`. `keep` grows by just what was missing,
 //! so it stops at the difference between the most and the least that the program holds in a cycle.
 
+use crate::batch::Keep;
+use crate::purge::DELAY_TICKS;
+use crate::sync::Ordering;
+use crate::{Allocator, Os};
+
 /// Ticks of a window: 10 s where free memory waits for half a second. Longer than the cycles of most servers.
 const WINDOW_TICKS: u32 = 100;
 /// Less than this share of what is held may be held in vain.
 const SPARE: usize = 8;
+
+/// A program that ran for less than this share of a tick was idle in it, and memory is held through so few idle ticks.
+const IDLE_SHARE: u64 = 20;
+const QUIET_TICKS: u32 = 3;
 
 /// Part of the free ranges, and under their lock. All numbers but the ticks are chunks, or OS pages of holes.
 #[derive(Debug)]
@@ -87,6 +96,58 @@ impl Demand {
 impl Default for Demand {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+impl<O: Os> Allocator<O> {
+    /// What to hold of the memory that is due, because the program takes as much again: nothing where memory is urgently
+    /// needed elsewhere, and nothing while the program is idle.
+    pub(crate) fn keep(&self, ticks: u8, in_time: bool) -> Keep {
+        let reused = if in_time { self.reused_holes() } else { 0 };
+        let keep = self.ranges.with(&self.os, |r| {
+            if in_time {
+                r.holes.take_clean(reused);
+                r.holes.tick();
+                r.demand.tick();
+            }
+            Keep { chunks: r.demand.keep(), slabs: r.holes.keep() }
+        });
+        if keep == Keep::default() || (ticks == DELAY_TICKS && !self.is_idle_program(in_time)) {
+            return keep;
+        }
+        self.ranges.with(&self.os, |r| {
+            r.demand.let_go();
+            r.holes.let_go();
+        });
+        Keep::default()
+    }
+
+    /// OS pages of holes that blocks were taken on again since the last call.
+    fn reused_holes(&self) -> usize {
+        let mut sum = 0_u64;
+        let mut heap = self.registry.with(&self.os, |r| r.all);
+        while !heap.is_null() {
+            // SAFETY: heaps are never unmapped, and `next` never changes.
+            unsafe {
+                sum = sum.wrapping_add((*heap).flow.clean_pages());
+                heap = (*heap).next;
+            }
+        }
+        // Relaxed: one thread calls this.
+        sum.wrapping_sub(self.purger.reused.swap(sum, Ordering::Relaxed)) as usize
+    }
+
+    /// Whether the program has hardly run for some ticks. Asked only while memory is held.
+    fn is_idle_program(&self, in_time: bool) -> bool {
+        // Relaxed, here and below: one thread calls this.
+        if in_time {
+            let Some(now) = self.os.run_time() else { return true };
+            let ran = now.saturating_sub(self.purger.ran.swap(now, Ordering::Relaxed));
+            let least = u64::from(self.tick_length()) * 1000 / IDLE_SHARE;
+            let quiet = if ran < least { self.purger.quiet.load(Ordering::Relaxed) + 1 } else { 0 };
+            self.purger.quiet.store(quiet, Ordering::Relaxed);
+        }
+        self.purger.quiet.load(Ordering::Relaxed) >= QUIET_TICKS
     }
 }
 

@@ -284,6 +284,8 @@ pub struct Figures {
     pub memory_used: u64,
     /// Most bytes of arenas that were taken or dirty at one time.
     pub peak: u64,
+    /// So much of what waits is held for the program, see `demand.rs`; it may be more than waits.
+    pub held: u64,
 }
 
 /// What publication keeps.
@@ -400,6 +402,7 @@ impl<O: Os> Allocator<O> {
                 clean: chunks(r.free_chunks[0]),
                 slabs: chunks(r.held.slabs + annexed[0]),
                 peak: chunks(r.peak_chunks.max(r.footprint())),
+                held: chunks(r.demand.keep()),
                 large_blocks: (r.held.large_blocks + annexed[1]) as u64,
                 large: at_least_0((r.held.large_bytes.wrapping_add(annexed[2]) as u64).wrapping_add(sums.large)),
                 ..Figures::default()

@@ -144,6 +144,25 @@ impl Huge {
         apart && count == self.count()
     }
 
+    /// Calls `visit` with start and length of each mapping, and whether it is a block: else it holds slots.
+    pub(crate) fn for_each_mapping(&self, mut visit: impl FnMut(*mut u8, usize, bool)) {
+        self.find_slot(|s| {
+            // Acquire pairs with the Release where the block was put there: the length is there.
+            let p = s.p.load(Ordering::Acquire);
+            if !p.is_null() && p != TAKEN {
+                visit(p, s.bytes.load(Ordering::Relaxed), true);
+            }
+            false
+        });
+        // Acquire pairs with the Release of `more_slots`.
+        let mut table = self.more.load(Ordering::Acquire);
+        while !table.is_null() {
+            visit(table.cast(), CHUNK, false);
+            // SAFETY: tables are never unmapped, and their links never change.
+            table = unsafe { (*table).next };
+        }
+    }
+
     /// There are `blocks` of `bytes` now.
     fn note_most(&self, blocks: usize, bytes: usize) {
         // Relaxed: each number stands for itself.

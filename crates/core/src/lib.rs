@@ -65,6 +65,7 @@ pub mod purge;
 pub mod range;
 pub mod realloc;
 pub mod remote;
+pub mod resident;
 pub mod sample;
 pub mod shelf;
 pub mod slab;

@@ -27,6 +27,9 @@ impl Write for Line {
 
 #[cold]
 fn die<O: Os>(a: &Allocator<O>, what: core::fmt::Arguments<'_>) -> ! {
+    if a.policy.is_quiet() {
+        a.os.die(&[]);
+    }
     let mut line = Line { text: [0; 256], len: 0 };
     // Writing into the buffer cannot fail.
     let _ = writeln!(line, "neap: {what}");

@@ -125,12 +125,13 @@ pub unsafe trait Os: Sync {
     /// The range must be committed.
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool;
 
-    /// Finds what may be other than zero in a committed range: writes runs of OS pages that hold memory or are
+    /// Finds what may be other than zero in a range: writes runs of OS pages that hold memory or are
     /// swapped out into `runs`, in order, until the range ends or `runs` is full. What lies between them reads as
     /// zero. `None` if the system cannot tell.
     ///
     /// # Safety
-    /// The range must be committed, and the caller's.
+    /// The range must lie in a reservation or a mapping of this `Os`. What the answer is about must be the caller's:
+    /// else it may be wrong by now.
     unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched>;
 
     /// Makes sure that [`Os::barrier`] is quick from now on: the first call can take milliseconds. False if there is none.
@@ -154,6 +155,13 @@ pub unsafe trait Os: Sync {
     /// time; whoever was asked before has been told that nothing waits.
     fn start_purger(&self) -> bool;
 
+    /// After [`Os::start_purger`] said no: whether that was because of a caller who is gone by now, so that it is worth
+    /// another try. Such a caller calls [`crate::Allocator::resume_purging`] when it goes, perhaps before the no was
+    /// told.
+    fn may_start_purger(&self) -> bool {
+        false
+    }
+
     /// Shows the figures to observers, if there can be any. Called under no lock, by any number of threads at a time.
     fn publish(&self, _: &Figures) {}
 
@@ -175,6 +183,6 @@ pub unsafe trait Os: Sync {
     /// Wakes one waiter of `word`.
     fn futex_wake(&self, word: &AtomicU32);
 
-    /// Writes one line to standard error and ends the process with SIGABRT.
+    /// Writes one line, which may be empty, to standard error and ends the process with SIGABRT.
     fn die(&self, line: &[u8]) -> !;
 }

@@ -69,6 +69,12 @@ impl PageMap {
         unsafe { *self.mask.get() != 0 }
     }
 
+    /// Where the entry of a chunk lies, by the chunk's number; `None` where the map was refused.
+    pub(crate) fn entry(&self, chunk: usize) -> Option<*mut u8> {
+        // SAFETY: as `class`; the masked index lies inside the reservation.
+        self.is_complete().then(|| unsafe { (*self.base.get()).add(chunk & *self.mask.get()) })
+    }
+
     /// Makes the entries `from..to` (indexes, multiples of the OS page size) writable.
     ///
     /// # Safety

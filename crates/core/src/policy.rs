@@ -59,6 +59,7 @@ pub struct Policy {
     limit: AtomicUsize,
     foreign_abort: AtomicU32,
     harden: AtomicU32,
+    quiet: AtomicU32,
     /// Four bits for each option: who chose its value.
     origins: AtomicU64,
 }
@@ -84,6 +85,7 @@ impl Policy {
             limit: AtomicUsize::new(AUTO),
             foreign_abort: AtomicU32::new(0),
             harden: AtomicU32::new(0),
+            quiet: AtomicU32::new(0),
             origins: AtomicU64::new(0),
         }
     }
@@ -136,6 +138,16 @@ impl Policy {
     /// Sets whether new memory is hardened. Heaps keep their caches until [`crate::Allocator::harden`].
     pub fn set_harden(&self, harden: bool) {
         self.harden.store(harden.into(), Ordering::Relaxed);
+    }
+
+    /// Whether a mistake of the program ends it without a line that says which.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sets whether a mistake ends the program without a word.
+    pub fn set_quiet(&self, quiet: bool) {
+        self.quiet.store(quiet.into(), Ordering::Relaxed);
     }
 
     /// Whether zeroed blocks are always cleared whole.
@@ -232,6 +244,9 @@ mod tests {
         assert_eq!((p.bytes(), p.zero_always()), (Some(0), true));
         p.set_bytes(Some(usize::MAX));
         assert_eq!(p.bytes(), Some(usize::MAX - 1), "not taken for the default");
+        assert!(!p.is_quiet());
+        p.set_quiet(true);
+        assert!(p.is_quiet());
         p.set_mmap_threshold(1 << 20);
         assert_eq!(p.mmap_threshold(), 1 << 20);
         p.set_origin(0, 3);

@@ -39,9 +39,6 @@ const LEAVE: usize = 16;
 const IDLE_TICKS: u32 = 5;
 /// Ticks after which a helper is asked for again, where there could be none.
 const RETRY_TICKS: u32 = 10;
-/// A program that ran for less than this share of a tick was idle in it, and memory is held through so few idle ticks.
-const IDLE_SHARE: u64 = 20;
-const QUIET_TICKS: u32 = 3;
 /// Ticks are at least so many milliseconds apart.
 const SHORTEST_TICK: u32 = 10;
 /// A note to look at the memory limit: much memory was taken that was clean, or much more waits.
@@ -86,10 +83,10 @@ pub struct Purger {
     /// Ticks in a row that found nothing; where there can be no helper, ticks since one was asked for.
     idle: AtomicU32,
     /// OS pages of holes that were used again, as of the last tick.
-    reused: AtomicU64,
+    pub(crate) reused: AtomicU64,
     /// How long the program had run at the last tick, in microseconds, and idle ticks in a row.
-    ran: AtomicU64,
-    quiet: AtomicU32,
+    pub(crate) ran: AtomicU64,
+    pub(crate) quiet: AtomicU32,
     /// Held while memory is on its way to the system. Taken before all other locks; fork takes it, so that nothing
     /// is on its way in the child.
     pub(crate) batch: Lock,
@@ -242,56 +239,6 @@ impl<O: Os> Allocator<O> {
         None
     }
 
-    /// What to hold of the memory that is due, because the program takes as much again: nothing where memory is urgently
-    /// needed elsewhere, and nothing while the program is idle.
-    fn keep(&self, ticks: u8, in_time: bool) -> Keep {
-        let reused = if in_time { self.reused_holes() } else { 0 };
-        let keep = self.ranges.with(&self.os, |r| {
-            if in_time {
-                r.holes.take_clean(reused);
-                r.holes.tick();
-                r.demand.tick();
-            }
-            Keep { chunks: r.demand.keep(), slabs: r.holes.keep() }
-        });
-        if keep == Keep::default() || (ticks == DELAY_TICKS && !self.is_idle_program(in_time)) {
-            return keep;
-        }
-        self.ranges.with(&self.os, |r| {
-            r.demand.let_go();
-            r.holes.let_go();
-        });
-        Keep::default()
-    }
-
-    /// OS pages of holes that blocks were taken on again since the last call.
-    fn reused_holes(&self) -> usize {
-        let mut sum = 0_u64;
-        let mut heap = self.registry.with(&self.os, |r| r.all);
-        while !heap.is_null() {
-            // SAFETY: heaps are never unmapped, and `next` never changes.
-            unsafe {
-                sum = sum.wrapping_add((*heap).flow.clean_pages());
-                heap = (*heap).next;
-            }
-        }
-        // Relaxed: one thread calls this.
-        sum.wrapping_sub(self.purger.reused.swap(sum, Ordering::Relaxed)) as usize
-    }
-
-    /// Whether the program has hardly run for some ticks. Asked only while memory is held.
-    fn is_idle_program(&self, in_time: bool) -> bool {
-        // Relaxed, here and below: one thread calls this.
-        if in_time {
-            let Some(now) = self.os.run_time() else { return true };
-            let ran = now.saturating_sub(self.purger.ran.swap(now, Ordering::Relaxed));
-            let least = u64::from(self.tick_length()) * 1000 / IDLE_SHARE;
-            let quiet = if ran < least { self.purger.quiet.load(Ordering::Relaxed) + 1 } else { 0 };
-            self.purger.quiet.store(quiet, Ordering::Relaxed);
-        }
-        self.purger.quiet.load(Ordering::Relaxed) >= QUIET_TICKS
-    }
-
     /// Stops being the purger, unless more has come to wait meanwhile.
     fn resign(&self) -> bool {
         // SeqCst pairs with the load in `poke`: a thread that freed memory before sees NOBODY there, or has done so
@@ -323,7 +270,8 @@ impl<O: Os> Allocator<O> {
 
     /// Asks for a helper as [`Allocator::resume_purging`] does, if there is none, but whatever waits; takes no lock.
     pub fn restart_purging(&self) {
-        // SeqCst: see `resign`.
+        // SeqCst: see `resign`. Relaxed for failure: see `resume_purging`.
+        let _ = self.purger.who.compare_exchange(INLINE, NOBODY, Ordering::SeqCst, Ordering::Relaxed);
         if self.purger.who.load(Ordering::SeqCst) == NOBODY {
             self.ask_for_helper(NOBODY);
         }
@@ -331,12 +279,18 @@ impl<O: Os> Allocator<O> {
 
     /// Asks the system for a helper, unless `was` is not the purger's state any more. Where there can be none, the
     /// threads that free memory are the purger.
-    fn ask_for_helper(&self, was: u32) {
+    fn ask_for_helper(&self, mut was: u32) {
         let who = &self.purger.who;
         self.purger.idle.store(0, Ordering::Relaxed);
         // Relaxed for failure: then another thread has done it.
-        if who.compare_exchange(was, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_ok() && !self.os.start_purger() {
+        while who.compare_exchange(was, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_ok() && !self.os.start_purger()
+        {
+            // SeqCst: whoever was in the way and calls `resume_purging` sees it, or is seen below to be gone.
             who.store(INLINE, Ordering::SeqCst);
+            if !self.os.may_start_purger() {
+                return;
+            }
+            was = INLINE;
         }
     }
 

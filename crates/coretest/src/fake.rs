@@ -349,7 +349,8 @@ unsafe impl Os for Fake {
         self.whole_pages(Call::Touched, p.addr(), len);
         assert!(!runs.is_empty(), "touched({p:p}, {len:#x}): no room for a single run");
         let model = self.model();
-        model.require("touched", p.addr(), len, &[Access::Committed]);
+        let any = [Access::Committed, Access::Reserved, Access::Zeros, Access::Mapped];
+        model.require("touched", p.addr(), len, &any);
         self.granted(Call::Touched).then(|| self.find_touched(p, len, runs))
     }
 

@@ -4,7 +4,7 @@ use neap_core::sample::weight;
 use neap_core::valid::Depth;
 use neap_core::watch::{Reason, Watch};
 use neap_core::{Allocator, CHUNK};
-use neap_coretest::{Config, Fake, Owner};
+use neap_coretest::{Call, Config, Fake, Owner};
 
 type Shared = Allocator<Fake>;
 
@@ -117,12 +117,59 @@ fn books_and_system_agree() {
             // Blocks were not written behind their size, and those that were carved and not handed out only in front.
             let slack = TABLES * page_size + kept.len() / 10 * (page_size - 4096) / 100 + books / 25;
             assert!(books.abs_diff(present) <= slack, "OS pages of {page_size}: {books} and {present}");
+            let resident = a.resident().expect("the fake can tell");
+            assert_eq!(resident.total() as usize, a.os.usage().present, "OS pages of {page_size}: {resident:?}");
+            assert!(resident.arenas > 8 * resident.tables && resident.huge == 0, "{resident:?}");
             let (f, census) = (a.figures(), a.census());
             let rest: u64 = census.blocks.iter().chain(&census.dirty).map(|count| count.bytes).sum();
             assert_eq!(rest + census.tails, f.slab_free + f.dirty + f.lazy, "OS pages of {page_size}");
             a.trim(0, || true);
         }
     }
+}
+
+/// Catches memory of any kind that is not counted, or twice: large blocks that were touched in part, huge ones, what
+/// handlers hold, arenas that are short; and an answer where there can be none.
+#[test]
+fn resident_memory_is_what_the_system_holds() {
+    let short = Config { address_limit: Some(512 << 20), reservations: Some(2), ..Config::default() };
+    for (config, size) in PAGE_SIZES
+        .map(|page_size| (Config { page_size, ..Config::default() }, 63 << 30))
+        .into_iter()
+        .chain([(short, 16 << 20)])
+    {
+        let what = format!("{config:?}");
+        let a: Box<Shared> = Box::new(Allocator::new(Fake::new(config)));
+        let t = thread(&a);
+        let agree = |when: &str| {
+            let resident = a.resident().expect("the fake can tell");
+            assert_eq!(resident.total() as usize, a.os.usage().present, "{when}: {resident:?}, {what}");
+            resident
+        };
+        // SAFETY: the heap is lent by its thread.
+        let malloc = |size: usize| t.with(&a, |heap| unsafe { a.malloc(heap, size) });
+        // SAFETY: the tests below write inside of their blocks.
+        let write = |p: *mut u8, at: usize| unsafe { p.add(at).write_bytes(1, 5000) };
+        let mut blocks = work(&a, &t, &t, 5);
+        let before = agree("small blocks");
+        let large = malloc(9 << 20);
+        agree("a large block that nobody touched");
+        write(large, 3 << 20);
+        let part = agree("a large block in part");
+        assert!((5000..1 << 20).contains(&(part.arenas - before.arenas)), "{before:?} {part:?}");
+        let nested = a.malloc_nested(5000, 16, false);
+        write(nested, 0);
+        agree("a block of a handler");
+        blocks.extend((0..30).map(|_| malloc(size)).take_while(|p| !p.is_null()).inspect(|&p| write(p, 1 << 20)));
+        let huge = agree("huge blocks").huge;
+        assert!(huge >= 5000, "{huge}: {what}");
+        blocks.into_iter().chain([large, nested]).for_each(|p| free(&a, &t, p));
+        a.trim(0, || true);
+        assert_eq!(agree("after a trim").huge, 0);
+    }
+    let a = Allocator::new(Fake::new(Config { missing: vec![Call::Touched], ..Config::default() }));
+    thread(&a);
+    assert_eq!(a.resident(), None);
 }
 
 /// Catches a heap that is damaged by a change of what it shows, or that does not follow; in each order of changes.

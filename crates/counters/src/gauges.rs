@@ -137,6 +137,8 @@ gauges! {
     peak_bytes: Bytes,
     /// Whether memory is hardened (option `harden`): 0 off, 1 on.
     harden: Code,
+    /// So much of what waits is held, because the program took as much again soon after it went back.
+    held_bytes: Bytes,
 }
 
 impl Counters {

@@ -51,9 +51,10 @@ pub fn stats() -> Stats {
     neap_control::stats::read()
 }
 
-/// How much memory the allocator holds, by its own books: OS pages of small blocks that were handed out and did not go
-/// back, large blocks, and free memory that waits. Resident memory is less by what the program left untouched in its
-/// blocks, and more by some bookkeeping. Looks at the record of each 64 KiB.
+/// How much memory the system holds for the allocator: OS pages of blocks, of free memory that waits, and of tables, that
+/// are resident or swapped out. The kernel is asked, which takes it about a millisecond for some hundred MiB. Where it
+/// cannot tell (without /proc, under the program's own filter of system calls), the allocator's own books say: OS pages
+/// of small blocks that were handed out and did not go back, large blocks, and free memory that waits.
 pub fn held_bytes() -> usize {
     neap_sys::global::held()
 }

@@ -38,6 +38,8 @@ pub enum Knob {
     MmapMax,
     /// What blocks are filled with.
     Perturb,
+    /// What happens when a mistake is found.
+    CheckAction,
     /// How many blocks caches hold.
     TcacheCount,
     /// Known, and without a meaning to neap.
@@ -57,6 +59,8 @@ pub enum Effect {
     Mmap(bool),
     /// Whether threads keep free blocks at hand.
     Caches(bool),
+    /// Whether a mistake is told before it ends the process.
+    Told(bool),
 }
 
 /// A number that glibc takes for all addresses and more.
@@ -107,7 +111,7 @@ pub const TABLE: &[Control] = &[
     },
     Control {
         glibc: "How many bytes more the heap grows by than it has to, and how many stay when it shrinks.",
-        neap: "Nothing: neap reserves addresses once, and commits them in steps of 1.5 MiB or an eighth of what it has.",
+        neap: "Nothing: neap grows in steps of 1.5 MiB, from the third on 16 MiB and more, beside which a pad is no gain; what stays when memory is freed is a matter of `purge_delay` and `purge_bytes`.",
         default: "128 KiB",
         ..other(Some(("M_TOP_PAD", -2)), Some("MALLOC_TOP_PAD_"), "top_pad", ANY)
     },
@@ -122,26 +126,27 @@ pub const TABLE: &[Control] = &[
         neap: "The same, for all usable bytes of freed blocks. Caches are given up meanwhile, so calls are slower.",
     },
     Control {
-        glibc: "What happens when a mistake is found, until 2.26; nothing since.",
-        neap: "Nothing: a mistake ends the process with one line, always.",
+        knob: Knob::CheckAction,
+        glibc: "What happens when a mistake is found, until 2.26: bit 0 tells it, bit 1 ends the process. Since then it always does both.",
+        neap: "2 (and 6): a mistake ends the process without a word. All others: with one line; a process with a damaged heap never goes on.",
         default: "3",
         ..other(Some(("M_CHECK_ACTION", -5)), Some("MALLOC_CHECK_"), "check", ANY)
     },
     Control {
         glibc: "How many arenas there may be before their number is limited.",
-        neap: "Nothing: heaps belong to threads, and memory to all of them.",
+        neap: "Nothing: there is one set of arenas for all threads, so there is no number to limit.",
         default: "8 on 64 bits",
         ..other(Some(("M_ARENA_TEST", -7)), Some("MALLOC_ARENA_TEST"), "arena_test", ANY)
     },
     Control {
         glibc: "Most arenas; set to save memory.",
-        neap: "Nothing: a heap is 3 KiB, and what a thread left free serves all others.",
+        neap: "Nothing: all threads share one set of arenas, as with 1 in glibc, and do not wait for each other. A thread's own are 3 KiB and its caches, which go back when it rests.",
         default: "8 for each processor",
         ..other(Some(("M_ARENA_MAX", -8)), Some("MALLOC_ARENA_MAX"), "arena_max", ANY)
     },
     Control {
         glibc: "Longest blocks that fast bins keep, at most 160; 0: none.",
-        neap: "Nothing: there are no such bins.",
+        neap: "Nothing: there are no such bins. What threads keep at hand is given up by the tunable `tcache_count=0`.",
         default: "128",
         ..other(Some(("M_MXFAST", 1)), None, "mxfast", 160)
     },
@@ -196,6 +201,8 @@ impl Control {
             Knob::MmapThreshold => Effect::Option(Id::MmapThreshold, Value::Bytes(value)),
             Knob::MmapMax => Effect::Mmap(value > 0),
             Knob::Perturb => Effect::Fill(value as u8),
+            // Bit 0: tell, bit 1: end the process. Only the combination that ends it without a word is another one.
+            Knob::CheckAction => Effect::Told(value & 3 != 2),
             Knob::TcacheCount => Effect::Caches(value > 0),
             Knob::Other => Effect::Nothing,
         })
@@ -312,7 +319,7 @@ mod tests {
     /// Catches a control that does something else than the table says.
     #[test]
     fn effects() {
-        use Effect::{Caches, Fill, Mmap, Nothing, Option};
+        use Effect::{Caches, Fill, Mmap, Nothing, Option, Told};
         for (parameter, value, wanted) in [
             (-1, 131_072, Some(Option(Id::PurgeBytes, Value::Bytes(131_072)))),
             (-1, u64::MAX, Some(Option(Id::Purge, Value::Word("never")))),
@@ -327,6 +334,11 @@ mod tests {
             (1, 161, None),
             (1, u64::MAX, None),
             (-8, 1, Some(Nothing)),
+            (-5, 0, Some(Told(true))),
+            (-5, 1, Some(Told(true))),
+            (-5, 2, Some(Told(false))),
+            (-5, 3, Some(Told(true))),
+            (-5, 7, Some(Told(true))),
         ] {
             assert_eq!(control(parameter).effect(value), wanted, "{parameter} {value}");
         }

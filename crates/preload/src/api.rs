@@ -172,7 +172,7 @@ pub extern "C" fn neap_trim(keep: usize, microseconds: u64) -> usize {
     trim::trim(keep, (microseconds > 0).then(|| Duration::from_micros(microseconds))).held
 }
 
-/// neap: how much memory neap holds by its own books.
+/// neap: how much memory the system holds for neap.
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_held() -> usize {
     global::held()

@@ -154,6 +154,7 @@ fn gauges(f: &Figures, purge_calls: u64) -> Gauges {
         foreign: policy.foreign_abort().into(),
         origins: policy.origins(),
         peak_bytes: f.peak,
+        held_bytes: f.held.min(f.dirty),
         harden: policy.harden().into(),
     }
 }

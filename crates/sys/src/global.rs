@@ -389,9 +389,10 @@ pub fn free_bytes() -> (usize, usize) {
     thread::in_call(|_| NEAP.free_bytes()).unwrap_or((0, 0))
 }
 
-/// How much memory neap holds by its own books. 0 in a nested call.
+/// How much memory the system holds for neap; by neap's own books where the system cannot tell. 0 in a nested call.
 pub fn held() -> usize {
-    thread::in_call(|_| NEAP.held()).unwrap_or(0) as usize
+    let held = thread::in_call(|_| NEAP.resident().map_or_else(|| NEAP.held(), |r| r.total()));
+    held.unwrap_or(0) as usize
 }
 
 /// [`realloc`] while blocks are sampled or filled: by copying, where the old block is a sample, or blocks are filled.

@@ -238,6 +238,10 @@ unsafe impl Os for Linux {
         crate::purger::start()
     }
 
+    fn may_start_purger(&self) -> bool {
+        crate::purger::may_start()
+    }
+
     fn publish(&self, figures: &Figures) {
         crate::gauges::publish(figures, self.purge_calls.load(Ordering::Relaxed));
     }

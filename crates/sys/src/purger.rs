@@ -22,7 +22,7 @@
 use crate::global::NEAP;
 use crate::space::space;
 use crate::{arch, status};
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::thread::futex;
 
@@ -39,8 +39,12 @@ const STARTING: u32 = u32::MAX;
 static LAST: AtomicU32 = AtomicU32::new(0);
 /// Changes when the helper shall look before its time.
 static WAKE: AtomicU32 = AtomicU32::new(0);
-/// So many callers want no helper now.
+/// How many callers want no helper now, see [`Stop`].
 static STOPS: AtomicU32 = AtomicU32::new(0);
+/// The last start failed because of them.
+static KEPT_AWAY: AtomicBool = AtomicBool::new(false);
+/// Bits of [`STOPS`] that are the number. Those above count the forks on the way here.
+const STOP_BITS: u32 = 20;
 /// Milliseconds that the kernel may need to forget a thread; another one may have got its number.
 const GONE_MS: u32 = 100;
 /// Milliseconds that a fork waits for the helper, about.
@@ -66,7 +70,9 @@ fn start_unsignalled() -> bool {
         wait_for_end();
     }
     let space = space(NEAP.page_size());
-    if STOPS.load(Ordering::SeqCst) == 0 && !status::is_hostile() {
+    let stopped = is_unwanted();
+    KEPT_AWAY.store(stopped, Ordering::SeqCst);
+    if !stopped && !status::is_hostile() {
         if let Some(space) = space {
             space.helper.store(1, Ordering::Relaxed);
         }
@@ -86,6 +92,13 @@ fn start_unsignalled() -> bool {
     TID.store(0, Ordering::SeqCst);
     wake_waiters();
     false
+}
+
+/// Whether the last start failed because of callers who want no helper, and there are none any more. Where there are, the
+/// last of them has yet to call `resume_purging`. SeqCst pairs with their SeqCst: who is asked has said before that there
+/// is no helper, and they look at that after they have counted `STOPS` down.
+pub fn may_start() -> bool {
+    KEPT_AWAY.load(Ordering::SeqCst) && !is_unwanted()
 }
 
 /// Sets the mask of blocked signals; returns the one before.
@@ -150,23 +163,53 @@ fn wait_for_end() {
     }
 }
 
+/// One caller who wants no helper, counted in [`STOPS`]. A handler that interrupts it may fork, and return in the child,
+/// where nobody is counted any more: so the end counts only where the count is still that of the beginning.
+struct Stop {
+    fork: u32,
+}
+
+impl Stop {
+    fn begin() -> Stop {
+        Stop { fork: STOPS.fetch_add(1, Ordering::SeqCst) >> STOP_BITS }
+    }
+
+    fn end(self) {
+        let less = |stops: u32| (stops >> STOP_BITS == self.fork).then(|| stops - 1);
+        // Relaxed for failure: then it is a child's, where nothing is to do.
+        let _ = STOPS.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
+    }
+
+    /// In the child of a fork: nobody is counted.
+    fn forget_all() {
+        let next = |stops: u32| Some(((stops >> STOP_BITS) + 1) << STOP_BITS);
+        // Never fails, as `next` returns a value each time.
+        let _ = STOPS.fetch_update(Ordering::SeqCst, Ordering::Relaxed, next);
+    }
+}
+
+/// Whether somebody wants no helper now.
+fn is_unwanted() -> bool {
+    STOPS.load(Ordering::SeqCst) & ((1 << STOP_BITS) - 1) != 0
+}
+
 /// Runs `f` while there is no helper: it is stopped first, and none is started meanwhile.
 pub fn without_helper<R>(f: impl FnOnce() -> R) -> R {
-    stop();
+    let stop = stop();
     let result = f();
-    STOPS.fetch_sub(1, Ordering::SeqCst);
+    stop.end();
     // In a nested call, whoever frees memory next asks for a helper.
     crate::thread::in_call(|_| NEAP.resume_purging());
     result
 }
 
-/// Ends the helper, and lets none start before `STOPS` is counted down again.
-fn stop() {
+/// Ends the helper, and lets none start before the end of the [`Stop`].
+fn stop() -> Stop {
     if TID.load(Ordering::SeqCst) != 0 && is_lost() {
         forget();
         NEAP.leave_purging();
     }
-    STOPS.fetch_add(1, Ordering::SeqCst);
+    let stop = Stop::begin();
     if TID.load(Ordering::SeqCst) != 0 {
         wake();
         wait_for_end();
@@ -180,6 +223,7 @@ fn stop() {
     }
     // Relaxed for failure: another caller was first.
     let _ = LAST.compare_exchange(last, 0, Ordering::SeqCst, Ordering::Relaxed);
+    stop
 }
 
 /// Whether the process has a thread of this number.
@@ -194,7 +238,7 @@ fn is_thread(tid: u32) -> bool {
 /// middle of a call of neap's: takes no lock, and does not wait for a helper that does.
 pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
     let was = TID.load(Ordering::SeqCst);
-    STOPS.fetch_add(1, Ordering::SeqCst);
+    let stop = Stop::begin();
     if was != 0 && !is_lost() {
         let mut patience = PATIENCE;
         loop {
@@ -210,8 +254,8 @@ pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
         wake_waiters();
     }
     let child = fork();
-    STOPS.fetch_sub(1, Ordering::SeqCst);
-    if was != 0 && child != 0 {
+    stop.end();
+    if (was != 0 || KEPT_AWAY.load(Ordering::SeqCst)) && child != 0 {
         NEAP.restart_purging();
     }
     child
@@ -221,8 +265,7 @@ pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
 /// that no filter can do without.
 pub fn before_filter() {
     status::forbid();
-    stop();
-    STOPS.fetch_sub(1, Ordering::SeqCst);
+    stop().end();
 }
 
 /// Whether this is the child of a fork, made without the C library's handlers, and the helper is its parent's.
@@ -235,7 +278,7 @@ fn is_lost() -> bool {
 fn forget() {
     TID.store(0, Ordering::SeqCst);
     LAST.store(0, Ordering::SeqCst);
-    STOPS.store(0, Ordering::SeqCst);
+    Stop::forget_all();
 }
 
 /// In the child of a fork, where the helper is not. Whether it was there, or about to be, in the parent.
@@ -255,10 +298,10 @@ fn sleep(milliseconds: u32, seen: u32) {
 /// Sleeps between two ticks; false if the helper shall end. `seen` is what WAKE was before the last tick.
 fn sleep_between_ticks(mut left: u32, seen: u32, credentials: Option<u64>) -> bool {
     loop {
-        if STOPS.load(Ordering::SeqCst) == 0 {
+        if !is_unwanted() {
             sleep(left.min(LOOK), seen);
         }
-        if STOPS.load(Ordering::SeqCst) != 0 || status::is_forbidden() {
+        if is_unwanted() || status::is_forbidden() {
             return false;
         }
         if status::credentials() != credentials {
