@@ -6,8 +6,11 @@
  *
  *   STATUS WALL_NS USER_US SYS_US PEAK_RSS_KIB MINOR_FAULTS MAJOR_FAULTS CHECKSUM
  *
- * STATUS is "ok", "exit:N", "signal:N" or "timeout"; CHECKSUM is what the program printed after
+ * STATUS is "ok", "exit:N", "signal:N", "timeout" or "interrupted"; CHECKSUM is what the program printed after
  * "checksum ", or "-". What the program printed follows, as it was.
+ *
+ * SIGTERM, or the end of whoever started it, ends the program and all that it started (its process group); the status is
+ * then "interrupted".
  *
  * It is a program of its own because the kernel starts a child's peak RSS at the size of the parent
  * that it was forked from: a small parent keeps the figure honest.
@@ -19,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -51,6 +55,7 @@ static pid_t start(char **variables, char **program, int output) {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);
   setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   expendable();
   dup2(output, STDOUT_FILENO);
   for (; *variables; variables++) putenv(*variables);
@@ -59,23 +64,27 @@ static pid_t start(char **variables, char **program, int output) {
   return 0;
 }
 
-/* Waits for the child's end, or for the deadline: then kills its process group. */
-static int wait_child(pid_t child, int seconds, int *status, struct rusage *usage) {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGCHLD);
-  struct timespec limit = {seconds, 0};
-  int timed_out = 0;
-  while (wait4(child, status, WNOHANG, usage) == 0) {
-    if (sigtimedwait(&set, NULL, &limit) < 0 && errno == EAGAIN) {
-      timed_out = 1;
-      kill(-child, SIGKILL);
-      kill(child, SIGKILL);
-      if (wait4(child, status, 0, usage) < 0) fail("wait4");
-      break;
-    }
+enum { ENDED, TIMED_OUT, INTERRUPTED };
+
+/* Waits for the child's end, for the deadline, or for SIGTERM: in the latter two kills its process group. */
+static int wait_child(pid_t child, const sigset_t *set, int seconds, int *status, struct rusage *usage) {
+  int64_t deadline = now_ns() + (int64_t)seconds * 1000000000;
+  int how = ENDED;
+  while (how == ENDED && wait4(child, status, WNOHANG, usage) == 0) {
+    int64_t left = deadline - now_ns();
+    struct timespec limit = {left / 1000000000, left % 1000000000};
+    int number = left > 0 ? sigtimedwait(set, NULL, &limit) : -1;
+    if (number == SIGTERM) how = INTERRUPTED;
+    if (left <= 0) how = TIMED_OUT;
   }
-  return timed_out;
+  if (how != ENDED) {
+    kill(-child, SIGKILL);
+    kill(child, SIGKILL);
+    if (wait4(child, status, 0, usage) < 0) fail("wait4");
+  }
+  /* What the program started and left behind goes with it. */
+  kill(-child, SIGKILL);
+  return how;
 }
 
 static void read_checksum(FILE *output, char *text, size_t room) {
@@ -107,18 +116,19 @@ int main(int argc, char **argv) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGCHLD);
+  sigaddset(&set, SIGTERM);
   sigprocmask(SIG_BLOCK, &set, NULL);
 
   int status = 0;
   struct rusage usage;
   int64_t begun = now_ns();
   pid_t child = start(argv + 2, argv + split + 1, fileno(output));
-  int timed_out = wait_child(child, atoi(argv[1]), &status, &usage);
+  int how = wait_child(child, &set, atoi(argv[1]), &status, &usage);
   int64_t wall = now_ns() - begun;
 
   char outcome[32] = "ok", checksum[32];
-  if (timed_out) {
-    snprintf(outcome, sizeof outcome, "timeout");
+  if (how != ENDED) {
+    snprintf(outcome, sizeof outcome, how == TIMED_OUT ? "timeout" : "interrupted");
   } else if (WIFSIGNALED(status)) {
     snprintf(outcome, sizeof outcome, "signal:%d", WTERMSIG(status));
   } else if (WEXITSTATUS(status) != 0) {

@@ -39,6 +39,11 @@ want gcc-multilib /usr/lib32/crt1.o /usr/lib/i386-linux-gnu/crt1.o
 want valgrind valgrind
 want gdb gdb
 want stress-ng stress-ng
+# The lab: another two allocators, system calls, a virtual environment.
+want libjemalloc2 /usr/lib/*/libjemalloc.so.2
+want libmimalloc2.0 /usr/lib/*/libmimalloc.so.2
+want strace strace
+want python3-venv /usr/share/doc/python3-venv
 
 if [ -z "$missing" ]; then
     echo "tests/setup.sh: nothing is missing"

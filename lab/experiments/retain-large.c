@@ -2,16 +2,18 @@
  *
  * 20 rounds of 256 buffers of (random() % 8192) * 4096 bytes, one byte written in each 4 KiB; all
  * freed after each round. The wall time is that of allocating, touching and freeing; the looks at
- * /proc between them are not in it.
+ * /proc between them are not in it. With --trim 1 each round ends with malloc_trim(0).
  */
 #include "experiment.h"
+#include <malloc.h>
 
-enum { ROUNDS, BUFFERS, IDLE_MS };
+enum { ROUNDS, BUFFERS, IDLE_MS, TRIM };
 
 static option_t options[] = {
     {"rounds", NULL, 20, NULL},
     {"buffers", NULL, 256, NULL},
     {"idle-ms", NULL, 2000, NULL},
+    {"trim", NULL, 0, NULL},
 };
 
 static void round_metric(size_t round, const char *when, size_t bytes) {
@@ -42,6 +44,7 @@ int main(int argc, char **argv) {
     if (in_huge_pages > huge) huge = in_huge_pages;
     begun = now_ns();
     for (size_t i = 0; i < buffers; i++) free(blocks[i]);
+    if (options[TRIM].value) malloc_trim(0);
     wall += now_ns() - begun;
     size_t left = rss();
     if (left > worst) worst = left;

@@ -2,14 +2,16 @@
  *
  * For k in 28..=32: three buffers of (k + i) MiB less (random() % 16) * 4096 bytes, touched and
  * freed. "peak-ratio" is the most that the rounds added to the program's resident memory, against
- * the most bytes that were live.
+ * the most bytes that were live. With --trim 1 each round ends with malloc_trim(0).
  */
 #include "experiment.h"
+#include <malloc.h>
 
-enum { IDLE_MS };
+enum { IDLE_MS, TRIM };
 
 static option_t options[] = {
     {"idle-ms", NULL, 1000, NULL},
+    {"trim", NULL, 0, NULL},
 };
 
 int main(int argc, char **argv) {
@@ -28,8 +30,12 @@ int main(int argc, char **argv) {
     }
     if (live > most_live) most_live = live;
     for (size_t i = 0; i < 3; i++) free(blocks[i]);
+    if (options[TRIM].value) malloc_trim(0);
     size_t left = rss();
     if (left > worst) worst = left;
+    char name[32];
+    snprintf(name, sizeof name, "round-%02zu-freed", k - 27);
+    metric(name, "MiB", in_mib(left));
   }
   /* Read at the end: the buffers of the last round were the greatest. */
   size_t peak = peak_rss();

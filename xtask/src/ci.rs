@@ -1,6 +1,6 @@
 //! `cargo xtask ci`: every check that CI runs, in the order in which they fail fastest.
 
-use crate::toolchain::root;
+use crate::place::root;
 use anyhow::{Context, Result, ensure};
 use clap::Args as ClapArgs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use std::time::Instant;
 /// Options of `cargo xtask ci`.
 #[derive(ClapArgs)]
 pub struct Args {
-    /// Leave out the tests of whole programs (databases, browsers, compilers): minutes less
+    /// Leave out the tests of whole programs (databases, browsers, compilers) and the lab: minutes less
     #[arg(long)]
     quick: bool,
 }
@@ -68,6 +68,8 @@ const STEPS: &[Step] = &[
             "neap-results",
             "-p",
             "neap-report",
+            "-p",
+            "neap-lab",
         ],
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
@@ -125,6 +127,20 @@ pub fn main(args: Args) -> Result<()> {
         ensure!(status.success(), "the step \"{}\" failed; to repeat it: cargo {}", step.name, step.args.join(" "));
         println!("ci: {} passed in {:.0} s", step.name, start.elapsed().as_secs_f64());
     }
+    lab(args.quick)?;
     println!("ci: all passed");
+    Ok(())
+}
+
+/// The lab's experiments, quickly: each verdict that must hold does.
+fn lab(left_out: bool) -> Result<()> {
+    if left_out {
+        println!("ci: the lab left out (--quick)");
+        return Ok(());
+    }
+    println!("ci: the lab (cargo xtask experiments --quick --check)");
+    let start = Instant::now();
+    crate::experiments::quick_check().context("the step \"the lab\" failed")?;
+    println!("ci: the lab passed in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask install`: the library, the command, header, pkg-config file and manual page, where a system wants them.
 
-use crate::toolchain::root;
+use crate::place::root;
 use anyhow::{Context, Result, ensure};
 use clap::Args as ClapArgs;
 use std::fs;

@@ -2,14 +2,13 @@
 //!
 //! One module per command; this file only dispatches.
 
-mod allocators;
 mod bench;
 mod ci;
 mod experiments;
 mod icount;
 mod install;
 mod peers;
-mod toolchain;
+mod place;
 
 use clap::{Parser, Subcommand};
 

@@ -10,6 +10,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use neap_trace::format::Format;
 
 use crate::error::Error;
+use crate::lab::args::LabArgs;
 use crate::options::{self, Setting, SettingParser};
 use crate::pagein::{Callgraph, Detail};
 
@@ -22,6 +23,7 @@ Examples:
   neap run -- python3 script.py          run a program on neap
   neap run --summary -- ./server         ... and print what it cost at exit
   neap pagein -o - -- ls                 every page fault of a program, in order
+  neap lab run all --quick               the field's experiments, across allocators
   neap options                           what can be set with neap run --set
 
 Exit status: that of the program for `neap run` and `neap pagein`; 125 when neap itself fails.";
@@ -75,6 +77,8 @@ pub enum Command {
     Run(RunArgs),
     /// Trace every page fault of a program, in order, with its cause
     Pagein(PageinArgs),
+    /// Run the field's experiments on this machine, across allocators
+    Lab(LabArgs),
     /// List neap's options: values, who chose them, defaults
     Options(OptionsArgs),
     /// Print a completion script for a shell

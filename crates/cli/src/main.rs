@@ -3,6 +3,7 @@
 
 mod args;
 mod error;
+mod lab;
 mod options;
 mod pagein;
 mod run;
@@ -48,6 +49,7 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     match cli.command {
         Command::Run(run) => run::run(run),
         Command::Pagein(pagein) => pagein::run(pagein),
+        Command::Lab(lab) => lab::run(lab),
         Command::Options(list) => options::list(list.json, list.pid),
         Command::Completions { shell } => args::completions(shell),
         Command::Man => args::man(),

@@ -4,12 +4,13 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::allocators::{self, Allocator};
-use crate::peers;
-use crate::toolchain::{cc, cxx, run, version_line};
+use crate::place;
+use neap_lab::allocators::Allocator;
+use neap_lab::peers;
+use neap_lab::toolchain::{cc, cxx, run, version_line};
 
 /// The circumstances of one benchmark.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -49,13 +50,13 @@ pub struct Machine {
 impl Machine {
     /// Looks around.
     pub fn look(allocators: &[Allocator], scale: u32, rounds: u32) -> Result<Machine> {
-        let mut records = peers::records()?;
+        let mut records = peers::records(&place::lab())?;
         records.retain(|name, _| allocators.iter().any(|a| a.name == *name));
         let arguments: Vec<String> = std::env::args().skip(1).collect();
         Ok(Machine {
             date: utc_now(),
             command: format!("cargo xtask {}", arguments.join(" ")),
-            commit: allocators::commit(),
+            commit: place::commit(),
             cpu: value_in("/proc/cpuinfo", "model name"),
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get()),
             memory_mib: memory_mib(),
@@ -69,13 +70,6 @@ impl Machine {
             allocators: allocators.to_vec(),
             peers: records,
         })
-    }
-
-    /// Reads `machine.json` in `dir`.
-    pub fn read(dir: &Path) -> Result<Machine> {
-        let path = dir.join("machine.json");
-        let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        serde_json::from_slice(&bytes).with_context(|| format!("{} is damaged", path.display()))
     }
 
     /// Writes `machine.json` in `dir`.

@@ -18,11 +18,14 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use neap_results::stats::median;
 
-use crate::allocators::{self, Allocator, GLIBC};
-use crate::toolchain::{root, run};
+use crate::place::root;
 use data::{Row, Table};
 use machine::Machine;
-use workloads::{Program, Workload};
+use neap_lab::allocators::Allocator;
+use neap_lab::sources::Workload;
+use neap_lab::toolchain::run;
+use neap_results::GLIBC;
+use workloads::Program;
 
 /// Arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -114,7 +117,7 @@ fn chosen_allocators(args: &Args) -> Result<Vec<Allocator>> {
         names.retain(|name| name != GLIBC);
         names.insert(0, GLIBC.into());
     }
-    allocators::resolve(&names)
+    crate::place::resolve(&names)
 }
 
 /// What to run, and how.

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 
 use super::{Count, write_csv};
-use crate::allocators::NEAP;
-use crate::toolchain::root;
+use crate::place::root;
+use neap_results::NEAP;
 
 /// A figure may exceed the baseline by this factor before it counts as a regression.
 const TOLERANCE: f64 = 1.01;

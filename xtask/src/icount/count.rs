@@ -7,8 +7,10 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use super::{Count, Op};
-use crate::allocators::{Allocator, NEAP};
-use crate::toolchain::{cc, is_stale, root, run};
+use crate::place::root;
+use neap_lab::allocators::Allocator;
+use neap_lab::toolchain::{cc, is_stale, run};
+use neap_results::NEAP;
 
 /// Names of the two ways to count, as they stand in the CSV.
 pub const CALLGRIND: &str = "callgrind";

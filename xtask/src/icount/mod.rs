@@ -16,9 +16,11 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::allocators::{self, Allocator, NEAP};
-use crate::toolchain::{available, cc, need, root};
+use crate::place::root;
 use count::{CALLGRIND, Programs, SINGLE_STEP};
+use neap_lab::allocators::Allocator;
+use neap_lab::toolchain::{available, cc, need};
+use neap_results::NEAP;
 
 /// Arguments of `cargo xtask icount`.
 #[derive(clap::Args)]
@@ -103,7 +105,7 @@ pub fn main(args: Args) -> Result<()> {
     if names.is_empty() && (args.check || args.bless) {
         names.push(NEAP.into());
     }
-    let allocators = allocators::resolve(&names)?;
+    let allocators = crate::place::resolve(&names)?;
     let programs = Programs::build()?;
     let mut counts = Vec::new();
     for allocator in &allocators {

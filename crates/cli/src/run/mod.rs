@@ -6,7 +6,7 @@
 pub mod child;
 mod counters;
 mod elf;
-mod library;
+pub mod library;
 mod private_dir;
 pub mod signals;
 mod summary;

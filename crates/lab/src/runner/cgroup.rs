@@ -80,10 +80,13 @@ impl Drop for Group {
     }
 }
 
-/// Removes the groups that an interrupted run left; one with processes stays, as the kernel refuses.
+/// Removes the groups that a killed run left; one with processes stays, as the kernel refuses.
 fn remove_leftovers(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        // Another lab may be at work.
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
             let _ = fs::remove_dir(entry.path());
         }
     }

@@ -8,7 +8,8 @@ use std::thread;
 use anyhow::{Context, Result, bail};
 
 use super::{Job, Recipe};
-use crate::toolchain::{cc, cxx, need, run};
+use crate::interrupt::run;
+use crate::toolchain::{cc, cxx, need};
 
 /// All peers, in the order of the tables.
 pub const RECIPES: [Recipe; 6] = [

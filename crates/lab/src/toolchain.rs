@@ -1,4 +1,4 @@
-//! What several commands share: where the repository lies, and how outside programs are called.
+//! How outside programs are found and called.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// The root of the repository.
-pub fn root() -> PathBuf {
-    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
-    xtask.parent().expect("xtask lies in the repository").to_owned()
+use crate::failure::failure;
+
+/// Where a program lies on the PATH.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
 /// The C compiler: `$CC` or `cc`.
@@ -27,7 +29,7 @@ pub fn need(program: &str, remedy: &str) -> Result<()> {
     if available(program) {
         return Ok(());
     }
-    bail!("`{program}` is not installed or does not start; {remedy}")
+    Err(failure(format!("`{program}` is not installed or does not start"), remedy))
 }
 
 /// Whether `program --version` can be started.

@@ -3,16 +3,16 @@
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::data::{Metric, Outcome};
-use super::runner::find_program;
+use super::end_text;
 use crate::allocators::Allocator;
-use crate::toolchain::run;
+use crate::interrupt::{Guarded, run, sleep};
+use crate::outcome::{Metric, Outcome};
+use crate::toolchain::find_program;
 
 /// Distinct keys, and distinct fields of the hash.
 const KEYS: &str = "100000";
@@ -29,18 +29,19 @@ const TRANSIENT: [&str; 2] = ["mylist", "myset"];
 pub fn run_load(allocator: &Allocator, warm_up: Duration, load: Duration) -> Result<Outcome> {
     for program in ["redis-server", "redis-benchmark", "redis-cli"] {
         if find_program(program).is_none() {
-            return Ok(Outcome::failed(format!("skipped: {program} is not installed (Debian: apt install redis)")));
+            return Ok(Outcome::skipped(format!("{program} is not installed (Debian: apt install redis)")));
         }
     }
     let mut server = Server::start(allocator)?;
-    if !server.answers() {
-        return Ok(Outcome::failed(server.end_text()));
+    if !server.answers()? {
+        return Ok(Outcome::failed(server.end_text()?));
     }
     // A server that died makes its clients fail: that is its failure, not the lab's.
     let measured = measure(&server, warm_up, load);
-    match (server.child.try_wait()?, measured) {
+    match (server.child.status()?, measured) {
         (None, Ok(metrics)) => Ok(Outcome::good(metrics)),
-        (Some(_), _) => Ok(Outcome::failed(server.end_text())),
+        (_, Err(error)) if error.is::<crate::interrupt::Interrupted>() => Err(error),
+        (Some(_), _) => Ok(Outcome::failed(server.end_text()?)),
         (None, Err(error)) => Err(error),
     }
 }
@@ -49,16 +50,16 @@ fn measure(server: &Server, warm_up: Duration, load: Duration) -> Result<Vec<Met
     run(server.client("redis-benchmark").args(["-q", "-r", KEYS, "-d", VALUE_BYTES]).args(FILL))?;
     let mut benchmark = server.client("redis-benchmark");
     benchmark.args(["-q", "-l", "-c", "50", "-r", KEYS, "-d", VALUE_BYTES]).args(LOAD);
-    let mut benchmark = Process(benchmark.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
-    sleep(warm_up);
+    let mut benchmark = Guarded::start(benchmark.stdout(Stdio::null()).stderr(Stdio::null()))?;
+    sleep(warm_up)?;
     let (begun, requests, faults) = (Instant::now(), server.requests()?, server.faults()?);
-    sleep(load);
+    sleep(load)?;
     let (requests, faults) = (server.requests()? - requests, server.faults()? - faults);
     let seconds = begun.elapsed().as_secs_f64();
     benchmark.end();
     run(server.client("redis-cli").arg("del").args(TRANSIENT))?;
     let after = server.rss_mib()?;
-    sleep(Duration::from_secs(1));
+    sleep(Duration::from_secs(1))?;
     Ok(vec![
         Metric::new("faults-per-1000", "count", faults * 1000.0 / requests),
         Metric::new("rate", "1/s", requests / seconds),
@@ -67,25 +68,9 @@ fn measure(server: &Server, warm_up: Duration, load: Duration) -> Result<Vec<Met
     ])
 }
 
-/// A child that does not outlive its value.
-struct Process(Child);
-
-impl Process {
-    fn end(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
 /// A redis-server on a socket in a folder of its own, without persistence.
 struct Server {
-    child: Child,
+    child: Guarded,
     dir: PathBuf,
 }
 
@@ -105,7 +90,7 @@ impl Server {
                 command.env(name, value);
             }
         }
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start redis-server")?;
+        let child = Guarded::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
         Ok(Server { child, dir })
     }
 
@@ -116,29 +101,22 @@ impl Server {
     }
 
     /// Waits for the first answer; false where the server ends, or says nothing for ten seconds.
-    fn answers(&mut self) -> bool {
+    fn answers(&mut self) -> Result<bool> {
         for _ in 0..200 {
-            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
-                return false;
+            if self.child.status()?.is_some() {
+                return Ok(false);
             }
             if run(self.client("redis-cli").arg("ping")).is_ok_and(|text| text.trim() == "PONG") {
-                return true;
+                return Ok(true);
             }
-            sleep(Duration::from_millis(50));
+            sleep(Duration::from_millis(50))?;
         }
-        false
+        Ok(false)
     }
 
     /// How the server ended, as in [`Outcome::status`].
-    fn end_text(&mut self) -> String {
-        use std::os::unix::process::ExitStatusExt;
-        match self.child.try_wait() {
-            Ok(Some(status)) => match (status.signal(), status.code()) {
-                (Some(signal), _) => format!("signal:{signal}"),
-                (_, code) => format!("exit:{}", code.unwrap_or(-1)),
-            },
-            _ => "timeout".into(),
-        }
+    fn end_text(&mut self) -> Result<String> {
+        Ok(end_text(self.child.status()?))
     }
 
     fn requests(&self) -> Result<f64> {
@@ -163,8 +141,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.end();
         let _ = fs::remove_dir_all(&self.dir);
     }
 }

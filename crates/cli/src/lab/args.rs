@@ -1,0 +1,214 @@
+//! The arguments of `neap lab`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  neap lab list                                what there is
+  neap lab run retain-large ebizzy             two experiments, with every allocator found
+  neap lab run all --quick                     a first look at all, some minutes
+  neap lab run all --allocators glibc,neap,mine=/tmp/libmine.so -o results
+  neap lab show results                        tables and verdicts again, and the HTML report
+  neap lab compare before after                what changed between two runs
+  neap lab peers build                         other allocators, from their sources
+
+The programs are small ones in C that neap carries; they are compiled with your C
+compiler. The page docs/lab.md explains each experiment and how noise is handled.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  neap lab run all --quick --allocators glibc,neap,mimalloc3,jemalloc
+  neap lab run calloc --runs 5 -o results/calloc
+  neap lab run ebizzy --allocators neap,mine=/tmp/libmine.so
+  neap lab run all --quick --check             fails where a verdict that must hold does not
+
+^C ends it in order: what was measured is kept, programs are ended, settings of the
+kernel are put back.
+
+Exit status: 0; 1 with --check where a verdict that must hold does not; 128+N after
+signal N; 125 when neap itself fails.";
+
+/// Arguments of `neap lab`.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES, disable_help_subcommand = true)]
+pub struct LabArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: LabAction,
+}
+
+/// What `neap lab` does.
+#[derive(Debug, Subcommand)]
+pub enum LabAction {
+    /// List the experiments: what each asks
+    List(ListArgs),
+    /// Run experiments under several allocators, and keep what they told
+    Run(RunArgs),
+    /// Show a kept run: tables, verdicts, the HTML report
+    Show(ShowArgs),
+    /// Compare two kept runs
+    Compare(CompareArgs),
+    /// Build or list the other allocators
+    Peers(PeersArgs),
+}
+
+/// Arguments of `neap lab list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Print the list as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `neap lab run`.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+pub struct RunArgs {
+    /// Experiments by name, or `all`
+    #[arg(value_name = "NAME", required = true)]
+    pub names: Vec<String>,
+
+    /// Fewer cases with less work: findings can be seen, times are rough
+    #[arg(long)]
+    pub quick: bool,
+
+    /// Allocators by name, or NAME=PATH for any preload library [default: all that are found]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub allocators: Vec<String>,
+
+    /// Rounds, each with one run per case and allocator [default: 1 to 5, by experiment]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub runs: Option<u32>,
+
+    /// Folder for the run [default: neap-lab-DATE in the current one]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+
+    /// End with status 1 where a verdict that must hold does not
+    #[arg(long)]
+    pub check: bool,
+
+    /// Folder of built peers [default: where `neap lab peers build` puts them]
+    #[arg(long, value_name = "DIR")]
+    pub peers: Option<PathBuf>,
+
+    /// Print the run as JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `neap lab show`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  neap lab show results
+  neap lab show --open results                 the HTML report in the browser
+  neap lab show --markdown results > EXPERIMENTS.md
+  neap lab show --charts pictures results
+  neap lab show --json results | jq '.experiments[].verdicts[].text'")]
+pub struct ShowArgs {
+    /// A folder that `neap lab run -o` wrote
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
+
+    /// Print JSON, with all rows
+    #[arg(long, conflicts_with = "markdown")]
+    pub json: bool,
+
+    /// Print markdown
+    #[arg(long)]
+    pub markdown: bool,
+
+    /// Write the charts as SVG files into FOLDER, and nothing else
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["json", "markdown"])]
+    pub charts: Option<PathBuf>,
+
+    /// Open the HTML report in the browser
+    #[arg(long)]
+    pub open: bool,
+}
+
+/// Arguments of `neap lab compare`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  neap lab compare results/before results/after
+  neap lab compare --json results/before results/after
+
+Compare runs of one machine with the same options; figures of different machines
+say nothing.")]
+pub struct CompareArgs {
+    /// The first run
+    #[arg(value_name = "DIR1")]
+    pub before: PathBuf,
+
+    /// The second run
+    #[arg(value_name = "DIR2")]
+    pub after: PathBuf,
+
+    /// Print the comparison as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Write the comparison to FILE as a page too
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
+    /// Print at most N lines of each list
+    #[arg(long, value_name = "N", default_value_t = 40, conflicts_with = "json")]
+    pub limit: usize,
+}
+
+/// Arguments of `neap lab peers`.
+#[derive(Debug, Args)]
+pub struct PeersArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: PeersAction,
+}
+
+/// What `neap lab peers` does.
+#[derive(Debug, Subcommand)]
+pub enum PeersAction {
+    /// Fetch and compile the other allocators
+    #[command(after_help = "\
+Examples:
+  neap lab peers build
+  neap lab peers build --only tcmalloc --force
+
+Needs cargo (it fetches the sources), a C and a C++ compiler, make and cmake, and
+the network on first use. About two minutes on two processors.")]
+    Build(BuildArgs),
+    /// List the allocators that a run would measure, and where they came from
+    List(PeersListArgs),
+}
+
+/// Arguments of `neap lab peers build`.
+#[derive(Debug, Args)]
+pub struct BuildArgs {
+    /// Build even what is already there
+    #[arg(long)]
+    pub force: bool,
+
+    /// Build only these
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub only: Vec<String>,
+
+    /// Folder for the libraries
+    #[arg(long, value_name = "DIR")]
+    pub peers: Option<PathBuf>,
+}
+
+/// Arguments of `neap lab peers list`.
+#[derive(Debug, Args)]
+pub struct PeersListArgs {
+    /// Print the list as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Folder of the libraries
+    #[arg(long, value_name = "DIR")]
+    pub peers: Option<PathBuf>,
+}

@@ -1,0 +1,273 @@
+//! `neap lab`: the field's experiments, run again on this machine (the crate neap-lab does the work).
+
+pub mod args;
+mod progress;
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use neap_lab::failure::{Failure, failure};
+use neap_lab::interrupt::Interrupted;
+use neap_lab::place::{Place, user_cache};
+use neap_lab::plan::{self, Request};
+use neap_lab::text::{self, Form};
+use neap_lab::{allocators, catalogue, machine, peers, store};
+use neap_report::theme::Theme;
+use neap_results::Run;
+use serde_json::json;
+
+use self::args::{BuildArgs, CompareArgs, LabAction, LabArgs, ListArgs, PeersAction, PeersListArgs, RunArgs, ShowArgs};
+use self::progress::Progress;
+use crate::error::Error;
+use crate::run::library;
+
+/// Exit status where a verdict that must hold does not.
+const NOT_HELD: u8 = 1;
+/// The file of the report, beside the run.
+const REPORT: &str = "report.html";
+/// A shell shows death by signal N as 128 + N.
+const SIGNALLED: u8 = 128;
+
+/// Runs the command; the result is neap's exit status.
+pub fn run(args: LabArgs) -> Result<u8, Error> {
+    let result = match args.action {
+        LabAction::List(args) => list(&args),
+        LabAction::Run(args) => measure(args),
+        LabAction::Show(args) => show(&args),
+        LabAction::Compare(args) => compare(&args),
+        LabAction::Peers(args) => match args.action {
+            PeersAction::Build(args) => build_peers(args),
+            PeersAction::List(args) => list_peers(args),
+        },
+    };
+    result.or_else(|error| match error.downcast_ref::<Interrupted>() {
+        Some(signal) => Ok(status_of(signal.0)),
+        None => Err(told(&error)),
+    })
+}
+
+/// The cause and, where there is one, the remedy.
+fn told(error: &anyhow::Error) -> Error {
+    match error.chain().find_map(|cause| cause.downcast_ref::<Failure>()) {
+        Some(failure) => Error::failed(failure.cause.clone()).remedy(failure.remedy.clone()),
+        None => Error::failed(format!("{error:#}")),
+    }
+}
+
+fn status_of(signal: i32) -> u8 {
+    SIGNALLED.saturating_add(u8::try_from(signal).unwrap_or(0))
+}
+
+/// Where things lie. The library is placed as `neap run` does it; it must outlive the run.
+fn place(peers: Option<PathBuf>, library: &Path) -> anyhow::Result<Place> {
+    let cache = user_cache()?;
+    Ok(Place {
+        peers: peers.map_or_else(|| Ok(cache.join("peers")), std::path::absolute)?,
+        library: library.into(),
+        version: format!("{} ({})", env!("CARGO_PKG_VERSION"), &env!("NEAP_LIBRARY_HASH")[..12]),
+        command: std::env::current_exe()?,
+        build_peers: "neap lab peers build",
+        cache,
+    })
+}
+
+fn placed_library() -> anyhow::Result<library::Placed> {
+    library::place().map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+fn list(args: &ListArgs) -> anyhow::Result<u8> {
+    let designs = catalogue::all(false);
+    if args.json {
+        let one = |design: &catalogue::Design| {
+            let cases: Vec<&str> = design.cases.iter().map(|case| case.name.as_str()).collect();
+            json!({
+                "name": design.name, "title": design.title, "question": design.question, "about": design.about,
+                "claims": design.claims, "cases": cases, "rounds": design.rounds,
+            })
+        };
+        let list: Vec<_> = designs.iter().map(one).collect();
+        return print(&(serde_json::to_string_pretty(&list)? + "\n"));
+    }
+    let width = designs.iter().map(|design| design.name.len()).max().unwrap_or(0);
+    let line = |design: &catalogue::Design| format!("{:<width$}  {}\n", design.name, design.question);
+    print(&designs.iter().map(line).collect::<String>())
+}
+
+fn measure(args: RunArgs) -> anyhow::Result<u8> {
+    let library = placed_library()?;
+    let place = place(args.peers, &library.path)?;
+    let output = args.output.unwrap_or_else(|| format!("neap-lab-{}", machine::stamp()).into());
+    let request = Request {
+        names: args.names,
+        quick: args.quick,
+        runs: args.runs,
+        allocators: args.allocators,
+        output: output.clone(),
+        command: command_line(),
+        commit: None,
+    };
+    let mut progress = Progress::new();
+    let done = plan::run(&place, &request, &mut |event| progress.show(&event))?;
+    progress.clear();
+    let page = write_report(&output, &done.run)?;
+    if args.json {
+        print(&done.run.to_json())?;
+    } else {
+        print(&text::run_text(&done.run, terminal_form()))?;
+    }
+    eprintln!("written: {}", page.display());
+    if let Some(signal) = done.interrupted {
+        eprintln!("neap: interrupted; what was measured until then is kept");
+        return Ok(status_of(signal));
+    }
+    Ok(if args.check && report_broken(&done.run) { NOT_HELD } else { 0 })
+}
+
+/// Says which verdicts had to hold and do not.
+fn report_broken(run: &Run) -> bool {
+    let broken = run.broken();
+    for (experiment, verdict) in &broken {
+        eprintln!("neap: {}: must hold and does not: {}", experiment.name, verdict.text);
+    }
+    !broken.is_empty()
+}
+
+fn show(args: &ShowArgs) -> anyhow::Result<u8> {
+    let run = store::load(&args.dir)?;
+    if args.json {
+        return print(&run.to_json());
+    }
+    if let Some(dir) = &args.charts {
+        write_charts(dir, &run)?;
+        return Ok(0);
+    }
+    if args.markdown {
+        return print(&neap_report::markdown::document(&run, &neap_report::markdown::Options::default()));
+    }
+    print(&text::run_text(&run, terminal_form()))?;
+    let dir = if args.dir.is_dir() { args.dir.clone() } else { args.dir.parent().unwrap_or(Path::new(".")).into() };
+    let page = write_report(&dir, &run)?;
+    eprintln!("written: {}", page.display());
+    if args.open {
+        open(&page)?;
+    }
+    Ok(0)
+}
+
+/// Writes the HTML report beside the run.
+fn write_report(dir: &Path, run: &Run) -> anyhow::Result<PathBuf> {
+    let page = dir.join(REPORT);
+    write(&page, &neap_report::page::html(run))?;
+    Ok(page)
+}
+
+/// Writes each chart as an SVG file.
+fn write_charts(dir: &Path, run: &Run) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    let charts = neap_report::charts(run, Theme::Light);
+    for (stem, svg) in &charts {
+        write(&dir.join(format!("{stem}.svg")), svg)?;
+    }
+    eprintln!("written: {} charts in {}", charts.len(), dir.display());
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).map_err(|error| {
+        failure(format!("cannot write {}: {error}", path.display()), "copy the run to a folder that you may write to")
+    })
+}
+
+/// Opens a page in the user's browser.
+fn open(page: &Path) -> anyhow::Result<()> {
+    let started = std::process::Command::new("xdg-open").arg(page).status();
+    if !started.is_ok_and(|status| status.success()) {
+        return Err(failure("xdg-open cannot open the report", format!("open {} in a browser", page.display())));
+    }
+    Ok(())
+}
+
+fn compare(args: &CompareArgs) -> anyhow::Result<u8> {
+    let comparison = neap_results::compare(&store::load(&args.before)?, &store::load(&args.after)?);
+    if let Some(file) = &args.html {
+        write(file, &neap_report::compare::html(&comparison))?;
+        eprintln!("written: {}", file.display());
+    }
+    match args.json {
+        true => print(&(serde_json::to_string_pretty(&comparison)? + "\n")),
+        false => print(&neap_report::compare::text(&comparison, Some(args.limit))),
+    }
+}
+
+fn build_peers(args: BuildArgs) -> anyhow::Result<u8> {
+    neap_lab::interrupt::watch();
+    let place = place(args.peers, Path::new(""))?;
+    let wanted = peers::Wanted { force: args.force, only: args.only };
+    peers::build_all(&place, &wanted, &mut |line| eprintln!("{line}"))?;
+    eprintln!("written: {}", place.peers.display());
+    Ok(0)
+}
+
+fn list_peers(args: PeersListArgs) -> anyhow::Result<u8> {
+    let library = placed_library()?;
+    let place = place(args.peers, &library.path)?;
+    let mut lines = String::new();
+    let mut entries = Vec::new();
+    for name in allocators::names() {
+        let found = allocators::resolve(&place, std::slice::from_ref(&name), &mut |_| {});
+        let state = match &found {
+            Ok(found) => {
+                let record = found[0].record(&place);
+                entries.push(json!({"name": name, "found": true, "allocator": record}));
+                let source = if record.source.is_empty() { String::new() } else { format!(", {}", record.source) };
+                format!("{}{source}", record.version)
+            }
+            Err(error) => {
+                entries.push(json!({"name": name, "found": false, "reason": error.to_string()}));
+                format!("- ({error})")
+            }
+        };
+        lines.push_str(&format!("{name:<16}  {state}\n"));
+    }
+    print(&if args.json { serde_json::to_string_pretty(&entries)? + "\n" } else { lines })
+}
+
+/// The command line, as one would type it.
+fn command_line() -> String {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    if let Some(first) = words.first_mut() {
+        *first = "neap".into();
+    }
+    words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+fn terminal_form() -> Form {
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if std::io::stdout().is_terminal() && !plain { Form::Colour } else { Form::Plain }
+}
+
+/// Writes to standard output; a reader that has gone away is no failure of the lab.
+fn print(text: &str) -> anyhow::Result<u8> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            anyhow::bail!("cannot write to standard output: {error}")
+        }
+        _ => Ok(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a remedy that is lost when a cause is wrapped.
+    #[test]
+    fn remedies_are_told() {
+        let error = neap_lab::failure::failure("no compiler", "install one").context("while building");
+        let text = told(&error).to_string();
+        assert!(text.contains("no compiler") && text.contains("install one"), "{text}");
+        assert!(told(&anyhow::anyhow!("inner").context("outer")).to_string().contains("outer: inner"));
+    }
+}

@@ -1,0 +1,211 @@
+//! `neap lab` as a whole: what it lists, runs, keeps and shows, and what is left when it is interrupted.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use common::Neap;
+
+/// Programs that the lab measures lie in its cache: their command lines name it.
+fn processes_of(neap: &Neap) -> Vec<String> {
+    let mark = neap.path(".cache/neap/lab").to_string_lossy().into_owned();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.contains(&mark) && entry.file_name() != "self" {
+            found.push(line);
+        }
+    }
+    found
+}
+
+fn wait_for(what: &str, limit: Duration, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < limit, "{what}: not within {limit:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn start(neap: &Neap, arguments: &[&str]) -> Child {
+    let mut command = neap.command(["lab", "run", "--quick", "--allocators", "glibc,neap", "-o"]);
+    command.arg(neap.path("run")).args(arguments);
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("neap starts")
+}
+
+/// Sends the signal, and waits for the end, which must come soon.
+fn interrupt(child: &mut Child, signal: &str) -> ExitStatus {
+    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill");
+    assert!(sent.success());
+    let mut status = None;
+    wait_for("the end after a signal", Duration::from_secs(30), || {
+        status = child.try_wait().expect("a child");
+        status.is_some()
+    });
+    status.expect("ended")
+}
+
+fn kept(neap: &Neap) -> serde_json::Value {
+    let text = fs::read_to_string(neap.path("run/run.json")).expect("run.json");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// Memory cgroups that a process of the lab made.
+fn groups_of(pid: u32) -> Vec<PathBuf> {
+    let name = format!("neap-workers-{pid}");
+    ["/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified"]
+        .iter()
+        .map(|root| Path::new(root).join(&name))
+        .filter(|path| path.exists())
+        .collect()
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|out| out.stdout == b"0\n")
+}
+
+/// Catches an experiment that is not listed, and a list that is no JSON.
+#[test]
+fn experiments_are_listed() {
+    let neap = Neap::new();
+    let out = neap.output(["lab", "list"]);
+    let text = String::from_utf8_lossy(&out.stdout);
+    for name in ["calloc", "tls-chunks", "retain-large", "huge", "workers", "suite"] {
+        assert!(text.lines().any(|line| line.starts_with(name)), "{text}");
+    }
+    let out = neap.output(["lab", "list", "--json"]);
+    let list: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!(list.as_array().map(Vec::len), Some(text.lines().count()));
+}
+
+/// Catches a run outside of a checkout that lacks a source, a run that cannot be shown, and a report that is not written.
+#[test]
+fn a_run_is_kept_and_shown() {
+    let neap = Neap::new();
+    let mut command = neap.command(["lab", "run", "retain-small", "--quick", "--allocators", "glibc,neap", "--check"]);
+    let out = command.current_dir(neap.dir.path()).args(["-o", "run"]).output().expect("neap starts");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{stderr}");
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(text.contains("seen again: glibc, RSS after the frees"), "{text}");
+    assert_eq!(kept(&neap)["schema"], 1);
+    assert!(fs::read_to_string(neap.path("run/report.html")).is_ok_and(|page| page.contains("retain-small")));
+
+    let run = neap.path("run");
+    let shown = neap.output(["lab".as_ref(), "show".as_ref(), run.as_os_str()]);
+    assert_eq!(String::from_utf8_lossy(&shown.stdout), text);
+    let shown = neap.output(["lab".as_ref(), "show".as_ref(), "--json".as_ref(), run.as_os_str()]);
+    let json: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    assert!(json["rows"].as_array().is_some_and(|rows| rows.len() > 20));
+}
+
+/// Catches an allocator that disappears because it crashes: here one that is no library at all.
+#[test]
+fn a_failing_allocator_stays_in_the_table() {
+    let neap = Neap::new();
+    // A library whose malloc ends the program.
+    let source = neap.file("bad.c", "#include <stdlib.h>\nvoid *malloc(size_t n) { (void)n; abort(); }\n", 0o600);
+    let library = neap.path("bad.so");
+    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status().expect("cc");
+    assert!(built.success());
+    let allocators = format!("glibc,bad={}", library.display());
+    let arguments = ["lab", "run", "retain-small", "--quick", "--allocators", &allocators, "-o"];
+    let out = neap.command(arguments).arg(neap.path("run")).output().expect("neap starts");
+    let text = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(text.contains("FAILED signal:6"), "{text}");
+}
+
+/// Catches a missing compiler that ends in anything but a cause with its remedy.
+#[test]
+fn a_missing_compiler_is_told() {
+    let neap = Neap::new();
+    let mut command = neap.command(["lab", "run", "retain-small", "--quick", "--allocators", "glibc", "-o"]);
+    let out = command.arg(neap.path("run")).env("CC", "no-such-compiler").output().expect("neap starts");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(125));
+    assert!(stderr.contains("`no-such-compiler` is not installed") && stderr.contains("apt install"), "{stderr}");
+}
+
+/// Catches a misspelt name without the list of names.
+#[test]
+fn unknown_names_are_told() {
+    let neap = Neap::new();
+    let out = neap.output(["lab", "run", "caloc"]);
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(125));
+    assert!(stderr.contains("caloc") && stderr.contains("retain-large"), "{stderr}");
+}
+
+/// Catches an interruption that loses what was measured, and programs that go on without the lab.
+#[test]
+fn an_interrupted_run_keeps_what_it_has() {
+    let neap = Neap::new();
+    let mut child = start(&neap, &["retain-small", "latency"]);
+    let rows = || fs::read_to_string(neap.path("run/rows.csv")).unwrap_or_default();
+    wait_for("the first rows", Duration::from_secs(120), || rows().contains("retain-small,rounds,neap"));
+    wait_for("the second experiment", Duration::from_secs(120), || {
+        processes_of(&neap).iter().any(|line| line.contains("latency-"))
+    });
+    let status = interrupt(&mut child, "-INT");
+    assert_eq!(status.code(), Some(130), "128 + SIGINT");
+    assert!(processes_of(&neap).is_empty(), "{:?}", processes_of(&neap));
+    let run = kept(&neap);
+    assert!(run["ended"].is_null());
+    assert!(rows().contains("retain-small,rounds,neap"));
+    let verdicts = run["experiments"][0]["verdicts"].as_array().expect("verdicts");
+    assert!(verdicts.iter().any(|verdict| verdict["holds"] == true), "{verdicts:?}");
+}
+
+/// Catches a memory cgroup that stays, and workers that outlive the lab.
+#[test]
+fn an_interrupted_run_removes_its_cgroup() {
+    if !is_root() {
+        eprintln!("skipped: needs root, to make a memory cgroup");
+        return;
+    }
+    let neap = Neap::new();
+    let mut child = start(&neap, &["workers"]);
+    let begun = Instant::now();
+    while groups_of(child.id()).is_empty() {
+        if child.try_wait().expect("a child").is_some() || begun.elapsed() > Duration::from_secs(120) {
+            eprintln!("skipped: no memory cgroup can be made here");
+            let _ = child.kill();
+            let _ = child.wait();
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let pid = child.id();
+    let status = interrupt(&mut child, "-TERM");
+    assert_eq!(status.code(), Some(143), "128 + SIGTERM");
+    assert_eq!(groups_of(pid), Vec::<PathBuf>::new());
+    assert!(processes_of(&neap).is_empty(), "{:?}", processes_of(&neap));
+}
+
+/// Catches settings of the kernel that stay changed: here the size of the kernel's huge pages.
+#[test]
+fn an_interrupted_run_puts_settings_back() {
+    const SETTING: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
+    let setting = || fs::read_to_string(SETTING).unwrap_or_default();
+    let before = setting();
+    if !is_root() || before.is_empty() || before.contains("[madvise]") {
+        eprintln!("skipped: needs root and a kernel with several sizes of transparent huge pages");
+        return;
+    }
+    let neap = Neap::new();
+    let mut child = start(&neap, &["huge"]);
+    wait_for("a changed setting", Duration::from_secs(120), || {
+        assert!(child.try_wait().expect("a child").is_none(), "it ended");
+        setting().contains("[madvise]")
+    });
+    let status = interrupt(&mut child, "-HUP");
+    assert_eq!(status.code(), Some(129), "128 + SIGHUP");
+    assert_eq!(setting(), before);
+    assert!(!neap.path(".cache/neap/lab/settings-to-restore.json").exists());
+    assert!(processes_of(&neap).is_empty(), "{:?}", processes_of(&neap));
+}

@@ -1,0 +1,238 @@
+//! The allocators that are measured: glibc (nothing preloaded), neap, and the peers.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use neap_results::{GLIBC, NEAP};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::failure;
+use crate::peers;
+use crate::place::Place;
+
+/// Allocators that are another one with a variable set: name, base, variable, value.
+const VARIANTS: &[(&str, &str, &str, &str)] = &[
+    ("neap-eager", NEAP, "NEAP_PURGE", "eager"),
+    ("neap-lazy", NEAP, "NEAP_PURGE", "lazy"),
+    ("neap-never", NEAP, "NEAP_PURGE", "never"),
+    ("neap-zero", NEAP, "NEAP_ZERO", "always"),
+    ("mimalloc3-nothp", "mimalloc3", "MIMALLOC_ALLOW_THP", "0"),
+];
+
+/// Allocators of the distribution: name, the peer of the same authors, files, Debian's package.
+const PACKAGED: &[(&str, &str, &str, &str)] = &[
+    ("debian-jemalloc", "jemalloc", "libjemalloc.so.2", "libjemalloc2"),
+    ("debian-mimalloc", "mimalloc2", "libmimalloc.so.2", "libmimalloc2.0"),
+    ("debian-tcmalloc", "tcmalloc", "libtcmalloc_minimal.so.4", "libtcmalloc-minimal4"),
+];
+/// Where distributions keep libraries.
+const LIBRARY_FOLDERS: &[&str] = &[
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+];
+
+/// One allocator, ready to be preloaded.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Allocator {
+    /// Its name on the command line and in the tables.
+    pub name: String,
+    /// The allocator that it is a variant of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+    /// The library to preload; none for glibc. Left out of records: it names a path of this machine.
+    #[serde(skip)]
+    pub library: Option<PathBuf>,
+    /// Its version, for the record.
+    pub version: String,
+    /// Further environment that it is measured with.
+    pub env: BTreeMap<String, String>,
+}
+
+impl Allocator {
+    /// The environment of a program under this allocator, as `NAME=VALUE`.
+    pub fn variables(&self) -> Vec<String> {
+        let mut variables: Vec<String> = self.env.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        if let Some(library) = &self.library {
+            variables.push(format!("LD_PRELOAD={}", library.display()));
+        }
+        variables
+    }
+
+    /// The allocator that it is a variant of, or itself.
+    pub fn base_name(&self) -> &str {
+        self.base.as_deref().unwrap_or(&self.name)
+    }
+
+    /// For the record: versions, flags, environment.
+    pub fn record(&self, place: &Place) -> neap_results::Allocator {
+        let records = peers::records(place).unwrap_or_default();
+        let built = records.get(self.base_name()).cloned().unwrap_or_default();
+        neap_results::Allocator {
+            name: self.name.clone(),
+            base: self.base.clone(),
+            version: self.version.clone(),
+            source: built.source,
+            commands: built.commands,
+            compiler: built.compiler,
+            env: self.env.clone(),
+        }
+    }
+}
+
+/// All names that [`resolve`] knows.
+pub fn names() -> Vec<String> {
+    let peers = peers::names().map(String::from);
+    let packaged = PACKAGED.iter().map(|packaged| packaged.0.into());
+    let variants = VARIANTS.iter().map(|variant| variant.0.into());
+    [GLIBC.into(), NEAP.into()].into_iter().chain(peers).chain(packaged).chain(variants).collect()
+}
+
+/// Finds the allocators called `names`; all there are where `names` is empty, and then what is missing is said by
+/// `left_out`.
+///
+/// A name of the form `NAME=PATH` stands for any other preload library.
+pub fn resolve(place: &Place, names: &[String], left_out: &mut dyn FnMut(&str)) -> Result<Vec<Allocator>> {
+    if names.is_empty() {
+        return all(place, left_out);
+    }
+    let mut found: Vec<Allocator> = Vec::new();
+    for name in names {
+        let allocator = match name.split_once('=') {
+            Some((name, path)) => by_path(name, Path::new(path))?,
+            None => by_name(place, name)?,
+        };
+        if !found.iter().any(|other| other.name == allocator.name) {
+            found.push(allocator);
+        }
+    }
+    Ok(found)
+}
+
+/// The variant called `name` of one of `allocators`; none where its base is not among them.
+pub fn variant(name: &str, allocators: &[Allocator]) -> Option<Allocator> {
+    let &(_, base, variable, value) = VARIANTS.iter().find(|variant| variant.0 == name)?;
+    let mut allocator = allocators.iter().find(|one| one.name == base)?.clone();
+    allocator.name = name.into();
+    allocator.base = Some(base.into());
+    allocator.env.insert(variable.into(), value.into());
+    Some(allocator)
+}
+
+/// An allocator or variant by a name.
+fn by_name(place: &Place, name: &str) -> Result<Allocator> {
+    if let Some(&(_, base, ..)) = VARIANTS.iter().find(|variant| variant.0 == name) {
+        let base = by_name(place, base)?;
+        return variant(name, &[base]).ok_or_else(|| anyhow::anyhow!("{name} has no base"));
+    }
+    match name {
+        GLIBC => Ok(glibc()),
+        NEAP => neap(place),
+        _ if peers::names().any(|peer| peer == name) => peer(place, name),
+        _ => match PACKAGED.iter().find(|packaged| packaged.0 == name) {
+            Some(&(name, _, file, package)) => packaged(name, file, package),
+            None => bail!(failure(
+                format!("no allocator is called `{name}`"),
+                format!("there are {}, or NAME=PATH for any other library", names().join(", "))
+            )),
+        },
+    }
+}
+
+/// glibc, neap, each peer that is built, and the distribution's where the peer of the same authors is not.
+fn all(place: &Place, left_out: &mut dyn FnMut(&str)) -> Result<Vec<Allocator>> {
+    let mut list = vec![glibc(), neap(place)?];
+    for name in peers::names() {
+        match peer(place, name) {
+            Ok(allocator) => list.push(allocator),
+            Err(error) => left_out(&format!("{error:#}")),
+        }
+    }
+    for &(name, same, file, package) in PACKAGED {
+        if !list.iter().any(|other| other.name == same)
+            && let Ok(allocator) = packaged(name, file, package)
+        {
+            list.push(allocator);
+        }
+    }
+    Ok(list)
+}
+
+fn glibc() -> Allocator {
+    Allocator { name: GLIBC.into(), version: glibc_version(), ..Allocator::default() }
+}
+
+/// What `ldd --version` says of the C library.
+pub fn glibc_version() -> String {
+    let line = crate::toolchain::version_line("ldd");
+    line.rsplit(' ').next().unwrap_or_default().to_owned()
+}
+
+fn neap(place: &Place) -> Result<Allocator> {
+    if !place.library.exists() {
+        return Err(failure(format!("neap: {} is missing", place.library.display()), "run `cargo build --release`"));
+    }
+    let library = Some(place.library.clone());
+    Ok(Allocator { name: NEAP.into(), library, version: place.version.clone(), ..Allocator::default() })
+}
+
+fn peer(place: &Place, name: &str) -> Result<Allocator> {
+    let library = place.peers.join(format!("{name}.so"));
+    let records = peers::records(place)?;
+    let Some(record) = records.get(name).filter(|_| library.exists()) else {
+        return Err(failure(format!("{name} is not built"), format!("run `{}`", place.build_peers)));
+    };
+    Ok(Allocator {
+        name: name.into(),
+        base: None,
+        library: Some(library),
+        version: record.version.clone(),
+        env: record.env.clone(),
+    })
+}
+
+/// A library of the distribution.
+fn packaged(name: &str, file: &str, package: &str) -> Result<Allocator> {
+    let found = LIBRARY_FOLDERS.iter().map(|folder| Path::new(folder).join(file)).find(|path| path.exists());
+    let Some(library) = found else {
+        return Err(failure(format!("{name}: no {file} in the usual folders"), format!("apt install {package}")));
+    };
+    let mut query = std::process::Command::new("dpkg-query");
+    let version = crate::toolchain::run(query.args(["-W", "-f=${Version}", package]));
+    let version = version.map_or_else(|_| "of this system".into(), |version| format!("{} (Debian)", version.trim()));
+    Ok(Allocator { name: name.into(), library: Some(library), version, ..Allocator::default() })
+}
+
+fn by_path(name: &str, path: &Path) -> Result<Allocator> {
+    let Ok(library) = path.canonicalize() else {
+        bail!("{name}: {} does not exist", path.display());
+    };
+    if name == GLIBC || name.is_empty() {
+        bail!("`{name}` is no name for a library; any other will do");
+    }
+    Ok(Allocator { name: name.into(), version: "given by path".into(), library: Some(library), ..Allocator::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Would catch a variant whose base is misspelt, or that is a variant of a variant.
+    #[test]
+    fn variants_have_a_base() {
+        for (name, base, ..) in VARIANTS {
+            assert!(*base == NEAP || peers::names().any(|peer| peer == *base), "{name}");
+            let bases = [Allocator { name: (*base).into(), ..Allocator::default() }];
+            let variant = variant(name, &bases).unwrap();
+            assert_eq!((variant.base_name(), variant.variables().len()), (*base, 1));
+        }
+        for (_, same, ..) in PACKAGED {
+            assert!(peers::names().any(|peer| peer == *same), "{same}");
+        }
+        assert!(variant("neap-lazy", &[glibc()]).is_none());
+    }
+}

@@ -1,0 +1,287 @@
+//! What the experiments are: how each is run, what was published before, how it is shown, what its data must say.
+//!
+//! One function per experiment gives its [`Design`]; with `quick` it has fewer cases and less work in each. Case and
+//! metric names are the same in both, so that one reader serves both.
+
+mod calloc;
+mod memory;
+mod pages;
+mod programs;
+mod retain;
+mod threads;
+
+use std::time::Duration;
+
+pub use pages::{FAULT_KINDS, HUGE_KINDS};
+
+use neap_results::judge::Judged;
+use neap_results::{
+    Axis, Better, Chart, ChartKind, Claim, ClaimFigure, Column, Figure, Metric, Param, Point, Run, Series, Table,
+    Verdict, View,
+};
+
+/// How one case is run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// A program of lab/experiments with these arguments.
+    Program(&'static str, Vec<String>),
+    /// The same under `strace -c`, which counts system calls; figures of time mean nothing then.
+    Traced(&'static str, Vec<String>),
+    /// A program of the system under callgrind, which counts its instructions.
+    Instructions(&'static str),
+    /// The program `workers` in a memory cgroup of 1.5 times the peak that one worker had before.
+    Workers(Vec<String>),
+    /// redis-server under redis-benchmark.
+    Redis {
+        /// Load before the measured time.
+        warm_up: Duration,
+        /// The measured time.
+        load: Duration,
+    },
+    /// An HTTPS download through Python's requests and pyOpenSSL.
+    Tls {
+        /// Bytes of a chunk.
+        chunk: u64,
+        /// The download ends after these bytes,
+        bytes: u64,
+        /// or after this time.
+        seconds: f64,
+    },
+    /// `neap pagein` on a program of the system.
+    Pagein(&'static str),
+    /// The program `huge` on memory of one kind, the system set for it.
+    Huge {
+        /// As in `--kind`.
+        kind: &'static str,
+        /// Least, greatest and step of the powers of two.
+        bits: (u32, u32, u32),
+    },
+    /// An allocation workload.
+    Workload {
+        /// Its name.
+        name: &'static str,
+        /// Threads.
+        threads: u32,
+        /// Amount of work in percent.
+        scale: u32,
+    },
+}
+
+/// Which allocators a case is run under.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Who {
+    /// All.
+    All,
+    /// Those with these names.
+    Only(&'static [&'static str]),
+    /// The first one: the allocator plays no part in it.
+    First,
+}
+
+/// One way in which an experiment is run.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Its name in the raw data.
+    pub name: String,
+    /// What makes it different from the others.
+    pub params: Vec<(&'static str, Param)>,
+    /// How it is run.
+    pub work: Work,
+    /// Further environment.
+    pub env: Vec<(&'static str, &'static str)>,
+    /// Under whom.
+    pub who: Who,
+}
+
+impl Case {
+    fn new(name: impl Into<String>, work: Work) -> Case {
+        Case { name: name.into(), params: Vec::new(), work, env: Vec::new(), who: Who::All }
+    }
+
+    fn number(mut self, name: &'static str, value: impl Into<f64>) -> Case {
+        self.params.push((name, Param::Number(value.into())));
+        self
+    }
+
+    fn word(mut self, name: &'static str, value: impl Into<String>) -> Case {
+        self.params.push((name, Param::Text(value.into())));
+        self
+    }
+
+    fn under(self, who: Who) -> Case {
+        Case { who, ..self }
+    }
+}
+
+/// One experiment.
+#[derive(Clone, Debug)]
+pub struct Design {
+    /// Its name on the command line and in the raw data.
+    pub name: &'static str,
+    /// Its title.
+    pub title: &'static str,
+    /// What it asks, in one sentence.
+    pub question: &'static str,
+    /// What its programs do.
+    pub about: &'static str,
+    /// What was published before.
+    pub claims: Vec<Claim>,
+    /// A run that takes longer counts as failed.
+    pub timeout: Duration,
+    /// Rounds, unless the user says otherwise.
+    pub rounds: u32,
+    /// Whether its figures are times, so that a round on a busy machine is run again.
+    pub timed: bool,
+    /// Variants that take part where the allocator that they are variants of does.
+    pub variants: &'static [&'static str],
+    /// How it is run.
+    pub cases: Vec<Case>,
+    /// What its programs tell.
+    pub metrics: Vec<Metric>,
+    /// How it is drawn.
+    pub charts: Vec<Chart>,
+    /// How it is tabled.
+    pub tables: Vec<Table>,
+    /// What came of it.
+    pub judge: fn(&View, &Run) -> Vec<Verdict>,
+}
+
+/// The names of all experiments, in the order of the report.
+pub fn names() -> Vec<&'static str> {
+    all(true).iter().map(|design| design.name).collect()
+}
+
+/// All experiments.
+pub fn all(quick: bool) -> Vec<Design> {
+    vec![
+        calloc::calloc(quick),
+        calloc::recycled(quick),
+        programs::tls_chunks(quick),
+        retain::retain_large(quick),
+        retain::retain_small(quick),
+        threads::ebizzy(quick),
+        pages::pagein(quick),
+        pages::prefault(quick),
+        pages::huge(quick),
+        memory::workers(quick),
+        memory::survivors(quick),
+        threads::latency(quick),
+        programs::first_run(quick),
+        programs::redis(quick),
+        memory::vmas(quick),
+        programs::suite(quick),
+    ]
+}
+
+/// `--name value` for each pair.
+fn options(arguments: &[(&str, &str)]) -> Vec<String> {
+    arguments.iter().flat_map(|(name, value)| [format!("--{name}"), (*value).to_owned()]).collect()
+}
+
+fn program(name: &'static str, arguments: &[(&str, &str)]) -> Work {
+    Work::Program(name, options(arguments))
+}
+
+fn table(title: &str, columns: Vec<Column>) -> Table {
+    Table { title: title.into(), columns }
+}
+
+/// Columns of one case: label and metric.
+fn columns(case: &str, figures: &[(&str, &str)]) -> Vec<Column> {
+    figures.iter().map(|&(label, metric)| Column::new(label, case, metric)).collect()
+}
+
+fn axis(label: &str, unit: &str, log: bool) -> Axis {
+    Axis { label: label.into(), unit: unit.into(), log }
+}
+
+/// A chart with one series, whose points every allocator has.
+fn chart(name: &str, title: &str, kind: ChartKind, axes: (Axis, Axis), better: Better, points: Vec<Point>) -> Chart {
+    let series = vec![Series { label: String::new(), points }];
+    Chart { name: name.into(), title: title.into(), kind, x: axes.0, y: axes.1, better, series, ..Chart::default() }
+}
+
+fn metric(name: &str, title: &str, better: Better) -> Metric {
+    Metric { name: name.into(), title: title.into(), better }
+}
+
+fn claim(text: &str, source: &str, year: Option<u32>, figures: &[(&str, &str)]) -> Claim {
+    let figure = |&(label, value): &(&str, &str)| ClaimFigure { label: label.into(), value: value.into() };
+    Claim { text: text.into(), source: source.into(), year, figures: figures.iter().map(figure).collect() }
+}
+
+/// Whether the machine was not seen to be busy with other work. What depends on the time that others leave (when a
+/// helper thread comes to run, how long a step takes) must hold only then.
+fn quiet(run: &Run) -> bool {
+    run.noise.quiet != Some(false)
+}
+
+/// Uses the first of two that is not early: for pieces that need a figure before they can judge.
+fn judged(result: Result<Judged, Judged>) -> Judged {
+    result.unwrap_or_else(|early| early)
+}
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+/// The median of a figure of one allocator, for sentences that compare.
+fn median(view: &View, figure: Figure, allocator: &str) -> Result<f64, Judged> {
+    neap_results::judge::need(view, figure, allocator)
+}
+
+/// A number of bytes as people write it: `64 KiB`, `2 GiB`.
+pub fn size_text(bytes: u64) -> String {
+    match bytes {
+        b if b % (1 << 30) == 0 => format!("{} GiB", b >> 30),
+        b if b % (1 << 20) == 0 => format!("{} MiB", b >> 20),
+        b => format!("{} KiB", b >> 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    // Would catch a table or a chart that asks for a case which no run has.
+    #[test]
+    fn every_figure_names_a_case() {
+        for design in all(false) {
+            let cases: BTreeSet<&str> = design.cases.iter().map(|case| case.name.as_str()).collect();
+            assert_eq!(cases.len(), design.cases.len(), "{}: two cases of one name", design.name);
+            for column in design.tables.iter().flat_map(|table| &table.columns) {
+                assert!(cases.contains(column.case.as_str()), "{}: {}", design.name, column.case);
+            }
+            let series = design.charts.iter().flat_map(|chart| &chart.series);
+            for point in series.flat_map(|series| &series.points) {
+                assert!(cases.contains(point.case.as_str()), "{}: {}", design.name, point.case);
+            }
+        }
+    }
+
+    // Would catch a quick pass whose figures land in cases that the full one does not know.
+    #[test]
+    fn quick_cases_are_among_the_full_ones() {
+        for (quick, full) in all(true).iter().zip(all(false)) {
+            for case in &quick.cases {
+                assert!(full.cases.iter().any(|other| other.name == case.name), "{}: {}", full.name, case.name);
+            }
+        }
+    }
+
+    // Would catch an experiment without its question, its source or its verdict.
+    #[test]
+    fn every_experiment_is_whole() {
+        let empty = View::of(&neap_results::Run::default());
+        for design in all(false) {
+            assert!(design.question.ends_with('?'), "{}", design.name);
+            assert!(design.about.ends_with('.'), "{}", design.name);
+            assert!(!design.charts.is_empty() && !design.tables.is_empty(), "{}", design.name);
+            assert!(design.claims.iter().all(|claim| !claim.source.is_empty()), "{}", design.name);
+            let verdicts = (design.judge)(&empty, &Run::default());
+            assert!(!verdicts.is_empty(), "{}", design.name);
+            assert!(verdicts.iter().all(|verdict| verdict.holds.is_none()), "{}: judged without data", design.name);
+        }
+    }
+}

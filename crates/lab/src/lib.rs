@@ -1,0 +1,38 @@
+//! The lab: the field's experiments on memory, run again on this machine across allocators.
+//!
+//! Depends on `neap-results` (the schema of a run) and on well-kept libraries; nothing of the allocator. The command
+//! `neap lab` and the task runner are thin layers over it.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`catalogue`] | what the experiments are: cases, claims, charts, verdicts |
+//! | [`sources`] | the C programs, carried inside and compiled on demand |
+//! | [`allocators`], [`peers`] | what is measured, and how the other allocators are built |
+//! | [`plan`] | a run from its request to its files |
+//! | [`runner`] | one case under one allocator |
+//! | [`noise`], [`machine`] | how quiet the machine is, what it is |
+//! | [`settings`], [`interrupt`] | what is undone whatever happens |
+//! | [`store`], [`text`] | the folder of a run; its tables for people |
+//!
+//! | word | meaning |
+//! |---|---|
+//! | design | an experiment before it is run; what it becomes in a run is an experiment of the schema |
+//! | work | how a case is run: a program of the lab, a program of the system, a server |
+//! | outcome | what one run of a case told |
+
+pub mod allocators;
+pub mod catalogue;
+pub mod failure;
+pub mod interrupt;
+pub mod machine;
+pub mod noise;
+pub mod outcome;
+pub mod peers;
+pub mod place;
+pub mod plan;
+pub mod runner;
+pub mod settings;
+pub mod sources;
+pub mod store;
+pub mod text;
+pub mod toolchain;

@@ -1,0 +1,199 @@
+//! How quiet the machine is: a fixed loop run between measurements, time stolen by the host, the work of others.
+
+use std::fs;
+use std::hint::black_box;
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+use neap_results::stats::quantile;
+use neap_results::{Noise, NoiseCheck};
+
+/// Steps of the fixed loop: some 10 ms.
+const LOOP_STEPS: u64 = 10_000_000;
+/// Limits of a quiet machine: the slow tenth of the loops against the quickest, and, as parts of all processors' time,
+/// time stolen and work of others.
+const LOOP_LIMIT: f64 = 1.15;
+const STOLEN_LIMIT: f64 = 0.02;
+const OTHERS_LIMIT: f64 = 0.10;
+
+/// Processor times at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at: Instant,
+    /// Seconds of all processors: at work, and taken by the host.
+    busy: f64,
+    stolen: f64,
+    /// Seconds that this process and its children took.
+    own: f64,
+}
+
+/// What happened between two samples.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Disturbance {
+    /// The fixed loop against its quickest run.
+    pub slowdown: f64,
+    /// Part of the processors' time that the host took.
+    pub stolen: f64,
+    /// Part of the processors' time that other processes took.
+    pub others: f64,
+}
+
+impl Disturbance {
+    /// Why measurements made meanwhile are doubtful; none where they are not.
+    pub fn complaint(self) -> Option<String> {
+        let percent = |part: f64| format!("{:.0} %", part * 100.0);
+        if self.others > OTHERS_LIMIT {
+            return Some(format!("other processes took {} of the processors' time", percent(self.others)));
+        }
+        if self.stolen > STOLEN_LIMIT {
+            return Some(format!("the host took {} of the processors' time", percent(self.stolen)));
+        }
+        (self.slowdown > LOOP_LIMIT).then(|| format!("a fixed loop took {:.2} times its least", self.slowdown))
+    }
+}
+
+/// Watches the machine over a run.
+#[derive(Debug)]
+pub struct Watch {
+    begun: Sample,
+    last: Sample,
+    loops: Vec<f64>,
+}
+
+impl Watch {
+    /// Begins.
+    pub fn start() -> Watch {
+        let loops = (0..3).map(|_| fixed_loop()).collect();
+        let now = sample();
+        Watch { begun: now, last: now, loops }
+    }
+
+    /// What happened since the last look. Runs the fixed loop.
+    pub fn look(&mut self) -> Disturbance {
+        let now = sample();
+        let disturbance = self.between(self.last, now);
+        let took = fixed_loop();
+        self.loops.push(took);
+        // The loop itself is not to count as work of others, nor the time that it took.
+        self.last = sample();
+        Disturbance { slowdown: took / self.quickest(), ..disturbance }
+    }
+
+    /// For the record of the run.
+    pub fn record(&self) -> Noise {
+        let whole = self.between(self.begun, sample());
+        let check = |name: &str, value: f64, unit: &str, limit: f64| NoiseCheck {
+            name: name.into(),
+            value,
+            unit: unit.into(),
+            limit,
+        };
+        let checks = vec![
+            check("a fixed loop, slow tenth against the quickest", self.slow_tenth(), "ratio", LOOP_LIMIT),
+            check("time taken by the host", whole.stolen * 100.0, "%", STOLEN_LIMIT * 100.0),
+            check("time taken by other processes", whole.others * 100.0, "%", OTHERS_LIMIT * 100.0),
+        ];
+        let quiet = checks.iter().all(|check| check.value <= check.limit);
+        Noise { quiet: Some(quiet), checks, repeats: Vec::new() }
+    }
+
+    fn quickest(&self) -> f64 {
+        self.loops.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    fn slow_tenth(&self) -> f64 {
+        quantile(&self.loops, 0.9) / self.quickest()
+    }
+
+    fn between(&self, from: Sample, to: Sample) -> Disturbance {
+        let cores = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
+        let time = (to.at - from.at).as_secs_f64().max(1e-3) * cores;
+        // Clock ticks of 10 ms: over short times the difference may be negative.
+        let part = |seconds: f64| (seconds / time).clamp(0.0, 1.0);
+        Disturbance {
+            slowdown: 1.0,
+            stolen: part(to.stolen - from.stolen),
+            others: part((to.busy - from.busy) - (to.own - from.own)),
+        }
+    }
+}
+
+/// Seconds that a fixed amount of work takes.
+fn fixed_loop() -> f64 {
+    let begun = Instant::now();
+    let mut value = 1u64;
+    for step in 0..LOOP_STEPS {
+        value = black_box(value.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step));
+    }
+    begun.elapsed().as_secs_f64()
+}
+
+fn sample() -> Sample {
+    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let (busy, stolen) = processor_times(&text).unwrap_or_default();
+    // SAFETY: sysconf takes a number.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
+    Sample { at: Instant::now(), busy: busy / ticks, stolen: stolen / ticks, own: own_time() }
+}
+
+/// Ticks at work and ticks stolen, of the line `cpu user nice system idle iowait irq softirq steal ...`.
+fn processor_times(stat: &str) -> Option<(f64, f64)> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let times: Vec<f64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    let [user, nice, system, _idle, _iowait, irq, softirq, steal, ..] = times[..] else {
+        return None;
+    };
+    Some((user + nice + system + irq + softirq, steal))
+}
+
+/// Processor time of this process and of its children that have ended.
+fn own_time() -> f64 {
+    [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN]
+        .iter()
+        .map(|&who| {
+            let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+            // SAFETY: the buffer has room for the structure, of which zero is a value.
+            let usage = unsafe {
+                libc::getrusage(who, usage.as_mut_ptr());
+                usage.assume_init()
+            };
+            let seconds = |time: libc::timeval| {
+                Duration::new(time.tv_sec.unsigned_abs(), 1000 * time.tv_usec.unsigned_abs() as u32).as_secs_f64()
+            };
+            seconds(usage.ru_utime) + seconds(usage.ru_stime)
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Would catch idle time that counts as work, and a column that is off by one.
+    #[test]
+    fn the_line_of_all_processors_is_read() {
+        let text = "cpu  100 20 30 5000 60 7 8 9 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        assert_eq!(processor_times(text), Some((165.0, 9.0)));
+        assert_eq!(processor_times("intr 1"), None);
+    }
+
+    // Would catch the lab's own children that count as others.
+    #[test]
+    fn own_children_are_no_others() {
+        let before = own_time();
+        let spin = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done";
+        std::process::Command::new("sh").args(["-c", spin]).status().unwrap();
+        assert!(own_time() - before > 0.01);
+    }
+
+    // Would catch a limit that nothing reaches, or a reason that does not say what was seen.
+    #[test]
+    fn complaints_name_the_cause() {
+        let quiet = Disturbance { slowdown: 1.0, stolen: 0.0, others: 0.01 };
+        assert_eq!(quiet.complaint(), None);
+        let text = Disturbance { others: 0.4, ..quiet }.complaint().unwrap();
+        assert_eq!(text, "other processes took 40 % of the processors' time");
+        assert!(Disturbance { stolen: 0.05, ..quiet }.complaint().is_some());
+        assert!(Disturbance { slowdown: 1.3, ..quiet }.complaint().is_some());
+    }
+}

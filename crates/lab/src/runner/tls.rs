@@ -1,0 +1,128 @@
+//! tls-chunks: a virtual environment with requests and pyOpenSSL, a local HTTPS server, and a client that is measured.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::Runner;
+use crate::interrupt::{self, Guarded, Interrupted};
+use crate::outcome::Outcome;
+use crate::place::Place;
+use crate::sources::{TLS_CLIENT, TLS_SERVER, write_below};
+use crate::toolchain::find_program;
+
+/// What the client and the server need.
+const PACKAGES: [&str; 4] = ["requests", "pyOpenSSL", "cffi", "cryptography"];
+/// How long the server may take to make its certificate and listen.
+const SERVER_PATIENCE: Duration = Duration::from_secs(20);
+/// Installing takes seconds; where the network hangs, pip would try for minutes.
+const INSTALL_LIMIT: Duration = Duration::from_secs(120);
+
+/// The server, or why there is none.
+pub struct Service(Result<Running, String>);
+
+/// The server and what a client needs.
+struct Running {
+    /// Ended with this value.
+    _server: Guarded,
+    python: PathBuf,
+    client: PathBuf,
+    folder: PathBuf,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Downloads in chunks under one allocator. `amounts` are the bytes of a chunk, the most bytes, the most seconds.
+pub fn run(runner: &Runner, variables: &[String], amounts: (u64, u64, f64), timeout: Duration) -> Result<Outcome> {
+    let mut service = runner.tls.borrow_mut();
+    if service.is_none() {
+        *service = Some(start(runner.place)?);
+    }
+    let Some(Service(Ok(running))) = &*service else {
+        let reason = service.as_ref().and_then(|service| service.0.as_ref().err());
+        return Ok(Outcome::skipped(reason.map_or("no server", String::as_str)));
+    };
+    let (chunk, bytes, seconds) = amounts;
+    let mut command: Vec<OsString> = vec![running.python.clone().into(), running.client.clone().into()];
+    command.push(running.folder.clone().into());
+    command.extend([chunk.to_string().into(), bytes.to_string().into(), seconds.to_string().into()]);
+    runner.measure(variables, &command, timeout)
+}
+
+/// Makes the environment and starts the server; an interruption is the only error.
+fn start(place: &Place) -> Result<Service> {
+    match try_start(place) {
+        Ok(running) => Ok(Service(Ok(running))),
+        Err(error) if error.is::<Interrupted>() => Err(error),
+        Err(error) => Ok(Service(Err(format!("{error:#}").lines().next().unwrap_or_default().to_owned()))),
+    }
+}
+
+fn try_start(place: &Place) -> Result<Running> {
+    let python = environment(place)?;
+    let sources = place.cache.join("sources");
+    let server_script = write_below(&sources, &TLS_SERVER)?;
+    let client = write_below(&sources, &TLS_CLIENT)?;
+    let folder = std::env::temp_dir().join(format!("neap-lab-tls-{}", std::process::id()));
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let mut command = Command::new(&python);
+    command.arg(server_script).arg(&folder).env_remove("LD_PRELOAD");
+    let mut server = Guarded::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
+    let begun = std::time::Instant::now();
+    while !folder.join("port").exists() {
+        if server.status()?.is_some() || begun.elapsed() > SERVER_PATIENCE {
+            let _ = fs::remove_dir_all(&folder);
+            anyhow::bail!("the local HTTPS server does not start");
+        }
+        interrupt::sleep(Duration::from_millis(20))?;
+    }
+    Ok(Running { _server: server, python, client, folder })
+}
+
+/// The Python of a virtual environment that has the packages; made on first use.
+fn environment(place: &Place) -> Result<PathBuf> {
+    let dir = place.cache.join("tls-environment");
+    let python = dir.join("bin/python");
+    if has_packages(&python)? {
+        return Ok(python);
+    }
+    let Some(system) = find_program("python3") else {
+        anyhow::bail!("python3 is not installed (Debian: apt install python3-venv)");
+    };
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(&place.cache)?;
+    let step = |command: &mut Command, what: &str| -> Result<()> {
+        let out = interrupt::output(command.env_remove("LD_PRELOAD"), Some(INSTALL_LIMIT))?;
+        if out.status.is_some_and(|status| status.success()) {
+            return Ok(());
+        }
+        let _ = fs::remove_dir_all(&dir);
+        let last = out.stderr.lines().rfind(|line| line.to_lowercase().contains("error")).unwrap_or_default();
+        anyhow::bail!("{what}: {}", last.trim())
+    };
+    step(
+        Command::new(system).args(["-m", "venv"]).arg(&dir),
+        "no virtual environment could be made (Debian: apt install python3-venv)",
+    )?;
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "15"]);
+    step(pip.args(PACKAGES), "pip cannot install requests and pyOpenSSL (offline?)")?;
+    Ok(python)
+}
+
+fn has_packages(python: &Path) -> Result<bool> {
+    if !python.exists() {
+        return Ok(false);
+    }
+    let import = "import requests, OpenSSL, cffi, cryptography, urllib3.contrib.pyopenssl";
+    let out = interrupt::output(Command::new(python).args(["-c", import]).env_remove("LD_PRELOAD"), None)?;
+    Ok(out.status.is_some_and(|status| status.success()))
+}

@@ -1,0 +1,229 @@
+//! The C and C++ programs of the lab, carried inside and compiled on demand with the user's compiler.
+//!
+//! A compiled program lies in the cache under a name that has a hash of all that it was made from, so a stale one is
+//! never used, and two versions of the lab do not disturb each other.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::failure::failure;
+use crate::place::Place;
+use crate::toolchain::{available, cc, cxx, run, version_line};
+
+/// One file of the lab: its path below `lab/`, and its text.
+pub type File = (&'static str, &'static str);
+
+/// Names files below `lab/`.
+macro_rules! files {
+    ($($path:literal),* $(,)?) => {
+        &[$(($path, include_str!(concat!("../../../lab/", $path)))),*]
+    };
+}
+
+/// The launcher, and the headers that programs include.
+const SHARED: &[File] = files!["launch.c", "experiments/experiment.h", "workloads/common.h", "workloads/queue.h"];
+
+/// The programs of the experiments.
+const EXPERIMENTS: &[File] = files![
+    "experiments/calloc.c",
+    "experiments/ebizzy.c",
+    "experiments/first-run.c",
+    "experiments/huge.c",
+    "experiments/latency.c",
+    "experiments/prefault.c",
+    "experiments/recycled.c",
+    "experiments/retain-large.c",
+    "experiments/retain-small.c",
+    "experiments/survivors.c",
+    "experiments/vmas.c",
+    "experiments/workers.c",
+];
+
+/// The allocation workloads.
+const WORKLOADS: &[File] = files![
+    "workloads/ast.c",
+    "workloads/bigbuf.c",
+    "workloads/bignum.c",
+    "workloads/cache.c",
+    "workloads/fixed.c",
+    "workloads/maps.cc",
+    "workloads/mixed.c",
+    "workloads/prodcons.c",
+    "workloads/realloc.c",
+    "workloads/remote.c",
+    "workloads/server.c",
+    "workloads/stress.c",
+    "workloads/strings.cc",
+    "workloads/trees.c",
+    "workloads/vectors.cc",
+];
+
+/// The two scripts of `tls-chunks`.
+pub const TLS_SERVER: File = files!["experiments/tls-server.py"][0];
+/// The client whose reads are measured.
+pub const TLS_CLIENT: File = files!["experiments/tls-client.py"][0];
+/// The crates that carry the peers' sources.
+pub const PEERS: &[File] = files!["peers/Cargo.toml", "peers/Cargo.lock", "peers/src/lib.rs"];
+
+/// What a C or C++ program is compiled with.
+const FLAGS: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-pthread"];
+
+/// What to do where a compiler is missing.
+const COMPILER_REMEDY: &str = "the lab compiles its small programs itself: install a C compiler \
+     (Debian: apt install build-essential), or name one with CC and CXX";
+
+/// One allocation workload: its name and the thread counts that its head comment names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Workload {
+    /// The file's name without its ending.
+    pub name: &'static str,
+    /// From the line `bench: threads=...`.
+    pub threads: Vec<u32>,
+}
+
+/// All allocation workloads.
+pub fn workloads() -> Vec<Workload> {
+    WORKLOADS.iter().map(|&(path, text)| Workload { name: stem(path), threads: declared_threads(text) }).collect()
+}
+
+/// Builds the launcher that measures a run.
+pub fn launcher(place: &Place) -> Result<PathBuf> {
+    build(place, "launch.c")
+}
+
+/// Builds one program of `lab/experiments`.
+pub fn experiment(place: &Place, name: &str) -> Result<PathBuf> {
+    build(place, &format!("experiments/{name}.c"))
+}
+
+/// Builds one workload.
+pub fn workload(place: &Place, name: &str) -> Result<PathBuf> {
+    let Some((path, _)) = WORKLOADS.iter().find(|(path, _)| stem(path) == name) else {
+        let known: Vec<_> = WORKLOADS.iter().map(|(path, _)| stem(path)).collect();
+        bail!("no workload is called `{name}`; there are {}", known.join(", "));
+    };
+    build(place, path)
+}
+
+fn all_files() -> impl Iterator<Item = &'static File> {
+    SHARED.iter().chain(EXPERIMENTS).chain(WORKLOADS)
+}
+
+/// Compiles one file, unless that was done before.
+fn build(place: &Place, path: &str) -> Result<PathBuf> {
+    let &(path, text) = all_files().find(|(known, _)| *known == path).with_context(|| format!("no {path}"))?;
+    let is_c = path.ends_with(".c");
+    let (compiler, standard) = if is_c { (cc(), "-std=gnu11") } else { (cxx(), "-std=gnu++17") };
+    let headers: Vec<&File> = SHARED.iter().filter(|(name, _)| name.ends_with(".h")).collect();
+    let mut hash = Hash::default();
+    hash.add(text);
+    headers.iter().for_each(|(_, header)| hash.add(header));
+    FLAGS.iter().for_each(|flag| hash.add(flag));
+    hash.add(&compiler);
+    let dir = place.programs();
+    let output = dir.join(format!("{}-{:016x}", stem(path), hash.0));
+    if output.exists() {
+        return Ok(output);
+    }
+    if !available(&compiler) {
+        return Err(failure(format!("the compiler `{compiler}` is not installed or does not start"), COMPILER_REMEDY));
+    }
+    let source = write_below(&place.cache.join("sources"), &(path, text))?;
+    for header in headers {
+        write_below(&place.cache.join("sources"), header)?;
+    }
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    // Under another name until it is whole: another lab may look at the same moment.
+    let partial = dir.join(format!(".{}-{}", stem(path), std::process::id()));
+    run(Command::new(&compiler).arg(standard).args(FLAGS).arg(source).arg("-o").arg(&partial))
+        .with_context(|| format!("{} cannot compile {path}", version_line(&compiler)))?;
+    fs::rename(&partial, &output)?;
+    Ok(output)
+}
+
+/// Writes a file of the lab below `dir`, and returns where it lies.
+pub fn write_below(dir: &Path, &(path, text): &File) -> Result<PathBuf> {
+    let target = dir.join(path);
+    if fs::read_to_string(&target).is_ok_and(|there| there == text) {
+        return Ok(target);
+    }
+    let parent = target.parent().context("a file lies in a folder")?;
+    fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+    fs::write(&target, text).with_context(|| format!("cannot write {}", target.display()))?;
+    Ok(target)
+}
+
+/// The file's name without folder and ending.
+fn stem(path: &str) -> &str {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    name.split('.').next().unwrap_or(name)
+}
+
+/// Reads `bench: threads=1,2` from a head comment.
+fn declared_threads(text: &str) -> Vec<u32> {
+    let Some((_, rest)) = text.split_once("bench: threads=") else {
+        return Vec::new();
+    };
+    let list = rest.lines().next().unwrap_or_default();
+    list.trim().split(',').filter_map(|n| n.parse().ok()).collect()
+}
+
+/// 64-bit FNV-1a of several texts.
+struct Hash(u64);
+
+impl Default for Hash {
+    fn default() -> Hash {
+        Hash(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hash {
+    fn add(&mut self, text: &str) {
+        for byte in text.bytes().chain([0]) {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Would catch a program in lab/ that the command does not carry.
+    #[test]
+    fn every_program_is_carried() {
+        let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
+        for folder in ["experiments", "workloads"] {
+            for entry in fs::read_dir(lab.join(folder)).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                let path = format!("{folder}/{name}");
+                let carried = all_files().chain([&TLS_SERVER, &TLS_CLIENT]).any(|(known, _)| *known == path);
+                assert!(carried, "{path}");
+            }
+        }
+    }
+
+    // Would catch a head comment whose thread counts are no longer read.
+    #[test]
+    fn threads_are_read_from_the_head_comment() {
+        assert_eq!(declared_threads("/* Models a thing.\n *\n * bench: threads=1,2\n */\n"), [1, 2]);
+        assert!(declared_threads("/* nothing */").is_empty());
+        for workload in workloads() {
+            assert!(!workload.threads.is_empty(), "{}: no line `bench: threads=...`", workload.name);
+        }
+    }
+
+    // Would catch two texts that hash alike because they run together.
+    #[test]
+    fn texts_are_hashed_apart() {
+        let of = |texts: &[&str]| {
+            let mut hash = Hash::default();
+            texts.iter().for_each(|text| hash.add(text));
+            hash.0
+        };
+        assert_ne!(of(&["ab", "c"]), of(&["a", "bc"]));
+    }
+}

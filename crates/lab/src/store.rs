@@ -1,0 +1,142 @@
+//! The folder of a run: `run.json` (without the rows) and `rows.csv`, to which each run is appended at once.
+//!
+//! Runs from before the schema (`machine.json` with `metrics.csv` or `runs.csv`) are read too: their verdicts are
+//! computed anew.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use neap_results::{Row, Run, kept, rows_from_csv, rows_to_csv};
+
+use crate::failure::failure;
+
+/// The run without its rows.
+pub const RUN: &str = "run.json";
+/// The rows.
+pub const ROWS: &str = "rows.csv";
+/// The files of a run from before the schema.
+const OLD_MACHINE: &str = "machine.json";
+const OLD_ROWS: &str = "metrics.csv";
+
+/// Writes a run as it goes on.
+#[derive(Debug)]
+pub struct Writer {
+    dir: PathBuf,
+    rows: fs::File,
+}
+
+impl Writer {
+    /// Makes the folder and begins both files.
+    pub fn create(dir: &Path, run: &Run) -> Result<Writer> {
+        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+        let path = dir.join(ROWS);
+        let mut rows = fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        rows.write_all(rows_to_csv(&[Row::default()], true).lines().next().unwrap_or_default().as_bytes())?;
+        rows.write_all(b"\n")?;
+        let writer = Writer { dir: dir.into(), rows };
+        writer.write_run(run)?;
+        Ok(writer)
+    }
+
+    /// Appends rows and hands them to the system.
+    pub fn append(&mut self, rows: &[Row]) -> Result<()> {
+        self.rows.write_all(rows_to_csv(rows, false).as_bytes())?;
+        Ok(self.rows.flush()?)
+    }
+
+    /// Writes the run as it is now.
+    pub fn write_run(&self, run: &Run) -> Result<()> {
+        replace(&self.dir.join(RUN), &run.to_json_without_rows())
+    }
+
+    /// Writes both files for good: rows that were measured again are gone.
+    pub fn finish(self, run: &Run) -> Result<()> {
+        self.write_run(run)?;
+        replace(&self.dir.join(ROWS), &rows_to_csv(&run.rows, true))
+    }
+}
+
+/// Writes a file whole or not at all.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let partial = path.with_extension("partial");
+    fs::write(&partial, text).with_context(|| format!("cannot write {}", partial.display()))?;
+    fs::rename(&partial, path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Reads the run in `dir`, or in the file `run.json` itself.
+pub fn load(dir: &Path) -> Result<Run> {
+    let dir = if dir.ends_with(RUN) { dir.parent().unwrap_or(Path::new(".")) } else { dir };
+    let path = dir.join(RUN);
+    if !path.exists() && dir.join(OLD_MACHINE).exists() {
+        return load_old(dir);
+    }
+    let text = fs::read_to_string(&path).map_err(|error| {
+        let remedy = "name a folder that `neap lab run -o` wrote";
+        failure(format!("cannot read {}: {error}", path.display()), remedy)
+    })?;
+    let mut run = Run::from_json(&text).with_context(|| format!("{}", path.display()))?;
+    if run.rows.is_empty() {
+        run.rows = read_rows(&dir.join(ROWS))?;
+    }
+    Ok(run)
+}
+
+fn read_rows(path: &Path) -> Result<Vec<Row>> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    rows_from_csv(&text).with_context(|| format!("{}", path.display()))
+}
+
+/// A run from before the schema: of the experiments on pages, or of the allocation workloads.
+fn load_old(dir: &Path) -> Result<Run> {
+    let read = |name: &str| {
+        let path = dir.join(name);
+        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+    };
+    let machine = read(OLD_MACHINE)?;
+    let notes = read("notes.md").unwrap_or_default();
+    let run = match dir.join(OLD_ROWS).exists() {
+        true => kept::pages(&machine, &read(OLD_ROWS)?, &notes),
+        false => kept::suite(&machine, &read("runs.csv")?, &notes),
+    };
+    run.with_context(|| format!("{}", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap_results::SCHEMA;
+
+    // Would catch a row that is lost on the way, and a repeated row that stays.
+    #[test]
+    fn a_run_survives_its_folder() {
+        let dir = std::env::temp_dir().join(format!("neap-lab-store-{}", std::process::id()));
+        let mut run = Run { schema: SCHEMA, started: "now".into(), ..Run::default() };
+        let mut writer = Writer::create(&dir, &run).unwrap();
+        assert_eq!(load(&dir).unwrap(), run);
+        let row = |value| Row { experiment: "e".into(), status: "ok".into(), round: 1, value, ..Row::default() };
+        writer.append(&[row(1.0)]).unwrap();
+        writer.append(&[row(2.0)]).unwrap();
+        assert_eq!(load(&dir).unwrap().rows, [row(1.0), row(2.0)]);
+        run.rows = vec![row(2.0)];
+        run.ended = Some("later".into());
+        writer.finish(&run).unwrap();
+        assert_eq!(load(&dir).unwrap(), run);
+        assert_eq!(load(&dir.join(RUN)).unwrap(), run);
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(format!("{:#}", load(&dir).unwrap_err()).contains("neap lab run -o"));
+    }
+
+    // Would catch a kept run from before the schema that can no longer be read, or that has lost its figures.
+    #[test]
+    fn the_kept_run_is_read() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/results/2026-11-21-pages");
+        let run = load(&dir).unwrap();
+        assert!(run.rows.len() > 10_000 && run.experiments.len() >= 10);
+        let large = run.experiment("retain-large").unwrap();
+        assert!(large.verdicts.iter().any(|verdict| verdict.text.contains("from round 7 on")), "{:?}", large.verdicts);
+        let suite = load(&dir.with_file_name("2026-11-21")).unwrap();
+        assert!(suite.rows.len() > 1000 && suite.experiments.len() == 1);
+    }
+}

@@ -1,0 +1,236 @@
+//! A run for people at a terminal: tables and verdicts.
+
+use std::fmt::Write;
+
+use neap_results::judge::number;
+use neap_results::{Column, Experiment, Figure, Kind, Run, Table, Value, Verdict, View};
+
+/// How a text is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Form {
+    /// For a terminal, without colour.
+    #[default]
+    Plain,
+    /// For a terminal that knows colour.
+    Colour,
+}
+
+/// From this many columns on, the figures go down and the allocators across.
+const WIDE: usize = 9;
+
+/// The whole run.
+pub fn run_text(run: &Run, form: Form) -> String {
+    let view = View::of(run);
+    let mut text = String::new();
+    head(&mut text, run);
+    for experiment in &run.experiments {
+        section(&mut text, &view, experiment, form);
+    }
+    for note in &run.notes {
+        let _ = write!(text, "\n{}\n", note.trim_end());
+    }
+    text
+}
+
+fn head(text: &mut String, run: &Run) {
+    let m = &run.machine;
+    let versions: Vec<String> = run.allocators.iter().map(|a| format!("{} {}", a.name, a.version)).collect();
+    let quick = if run.quick { " A quick pass: less work than the full experiments." } else { "" };
+    let virtualised = match m.virtualised.as_deref() {
+        None => String::new(),
+        Some("yes") => ", virtual machine".into(),
+        Some(name) => format!(", virtual machine ({name})"),
+    };
+    let _ = write!(
+        text,
+        "{} on {} ({} CPUs, {} MiB{virtualised}), Linux {}, transparent huge pages {}, load {}.\n\
+         Command: {}; rounds: {}.{quick}\n\
+         Measured: {}.\n",
+        run.started,
+        m.cpu,
+        m.cores,
+        m.memory_mib,
+        m.kernel,
+        m.transparent_hugepage,
+        m.load_before,
+        commit_text(run),
+        run.rounds,
+        versions.join(", ")
+    );
+    noise(text, run);
+    text.push_str(
+        "\nFigures are medians over the rounds, where they spread with the least and the greatest. Ratios are taken \
+         within a round. An allocator that crashed or ran out of time in any round is shown as failed.\n",
+    );
+}
+
+fn commit_text(run: &Run) -> String {
+    match &run.commit {
+        Some(commit) => format!("{} (at {commit})", run.command),
+        None => run.command.clone(),
+    }
+}
+
+fn noise(text: &mut String, run: &Run) {
+    let Some(quiet) = run.noise.quiet else {
+        return;
+    };
+    let check = |check: &neap_results::NoiseCheck| {
+        let unit = if check.unit == "ratio" { String::new() } else { format!(" {}", check.unit) };
+        format!("{} {}{unit} (quiet: at most {})", check.name, number(check.value), number(check.limit))
+    };
+    let checks: Vec<String> = run.noise.checks.iter().map(check).collect();
+    let word = if quiet { "quiet" } else { "not quiet" };
+    let _ = writeln!(text, "The machine was {word}: {}.", checks.join(", "));
+    if !run.noise.repeats.is_empty() {
+        let _ = writeln!(text, "{} rounds were run again for noise.", run.noise.repeats.len());
+    }
+}
+
+fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) {
+    let _ = match form {
+        Form::Plain => write!(text, "\n{}: {}\n{}\n", experiment.name, experiment.title, experiment.question),
+        Form::Colour => {
+            write!(text, "\n\u{1b}[1m{}: {}\u{1b}[0m\n{}\n", experiment.name, experiment.title, experiment.question)
+        }
+    };
+    for claim in &experiment.claims {
+        let year = claim.year.map_or(String::new(), |year| format!(", {year}"));
+        let _ = write!(text, "\nPublished ({}{year}): {}\n", claim.source, claim.text);
+    }
+    if let Some(reason) = &experiment.skipped {
+        let _ = write!(text, "\nNot run: {reason}\n");
+        return;
+    }
+    for table in &experiment.tables {
+        figures(text, view, &experiment.name, table);
+    }
+    text.push('\n');
+    for verdict in &experiment.verdicts {
+        let _ = writeln!(text, "- {}", verdict_text(verdict, form));
+    }
+}
+
+/// The sentence with a word in front that says whether it holds.
+pub fn verdict_text(verdict: &Verdict, form: Form) -> String {
+    let (word, colour) = match (verdict.holds, verdict.kind) {
+        (Some(true), Kind::Rank) => ("first", "32"),
+        (Some(false), Kind::Rank) => ("behind", "33"),
+        (Some(true), Kind::Finding) => ("seen again", "32"),
+        (Some(false), Kind::Finding) => ("not seen", "33"),
+        (Some(true), _) => ("met", "32"),
+        (Some(false), _) => ("missed", "31"),
+        (None, Kind::Told) => return verdict.text.clone(),
+        (None, _) => ("open", "2"),
+    };
+    match form {
+        Form::Plain => format!("{word}: {}", verdict.text),
+        Form::Colour => format!("\u{1b}[{colour}m{word}\u{1b}[0m: {}", verdict.text),
+    }
+}
+
+/// One table: allocators down and figures across, or the other way round where there are many figures.
+fn figures(text: &mut String, view: &View, experiment: &str, table: &Table) {
+    let columns: Vec<&Column> = table.columns.iter().filter(|column| view.has_case(experiment, &column.case)).collect();
+    let present = |name: &&String| {
+        let value = |column: &&&Column| view.value(figure(experiment, column), name) != Value::Absent;
+        columns.iter().any(|column| value(&column))
+    };
+    let allocators: Vec<&String> = view.allocators().iter().filter(present).collect();
+    if columns.is_empty() || allocators.is_empty() {
+        return;
+    }
+    let value = |column: &Column, name: &str| cell(&view.value(figure(experiment, column), name));
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    if columns.len() >= WIDE {
+        rows.push([String::new()].into_iter().chain(allocators.iter().map(|name| (*name).clone())).collect());
+        for column in &columns {
+            let cells = allocators.iter().map(|name| value(column, name));
+            rows.push([column.label.clone()].into_iter().chain(cells).collect());
+        }
+    } else {
+        rows.push([String::new()].into_iter().chain(columns.iter().map(|column| column.label.clone())).collect());
+        for name in &allocators {
+            let cells = columns.iter().map(|column| value(column, name));
+            rows.push([(*name).clone()].into_iter().chain(cells).collect());
+        }
+    }
+    let _ = write!(text, "\n{}:\n\n", table.title);
+    text.push_str(&aligned_rows(&rows));
+}
+
+fn figure<'a>(experiment: &'a str, column: &'a Column) -> Figure<'a> {
+    Figure::new(experiment, &column.case, &column.metric)
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        // Three digits say less than the spread does.
+        Value::Is(spread) if spread.relative() > 0.2 => {
+            format!("{} [{}..{}]", number(spread.median), number(spread.min), number(spread.max))
+        }
+        Value::Is(spread) => number(spread.median),
+        Value::Failed(status) => format!("FAILED {status}"),
+        Value::Skipped(_) => "skipped".into(),
+        Value::Absent => "-".into(),
+    }
+}
+
+/// Columns as wide as their widest cell; the first to the left, the others to the right.
+fn aligned_rows(rows: &[Vec<String>]) -> String {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = format!("  {:<width$}", row[0], width = widths[0]);
+        for (cell, width) in row.iter().zip(&widths).skip(1) {
+            let _ = write!(line, "  {cell:>width$}");
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap_results::Row;
+
+    fn run() -> Run {
+        let row = |allocator: &str, round, status: &str, metric: &str, value| Row {
+            experiment: "e".into(),
+            case: "c".into(),
+            allocator: allocator.into(),
+            round,
+            turn: 1,
+            status: status.into(),
+            metric: metric.into(),
+            unit: "MiB".into(),
+            value,
+        };
+        let rows = vec![
+            row("neap", 1, "ok", "rss", 3.0),
+            row("neap", 2, "ok", "rss", 3.5),
+            row("other", 1, "timeout", "", 0.0),
+        ];
+        let verdict = Verdict { text: "so it is".into(), holds: Some(false), kind: Kind::Target, must_hold: true };
+        let experiment = Experiment {
+            name: "e".into(),
+            tables: vec![Table { title: "RSS".into(), columns: vec![Column::new("MiB", "c", "rss")] }],
+            verdicts: vec![verdict],
+            ..Experiment::default()
+        };
+        Run { rows, experiments: vec![experiment], ..Run::default() }
+    }
+
+    // Would catch a failed allocator that disappears from its table, or a verdict that is not told.
+    #[test]
+    fn tables_and_verdicts() {
+        let text = run_text(&run(), Form::Plain);
+        assert!(text.contains("- missed: so it is"), "{text}");
+        assert!(text.contains("  neap             3.25\n  other  FAILED timeout\n"), "{text}");
+        assert!(!text.contains('\u{1b}'), "{text}");
+    }
+}

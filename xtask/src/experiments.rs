@@ -1,0 +1,138 @@
+//! `cargo xtask experiments`: as `neap lab run`, with the release build of this tree and the peers in lab/peers/build.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use neap_lab::plan::{self, Done, Event, Request};
+use neap_lab::{allocators, failure::failure, store};
+use neap_report::markdown::{Options, document};
+use neap_results::Run;
+
+use crate::place::{self, root};
+
+/// Arguments of `cargo xtask experiments`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    cargo xtask experiments --quick --allocators glibc,neap,mimalloc3,jemalloc\n  \
+    cargo xtask experiments calloc retain-large\n  \
+    cargo xtask experiments --runs 5 -o lab/results/NAME   a pass to keep\n  \
+    cargo xtask experiments --report lab/results/NAME      the report again, from the raw data")]
+pub struct Args {
+    /// Experiments by name [default: all]
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Fewer cases with less work
+    #[arg(long)]
+    quick: bool,
+    /// Rounds, each with one run per case and allocator [default: 1 to 5, by experiment]
+    #[arg(long, value_name = "N")]
+    runs: Option<u32>,
+    /// Allocators by name, or NAME=PATH for any preload library [default: all that are built]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    allocators: Vec<String>,
+    /// Folder for run.json, rows.csv and report.md
+    #[arg(short, long, default_value = "lab/results/latest", value_name = "DIR")]
+    output: PathBuf,
+    /// Fail where a verdict that must hold does not
+    #[arg(long)]
+    check: bool,
+    /// Print the report of a folder that -o wrote, and run nothing
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["names", "quick", "runs", "allocators"])]
+    report: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn main(args: Args) -> Result<()> {
+    if let Some(dir) = &args.report {
+        print!("{}", document(&store::load(dir)?, &Options::default()));
+        return Ok(());
+    }
+    let place = place::lab();
+    if !place.command.exists() {
+        return Err(failure(format!("{} is missing", place.command.display()), "run `cargo build --release`"));
+    }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let dir = root().join(&args.output);
+    let request = Request {
+        names: args.names,
+        quick: args.quick,
+        runs: args.runs,
+        allocators: args.allocators,
+        output: dir.clone(),
+        command: format!("cargo xtask {}", arguments.join(" ")),
+        commit: Some(place::commit()),
+    };
+    let run = finish(plan::run(&place, &request, &mut |event| tell(&event))?)?;
+    let markdown = document(&run, &Options::default());
+    std::fs::write(dir.join("report.md"), &markdown)?;
+    print!("{markdown}");
+    eprintln!("written: {}", args.output.display());
+    if args.check { holds(&run) } else { Ok(()) }
+}
+
+/// A quick pass of all experiments under glibc, neap and at most two others that are there; fails where a verdict that
+/// must hold does not.
+pub fn quick_check() -> Result<()> {
+    let place = place::lab();
+    let mut names = vec!["glibc".to_owned(), "neap".to_owned()];
+    for other in ["mimalloc3", "jemalloc", "debian-mimalloc", "debian-jemalloc"] {
+        if names.len() < 4 && allocators::resolve(&place, &[other.into()], &mut |_| {}).is_ok() {
+            names.push(other.into());
+        }
+    }
+    let request = Request {
+        quick: true,
+        allocators: names,
+        output: root().join("target/lab/ci"),
+        command: "cargo xtask ci".into(),
+        commit: Some(place::commit()),
+        ..Request::default()
+    };
+    holds(&finish(plan::run(&place, &request, &mut |event| tell(&event))?)?)
+}
+
+/// The run, unless it was interrupted.
+fn finish(done: Done) -> Result<Run> {
+    match done.interrupted {
+        Some(signal) => bail!("interrupted by signal {signal}; what was measured until then is kept"),
+        None => Ok(done.run),
+    }
+}
+
+/// Names the verdicts that must hold and do not.
+fn holds(run: &Run) -> Result<()> {
+    let broken = run.broken();
+    for (experiment, verdict) in &broken {
+        eprintln!("{}: must hold and does not: {}", experiment.name, verdict.text);
+    }
+    match broken.len() {
+        0 => Ok(()),
+        count => bail!("{count} verdicts that must hold do not"),
+    }
+}
+
+fn tell(event: &Event) {
+    match event {
+        Event::LeftOut(reason) => eprintln!("left out: {reason}"),
+        Event::Begins(..) => {}
+        Event::Ended(experiment, case, time, failures) => {
+            let failed: String = failures.iter().map(|failure| format!("; {failure}")).collect();
+            eprintln!("{experiment}, {case}: {:.1} s{failed}", time.as_secs_f64());
+        }
+        Event::Again(experiment, case, why) => eprintln!("{experiment}, {case}: a round again, as {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a document that is not that of the run that is kept.
+    #[test]
+    fn what_is_published_is_what_is_kept() {
+        let run = store::load(&root().join("lab/results/2026-11-21-pages")).expect("kept");
+        let published = std::fs::read_to_string(root().join("EXPERIMENTS.md")).expect("readable");
+        let command = "cargo xtask experiments --report lab/results/2026-11-21-pages > EXPERIMENTS.md";
+        assert!(document(&run, &Options::default()) == published, "to write it anew: {command}");
+    }
+}
