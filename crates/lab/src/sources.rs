@@ -6,6 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
 
@@ -136,8 +137,7 @@ fn build(place: &Place, path: &str) -> Result<PathBuf> {
         write_below(&place.cache.join("sources"), header)?;
     }
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    // Under another name until it is whole: another lab may look at the same moment.
-    let partial = dir.join(format!(".{}-{}", stem(path), std::process::id()));
+    let partial = partial_name(&output);
     run(Command::new(&compiler).arg(standard).args(FLAGS).arg(source).arg("-o").arg(&partial))
         .with_context(|| format!("{} cannot compile {path}", version_line(&compiler)))?;
     fs::rename(&partial, &output)?;
@@ -152,8 +152,18 @@ pub fn write_below(dir: &Path, &(path, text): &File) -> Result<PathBuf> {
     }
     let parent = target.parent().context("a file lies in a folder")?;
     fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
-    fs::write(&target, text).with_context(|| format!("cannot write {}", target.display()))?;
+    let partial = partial_name(&target);
+    fs::write(&partial, text).with_context(|| format!("cannot write {}", partial.display()))?;
+    fs::rename(&partial, &target)?;
     Ok(target)
+}
+
+/// What a file is called until it is whole, as another lab or thread may look for it at the same moment.
+fn partial_name(target: &Path) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    target.with_file_name(format!(".{}-{count}-{name}", std::process::id()))
 }
 
 /// The file's name without folder and ending.
