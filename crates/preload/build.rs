@@ -8,4 +8,6 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // A symbol that nobody defines is an error here, not in the program that loads the library.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
+    // Cold functions apart from the others: the kernel maps the pages around each that a start touches.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,keep-text-section-prefix");
 }

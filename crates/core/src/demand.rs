@@ -102,6 +102,7 @@ impl Default for Demand {
 impl<O: Os> Allocator<O> {
     /// What to hold of the memory that is due, because the program takes as much again: nothing where memory is urgently
     /// needed elsewhere, and nothing while the program is idle.
+    #[cold]
     pub(crate) fn keep(&self, ticks: u8, in_time: bool) -> Keep {
         let reused = if in_time { self.reused_holes() } else { 0 };
         let keep = self.ranges.with(&self.os, |r| {

@@ -22,6 +22,7 @@ impl<O: Os> Allocator<O> {
     ///
     /// # Safety
     /// The range must be committed and the caller's, and hold nothing that is needed.
+    #[cold]
     pub(crate) unsafe fn mark_if_dense(&self, p: *mut u8, len: usize) {
         let from = p.addr().next_multiple_of(HUGE_PAGE);
         let to = (p.addr() + len) & !(HUGE_PAGE - 1);

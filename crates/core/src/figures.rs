@@ -387,6 +387,7 @@ fn at_least_0(sum: u64) -> u64 {
 impl<O: Os> Allocator<O> {
     /// How much memory is where, now. Exact where no other thread runs; else, what moves meanwhile may be counted at
     /// one place, at both or at none.
+    #[cold]
     pub fn figures(&self) -> Figures {
         self.drain();
         let annex = &self.arenas.annex;

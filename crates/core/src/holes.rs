@@ -107,6 +107,7 @@ pub unsafe fn is_clean(c: *const Chunk, page: usize) -> bool {
 ///
 /// # Safety
 /// The slab must be the caller's, as its owner's is: visited, or an orphan's under the lock of the registry.
+#[cold]
 pub unsafe fn take(c: *mut Chunk, page: usize) -> Option<Hole> {
     // SAFETY: the slab is the caller's.
     unsafe {

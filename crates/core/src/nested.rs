@@ -27,6 +27,7 @@ use crate::{Allocator, CHUNK, Os, class, slab};
 impl<O: Os> Allocator<O> {
     /// malloc in a nested call: at least `size` bytes aligned to `align`, a power of two; zeroed if asked for. Null if
     /// there is no memory. A limit that the process has for itself is not looked at.
+    #[cold]
     pub fn malloc_nested(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > MAX_SIZE - CHUNK || align > MAX_SIZE {
             return core::ptr::null_mut();
@@ -110,6 +111,7 @@ impl<O: Os> Allocator<O> {
     ///
     /// # Safety
     /// `p` must be a block of the caller's, NULL, or foreign.
+    #[cold]
     pub unsafe fn free_nested(&self, p: *mut u8) -> Result<(), Foreign> {
         // SAFETY: as the caller promises, here and below.
         unsafe {
@@ -172,6 +174,7 @@ impl<O: Os> Allocator<O> {
 
     /// Does what nested calls left: frees large blocks, and takes in what they freed into orphans. And what a fork left:
     /// abandons heaps. Under no lock, in a call that is not nested.
+    #[cold]
     pub(crate) fn drain(&self) {
         self.abandon_left();
         if !self.deferred.is_empty() {

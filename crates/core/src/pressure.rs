@@ -25,6 +25,7 @@ fn is_short(memory: &Memory, waiting: usize) -> bool {
 
 impl<O: Os> Allocator<O> {
     /// How many ticks memory may wait at present: fewer where more waits than may, none where memory is short.
+    #[cold]
     pub(crate) fn urgency(&self) -> u8 {
         let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
         if waiting == 0 {
@@ -53,6 +54,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// The limit that counts, and what is used of it.
+    #[cold]
     fn memory(&self) -> Option<Memory> {
         let memory = match self.policy.limit() {
             Limit::Off => None,
@@ -90,6 +92,7 @@ impl<O: Os> Allocator<O> {
     /// Has what waits given back where memory is short: by the helper, and by this thread as much as came to wait between
     /// two looks, as the helper may not get a processor before others need the memory; all of it at once where nearly
     /// nothing is left, or where there is no helper.
+    #[cold]
     pub(crate) fn mind_limit(&self) {
         let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
         let Some(memory) = self.memory().filter(|m| waiting > 0 && is_short(m, waiting)) else {

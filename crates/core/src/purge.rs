@@ -167,11 +167,13 @@ impl Default for Purger {
 
 impl<O: Os> Allocator<O> {
     /// Gives all free memory in dirty ranges back to the system, at once; returns the bytes.
+    #[cold]
     pub fn purge(&self) -> usize {
         self.purge_with(Heap::none())
     }
 
     /// [`Allocator::purge`] by a thread in a call that uses its heap `mine`, whose caches go as well.
+    #[cold]
     pub fn purge_with(&self, mine: *mut Heap) -> usize {
         self.drain();
         let due = Due { lazy: true, ..self.due(0, BATCH_BYTES) };
@@ -189,6 +191,7 @@ impl<O: Os> Allocator<O> {
     /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many
     /// milliseconds to call it again, or `None` when nothing waits: then nobody is the purger any more. For the one
     /// whom [`Os::start_purger`] asked.
+    #[cold]
     pub fn tick(&self) -> Option<u32> {
         let next = self.purge_old();
         if next.is_some() {
@@ -199,6 +202,7 @@ impl<O: Os> Allocator<O> {
         next
     }
 
+    #[cold]
     fn purge_old(&self) -> Option<u32> {
         let policy = self.policy.purge();
         if matches!(policy, Purge::Never) {
@@ -257,6 +261,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// There may be a helper again: asks for one if enough waits. Under no lock.
+    #[cold]
     pub fn resume_purging(&self) {
         // SeqCst: see `resign`. Relaxed for failure: then there is a helper, or nobody needs one.
         let _ = self.purger.who.compare_exchange(INLINE, NOBODY, Ordering::SeqCst, Ordering::Relaxed);
@@ -269,6 +274,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Asks for a helper as [`Allocator::resume_purging`] does, if there is none, but whatever waits; takes no lock.
+    #[cold]
     pub fn restart_purging(&self) {
         // SeqCst: see `resign`. Relaxed for failure: see `resume_purging`.
         let _ = self.purger.who.compare_exchange(INLINE, NOBODY, Ordering::SeqCst, Ordering::Relaxed);
@@ -279,6 +285,7 @@ impl<O: Os> Allocator<O> {
 
     /// Asks the system for a helper, unless `was` is not the purger's state any more. Where there can be none, the
     /// threads that free memory are the purger.
+    #[cold]
     fn ask_for_helper(&self, mut was: u32) {
         let who = &self.purger.who;
         self.purger.idle.store(0, Ordering::Relaxed);
@@ -380,6 +387,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Makes sure that there is a purger, and that it is awake where more waits than may.
+    #[cold]
     fn poke(&self) {
         // SeqCst: see `resign`.
         match self.purger.who.load(Ordering::SeqCst) {
@@ -404,6 +412,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Purges what is due, from the place of `walk` on, in at most `batches` batches; returns the bytes.
+    #[cold]
     pub(crate) fn purge_due(&self, mine: *mut Heap, due: Due, walk: &mut Walk, batches: usize) -> usize {
         let (mut bytes, mut done) = (0, 0);
         loop {
@@ -427,6 +436,7 @@ impl<O: Os> Allocator<O> {
 
     /// Fills a batch with what is due, from the place of `walk` on. True if there is more to look at. The batch lock must
     /// be held.
+    #[cold]
     pub(crate) fn fill(&self, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
         loop {
             // SAFETY: `with` holds the lock.
@@ -439,6 +449,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Gives a batch back to the system, and makes it free again; returns the bytes that went.
+    #[cold]
     pub(crate) fn send(&self, batch: &Batch, now: bool) -> usize {
         let lazily = !now && self.policy.purge() == Purge::Lazy;
         // SAFETY: the runs were taken out of free ranges, so they are nobody's.
@@ -508,6 +519,7 @@ impl<O: Os> Allocator<O> {
     ///
     /// # Safety
     /// The lock of the ranges must be held.
+    #[cold]
     pub(crate) unsafe fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
         while due.ranges && batch.count < Batch::RUNS / 2 && batch.bytes < due.bytes {
             // SAFETY: the lock is held; what was put aside is the purger's.
@@ -533,6 +545,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Looks at the chunk `c` and those of its kind behind it, of which the arena has `most`; returns how many.
+    #[cold]
     unsafe fn look(
         &self,
         r: &mut Ranges,

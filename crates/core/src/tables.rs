@@ -45,6 +45,7 @@ fn pages(base: usize, chunks: usize, table: (usize, usize), from: usize, to: usi
 impl<O: Os> Allocator<O> {
     /// Gives the side tables of long free ranges back; returns the bytes that they could have held. The batch lock must
     /// be held: who forks finds no range on its way.
+    #[cold]
     pub(crate) fn purge_tables(&self) -> usize {
         let mut ranges = [(core::ptr::null_mut(), 0); AT_ONCE];
         let mut count = 0;

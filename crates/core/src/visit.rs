@@ -111,6 +111,7 @@ impl<O: Os> Allocator<O> {
 
     /// Runs `f` with each of `heaps` that can be visited now. Null entries are left out. The batch lock must be held. `mine`
     /// is the heap that a call of the calling thread uses, which needs no visit, or [`Heap::none`].
+    #[cold]
     pub(crate) fn visit(&self, mine: *mut Heap, heaps: &mut [*mut Heap], mut f: impl FnMut(*mut Heap)) {
         for heap in heaps.iter_mut().filter(|heap| **heap == mine) {
             f(mine);
@@ -148,6 +149,7 @@ impl<O: Os> Allocator<O> {
 
     /// Gives the holes of slabs that were left alone back to the system; returns the bytes, and adds those that held memory
     /// to `held`. The batch lock must be held; `mine` as in [`Allocator::visit`].
+    #[cold]
     pub(crate) fn punch(&self, mine: *mut Heap, due: &[Due], held: Option<&mut usize>) -> usize {
         let mut holes = [Hole::NONE; SLABS];
         let mut count = 0;
@@ -187,6 +189,7 @@ impl<O: Os> Allocator<O> {
 
     /// Gives the OS pages of holes back, and frees their blocks; returns the bytes. Not lazily, whatever the policy:
     /// nothing would tell the next look at the slab that the system knows of them.
+    #[cold]
     fn send_holes(&self, holes: &[Hole], held: Option<&mut usize>) -> usize {
         let mut runs = [Run::EMPTY; SLABS * holes::MOST_RUNS];
         let mut ends = [0; SLABS];
@@ -221,6 +224,7 @@ impl<O: Os> Allocator<O> {
     ///
     /// # Safety
     /// `heap` must be the caller's.
+    #[cold]
     pub(crate) unsafe fn empty_heap(&self, heap: *mut Heap) {
         // SAFETY: the heap is the caller's.
         unsafe {
@@ -235,6 +239,7 @@ impl<O: Os> Allocator<O> {
     /// Empties the caches of heaps that were left alone, or of `all`, and takes in what others freed into them. True if
     /// that may have to be done later. The batch lock must be held. `mine` is the calling thread's heap, which its call
     /// uses, or [`Heap::none`].
+    #[cold]
     pub(crate) fn empty_caches(&self, all: bool, mine: *mut Heap) -> bool {
         let mut waits = false;
         let mut heap = self.registry.with(&self.os, |r| r.all);

@@ -27,6 +27,7 @@ use rustix::process::{Resource, getrlimit};
 const _: () = assert!(size_of::<Counters>() <= FILE_BYTES, "the page is as long as its file");
 
 /// Shows the figures. Where two threads want to at a time, one does.
+#[cold]
 pub fn publish(figures: &Figures, purge_calls: u64) {
     let page_size = NEAP.page_size();
     let Some(wiped) = space(page_size) else { return };

@@ -54,6 +54,7 @@ const LOOK: u32 = 100;
 
 /// Starts the helper; false if there can be none. One thread at a time, and only when there is none that has not
 /// resigned.
+#[cold]
 pub fn start() -> bool {
     // A signal's handler that changed the user or called `unshare` here would wait for its own thread.
     let before = block_signals(u64::MAX);
@@ -263,6 +264,7 @@ pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
 
 /// The process is about to give itself a filter of system calls. The helper ends, and from now on neap makes only calls
 /// that no filter can do without.
+#[cold]
 pub fn before_filter() {
     status::forbid();
     stop().end();
@@ -282,6 +284,7 @@ fn forget() {
 }
 
 /// In the child of a fork, where the helper is not. Whether it was there, or about to be, in the parent.
+#[cold]
 pub fn forked() -> bool {
     let was = TID.load(Ordering::SeqCst) != 0;
     forget();
@@ -330,6 +333,7 @@ fn leave_files() {
 }
 
 /// What the helper does all its life.
+#[cold]
 extern "C" fn helper() {
     LAST.store(TID.load(Ordering::SeqCst), Ordering::SeqCst);
     if !status::is_filtered() {

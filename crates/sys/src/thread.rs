@@ -257,6 +257,7 @@ unsafe extern "C" fn in_parent() {
     }
 }
 
+#[cold]
 unsafe extern "C" fn in_child() {
     let helped = crate::purger::forked();
     NEAP.os.forked();

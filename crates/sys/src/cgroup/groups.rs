@@ -131,6 +131,7 @@ impl Groups {
     }
 
     /// What the cgroup says that has the least memory left. `None` if there is none, or if one cannot be read any more.
+    #[cold]
     pub(super) fn memory(&self, files: Files) -> Option<Memory> {
         let version = self.version?;
         let levels = self.levels.get(..self.count)?;
@@ -169,6 +170,7 @@ impl Groups {
 }
 
 /// The machine's memory. `None` without /proc.
+#[cold]
 pub(super) fn machine(files: Files) -> Option<Memory> {
     let mut lines = files.lines(b"/proc", b"meminfo")?;
     let (mut total, mut free, mut inactive) = (None, 0, 0);

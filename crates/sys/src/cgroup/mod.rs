@@ -30,6 +30,7 @@ const SURVEY_MS: u64 = 1000;
 const LOCATE_MS: u64 = 60_000;
 
 /// [`neap_core::Os::memory`], at the time `now` in milliseconds.
+#[cold]
 pub(crate) fn memory(now: u64) -> Option<Memory> {
     // All zero, so it costs nothing in the file, and no OS page before the first call.
     static PROBE: Probe = Probe::new();
