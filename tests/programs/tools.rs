@@ -257,7 +257,7 @@ fn stress_mmap() -> Outcome {
 /// Most that neap may add to the resident memory of `cat`, and to its page faults: one for each size class that its
 /// locale's tables use, and ten for neap itself. Some 110 KiB are its own; the rest are pages of libneap.so, shared by
 /// all processes, which the kernel maps around those that are touched: 16 at a time, so the figure varies with the address.
-const START_KIB: i64 = 480;
+const START_KIB: i64 = 440;
 const START_FAULTS: i64 = 40;
 /// Pairs of runs, of which the median counts.
 const START_RUNS: usize = 15;
