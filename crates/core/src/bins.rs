@@ -363,17 +363,12 @@ impl Heap {
     /// The heap must be the caller's.
     pub(crate) unsafe fn release_last<O: Os>(heap: *mut Heap, a: &Allocator<O>) {
         for class in 1..class::CLASSES {
-            // SAFETY: the heap and so the slabs in its bins are the caller's; the next one is read before.
+            // SAFETY: the heap and so the slabs in its bins are the caller's.
             unsafe {
-                let mut c = (*heap).bins[class].head;
-                while !c.is_null() {
-                    let next = (*c).next;
-                    // One that stayed may have come to lie behind others.
-                    if slab::is_released(c) {
-                        (*heap).bins[class].remove(c);
-                        a.release_slab(c);
-                    }
-                    c = next;
+                let c = (*heap).bins[class].head;
+                if !c.is_null() && slab::is_released(c) {
+                    (*heap).bins[class].remove(c);
+                    a.release_slab(c);
                 }
             }
         }
@@ -394,6 +389,12 @@ impl Heap {
             if !(*c).listed {
                 (*heap).bins[usize::from((*c).class)].push(c);
                 (*c).listed = true;
+                // One that stayed when it was empty is the last one no more.
+                let next = (*c).next;
+                if !next.is_null() && slab::is_released(next) {
+                    (*heap).bins[usize::from((*c).class)].remove(next);
+                    a.release_slab(next);
+                }
             }
             if slab::wait(c, a.epoch()) {
                 a.note_slab();

@@ -18,7 +18,7 @@ use crate::purge::DELAY_TICKS;
 use crate::sync::Ordering;
 use crate::{Allocator, Os};
 
-/// Ticks of a window: 10 s where free memory waits for half a second. Longer than the cycles of most servers.
+/// Ticks of a window: 10 s where free memory waits for half a second.
 const WINDOW_TICKS: u32 = 100;
 /// Less than this share of what is held may be held in vain.
 const SPARE: usize = 8;
@@ -116,11 +116,24 @@ impl<O: Os> Allocator<O> {
         if keep == Keep::default() || (ticks == DELAY_TICKS && !self.is_idle_program(in_time)) {
             return keep;
         }
+        self.let_go();
+        Keep::default()
+    }
+
+    /// Forgets what was purged before the last tick if that is a window ago: nobody counted the time meanwhile, as there
+    /// was no purger.
+    pub(crate) fn forget_old_demand(&self) {
+        let passed = self.os.clock().saturating_sub(self.purger.last.load(Ordering::Relaxed));
+        if passed >= u64::from(WINDOW_TICKS) * u64::from(self.tick_length()) {
+            self.let_go();
+        }
+    }
+
+    fn let_go(&self) {
         self.ranges.with(&self.os, |r| {
             r.demand.let_go();
             r.holes.let_go();
         });
-        Keep::default()
     }
 
     /// OS pages of holes that blocks were taken on again since the last call.

@@ -62,7 +62,7 @@ pub struct Purger {
     epoch: AtomicU8,
     who: AtomicU32,
     /// Clock of the last tick.
-    last: AtomicU64,
+    pub(crate) last: AtomicU64,
     /// Ticks so far.
     ticks: AtomicU64,
     /// More waits than may: the helper was woken before its time.
@@ -213,6 +213,7 @@ impl<O: Os> Allocator<O> {
         // A helper that was woken before its time looks at what is urgent; time has not gone by for the rest.
         let in_time = self.time_is_up();
         if in_time {
+            self.forget_old_demand();
             self.next_epoch();
             self.purger.batch_with(&self.os, || self.purge_annex(None));
         }
@@ -587,8 +588,7 @@ impl<O: Os> Allocator<O> {
             if first == left {
                 return left;
             }
-            let may = (r.waiting() - r.dropped_chunks).saturating_sub(due.keep.chunks);
-            let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first).min(may);
+            let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first).min(r.beyond(due.keep.chunks));
             if most == 0 {
                 walk.waiting += left - first;
                 return left;

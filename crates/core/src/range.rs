@@ -481,6 +481,14 @@ impl Ranges {
         self.free_chunks[State::Dirty as usize].saturating_sub(self.lazy_chunks) + self.dropped_chunks
     }
 
+    /// How many of the dirty chunks may go where `keep` of those that wait are to stay.
+    pub(crate) fn beyond(&self, keep: usize) -> usize {
+        if keep == 0 {
+            return usize::MAX;
+        }
+        (self.waiting() - self.dropped_chunks).saturating_sub(keep)
+    }
+
     /// Chunks that are not free.
     pub fn taken_chunks(&self) -> usize {
         self.taken_chunks

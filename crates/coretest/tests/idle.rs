@@ -1,6 +1,7 @@
 //! What an idle program keeps: after some ticks, next to nothing but the OS pages that hold a live block.
 
 use neap_core::Allocator;
+use neap_core::policy::Purge;
 use neap_coretest::{Call, Config, Fake, Owner};
 use std::collections::BTreeSet;
 
@@ -224,4 +225,30 @@ fn cycles_keep_their_memory() {
     let thread = Owner::new(&blind, true, true).expect("memory for a heap");
     assert!(pulse(&blind, &thread, 4) > BYTES as u64 / 2);
     thread.abandon(&blind);
+}
+
+/// Catches memory that is held for a program since it took memory that had gone back long before.
+#[test]
+fn old_purges_are_no_reason() {
+    let a = system(4096);
+    let thread = thread(&a);
+    assert!(pulse(&a, &thread, 1) > BYTES as u64 / 2);
+    // Nobody ticks meanwhile, as nothing waits.
+    a.os.advance(60_000);
+    assert!(pulse(&a, &thread, 1) > BYTES as u64 / 2);
+    thread.abandon(&a);
+}
+
+/// Catches a purge that leaves what the system was only told of.
+#[test]
+fn a_purge_takes_what_is_lazy() {
+    let a = system(4096);
+    a.policy.set_purge(Purge::Lazy);
+    let thread = thread(&a);
+    fill(&a, &thread, 100_000, BYTES).into_iter().for_each(|p| free(&a, &thread, p));
+    settle(&a);
+    assert!(a.figures().lazy > BYTES as u64 / 2);
+    assert!(a.purge() > BYTES / 2);
+    assert_eq!((a.figures().lazy, a.free_bytes().0), (0, 0));
+    thread.abandon(&a);
 }

@@ -221,6 +221,9 @@ unsafe impl Os for Linux {
     }
 
     fn run_time(&self) -> Option<u64> {
+        if crate::status::is_forbidden() {
+            return None;
+        }
         let read = |clock| {
             let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             // SAFETY: writes to `time`. The helper thread calls this, whose errno is nobody's.
