@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Neap, assert_refused, skip, stdout};
+use common::{Neap, assert_refused, default_signals, skip, stdout};
 
 /// `neap run` in its two forms: as the program, and beside it.
 const FORMS: [&[&str]; 2] = [&["run", "--"], &["run", "--summary", "--"]];
@@ -134,13 +134,10 @@ sys.exit(os.waitstatus_to_exitcode(status))
 ";
     for form in FORMS {
         let _ = fs::remove_file(&log);
-        let status = Command::new("python3")
-            .args(["-c", driver, env!("CARGO_BIN_EXE_neap")])
-            .args(form)
-            .args(["bash", "-c", &script])
-            .env("HOME", neap.dir.path())
-            .status()
-            .expect("python3 starts");
+        let mut python = Command::new("python3");
+        python.args(["-c", driver, env!("CARGO_BIN_EXE_neap")]).args(form).args(["bash", "-c", &script]);
+        default_signals(python.env("HOME", neap.dir.path()));
+        let status = python.status().expect("python3 starts");
         assert_eq!(status.code(), Some(7), "{form:?}");
         assert_eq!(fs::read_to_string(&log).expect("a log"), "INT\n", "{form:?}");
     }

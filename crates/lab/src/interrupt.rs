@@ -42,7 +42,8 @@ extern "C" fn note(number: libc::c_int) {
     let _ = ARRIVED.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process.
+/// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process. Those that are ignored stay so, as
+/// `nohup` wants it.
 pub fn watch() {
     for number in WATCHED {
         let handler: extern "C" fn(libc::c_int) = note;
@@ -50,6 +51,10 @@ pub fn watch() {
         // an atomic exchange, which is allowed in a handler.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(number, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN {
+                continue;
+            }
+            action = std::mem::zeroed();
             action.sa_sigaction = handler as libc::sighandler_t;
             action.sa_flags = libc::SA_RESTART;
             libc::sigaction(number, &action, std::ptr::null_mut());

@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -56,6 +57,7 @@ impl Neap {
         for name in others.into_iter().chain(options).chain(glibc) {
             command.env_remove(name);
         }
+        default_signals(&mut command);
         command
     }
 
@@ -130,4 +132,18 @@ pub fn compile(dir: &Path, name: &str, source: &str, flags: &[&str]) -> Option<P
     fs::write(&c, source).expect("writable");
     let status = Command::new("cc").args(flags).arg("-o").arg(&program).arg(&c).status();
     status.is_ok_and(|s| s.success()).then_some(program)
+}
+
+/// A shell starts what runs in the background with keys of the terminal ignored, and `nohup` ignores hang-ups: programs
+/// under test are not to inherit that from the tests.
+pub fn default_signals(command: &mut Command) {
+    // SAFETY: signal and the constants are plain system calls, allowed between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            for number in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP] {
+                libc::signal(number, libc::SIG_DFL);
+            }
+            Ok(())
+        });
+    }
 }
