@@ -3,11 +3,11 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
+use neap_tests::browser::{self, found_number};
 use neap_tests::command::{neap, need_events};
 use neap_tests::sys::TempDir;
-use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, program};
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, expect, program};
 use serde_json::Value;
 
 const ODD: Source = Source::new("pagein/odd.c");
@@ -38,10 +38,6 @@ fn main() -> ExitCode {
             expect(done.stdout.contains("diff"), &done.success()?, "the program was not run")
         }),
     ])
-}
-
-fn expect(condition: bool, done: &Finished, why: &str) -> Outcome {
-    if condition { Ok(()) } else { Err(done.fail(why)) }
 }
 
 /// Runs `neap pagein --format FORMAT OPTIONS -o FILE -- COMMAND`.
@@ -136,21 +132,6 @@ fn names() -> Outcome {
     Ok(())
 }
 
-/// Runs headless Chromium on a file.
-fn browser(dir: &TempDir, arguments: &[&str], page: &Path) -> Result<Finished, Stop> {
-    Run::new(program("chromium")?)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
-        .args(["--disable-crash-reporter", "--disable-breakpad", "--hide-scrollbars"])
-        .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
-        .args(arguments)
-        .arg(format!("file://{}", page.display()))
-        .env("HOME", dir.path())
-        .timeout(Duration::from_secs(90))
-        .plain()
-        .run()?
-        .success()
-}
-
 /// A page, with a script at its end that tries something.
 fn with_script(page: &Path, script: &str) -> Result<PathBuf, Stop> {
     let tried = page.with_extension("tried.html");
@@ -159,18 +140,11 @@ fn with_script(page: &Path, script: &str) -> Result<PathBuf, Stop> {
     Ok(tried)
 }
 
-/// The number in `data-NAME="..."` of the page's body.
-fn body_data(done: &Finished, name: &str) -> Result<f64, Stop> {
-    let mark = format!("data-{name}=\"");
-    let value = done.stdout.split_once(&mark).and_then(|(_, rest)| rest.split('"').next()?.parse().ok());
-    value.ok_or_else(|| done.fail(&format!("the script did not set {name}")))
-}
-
 fn page_in_a_browser() -> Outcome {
     program("chromium")?;
     let (_, _, dir, page) = odd("html", "touch")?;
-    let done = browser(&dir, &["--dump-dom"], &page)?;
-    let faults = body_data(&done, "ready")?;
+    let done = browser::open(&dir, &["--dump-dom"], &page)?;
+    let faults = found_number(&done, "ready")?;
     // 100 faults, and a row of names; lists of kinds and mappings have rows of their own.
     let rows = done.stdout.matches("<tr role=\"row\"").count();
     expect(faults > 1000.0 && rows == 101, &done, &format!("{faults} faults, {rows} rows"))?;
@@ -196,8 +170,8 @@ fn search_in_a_browser() -> Outcome {
                 document.body.dataset.all = document.getElementById('count').textContent.split(' ')[0];
             }, 500);
         }, 500);";
-    let done = browser(&dir, &["--dump-dom", "--virtual-time-budget=5000"], &with_script(&page, script)?)?;
-    let number = |name| body_data(&done, name);
+    let done = browser::open(&dir, &["--dump-dom", "--virtual-time-budget=5000"], &with_script(&page, script)?)?;
+    let number = |name| found_number(&done, name);
     let (none, some, right) = (number("none")?, number("some")?, number("right")?);
     expect(none == 0.0 && some > 0.0 && right > some / 2.0, &done, &format!("{none}, {some}, {right}"))?;
     expect(number("all")? == number("ready")?, &done, "a filter that stays")
@@ -210,8 +184,8 @@ fn many_in_a_browser() -> Outcome {
         const start = performance.now();
         for (const value of ['0', '']) { kind.value = value; kind.dispatchEvent(new Event('change')); }
         document.body.dataset.took = (performance.now() - start) / 2;";
-    let done = browser(&dir, &["--dump-dom"], &with_script(&page, script)?)?;
-    let (faults, took) = (body_data(&done, "ready")?, body_data(&done, "took")?);
+    let done = browser::open(&dir, &["--dump-dom"], &with_script(&page, script)?)?;
+    let (faults, took) = (found_number(&done, "ready")?, found_number(&done, "took")?);
     let size = std::fs::metadata(&page)?.len();
     neap_tests::suite::note(format!("{faults} faults: a page of {size} bytes; a filter takes {took:.0} ms"));
     // 100 ms are measured on an idle machine.
@@ -222,36 +196,13 @@ fn many_in_a_browser() -> Outcome {
     )
 }
 
-/// Pictures of a page, wide and narrow. With `NEAP_PICTURES=DIR` they are kept there, to be looked at.
+/// A page, wide, narrow and dark.
 fn pictures() -> Outcome {
-    program("chromium")?;
     let (_, _, dir, page) = odd("html", "forks")?;
-    let kept = std::env::var_os("NEAP_PICTURES").map(PathBuf::from);
-    let folder = kept.as_deref().unwrap_or(dir.path());
-    for (name, width, dark) in [("wide", 1280, false), ("narrow", 400, false), ("dark", 1280, true)] {
-        let picture = folder.join(format!("{name}.png"));
-        let (to, size) = (format!("--screenshot={}", picture.display()), format!("--window-size={width},2400"));
-        let mut arguments = vec![to.as_str(), size.as_str()];
-        if dark {
-            arguments.push("--blink-settings=preferredColorScheme=0");
-        }
-        let done = browser(&dir, &arguments, &page)?;
-        let bytes = std::fs::read(&picture).unwrap_or_default();
-        expect(bytes.starts_with(b"\x89PNG") && bytes.len() > 20_000, &done, "there is no picture")?;
-    }
-    // A headless window is not narrower than 500 pixels: a frame is.
-    let frame = dir.path().join("frame.html");
-    std::fs::write(
-        &frame,
-        format!(
-            "<!doctype html><body><iframe width=400 height=2000 src=\"{}\" onload=\"
-            const root = this.contentDocument.documentElement;
-            document.body.dataset.wide = root.scrollWidth;\"></iframe></body>",
-            page.display()
-        ),
-    )?;
-    let done = browser(&dir, &["--dump-dom", "--allow-file-access-from-files"], &frame)?;
-    let wide = body_data(&done, "wide")?;
+    let wanted = [("wide", 1280, false), ("narrow", 400, false), ("dark", 1280, true)];
+    browser::pictures(&dir, &page, &wanted, 2400, 20_000)?;
+    let done = browser::look(&dir, &page, 400, &[], "return { wide: page.documentElement.scrollWidth };")?;
+    let wide = found_number(&done, "wide")?;
     expect(wide <= 400.0, &done, &format!("the page is {wide} pixels wide"))
 }
 

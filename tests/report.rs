@@ -1,17 +1,24 @@
 //! The report of the lab in a browser: the pages of the runs that are kept in the repository.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
+use neap_lab::store;
 use neap_report::theme::Theme;
-use neap_results::{Run as Kept, compare, kept};
+use neap_results::{Run as Kept, compare, suite};
+use neap_tests::browser::{self, found, look};
 use neap_tests::sys::TempDir;
-use neap_tests::{Case, Finished, Outcome, Run, Stop, program};
+use neap_tests::{Case, Outcome, Stop, expect, package_dir, program};
 
-/// A run of the experiments on pages, and one of the allocation suite.
-const PAGES: &str = "2026-11-21-pages";
-const SUITE: &str = "2026-11-21";
+/// What of the published runs is looked at.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// The experiments on pages.
+    Pages,
+    /// The allocation suite.
+    Suite,
+}
+use Part::{Pages, Suite};
 
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
@@ -27,73 +34,30 @@ fn main() -> ExitCode {
     ])
 }
 
-/// A file of a kept run.
-fn file(run: &str, name: &str) -> Result<String, Stop> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lab/results").join(run).join(name);
-    Ok(std::fs::read_to_string(path)?)
+/// The published runs: `lab/results/published` names them.
+fn published() -> Result<Vec<Kept>, Stop> {
+    let root = package_dir().join("..");
+    let names = std::fs::read_to_string(root.join("lab/results/published"))?;
+    let load = |name: &str| store::load(&root.join(name)).map_err(|error| Stop::Fail(format!("{name}: {error:#}")));
+    names.lines().map(load).collect()
 }
 
-fn read(run: &str) -> Result<Kept, Stop> {
-    let (machine, notes) = (file(run, "machine.json")?, file(run, "notes.md")?);
-    let read = match run {
-        SUITE => kept::suite(&machine, &file(run, "runs.csv")?, &notes),
-        _ => kept::pages(&machine, &file(run, "metrics.csv")?, &notes),
+fn read(part: Part) -> Result<Kept, Stop> {
+    let of = |run: &Kept| match part {
+        Suite => suite::of(run),
+        Pages => (run.experiments.len() > 1).then(|| run.clone()),
     };
-    read.map_err(|error| Stop::Fail(format!("{run}: {error}")))
+    let missing = || Stop::Fail(format!("no run that is published has the part {part:?}"));
+    published()?.iter().find_map(of).ok_or_else(missing)
 }
 
 /// The page of a kept run, as a file.
-fn page(run: &str) -> Result<(Kept, TempDir, PathBuf), Stop> {
+fn page(part: Part) -> Result<(Kept, TempDir, PathBuf), Stop> {
     let dir = TempDir::new("neap-report-")?;
     let path = dir.path().join("report.html");
-    let kept = read(run)?;
+    let kept = read(part)?;
     std::fs::write(&path, neap_report::page::html(&kept))?;
     Ok((kept, dir, path))
-}
-
-/// Runs headless Chromium on a file.
-fn browser(dir: &TempDir, arguments: &[&str], page: &Path) -> Result<Finished, Stop> {
-    Run::new(program("chromium")?)
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
-        .args(["--disable-crash-reporter", "--disable-breakpad", "--disable-quic", "--disable-background-networking"])
-        .args(["--disable-component-update", "--disable-sync", "--hide-scrollbars", "--allow-file-access-from-files"])
-        .arg(format!("--user-data-dir={}", dir.path().join("profile").display()))
-        .args(arguments)
-        .arg(format!("file://{}", page.display()))
-        .env("HOME", dir.path())
-        .timeout(Duration::from_secs(90))
-        .plain()
-        .run()?
-        .success()
-}
-
-/// What a script finds in the page. The page itself allows none, so that it runs in a page around it; a headless window
-/// is not narrower than 500 pixels, a frame is. The script sets what it returns as `data-NAME` of the body.
-fn look(dir: &TempDir, page: &Path, width: u32, arguments: &[&str], script: &str) -> Result<Finished, Stop> {
-    let frame = dir.path().join("frame.html");
-    let text = format!(
-        "<!doctype html><meta name=color-scheme content=\"light dark\"><body style=\"margin:0\">\
-         <iframe width={width} height=3000 style=\"border:0\"></iframe><script>\
-         const frame = document.querySelector('iframe');\
-         frame.onload = () => {{ const page = frame.contentDocument, inside = frame.contentWindow;\
-         if (inside.location.href == 'about:blank') return;\
-         Object.assign(document.body.dataset, (() => {{ {script} }})()); }};\
-         frame.src = \"{}\";</script></body>",
-        page.display()
-    );
-    std::fs::write(&frame, text)?;
-    browser(dir, &[&["--dump-dom", "--window-size=1200,1000"], arguments].concat(), &frame)
-}
-
-/// The value of `data-NAME="..."`.
-fn found(done: &Finished, name: &str) -> Result<String, Stop> {
-    let mark = format!("data-{name}=\"");
-    let value = done.stdout.split_once(&mark).and_then(|(_, rest)| rest.split('"').next());
-    value.map(String::from).ok_or_else(|| done.fail(&format!("the script did not set {name}")))
-}
-
-fn expect(condition: bool, done: &Finished, why: &str) -> Outcome {
-    if condition { Ok(()) } else { Err(done.fail(why)) }
 }
 
 /// Figures, their visible charts, texts that leave their chart, pairs of texts that overlap, the width of the page.
@@ -126,28 +90,28 @@ const MEASURE: &str = "
 
 fn looks(width: u32) -> Outcome {
     program("chromium")?;
-    for run in [PAGES, SUITE] {
+    for run in [Pages, Suite] {
         let (kept, dir, path) = page(run)?;
         let wanted = kept.experiments.iter().map(|one| one.charts.len()).sum::<usize>().to_string();
         let done = look(&dir, &path, width, &[], MEASURE)?;
         for name in ["figures", "charts", "tables", "named"] {
             let count = found(&done, name)?;
-            expect(count == wanted, &done, &format!("{run}: {count} {name}, not {wanted}"))?;
+            expect(count == wanted, &done, &format!("{run:?}: {count} {name}, not {wanted}"))?;
         }
         for name in ["cut", "over"] {
             let texts = found(&done, name)?;
-            expect(texts.is_empty(), &done, &format!("{run}, {name}: {texts}"))?;
+            expect(texts.is_empty(), &done, &format!("{run:?}, {name}: {texts}"))?;
         }
         expect(found(&done, "astray")? == "0", &done, "a link of the contents leads nowhere")?;
         let wide = found(&done, "wide")?;
-        expect(wide == width.to_string(), &done, &format!("{run} is {wide} pixels wide in {width}"))?;
+        expect(wide == width.to_string(), &done, &format!("{run:?} is {wide} pixels wide in {width}"))?;
     }
     Ok(())
 }
 
 fn quiet() -> Outcome {
     program("chromium")?;
-    let (_, dir, path) = page(PAGES)?;
+    let (_, dir, path) = page(Pages)?;
     let script = "return { requests: inside.performance.getEntriesByType('resource').length,
         scripts: page.scripts.length };";
     let done = look(&dir, &path, 1100, &["--enable-logging=stderr"], script)?;
@@ -159,7 +123,7 @@ fn quiet() -> Outcome {
 
 fn dark() -> Outcome {
     program("chromium")?;
-    let (_, dir, path) = page(SUITE)?;
+    let (_, dir, path) = page(Suite)?;
     let script = "const style = element => inside.getComputedStyle(page.querySelector(element));
         return { back: style('html').backgroundColor, own: style('.k-0').color };";
     for (argument, back, own) in [
@@ -173,29 +137,16 @@ fn dark() -> Outcome {
     Ok(())
 }
 
-/// Pictures of a page. With `NEAP_PICTURES=DIR` they are kept there, to be looked at.
 fn pictures() -> Outcome {
     program("chromium")?;
-    let (_, dir, page) = page(PAGES)?;
-    let kept = std::env::var_os("NEAP_PICTURES").map(PathBuf::from);
-    let folder = kept.as_deref().unwrap_or(dir.path());
-    for (name, width, dark) in [("report", 1100, false), ("report-small", 500, false), ("report-dark", 1100, true)] {
-        let picture = folder.join(format!("{name}.png"));
-        let (to, size) = (format!("--screenshot={}", picture.display()), format!("--window-size={width},6000"));
-        let mut arguments = vec![to.as_str(), size.as_str()];
-        if dark {
-            arguments.push("--blink-settings=preferredColorScheme=0");
-        }
-        let done = browser(&dir, &arguments, &page)?;
-        let bytes = std::fs::read(&picture).unwrap_or_default();
-        expect(bytes.starts_with(b"\x89PNG") && bytes.len() > 100_000, &done, "there is no picture")?;
-    }
-    Ok(())
+    let (_, dir, page) = page(Pages)?;
+    let wanted = [("report", 1100, false), ("report-small", 500, false), ("report-dark", 1100, true)];
+    browser::pictures(&dir, &page, &wanted, 6000, 100_000)
 }
 
 fn files() -> Outcome {
     program("chromium")?;
-    let kept = read(PAGES)?;
+    let kept = read(Pages)?;
     let dir = TempDir::new("neap-report-")?;
     let charts = neap_report::charts(&kept, Theme::Light);
     let wanted: usize = kept.experiments.iter().map(|one| one.charts.len()).sum();
@@ -217,7 +168,11 @@ fn files() -> Outcome {
 
 fn compared() -> Outcome {
     program("chromium")?;
-    let before = read(SUITE)?;
+    let mut before = read(Suite)?;
+    // Enough rounds for a change to be clear, however many the run has.
+    let mut more = before.rows.clone();
+    more.iter_mut().for_each(|row| row.round += 100);
+    before.rows.extend(more);
     let mut after = before.clone();
     for row in after.rows.iter_mut().filter(|row| row.allocator == "neap" && row.metric == "wall") {
         row.value *= 1.5;

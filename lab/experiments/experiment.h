@@ -114,12 +114,15 @@ static inline void *own_table(size_t bytes) {
   return table;
 }
 
-/* Writes one byte in each 4 KiB of a block, and the last. */
-static inline void touch(void *block, size_t size) {
+/* Writes one byte in each `step` bytes of a block, and the last. */
+static inline void touch_each(void *block, size_t size, size_t step) {
   volatile uint8_t *bytes = (volatile uint8_t *)block;
-  for (size_t at = 0; at < size; at += TOUCH_STEP) bytes[at] = 1;
+  for (size_t at = 0; at < size; at += step) bytes[at] = 1;
   if (size > 0) bytes[size - 1] = 1;
 }
+
+/* Writes one byte in each 4 KiB of a block, and the last. */
+static inline void touch(void *block, size_t size) { touch_each(block, size, TOUCH_STEP); }
 
 static inline int64_t now_ns(void) {
   struct timespec time;

@@ -7,7 +7,7 @@
  *
  * Each thread does the whole amount of work, so two threads do twice the work of one.
  *
- * The line "bench: threads=..." in a workload's head comment tells `cargo xtask bench` which
+ * The line "bench: threads=..." in a workload's head comment tells the lab which
  * thread counts make sense.
  */
 #ifndef NEAP_LAB_COMMON_H

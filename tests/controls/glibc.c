@@ -1,8 +1,6 @@
 /* glibc's controls: each does what its user expects. */
-#include "check.h"
-#include "purge.h"
+#include "controls.h"
 #include <limits.h>
-#include <malloc.h>
 #include <signal.h>
 
 static void mallopt_values(void) {
@@ -19,25 +17,6 @@ static void mallopt_values(void) {
     CHECK(errno == 4711);
 }
 
-/* Fills: new blocks with the complement, freed ones with the byte, calloc's with nothing. */
-static void check_fills(unsigned char byte) {
-    for (size_t size = 24; size < 3000000; size = size * 3 + 8) {
-        unsigned char *p = malloc(size);
-        CHECK_AT(p && p[0] == (byte ^ 0xff) && p[size / 2] == (byte ^ 0xff) && p[size - 1] == (byte ^ 0xff), size);
-        memset(p, 1, size);
-        p = realloc(p, 2 * size);
-        CHECK_AT(p && p[0] == 1 && p[size - 1] == 1 && p[2 * size - 1] == (byte ^ 0xff), size);
-        free(p);
-        /* Small ones: later the memory may be gone. */
-        if (strict() && size < 1000) CHECK_AT(p[size] == byte && p[2 * size - 1] == byte, size);
-        p = calloc(1, size);
-        CHECK_AT(p && p[0] == 0 && p[size / 2] == 0 && p[size - 1] == 0, size);
-        free(p);
-        CHECK(posix_memalign((void **)&p, 256, size) == 0);
-        CHECK_AT(p[0] == (byte ^ 0xff) && p[size - 1] == (byte ^ 0xff), size);
-        free(p);
-    }
-}
 static void perturb(void) {
     garbage_small();
     CHECK(mallopt(M_PERTURB, 0xa5) == 1);
@@ -257,23 +236,7 @@ static void trim_threshold(void) {
     mallopt(M_TRIM_THRESHOLD, 128 << 10);
     wait_for_rss(30 << 10);
 }
-/* All of it, for programs that may do little. */
-static void everything(void) {
-    garbage_mixed();
-    CHECK(malloc_trim(0) == 1);
-    struct mallinfo2 m = mallinfo2();
-    CHECK(m.arena == m.uordblks + m.fordblks);
-    static char text[60000];
-    FILE *f = fmemopen(text, sizeof text, "w");
-    CHECK(f && malloc_info(0, f) == 0 && fclose(f) == 0 && strstr(text, "</malloc>"));
-    mallopt(M_PERTURB, 0xa5);
-    check_fills(0xa5);
-    mallopt(M_PERTURB, 0);
-    mallopt(M_TRIM_THRESHOLD, 1 << 20);
-    malloc_stats();
-    garbage_mixed();
-    malloc_trim(1 << 20);
-}
+static void everything(void) { all_controls(); }
 static void chrooted(void) {
     char dir[] = "/tmp/neap-controls-XXXXXX";
     CHECK(mkdtemp(dir));
@@ -281,7 +244,7 @@ static void chrooted(void) {
     rmdir(dir);
     if (failed) SKIP("no right to chroot");
     CHECK(open("/proc/self/maps", O_RDONLY) < 0);
-    everything();
+    all_controls();
 }
 /* A process that others look at: writes its report into files, and waits. */
 static void watched(void) {

@@ -1,8 +1,7 @@
 /* A program that holds known amounts of memory, and says so, stage by stage: after each line on standard output it waits
    for one on standard input. */
 #include "check.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
+#include "filter.h"
 #include <malloc.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -91,15 +90,7 @@ static void forks_raw(void) {
 }
 /* memfd_create would end the process. */
 static void filtered(void) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
-    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+    filter(all_but(SYS_memfd_create, SECCOMP_RET_KILL_PROCESS));
     grow();
     stage();
 }

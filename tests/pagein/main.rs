@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use neap_tests::command::{neap, need_events};
-use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, program};
+use neap_tests::{Case, Outcome, Run, Source, Stop, expect, program};
 
 use self::trace::{KNOWN_STATIC, ODD, Trace, table, words};
 
@@ -73,10 +73,6 @@ fn main() -> ExitCode {
     cases.extend(users::cases());
     cases.extend(exact::cases());
     neap_tests::suite::main(cases)
-}
-
-fn expect(condition: bool, done: &Finished, why: &str) -> Outcome {
-    if condition { Ok(()) } else { Err(done.fail(why)) }
 }
 
 fn odd(case: &str) -> Result<Trace, Stop> {

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use neap_tests::command::neap;
-use neap_tests::{Case, Outcome, Run, Source, Stop, program};
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, expect, program};
 
-use crate::expect;
 use crate::trace::ODD;
 
 /// The tests.
@@ -30,13 +29,12 @@ fn for_everybody(from: &Path, name: &str) -> Result<PathBuf, Stop> {
     Ok(copy)
 }
 
-fn nobody() -> Outcome {
+/// `neap pagein` by an ordinary user, on a copy of `odd.c` with this mode; and where that copy was.
+fn by_nobody(name: &str, mode: &str) -> Result<(Finished, PathBuf), Stop> {
     let setpriv = as_root("setpriv")?;
-    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-    if level.trim().parse::<i32>().is_ok_and(|level| level > 2) {
-        return Err(Stop::Skip("ordinary users are denied perf events here".into()));
-    }
-    let (tool, odd) = (for_everybody(neap()?, "neap-nobody")?, for_everybody(&ODD.build()?, "odd-nobody")?);
+    let tool = for_everybody(neap()?, &format!("neap-{name}"))?;
+    let odd = for_everybody(&ODD.build()?, &format!("odd-{name}"))?;
+    Run::new("chmod").arg(mode).arg(&odd).plain().run()?.success()?;
     let done = Run::new(setpriv)
         .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
         .arg(&tool)
@@ -46,7 +44,15 @@ fn nobody() -> Outcome {
         .plain()
         .run();
     let _ = (std::fs::remove_file(&tool), std::fs::remove_file(&odd));
-    let done = done?.success()?;
+    Ok((done?, odd))
+}
+
+fn nobody() -> Outcome {
+    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+    if level.trim().parse::<i32>().is_ok_and(|level| level > 2) {
+        return Err(Stop::Skip("ordinary users are denied perf events here".into()));
+    }
+    let done = by_nobody("nobody", "755")?.0.success()?;
     expect(done.stdout.lines().count() > 1000 && done.stdout.contains("by perf events"), &done, "too few faults")
 }
 
@@ -75,22 +81,9 @@ fn denied() -> Outcome {
 }
 
 fn setuid() -> Outcome {
-    let setpriv = as_root("setpriv")?;
-    let (tool, odd) = (for_everybody(neap()?, "neap-setuid")?, for_everybody(&ODD.build()?, "odd-setuid")?);
-    Run::new("chmod").arg("4755").arg(&odd).plain().run()?.success()?;
-    let done = Run::new(setpriv)
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .arg(&tool)
-        .args(["pagein", "-o", "-", "--"])
-        .arg(&odd)
-        .arg("touch")
-        .plain()
-        .run();
-    let nosuid = odd.clone();
-    let _ = (std::fs::remove_file(&tool), std::fs::remove_file(&odd));
-    let done = done?;
+    let (done, odd) = by_nobody("setuid", "4755")?;
     if done.status.success() {
-        return Err(Stop::Skip(format!("set-user-id has no effect at {}", nosuid.display())));
+        return Err(Stop::Skip(format!("set-user-id has no effect at {}", odd.display())));
     }
     expect(done.status.code() == Some(126) && done.stderr.contains("set-user-id"), &done, "the wrong refusal")
 }

@@ -1,9 +1,6 @@
 /* Filters of system calls: one that refuses a call neap may use, and one that ends the process for all but a few. */
+#include "filter.h"
 #include "purge.h"
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 
 /* A call that no library sees. */
 static long bare(long number, long a, long b, long c) {
@@ -16,34 +13,19 @@ static long bare(long number, long a, long b, long c) {
 
 /* Refuses `number` alone. By a bare call neap does not hear of it before: it must do with what it is refused. */
 static void refuse(int number) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
     CHECK(bare(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0) == 0);
-    if (bare(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)&program)) SKIP("no seccomp filters here");
+    if (bare(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)all_but(number, SECCOMP_RET_ERRNO | EPERM)))
+        SKIP("no seccomp filters here");
 }
 
-#define ALLOW(name) BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_##name, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
 enum how { BY_PRCTL, BY_SYSCALL, ALL_THREADS };
-/* Ends the process for any call that is not named here. */
+/* Ends the process for any call but the usual ones. */
 static void kill_others(enum how how) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        ALLOW(read), ALLOW(write), ALLOW(close), ALLOW(exit), ALLOW(exit_group), ALLOW(brk), ALLOW(mmap),
-        ALLOW(munmap), ALLOW(mremap), ALLOW(mprotect), ALLOW(madvise), ALLOW(futex), ALLOW(clock_gettime),
-        ALLOW(getrandom), ALLOW(getpid), ALLOW(rt_sigprocmask), ALLOW(rt_sigreturn), ALLOW(newfstatat),
-        ALLOW(fstat), ALLOW(sched_yield), ALLOW(clock_nanosleep),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-    };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    struct sock_fprog *program = only_usual(SECCOMP_RET_KILL_PROCESS, 1);
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     unsigned flags = how == ALL_THREADS ? SECCOMP_FILTER_FLAG_TSYNC : 0;
-    long failed = how == BY_PRCTL ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)
-                                  : syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+    long failed = how == BY_PRCTL ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program)
+                                  : syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, program);
     if (failed) SKIP("no seccomp filters here: errno %d", errno);
 }
 

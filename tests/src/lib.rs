@@ -3,7 +3,7 @@
 //! Each integration test in this package compiles or finds a program, runs it with the library under test in
 //! `LD_PRELOAD`, and judges it by exit status and output. [`library`] picks the library (and never a stale
 //! one), [`command`] builds the command `neap`, [`compile`] builds C and C++ programs into a cache under
-//! `target/`, [`process`] runs them with a time limit, [`suite`] turns them into counted tests. A test that
+//! `target/`, [`process`] runs them with a time limit, [`browser`] looks at pages, [`suite`] turns them into counted tests. A test that
 //! cannot run says so loudly and counts as ignored, not as passed.
 //!
 //! | variable | meaning |
@@ -12,6 +12,7 @@
 //! | `NEAP_SOAK` | seconds that each soak test runs; soak tests are left out without it or `-- --ignored` |
 //! | `CC`, `CXX` | compilers for the test programs, default `cc` and `c++` |
 
+pub mod browser;
 pub mod command;
 pub mod compile;
 pub mod library;
@@ -54,6 +55,11 @@ pub fn program(name: &str) -> Result<PathBuf, Stop> {
             .find(|file| file.is_file())
     };
     found.ok_or_else(|| Stop::Skip(format!("{name} is not installed (tests/setup.sh installs it)")))
+}
+
+/// Fails with what the program printed, unless the condition holds.
+pub fn expect(condition: bool, done: &Finished, why: &str) -> Outcome {
+    if condition { Ok(()) } else { Err(done.fail(why)) }
 }
 
 /// Whether the tests run as root; some settings of the kernel can be changed only then.

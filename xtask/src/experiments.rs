@@ -4,10 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use neap_lab::plan::{self, Done, Event, Request};
-use neap_lab::{allocators, failure::failure, store};
+use neap_lab::text::duration_text;
+use neap_lab::{allocators, failure::failure};
 use neap_report::markdown::{Options, document};
 use neap_results::Run;
 
+use crate::documents;
 use crate::place::{self, root};
 
 /// Arguments of `cargo xtask experiments`.
@@ -21,6 +23,9 @@ pub struct Args {
     /// Experiments by name [default: all]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
+    /// Only cases with one of these texts in their name
+    #[arg(long, value_delimiter = ',', value_name = "TEXTS")]
+    cases: Vec<String>,
     /// Fewer cases with less work
     #[arg(long)]
     quick: bool,
@@ -37,15 +42,14 @@ pub struct Args {
     #[arg(long)]
     check: bool,
     /// Print the report of a folder that -o wrote, and run nothing
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["names", "quick", "runs", "allocators"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["names", "cases", "quick", "runs", "allocators"])]
     report: Option<PathBuf>,
 }
 
 /// Runs the command.
 pub fn main(args: Args) -> Result<()> {
     if let Some(dir) = &args.report {
-        print!("{}", document(&store::load(dir)?, &Options::default()));
-        return Ok(());
+        return documents::print(dir);
     }
     let place = place::lab();
     if !place.command.exists() {
@@ -55,6 +59,7 @@ pub fn main(args: Args) -> Result<()> {
     let dir = root().join(&args.output);
     let request = Request {
         names: args.names,
+        cases: args.cases,
         quick: args.quick,
         runs: args.runs,
         allocators: args.allocators,
@@ -120,19 +125,6 @@ fn tell(event: &Event) {
             eprintln!("{experiment}, {case}: {:.1} s{failed}", time.as_secs_f64());
         }
         Event::Again(experiment, case, why) => eprintln!("{experiment}, {case}: a round again, as {why}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Catches a document that is not that of the run that is kept.
-    #[test]
-    fn what_is_published_is_what_is_kept() {
-        let run = store::load(&root().join("lab/results/2026-11-21-pages")).expect("kept");
-        let published = std::fs::read_to_string(root().join("EXPERIMENTS.md")).expect("readable");
-        let command = "cargo xtask experiments --report lab/results/2026-11-21-pages > EXPERIMENTS.md";
-        assert!(document(&run, &Options::default()) == published, "to write it anew: {command}");
+        Event::Finished(experiment, time) => eprintln!("{experiment}: {}", duration_text(*time)),
     }
 }

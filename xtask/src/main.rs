@@ -2,8 +2,8 @@
 //!
 //! One module per command; this file only dispatches.
 
-mod bench;
 mod ci;
+mod documents;
 mod experiments;
 mod icount;
 mod install;
@@ -28,12 +28,10 @@ enum Command {
     Install(install::Args),
     /// Build the other allocators as preload libraries in lab/peers/build
     Peers(peers::Args),
-    /// Run the allocation workloads under glibc, neap and the peers
-    Bench(bench::Args),
-    /// Run the experiments on pages, and tell which targets neap meets
+    /// Run the experiments, with the allocation workloads among them
     Experiments(experiments::Args),
-    /// Write the markdown tables of a kept benchmark from its raw CSV
-    Report(bench::ReportArgs),
+    /// Write BENCHMARKS.md, EXPERIMENTS.md, the README's picture and table from a kept run
+    Documents(documents::Args),
     /// Count instructions per operation with callgrind
     Icount(icount::Args),
 }
@@ -43,9 +41,8 @@ fn main() -> anyhow::Result<()> {
         Command::Ci(args) => ci::main(args),
         Command::Install(args) => install::main(args),
         Command::Peers(args) => peers::main(args),
-        Command::Bench(args) => bench::main(args),
         Command::Experiments(args) => experiments::main(args),
-        Command::Report(args) => bench::report_main(args),
+        Command::Documents(args) => documents::main(args),
         Command::Icount(args) => icount::main(args),
     }
 }

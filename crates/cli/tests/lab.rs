@@ -101,6 +101,41 @@ fn a_run_is_kept_and_shown() {
     let shown = neap.output(["lab".as_ref(), "show".as_ref(), "--json".as_ref(), run.as_os_str()]);
     let json: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
     assert!(json["rows"].as_array().is_some_and(|rows| rows.len() > 20));
+    assert!(json["experiments"][0]["seconds"].as_f64().is_some_and(|seconds| seconds > 1.0));
+
+    let shown = |options: &[&str]| {
+        let mut command = neap.command(["lab", "show"]);
+        let out = command.args(options).arg(&run).arg("retain-small").output().expect("neap starts");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    let verdicts = shown(&["--verdicts"]);
+    assert!(verdicts.contains("seen again: glibc") && !verdicts.contains("RSS in MiB"), "{verdicts}");
+    assert!(verdicts.contains("In all: published findings seen again: "), "{verdicts}");
+    let charts = neap.path("charts");
+    shown(&["--dark", "--charts", &charts.to_string_lossy()]);
+    let chart = fs::read_to_string(charts.join("retain-small-rounds.svg")).expect("a chart");
+    assert!(chart.starts_with("<svg"), "{chart}");
+    let out = neap.command(["lab", "show"]).arg(&run).arg("huge").output().expect("neap starts");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(125) && stderr.contains("no experiment called `huge`"), "{stderr}");
+}
+
+/// Catches a folder without a run, or with one of a later neap, that ends in anything but a cause with its remedy.
+#[test]
+fn what_cannot_be_shown_is_told() {
+    let neap = Neap::new();
+    let shown = |dir: &Path| {
+        let out = neap.output(["lab".as_ref(), "show".as_ref(), dir.as_os_str()]);
+        assert_eq!(out.status.code(), Some(125));
+        String::from_utf8_lossy(&out.stderr).into_owned()
+    };
+    let dir = neap.path("kept");
+    assert!(shown(&dir).contains("there is no folder"), "{}", shown(&dir));
+    fs::create_dir(&dir).expect("a folder");
+    assert!(shown(&dir).contains("no run lies in") && shown(&dir).contains("neap lab run -o"), "{}", shown(&dir));
+    fs::write(dir.join("run.json"), "{\"schema\": 2, \"neap\": \"9.9\"}").expect("a file");
+    assert!(shown(&dir).contains("written by neap 9.9"), "{}", shown(&dir));
 }
 
 /// Catches an allocator that disappears because it crashes: here one that is no library at all.

@@ -1,7 +1,8 @@
 //! A run: which experiments under which allocators, in which order, and what is kept of it.
 //!
 //! Each case is run once per allocator and round, allocators one after the other in an order that rotates from round
-//! to round, so that a slow minute of the machine meets all of them. A round of a timed experiment during which the machine
+//! to round, so that a slow minute of the machine meets all of them. Where cases are compared with each other, an
+//! allocator runs all of them before the next one has its turn. A round of a timed experiment during which the machine
 //! was busy with other work is run again, once, as long as that takes no more than a tenth of the run.
 
 use std::path::PathBuf;
@@ -30,6 +31,8 @@ const REPEAT_PART: f64 = 0.1;
 pub struct Request {
     /// Experiments by name; all where it is empty or has `all`.
     pub names: Vec<String>,
+    /// Only cases whose name has one of these texts in it; all where it is empty.
+    pub cases: Vec<String>,
     /// Fewer cases with less work.
     pub quick: bool,
     /// Rounds, instead of each experiment's own.
@@ -55,6 +58,8 @@ pub enum Event<'a> {
     Ended(&'a str, &'a str, Duration, &'a [String]),
     /// A round is run again: experiment, case, why.
     Again(&'a str, &'a str, &'a str),
+    /// An experiment has ended: its name, its time, with the making of its programs.
+    Finished(&'a str, Duration),
 }
 
 /// How a run ended.
@@ -66,8 +71,8 @@ pub struct Done {
     pub interrupted: Option<i32>,
 }
 
-/// The experiments called `names`.
-pub fn chosen(names: &[String], quick: bool) -> Result<Vec<Design>> {
+/// The experiments called `names`, with those of their cases that `cases` ask for.
+pub fn chosen(names: &[String], cases: &[String], quick: bool) -> Result<Vec<Design>> {
     let known = catalogue::names();
     let everything = names.is_empty() || names.iter().any(|name| name == "all");
     for name in names.iter().filter(|name| *name != "all") {
@@ -78,13 +83,23 @@ pub fn chosen(names: &[String], quick: bool) -> Result<Vec<Design>> {
     }
     let mut designs = catalogue::all(quick);
     designs.retain(|design| everything || names.iter().any(|name| name == design.name));
+    if !cases.is_empty() {
+        for design in &mut designs {
+            design.cases.retain(|case| cases.iter().any(|text| case.name.contains(text.as_str())));
+        }
+        designs.retain(|design| !design.cases.is_empty());
+        if designs.is_empty() {
+            let remedy = "`neap lab list --json` has their names; a part of a name is enough";
+            return Err(failure(format!("no case has `{}` in its name", cases.join("` or `")), remedy));
+        }
+    }
     Ok(designs)
 }
 
 /// Runs what was asked for. An interruption is no error: what was measured until then is kept.
 pub fn run(place: &Place, request: &Request, tell: &mut dyn FnMut(Event)) -> Result<Done> {
     interrupt::watch();
-    let designs = chosen(&request.names, request.quick)?;
+    let designs = chosen(&request.names, &request.cases, request.quick)?;
     let allocators = allocators::resolve(place, &request.allocators, &mut |reason| tell(Event::LeftOut(reason)))?;
     // What a killed run left is put back before the settings are recorded.
     drop(Settings::new(place));
@@ -99,14 +114,16 @@ pub fn run(place: &Place, request: &Request, tell: &mut dyn FnMut(Event)) -> Res
         repeated: Duration::ZERO,
         repeats: Vec::new(),
         rows: Vec::new(),
-        total: designs.iter().map(|design| design.cases.len()).sum(),
+        total: designs.iter().map(|design| design.groups().len()).sum(),
         done: 0,
     };
     let mut interrupted = None;
-    for design in &designs {
+    for (design, experiment) in designs.iter().zip(&mut run.experiments) {
+        let begun = Instant::now();
         let result = session.experiment(design, &allocators, tell);
+        experiment.seconds = Some((begun.elapsed().as_secs_f64() * 10.0).round() / 10.0);
         match result {
-            Ok(()) => {}
+            Ok(()) => tell(Event::Finished(design.name, begun.elapsed())),
             Err(error) if error.is::<Interrupted>() => {
                 interrupted = error.downcast_ref::<Interrupted>().map(|signal| signal.0);
                 break;
@@ -194,8 +211,9 @@ pub fn conclude(run: &mut Run) {
             Some(_) => reason.clone().filter(|_| rows.iter().all(|row| skipped(&row))),
         };
         experiment.verdicts = verdicts.unwrap_or_default();
-        // What this machine cannot tell is no failure.
-        if reason.is_some() || rows.is_empty() {
+        // What this machine cannot tell, or nobody asked for, is no failure.
+        let partly = design(&experiment.name).is_some_and(|design| experiment.cases.len() < design.cases.len());
+        if reason.is_some() || rows.is_empty() || partly {
             let open = experiment.verdicts.iter_mut().filter(|verdict| verdict.holds.is_none());
             open.for_each(|verdict| verdict.must_hold = false);
         }
@@ -243,60 +261,55 @@ impl Session<'_> {
         for allocator in &allocators {
             self.runner.warm_up(allocator)?;
         }
-        for case in &design.cases {
+        for cases in design.groups() {
             self.done += 1;
-            let under = participants(case, &allocators);
-            if under.is_empty() {
+            let group = Group::new(cases, &allocators);
+            if group.cases.is_empty() {
                 continue;
             }
-            tell(Event::Begins(design.name, &case.name, self.done, self.total));
+            tell(Event::Begins(design.name, &group.name, self.done, self.total));
             let begun = Instant::now();
-            let failures = self.case(design, case, &under, tell)?;
-            tell(Event::Ended(design.name, &case.name, begun.elapsed(), &failures));
+            let failures = self.rounds(design, &group, tell)?;
+            tell(Event::Ended(design.name, &group.name, begun.elapsed(), &failures));
         }
         self.runner.tidy();
         Ok(())
     }
 
-    /// All rounds of one case; the allocators that failed.
-    fn case(
-        &mut self,
-        design: &Design,
-        case: &Case,
-        allocators: &[&Allocator],
-        tell: &mut dyn FnMut(Event),
-    ) -> Result<Vec<String>> {
-        let rounds = self.request.runs.unwrap_or(design.rounds).max(1);
+    /// All rounds of one group of cases; the allocators that failed.
+    fn rounds(&mut self, design: &Design, group: &Group, tell: &mut dyn FnMut(Event)) -> Result<Vec<String>> {
+        let most = group.cases.iter().map(|(case, _)| case.most_rounds).max().unwrap_or(1);
+        let rounds = self.request.runs.unwrap_or(design.rounds.min(most)).max(1);
         let mut failures: Vec<String> = Vec::new();
-        // Whoever cannot be run, or takes for ever, is not asked again.
-        let mut given_up: Vec<&str> = Vec::new();
+        // Who cannot be run in a case, or takes for ever, is not asked again.
+        let mut given_up: Vec<(&str, &str)> = Vec::new();
         self.watch.look();
         for round in 0..rounds {
             let before = self.rows.len();
             let mut again = false;
             loop {
                 let begun = Instant::now();
-                let results = self.round(design, case, allocators, (round, &given_up))?;
-                let ran = results.iter().any(|(_, outcome)| !outcome.is_skipped());
+                let results = self.round(design, group, (round, &given_up))?;
+                let ran = results.iter().any(|(.., outcome)| !outcome.is_skipped());
                 let complaint = self.watch.look().complaint().filter(|_| design.timed && ran && !again);
                 let took = begun.elapsed();
                 let budget = self.begun.elapsed().mul_f64(REPEAT_PART);
                 if let Some(reason) = complaint.filter(|_| self.repeated + took <= budget) {
-                    tell(Event::Again(design.name, &case.name, &reason));
-                    self.repeats.push(Repeat { experiment: design.name.into(), case: case.name.clone(), reason });
+                    tell(Event::Again(design.name, &group.name, &reason));
+                    self.repeats.push(Repeat { experiment: design.name.into(), case: group.name.clone(), reason });
                     self.repeated += took;
                     self.rows.truncate(before);
                     again = true;
                     continue;
                 }
-                for (name, outcome) in results {
+                for (case, name, outcome) in results {
                     if outcome.is_skipped() {
                         failures.push(outcome.status.clone());
                     } else if !outcome.is_ok() {
                         failures.push(format!("{name} {}", outcome.status));
                     }
                     if outcome.is_skipped() || outcome.status == "timeout" {
-                        given_up.push(name);
+                        given_up.push((case, name));
                     }
                 }
                 break;
@@ -307,18 +320,16 @@ impl Session<'_> {
         Ok(failures)
     }
 
-    /// One round of one case: each allocator once. An allocator in the list of those given up is left out.
+    /// One round of a group: each allocator once in each case. Those given up are left out.
     fn round<'b>(
         &mut self,
         design: &Design,
-        case: &Case,
-        allocators: &[&'b Allocator],
-        (round, given_up): (u32, &[&str]),
-    ) -> Result<Vec<(&'b str, Outcome)>> {
+        group: &'b Group,
+        (round, given_up): (u32, &[(&str, &str)]),
+    ) -> Result<Vec<(&'b str, &'b str, Outcome)>> {
         let mut results = Vec::new();
-        for turn in 0..allocators.len() {
-            let allocator = allocators[(turn + round as usize) % allocators.len()];
-            if given_up.contains(&allocator.name.as_str()) {
+        for (turn, case, allocator) in group.turns(round) {
+            if given_up.contains(&(case.name.as_str(), allocator.name.as_str())) {
                 continue;
             }
             let outcome = self
@@ -337,9 +348,44 @@ impl Session<'_> {
             let rows = rows_of(&first, &outcome);
             self.writer.append(&rows)?;
             self.rows.extend(rows);
-            results.push((allocator.name.as_str(), outcome));
+            results.push((case.name.as_str(), allocator.name.as_str(), outcome));
         }
         Ok(results)
+    }
+}
+
+/// Cases that share their rounds: one, or all of an experiment that compares its cases.
+struct Group<'a> {
+    /// For progress.
+    name: String,
+    /// With those that run each.
+    cases: Vec<(&'a Case, Vec<&'a Allocator>)>,
+}
+
+impl<'a> Group<'a> {
+    fn new(cases: &'a [Case], allocators: &'a [Allocator]) -> Group<'a> {
+        let with = |case: &'a Case| (case, participants(case, allocators));
+        let cases: Vec<_> = cases.iter().map(with).filter(|(_, under)| !under.is_empty()).collect();
+        let names: Vec<&str> = cases.iter().map(|(case, _)| case.name.as_str()).collect();
+        Group { name: names.join(" / "), cases }
+    }
+
+    /// Who runs what in a round: place, case, allocator. Allocators rotate from round to round; each runs all its cases
+    /// before the next one, every other time from the last case to the first, so that a drift meets both ends.
+    fn turns(&self, round: u32) -> Vec<(usize, &'a Case, &'a Allocator)> {
+        let most = self.cases.iter().map(|(_, under)| under.len()).max().unwrap_or(0);
+        let mut turns = Vec::new();
+        for turn in 0..most {
+            let of = |(case, under): &(&'a Case, Vec<&'a Allocator>)| {
+                (turn < under.len()).then(|| (turn, *case, under[(turn + round as usize) % under.len()]))
+            };
+            let mut own: Vec<_> = self.cases.iter().filter_map(of).collect();
+            if (turn + round as usize) % 2 == 1 {
+                own.reverse();
+            }
+            turns.extend(own);
+        }
+        turns
     }
 }
 
@@ -374,12 +420,34 @@ mod tests {
     #[test]
     fn experiments_are_chosen_by_name() {
         let names = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-        assert_eq!(chosen(&[], true).unwrap().len(), catalogue::names().len());
-        assert_eq!(chosen(&names(&["all"]), true).unwrap().len(), catalogue::names().len());
-        let two: Vec<_> = chosen(&names(&["huge", "calloc"]), true).unwrap().iter().map(|d| d.name).collect();
+        assert_eq!(chosen(&[], &[], true).unwrap().len(), catalogue::names().len());
+        assert_eq!(chosen(&names(&["all"]), &[], true).unwrap().len(), catalogue::names().len());
+        let two: Vec<_> = chosen(&names(&["huge", "calloc"]), &[], true).unwrap().iter().map(|d| d.name).collect();
         assert_eq!(two, ["calloc", "huge"]);
-        let error = chosen(&names(&["caloc"]), true).unwrap_err().to_string();
+        let error = chosen(&names(&["caloc"]), &[], true).unwrap_err().to_string();
         assert!(error.contains("caloc") && error.contains("retain-large"), "{error}");
+        let trees = chosen(&[], &names(&["trees"]), false).unwrap();
+        let cases: Vec<_> = trees.iter().flat_map(|design| &design.cases).map(|case| case.name.as_str()).collect();
+        assert_eq!(cases, ["trees, 1 thread", "trees, 2 threads"]);
+        assert!(chosen(&[], &names(&["no such case"]), true).unwrap_err().to_string().contains("no such case"));
+    }
+
+    // Would catch cases that are compared and do not run side by side, or always in one order.
+    #[test]
+    fn compared_cases_take_turns_together() {
+        let design = chosen(&["tls-chunks".into()], &[], true).unwrap().remove(0);
+        let allocators = ["a", "b", "c"].map(|name| Allocator { name: name.into(), ..Allocator::default() });
+        let groups = design.groups();
+        assert_eq!(groups.len(), 1);
+        let group = Group::new(groups[0], &allocators);
+        let turns = |round| -> Vec<String> {
+            group.turns(round).iter().map(|(_, case, who)| format!("{} {}", who.name, case.name)).collect()
+        };
+        assert_eq!(turns(0)[..4], ["a 1 MiB", "a 100 MiB", "a 1 GiB", "b 1 GiB"]);
+        assert_eq!(turns(1)[..4], ["b 1 GiB", "b 100 MiB", "b 1 MiB", "c 1 MiB"]);
+        let one = chosen(&["huge".into()], &[], true).unwrap().remove(0);
+        assert_eq!(one.groups().len(), one.cases.len());
+        assert_eq!(Group::new(one.groups()[0], &allocators).turns(1).len(), 1);
     }
 
     // Would catch an experiment that this machine cannot run and that fails the check nevertheless.
@@ -389,7 +457,7 @@ mod tests {
         let mut run = Run { rows: vec![row("skipped: needs root")], quick: true, ..Run::default() };
         run.allocators =
             ["glibc", "neap"].map(|name| neap_results::Allocator { name: name.into(), ..Default::default() }).into();
-        let designs = chosen(&["workers".into()], true).unwrap();
+        let designs = chosen(&["workers".into()], &[], true).unwrap();
         run.experiments = vec![experiment_of(&designs[0], true)];
         conclude(&mut run);
         let workers = run.experiment("workers").unwrap();

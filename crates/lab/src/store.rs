@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use neap_results::{Row, Run, kept, rows_from_csv, rows_to_csv};
+use neap_results::{ReadError, Row, Run, kept, rows_from_csv, rows_to_csv};
 
 use crate::failure::failure;
 
@@ -65,27 +65,42 @@ fn replace(path: &Path, text: &str) -> Result<()> {
     fs::rename(&partial, path).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// What one can give to [`load`].
+const REMEDY: &str = "name a folder that `neap lab run -o` wrote";
+
 /// Reads the run in `dir`, or in the file `run.json` itself.
 pub fn load(dir: &Path) -> Result<Run> {
     let dir = if dir.ends_with(RUN) { dir.parent().unwrap_or(Path::new(".")) } else { dir };
     let path = dir.join(RUN);
-    if !path.exists() && dir.join(OLD_MACHINE).exists() {
-        return load_old(dir);
+    if !path.exists() {
+        if dir.join(OLD_MACHINE).exists() {
+            return load_old(dir);
+        }
+        let cause = match fs::metadata(dir) {
+            Err(error) => format!("there is no folder {}: {error}", dir.display()),
+            Ok(found) if !found.is_dir() => format!("{} is no folder", dir.display()),
+            Ok(_) => format!("no run lies in {}: it has no {RUN}", dir.display()),
+        };
+        return Err(failure(cause, REMEDY));
     }
-    let text = fs::read_to_string(&path).map_err(|error| {
-        let remedy = "name a folder that `neap lab run -o` wrote";
-        failure(format!("cannot read {}: {error}", path.display()), remedy)
-    })?;
-    let mut run = Run::from_json(&text).with_context(|| format!("{}", path.display()))?;
+    let text = fs::read_to_string(&path)
+        .map_err(|error| failure(format!("cannot read {}: {error}", path.display()), "see who may read it"))?;
+    let damaged = |error: ReadError, path: &Path| {
+        let remedy = match error {
+            ReadError::Newer { .. } => "`neap --version` tells which one this is",
+            ReadError::NoSchema | ReadError::Unknown(_) => REMEDY,
+            _ => "run the experiments again, or take the file from a copy",
+        };
+        failure(format!("{}: {error}", path.display()), remedy)
+    };
+    let mut run = Run::from_json(&text).map_err(|error| damaged(error, &path))?;
     if run.rows.is_empty() {
-        run.rows = read_rows(&dir.join(ROWS))?;
+        let path = dir.join(ROWS);
+        let rows = fs::read_to_string(&path)
+            .map_err(|error| failure(format!("cannot read {}: {error}", path.display()), "copy the whole folder"))?;
+        run.rows = rows_from_csv(&rows).map_err(|error| damaged(error, &path))?;
     }
     Ok(run)
-}
-
-fn read_rows(path: &Path) -> Result<Vec<Row>> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    rows_from_csv(&text).with_context(|| format!("{}", path.display()))
 }
 
 /// A run from before the schema: of the experiments on pages, or of the allocation workloads.
@@ -126,6 +141,32 @@ mod tests {
         assert_eq!(load(&dir.join(RUN)).unwrap(), run);
         fs::remove_dir_all(&dir).unwrap();
         assert!(format!("{:#}", load(&dir).unwrap_err()).contains("neap lab run -o"));
+    }
+
+    // Would catch a cause that is not told, or one without a remedy.
+    #[test]
+    fn what_cannot_be_read_is_told() {
+        let dir = std::env::temp_dir().join(format!("neap-lab-unreadable-{}", std::process::id()));
+        let why = || {
+            let error = load(&dir).unwrap_err();
+            let failure = error.downcast_ref::<crate::failure::Failure>().expect("a failure");
+            (failure.cause.clone(), failure.remedy.clone())
+        };
+        assert!(why().0.contains("there is no folder"));
+        fs::create_dir_all(&dir).unwrap();
+        assert!(why().0.contains("no run lies in") && why().1.contains("neap lab run -o"));
+        for (text, cause, remedy) in [
+            ("{\"schema\": 99, \"neap\": \"7.0\"}", "schema 99, written by neap 7.0", "--version"),
+            ("{\"a\": 1}", "no member \"schema\"", "neap lab run -o"),
+            ("{", "damaged", "again"),
+        ] {
+            fs::write(dir.join(RUN), text).unwrap();
+            assert!(why().0.contains(cause) && why().1.contains(remedy), "{:?}", why());
+        }
+        let run = Run { schema: SCHEMA, ..Run::default() };
+        fs::write(dir.join(RUN), run.to_json()).unwrap();
+        assert!(why().0.contains(ROWS));
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     // Would catch a kept run from before the schema that can no longer be read, or that has lost its figures.

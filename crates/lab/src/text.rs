@@ -1,6 +1,7 @@
 //! A run for people at a terminal: tables and verdicts.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use neap_results::judge::number;
 use neap_results::{Column, Experiment, Figure, Kind, Run, Table, Value, Verdict, View};
@@ -29,7 +30,57 @@ pub fn run_text(run: &Run, form: Form) -> String {
     for note in &run.notes {
         let _ = write!(text, "\n{}\n", note.trim_end());
     }
+    text.push('\n');
+    summary(&mut text, run);
     text
+}
+
+/// What came of each experiment, without the tables.
+pub fn verdicts_text(run: &Run, form: Form) -> String {
+    let mut text = String::new();
+    for experiment in &run.experiments {
+        title(&mut text, experiment, form);
+        if let Some(reason) = &experiment.skipped {
+            let _ = writeln!(text, "Not run: {reason}");
+        }
+        verdicts(&mut text, experiment, form);
+        text.push('\n');
+    }
+    summary(&mut text, run);
+    text
+}
+
+fn title(text: &mut String, experiment: &Experiment, form: Form) {
+    let (on, off) = if form == Form::Colour { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
+    let _ = writeln!(text, "{on}{}: {}{off}", experiment.name, experiment.title);
+}
+
+fn verdicts(text: &mut String, experiment: &Experiment, form: Form) {
+    for verdict in &experiment.verdicts {
+        let _ = writeln!(text, "- {}", verdict_text(verdict, form));
+    }
+}
+
+/// Findings, ranks and goals counted, for the last line.
+fn summary(text: &mut String, run: &Run) {
+    let count = |kind: Kind| {
+        let all = run.experiments.iter().flat_map(|experiment| &experiment.verdicts);
+        let told: Vec<bool> = all.filter(|verdict| verdict.kind == kind).filter_map(|verdict| verdict.holds).collect();
+        (told.iter().filter(|&&holds| holds).count(), told.len())
+    };
+    let words = [
+        (Kind::Finding, "published findings seen again"),
+        (Kind::Rank, "first places for neap"),
+        (Kind::Target, "goals met"),
+    ];
+    let part = |(kind, words): (Kind, &str)| match count(kind) {
+        (_, 0) => None,
+        (good, all) => Some(format!("{words}: {good} of {all}")),
+    };
+    let parts: Vec<String> = words.into_iter().filter_map(part).collect();
+    if !parts.is_empty() {
+        let _ = writeln!(text, "In all: {}.", parts.join(", "));
+    }
 }
 
 fn head(text: &mut String, run: &Run) {
@@ -88,12 +139,9 @@ fn noise(text: &mut String, run: &Run) {
 }
 
 fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) {
-    let _ = match form {
-        Form::Plain => write!(text, "\n{}: {}\n{}\n", experiment.name, experiment.title, experiment.question),
-        Form::Colour => {
-            write!(text, "\n\u{1b}[1m{}: {}\u{1b}[0m\n{}\n", experiment.name, experiment.title, experiment.question)
-        }
-    };
+    text.push('\n');
+    title(text, experiment, form);
+    let _ = writeln!(text, "{}", experiment.question);
     for claim in &experiment.claims {
         let year = claim.year.map_or(String::new(), |year| format!(", {year}"));
         let _ = write!(text, "\nPublished ({}{year}): {}\n", claim.source, claim.text);
@@ -102,13 +150,14 @@ fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) 
         let _ = write!(text, "\nNot run: {reason}\n");
         return;
     }
+    if let Some(seconds) = experiment.seconds {
+        let _ = write!(text, "\nIt took {}.\n", duration_text(Duration::from_secs_f64(seconds.max(0.0))));
+    }
     for table in &experiment.tables {
         figures(text, view, &experiment.name, table);
     }
     text.push('\n');
-    for verdict in &experiment.verdicts {
-        let _ = writeln!(text, "- {}", verdict_text(verdict, form));
-    }
+    verdicts(text, experiment, form);
 }
 
 /// The sentence with a word in front that says whether it holds.
@@ -126,6 +175,15 @@ pub fn verdict_text(verdict: &Verdict, form: Form) -> String {
     match form {
         Form::Plain => format!("{word}: {}", verdict.text),
         Form::Colour => format!("\u{1b}[{colour}m{word}\u{1b}[0m: {}", verdict.text),
+    }
+}
+
+/// A time as people say it: `12 s`, `5 min 3 s`.
+pub fn duration_text(time: Duration) -> String {
+    match time.as_secs_f64() {
+        seconds if seconds < 9.95 => format!("{seconds:.1} s"),
+        seconds if seconds < 59.5 => format!("{seconds:.0} s"),
+        seconds => format!("{} min {} s", seconds.round() as u64 / 60, seconds.round() as u64 % 60),
     }
 }
 
@@ -225,12 +283,24 @@ mod tests {
         Run { rows, experiments: vec![experiment], ..Run::default() }
     }
 
+    // Would catch a minute of sixty seconds.
+    #[test]
+    fn times_are_said_as_people_do() {
+        let text = |seconds| duration_text(Duration::from_secs_f64(seconds));
+        assert_eq!(
+            [0.04, 9.94, 9.96, 59.4, 59.6, 311.0].map(text),
+            ["0.0 s", "9.9 s", "10 s", "59 s", "1 min 0 s", "5 min 11 s"]
+        );
+    }
+
     // Would catch a failed allocator that disappears from its table, or a verdict that is not told.
     #[test]
     fn tables_and_verdicts() {
         let text = run_text(&run(), Form::Plain);
         assert!(text.contains("- missed: so it is"), "{text}");
         assert!(text.contains("  neap             3.25\n  other  FAILED timeout\n"), "{text}");
+        assert!(text.ends_with("\nIn all: goals met: 0 of 1.\n"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
+        assert_eq!(verdicts_text(&run(), Form::Plain), "e: \n- missed: so it is\n\nIn all: goals met: 0 of 1.\n");
     }
 }

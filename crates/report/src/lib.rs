@@ -8,7 +8,7 @@
 //! | the page of a run | [`page::html`] |
 //! | its charts as files | [`charts`] |
 //! | one of them as PNG | `picture::png` |
-//! | the README's picture | [`headline`] |
+//! | the README's picture, and its table | [`headline`], [`readme::table`] |
 //! | a document in markdown | [`markdown::document`] |
 //! | two runs compared, as text or page | [`compare::text`], [`compare::html`] |
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ pub mod page;
 #[cfg(feature = "png")]
 pub mod picture;
 pub mod plot;
+pub mod readme;
 pub mod theme;
 
 #[cfg(test)]

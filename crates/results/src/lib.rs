@@ -30,6 +30,7 @@ pub mod means;
 mod row;
 mod run;
 pub mod stats;
+pub mod suite;
 mod view;
 
 pub use chart::{Axis, Chart, ChartKind, Column, Mark, Point, Position, Series, Table};
@@ -38,7 +39,7 @@ pub use error::ReadError;
 pub use row::{Row, rows_from_csv, rows_to_csv};
 pub use run::{
     Allocator, Better, Case, Claim, ClaimFigure, Experiment, Kind, Machine, Metric, Noise, NoiseCheck, Param, Repeat,
-    Run, SCHEMA, Verdict,
+    Run, SCHEMA, Verdict, notes_from,
 };
 pub use stats::{Ratio, Spread};
 pub use view::{Figure, Value, View};

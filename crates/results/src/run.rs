@@ -171,6 +171,9 @@ pub struct Experiment {
     /// Why it was not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
+    /// Seconds that it took; none where nobody looked at the clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
 }
 
 /// Something that was published.
@@ -283,6 +286,12 @@ pub enum Kind {
     /// A figure without a goal.
     #[default]
     Told,
+}
+
+/// The paragraphs of remarks that were written by hand, without a title of their own, for [`Run::notes`].
+pub fn notes_from(text: &str) -> Vec<String> {
+    let paragraphs = text.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty());
+    paragraphs.filter(|paragraph| !paragraph.starts_with("# ")).map(String::from).collect()
 }
 
 impl Run {

@@ -21,6 +21,7 @@ const RUN_EXAMPLES: &str = "\
 Examples:
   neap lab run all --quick --allocators glibc,neap,mimalloc3,jemalloc
   neap lab run calloc --runs 5 -o results/calloc
+  neap lab run suite --cases trees,cache       two of its workloads
   neap lab run ebizzy --allocators neap,mine=/tmp/libmine.so
   neap lab run all --quick --check             fails where a verdict that must hold does not
 
@@ -70,6 +71,10 @@ pub struct RunArgs {
     #[arg(value_name = "NAME", required = true)]
     pub names: Vec<String>,
 
+    /// Only cases with one of these texts in their name
+    #[arg(long, value_delimiter = ',', value_name = "TEXTS")]
+    pub cases: Vec<String>,
+
     /// Fewer cases with less work: findings can be seen, times are rough
     #[arg(long)]
     pub quick: bool,
@@ -103,15 +108,26 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  neap lab show results
+  neap lab show results                        tables and verdicts of all experiments
+  neap lab show results retain-large huge      of two
+  neap lab show --verdicts results             what came of each, without the tables
   neap lab show --open results                 the HTML report in the browser
   neap lab show --markdown results > EXPERIMENTS.md
-  neap lab show --charts pictures results
+  neap lab show --charts pictures results      each chart as an SVG file
+  neap lab show --charts pictures --dark results retain-large
   neap lab show --json results | jq '.experiments[].verdicts[].text'")]
 pub struct ShowArgs {
     /// A folder that `neap lab run -o` wrote
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
+
+    /// Only these experiments
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+
+    /// Print the verdicts without the tables
+    #[arg(long, conflicts_with_all = ["json", "markdown", "charts"])]
+    pub verdicts: bool,
 
     /// Print JSON, with all rows
     #[arg(long, conflicts_with = "markdown")]
@@ -125,8 +141,12 @@ pub struct ShowArgs {
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["json", "markdown"])]
     pub charts: Option<PathBuf>,
 
+    /// Draw the charts for a dark background
+    #[arg(long, requires = "charts")]
+    pub dark: bool,
+
     /// Open the HTML report in the browser
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["json", "markdown", "charts"])]
     pub open: bool,
 }
 

@@ -100,6 +100,7 @@ fn measure(args: RunArgs) -> anyhow::Result<u8> {
     let output = args.output.unwrap_or_else(|| format!("neap-lab-{}", machine::stamp()).into());
     let request = Request {
         names: args.names,
+        cases: args.cases,
         quick: args.quick,
         runs: args.runs,
         allocators: args.allocators,
@@ -134,25 +135,49 @@ fn report_broken(run: &Run) -> bool {
 }
 
 fn show(args: &ShowArgs) -> anyhow::Result<u8> {
-    let run = store::load(&args.dir)?;
+    let whole = store::load(&args.dir)?;
+    let run = part(whole.clone(), &args.names)?;
     if args.json {
         return print(&run.to_json());
     }
     if let Some(dir) = &args.charts {
-        write_charts(dir, &run)?;
+        write_charts(dir, &run, if args.dark { Theme::Dark } else { Theme::Light })?;
         return Ok(0);
     }
     if args.markdown {
         return print(&neap_report::markdown::document(&run, &neap_report::markdown::Options::default()));
     }
-    print(&text::run_text(&run, terminal_form()))?;
+    let text = if args.verdicts { text::verdicts_text } else { text::run_text };
+    print(&text(&run, terminal_form()))?;
     let dir = if args.dir.is_dir() { args.dir.clone() } else { args.dir.parent().unwrap_or(Path::new(".")).into() };
-    let page = write_report(&dir, &run)?;
+    let written = write_report(&dir, &whole);
+    // Who cannot write there can read all the same.
+    let page = match written {
+        Err(error) if !args.open => {
+            eprintln!("neap: no page: {error}");
+            return Ok(0);
+        }
+        other => other?,
+    };
     eprintln!("written: {}", page.display());
     if args.open {
         open(&page)?;
     }
     Ok(0)
+}
+
+/// The experiments called `names` of a run; all where there is no name.
+fn part(mut run: Run, names: &[String]) -> anyhow::Result<Run> {
+    if let Some(name) = names.iter().find(|name| run.experiment(name).is_none()) {
+        let there: Vec<&str> = run.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
+        let remedy = format!("there are {}", there.join(", "));
+        return Err(failure(format!("the run has no experiment called `{name}`"), remedy));
+    }
+    if !names.is_empty() {
+        run.experiments.retain(|experiment| names.contains(&experiment.name));
+        run.rows.retain(|row| names.contains(&row.experiment));
+    }
+    Ok(run)
 }
 
 /// Writes the HTML report beside the run.
@@ -163,9 +188,11 @@ fn write_report(dir: &Path, run: &Run) -> anyhow::Result<PathBuf> {
 }
 
 /// Writes each chart as an SVG file.
-fn write_charts(dir: &Path, run: &Run) -> anyhow::Result<()> {
-    std::fs::create_dir_all(dir)?;
-    let charts = neap_report::charts(run, Theme::Light);
+fn write_charts(dir: &Path, run: &Run, theme: Theme) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir).map_err(|error| {
+        failure(format!("cannot create {}: {error}", dir.display()), "name a folder that you may write to")
+    })?;
+    let charts = neap_report::charts(run, theme);
     for (stem, svg) in &charts {
         write(&dir.join(format!("{stem}.svg")), svg)?;
     }

@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 
 use neap_lab::plan::Event;
+use neap_lab::text::duration_text;
 
 /// Shows what a run does.
 pub struct Progress {
@@ -29,6 +30,7 @@ impl Progress {
                 let _ = write!(std::io::stderr().lock(), "\r\x1b[K{text}");
             }
             Event::Begins(..) => {}
+            Event::Finished(experiment, time) => self.line(&format!("{experiment}: {}", duration_text(*time))),
             Event::Ended(experiment, case, time, failures) => {
                 let failed = if failures.is_empty() { String::new() } else { format!("; {}", failures.join("; ")) };
                 if !self.terminal || !failures.is_empty() {

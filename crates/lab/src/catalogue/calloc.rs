@@ -48,7 +48,9 @@ pub fn calloc(quick: bool) -> Design {
             let ms = if quick { "40" } else { "200" };
             let arguments = [("size", &*size.to_string()), ("mode", mode), ("ms", ms)];
             let case = Case::new(case_name(mode, size), program("calloc", &arguments));
-            cases.push(case.number("size", size as f64).word("mode", mode));
+            // Where each page of much memory is touched, a round takes minutes, and its figures are of seconds.
+            let most_rounds = if mode != "untouched" && size >= 1 << 30 { 1 } else { u32::MAX };
+            cases.push(case.number("size", size as f64).word("mode", mode).at_most(most_rounds));
         }
         let point = |&size: &u64| Point::at(size as f64, case_name(mode, size), metric);
         let axes = (axis("size", "B", true), axis("time", "us", true));
@@ -78,6 +80,7 @@ pub fn calloc(quick: bool) -> Design {
         timeout: seconds(60),
         rounds: if quick { 1 } else { 2 },
         timed: true,
+        side_by_side: false,
         variants: &[ZERO],
         cases,
         metrics: vec![
@@ -157,6 +160,7 @@ pub fn recycled(quick: bool) -> Design {
         timeout: seconds(60),
         rounds: 1,
         timed: false,
+        side_by_side: false,
         variants: &[],
         cases,
         metrics: vec![metric("growth", "growth of resident memory", Better::Less)],

@@ -42,8 +42,12 @@ pub fn workers(quick: bool) -> Design {
         timeout: seconds(60),
         rounds: 1,
         timed: false,
+        side_by_side: false,
         variants: &[],
-        cases: vec![form(apart, "1500", if quick { "1" } else { "2" }), form(together, "0", "3")],
+        cases: vec![
+            form(apart, "1500", if quick { "1" } else { "2" }),
+            form(together, "0", if quick { "1" } else { "3" }),
+        ],
         metrics: vec![
             metric("killed", "workers killed", Better::Less),
             metric("idle-rss", "most RSS of an idle worker", Better::Less),
@@ -121,6 +125,7 @@ pub fn survivors(quick: bool) -> Design {
         timeout: seconds(60),
         rounds: if quick { 1 } else { 3 },
         timed: false,
+        side_by_side: false,
         variants: &[],
         cases: vec![Case::new("blocks", program("survivors", &[]))],
         metrics: vec![
@@ -142,7 +147,7 @@ pub fn survivors(quick: bool) -> Design {
 
 /// 200,000 large blocks, replaced at random.
 pub fn vmas(quick: bool) -> Design {
-    let (blocks, replaced) = if quick { ("20000", "40000") } else { ("200000", "800000") };
+    let (blocks, replaced) = if quick { ("10000", "20000") } else { ("200000", "800000") };
     let figures = [
         ("mappings, most", "mappings"),
         ("at the end", "mappings-end"),
@@ -167,6 +172,7 @@ pub fn vmas(quick: bool) -> Design {
         timeout: seconds(120),
         rounds: 1,
         timed: false,
+        side_by_side: false,
         variants: &[],
         cases: vec![Case::new("blocks", program("vmas", &[("blocks", blocks), ("replaced", replaced)]))],
         metrics: vec![

@@ -91,11 +91,13 @@ pub struct Case {
     pub env: Vec<(&'static str, &'static str)>,
     /// Under whom.
     pub who: Who,
+    /// Rounds are at most these, unless the user says otherwise: for what takes long and spreads little.
+    pub most_rounds: u32,
 }
 
 impl Case {
     fn new(name: impl Into<String>, work: Work) -> Case {
-        Case { name: name.into(), params: Vec::new(), work, env: Vec::new(), who: Who::All }
+        Case { name: name.into(), params: Vec::new(), work, env: Vec::new(), who: Who::All, most_rounds: u32::MAX }
     }
 
     fn number(mut self, name: &'static str, value: impl Into<f64>) -> Case {
@@ -110,6 +112,10 @@ impl Case {
 
     fn under(self, who: Who) -> Case {
         Case { who, ..self }
+    }
+
+    fn at_most(self, most_rounds: u32) -> Case {
+        Case { most_rounds, ..self }
     }
 }
 
@@ -132,6 +138,8 @@ pub struct Design {
     pub rounds: u32,
     /// Whether its figures are times, so that a round on a busy machine is run again.
     pub timed: bool,
+    /// Whether cases are compared with each other, so that each allocator runs all of them in one turn.
+    pub side_by_side: bool,
     /// Variants that take part where the allocator that they are variants of does.
     pub variants: &'static [&'static str],
     /// How it is run.
@@ -144,6 +152,13 @@ pub struct Design {
     pub tables: Vec<Table>,
     /// What came of it.
     pub judge: fn(&View, &Run) -> Vec<Verdict>,
+}
+
+impl Design {
+    /// The cases that share their rounds.
+    pub fn groups(&self) -> Vec<&[Case]> {
+        if self.side_by_side { vec![&self.cases] } else { self.cases.chunks(1).collect() }
+    }
 }
 
 /// The names of all experiments, in the order of the report.

@@ -47,6 +47,7 @@ pub fn pagein(quick: bool) -> Design {
         timeout: seconds(30),
         rounds: if quick { 1 } else { 3 },
         timed: false,
+        side_by_side: false,
         variants: &[],
         cases,
         metrics: vec![metric("faults", "page faults", Better::Less), metric("anon", "fresh memory", Better::Less)],
@@ -115,8 +116,9 @@ pub fn prefault(quick: bool) -> Design {
             &[],
         )],
         timeout: seconds(60),
-        rounds: if quick { 2 } else { 5 },
+        rounds: if quick { 2 } else { 3 },
         timed: true,
+        side_by_side: false,
         variants: &[],
         cases,
         metrics: vec![metric("total", "time until used", Better::Less), metric("rss", "resident memory", Better::Less)],
@@ -171,8 +173,10 @@ pub fn huge(quick: bool) -> Design {
     // 20, 26 and 29 among them: 1 MiB and 512 MiB are what was published.
     let bits = if quick { (11, 29, 3) } else { (BITS.0, BITS.1, 1) };
     let mut cases = Vec::new();
-    for (kind, name, _) in HUGE_KINDS {
-        cases.push(Case::new(name, Work::Huge { kind, bits }).word("memory", name).under(Who::First));
+    for (kind, name, pool) in HUGE_KINDS {
+        let case = Case::new(name, Work::Huge { kind, bits }).word("memory", name).under(Who::First);
+        // Three ways to pages of one pool.
+        cases.push(case.at_most(if pool { 1 } else { u32::MAX }));
     }
     let (name, size) = FROM_MALLOC;
     cases.push(Case::new(name, Work::Huge { kind: "malloc", bits: (size, size, 1) }).word("memory", "malloc"));
@@ -212,6 +216,7 @@ pub fn huge(quick: bool) -> Design {
         timeout: seconds(120),
         rounds: if quick { 1 } else { 2 },
         timed: true,
+        side_by_side: false,
         variants: &[],
         cases,
         metrics: vec![metric(&step(size), "time of a step, 512 MiB", Better::Less)],

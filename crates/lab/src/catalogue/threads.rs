@@ -13,7 +13,7 @@ const POLICIES: [&str; 3] = ["neap-eager", "neap-lazy", "neap-never"];
 const NO_FALL: f64 = 0.95;
 
 fn thread_counts(quick: bool) -> Vec<u32> {
-    if quick { vec![1, 2, 8, 44] } else { vec![1, 2, 4, 8, 16, 44] }
+    if quick { vec![1, 2, 44] } else { vec![1, 2, 4, 8, 16, 44] }
 }
 
 fn case_name(threads: u32, traced: bool) -> String {
@@ -30,7 +30,9 @@ pub fn ebizzy(quick: bool) -> Design {
         cases.push(Case::new(case_name(threads, false), work).number("threads", threads));
         if !quick || threads == 2 {
             let work = Work::Traced("ebizzy", options(&[("threads", &count), ("ms", "300")]));
-            cases.push(Case::new(case_name(threads, true), work).number("threads", threads).word("under", "strace"));
+            cases.push(
+                Case::new(case_name(threads, true), work).number("threads", threads).word("under", "strace").at_most(1),
+            );
         }
     }
     let all = thread_counts(false);
@@ -57,6 +59,7 @@ pub fn ebizzy(quick: bool) -> Design {
         timeout: seconds(60),
         rounds: 2,
         timed: true,
+        side_by_side: false,
         variants: &POLICIES,
         cases,
         metrics: vec![
@@ -169,7 +172,7 @@ macro_rules! kind {
 
 /// The tail of malloc and free while much memory goes back.
 pub fn latency(quick: bool) -> Design {
-    let ms = if quick { "2500" } else { "8000" };
+    let ms = if quick { "2500" } else { "6000" };
     let all = [
         ("p50", "steady-all-p50"),
         ("p99", "steady-all-p99"),
@@ -196,6 +199,7 @@ pub fn latency(quick: bool) -> Design {
         timeout: seconds(60),
         rounds: if quick { 1 } else { 3 },
         timed: true,
+        side_by_side: false,
         variants: &[],
         cases: vec![Case::new("load", program("latency", &[("ms", ms)]))],
         metrics: vec![

@@ -1,6 +1,6 @@
 //! Runs that were kept before the schema: `metrics.csv` or `runs.csv` with the old `machine.json`.
 //!
-//! The old files have values only; what they show and how they are judged stands in [`pages`] and [`suite`].
+//! The old files have values only; what they show and how they are judged stands in [`pages`] and [`mod@crate::suite`].
 
 mod pages;
 mod suite;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::{Allocator, Machine, ReadError, Run, SCHEMA, rows_from_csv};
+use crate::{Allocator, Machine, ReadError, Run, SCHEMA, notes_from, rows_from_csv};
 
 /// The old `machine.json`.
 #[derive(Debug, Default, Deserialize)]
@@ -68,8 +68,8 @@ pub fn pages(machine: &str, metrics: &str, notes: &str) -> Result<Run, ReadError
 pub fn suite(machine: &str, runs: &str, notes: &str) -> Result<Run, ReadError> {
     let mut run = run_of(machine, notes)?;
     run.rows = suite::rows(runs)?;
-    run.experiments = vec![suite::experiment(&mut run)];
-    Ok(run)
+    let notes = std::mem::take(&mut run.notes);
+    Ok(Run { notes, ..crate::suite::of(&run).unwrap_or(run) })
 }
 
 fn run_of(machine: &str, notes: &str) -> Result<Run, ReadError> {
@@ -113,15 +113,9 @@ fn run_of(machine: &str, notes: &str) -> Result<Run, ReadError> {
             ..Machine::default()
         },
         allocators: old.allocators.into_iter().map(allocator).collect(),
-        notes: notes_of(notes),
+        notes: notes_from(notes),
         ..Run::default()
     })
-}
-
-/// The paragraphs of `notes.md`, without its own title.
-fn notes_of(text: &str) -> Vec<String> {
-    let paragraphs = text.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty());
-    paragraphs.filter(|paragraph| !paragraph.starts_with("# ")).map(String::from).collect()
 }
 
 #[cfg(test)]

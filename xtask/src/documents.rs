@@ -1,0 +1,172 @@
+//! `cargo xtask documents`: everything in the repository's documents that comes from measurements, from kept runs.
+//!
+//! | document | made of |
+//! |---|---|
+//! | `BENCHMARKS.md`, `docs/headline.svg` | the experiment `suite`, and `lab/notes/BENCHMARKS.md` |
+//! | `EXPERIMENTS.md` | the other experiments, and `lab/notes/EXPERIMENTS.md` |
+//! | the table in `README.md` | five figures of these |
+//!
+//! A full run of the lab has all of it. `lab/results/published` names the runs that the documents are made of.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use neap_lab::failure::failure;
+use neap_lab::store;
+use neap_report::markdown::{Options, document};
+use neap_report::{readme, theme::Theme};
+use neap_results::{Run, notes_from, suite};
+
+use crate::place::root;
+
+/// Names the folders of the published runs, one a line, relative to the root.
+const PUBLISHED: &str = "lab/results/published";
+/// Remarks by hand, in files called like the documents.
+const NOTES: &str = "lab/notes";
+
+/// Arguments of `cargo xtask documents`.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  \
+    cargo xtask documents lab/results/NAME            all documents, from a full run\n  \
+    cargo xtask documents                             again, from the runs that are published\n  \
+    cargo xtask documents DIR --into /tmp/documents   to look at, also from a quick run\n\n\
+    Remarks by hand stand in lab/notes/ and are put under the figures: see whether they still fit.")]
+pub struct Args {
+    /// Folders that `cargo xtask experiments -o` or `neap lab run -o` wrote; of several, each has experiments of its own
+    /// [default: those named in lab/results/published]
+    #[arg(value_name = "DIR")]
+    dirs: Vec<PathBuf>,
+    /// Write into FOLDER instead of the repository, and publish nothing
+    #[arg(long, value_name = "FOLDER")]
+    into: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn main(args: Args) -> Result<()> {
+    let dirs = if args.dirs.is_empty() { published()? } else { args.dirs.clone() };
+    let runs = load(&dirs)?;
+    if args.into.is_none() {
+        worthy(&dirs, &runs)?;
+    }
+    let folder = args.into.clone().unwrap_or_else(root);
+    for (name, text) in documents(&runs)? {
+        let path = folder.join(name);
+        fs::create_dir_all(path.parent().unwrap_or(&folder))?;
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        eprintln!("written: {}", path.display());
+    }
+    if args.into.is_none() && !args.dirs.is_empty() {
+        fs::write(root().join(PUBLISHED), names(&dirs)?)?;
+        eprintln!("written: {PUBLISHED}; see whether the remarks in {NOTES}/ still fit");
+    }
+    Ok(())
+}
+
+/// The folders of the published runs.
+fn published() -> Result<Vec<PathBuf>> {
+    let path = root().join(PUBLISHED);
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(text.lines().filter(|line| !line.is_empty()).map(|line| root().join(line)).collect())
+}
+
+/// The folders as they are published: one a line, from the root of the repository on.
+fn names(dirs: &[PathBuf]) -> Result<String> {
+    let root = fs::canonicalize(root())?;
+    let mut text = String::new();
+    for dir in dirs {
+        let whole = fs::canonicalize(dir)?;
+        let Ok(inside) = whole.strip_prefix(&root) else {
+            let remedy = "put it into lab/results, or write the documents elsewhere with --into FOLDER";
+            return Err(failure(format!("{} does not lie in the repository", dir.display()), remedy));
+        };
+        text.push_str(&format!("{}\n", inside.display()));
+    }
+    Ok(text)
+}
+
+fn load(dirs: &[PathBuf]) -> Result<Vec<Run>> {
+    dirs.iter().map(|dir| store::load(dir)).collect()
+}
+
+/// Only whole runs are published.
+fn worthy(dirs: &[PathBuf], runs: &[Run]) -> Result<()> {
+    names(dirs)?;
+    for (dir, run) in dirs.iter().zip(runs) {
+        let what = match (run.quick, run.ended.is_none()) {
+            (true, _) => "a quick run",
+            (_, true) => "a run that was interrupted",
+            _ => continue,
+        };
+        let remedy = "publish a full run, or write the documents elsewhere with --into FOLDER";
+        return Err(failure(format!("{} is {what}", dir.display()), remedy));
+    }
+    Ok(())
+}
+
+/// The documents: name from the root on, text.
+fn documents(runs: &[Run]) -> Result<Vec<(&'static str, String)>> {
+    let mut made = Vec::new();
+    if let Some(suite) = runs.iter().find_map(suite::of) {
+        made.push(("BENCHMARKS.md", text("Benchmarks", "BENCHMARKS.md", suite.clone())));
+        made.extend(neap_report::headline(&suite, Theme::Light).map(|svg| ("docs/headline.svg", svg)));
+    }
+    if let Some(pages) = runs.iter().find_map(without_suite) {
+        if let Some(table) = readme::table(&pages) {
+            let old = fs::read_to_string(root().join("README.md")).context("cannot read README.md")?;
+            let new = readme::with_table(&old, &table);
+            made.push(("README.md", new.with_context(|| format!("README.md has no line `{}`", readme::BEGIN))?));
+        }
+        made.push(("EXPERIMENTS.md", text("Experiments", "EXPERIMENTS.md", pages)));
+    }
+    for name in ["BENCHMARKS.md", "docs/headline.svg", "EXPERIMENTS.md", "README.md"] {
+        if !made.iter().any(|(other, _)| *other == name) {
+            eprintln!("left as it is: {name}; the run lacks experiments for it");
+        }
+    }
+    Ok(made)
+}
+
+/// The experiments of a run but for the allocation suite.
+fn without_suite(run: &Run) -> Option<Run> {
+    let mut run = run.clone();
+    run.experiments.retain(|experiment| experiment.name != suite::NAME);
+    run.rows.retain(|row| row.experiment != suite::NAME);
+    (!run.experiments.is_empty()).then_some(run)
+}
+
+/// A document with the remarks that were written by hand.
+fn text(title: &str, name: &str, run: Run) -> String {
+    let notes = fs::read_to_string(root().join(NOTES).join(name)).unwrap_or_default();
+    let mut run = run;
+    run.notes.extend(notes_from(&notes));
+    document(&run, &Options { title, ..Options::default() })
+}
+
+/// The tables of one run, for the terminal.
+pub fn print(dir: &Path) -> Result<()> {
+    print!("{}", document(&store::load(dir)?, &Options::default()));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a document that is not that of the runs that are kept, and remarks that a document has lost.
+    #[test]
+    fn what_is_published_is_what_is_kept() {
+        let dirs = published().expect("kept");
+        let runs = load(&dirs).expect("readable");
+        worthy(&dirs, &runs).expect("whole runs");
+        let made = documents(&runs).expect("made");
+        assert_eq!(made.len(), 4);
+        for (name, text) in made {
+            let there = fs::read_to_string(root().join(name)).expect("readable");
+            assert!(there == text, "{name} is stale; to write it anew: cargo xtask documents");
+        }
+        let notes = fs::read_to_string(root().join(NOTES).join("BENCHMARKS.md")).expect("readable");
+        let first = notes.lines().find(|line| line.starts_with("## ")).expect("a heading");
+        assert!(fs::read_to_string(root().join("BENCHMARKS.md")).is_ok_and(|text| text.contains(first)));
+    }
+}
