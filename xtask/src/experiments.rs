@@ -75,6 +75,14 @@ pub fn main(args: Args) -> Result<()> {
     if args.check { holds(&run) } else { Ok(()) }
 }
 
+/// Runs the allocation workloads, `cargo xtask bench`.
+pub fn suite(args: Args) -> Result<()> {
+    if !args.names.is_empty() {
+        return Err(failure("bench takes no names of experiments", "use `cargo xtask experiments NAME...`"));
+    }
+    main(Args { names: vec!["suite".into()], ..args })
+}
+
 /// A quick pass of all experiments under glibc, neap and at most two others that are there; fails where a verdict that
 /// must hold does not.
 pub fn quick_check() -> Result<()> {

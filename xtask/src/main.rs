@@ -30,6 +30,8 @@ enum Command {
     Peers(peers::Args),
     /// Run the experiments, with the allocation workloads among them
     Experiments(experiments::Args),
+    /// The allocation workloads alone: `experiments suite`
+    Bench(experiments::Args),
     /// Write BENCHMARKS.md, EXPERIMENTS.md, the README's picture and table from a kept run
     Documents(documents::Args),
     /// Count instructions per operation with callgrind
@@ -42,6 +44,7 @@ fn main() -> anyhow::Result<()> {
         Command::Install(args) => install::main(args),
         Command::Peers(args) => peers::main(args),
         Command::Experiments(args) => experiments::main(args),
+        Command::Bench(args) => experiments::suite(args),
         Command::Documents(args) => documents::main(args),
         Command::Icount(args) => icount::main(args),
     }
