@@ -53,6 +53,8 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (LIMITS, "mappings_used_up_threads", "", "a thread without a mapping for its heap that crashes"),
     (LIMITS, "seccomp_kill", "", "a system call beyond the usual ones in a filtered program"),
     (LIMITS, "seccomp_kill_after_work", "", "a helper thread or probe that comes after the filter"),
+    (LIMITS, "seccomp_kill_populate", "", "madvise with an advice of few programs in a filtered program"),
+    (LIMITS, "seccomp_no_populate", "", "growth that fails where madvise is refused in part, or that changes errno"),
     (LIMITS, "seccomp_eperm", "", "a refused system call without a fallback"),
     (LIMITS, "interrupted", "", "a system call of the allocator that fails with EINTR"),
     (LIMITS, "blocked_signal_stays_pending", "", "a helper thread that takes the program's signals"),

@@ -173,6 +173,45 @@ static void seccomp_eperm(void) {
     filtered_work();
 }
 
+/* madvise is let pass, but not the advice that few programs give: to populate memory. */
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+static void grow(void) {
+    void **list = NULL;
+    CHECK(malloc(20u << 20));
+    CHECK(take_until_null(500, 60000, &list) == 60000 && errno == 0);
+}
+static void filter_advice(unsigned otherwise) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_madvise, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_POPULATE_WRITE, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, otherwise),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program)) SKIP("no seccomp filters here: errno %d", errno);
+}
+static void seccomp_kill_populate(void) {
+    grow();
+    filter_advice(SECCOMP_RET_KILL_PROCESS);
+    grow();
+}
+/* The same for a program that was started with a filter, which refuses. */
+static void seccomp_no_populate(void) {
+    if (!getenv("FILTERED")) {
+        filter_advice(SECCOMP_RET_ERRNO | EPERM);
+        CHECK(setenv("FILTERED", "1", 1) == 0);
+        execl("/proc/self/exe", "limits", "seccomp_no_populate", (char *)NULL);
+        CHECK(!"exec");
+    }
+    grow();
+}
+
 /* System calls of the allocator are interrupted all the time. */
 static volatile sig_atomic_t ticks;
 static void on_tick(int sig) { ticks += sig != 0; }
@@ -234,6 +273,7 @@ static void unshare_user(void) {
 static const struct test_case CASES[] = {
     CASE(overcommit_never), CASE(data_limit),    CASE(mappings_used_up), CASE(mappings_used_up_threads),
     CASE(locked),           CASE(seccomp_kill),  CASE(seccomp_kill_after_work),
+    CASE(seccomp_kill_populate), CASE(seccomp_no_populate),
     CASE(seccomp_eperm),    CASE(interrupted),   CASE(blocked_signal_stays_pending),
     CASE(unshare_user),
 };

@@ -180,6 +180,7 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the slab is the caller's.
         unsafe {
             slab::wipe(c);
+            Self::uncount_slab(c);
             if !self.soften_slab(c) {
                 self.map.set(Arenas::chunk(c), 0);
                 return self.lose_chunks(c, 1, Use::Slab);

@@ -10,7 +10,7 @@ use crate::figures::Use;
 use crate::heap::{Block, most};
 use crate::slab::{self, Taken};
 use crate::sync::Ordering;
-use crate::{Allocator, CHUNK, Heap, Os, class, misuse};
+use crate::{Allocator, CHUNK, Heap, Os, class, grow, misuse};
 
 impl Heap {
     /// A block of `class` from the cache or from the slabs, or null if there is no memory.
@@ -154,6 +154,7 @@ impl Heap {
             if a.policy.harden() {
                 a.harden_slab(c, taken.is_clean());
             }
+            a.count_slab(heap, c, taken.is_clean());
             a.map.set(Arenas::chunk(c), class);
             (*heap).bins[class].push(c);
             (*c).listed = true;
@@ -374,6 +375,20 @@ impl Heap {
         }
     }
 
+    /// A slab of this heap was the first in its bin, and is not any more.
+    unsafe fn leave_behind<O: Os>(heap: *mut Heap, a: &Allocator<O>, c: *mut Chunk) {
+        // SAFETY: the slab is the heap's.
+        unsafe {
+            // One that stayed when it was empty is the last one no more.
+            if slab::is_released(c) {
+                (*heap).bins[usize::from((*c).class)].remove(c);
+                a.release_slab(c);
+            } else if grow::is_left_behind(c) && slab::wait(c, a.epoch()) {
+                a.note_slab();
+            }
+        }
+    }
+
     /// After blocks came back to a slab of this heap: lists it, or releases it when it is empty.
     #[inline]
     unsafe fn after_give<O: Os>(heap: *mut Heap, a: &Allocator<O>, c: *mut Chunk) {
@@ -389,11 +404,9 @@ impl Heap {
             if !(*c).listed {
                 (*heap).bins[usize::from((*c).class)].push(c);
                 (*c).listed = true;
-                // One that stayed when it was empty is the last one no more.
                 let next = (*c).next;
-                if !next.is_null() && slab::is_released(next) {
-                    (*heap).bins[usize::from((*c).class)].remove(next);
-                    a.release_slab(next);
+                if !next.is_null() {
+                    Self::leave_behind(heap, a, next);
                 }
             }
             if slab::wait(c, a.epoch()) {

@@ -81,6 +81,8 @@ pub struct Heap {
     pub(crate) cap: [u16; CLASSES],
     /// Slabs of each class that this heap owns and that have free blocks.
     pub(crate) bins: [List; CLASSES],
+    /// How many slabs of each class this heap owns, for those of several blocks in an OS page, see [`crate::grow`].
+    pub(crate) slabs: [u32; class::FIRST_PAGED],
     /// Slabs with remote frees that this heap has not seen.
     pub(crate) pending: Pending<Chunk>,
     /// Large blocks kept for the next request.
@@ -199,6 +201,7 @@ impl Heap {
             small_class: class::SMALL_CLASS,
             cap: [0; CLASSES],
             bins: [const { List::new() }; CLASSES],
+            slabs: [0; class::FIRST_PAGED],
             pending: Pending::new(),
             shelf: Shelf::new(),
             state: AtomicU32::new(0),

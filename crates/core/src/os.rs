@@ -125,6 +125,13 @@ pub unsafe trait Os: Sync {
     /// The range must be committed.
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool;
 
+    /// Gives every OS page of a committed range its memory, as a write to it would; what the range reads as stays. A
+    /// wish: where memory is short only some may get theirs. False if none did, as the system cannot.
+    ///
+    /// # Safety
+    /// The range must be committed, and the caller's.
+    unsafe fn populate(&self, p: *mut u8, len: usize) -> bool;
+
     /// Finds what may be other than zero in a range: writes runs of OS pages that hold memory or are
     /// swapped out into `runs`, in order, until the range ends or `runs` is full. What lies between them reads as
     /// zero. `None` if the system cannot tell.

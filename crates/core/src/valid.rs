@@ -75,6 +75,8 @@ pub struct Census {
 #[derive(Default, PartialEq, Eq)]
 struct Listed {
     in_bins: usize,
+    /// Those that heaps count, see [`crate::grow`].
+    counted: usize,
     pending: usize,
     shelved: usize,
 }
@@ -197,6 +199,7 @@ impl<O: Os> Allocator<O> {
                 for class in 0..CLASSES {
                     listed.in_bins += self.check_bin(heap, class)?;
                 }
+                listed.counted += (*heap).slabs.iter().sum::<u32>() as usize;
                 let mut wrong = false;
                 (*heap).pending.for_each(|c| {
                     listed.pending += 1;
@@ -296,6 +299,7 @@ impl<O: Os> Allocator<O> {
                     if (*c).kind == Kind::SLAB {
                         used += (*c).used as usize - (*c).withheld() as usize;
                         seen.in_bins += usize::from((*c).listed);
+                        seen.counted += usize::from(usize::from((*c).class) < class::FIRST_PAGED);
                         seen.pending += usize::from((*c).remote.counted() != 0);
                     }
                 }
@@ -304,6 +308,7 @@ impl<O: Os> Allocator<O> {
         result?;
         check(walk.left == 0, "the last range ends at the frontier", walk.first.addr())?;
         check(seen.in_bins == listed.in_bins, "every listed slab is in a bin", 0)?;
+        check(seen.counted == listed.counted, "heaps count their slabs", 0)?;
         check(seen.pending == listed.pending, "every slab with a count is pending", 0)?;
         check(census.free_chunks == ranges.free_chunks, "free ranges are counted", 0)?;
         // SAFETY: the lock is held.

@@ -345,6 +345,27 @@ unsafe impl Os for Fake {
         true
     }
 
+    /// By hand, as the machine's kernel may not know how. A call that is made to fail fails half-way.
+    unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
+        self.whole_pages(Call::Populate, p.addr(), len);
+        let model = self.model();
+        model.require("populate", p.addr(), len, &[Access::Committed]);
+        let granted = self.granted(Call::Populate);
+        let most = match granted {
+            true => len,
+            false if self.config.missing.contains(&Call::Populate) => 0,
+            false => self.faults.below(len / self.config.page_size) * self.config.page_size,
+        };
+        for at in (0..most).step_by(HOST_PAGE) {
+            // SAFETY: the range is committed and the caller's.
+            unsafe {
+                let word = p.add(at).cast::<u64>();
+                word.write_volatile(word.read_volatile());
+            }
+        }
+        granted || most > 0
+    }
+
     unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched> {
         self.whole_pages(Call::Touched, p.addr(), len);
         assert!(!runs.is_empty(), "touched({p:p}, {len:#x}): no room for a single run");

@@ -101,6 +101,10 @@ unsafe impl Os for Interrupted {
         // SAFETY: as above.
         self.around(|fake| unsafe { fake.purge_lazily(p, len) })
     }
+    unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as above.
+        self.around(|fake| unsafe { fake.populate(p, len) })
+    }
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
         // SAFETY: as above.
         self.around(|fake| unsafe { fake.allow_huge(p, len) })

@@ -15,6 +15,7 @@ pub mod global;
 pub mod hooks;
 pub mod linux;
 mod pagemap;
+mod populate;
 pub mod purger;
 mod space;
 pub mod status;

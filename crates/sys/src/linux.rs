@@ -196,6 +196,11 @@ unsafe impl Os for Linux {
         unsafe { mm::madvise(pointer(p), len, mm::Advice::LinuxHugepage) }.is_ok()
     }
 
+    unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { crate::populate::populate(p, len, || self.count(Syscall::Madvise)) }
+    }
+
     unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched> {
         self.count(Syscall::Other);
         // SAFETY: as the caller promises.

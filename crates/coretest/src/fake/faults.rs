@@ -30,6 +30,8 @@ pub enum Call {
     PurgeRuns,
     /// `Os::purge_lazily`
     PurgeLazily,
+    /// `Os::populate`
+    Populate,
     /// `Os::touched`
     Touched,
     /// `Os::barrier`
@@ -43,7 +45,7 @@ pub enum Call {
 }
 
 /// Every kind, in the order of its number.
-pub const CALLS: [Call; 17] = [
+pub const CALLS: [Call; 18] = [
     Call::Reserve,
     Call::ReserveZeros,
     Call::Commit,
@@ -56,6 +58,7 @@ pub const CALLS: [Call; 17] = [
     Call::Purge,
     Call::PurgeRuns,
     Call::PurgeLazily,
+    Call::Populate,
     Call::Touched,
     Call::Barrier,
     Call::RunTime,
