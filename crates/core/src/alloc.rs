@@ -117,6 +117,13 @@ impl<O: Os> Allocator<O> {
         self.page_size.load(Ordering::Relaxed)
     }
 
+    /// `size` rounded up to whole OS pages.
+    #[inline]
+    pub(crate) fn whole_pages(&self, size: usize) -> usize {
+        let page = self.page_size();
+        (size + page - 1) & !(page - 1)
+    }
+
     /// Gives back what waits where a limit of the process's own leaves no room for `len` chunks. Called under no lock.
     #[inline]
     pub(crate) fn make_room(&self, len: usize) {
@@ -156,20 +163,36 @@ impl<O: Os> Allocator<O> {
     ) -> bool {
         self.ranges.with(&self.os, |r| {
             let parts = parts();
-            if parts.is_some() {
+            if let Some(parts) = parts {
                 r.held.give(what);
+                // SAFETY: as the caller promises; `with` holds the lock.
+                unsafe { self.give_parts(r, parts) };
             }
-            for (c, len, since) in parts.into_iter().flatten() {
-                if len > 0 {
-                    // SAFETY: as the caller promises; `with` holds the lock.
-                    unsafe { r.give(&self.arenas, c, len, since) };
-                }
-            }
-            self.note_waiting(r.waiting());
-            self.note_freed(r);
-            self.note_news(r);
+            self.note_given(r);
             parts.is_some()
         })
+    }
+
+    /// Frees the parts `(first record, chunks, age)`.
+    ///
+    /// # Safety
+    /// As [`Ranges::give`], for each part.
+    #[inline]
+    pub(crate) unsafe fn give_parts<const N: usize>(&self, r: &mut Ranges, parts: [(*mut Chunk, usize, u8); N]) {
+        for (c, len, since) in parts {
+            if len > 0 {
+                // SAFETY: as the caller promises.
+                unsafe { r.give(&self.arenas, c, len, since) };
+            }
+        }
+    }
+
+    /// Notes what there is to note when chunks were freed. The lock of the ranges is held.
+    #[inline]
+    pub(crate) fn note_given(&self, r: &mut Ranges) {
+        self.note_waiting(r.waiting());
+        self.note_freed(r);
+        self.note_news(r);
     }
 
     /// Gives the chunk of an empty slab back.
@@ -241,7 +264,11 @@ impl<O: Os> Allocator<O> {
             if size <= class::MAX_TABLE && Heap::is_fast(heap) {
                 return Heap::refill(heap, self, class::of(size));
             }
-            self.malloc(heap, size)
+            if size > class::MAX_SMALL {
+                let p = self.malloc_shelved(heap, size, false);
+                return if p.is_null() { self.malloc_fresh(size, CHUNK, false) } else { p };
+            }
+            self.malloc_class(heap, class::of(size))
         }
     }
 
@@ -273,15 +300,21 @@ impl<O: Os> Allocator<O> {
     }
 
     pub(crate) unsafe fn malloc_whole_pages(&self, heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
-        if size > MAX_SIZE - CHUNK {
-            return core::ptr::null_mut();
-        }
         if align == CHUNK {
             // SAFETY: the heap is the caller's.
             let p = unsafe { self.malloc_shelved(heap, size.max(1), zero) };
             if !p.is_null() {
                 return p;
             }
+        }
+        self.malloc_fresh(size, align, zero)
+    }
+
+    /// Whole OS pages, past the shelf.
+    #[inline(never)]
+    fn malloc_fresh(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
+        if size > MAX_SIZE - CHUNK {
+            return core::ptr::null_mut();
         }
         self.make_room(size.div_ceil(CHUNK));
         let mut p = self.malloc_large(size, align, 0, zero);

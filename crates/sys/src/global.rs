@@ -57,8 +57,8 @@ pub fn malloc(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
-    // SAFETY: a real heap is this thread's, here and below.
-    if !thread::is_heap(heap) || unsafe { NEAP.is_watched_at(heap) } {
+    // SAFETY: a real heap is this thread's, here and below. A name shows that it is watched.
+    if unsafe { NEAP.is_watched_at(heap) } {
         return malloc_watched(size, heap);
     }
     // SAFETY: `Heap::malloc` has just failed on the heap.
@@ -224,11 +224,26 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
         unsafe { Heap::undo_free(heap, 0) };
         return arch::leave();
     }
-    // SAFETY: as the caller of `free` promises; a real heap is this thread's.
+    // SAFETY: as the caller of `free` promises; a real heap is this thread's. A name shows that it is watched.
     unsafe {
-        if !thread::is_heap(heap) || NEAP.is_watched_at(heap) {
+        if NEAP.is_watched_at(heap) {
             return free_watched(p, heap, foreign);
         }
+        if !NEAP.shelve_after_miss(heap, p) {
+            return free_missed(p, heap, foreign);
+        }
+    }
+    arch::leave();
+}
+
+/// [`free_entered`], where there is more to do than to shelve a block.
+///
+/// # Safety
+/// As that.
+#[inline(never)]
+unsafe fn free_missed(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
+    // SAFETY: as the caller promises.
+    unsafe {
         let known = NEAP.free_after_miss(heap, p);
         arch::leave();
         if known.is_err() {
