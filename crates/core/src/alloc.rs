@@ -264,11 +264,7 @@ impl<O: Os> Allocator<O> {
             if size <= class::MAX_TABLE && Heap::is_fast(heap) {
                 return Heap::refill(heap, self, class::of(size));
             }
-            if size > class::MAX_SMALL {
-                let p = self.malloc_shelved(heap, size, false);
-                return if p.is_null() { self.malloc_fresh(size, CHUNK, false) } else { p };
-            }
-            self.malloc_class(heap, class::of(size))
+            self.malloc(heap, size)
         }
     }
 
@@ -310,9 +306,9 @@ impl<O: Os> Allocator<O> {
         self.malloc_fresh(size, align, zero)
     }
 
-    /// Whole OS pages, past the shelf.
+    /// A large block of at least `size` bytes, or a huge one, past the shelf. Null if there is no memory.
     #[inline(never)]
-    fn malloc_fresh(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
+    pub fn malloc_fresh(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > MAX_SIZE - CHUNK {
             return core::ptr::null_mut();
         }

@@ -95,10 +95,11 @@ impl Shelf {
         unsafe {
             while !(*link).is_null() {
                 let c = *link;
-                if (*c).len.wrapping_sub(len) <= len / 8 {
+                let have = (*c).len;
+                if have.wrapping_sub(len) <= len / 8 {
                     *link = (*c).next;
                     self.count -= 1;
-                    self.chunks -= (*c).len;
+                    self.chunks -= have;
                     return c;
                 }
                 link = &raw mut (*c).next;
@@ -134,12 +135,12 @@ impl Default for Shelf {
 }
 
 impl<O: Os> Allocator<O> {
-    /// A large block of at least `size` bytes from the shelf of `heap`, or null. `zero`: it reads as zero.
+    /// A large block of at least `size` bytes, more than 0, from the shelf of `heap`, or null. `zero`: it reads as zero.
     ///
     /// # Safety
     /// `heap` must be the caller's.
     #[inline(always)]
-    pub(crate) unsafe fn malloc_shelved(&self, heap: *mut Heap, size: usize, zero: bool) -> *mut u8 {
+    pub unsafe fn malloc_shelved(&self, heap: *mut Heap, size: usize, zero: bool) -> *mut u8 {
         if size > LONGEST as usize * CHUNK {
             return core::ptr::null_mut();
         }
@@ -188,14 +189,15 @@ impl<O: Os> Allocator<O> {
     /// block does mostly. Otherwise nothing has happened.
     ///
     /// # Safety
-    /// `heap` must be the caller's, and nothing may have happened to it since; `p` must be a block of the caller's,
-    /// NULL, or foreign.
+    /// `heap` must be the caller's and not watched, and nothing may have happened to it since; `p` must be a block of
+    /// the caller's, or foreign.
     #[inline(always)]
     pub unsafe fn shelve_after_miss(&self, heap: *mut Heap, p: *mut u8) -> bool {
-        // SAFETY: as the caller promises. The page map has the class 0 for a large block.
+        // SAFETY: as the caller promises. The page map has the class 0 for a large block. A heap that shows that nobody
+        // watches has caches.
         unsafe {
             let c = Arenas::record(p);
-            let fits = self.arenas.contains(p) && self.goes_on_shelf(heap, c, p) && (*heap).shelf.has_place((*c).len);
+            let fits = self.arenas.has_record(p) && self.goes_on_shelf(c, p) && (*heap).shelf.has_place((*c).len);
             if fits {
                 Heap::undo_free_of_large(heap);
                 self.push_on_shelf(heap, c);
@@ -204,12 +206,12 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Whether the block at `p`, whose record is `c`, is one for the shelf of `heap`, if it has a place.
+    /// Whether the block at `p`, whose record is `c`, is one for a shelf that has a place.
     ///
     /// # Safety
     /// As [`Allocator::shelve`].
     #[inline(always)]
-    unsafe fn goes_on_shelf(&self, heap: *mut Heap, c: *mut Chunk, p: *mut u8) -> bool {
+    unsafe fn goes_on_shelf(&self, c: *mut Chunk, p: *mut u8) -> bool {
         // SAFETY: records of committed chunks are readable; a large block is the caller's, as is the heap.
         unsafe {
             p.addr() & (CHUNK - 1) == 0
@@ -218,7 +220,6 @@ impl<O: Os> Allocator<O> {
                 && !(*c).moved
                 && self.policy.purge() != Purge::Eager
                 && ((*c).len as usize * CHUNK) < self.policy.mmap_threshold()
-                && Heap::is_cached(heap)
         }
     }
 
@@ -230,9 +231,10 @@ impl<O: Os> Allocator<O> {
     unsafe fn push_on_shelf(&self, heap: *mut Heap, c: *mut Chunk) {
         // SAFETY: the heap and the block are the caller's.
         unsafe {
+            let len = (*c).len;
             (*c).kind = Kind::SHELVED;
             (*heap).flow.shelve((*c).bytes());
-            (*heap).shelf.push(c, (*c).len, self.epoch());
+            (*heap).shelf.push(c, len, self.epoch());
             if (*heap).shelf.chunks as usize >= crate::purge::START_CHUNKS {
                 self.note_shelf();
             }
@@ -251,7 +253,7 @@ impl<O: Os> Allocator<O> {
             if (*c).kind == Kind::SHELVED {
                 misuse::not_a_block(self, Call::Free, p);
             }
-            if !self.goes_on_shelf(heap, c, p) {
+            if !Heap::is_cached(heap) || !self.goes_on_shelf(c, p) {
                 return false;
             }
             let len = (*c).len;
