@@ -587,7 +587,8 @@ impl<O: Os> Allocator<O> {
             let ages = |i: usize, len: usize| core::slice::from_raw_parts(self.arenas.ages(c.add(i)), len);
             let first = if due.ranges { due.first_of(ages(0, seen)) } else { seen };
             // What the system was told of does not wait.
-            walk.waiting += ages(0, first).iter().filter(|&&age| age != age::LAZY).count();
+            let told = |ages: &[u8]| ages.iter().filter(|&&age| age == age::LAZY).count();
+            walk.waiting += first - if r.lazy_chunks > 0 { told(ages(0, first)) } else { 0 };
             if first == seen {
                 return seen;
             }

@@ -133,7 +133,6 @@ fn parts_of_a_long_range() {
     for p in blocks {
         free(&a, &own, p);
         tick();
-        tick();
     }
     for _ in 0..10 {
         seen.push(a.free_bytes().0 / LEN);
