@@ -384,8 +384,9 @@ impl<O: Os> Allocator<O> {
         let class = self.map.class(p);
         // SAFETY: the heap is the caller's.
         unsafe { Heap::undo_free(heap, class) };
+        let class = if class != 0 { Some(class) } else { self.small_class(p) };
         // SAFETY: as the caller promises.
-        unsafe { self.free(heap, p) }
+        unsafe { self.free_of(heap, p, class) }
     }
 
     /// free for a heap of the caller's, whatever kind of block it is.
@@ -393,7 +394,13 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// As [`Allocator::free_after_miss`].
     pub unsafe fn free(&self, heap: *mut Heap, p: *mut u8) -> Result<(), Foreign> {
-        let class = match self.small_class(p) {
+        // SAFETY: as the caller promises.
+        unsafe { self.free_of(heap, p, self.small_class(p)) }
+    }
+
+    /// [`Allocator::free`], where `class` is [`Allocator::small_class`].
+    unsafe fn free_of(&self, heap: *mut Heap, p: *mut u8, class: Option<usize>) -> Result<(), Foreign> {
+        let class = match class {
             Some(class) => class,
             None if p.is_null() => return Ok(()),
             None if self.arenas.contains(p) => {

@@ -196,6 +196,9 @@ impl<O: Os> Allocator<O> {
         // SAFETY: as the caller promises. The page map has the class 0 for a large block. A heap that shows that nobody
         // watches has caches.
         unsafe {
+            if self.map.class(p) != 0 {
+                return false;
+            }
             let c = Arenas::record(p);
             let fits = self.arenas.has_record(p) && self.goes_on_shelf(c, p) && (*heap).shelf.has_place((*c).len);
             if fits {
