@@ -117,6 +117,13 @@ impl<O: Os> Allocator<O> {
         self.page_size.load(Ordering::Relaxed)
     }
 
+    /// `size` rounded up to whole OS pages.
+    #[inline]
+    pub(crate) fn whole_pages(&self, size: usize) -> usize {
+        let page = self.page_size();
+        (size + page - 1) & !(page - 1)
+    }
+
     /// Gives back what waits where a limit of the process's own leaves no room for `len` chunks. Called under no lock.
     #[inline]
     pub(crate) fn make_room(&self, len: usize) {
@@ -156,20 +163,36 @@ impl<O: Os> Allocator<O> {
     ) -> bool {
         self.ranges.with(&self.os, |r| {
             let parts = parts();
-            if parts.is_some() {
+            if let Some(parts) = parts {
                 r.held.give(what);
+                // SAFETY: as the caller promises; `with` holds the lock.
+                unsafe { self.give_parts(r, parts) };
             }
-            for (c, len, since) in parts.into_iter().flatten() {
-                if len > 0 {
-                    // SAFETY: as the caller promises; `with` holds the lock.
-                    unsafe { r.give(&self.arenas, c, len, since) };
-                }
-            }
-            self.note_waiting(r.waiting());
-            self.note_freed(r);
-            self.note_news(r);
+            self.note_given(r);
             parts.is_some()
         })
+    }
+
+    /// Frees the parts `(first record, chunks, age)`.
+    ///
+    /// # Safety
+    /// As [`Ranges::give`], for each part.
+    #[inline]
+    pub(crate) unsafe fn give_parts<const N: usize>(&self, r: &mut Ranges, parts: [(*mut Chunk, usize, u8); N]) {
+        for (c, len, since) in parts {
+            if len > 0 {
+                // SAFETY: as the caller promises.
+                unsafe { r.give(&self.arenas, c, len, since) };
+            }
+        }
+    }
+
+    /// Notes what there is to note when chunks were freed. The lock of the ranges is held.
+    #[inline]
+    pub(crate) fn note_given(&self, r: &mut Ranges) {
+        self.note_waiting(r.waiting());
+        self.note_freed(r);
+        self.note_news(r);
     }
 
     /// Gives the chunk of an empty slab back.
@@ -274,15 +297,21 @@ impl<O: Os> Allocator<O> {
     }
 
     pub(crate) unsafe fn malloc_whole_pages(&self, heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
-        if size > MAX_SIZE - CHUNK {
-            return core::ptr::null_mut();
-        }
         if align == CHUNK {
             // SAFETY: the heap is the caller's.
             let p = unsafe { self.malloc_shelved(heap, size.max(1), zero) };
             if !p.is_null() {
                 return p;
             }
+        }
+        self.malloc_fresh(size, align, zero)
+    }
+
+    /// A large block of at least `size` bytes, or a huge one, past the shelf. Null if there is no memory.
+    #[inline(never)]
+    pub fn malloc_fresh(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
+        if size > MAX_SIZE - CHUNK {
+            return core::ptr::null_mut();
         }
         self.make_room(size.div_ceil(CHUNK));
         let mut p = self.malloc_large(size, align, 0, zero);
@@ -356,8 +385,9 @@ impl<O: Os> Allocator<O> {
         let class = self.map.class(p);
         // SAFETY: the heap is the caller's.
         unsafe { Heap::undo_free(heap, class) };
+        let class = if class != 0 { Some(class) } else { self.small_class(p) };
         // SAFETY: as the caller promises.
-        unsafe { self.free(heap, p) }
+        unsafe { self.free_of(heap, p, class) }
     }
 
     /// free for a heap of the caller's, whatever kind of block it is.
@@ -365,7 +395,13 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// As [`Allocator::free_after_miss`].
     pub unsafe fn free(&self, heap: *mut Heap, p: *mut u8) -> Result<(), Foreign> {
-        let class = match self.small_class(p) {
+        // SAFETY: as the caller promises.
+        unsafe { self.free_of(heap, p, self.small_class(p)) }
+    }
+
+    /// [`Allocator::free`], where `class` is [`Allocator::small_class`].
+    unsafe fn free_of(&self, heap: *mut Heap, p: *mut u8, class: Option<usize>) -> Result<(), Foreign> {
+        let class = match class {
             Some(class) => class,
             None if p.is_null() => return Ok(()),
             None if self.arenas.contains(p) => {

@@ -133,21 +133,47 @@ impl Arenas {
     /// Whether `p` lies in the used part of an arena. Constant time.
     #[inline]
     pub fn contains(&self, p: *const u8) -> bool {
+        let Some(arena) = self.arena_at(p) else { return false };
+        // SAFETY: the arena is complete.
+        unsafe { Self::index(p) >= (*arena).first && Self::is_committed(arena, Self::index(p)) || self.annex.holds(p) }
+    }
+
+    /// Whether [`Arenas::record`] of `p` is one that may be read, but for those of the annex.
+    #[inline(always)]
+    pub(crate) fn has_record(&self, p: *const u8) -> bool {
+        // SAFETY: the arena is complete.
+        self.arena_at(p).is_some_and(|arena| unsafe { Self::is_committed(arena, Self::index(p)) })
+    }
+
+    /// The arena that has reserved `p`.
+    #[inline(always)]
+    fn arena_at(&self, p: *const u8) -> Option<*const Arena> {
         let a = p.addr();
         if a >> ADDRESS_BITS != 0 {
-            return false;
+            return None;
         }
         // SAFETY: the slot index is below SLOTS; a slot names an arena that is complete. A slot is one byte, set
         // once: a stale 0 is possible only for addresses that nobody could have got from there.
         unsafe {
-            let slot = (&raw const (*self.slots.get())[a >> ARENA_SHIFT]).read_volatile();
-            if slot == 0 {
-                return false;
-            }
-            let arena = &(*self.arenas.get())[usize::from(slot) - 1];
-            let index = (a & (ARENA_ALIGN - 1)) >> CHUNK_SHIFT;
-            index >= arena.first && index < (&raw const arena.committed).read_volatile() || self.annex.holds(p)
+            let slot = self.slots.get().cast::<u8>().add(a >> ARENA_SHIFT).read_volatile();
+            (slot != 0).then(|| self.arenas.get().cast::<Arena>().add(usize::from(slot) - 1).cast_const())
         }
+    }
+
+    /// Index of the chunk at `p` in its arena.
+    #[inline(always)]
+    fn index(p: *const u8) -> usize {
+        (p.addr() & (ARENA_ALIGN - 1)) >> CHUNK_SHIFT
+    }
+
+    /// Whether the chunk of that index and its record may be used.
+    ///
+    /// # Safety
+    /// The arena must be complete.
+    #[inline(always)]
+    unsafe fn is_committed(arena: *const Arena, index: usize) -> bool {
+        // SAFETY: as the caller promises; the number only grows.
+        index < unsafe { (&raw const (*arena).committed).read_volatile() }
     }
 
     /// The record of the chunk at `p`, which must lie in an arena.

@@ -1,6 +1,8 @@
 //! What the purger takes at a time, and how it finds it: see `purge.rs`.
 
+use crate::chunk::{Chunk, Kind};
 use crate::os::Run;
+use crate::range::Ranges;
 use crate::{age, visit};
 
 /// Bytes of a batch, at most: less than a millisecond of purging, as a thread that needs more address space may have to
@@ -8,10 +10,12 @@ use crate::{age, visit};
 pub(crate) const BATCH_BYTES: usize = 4 << 20;
 
 /// A place in the table of ages, and what was seen on the way there.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk {
     pub(crate) arena: usize,
     pub(crate) index: usize,
+    /// The free range that the walk was last in: a hint, as it may be gone.
+    pub(crate) range: *mut Chunk,
     /// Chunks that wait but are not due.
     pub(crate) waiting: usize,
     /// Slabs that were due.
@@ -19,6 +23,30 @@ pub(crate) struct Walk {
     /// Chunks that were taken out of free ranges, and bytes of the holes that went back.
     pub(crate) purged: usize,
     pub(crate) punched: usize,
+}
+
+impl Walk {
+    /// A walk that begins.
+    pub(crate) const fn new() -> Self {
+        Walk { arena: 0, index: 0, range: core::ptr::null_mut(), waiting: 0, slabs: 0, purged: 0, punched: 0 }
+    }
+
+    /// First record of the dirty free range that `c` lies in. In a long one the walk stops between two holds of the lock,
+    /// and it would be long to go back from there: a record of that kind is always the first of a range.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held; `c` must lie in such a range.
+    pub(crate) unsafe fn start_of(&mut self, c: *mut Chunk) -> *mut Chunk {
+        let last = self.range;
+        // SAFETY: records that were readable stay so. A range whose addresses hold that of `c` has `c` in it.
+        unsafe {
+            let holds = |r: *mut Chunk| r <= c && c.addr() < r.wrapping_add((*r).len as usize).addr();
+            if last.is_null() || (*last).kind != Kind::FREE || !holds(last) {
+                self.range = Ranges::start_of(c);
+            }
+        }
+        self.range
+    }
 }
 
 /// Free chunks that wait, and slabs whose free memory waits.
@@ -47,12 +75,20 @@ pub(crate) struct Due {
 }
 
 impl Due {
+    /// Whether memory of that age is due. Without branches, so that many ages can be looked at in one instruction.
+    #[inline(always)]
     pub(crate) fn is(self, age: u8) -> bool {
-        match age {
-            age::NONE => false,
-            age::LAZY => self.lazy,
-            age => age::passed(age, self.now) >= self.ticks,
-        }
+        let (waits, told) = (age != age::NONE, age == age::LAZY);
+        (told & self.lazy) | (waits & !told & (age::passed(age, self.now) >= self.ticks))
+    }
+
+    /// Index of the first age that is due, or their number.
+    pub(crate) fn first_of(self, ages: &[u8]) -> usize {
+        const AT_ONCE: usize = 64;
+        let any = |ages: &&[u8]| ages.iter().fold(false, |any, &age| any | self.is(age));
+        let before = ages.chunks(AT_ONCE).take_while(|ages| !any(ages)).count() * AT_ONCE;
+        let rest = ages.get(before..).unwrap_or_default();
+        ages.len() - rest.len() + rest.iter().take_while(|&&age| !self.is(age)).count()
     }
 }
 
@@ -87,5 +123,33 @@ impl Batch {
 
     pub(crate) fn runs(&self) -> &[Run] {
         &self.runs[..self.count]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches an age that is skipped, or taken though it is not due, when many are looked at together.
+    #[test]
+    fn the_first_that_is_due() {
+        let keep = Keep::default();
+        for (now, ticks, lazy) in [(10, 5, false), (10, 5, true), (3, 5, false), (10, 0, true)] {
+            let due = Due { now, ticks, lazy, slabs: true, ranges: true, keep, bytes: BATCH_BYTES };
+            let is = |age: u8| match age {
+                age::NONE => false,
+                age::LAZY => lazy,
+                age => age::passed(age, now) >= ticks,
+            };
+            for other in 0..=255 {
+                assert_eq!(due.is(other), is(other), "{other} {due:?}");
+                for at in [0, 1, 63, 64, 65, 199] {
+                    let mut ages = [age::NONE; 200];
+                    ages[at] = other;
+                    assert_eq!(due.first_of(&ages), if is(other) { at } else { 200 });
+                    assert_eq!(due.first_of(&ages[..at]), at);
+                }
+            }
+        }
     }
 }

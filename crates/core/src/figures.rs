@@ -12,6 +12,7 @@
 use crate::chunk::Kind;
 use crate::life::Registry;
 use crate::range::Ranges;
+use crate::shelf::Shelf;
 use crate::sync::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::{Allocator, CHUNK, Heap, Os};
 
@@ -46,11 +47,8 @@ pub(crate) struct Flow {
     skipped: AtomicU64,
     /// OS pages of slabs that were clean and are not any more.
     clean: AtomicU64,
-    /// Usable bytes that large blocks have more than [`Held`] knows, since they came from the shelf.
+    /// Usable bytes of large blocks that came from the shelf, less those of blocks that were put there.
     large: AtomicU64,
-    /// Large blocks on the shelf, and their bytes.
-    shelved_blocks: AtomicU64,
-    shelved: AtomicU64,
 }
 
 // Relaxed, here and below: each number stands for itself.
@@ -67,8 +65,6 @@ impl Flow {
             skipped: AtomicU64::new(0),
             clean: AtomicU64::new(0),
             large: AtomicU64::new(0),
-            shelved_blocks: AtomicU64::new(0),
-            shelved: AtomicU64::new(0),
         }
     }
 
@@ -86,16 +82,13 @@ impl Flow {
     /// A large block of `bytes` was put on the shelf.
     #[inline]
     pub(crate) fn shelve(&self, bytes: usize) {
-        add(&self.shelved_blocks, 1);
-        add(&self.shelved, bytes as u64);
+        add(&self.large, (bytes as u64).wrapping_neg());
     }
 
-    /// It left the shelf, and has `now` bytes.
+    /// One left the shelf, and has `bytes` now.
     #[inline]
-    pub(crate) fn unshelve(&self, bytes: usize, now: usize) {
-        add(&self.shelved_blocks, 1u64.wrapping_neg());
-        add(&self.shelved, (bytes as u64).wrapping_neg());
-        add(&self.large, (now as u64).wrapping_sub(bytes as u64));
+    pub(crate) fn unshelve(&self, bytes: usize) {
+        add(&self.large, bytes as u64);
     }
 
     /// `count` blocks of `class` left slabs.
@@ -164,7 +157,7 @@ impl Use {
 pub struct Held {
     slabs: usize,
     large_blocks: usize,
-    /// Wraps around where blocks that came from shelves have become longer.
+    /// With what is on shelves, as long as it was when it was taken. Wraps around where that has become longer since.
     large_bytes: usize,
     /// Bytes of zeroed large blocks that were known to be zero.
     skipped: u64,
@@ -371,8 +364,6 @@ impl Sums {
             (&mut self.cleared, &flow.cleared),
             (&mut self.skipped, &flow.skipped),
             (&mut self.large, &flow.large),
-            (&mut self.shelved_blocks, &flow.shelved_blocks),
-            (&mut self.shelved, &flow.shelved),
         ] {
             *sum = sum.wrapping_add(number.load(Ordering::Relaxed));
         }
@@ -415,16 +406,13 @@ impl<O: Os> Allocator<O> {
         let (blocks, bytes) = (at_least_0(sums.blocks), at_least_0(sums.bytes));
         f.cached_blocks = sums.cached_blocks.min(blocks);
         f.cached = sums.cached.min(bytes);
-        // Large blocks that moved meanwhile may be missing in one of the sums.
-        let shelved_blocks = at_least_0(sums.shelved_blocks).min(f.large_blocks);
-        let shelved = at_least_0(sums.shelved).min(f.large);
-        (f.large_blocks, f.large) = (f.large_blocks - shelved_blocks, f.large - shelved);
+        f.large_blocks = f.large_blocks.saturating_sub(sums.shelved_blocks);
         (f.huge_blocks, f.huge) = (huge_blocks as u64, huge as u64);
         f.live_blocks = blocks - f.cached_blocks + f.large_blocks + f.huge_blocks;
         f.live = bytes - f.cached + f.large + f.huge;
         f.slab_free = f.slabs.saturating_sub(bytes);
-        f.cached_blocks += shelved_blocks;
-        f.cached += shelved;
+        f.cached_blocks += sums.shelved_blocks;
+        f.cached += sums.shelved;
         f.heaps = self.publisher.heaps.load(Ordering::Relaxed) as u64;
         f.totals = self.totals_since_fork(&sums);
         f.memory_limit = self.publisher.limit.load(Ordering::Relaxed);
@@ -441,6 +429,9 @@ impl<O: Os> Allocator<O> {
                 let (blocks, bytes) = Heap::cached_now(heap);
                 sums.cached_blocks += blocks;
                 sums.cached += bytes;
+                let (blocks, bytes) = Shelf::holds(&raw const (*heap).shelf);
+                sums.shelved_blocks += blocks;
+                sums.shelved += bytes;
                 sums.add(&(*heap).flow);
                 heap = (*heap).next;
             }

@@ -110,7 +110,8 @@ pub struct Heap {
 
 const _: () = assert!(size_of::<Heap>() <= 4096, "a heap shall fit into the smallest OS page");
 
-/// A heap that is only a name: its address stands for "no heap of its own", and both fast paths fail on it.
+/// A heap that is only a name: its address stands for "no heap of its own", and both fast paths fail on it. It shows
+/// that it is watched, so the slow paths, too, look for names only where somebody may watch.
 #[derive(Debug)]
 pub struct Name(Heap);
 
@@ -122,7 +123,7 @@ impl Name {
     /// A name.
     #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Self {
-        Name(Heap::new())
+        Name(Heap { watch: Watch::Everything, ..Heap::new() })
     }
 
     /// The address to compare with.
@@ -430,6 +431,16 @@ impl Heap {
             let room = (&raw mut (*heap).room).cast::<i32>().add(class);
             *room = if *room < NO_ROOM / 2 { NO_ROOM } else { *room + 1 };
         }
+    }
+
+    /// [`Heap::undo_free`] of a large block: the class 0 of the page map, which has no room ever.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[inline(always)]
+    pub(crate) unsafe fn undo_free_of_large(heap: *mut Heap) {
+        // SAFETY: the heap is the caller's.
+        unsafe { (*heap).room[0] = NO_ROOM }
     }
 
     /// Whether the cache of `class` is empty (as one that the heap does not have).

@@ -106,7 +106,7 @@ impl<O: Os> Allocator<O> {
                 self.os.wake_purger();
             }
             let due = Due { slabs: false, ..self.due(0, FRESH_CHUNKS * CHUNK) };
-            self.purge_due(Heap::none(), due, &mut Walk::default(), 1);
+            self.purge_due(Heap::none(), due, &mut Walk::new(), 1);
         }
     }
 }

@@ -178,7 +178,7 @@ impl<O: Os> Allocator<O> {
         self.drain();
         let due = Due { lazy: true, ..self.due(0, BATCH_BYTES) };
         self.purger.batch_with(&self.os, || self.empty_caches(true, mine));
-        let bytes = self.purge_due(mine, due, &mut Walk::default(), usize::MAX);
+        let bytes = self.purge_due(mine, due, &mut Walk::new(), usize::MAX);
         let annexed = self.purger.batch_with(&self.os, || {
             self.purge_tables();
             self.purge_annex(None)
@@ -218,7 +218,7 @@ impl<O: Os> Allocator<O> {
             self.purger.batch_with(&self.os, || self.purge_annex(None));
         }
         self.purger.flood.store(false, Ordering::Relaxed);
-        let mut walk = Walk::default();
+        let mut walk = Walk::new();
         let cached = !in_time || self.purger.batch_with(&self.os, || self.empty_caches(false, Heap::none()));
         let ticks = self.urgency();
         let due = Due { keep: self.keep(ticks, in_time), ..self.due(ticks, BATCH_BYTES) };
@@ -406,7 +406,7 @@ impl<O: Os> Allocator<O> {
                         return self.ask_for_helper(INLINE);
                     }
                 }
-                self.purge_due(Heap::none(), self.due(self.urgency(), INLINE_BYTES), &mut Walk::default(), 1);
+                self.purge_due(Heap::none(), self.due(self.urgency(), INLINE_BYTES), &mut Walk::new(), 1);
             }
             _ => self.ask_for_helper(NOBODY),
         }
@@ -579,21 +579,25 @@ impl<O: Os> Allocator<O> {
                 return 1;
             }
             // Every other chunk that waits lies in a dirty free range.
-            let start = Ranges::start_of(c);
+            let start = walk.start_of(c);
             let from = c.offset_from_unsigned(start);
             let left = (*start).len as usize - from;
-            let first = (0..left).find(|&i| due.ranges && due.is(age(i))).unwrap_or(left);
+            let seen = left.min(LOOK);
+            // Ages of free ranges are written under the lock.
+            let ages = |i: usize, len: usize| core::slice::from_raw_parts(self.arenas.ages(c.add(i)), len);
+            let first = if due.ranges { due.first_of(ages(0, seen)) } else { seen };
             // What the system was told of does not wait.
-            walk.waiting += (0..first).filter(|&i| age(i) != age::LAZY).count();
-            if first == left {
-                return left;
+            let told = |ages: &[u8]| ages.iter().filter(|&&age| age == age::LAZY).count();
+            walk.waiting += first - if r.lazy_chunks > 0 { told(ages(0, first)) } else { 0 };
+            if first == seen {
+                return seen;
             }
             let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first).min(r.beyond(due.keep.chunks));
             if most == 0 {
-                walk.waiting += left - first;
-                return left;
+                walk.waiting += seen - first;
+                return seen;
             }
-            let len = (1..most).find(|&i| !due.is(age(first + i))).unwrap_or(most);
+            let len = ages(first, most).iter().take_while(|&&age| due.is(age)).count();
             r.take_out(&self.arenas, start, from + first, from + first + len);
             walk.purged += len;
             batch.push(Run { start: Arenas::chunk(c.add(first)), len: len * CHUNK });

@@ -7,7 +7,7 @@
 //! Invariant: blocks on a shelf have the kind [`Kind::SHELVED`], and `chunks` is the sum of their lengths.
 
 use crate::arena::Arenas;
-use crate::chunk::{Chunk, Kind, List, State};
+use crate::chunk::{Chunk, Kind, State};
 use crate::figures::Use;
 use crate::misuse::{self, Call};
 use crate::policy::Purge;
@@ -23,10 +23,8 @@ const LONGEST: u32 = 16;
 /// A shelf. All zero bytes are an empty one.
 #[derive(Debug)]
 pub struct Shelf {
-    /// The blocks' records, newest first.
-    blocks: List,
-    /// The oldest block, if there is one.
-    oldest: *mut Chunk,
+    /// The newest block; the `next` of each is the one that came before it.
+    newest: *mut Chunk,
     count: u32,
     chunks: u32,
 }
@@ -34,7 +32,18 @@ pub struct Shelf {
 impl Shelf {
     /// An empty shelf.
     pub const fn new() -> Self {
-        Shelf { blocks: List::new(), oldest: core::ptr::null_mut(), count: 0, chunks: 0 }
+        Shelf { newest: core::ptr::null_mut(), count: 0, chunks: 0 }
+    }
+
+    /// Its blocks, newest first. For other threads: a guess, which ends.
+    fn blocks(shelf: *const Shelf) -> impl Iterator<Item = *const Chunk> {
+        // SAFETY: shelves are part of heaps, and neither those nor records are unmapped, so whatever the owner does a
+        // link is a record's or null.
+        let next = |c: &*const Chunk| unsafe { (&raw const (**c).next).read_volatile().cast_const() };
+        // SAFETY: likewise.
+        let newest = unsafe { (&raw const (*shelf).newest).read_volatile().cast_const() };
+        let linked = core::iter::successors(Some(newest), move |c| (!c.is_null()).then(|| next(c)));
+        linked.take_while(|c| !c.is_null()).take(PLACES as usize)
     }
 
     /// Blocks on it. For other threads: a guess.
@@ -43,68 +52,79 @@ impl Shelf {
         unsafe { (&raw const (*shelf).count).read_volatile() as usize }
     }
 
-    /// Whether the oldest block waits since at least `ticks` epochs. For other threads: a guess.
-    pub(crate) fn is_due(shelf: *const Shelf, now: u8, ticks: u8) -> bool {
-        // SAFETY: as above; records are never unmapped.
-        unsafe {
-            let oldest = (&raw const (*shelf).oldest).read_volatile();
-            Self::count(shelf) > 0 && !oldest.is_null() && age::passed((*oldest).since(), now) >= ticks
-        }
+    /// Blocks on it, and their bytes. For other threads: a guess.
+    pub(crate) fn holds(shelf: *const Shelf) -> (u64, u64) {
+        // SAFETY: as above.
+        let bytes = |c: *const Chunk| unsafe { (*c).bytes() as u64 };
+        Self::blocks(shelf).fold((0, 0), |(count, sum), c| (count + 1, sum + bytes(c)))
     }
 
+    /// Whether the oldest block waits since at least `ticks` epochs. For other threads: a guess.
+    pub(crate) fn is_due(shelf: *const Shelf, now: u8, ticks: u8) -> bool {
+        // SAFETY: as above.
+        Self::blocks(shelf).last().is_some_and(|c| age::passed(unsafe { (*c).since() }, now) >= ticks)
+    }
+
+    /// Whether there is a place for `len` chunks more.
+    #[inline(always)]
+    fn has_place(&self, len: u32) -> bool {
+        self.count < PLACES && self.chunks + len <= MOST_CHUNKS
+    }
+
+    /// Puts a block of `len` chunks first.
+    ///
     /// # Safety
     /// The shelf and the block must be the caller's; likewise below.
-    unsafe fn push(&mut self, c: *mut Chunk, since: u8) {
+    #[inline(always)]
+    unsafe fn push(&mut self, c: *mut Chunk, len: u32, since: u8) {
         // SAFETY: as the caller promises.
         unsafe {
             (*c).set_since(since);
-            self.chunks += (*c).len;
-            self.blocks.push(c);
+            (*c).next = self.newest;
         }
-        if self.count == 0 {
-            self.oldest = c;
-        }
+        self.newest = c;
         self.count += 1;
+        self.chunks += len;
     }
 
-    unsafe fn remove(&mut self, c: *mut Chunk) {
-        // SAFETY: the block is on this shelf.
-        unsafe {
-            if self.oldest == c {
-                self.oldest = (*c).prev;
-            }
-            self.blocks.remove(c);
-            self.chunks -= (*c).len;
-        }
-        self.count -= 1;
-    }
-
-    /// The oldest block, out of the shelf.
-    unsafe fn pop_oldest(&mut self) -> Option<*mut Chunk> {
-        let c = self.oldest;
-        if c.is_null() {
-            return None;
-        }
-        // SAFETY: the block is on this shelf.
-        unsafe { self.remove(c) };
-        Some(c)
-    }
-
-    /// The newest block of `len` chunks, or up to an eighth more, out of the shelf.
-    #[inline]
-    unsafe fn pop_fit(&mut self, len: u32) -> Option<*mut Chunk> {
-        let mut c = self.blocks.head;
+    /// The newest block of `len` chunks, or up to an eighth more, out of the shelf; or null.
+    #[inline(always)]
+    unsafe fn pop_fit(&mut self, len: u32) -> *mut Chunk {
+        let mut link = &raw mut self.newest;
         // SAFETY: the blocks on this shelf have records.
         unsafe {
-            while !c.is_null() {
-                if (*c).len >= len && (*c).len <= len + len / 8 {
-                    self.remove(c);
-                    return Some(c);
+            while !(*link).is_null() {
+                let c = *link;
+                let have = (*c).len;
+                if have.wrapping_sub(len) <= len / 8 {
+                    *link = (*c).next;
+                    self.count -= 1;
+                    self.chunks -= have;
+                    return c;
                 }
-                c = (*c).next;
+                link = &raw mut (*c).next;
             }
         }
-        None
+        core::ptr::null_mut()
+    }
+
+    /// The oldest block, out of the shelf; or null.
+    unsafe fn pop_oldest(&mut self) -> *mut Chunk {
+        let mut link = &raw mut self.newest;
+        // SAFETY: the blocks on this shelf have records.
+        unsafe {
+            while !(*link).is_null() {
+                let c = *link;
+                if (*c).next.is_null() {
+                    *link = core::ptr::null_mut();
+                    self.count -= 1;
+                    self.chunks -= (*c).len;
+                    return c;
+                }
+                link = &raw mut (*c).next;
+            }
+        }
+        core::ptr::null_mut()
     }
 }
 
@@ -115,47 +135,120 @@ impl Default for Shelf {
 }
 
 impl<O: Os> Allocator<O> {
-    /// A large block of at least `size` bytes from the shelf of `heap`, or null.
+    /// A large block of at least `size` bytes, more than 0, from the shelf of `heap`, or null. `zero`: it reads as zero.
     ///
     /// # Safety
     /// `heap` must be the caller's.
-    #[inline]
-    pub(crate) unsafe fn malloc_shelved(&self, heap: *mut Heap, size: usize, zero: bool) -> *mut u8 {
-        let len = size.div_ceil(CHUNK);
+    #[inline(always)]
+    pub unsafe fn malloc_shelved(&self, heap: *mut Heap, size: usize, zero: bool) -> *mut u8 {
+        if size > LONGEST as usize * CHUNK {
+            return core::ptr::null_mut();
+        }
+        let len = size.div_ceil(CHUNK) as u32;
         // SAFETY: the heap and so its shelf are the caller's.
         unsafe {
-            if len > LONGEST as usize || (*heap).shelf.count == 0 {
+            let c = (*heap).shelf.pop_fit(len);
+            if c.is_null() {
                 return core::ptr::null_mut();
             }
-            let Some(c) = (*heap).shelf.pop_fit(len as u32) else {
-                return core::ptr::null_mut();
-            };
-            let bytes = size.next_multiple_of(self.page_size());
-            let (carved, used) = ((*c).carved as usize, bytes.div_ceil(CHUNK));
-            (*heap).flow.unshelve((*c).bytes(), bytes);
+            // `len` chunks hold them, as an OS page is no longer than a chunk.
+            let bytes = self.whole_pages(size);
+            let carved = (*c).carved;
+            (*heap).flow.unshelve(bytes);
             (*c).kind = Kind::LARGE;
             (*c).listed = false;
-            (*c).carved = carved.max(used) as u32;
             (*c).set_bytes(bytes);
+            if carved < len {
+                (*c).carved = len;
+            }
             if zero {
-                let dirty = if (*c).state == State::Clean { carved } else { (*c).len as usize };
-                let taken = Taken { first: c, dirty: (0, dirty) };
-                if !self.policy.zero_always() {
-                    self.habits.count(0, bytes.saturating_sub(dirty * CHUNK));
-                }
-                if !self.clear_large(Arenas::chunk(c), bytes, taken) {
-                    self.purge_large(c);
-                }
+                self.zero_shelved(c, carved as usize);
             }
             Arenas::chunk(c)
         }
     }
 
-    /// Puts the large block at `p`, which lies in an arena, on the shelf of `heap`; false if that is no place for it.
+    /// Makes a block from a shelf, that used `carved` chunks before, read as zero.
+    #[cold]
+    unsafe fn zero_shelved(&self, c: *mut Chunk, carved: usize) {
+        // SAFETY: the block is the caller's.
+        unsafe {
+            let bytes = (*c).bytes();
+            let dirty = if (*c).state == State::Clean { carved } else { (*c).len as usize };
+            let taken = Taken { first: c, dirty: (0, dirty) };
+            if !self.policy.zero_always() {
+                self.habits.count(0, bytes.saturating_sub(dirty * CHUNK));
+            }
+            if !self.clear_large(Arenas::chunk(c), bytes, taken) {
+                self.purge_large(c);
+            }
+        }
+    }
+
+    /// [`Allocator::shelve`] after [`Heap::free`] failed for `p`, where the shelf has a place: what a free of a large
+    /// block does mostly. Otherwise nothing has happened.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's and not watched, and nothing may have happened to it since; `p` must be a block of
+    /// the caller's, or foreign.
+    #[inline(always)]
+    pub unsafe fn shelve_after_miss(&self, heap: *mut Heap, p: *mut u8) -> bool {
+        // SAFETY: as the caller promises. The page map has the class 0 for a large block. A heap that shows that nobody
+        // watches has caches.
+        unsafe {
+            if self.map.class(p) != 0 {
+                return false;
+            }
+            let c = Arenas::record(p);
+            let fits = self.arenas.has_record(p) && self.goes_on_shelf(c, p) && (*heap).shelf.has_place((*c).len);
+            if fits {
+                Heap::undo_free_of_large(heap);
+                self.push_on_shelf(heap, c);
+            }
+            fits
+        }
+    }
+
+    /// Whether the block at `p`, whose record is `c`, is one for a shelf that has a place.
+    ///
+    /// # Safety
+    /// As [`Allocator::shelve`].
+    #[inline(always)]
+    unsafe fn goes_on_shelf(&self, c: *mut Chunk, p: *mut u8) -> bool {
+        // SAFETY: records of committed chunks are readable; a large block is the caller's, as is the heap.
+        unsafe {
+            p.addr() & (CHUNK - 1) == 0
+                && (*c).kind == Kind::LARGE
+                && (*c).len <= LONGEST
+                && !(*c).moved
+                && self.policy.purge() != Purge::Eager
+                && ((*c).len as usize * CHUNK) < self.policy.mmap_threshold()
+        }
+    }
+
+    /// Puts a block for which there is a place on the shelf of `heap`.
+    ///
+    /// # Safety
+    /// As [`Allocator::shelve`].
+    #[inline(always)]
+    unsafe fn push_on_shelf(&self, heap: *mut Heap, c: *mut Chunk) {
+        // SAFETY: the heap and the block are the caller's.
+        unsafe {
+            let len = (*c).len;
+            (*c).kind = Kind::SHELVED;
+            (*heap).flow.shelve((*c).bytes());
+            (*heap).shelf.push(c, len, self.epoch());
+            if (*heap).shelf.chunks as usize >= crate::purge::START_CHUNKS {
+                self.note_shelf();
+            }
+        }
+    }
+
+    /// Puts the large block at `p`, which lies in an arena, on the shelf of `heap`, where the oldest make room; false if
+    /// that is no place for it.
     ///
     /// # Safety
     /// `heap` must be the caller's or [`Heap::none`]; if `p` is a large block, it must be the caller's.
-    #[inline]
     pub(crate) unsafe fn shelve(&self, heap: *mut Heap, p: *mut u8) -> bool {
         let c = Arenas::record(p);
         // SAFETY: records of committed chunks are readable; a large block is the caller's, as is the heap.
@@ -163,45 +256,37 @@ impl<O: Os> Allocator<O> {
             if (*c).kind == Kind::SHELVED {
                 misuse::not_a_block(self, Call::Free, p);
             }
-            let len = (*c).len;
-            if (*c).kind != Kind::LARGE
-                || p.addr() & (CHUNK - 1) != 0
-                || len > LONGEST
-                || (*c).moved
-                || !Heap::is_cached(heap)
-                || self.policy.purge() == Purge::Eager
-                || len as usize * CHUNK >= self.policy.mmap_threshold()
-            {
+            if !Heap::is_cached(heap) || !self.goes_on_shelf(c, p) {
                 return false;
             }
-            (*c).kind = Kind::SHELVED;
-            let shelf = &mut (*heap).shelf;
-            while shelf.count == PLACES || shelf.chunks + len > MOST_CHUNKS {
-                let Some(oldest) = shelf.pop_oldest() else { break };
-                self.unshelve(heap, oldest);
+            let len = (*c).len;
+            if !(*heap).shelf.has_place(len) {
+                self.unshelve(heap, |shelf| !(*shelf).has_place(len));
             }
-            shelf.push(c, self.epoch());
-            (*heap).flow.shelve((*c).bytes());
-            if shelf.chunks as usize >= crate::purge::START_CHUNKS {
-                self.note_shelf();
-            }
+            self.push_on_shelf(heap, c);
         }
         true
     }
 
-    /// Gives a block that was on a shelf to the free ranges, where it goes on waiting.
-    unsafe fn unshelve(&self, heap: *mut Heap, c: *mut Chunk) {
-        // SAFETY: the heap and the block are the caller's.
-        unsafe {
-            (*heap).flow.unshelve((*c).bytes(), (*c).bytes());
-            let what = Use::Large { bytes: (*c).bytes(), zero: false };
-            let (len, used, since) = ((*c).len as usize, (*c).carved as usize, (*c).since());
-            let behind = if (*c).state == State::Clean { age::NONE } else { since };
-            self.give_chunks(what, || {
+    /// Gives the oldest blocks of the shelf of `heap` to the free ranges, where they go on waiting, as long as there are
+    /// any and `more` says so.
+    unsafe fn unshelve(&self, heap: *mut Heap, more: impl Fn(*const Shelf) -> bool) {
+        // SAFETY: the heap and so its shelf are the caller's; `with` holds the lock of the ranges.
+        self.ranges.with(&self.os, |r| unsafe {
+            while more(&raw const (*heap).shelf) {
+                let c = (*heap).shelf.pop_oldest();
+                if c.is_null() {
+                    break;
+                }
                 (*c).kind = Kind::NONE;
-                Some([(c.add(used), len - used, behind), (c, used, since)])
-            });
-        }
+                (*heap).flow.unshelve((*c).bytes());
+                r.held.give(Use::Large { bytes: (*c).bytes(), zero: false });
+                let (len, used, since) = ((*c).len as usize, (*c).carved as usize, (*c).since());
+                let behind = if (*c).state == State::Clean { age::NONE } else { since };
+                self.give_parts(r, [(c.add(used), len - used, behind), (c, used, since)]);
+            }
+            self.note_given(r);
+        });
     }
 
     /// Clears the shelf of `heap` of blocks that wait since at least `ticks` epochs.
@@ -209,11 +294,11 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// `heap` must be the caller's.
     pub(crate) unsafe fn clear_shelf(&self, heap: *mut Heap, ticks: u8) {
+        let due = |shelf| ticks == 0 || Shelf::is_due(shelf, self.epoch(), ticks);
         // SAFETY: the heap and so its shelf are the caller's.
         unsafe {
-            while ticks == 0 || Shelf::is_due(&raw const (*heap).shelf, self.epoch(), ticks) {
-                let Some(oldest) = (*heap).shelf.pop_oldest() else { return };
-                self.unshelve(heap, oldest);
+            if (*heap).shelf.count > 0 && due(&raw const (*heap).shelf) {
+                self.unshelve(heap, due);
             }
         }
     }
@@ -226,14 +311,13 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the heap is at rest, and its blocks have records.
         unsafe {
             let shelf = &(*heap).shelf;
-            let (mut c, mut last) = (shelf.blocks.head, core::ptr::null_mut());
-            let (mut count, mut chunks, mut shelved) = (0, 0, true);
+            let (mut c, mut count, mut chunks, mut shelved) = (shelf.newest, 0, 0, true);
             while !c.is_null() {
                 (count, chunks, shelved) = (count + 1, chunks + (*c).len, shelved && (*c).kind == Kind::SHELVED);
-                (last, c) = (c, (*c).next);
+                c = (*c).next;
             }
-            let counted = count == shelf.count && chunks == shelf.chunks && chunks <= MOST_CHUNKS;
-            (shelved && counted && last == shelf.oldest).then_some(count as usize)
+            let counted = count == shelf.count && chunks == shelf.chunks && chunks <= MOST_CHUNKS && count <= PLACES;
+            (shelved && counted).then_some(count as usize)
         }
     }
 }

@@ -114,7 +114,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
 
     fn pass(&mut self, keep: usize, ranges: bool, slabs: bool) -> bool {
         let a = self.a;
-        let mut walk = Walk::default();
+        let mut walk = Walk::new();
         loop {
             {
                 let _batch = a.purger.batch.lock(&a.os);

@@ -3,8 +3,7 @@
 use crate::fake::Fake;
 use crate::history::{Op, Setup};
 use crate::pattern;
-use crate::seat::Owner;
-use neap_core::heap::Block as FreeBlock;
+use crate::seat::{self, Owner};
 use neap_core::misuse;
 use neap_core::policy::Limit;
 use neap_core::valid::{Census, Depth};
@@ -225,10 +224,7 @@ impl Model {
     fn malloc(&mut self, thread: usize, size: usize) {
         let failed = self.a.os.faults.failed();
         // SAFETY: the heap is lent by its thread.
-        let p = self.call(thread, |a, heap| unsafe {
-            let p = Heap::malloc(heap, size, FreeBlock::untag);
-            if p.is_null() { a.malloc_after_miss(heap, size) } else { p }
-        });
+        let p = self.call(thread, |a, heap| unsafe { seat::malloc(a, heap, size) });
         self.add(p, size, 16, failed);
     }
 
@@ -298,9 +294,7 @@ impl Model {
         let block = self.forget(i);
         let known = match thread {
             // SAFETY: the block was live, and the heap is lent by its thread.
-            Some(thread) => self.call(thread, |a, heap| unsafe {
-                if Heap::free(heap, &a.map, block.p) { Ok(()) } else { a.free_after_miss(heap, block.p) }
-            }),
+            Some(thread) => self.call(thread, |a, heap| unsafe { seat::free(a, heap, block.p) }),
             // SAFETY: the block was live, and the heap is only a name.
             None => unsafe { self.a.free(Heap::none(), block.p) },
         };

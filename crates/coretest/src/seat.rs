@@ -1,12 +1,47 @@
 //! What `neap-sys` does for each thread: a seat for its heap, so that visitors can use it while the thread does
 //! something else. Change this with `crates/sys/src/{thread,global}.rs`.
 
-use neap_core::heap::{Name, PARKED, Seat};
-use neap_core::{Allocator, Heap, Os};
+use neap_core::alloc::Foreign;
+use neap_core::class::MAX_SMALL;
+use neap_core::heap::{Block, Name, PARKED, Seat};
+use neap_core::{Allocator, CHUNK, Heap, Os};
 use std::sync::atomic::{Ordering, compiler_fence};
 
 /// The heap of a thread that has given its heap up.
 pub static GONE: Name = Name::new();
+
+/// malloc with a heap of the caller's, as the calls of a process do it.
+///
+/// # Safety
+/// `heap` must be the caller's.
+pub unsafe fn malloc<O: Os>(a: &Allocator<O>, heap: *mut Heap, size: usize) -> *mut u8 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let p = Heap::malloc(heap, size, Block::untag);
+        if !p.is_null() {
+            return p;
+        }
+        if size <= MAX_SMALL || a.is_watched_at(heap) {
+            return a.malloc_after_miss(heap, size);
+        }
+        let p = a.malloc_shelved(heap, size, false);
+        if p.is_null() { a.malloc_fresh(size, CHUNK, false) } else { p }
+    }
+}
+
+/// free likewise.
+///
+/// # Safety
+/// `heap` must be the caller's; `p` must be a block of the caller's, NULL, or foreign.
+pub unsafe fn free<O: Os>(a: &Allocator<O>, heap: *mut Heap, p: *mut u8) -> Result<(), Foreign> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if Heap::free(heap, &a.map, p) || (!a.is_watched_at(heap) && a.shelve_after_miss(heap, p)) {
+            return Ok(());
+        }
+        a.free_after_miss(heap, p)
+    }
+}
 
 /// A thread's hold on its heap, with a seat for visitors or without.
 #[derive(Debug)]

@@ -120,6 +120,29 @@ fn survivors_of_orphan() {
     });
 }
 
+/// Catches parts of a long free range that go before their time, or that are left behind where a look at it stopped.
+#[test]
+fn parts_of_a_long_range() {
+    const LEN: usize = 100 << 20;
+    let a = system(4096);
+    let own = thread(&a);
+    // SAFETY: the heap is lent by its thread.
+    let blocks = [(); 3].map(|()| own.with(&a, |heap| unsafe { a.malloc(heap, LEN) }));
+    let tick = || a.os.advance(a.tick().unwrap_or(100).into());
+    let mut seen = Vec::new();
+    for p in blocks {
+        free(&a, &own, p);
+        tick();
+    }
+    for _ in 0..10 {
+        seen.push(a.free_bytes().0 / LEN);
+        tick();
+    }
+    seen.dedup();
+    assert_eq!(seen, [3, 2, 1, 0]);
+    own.abandon(&a);
+}
+
 /// Catches a purger that is not asked for, however many small blocks are freed: by their owner, or by another.
 #[test]
 fn small_blocks_ask_for_a_purger() {

@@ -2,7 +2,7 @@
 
 use neap_core::heap::Block;
 use neap_core::{Allocator, Heap};
-use neap_coretest::{Call, Config, Fake};
+use neap_coretest::{Call, Config, Fake, seat};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// An allocator and two heaps of it.
@@ -26,18 +26,13 @@ fn each(test: impl Fn(Two)) {
 impl Two {
     fn malloc(&self, size: usize) -> *mut u8 {
         // SAFETY: the heap is this test's.
-        unsafe {
-            let p = Heap::malloc(self.own, size, Block::untag);
-            if p.is_null() { self.a.malloc_after_miss(self.own, size) } else { p }
-        }
+        unsafe { seat::malloc(&self.a, self.own, size) }
     }
 
     fn free(&self, heap: *mut Heap, p: *mut u8) {
         // SAFETY: the heap is this test's; a wrong pointer is what the test is about.
         unsafe {
-            if !Heap::free(heap, &self.a.map, p) {
-                assert_eq!(self.a.free_after_miss(heap, p), Ok(()), "{p:p} is foreign");
-            }
+            assert_eq!(seat::free(&self.a, heap, p), Ok(()), "{p:p} is foreign");
         }
     }
 

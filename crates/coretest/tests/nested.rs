@@ -2,14 +2,13 @@
 //! the system, before and behind the call, with whatever locks are held; `tests/signals.rs` has real signals, which come
 //! anywhere. What a nested call must not do, take a lock that is held, would make these tests wait for ever.
 
-use neap_core::heap::Block as FreeBlock;
 use neap_core::misuse::Call as Asker;
 use neap_core::os::{Memory, Run, Touched};
 use neap_core::valid::{Census, Depth};
 use neap_core::{Allocator, CHUNK, Heap, Os, class};
 use neap_coretest::fake::{Call, Config, Fake};
 use neap_coretest::pattern;
-use neap_coretest::seat::Owner;
+use neap_coretest::seat::{self, Owner};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::AtomicU32;
 
@@ -321,10 +320,7 @@ impl Program {
         unsafe {
             match r % 16 {
                 0..6 => {
-                    let p = self.call(|a, heap| {
-                        let p = Heap::malloc(heap, size, FreeBlock::untag);
-                        if p.is_null() { a.malloc_after_miss(heap, size) } else { p }
-                    });
+                    let p = self.call(|a, heap| seat::malloc(a, heap, size));
                     self.add(p, size);
                 }
                 6 => {
@@ -336,9 +332,7 @@ impl Program {
                     self.add(p, size);
                 }
                 8..13 => self.with_block(|block| {
-                    let known = self.call(|a, heap| {
-                        if Heap::free(heap, &a.map, block.p) { Ok(()) } else { a.free_after_miss(heap, block.p) }
-                    });
+                    let known = self.call(|a, heap| seat::free(a, heap, block.p));
                     assert_eq!(known, Ok(()));
                     None
                 }),
@@ -497,9 +491,7 @@ fn threads_share_the_annex() {
                         assert_eq!(pattern::first_wrong(q, size, size, id), None, "{q:p}");
                         let known = match i % 3 {
                             0 => a.free_nested(q),
-                            _ => owner.with(a, |heap| {
-                                if Heap::free(heap, &a.map, q) { Ok(()) } else { a.free_after_miss(heap, q) }
-                            }),
+                            _ => owner.with(a, |heap| seat::free(a, heap, q)),
                         };
                         assert_eq!(known, Ok(()));
                     }

@@ -1,12 +1,11 @@
 //! Real threads on one allocator: blocks change hands, threads end while others free into their heaps, and every
 //! block keeps its contents.
 
-use neap_core::heap::Block as FreeBlock;
 use neap_core::policy::Purge;
 use neap_core::valid::Depth;
 use neap_core::{Allocator, Heap, misuse};
 use neap_coretest::seat::GONE;
-use neap_coretest::{Call, Config, Fake, Owner, pattern};
+use neap_coretest::{Call, Config, Fake, Owner, pattern, seat};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -63,8 +62,7 @@ impl Thread<'_> {
             if zero {
                 return a.calloc(heap, size);
             }
-            let p = Heap::malloc(heap, size, FreeBlock::untag);
-            if p.is_null() { a.malloc_after_miss(heap, size) } else { p }
+            seat::malloc(a, heap, size)
         });
         // SAFETY: the block is new.
         unsafe {
@@ -90,9 +88,7 @@ impl Thread<'_> {
         self.check(b);
         let known = match self.own {
             // SAFETY: the block is this thread's, and the heap is lent by it.
-            Some(_) => self.call(|a, heap| unsafe {
-                if Heap::free(heap, &a.map, b.p) { Ok(()) } else { a.free_after_miss(heap, b.p) }
-            }),
+            Some(_) => self.call(|a, heap| unsafe { seat::free(a, heap, b.p) }),
             // SAFETY: the block is this thread's, and the heap is a name.
             None => unsafe { self.a.free(GONE.heap(), b.p) },
         };

@@ -7,10 +7,10 @@ use crate::linux::Linux;
 use crate::{arch, hooks, thread, watch};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
-use neap_core::class::MAX_TABLE;
+use neap_core::class::{MAX_SMALL, MAX_TABLE};
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
-use neap_core::{Allocator, Heap};
+use neap_core::{Allocator, CHUNK, Heap};
 
 /// The allocator.
 pub static NEAP: Allocator<Linux> = Allocator::new(Linux::new());
@@ -57,12 +57,35 @@ pub fn malloc(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
-    // SAFETY: a real heap is this thread's, here and below.
-    if !thread::is_heap(heap) || unsafe { NEAP.is_watched_at(heap) } {
+    // SAFETY: a real heap is this thread's, here and below. A name shows that it is watched.
+    if unsafe { NEAP.is_watched_at(heap) } {
         return malloc_watched(size, heap);
     }
-    // SAFETY: `Heap::malloc` has just failed on the heap.
+    if size <= MAX_SMALL {
+        return malloc_missed(size, heap);
+    }
+    // SAFETY: the heap is this thread's.
+    let p = unsafe { NEAP.malloc_shelved(heap, size, false) };
+    if p.is_null() {
+        return malloc_fresh(size);
+    }
+    arch::leave();
+    p
+}
+
+/// [`malloc_entered`] of a small block.
+#[inline(never)]
+fn malloc_missed(size: usize, heap: *mut Heap) -> *mut u8 {
+    // SAFETY: `Heap::malloc` has just failed on the heap, which is this thread's.
     let p = unsafe { NEAP.malloc_after_miss(heap, size) };
+    arch::leave();
+    if p.is_null() { no_memory() } else { p }
+}
+
+/// [`malloc_entered`] of a block that the shelf does not have.
+#[inline(never)]
+fn malloc_fresh(size: usize) -> *mut u8 {
+    let p = NEAP.malloc_fresh(size, CHUNK, false);
     arch::leave();
     if p.is_null() { no_memory() } else { p }
 }
@@ -224,11 +247,26 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
         unsafe { Heap::undo_free(heap, 0) };
         return arch::leave();
     }
-    // SAFETY: as the caller of `free` promises; a real heap is this thread's.
+    // SAFETY: as the caller of `free` promises; a real heap is this thread's. A name shows that it is watched.
     unsafe {
-        if !thread::is_heap(heap) || NEAP.is_watched_at(heap) {
+        if NEAP.is_watched_at(heap) {
             return free_watched(p, heap, foreign);
         }
+        if !NEAP.shelve_after_miss(heap, p) {
+            return free_missed(p, heap, foreign);
+        }
+    }
+    arch::leave();
+}
+
+/// [`free_entered`], where there is more to do than to shelve a block.
+///
+/// # Safety
+/// As that.
+#[inline(never)]
+unsafe fn free_missed(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
+    // SAFETY: as the caller promises.
+    unsafe {
         let known = NEAP.free_after_miss(heap, p);
         arch::leave();
         if known.is_err() {
