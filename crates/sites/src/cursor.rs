@@ -37,6 +37,11 @@ impl Cursor {
         self.lost
     }
 
+    /// Entries that were claimed and are not complete yet.
+    pub fn missing(&self) -> u64 {
+        self.count as u64
+    }
+
     /// Hands out what is new, about in the order of time. `last`: nobody writes any more.
     pub fn read(&mut self, ring: &mut dyn Ring, last: bool, each: &mut dyn FnMut(&Entry)) {
         let mut bytes = [0; RUN as usize * ENTRY_BYTES];

@@ -59,6 +59,39 @@ impl Tables {
         }
     }
 
+    /// Where a block was allocated, if that is known: the first function outside of the C and C++ libraries and Rust's
+    /// own, else the first of all.
+    pub fn site(&self, block: BlockId) -> Option<&StackNode> {
+        let stack = self.blocks.get(block)?.site?;
+        let own = self.frames(stack).find(|node| !node.place.is_some_and(|place| self.is_runtime(place)));
+        own.or_else(|| self.frames(stack).next())
+    }
+
+    /// [`site`](Self::site) for people: `symbol+0x12`.
+    pub fn describe_site(&self, block: BlockId) -> Option<String> {
+        let node = self.site(block)?;
+        Some(node.place.map_or_else(|| format!("{:#x}", node.address), |place| self.describe_place(place)))
+    }
+
+    /// Whether a place is in what languages bring along, where allocations are made for others.
+    fn is_runtime(&self, place: PlaceId) -> bool {
+        const LIBRARIES: [&str; 5] = ["libc.so", "libc-", "libstdc++.so", "libc++.so", "libneap.so"];
+        const SPACES: [&str; 5] = ["std::", "alloc::", "core::", "__gnu_cxx::", "hashbrown::"];
+        const RUST: [&str; 3] = ["__rust", "__rdl_", "__rg_"];
+        let object = self.object_of(place).map_or("", |object| text::file_name(&object.path));
+        if LIBRARIES.iter().any(|library| object.starts_with(library)) {
+            return true;
+        }
+        let Some(name) = self.places[place].symbol.map(|symbol| self.symbols[symbol].name.as_str()) else { return false };
+        // `<alloc::vec::Vec<T>>::push` in Rust; `void std::vector<T>::push(T)` in C++, where the type comes first.
+        let name = name.trim_start_matches(['<', '&', '[']);
+        let head = &name[..name.find(['<', '(']).unwrap_or(name.len())];
+        let last = head.rsplit(' ').next().unwrap_or(head);
+        SPACES.iter().any(|space| head.starts_with(space) || last.starts_with(space))
+            || RUST.iter().any(|prefix| head.starts_with(prefix))
+            || head.starts_with("operator new")
+    }
+
     /// The places of a stack, from the faulting instruction's function to the outermost caller.
     pub fn frames(&self, stack: StackId) -> impl Iterator<Item = &StackNode> {
         std::iter::successors(Some(&self.stacks[stack]), |node| node.parent.map(|parent| &self.stacks[parent]))
@@ -273,9 +306,9 @@ pub struct Block {
     /// Its address.
     #[serde(with = "text::hex")]
     pub address: u64,
-    /// Its usable size; for a slab, the size of one of its blocks.
+    /// Its usable size; for a slab, the size of one of its blocks. 0 where there turned out to be no block.
     pub size: u64,
-    /// Where it was allocated, if that was sampled.
+    /// Where it was allocated, if that was recorded: the call of malloc, and its callers.
     pub site: Option<StackId>,
 }
 
