@@ -122,8 +122,10 @@ static void signals(void) {
     struct itimerval every = {{0, 200}, {0, 200}};
     setitimer(ITIMER_REAL, &every, NULL);
     while (handled < 300) {
-        char *volatile p = malloc(100 + handled);
+        // Of a size that the handler does not use, and not faster than anybody can read.
+        char *volatile p = malloc(1000);
         free(p);
+        for (volatile int i = 0; i < 1000; i++) {}
     }
     setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
     alloc_a(50000);
