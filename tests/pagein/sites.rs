@@ -13,9 +13,11 @@ const SITES_CXX: Source = Source::with_flags("pagein/sites.cc", &["-O1"]);
 
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("sites::kinds", "a fault in a block that names another function than the one that allocated it", || {
-            named(&SITES, "kinds", 900)
-        }),
+        Case::new(
+            "sites::kinds",
+            "a fault in a block that names another function than the one that allocated it",
+            || named(&SITES, "kinds", 900),
+        ),
         Case::new("sites::cxx", "the same with operator new and containers", || named(&SITES_CXX, "", 250)),
         Case::new("sites::threads", "the same in several threads", || named(&SITES, "threads", 1200)),
         Case::new("sites::forks", "a child that is told its parent's later blocks, or not the earlier ones", || {

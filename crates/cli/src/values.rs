@@ -38,7 +38,10 @@ pub fn from_environment(get: impl Fn(&str) -> Option<OsString>) -> Vec<Now> {
     }
     let from_run = get(SET_BY_RUN).unwrap_or_default();
     for (opt, now) in TABLE.iter().zip(&mut all) {
-        let Some(text) = get(opt.env).filter(|text| !(text.is_empty() && opt.kind == neap_options::Kind::Directory)) else { continue };
+        let Some(text) = get(opt.env).filter(|text| !(text.is_empty() && opt.kind == neap_options::Kind::Directory))
+        else {
+            continue;
+        };
         if opt.parse(text.as_bytes()).is_some() {
             let by_run = from_run.as_bytes().split(|&b| b == b',').any(|name| name == opt.name.as_bytes());
             let origin = if by_run { Origin::Run } else { Origin::Environment };

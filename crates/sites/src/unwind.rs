@@ -453,9 +453,7 @@ mod tests {
         let mut bytes = vec![1, PCREL_SDATA4, UDATA4, DATAREL_SDATA4, 0, 0, 0, 0];
         let start = 0x2000i32;
         let common_at = 0x2040i32;
-        let common: &[u8] = &[
-            0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, PCREL_SDATA4, 0x0c, 7, 8, 0x90, 1, 0, 0,
-        ];
+        let common: &[u8] = &[0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, PCREL_SDATA4, 0x0c, 7, 8, 0x90, 1, 0, 0];
         let functions: [(i32, &[u8]); 2] = [
             (0x1000, &[0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0d, 6, 0x02, 0x1c, 0x0c, 7, 8, 0xc6]),
             (0x1100, &[0x0f, 2, 0x77, 8]),

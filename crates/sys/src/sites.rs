@@ -403,7 +403,10 @@ fn other_tables(at: u64) -> Option<Tables<'static>> {
         }
         let header = found.start.cast::<libc::Elf64_Ehdr>().read();
         let (offset, count) = (header.e_phoff as usize, usize::from(header.e_phnum));
-        if !header.e_ident.starts_with(b"\x7fELF") || !offset.is_multiple_of(8) || offset.checked_add(count * size_of::<libc::Elf64_Phdr>())? > HEADER_BYTES {
+        if !header.e_ident.starts_with(b"\x7fELF")
+            || !offset.is_multiple_of(8)
+            || offset.checked_add(count * size_of::<libc::Elf64_Phdr>())? > HEADER_BYTES
+        {
             return None;
         }
         let headers = core::slice::from_raw_parts(found.start.add(offset).cast::<libc::Elf64_Phdr>(), count);
@@ -499,8 +502,7 @@ fn is_readable(address: u64) -> bool {
         return false;
     }
     // SAFETY: the call reads 8 bytes, and changes nothing.
-    let result = unsafe {
-        arch::syscall(libc::SYS_rt_sigprocmask as usize, [NO_SUCH_OPERATION, address as usize, 0, 8, 0, 0])
-    };
+    let result =
+        unsafe { arch::syscall(libc::SYS_rt_sigprocmask as usize, [NO_SUCH_OPERATION, address as usize, 0, 8, 0, 0]) };
     result == -(libc::EINVAL as isize)
 }

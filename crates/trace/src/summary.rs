@@ -65,7 +65,10 @@ impl fmt::Display for SiteSummary {
         }
         if without_site > 0 {
             let sampled = if interval > 1 { "not sampled, " } else { "" };
-            write!(f, "; {without_site} in blocks that were {sampled}allocated before the start, lost, or not handed out")?;
+            write!(
+                f,
+                "; {without_site} in blocks that were {sampled}allocated before the start, lost, or not handed out"
+            )?;
         }
         write!(f, "; {lost} allocations lost")?;
         if interval > 1 {

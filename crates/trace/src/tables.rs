@@ -82,7 +82,9 @@ impl Tables {
         if LIBRARIES.iter().any(|library| object.starts_with(library)) {
             return true;
         }
-        let Some(name) = self.places[place].symbol.map(|symbol| self.symbols[symbol].name.as_str()) else { return false };
+        let Some(name) = self.places[place].symbol.map(|symbol| self.symbols[symbol].name.as_str()) else {
+            return false;
+        };
         // `<alloc::vec::Vec<T>>::push` in Rust; `void std::vector<T>::push(T)` in C++, where the type comes first.
         let name = name.trim_start_matches(['<', '&', '[']);
         let head = &name[..name.find(['<', '(']).unwrap_or(name.len())];

@@ -56,8 +56,7 @@ fn site(tables: &Tables, fault: &Fault) -> Option<StackId> {
 
 /// The stack of an allocation: functions from the outermost caller on.
 pub(super) fn site_text(tables: &Tables, stack: StackId) -> String {
-    let mut frames: Vec<String> =
-        tables.frames(stack).map(|node| frame(tables, node.address, node.place)).collect();
+    let mut frames: Vec<String> = tables.frames(stack).map(|node| frame(tables, node.address, node.place)).collect();
     frames.reverse();
     frames.join(";")
 }

@@ -14,8 +14,8 @@ use std::collections::{HashMap, VecDeque};
 use crate::perf::attr::Counter;
 use crate::perf::record::{Happened, Record, Sample};
 use crate::{
-    Access, Block, BlockId, Fault, Id, MappingId, MappingKind, Mode, ProcessId, SiteSummary, StackId, StackNode, Subject,
-    Tables, ThreadId,
+    Access, Block, BlockId, Fault, Id, MappingId, MappingKind, Mode, ProcessId, SiteSummary, StackId, StackNode,
+    Subject, Tables, ThreadId,
 };
 
 pub use kind::{Evidence, refine};
@@ -97,7 +97,15 @@ struct ProcessState {
 
 impl ProcessState {
     fn new(id: ProcessId) -> Self {
-        Self { id, space: Space::default(), asked: None, parent_pid: None, program_end: None, neap: false, history: None }
+        Self {
+            id,
+            space: Space::default(),
+            asked: None,
+            parent_pid: None,
+            program_end: None,
+            neap: false,
+            history: None,
+        }
     }
 }
 

@@ -172,7 +172,11 @@ impl Sites {
         if covered {
             let mut gone: Vec<u64> = places.range(new.address..end).map(|(&start, _)| start).collect();
             gone.extend(
-                places.range(..new.address).next_back().filter(|(_, old)| old.end > new.address).map(|(&start, _)| start),
+                places
+                    .range(..new.address)
+                    .next_back()
+                    .filter(|(_, old)| old.end > new.address)
+                    .map(|(&start, _)| start),
             );
             for start in gone {
                 places.remove(&start);
