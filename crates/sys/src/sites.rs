@@ -275,6 +275,8 @@ fn new(space: &Space) -> Option<&'static Header> {
             let _ = unsafe { mm::munmap(p, FILE_BYTES) };
             return None;
         }
+        // These are written all over, which would be faults in the trace, and again in each child.
+        let _ = populate(KNOWN.load(Ordering::Relaxed).cast(), ROWS_BYTES);
         // SAFETY: zeroed, shared, longer than a header and never unmapped; all fields are atomic.
         let header = unsafe { &*p.cast::<Header>() };
         header.version.store(VERSION, Ordering::Relaxed);
@@ -288,7 +290,7 @@ fn new(space: &Space) -> Option<&'static Header> {
     None
 }
 
-/// Takes memory for a part of a shared mapping.
+/// Takes memory for a part of a mapping.
 fn populate(p: *mut c_void, bytes: usize) -> rustix::io::Result<()> {
     // SAFETY: the range is in a mapping of this module's, and keeps its contents.
     unsafe { mm::madvise(p, bytes, mm::Advice::LinuxPopulateWrite) }
