@@ -88,7 +88,8 @@ impl Tables {
         // `<alloc::vec::Vec<T>>::push` in Rust; `void std::vector<T>::push(T)` in C++, where the type comes first.
         let name = name.trim_start_matches(['<', '&', '[']);
         let head = &name[..name.find(['<', '(']).unwrap_or(name.len())];
-        let last = head.rsplit(' ').next().unwrap_or(head);
+        // `<app::S as core::clone::Clone>` is the program's.
+        let last = if head.contains(" as ") { head } else { head.rsplit(' ').next().unwrap_or(head) };
         SPACES.iter().any(|space| head.starts_with(space) || last.starts_with(space))
             || RUST.iter().any(|prefix| head.starts_with(prefix))
             || head.starts_with("operator new")
@@ -354,5 +355,50 @@ mod tests {
         assert_eq!(Clock::default().cycles(5), None);
         assert_eq!(Clock { tsc: Some((0, 10)), ..Clock::default() }.cycles(5), None);
         assert_eq!(Clock { tsc: Some((1, 64)), ..Clock::default() }.cycles(5), None);
+    }
+
+    /// Catches a site inside a language's own library, and functions of the program that look like one.
+    #[test]
+    fn sites_are_the_programs_own() {
+        let mut tables = Tables::default();
+        let own = tables.objects.push(Object { path: "/bin/server".into(), build_id: None });
+        let libc = tables.objects.push(Object { path: "/usr/lib/libc.so.6".into(), build_id: None });
+        let mut of = |name: &str, object| {
+            let symbol = Symbol { name: name.into(), linkage_name: None, object: Some(object), address: 0, size: 0 };
+            let symbol = Some(tables.symbols.push(symbol));
+            let place = Place { address: 1, object: Some(object), symbol, offset: 0, line: None };
+            let place = tables.places.push(place);
+            (tables.is_runtime(place), place)
+        };
+        for name in [
+            "operator new(unsigned long)",
+            "std::vector<int>::push_back(int)",
+            "void std::vector<int, std::allocator<int> >::_M_realloc_insert<int>(int&&)",
+            "<alloc::string::String as core::clone::Clone>::clone",
+            "alloc::vec::Vec<T>::push",
+            "__rustc::__rust_alloc",
+            "__rdl_alloc",
+        ] {
+            assert!(of(name, own).0, "{name}");
+        }
+        for name in [
+            "main",
+            "load<int, std::string>(int)",
+            "void load(std::string const&)",
+            "app::alloc::take",
+            "<app::S as core::Clone>::clone",
+        ] {
+            assert!(!of(name, own).0, "{name}");
+        }
+        let (runtime, strdup) = of("strdup", libc);
+        let (_, load) = of("load", own);
+        assert!(runtime);
+        let outer = tables.stacks.push(StackNode { parent: None, address: 2, place: Some(load) });
+        let inner = tables.stacks.push(StackNode { parent: Some(outer), address: 1, place: Some(strdup) });
+        let block = tables.blocks.push(Block { address: 0, size: 8, site: Some(inner) });
+        assert_eq!(tables.describe_site(block).as_deref(), Some("load"));
+        let only = tables.stacks.push(StackNode { parent: None, address: 1, place: Some(strdup) });
+        let block = tables.blocks.push(Block { address: 0, size: 8, site: Some(only) });
+        assert_eq!(tables.describe_site(block).as_deref(), Some("strdup"));
     }
 }
