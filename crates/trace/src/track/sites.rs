@@ -59,6 +59,8 @@ struct History {
     open: BTreeMap<u64, Vec<Open>>,
     /// The process executed another program, or ended.
     over: bool,
+    /// Children and when they were forked, in that order: what turns up late is theirs too.
+    children: Vec<(HistoryId, u64)>,
 }
 
 /// A site that was found for a block that had none.
@@ -92,7 +94,11 @@ impl Sites {
             history.places = Arc::clone(&self.histories[parent.0].places);
         }
         self.histories.push(history);
-        HistoryId(self.histories.len() - 1)
+        let id = HistoryId(self.histories.len() - 1);
+        if let Some(parent) = parent {
+            self.histories[parent.0].children.push((id, time));
+        }
+        id
     }
 
     /// Adds an allocation, which counts when the trace has come to its time.
@@ -165,9 +171,21 @@ impl Sites {
         let end = new.address.saturating_add(new.size.max(1));
         let frames = self.number(&new.frames);
         let history = &mut self.histories[id.0];
+        let heirs = history.children.iter().rev().take_while(|(_, forked)| *forked >= new.time);
+        let heirs: Vec<HistoryId> = heirs.map(|&(child, _)| child).collect();
+        for child in heirs {
+            self.happen(child, new, late);
+        }
+        let history = &mut self.histories[id.0];
         close(&mut history.open, new, end, frames, late);
         let before = history.places.len();
         let places = Arc::make_mut(&mut history.places);
+        // What turned up late does not take the place of what came after it.
+        let mut there =
+            places.range(..end).rev().take_while(|(start, old)| **start >= new.address || old.end > new.address);
+        if there.any(|(_, old)| old.end > new.address && old.time > new.time) {
+            return;
+        }
         let covered = places.range(..end).next_back().filter(|(_, old)| old.end > new.address).is_some();
         if covered {
             let mut gone: Vec<u64> = places.range(new.address..end).map(|(&start, _)| start).collect();
@@ -276,6 +294,29 @@ mod tests {
         sites.advance_all(60, &mut |_| {});
         assert!(sites.is_over(child) && !sites.is_over(parent));
         assert_eq!(find(&mut sites, child, 70, 1000), None);
+    }
+
+    /// Catches a child whose parent's allocations turn up only after the fork was seen.
+    #[test]
+    fn late_inheritance() {
+        let mut sites = Sites::default();
+        let parent = sites.add(0, None, &mut |_| {});
+        let child = sites.add(20, Some(parent), &mut |_| {});
+        let grandchild = sites.add(25, Some(child), &mut |_| {});
+        let mut found = Vec::new();
+        sites.open(child, 30, 1000, BlockId::from_index(0));
+        sites.open(grandchild, 30, 1000, BlockId::from_index(1));
+        sites.push(child, at(28, 2000, 10));
+        assert_eq!(find(&mut sites, child, 30, 2000), Some((2000, 28)));
+        for new in [at(10, 1000, 100), at(15, 1990, 100), at(40, 1000, 100)] {
+            sites.push(parent, new);
+        }
+        sites.advance_all(u64::MAX, &mut |late| found.push((late.block.index(), late.address)));
+        assert_eq!(found.iter().filter(|late| **late == (0, 1000)).count(), 1);
+        assert_eq!(found.iter().filter(|late| **late == (1, 1000)).count(), 1);
+        assert_eq!(find(&mut sites, child, 50, 2000), Some((2000, 28)));
+        assert_eq!(find(&mut sites, grandchild, 50, 2000), Some((1990, 15)));
+        assert_eq!(find(&mut sites, parent, 50, 1000), Some((1000, 40)));
     }
 
     /// Catches faults whose allocation comes late, or is the one after, and that get a later one instead.
