@@ -36,11 +36,13 @@ fuzz_target!(|bytes: &[u8]| {
         let at = usize::try_from(address.checked_sub(START)?).ok()?;
         Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
     };
-    let word = |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_ne_bytes(*word));
+    let word =
+        |at: usize| bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u64::from_ne_bytes(*word));
     let mut frame = Frame { ip: START.wrapping_add(word(12) & 0xffff), sp: START, bp: word(16) };
-    while let Some(caller) =
-        tables.row(frame.ip).map_or_else(|| by_frame_pointer(frame, &mut read), |row| row.caller(frame, &mut read))
-    {
+    while let Some(caller) = match tables.row(frame.ip) {
+        Some(row) => row.caller(frame, &mut read),
+        None => by_frame_pointer(frame, &mut read),
+    } {
         assert!(caller.sp > frame.sp);
         frame = caller;
     }
