@@ -154,7 +154,7 @@ fn watch_sources(root: &Path, release: &Path) {
     for source in dep_info_sources(&text) {
         println!("cargo:rerun-if-changed={source}");
     }
-    for krate in ["core", "sys", "counters", "options", "preload"] {
+    for krate in ["core", "sys", "counters", "sites", "options", "control", "preload"] {
         println!("cargo:rerun-if-changed={}", root.join("crates").join(krate).display());
     }
     for file in ["Cargo.toml", "Cargo.lock", ".cargo/config.toml", "rust-toolchain.toml"] {

@@ -1,6 +1,7 @@
 //! `neap pagein` on whole programs: counts, order, symbols, and programs that are hard to watch.
 
 mod exact;
+mod sites;
 mod symbols;
 mod trace;
 mod users;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
     cases.extend(symbols::cases());
     cases.extend(users::cases());
     cases.extend(exact::cases());
+    cases.extend(sites::cases());
     neap_tests::suite::main(cases)
 }
 

@@ -184,6 +184,18 @@ pub struct PageinArgs {
     #[arg(long, value_name = "HOW")]
     pub callgraph: Option<Callgraph>,
 
+    /// Run the program on neap and show where the blocks were allocated; with BYTES, record one allocation in so many bytes
+    #[arg(
+        long,
+        value_name = "BYTES",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        value_parser = crate::pagein::parse_interval,
+        conflicts_with = "pid"
+    )]
+    pub sites: Option<u64>,
+
     /// Trace a process that runs already
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,

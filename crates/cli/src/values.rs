@@ -38,7 +38,10 @@ pub fn from_environment(get: impl Fn(&str) -> Option<OsString>) -> Vec<Now> {
     }
     let from_run = get(SET_BY_RUN).unwrap_or_default();
     for (opt, now) in TABLE.iter().zip(&mut all) {
-        let Some(text) = get(opt.env).filter(|text| !(text.is_empty() && opt.id == Id::Counters)) else { continue };
+        let Some(text) = get(opt.env).filter(|text| !(text.is_empty() && opt.kind == neap_options::Kind::Directory))
+        else {
+            continue;
+        };
         if opt.parse(text.as_bytes()).is_some() {
             let by_run = from_run.as_bytes().split(|&b| b == b',').any(|name| name == opt.name.as_bytes());
             let origin = if by_run { Origin::Run } else { Origin::Environment };
@@ -104,6 +107,11 @@ fn of_gauges(g: &Gauges, counters: &str) -> Vec<Now> {
     let size = |bytes: u64, all: &str| if bytes == u64::MAX { all.to_owned() } else { Size(bytes).to_string() };
     let value = |opt: &Opt| match opt.id {
         Id::Counters => counters.to_owned(),
+        // The page does not tell the directory and the interval, only who chose them.
+        Id::Sites if Origin::of(g.origins, Id::Sites as usize) != Origin::Default => "set".to_owned(),
+        Id::Sites => String::new(),
+        Id::SitesInterval if Origin::of(g.origins, Id::SitesInterval as usize) != Origin::Default => "set".to_owned(),
+        Id::SitesInterval => opt.default.to_owned(),
         Id::Foreign => word(opt, g.foreign).unwrap_or_default(),
         Id::Purge => word(opt, g.policy).unwrap_or_default(),
         Id::PurgeDelay => Milliseconds(u32::try_from(g.purge_delay).unwrap_or(u32::MAX)).to_string(),

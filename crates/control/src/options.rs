@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_core::Os;
 use neap_core::watch::Reason;
 use neap_options::{Id, Opt, Origin, Value};
-use neap_sys::{global::NEAP, thread, watch};
+use neap_sys::{global::NEAP, sites, thread, watch};
 
 /// Why an option was not read or set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +49,11 @@ pub fn find(name: &str) -> Result<&'static Opt, Error> {
 /// The value of an option in force.
 pub fn value(id: Id) -> Value<'static> {
     settings::read(&NEAP.policy, id).unwrap_or_else(|| {
+        match id {
+            Id::Sites => return Value::Path(sites::directory()),
+            Id::SitesInterval => return Value::Bytes(sites::interval().max(1)),
+            _ => {}
+        }
         let path = COUNTERS.load(Ordering::Acquire);
         // SAFETY: the path is a string that lives for ever, see `note_counters`.
         Value::Path(if path.is_null() { b"" } else { unsafe { CStr::from_ptr(path) }.to_bytes() })

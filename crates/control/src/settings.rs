@@ -34,7 +34,9 @@ pub fn apply(policy: &Policy, id: Id, value: Value<'_>) -> bool {
             | Id::Zero
             | Id::MmapThreshold
             | Id::Limit
-            | Id::Harden,
+            | Id::Harden
+            | Id::Sites
+            | Id::SitesInterval,
             _,
         ) => return false,
     }
@@ -44,7 +46,7 @@ pub fn apply(policy: &Policy, id: Id, value: Value<'_>) -> bool {
 /// The value of option `id` in force; `None` if it is no policy.
 pub fn read(policy: &Policy, id: Id) -> Option<Value<'static>> {
     Some(match id {
-        Id::Counters => return None,
+        Id::Counters | Id::Sites | Id::SitesInterval => return None,
         Id::Foreign => Value::Word(if policy.foreign_abort() { "abort" } else { "pass" }),
         Id::Purge => Value::Word(policy.purge().name()),
         Id::PurgeDelay => Value::Milliseconds(policy.delay()),

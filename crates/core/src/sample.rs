@@ -102,6 +102,17 @@ pub fn weight(size: usize, interval: usize) -> u64 {
     (size / chance(size / interval)).max(size) as u64
 }
 
+/// Whether a block of `size` bytes is one of those that are `interval` bytes apart in the mean, where nobody counts the
+/// bytes: by a random number.
+pub fn by_chance(size: usize, interval: u64, random: u64) -> bool {
+    if interval <= 1 {
+        return true;
+    }
+    // 53 bits: in [0, 1).
+    let uniform = (random >> 11) as f64 / (1u64 << 53) as f64;
+    uniform < chance(size.max(1) as f64 / interval as f64)
+}
+
 impl<O: Os> Allocator<O> {
     /// Mean bytes between two samples; 0: no samples are taken.
     #[inline]
@@ -240,6 +251,21 @@ mod tests {
             }
             let error = seen as f64 / bytes as f64 - 1.0;
             assert!(error.abs() < 4.0 / (samples as f64).sqrt(), "{size} of {interval}: {error}");
+        }
+    }
+
+    /// Catches blocks that are chosen too often or too rarely.
+    #[test]
+    fn chances_are_those_of_the_weights() {
+        for (size, interval) in [(16, 512), (512, 512), (4096, 512), (100, 4096), (1, 1), (0, 1)] {
+            let mut state = 1u64;
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state
+            };
+            let chosen = (0..100_000).filter(|_| by_chance(size, interval, next())).count() as f64;
+            let wanted = 1e5 * size.max(1) as f64 / weight(size, interval as usize) as f64;
+            assert!((chosen - wanted).abs() < 5.0 * wanted.sqrt() + 1.0, "{size} of {interval}: {chosen} {wanted}");
         }
     }
 

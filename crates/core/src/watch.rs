@@ -37,6 +37,8 @@ pub enum Reason {
     Marks = 16,
     /// Memory is hardened.
     Harden = 32,
+    /// It is recorded where blocks are allocated: wants all allocations.
+    Sites = 64,
 }
 
 /// Rounds of visits to heaps whose threads are in a call.
@@ -49,7 +51,7 @@ impl<O: Os> Allocator<O> {
         // Relaxed, here and below: a heap that follows late does so at its next slow path.
         match self.watched.load(Ordering::Relaxed) & !(Reason::Marks as u8) {
             0 => Watch::Nothing,
-            reasons if reasons == Reason::Samples as u8 => Watch::Allocations,
+            reasons if reasons & !(Reason::Samples as u8 | Reason::Sites as u8) == 0 => Watch::Allocations,
             _ => Watch::Everything,
         }
     }

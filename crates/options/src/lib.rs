@@ -50,6 +50,10 @@ pub enum Id {
     Limit,
     /// `harden`
     Harden,
+    /// `sites`
+    Sites,
+    /// `sites_interval`
+    SitesInterval,
 }
 
 impl Id {

@@ -92,6 +92,24 @@ pub const TABLE: &[Opt] = &[
         doc: "Whether errors on the heap are made harmless or seen where that costs time: zeroed frees, random places, guard pages, no free lists.",
         start_only: true,
     },
+    Opt {
+        id: Id::Sites,
+        name: "sites",
+        env: "NEAP_SITES",
+        kind: Kind::Directory,
+        default: "",
+        doc: "Record where blocks are allocated, in a file for each process in this directory (slower; used by neap pagein --sites).",
+        start_only: true,
+    },
+    Opt {
+        id: Id::SitesInterval,
+        name: "sites_interval",
+        env: "NEAP_SITES_INTERVAL",
+        kind: Kind::Size { words: &[], min: 1, max: ALL },
+        default: "1",
+        doc: "The sampling interval of sites: so many bytes lie between two recorded allocations in the mean; 1: all are recorded.",
+        start_only: true,
+    },
 ];
 
 // An entry in the wrong place: order TABLE as `Id` is.
@@ -101,7 +119,7 @@ const _: () = {
         assert!(TABLE[i].id as usize == i);
         i += 1;
     }
-    assert!(TABLE.len() == Id::Harden as usize + 1, "name the last of `Id` here");
+    assert!(TABLE.len() == Id::SitesInterval as usize + 1, "name the last of `Id` here");
 };
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use neap_options::{Id, Kind, TABLE, Value};
 mod settings;
 
 /// Options that are not for the core.
-const OTHERS: [Id; 1] = [Id::Counters];
+const OTHERS: [Id; 3] = [Id::Counters, Id::Sites, Id::SitesInterval];
 
 fn set(policy: &Policy, id: Id, text: &str) {
     let value = id.option().parse(text.as_bytes()).unwrap_or_else(|| panic!("{id:?} refuses {text:?}"));

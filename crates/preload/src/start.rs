@@ -8,8 +8,8 @@ use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write;
 use neap_control::{glibc, options};
 use neap_options::glibc::{Control, tunables};
-use neap_options::{Complaint, Id, Opt, Origin, TABLE};
-use neap_sys::thread;
+use neap_options::{Complaint, Id, Opt, Origin, TABLE, Value};
+use neap_sys::{sites, thread};
 
 /// glibc calls the functions of this section with the arguments of main.
 #[used]
@@ -50,6 +50,16 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
             set(option, value, if named { Origin::Run } else { Origin::Environment });
         }
     }
+    // At the end: from here on allocations are recorded.
+    if let Some(directory) = variable(Id::Sites.option().env).filter(|directory| !directory.is_empty()) {
+        let interval = variable(Id::SitesInterval.option().env).map(CStr::to_bytes);
+        let interval = interval.and_then(|text| Id::SitesInterval.option().parse(text));
+        let interval = if let Some(Value::Bytes(bytes)) = interval { bytes } else { 1 };
+        // SAFETY: the constructor runs once, before main. The environment begins at the end of the first thread's stack.
+        if !unsafe { sites::start(directory, interval, environment.addr()) } {
+            complain(Id::Sites.option(), directory);
+        }
+    }
 }
 
 /// The value of the environment variable `name`.
@@ -75,6 +85,15 @@ fn set(option: &Opt, text: &'static CStr, by: Origin) {
     let known = match (option.id, value) {
         // An empty path is as good as none.
         (Id::Counters, _) => text.is_empty() || count(text, by),
+        // Begins at the end of `start`, which complains.
+        (Id::Sites, _) => {
+            options::note_origin(Id::Sites, by);
+            true
+        }
+        (Id::SitesInterval, Some(_)) => {
+            options::note_origin(Id::SitesInterval, by);
+            true
+        }
         (id, Some(value)) => options::start_with(id, value, by),
         (_, None) => false,
     };

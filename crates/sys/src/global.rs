@@ -4,7 +4,7 @@
 //! that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
 use crate::linux::Linux;
-use crate::{arch, hooks, thread, watch};
+use crate::{arch, hooks, sites, thread, watch};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
 use neap_core::class::{MAX_SMALL, MAX_TABLE};
@@ -140,13 +140,15 @@ fn malloc_slow_watched(size: usize, align: usize, zero: bool) -> *mut u8 {
     finish(p.unwrap_or(core::ptr::null_mut()), size, sampled, zero)
 }
 
-/// What the slow paths do with a new block: it is counted, filled unless it is `zero`, and shown if it is a sample.
+/// What the slow paths do with a new block: it is counted, filled unless it is `zero`, recorded, and shown if it is a
+/// sample.
 fn finish(p: *mut u8, size: usize, sampled: bool, zero: bool) -> *mut u8 {
     let p = handed_out(p);
     if !zero && !p.is_null() && watch::fill() != 0 {
         // SAFETY: the block is new, and has as many bytes.
         unsafe { p.write_bytes(!watch::fill(), size) };
     }
+    sites::allocated(p);
     if sampled {
         hooks::allocated(p, size);
     }
@@ -402,11 +404,18 @@ pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     }
     if NEAP.is_watched() {
         // SAFETY: as the caller promises.
-        let new = unsafe { realloc_watched(p, old, size) };
-        if let Some(new) = new {
-            return new;
-        }
+        return unsafe { realloc_watched(p, old, size) };
     }
+    // SAFETY: as the caller promises.
+    unsafe { realloc_plain(p, old, size) }
+}
+
+/// [`realloc`], whoever watches.
+///
+/// # Safety
+/// As that.
+#[inline]
+unsafe fn realloc_plain(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     // SAFETY: `with_heap` lends a heap; as the caller promises.
     let new =
         unsafe { thread::with_heap(|heap| NEAP.realloc(heap, p, old, size), || NEAP.realloc_nested(p, old, size)) };
@@ -433,27 +442,28 @@ pub fn held() -> usize {
     held.unwrap_or(0) as usize
 }
 
-/// [`realloc`] while blocks are sampled or filled: by copying, where the old block is a sample, or blocks are filled.
-/// `None` if that is not needed.
+/// [`realloc`] while somebody watches: by copying, where the old block is a sample, or blocks are filled.
 ///
 /// # Safety
 /// As [`realloc`].
 #[cold]
-unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> Option<*mut u8> {
+unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     // SAFETY: as the caller promises; both blocks have the bytes that are copied.
     unsafe {
         if watch::fill() == 0 && !NEAP.is_marked(p) {
-            return None;
+            let new = realloc_plain(p, old, size);
+            sites::allocated(new);
+            return new;
         }
         if size <= old && size >= old / 2 {
-            return Some(p);
+            return p;
         }
         let new = malloc_slow(size, 1, false);
         if !new.is_null() {
             new.copy_from_nonoverlapping(p, old.min(size));
             free(p, not_foreign);
         }
-        Some(new)
+        new
     }
 }
 

@@ -1,6 +1,6 @@
 //! The port of neap to Linux: system calls, thread storage, threads and fork, and the one allocator of the process.
 //!
-//! May depend on `neap-core`, `neap-counters`, `rustix` (system calls that leave errno alone) and the C library
+//! May depend on `neap-core`, `neap-counters`, `neap-sites`, `rustix` (system calls that leave errno alone) and the C library
 //! (thread exit, fork handlers, process start values).
 #![cfg_attr(not(test), no_std)]
 
@@ -17,6 +17,7 @@ pub mod linux;
 mod pagemap;
 mod populate;
 pub mod purger;
+pub mod sites;
 mod space;
 pub mod status;
 pub mod thread;

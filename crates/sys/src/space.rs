@@ -4,6 +4,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_counters::Counters;
+use neap_sites::Header;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 /// The page's contents; zeroes in the child of a fork.
@@ -28,6 +29,18 @@ pub struct Space {
     pub pageless: AtomicBool,
     /// `gauges.rs`: a thread publishes.
     pub publishing: AtomicBool,
+    /// `sites.rs`: the file, if there is one.
+    pub sites: AtomicPtr<Header>,
+    /// `sites.rs`: there can be no file.
+    pub siteless: AtomicBool,
+    /// `sites.rs`: a thread makes it.
+    pub sites_making: AtomicBool,
+    /// `sites.rs`: 1 when no more memory is to be had for it.
+    pub sites_full: AtomicU32,
+    /// `sites.rs`: a bit for each part of it that has memory.
+    pub sites_steps: AtomicU64,
+    /// `sites.rs`: allocations that were not recorded before there was a file.
+    pub sites_lost: AtomicU64,
 }
 
 static SPACE: AtomicPtr<Space> = AtomicPtr::new(core::ptr::null_mut());

@@ -34,7 +34,7 @@ pub mod track;
 pub use fault::{Access, Fault, Kind, Mode, Subject};
 pub use ids::{BlockId, Id, LineId, MappingId, ObjectId, PlaceId, ProcessId, StackId, SymbolId, Table, ThreadId};
 pub use source::{Recorded, Source};
-pub use summary::{Backend, Cause, Difference, End, Summary, Usage};
+pub use summary::{Backend, Cause, Difference, End, SiteSummary, Summary, Usage};
 pub use tables::{
     Block, Clock, Line, Mapping, MappingKind, Object, Place, Process, Protection, StackNode, Symbol, Tables, Thread,
 };

@@ -30,10 +30,52 @@ pub struct Summary {
     pub remedy: Option<String>,
     /// Whether fault-around was off for the program's files (`--exact`).
     pub exact: bool,
+    /// Faults in neap's heap and what is known of their allocations, where sites were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sites: Option<SiteSummary>,
     /// How the program ended.
     pub end: End,
     /// From the program's start, or from attaching, to the end of the trace, in nanoseconds.
     pub duration: u64,
+}
+
+/// Faults in neap's heap, by what is known of the block. All three counts together are the faults there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SiteSummary {
+    /// In blocks whose allocation is known.
+    pub with_site: u64,
+    /// In blocks whose allocation was not recorded: it was not sampled, or was before the library began or lost; or the
+    /// block was never handed out.
+    pub without_site: u64,
+    /// In memory that is no block: neap's own.
+    pub in_no_block: u64,
+    /// Allocations that were to be recorded and are missing.
+    pub lost: u64,
+    /// Bytes between two recorded allocations in the mean; 1: all were recorded.
+    pub interval: u64,
+}
+
+impl fmt::Display for SiteSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { with_site, without_site, in_no_block, lost, interval } = *self;
+        let faults = with_site + without_site + in_no_block;
+        write!(f, "{with_site} of {faults} faults in neap's heap have one")?;
+        if in_no_block > 0 {
+            write!(f, "; {in_no_block} in memory of neap's own")?;
+        }
+        if without_site > 0 {
+            let sampled = if interval > 1 { "not sampled, " } else { "" };
+            write!(
+                f,
+                "; {without_site} in blocks that were {sampled}allocated before the start, lost, or not handed out"
+            )?;
+        }
+        write!(f, "; {lost} allocations lost")?;
+        if interval > 1 {
+            write!(f, "; one allocation in {interval} bytes was recorded")?;
+        }
+        Ok(())
+    }
 }
 
 /// Page faults as the kernel counts them.
@@ -183,6 +225,9 @@ impl Summary {
             ));
         }
         lines.push(format!("lost: {}", self.lost));
+        if let Some(sites) = &self.sites {
+            lines.push(format!("allocation sites: {sites}"));
+        }
         if self.exact {
             lines.push("fault-around was off: each touched page of a file shows once".to_owned());
         }

@@ -59,6 +59,42 @@ impl Tables {
         }
     }
 
+    /// Where a block was allocated, if that is known: the first function outside of the C and C++ libraries and Rust's
+    /// own, else the first of all.
+    pub fn site(&self, block: BlockId) -> Option<&StackNode> {
+        let stack = self.blocks.get(block)?.site?;
+        let own = self.frames(stack).find(|node| !node.place.is_some_and(|place| self.is_runtime(place)));
+        own.or_else(|| self.frames(stack).next())
+    }
+
+    /// [`site`](Self::site) for people: `symbol+0x12`.
+    pub fn describe_site(&self, block: BlockId) -> Option<String> {
+        let node = self.site(block)?;
+        Some(node.place.map_or_else(|| format!("{:#x}", node.address), |place| self.describe_place(place)))
+    }
+
+    /// Whether a place is in what languages bring along, where allocations are made for others.
+    fn is_runtime(&self, place: PlaceId) -> bool {
+        const LIBRARIES: [&str; 5] = ["libc.so", "libc-", "libstdc++.so", "libc++.so", "libneap.so"];
+        const SPACES: [&str; 5] = ["std::", "alloc::", "core::", "__gnu_cxx::", "hashbrown::"];
+        const RUST: [&str; 3] = ["__rust", "__rdl_", "__rg_"];
+        let object = self.object_of(place).map_or("", |object| text::file_name(&object.path));
+        if LIBRARIES.iter().any(|library| object.starts_with(library)) {
+            return true;
+        }
+        let Some(name) = self.places[place].symbol.map(|symbol| self.symbols[symbol].name.as_str()) else {
+            return false;
+        };
+        // `<alloc::vec::Vec<T>>::push` in Rust; `void std::vector<T>::push(T)` in C++, where the type comes first.
+        let name = name.trim_start_matches(['<', '&', '[']);
+        let head = &name[..name.find(['<', '(']).unwrap_or(name.len())];
+        // `<app::S as core::clone::Clone>` is the program's.
+        let last = if head.contains(" as ") { head } else { head.rsplit(' ').next().unwrap_or(head) };
+        SPACES.iter().any(|space| head.starts_with(space) || last.starts_with(space))
+            || RUST.iter().any(|prefix| head.starts_with(prefix))
+            || head.starts_with("operator new")
+    }
+
     /// The places of a stack, from the faulting instruction's function to the outermost caller.
     pub fn frames(&self, stack: StackId) -> impl Iterator<Item = &StackNode> {
         std::iter::successors(Some(&self.stacks[stack]), |node| node.parent.map(|parent| &self.stacks[parent]))
@@ -273,9 +309,9 @@ pub struct Block {
     /// Its address.
     #[serde(with = "text::hex")]
     pub address: u64,
-    /// Its usable size; for a slab, the size of one of its blocks.
+    /// Its usable size; for a slab, the size of one of its blocks. 0 where there turned out to be no block.
     pub size: u64,
-    /// Where it was allocated, if that was sampled.
+    /// Where it was allocated, if that was recorded: the call of malloc, and its callers.
     pub site: Option<StackId>,
 }
 
@@ -319,5 +355,50 @@ mod tests {
         assert_eq!(Clock::default().cycles(5), None);
         assert_eq!(Clock { tsc: Some((0, 10)), ..Clock::default() }.cycles(5), None);
         assert_eq!(Clock { tsc: Some((1, 64)), ..Clock::default() }.cycles(5), None);
+    }
+
+    /// Catches a site inside a language's own library, and functions of the program that look like one.
+    #[test]
+    fn sites_are_the_programs_own() {
+        let mut tables = Tables::default();
+        let own = tables.objects.push(Object { path: "/bin/server".into(), build_id: None });
+        let libc = tables.objects.push(Object { path: "/usr/lib/libc.so.6".into(), build_id: None });
+        let mut of = |name: &str, object| {
+            let symbol = Symbol { name: name.into(), linkage_name: None, object: Some(object), address: 0, size: 0 };
+            let symbol = Some(tables.symbols.push(symbol));
+            let place = Place { address: 1, object: Some(object), symbol, offset: 0, line: None };
+            let place = tables.places.push(place);
+            (tables.is_runtime(place), place)
+        };
+        for name in [
+            "operator new(unsigned long)",
+            "std::vector<int>::push_back(int)",
+            "void std::vector<int, std::allocator<int> >::_M_realloc_insert<int>(int&&)",
+            "<alloc::string::String as core::clone::Clone>::clone",
+            "alloc::vec::Vec<T>::push",
+            "__rustc::__rust_alloc",
+            "__rdl_alloc",
+        ] {
+            assert!(of(name, own).0, "{name}");
+        }
+        for name in [
+            "main",
+            "load<int, std::string>(int)",
+            "void load(std::string const&)",
+            "app::alloc::take",
+            "<app::S as core::Clone>::clone",
+        ] {
+            assert!(!of(name, own).0, "{name}");
+        }
+        let (runtime, strdup) = of("strdup", libc);
+        let (_, load) = of("load", own);
+        assert!(runtime);
+        let outer = tables.stacks.push(StackNode { parent: None, address: 2, place: Some(load) });
+        let inner = tables.stacks.push(StackNode { parent: Some(outer), address: 1, place: Some(strdup) });
+        let block = tables.blocks.push(Block { address: 0, size: 8, site: Some(inner) });
+        assert_eq!(tables.describe_site(block).as_deref(), Some("load"));
+        let only = tables.stacks.push(StackNode { parent: None, address: 1, place: Some(strdup) });
+        let block = tables.blocks.push(Block { address: 0, size: 8, site: Some(only) });
+        assert_eq!(tables.describe_site(block).as_deref(), Some("strdup"));
     }
 }

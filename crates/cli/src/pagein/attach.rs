@@ -49,7 +49,7 @@ fn watch(args: &PageinArgs, pid: u32, tids: &BTreeSet<i32>) -> Result<Watcher, E
     let failed = |e: io::Error| Error::failed(format!("cannot start a thread: {}", system_message(&e)));
     let mut tracker = Tracker::default();
     tracker.tables_mut().summary.pid = pid;
-    let wanted = Wanted { on_exec: false, callgraph: args.callgraph, detail: args.detail() };
+    let wanted = Wanted { on_exec: false, callgraph: args.callgraph, detail: args.detail(), monotonic: false };
     let list: Vec<i32> = tids.iter().copied().collect();
     match Events::open(&list, wanted) {
         Ok(events) => {

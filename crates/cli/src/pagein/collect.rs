@@ -10,6 +10,7 @@ use neap_trace::track::Tracker;
 
 use super::perf::Events;
 use super::progress::Progress;
+use super::sites::Sites;
 use super::store::Store;
 use super::sys::{self, Wakeup};
 use super::unwind::Proc;
@@ -41,12 +42,13 @@ pub struct Collector {
 
 impl Collector {
     /// Starts the thread. It takes no signals: they are blocked already, and stay so in threads.
-    pub fn start(events: Events, tracker: Tracker) -> std::io::Result<Self> {
+    /// With `sites`, processes record their allocations, so many bytes apart.
+    pub fn start(events: Events, tracker: Tracker, sites: Option<u64>) -> std::io::Result<Self> {
         let stop = Arc::new(Wakeup::new()?);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("collector".to_owned())
-            .spawn(move || Collecting::new(events, tracker).run(&stopped))?;
+            .spawn(move || Collecting::new(events, tracker, sites).run(&stopped))?;
         Ok(Self { thread, stop })
     }
 
@@ -65,10 +67,11 @@ struct Collecting {
     collected: Collected,
     buffer: Vec<u8>,
     progress: Progress,
+    sites: Option<Sites>,
 }
 
 impl Collecting {
-    fn new(events: Events, tracker: Tracker) -> Self {
+    fn new(events: Events, tracker: Tracker, sites: Option<u64>) -> Self {
         let collected = Collected { tracker, store: Store::default(), malformed: 0 };
         Self {
             events,
@@ -77,6 +80,7 @@ impl Collecting {
             collected,
             buffer: Vec::new(),
             progress: Progress::new(),
+            sites: sites.map(Sites::new),
         }
     }
 
@@ -104,6 +108,9 @@ impl Collecting {
         let Collected { tracker, store, .. } = &mut self.collected;
         let mut sink = |fault| store.push(&fault);
         self.order.finish(|record| tracker.record(&record, &mut self.world, &mut sink));
+        if let Some(sites) = &mut self.sites {
+            sites.finish(tracker);
+        }
         tracker.finish(&mut sink);
         self.progress.clear();
         self.collected
@@ -111,6 +118,9 @@ impl Collecting {
 
     /// Reads every ring once.
     fn round(&mut self) {
+        if let Some(sites) = &mut self.sites {
+            sites.begin_round();
+        }
         for ring in &self.events.rings {
             self.buffer.clear();
             ring.read(&mut self.buffer);
@@ -128,7 +138,13 @@ impl Collecting {
             self.collected.tracker.note_lost(lost);
         }
         let Collected { tracker, store, .. } = &mut self.collected;
+        if let Some(sites) = &mut self.sites {
+            sites.read(tracker);
+        }
         self.order.end_round(|record| tracker.record(&record, &mut self.world, &mut |fault| store.push(&fault)));
+        if let Some(sites) = &mut self.sites {
+            sites.end_round(tracker);
+        }
         self.world.blocks.forget();
     }
 }

@@ -82,6 +82,9 @@ pub fn common(tables: &mut Tables, facts: &Facts) {
             summary.missing.push(format!(
                 "perf events are denied here ({reason}): page tables were looked at every few milliseconds instead, so there are no instructions, no exact order, no repeated faults, and no pages that came and went in between"
             ));
+            if summary.sites.take().is_some() {
+                summary.missing.push("allocation sites: they are found by the exact times of faults".to_owned());
+            }
             summary.remedy = Some(remedy(facts.why.as_ref()));
         }
     }

@@ -17,24 +17,30 @@ mod perf;
 mod progress;
 mod resolve;
 mod scan;
+mod sites;
 mod store;
 mod sys;
 mod unwind;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use neap_options::Id;
 use neap_trace::format::Format;
 use neap_trace::track::Tracker;
 use neap_trace::{Clock, Source};
 
 use crate::args::{PageinAction, PageinArgs};
 use crate::error::{Error, FAILED, system_message};
+use crate::options::Setting;
 use crate::run::child::{self, Attendant, Program, Status};
+use crate::run::library::{self, Placed};
+use crate::run::private_dir::{PrivateDir, volatile_bases};
 use crate::run::target;
 
 use self::collect::{Collected, Collector};
@@ -103,17 +109,21 @@ fn launch(args: &PageinArgs) -> Result<u8, Error> {
         ))
         .remedy("trace it as that user: sudo neap pagein -- PROGRAM"));
     }
-    let mut program = Program::new(&path, &args.command, std::env::vars_os().collect())?;
+    let recorded = args.sites.map(|interval| Recorded::new(&path, interval)).transpose()?;
+    let environment = recorded.as_ref().map_or_else(|| std::env::vars_os().collect(), Recorded::environment);
+    let mut program = Program::new(&path, &args.command, environment)?;
     if args.exact {
         program.before_exec(exact::install);
     }
     let mut output = args.output.as_deref().map(Output::create).transpose()?;
     let (ended, launched) = child::supervise_watched(&program, |pid| {
         let exact = args.exact.then(|| Exact::start(pid)).transpose()?;
-        Ok(Launched { watcher: watch(args, pid)?, exact })
+        let directory = recorded.as_ref().map(|recorded| recorded.directory.path().as_os_str());
+        Ok(Launched { watcher: watch(args, pid, directory)?, exact })
     })?;
     let inexact = launched.exact.as_ref().map(Exact::inexact);
     let watched = launched.watcher.finish();
+    drop(recorded);
     let output = match &mut output {
         Some(output) => output,
         empty => empty.insert(match Output::create_default(ended.pid, args.format) {
@@ -131,6 +141,33 @@ fn launch(args: &PageinArgs) -> Result<u8, Error> {
     }
 }
 
+/// A program on neap that records where it allocates.
+struct Recorded {
+    library: Placed,
+    directory: PrivateDir,
+    settings: [Setting; 2],
+}
+
+impl Recorded {
+    fn new(program: &Path, interval: u64) -> Result<Self, Error> {
+        target::inspect(program)?;
+        // A file on a disk would have faults of its own, whenever the system writes it.
+        let mut bases = vec![PathBuf::from("/dev/shm")];
+        bases.extend(volatile_bases());
+        let directory = PrivateDir::create(&bases, "neap-sites")
+            .map_err(|reasons| Error::failed(format!("no directory for the allocation sites: {reasons}")))?;
+        let path = directory.path().to_str().map(str::to_owned);
+        let path = path.ok_or_else(|| Error::failed(format!("{} is not UTF-8", directory.path().display())))?;
+        let setting = |id: Id, value| Setting { name: id.option().name, env: id.option().env, value };
+        let settings = [setting(Id::Sites, path), setting(Id::SitesInterval, interval.to_string())];
+        Ok(Self { library: library::place()?, directory, settings })
+    }
+
+    fn environment(&self) -> Vec<(OsString, OsString)> {
+        crate::run::environment(&self.library.path, &self.settings)
+    }
+}
+
 /// neap failed after the program had ended: the program's own failure is worth more to the caller than ours.
 fn after(ended: &child::Ended, error: Error) -> Result<u8, Error> {
     error.report();
@@ -138,10 +175,14 @@ fn after(ended: &child::Ended, error: Error) -> Result<u8, Error> {
 }
 
 /// Starts to watch a process that waits for its exec.
-fn watch(args: &PageinArgs, pid: i32) -> Result<Watcher, Error> {
-    let wanted = Wanted { on_exec: true, callgraph: args.callgraph, detail: args.detail() };
+fn watch(args: &PageinArgs, pid: i32, sites: Option<&OsStr>) -> Result<Watcher, Error> {
+    let monotonic = sites.is_some();
+    let wanted = Wanted { on_exec: true, callgraph: args.callgraph, detail: args.detail(), monotonic };
     let mut tracker = Tracker::default();
     tracker.tables_mut().summary.pid = pid.unsigned_abs();
+    if let Some(directory) = sites {
+        tracker.expect_sites(directory.as_bytes());
+    }
     match Events::open(&[pid], wanted) {
         Ok(events) => collector(args, events, tracker),
         Err(why) => {
@@ -159,7 +200,7 @@ fn collector(args: &PageinArgs, events: Events, mut tracker: Tracker) -> Result<
     }
     let kernel = events.kernel;
     let clock = ClockReading::now(events.rings.first().and_then(sys::Ring::tsc));
-    let collector = Collector::start(events, tracker)
+    let collector = Collector::start(events, tracker, args.sites)
         .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
     Ok(Watcher::Perf { collector, kernel, clock })
 }
@@ -307,6 +348,15 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     };
     let seconds = number.parse::<f64>().map_err(|_| "a time begins with a number".to_owned())? * scale;
     Duration::try_from_secs_f64(seconds).map_err(|_| "that time is too long".to_owned())
+}
+
+/// A sampling interval on the command line: as the option of the library.
+pub fn parse_interval(text: &str) -> Result<u64, String> {
+    let option = Id::SitesInterval.option();
+    match option.parse(text.as_bytes()) {
+        Some(neap_options::Value::Bytes(bytes)) => Ok(bytes),
+        _ => Err(format!("it is {}", option.kind)),
+    }
 }
 
 /// A format on the command line.

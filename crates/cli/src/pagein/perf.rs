@@ -52,6 +52,8 @@ pub struct Wanted {
     pub callgraph: Option<Callgraph>,
     /// Which events.
     pub detail: Detail,
+    /// Times of CLOCK_MONOTONIC: what programs can tell too.
+    pub monotonic: bool,
 }
 
 /// Open events.
@@ -75,7 +77,7 @@ pub struct Events {
 struct Permitted {
     kernel: bool,
     fields: u64,
-    /// Times are those that a BPF program can tell.
+    /// Times are those that a BPF program, or the program itself, can tell.
     monotonic: bool,
 }
 
@@ -90,7 +92,7 @@ impl Events {
         let bpf = (plain && permitted.kernel)
             .then(|| Bpf::load(processors.iter().max().map_or(1, |&last| last as usize + 1)));
         let bpf = bpf.and_then(Result::ok);
-        permitted.monotonic = bpf.is_some();
+        permitted.monotonic = wanted.monotonic || bpf.is_some();
         let mut events = Self {
             descriptors: Vec::new(),
             leaders: Vec::new(),

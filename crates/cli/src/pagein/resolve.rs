@@ -95,6 +95,7 @@ impl Source for Resolved {
     fn visit(&self, visitor: &mut dyn FnMut(&Fault) -> io::Result<()>) -> io::Result<()> {
         self.store.visit(&mut |fault| {
             let mut fault = *fault;
+            fault.block = fault.block.filter(|&block| self.tables.blocks[block].size != 0);
             if let Some(&(place, access)) =
                 self.found.code_of(&self.tables, &fault).and_then(|at| self.found.code.get(&at))
             {

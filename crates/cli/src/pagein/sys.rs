@@ -262,6 +262,14 @@ pub fn tsc_and_clock() -> Option<(u64, u64)> {
     None
 }
 
+/// The time of CLOCK_MONOTONIC, in nanoseconds.
+pub fn monotonic() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is writable.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// Allows this process as many descriptors as it may have: each processor takes four.
 pub fn raise_descriptor_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

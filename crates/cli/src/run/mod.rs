@@ -7,7 +7,7 @@ pub mod child;
 mod counters;
 mod elf;
 pub mod library;
-mod private_dir;
+pub mod private_dir;
 pub mod signals;
 mod summary;
 pub mod target;
@@ -90,7 +90,7 @@ fn counters_setting(dir: &PrivateDir) -> Result<Setting, Error> {
 }
 
 /// neap's own environment with the library first in LD_PRELOAD, and the settings.
-fn environment(library: &Path, settings: &[Setting]) -> Vec<(OsString, OsString)> {
+pub fn environment(library: &Path, settings: &[Setting]) -> Vec<(OsString, OsString)> {
     let replaced = |name: &OsStr| name == LD_PRELOAD || name == SET_BY_RUN || settings.iter().any(|s| name == s.env);
     let mut env: Vec<_> = std::env::vars_os().filter(|(name, _)| !replaced(name)).collect();
     env.push((LD_PRELOAD.into(), preload_list(library, std::env::var_os(LD_PRELOAD).as_deref())));

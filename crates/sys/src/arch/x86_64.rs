@@ -338,3 +338,22 @@ unsafe extern "C" {
     /// it has ended (with a futex wake), as `flags` say. Returns the number, or the negated error.
     pub fn neap_clone(flags: usize, stack: *mut u8, tid: *mut u32, entry: extern "C" fn()) -> isize;
 }
+
+/// Where the calling function is: an instruction in it, and the stack and frame pointer there.
+#[inline(always)]
+pub fn frame() -> (u64, u64, u64) {
+    let (ip, sp, bp);
+    // SAFETY: reads registers.
+    unsafe {
+        asm!(
+            "lea {ip}, [rip]",
+            "mov {sp}, rsp",
+            "mov {bp}, rbp",
+            ip = out(reg) ip,
+            sp = out(reg) sp,
+            bp = out(reg) bp,
+            options(nomem, nostack, preserves_flags),
+        );
+    }
+    (ip, sp, bp)
+}

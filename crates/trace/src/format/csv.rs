@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::{Fault, Source, Tables};
 
 /// The names of the columns.
-pub const COLUMNS: [&str; 32] = [
+pub const COLUMNS: [&str; 38] = [
     "number",
     "time_ns",
     "cycles",
@@ -42,6 +42,12 @@ pub const COLUMNS: [&str; 32] = [
     "block_address",
     "block_size",
     "stack",
+    "site_symbol",
+    "site_offset",
+    "site_object",
+    "site_source",
+    "site_line",
+    "site_stack",
 ];
 
 /// A line, in the order of [`COLUMNS`].
@@ -79,6 +85,12 @@ struct Row<'a> {
     block_address: Option<Hex>,
     block_size: Option<u64>,
     stack: Option<String>,
+    site_symbol: Option<&'a str>,
+    site_offset: Option<Hex>,
+    site_object: Option<&'a str>,
+    site_source: Option<&'a str>,
+    site_line: Option<u32>,
+    site_stack: Option<String>,
 }
 
 /// Prints as `0x7f00`.
@@ -103,6 +115,10 @@ fn row<'a>(tables: &'a Tables, fault: &Fault) -> Row<'a> {
     let line = code.and_then(|place| place.line).map(|id| &tables.lines[id]);
     let mapping = fault.mapping.map(|id| &tables.mappings[id]);
     let block = fault.block.map(|id| &tables.blocks[id]);
+    let site_stack = block.and_then(|block| block.site);
+    let site = fault.block.and_then(|block| tables.site(block)).and_then(|node| node.place);
+    let site = site.map(|id| &tables.places[id]);
+    let site_line = site.and_then(|place| place.line).map(|id| &tables.lines[id]);
     let symbol_of = |place: &crate::Place| place.symbol.map(|id| tables.symbols[id].name.as_str());
     Row {
         number: fault.number,
@@ -137,5 +153,11 @@ fn row<'a>(tables: &'a Tables, fault: &Fault) -> Row<'a> {
         block_address: block.map(|block| Hex(block.address)),
         block_size: block.map(|block| block.size),
         stack: fault.stack.is_some().then(|| super::folded::stack_text(tables, fault)),
+        site_symbol: site.and_then(symbol_of),
+        site_offset: site.filter(|place| place.symbol.is_some()).map(|place| Hex(place.offset)),
+        site_object: site.and_then(|place| place.object).map(|id| tables.objects[id].path.as_str()),
+        site_source: site_line.map(|line| line.file.as_str()),
+        site_line: site_line.map(|line| line.line),
+        site_stack: site_stack.map(|stack| super::folded::site_text(tables, stack)),
     }
 }

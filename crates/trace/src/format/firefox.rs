@@ -122,7 +122,7 @@ impl<'a> Builder<'a> {
             None => MarkerTiming::Instant(begin),
         };
         let mapping = fault.mapping.map(|id| self.tables.mappings[id].describe(self.tables));
-        let data = fault.data.map(|place| self.tables.describe_place(place));
+        let data = super::data_text(self.tables, fault);
         let (category, name) = self.kinds[kind_index(fault.kind)];
         let marker = PageFault {
             category,

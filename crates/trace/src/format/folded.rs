@@ -8,13 +8,14 @@
 //! outermost caller
 //! ```
 //!
+//! With allocation sites (and without callers) the stack of a fault in a block is that of the block's allocation.
 //! Without callers the frames are the object and the function. Functions of the kernel end in `_[k]`, those of JIT
 //! compilers in `_[j]`: what flame graphs colour. There is no place for the footer.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
-use crate::{Fault, PlaceId, Source, Tables};
+use crate::{Fault, PlaceId, Source, StackId, Tables};
 
 /// Writes a trace as folded stacks, in the order of their texts.
 pub fn folded(source: &dyn Source, out: &mut dyn Write) -> io::Result<()> {
@@ -22,12 +23,18 @@ pub fn folded(source: &dyn Source, out: &mut dyn Write) -> io::Result<()> {
     // Texts are made for each stack, not for each fault.
     let mut counts: HashMap<_, (Fault, u64)> = HashMap::new();
     source.visit(&mut |fault| {
-        counts.entry((fault.code, fault.ip, fault.stack)).or_insert((*fault, 0)).1 += 1;
+        let site = site(tables, fault);
+        let (code, ip) = if site.is_some() { (None, 0) } else { (fault.code, fault.ip) };
+        counts.entry((code, ip, fault.stack, site)).or_insert((*fault, 0)).1 += 1;
         Ok(())
     })?;
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for (fault, count) in counts.into_values() {
-        let text = if fault.stack.is_some() { stack_text(tables, &fault) } else { object_text(tables, &fault) };
+        let text = match site(tables, &fault) {
+            Some(site) => site_text(tables, site),
+            None if fault.stack.is_some() => stack_text(tables, &fault),
+            None => object_text(tables, &fault),
+        };
         *lines.entry(text).or_default() += count;
     }
     lines.iter().try_for_each(|(text, count)| writeln!(out, "{text} {count}"))
@@ -38,6 +45,18 @@ pub(super) fn stack_text(tables: &Tables, fault: &Fault) -> String {
     let mut frames: Vec<String> = super::frames(tables, fault.ip, fault.code, fault.stack)
         .map(|(address, place)| frame(tables, address, place))
         .collect();
+    frames.reverse();
+    frames.join(";")
+}
+
+/// Where the block of a fault without callers was allocated.
+fn site(tables: &Tables, fault: &Fault) -> Option<StackId> {
+    fault.block.filter(|_| fault.stack.is_none()).and_then(|block| tables.blocks[block].site)
+}
+
+/// The stack of an allocation: functions from the outermost caller on.
+pub(super) fn site_text(tables: &Tables, stack: StackId) -> String {
+    let mut frames: Vec<String> = tables.frames(stack).map(|node| frame(tables, node.address, node.place)).collect();
     frames.reverse();
     frames.join(";")
 }

@@ -135,3 +135,13 @@ fn file_offset(tables: &Tables, fault: &Fault) -> Option<u64> {
     mapping.object?;
     Some(mapping.offset.wrapping_add(fault.address.wrapping_sub(mapping.start)))
 }
+
+/// What is at a fault's address: the variable, or the block and where it was allocated.
+fn data_text(tables: &Tables, fault: &Fault) -> Option<String> {
+    if let Some(data) = fault.data {
+        return Some(tables.describe_place(data));
+    }
+    let block = fault.block?;
+    let site = tables.describe_site(block)?;
+    Some(format!("{} bytes from {site}", tables.blocks[block].size))
+}

@@ -60,7 +60,15 @@ fn line(tables: &Tables, fault: &Fault, out: &mut dyn Write) -> io::Result<()> {
         text.push_str(&format!(" ({})", tables.describe_place(data)));
     }
     if let Some(block) = fault.block.map(|id| &tables.blocks[id]) {
-        text.push_str(&format!(" (block of {} bytes at {:#x})", block.size, block.address));
+        text.push_str(&format!(" (block of {} bytes at {:#x}", block.size, block.address));
+        if let Some(site) = fault.block.and_then(|block| tables.site(block)) {
+            text.push_str(" from ");
+            match site.place {
+                Some(place) => text.push_str(&place_text(tables, place)),
+                None => text.push_str(&format!("{:#x}", site.address)),
+            }
+        }
+        text.push(')');
     }
     let frames = fault.stack.into_iter().flat_map(|stack| tables.frames(stack));
     // The first frame is the instruction itself, unless that is the kernel's.

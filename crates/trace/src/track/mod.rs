@@ -4,6 +4,7 @@
 mod kind;
 mod maps;
 mod processes;
+mod sites;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -13,13 +14,15 @@ use std::collections::{HashMap, VecDeque};
 use crate::perf::attr::Counter;
 use crate::perf::record::{Happened, Record, Sample};
 use crate::{
-    Access, Block, BlockId, Fault, Id, MappingId, MappingKind, Mode, ProcessId, StackId, StackNode, Subject, Tables,
-    ThreadId,
+    Access, Block, BlockId, Fault, Id, MappingId, MappingKind, Mode, ProcessId, SiteSummary, StackId, StackNode,
+    Subject, Tables, ThreadId,
 };
 
 pub use kind::{Evidence, refine};
 pub use maps::{MapsLine, parse_maps};
+pub use sites::{Allocation, HistoryId};
 
+use self::sites::{Late, Sites};
 use self::space::Space;
 
 /// How many faults may wait for the end of an older one: a thread that waits for the disk holds back the others'.
@@ -88,12 +91,32 @@ struct ProcessState {
     program_end: Option<u64>,
     /// Whether it runs on neap.
     neap: bool,
+    /// Where its blocks were allocated, if it tells.
+    history: Option<HistoryId>,
 }
 
 impl ProcessState {
     fn new(id: ProcessId) -> Self {
-        Self { id, space: Space::default(), asked: None, parent_pid: None, program_end: None, neap: false }
+        Self {
+            id,
+            space: Space::default(),
+            asked: None,
+            parent_pid: None,
+            program_end: None,
+            neap: false,
+            history: None,
+        }
     }
+}
+
+/// A block of an image of a process, and when it was allocated; 0 where that is not known.
+type BlockKey = (ProcessId, HeapBlock, u64);
+
+/// What is known of a block beside its row.
+#[derive(Clone, Copy)]
+struct BlockState {
+    key: BlockKey,
+    faults: u32,
 }
 
 /// The trace as far as it has come.
@@ -107,7 +130,20 @@ pub struct Tracker {
     objects: HashMap<Vec<u8>, crate::ObjectId>,
     stacks: HashMap<(Option<StackId>, u64, Option<MappingId>), StackId>,
     stack_mappings: Vec<Option<MappingId>>,
-    blocks: HashMap<(ProcessId, HeapBlock), BlockId>,
+    blocks: HashMap<BlockKey, BlockId>,
+    /// For each block in the table.
+    block_states: Vec<BlockState>,
+    /// Where files of sites are; none where nobody asked for them.
+    sites_directory: Option<Vec<u8>>,
+    sites: Sites,
+    /// Files of sites that were mapped, to be read.
+    site_files: Vec<(HistoryId, Vec<u8>)>,
+    site_stacks: HashMap<(ProcessId, u32), Option<StackId>>,
+    /// Allocations that are missing, and the bytes between two that were recorded.
+    sites_lost: u64,
+    sites_interval: u64,
+    /// The kernel's clock at the record that is being taken.
+    now: u64,
     waiting: VecDeque<Waiting>,
     /// The number of the next fault, from 0 here.
     next: u64,
@@ -129,6 +165,7 @@ impl Tracker {
     /// Takes the next record in the order of time; faults that are complete go to `sink`.
     pub fn record(&mut self, record: &Record, world: &mut dyn World, sink: &mut dyn FnMut(Fault)) {
         let time = self.origin.map_or(0, |origin| record.time.saturating_sub(origin));
+        self.now = record.time;
         match &record.event {
             Happened::Sample(sample) => {
                 self.sample(record.time, sample, world);
@@ -154,6 +191,8 @@ impl Tracker {
         for pid in running {
             self.unwaited += self.faults_of.remove(&pid).unwrap_or(0);
         }
+        self.settle_sites(u64::MAX);
+        self.tables.summary.sites = self.site_summary();
         self.tables.summary.faults = self.next;
         self.tables.summary.lost = self.lost + self.noted;
         self.tables.clock.origin = self.origin.unwrap_or(0);
@@ -280,6 +319,67 @@ impl Tracker {
         self.waiting.push_back(Waiting { fault, evidence: Evidence::begun(sample), done: false });
     }
 
+    /// From now on files of sites in that directory are looked out for.
+    pub fn expect_sites(&mut self, directory: &[u8]) {
+        self.sites_directory = Some(directory.to_owned());
+    }
+
+    /// The files of sites that were mapped since this was asked last, and whose they are.
+    pub fn take_site_files(&mut self) -> Vec<(HistoryId, Vec<u8>)> {
+        std::mem::take(&mut self.site_files)
+    }
+
+    /// Whether the process ended or executed another program: then its file has all that it will ever have.
+    pub fn is_over(&self, history: HistoryId) -> bool {
+        self.sites.is_over(history)
+    }
+
+    /// Adds an allocation of a process, on the clock of the records.
+    pub fn allocation(&mut self, history: HistoryId, allocation: Allocation) {
+        self.sites.push(history, allocation);
+    }
+
+    /// Tells how many allocations are missing so far, and how many bytes lie between two that are recorded.
+    pub fn note_sites(&mut self, lost: u64, interval: u64) {
+        (self.sites_lost, self.sites_interval) = (lost, interval);
+    }
+
+    /// All records up to that time have been taken, and all allocations been added.
+    pub fn settle_sites(&mut self, time: u64) {
+        let mut late = Vec::new();
+        self.sites.advance_all(time, &mut |found| late.push(found));
+        self.complete(&late);
+    }
+
+    /// Fills in the sites of blocks that had none.
+    fn complete(&mut self, late: &[Late]) {
+        for found in late {
+            let Some(state) = self.block_states.get(found.block.index()).copied() else { continue };
+            let site = self.site(state.key.0, found.frames);
+            self.tables.blocks[found.block] = Block { address: found.address, size: found.size, site };
+            // The next fault there is in another block.
+            self.blocks.remove(&state.key);
+        }
+    }
+
+    fn site_summary(&self) -> Option<SiteSummary> {
+        self.sites_directory.as_ref()?;
+        let mut summary = SiteSummary {
+            lost: self.sites_lost + self.sites.lost(),
+            interval: self.sites_interval.max(1),
+            ..SiteSummary::default()
+        };
+        for ((_, row), state) in self.tables.blocks.iter().zip(&self.block_states) {
+            let count = match row.site {
+                Some(_) => &mut summary.with_site,
+                None if row.size == 0 => &mut summary.in_no_block,
+                None => &mut summary.without_site,
+            };
+            *count += u64::from(state.faults);
+        }
+        Some(summary)
+    }
+
     /// The block of neap's heap that was accessed.
     fn block(&mut self, sample: &Sample, mapping: MappingId, world: &mut dyn World) -> Option<BlockId> {
         let process = self.processes.get(&sample.pid).filter(|process| process.neap)?;
@@ -289,18 +389,76 @@ impl Tracker {
         if first.start != base || self.tables.mappings[mapping].kind != MappingKind::Anonymous {
             return None;
         }
-        let id = process.id;
-        let block = world.block(sample.pid, sample.address)?;
-        if let Some(&known) = self.blocks.get(&(id, block)) {
-            return Some(known);
+        let (id, history) = (process.id, process.history);
+        let seen = world.block(sample.pid, sample.address);
+        let Some(history) = history else { return self.block_row((id, seen?, 0), None) };
+        let mut late = Vec::new();
+        let found = self.sites.find(history, self.now, sample.address, &mut |found| late.push(found));
+        self.complete(&late);
+        // Where not all allocations are recorded, another block can have taken the place.
+        let sampled = self.sites_interval > 1;
+        let stale = |start: u64| seen.is_some_and(|seen| sampled && start.wrapping_sub(seen.address) >= seen.size);
+        if let Some((address, size, newest)) = found.filter(|&(start, ..)| !stale(start)) {
+            let site = self.site(id, newest.frames);
+            return self.block_row((id, HeapBlock { address, size }, newest.time), site);
         }
-        if self.blocks.len() >= MAX_BLOCKS {
-            return None;
-        }
-        let row = Block { address: block.address, size: block.size, site: None };
-        let number = self.tables.blocks.push(row);
-        self.blocks.insert((id, block), number);
+        // Without a size until an allocation tells it.
+        let block = seen.unwrap_or(HeapBlock { address: sample.address, size: 0 });
+        let number = self.block_row((id, block, 0), None)?;
+        self.sites.open(history, self.now, sample.address, number);
         Some(number)
+    }
+
+    /// The row of a block, for one more fault.
+    fn block_row(&mut self, key: BlockKey, site: Option<StackId>) -> Option<BlockId> {
+        let number = match self.blocks.get(&key) {
+            Some(&known) => known,
+            None if self.tables.blocks.len() >= MAX_BLOCKS => return None,
+            None => {
+                let (_, HeapBlock { address, size }, _) = key;
+                let number = self.tables.blocks.push(Block { address, size, site });
+                self.block_states.push(BlockState { key, faults: 0 });
+                self.blocks.insert(key, number);
+                number
+            }
+        };
+        self.block_states[number.index()].faults += 1;
+        Some(number)
+    }
+
+    /// The stack of an allocation, as a path in the tree; none where it has no frames.
+    fn site(&mut self, process: ProcessId, frames: u32) -> Option<StackId> {
+        if let Some(&known) = self.site_stacks.get(&(process, frames)) {
+            return known;
+        }
+        let mut parent = None;
+        for &address in self.sites.frames(frames).iter().rev() {
+            // A return address is that of the instruction behind the call, and can be in the next function.
+            let address = address.wrapping_sub(1);
+            let mapping = self.mapping_of(process, address);
+            parent = Some(self.stack_node(parent, address, mapping));
+        }
+        self.site_stacks.insert((process, frames), parent);
+        parent
+    }
+
+    /// The mapping of an address in an image of a process, which may have ended.
+    fn mapping_of(&self, process: ProcessId, address: u64) -> Option<MappingId> {
+        let live = self.tables.processes.get(process).and_then(|row| self.processes.get(&row.pid));
+        if let Some(live) = live.filter(|live| live.id == process) {
+            return live.space.find(address);
+        }
+        let mut image = Some(process);
+        while let Some(current) = image {
+            let mut rows = self.tables.mappings.iter().rev().filter(|(_, row)| row.process == current);
+            let found = rows.find(|(_, row)| (row.start..row.end).contains(&address));
+            if let Some((id, _)) = found {
+                return Some(id);
+            }
+            let row = &self.tables.processes[current];
+            image = row.parent.filter(|_| row.image == 0);
+        }
+        None
     }
 
     /// Whether one of the processes runs on neap, whose blocks have to be asked for soon.
@@ -371,13 +529,17 @@ impl Tracker {
             // A return address is that of the instruction behind the call, and can be in the next function.
             let address = if depth == 0 { address } else { address.wrapping_sub(1) };
             let mapping = self.processes.get(&sample.pid).and_then(|process| process.space.find(address));
-            let key = (parent, address, mapping);
-            parent = Some(*self.stacks.entry(key).or_insert_with(|| {
-                self.stack_mappings.push(mapping);
-                self.tables.stacks.push(StackNode { parent, address, place: None })
-            }));
+            parent = Some(self.stack_node(parent, address, mapping));
         }
         parent
+    }
+
+    /// A node of the tree of callers.
+    fn stack_node(&mut self, parent: Option<StackId>, address: u64, mapping: Option<MappingId>) -> StackId {
+        *self.stacks.entry((parent, address, mapping)).or_insert_with(|| {
+            self.stack_mappings.push(mapping);
+            self.tables.stacks.push(StackNode { parent, address, place: None })
+        })
     }
 }
 

@@ -88,6 +88,9 @@ impl Tracker {
             process.program_end = None;
             process.neap = false;
             process.asked = Some(time);
+            if let Some(history) = process.history.take() {
+                self.sites.end(history);
+            }
         }
         if fresh {
             let thread = self.thread(time, pid, tid);
@@ -106,15 +109,21 @@ impl Tracker {
         let parent = self.process(time, parent_pid);
         let name = self.tables.processes[parent].name.clone();
         let path = self.tables.processes[parent].path.clone();
-        let (space, program_end, neap) = match self.processes.get(&parent_pid) {
-            Some(process) => (process.space.clone(), process.program_end, process.neap),
+        let (space, program_end, neap, history) = match self.processes.get(&parent_pid) {
+            Some(process) => (process.space.clone(), process.program_end, process.neap, process.history),
             None => Default::default(),
         };
+        let history = history.map(|parent| {
+            let mut late = Vec::new();
+            let history = self.sites.add(self.now, Some(parent), &mut |found| late.push(found));
+            self.complete(&late);
+            history
+        });
         let row = Process { pid, image: 0, parent: Some(parent), name, path, start: time, end: None };
         let id = self.tables.processes.push(row);
         self.processes.insert(
             pid,
-            ProcessState { space, program_end, neap, parent_pid: Some(parent_pid), ..ProcessState::new(id) },
+            ProcessState { space, program_end, neap, history, parent_pid: Some(parent_pid), ..ProcessState::new(id) },
         );
         self.threads.remove(&tid);
         self.thread(time, pid, tid);
@@ -130,6 +139,9 @@ impl Tracker {
         }
         if let Some(process) = self.processes.remove(&pid) {
             self.tables.processes[process.id].end = Some(time);
+            if let Some(history) = process.history {
+                self.sites.end(history);
+            }
             let faults = self.faults_of.remove(&pid).unwrap_or(0);
             if self.orphans.contains(&pid) {
                 self.unwaited += faults;
@@ -196,6 +208,7 @@ impl Tracker {
         {
             process.neap = true;
         }
+        self.sites_mapped(pid, new.path);
         let mut object = None;
         let mut offset = if new.has_file { new.offset } else { 0 };
         match &kind {
@@ -235,6 +248,17 @@ impl Tracker {
         let id = next_id(&self.tables.mappings);
         self.tables.mappings.push(row);
         self.enter(time, pid, new.start, new.end, id);
+    }
+
+    /// Looks whether a mapped file is one in which the process records its allocations.
+    fn sites_mapped(&mut self, pid: u32, path: &[u8]) {
+        let directory = self.sites_directory.as_deref();
+        let name = directory.and_then(|directory| path.strip_prefix(directory)?.strip_prefix(b"/"));
+        if let (Some(_), Some(process)) = (name, self.processes.get_mut(&pid)) {
+            process.neap = true;
+            let history = *process.history.get_or_insert_with(|| self.sites.add(0, None, &mut |_| {}));
+            self.site_files.push((history, path.to_owned()));
+        }
     }
 
     /// Remembers which file is the program, and where it ends: the first file that is mapped is the program.

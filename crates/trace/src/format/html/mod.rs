@@ -35,7 +35,7 @@ fn html_of(source: &dyn Source, shown: u64, out: &mut dyn Write) -> io::Result<(
         total += 1;
         if total <= shown {
             let code = texts.instruction(tables, fault);
-            let data = fault.data.map(|place| texts.text(tables.describe_place(place)));
+            let data = super::data_text(tables, fault).map(|text| texts.text(text));
             let callers = texts.callers(tables, fault);
             packer.push(fault, code, data, callers);
         }

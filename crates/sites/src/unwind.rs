@@ -1,0 +1,539 @@
+//! From an instruction to its caller, by the tables that each object has for exceptions (`.eh_frame_hdr`, `.eh_frame`;
+//! x86-64). Code that has no frame pointers is followed exactly so.
+//!
+//! A process follows its own stack with it, in the middle of malloc and of signal handlers: nothing here allocates,
+//! takes a lock or panics, and all that is read comes through slices and a function.
+//!
+//! Of the rules of DWARF only those are known by which nearly all code is described: a frame address that is the stack
+//! pointer or the frame pointer plus a number, the return address below it, and the caller's frame pointer unchanged or
+//! stored. Where a table says something else ([`Tables::row`] is `None`) the way ends.
+
+/// The registers by which a frame is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The instruction; of callers the return address.
+    pub ip: u64,
+    /// rsp.
+    pub sp: u64,
+    /// rbp.
+    pub bp: u64,
+}
+
+/// How the caller's frame is found at one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The frame address is rbp plus the offset, instead of rsp.
+    by_bp: bool,
+    offset: i32,
+    /// Where the caller's rbp is, from the frame address; it has not changed where there is none.
+    saved_bp: Option<i32>,
+}
+
+impl Row {
+    /// A row in 64 bits, never 0.
+    pub fn pack(self) -> u64 {
+        let low = self.offset.cast_unsigned() as u64;
+        let saved = self.saved_bp.map_or(0, |offset| (offset as i16).cast_unsigned() as u64);
+        1 | u64::from(self.by_bp) << 1 | u64::from(self.saved_bp.is_some()) << 2 | saved << 8 | low << 32
+    }
+
+    /// The row of [`pack`](Self::pack).
+    pub fn unpack(word: u64) -> Self {
+        Self {
+            by_bp: word & 2 != 0,
+            offset: ((word >> 32) as u32).cast_signed(),
+            saved_bp: (word & 4 != 0).then_some(i32::from(((word >> 8) as u16).cast_signed())),
+        }
+    }
+
+    /// The caller's frame; `read` reads a word of the stack. None where that cannot be read, or leads nowhere.
+    pub fn caller(self, frame: Frame, read: &mut dyn FnMut(u64) -> Option<u64>) -> Option<Frame> {
+        let base = if self.by_bp { frame.bp } else { frame.sp };
+        let address = base.wrapping_add_signed(i64::from(self.offset));
+        // Stacks grow down, so that this comes to an end.
+        if address <= frame.sp {
+            return None;
+        }
+        let bp = match self.saved_bp {
+            Some(offset) => read(address.wrapping_add_signed(i64::from(offset)))?,
+            None => frame.bp,
+        };
+        Some(Frame { ip: read(address.wrapping_sub(8))?, sp: address, bp })
+    }
+}
+
+/// The caller's frame where code keeps frame pointers.
+pub fn by_frame_pointer(frame: Frame, read: &mut dyn FnMut(u64) -> Option<u64>) -> Option<Frame> {
+    Row { by_bp: true, offset: 16, saved_bp: Some(-16) }.caller(frame, read)
+}
+
+/// The tables of one object.
+#[derive(Clone, Copy, Debug)]
+pub struct Tables<'a> {
+    /// Where `bytes` lie.
+    pub start: u64,
+    /// What is mapped with the tables: at least `.eh_frame_hdr` and `.eh_frame`.
+    pub bytes: &'a [u8],
+    /// Where `.eh_frame_hdr` lies.
+    pub header: u64,
+}
+
+/// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`
+const PCREL_SDATA4: u8 = 0x1b;
+/// `DW_EH_PE_udata4`
+const UDATA4: u8 = 0x03;
+/// `DW_EH_PE_datarel | DW_EH_PE_sdata4`
+const DATAREL_SDATA4: u8 = 0x3b;
+
+impl<'a> Tables<'a> {
+    fn at(&self, address: u64) -> Option<Bytes<'a>> {
+        let start = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        Some(Bytes { bytes: self.bytes.get(start..)? })
+    }
+
+    /// How the caller of the code at `ip` is found.
+    pub fn row(&self, ip: u64) -> Option<Row> {
+        let (first, description) = self.search(ip)?;
+        let mut entry = self.at(description)?;
+        let length = entry.u32()?;
+        // 0 is the end of the tables; the largest value means a longer length.
+        if length == 0 || length == u32::MAX {
+            return None;
+        }
+        let mut entry = Bytes { bytes: entry.bytes.get(..length as usize)? };
+        let back = entry.u32()?;
+        let common = Common::read(self.at(description.checked_add(4)?.checked_sub(u64::from(back))?)?)?;
+        entry.skip(common.pointer_bytes)?;
+        let range = entry.pointer(common.pointer_bytes)?;
+        if ip.wrapping_sub(first) >= range {
+            return None;
+        }
+        if common.augmented {
+            let bytes = entry.uleb()?;
+            entry.skip(usize::try_from(bytes).ok()?)?;
+        }
+        let mut state = State { location: first, ..State::default() };
+        // What is said of all functions holds at each instruction.
+        state.run(common.instructions, &common, u64::MAX)?;
+        state.initial = state.now;
+        state.location = first;
+        state.run(entry, &common, ip)?;
+        state.now.row()
+    }
+
+    /// The function that `ip` is in: its first address and its entry in `.eh_frame`, by binary search.
+    fn search(&self, ip: u64) -> Option<(u64, u64)> {
+        let mut header = self.at(self.header)?;
+        let [version, pointer, count, table] = header.array()?;
+        if (version, pointer, count, table) != (1, PCREL_SDATA4, UDATA4, DATAREL_SDATA4) {
+            return None;
+        }
+        header.skip(4)?;
+        let count = header.u32()? as usize;
+        let rows = header.bytes.get(..count.checked_mul(8)?)?.as_chunks::<8>().0;
+        let address = |bytes: &[u8]| {
+            let offset = i32::from_ne_bytes(*bytes.first_chunk()?);
+            Some(self.header.wrapping_add_signed(i64::from(offset)))
+        };
+        let behind = rows.partition_point(|row| address(row).is_some_and(|first| first <= ip));
+        let row = rows.get(behind.checked_sub(1)?)?;
+        Some((address(row)?, address(&row[4..])?))
+    }
+}
+
+/// What the entries of several functions have in common (a CIE).
+struct Common<'a> {
+    code_factor: u64,
+    data_factor: i64,
+    pointer_bytes: usize,
+    augmented: bool,
+    instructions: Bytes<'a>,
+}
+
+impl<'a> Common<'a> {
+    fn read(mut bytes: Bytes<'a>) -> Option<Self> {
+        let length = bytes.u32()?;
+        if length == u32::MAX {
+            return None;
+        }
+        let mut bytes = Bytes { bytes: bytes.bytes.get(..length as usize)? };
+        if bytes.u32()? != 0 {
+            return None;
+        }
+        let version = bytes.u8()?;
+        let end = bytes.bytes.iter().position(|&byte| byte == 0)?;
+        let augmentation = bytes.bytes.get(..end)?;
+        bytes.skip(end + 1)?;
+        let code_factor = bytes.uleb()?;
+        let data_factor = bytes.sleb()?;
+        let return_register = if version == 1 { u64::from(bytes.u8()?) } else { bytes.uleb()? };
+        if return_register != u64::from(RETURN_ADDRESS) || !matches!(version, 1 | 3) {
+            return None;
+        }
+        let mut pointer = 0;
+        let augmented = augmentation.first() == Some(&b'z');
+        if augmented {
+            let length = usize::try_from(bytes.uleb()?).ok()?;
+            let mut data = Bytes { bytes: bytes.bytes.get(..length)? };
+            bytes.skip(length)?;
+            for letter in &augmentation[1..] {
+                match letter {
+                    b'R' => pointer = data.u8()?,
+                    b'L' => data.skip(1)?,
+                    b'P' => {
+                        let encoding = data.u8()?;
+                        data.skip(pointer_bytes(encoding)?)?;
+                    }
+                    b'S' | b'B' => {}
+                    _ => return None,
+                }
+            }
+        } else if !augmentation.is_empty() {
+            return None;
+        }
+        let pointer_bytes = pointer_bytes(pointer)?;
+        Some(Self { code_factor, data_factor, pointer_bytes, augmented, instructions: bytes })
+    }
+}
+
+/// The bytes of a pointer in an encoding of DWARF's exception tables.
+fn pointer_bytes(encoding: u8) -> Option<usize> {
+    match encoding & 0x0f {
+        0x00 | 0x04 | 0x0c => Some(8),
+        0x03 | 0x0b => Some(4),
+        0x02 | 0x0a => Some(2),
+        _ => None,
+    }
+}
+
+/// DWARF's numbers of registers.
+const RBP: u64 = 6;
+const RSP: u64 = 7;
+const RETURN_ADDRESS: u8 = 16;
+
+/// The rules in force.
+#[derive(Clone, Copy, Default)]
+struct Rules {
+    /// The register and the offset of the frame address; none where that is said in another way.
+    address: Option<(u64, i64)>,
+    bp: Saved,
+    /// Of the return address.
+    back: Saved,
+}
+
+/// Where a register of the caller's is.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Saved {
+    #[default]
+    Unchanged,
+    /// So far from the frame address.
+    At(i64),
+    /// Said in another way.
+    Otherwise,
+}
+
+impl Rules {
+    fn row(&self) -> Option<Row> {
+        let (register, offset) = self.address?;
+        let saved_bp = match self.bp {
+            Saved::Unchanged => None,
+            Saved::At(offset) => Some(i32::from(i16::try_from(offset).ok()?)),
+            Saved::Otherwise => return None,
+        };
+        let known = matches!(register, RBP | RSP) && self.back == Saved::At(-8);
+        known.then_some(())?;
+        Some(Row { by_bp: register == RBP, offset: i32::try_from(offset).ok()?, saved_bp })
+    }
+
+    fn set(&mut self, register: u64, saved: Saved) {
+        if register == RBP {
+            self.bp = saved;
+        } else if register == u64::from(RETURN_ADDRESS) {
+            self.back = saved;
+        }
+    }
+
+    fn of(&self, register: u64) -> Saved {
+        if register == RBP { self.bp } else { self.back }
+    }
+}
+
+/// Rules that can be remembered at a time.
+const REMEMBERED: usize = 8;
+
+/// Where a program of rules has come.
+#[derive(Default)]
+struct State {
+    location: u64,
+    now: Rules,
+    initial: Rules,
+    remembered: [Rules; REMEMBERED],
+    depth: usize,
+}
+
+impl State {
+    /// Runs instructions up to the first that is for code behind `ip`. None where one is not known.
+    fn run(&mut self, mut program: Bytes<'_>, common: &Common<'_>, ip: u64) -> Option<()> {
+        while let Some(instruction) = program.u8() {
+            let low = u64::from(instruction & 0x3f);
+            let advance = match instruction >> 6 {
+                1 => Some(low),
+                2 => {
+                    let offset = scaled(program.uleb()?, common)?;
+                    self.now.set(low, Saved::At(offset));
+                    None
+                }
+                3 => {
+                    self.now.set(low, self.initial.of(low));
+                    None
+                }
+                _ => self.extended(instruction, &mut program, common)?,
+            };
+            if let Some(advance) = advance {
+                let location = self.location.wrapping_add(advance.wrapping_mul(common.code_factor));
+                if location > ip {
+                    return Some(());
+                }
+                self.location = location;
+            }
+        }
+        Some(())
+    }
+
+    /// An instruction whose number is all of its byte; how far the location advances.
+    fn extended(&mut self, instruction: u8, program: &mut Bytes<'_>, common: &Common<'_>) -> Option<Option<u64>> {
+        match instruction {
+            0x00 => {}
+            0x02 => return Some(Some(u64::from(program.u8()?))),
+            0x03 => return Some(Some(u64::from(u16::from_ne_bytes(program.array()?)))),
+            0x04 => return Some(Some(u64::from(program.u32()?))),
+            // offset_extended, and with a signed factor
+            0x05 | 0x11 => {
+                let register = program.uleb()?;
+                let offset = if instruction == 0x05 {
+                    scaled(program.uleb()?, common)?
+                } else {
+                    program.sleb()?.checked_mul(common.data_factor)?
+                };
+                self.now.set(register, Saved::At(offset));
+            }
+            // restore_extended, undefined, same_value
+            0x06 => {
+                let register = program.uleb()?;
+                self.now.set(register, self.initial.of(register));
+            }
+            0x07 => self.now.set(program.uleb()?, Saved::Otherwise),
+            0x08 => self.now.set(program.uleb()?, Saved::Unchanged),
+            // register, val_offset, val_offset_sf
+            0x09 | 0x14 | 0x15 => {
+                self.now.set(program.uleb()?, Saved::Otherwise);
+                program.uleb()?;
+            }
+            // remember_state, restore_state
+            0x0a => {
+                *self.remembered.get_mut(self.depth)? = self.now;
+                self.depth += 1;
+            }
+            0x0b => {
+                self.depth = self.depth.checked_sub(1)?;
+                self.now = *self.remembered.get(self.depth)?;
+            }
+            // def_cfa, and with a signed factor
+            0x0c => self.now.address = Some((program.uleb()?, i64::try_from(program.uleb()?).ok()?)),
+            0x12 => {
+                self.now.address = Some((program.uleb()?, program.sleb()?.checked_mul(common.data_factor)?));
+            }
+            // def_cfa_register, def_cfa_offset, and with a signed factor
+            0x0d => self.now.address = Some((program.uleb()?, self.now.address?.1)),
+            0x0e => self.now.address = Some((self.now.address?.0, i64::try_from(program.uleb()?).ok()?)),
+            0x13 => {
+                let offset = program.sleb()?.checked_mul(common.data_factor)?;
+                self.now.address = Some((self.now.address?.0, offset));
+            }
+            // def_cfa_expression
+            0x0f => {
+                program.block()?;
+                self.now.address = None;
+            }
+            // expression, val_expression
+            0x10 | 0x16 => {
+                self.now.set(program.uleb()?, Saved::Otherwise);
+                program.block()?;
+            }
+            // GNU_args_size
+            0x2e => {
+                program.uleb()?;
+            }
+            _ => return None,
+        }
+        Some(None)
+    }
+}
+
+fn scaled(offset: u64, common: &Common<'_>) -> Option<i64> {
+    i64::try_from(offset).ok()?.checked_mul(common.data_factor)
+}
+
+/// Bytes that are read from the front.
+#[derive(Clone, Copy)]
+struct Bytes<'a> {
+    bytes: &'a [u8],
+}
+
+impl Bytes<'_> {
+    fn skip(&mut self, count: usize) -> Option<()> {
+        self.bytes = self.bytes.get(count..)?;
+        Some(())
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.bytes.split_first_chunk()?;
+        self.bytes = rest;
+        Some(*first)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_ne_bytes)
+    }
+
+    /// A pointer's bytes, as a number.
+    fn pointer(&mut self, bytes: usize) -> Option<u64> {
+        match bytes {
+            8 => self.array().map(u64::from_ne_bytes),
+            4 => self.u32().map(u64::from),
+            _ => self.array().map(|bytes| u64::from(u16::from_ne_bytes(bytes))),
+        }
+    }
+
+    fn uleb(&mut self) -> Option<u64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    fn sleb(&mut self) -> Option<i64> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                let unused = 64u32.saturating_sub(shift + 7);
+                return Some((value << unused).cast_signed() >> unused);
+            }
+        }
+        None
+    }
+
+    /// A length and as many bytes.
+    fn block(&mut self) -> Option<()> {
+        let length = self.uleb()?;
+        self.skip(usize::try_from(length).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    /// A table of two functions at 0x1000 (`push rbp; mov rbp, rsp` at its second and fifth byte, and back at 0x20) and
+    /// 0x1100 (whose frame address is an expression), at 0x2000.
+    fn table() -> Vec<u8> {
+        let mut bytes = vec![1, PCREL_SDATA4, UDATA4, DATAREL_SDATA4, 0, 0, 0, 0];
+        let start = 0x2000i32;
+        let common_at = 0x2040i32;
+        let common: &[u8] = &[0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, PCREL_SDATA4, 0x0c, 7, 8, 0x90, 1, 0, 0];
+        let functions: [(i32, &[u8]); 2] = [
+            (0x1000, &[0x41, 0x0e, 16, 0x86, 2, 0x43, 0x0d, 6, 0x02, 0x1c, 0x0c, 7, 8, 0xc6]),
+            (0x1100, &[0x0f, 2, 0x77, 8]),
+        ];
+        bytes.extend(2u32.to_ne_bytes());
+        let mut entries = Vec::new();
+        entries.extend((common.len() as u32).to_ne_bytes());
+        entries.extend(common);
+        for (first, program) in functions {
+            let at = common_at + entries.len() as i32;
+            bytes.extend((first - start).to_ne_bytes());
+            bytes.extend((at - start).to_ne_bytes());
+            entries.extend((13 + program.len() as u32).to_ne_bytes());
+            entries.extend((at + 4 - common_at).to_ne_bytes());
+            entries.extend((first - (at + 8)).to_ne_bytes());
+            entries.extend(0x80u32.to_ne_bytes());
+            entries.push(0);
+            entries.extend(program);
+        }
+        bytes.resize((common_at - start) as usize, 0);
+        bytes.extend(entries);
+        bytes
+    }
+
+    fn row(bytes: &[u8], ip: u64) -> Option<Row> {
+        Tables { start: 0x2000, bytes, header: 0x2000 }.row(ip)
+    }
+
+    /// Catches rules that come an instruction too early or too late, and functions that are taken for their neighbours.
+    #[test]
+    fn rows() {
+        let bytes = table();
+        let sp = |offset, saved_bp| Some(Row { by_bp: false, offset, saved_bp });
+        assert_eq!(row(&bytes, 0x1000), sp(8, None));
+        assert_eq!(row(&bytes, 0x1001), sp(16, Some(-16)));
+        assert_eq!(row(&bytes, 0x1004), Some(Row { by_bp: true, offset: 16, saved_bp: Some(-16) }));
+        assert_eq!(row(&bytes, 0x101f), Some(Row { by_bp: true, offset: 16, saved_bp: Some(-16) }));
+        assert_eq!(row(&bytes, 0x1020), sp(8, None));
+        assert_eq!(row(&bytes, 0x107f), sp(8, None));
+        for elsewhere in [0, 0xfff, 0x1080, 0x1100, 0x1180, u64::MAX] {
+            assert_eq!(row(&bytes, elsewhere), None, "{elsewhere:#x}");
+        }
+    }
+
+    /// Catches a panic, or a loop without an end, on bytes that are no table.
+    #[test]
+    fn garbage() {
+        let bytes = table();
+        for end in 0..bytes.len() {
+            let _ = row(&bytes[..end], 0x1004);
+        }
+        for at in 0..bytes.len() {
+            for value in [0, 1, 0x0b, 0x7f, 0x80, 0xff] {
+                let mut changed = bytes.clone();
+                changed[at] = value;
+                for ip in [0x1000, 0x1004, 0x1030, 0x1100] {
+                    let _ = row(&changed, ip);
+                }
+            }
+        }
+    }
+
+    /// Catches a row that is packed into another, callers that are not found, and ways that lead back.
+    #[test]
+    fn callers() {
+        for by_bp in [true, false] {
+            for offset in [8, 16, i32::MAX, -8] {
+                for saved_bp in [None, Some(-16), Some(0), Some(-32768), Some(32767)] {
+                    let row = Row { by_bp, offset, saved_bp };
+                    assert_eq!(Row::unpack(row.pack()), row);
+                }
+            }
+        }
+        let stack = |address: u64| (0x7000..0x8000).contains(&address).then_some(address + 1);
+        let frame = Frame { ip: 1, sp: 0x7000, bp: 0x7100 };
+        let row = Row { by_bp: false, offset: 32, saved_bp: Some(-16) };
+        assert_eq!(row.caller(frame, &mut { stack }), Some(Frame { ip: 0x7019, sp: 0x7020, bp: 0x7011 }));
+        assert_eq!(by_frame_pointer(frame, &mut { stack }), Some(Frame { ip: 0x7109, sp: 0x7110, bp: 0x7101 }));
+        for bp in [0, 0x6fe8, 0x6ff0, 0x8000, u64::MAX] {
+            assert_eq!(by_frame_pointer(Frame { bp, ..frame }, &mut { stack }), None, "{bp:#x}");
+        }
+    }
+}
