@@ -25,9 +25,10 @@ pub const fn next(epoch: u8) -> u8 {
     if epoch == LAST { FIRST } else { epoch + 1 }
 }
 
-/// Epochs from `age` to `now`. What nobody looked at for 254 epochs looks young again, and waits once more.
+/// Epochs from `age` to `now`, both epochs; any number if one is not. What nobody looked at for 254 epochs looks young
+/// again, and waits once more.
 pub const fn passed(age: u8, now: u8) -> u8 {
-    if now >= age { now - age } else { (LAST - age) + now }
+    if now >= age { now - age } else { LAST.wrapping_sub(age).wrapping_add(now) }
 }
 
 /// State of a free range of that age.
