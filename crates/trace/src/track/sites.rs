@@ -27,7 +27,7 @@ pub struct Allocation {
     pub frames: Vec<u64>,
 }
 
-/// A history, by its place in [`Sites`].
+/// A history, by its place in `Sites`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HistoryId(usize);
 
