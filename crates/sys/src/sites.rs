@@ -10,7 +10,7 @@
 //! there is read: the first thread's up to its arguments, and elsewhere OS pages that a system call has just read.
 //!
 //! **Fork.** The mapping is not copied (MADV_DONTFORK), and the pointer to it lies in memory that the kernel wipes
-//! ([`Space`]): the child makes a file of its own when it allocates.
+//! (`Space`): the child makes a file of its own when it allocates.
 
 use crate::global::{NEAP, usable_size};
 use crate::space::{Space, space};
