@@ -8,7 +8,7 @@
 //! Equation: of a class, a heap populates at most one slab ahead of its need, while it holds [`PROVEN`] or more that
 //! are full: so no more than a part in `PROVEN` of what it holds. The OS pages that were not needed after all are holes like
 //! others (`holes.rs`), as the slab does not call what was never carved clean; when blocks come back to other slabs of
-//! the class, the program goes on in those, and the purger is told of what was left behind ([`is_left_behind`]).
+//! the class, the program goes on in those, and the purger is told of what was left behind (`is_left_behind`).
 //!
 //! Not where memory is short or nobody has looked yet how much there is (`pressure.rs`); not for blocks of which a
 //! program may leave whole OS pages alone.

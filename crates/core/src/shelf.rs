@@ -185,7 +185,7 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// [`Allocator::shelve`] after [`Heap::free`] failed for `p`, where the shelf has a place: what a free of a large
+    /// `Allocator::shelve` after [`Heap::free`] failed for `p`, where the shelf has a place: what a free of a large
     /// block does mostly. Otherwise nothing has happened.
     ///
     /// # Safety
