@@ -27,6 +27,7 @@ const CASES: &[Row] = &[
     (IDLE, "small", PLAIN, "the same for small blocks"),
     (IDLE, "mixed", PLAIN, "the same for blocks of all sizes"),
     (IDLE, "freeing_thread_blocks", PLAIN, "memory that waits for the thread that freed it"),
+    (IDLE, "blocks_at_hand", PLAIN, "large blocks that stay with the thread that freed them last"),
     (IDLE, "caches_of_idle_threads", PLAIN, "blocks that stay in the caches of sleeping threads"),
     (IDLE, "helper_comes_and_goes", PLAIN, "a helper that stays when nothing waits, or that comes only once"),
     (IDLE, "little_memory", PLAIN, "a helper thread for less than 1 MiB of free memory"),

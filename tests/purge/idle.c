@@ -32,6 +32,19 @@ static void freeing_thread_blocks(void) {
     CHECK(write(ends[1], "x", 1) == 1 && pthread_join(t, NULL) == 0);
 }
 
+/* Some large blocks that their thread keeps at hand when it frees them, and nothing else. */
+static void blocks_at_hand(void) {
+    enum { BLOCKS = 7, SIZE = 256 << 10 };
+    char *p[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) {
+        CHECK((p[i] = malloc(SIZE)));
+        memset(p[i], 1, SIZE);
+    }
+    long full = status_kib("VmRSS:");
+    for (int i = 0; i < BLOCKS; i++) free(p[i]);
+    WAIT_FOR(status_kib("VmRSS:") < full - (1 << 10), 10000);
+}
+
 /* 200 threads that each freed some blocks of every class into their caches, and then sleep. */
 enum { IDLE = 200 };
 static pthread_barrier_t filled, over;
@@ -162,8 +175,10 @@ static void no_more_threads(void) {
 }
 
 static const struct test_case CASES[] = {
-    CASE(large),         CASE(small), CASE(mixed),          CASE(freeing_thread_blocks), CASE(caches_of_idle_threads),
-    CASE(little_memory), CASE(never), CASE(exit_is_prompt), CASE(helper_comes_and_goes), CASE(last_thread_ends),
-    CASE(no_more_threads), CASE(loaded_late),
+    CASE(large),          CASE(small),          CASE(mixed),
+    CASE(blocks_at_hand), CASE(little_memory),  CASE(never),
+    CASE(exit_is_prompt), CASE(no_more_threads), CASE(last_thread_ends),
+    CASE(loaded_late),    CASE(freeing_thread_blocks), CASE(caches_of_idle_threads),
+    CASE(helper_comes_and_goes),
 };
 TEST_MAIN(CASES)

@@ -128,6 +128,18 @@ impl Purger {
         self.who.load(Ordering::Relaxed) == HELPER
     }
 
+    /// Whether it matters to somebody that a shelf has come to `chunks`: where nobody is the purger, as soon as that is
+    /// enough for one, and always where the threads that free memory do its work.
+    #[inline(always)]
+    pub(crate) fn minds(&self, chunks: u32) -> bool {
+        // Relaxed: one who comes or goes meanwhile looks at all shelves, or is asked for by the next block.
+        match self.who.load(Ordering::Relaxed) {
+            HELPER => false,
+            NOBODY => chunks as usize >= START_CHUNKS,
+            _ => true,
+        }
+    }
+
     /// Whether a helper thread or the threads that free memory see to what waits. For tests.
     pub(crate) fn is_somebody(&self) -> bool {
         self.who.load(Ordering::Relaxed) != NOBODY
@@ -347,7 +359,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Notes that somebody has to be the purger, or to be woken.
-    fn want(&self) {
+    pub(crate) fn want(&self) {
         if self.policy.purge() != Purge::Never {
             // Release pairs with the Acquire in `settle_notes`: whoever takes the note sees who the purger is at least as
             // late as here.
@@ -496,14 +508,6 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn note_dropped(&self) {
         if !self.purger.flood.swap(true, Ordering::Relaxed) {
             self.os.wake_purger();
-        }
-    }
-
-    /// Much lies on a shelf.
-    #[inline]
-    pub(crate) fn note_shelf(&self) {
-        if !self.purger.has_helper() {
-            self.want();
         }
     }
 

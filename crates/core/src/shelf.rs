@@ -185,8 +185,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// `Allocator::shelve` after [`Heap::free`] failed for `p`, where the shelf has a place: what a free of a large
-    /// block does mostly. Otherwise nothing has happened.
+    /// `Allocator::shelve` after [`Heap::free`] failed for `p`, where the shelf has a place and nobody has to be told: what
+    /// a free of a large block does mostly, and there is nothing to settle. Otherwise nothing has happened.
     ///
     /// # Safety
     /// `heap` must be the caller's and not watched, and nothing may have happened to it since; `p` must be a block of
@@ -200,7 +200,10 @@ impl<O: Os> Allocator<O> {
                 return false;
             }
             let c = Arenas::record(p);
-            let fits = self.arenas.has_record(p) && self.goes_on_shelf(c, p) && (*heap).shelf.has_place((*c).len);
+            let fits = self.arenas.has_record(p)
+                && self.goes_on_shelf(c, p)
+                && (*heap).shelf.has_place((*c).len)
+                && !self.purger.minds((*heap).shelf.chunks + (*c).len);
             if fits {
                 Heap::undo_free_of_large(heap);
                 self.push_on_shelf(heap, c);
@@ -238,9 +241,6 @@ impl<O: Os> Allocator<O> {
             (*c).kind = Kind::SHELVED;
             (*heap).flow.shelve((*c).bytes());
             (*heap).shelf.push(c, len, self.epoch());
-            if (*heap).shelf.chunks as usize >= crate::purge::START_CHUNKS {
-                self.note_shelf();
-            }
         }
     }
 
@@ -264,6 +264,9 @@ impl<O: Os> Allocator<O> {
                 self.unshelve(heap, |shelf| !(*shelf).has_place(len));
             }
             self.push_on_shelf(heap, c);
+            if self.purger.minds((*heap).shelf.chunks) {
+                self.want();
+            }
         }
         true
     }
