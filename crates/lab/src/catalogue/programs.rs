@@ -209,7 +209,8 @@ pub fn redis(quick: bool) -> Design {
         ("RSS right after, MiB", "rss-after"),
         ("1 s idle", "rss-idle"),
     ];
-    let work = Work::Redis { warm_up: seconds(if quick { 1 } else { 3 }), load: seconds(if quick { 1 } else { 6 }) };
+    // The warm-up is longer than the cycles in which such a server fills and empties its memory: a steady load.
+    let work = Work::Redis { warm_up: seconds(if quick { 1 } else { 15 }), load: seconds(if quick { 1 } else { 15 }) };
     let point = |metric: &str| vec![Point::named("load", "load", metric)];
     let axes = |label: &str, unit: &str, log| (axis("", "", false), axis(label, unit, log));
     Design {
