@@ -9,35 +9,12 @@ use core::sync::atomic::Ordering;
 use neap_core::watch::Reason;
 use neap_counters::{Counters, FILE_BYTES};
 use neap_sys::global::NEAP;
+use neap_sys::path::Path;
 use neap_sys::{gauges, thread, watch};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
-/// A path in the making, always with a final zero.
-struct Path {
-    text: [u8; 4096],
-    len: usize,
-}
-
-impl Write for Path {
-    fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        self.append(s.as_bytes())
-    }
-}
-
-impl Path {
-    fn append(&mut self, s: &[u8]) -> core::fmt::Result {
-        if self.len + s.len() >= self.text.len() {
-            return Err(core::fmt::Error);
-        }
-        self.text[self.len..self.len + s.len()].copy_from_slice(s);
-        self.len += s.len();
-        self.text[self.len] = 0;
-        Ok(())
-    }
-}
-
-static mut DIRECTORY: Path = Path { text: [0; 4096], len: 0 };
+static mut DIRECTORY: Path = Path::new();
 
 /// Starts to count, in a new file in `directory`; false if there can be none.
 pub fn start(directory: &CStr) -> bool {
@@ -83,10 +60,10 @@ fn new_page() -> Option<&'static Counters> {
     let directory = unsafe { &*core::ptr::addr_of!(DIRECTORY) };
     let pid = rustix::process::getpid().as_raw_nonzero();
     for n in 0..1000 {
-        let mut path = Path { text: [0; 4096], len: 0 };
-        path.append(&directory.text[..directory.len]).ok()?;
+        let mut path = Path::new();
+        path.append(directory.bytes()).ok()?;
         write!(path, "/{pid}.{n}").ok()?;
-        let name = CStr::from_bytes_until_nul(&path.text).ok()?;
+        let name = path.c_str()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(CWD, name, flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => file,

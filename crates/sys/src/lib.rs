@@ -15,6 +15,7 @@ pub mod global;
 pub mod hooks;
 pub mod linux;
 mod pagemap;
+pub mod path;
 mod populate;
 pub mod purger;
 pub mod sites;

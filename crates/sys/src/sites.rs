@@ -13,6 +13,7 @@
 //! (`Space`): the child makes a file of its own when it allocates.
 
 use crate::global::{NEAP, usable_size};
+use crate::path::Path;
 use crate::space::{Space, space};
 use crate::{arch, status, watch};
 use core::cell::UnsafeCell;
@@ -64,34 +65,9 @@ struct Once<T>(UnsafeCell<T>);
 unsafe impl<T> Sync for Once<T> {}
 
 /// The directory of the files.
-static DIRECTORY: Once<Path> = Once(UnsafeCell::new(Path { text: [0; 4096], len: 0 }));
+static DIRECTORY: Once<Path> = Once(UnsafeCell::new(Path::new()));
 /// The tables of this library: where they are found without asking.
 static OWN: Once<Option<Tables<'static>>> = Once(UnsafeCell::new(None));
-
-/// A path in the making, always with a final zero.
-struct Path {
-    text: [u8; 4096],
-    len: usize,
-}
-
-impl Write for Path {
-    fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        self.append(s.as_bytes())
-    }
-}
-
-impl Path {
-    fn append(&mut self, s: &[u8]) -> core::fmt::Result {
-        let end = self.len + s.len();
-        if end >= self.text.len() {
-            return Err(core::fmt::Error);
-        }
-        self.text[self.len..end].copy_from_slice(s);
-        self.text[end] = 0;
-        self.len = end;
-        Ok(())
-    }
-}
 
 /// Begins to record, in a new file in `directory`, allocations that are `interval` bytes apart in the mean. `stack_end` is
 /// an address at the end of the calling thread's stack, or 0. False if there can be no file.
@@ -143,8 +119,7 @@ pub fn directory() -> &'static [u8] {
         return b"";
     }
     // SAFETY: written before, see there.
-    let path = unsafe { &*DIRECTORY.0.get() };
-    &path.text[..path.len]
+    unsafe { &*DIRECTORY.0.get() }.bytes()
 }
 
 /// A new block: it is recorded, where that is on and the block is chosen. Called in slow paths, also of handlers.
@@ -241,10 +216,10 @@ fn new(space: &Space) -> Option<&'static Header> {
     let directory = unsafe { &*DIRECTORY.0.get() };
     let pid = rustix::process::getpid().as_raw_nonzero().get();
     for n in 0..1000 {
-        let mut path = Path { text: [0; 4096], len: 0 };
-        path.append(&directory.text[..directory.len]).ok()?;
+        let mut path = Path::new();
+        path.append(directory.bytes()).ok()?;
         write!(path, "/{pid}.{n}").ok()?;
-        let name = CStr::from_bytes_until_nul(&path.text).ok()?;
+        let name = path.c_str()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = match rustix::fs::openat(CWD, name, flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => file,
