@@ -216,8 +216,8 @@ impl<O: Os> Allocator<O> {
 
     #[cold]
     fn purge_old(&self) -> Option<u32> {
-        let policy = self.policy.purge();
-        if matches!(policy, Purge::Never) {
+        // 0 before the first use, when nothing can wait.
+        if self.page_size() == 0 || self.policy.purge() == Purge::Never {
             self.purger.who.store(NOBODY, Ordering::SeqCst);
             return None;
         }

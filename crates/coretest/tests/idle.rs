@@ -275,3 +275,34 @@ fn a_purge_takes_what_is_lazy() {
     assert_eq!((a.figures().lazy, a.free_bytes().0), (0, 0));
     thread.abandon(&a);
 }
+
+/// Catches a call that takes for granted that the program has asked for memory before: a tick came before the first
+/// malloc, and divided by an OS page of no bytes.
+#[test]
+fn before_the_first_use() {
+    let before = |call: &dyn Fn(&Shared)| {
+        let a = system(4096);
+        call(&a);
+        let me = thread(&a);
+        let blocks = fill(&a, &me, 1024, BYTES);
+        let kept = free_most(&a, &me, blocks);
+        settle(&a);
+        check(&a, &kept, 1024, "after a call before the first use");
+    };
+    before(&|a| assert_eq!(a.tick(), None, "nothing waits"));
+    before(&|a| assert_eq!(a.purge(), 0, "nothing to give back"));
+    before(&|a| a.settle());
+    before(&|a| a.resume_purging());
+    before(&|a| a.leave_purging());
+    before(&|a| a.look_at_limit());
+    before(&|a| a.publish());
+    before(&|a| assert_eq!(a.free_bytes(), (0, 0), "nothing is free"));
+    before(&|a| assert_eq!(a.live(), (0, 0), "nothing lives"));
+    before(&|a| assert_eq!(a.resident().map_or(0, |r| r.total()), 0, "nothing is resident"));
+    before(&|a| assert_eq!(a.census().held, 0, "nothing is held"));
+    before(&|a| assert_eq!(a.figures().live_blocks, 0, "no block lives"));
+    before(&|a| {
+        a.fork_prepare();
+        a.fork_parent();
+    });
+}
