@@ -11,6 +11,7 @@ use neap_trace::{
 };
 
 use super::files::Files;
+use super::progress::Steps;
 use super::store::Store;
 
 /// A trace with symbols: faults come out of the store, and their places out of what was found before.
@@ -78,8 +79,10 @@ impl Resolved {
         for (id, mapping) in resolver.tables.mappings.iter().filter(|(_, mapping)| mapping.protection.execute) {
             resolver.executable.entry(mapping.process).or_default().push(id);
         }
+        let mut steps = Steps::new("finding symbols", resolver.tables.summary.faults);
         store.visit(&mut |fault| {
             resolver.fault(fault);
+            steps.step();
             Ok(())
         })?;
         resolver.stacks(stack_mappings);

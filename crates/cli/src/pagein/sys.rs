@@ -282,6 +282,14 @@ pub fn raise_descriptor_limit() {
     }
 }
 
+/// How many bytes this process may lock.
+pub fn lockable_bytes() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is valid for the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
 /// Asks for a processor before others get it, for this thread; only root may.
 pub fn hurry() {
     const THIS_THREAD: libc::id_t = 0;

@@ -28,7 +28,8 @@ pub use self::filter::install;
 /// What could not be made exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inexact {
-    /// Programs and processes without a userfaultfd: 32-bit ones, and those that refused.
+    /// Programs and processes without a userfaultfd: 32-bit ones, those that refused, and those that a filter of system
+    /// calls of their own watches.
     pub programs: u64,
     /// Mappings that the kernel does not let register.
     pub mappings: u64,
@@ -46,6 +47,8 @@ pub struct Exact {
     later: VecDeque<Happened>,
     /// How the program ended.
     ended: Option<Status>,
+    /// Filters of system calls that every process has: those that neap was started under, and neap's own.
+    filters: u64,
     inexact: Inexact,
 }
 
@@ -74,6 +77,7 @@ impl Exact {
             mapping: HashSet::new(),
             later: VecDeque::new(),
             ended: None,
+            filters: filters_of("self").unwrap_or(0) + 1,
             inexact: Inexact::default(),
         })
     }
@@ -188,6 +192,10 @@ impl Exact {
     }
 
     fn descriptor(&mut self, pid: pid_t, signals: &mut Vec<c_int>) -> Option<Userfaultfd> {
+        // A filter that the program made could end it for a call that it does not expect.
+        if filters_of(&pid.to_string())? > self.filters {
+            return None;
+        }
         let registers = Registers::of(pid).ok()?;
         let instruction = system_call(pid).filter(|_| registers.is_64_bit())?;
         let made = self.call(pid, registers.calling(instruction, libc::SYS_userfaultfd, [uffd::FLAGS, 0]), signals);
@@ -248,8 +256,18 @@ fn refused(descriptor: &Userfaultfd, start: u64, end: u64) -> u64 {
 
 /// The process of a thread.
 fn process_of(tid: pid_t) -> Option<pid_t> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+    pid_t::try_from(status(&tid.to_string(), "Tgid:")?).ok()
+}
+
+/// How many filters of system calls watch a thread (Linux 5.9).
+fn filters_of(tid: &str) -> Option<u64> {
+    status(tid, "Seccomp_filters:")
+}
+
+/// A number of `/proc/TID/status`.
+fn status(tid: &str, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
 /// The mappings of files.
