@@ -18,8 +18,10 @@ use crate::run::signals;
 
 /// How often neap looks whether the process is still there.
 const LOOK: Duration = Duration::from_millis(50);
-/// How often neap begins anew because threads began meanwhile.
+/// How often neap tries to open the events of threads that come and go.
 const ATTEMPTS: u32 = 10;
+/// What is there after that time lasts.
+const LASTING: Duration = Duration::from_millis(5);
 
 /// Traces a process until it ends, the time is over, or neap is told to stop.
 pub fn run(args: &PageinArgs, pid: u32) -> Result<u8, Error> {
@@ -35,20 +37,16 @@ pub fn run(args: &PageinArgs, pid: u32) -> Result<u8, Error> {
 /// What was seen of the process, and where it is to be written.
 fn trace(args: &PageinArgs, pid: u32) -> Result<(footer::Process, Watched, Output), Error> {
     let children = scan::tree(pid).len() - 1;
-    let first = Stat::of(pid).map_err(|e| no_process(pid, &e))?;
-    if first.ended {
-        return Err(no_process(pid, &io::Error::from_raw_os_error(libc::ESRCH)));
-    }
-    let Attached { watcher, unfollowed } = attach(args, pid)?;
-    let (started, began) = (Instant::now(), Stat::of(pid).unwrap_or(first));
+    let Attached { watcher, unfollowed, before, began } = attach(args, pid)?;
+    let started = Instant::now();
     // Only now: a process that cannot be traced leaves no file behind.
     let output = Output::create(args, pid)?;
     let last = wait(pid, began, args.duration.map(|duration| started + duration));
     let duration = started.elapsed();
     let watched = watcher.finish();
     let ended = Stat::of(pid).unwrap_or(Stat { ended: true, ..last });
-    let usage = ended.usage.since(first.usage);
-    let edges = began.usage.since(first.usage).total() + ended.usage.since(last.usage).total();
+    let usage = ended.usage.since(before.usage);
+    let edges = began.usage.since(before.usage).total() + ended.usage.since(last.usage).total();
     let process = footer::Process { pid, usage, edges, ended: ended.ended, duration, children, unfollowed };
     Ok((process, watched, output))
 }
@@ -58,19 +56,29 @@ struct Attached {
     watcher: Watcher,
     /// Whether threads may have begun that are not traced.
     unfollowed: bool,
+    /// What the kernel had counted just before the trace began, and just after.
+    before: Stat,
+    began: Stat,
 }
 
 fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
+    let gone = |e: io::Error| no_process(pid, &e);
     let mut tracker = Tracker::default();
     tracker.tables_mut().summary.pid = pid;
     let wanted = Wanted { on_exec: false, callgraph: args.callgraph, detail: args.detail(), monotonic: false };
-    let (opened, unfollowed) = open(pid, wanted).map_err(|e| no_process(pid, &e))?;
-    let watcher = match opened {
+    let (opened, unfollowed) = open(pid, wanted).map_err(gone)?;
+    let before = Stat::of(pid).map_err(gone)?;
+    if before.ended {
+        return Err(gone(io::Error::from_raw_os_error(libc::ESRCH)));
+    }
+    let began = || Stat::of(pid).unwrap_or(before);
+    let (watcher, began) = match opened {
         Ok(events) => {
             events.enable().map_err(|e| Error::failed(format!("cannot start the trace: {}", system_message(&e))))?;
+            let began = began();
             // What is mapped from now on is told by records; what was mapped before, by /proc.
             adopt(&mut tracker, pid);
-            super::collector(args, events, tracker)?
+            (super::collector(args, events, tracker)?, began)
         }
         Err(why) => {
             if fs::read(format!("/proc/{pid}/maps")).is_err() {
@@ -80,23 +88,22 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
             adopt(&mut tracker, pid);
             let scanner = Scanner::start(pid, tracker)
                 .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
-            Watcher::Scan { scanner, why }
+            (Watcher::Scan { scanner, why }, began())
         }
     };
-    Ok(Attached { watcher, unfollowed })
+    Ok(Attached { watcher, unfollowed, before, began })
 }
 
 /// Opens the events of all threads. One that begins meanwhile inherits those of the thread that made it as far as they
-/// were open: then neap begins anew, and after some attempts puts up with it. Whether it did.
+/// were open by then. If it lasts, neap begins anew, and after some attempts puts up with it; whether it did.
 fn open(pid: u32, wanted: Wanted) -> io::Result<(Result<Events, Denied>, bool)> {
     let mut left = ATTEMPTS;
-    let mut tids = threads(pid)?;
     loop {
+        left -= 1;
+        let tids = threads(pid)?;
         let list: Vec<i32> = tids.iter().copied().collect();
         let opened = Events::open(&list, wanted);
-        left -= 1;
-        let now = threads(pid)?;
-        let more = !now.is_subset(&tids);
+        let begun: BTreeSet<i32> = threads(pid)?.difference(&tids).copied().collect();
         match opened {
             // All of them ended meanwhile.
             Err(Denied { error, .. }) if error.raw_os_error() == Some(libc::ESRCH) => {
@@ -104,10 +111,16 @@ fn open(pid: u32, wanted: Wanted) -> io::Result<(Result<Events, Denied>, bool)> 
                     return Err(error);
                 }
             }
-            Ok(_) if more && left > 0 => {}
-            opened => return Ok((opened, more)),
+            Ok(_) if !begun.is_empty() => {
+                // Nothing is traced yet, so those that end now do not matter.
+                std::thread::sleep(LASTING);
+                let lasting = !threads(pid)?.is_disjoint(&begun);
+                if !lasting || left == 0 {
+                    return Ok((opened, lasting));
+                }
+            }
+            opened => return Ok((opened, false)),
         }
-        tids = now;
     }
 }
 
