@@ -1,8 +1,9 @@
 //! The system calls of `neap pagein` that the standard library lacks, in safe form.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -280,6 +281,13 @@ pub fn raise_descriptor_limit() {
             libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
         }
     }
+}
+
+/// Reads a file of `/proc` in one piece, as it is at one moment, if it is not large.
+pub fn read_whole(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(16 << 10);
+    File::open(path)?.read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// How many bytes this process may lock.

@@ -45,7 +45,8 @@ impl Program {
         })
     }
 
-    /// Has the process do something just before it becomes the program, in system calls only.
+    /// Has the process do something before it becomes the program, in system calls only: at once, while neap prepares
+    /// what has to be prepared.
     pub fn before_exec(&mut self, what: fn() -> io::Result<()>) {
         self.before_exec = Some(what);
     }
@@ -213,10 +214,10 @@ fn become_program(program: &Program, inherited: &Inherited, report: &OwnedFd, ga
     // the program makes children; one that changes its identity loses it too.
     sys::die_with_parent();
     inherited.restore();
+    let prepared = program.before_exec.map_or(Ok(()), |prepare| prepare());
     let opened = matches!(File::from(gate).read(&mut [0]), Ok(1));
     let mut errno = libc::ECANCELED.to_ne_bytes();
     if opened {
-        let prepared = program.before_exec.map_or(Ok(()), |prepare| prepare());
         // All that follows is done in vain first: the code that it needs is in place then, and its faults are counted.
         sys::faults_of_this_process();
         // SAFETY: nothing is written, and an empty path is refused before anything else is looked at.

@@ -20,6 +20,7 @@ use neap_trace::track::parse_maps;
 
 use self::ptrace::{EVENT_STOP, Go, Happened, Registers, SYSCALL_STOP, SYSTEM_CALL};
 use self::uffd::Userfaultfd;
+use super::sys;
 use crate::error::{Error, system_message};
 use crate::run::child::Status;
 
@@ -179,10 +180,11 @@ impl Exact {
     /// Gives a stopped process a userfaultfd, and registers its files; the signals that came meanwhile.
     fn equip(&mut self, pid: pid_t) -> Vec<c_int> {
         let mut signals = Vec::new();
-        match self.descriptor(pid, &mut signals) {
+        let maps = sys::read_whole(format!("/proc/{pid}/maps")).unwrap_or_default();
+        match self.descriptor(pid, &maps, &mut signals) {
             Some(descriptor) => {
-                for (start, end) in files(pid) {
-                    self.inexact.mappings += refused(&descriptor, start, end);
+                for file in parse_maps(&maps).filter(|line| line.inode != 0) {
+                    self.inexact.mappings += refused(&descriptor, file.start, file.end);
                 }
                 self.descriptors.insert(pid, descriptor);
             }
@@ -191,13 +193,13 @@ impl Exact {
         signals
     }
 
-    fn descriptor(&mut self, pid: pid_t, signals: &mut Vec<c_int>) -> Option<Userfaultfd> {
+    fn descriptor(&mut self, pid: pid_t, maps: &[u8], signals: &mut Vec<c_int>) -> Option<Userfaultfd> {
         // A filter that the program made could end it for a call that it does not expect.
         if filters_of(&pid.to_string())? > self.filters {
             return None;
         }
         let registers = Registers::of(pid).ok()?;
-        let instruction = system_call(pid).filter(|_| registers.is_64_bit())?;
+        let instruction = system_call(pid, maps).filter(|_| registers.is_64_bit())?;
         let made = self.call(pid, registers.calling(instruction, libc::SYS_userfaultfd, [uffd::FLAGS, 0]), signals);
         let taken = made.and_then(|number| {
             let taken = Userfaultfd::of(pid, number).ok();
@@ -240,7 +242,7 @@ impl Exact {
         let Some(descriptor) = self.threads.get(&tid).and_then(|process| self.descriptors.get(process)) else { return };
         let Ok(registers) = Registers::of(tid) else { return };
         let Ok(start) = registers.result() else { return };
-        let page = super::sys::page_size() as u64;
+        let page = sys::page_size() as u64;
         let end = start.saturating_add(registers.mapped_length()).next_multiple_of(page);
         self.inexact.mappings += refused(descriptor, start, end);
     }
@@ -266,20 +268,14 @@ fn filters_of(tid: &str) -> Option<u64> {
 
 /// A number of `/proc/TID/status`.
 fn status(tid: &str, name: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let text = sys::read_whole(format!("/proc/{tid}/status")).ok()?;
+    let text = String::from_utf8_lossy(&text);
     text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
-/// The mappings of files.
-fn files(pid: pid_t) -> Vec<(u64, u64)> {
-    let text = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    parse_maps(&text).filter(|line| line.inode != 0).map(|line| (line.start, line.end)).collect()
-}
-
 /// The address of a system call instruction in the vdso, which every program has.
-fn system_call(pid: pid_t) -> Option<u64> {
-    let text = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
-    let line = parse_maps(&text).find(|line| line.path == b"[vdso]")?;
+fn system_call(pid: pid_t, maps: &[u8]) -> Option<u64> {
+    let line = parse_maps(maps).find(|line| line.path == b"[vdso]")?;
     let mut bytes = vec![0; usize::try_from(line.end - line.start).ok()?];
     File::open(format!("/proc/{pid}/mem")).ok()?.read_exact_at(&mut bytes, line.start).ok()?;
     let at = bytes.windows(SYSTEM_CALL.len()).position(|window| window == SYSTEM_CALL)?;
