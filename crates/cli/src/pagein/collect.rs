@@ -68,6 +68,9 @@ struct Collecting {
     buffer: Vec<u8>,
     progress: Progress,
     sites: Option<Sites>,
+    /// What records tell that was lost, and what the BPF program does.
+    told_lost: u64,
+    bpf_lost: u64,
 }
 
 impl Collecting {
@@ -81,6 +84,8 @@ impl Collecting {
             buffer: Vec::new(),
             progress: Progress::new(),
             sites: sites.map(Sites::new),
+            told_lost: 0,
+            bpf_lost: 0,
         }
     }
 
@@ -105,7 +110,9 @@ impl Collecting {
         }
         // Everything that happened before `stop` is in the rings by now.
         self.round();
+        let untold = self.events.lost().map_or(0, |lost| lost.saturating_sub(self.told_lost));
         let Collected { tracker, store, .. } = &mut self.collected;
+        tracker.note_lost(self.bpf_lost + untold);
         let mut sink = |fault| store.push(&fault);
         self.order.finish(|record| tracker.record(&record, &mut self.world, &mut sink));
         if let Some(sites) = &mut self.sites {
@@ -128,14 +135,19 @@ impl Collecting {
             while let Some(record) = self.events.decoder.next(&mut rest) {
                 match record {
                     Ok(record) if matches!(record.event, Happened::Other(_)) => {}
-                    Ok(record) => self.order.push(record),
+                    Ok(record) => {
+                        if let Happened::Lost(count) = record.event {
+                            self.told_lost += count;
+                        }
+                        self.order.push(record);
+                    }
                     Err(_) => self.collected.malformed += 1,
                 }
             }
         }
         if let Some(bpf) = &self.events.bpf {
-            let lost = bpf.read(|record| self.order.push(record));
-            self.collected.tracker.note_lost(lost);
+            self.bpf_lost = bpf.read(|record| self.order.push(record));
+            self.collected.tracker.note_lost(self.bpf_lost);
         }
         let Collected { tracker, store, .. } = &mut self.collected;
         if let Some(sites) = &mut self.sites {

@@ -119,6 +119,8 @@ struct Permitted {
     fields: u64,
     /// Times are those that a BPF program, or the program itself, can tell.
     monotonic: bool,
+    /// Events tell how many samples were lost.
+    tells_lost: bool,
 }
 
 impl Events {
@@ -197,6 +199,13 @@ impl Events {
         leaders.chain(&self.descriptors).try_for_each(sys::perf_event_enable)
     }
 
+    /// How many samples did not fit in the rings, where the kernel tells. (Records tell too, but only when something fits
+    /// again: never where that does not happen.)
+    pub fn lost(&self) -> Option<u64> {
+        let leaders = self.leaders.iter().map(|leader| &leader.event);
+        leaders.chain(&self.descriptors).map(sys::perf_event_lost).sum()
+    }
+
     /// What to poll.
     pub fn pollable(&self) -> Vec<libc::pollfd> {
         self.leaders.iter().map(|leader| sys::readable(&leader.event)).collect()
@@ -212,6 +221,7 @@ fn bookkeeping(wanted: Wanted, permitted: Permitted) -> Event {
         enable_on_exec: wanted.on_exec,
         bookkeeping: true,
         monotonic: permitted.monotonic,
+        tells_lost: permitted.tells_lost,
         // A quarter of the ring that an ordinary user gets: the reader is woken seldom, and in time.
         watermark: 64 << 10,
         registers: 0,
@@ -246,8 +256,8 @@ fn faults(wanted: Wanted, permitted: Permitted) -> impl Iterator<Item = Event> {
 fn probe(processors: &[u32], tids: &[i32], wanted: Wanted) -> io::Result<Permitted> {
     let mut last = io::Error::from(io::ErrorKind::PermissionDenied);
     for kernel in [true, false] {
-        for extra in [sample::DATA_PAGE_SIZE, 0] {
-            let permitted = Permitted { kernel, fields: BASE | extra, monotonic: false };
+        for (extra, tells_lost) in [(sample::DATA_PAGE_SIZE, true), (sample::DATA_PAGE_SIZE, false), (0, false)] {
+            let permitted = Permitted { kernel, fields: BASE | extra, monotonic: false, tells_lost };
             let Some(event) = faults(wanted, permitted).nth(1) else { break };
             for (&tid, &cpu) in tids.iter().flat_map(|tid| processors.iter().map(move |cpu| (tid, cpu))) {
                 match sys::perf_event_open(&event, tid, cpu) {

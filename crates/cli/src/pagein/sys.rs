@@ -41,6 +41,15 @@ pub fn perf_event_id(event: &OwnedFd) -> io::Result<u64> {
     Ok(id)
 }
 
+/// How many samples of an event were lost, if it was opened to tell.
+pub fn perf_event_lost(event: &OwnedFd) -> Option<u64> {
+    // What it counted, and what was lost.
+    let mut words = [0u64; 2];
+    // SAFETY: the buffer is valid for its length.
+    let read = unsafe { libc::read(event.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words)) };
+    (usize::try_from(read) == Ok(size_of_val(&words))).then_some(words[1])
+}
+
 /// From now on the samples of `event` go into the ring of `output`.
 pub fn perf_event_redirect(event: &OwnedFd, output: &OwnedFd) -> io::Result<()> {
     // SAFETY: PERF_EVENT_IOC_SET_OUTPUT takes a descriptor.
