@@ -344,6 +344,11 @@ impl Experiment {
         if self.title.is_empty() { &self.name } else { &self.title }
     }
 
+    /// What came of it in one sentence; see [`crate::judge::lead`].
+    pub fn lead(&self) -> Option<String> {
+        crate::judge::lead(&self.verdicts)
+    }
+
     /// Whether less or more of a metric is better.
     pub fn better(&self, metric: &str, unit: &str) -> Better {
         let listed = self.metrics.iter().find(|one| one.name == metric);

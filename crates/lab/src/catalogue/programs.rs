@@ -1,7 +1,7 @@
 //! tls-chunks, first-run, redis, suite: whole programs.
 
 use neap_results::judge::{self, Judged, number};
-use neap_results::{Better, ChartKind, Column, Figure, GLIBC, NEAP, Point, Run, Verdict, View};
+use neap_results::{Better, ChartKind, Column, Figure, GLIBC, NEAP, Point, Run, Verdict, View, means};
 
 use super::{
     Case, Design, Work, axis, chart, claim, columns, judged, median, metric, program, quiet, seconds, size_text, table,
@@ -320,49 +320,19 @@ pub fn suite(quick: bool) -> Design {
     }
 }
 
-fn judge_suite(view: &View, _: &Run) -> Vec<Verdict> {
+fn judge_suite(_: &View, run: &Run) -> Vec<Verdict> {
     vec![
-        mean_rank(view, "run-wall").about("wall time, geometric mean of the ratios to glibc").rank(),
-        mean_rank(view, "run-peak").about("peak RSS, geometric mean of the ratios to glibc").rank(),
+        mean_rank(run, "wall").about("wall time, geometric mean of the ratios to glibc").rank(),
+        mean_rank(run, "peak").about("peak RSS, geometric mean of the ratios to glibc").rank(),
     ]
 }
 
-/// neap's rank by the geometric mean of its ratios to glibc over the workloads that all have.
-fn mean_rank(view: &View, metric: &str) -> Judged {
-    let names: Vec<String> = suite_cases().into_iter().map(|(name, threads)| suite_case(name, threads)).collect();
-    let run: Vec<&String> = names.iter().filter(|name| view.has_case("suite", name)).collect();
-    let mut means: Vec<(&str, f64)> = Vec::new();
-    let mut failed = Vec::new();
-    for allocator in view.allocators().iter().filter(|name| *name == NEAP || view.base(name) != NEAP) {
-        let ratio = |case: &&String| Some(view.ratio(Figure::new("suite", case, metric), allocator, GLIBC)?.ratio);
-        match run.iter().map(ratio).collect::<Option<Vec<f64>>>() {
-            Some(ratios) if !ratios.is_empty() => {
-                means.push((allocator, neap_results::stats::geometric_mean(&ratios)));
-            }
-            _ if view.took_part("suite", allocator) => failed.push(allocator.as_str()),
-            _ => {}
-        }
+/// neap's rank by the geometric mean of its ratios to glibc over the workloads; who failed on one has none.
+fn mean_rank(run: &Run, metric: &str) -> Judged {
+    match means::run(run, "suite") {
+        Some(means) => judge::rank(&View::of(&means), Figure::new("suite", means::CASE, metric), Better::Less),
+        None => Judged::open("no workload was run"),
     }
-    if failed.contains(&NEAP) {
-        return Judged::new("neap failed on a workload", Some(false));
-    }
-    means.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let Some(place) = means.iter().position(|(name, _)| *name == NEAP).filter(|_| means.len() > 1) else {
-        return Judged::open("neap or glibc was not run on the workloads");
-    };
-    let others = if failed.is_empty() { String::new() } else { format!("; failed: {}", failed.join(", ")) };
-    let (best, least) = means[0];
-    let text = match place {
-        0 => format!("neap is first of {} with {} times glibc{others}", means.len(), number(least)),
-        _ => format!(
-            "neap is number {} of {} with {} times glibc; {best} has {}{others}",
-            place + 1,
-            means.len(),
-            number(means[place].1),
-            number(least)
-        ),
-    };
-    Judged::new(text, Some(place == 0))
 }
 
 #[cfg(test)]
