@@ -1,7 +1,8 @@
 //! A run: which experiments under which allocators, in which order, and what is kept of it.
 //!
-//! Each case is run once per allocator and round, allocators one after the other in an order that rotates from round
-//! to round, so that a slow minute of the machine meets all of them. Where cases are compared with each other, an
+//! Each case is run once per allocator and round, allocators one after the other, so that a slow minute of the machine
+//! meets all of them. Who comes first rotates from case to case and from pair of rounds to pair of rounds; the second
+//! round of a pair has the order of the first one backwards, so that nobody always runs behind the same one. Where cases are compared with each other, an
 //! allocator runs all of them before the next one has its turn. A round of a timed experiment during which the machine
 //! was busy with other work is run again, once, as long as that takes no more than a tenth of the run.
 
@@ -114,6 +115,7 @@ pub fn run(place: &Place, request: &Request, tell: &mut dyn FnMut(Event)) -> Res
         repeated: Duration::ZERO,
         repeats: Vec::new(),
         rows: Vec::new(),
+        notes: Vec::new(),
         total: designs.iter().map(|design| design.groups().len()).sum(),
         done: 0,
     };
@@ -121,6 +123,7 @@ pub fn run(place: &Place, request: &Request, tell: &mut dyn FnMut(Event)) -> Res
     for (design, experiment) in designs.iter().zip(&mut run.experiments) {
         let begun = Instant::now();
         let result = session.experiment(design, &allocators, tell);
+        experiment.notes = std::mem::take(&mut session.notes);
         experiment.seconds = Some((begun.elapsed().as_secs_f64() * 10.0).round() / 10.0);
         match result {
             Ok(()) => tell(Event::Finished(design.name, begun.elapsed())),
@@ -242,6 +245,8 @@ struct Session<'a> {
     repeated: Duration,
     repeats: Vec<Repeat>,
     rows: Vec<Row>,
+    /// What is to be said of the experiment that has just ended.
+    notes: Vec<String>,
     total: usize,
     done: usize,
 }
@@ -263,7 +268,7 @@ impl Session<'_> {
         }
         for cases in design.groups() {
             self.done += 1;
-            let group = Group::new(cases, &allocators);
+            let group = Group::new(cases, &allocators, self.done - 1);
             if group.cases.is_empty() {
                 continue;
             }
@@ -272,7 +277,7 @@ impl Session<'_> {
             let failures = self.rounds(design, &group, tell)?;
             tell(Event::Ended(design.name, &group.name, begun.elapsed(), &failures));
         }
-        self.runner.tidy();
+        self.notes = self.runner.tidy();
         Ok(())
     }
 
@@ -358,29 +363,35 @@ impl Session<'_> {
 struct Group<'a> {
     /// For progress.
     name: String,
+    /// Its place in the run.
+    place: usize,
     /// With those that run each.
     cases: Vec<(&'a Case, Vec<&'a Allocator>)>,
 }
 
 impl<'a> Group<'a> {
-    fn new(cases: &'a [Case], allocators: &'a [Allocator]) -> Group<'a> {
+    fn new(cases: &'a [Case], allocators: &'a [Allocator], place: usize) -> Group<'a> {
         let with = |case: &'a Case| (case, participants(case, allocators));
         let cases: Vec<_> = cases.iter().map(with).filter(|(_, under)| !under.is_empty()).collect();
         let names: Vec<&str> = cases.iter().map(|(case, _)| case.name.as_str()).collect();
-        Group { name: names.join(" / "), cases }
+        Group { name: names.join(" / "), place, cases }
     }
 
-    /// Who runs what in a round: place, case, allocator. Allocators rotate from round to round; each runs all its cases
-    /// before the next one, every other time from the last case to the first, so that a drift meets both ends.
+    /// Who runs what in a round: place, case, allocator. Each allocator runs all its cases before the next one, every
+    /// other time from the last case to the first, so that a drift meets both ends.
     fn turns(&self, round: u32) -> Vec<(usize, &'a Case, &'a Allocator)> {
         let most = self.cases.iter().map(|(_, under)| under.len()).max().unwrap_or(0);
+        let forwards = round.is_multiple_of(2);
         let mut turns = Vec::new();
         for turn in 0..most {
             let of = |(case, under): &(&'a Case, Vec<&'a Allocator>)| {
-                (turn < under.len()).then(|| (turn, *case, under[(turn + round as usize) % under.len()]))
+                let place = if forwards { turn } else { under.len().checked_sub(turn + 1)? };
+                let who = (place + self.place + round as usize / 2) % under.len();
+                (turn < under.len()).then(|| (turn, *case, under[who]))
             };
             let mut own: Vec<_> = self.cases.iter().filter_map(of).collect();
-            if (turn + round as usize) % 2 == 1 {
+            // The same allocator's turn in the other round of the pair: `most - 1 - turn`. It is of the other kind.
+            if (if forwards { turn } else { turn + most }) % 2 == 1 {
                 own.reverse();
             }
             turns.extend(own);
@@ -439,15 +450,32 @@ mod tests {
         let allocators = ["a", "b", "c"].map(|name| Allocator { name: name.into(), ..Allocator::default() });
         let groups = design.groups();
         assert_eq!(groups.len(), 1);
-        let group = Group::new(groups[0], &allocators);
+        let group = Group::new(groups[0], &allocators, 0);
         let turns = |round| -> Vec<String> {
             group.turns(round).iter().map(|(_, case, who)| format!("{} {}", who.name, case.name)).collect()
         };
         assert_eq!(turns(0)[..4], ["a 1 MiB", "a 100 MiB", "a 1 GiB", "b 1 GiB"]);
-        assert_eq!(turns(1)[..4], ["b 1 GiB", "b 100 MiB", "b 1 MiB", "c 1 MiB"]);
+        assert_eq!(turns(1)[..4], ["c 1 GiB", "c 100 MiB", "c 1 MiB", "b 1 MiB"]);
+        let two = Group::new(groups[0], &allocators[..2], 0);
+        let first_of_b = |round| two.turns(round).into_iter().find(|(.., who)| who.name == "b").unwrap().1.name.clone();
+        assert_ne!(first_of_b(0), first_of_b(1));
         let one = chosen(&["huge".into()], &[], true).unwrap().remove(0);
         assert_eq!(one.groups().len(), one.cases.len());
-        assert_eq!(Group::new(one.groups()[0], &allocators).turns(1).len(), 1);
+        assert_eq!(Group::new(one.groups()[0], &allocators, 1).turns(1).len(), 1);
+    }
+
+    // Would catch an allocator that is always the first one, or always runs behind the same one.
+    #[test]
+    fn orders_are_balanced() {
+        let design = chosen(&["vmas".into()], &[], true).unwrap().remove(0);
+        let allocators = ["a", "b", "c"].map(|name| Allocator { name: name.into(), ..Allocator::default() });
+        let order = |place, round| -> String {
+            let group = Group::new(&design.cases, &allocators, place);
+            group.turns(round).iter().map(|(.., who)| who.name.as_str()).collect()
+        };
+        assert_eq!([0, 1, 2, 3, 4].map(|round| order(0, round)), ["abc", "cba", "bca", "acb", "cab"]);
+        assert_eq!([0, 1, 2, 3].map(|place| order(place, 0)), ["abc", "bca", "cab", "abc"]);
+        assert_eq!(order(1, 1), "acb");
     }
 
     // Would catch an experiment that this machine cannot run and that fails the check nevertheless.

@@ -161,6 +161,9 @@ fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) 
     }
     text.push('\n');
     verdicts(text, experiment, form);
+    for note in &experiment.notes {
+        let _ = write!(text, "\n{}\n", note.trim_end());
+    }
 }
 
 /// The sentence with a word in front that says whether it holds.

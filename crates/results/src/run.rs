@@ -181,7 +181,7 @@ pub struct Experiment {
 pub struct Claim {
     /// What was found, in a sentence or two.
     pub text: String,
-    /// Where it was published: kind of text and subject.
+    /// Where it was published: author and title, or kind of text and subject.
     pub source: String,
     /// When.
     #[serde(default, skip_serializing_if = "Option::is_none")]

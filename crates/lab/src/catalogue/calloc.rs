@@ -3,7 +3,7 @@
 use neap_results::judge::{self, Judged, flat, number, points, power};
 use neap_results::{Better, ChartKind, Column, Figure, NEAP, Point, Run, Verdict, View};
 
-use super::{Case, Design, axis, chart, claim, judged, median, metric, program, seconds, size_text, table};
+use super::{Case, Design, SLOW_CALLOC, axis, chart, claim, judged, median, metric, program, seconds, size_text, table};
 
 /// The size that the published figures are about.
 const MEASURE: u64 = 100 << 20;
@@ -69,7 +69,7 @@ pub fn calloc(quick: bool) -> Design {
             "On macOS 10.12 freed blocks between 127 KiB and about 125 MiB were kept in a cache and zeroed whole when \
              they were used again, although nobody had touched them. Linux with glibc takes constant time from about \
              127 KiB on.",
-            "article on slow HTTPS downloads in Python on macOS",
+            SLOW_CALLOC,
             Some(2016),
             &[
                 ("10,000 x 100 MiB, untouched, macOS 10.12", "about 8 minutes"),

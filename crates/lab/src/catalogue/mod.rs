@@ -20,6 +20,12 @@ use neap_results::{
     Verdict, View,
 };
 
+/// Where the cost of calloc on macOS was told, with the download that it slowed down.
+const SLOW_CALLOC: &str = "Cory Benfield, \"Debugging Your Operating System: A Lesson In Memory Allocation\", on issue \
+                           3729 of requests";
+/// Where the page faults, their prevention and the huge pages were measured.
+const MEMORY_PAPER: &str = "Ulrich Drepper, \"What Every Programmer Should Know About Memory\"";
+
 /// How one case is run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
@@ -42,9 +48,7 @@ pub enum Work {
     Tls {
         /// Bytes of a chunk.
         chunk: u64,
-        /// The download ends after these bytes,
-        bytes: u64,
-        /// or after this time.
+        /// The measured time, unless whole chunks take longer.
         seconds: f64,
     },
     /// `neap pagein` on a program of the system.

@@ -4,7 +4,7 @@ use neap_results::judge::{self, Judged, number};
 use neap_results::{Better, ChartKind, Column, Figure, GLIBC, NEAP, Point, Run, Verdict, View, means};
 
 use super::{
-    Case, Design, Work, axis, chart, claim, columns, judged, median, metric, program, quiet, seconds, size_text, table,
+    Case, Design, SLOW_CALLOC, Work, axis, chart, claim, columns, judged, median, metric, program, quiet, seconds, size_text, table,
 };
 use crate::sources;
 
@@ -19,9 +19,9 @@ fn chunks(quick: bool) -> Vec<u64> {
 
 /// A download over HTTPS, read in chunks.
 pub fn tls_chunks(quick: bool) -> Design {
-    let (bytes, seconds_each) = if quick { (96 << 20, 0.5) } else { (1 << 30, 2.0) };
+    let seconds_each = if quick { 0.5 } else { 1.5 };
     let case = |&chunk: &u64| {
-        let work = Work::Tls { chunk, bytes, seconds: seconds_each };
+        let work = Work::Tls { chunk, seconds: seconds_each };
         Case::new(size_text(chunk), work).number("chunk", chunk as f64)
     };
     let all = chunks(false);
@@ -37,22 +37,30 @@ pub fn tls_chunks(quick: bool) -> Design {
         question: "Does an HTTPS download in Python slow down when it is read in larger chunks?",
         about: "A local HTTPS server with a certificate made for the run; requests over pyOpenSSL reads from it in \
                 chunks of 1 MiB to 1 GiB. Each read of at most 16 KiB takes a fresh zeroed buffer of what is left of \
-                the chunk, from cffi's ffi.new(\"char[]\", n). neap-zero clears every block of calloc, as macOS did.",
-        claims: vec![claim(
-            "On macOS 10.12 a download in chunks of 100 MiB took a whole processor for 1 MB/s, in chunks of 1 GiB it \
-             fell below 100 KB/s; chunks of 10 MiB had no effect.",
-            "article on slow HTTPS downloads in Python on macOS",
-            Some(2016),
-            &[("100 MiB", "1 MB/s, 100 % CPU"), ("1 GiB", "under 100 KB/s"), ("10 MiB", "no effect")],
-        )],
+                the chunk, from cffi's ffi.new(\"char[]\", n). neap-zero clears every block of calloc, as macOS did. \
+                After a first download of 16 MiB three chunks are read, or more for some time. A chunk lies in one \
+                block of its size, and the one before it is still held: so the first two are read into memory that \
+                the machine has to find and clear, under any allocator, and the third into the block that the first \
+                one had.",
+        claims: vec![
+            claim(
+                "On macOS 10.12 a download in chunks of 100 MiB took a whole processor for 1 MB/s, in chunks of 1 GiB \
+                 it fell below 100 KB/s; chunks of 10 MiB had no effect.",
+                SLOW_CALLOC,
+                Some(2016),
+                &[("100 MiB", "1 MB/s, 100 % CPU"), ("1 GiB", "under 100 KB/s"), ("10 MiB", "no effect")],
+            ),
+        ],
         timeout: seconds(60),
-        rounds: 2,
+        rounds: if quick { 1 } else { 3 },
         timed: true,
         side_by_side: true,
         variants: &[ZERO],
         cases: chunks(quick).iter().map(case).collect(),
         metrics: vec![
             metric(rate, "throughput", Better::More),
+            metric("throughput-first", "throughput of the first chunk", Better::More),
+            metric("throughput-later", "throughput of the third chunk", Better::More),
             metric("cpu", "processor time in percent of the wall time", Better::Neither),
             metric(cost, "processor time per MiB", Better::Less),
         ],
@@ -76,8 +84,12 @@ pub fn tls_chunks(quick: bool) -> Design {
         ],
         tables: vec![
             table("MiB/s", columns(rate)),
+            table("MiB/s, the first chunk: its memory is fresh", columns("throughput-first")),
+            table("MiB/s, from the third chunk on: its memory was used before", columns("throughput-later")),
             table("CPU, ms per MiB", columns(cost)),
             table("CPU, percent", columns("cpu")),
+            table("Peak RSS, MiB", columns("peak")),
+            table("Page faults", columns("run-faults")),
         ],
         judge: judge_tls,
     }
@@ -88,17 +100,25 @@ const NO_SLOWER: f64 = 0.8;
 
 fn judge_tls(view: &View, run: &Run) -> Vec<Verdict> {
     let [small, large, huge] = [1 << 20, 100 << 20, 1 << 30].map(size_text);
-    let figure = |case| Figure::new("tls-chunks", case, "throughput");
+    let of = |case, metric| Figure::new("tls-chunks", case, metric);
+    let figure = |case| of(case, "throughput");
     let ratio = |who, of, to, low, high| judge::ratio(view, (figure(of), who), (figure(to), who), low, high);
+    let (later, steady) = (of(&huge, "throughput-later"), of(&small, "throughput-later"));
     vec![
-        judged(no_slower(view, figure(&huge), figure(&small))).target(quiet(run)),
         ratio(NEAP, &huge, &small, NO_SLOWER, f64::INFINITY).about("throughput, chunks of 1 GiB").target(false),
+        judge::ratio(view, (later, NEAP), (steady, NEAP), NO_SLOWER, f64::INFINITY)
+            .about("the same from the third chunk on, in memory that was used before")
+            .target(false),
+        judged(no_slower(view, figure(&huge), figure(&small))).about(SOFTENED).target(quiet(run)),
         ratio(ZERO, &large, &small, 0.0, 0.2).about("zero=always, as on macOS: throughput, 100 MiB").finding(true),
         ratio(GLIBC, &huge, &small, NO_SLOWER, f64::INFINITY).about("glibc, chunks of 1 GiB").finding(false),
         judge::rank(view, figure(&large), Better::More).about("chunks of 100 MiB").rank(),
         judge::rank(view, figure(&huge), Better::More).about("chunks of 1 GiB").rank(),
     ]
 }
+
+/// The gate is weaker than what is asked, and says so.
+const SOFTENED: &str = "no slower with large chunks than the machine makes glibc (a weaker goal)";
 
 /// Whether large chunks are as quick as small ones under neap, or fall no further than under glibc in the same rounds:
 /// the download itself gathers what it has read, in memory that the machine must have at hand.
