@@ -56,8 +56,12 @@ pub fn calloc(quick: bool) -> Design {
         let axes = (axis("size", "B", true), axis("time", "us", true));
         let points = sizes(false).iter().map(point).collect();
         charts.push(chart(mode, &format!("Time of {title}"), ChartKind::Line, axes, Better::Less, points));
-        let column = |&size: &u64| Column::new(size_text(size), case_name(mode, size), metric);
-        tables.push(table(&format!("µs per {title}"), sizes(false).iter().map(column).collect()));
+        let columns = |metric: &'static str| {
+            let column = move |&size: &u64| Column::new(size_text(size), case_name(mode, size), metric);
+            sizes(false).iter().map(column).collect()
+        };
+        tables.push(table(&format!("µs per {title}"), columns(metric)));
+        tables.push(table(&format!("Page faults per calloc and free, {mode}"), columns("faults")));
     }
     Design {
         name: "calloc",
@@ -87,6 +91,7 @@ pub fn calloc(quick: bool) -> Design {
             metric("median", "median time of calloc + free", Better::Less),
             metric("mean", "mean time after one touch", Better::Less),
             metric("mean-later", "the same without the free of the touched block", Better::Less),
+            metric("faults", "page faults per calloc and free", Better::Less),
         ],
         charts,
         tables,
@@ -150,6 +155,8 @@ pub fn recycled(quick: bool) -> Design {
         charts.push(chart(form, title, ChartKind::Line, axes, Better::Less, all.iter().map(point).collect()));
         let column = |&size: &u64| Column::new(size_text(size), case_name(form, size), "growth");
         tables.push(table(title, all.iter().map(column).collect()));
+        let column = |&size: &u64| Column::new(size_text(size), case_name(form, size), "calloc");
+        tables.push(table(&format!("µs per calloc of recycled blocks, {form}"), all.iter().map(column).collect()));
     }
     Design {
         name: "recycled",

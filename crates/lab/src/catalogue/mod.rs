@@ -9,6 +9,7 @@ mod pages;
 mod programs;
 mod retain;
 mod threads;
+mod tls;
 
 use std::time::Duration;
 
@@ -25,6 +26,9 @@ const SLOW_CALLOC: &str = "Cory Benfield, \"Debugging Your Operating System: A L
                            3729 of requests";
 /// Where the page faults, their prevention and the huge pages were measured.
 const MEMORY_PAPER: &str = "Ulrich Drepper, \"What Every Programmer Should Know About Memory\"";
+
+/// jemalloc with a helper thread, as neap has one, and a decay of one second.
+const JEMALLOC_BACKGROUND: &str = "jemalloc-background";
 
 /// How one case is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,7 +179,7 @@ pub fn all(quick: bool) -> Vec<Design> {
     vec![
         calloc::calloc(quick),
         calloc::recycled(quick),
-        programs::tls_chunks(quick),
+        tls::tls_chunks(quick),
         retain::retain_large(quick),
         retain::retain_small(quick),
         threads::ebizzy(quick),

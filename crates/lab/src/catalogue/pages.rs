@@ -92,7 +92,11 @@ pub fn prefault(quick: bool) -> Design {
             let who = if method == "map" { Who::First } else { Who::All };
             cases.push(case.number("used", used.parse().unwrap_or(100.0)).under(who));
         }
-        for (metric, title, unit) in [("total", "time until used, ms", "ms"), ("rss", "resident memory, MiB", "MiB")] {
+        for (metric, title, unit) in [
+            ("total", "time until used, ms", "ms"),
+            ("rss", "resident memory, MiB", "MiB"),
+            ("faults", "page faults", "count"),
+        ] {
             let column =
                 |(method, words): (&str, &str)| neap_results::Column::new(words, prefault_case(method, used), metric);
             tables.push(table(&format!("{used} % used: {title}"), METHODS.map(column).into()));
@@ -121,7 +125,7 @@ pub fn prefault(quick: bool) -> Design {
         side_by_side: false,
         variants: &[],
         cases,
-        metrics: vec![metric("total", "time until used", Better::Less), metric("rss", "resident memory", Better::Less)],
+        metrics: vec![metric("total", "time until used", Better::Less), metric("rss", "resident memory", Better::Less), metric("faults", "page faults", Better::Less)],
         charts,
         tables,
         judge: judge_prefault,

@@ -43,7 +43,7 @@ pub fn ebizzy(quick: bool) -> Design {
         move |&threads: &u32| Column::new(format!("{threads} threads"), case_name(threads, traced), metric)
     };
     let axes = |label: &str, unit: &str| (axis("threads", "count", true), axis(label, unit, true));
-    let calls = "madvise-per-1000-frees";
+    let (calls, mappings, faults) = ("madvise-per-1000-frees", "mappings-per-1000-frees", "faults-per-1000-frees");
     Design {
         name: "ebizzy",
         title: "Returning memory on every free",
@@ -65,6 +65,8 @@ pub fn ebizzy(quick: bool) -> Design {
         metrics: vec![
             metric("rate", "iterations per second", Better::More),
             metric(calls, "madvise calls per 1,000 frees", Better::Less),
+            metric(mappings, "mmap, munmap and mremap calls per 1,000 frees", Better::Less),
+            metric(faults, "page faults per 1,000 frees", Better::Less),
         ],
         charts: vec![
             chart(
@@ -87,6 +89,9 @@ pub fn ebizzy(quick: bool) -> Design {
         tables: vec![
             table("Iterations per second", all.iter().map(column(false, "rate")).collect()),
             table("madvise calls per 1,000 frees", all.iter().map(column(true, calls)).collect()),
+            table("mmap, munmap and mremap calls per 1,000 frees", all.iter().map(column(true, mappings)).collect()),
+            table("Page faults per 1,000 frees", all.iter().map(column(false, faults)).collect()),
+            table("RSS at the end, MiB", all.iter().map(column(false, "rss")).collect()),
         ],
         judge: judge_ebizzy,
     }
