@@ -54,8 +54,7 @@ fn compared(after: &[(&str, &str, f64)], options: &[&str]) -> (Option<i32>, Stri
     let neap = Neap::new();
     let (before, after) = (kept(&neap, "before", &BEFORE), kept(&neap, "after", after));
     let mut command = neap.command(["lab", "compare"]);
-    let Output { status, stdout, stderr } =
-        command.args(options).args([before, after]).output().expect("neap starts");
+    let Output { status, stdout, stderr } = command.args(options).args([before, after]).output().expect("neap starts");
     (status.code(), String::from_utf8_lossy(&stdout).into(), String::from_utf8_lossy(&stderr).into())
 }
 

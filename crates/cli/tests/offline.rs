@@ -39,5 +39,8 @@ fn without_venv_the_download_is_skipped() {
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", python.parent().expect("a folder").display()));
     });
-    assert!(text.contains("Not run: no virtual environment could be made (Debian: apt install python3-venv)"), "{text}");
+    assert!(
+        text.contains("Not run: no virtual environment could be made (Debian: apt install python3-venv)"),
+        "{text}"
+    );
 }

@@ -185,7 +185,11 @@ fn old_peers(place: &Place, allocators: &[Allocator]) -> Option<String> {
     let old = allocators.iter().map(|allocator| allocator.name.as_str()).filter(|name| peers::is_old(&records, name));
     let old: Vec<&str> = old.collect();
     (!old.is_empty()).then(|| {
-        format!("Built from older sources or recipes than this version has: {}; run `{}`.", old.join(", "), place.build_peers)
+        format!(
+            "Built from older sources or recipes than this version has: {}; run `{}`.",
+            old.join(", "),
+            place.build_peers
+        )
     })
 }
 

@@ -3,7 +3,9 @@
 use neap_results::judge::{self, Judged, flat, number, points, power};
 use neap_results::{Better, ChartKind, Column, Figure, NEAP, Point, Run, Verdict, View};
 
-use super::{Case, Design, SLOW_CALLOC, axis, chart, claim, judged, median, metric, program, seconds, size_text, table};
+use super::{
+    Case, Design, SLOW_CALLOC, axis, chart, claim, judged, median, metric, program, seconds, size_text, table,
+};
 
 /// The size that the published figures are about.
 const MEASURE: u64 = 100 << 20;
@@ -82,7 +84,7 @@ pub fn calloc(quick: bool) -> Design {
             ],
         )],
         timeout: seconds(60),
-        rounds: if quick { 1 } else { 2 },
+        rounds: if quick { 1 } else { 3 },
         timed: true,
         side_by_side: false,
         variants: &[ZERO],

@@ -4,7 +4,8 @@ use neap_results::judge::{self, Judged, number};
 use neap_results::{Better, ChartKind, Figure, NEAP, Point, Run, Verdict, View};
 
 use super::{
-    Case, Design, JEMALLOC_BACKGROUND, Work, axis, chart, claim, columns, judged, median, metric, options, program, quiet, seconds, table,
+    Case, Design, JEMALLOC_BACKGROUND, Work, axis, chart, claim, columns, judged, median, metric, options, program,
+    quiet, seconds, table,
 };
 
 /// The cases of `workers`: time between a worker's last free and the next one's peak.

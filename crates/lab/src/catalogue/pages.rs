@@ -4,7 +4,8 @@ use neap_results::judge::{self, Judged, number, quantity, times};
 use neap_results::{Better, ChartKind, Figure, GLIBC, NEAP, Point, Run, Series, Verdict, View};
 
 use super::{
-    Case, Design, MEMORY_PAPER, Who, Work, axis, chart, claim, columns, judged, median, metric, program, quiet, seconds, table,
+    Case, Design, MEMORY_PAPER, Who, Work, axis, chart, claim, columns, judged, median, metric, program, quiet,
+    seconds, table,
 };
 
 /// The programs whose page faults are traced.
@@ -125,7 +126,11 @@ pub fn prefault(quick: bool) -> Design {
         side_by_side: false,
         variants: &[],
         cases,
-        metrics: vec![metric("total", "time until used", Better::Less), metric("rss", "resident memory", Better::Less), metric("faults", "page faults", Better::Less)],
+        metrics: vec![
+            metric("total", "time until used", Better::Less),
+            metric("rss", "resident memory", Better::Less),
+            metric("faults", "page faults", Better::Less),
+        ],
         charts,
         tables,
         judge: judge_prefault,
@@ -218,7 +223,7 @@ pub fn huge(quick: bool) -> Design {
             &[("gain at 2^20 bytes", "57 %"), ("gain at 512 MiB", "38 %"), ("flat until 2^27 bytes", "250 cycles")],
         )],
         timeout: seconds(120),
-        rounds: if quick { 1 } else { 2 },
+        rounds: if quick { 1 } else { 3 },
         timed: true,
         side_by_side: false,
         variants: &[],

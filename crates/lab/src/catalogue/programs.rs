@@ -3,9 +3,7 @@
 use neap_results::judge::{self, Judged};
 use neap_results::{Better, ChartKind, Column, Figure, GLIBC, NEAP, Point, Run, Verdict, View, means};
 
-use super::{
-    Case, Design, Work, axis, chart, claim, columns, judged, median, metric, program, seconds, table,
-};
+use super::{Case, Design, Work, axis, chart, claim, columns, judged, median, metric, program, seconds, table};
 use crate::sources;
 
 /// The programs that hardly allocate.

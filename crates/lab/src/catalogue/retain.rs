@@ -3,7 +3,9 @@
 use neap_results::judge::{self, Judged, jump};
 use neap_results::{Better, ChartKind, Figure, GLIBC, Mark, NEAP, Point, Run, Series, Value, Verdict, View};
 
-use super::{Case, Design, JEMALLOC_BACKGROUND, Who, axis, chart, claim, columns, judged, metric, options, quiet, seconds, table};
+use super::{
+    Case, Design, JEMALLOC_BACKGROUND, Who, axis, chart, claim, columns, judged, metric, options, quiet, seconds, table,
+};
 use crate::catalogue::Work;
 
 /// neap with `purge=eager`.

@@ -57,7 +57,7 @@ pub fn ebizzy(quick: bool) -> Design {
             &[("MADV_DONTNEED on each free", "438 to 987 iterations"), ("without", "10,740 to 32,534")],
         )],
         timeout: seconds(60),
-        rounds: 2,
+        rounds: if quick { 2 } else { 3 },
         timed: true,
         side_by_side: false,
         variants: &POLICIES,

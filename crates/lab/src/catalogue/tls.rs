@@ -3,7 +3,9 @@
 use neap_results::judge::{self, Judged, number};
 use neap_results::{Better, ChartKind, Column, Figure, GLIBC, NEAP, Point, Run, Verdict, View};
 
-use super::{Case, Design, SLOW_CALLOC, Work, axis, chart, claim, judged, median, metric, quiet, seconds, size_text, table};
+use super::{
+    Case, Design, SLOW_CALLOC, Work, axis, chart, claim, judged, median, metric, quiet, seconds, size_text, table,
+};
 
 /// neap with `zero=always`: what macOS 10.12 did.
 const ZERO: &str = "neap-zero";
@@ -39,15 +41,13 @@ pub fn tls_chunks(quick: bool) -> Design {
                 block of its size, and the one before it is still held: so the first two are read into memory that \
                 the machine has to find and clear, under any allocator, and the third into the block that the first \
                 one had.",
-        claims: vec![
-            claim(
-                "On macOS 10.12 a download in chunks of 100 MiB took a whole processor for 1 MB/s, in chunks of 1 GiB \
+        claims: vec![claim(
+            "On macOS 10.12 a download in chunks of 100 MiB took a whole processor for 1 MB/s, in chunks of 1 GiB \
                  it fell below 100 KB/s; chunks of 10 MiB had no effect.",
-                SLOW_CALLOC,
-                Some(2016),
-                &[("100 MiB", "1 MB/s, 100 % CPU"), ("1 GiB", "under 100 KB/s"), ("10 MiB", "no effect")],
-            ),
-        ],
+            SLOW_CALLOC,
+            Some(2016),
+            &[("100 MiB", "1 MB/s, 100 % CPU"), ("1 GiB", "under 100 KB/s"), ("10 MiB", "no effect")],
+        )],
         timeout: seconds(60),
         rounds: if quick { 1 } else { 3 },
         timed: true,

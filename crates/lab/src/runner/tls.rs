@@ -50,12 +50,7 @@ impl Drop for Running {
 }
 
 /// Downloads in chunks of so many bytes, for so many seconds, under one allocator.
-pub fn run(
-    runner: &Runner,
-    variables: &[String],
-    (chunk, seconds): (u64, f64),
-    timeout: Duration,
-) -> Result<Outcome> {
+pub fn run(runner: &Runner, variables: &[String], (chunk, seconds): (u64, f64), timeout: Duration) -> Result<Outcome> {
     let mut service = runner.tls.borrow_mut();
     if service.is_none() {
         *service = Some(start(runner.place)?);

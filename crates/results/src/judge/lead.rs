@@ -45,7 +45,10 @@ mod tests {
         let none = "neap is first in none of 2 figures; RSS: neap is second of 3.";
         assert_eq!(of(&[&second, &second]).unwrap(), none);
         let two = of(&[&first, &second, &second]).unwrap();
-        assert!(two.ends_with("in 1 of 3 figures; the first of those where it is not: RSS: neap is second of 3."), "{two}");
+        assert!(
+            two.ends_with("in 1 of 3 figures; the first of those where it is not: RSS: neap is second of 3."),
+            "{two}"
+        );
     }
 
     // Would catch an experiment without a rank that has no sentence, and one without data that has.

@@ -30,7 +30,8 @@ pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
         return Judged::open(format!("neap alone: {own_text}{failed}"));
     }
     let place = ranked.iter().position(|(name, _)| *name == NEAP).unwrap_or(0);
-    let others: Vec<(usize, &str, f64)> = ranked.iter().enumerate().map(|(at, (name, value))| (at, *name, *value)).collect();
+    let others: Vec<(usize, &str, f64)> =
+        ranked.iter().enumerate().map(|(at, (name, value))| (at, *name, *value)).collect();
     let (level, apart): (Vec<_>, Vec<_>) = others
         .into_iter()
         .filter(|(at, ..)| *at != place)
