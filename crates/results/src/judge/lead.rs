@@ -12,6 +12,7 @@ pub fn lead(verdicts: &[Verdict]) -> Option<String> {
     let told = &behind.first().or(ranks.first()).or(judged.first())?.text;
     Some(match (ranks.len(), behind.len()) {
         (0 | 1, _) => format!("{told}."),
+        (2, 0) => format!("neap is first, or level with the first, in both figures; {told}."),
         (all, 0) => format!("neap is first, or level with the first, in all {all} figures; {told}."),
         (all, 1) => format!("neap is first, or level with the first, in {} of {all} figures; not in {told}.", all - 1),
         (all, missed) if missed == all => format!("neap is first in none of {all} figures; {told}."),
@@ -38,8 +39,9 @@ mod tests {
         let open = verdict("peak: neap was not run", None, Kind::Rank);
         let of = |verdicts: &[&Verdict]| lead(&verdicts.iter().copied().cloned().collect::<Vec<_>>());
         assert_eq!(of(&[&first, &open]).unwrap(), "time: neap is first of 3.");
-        let all = "neap is first, or level with the first, in all 2 figures; time: neap is first of 3.";
-        assert_eq!(of(&[&first, &first]).unwrap(), all);
+        let both = "neap is first, or level with the first, in both figures; time: neap is first of 3.";
+        assert_eq!(of(&[&first, &first]).unwrap(), both);
+        assert!(of(&[&first; 3]).unwrap().contains("in all 3 figures; time: "));
         let some = "neap is first, or level with the first, in 1 of 2 figures; not in RSS: neap is second of 3.";
         assert_eq!(of(&[&first, &second, &open]).unwrap(), some);
         let none = "neap is first in none of 2 figures; RSS: neap is second of 3.";
