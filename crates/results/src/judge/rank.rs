@@ -1,7 +1,7 @@
 //! Ranks and ratios: neap's place, the shortfall, goals.
 
 use super::{Judged, need, need_other, number, quantity, times, word};
-use crate::{Better, Figure, NEAP, Spread, Value, View};
+use crate::{Better, Figure, NEAP, Ratio, Spread, Value, View};
 
 /// A peer that is better or worse by no more than this may be so by chance; beyond it the medians decide.
 const NEAR: f64 = 1.05;
@@ -45,11 +45,12 @@ pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
             if names.is_empty() { String::new() } else { format!(", level with {}", list(&names)) },
             word(better),
             quantity(*value, unit),
-            view.ratio(figure, NEAP, best).map_or(String::new(), |ratio| format!(" (neap: {})", times(ratio.ratio)))
+            ratio_of(view, figure, (NEAP, best))
+                .map_or(String::new(), |ratio| format!(" (neap: {})", times(ratio.ratio)))
         ),
         (None, None) => {
             let next = apart.first().map(|(_, name, value)| {
-                let factor = view.ratio(figure, name, NEAP).map(|ratio| format!(" ({})", times(ratio.ratio)));
+                let factor = ratio_of(view, figure, (name, NEAP)).map(|ratio| format!(" ({})", times(ratio.ratio)));
                 format!(", {name} next with {}{}", quantity(*value, unit), factor.unwrap_or_default())
             });
             format!("neap is first of {count} with {own_text}{}", next.unwrap_or_default())
@@ -61,7 +62,7 @@ pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
             "neap shares the first place of {count} with {}: {own_text} against {} of {near}, and {} within a round",
             list(&names),
             quantity(*value, unit),
-            view.ratio(figure, NEAP, near).map_or("no ratio".into(), |ratio| {
+            ratio_of(view, figure, (NEAP, near)).map_or("no ratio".into(), |ratio| {
                 format!("{} [{}, {}]", times(ratio.ratio), number(ratio.low), number(ratio.high))
             })
         ),
@@ -77,11 +78,17 @@ fn failed_text(view: &View, figure: Figure) -> String {
     if names.is_empty() { String::new() } else { format!("; failed: {}", list(&names)) }
 }
 
+/// The ratio within a round. None with values below zero, such as memory that shrinks: its ratio would mean nothing.
+fn ratio_of(view: &View, figure: Figure, (of, to): (&str, &str)) -> Option<Ratio> {
+    let below = |name| view.values(figure, name).iter().any(|value| *value < 0.0);
+    if below(of) || below(to) { None } else { view.ratio(figure, of, to) }
+}
+
 /// Whether `name` is surely not equal to neap: further off than [`NEAR`], or so in every round; where the rounds are
 /// too few for an interval, where the ranges do not touch.
 fn is_clear(view: &View, figure: Figure, name: &str) -> bool {
-    // A figure of zero has no ratio; then what is not equal is better.
-    let Some(ratio) = view.ratio(figure, NEAP, name) else { return true };
+    // A figure of zero or below has no ratio; then what is not equal is better.
+    let Some(ratio) = ratio_of(view, figure, (NEAP, name)) else { return true };
     if ratio.ratio > NEAR || ratio.ratio < 1.0 / NEAR {
         return true;
     }
@@ -265,6 +272,10 @@ mod tests {
         assert_eq!(rank(&far, WALL, Better::Less).holds, Some(false));
         let equal = view(&[("neap", &[0.0; 3]), ("other", &[0.0; 3])]);
         assert_eq!(rank(&equal, WALL, Better::Less), Judged::new("neap is first of 2 with 0 s, as other", Some(true)));
+        // Memory that shrinks is better, and so many times would mean nothing.
+        let below = view(&[("neap", &[0.1; 3]), ("other", &[-0.5; 3])]);
+        let text = "neap is second of 2 with 100 µs; other has the least with -500 µs";
+        assert_eq!(rank(&below, WALL, Better::Less), Judged::new(text, Some(false)));
         let none = view(&[("neap", &[1.0, 0.0, 1.0]), ("other", &[0.0; 3])]);
         let judged = rank(&none, WALL, Better::Less);
         assert_eq!(judged, Judged::new("neap is second of 2 with 1 ms; other has the least with 0 s", Some(false)));
