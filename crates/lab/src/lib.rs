@@ -8,7 +8,7 @@
 //! | [`catalogue`] | what the experiments are: cases, claims, charts, verdicts |
 //! | [`sources`] | the C programs, carried inside and compiled on demand |
 //! | [`allocators`], [`peers`] | what is measured, and how the other allocators are built |
-//! | [`plan`] | a run from its request to its files |
+//! | [`plan`], `turns` | a run from its request to its files; who runs when |
 //! | [`runner`] | one case under one allocator |
 //! | [`noise`], [`machine`] | how quiet the machine is, what it is |
 //! | [`settings`], [`interrupt`] | what is undone whatever happens |
@@ -36,3 +36,4 @@ pub mod sources;
 pub mod store;
 pub mod text;
 pub mod toolchain;
+mod turns;

@@ -34,7 +34,7 @@ pub mod suite;
 mod view;
 
 pub use chart::{Axis, Chart, ChartKind, Column, Mark, Point, Position, Series, Table};
-pub use compare::{Change, Comparison, Outcome, compare};
+pub use compare::{Change, Comparison, Missing, Outcome, compare};
 pub use error::ReadError;
 pub use row::{Row, rows_from_csv, rows_to_csv};
 pub use run::{
