@@ -20,6 +20,30 @@ pub const ROWS: &str = "rows.csv";
 const OLD_MACHINE: &str = "machine.json";
 const OLD_ROWS: &str = "metrics.csv";
 
+/// The pages that are made of a run and lie beside it.
+const PAGES: [&str; 2] = ["report.html", "report.md"];
+
+/// Whether a folder has a run already.
+pub fn has_run(dir: &Path) -> bool {
+    [RUN, ROWS, OLD_MACHINE].iter().any(|name| dir.join(name).exists())
+}
+
+/// Makes sure that no run is lost: fails where `dir` has one. With `force` the pages of that run go; its other files are
+/// written anew.
+pub fn make_way(dir: &Path, force: bool) -> Result<()> {
+    if !has_run(dir) {
+        return Ok(());
+    }
+    if !force {
+        let cause = format!("{} has a run already", dir.display());
+        return Err(failure(cause, "name another folder with -o, or replace that run with --force"));
+    }
+    for page in PAGES {
+        let _ = fs::remove_file(dir.join(page));
+    }
+    Ok(())
+}
+
 /// Writes a run as it goes on.
 #[derive(Debug)]
 pub struct Writer {
@@ -141,6 +165,25 @@ mod tests {
         assert_eq!(load(&dir.join(RUN)).unwrap(), run);
         fs::remove_dir_all(&dir).unwrap();
         assert!(format!("{:#}", load(&dir).unwrap_err()).contains("neap lab run -o"));
+    }
+
+    // Would catch an earlier run that is overwritten without a word, and a page of it that is shown as that of the next.
+    #[test]
+    fn an_earlier_run_is_kept() {
+        let scratch = crate::scratch::Scratch::new("store").unwrap();
+        make_way(scratch.path(), false).unwrap();
+        make_way(&scratch.join("missing"), false).unwrap();
+        for name in [RUN, OLD_MACHINE] {
+            let dir = scratch.join(name).with_extension("d");
+            fs::create_dir(&dir).unwrap();
+            fs::write(dir.join(name), "{}").unwrap();
+            fs::write(dir.join("report.html"), "old").unwrap();
+            let error = make_way(&dir, false).unwrap_err().to_string();
+            assert!(error.contains("has a run already") && error.contains("--force"), "{error}");
+            assert!(dir.join("report.html").exists());
+            make_way(&dir, true).unwrap();
+            assert!(!dir.join("report.html").exists());
+        }
     }
 
     // Would catch a cause that is not told, or one without a remedy.

@@ -12,6 +12,7 @@ use neap_lab::interrupt::Interrupted;
 use neap_lab::place::{Place, user_cache};
 use neap_lab::plan::{self, Request};
 use neap_lab::text::{self, Form};
+use neap_lab::toolchain::shell_word;
 use neap_lab::{allocators, catalogue, machine, peers, store};
 use neap_report::theme::Theme;
 use neap_results::Run;
@@ -105,6 +106,7 @@ fn measure(args: RunArgs) -> anyhow::Result<u8> {
         runs: args.runs,
         allocators: args.allocators,
         output: output.clone(),
+        force: args.force,
         command: command_line(),
         commit: None,
     };
@@ -122,6 +124,10 @@ fn measure(args: RunArgs) -> anyhow::Result<u8> {
         eprintln!("neap: interrupted; what was measured until then is kept");
         return Ok(status_of(signal));
     }
+    if let Some(error) = done.error {
+        eprintln!("neap: an experiment ended before its time; what was measured is kept");
+        return Err(error);
+    }
     Ok(if args.check && report_broken(&done.run) { NOT_HELD } else { 0 })
 }
 
@@ -130,6 +136,9 @@ fn report_broken(run: &Run) -> bool {
     let broken = run.broken();
     for (experiment, verdict) in &broken {
         eprintln!("neap: {}: must hold and does not: {}", experiment.name, verdict.text);
+    }
+    if let Some(words) = text::gates_off_text(run) {
+        eprintln!("neap: {words}");
     }
     !broken.is_empty()
 }
@@ -245,7 +254,7 @@ fn list_peers(args: PeersListArgs) -> anyhow::Result<u8> {
         let found = allocators::resolve(&place, std::slice::from_ref(&name), &mut |_| {});
         let state = match &found {
             Ok(found) => {
-                let record = found[0].record(&place);
+                let record = found[0].record();
                 entries.push(json!({"name": name, "found": true, "allocator": record}));
                 let source = if record.source.is_empty() { String::new() } else { format!(", {}", record.source) };
                 format!("{}{source}", record.version)
@@ -266,7 +275,7 @@ fn command_line() -> String {
     if let Some(first) = words.first_mut() {
         *first = "neap".into();
     }
-    words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    words.iter().map(|word| shell_word(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
 fn terminal_form() -> Form {
