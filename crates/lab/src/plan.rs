@@ -148,12 +148,9 @@ fn measure(place: &Place, request: &Request, tell: &mut dyn FnMut(Event)) -> Res
         run.notes.push("The run was interrupted: experiments are missing or have fewer rounds.".into());
     }
     conclude(&mut run);
-    match (writer.finish(&run), first_error) {
-        // The same full disk, most likely; the first error is where it began.
-        (Err(_), Some(error)) => Err(error),
-        (Err(error), None) => Err(error),
-        (Ok(()), error) => Ok(Done { run, interrupted, error }),
-    }
+    // Where the disk is full the run can still be shown. The first error is where it began.
+    let error = first_error.or(writer.finish(&run).err());
+    Ok(Done { run, interrupted, error })
 }
 
 /// The run before anything was measured.

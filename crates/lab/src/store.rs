@@ -54,9 +54,9 @@ pub struct Writer {
 impl Writer {
     /// Makes the folder and begins both files.
     pub fn create(dir: &Path, run: &Run) -> Result<Writer> {
-        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let path = dir.join(ROWS);
-        let mut rows = fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let created = fs::create_dir_all(dir).and_then(|()| fs::File::create(&path));
+        let mut rows = created.map_err(|error| unwritten(&path, &error))?;
         rows.write_all(rows_to_csv(&[Row::default()], true).lines().next().unwrap_or_default().as_bytes())?;
         rows.write_all(b"\n")?;
         let writer = Writer { dir: dir.into(), rows };
@@ -66,8 +66,8 @@ impl Writer {
 
     /// Appends rows and hands them to the system.
     pub fn append(&mut self, rows: &[Row]) -> Result<()> {
-        self.rows.write_all(rows_to_csv(rows, false).as_bytes())?;
-        Ok(self.rows.flush()?)
+        let written = self.rows.write_all(rows_to_csv(rows, false).as_bytes()).and_then(|()| self.rows.flush());
+        written.map_err(|error| unwritten(&self.dir.join(ROWS), &error))
     }
 
     /// Writes the run as it is now.
@@ -82,11 +82,21 @@ impl Writer {
     }
 }
 
+fn unwritten(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    failure(
+        format!("cannot write {}: {error}", path.display()),
+        "name a folder with -o that has room and may be written to",
+    )
+}
+
 /// Writes a file whole or not at all.
 fn replace(path: &Path, text: &str) -> Result<()> {
     let partial = path.with_extension("partial");
-    fs::write(&partial, text).with_context(|| format!("cannot write {}", partial.display()))?;
-    fs::rename(&partial, path).with_context(|| format!("cannot write {}", path.display()))
+    let written = fs::write(&partial, text).and_then(|()| fs::rename(&partial, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    written.map_err(|error| unwritten(path, &error))
 }
 
 /// What one can give to [`load`].

@@ -113,19 +113,25 @@ fn measure(args: RunArgs) -> anyhow::Result<u8> {
     let mut progress = Progress::new();
     let done = plan::run(&place, &request, &mut |event| progress.show(&event))?;
     progress.clear();
-    let page = write_report(&output, &done.run)?;
+    let written = write_report(&output, &done.run);
     if args.json {
         print(&done.run.to_json())?;
     } else {
         print(&text::run_text(&done.run, terminal_form()))?;
     }
-    eprintln!("written: {}", page.display());
+    let error = match written {
+        Ok(page) => {
+            eprintln!("written: {}", page.display());
+            done.error
+        }
+        Err(error) => Some(done.error.unwrap_or(error)),
+    };
     if let Some(signal) = done.interrupted {
         eprintln!("neap: interrupted; what was measured until then is kept");
         return Ok(status_of(signal));
     }
-    if let Some(error) = done.error {
-        eprintln!("neap: an experiment ended before its time; what was measured is kept");
+    if let Some(error) = error {
+        eprintln!("neap: not all could be measured or kept; the rest is above");
         return Err(error);
     }
     Ok(if args.check && report_broken(&done.run) { NOT_HELD } else { 0 })
