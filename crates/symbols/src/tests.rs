@@ -184,6 +184,28 @@ fn debug_files_are_those_of_the_object() {
     assert_eq!(image::checksum(b"123456789"), 0xcbf4_3926);
 }
 
+/// Catches seeds of the fuzzer that its targets get nowhere with.
+#[test]
+fn seeds_of_the_fuzzer() {
+    let seed = |name: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(name);
+        std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    for (name, bits) in [("objects/library", Bits::Bits64), ("objects/library-32", Bits::Bits32)] {
+        let bytes = seed(name);
+        let image = Image::parse(&bytes).expect(name);
+        let names: Vec<_> = (0..0x400).filter_map(|address| image.find(address, What::Code)).collect();
+        assert!(image.bits() == Some(bits) && names.iter().any(|found| found.name == "load"), "{name}");
+        assert!(names.iter().any(|found| found.name == "elsewhere" && found.stub), "{name}");
+    }
+    assert!(Image::parse(&seed("objects/library")).is_some_and(|image| image.has_lines()));
+    assert!(Listing::perf_map(&seed("texts/perf-map")).find(0x1010).is_some());
+    assert!(Listing::kallsyms(&seed("texts/kallsyms")).find(0xffff_ffff_8123_45f1).is_some());
+    let text = |name: &str| String::from_utf8(seed(name)).expect("a name");
+    assert!(demangle(&text("texts/cxx")).is_some() && demangle(&text("texts/rust")).is_some());
+    assert_eq!(access(&seed("texts/code"), Bits::Bits64), Some(Access::Write));
+}
+
 /// Catches a panic on files that are damaged: bytes of a real one, cut and changed.
 #[test]
 fn damaged_files() {
