@@ -18,6 +18,15 @@ fn main() -> ExitCode {
     neap_tests::suite::main(vec![
         Case::new("format::csv", "lines that are no faults, or a footer that is nowhere", csv),
         Case::new("format::json", "a trace that is no JSON, or lacks what its faults refer to", json),
+        Case::new("format::json_option", "a trace that is no JSON although --json asks for it", || {
+            need_events()?;
+            let done =
+                Run::new(neap()?).args(["pagein", "--json", "-o", "-", "--", "true"]).plain().run()?.success()?;
+            let fits = parsed(&done.stdout)?["neap_trace"] == 1;
+            expect(fits, &done, "no trace")?;
+            let both = Run::new(neap()?).args(["pagein", "--json", "--format", "csv", "--", "true"]).plain().run()?;
+            expect(!both.status.success() && both.stderr.contains("cannot be used with"), &both, "two formats at once")
+        }),
         Case::new("format::folded", "stacks that are upside down", folded),
         Case::new("format::firefox", "a profile without samples or functions", firefox),
         Case::new("format::names", "files that programs do not know by their names", names),

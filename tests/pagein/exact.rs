@@ -7,8 +7,9 @@ use neap_tests::command::{neap, need_events};
 use neap_tests::sys::TempDir;
 use neap_tests::{Case, Outcome, Source, Stop};
 
-use crate::trace::{ODD, Trace, words};
+use crate::trace::{KNOWN_STATIC, ODD, Trace, words};
 
+const KNOWN_C: Source = Source::new("pagein/known.c");
 const PAGES: Source = Source::new("pagein/pages.c");
 const PAGES_STATIC: Source = Source::with_flags("pagein/pages.c", &["-static"]);
 const HEAP: Source = Source::with_flags("pagein/heap.c", &["-fno-builtin"]);
@@ -21,6 +22,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("exact::children", "children, and programs that children execute, with fault-around", || {
             pages(&PAGES, &["sh", "-c", "\"$@\" & wait $!", "sh"])
         }),
+        Case::new("exact::code", "pages of code that do not show, or get a wrong function", || code(&KNOWN_C)),
+        Case::new("exact::code_static", "the same in a static program", || code(&KNOWN_STATIC)),
         Case::new("detail::begin", "a trace of beginnings that does not say what is missing", begin),
         Case::new("exact::forks", "faults or an exit status that tracing changes", || {
             unchanged("forks", Some(0), 1000)
@@ -52,6 +55,19 @@ fn pages(source: &Source, runner: &[&str]) -> Outcome {
         let fits = if enough { seen == [64, 64] } else { seen.iter().all(|&count| count < 32) };
         if !fits || trace.done.status.code() != Some(0) || trace.says("fault-around was off") != enough {
             return Err(trace.fail(&format!("{seen:?} pages, exact: {enough}")));
+        }
+    }
+    Ok(())
+}
+
+/// Each of the functions of `known.c` begins a page of its own: that page is a fault, at its first instruction.
+fn code(source: &Source) -> Outcome {
+    need_events()?;
+    let trace = Trace::of(&["--exact", "--format", "table"], &words(&source.build()?, &[]))?;
+    for n in ["one", "two", "three", "four", "five", "six", "seven", "eight"] {
+        let fits = |line: &&String| line.contains(" C user") && line.contains(&format!(" function_{n} ("));
+        if trace.faults.iter().filter(fits).count() != 1 {
+            return Err(trace.fail(&format!("not one fault at the start of function_{n}")));
         }
     }
     Ok(())

@@ -1,7 +1,9 @@
 //! `neap pagein` on whole programs: counts, order, symbols, and programs that are hard to watch.
 
 mod exact;
+mod kinds;
 mod sites;
+mod soak;
 mod symbols;
 mod trace;
 mod users;
@@ -75,6 +77,8 @@ fn main() -> ExitCode {
     cases.extend(users::cases());
     cases.extend(exact::cases());
     cases.extend(sites::cases());
+    cases.extend(kinds::cases());
+    cases.extend(soak::cases());
     neap_tests::suite::main(cases)
 }
 
