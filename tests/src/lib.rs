@@ -21,6 +21,7 @@ pub mod library;
 pub mod process;
 pub mod suite;
 pub mod sys;
+pub mod terminal;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
