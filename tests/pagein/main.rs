@@ -2,8 +2,10 @@
 
 mod attach;
 mod exact;
+mod kinds;
 mod output;
 mod sites;
+mod soak;
 mod started;
 mod symbols;
 mod trace;
@@ -16,7 +18,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use neap_tests::command::{neap, need_events};
-use neap_tests::{Case, Outcome, Run, Source, Stop, expect, program};
+use neap_tests::sys::TempDir;
+use neap_tests::{Case, Outcome, Run, Source, Stop, expect, install, program};
 
 use self::trace::{KNOWN_STATIC, ODD, Trace, table, words};
 
@@ -92,6 +95,8 @@ fn main() -> ExitCode {
     cases.extend(users::cases());
     cases.extend(exact::cases());
     cases.extend(sites::cases());
+    cases.extend(kinds::cases());
+    cases.extend(soak::cases());
     neap_tests::suite::main(cases)
 }
 
@@ -218,7 +223,7 @@ fn crash() -> Outcome {
 
 fn daemon() -> Outcome {
     let trace = odd("daemon")?;
-    if trace.done.wall > Duration::from_millis(2500) || !trace.says("were still running") {
+    if trace.done.wall > Duration::from_secs(30) || !trace.says("were still running") {
         return Err(trace.fail("neap waited for the daemon, or does not speak of it"));
     }
     Ok(())
@@ -226,12 +231,11 @@ fn daemon() -> Outcome {
 
 fn script() -> Outcome {
     need_events()?;
-    let file = neap_tests::target_dir().join(format!("pagein-script-{}", std::process::id()));
-    std::fs::write(&file, "#!/bin/sh\nls / > /dev/null\nexit 3\n")?;
-    Run::new("chmod").arg("+x").arg(&file).plain().run()?.success()?;
-    let trace = Trace::of(&[], &[file.as_os_str()]);
-    let _ = std::fs::remove_file(&file);
-    let trace = trace?;
+    let dir = TempDir::below(&neap_tests::target_dir(), "pagein-script-")?;
+    let file = dir.join("script");
+    std::fs::write(dir.join("text"), "#!/bin/sh\nls / > /dev/null\nexit 3\n")?;
+    install(&dir.join("text"), &file)?;
+    let trace = Trace::of(&[], &[file.as_os_str()])?;
     let of_ls = trace.faults.iter().any(|line| line.contains("/ls)"));
     if trace.done.status.code() != Some(3) || !of_ls {
         return Err(trace.fail("the wrong status, or no faults of ls"));
@@ -278,7 +282,7 @@ fn attach() -> Outcome {
     need_events()?;
     let mut child = Command::new(ODD.build()?).arg("works").spawn()?;
     let done = Run::new(neap()?)
-        .args(["pagein", "--format", "table", "-o", "-", "--duration", "500ms", "--pid", &child.id().to_string()])
+        .args(["pagein", "--format", "table", "-o", "-", "--duration", "2s", "--pid", &child.id().to_string()])
         .plain()
         .run();
     let _ = (child.kill(), child.wait());

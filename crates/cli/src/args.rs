@@ -174,6 +174,10 @@ pub struct PageinArgs {
     #[arg(long, value_name = "FORMAT", default_value = "classic", value_parser = crate::pagein::parse_format)]
     pub format: &'static Format,
 
+    /// Write the trace as JSON: short for --format json
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+
     /// How much to learn about each fault [default: begin for classic and folded, else full]
     #[arg(long, value_name = "DETAIL")]
     pub detail: Option<Detail>,

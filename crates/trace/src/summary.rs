@@ -112,8 +112,6 @@ pub enum Backend {
     PerfUser,
     /// Page tables were looked at again and again (PAGEMAP_SCAN): pages in rough order, without instructions.
     Scan,
-    /// The program was stepped with ptrace.
-    Ptrace,
 }
 
 impl Backend {
@@ -124,7 +122,6 @@ impl Backend {
             Self::Perf => "perf events, user and kernel mode",
             Self::PerfUser => "perf events, user mode only",
             Self::Scan => "page table scans",
-            Self::Ptrace => "ptrace",
         }
     }
 
@@ -135,7 +132,6 @@ impl Backend {
             Self::Perf => "perf",
             Self::PerfUser => "perf-user",
             Self::Scan => "scan",
-            Self::Ptrace => "ptrace",
         }
     }
 }

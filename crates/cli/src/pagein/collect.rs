@@ -8,6 +8,7 @@ use neap_trace::perf::order::Order;
 use neap_trace::perf::record::Happened;
 use neap_trace::track::Tracker;
 
+use super::files::Files;
 use super::perf::Events;
 use super::progress::Progress;
 use super::sites::Sites;
@@ -32,6 +33,8 @@ pub struct Collected {
     pub store: Store,
     /// Records that could not be read.
     pub malformed: u64,
+    /// The objects, as far as they were looked for.
+    pub files: Files,
 }
 
 /// A thread that collects.
@@ -75,7 +78,7 @@ struct Collecting {
 
 impl Collecting {
     fn new(events: Events, tracker: Tracker, sites: Option<u64>) -> Self {
-        let collected = Collected { tracker, store: Store::default(), malformed: 0 };
+        let collected = Collected { tracker, store: Store::default(), malformed: 0, files: Files::default() };
         Self {
             events,
             order: Order::default(),
@@ -118,7 +121,10 @@ impl Collecting {
         if let Some(sites) = &mut self.sites {
             sites.finish(tracker);
         }
+        tracker.note_late(self.order.late());
+        self.world.seek(tracker);
         tracker.finish(&mut sink);
+        self.collected.files = self.world.files;
         self.progress.clear();
         self.collected
     }
@@ -157,6 +163,7 @@ impl Collecting {
         if let Some(sites) = &mut self.sites {
             sites.end_round(tracker);
         }
+        self.world.seek(tracker);
         self.world.blocks.forget();
     }
 }

@@ -8,6 +8,7 @@
 mod attach;
 mod blocks;
 mod bpf;
+mod code;
 mod collect;
 mod diff;
 mod exact;
@@ -90,7 +91,10 @@ struct Watched {
 }
 
 /// Runs the command; the result is the program's exit status, as with `neap run`.
-pub fn run(args: PageinArgs) -> Result<u8, Error> {
+pub fn run(mut args: PageinArgs) -> Result<u8, Error> {
+    if let Some(json) = Format::from_name("json").filter(|_| args.json) {
+        args.format = json;
+    }
     if let Some(PageinAction::Diff(diff)) = &args.action {
         return diff::run(diff);
     }
@@ -232,7 +236,7 @@ fn finish(
     output: &mut Output,
     complete: impl FnOnce(&mut Tables, &footer::Facts, &Store),
 ) -> Result<(), Error> {
-    let Collected { tracker, store, malformed } = watched.collected;
+    let Collected { tracker, store, malformed, files } = watched.collected;
     let format = args.format;
     let facts = footer::Facts {
         not_completed: tracker.not_completed(),
@@ -248,7 +252,7 @@ fn finish(
     let (mut tables, stack_mappings) = tracker.into_tables();
     tables.clock = Clock { origin: tables.clock.origin, ..watched.clock };
     complete(&mut tables, &facts, &store);
-    let resolved = Resolved::new(tables, &stack_mappings, store, format.rich)
+    let resolved = Resolved::new(tables, &stack_mappings, store, files, format.rich)
         .map_err(|e| Error::failed(format!("cannot read the faults back: {}", system_message(&e))))?;
     output.write(format, &Told::new(&resolved))?;
     if !format.footer {

@@ -256,6 +256,15 @@ pub fn readable(descriptor: &impl AsRawFd) -> libc::pollfd {
     libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 }
 }
 
+/// The kind of file system that a file is in: the kernel's `*_SUPER_MAGIC`.
+pub fn file_system(file: &File) -> Option<u32> {
+    let mut status = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the structure is writable.
+    check(unsafe { libc::fstatfs(file.as_raw_fd(), status.as_mut_ptr()) }).ok()?;
+    // SAFETY: fstatfs succeeded, so it filled in the structure.
+    Some(unsafe { status.assume_init() }.f_type as u32)
+}
+
 /// The processor's counter and the kernel's clock, read one after the other; none on processors without the counter.
 pub fn tsc_and_clock() -> Option<(u64, u64)> {
     #[cfg(target_arch = "x86_64")]

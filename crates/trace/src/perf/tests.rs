@@ -3,6 +3,7 @@
 use super::attr::{Counter, Event, sample};
 use super::order::Order;
 use super::record::{Decoder, Happened, Malformed, Mmap, Record};
+use crate::FileId;
 
 /// A record of the kernel's: header, words and bytes.
 fn bytes(kind: u32, misc: u16, parts: &[&[u8]]) -> Vec<u8> {
@@ -99,7 +100,7 @@ fn records_of_processes() {
         start: 0x1000,
         length: 0x2000,
         offset: 0x3000,
-        file: Some((8, 1, 77)),
+        file: Some(FileId { major: 8, minor: 1, inode: 77 }),
         protection: 5,
         flags: 2,
         path: b"/bin/true".to_vec(),
