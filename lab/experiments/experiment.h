@@ -2,7 +2,8 @@
  *
  * An experiment is called as   PROGRAM [--NAME VALUE]...
  * and prints lines             metric NAME UNIT VALUE
- * It ends with status 0, 2 for wrong options, 3 when memory ran out, 4 when data was damaged.
+ * It ends with status 0, 2 for wrong options, 3 when memory ran out, 4 when data was damaged, 5 when
+ * the machine lacks what it needs: then its last words are the reason, and the lab shows it as skipped.
  *
  * The programs only call malloc, calloc, realloc and free, so LD_PRELOAD decides which allocator is
  * measured. Their own tables come from mmap and are touched before the first figure is taken: what
@@ -95,6 +96,12 @@ static inline void metric(const char *name, const char *unit, double value) {
 static inline void die(const char *what) {
   fprintf(stderr, "%s: %s\n", what, strerror(errno));
   exit(3);
+}
+
+/* Ends the program where the machine lacks what it needs. */
+static inline void unable(const char *why) {
+  fprintf(stderr, "%s\n", why);
+  exit(5);
 }
 
 /* malloc's answer; ends the program where there is none. */

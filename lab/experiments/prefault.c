@@ -28,7 +28,9 @@ static option_t options[] = {
 static void advise(uint8_t *block, size_t bytes, int advice) {
   uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
   uintptr_t first = ((uintptr_t)block + page - 1) / page * page, end = ((uintptr_t)block + bytes) / page * page;
-  if (end > first && madvise((void *)first, end - first, advice) != 0) die("madvise");
+  if (end <= first || madvise((void *)first, end - first, advice) == 0) return;
+  if (errno == EINVAL) unable("needs Linux 5.14, for MADV_POPULATE_WRITE");
+  die("madvise");
 }
 
 static uint8_t *prepare(size_t bytes, size_t used) {

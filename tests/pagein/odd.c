@@ -26,7 +26,19 @@ int main(int argc, char **argv) {
         touch(1000);
     } else if (!strcmp(what, "many")) {
         // Faults without end, and little memory.
-        for (int i = 0; i < 110; i++) munmap(touch(1000), 1000 * 4096);
+        long rounds = argc > 2 ? atol(argv[2]) : 110;
+        for (long i = 0; i < rounds; i++) munmap(touch(1000), 1000 * 4096);
+    } else if (!strcmp(what, "churn")) {
+        // Mappings without end, each of another size, one page of each.
+        long rounds = argc > 2 ? atol(argv[2]) : 1000;
+        unsigned long random = 1;
+        for (long i = 0; i < rounds; i++) {
+            random = random * 6364136223846793005ul + 1442695040888963407ul;
+            size_t length = ((random >> 33) % 64 + 1) * 4096;
+            char *memory = mmap(0, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            memory[0] = 1;
+            munmap(memory, length);
+        }
     } else if (!strcmp(what, "signal")) {
         touch(100);
         kill(getpid(), SIGTERM);
@@ -39,7 +51,7 @@ int main(int argc, char **argv) {
     } else if (!strcmp(what, "daemon")) {
         if (daemon(1, 0) == 0) {
             touch(500);
-            sleep(3);
+            sleep(60);
         }
     } else if (!strcmp(what, "forks")) {
         for (int i = 0; i < 20; i++) {

@@ -21,6 +21,7 @@ pub mod library;
 pub mod process;
 pub mod suite;
 pub mod sys;
+pub mod terminal;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -57,6 +58,13 @@ pub fn program(name: &str) -> Result<PathBuf, Stop> {
             .find(|file| file.is_file())
     };
     found.ok_or_else(|| Stop::Skip(format!("{name} is not installed (tests/setup.sh installs it)")))
+}
+
+/// Copies a program to where it can be executed, by a process of its own: a child of this one that is just being started
+/// would have the file open for writing, and nobody could execute it.
+pub fn install(from: &Path, to: &Path) -> Outcome {
+    Run::new("install").args(["-m", "755"]).arg(from).arg(to).plain().run()?.success()?;
+    Ok(())
 }
 
 /// Fails with what the program printed, unless the condition holds.

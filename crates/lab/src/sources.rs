@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result, bail};
 
 use crate::failure::failure;
+use crate::interrupt;
 use crate::place::Place;
-use crate::toolchain::{available, cc, cxx, run, version_line};
+use crate::toolchain::{available, cc, cxx, version_line};
 
 /// One file of the lab: its path below `lab/`, and its text.
 pub type File = (&'static str, &'static str);
@@ -140,8 +141,12 @@ fn build(place: &Place, path: &str) -> Result<PathBuf> {
     }
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let partial = partial_name(&output);
-    run(Command::new(&compiler).arg(standard).args(FLAGS).arg(source).arg("-o").arg(&partial))
-        .with_context(|| format!("{} cannot compile {path}", version_line(&compiler)))?;
+    let mut command = Command::new(&compiler);
+    let made = interrupt::run(command.arg(standard).args(FLAGS).arg(source).arg("-o").arg(&partial));
+    if made.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    made.with_context(|| format!("{} cannot compile {path}", version_line(&compiler)))?;
     fs::rename(&partial, &output)?;
     Ok(output)
 }

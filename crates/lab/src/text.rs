@@ -6,6 +6,8 @@ use std::time::Duration;
 use neap_results::judge::number;
 use neap_results::{Column, Experiment, Figure, Kind, Run, Table, Value, Verdict, View};
 
+use crate::plan::gates_off;
+
 /// How a text is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Form {
@@ -139,6 +141,13 @@ fn noise(text: &mut String, run: &Run) {
     if !run.noise.repeats.is_empty() {
         let _ = writeln!(text, "{} rounds were run again for noise.", run.noise.repeats.len());
     }
+    if !run.noise.doubtful.is_empty() {
+        let count = run.noise.doubtful.len();
+        let _ = writeln!(
+            text,
+            "{count} noisy rounds count all the same: they were run again already, or had no time for it."
+        );
+    }
 }
 
 fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) {
@@ -164,6 +173,14 @@ fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) 
     for note in &experiment.notes {
         let _ = write!(text, "\n{}\n", note.trim_end());
     }
+}
+
+/// Which of the verdicts that must hold need not in this run; none where all must.
+pub fn gates_off_text(run: &Run) -> Option<String> {
+    let count = gates_off(run);
+    (count > 0).then(|| {
+        format!("not checked, as others were at work on this machine: {count} verdicts that must hold on a quiet one")
+    })
 }
 
 /// The sentence with a word in front that says whether it holds.

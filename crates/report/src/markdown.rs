@@ -98,6 +98,14 @@ fn section(text: &mut String, experiment: &Experiment, view: &View, options: &Op
     for one in &experiment.tables {
         table(text, one, experiment, view);
     }
+    for listing in &experiment.listings {
+        let _ = write!(
+            text,
+            "\n<details>\n<summary>{}</summary>\n\n```text\n{}\n```\n\n</details>\n",
+            listing.title,
+            listing.text.trim_end()
+        );
+    }
     for note in &experiment.notes {
         let _ = write!(text, "\n{note}\n");
     }
@@ -174,6 +182,7 @@ mod tests {
             "| other | 1 | **failed: crashed (signal 11)** |",
             "| glibc | 0.461 | 7.10 [7, 7.20] |",
             "Not run: it needs root",
+            "<summary>Every fault of `true`</summary>\n\n```text\n1 0x1000 C 0 0x1080: _start (in <libc>)\n```",
             "\n### What falls short\n",
             "To repeat it: `neap lab run calloc`",
         ] {

@@ -10,6 +10,7 @@ mod demangle;
 mod image;
 mod lines;
 mod listing;
+mod stubs;
 #[cfg(test)]
 mod tests;
 

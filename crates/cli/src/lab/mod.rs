@@ -12,6 +12,7 @@ use neap_lab::interrupt::Interrupted;
 use neap_lab::place::{Place, user_cache};
 use neap_lab::plan::{self, Request};
 use neap_lab::text::{self, Form};
+use neap_lab::toolchain::shell_word;
 use neap_lab::{allocators, catalogue, machine, peers, store};
 use neap_report::theme::Theme;
 use neap_results::{Comparison, NEAP, Run};
@@ -105,22 +106,33 @@ fn measure(args: RunArgs) -> anyhow::Result<u8> {
         runs: args.runs,
         allocators: args.allocators,
         output: output.clone(),
+        force: args.force,
         command: command_line(),
         commit: None,
     };
     let mut progress = Progress::new();
     let done = plan::run(&place, &request, &mut |event| progress.show(&event))?;
     progress.clear();
-    let page = write_report(&output, &done.run)?;
+    let written = write_report(&output, &done.run);
     if args.json {
         print(&done.run.to_json())?;
     } else {
         print(&text::run_text(&done.run, terminal_form()))?;
     }
-    eprintln!("written: {}", page.display());
+    let error = match written {
+        Ok(page) => {
+            eprintln!("written: {}", page.display());
+            done.error
+        }
+        Err(error) => Some(done.error.unwrap_or(error)),
+    };
     if let Some(signal) = done.interrupted {
         eprintln!("neap: interrupted; what was measured until then is kept");
         return Ok(status_of(signal));
+    }
+    if let Some(error) = error {
+        eprintln!("neap: not all could be measured or kept; the rest is above");
+        return Err(error);
     }
     Ok(if args.check && report_broken(&done.run) { NOT_HELD } else { 0 })
 }
@@ -130,6 +142,9 @@ fn report_broken(run: &Run) -> bool {
     let broken = run.broken();
     for (experiment, verdict) in &broken {
         eprintln!("neap: {}: must hold and does not: {}", experiment.name, verdict.text);
+    }
+    if let Some(words) = text::gates_off_text(run) {
+        eprintln!("neap: {words}");
     }
     !broken.is_empty()
 }
@@ -259,7 +274,7 @@ fn list_peers(args: PeersListArgs) -> anyhow::Result<u8> {
         let found = allocators::resolve(&place, std::slice::from_ref(&name), &mut |_| {});
         let state = match &found {
             Ok(found) => {
-                let (record, old) = (found[0].record(&place), peers::is_old(&records, &name));
+                let (record, old) = (found[0].record(), peers::is_old(&records, &name));
                 entries.push(json!({"name": name, "found": true, "old": old, "allocator": record}));
                 let source = if record.source.is_empty() { String::new() } else { format!(", {}", record.source) };
                 let old = if old { format!(" (old: run `{}`)", place.build_peers) } else { String::new() };
@@ -281,7 +296,7 @@ fn command_line() -> String {
     if let Some(first) = words.first_mut() {
         *first = "neap".into();
     }
-    words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    words.iter().map(|word| shell_word(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
 fn terminal_form() -> Form {

@@ -52,7 +52,9 @@ pub fn calloc(quick: bool) -> Design {
             let case = Case::new(case_name(mode, size), program("calloc", &arguments));
             // Where each page of much memory is touched, a round takes minutes, and its figures are of seconds.
             let most_rounds = if mode != "untouched" && size >= 1 << 30 { 1 } else { u32::MAX };
-            cases.push(case.number("size", size as f64).word("mode", mode).at_most(most_rounds));
+            let case = case.number("size", size as f64).word("mode", mode).at_most(most_rounds);
+            // An allocator that clears the block makes all of it resident, also where nobody touches it.
+            cases.push(case.needs((size >> 20) + 256));
         }
         let point = |&size: &u64| Point::at(size as f64, case_name(mode, size), metric);
         let axes = (axis("size", "B", true), axis("time", "us", true));

@@ -17,7 +17,7 @@ const FAR_BELOW: f64 = 0.1;
 pub fn workers(quick: bool) -> Design {
     let [apart, together] = WORKERS_CASES;
     let form = |name: &str, gap: &str, turns: &str| {
-        Case::new(name, Work::Workers(options(&[("gap-ms", gap), ("turns", turns)]))).word("gap", name)
+        Case::new(name, Work::Workers(options(&[("gap-ms", gap), ("turns", turns)]))).word("gap", name).needs(1024)
     };
     let figures = [
         ("workers killed, of 4", "killed"),
@@ -129,7 +129,7 @@ pub fn survivors(quick: bool) -> Design {
         timed: false,
         side_by_side: false,
         variants: &[JEMALLOC_BACKGROUND],
-        cases: vec![Case::new("blocks", program("survivors", &[]))],
+        cases: vec![Case::new("blocks", program("survivors", &[])).needs(512)],
         metrics: vec![
             metric("rss-idle", "RSS after 2 s idle", Better::Less),
             metric("ratio", "RSS against pages with a live byte", Better::Less),
@@ -183,7 +183,7 @@ pub fn vmas(quick: bool) -> Design {
         timed: false,
         side_by_side: false,
         variants: &[],
-        cases: vec![Case::new("blocks", program("vmas", &[("blocks", blocks), ("replaced", replaced)]))],
+        cases: vec![Case::new("blocks", program("vmas", &[("blocks", blocks), ("replaced", replaced)])).needs(1024)],
         metrics: vec![
             metric("mappings", "most mappings", Better::Less),
             metric("refused", "malloc refused", Better::Less),

@@ -37,7 +37,7 @@ pub fn pagein(quick: bool) -> Design {
         title: "Every page fault of a small program",
         question: "Which pages does a program touch before it does anything, and what does its malloc add?",
         about: "neap pagein on `true` and `cat`, with each allocator preloaded: faults by subject and by kind. The \
-                table of glibc's and neap's run is kept beside the results, as pagein-PROGRAM-ALLOCATOR.txt.",
+                table of glibc's and neap's run is kept.",
         claims: vec![claim(
             "A table of all faults in order: number, page, C (code) or D (data), cycles since the first fault, \
              instruction, symbol, object. Reordering functions by it saves some 5 % of start-up time.",
@@ -91,7 +91,7 @@ pub fn prefault(quick: bool) -> Design {
             let case = Case::new(prefault_case(method, used), work).word("method", words);
             // What mmap gives does not depend on the allocator.
             let who = if method == "map" { Who::First } else { Who::All };
-            cases.push(case.number("used", used.parse().unwrap_or(100.0)).under(who));
+            cases.push(case.number("used", used.parse().unwrap_or(100.0)).under(who).needs(512));
         }
         for (metric, title, unit) in [
             ("total", "time until used, ms", "ms"),
@@ -184,11 +184,14 @@ pub fn huge(quick: bool) -> Design {
     let mut cases = Vec::new();
     for (kind, name, pool) in HUGE_KINDS {
         let case = Case::new(name, Work::Huge { kind, bits }).word("memory", name).under(Who::First);
+        // A walk that leaves no memory to anybody else tells nothing.
+        let case = case.needs((2u64 << bits.1) >> 20);
         // Three ways to pages of one pool.
         cases.push(case.at_most(if pool { 1 } else { u32::MAX }));
     }
     let (name, size) = FROM_MALLOC;
-    cases.push(Case::new(name, Work::Huge { kind: "malloc", bits: (size, size, 1) }).word("memory", "malloc"));
+    let work = Work::Huge { kind: "malloc", bits: (size, size, 1) };
+    cases.push(Case::new(name, work).word("memory", "malloc").needs((2u64 << size) >> 20));
     let series = HUGE_KINDS.map(|(_, name, _)| Series {
         label: name.into(),
         points: (BITS.0..=BITS.1).map(|bits| Point::at((1u64 << bits) as f64, name, step(bits))).collect(),

@@ -104,7 +104,8 @@ fn rate(case: &str) -> Figure<'_> {
 fn judge_ebizzy(view: &View, run: &Run) -> Vec<Verdict> {
     let cores = run.machine.cores.max(1);
     // The greatest count that was run and that has a core for each thread.
-    let full = thread_counts(false).into_iter().rfind(|&threads| threads <= cores.max(2)).unwrap_or(1);
+    let has_core = |threads: u32| threads <= cores.max(2) && view.has_case("ebizzy", &case_name(threads, false));
+    let full = thread_counts(false).into_iter().rfind(|&threads| has_core(threads)).unwrap_or(1);
     let (one, many) = (case_name(1, false), case_name(full, false));
     let eager = |case| judge::ratio(view, (rate(case), POLICIES[2]), (rate(case), POLICIES[0]), 1.5, f64::INFINITY);
     let mut verdicts = vec![

@@ -135,6 +135,9 @@ mod tests {
             "published findings seen again: 1 of 1; neap first: 1 of 1; goals met: 0 of 1",
             "<p class=\"lead\">neap is first of 2.</p>",
             "<span class=\"said\">neap is first of 2. <span",
+            "<summary>Every fault of <code>true</code></summary>",
+            "1 0x1000 C 0 0x1080: _start (in &lt;libc&gt;)",
+            "Rounds that count although the machine was busy: 1</summary>",
             "id=\"machine\"",
         ] {
             assert!(text.contains(part), "{part}");

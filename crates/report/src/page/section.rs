@@ -41,6 +41,10 @@ pub fn experiment(page: &mut Page, experiment: &Experiment, view: &View) {
         }
         page.raw("</details>\n");
     }
+    for listing in &experiment.listings {
+        page.raw(&format!("<details>\n<summary>{}</summary>\n", inline(&listing.title)));
+        page.raw(&format!("<pre tabindex=\"0\">{}</pre>\n</details>\n", escaped(&listing.text)));
+    }
     page.markdown(&experiment.notes);
     repeat(page, experiment);
     page.raw("</section>\n");
