@@ -2,7 +2,8 @@
  *
  * An experiment is called as   PROGRAM [--NAME VALUE]...
  * and prints lines             metric NAME UNIT VALUE
- * It ends with status 0, 2 for wrong options, 3 when memory ran out, 4 when data was damaged.
+ * It ends with status 0, 2 for wrong options, 3 when memory ran out, 4 when data was damaged, 5 when
+ * the machine lacks what it needs: then its last words are the reason, and the lab shows it as skipped.
  *
  * The programs only call malloc, calloc, realloc and free, so LD_PRELOAD decides which allocator is
  * measured. Their own tables come from mmap and are touched before the first figure is taken: what
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -96,6 +98,12 @@ static inline void die(const char *what) {
   exit(3);
 }
 
+/* Ends the program where the machine lacks what it needs. */
+static inline void unable(const char *why) {
+  fprintf(stderr, "%s\n", why);
+  exit(5);
+}
+
 /* malloc's answer; ends the program where there is none. */
 static inline void *need(void *block) {
   if (block == NULL) die("out of memory");
@@ -123,6 +131,13 @@ static inline void touch_each(void *block, size_t size, size_t step) {
 
 /* Writes one byte in each 4 KiB of a block, and the last. */
 static inline void touch(void *block, size_t size) { touch_each(block, size, TOUCH_STEP); }
+
+/* Page faults of the program so far. */
+static inline long faults(void) {
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt + usage.ru_majflt;
+}
 
 static inline int64_t now_ns(void) {
   struct timespec time;

@@ -62,10 +62,7 @@ static void *from_file(size_t bytes) {
     if (file >= 0) unlink(path);
   }
   if (mounts != NULL) fclose(mounts);
-  if (file < 0) {
-    fputs("no hugetlbfs is mounted where this user may write\n", stderr);
-    exit(5);
-  }
+  if (file < 0) unable("no hugetlbfs is mounted where this user may write");
   if (ftruncate(file, (off_t)bytes) != 0) die("ftruncate");
   void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (memory == MAP_FAILED) die("mmap of a hugetlbfs file");
@@ -75,6 +72,7 @@ static void *from_file(size_t bytes) {
 
 static void *from_sysv(size_t bytes) {
   int id = shmget(IPC_PRIVATE, bytes, IPC_CREAT | SHM_HUGETLB | 0600);
+  if (id < 0 && errno == EPERM) unable("needs root, or the group in vm.hugetlb_shm_group");
   if (id < 0) die("shmget");
   void *memory = shmat(id, NULL, 0);
   /* It lives until it is detached, also when this program is killed. */

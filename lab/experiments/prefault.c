@@ -9,7 +9,6 @@
  * map:    not from malloc but from mmap with MAP_POPULATE: always all of it
  */
 #include "experiment.h"
-#include <sys/resource.h>
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -25,17 +24,13 @@ static option_t options[] = {
     {"used", NULL, 100, NULL},
 };
 
-static long faults(void) {
-  struct rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_minflt + usage.ru_majflt;
-}
-
 /* Applies an advice to the whole OS pages inside of [block, block + bytes). */
 static void advise(uint8_t *block, size_t bytes, int advice) {
   uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
   uintptr_t first = ((uintptr_t)block + page - 1) / page * page, end = ((uintptr_t)block + bytes) / page * page;
-  if (end > first && madvise((void *)first, end - first, advice) != 0) die("madvise");
+  if (end <= first || madvise((void *)first, end - first, advice) == 0) return;
+  if (errno == EINVAL) unable("needs Linux 5.14, for MADV_POPULATE_WRITE");
+  die("madvise");
 }
 
 static uint8_t *prepare(size_t bytes, size_t used) {

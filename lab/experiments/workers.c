@@ -14,12 +14,13 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-enum { WORKERS, MIBS, TURNS, GAP_MS, CGROUP, ROLE };
+enum { WORKERS, MIBS, TURNS, GAP_MS, CGROUP, ROLE, NUMBER };
 enum { PARENT, WORKER };
 
 static option_t options[] = {
     {"workers", NULL, 4, NULL}, {"mib", NULL, 256, NULL},   {"turns", NULL, 2, NULL},
     {"gap-ms", NULL, 1500, NULL}, {"cgroup", "", 0, NULL}, {"role", "parent worker", PARENT, NULL},
+    {"number", NULL, 0, NULL},
 };
 enum { OPTIONS = sizeof options / sizeof *options, MAX_WORKERS = 64, HOLD_MS = 50 };
 
@@ -38,7 +39,8 @@ static size_t fill(void **blocks, size_t count, size_t bytes, size_t least, size
 static int work(void) {
   size_t bytes = options[MIBS].value * MIB;
   void **blocks = own_table((bytes / 64 + 64) * sizeof *blocks / 2);
-  rng_t rng = {(uint64_t)getpid()};
+  /* Each worker has sizes of its own, and the same in each run. */
+  rng_t rng = {options[NUMBER].value};
   char order;
   while (read(STDIN_FILENO, &order, 1) == 1) {
     size_t count = fill(blocks, 0, bytes / 2, 64, 1024, &rng);
@@ -58,7 +60,7 @@ typedef struct {
 static worker_t workers[MAX_WORKERS];
 
 /* In the child: joins the cgroup and becomes a worker. */
-static void become_worker(char *program, int orders, int answers) {
+static void become_worker(char *program, size_t own, int orders, int answers) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (options[CGROUP].text != NULL) {
     char path[4096];
@@ -68,9 +70,10 @@ static void become_worker(char *program, int orders, int answers) {
   }
   dup2(orders, STDIN_FILENO);
   dup2(answers, STDOUT_FILENO);
-  char mib[32];
+  char mib[32], number[32];
   snprintf(mib, sizeof mib, "%zu", options[MIBS].value);
-  execl("/proc/self/exe", program, "--role", "worker", "--mib", mib, (char *)NULL);
+  snprintf(number, sizeof number, "%zu", own);
+  execl("/proc/self/exe", program, "--role", "worker", "--mib", mib, "--number", number, (char *)NULL);
   die("exec");
 }
 
@@ -79,7 +82,7 @@ static void start_worker(worker_t *worker, char *program) {
   if (pipe2(orders, O_CLOEXEC) != 0 || pipe2(answers, O_CLOEXEC) != 0) die("pipe");
   worker->pid = fork();
   if (worker->pid < 0) die("fork");
-  if (worker->pid == 0) become_worker(program, orders[0], answers[1]);
+  if (worker->pid == 0) become_worker(program, (size_t)(worker - workers), orders[0], answers[1]);
   close(orders[0]);
   close(answers[1]);
   worker->orders = orders[1];

@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
     } else if (!strcmp(what, "daemon")) {
         if (daemon(1, 0) == 0) {
             touch(500);
-            sleep(3);
+            sleep(60);
         }
     } else if (!strcmp(what, "forks")) {
         for (int i = 0; i < 20; i++) {

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -39,7 +40,13 @@ fn start(neap: &Neap, arguments: &[&str]) -> Child {
 
 /// Sends the signal, and waits for the end, which must come soon.
 fn interrupt(child: &mut Child, signal: &str) -> ExitStatus {
-    let sent = Command::new("kill").args([signal, &child.id().to_string()]).status().expect("kill");
+    let target = child.id().to_string();
+    interrupt_all(child, signal, &target)
+}
+
+/// The same, with the signal sent to others as well: a process group is its number with a minus in front.
+fn interrupt_all(child: &mut Child, signal: &str, target: &str) -> ExitStatus {
+    let sent = Command::new("kill").args([signal, "--", target]).status().expect("kill");
     assert!(sent.success());
     let mut status = None;
     wait_for("the end after a signal", Duration::from_secs(30), || {
@@ -87,11 +94,15 @@ fn experiments_are_listed() {
 fn a_run_is_kept_and_shown() {
     let neap = Neap::new();
     let mut command = neap.command(["lab", "run", "retain-small", "--quick", "--allocators", "glibc,neap", "--check"]);
+    // Would be a remedy for glibc, if it were handed down.
+    command.env("MALLOC_TRIM_THRESHOLD_", "131072").env("MALLOC_MMAP_THRESHOLD_", "131072");
     let out = command.current_dir(neap.dir.path()).args(["-o", "run"]).output().expect("neap starts");
     let stderr = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{stderr}");
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(text.contains("seen again: glibc, RSS after the frees"), "{text}");
+    assert!(text.contains("not handed down to the programs: `MALLOC_MMAP_THRESHOLD_=131072"), "{text}");
+    assert_eq!(kept(&neap)["experiments"][0]["command"], "neap lab run retain-small --quick --allocators glibc,neap");
     assert_eq!(kept(&neap)["schema"], 1);
     assert!(fs::read_to_string(neap.path("run/report.html")).is_ok_and(|page| page.contains("retain-small")));
 
@@ -138,21 +149,65 @@ fn what_cannot_be_shown_is_told() {
     assert!(shown(&dir).contains("written by neap 9.9"), "{}", shown(&dir));
 }
 
-/// Catches an allocator that disappears because it crashes: here one that is no library at all.
+/// Compiles a library called `name`, which needs those in `needed`.
+fn library(neap: &Neap, name: &str, source: &str, needed: &[&Path]) -> PathBuf {
+    let source = neap.file(&format!("{name}.c"), source, 0o600);
+    let path = neap.path(name);
+    let mut command = Command::new("cc");
+    command.args(["-shared", "-fPIC", "-Wl,--no-as-needed", "-o"]).arg(&path).arg(source).args(needed);
+    assert!(command.status().expect("cc").success());
+    path
+}
+
+/// Catches an allocator that disappears because it crashes, and glibc that is measured under the name of a library that
+/// the dynamic linker did not take.
 #[test]
 fn a_failing_allocator_stays_in_the_table() {
     let neap = Neap::new();
-    // A library whose malloc ends the program.
-    let source = neap.file("bad.c", "#include <stdlib.h>\nvoid *malloc(size_t n) { (void)n; abort(); }\n", 0o600);
-    let library = neap.path("bad.so");
-    let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status().expect("cc");
-    assert!(built.success());
-    let allocators = format!("glibc,bad={}", library.display());
-    let arguments = ["lab", "run", "retain-small", "--quick", "--allocators", &allocators, "-o"];
+    let crashing = "#include <stdlib.h>\nvoid *malloc(size_t n) { (void)n; abort(); }\n";
+    let bad = library(&neap, "libbad.so", crashing, &[]);
+    let gone = library(&neap, "libgone.so", "int gone;\n", &[]);
+    let lacking = library(&neap, "liblacking.so", "int lacking;\n", &[&gone]);
+    fs::remove_file(gone).expect("it was there");
+    let text = neap.file("text.so", "no library, whatever its name says\n".repeat(10), 0o600);
+    let list = [("bad", &bad), ("lacking", &lacking), ("text", &text)];
+    let list: Vec<String> = list.iter().map(|(name, path)| format!("{name}={}", path.display())).collect();
+    let allocators = format!("glibc,{}", list.join(","));
+    let arguments = ["lab", "run", "retain-small", "pagein", "--quick", "--allocators", &allocators, "-o"];
     let out = neap.command(arguments).arg(neap.path("run")).output().expect("neap starts");
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(text.contains("FAILED signal:6"), "{text}");
+    let rows = fs::read_to_string(neap.path("run/rows.csv")).expect("rows");
+    for experiment in ["retain-small", "pagein"] {
+        let of = |name: &str| -> Vec<&str> {
+            rows.lines().filter(|row| row.starts_with(experiment) && row.contains(&format!(",{name},"))).collect()
+        };
+        let lacks = |row: &&str| row.contains("not loaded (") && row.contains("libgone.so: cannot open");
+        assert!(of("lacking").iter().all(lacks), "{:?}", of("lacking"));
+        assert!(of("text").iter().all(|row| row.contains("not preloaded (invalid ELF header)")), "{:?}", of("text"));
+        assert!(!of("lacking").is_empty() && !of("text").is_empty(), "{rows}");
+    }
+}
+
+/// Catches an earlier run that is lost, and one that cannot be replaced.
+#[test]
+fn an_earlier_run_is_not_overwritten() {
+    let neap = Neap::new();
+    let run = |options: &[&str]| {
+        let mut command = neap.command(["lab", "run", "vmas", "--quick", "--allocators", "glibc", "-o"]);
+        command.arg(neap.path("run")).args(options).output().expect("neap starts")
+    };
+    assert!(run(&[]).status.success());
+    let rows = || fs::read_to_string(neap.path("run/rows.csv")).expect("rows");
+    let before = rows();
+    let out = run(&[]);
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(125) && stderr.contains("has a run already"), "{stderr}");
+    assert!(stderr.contains("--force"), "{stderr}");
+    assert_eq!(rows(), before);
+    assert!(run(&["--force"]).status.success());
+    assert_ne!(rows(), before);
 }
 
 /// Catches a missing compiler that ends in anything but a cause with its remedy.
@@ -164,6 +219,70 @@ fn a_missing_compiler_is_told() {
     let stderr = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(125));
     assert!(stderr.contains("`no-such-compiler` is not installed") && stderr.contains("apt install"), "{stderr}");
+}
+
+/// Catches a missing C++ compiler that ends more than the workloads in C++.
+#[test]
+fn without_a_second_compiler_its_programs_are_skipped() {
+    let neap = Neap::new();
+    let mut command = neap.command(["lab", "run", "suite", "vmas", "--quick", "--cases", "strings,trees,blocks"]);
+    command.args(["--allocators", "glibc", "-o"]).arg(neap.path("run")).env("CXX", "no-such-compiler");
+    let out = command.output().expect("neap starts");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{stderr}");
+    let rows = fs::read_to_string(neap.path("run/rows.csv")).expect("rows");
+    let has = |words: &[&str]| rows.lines().any(|row| words.iter().all(|word| row.contains(word)));
+    assert!(has(&["suite,\"strings", "skipped: the compiler `no-such-compiler` is not installed"]), "{rows}");
+    assert!(has(&["suite,\"trees", ",ok,"]) && has(&["vmas,", ",ok,"]), "{rows}");
+}
+
+/// Catches an error of the lab in one experiment that takes the others with it: their figures, verdicts and the report.
+#[test]
+fn an_error_of_the_lab_ends_one_experiment() {
+    let neap = Neap::new();
+    // Compiles all but one program.
+    let compiler = "#!/bin/sh\ncase \"$*\" in *survivors*) echo broken >&2; exit 1;; esac\nexec cc \"$@\"\n";
+    let compiler = neap.file("compiler", compiler, 0o700);
+    let mut command = neap.command(["lab", "run", "retain-small", "survivors", "vmas", "--quick", "--allocators"]);
+    let out = command.args(["glibc", "-o"]).arg(neap.path("run")).env("CC", compiler).output().expect("neap starts");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.code() == Some(125) && stderr.contains("cannot compile experiments/survivors.c"), "{stderr}");
+    let run = kept(&neap);
+    assert!(!run["ended"].is_null() && run["noise"]["checks"].as_array().is_some_and(|checks| !checks.is_empty()));
+    let of = |name: &str| {
+        let all = run["experiments"].as_array().expect("experiments");
+        all.iter().find(|one| one["name"] == name).expect("an experiment").clone()
+    };
+    assert!(of("survivors")["skipped"].as_str().is_some_and(|why| why.contains("before its time")), "{run}");
+    let judged = |name: &str| of(name)["verdicts"].as_array().is_some_and(|list| !list.is_empty());
+    assert!(judged("retain-small") && judged("vmas"));
+    let rows = fs::read_to_string(neap.path("run/rows.csv")).expect("rows");
+    assert!(rows.contains("\nvmas,") && rows.contains("\nretain-small,"), "{rows}");
+    assert!(fs::read_to_string(neap.path("run/report.html")).is_ok_and(|page| page.contains("before its time")));
+}
+
+/// Catches ^C at a terminal that ends the compiler, whose failure then counts as one of the lab.
+#[test]
+fn an_interrupted_compiler_is_no_error() {
+    let neap = Neap::new();
+    let compiler = "#!/bin/sh\ncase \"$*\" in *survivors*) sleep 60;; esac\nexec cc \"$@\"\n";
+    let compiler = neap.file("compiler", compiler, 0o700);
+    let mut command = neap.command(["lab", "run", "retain-small", "survivors", "--quick", "--allocators", "glibc"]);
+    command.arg("-o").arg(neap.path("run")).env("CC", compiler).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.process_group(0).spawn().expect("neap starts");
+    wait_for("the compiler", Duration::from_secs(120), || {
+        processes_of(&neap).iter().any(|line| line.contains("survivors.c"))
+    });
+    // As a terminal does it: to the whole group.
+    let group = format!("-{}", child.id());
+    let status = interrupt_all(&mut child, "-INT", &group);
+    assert_eq!(status.code(), Some(130), "128 + SIGINT");
+    let run = kept(&neap);
+    assert!(run["ended"].is_null());
+    let verdicts = run["experiments"][0]["verdicts"].as_array().expect("verdicts");
+    assert!(verdicts.iter().any(|verdict| verdict["holds"] == true), "{verdicts:?}");
+    assert!(neap.path("run/report.html").exists());
+    assert!(processes_of(&neap).is_empty(), "{:?}", processes_of(&neap));
 }
 
 /// Catches a misspelt name without the list of names.

@@ -1,6 +1,7 @@
 //! The allocators that are measured: glibc (nothing preloaded), neap, and the peers.
 
 use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -8,7 +9,7 @@ use neap_results::{GLIBC, NEAP};
 use serde::{Deserialize, Serialize};
 
 use crate::failure::failure;
-use crate::peers;
+use crate::peers::{self, PeerRecord};
 use crate::place::Place;
 
 /// Allocators that are another one with a variable set: name, base, variable, value.
@@ -18,6 +19,12 @@ const VARIANTS: &[(&str, &str, &str, &str)] = &[
     ("neap-never", NEAP, "NEAP_PURGE", "never"),
     ("neap-zero", NEAP, "NEAP_ZERO", "always"),
     ("mimalloc3-nothp", "mimalloc3", "MIMALLOC_ALLOW_THP", "0"),
+    (
+        "jemalloc-background",
+        "jemalloc",
+        "MALLOC_CONF",
+        "background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:1000",
+    ),
 ];
 
 /// Allocators of the distribution: name, the peer of the same authors, files, Debian's package.
@@ -51,6 +58,9 @@ pub struct Allocator {
     pub version: String,
     /// Further environment that it is measured with.
     pub env: BTreeMap<String, String>,
+    /// How its library was built, where it is one of the peers' and the lab did it.
+    #[serde(skip)]
+    pub built: Option<PeerRecord>,
 }
 
 impl Allocator {
@@ -69,9 +79,8 @@ impl Allocator {
     }
 
     /// For the record: versions, flags, environment.
-    pub fn record(&self, place: &Place) -> neap_results::Allocator {
-        let records = peers::records(place).unwrap_or_default();
-        let built = records.get(self.base_name()).cloned().unwrap_or_default();
+    pub fn record(&self) -> neap_results::Allocator {
+        let built = self.built.clone().unwrap_or_default();
         neap_results::Allocator {
             name: self.name.clone(),
             base: self.base.clone(),
@@ -176,8 +185,7 @@ fn neap(place: &Place) -> Result<Allocator> {
     if !place.library.exists() {
         return Err(failure(format!("neap: {} is missing", place.library.display()), "run `cargo build --release`"));
     }
-    let library = Some(place.library.clone());
-    Ok(Allocator { name: NEAP.into(), library, version: place.version.clone(), ..Allocator::default() })
+    with_library(NEAP, place.version.clone(), place.library.clone())
 }
 
 fn peer(place: &Place, name: &str) -> Result<Allocator> {
@@ -186,13 +194,21 @@ fn peer(place: &Place, name: &str) -> Result<Allocator> {
     let Some(record) = records.get(name).filter(|_| library.exists()) else {
         return Err(failure(format!("{name} is not built"), format!("run `{}`", place.build_peers)));
     };
-    Ok(Allocator {
-        name: name.into(),
-        base: None,
-        library: Some(library),
-        version: record.version.clone(),
-        env: record.env.clone(),
-    })
+    let allocator = with_library(name, record.version.clone(), library)?;
+    Ok(Allocator { env: record.env.clone(), built: Some(record.clone()), ..allocator })
+}
+
+/// An allocator by its library; fails for a path that the dynamic linker cannot be told. LD_PRELOAD is split at blanks and
+/// colons, dollar signs in it are expanded, and nothing is quoted: the program would run on glibc.
+fn with_library(name: &str, version: String, library: PathBuf) -> Result<Allocator> {
+    let special = |byte: &u8| matches!(byte, b' ' | b':' | b'$' | b'\t' | b'\n');
+    if library.as_os_str().as_bytes().iter().any(special) {
+        return Err(failure(
+            format!("{name}: {} cannot be preloaded: it has a blank, a colon or a dollar sign", library.display()),
+            "LD_PRELOAD is split there: copy the library to another path",
+        ));
+    }
+    Ok(Allocator { name: name.into(), version, library: Some(library), ..Allocator::default() })
 }
 
 /// A library of the distribution.
@@ -204,17 +220,19 @@ fn packaged(name: &str, file: &str, package: &str) -> Result<Allocator> {
     let mut query = std::process::Command::new("dpkg-query");
     let version = crate::toolchain::run(query.args(["-W", "-f=${Version}", package]));
     let version = version.map_or_else(|_| "of this system".into(), |version| format!("{} (Debian)", version.trim()));
-    Ok(Allocator { name: name.into(), library: Some(library), version, ..Allocator::default() })
+    with_library(name, version, library)
 }
 
 fn by_path(name: &str, path: &Path) -> Result<Allocator> {
-    let Ok(library) = path.canonicalize() else {
-        bail!("{name}: {} does not exist", path.display());
+    let library = match path.canonicalize() {
+        Ok(library) if library.is_file() => library,
+        Ok(other) => bail!("{name}: {} is no file", other.display()),
+        Err(error) => bail!("{name}: {}: {error}", path.display()),
     };
     if name == GLIBC || name.is_empty() {
         bail!("`{name}` is no name for a library; any other will do");
     }
-    Ok(Allocator { name: name.into(), version: "given by path".into(), library: Some(library), ..Allocator::default() })
+    with_library(name, "given by path".into(), library)
 }
 
 #[cfg(test)]
@@ -234,5 +252,29 @@ mod tests {
             assert!(peers::names().any(|peer| peer == *same), "{same}");
         }
         assert!(variant("neap-lazy", &[glibc()]).is_none());
+    }
+
+    // Would catch a library of the user's under the name of a peer that is told to be that peer, built by the lab, and one
+    // whose path the dynamic linker would split.
+    #[test]
+    fn libraries_by_path_are_what_they_are() {
+        let scratch = crate::scratch::Scratch::new("paths").unwrap();
+        let record =
+            |commands: &str| format!("{{\"jemalloc\": {{\"version\": \"5\", \"source\": \"crate\", {commands}}}}}");
+        let rest = "\"commands\": [\"make\"], \"compiler\": \"cc\", \"env\": {}";
+        std::fs::write(scratch.join("peers.json"), record(rest)).unwrap();
+        std::fs::write(scratch.join("jemalloc.so"), "").unwrap();
+        let place = Place { peers: scratch.path().into(), ..crate::place::for_test() };
+        let one = |name: &str| resolve(&place, &[name.into()], &mut |_| {}).map(|mut found| found.remove(0));
+        assert_eq!(one("jemalloc").unwrap().record().commands, ["make"]);
+        let library = scratch.join("jemalloc.so");
+        let own = one(&format!("jemalloc={}", library.display())).unwrap().record();
+        assert_eq!((own.source.as_str(), own.commands.len(), own.version.as_str()), ("", 0, "given by path"));
+        for name in ["a b.so", "a:b.so", "$LIB.so"] {
+            std::fs::write(scratch.join(name), "").unwrap();
+            let error = one(&format!("mine={}", scratch.join(name).display())).unwrap_err().to_string();
+            assert!(error.contains("cannot be preloaded") && error.contains("copy the library"), "{error}");
+        }
+        assert!(one(&format!("mine={}", scratch.path().display())).unwrap_err().to_string().contains("no file"));
     }
 }

@@ -9,15 +9,19 @@ use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use crate::environment;
 use crate::toolchain::shell_line;
 
 /// The number of the signal that came first; 0 for none.
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
+/// The children that have not ended.
+static LIVE: Mutex<Vec<u32>> = Mutex::new(Vec::new());
 /// The signals that end a run in order.
 const WATCHED: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// How long a child may take to end after SIGTERM.
@@ -36,6 +40,18 @@ impl fmt::Display for Interrupted {
 }
 
 impl std::error::Error for Interrupted {}
+
+/// A command took longer than it may.
+#[derive(Debug)]
+pub struct TimedOut;
+
+impl fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("out of time")
+    }
+}
+
+impl std::error::Error for TimedOut {}
 
 extern "C" fn note(number: libc::c_int) {
     // Relaxed: the flag is all there is; nothing else is read through it.
@@ -89,6 +105,15 @@ pub fn sleep(time: Duration) -> Result<()> {
     }
 }
 
+fn live_list() -> MutexGuard<'static, Vec<u32>> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The children that have not ended.
+pub fn live() -> Vec<u32> {
+    live_list().clone()
+}
+
 /// A child in a process group of its own that does not outlive this value.
 pub struct Guarded {
     child: Child,
@@ -96,9 +121,10 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Starts `command` with nothing on its standard input.
+    /// Starts `command` with nothing on its standard input, and without the user's own settings of allocators.
     pub fn start(command: &mut Command) -> Result<Guarded> {
         command.process_group(0).stdin(Stdio::null());
+        environment::clean(command);
         let parent = std::process::id();
         // SAFETY: prctl and getppid are system calls that may be made between fork and exec; nothing allocates.
         unsafe {
@@ -109,6 +135,7 @@ impl Guarded {
             });
         }
         let child = command.spawn().with_context(|| format!("cannot start: {}", shell_line(command)))?;
+        live_list().push(child.id());
         Ok(Guarded { child, ended: None })
     }
 
@@ -121,8 +148,16 @@ impl Guarded {
     pub fn status(&mut self) -> Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait()?;
+            self.forget_if_ended();
         }
         Ok(self.ended)
+    }
+
+    /// From its end on, the number may be that of another process.
+    fn forget_if_ended(&self) {
+        if self.ended.is_some() {
+            live_list().retain(|&pid| pid != self.child.id());
+        }
     }
 
     /// Waits for its end, for a signal to this process, or for the time limit: then `None`.
@@ -150,7 +185,8 @@ impl Guarded {
                 thread::sleep(LOOK);
             }
             send(group, libc::SIGKILL);
-            let _ = self.child.wait();
+            self.ended = self.child.wait().ok();
+            self.forget_if_ended();
         } else {
             send(group, libc::SIGKILL);
         }
@@ -194,15 +230,21 @@ pub fn output(command: &mut Command, limit: Option<Duration>) -> Result<Output> 
 
 /// As [`output`], where a failure is an error that carries the command and the end of its stderr.
 pub fn run(command: &mut Command) -> Result<String> {
+    run_within(command, None)
+}
+
+/// As [`run`]; where the time limit ended the command the error is [`TimedOut`].
+pub fn run_within(command: &mut Command, limit: Option<Duration>) -> Result<String> {
     let line = shell_line(command);
-    let out = output(command, None)?;
+    let out = output(command, limit)?;
     match out.status {
         Some(status) if status.success() => Ok(out.stdout),
-        status => {
+        Some(status) => {
             let text: Vec<&str> = out.stderr.lines().collect();
             let tail = text[text.len().saturating_sub(20)..].join("\n");
-            bail!("{} from: {line}\n{tail}", status.map_or_else(|| "no end".into(), |s| s.to_string()))
+            bail!("{status} from: {line}\n{tail}")
         }
+        None => Err(TimedOut).with_context(|| line),
     }
 }
 
@@ -226,7 +268,23 @@ mod tests {
         let out = output(Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]), None).unwrap();
         assert_eq!((out.stdout.as_str(), out.stderr.as_str()), ("out\n", "err\n"));
         assert_eq!(out.status.unwrap().code(), Some(3));
-        assert!(run(Command::new("sh").args(["-c", "echo why >&2; false"])).unwrap_err().to_string().contains("why"));
+        let error = run(Command::new("sh").args(["-c", "echo why >&2; false"])).unwrap_err();
+        assert!(error.to_string().contains("why"));
+        let error = run_within(Command::new("sleep").arg("60"), Some(Duration::from_millis(50))).unwrap_err();
+        assert!(error.is::<TimedOut>() && error.to_string().contains("sleep 60"), "{error:#}");
+    }
+
+    // Would catch a server that is not known while it lives, and one that is after its end.
+    #[test]
+    fn live_children_are_known() {
+        let mut child = Guarded::start(Command::new("sleep").arg("60")).unwrap();
+        let pid = child.id();
+        assert!(live().contains(&pid));
+        child.end();
+        assert!(!live().contains(&pid));
+        let mut child = Guarded::start(&mut Command::new("true")).unwrap();
+        child.wait(None).unwrap();
+        assert!(!live().contains(&child.id()));
     }
 
     // Would catch a limit that is not kept, and a grandchild that keeps the pipe and so the caller.

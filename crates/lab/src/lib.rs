@@ -7,11 +7,12 @@
 //! |---|---|
 //! | [`catalogue`] | what the experiments are: cases, claims, charts, verdicts |
 //! | [`sources`] | the C programs, carried inside and compiled on demand |
+//! | [`environment`] | what measured programs are not handed down |
 //! | [`allocators`], [`peers`] | what is measured, and how the other allocators are built |
-//! | [`plan`] | a run from its request to its files |
+//! | [`plan`], [`session`], `turns` | a run from its request to its files; its rounds; who runs when |
 //! | [`runner`] | one case under one allocator |
-//! | [`noise`], [`machine`] | how quiet the machine is, what it is |
-//! | [`settings`], [`interrupt`] | what is undone whatever happens |
+//! | [`noise`], [`machine`], [`memory`] | how quiet the machine is, what it is, how much memory it has left |
+//! | [`settings`], [`interrupt`], [`scratch`] | what is undone whatever happens |
 //! | [`store`], [`text`] | the folder of a run; its tables for people |
 //!
 //! | word | meaning |
@@ -22,17 +23,22 @@
 
 pub mod allocators;
 pub mod catalogue;
+pub mod environment;
 pub mod failure;
 pub mod interrupt;
 pub mod machine;
+pub mod memory;
 pub mod noise;
 pub mod outcome;
 pub mod peers;
 pub mod place;
 pub mod plan;
 pub mod runner;
+pub mod scratch;
+pub mod session;
 pub mod settings;
 pub mod sources;
 pub mod store;
 pub mod text;
 pub mod toolchain;
+mod turns;

@@ -40,9 +40,9 @@ pub fn utc_now() -> String {
     date("+%Y-%m-%dT%H:%M:%SZ")
 }
 
-/// The time as part of a file's name: `2026-01-31-1200`.
+/// The time as part of a file's name: `2026-01-31-120000`.
 pub fn stamp() -> String {
-    date("+%Y-%m-%d-%H%M")
+    date("+%Y-%m-%d-%H%M%S")
 }
 
 fn date(format: &str) -> String {

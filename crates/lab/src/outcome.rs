@@ -1,6 +1,7 @@
 //! What one run of one case told.
 
 use anyhow::{Context, Result, bail};
+use neap_results::Listing;
 
 /// The result of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -10,6 +11,8 @@ pub struct Outcome {
     pub status: String,
     /// The figures; none where the run failed.
     pub metrics: Vec<Metric>,
+    /// What it left beside figures.
+    pub listing: Option<Listing>,
 }
 
 /// One figure with its name and unit.
@@ -33,12 +36,12 @@ impl Metric {
 impl Outcome {
     /// A run that went well.
     pub fn good(metrics: Vec<Metric>) -> Outcome {
-        Outcome { status: "ok".into(), metrics }
+        Outcome { status: "ok".into(), metrics, listing: None }
     }
 
     /// A run without figures.
     pub fn failed(status: impl Into<String>) -> Outcome {
-        Outcome { status: status.into(), metrics: Vec::new() }
+        Outcome { status: status.into(), ..Outcome::default() }
     }
 
     /// A run that this machine cannot make.
@@ -93,17 +96,21 @@ impl Launched<'_> {
         Ok(Launched { status, costs, checksum: Some(checksum).filter(|&sum| sum != "-"), output })
     }
 
-    /// The program's metrics, and the costs behind them.
-    pub fn outcome(self) -> Result<Outcome> {
+    /// The program's metrics, and the costs behind them. Lines that make no sense are the program's failure: its memory
+    /// was damaged.
+    pub fn outcome(self) -> Outcome {
         if self.status != "ok" {
-            return Ok(Outcome::failed(self.status));
+            return Outcome::failed(self.status);
         }
-        let mut metrics = metrics(self.output)?;
+        let mut metrics = match metrics(self.output) {
+            Ok(metrics) => metrics,
+            Err(error) => return Outcome::failed(format!("damaged output ({error})")),
+        };
         if metrics.is_empty() {
-            return Ok(Outcome::failed("no-metrics"));
+            return Outcome::failed("no-metrics");
         }
         metrics.extend(self.costs);
-        Ok(Outcome::good(metrics))
+        Outcome::good(metrics)
     }
 }
 
@@ -129,7 +136,7 @@ mod tests {
     #[test]
     fn metrics_follow_the_launchers_line() {
         let text = "ok 63616561 14124 28248 14032 120 1 -\nmetric rss MiB 1.5\nhello\nmetric rate 1/s 2e+06\n";
-        let outcome = Launched::parse(text).unwrap().outcome().unwrap();
+        let outcome = Launched::parse(text).unwrap().outcome();
         assert!(outcome.is_ok());
         assert_eq!(outcome.metrics[..2], [Metric::new("rss", "MiB", 1.5), Metric::new("rate", "1/s", 2e6)]);
         assert_eq!(outcome.value("run-wall"), Some(63.616561));
@@ -137,13 +144,15 @@ mod tests {
         assert_eq!(outcome.value("other"), None);
     }
 
-    // Would catch a crash whose first figures count as a whole run, and a program that says nothing.
+    // Would catch a crash whose first figures count as a whole run, a program that says nothing, and damaged figures
+    // that end the whole run.
     #[test]
     fn a_failed_run_has_no_metrics() {
-        let of = |text: &str| Launched::parse(text).and_then(Launched::outcome);
+        let of = |text: &str| Launched::parse(text).map(Launched::outcome);
         assert_eq!(of("signal:11 1 1 1 1 1 1 -\nmetric rss MiB 1.5\n").unwrap(), Outcome::failed("signal:11"));
         assert_eq!(of("ok 1 1 1 1 1 1 -\n").unwrap(), Outcome::failed("no-metrics"));
-        assert!(of("ok 1 1 1 1 1 1 -\nmetric rss MiB much\n").is_err());
+        let damaged = of("ok 1 1 1 1 1 1 -\nmetric rss MiB much\n").unwrap();
+        assert!(damaged.status.starts_with("damaged output") && damaged.metrics.is_empty(), "{damaged:?}");
         assert!(of("ok 1 1").is_err());
     }
 

@@ -1,30 +1,32 @@
 //! A run: which experiments under which allocators, in which order, and what is kept of it.
 //!
-//! Each case is run once per allocator and round, allocators one after the other in an order that rotates from round
-//! to round, so that a slow minute of the machine meets all of them. Where cases are compared with each other, an
-//! allocator runs all of them before the next one has its turn. A round of a timed experiment during which the machine
-//! was busy with other work is run again, once, as long as that takes no more than a tenth of the run.
+//! Each case is run once per allocator and round, allocators one after the other, so that a slow minute of the machine
+//! meets all of them. Who comes first rotates from case to case and from pair of rounds to pair of rounds; the second
+//! round of a pair has the order of the first one backwards, so that nobody always runs behind the same one. Where cases
+//! are compared with each other, an allocator runs all of them before the next one has its turn.
+//! [`session`](crate::session) runs the rounds.
+//!
+//! Nothing that was measured is lost: an interruption ends the run, an error of the lab ends one experiment, and in both
+//! cases there are verdicts on what was measured until then.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
-use neap_results::{Experiment, Repeat, Row, Run, SCHEMA, View};
+use anyhow::{Error, Result};
+use neap_results::{Experiment, Noise, Row, Run, SCHEMA, View};
 
 use crate::allocators::{self, Allocator};
-use crate::catalogue::{self, Case, Design, Who};
+use crate::catalogue::{self, Case, Design};
 use crate::failure::failure;
-use crate::interrupt::{self, Interrupted};
-use crate::machine;
-use crate::noise::Watch;
-use crate::outcome::Outcome;
+use crate::interrupt;
+use crate::peers;
 use crate::place::Place;
-use crate::runner::{Runner, command_text};
+use crate::runner::{Runner, command_text, remove_leftovers};
+use crate::session::Session;
 use crate::settings::Settings;
-use crate::store::Writer;
-
-/// Rounds are run again for at most this part of the time.
-const REPEAT_PART: f64 = 0.1;
+use crate::store::{Writer, make_way};
+use crate::toolchain::shell_word;
+use crate::{environment, machine};
 
 /// What the user asks for.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +43,8 @@ pub struct Request {
     pub allocators: Vec<String>,
     /// Where the run is kept.
     pub output: PathBuf,
+    /// Replace the run that is there.
+    pub force: bool,
     /// The command line, for the record.
     pub command: String,
     /// The commit of the project's tree, where it is run from there.
@@ -60,6 +64,8 @@ pub enum Event<'a> {
     Again(&'a str, &'a str, &'a str),
     /// An experiment has ended: its name, its time, with the making of its programs.
     Finished(&'a str, Duration),
+    /// An error of the lab has ended an experiment before its time.
+    Broken(&'a str, &'a Error),
 }
 
 /// How a run ended.
@@ -69,6 +75,8 @@ pub struct Done {
     pub run: Run,
     /// The signal that interrupted it.
     pub interrupted: Option<i32>,
+    /// The first error of the lab. The run has what came before and after it.
+    pub error: Option<Error>,
 }
 
 /// The experiments called `names`, with those of their cases that `cases` ask for.
@@ -96,52 +104,57 @@ pub fn chosen(names: &[String], cases: &[String], quick: bool) -> Result<Vec<Des
     Ok(designs)
 }
 
-/// Runs what was asked for. An interruption is no error: what was measured until then is kept.
+/// Runs what was asked for. An error is one that came before the first experiment; [`Done`] tells of those that came later,
+/// and of interruptions.
 pub fn run(place: &Place, request: &Request, tell: &mut dyn FnMut(Event)) -> Result<Done> {
     interrupt::watch();
+    // What fails after a signal fails because of it: a compiler that was stopped.
+    measure(place, request, tell).map_err(|error| interrupt::check().err().unwrap_or(error))
+}
+
+fn measure(place: &Place, request: &Request, tell: &mut dyn FnMut(Event)) -> Result<Done> {
     let designs = chosen(&request.names, &request.cases, request.quick)?;
     let allocators = allocators::resolve(place, &request.allocators, &mut |reason| tell(Event::LeftOut(reason)))?;
+    let runner = Runner::new(place)?;
+    make_way(&request.output, request.force)?;
     // What a killed run left is put back before the settings are recorded.
     drop(Settings::new(place));
+    remove_leftovers();
     let mut run = skeleton(place, request, &designs, &allocators);
     let writer = Writer::create(&request.output, &run)?;
-    let mut session = Session {
-        request,
-        runner: Runner::new(place, Some(&request.output))?,
-        watch: Watch::start(),
-        writer,
-        begun: Instant::now(),
-        repeated: Duration::ZERO,
-        repeats: Vec::new(),
-        rows: Vec::new(),
-        total: designs.iter().map(|design| design.groups().len()).sum(),
-        done: 0,
-    };
-    let mut interrupted = None;
+    let groups = designs.iter().map(|design| design.groups().len()).sum();
+    let mut session = Session::new(runner, writer, request.runs, groups);
+    let (mut interrupted, mut first_error) = (None, None);
     for (design, experiment) in designs.iter().zip(&mut run.experiments) {
         let begun = Instant::now();
         let result = session.experiment(design, &allocators, tell);
+        experiment.notes = session.take_notes();
         experiment.seconds = Some((begun.elapsed().as_secs_f64() * 10.0).round() / 10.0);
-        match result {
-            Ok(()) => tell(Event::Finished(design.name, begun.elapsed())),
-            Err(error) if error.is::<Interrupted>() => {
-                interrupted = error.downcast_ref::<Interrupted>().map(|signal| signal.0);
-                break;
-            }
-            Err(error) => return Err(error),
+        experiment.listings = session.take_listings();
+        let Err(error) = result else {
+            tell(Event::Finished(design.name, begun.elapsed()));
+            continue;
+        };
+        interrupted = interrupt::arrived();
+        if interrupted.is_some() {
+            break;
         }
+        tell(Event::Broken(design.name, &error));
+        experiment.skipped = Some(format!("it ended before its time: {error:#}"));
+        experiment.notes.extend(experiment.skipped.clone());
+        first_error.get_or_insert(error);
     }
-    run.rows = std::mem::take(&mut session.rows);
-    run.noise = session.watch.record();
-    run.noise.repeats = std::mem::take(&mut session.repeats);
+    let (rows, noise, writer) = session.end();
+    (run.rows, run.noise) = (rows, noise);
     run.machine.load_after = machine::load();
     run.ended = interrupted.is_none().then(machine::utc_now);
     if interrupted.is_some() {
         run.notes.push("The run was interrupted: experiments are missing or have fewer rounds.".into());
     }
     conclude(&mut run);
-    session.writer.finish(&run)?;
-    Ok(Done { run, interrupted })
+    // Where the disk is full the run can still be shown. The first error is where it began.
+    let error = first_error.or(writer.finish(&run).err());
+    Ok(Done { run, interrupted, error })
 }
 
 /// The run before anything was measured.
@@ -167,14 +180,29 @@ fn skeleton(place: &Place, request: &Request, designs: &[Design], allocators: &[
         quick: request.quick,
         rounds: request.runs.unwrap_or_else(|| designs.iter().map(|design| design.rounds).max().unwrap_or(1)),
         machine: machine::look(),
-        allocators: measured.iter().map(|allocator| allocator.record(place)).collect(),
-        experiments: designs.iter().map(|design| experiment_of(design, request.quick)).collect(),
+        allocators: measured.iter().map(Allocator::record).collect(),
+        experiments: designs.iter().map(|design| experiment_of(design, request)).collect(),
+        notes: environment::note().into_iter().chain(old_peers(place, allocators)).collect(),
         ..Run::default()
     }
 }
 
+/// Which of the allocators are peers that were built from older sources than this version of the lab names.
+fn old_peers(place: &Place, allocators: &[Allocator]) -> Option<String> {
+    let records = peers::records(place).unwrap_or_default();
+    let old = allocators.iter().map(|allocator| allocator.name.as_str()).filter(|name| peers::is_old(&records, name));
+    let old: Vec<&str> = old.collect();
+    (!old.is_empty()).then(|| {
+        format!(
+            "Built from older sources or recipes than this version has: {}; run `{}`.",
+            old.join(", "),
+            place.build_peers
+        )
+    })
+}
+
 /// An experiment for the record.
-fn experiment_of(design: &Design, quick: bool) -> Experiment {
+fn experiment_of(design: &Design, request: &Request) -> Experiment {
     let case = |case: &Case| neap_results::Case {
         name: case.name.clone(),
         params: case.params.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
@@ -186,13 +214,39 @@ fn experiment_of(design: &Design, quick: bool) -> Experiment {
         question: design.question.into(),
         about: design.about.into(),
         claims: design.claims.clone(),
-        command: format!("neap lab run {}{}", design.name, if quick { " --quick" } else { "" }),
+        command: command_of(design, request),
         cases: design.cases.iter().map(case).collect(),
         metrics: design.metrics.clone(),
         charts: design.charts.clone(),
         tables: design.tables.clone(),
         ..Experiment::default()
     }
+}
+
+/// The command that runs an experiment again, as it was asked for.
+fn command_of(design: &Design, request: &Request) -> String {
+    let mut words: Vec<String> = ["neap", "lab", "run", design.name].map(String::from).into();
+    if request.quick {
+        words.push("--quick".into());
+    }
+    let runs: Vec<String> = request.runs.iter().map(u32::to_string).collect();
+    for (option, values) in [("--cases", &request.cases), ("--runs", &runs), ("--allocators", &request.allocators)] {
+        if !values.is_empty() {
+            words.extend([option.into(), shell_word(&values.join(","))]);
+        }
+    }
+    words.join(" ")
+}
+
+/// How many more verdicts would have to hold on a machine without other work.
+pub fn gates_off(run: &Run) -> usize {
+    let gates = |run: &Run| {
+        let all = run.experiments.iter().flat_map(|experiment| &experiment.verdicts);
+        all.filter(|verdict| verdict.must_hold).count()
+    };
+    let mut calm = Run { noise: Noise::default(), ..run.clone() };
+    conclude(&mut calm);
+    gates(&calm).saturating_sub(gates(run))
 }
 
 /// Computes the verdicts from the rows, and says which experiments could not be run.
@@ -207,6 +261,8 @@ pub fn conclude(run: &mut Run) {
         let skipped = |row: &&&Row| row.status.starts_with("skipped");
         let reason = rows.iter().find(skipped).map(|row| row.status.trim_start_matches("skipped: ").to_owned());
         experiment.skipped = match rows.first() {
+            // An error came before the first row.
+            None if experiment.skipped.is_some() => experiment.skipped.take(),
             None => Some("not reached before the run was interrupted".into()),
             Some(_) => reason.clone().filter(|_| rows.iter().all(|row| skipped(&row))),
         };
@@ -231,187 +287,6 @@ fn without_participants(run: &mut Run) {
     }
 }
 
-/// A run in progress.
-struct Session<'a> {
-    request: &'a Request,
-    runner: Runner<'a>,
-    watch: Watch,
-    writer: Writer,
-    begun: Instant,
-    /// Time spent on rounds that were run again.
-    repeated: Duration,
-    repeats: Vec<Repeat>,
-    rows: Vec<Row>,
-    total: usize,
-    done: usize,
-}
-
-impl Session<'_> {
-    /// All cases of one experiment.
-    fn experiment(&mut self, design: &Design, chosen: &[Allocator], tell: &mut dyn FnMut(Event)) -> Result<()> {
-        let mut allocators: Vec<Allocator> = chosen.to_vec();
-        for variant in design.variants.iter().filter_map(|name| allocators::variant(name, chosen)) {
-            if !allocators.iter().any(|other| other.name == variant.name) {
-                allocators.push(variant);
-            }
-        }
-        for case in &design.cases {
-            self.runner.prepare(case)?;
-        }
-        for allocator in &allocators {
-            self.runner.warm_up(allocator)?;
-        }
-        for cases in design.groups() {
-            self.done += 1;
-            let group = Group::new(cases, &allocators);
-            if group.cases.is_empty() {
-                continue;
-            }
-            tell(Event::Begins(design.name, &group.name, self.done, self.total));
-            let begun = Instant::now();
-            let failures = self.rounds(design, &group, tell)?;
-            tell(Event::Ended(design.name, &group.name, begun.elapsed(), &failures));
-        }
-        self.runner.tidy();
-        Ok(())
-    }
-
-    /// All rounds of one group of cases; the allocators that failed.
-    fn rounds(&mut self, design: &Design, group: &Group, tell: &mut dyn FnMut(Event)) -> Result<Vec<String>> {
-        let most = group.cases.iter().map(|(case, _)| case.most_rounds).max().unwrap_or(1);
-        let rounds = self.request.runs.unwrap_or(design.rounds.min(most)).max(1);
-        let mut failures: Vec<String> = Vec::new();
-        // Who cannot be run in a case, or takes for ever, is not asked again.
-        let mut given_up: Vec<(&str, &str)> = Vec::new();
-        self.watch.look();
-        for round in 0..rounds {
-            let before = self.rows.len();
-            let mut again = false;
-            loop {
-                let begun = Instant::now();
-                let results = self.round(design, group, (round, &given_up))?;
-                let ran = results.iter().any(|(.., outcome)| !outcome.is_skipped());
-                let complaint = self.watch.look().complaint().filter(|_| design.timed && ran && !again);
-                let took = begun.elapsed();
-                let budget = self.begun.elapsed().mul_f64(REPEAT_PART);
-                if let Some(reason) = complaint.filter(|_| self.repeated + took <= budget) {
-                    tell(Event::Again(design.name, &group.name, &reason));
-                    self.repeats.push(Repeat { experiment: design.name.into(), case: group.name.clone(), reason });
-                    self.repeated += took;
-                    self.rows.truncate(before);
-                    again = true;
-                    continue;
-                }
-                for (case, name, outcome) in results {
-                    if outcome.is_skipped() {
-                        failures.push(outcome.status.clone());
-                    } else if !outcome.is_ok() {
-                        failures.push(format!("{name} {}", outcome.status));
-                    }
-                    if outcome.is_skipped() || outcome.status == "timeout" {
-                        given_up.push((case, name));
-                    }
-                }
-                break;
-            }
-        }
-        failures.sort();
-        failures.dedup();
-        Ok(failures)
-    }
-
-    /// One round of a group: each allocator once in each case. Those given up are left out.
-    fn round<'b>(
-        &mut self,
-        design: &Design,
-        group: &'b Group,
-        (round, given_up): (u32, &[(&str, &str)]),
-    ) -> Result<Vec<(&'b str, &'b str, Outcome)>> {
-        let mut results = Vec::new();
-        for (turn, case, allocator) in group.turns(round) {
-            if given_up.contains(&(case.name.as_str(), allocator.name.as_str())) {
-                continue;
-            }
-            let outcome = self
-                .runner
-                .run(design, case, allocator)
-                .with_context(|| format!("{}, {} under {}", design.name, case.name, allocator.name))?;
-            let first = Row {
-                experiment: design.name.into(),
-                case: case.name.clone(),
-                allocator: allocator.name.clone(),
-                round: round + 1,
-                turn: turn as u32 + 1,
-                status: outcome.status.clone(),
-                ..Row::default()
-            };
-            let rows = rows_of(&first, &outcome);
-            self.writer.append(&rows)?;
-            self.rows.extend(rows);
-            results.push((case.name.as_str(), allocator.name.as_str(), outcome));
-        }
-        Ok(results)
-    }
-}
-
-/// Cases that share their rounds: one, or all of an experiment that compares its cases.
-struct Group<'a> {
-    /// For progress.
-    name: String,
-    /// With those that run each.
-    cases: Vec<(&'a Case, Vec<&'a Allocator>)>,
-}
-
-impl<'a> Group<'a> {
-    fn new(cases: &'a [Case], allocators: &'a [Allocator]) -> Group<'a> {
-        let with = |case: &'a Case| (case, participants(case, allocators));
-        let cases: Vec<_> = cases.iter().map(with).filter(|(_, under)| !under.is_empty()).collect();
-        let names: Vec<&str> = cases.iter().map(|(case, _)| case.name.as_str()).collect();
-        Group { name: names.join(" / "), cases }
-    }
-
-    /// Who runs what in a round: place, case, allocator. Allocators rotate from round to round; each runs all its cases
-    /// before the next one, every other time from the last case to the first, so that a drift meets both ends.
-    fn turns(&self, round: u32) -> Vec<(usize, &'a Case, &'a Allocator)> {
-        let most = self.cases.iter().map(|(_, under)| under.len()).max().unwrap_or(0);
-        let mut turns = Vec::new();
-        for turn in 0..most {
-            let of = |(case, under): &(&'a Case, Vec<&'a Allocator>)| {
-                (turn < under.len()).then(|| (turn, *case, under[(turn + round as usize) % under.len()]))
-            };
-            let mut own: Vec<_> = self.cases.iter().filter_map(of).collect();
-            if (turn + round as usize) % 2 == 1 {
-                own.reverse();
-            }
-            turns.extend(own);
-        }
-        turns
-    }
-}
-
-/// Under whom a case is run.
-fn participants<'a>(case: &Case, allocators: &'a [Allocator]) -> Vec<&'a Allocator> {
-    match case.who {
-        Who::All => allocators.iter().collect(),
-        Who::First => allocators.first().into_iter().collect(),
-        Who::Only(names) => allocators.iter().filter(|allocator| names.contains(&allocator.name.as_str())).collect(),
-    }
-}
-
-/// One row per figure of a run; one without a figure where there is none.
-fn rows_of(run: &Row, outcome: &Outcome) -> Vec<Row> {
-    if outcome.metrics.is_empty() {
-        return vec![run.clone()];
-    }
-    let row = |metric: &crate::outcome::Metric| Row {
-        metric: metric.name.clone(),
-        unit: metric.unit.clone(),
-        value: metric.value,
-        ..run.clone()
-    };
-    outcome.metrics.iter().map(row).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -432,22 +307,83 @@ mod tests {
         assert!(chosen(&[], &names(&["no such case"]), true).unwrap_err().to_string().contains("no such case"));
     }
 
-    // Would catch cases that are compared and do not run side by side, or always in one order.
+    // Would catch a command that does not repeat what was asked for: other allocators, cases, rounds.
     #[test]
-    fn compared_cases_take_turns_together() {
-        let design = chosen(&["tls-chunks".into()], &[], true).unwrap().remove(0);
-        let allocators = ["a", "b", "c"].map(|name| Allocator { name: name.into(), ..Allocator::default() });
-        let groups = design.groups();
-        assert_eq!(groups.len(), 1);
-        let group = Group::new(groups[0], &allocators);
-        let turns = |round| -> Vec<String> {
-            group.turns(round).iter().map(|(_, case, who)| format!("{} {}", who.name, case.name)).collect()
+    fn the_command_says_what_was_asked_for() {
+        let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let design = &chosen(&["suite".into()], &[], true).unwrap()[0];
+        assert_eq!(command_of(design, &Request::default()), "neap lab run suite");
+        let request = Request {
+            quick: true,
+            runs: Some(3),
+            cases: list(&["trees", "two words"]),
+            allocators: list(&["glibc", "mine=/tmp/a.so"]),
+            ..Request::default()
         };
-        assert_eq!(turns(0)[..4], ["a 1 MiB", "a 100 MiB", "a 1 GiB", "b 1 GiB"]);
-        assert_eq!(turns(1)[..4], ["b 1 GiB", "b 100 MiB", "b 1 MiB", "c 1 MiB"]);
-        let one = chosen(&["huge".into()], &[], true).unwrap().remove(0);
-        assert_eq!(one.groups().len(), one.cases.len());
-        assert_eq!(Group::new(one.groups()[0], &allocators).turns(1).len(), 1);
+        let wanted = "neap lab run suite --quick --cases 'trees,two words' --runs 3 --allocators glibc,mine=/tmp/a.so";
+        assert_eq!(command_of(design, &request), wanted);
+    }
+
+    /// A quick run under glibc and neap in which each case has told all figures that are shown, on a machine with as many
+    /// processors.
+    fn quick_run(cores: u32) -> Run {
+        let request = Request { quick: true, ..Request::default() };
+        let allocators = ["glibc", "neap"].map(|name| Allocator { name: name.into(), ..Allocator::default() });
+        let mut run = skeleton(&crate::place::for_test(), &request, &catalogue::all(true), &allocators);
+        run.machine.cores = cores;
+        for design in catalogue::all(true) {
+            let variants = design.variants.iter().filter_map(|name| allocators::variant(name, &allocators));
+            let all: Vec<Allocator> = allocators.iter().cloned().chain(variants).collect();
+            let shown = || {
+                let columns = design.tables.iter().flat_map(|table| &table.columns);
+                let series = design.charts.iter().flat_map(|chart| &chart.series);
+                let points = series.flat_map(|series| &series.points).map(|point| (&point.case, &point.metric));
+                columns.map(|column| (&column.case, &column.metric)).chain(points)
+            };
+            for (case, allocator) in design.cases.iter().flat_map(|case| all.iter().map(move |one| (case, one))) {
+                for (_, metric) in shown().filter(|(name, _)| **name == case.name) {
+                    run.rows.push(Row {
+                        experiment: design.name.into(),
+                        case: case.name.clone(),
+                        allocator: allocator.name.clone(),
+                        round: 1,
+                        status: "ok".into(),
+                        metric: metric.clone(),
+                        value: 1.0,
+                        ..Row::default()
+                    });
+                }
+            }
+        }
+        run
+    }
+
+    // Would catch a verdict that must hold and that a quick run has no data for: the check would fail on such a machine
+    // whatever was measured.
+    #[test]
+    fn quick_runs_can_be_judged_on_any_machine() {
+        for cores in 1..=64 {
+            let mut run = quick_run(cores);
+            conclude(&mut run);
+            let open: Vec<_> = run.broken().iter().filter(|(_, one)| one.holds.is_none()).map(|pair| pair.1).collect();
+            assert!(open.is_empty(), "{cores} processors: {open:?}");
+        }
+    }
+
+    // Would catch verdicts that a busy machine switches off, and nobody is told.
+    #[test]
+    fn gates_that_are_off_are_counted() {
+        let mut run = quick_run(2);
+        conclude(&mut run);
+        assert_eq!(gates_off(&run), 0);
+        let check =
+            |name: &str, value| neap_results::NoiseCheck { name: name.into(), value, limit: 2.0, unit: "%".into() };
+        run.noise = Noise { quiet: Some(false), checks: vec![check("a fixed loop", 3.0)], ..Noise::default() };
+        conclude(&mut run);
+        assert_eq!(gates_off(&run), 0);
+        run.noise.checks.push(check("time taken by other processes", 60.0));
+        conclude(&mut run);
+        assert!(gates_off(&run) >= 6, "{}", gates_off(&run));
     }
 
     // Would catch an experiment that this machine cannot run and that fails the check nevertheless.
@@ -458,7 +394,8 @@ mod tests {
         run.allocators =
             ["glibc", "neap"].map(|name| neap_results::Allocator { name: name.into(), ..Default::default() }).into();
         let designs = chosen(&["workers".into()], &[], true).unwrap();
-        run.experiments = vec![experiment_of(&designs[0], true)];
+        let request = Request { quick: true, ..Request::default() };
+        run.experiments = vec![experiment_of(&designs[0], &request)];
         conclude(&mut run);
         let workers = run.experiment("workers").unwrap();
         assert_eq!(workers.skipped.as_deref(), Some("needs root"));

@@ -20,6 +20,30 @@ pub const ROWS: &str = "rows.csv";
 const OLD_MACHINE: &str = "machine.json";
 const OLD_ROWS: &str = "metrics.csv";
 
+/// The pages that are made of a run and lie beside it.
+const PAGES: [&str; 2] = ["report.html", "report.md"];
+
+/// Whether a folder has a run already.
+pub fn has_run(dir: &Path) -> bool {
+    [RUN, ROWS, OLD_MACHINE].iter().any(|name| dir.join(name).exists())
+}
+
+/// Makes sure that no run is lost: fails where `dir` has one. With `force` the pages of that run go; its other files are
+/// written anew.
+pub fn make_way(dir: &Path, force: bool) -> Result<()> {
+    if !has_run(dir) {
+        return Ok(());
+    }
+    if !force {
+        let cause = format!("{} has a run already", dir.display());
+        return Err(failure(cause, "name another folder with -o, or replace that run with --force"));
+    }
+    for page in PAGES {
+        let _ = fs::remove_file(dir.join(page));
+    }
+    Ok(())
+}
+
 /// Writes a run as it goes on.
 #[derive(Debug)]
 pub struct Writer {
@@ -30,9 +54,9 @@ pub struct Writer {
 impl Writer {
     /// Makes the folder and begins both files.
     pub fn create(dir: &Path, run: &Run) -> Result<Writer> {
-        fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         let path = dir.join(ROWS);
-        let mut rows = fs::File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let created = fs::create_dir_all(dir).and_then(|()| fs::File::create(&path));
+        let mut rows = created.map_err(|error| unwritten(&path, &error))?;
         rows.write_all(rows_to_csv(&[Row::default()], true).lines().next().unwrap_or_default().as_bytes())?;
         rows.write_all(b"\n")?;
         let writer = Writer { dir: dir.into(), rows };
@@ -42,8 +66,8 @@ impl Writer {
 
     /// Appends rows and hands them to the system.
     pub fn append(&mut self, rows: &[Row]) -> Result<()> {
-        self.rows.write_all(rows_to_csv(rows, false).as_bytes())?;
-        Ok(self.rows.flush()?)
+        let written = self.rows.write_all(rows_to_csv(rows, false).as_bytes()).and_then(|()| self.rows.flush());
+        written.map_err(|error| unwritten(&self.dir.join(ROWS), &error))
     }
 
     /// Writes the run as it is now.
@@ -58,11 +82,21 @@ impl Writer {
     }
 }
 
+fn unwritten(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    failure(
+        format!("cannot write {}: {error}", path.display()),
+        "name a folder with -o that has room and may be written to",
+    )
+}
+
 /// Writes a file whole or not at all.
 fn replace(path: &Path, text: &str) -> Result<()> {
     let partial = path.with_extension("partial");
-    fs::write(&partial, text).with_context(|| format!("cannot write {}", partial.display()))?;
-    fs::rename(&partial, path).with_context(|| format!("cannot write {}", path.display()))
+    let written = fs::write(&partial, text).and_then(|()| fs::rename(&partial, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&partial);
+    }
+    written.map_err(|error| unwritten(path, &error))
 }
 
 /// What one can give to [`load`].
@@ -141,6 +175,25 @@ mod tests {
         assert_eq!(load(&dir.join(RUN)).unwrap(), run);
         fs::remove_dir_all(&dir).unwrap();
         assert!(format!("{:#}", load(&dir).unwrap_err()).contains("neap lab run -o"));
+    }
+
+    // Would catch an earlier run that is overwritten without a word, and a page of it that is shown as that of the next.
+    #[test]
+    fn an_earlier_run_is_kept() {
+        let scratch = crate::scratch::Scratch::new("store").unwrap();
+        make_way(scratch.path(), false).unwrap();
+        make_way(&scratch.join("missing"), false).unwrap();
+        for name in [RUN, OLD_MACHINE] {
+            let dir = scratch.join(name).with_extension("d");
+            fs::create_dir(&dir).unwrap();
+            fs::write(dir.join(name), "{}").unwrap();
+            fs::write(dir.join("report.html"), "old").unwrap();
+            let error = make_way(&dir, false).unwrap_err().to_string();
+            assert!(error.contains("has a run already") && error.contains("--force"), "{error}");
+            assert!(dir.join("report.html").exists());
+            make_way(&dir, true).unwrap();
+            assert!(!dir.join("report.html").exists());
+        }
     }
 
     // Would catch a cause that is not told, or one without a remedy.

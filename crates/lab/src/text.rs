@@ -6,6 +6,8 @@ use std::time::Duration;
 use neap_results::judge::number;
 use neap_results::{Column, Experiment, Figure, Kind, Run, Table, Value, Verdict, View};
 
+use crate::plan::gates_off;
+
 /// How a text is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Form {
@@ -53,6 +55,9 @@ pub fn verdicts_text(run: &Run, form: Form) -> String {
 fn title(text: &mut String, experiment: &Experiment, form: Form) {
     let (on, off) = if form == Form::Colour { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
     let _ = writeln!(text, "{on}{}: {}{off}", experiment.name, experiment.title);
+    if let Some(lead) = experiment.lead() {
+        let _ = writeln!(text, "{lead}");
+    }
 }
 
 fn verdicts(text: &mut String, experiment: &Experiment, form: Form) {
@@ -136,6 +141,13 @@ fn noise(text: &mut String, run: &Run) {
     if !run.noise.repeats.is_empty() {
         let _ = writeln!(text, "{} rounds were run again for noise.", run.noise.repeats.len());
     }
+    if !run.noise.doubtful.is_empty() {
+        let count = run.noise.doubtful.len();
+        let _ = writeln!(
+            text,
+            "{count} noisy rounds count all the same: they were run again already, or had no time for it."
+        );
+    }
 }
 
 fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) {
@@ -158,6 +170,17 @@ fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) 
     }
     text.push('\n');
     verdicts(text, experiment, form);
+    for note in &experiment.notes {
+        let _ = write!(text, "\n{}\n", note.trim_end());
+    }
+}
+
+/// Which of the verdicts that must hold need not in this run; none where all must.
+pub fn gates_off_text(run: &Run) -> Option<String> {
+    let count = gates_off(run);
+    (count > 0).then(|| {
+        format!("not checked, as others were at work on this machine: {count} verdicts that must hold on a quiet one")
+    })
 }
 
 /// The sentence with a word in front that says whether it holds.
@@ -301,6 +324,7 @@ mod tests {
         assert!(text.contains("  neap             3.25\n  other  FAILED timeout\n"), "{text}");
         assert!(text.ends_with("\nIn all: goals met: 0 of 1.\n"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
-        assert_eq!(verdicts_text(&run(), Form::Plain), "e: \n- missed: so it is\n\nIn all: goals met: 0 of 1.\n");
+        let verdicts = "e: \nso it is.\n- missed: so it is\n\nIn all: goals met: 0 of 1.\n";
+        assert_eq!(verdicts_text(&run(), Form::Plain), verdicts);
     }
 }

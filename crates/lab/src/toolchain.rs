@@ -59,6 +59,15 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
+/// A word for a shell: in quotes where it has characters that mean something there.
+pub fn shell_word(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-+=,./:@%".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
 /// The command as one would type it.
 pub fn shell_line(command: &Command) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();
@@ -76,4 +85,16 @@ pub fn is_stale<S: AsRef<OsStr>>(target: &Path, sources: &[S]) -> bool {
         return true;
     };
     sources.iter().any(|source| modified(Path::new(source)).is_none_or(|time| time > built))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Would catch a command for the record that a shell takes apart in another way.
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        let words = ["trees,1", "two words", "it's", "", "mine=/tmp/a.so"].map(shell_word);
+        assert_eq!(words, ["trees,1", "'two words'", "'it'\\''s'", "''", "mine=/tmp/a.so"]);
+    }
 }

@@ -69,6 +69,9 @@ fn head(text: &mut String, run: &Run, options: &Options) {
 
 fn section(text: &mut String, experiment: &Experiment, view: &View, options: &Options) {
     let _ = write!(text, "\n## {}\n\n", experiment.heading());
+    if let Some(lead) = experiment.lead() {
+        let _ = write!(text, "**{lead}**\n\n");
+    }
     for part in [&experiment.question, &experiment.about].into_iter().filter(|part| !part.is_empty()) {
         let _ = write!(text, "{part}\n\n");
     }
@@ -94,6 +97,14 @@ fn section(text: &mut String, experiment: &Experiment, view: &View, options: &Op
     }
     for one in &experiment.tables {
         table(text, one, experiment, view);
+    }
+    for listing in &experiment.listings {
+        let _ = write!(
+            text,
+            "\n<details>\n<summary>{}</summary>\n\n```text\n{}\n```\n\n</details>\n",
+            listing.title,
+            listing.text.trim_end()
+        );
     }
     for note in &experiment.notes {
         let _ = write!(text, "\n{note}\n");
@@ -164,12 +175,14 @@ mod tests {
         for part in [
             "# T\n\nI\n\n",
             "> calloc clears what nobody touched. (an article, 2016)\n> 10,000 times 100 MiB: 8 minutes.",
+            "**neap is first of 2.**",
             "- seen: glibc grows with the size",
             "- **missed**: neap has 912 ns, at most 500 ns asked",
             "![calloc and free](docs/calloc-sizes.svg)",
             "| other | 1 | **failed: crashed (signal 11)** |",
             "| glibc | 0.461 | 7.10 [7, 7.20] |",
             "Not run: it needs root",
+            "<summary>Every fault of `true`</summary>\n\n```text\n1 0x1000 C 0 0x1080: _start (in <libc>)\n```",
             "\n### What falls short\n",
             "To repeat it: `neap lab run calloc`",
         ] {

@@ -1,8 +1,8 @@
 //! A small run for tests: two sizes, three allocators, one of which fails.
 
 use neap_results::{
-    Allocator, Axis, Better, Case, Chart, ChartKind, Claim, ClaimFigure, Column, Experiment, Kind, Mark, Metric, Point,
-    Row, Run, SCHEMA, Series, Table, Verdict,
+    Allocator, Axis, Better, Case, Chart, ChartKind, Claim, ClaimFigure, Column, Experiment, Kind, Listing, Mark,
+    Metric, Noise, Point, Repeat, Row, Run, SCHEMA, Series, Table, Verdict,
 };
 
 fn row(case: &str, allocator: &str, round: u32, status: &str, value: f64) -> Row {
@@ -72,6 +72,10 @@ pub fn run() -> Run {
             verdict("neap is first of 2", Some(true), Kind::Rank),
             verdict("neap has 912 ns, at most 500 ns asked", Some(false), Kind::Target),
         ],
+        listings: vec![Listing {
+            title: "Every fault of `true`".into(),
+            text: "1 0x1000 C 0 0x1080: _start (in <libc>)\n".into(),
+        }],
         ..Experiment::default()
     };
     let skipped = Experiment {
@@ -89,6 +93,7 @@ pub fn run() -> Run {
         row("1 MiB", "neap", 1, "ok", 0.912),
         row("1 MiB", "other", 1, "signal:11", 0.0),
     ];
+    let doubtful = Repeat { experiment: "calloc".into(), case: "1 MiB".into(), reason: "the host took 5 %".into() };
     Run {
         schema: SCHEMA,
         neap: "0.1.0".into(),
@@ -96,6 +101,7 @@ pub fn run() -> Run {
         started: "2026-01-31T12:00:00Z".into(),
         ended: Some("2026-01-31T12:10:00Z".into()),
         rounds: 2,
+        noise: Noise { doubtful: vec![doubtful], ..Noise::default() },
         allocators: ["glibc", "neap", "other"].map(allocator).into(),
         experiments: vec![calloc, skipped],
         rows,

@@ -34,12 +34,12 @@ pub mod suite;
 mod view;
 
 pub use chart::{Axis, Chart, ChartKind, Column, Mark, Point, Position, Series, Table};
-pub use compare::{Change, Comparison, Outcome, compare};
+pub use compare::{Change, Comparison, Missing, Outcome, compare};
 pub use error::ReadError;
 pub use row::{Row, rows_from_csv, rows_to_csv};
 pub use run::{
-    Allocator, Better, Case, Claim, ClaimFigure, Experiment, Kind, Machine, Metric, Noise, NoiseCheck, Param, Repeat,
-    Run, SCHEMA, Verdict, notes_from,
+    Allocator, Better, Case, Claim, ClaimFigure, Experiment, Kind, Listing, Machine, Metric, Noise, NoiseCheck, Param,
+    Repeat, Run, SCHEMA, Verdict, notes_from,
 };
 pub use stats::{Ratio, Spread};
 pub use view::{Figure, Value, View};

@@ -114,6 +114,9 @@ pub struct Noise {
     pub checks: Vec<NoiseCheck>,
     /// What was run again for its spread.
     pub repeats: Vec<Repeat>,
+    /// What counts although the machine was busy meanwhile: it was run again already, or there was no time for it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub doubtful: Vec<Repeat>,
 }
 
 /// One check of the machine's quiet.
@@ -129,14 +132,14 @@ pub struct NoiseCheck {
     pub limit: f64,
 }
 
-/// Something that was run again because it spread too much.
+/// A round during which the machine was busy with other work.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Repeat {
     /// Which experiment.
     pub experiment: String,
     /// Which case; empty for all of it.
     pub case: String,
-    /// Why: the figure and the limit.
+    /// Why: what was seen.
     pub reason: String,
 }
 
@@ -166,6 +169,9 @@ pub struct Experiment {
     pub tables: Vec<Table>,
     /// What came of it.
     pub verdicts: Vec<Verdict>,
+    /// What its programs left beside figures, to be shown as it is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub listings: Vec<Listing>,
     /// Remarks, as markdown paragraphs.
     pub notes: Vec<String>,
     /// Why it was not run.
@@ -176,12 +182,21 @@ pub struct Experiment {
     pub seconds: Option<f64>,
 }
 
+/// A text that a program left.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Listing {
+    /// What it is of.
+    pub title: String,
+    /// Its lines.
+    pub text: String,
+}
+
 /// Something that was published.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
     /// What was found, in a sentence or two.
     pub text: String,
-    /// Where it was published: kind of text and subject.
+    /// Where it was published: author and title, or kind of text and subject.
     pub source: String,
     /// When.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -344,6 +359,11 @@ impl Experiment {
         if self.title.is_empty() { &self.name } else { &self.title }
     }
 
+    /// What came of it in one sentence; see [`crate::judge::lead`].
+    pub fn lead(&self) -> Option<String> {
+        crate::judge::lead(&self.verdicts)
+    }
+
     /// Whether less or more of a metric is better.
     pub fn better(&self, metric: &str, unit: &str) -> Better {
         let listed = self.metrics.iter().find(|one| one.name == metric);
@@ -384,6 +404,7 @@ mod tests {
             charts: vec![chart],
             tables: vec![Table { title: "t".into(), columns: vec![Column::new("l", "a", "m")] }],
             verdicts: vec![Verdict { text: "so".into(), holds: Some(true), must_hold: true, kind: Kind::Finding }],
+            listings: vec![Listing { title: "of one run".into(), text: "1 0x1000 C\n".into() }],
             skipped: Some("offline".into()),
             ..Experiment::default()
         };
@@ -394,7 +415,12 @@ mod tests {
             commit: Some("abc".into()),
             machine: Machine { cores: 2, virtualised: Some("kvm".into()), ..Machine::default() },
             allocators: vec![Allocator { name: "neap".into(), base: Some("b".into()), ..Allocator::default() }],
-            noise: Noise { quiet: Some(false), checks: vec![NoiseCheck::default()], repeats: vec![Repeat::default()] },
+            noise: Noise {
+                quiet: Some(false),
+                checks: vec![NoiseCheck::default()],
+                repeats: vec![Repeat::default()],
+                doubtful: vec![Repeat::default()],
+            },
             experiments: vec![experiment],
             rows: vec![row],
             ..Run::default()

@@ -92,6 +92,11 @@ impl Usage {
     pub const fn total(self) -> u64 {
         self.minor.saturating_add(self.major)
     }
+
+    /// Those that came since `before` was counted.
+    pub const fn since(self, before: Self) -> Self {
+        Self { minor: self.minor.saturating_sub(before.minor), major: self.major.saturating_sub(before.major) }
+    }
 }
 
 /// How faults were seen.
@@ -160,6 +165,14 @@ pub enum Cause {
     NotCompleted,
     /// Faults of processes that nobody waited for: seen, but not counted.
     NotWaitedFor,
+    /// Of processes that could not be traced.
+    Untraced,
+    /// While the trace began or ended.
+    Edges,
+    /// Pages that faulted again, or came and went, between two scans of page tables.
+    BetweenScans,
+    /// Pages that a scan saw, and that came without a fault of their own.
+    AroundFaults,
     /// Nobody knows.
     Unexplained,
 }
@@ -175,6 +188,10 @@ impl Cause {
             Self::Lost => "lost",
             Self::NotCompleted => "refused or not completed",
             Self::NotWaitedFor => "of processes that were not waited for",
+            Self::Untraced => "of processes that could not be traced",
+            Self::Edges => "while the trace began or ended",
+            Self::BetweenScans => "pages that came back, or came and went, between scans",
+            Self::AroundFaults => "pages that came without a fault of their own",
             Self::Unexplained => "not explained",
         }
     }
@@ -187,6 +204,8 @@ pub enum End {
     /// It did not: neap detached from it, or never started it.
     #[default]
     Running,
+    /// Nobody told neap how: it is not neap's child.
+    Ended,
     /// With that exit status.
     Exited(i32),
     /// By that signal.
@@ -197,6 +216,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Running => f.write_str("still running"),
+            Self::Ended => f.write_str("ended"),
             Self::Exited(status) => write!(f, "exit status {status}"),
             Self::Signal(number) => write!(f, "ended by signal {number}"),
         }

@@ -26,10 +26,11 @@ Examples:
   neap lab run all --quick --check             fails where a verdict that must hold does not
 
 ^C ends it in order: what was measured is kept, programs are ended, settings of the
-kernel are put back.
+kernel are put back. An experiment that neap itself cannot end is left, and the next one
+begins.
 
 Exit status: 0; 1 with --check where a verdict that must hold does not; 128+N after
-signal N; 125 when neap itself fails.";
+signal N; 125 when neap itself fails, also in one experiment only.";
 
 /// Arguments of `neap lab`.
 #[derive(Debug, Args)]
@@ -90,6 +91,10 @@ pub struct RunArgs {
     /// Folder for the run [default: neap-lab-DATE in the current one]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
+
+    /// Replace the run that DIR has
+    #[arg(long)]
+    pub force: bool,
 
     /// End with status 1 where a verdict that must hold does not
     #[arg(long)]
@@ -156,9 +161,14 @@ pub struct ShowArgs {
 Examples:
   neap lab compare results/before results/after
   neap lab compare --json results/before results/after
+  neap lab compare --check results/before results/after || echo worse
 
 Compare runs of one machine with the same options; figures of different machines
-say nothing.")]
+say nothing. Three rounds are the least that can show a change, and show a few by
+chance: for --check measure both with --runs 5.
+
+Exit status: 0; 1 with --check where neap is worse or something of it was lost; 125
+when neap itself fails.")]
 pub struct CompareArgs {
     /// The first run
     #[arg(value_name = "DIR1")]
@@ -167,6 +177,10 @@ pub struct CompareArgs {
     /// The second run
     #[arg(value_name = "DIR2")]
     pub after: PathBuf,
+
+    /// End with status 1 where a figure of neap is worse beyond noise, or is not in the second run
+    #[arg(long)]
+    pub check: bool,
 
     /// Print the comparison as JSON
     #[arg(long)]

@@ -12,9 +12,10 @@ use neap_lab::interrupt::Interrupted;
 use neap_lab::place::{Place, user_cache};
 use neap_lab::plan::{self, Request};
 use neap_lab::text::{self, Form};
+use neap_lab::toolchain::shell_word;
 use neap_lab::{allocators, catalogue, machine, peers, store};
 use neap_report::theme::Theme;
-use neap_results::Run;
+use neap_results::{Comparison, NEAP, Run};
 use serde_json::json;
 
 use self::args::{BuildArgs, CompareArgs, LabAction, LabArgs, ListArgs, PeersAction, PeersListArgs, RunArgs, ShowArgs};
@@ -22,7 +23,7 @@ use self::progress::Progress;
 use crate::error::Error;
 use crate::run::library;
 
-/// Exit status where a verdict that must hold does not.
+/// Exit status where a verdict that must hold does not, or a comparison shows a regression.
 const NOT_HELD: u8 = 1;
 /// The file of the report, beside the run.
 const REPORT: &str = "report.html";
@@ -105,22 +106,33 @@ fn measure(args: RunArgs) -> anyhow::Result<u8> {
         runs: args.runs,
         allocators: args.allocators,
         output: output.clone(),
+        force: args.force,
         command: command_line(),
         commit: None,
     };
     let mut progress = Progress::new();
     let done = plan::run(&place, &request, &mut |event| progress.show(&event))?;
     progress.clear();
-    let page = write_report(&output, &done.run)?;
+    let written = write_report(&output, &done.run);
     if args.json {
         print(&done.run.to_json())?;
     } else {
         print(&text::run_text(&done.run, terminal_form()))?;
     }
-    eprintln!("written: {}", page.display());
+    let error = match written {
+        Ok(page) => {
+            eprintln!("written: {}", page.display());
+            done.error
+        }
+        Err(error) => Some(done.error.unwrap_or(error)),
+    };
     if let Some(signal) = done.interrupted {
         eprintln!("neap: interrupted; what was measured until then is kept");
         return Ok(status_of(signal));
+    }
+    if let Some(error) = error {
+        eprintln!("neap: not all could be measured or kept; the rest is above");
+        return Err(error);
     }
     Ok(if args.check && report_broken(&done.run) { NOT_HELD } else { 0 })
 }
@@ -130,6 +142,9 @@ fn report_broken(run: &Run) -> bool {
     let broken = run.broken();
     for (experiment, verdict) in &broken {
         eprintln!("neap: {}: must hold and does not: {}", experiment.name, verdict.text);
+    }
+    if let Some(words) = text::gates_off_text(run) {
+        eprintln!("neap: {words}");
     }
     !broken.is_empty()
 }
@@ -222,9 +237,23 @@ fn compare(args: &CompareArgs) -> anyhow::Result<u8> {
         eprintln!("written: {}", file.display());
     }
     match args.json {
-        true => print(&(serde_json::to_string_pretty(&comparison)? + "\n")),
-        false => print(&neap_report::compare::text(&comparison, Some(args.limit))),
+        true => print(&(serde_json::to_string_pretty(&comparison)? + "\n"))?,
+        false => print(&neap_report::compare::text(&comparison, Some(args.limit)))?,
+    };
+    Ok(if args.check && report_regressions(&comparison) { NOT_HELD } else { 0 })
+}
+
+/// Says what of neap is worse, and what was lost.
+fn report_regressions(comparison: &Comparison) -> bool {
+    let (worse, lost) = (comparison.worse(NEAP).count(), comparison.lost(NEAP).count());
+    for change in comparison.worse(NEAP) {
+        let (experiment, case, metric) = (&change.experiment, &change.case, &change.metric);
+        eprintln!("neap: {experiment}, {case}, {metric}: worse: {} -> {}", change.before, change.after);
     }
+    for missing in comparison.lost(NEAP) {
+        eprintln!("neap: only in the first run: {missing}");
+    }
+    worse + lost > 0
 }
 
 fn build_peers(args: BuildArgs) -> anyhow::Result<u8> {
@@ -239,16 +268,17 @@ fn build_peers(args: BuildArgs) -> anyhow::Result<u8> {
 fn list_peers(args: PeersListArgs) -> anyhow::Result<u8> {
     let library = placed_library()?;
     let place = place(args.peers, &library.path)?;
-    let mut lines = String::new();
-    let mut entries = Vec::new();
+    let records = peers::records(&place)?;
+    let (mut lines, mut entries) = (String::new(), Vec::new());
     for name in allocators::names() {
         let found = allocators::resolve(&place, std::slice::from_ref(&name), &mut |_| {});
         let state = match &found {
             Ok(found) => {
-                let record = found[0].record(&place);
-                entries.push(json!({"name": name, "found": true, "allocator": record}));
+                let (record, old) = (found[0].record(), peers::is_old(&records, &name));
+                entries.push(json!({"name": name, "found": true, "old": old, "allocator": record}));
                 let source = if record.source.is_empty() { String::new() } else { format!(", {}", record.source) };
-                format!("{}{source}", record.version)
+                let old = if old { format!(" (old: run `{}`)", place.build_peers) } else { String::new() };
+                format!("{}{source}{old}", record.version)
             }
             Err(error) => {
                 entries.push(json!({"name": name, "found": false, "reason": error.to_string()}));
@@ -266,7 +296,7 @@ fn command_line() -> String {
     if let Some(first) = words.first_mut() {
         *first = "neap".into();
     }
-    words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    words.iter().map(|word| shell_word(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
 fn terminal_form() -> Form {

@@ -21,6 +21,9 @@ impl Progress {
     pub fn show(&mut self, event: &Event) {
         match event {
             Event::LeftOut(reason) => self.line(&format!("left out: {reason}")),
+            Event::Broken(experiment, error) => {
+                self.line(&format!("{experiment}: ended before its time: {error:#}"));
+            }
             Event::Again(experiment, case, why) => {
                 self.line(&format!("{experiment}, {case}: a round again, as {why}"));
             }

@@ -18,7 +18,7 @@ use super::unwind::Proc;
 
 /// How long the thread sleeps at most: what is in the rings should not get old.
 const NAP_MILLISECONDS: i32 = 50;
-/// The same where nobody wakes it when rings get full: they hold 65,536 faults each.
+/// The same where nobody wakes it when rings get full: they hold 32,768 faults each.
 const SHORT_NAP_MILLISECONDS: i32 = 10;
 /// The same while the program begins, and while one of its processes runs on neap: its blocks are asked for.
 const EARLY_NAP_MILLISECONDS: i32 = 2;
@@ -71,6 +71,9 @@ struct Collecting {
     buffer: Vec<u8>,
     progress: Progress,
     sites: Option<Sites>,
+    /// What records tell that was lost, and what the BPF program does.
+    told_lost: u64,
+    bpf_lost: u64,
 }
 
 impl Collecting {
@@ -84,6 +87,8 @@ impl Collecting {
             buffer: Vec::new(),
             progress: Progress::new(),
             sites: sites.map(Sites::new),
+            told_lost: 0,
+            bpf_lost: 0,
         }
     }
 
@@ -108,7 +113,9 @@ impl Collecting {
         }
         // Everything that happened before `stop` is in the rings by now.
         self.round();
+        let untold = self.events.lost().map_or(0, |lost| lost.saturating_sub(self.told_lost));
         let Collected { tracker, store, .. } = &mut self.collected;
+        tracker.note_lost(self.bpf_lost + untold);
         let mut sink = |fault| store.push(&fault);
         self.order.finish(|record| tracker.record(&record, &mut self.world, &mut sink));
         if let Some(sites) = &mut self.sites {
@@ -134,14 +141,19 @@ impl Collecting {
             while let Some(record) = self.events.decoder.next(&mut rest) {
                 match record {
                     Ok(record) if matches!(record.event, Happened::Other(_)) => {}
-                    Ok(record) => self.order.push(record),
+                    Ok(record) => {
+                        if let Happened::Lost(count) = record.event {
+                            self.told_lost += count;
+                        }
+                        self.order.push(record);
+                    }
                     Err(_) => self.collected.malformed += 1,
                 }
             }
         }
         if let Some(bpf) = &self.events.bpf {
-            let lost = bpf.read(|record| self.order.push(record));
-            self.collected.tracker.note_lost(lost);
+            self.bpf_lost = bpf.read(|record| self.order.push(record));
+            self.collected.tracker.note_lost(self.bpf_lost);
         }
         let Collected { tracker, store, .. } = &mut self.collected;
         if let Some(sites) = &mut self.sites {

@@ -12,6 +12,7 @@ use neap_trace::{
 
 use super::code::CodeMappings;
 use super::files::Files;
+use super::progress::Steps;
 use super::store::Store;
 
 /// Names that a sentence of the footer has at most.
@@ -80,8 +81,10 @@ impl Resolved {
             with_lines,
             unread: BTreeSet::new(),
         };
+        let mut steps = Steps::new("finding symbols", resolver.tables.summary.faults);
         store.visit(&mut |fault| {
             resolver.fault(fault);
+            steps.step();
             Ok(())
         })?;
         resolver.stacks(stack_mappings);

@@ -125,7 +125,7 @@ fn appeared(pid: u32, address: u64) -> Sample {
 }
 
 /// A process and its descendants.
-fn tree(root: u32) -> Vec<u32> {
+pub fn tree(root: u32) -> Vec<u32> {
     let mut all = vec![root];
     let mut next = 0;
     while let Some(&pid) = all.get(next) {

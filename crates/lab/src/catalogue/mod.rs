@@ -9,16 +9,28 @@ mod pages;
 mod programs;
 mod retain;
 mod threads;
+mod tls;
 
 use std::time::Duration;
 
 pub use pages::{FAULT_KINDS, HUGE_KINDS};
+
+use crate::noise::undisturbed;
 
 use neap_results::judge::Judged;
 use neap_results::{
     Axis, Better, Chart, ChartKind, Claim, ClaimFigure, Column, Figure, Metric, Param, Point, Run, Series, Table,
     Verdict, View,
 };
+
+/// Where the cost of calloc on macOS was told, with the download that it slowed down.
+const SLOW_CALLOC: &str = "Cory Benfield, \"Debugging Your Operating System: A Lesson In Memory Allocation\", on issue \
+                           3729 of requests";
+/// Where the page faults, their prevention and the huge pages were measured.
+const MEMORY_PAPER: &str = "Ulrich Drepper, \"What Every Programmer Should Know About Memory\"";
+
+/// jemalloc with a helper thread, as neap has one, and a decay of one second.
+const JEMALLOC_BACKGROUND: &str = "jemalloc-background";
 
 /// How one case is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,9 +54,7 @@ pub enum Work {
     Tls {
         /// Bytes of a chunk.
         chunk: u64,
-        /// The download ends after these bytes,
-        bytes: u64,
-        /// or after this time.
+        /// The measured time, unless whole chunks take longer.
         seconds: f64,
     },
     /// `neap pagein` on a program of the system.
@@ -93,11 +103,21 @@ pub struct Case {
     pub who: Who,
     /// Rounds are at most these, unless the user says otherwise: for what takes long and spreads little.
     pub most_rounds: u32,
+    /// It is run where as much memory is free, in MiB.
+    pub needs_mib: u64,
 }
 
 impl Case {
     fn new(name: impl Into<String>, work: Work) -> Case {
-        Case { name: name.into(), params: Vec::new(), work, env: Vec::new(), who: Who::All, most_rounds: u32::MAX }
+        Case {
+            name: name.into(),
+            params: Vec::new(),
+            work,
+            env: Vec::new(),
+            who: Who::All,
+            most_rounds: u32::MAX,
+            needs_mib: 0,
+        }
     }
 
     fn number(mut self, name: &'static str, value: impl Into<f64>) -> Case {
@@ -116,6 +136,10 @@ impl Case {
 
     fn at_most(self, most_rounds: u32) -> Case {
         Case { most_rounds, ..self }
+    }
+
+    fn needs(self, needs_mib: u64) -> Case {
+        Case { needs_mib, ..self }
     }
 }
 
@@ -171,7 +195,7 @@ pub fn all(quick: bool) -> Vec<Design> {
     vec![
         calloc::calloc(quick),
         calloc::recycled(quick),
-        programs::tls_chunks(quick),
+        tls::tls_chunks(quick),
         retain::retain_large(quick),
         retain::retain_small(quick),
         threads::ebizzy(quick),
@@ -225,10 +249,10 @@ fn claim(text: &str, source: &str, year: Option<u32>, figures: &[(&str, &str)]) 
     Claim { text: text.into(), source: source.into(), year, figures: figures.iter().map(figure).collect() }
 }
 
-/// Whether the machine was not seen to be busy with other work. What depends on the time that others leave (when a
-/// helper thread comes to run, how long a step takes) must hold only then.
+/// Whether the machine was not seen to be busy with other work, here or on the host. What depends on the time that others
+/// leave (when a helper thread comes to run, how long a step takes) must hold only then.
 fn quiet(run: &Run) -> bool {
-    run.noise.quiet != Some(false)
+    undisturbed(&run.noise)
 }
 
 /// Uses the first of two that is not early: for pieces that need a figure before they can judge.

@@ -4,7 +4,8 @@ use neap_results::judge::{self, Judged, number, quantity, times};
 use neap_results::{Better, ChartKind, Figure, GLIBC, NEAP, Point, Run, Series, Verdict, View};
 
 use super::{
-    Case, Design, Who, Work, axis, chart, claim, columns, judged, median, metric, program, quiet, seconds, table,
+    Case, Design, MEMORY_PAPER, Who, Work, axis, chart, claim, columns, judged, median, metric, program, quiet,
+    seconds, table,
 };
 
 /// The programs whose page faults are traced.
@@ -36,11 +37,11 @@ pub fn pagein(quick: bool) -> Design {
         title: "Every page fault of a small program",
         question: "Which pages does a program touch before it does anything, and what does its malloc add?",
         about: "neap pagein on `true` and `cat`, with each allocator preloaded: faults by subject and by kind. The \
-                table of glibc's and neap's run is kept beside the results, as pagein-PROGRAM-ALLOCATOR.txt.",
+                table of glibc's and neap's run is kept.",
         claims: vec![claim(
             "A table of all faults in order: number, page, C (code) or D (data), cycles since the first fault, \
              instruction, symbol, object. Reordering functions by it saves some 5 % of start-up time.",
-            "paper on memory for programmers, with a valgrind-based tool",
+            MEMORY_PAPER,
             Some(2007),
             &[("a line", "2 0x3000001000 C 58270 0x3000001080: _dl_start (in /lib64/ld-2.5.so)")],
         )],
@@ -90,9 +91,13 @@ pub fn prefault(quick: bool) -> Design {
             let case = Case::new(prefault_case(method, used), work).word("method", words);
             // What mmap gives does not depend on the allocator.
             let who = if method == "map" { Who::First } else { Who::All };
-            cases.push(case.number("used", used.parse().unwrap_or(100.0)).under(who));
+            cases.push(case.number("used", used.parse().unwrap_or(100.0)).under(who).needs(512));
         }
-        for (metric, title, unit) in [("total", "time until used, ms", "ms"), ("rss", "resident memory, MiB", "MiB")] {
+        for (metric, title, unit) in [
+            ("total", "time until used, ms", "ms"),
+            ("rss", "resident memory, MiB", "MiB"),
+            ("faults", "page faults", "count"),
+        ] {
             let column =
                 |(method, words): (&str, &str)| neap_results::Column::new(words, prefault_case(method, used), metric);
             tables.push(table(&format!("{used} % used: {title}"), METHODS.map(column).into()));
@@ -111,7 +116,7 @@ pub fn prefault(quick: bool) -> Design {
                 MADV_POPULATE_READ, and with MAP_POPULATE.",
         claims: vec![claim(
             "One call replaces many faults; populating a whole mapping wastes memory where pages stay unused.",
-            "paper on memory for programmers",
+            MEMORY_PAPER,
             Some(2007),
             &[],
         )],
@@ -121,7 +126,11 @@ pub fn prefault(quick: bool) -> Design {
         side_by_side: false,
         variants: &[],
         cases,
-        metrics: vec![metric("total", "time until used", Better::Less), metric("rss", "resident memory", Better::Less)],
+        metrics: vec![
+            metric("total", "time until used", Better::Less),
+            metric("rss", "resident memory", Better::Less),
+            metric("faults", "page faults", Better::Less),
+        ],
         charts,
         tables,
         judge: judge_prefault,
@@ -175,11 +184,14 @@ pub fn huge(quick: bool) -> Design {
     let mut cases = Vec::new();
     for (kind, name, pool) in HUGE_KINDS {
         let case = Case::new(name, Work::Huge { kind, bits }).word("memory", name).under(Who::First);
+        // A walk that leaves no memory to anybody else tells nothing.
+        let case = case.needs((2u64 << bits.1) >> 20);
         // Three ways to pages of one pool.
         cases.push(case.at_most(if pool { 1 } else { u32::MAX }));
     }
     let (name, size) = FROM_MALLOC;
-    cases.push(Case::new(name, Work::Huge { kind: "malloc", bits: (size, size, 1) }).word("memory", "malloc"));
+    let work = Work::Huge { kind: "malloc", bits: (size, size, 1) };
+    cases.push(Case::new(name, work).word("memory", "malloc").needs((2u64 << size) >> 20));
     let series = HUGE_KINDS.map(|(_, name, _)| Series {
         label: name.into(),
         points: (BITS.0..=BITS.1).map(|bits| Point::at((1u64 << bits) as f64, name, step(bits))).collect(),
@@ -209,12 +221,12 @@ pub fn huge(quick: bool) -> Design {
         claims: vec![claim(
             "Huge pages gained 57 % at 2^20 bytes and 38 % at 512 MiB; with them a step stays near 250 cycles up to \
              2^27 bytes, where the 64 TLB entries of 2 MiB end.",
-            "paper on memory for programmers",
+            MEMORY_PAPER,
             Some(2007),
             &[("gain at 2^20 bytes", "57 %"), ("gain at 512 MiB", "38 %"), ("flat until 2^27 bytes", "250 cycles")],
         )],
         timeout: seconds(120),
-        rounds: if quick { 1 } else { 2 },
+        rounds: if quick { 1 } else { 3 },
         timed: true,
         side_by_side: false,
         variants: &[],

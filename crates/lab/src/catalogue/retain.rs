@@ -3,7 +3,9 @@
 use neap_results::judge::{self, Judged, jump};
 use neap_results::{Better, ChartKind, Figure, GLIBC, Mark, NEAP, Point, Run, Series, Value, Verdict, View};
 
-use super::{Case, Design, Who, axis, chart, claim, columns, judged, metric, options, quiet, seconds, table};
+use super::{
+    Case, Design, JEMALLOC_BACKGROUND, Who, axis, chart, claim, columns, judged, metric, options, quiet, seconds, table,
+};
 use crate::catalogue::Work;
 
 /// neap with `purge=eager`.
@@ -20,18 +22,19 @@ const RETURNED_MIB: f64 = 16.0;
 /// A peer uses huge pages where this part of its peak lies in them.
 const HUGE_PART: f64 = 0.01;
 
-/// The three cases of an experiment; the remedies under `who`.
-fn cases(program: &'static str, arguments: &[(&str, &str)], who: Who) -> Vec<Case> {
+/// The three cases of an experiment, for which as many MiB must be free; the remedies under `who`.
+fn cases(program: &'static str, arguments: &[(&str, &str)], who: Who, mib: u64) -> Vec<Case> {
     let work = |more: &[(&str, &str)]| Work::Program(program, options(&[arguments, more].concat()));
     // What a remedy does is told by RSS after the rounds, which does not spread.
     const NO_IDLE: (&str, &str) = ("idle-ms", "0");
     let mut limited = Case::new(VARIABLES, work(&[NO_IDLE])).word("remedy", "two variables").under(who).at_most(1);
     limited.env = LIMITS.into();
-    vec![
+    let cases = [
         Case::new(PLAIN, work(&[])).word("remedy", "none"),
         Case::new(TRIM, work(&[("trim", "1"), NO_IDLE])).word("remedy", "malloc_trim(0)").under(who).at_most(1),
         limited,
-    ]
+    ];
+    cases.map(|case| case.needs(mib)).into()
 }
 
 /// The metric of RSS after the free of a round, counted from 1.
@@ -73,8 +76,10 @@ pub fn retain_large(quick: bool) -> Design {
         ("after 1 s", "rss-1s"),
         ("of it MADV_FREE", "lazy-1s"),
         ("after 2 s", "rss-2s"),
+        ("page faults", "run-faults"),
     ];
     let mut charts = rounds_chart("retain-large", ROUNDS, Vec::new());
+    let who = Who::Only(if quick { &[GLIBC] } else { &[GLIBC, NEAP] });
     let point = |case: &str, metric: &str| vec![Point::named("all rounds", case, metric)];
     let axes = (axis("", "", false), axis("wall time", "ms", false));
     charts.push(chart("wall", "Wall time of the rounds", ChartKind::Bar, axes, Better::Less, point(PLAIN, "wall")));
@@ -101,8 +106,8 @@ pub fn retain_large(quick: bool) -> Design {
         rounds: if quick { 1 } else { 2 },
         timed: true,
         side_by_side: false,
-        variants: if quick { &[] } else { &[EAGER, "mimalloc3-nothp"] },
-        cases: cases("retain-large", arguments, Who::Only(if quick { &[GLIBC] } else { &[GLIBC, NEAP] })),
+        variants: if quick { &[] } else { &[EAGER, "mimalloc3-nothp", JEMALLOC_BACKGROUND] },
+        cases: cases("retain-large", arguments, who, if quick { 1024 } else { 5120 }),
         metrics: vec![
             metric("wall", "time of allocating, touching, freeing", Better::Less),
             metric("rss-at-once", "RSS after the last free", Better::Less),
@@ -179,6 +184,7 @@ pub fn retain_small(quick: bool) -> Design {
         ("RSS at once", "rss-at-once"),
         ("after 1 s", "rss-1s"),
         ("of it MADV_FREE", "lazy-1s"),
+        ("page faults", "run-faults"),
     ];
     Design {
         name: "retain-small",
@@ -201,7 +207,7 @@ pub fn retain_small(quick: bool) -> Design {
         timed: false,
         side_by_side: false,
         variants: &[],
-        cases: cases("retain-small", &[], if quick { Who::Only(&[GLIBC, NEAP]) } else { Who::All }),
+        cases: cases("retain-small", &[], if quick { Who::Only(&[GLIBC, NEAP]) } else { Who::All }, 256),
         metrics: vec![
             metric("rss-1s", "RSS one second after the last free", Better::Less),
             metric("peak-ratio", "peak against live bytes", Better::Less),

@@ -20,6 +20,14 @@ enum Controller {
     V2(PathBuf),
 }
 
+impl Controller {
+    /// The folder below which groups are made.
+    fn root(&self) -> &Path {
+        let (Controller::V1(root) | Controller::V2(root)) = self;
+        root
+    }
+}
+
 /// A group without processes; removed when dropped. By then its processes must have ended.
 pub struct Group {
     path: PathBuf,
@@ -28,15 +36,10 @@ pub struct Group {
 impl Group {
     /// Makes a group in which at most `limit` bytes may be resident and nothing is swapped.
     pub fn create(limit: u64) -> Result<Group> {
-        let mounts = fs::read_to_string("/proc/mounts").context("cannot read /proc/mounts")?;
-        let controller =
-            controller(&mounts, |root| fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default());
-        let Some(controller) = controller else {
+        let Some(controller) = mounted() else {
             bail!("no cgroup hierarchy hands down the memory controller");
         };
-        let (Controller::V1(root) | Controller::V2(root)) = &controller;
-        remove_leftovers(root);
-        let path = root.join(format!("{PREFIX}{}", std::process::id()));
+        let path = controller.root().join(format!("{PREFIX}{}", std::process::id()));
         match fs::create_dir(&path) {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => bail!("needs root, to make a memory cgroup"),
             made => made.with_context(|| format!("cannot make {}", path.display()))?,
@@ -80,8 +83,14 @@ impl Drop for Group {
     }
 }
 
-/// Removes the groups that a killed run left; one with processes stays, as the kernel refuses.
-fn remove_leftovers(root: &Path) {
+/// Removes the groups that killed runs left; one with processes stays, as the kernel refuses.
+pub fn remove_leftovers() {
+    if let Some(controller) = mounted() {
+        remove_leftovers_below(controller.root());
+    }
+}
+
+fn remove_leftovers_below(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
@@ -90,6 +99,12 @@ fn remove_leftovers(root: &Path) {
             let _ = fs::remove_dir(entry.path());
         }
     }
+}
+
+/// The memory controller of this machine.
+fn mounted() -> Option<Controller> {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    controller(&mounts, |root| fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default())
 }
 
 /// Finds the memory controller among the lines of /proc/mounts. `handed_down` reads the controllers that a version 2
@@ -129,5 +144,20 @@ cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0
         let v2 = Controller::V2("/sys/fs/cgroup/unified".into());
         assert_eq!(controller(MIXED, |_| "cpu memory pids\n".into()), Some(v2));
         assert_eq!(controller("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", |_| "cpu pids\n".into()), None);
+    }
+
+    // Would catch the group of a killed run that stays, and one of a lab that is at work and goes.
+    #[test]
+    fn only_leftovers_are_removed() {
+        let scratch = crate::scratch::Scratch::new("groups").unwrap();
+        // No process has a number above the limit of the kernel, 2^22.
+        let [left, own, other] =
+            ["neap-workers-4194999".to_owned(), format!("{PREFIX}{}", std::process::id()), "user.slice".into()]
+                .map(|name| scratch.join(&name));
+        for group in [&left, &own, &other] {
+            fs::create_dir(group).unwrap();
+        }
+        remove_leftovers_below(scratch.path());
+        assert_eq!([left, own, other].map(|group| group.exists()), [false, true, true]);
     }
 }

@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 
 use super::Runner;
 use crate::catalogue::HUGE_KINDS;
+use crate::memory::meminfo;
 use crate::outcome::Outcome;
 use crate::settings::{Settings, chosen};
 use crate::sources;
@@ -16,6 +18,8 @@ use crate::sources;
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 /// The size of the pool of huge pages.
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
+/// The part of the greatest walk that must lie in huge pages: neither its ends nor a page here and there.
+const ENOUGH: f64 = 0.9;
 /// Bytes of a huge page of the pool.
 const HUGE: u64 = 2 << 20;
 
@@ -27,11 +31,6 @@ pub fn run(
     variables: &[String],
     timeout: Duration,
 ) -> Result<Outcome> {
-    // A walk that leaves no memory to anybody else tells nothing.
-    let room = available();
-    if room < 2 << high {
-        return Ok(Outcome::skipped(format!("needs {} MiB of free memory", (2u64 << high) >> 20)));
-    }
     let mut settings = Settings::new(runner.place);
     if let Err(reason) = prepare(&mut settings, runner, kind, high) {
         return Ok(Outcome::skipped(format!("{reason:#}")));
@@ -40,15 +39,44 @@ pub fn run(
     let mut command: Vec<OsString> = vec![sources::experiment(runner.place, "huge")?.into(), "--kind".into()];
     command.push(kind.into());
     command.extend(numbers.iter().flat_map(|(name, value)| [OsString::from(name), value.to_string().into()]));
+    let before = pages_of_64_kib();
     let outcome = runner.measure(variables, &command, timeout);
+    let after = pages_of_64_kib();
     drop(settings);
-    outcome
+    let outcome = outcome?;
+    let given = match kind {
+        "mthp" => after.zip(before).map(|(after, before)| after.saturating_sub(before) as f64 / 16.0),
+        "thp" => outcome.value("huge"),
+        _ => None,
+    };
+    Ok(really(outcome, given, high))
+}
+
+/// The outcome, unless the kernel had too few huge pages for the greatest walk: then its figures are those of small ones.
+/// `given` are the MiB in huge pages; none where nobody counts them.
+fn really(outcome: Outcome, given: Option<f64>, high: u32) -> Outcome {
+    let walked = (1u64 << high) as f64 / f64::from(1 << 20);
+    match given.filter(|&given| outcome.is_ok() && given < walked * ENOUGH) {
+        Some(given) => Outcome::skipped(format!("the kernel gave {given:.0} of {walked:.0} MiB in huge pages")),
+        None => outcome,
+    }
+}
+
+/// Pages of 64 KiB that the kernel has given since its start; none where it does not count them (before Linux 6.10).
+fn pages_of_64_kib() -> Option<u64> {
+    let text = fs::read_to_string(format!("{THP}/hugepages-64kB/stats/anon_fault_alloc")).ok()?;
+    text.trim().parse().ok()
 }
 
 /// Makes the system give this kind of memory; fails where it does not.
 fn prepare(settings: &mut Settings, runner: &Runner, kind: &str, high: u32) -> Result<()> {
     match kind {
-        "thp" => allow(settings, &format!("{THP}/enabled")),
+        "thp" => {
+            allow(settings, &format!("{THP}/enabled"))?;
+            // Kernels before 6.8 have one size, and no such file.
+            let size = format!("{THP}/hugepages-2048kB/enabled");
+            if Path::new(&size).exists() { allow(settings, &size) } else { Ok(()) }
+        }
         "mthp" => {
             allow(settings, &format!("{THP}/enabled"))?;
             // Of several sizes that are allowed the kernel takes the greatest.
@@ -93,13 +121,18 @@ fn reserve(settings: &mut Settings, pages: u64) -> Result<()> {
     Ok(())
 }
 
-fn meminfo(key: &str) -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let rest = text.lines().find_map(|line| line.strip_prefix(key));
-    rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Memory that programs can have without swapping.
-fn available() -> u64 {
-    meminfo("MemAvailable:") * 1024
+    // Would catch 4 KiB pages that are measured as huge ones, since the kernel had none.
+    #[test]
+    fn huge_pages_must_have_been_given() {
+        let good = || Outcome::good(Vec::new());
+        assert!(really(good(), Some(512.0), 29).is_ok());
+        assert!(really(good(), None, 29).is_ok());
+        let skipped = really(good(), Some(100.0), 29);
+        assert_eq!(skipped.status, "skipped: the kernel gave 100 of 512 MiB in huge pages");
+        assert_eq!(really(Outcome::failed("timeout"), Some(0.0), 29).status, "timeout");
+    }
 }

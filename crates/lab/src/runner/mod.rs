@@ -2,36 +2,40 @@
 //! an interruption.
 
 mod cgroup;
+mod counts;
 mod huge;
 mod pagein;
 mod redis;
 mod tls;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
-use std::env;
 use std::ffi::OsString;
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::allocators::Allocator;
 use crate::catalogue::{Case, Design, Work};
+use crate::failure::Failure;
 use crate::interrupt;
+use crate::memory;
 use crate::outcome::{Launched, Metric, Outcome};
 use crate::place::Place;
 use crate::sources;
 use crate::toolchain::find_program;
 use cgroup::Group;
+use counts::TRACED_CALLS;
+
+pub use cgroup::remove_leftovers;
 
 /// The memory limit of the workers, as a multiple of one worker's peak.
 const WORKERS_LIMIT: f64 = 1.5;
-/// The system calls that the traced cases count.
-const TRACED_CALLS: &str = "madvise,process_madvise,mmap,munmap,mremap";
+/// How a program ends that finds that the machine lacks what it needs (lab/experiments/experiment.h).
+const UNABLE: &str = "exit:5";
 /// A launcher that outlives the time limit of its program by this is stuck.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -39,23 +43,32 @@ const GRACE: Duration = Duration::from_secs(30);
 pub struct Runner<'a> {
     place: &'a Place,
     launcher: PathBuf,
-    /// Where cases leave what they have beside figures; none in tests.
-    artifacts: Option<&'a Path>,
     /// The checksum of each workload, thread count and scale, from whoever came first.
     checksums: RefCell<BTreeMap<(String, u32, u32), String>>,
     /// The server of tls-chunks, once it was needed.
     tls: RefCell<Option<tls::Service>>,
+    /// Why strace cannot be used, once somebody asked; none where it can.
+    no_strace: OnceCell<Option<String>>,
 }
 
 impl<'a> Runner<'a> {
     /// Builds the launcher.
-    pub fn new(place: &'a Place, artifacts: Option<&'a Path>) -> Result<Runner<'a>> {
+    pub fn new(place: &'a Place) -> Result<Runner<'a>> {
         let launcher = sources::launcher(place)?;
-        Ok(Runner { place, launcher, artifacts, checksums: RefCell::default(), tls: RefCell::default() })
+        let (checksums, tls, no_strace) = Default::default();
+        Ok(Runner { place, launcher, checksums, tls, no_strace })
     }
 
-    /// Builds what the case needs, so that no measured run waits for a compiler.
-    pub fn prepare(&self, case: &Case) -> Result<()> {
+    /// Builds what the case needs, so that no measured run waits for a compiler. Where there is no compiler for it, says
+    /// so: the case cannot be run here.
+    pub fn prepare(&self, case: &Case) -> Result<Option<String>> {
+        match self.build(case) {
+            Err(error) if error.is::<Failure>() => Ok(Some(error.to_string())),
+            built => built.map(|()| None),
+        }
+    }
+
+    fn build(&self, case: &Case) -> Result<()> {
         match &case.work {
             Work::Program(name, _) | Work::Traced(name, _) => sources::experiment(self.place, name).map(drop),
             Work::Workers(_) => sources::experiment(self.place, "workers").map(drop),
@@ -73,25 +86,30 @@ impl<'a> Runner<'a> {
         self.launch(&allocator.variables(), &[nothing.into()], Duration::from_secs(10)).map(drop)
     }
 
-    /// Ends what an experiment has kept running for its cases.
-    pub fn tidy(&self) {
-        self.tls.borrow_mut().take();
+    /// Ends what an experiment has kept running for its cases. Returns what is to be said of it, as paragraphs.
+    pub fn tidy(&self) -> Vec<String> {
+        self.tls.borrow_mut().take().and_then(|service| service.note()).into_iter().collect()
     }
 
     /// Runs one case once.
     pub fn run(&self, design: &Design, case: &Case, allocator: &Allocator) -> Result<Outcome> {
         interrupt::check()?;
+        let room = memory::available_mib();
+        if room < case.needs_mib {
+            let reason = format!("needs {} MiB of free memory, and there are {room}", case.needs_mib);
+            return Ok(Outcome::skipped(reason));
+        }
         let timeout = design.timeout;
         let mut variables = allocator.variables();
         variables.extend(case.env.iter().map(|(name, value)| format!("{name}={value}")));
         match &case.work {
             Work::Program(name, arguments) => self.program(name, arguments, &variables, timeout),
             Work::Traced(name, arguments) => self.traced(name, arguments, &variables, timeout),
-            Work::Instructions(program) => instructions(program, &variables, timeout),
+            Work::Instructions(program) => counts::instructions(program, &variables, timeout),
             Work::Workers(arguments) => self.workers(arguments, &variables, timeout),
-            Work::Redis { warm_up, load } => redis::run_load(allocator, *warm_up, *load),
-            Work::Tls { chunk, bytes, seconds } => tls::run(self, &variables, (*chunk, *bytes, *seconds), timeout),
-            Work::Pagein(program) => pagein::run(self.place, program, allocator, self.artifacts),
+            Work::Redis { warm_up, load } => redis::run_load(allocator, (*warm_up, *load), timeout),
+            Work::Tls { chunk, seconds } => tls::run(self, &variables, (*chunk, *seconds), timeout),
+            Work::Pagein(program) => pagein::run(self.place, program, allocator),
             Work::Huge { kind, bits } => huge::run(self, kind, *bits, &variables, timeout),
             Work::Workload { name, threads, scale } => self.workload(name, *threads, *scale, &variables, timeout),
         }
@@ -101,30 +119,6 @@ impl<'a> Runner<'a> {
         let mut command = vec![sources::experiment(self.place, name)?.into_os_string()];
         command.extend(arguments.iter().map(OsString::from));
         self.measure(variables, &command, timeout)
-    }
-
-    /// The program under strace; the counted calls come as figures per 1,000 frees.
-    fn traced(&self, name: &str, arguments: &[String], variables: &[String], timeout: Duration) -> Result<Outcome> {
-        let Some(strace) = find_program("strace") else {
-            return Ok(Outcome::skipped("strace is not installed (Debian: apt install strace)"));
-        };
-        let counts = env::temp_dir().join(format!("neap-strace-{}", std::process::id()));
-        let mut command: Vec<OsString> = vec![strace.into(), "-f".into(), "--seccomp-bpf".into(), "-c".into()];
-        command.extend(["-e".into(), format!("trace={TRACED_CALLS}").into(), "-o".into(), counts.clone().into()]);
-        for variable in variables {
-            command.extend(["-E".into(), variable.into()]);
-        }
-        command.push(sources::experiment(self.place, name)?.into());
-        command.extend(arguments.iter().map(OsString::from));
-        let outcome = self.measure(&[], &command, timeout);
-        let text = fs::read_to_string(&counts);
-        let _ = fs::remove_file(&counts);
-        let mut outcome = outcome?;
-        if outcome.is_ok() {
-            let frees = outcome.value("frees").context("the program does not tell its number of frees")?;
-            outcome.metrics.extend(per_thousand(&call_counts(&text.context("strace left no counts")?), frees));
-        }
-        Ok(outcome)
     }
 
     /// One worker alone for its peak, then all of them in a group with the limit.
@@ -159,10 +153,11 @@ impl<'a> Runner<'a> {
     ) -> Result<Outcome> {
         let mut command = vec![sources::workload(self.place, name)?.into_os_string()];
         command.extend(["--threads".into(), threads.to_string().into(), "--scale".into(), scale.to_string().into()]);
-        let (text, complaint) = self.launch(variables, &command, timeout)?;
+        let (text, stderr) = self.launch(variables, &command, timeout)?;
         let launched = Launched::parse(&text)?;
-        if launched.status != "ok" {
-            return Ok(Outcome::failed(with_complaint(launched.status, &complaint)));
+        let status = status_of(launched.status, &stderr);
+        if status != "ok" {
+            return Ok(Outcome::failed(status));
         }
         let Some(checksum) = launched.checksum else {
             return Ok(Outcome::failed("no-checksum"));
@@ -177,16 +172,16 @@ impl<'a> Runner<'a> {
 
     /// Starts a program through the launcher and reads its figures.
     fn measure(&self, variables: &[String], command: &[OsString], timeout: Duration) -> Result<Outcome> {
-        let (text, complaint) = self.launch(variables, command, timeout)?;
-        let mut outcome = Launched::parse(&text)?.outcome()?;
-        outcome.status = with_complaint(&outcome.status, &complaint);
-        Ok(outcome)
+        let (text, stderr) = self.launch(variables, command, timeout)?;
+        let launched = Launched::parse(&text)?;
+        let status = status_of(launched.status, &stderr);
+        Ok(if status == "ok" { launched.outcome() } else { Outcome::failed(status) })
     }
 
     /// Starts a program through the launcher; returns what the launcher printed, and what was said on standard error.
     fn launch(&self, variables: &[String], command: &[OsString], timeout: Duration) -> Result<(String, String)> {
         let mut launcher = Command::new(&self.launcher);
-        launcher.arg(timeout.as_secs().to_string()).args(variables).arg("--").args(command).env_remove("LD_PRELOAD");
+        launcher.arg(timeout.as_secs().to_string()).args(variables).arg("--").args(command);
         let out = interrupt::output(&mut launcher, Some(timeout + GRACE))?;
         match out.status {
             Some(status) if status.success() => Ok((out.stdout, out.stderr)),
@@ -196,15 +191,40 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// The status of a program that ended by itself, with its last words: `exit:3 (mmap: Cannot allocate memory)`.
-fn with_complaint(status: &str, stderr: &str) -> String {
+/// The status of a program, with its last words where it ended by itself: `exit:3 (mmap: Cannot allocate memory)`. One
+/// that ran without its allocator has failed, and one that says that this machine lacks something was not run.
+fn status_of(status: &str, stderr: &str) -> String {
+    if let Some(reason) = refused(stderr) {
+        return reason;
+    }
     let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
     // Last words of a Python program may be long.
     let words: String = last.trim().chars().take(120).collect();
-    match status.starts_with("exit:") && !words.is_empty() {
-        true => format!("{status} ({words})"),
-        false => status.into(),
+    match status {
+        UNABLE => format!("skipped: {words}"),
+        _ if status.starts_with("exit:") && !words.is_empty() => format!("{status} ({words})"),
+        _ => status.into(),
     }
+}
+
+/// Why the dynamic linker did not load a library, where it says so. What is preloaded and is no library it leaves out,
+/// and the program goes on with glibc; a library that needs a missing one ends the program.
+///
+/// ```text
+/// ERROR: ld.so: object '/x/lib.so' from LD_PRELOAD cannot be preloaded (invalid ELF header): ignored.
+/// PROGRAM: error while loading shared libraries: libgone.so: cannot open shared object file: No such file or directory
+/// ```
+fn refused(stderr: &str) -> Option<String> {
+    const LEFT_OUT: &str = "from LD_PRELOAD cannot be preloaded";
+    const NOT_FOUND: &str = "error while loading shared libraries: ";
+    stderr.lines().find_map(|line| match (line.split_once(LEFT_OUT), line.split_once(NOT_FOUND)) {
+        (Some((_, rest)), _) => {
+            let reason = rest.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'));
+            Some(format!("not preloaded ({})", reason.map_or(rest.trim(), |(reason, _)| reason)))
+        }
+        (None, Some((_, reason))) => Some(format!("not loaded ({})", reason.trim())),
+        (None, None) => None,
+    })
 }
 
 /// How a process ended, as in [`Outcome::status`].
@@ -214,67 +234,6 @@ fn end_text(status: Option<ExitStatus>) -> String {
         Some((_, code)) => format!("exit:{}", code.unwrap_or(-1)),
         None => "timeout".into(),
     }
-}
-
-/// Sets `NAME=VALUE` for a command that is not started by the launcher.
-fn set_variables(command: &mut Command, variables: &[String]) {
-    command.env_remove("LD_PRELOAD");
-    for (name, value) in variables.iter().filter_map(|variable| variable.split_once('=')) {
-        command.env(name, value);
-    }
-}
-
-/// The instructions of a program of the system, counted by callgrind.
-fn instructions(program: &str, variables: &[String], timeout: Duration) -> Result<Outcome> {
-    let (Some(valgrind), Some(path)) = (find_program("valgrind"), find_program(program)) else {
-        return Ok(Outcome::skipped("valgrind is not installed (Debian: apt install valgrind)"));
-    };
-    let mut command = Command::new(valgrind);
-    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(path);
-    set_variables(&mut command, variables);
-    let out = interrupt::output(&mut command, Some(timeout))?;
-    if !out.status.is_some_and(|status| status.success()) {
-        return Ok(Outcome::failed(format!("{} under valgrind", end_text(out.status))));
-    }
-    match collected(&out.stderr) {
-        Some(count) => Ok(Outcome::good(vec![Metric::new("instructions", "count", count)])),
-        None => Ok(Outcome::failed("no count from callgrind")),
-    }
-}
-
-/// Reads `==123== Collected : 456`.
-fn collected(stderr: &str) -> Option<f64> {
-    let line = stderr.lines().find(|line| line.contains("Collected :"))?;
-    line.rsplit(':').next()?.trim().parse().ok()
-}
-
-/// Reads the table of `strace -c`: calls by name.
-///
-/// ```text
-/// % time     seconds  usecs/call     calls    errors syscall
-/// ------ ----------- ----------- --------- --------- ----------------
-///  97.47    0.006930           2      2967           madvise
-///   2.53    0.000180           6        30         1 mmap
-/// ```
-fn call_counts(text: &str) -> Vec<(String, f64)> {
-    let line = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let (name, calls) = (words.last()?, words.get(3)?.parse().ok()?);
-        (*name != "total").then(|| ((*name).to_owned(), calls))
-    };
-    text.lines().filter_map(line).collect()
-}
-
-/// The counts per 1,000 frees, `madvise` and `process_madvise` in one.
-fn per_thousand(counts: &[(String, f64)], frees: f64) -> Vec<Metric> {
-    let sum = |names: &[&str]| -> f64 {
-        let wanted = counts.iter().filter(|(name, _)| names.contains(&name.as_str()));
-        wanted.map(|(_, calls)| calls).sum::<f64>() * 1000.0 / frees
-    };
-    vec![
-        Metric::new("madvise-per-1000-frees", "count", sum(&["madvise", "process_madvise"])),
-        Metric::new("mappings-per-1000-frees", "count", sum(&["mmap", "munmap", "mremap"])),
-    ]
 }
 
 /// The program and its arguments, for a shell.
@@ -290,7 +249,7 @@ pub fn command_text(case: &Case) -> String {
         Work::Instructions(program) => add(&format!("valgrind --tool=callgrind {program}"), &[]),
         Work::Workers(arguments) => add("workers", arguments),
         Work::Redis { .. } => add("redis-server --save '' --appendonly no", &[]),
-        Work::Tls { chunk, bytes, seconds } => add(&format!("tls-client.py FOLDER {chunk} {bytes} {seconds}"), &[]),
+        Work::Tls { chunk, seconds } => add(&format!("tls-client.py FOLDER {chunk} {seconds}"), &[]),
         Work::Pagein(program) => add(&format!("neap pagein -- {program}"), &[]),
         Work::Huge { kind, bits: (low, high, step) } => {
             add(&format!("huge --kind {kind} --low {low} --high {high} --step {step}"), &[]);
@@ -306,40 +265,35 @@ mod tests {
     use crate::catalogue;
     use crate::place::for_test;
 
-    // Would catch a column of errors that is taken for the count, or the total for a call.
-    #[test]
-    fn straces_table_is_read() {
-        let text = "\
-% time     seconds  usecs/call     calls    errors syscall
------- ----------- ----------- --------- --------- ----------------
- 97.47    0.006930           2      2967           madvise
-  2.53    0.000180           6        30         1 mmap
-  0.00    0.000000           0        33           process_madvise
------- ----------- ----------- --------- --------- ----------------
-100.00    0.007110           2      3030         1 total
-";
-        let counts = call_counts(text);
-        assert_eq!(counts.len(), 3);
-        let metrics = per_thousand(&counts, 6000.0);
-        assert_eq!(metrics[0], Metric::new("madvise-per-1000-frees", "count", 500.0));
-        assert_eq!(metrics[1], Metric::new("mappings-per-1000-frees", "count", 5.0));
-        assert_eq!(per_thousand(&call_counts(""), 10.0)[0].value, 0.0);
-    }
-
     // Would catch a failure without its reason, and words that are taken for one where there is none.
     #[test]
     fn failures_have_their_reason() {
-        assert_eq!(with_complaint("exit:3", "warning\nmmap: no memory\n\n"), "exit:3 (mmap: no memory)");
-        assert_eq!(with_complaint("exit:3", ""), "exit:3");
-        assert_eq!(with_complaint("ok", "a warning\n"), "ok");
-        assert_eq!(with_complaint("signal:6", "free(): invalid pointer\n"), "signal:6");
+        assert_eq!(status_of("exit:3", "warning\nmmap: no memory\n\n"), "exit:3 (mmap: no memory)");
+        assert_eq!(status_of("exit:3", ""), "exit:3");
+        assert_eq!(status_of("ok", "a warning\n"), "ok");
+        assert_eq!(status_of("signal:6", "free(): invalid pointer\n"), "signal:6");
+        assert_eq!(status_of("exit:5", "needs Linux 5.14\n"), "skipped: needs Linux 5.14");
     }
 
-    // Would catch a change of callgrind's words that turns every count into a failure.
+    // Would catch glibc measured under the name of a library that could not be loaded.
     #[test]
-    fn callgrinds_total_is_read() {
-        assert_eq!(collected("==7== Events    : Ir\n==7== Collected : 123456\n==7==\n"), Some(123_456.0));
-        assert_eq!(collected("==7== nothing"), None);
+    fn a_library_that_was_left_out_is_no_success() {
+        let line =
+            "ERROR: ld.so: object '/a/b.so' from LD_PRELOAD cannot be preloaded (invalid ELF header): ignored.\n";
+        assert_eq!(status_of("ok", line), "not preloaded (invalid ELF header)");
+        let line = "p: error while loading shared libraries: libgone.so: cannot open shared object file\n";
+        assert_eq!(status_of("exit:127", line), "not loaded (libgone.so: cannot open shared object file)");
+    }
+
+    // Would catch a case that fills the machine instead of saying that it does not fit.
+    #[test]
+    fn what_does_not_fit_is_skipped() {
+        let place = for_test();
+        let runner = Runner::new(&place).unwrap();
+        let mut design = catalogue::all(true).into_iter().find(|design| design.name == "retain-large").unwrap();
+        design.cases[0].needs_mib = u64::MAX;
+        let outcome = runner.run(&design, &design.cases[0], &Allocator::default()).unwrap();
+        assert!(outcome.is_skipped() && outcome.status.contains("MiB of free memory"), "{outcome:?}");
     }
 
     /// Options that make a program short; a later option replaces an earlier one.
@@ -360,7 +314,7 @@ mod tests {
     #[test]
     fn programs_tell_what_the_tables_show() {
         let place = for_test();
-        let runner = Runner::new(&place, None).unwrap();
+        let runner = Runner::new(&place).unwrap();
         let mut seen = Vec::new();
         for design in catalogue::all(true) {
             for case in &design.cases {
@@ -386,7 +340,7 @@ mod tests {
     #[test]
     fn huge_tells_each_size() {
         let place = for_test();
-        let runner = Runner::new(&place, None).unwrap();
+        let runner = Runner::new(&place).unwrap();
         let timeout = Duration::from_secs(60);
         let outcome = huge::run(&runner, "small", (11, 17, 3), &[], timeout).unwrap();
         for name in ["ns-11", "ns-14", "ns-17"] {

@@ -1,19 +1,23 @@
 //! redis-server under redis-benchmark: page faults of a steady load, and RSS after it.
 
-use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::end_text;
+use super::{end_text, refused};
 use crate::allocators::Allocator;
-use crate::interrupt::{Guarded, run, sleep};
+use crate::interrupt::{Guarded, Interrupted, TimedOut, run_within, sleep};
 use crate::outcome::{Metric, Outcome};
+use crate::scratch::Scratch;
 use crate::toolchain::find_program;
 
+/// How long the server may take to its first answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What it says on standard error: the dynamic linker's complaints among it.
+const COMPLAINTS: &str = "complaints";
 /// Distinct keys, and distinct fields of the hash.
 const KEYS: &str = "100000";
 /// Bytes of a value.
@@ -25,29 +29,36 @@ const FILL: [&str; 6] = ["-t", "set,hset", "-n", "400000", "-P", "16"];
 /// Lists and sets are as long as the moment has it; they are dropped before RSS is read.
 const TRANSIENT: [&str; 2] = ["mylist", "myset"];
 
-/// Runs redis-server under `allocator` with a load, and measures it.
-pub fn run_load(allocator: &Allocator, warm_up: Duration, load: Duration) -> Result<Outcome> {
+/// Runs redis-server under `allocator` with a load after a warm-up, and measures it.
+pub fn run_load(allocator: &Allocator, times: (Duration, Duration), timeout: Duration) -> Result<Outcome> {
     for program in ["redis-server", "redis-benchmark", "redis-cli"] {
         if find_program(program).is_none() {
             return Ok(Outcome::skipped(format!("{program} is not installed (Debian: apt install redis)")));
         }
     }
-    let mut server = Server::start(allocator)?;
-    if !server.answers()? {
-        return Ok(Outcome::failed(server.end_text()?));
+    let mut server = Server::start(allocator, Instant::now() + timeout)?;
+    let measured = match server.answers()? {
+        true => measure(&server, times),
+        false => Err(TimedOut.into()),
+    };
+    if let Some(reason) = refused(&fs::read_to_string(server.dir.join(COMPLAINTS)).unwrap_or_default()) {
+        return Ok(Outcome::failed(reason));
     }
-    // A server that died makes its clients fail: that is its failure, not the lab's.
-    let measured = measure(&server, warm_up, load);
+    // A server that died, hangs or gives wrong answers makes its clients fail: that is its failure, not the lab's.
     match (server.child.status()?, measured) {
+        (_, Err(error)) if error.is::<Interrupted>() => Err(error),
+        (Some(_), _) => Ok(Outcome::failed(end_text(server.child.status()?))),
         (None, Ok(metrics)) => Ok(Outcome::good(metrics)),
-        (_, Err(error)) if error.is::<crate::interrupt::Interrupted>() => Err(error),
-        (Some(_), _) => Ok(Outcome::failed(server.end_text()?)),
-        (None, Err(error)) => Err(error),
+        (None, Err(error)) if error.is::<TimedOut>() => Ok(Outcome::failed("timeout")),
+        (None, Err(error)) => {
+            let words = error.to_string();
+            Ok(Outcome::failed(format!("a client failed ({})", words.lines().last().unwrap_or_default())))
+        }
     }
 }
 
-fn measure(server: &Server, warm_up: Duration, load: Duration) -> Result<Vec<Metric>> {
-    run(server.client("redis-benchmark").args(["-q", "-r", KEYS, "-d", VALUE_BYTES]).args(FILL))?;
+fn measure(server: &Server, (warm_up, load): (Duration, Duration)) -> Result<Vec<Metric>> {
+    server.ask(server.client("redis-benchmark").args(["-q", "-r", KEYS, "-d", VALUE_BYTES]).args(FILL))?;
     let mut benchmark = server.client("redis-benchmark");
     benchmark.args(["-q", "-l", "-c", "50", "-r", KEYS, "-d", VALUE_BYTES]).args(LOAD);
     let mut benchmark = Guarded::start(benchmark.stdout(Stdio::null()).stderr(Stdio::null()))?;
@@ -57,7 +68,7 @@ fn measure(server: &Server, warm_up: Duration, load: Duration) -> Result<Vec<Met
     let (requests, faults) = (server.requests()? - requests, server.faults()? - faults);
     let seconds = begun.elapsed().as_secs_f64();
     benchmark.end();
-    run(server.client("redis-cli").arg("del").args(TRANSIENT))?;
+    server.ask(server.client("redis-cli").arg("del").args(TRANSIENT))?;
     let after = server.rss_mib()?;
     sleep(Duration::from_secs(1))?;
     Ok(vec![
@@ -70,43 +81,47 @@ fn measure(server: &Server, warm_up: Duration, load: Duration) -> Result<Vec<Met
 
 /// A redis-server on a socket in a folder of its own, without persistence.
 struct Server {
+    /// Ended before the folder goes.
     child: Guarded,
-    dir: PathBuf,
+    dir: Scratch,
+    /// Nobody waits for it any longer.
+    deadline: Instant,
 }
 
 impl Server {
-    fn start(allocator: &Allocator) -> Result<Server> {
-        let dir = env::temp_dir().join(format!("neap-redis-{}", std::process::id()));
-        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    fn start(allocator: &Allocator, deadline: Instant) -> Result<Server> {
+        let dir = Scratch::new("redis")?;
+        let complaints = fs::File::create(dir.join(COMPLAINTS)).context("cannot write into the server's folder")?;
         let mut command = Command::new("redis-server");
         command.args(["--port", "0", "--daemonize", "no", "--save", "", "--appendonly", "no"]);
-        command.arg("--unixsocket").arg(socket(&dir)).arg("--dir").arg(&dir).env_remove("LD_PRELOAD");
+        command.arg("--unixsocket").arg(socket(&dir)).arg("--dir").arg(dir.path());
         // Where redis is linked with an allocator of its own, glibc must be put in front of it.
         if allocator.library.is_none() {
             command.env("LD_PRELOAD", "libc.so.6");
         }
-        for variable in allocator.variables() {
-            if let Some((name, value)) = variable.split_once('=') {
-                command.env(name, value);
-            }
-        }
-        let child = Guarded::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
-        Ok(Server { child, dir })
+        let variables = allocator.variables();
+        command.envs(variables.iter().filter_map(|variable| variable.split_once('=')));
+        let child = Guarded::start(command.stdout(Stdio::null()).stderr(complaints))?;
+        Ok(Server { child, dir, deadline })
     }
 
     fn client(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command.arg("-s").arg(socket(&self.dir)).env_remove("LD_PRELOAD");
+        command.arg("-s").arg(socket(&self.dir));
         command
     }
 
-    /// Waits for the first answer; false where the server ends, or says nothing for ten seconds.
+    /// What a client is told, as long as there is time.
+    fn ask(&self, client: &mut Command) -> Result<String> {
+        run_within(client, Some(self.deadline.saturating_duration_since(Instant::now())))
+    }
+
+    /// Waits for the first answer; false where the server ends, or has said nothing after ten seconds.
     fn answers(&mut self) -> Result<bool> {
-        for _ in 0..200 {
-            if self.child.status()?.is_some() {
-                return Ok(false);
-            }
-            if run(self.client("redis-cli").arg("ping")).is_ok_and(|text| text.trim() == "PONG") {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE && self.child.status()?.is_none() {
+            let ping = run_within(self.client("redis-cli").arg("ping"), Some(PATIENCE));
+            if ping.is_ok_and(|text| text.trim() == "PONG") {
                 return Ok(true);
             }
             sleep(Duration::from_millis(50))?;
@@ -114,13 +129,8 @@ impl Server {
         Ok(false)
     }
 
-    /// How the server ended, as in [`Outcome::status`].
-    fn end_text(&mut self) -> Result<String> {
-        Ok(end_text(self.child.status()?))
-    }
-
     fn requests(&self) -> Result<f64> {
-        let text = run(self.client("redis-cli").args(["info", "stats"]))?;
+        let text = self.ask(self.client("redis-cli").args(["info", "stats"]))?;
         field(&text, "total_commands_processed:").context("redis does not tell the number of its commands")
     }
 
@@ -139,14 +149,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.end();
-        let _ = fs::remove_dir_all(&self.dir);
-    }
-}
-
-fn socket(dir: &Path) -> PathBuf {
+fn socket(dir: &Scratch) -> PathBuf {
     dir.join("socket")
 }
 

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::Runner;
 use crate::interrupt::{self, Guarded, Interrupted};
 use crate::outcome::Outcome;
 use crate::place::Place;
+use crate::scratch::Scratch;
 use crate::sources::{TLS_CLIENT, TLS_SERVER, write_below};
 use crate::toolchain::find_program;
 
@@ -27,21 +28,24 @@ pub struct Service(Result<Running, String>);
 
 /// The server and what a client needs.
 struct Running {
-    /// Ended with this value.
+    /// Ended with this value, before the folder goes.
     _server: Guarded,
     python: PathBuf,
     client: PathBuf,
-    folder: PathBuf,
+    folder: Scratch,
+    /// Versions of all that the client is made of.
+    versions: String,
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
+impl Service {
+    /// What the report says of it.
+    pub fn note(&self) -> Option<String> {
+        self.0.as_ref().ok().map(|running| format!("The client: {}.", running.versions))
     }
 }
 
-/// Downloads in chunks under one allocator. `amounts` are the bytes of a chunk, the most bytes, the most seconds.
-pub fn run(runner: &Runner, variables: &[String], amounts: (u64, u64, f64), timeout: Duration) -> Result<Outcome> {
+/// Downloads in chunks of so many bytes, for so many seconds, under one allocator.
+pub fn run(runner: &Runner, variables: &[String], (chunk, seconds): (u64, f64), timeout: Duration) -> Result<Outcome> {
     let mut service = runner.tls.borrow_mut();
     if service.is_none() {
         *service = Some(start(runner.place)?);
@@ -50,10 +54,9 @@ pub fn run(runner: &Runner, variables: &[String], amounts: (u64, u64, f64), time
         let reason = service.as_ref().and_then(|service| service.0.as_ref().err());
         return Ok(Outcome::skipped(reason.map_or("no server", String::as_str)));
     };
-    let (chunk, bytes, seconds) = amounts;
     let mut command: Vec<OsString> = vec![running.python.clone().into(), running.client.clone().into()];
-    command.push(running.folder.clone().into());
-    command.extend([chunk.to_string().into(), bytes.to_string().into(), seconds.to_string().into()]);
+    command.push(running.folder.path().into());
+    command.extend([chunk.to_string().into(), seconds.to_string().into()]);
     runner.measure(variables, &command, timeout)
 }
 
@@ -71,20 +74,20 @@ fn try_start(place: &Place) -> Result<Running> {
     let sources = place.cache.join("sources");
     let server_script = write_below(&sources, &TLS_SERVER)?;
     let client = write_below(&sources, &TLS_CLIENT)?;
-    let folder = std::env::temp_dir().join(format!("neap-lab-tls-{}", std::process::id()));
-    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let asked = interrupt::output(Command::new(&python).arg(&client).arg("--versions").env_remove("LD_PRELOAD"), None)?;
+    let versions = asked.stdout.trim().to_owned();
+    let folder = Scratch::new("tls")?;
     let mut command = Command::new(&python);
-    command.arg(server_script).arg(&folder).env_remove("LD_PRELOAD");
+    command.arg(server_script).arg(folder.path());
     let mut server = Guarded::start(command.stdout(Stdio::null()).stderr(Stdio::null()))?;
     let begun = std::time::Instant::now();
     while !folder.join("port").exists() {
         if server.status()?.is_some() || begun.elapsed() > SERVER_PATIENCE {
-            let _ = fs::remove_dir_all(&folder);
             anyhow::bail!("the local HTTPS server does not start");
         }
         interrupt::sleep(Duration::from_millis(20))?;
     }
-    Ok(Running { _server: server, python, client, folder })
+    Ok(Running { _server: server, python, client, folder, versions })
 }
 
 /// The Python of a virtual environment that has the packages; made on first use.
@@ -100,7 +103,7 @@ fn environment(place: &Place) -> Result<PathBuf> {
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(&place.cache)?;
     let step = |command: &mut Command, what: &str| -> Result<()> {
-        let out = interrupt::output(command.env_remove("LD_PRELOAD"), Some(INSTALL_LIMIT))?;
+        let out = interrupt::output(command, Some(INSTALL_LIMIT))?;
         if out.status.is_some_and(|status| status.success()) {
             return Ok(());
         }
@@ -123,6 +126,6 @@ fn has_packages(python: &Path) -> Result<bool> {
         return Ok(false);
     }
     let import = "import requests, OpenSSL, cffi, cryptography, urllib3.contrib.pyopenssl";
-    let out = interrupt::output(Command::new(python).args(["-c", import]).env_remove("LD_PRELOAD"), None)?;
+    let out = interrupt::output(Command::new(python).args(["-c", import]), None)?;
     Ok(out.status.is_some_and(|status| status.success()))
 }

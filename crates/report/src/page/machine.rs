@@ -1,7 +1,7 @@
 //! The last sections: the machine, the noise, the allocators, the command.
 
 use neap_results::judge::{number, quantity};
-use neap_results::{Allocator, Noise, Run};
+use neap_results::{Allocator, Noise, Repeat, Run};
 
 use super::Page;
 use crate::plot::escaped;
@@ -86,14 +86,20 @@ fn noise(page: &mut Page, noise: &Noise) {
         }
         page.raw("</ul>\n");
     }
-    if !noise.repeats.is_empty() {
-        page.element("p", &format!("Run again for their spread: {}.", number(noise.repeats.len() as f64)));
-        page.raw("<ul>\n");
-        for repeat in &noise.repeats {
-            page.element("li", &format!("{} {}: {}", repeat.experiment, repeat.case, repeat.reason));
-        }
-        page.raw("</ul>\n");
+    rounds(page, "Rounds run again, as the machine was busy", &noise.repeats);
+    rounds(page, "Rounds that count although the machine was busy", &noise.doubtful);
+}
+
+/// Rounds that noise was seen in, under their number.
+fn rounds(page: &mut Page, words: &str, rounds: &[Repeat]) {
+    if rounds.is_empty() {
+        return;
     }
+    page.raw(&format!("<details>\n<summary>{words}: {}</summary>\n<ul>\n", number(rounds.len() as f64)));
+    for round in rounds {
+        page.element("li", &format!("{}, {}: {}", round.experiment, round.case, round.reason));
+    }
+    page.raw("</ul>\n</details>\n");
 }
 
 fn built(page: &mut Page, allocators: &[Allocator]) {

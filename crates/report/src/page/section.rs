@@ -14,6 +14,9 @@ pub fn experiment(page: &mut Page, experiment: &Experiment, view: &View) {
     let name = escaped(&experiment.name);
     page.raw(&format!("<section id=\"{name}\" aria-labelledby=\"{name}-title\">\n"));
     page.raw(&format!("<h2 id=\"{name}-title\">{}</h2>\n", inline(experiment.heading())));
+    if let Some(lead) = experiment.lead() {
+        page.marked("p", "lead", &lead);
+    }
     if !experiment.question.is_empty() {
         page.marked("p", "question", &experiment.question);
     }
@@ -37,6 +40,10 @@ pub fn experiment(page: &mut Page, experiment: &Experiment, view: &View) {
             page.raw(&table(one, experiment, view));
         }
         page.raw("</details>\n");
+    }
+    for listing in &experiment.listings {
+        page.raw(&format!("<details>\n<summary>{}</summary>\n", inline(&listing.title)));
+        page.raw(&format!("<pre tabindex=\"0\">{}</pre>\n</details>\n", escaped(&listing.text)));
     }
     page.markdown(&experiment.notes);
     repeat(page, experiment);

@@ -1,6 +1,6 @@
 //! Runs that were kept before the schema: `metrics.csv` or `runs.csv` with the old `machine.json`.
 //!
-//! The old files have values only; what they show and how they are judged stands in [`pages`] and [`mod@crate::suite`].
+//! The old files have values only; what they show and how they are judged stands in `pages` and [`mod@crate::suite`].
 
 mod pages;
 mod suite;

@@ -1,0 +1,82 @@
+//! Variables by which users set allocators. What a measured program gets of them comes from the lab alone: a forgotten
+//! `MALLOC_ARENA_MAX` would change figures that nobody could explain.
+
+use std::ffi::{OsStr, OsString};
+use std::process::Command;
+
+/// What they are called; a star stands for any ending. Case plays no part, as mimalloc reads its variables either way.
+const SETTINGS: &[&str] = &[
+    // The dynamic linker, the C and the C++ library.
+    "LD_PRELOAD",
+    "LD_AUDIT",
+    "GLIBC_TUNABLES",
+    "GLIBCXX_TUNABLES",
+    "GLIBCXX_FORCE_NEW",
+    // glibc has MALLOC_ARENA_MAX and its kin, jemalloc MALLOC_CONF.
+    "MALLOC_*",
+    "_RJEM_MALLOC_*",
+    "JE_MALLOC_*",
+    "NEAP_*",
+    "MIMALLOC_*",
+    "RPMALLOC_*",
+    "SNMALLOC_*",
+    "TCMALLOC_*",
+    "HEAPCHECK*",
+    "HEAPPROFILE*",
+    "SCUDO_OPTIONS",
+    // Python's own allocator stands between the client of tls-chunks and malloc.
+    "PYTHONMALLOC*",
+];
+
+/// Whether a variable of this name sets an allocator.
+fn is_setting(name: &OsStr) -> bool {
+    let name = name.to_string_lossy().to_ascii_uppercase();
+    SETTINGS.iter().any(|setting| match setting.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => name == *setting,
+    })
+}
+
+/// Those that are set in this process.
+fn set_here() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| is_setting(name))
+}
+
+/// Takes them out of what `command` inherits; what it sets itself stays.
+pub fn clean(command: &mut Command) {
+    let own: Vec<OsString> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
+    for (name, _) in set_here().filter(|(name, _)| !own.contains(name)) {
+        command.env_remove(name);
+    }
+}
+
+/// What was taken out, for the record of a run; none where nothing was.
+pub fn note() -> Option<String> {
+    let mut list: Vec<String> =
+        set_here().map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy())).collect();
+    list.sort();
+    (!list.is_empty()).then(|| format!("Set here, and not handed down to the programs: `{}`.", list.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Would catch the setting of an allocator that is handed down, and a variable that programs need and do not get.
+    #[test]
+    fn settings_are_known_by_name() {
+        let settings = ["MALLOC_ARENA_MAX", "MALLOC_CONF", "NEAP_PURGE", "mimalloc_allow_thp", "LD_PRELOAD"];
+        assert!(settings.iter().all(|name| is_setting(OsStr::new(name))));
+        let others = ["PATH", "HOME", "LD_LIBRARY_PATH", "MALLOC", "NEAPOLIS", "LD_PRELOADED", "TMPDIR"];
+        assert!(!others.iter().any(|name| is_setting(OsStr::new(name))));
+    }
+
+    // Would catch a variable of the allocator that is measured and that does not reach the program.
+    #[test]
+    fn what_a_command_sets_stays() {
+        let mut command = Command::new("true");
+        command.env("NEAP_PURGE", "eager");
+        clean(&mut command);
+        assert!(command.get_envs().any(|pair| pair == (OsStr::new("NEAP_PURGE"), Some(OsStr::new("eager")))));
+    }
+}

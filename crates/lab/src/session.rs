@@ -1,0 +1,269 @@
+//! The rounds of a run: each case under each allocator, row by row, and what becomes of rounds that noise was seen in.
+//!
+//! A round of a timed experiment during which the machine was busy with other work is run again, once, as long as that
+//! takes no more than a tenth of the run. A round in which an allocator failed is not: its failure would be gone.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use neap_results::{Listing, Noise, Repeat, Row};
+
+use crate::allocators::{self, Allocator};
+use crate::catalogue::Design;
+use crate::noise::Watch;
+use crate::outcome::{Metric, Outcome};
+use crate::plan::Event;
+use crate::runner::Runner;
+use crate::store::Writer;
+use crate::turns::Group;
+
+/// Rounds are run again for at most this part of the time.
+const REPEAT_PART: f64 = 0.1;
+
+/// What one run of a case told: case, allocator, outcome.
+type Told<'a> = (&'a str, &'a str, Outcome);
+
+/// A run in progress.
+pub struct Session<'a> {
+    runner: Runner<'a>,
+    watch: Watch,
+    writer: Writer,
+    /// Rounds, instead of each experiment's own.
+    runs: Option<u32>,
+    begun: Instant,
+    /// Time spent on rounds that were run again.
+    repeated: Duration,
+    repeats: Vec<Repeat>,
+    doubtful: Vec<Repeat>,
+    rows: Vec<Row>,
+    /// Of the experiment in progress, by title: a later round replaces what an earlier one left.
+    listings: BTreeMap<String, String>,
+    /// What is to be said of the experiment that has just ended.
+    notes: Vec<String>,
+    /// Groups of cases: of all, those that were begun.
+    total: usize,
+    done: usize,
+}
+
+impl<'a> Session<'a> {
+    /// Nothing run yet; `total` groups of cases to go.
+    pub fn new(runner: Runner<'a>, writer: Writer, runs: Option<u32>, total: usize) -> Session<'a> {
+        let (repeats, doubtful, rows, listings, notes) = Default::default();
+        Session {
+            runner,
+            watch: Watch::start(),
+            writer,
+            runs,
+            begun: Instant::now(),
+            repeated: Duration::ZERO,
+            repeats,
+            doubtful,
+            rows,
+            listings,
+            notes,
+            total,
+            done: 0,
+        }
+    }
+
+    /// What the programs of the last experiment left.
+    pub fn take_listings(&mut self) -> Vec<Listing> {
+        let all = std::mem::take(&mut self.listings).into_iter();
+        all.map(|(title, text)| Listing { title, text }).collect()
+    }
+
+    /// What is to be said of the last experiment.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// The rows, what was seen of noise, and the folder to finish.
+    pub fn end(self) -> (Vec<Row>, Noise, Writer) {
+        let noise = Noise { repeats: self.repeats, doubtful: self.doubtful, ..self.watch.record() };
+        (self.rows, noise, self.writer)
+    }
+
+    /// All cases of one experiment.
+    pub fn experiment(&mut self, design: &Design, chosen: &[Allocator], tell: &mut dyn FnMut(Event)) -> Result<()> {
+        let result = self.cases(design, chosen, tell);
+        self.notes = self.runner.tidy();
+        result
+    }
+
+    fn cases(&mut self, design: &Design, chosen: &[Allocator], tell: &mut dyn FnMut(Event)) -> Result<()> {
+        let mut allocators: Vec<Allocator> = chosen.to_vec();
+        for variant in design.variants.iter().filter_map(|name| allocators::variant(name, chosen)) {
+            if !allocators.iter().any(|other| other.name == variant.name) {
+                allocators.push(variant);
+            }
+        }
+        // Why a case cannot be run here.
+        let mut lacking: BTreeMap<&str, String> = BTreeMap::new();
+        for case in &design.cases {
+            if let Some(reason) = self.runner.prepare(case)? {
+                lacking.insert(&case.name, reason);
+            }
+        }
+        for allocator in &allocators {
+            self.runner.warm_up(allocator)?;
+        }
+        for cases in design.groups() {
+            self.done += 1;
+            let group = Group::new(cases, &allocators, self.done - 1);
+            if group.cases.is_empty() {
+                continue;
+            }
+            tell(Event::Begins(design.name, &group.name, self.done, self.total));
+            let begun = Instant::now();
+            let failures = self.rounds(design, (&group, &lacking), tell)?;
+            tell(Event::Ended(design.name, &group.name, begun.elapsed(), &failures));
+        }
+        Ok(())
+    }
+
+    /// All rounds of one group of cases; the allocators that failed.
+    fn rounds(
+        &mut self,
+        design: &Design,
+        (group, lacking): (&Group, &BTreeMap<&str, String>),
+        tell: &mut dyn FnMut(Event),
+    ) -> Result<Vec<String>> {
+        let most = group.cases.iter().map(|(case, _)| case.most_rounds).max().unwrap_or(1);
+        let rounds = self.runs.unwrap_or(design.rounds.min(most)).max(1);
+        let mut failures: Vec<String> = Vec::new();
+        // Who cannot be run in a case, or takes for ever, is not asked again.
+        let mut given_up: Vec<(&str, &str)> = Vec::new();
+        self.watch.look();
+        for round in 0..rounds {
+            let before = self.rows.len();
+            let mut first = true;
+            let results = loop {
+                let begun = Instant::now();
+                let results = self.round(design, group, (round, &given_up, lacking))?;
+                let seen = self.watch.look().complaint().filter(|_| design.timed);
+                let affordable = self.repeated + begun.elapsed() <= self.begun.elapsed().mul_f64(REPEAT_PART);
+                let noted = |reason| Repeat { experiment: design.name.into(), case: group.name.clone(), reason };
+                match seen.map(|reason| (doubt(&results, first && affordable), reason)) {
+                    Some((Doubt::Again, reason)) => {
+                        tell(Event::Again(design.name, &group.name, &reason));
+                        self.repeats.push(noted(reason));
+                        self.repeated += begun.elapsed();
+                        self.rows.truncate(before);
+                        first = false;
+                        continue;
+                    }
+                    Some((Doubt::Kept, reason)) => self.doubtful.push(noted(format!("{reason}, round {}", round + 1))),
+                    Some((Doubt::Nothing, _)) | None => {}
+                }
+                break results;
+            };
+            for (case, name, outcome) in results {
+                if outcome.is_skipped() {
+                    failures.push(outcome.status.clone());
+                } else if !outcome.is_ok() {
+                    failures.push(format!("{name} {}", outcome.status));
+                }
+                if outcome.is_skipped() || outcome.status == "timeout" {
+                    given_up.push((case, name));
+                }
+            }
+        }
+        failures.sort();
+        failures.dedup();
+        Ok(failures)
+    }
+
+    /// One round of a group: each allocator once in each case. Those given up are left out.
+    fn round<'b>(
+        &mut self,
+        design: &Design,
+        group: &'b Group,
+        (round, given_up, lacking): (u32, &[(&str, &str)], &BTreeMap<&str, String>),
+    ) -> Result<Vec<Told<'b>>> {
+        let mut results = Vec::new();
+        for (turn, case, allocator) in group.turns(round) {
+            if given_up.contains(&(case.name.as_str(), allocator.name.as_str())) {
+                continue;
+            }
+            let mut outcome = match lacking.get(case.name.as_str()) {
+                Some(reason) => Outcome::skipped(reason),
+                None => self
+                    .runner
+                    .run(design, case, allocator)
+                    .with_context(|| format!("{}, {} under {}", design.name, case.name, allocator.name))?,
+            };
+            let first = Row {
+                experiment: design.name.into(),
+                case: case.name.clone(),
+                allocator: allocator.name.clone(),
+                round: round + 1,
+                turn: turn as u32 + 1,
+                status: outcome.status.clone(),
+                ..Row::default()
+            };
+            let rows = rows_of(&first, &outcome);
+            self.writer.append(&rows)?;
+            self.rows.extend(rows);
+            if let Some(Listing { title, text }) = outcome.listing.take() {
+                self.listings.insert(title, text);
+            }
+            results.push((case.name.as_str(), allocator.name.as_str(), outcome));
+        }
+        Ok(results)
+    }
+}
+
+/// What becomes of a round during which the machine was busy.
+#[derive(Debug, PartialEq)]
+enum Doubt {
+    /// It is run again.
+    Again,
+    /// It counts all the same, and the record says so.
+    Kept,
+    /// There is nothing in it.
+    Nothing,
+}
+
+/// Decides over a noisy round; `may_repeat` where it was not repeated yet and there is time for it.
+fn doubt(results: &[Told], may_repeat: bool) -> Doubt {
+    if results.iter().all(|(.., outcome)| outcome.is_skipped()) {
+        return Doubt::Nothing;
+    }
+    let failed = results.iter().any(|(.., outcome)| !outcome.is_ok() && !outcome.is_skipped());
+    if may_repeat && !failed { Doubt::Again } else { Doubt::Kept }
+}
+
+/// One row per figure of a run; one without a figure where there is none.
+fn rows_of(run: &Row, outcome: &Outcome) -> Vec<Row> {
+    if outcome.metrics.is_empty() {
+        return vec![run.clone()];
+    }
+    let row = |metric: &Metric| Row {
+        metric: metric.name.clone(),
+        unit: metric.unit.clone(),
+        value: metric.value,
+        ..run.clone()
+    };
+    outcome.metrics.iter().map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Would catch a crash that disappears because its round was noisy and is run again.
+    #[test]
+    fn a_failure_is_not_run_again() {
+        let told = |outcome| ("case", "allocator", outcome);
+        let good = || told(Outcome::good(vec![Metric::new("ms", "ms", 1.0)]));
+        let skipped = || told(Outcome::skipped("needs root"));
+        assert_eq!(doubt(&[good(), skipped()], true), Doubt::Again);
+        assert_eq!(doubt(&[good(), skipped()], false), Doubt::Kept);
+        for status in ["signal:11", "timeout", "exit:3", "wrong-checksum"] {
+            assert_eq!(doubt(&[good(), told(Outcome::failed(status))], true), Doubt::Kept, "{status}");
+        }
+        assert_eq!(doubt(&[skipped(), skipped()], true), Doubt::Nothing);
+        assert_eq!(doubt(&[], true), Doubt::Nothing);
+    }
+}
