@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Case::new("html::page", "a page whose script fails, or that lacks its rows", page_in_a_browser),
         Case::new("html::search", "a search that finds nothing, or too much", search_in_a_browser),
         Case::new("html::many", "a page that is slow with 100,000 faults", many_in_a_browser),
+        Case::new("html::drawn", "charts in which nothing is drawn", drawn),
         Case::new("html::pictures", "a page that is wider than a narrow screen", pictures),
         Case::new("diff::text", "two runs whose difference is not found", diff_text),
         Case::new("diff::json", "a comparison that is no JSON", diff_json),
@@ -208,6 +209,45 @@ fn many_in_a_browser() -> Outcome {
         &done,
         &format!("{faults} faults, {took} ms, {size} bytes"),
     )
+}
+
+/// In the chart of faults over time, the colours of kinds; in the address space, something in each bar, and pages of
+/// different colours, as they were touched one after the other.
+fn drawn() -> Outcome {
+    program("chromium")?;
+    let (_, _, dir, page) = odd("html", "touch")?;
+    let script = "const colours = (canvas) => {
+            const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            const counts = new Map();
+            for (let i = 0; i < data.length; i += 4) {
+                const colour = [data[i], data[i + 1], data[i + 2]].join(' ');
+                if (data[i + 3] === 255) counts.set(colour, (counts.get(colour) || 0) + 1);
+            }
+            return counts;
+        };
+        const swatches = [...page.querySelectorAll('#legend .swatch')].map((swatch) =>
+            inside.getComputedStyle(swatch).backgroundColor.match(/[0-9]+/g).slice(0, 3).join(' '));
+        const timeline = colours(page.getElementById('timeline'));
+        const bars = [...page.querySelectorAll('#space canvas')].map(colours);
+        return {
+            kinds: swatches.length,
+            shown: swatches.filter((colour) => timeline.has(colour)).length,
+            pixels: Math.max(...swatches.map((colour) => timeline.get(colour) || 0)),
+            bars: bars.length,
+            empty: bars.filter((bar) => bar.size === 0).length,
+            colours: Math.max(...bars.map((bar) => bar.size)),
+        };";
+    let done = browser::look(&dir, &page, 1000, &[], script)?;
+    let number = |name| found_number(&done, name);
+    let (kinds, shown, pixels) = (number("kinds")?, number("shown")?, number("pixels")?);
+    let (bars, empty, colours) = (number("bars")?, number("empty")?, number("colours")?);
+    // A kind with few faults can be less than a pixel high.
+    expect(
+        kinds >= 3.0 && shown >= 2.0 && pixels > 50.0,
+        &done,
+        &format!("{shown} of {kinds} kinds, {pixels} pixels"),
+    )?;
+    expect(bars > 5.0 && empty == 0.0 && colours > 10.0, &done, &format!("{empty} of {bars} bars, {colours} colours"))
 }
 
 /// A page, wide, narrow and dark.

@@ -18,8 +18,8 @@ use super::unwind::Proc;
 
 /// How long the thread sleeps at most: what is in the rings should not get old.
 const NAP_MILLISECONDS: i32 = 50;
-/// The same where nobody wakes it when rings get full: they hold 32,768 faults each.
-const SHORT_NAP_MILLISECONDS: i32 = 10;
+/// The same where nobody wakes it when rings get full: they hold 16,384 faults each.
+const SHORT_NAP_MILLISECONDS: i32 = 4;
 /// The same while the program begins, and while one of its processes runs on neap: its blocks are asked for.
 const EARLY_NAP_MILLISECONDS: i32 = 2;
 /// How long a program begins.

@@ -48,8 +48,9 @@ pub struct Exact {
     later: VecDeque<Happened>,
     /// How the program ended.
     ended: Option<Status>,
-    /// Filters of system calls that every process has: those that neap was started under, and neap's own.
-    filters: u64,
+    /// Filters of system calls that every process has, known from the first: those that neap was started under, and
+    /// neap's own.
+    filters: Option<u64>,
     inexact: Inexact,
 }
 
@@ -78,7 +79,7 @@ impl Exact {
             mapping: HashSet::new(),
             later: VecDeque::new(),
             ended: None,
-            filters: filters_of("self").unwrap_or(0) + 1,
+            filters: None,
             inexact: Inexact::default(),
         })
     }
@@ -195,7 +196,8 @@ impl Exact {
 
     fn descriptor(&mut self, pid: pid_t, maps: &[u8], signals: &mut Vec<c_int>) -> Option<Userfaultfd> {
         // A filter that the program made could end it for a call that it does not expect.
-        if filters_of(&pid.to_string())? > self.filters {
+        let filters = filters_of(pid)?;
+        if filters > *self.filters.get_or_insert(filters) {
             return None;
         }
         let registers = Registers::of(pid).ok()?;
@@ -258,16 +260,16 @@ fn refused(descriptor: &Userfaultfd, start: u64, end: u64) -> u64 {
 
 /// The process of a thread.
 fn process_of(tid: pid_t) -> Option<pid_t> {
-    pid_t::try_from(status(&tid.to_string(), "Tgid:")?).ok()
+    pid_t::try_from(status(tid, "Tgid:")?).ok()
 }
 
 /// How many filters of system calls watch a thread (Linux 5.9).
-fn filters_of(tid: &str) -> Option<u64> {
+fn filters_of(tid: pid_t) -> Option<u64> {
     status(tid, "Seccomp_filters:")
 }
 
 /// A number of `/proc/TID/status`.
-fn status(tid: &str, name: &str) -> Option<u64> {
+fn status(tid: pid_t, name: &str) -> Option<u64> {
     let text = sys::read_whole(format!("/proc/{tid}/status")).ok()?;
     let text = String::from_utf8_lossy(&text);
     text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
