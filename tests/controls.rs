@@ -371,7 +371,7 @@ fn resident() -> Outcome {
     let python = program("/usr/bin/python3")?;
     program("gdb")?;
     let script = package_dir().join("controls/resident.py");
-    let done = Run::new(python).arg(script).arg(library).plain().timeout(Duration::from_secs(120)).run()?;
+    let done = Run::new(python).arg(script).arg(library).plain().timeout(Duration::from_secs(400)).run()?;
     if done.stderr.contains("Operation not permitted") {
         return Err(Stop::Skip("no right to attach a debugger".into()));
     }

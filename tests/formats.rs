@@ -18,6 +18,15 @@ fn main() -> ExitCode {
     neap_tests::suite::main(vec![
         Case::new("format::csv", "lines that are no faults, or a footer that is nowhere", csv),
         Case::new("format::json", "a trace that is no JSON, or lacks what its faults refer to", json),
+        Case::new("format::json_option", "a trace that is no JSON although --json asks for it", || {
+            need_events()?;
+            let done =
+                Run::new(neap()?).args(["pagein", "--json", "-o", "-", "--", "true"]).plain().run()?.success()?;
+            let fits = parsed(&done.stdout)?["neap_trace"] == 1;
+            expect(fits, &done, "no trace")?;
+            let both = Run::new(neap()?).args(["pagein", "--json", "--format", "csv", "--", "true"]).plain().run()?;
+            expect(!both.status.success() && both.stderr.contains("cannot be used with"), &both, "two formats at once")
+        }),
         Case::new("format::folded", "stacks that are upside down", folded),
         Case::new("format::firefox", "a profile without samples or functions", firefox),
         Case::new("format::names", "files that programs do not know by their names", names),
@@ -28,6 +37,7 @@ fn main() -> ExitCode {
         Case::new("html::page", "a page whose script fails, or that lacks its rows", page_in_a_browser),
         Case::new("html::search", "a search that finds nothing, or too much", search_in_a_browser),
         Case::new("html::many", "a page that is slow with 100,000 faults", many_in_a_browser),
+        Case::new("html::drawn", "charts in which nothing is drawn", drawn),
         Case::new("html::pictures", "a page that is wider than a narrow screen", pictures),
         Case::new("diff::text", "two runs whose difference is not found", diff_text),
         Case::new("diff::json", "a comparison that is no JSON", diff_json),
@@ -181,19 +191,63 @@ fn many_in_a_browser() -> Outcome {
     program("chromium")?;
     let (_, _, dir, page) = odd("html", "many")?;
     let script = "const kind = document.getElementById('kind');
-        const start = performance.now();
-        for (const value of ['0', '']) { kind.value = value; kind.dispatchEvent(new Event('change')); }
-        document.body.dataset.took = (performance.now() - start) / 2;";
+        const took = [];
+        for (let i = 0; i < 10; i++) {
+            const start = performance.now();
+            kind.value = ['0', ''][i % 2];
+            kind.dispatchEvent(new Event('change'));
+            took.push(performance.now() - start);
+        }
+        document.body.dataset.took = Math.min(...took);";
     let done = browser::open(&dir, &["--dump-dom"], &with_script(&page, script)?)?;
     let (faults, took) = (found_number(&done, "ready")?, found_number(&done, "took")?);
     let size = std::fs::metadata(&page)?.len();
     neap_tests::suite::note(format!("{faults} faults: a page of {size} bytes; a filter takes {took:.0} ms"));
-    // 100 ms are measured on an idle machine.
+    // 100 ms are measured on an idle machine. The least of ten: a page that is slow is slow each time.
     expect(
         faults > 110_000.0 && took < 1000.0 && size < 5 << 20,
         &done,
         &format!("{faults} faults, {took} ms, {size} bytes"),
     )
+}
+
+/// In the chart of faults over time, the colours of kinds; in the address space, something in each bar, and pages of
+/// different colours, as they were touched one after the other.
+fn drawn() -> Outcome {
+    program("chromium")?;
+    let (_, _, dir, page) = odd("html", "touch")?;
+    let script = "const colours = (canvas) => {
+            const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            const counts = new Map();
+            for (let i = 0; i < data.length; i += 4) {
+                const colour = [data[i], data[i + 1], data[i + 2]].join(' ');
+                if (data[i + 3] === 255) counts.set(colour, (counts.get(colour) || 0) + 1);
+            }
+            return counts;
+        };
+        const swatches = [...page.querySelectorAll('#legend .swatch')].map((swatch) =>
+            inside.getComputedStyle(swatch).backgroundColor.match(/[0-9]+/g).slice(0, 3).join(' '));
+        const timeline = colours(page.getElementById('timeline'));
+        const bars = [...page.querySelectorAll('#space canvas')].map(colours);
+        return {
+            kinds: swatches.length,
+            shown: swatches.filter((colour) => timeline.has(colour)).length,
+            pixels: Math.max(...swatches.map((colour) => timeline.get(colour) || 0)),
+            bars: bars.length,
+            empty: bars.filter((bar) => bar.size === 0).length,
+            colours: Math.max(...bars.map((bar) => bar.size)),
+        };";
+    let done = browser::look(&dir, &page, 1000, &[], script)?;
+    let number = |name| found_number(&done, name);
+    let (kinds, shown, pixels) = (number("kinds")?, number("shown")?, number("pixels")?);
+    let (bars, empty, colours) = (number("bars")?, number("empty")?, number("colours")?);
+    // A kind with few faults can be less than a pixel high.
+    expect(
+        kinds >= 3.0 && shown >= 2.0 && pixels > 50.0,
+        &done,
+        &format!("{shown} of {kinds} kinds, {pixels} pixels"),
+    )?;
+    expect(bars > 5.0 && empty == 0.0 && colours > 10.0, &done, &format!("{empty} of {bars} bars, {colours} colours"))
 }
 
 /// A page, wide, narrow and dark.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use neap_options::{Kind, Opt, TABLE};
 use neap_tests::sys::TempDir;
-use neap_tests::{Case, Outcome, Run, Source, Stop, library, program};
+use neap_tests::{Case, Outcome, Run, Source, Stop, install, library, program};
 
 const SECURE: Source = Source::new("options/secure.c");
 
@@ -108,7 +108,7 @@ fn secure() -> Outcome {
     }
     let dir = TempDir::new("secure")?;
     let copy = dir.join("secure");
-    std::fs::copy(&built, &copy)?;
+    install(&built, &copy)?;
     // Another user than the one who runs it: the kernel then asks for secure execution.
     chown(&copy, Some(65534), None)?;
     std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o4755))?;

@@ -1,4 +1,5 @@
-//! The report of the lab in a browser: the pages of the runs that are kept in the repository.
+//! The report of the lab in a browser: the pages of the runs that are kept in the repository, and of one that has every
+//! experiment, well and badly gone.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,18 +8,21 @@ use neap_lab::store;
 use neap_report::theme::Theme;
 use neap_results::{Run as Kept, compare, suite};
 use neap_tests::browser::{self, found, look};
+use neap_tests::lab::{Health, sample};
 use neap_tests::sys::TempDir;
 use neap_tests::{Case, Outcome, Stop, expect, package_dir, program};
 
-/// What of the published runs is looked at.
+/// What is looked at.
 #[derive(Clone, Copy, Debug)]
 enum Part {
-    /// The experiments on pages.
+    /// Of the published runs the experiments on pages.
     Pages,
-    /// The allocation suite.
+    /// Of the published runs the allocation suite.
     Suite,
+    /// A sample of all experiments.
+    Sample(Health),
 }
-use Part::{Pages, Suite};
+use Part::{Pages, Sample, Suite};
 
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
@@ -46,6 +50,7 @@ fn read(part: Part) -> Result<Kept, Stop> {
     let of = |run: &Kept| match part {
         Suite => suite::of(run),
         Pages => (run.experiments.len() > 1).then(|| run.clone()),
+        Sample(health) => Some(sample(health)),
     };
     let missing = || Stop::Fail(format!("no run that is published has the part {part:?}"));
     published()?.iter().find_map(of).ok_or_else(missing)
@@ -85,19 +90,31 @@ const MEASURE: &str = "
             .every(id => page.getElementById(id).textContent.length > 3)).length,
         astray: [...page.querySelectorAll('nav a')].filter(a => !page.getElementById(a.hash.slice(1))).length,
         wide: page.documentElement.scrollWidth,
+        leads: page.querySelectorAll('section > p.lead').length,
+        skipped: [...page.querySelectorAll('section .tag')].filter(tag => tag.textContent == 'not run').length,
+        failed: page.querySelectorAll('figure .failed').length,
         cut: cut.join('; '), over: over.join('; '),
     };";
 
 fn looks(width: u32) -> Outcome {
     program("chromium")?;
-    for run in [Pages, Suite] {
+    for run in [Pages, Suite, Sample(Health::Whole), Sample(Health::Lame)] {
         let (kept, dir, path) = page(run)?;
-        let wanted = kept.experiments.iter().map(|one| one.charts.len()).sum::<usize>().to_string();
+        let (skipped, ran): (Vec<_>, Vec<_>) = kept.experiments.iter().partition(|one| one.skipped.is_some());
+        let wanted = ran.iter().map(|one| one.charts.len()).sum::<usize>().to_string();
         let done = look(&dir, &path, width, &[], MEASURE)?;
         for name in ["figures", "charts", "tables", "named"] {
             let count = found(&done, name)?;
             expect(count == wanted, &done, &format!("{run:?}: {count} {name}, not {wanted}"))?;
         }
+        for (name, wanted) in [("leads", ran.len()), ("skipped", skipped.len())] {
+            let count = found(&done, name)?;
+            expect(count == wanted.to_string(), &done, &format!("{run:?}: {count} {name}, not {wanted}"))?;
+        }
+        let failures = found(&done, "failed")?.parse().is_ok_and(|count: u32| count > 10);
+        let lame = matches!(run, Sample(Health::Lame));
+        expect(failures || !lame, &done, "who failed is not named under the charts")?;
+        expect(!lame || skipped.len() == 2, &done, "the sample skips nothing")?;
         for name in ["cut", "over"] {
             let texts = found(&done, name)?;
             expect(texts.is_empty(), &done, &format!("{run:?}, {name}: {texts}"))?;

@@ -30,6 +30,7 @@ want apache2-utils ab
 want postgresql /usr/lib/postgresql/*/bin/pgbench
 want nodejs node
 want default-jdk-headless javac
+want golang-go go /usr/local/go/bin/go
 want chromium chromium
 want openssh-server /usr/sbin/sshd
 want openssh-client ssh

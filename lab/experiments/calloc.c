@@ -5,6 +5,8 @@
  * once:      only the first block is touched. The mean over the iterations after that touch, with
  *            the free of the touched block ("mean") and without it ("mean-later").
  *
+ * "faults" are page faults of one calloc, with its touch, and free.
+ *
  * Ends after --iterations or --ms, whichever comes first, but not before three iterations.
  */
 #include "experiment.h"
@@ -39,6 +41,7 @@ static int goes_on(size_t done, int64_t begun) {
 static void each(void) {
   int64_t *times = own_table((options[ITERATIONS].value + 3) * sizeof *times);
   size_t done = 0;
+  long before = faults();
   for (int64_t begun = now_ns(); goes_on(done, begun); done++) {
     int64_t start = now_ns();
     void *block = zeroed();
@@ -46,6 +49,7 @@ static void each(void) {
     free(block);
     times[done] = now_ns() - start;
   }
+  metric("faults", "count", (double)(faults() - before) / (double)done);
   qsort(times, done, sizeof *times, by_value);
   metric("min", "us", (double)times[0] / 1e3);
   metric("median", "us", (double)times[done / 2] / 1e3);
@@ -55,12 +59,14 @@ static void each(void) {
 static void after_one_touch(void) {
   void *block = zeroed();
   touch(block, options[SIZE].value);
+  long before = faults();
   int64_t touched = now_ns();
   free(block);
   int64_t freed = now_ns();
   size_t done = 0;
   for (; goes_on(done, freed); done++) free(zeroed());
   int64_t end = now_ns();
+  metric("faults", "count", (double)(faults() - before) / (double)done);
   metric("mean", "us", (double)(end - touched) / 1e3 / (double)done);
   metric("mean-later", "us", (double)(end - freed) / 1e3 / (double)done);
   metric("iterations", "count", (double)done);

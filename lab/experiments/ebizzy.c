@@ -76,6 +76,7 @@ int main(int argc, char **argv) {
     if (pthread_create(&ids[i], NULL, body, &threads[i]) != 0) die("pthread_create");
   }
   pthread_barrier_wait(&ready);
+  long before = faults();
   int64_t begun = now_ns();
   idle_ms(options[MS].value);
   atomic_store(&stop, 1);
@@ -88,5 +89,6 @@ int main(int argc, char **argv) {
   metric("rate", "1/s", (double)iterations / seconds);
   metric("frees", "count", (double)iterations);
   metric("rss", "MiB", in_mib(rss()));
+  metric("faults-per-1000-frees", "count", (double)(faults() - before) * 1000 / (double)iterations);
   return 0;
 }

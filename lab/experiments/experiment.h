@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -130,6 +131,13 @@ static inline void touch_each(void *block, size_t size, size_t step) {
 
 /* Writes one byte in each 4 KiB of a block, and the last. */
 static inline void touch(void *block, size_t size) { touch_each(block, size, TOUCH_STEP); }
+
+/* Page faults of the program so far. */
+static inline long faults(void) {
+  struct rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_minflt + usage.ru_majflt;
+}
 
 static inline int64_t now_ns(void) {
   struct timespec time;

@@ -9,7 +9,6 @@
  * map:    not from malloc but from mmap with MAP_POPULATE: always all of it
  */
 #include "experiment.h"
-#include <sys/resource.h>
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -24,12 +23,6 @@ static option_t options[] = {
     {"mib", NULL, 256, NULL},
     {"used", NULL, 100, NULL},
 };
-
-static long faults(void) {
-  struct rusage usage;
-  getrusage(RUSAGE_SELF, &usage);
-  return usage.ru_minflt + usage.ru_majflt;
-}
 
 /* Applies an advice to the whole OS pages inside of [block, block + bytes). */
 static void advise(uint8_t *block, size_t bytes, int advice) {

@@ -12,28 +12,30 @@ library = os.path.abspath(sys.argv[1])
 work = tempfile.TemporaryDirectory(prefix="neap-resident-")
 SQL = ("create table t(a, b); with recursive c(x) as (select 1 union all select x + 1 from c where x < 300000) "
        "insert into t select x, hex(x) from c; create index i on t(b);")
-JAVA = "public class Idle { public static void main(String[] a) throws Exception { Thread.sleep(120000); } }"
+JAVA = "public class Idle { public static void main(String[] a) throws Exception { Thread.sleep(600000); } }"
 with open(work.name + "/Idle.java", "w") as f:
     f.write(JAVA)
 GIT = ("git init -q . && for i in $(seq 300); do echo $i $(seq $i) > $i; done && git add . && "
-       "git -c user.name=n -c user.email=e commit -qm m && (git rev-list --objects HEAD | cut -c-40; sleep 120) | git cat-file --batch")
+       "git -c user.name=n -c user.email=e commit -qm m && (git rev-list --objects HEAD | cut -c-40; sleep 600) | git cat-file --batch")
 SOURCE = "int f(int x) { return x + 1; }\n"
 PROGRAMS = {
-    "python3": ["/usr/bin/python3", "-c", "import json, asyncio, time; x = [{'a': i, 'b': str(i)} for i in range(200000)]; time.sleep(120)"],
-    "python3, PYTHONMALLOC=malloc": ["env", "PYTHONMALLOC=malloc", "/usr/bin/python3", "-c", "import time; x = [{'a': i, 'b': str(i)} for i in range(100000)]; time.sleep(120)"],
-    "perl": ["perl", "-e", "my %h; $h{$_} = [$_, 'x' x ($_ % 100)] for 1 .. 200000; sleep 120"],
-    "node": ["node", "-e", "const b = []; for (let i = 0; i < 300; i++) b.push(Buffer.alloc(1 + i * 700, i)); setTimeout(() => b, 120000)"],
+    "python3": ["/usr/bin/python3", "-c", "import json, asyncio, time; x = [{'a': i, 'b': str(i)} for i in range(200000)]; time.sleep(600)"],
+    "python3, PYTHONMALLOC=malloc": ["env", "PYTHONMALLOC=malloc", "/usr/bin/python3", "-c", "import time; x = [{'a': i, 'b': str(i)} for i in range(100000)]; time.sleep(600)"],
+    "perl": ["perl", "-e", "my %h; $h{$_} = [$_, 'x' x ($_ % 100)] for 1 .. 200000; sleep 600"],
+    "node": ["node", "-e", "const b = []; for (let i = 0; i < 300; i++) b.push(Buffer.alloc(1 + i * 700, i)); setTimeout(() => b, 600000)"],
     "redis-server": ["redis-server", "--port", "0", "--unixsocket", work.name + "/redis", "--save", ""],
-    "sqlite3": ["sh", "-c", f"(echo '{SQL}'; sleep 120) | sqlite3 :memory:"],
-    "gdb": ["sh", "-c", "sleep 120 | gdb -nx /usr/bin/python3"],
-    "bash": ["bash", "-c", "for i in $(seq 60000); do a[$i]=value$i; done; sleep 120 & wait"],
+    "sqlite3": ["sh", "-c", f"(echo '{SQL}'; sleep 600) | sqlite3 :memory:"],
+    "gdb": ["sh", "-c", "sleep 600 | gdb -nx /usr/bin/python3"],
+    "bash": ["bash", "-c", "for i in $(seq 60000); do a[$i]=value$i; done; sleep 600 & wait"],
     "java": ["java", "-Xmx256m", "-XX:+UseSerialGC", work.name + "/Idle.java"],
-    "awk": ["awk", "BEGIN { for (i = 0; i < 300000; i++) a[i] = \"v\" i; system(\"sleep 120\") }"],
+    "awk": ["awk", "BEGIN { for (i = 0; i < 300000; i++) a[i] = \"v\" i; system(\"sleep 600\") }"],
     "git": ["sh", "-c", f"mkdir {work.name}/git && cd {work.name}/git && {GIT}"],
-    "gcc": ["sh", "-c", f"(echo '{SOURCE}'; sleep 120) | gcc -O2 -x c -S -o /dev/null -"],
-    "xz": ["sh", "-c", "(head -c 3000000 /dev/urandom; sleep 120) | xz -9 -c"],
+    "gcc": ["sh", "-c", f"(echo '{SOURCE}'; sleep 600) | gcc -O2 -x c -S -o /dev/null -"],
+    "xz": ["sh", "-c", "(head -c 3000000 /dev/urandom; sleep 600) | xz -9 -c"],
 }
-REST = 8
+# Seconds that a program may work until it rests, and for how long it must have used no processor then.
+MOST = 120
+REST = 1.5
 ARENA = 36
 MAP = 2 << 30
 
@@ -46,6 +48,41 @@ def family(pid):
                 yield from family(int(child))
     except OSError:
         pass
+
+
+def used(pids):
+    """Ticks of processor time of these processes."""
+    ticks = 0
+    for pid in pids:
+        try:
+            fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+            ticks += int(fields[11]) + int(fields[12])
+        except OSError:
+            pass
+    return ticks
+
+
+def rest(processes):
+    """Waits until these processes and all that they started use no processor."""
+    end = time.monotonic() + MOST
+    before = None
+    while time.monotonic() < end:
+        now = [used(family(process.pid)) for process in processes]
+        # A busy process uses more in that time than the occasional tick of an idle one, and descendants that end take
+        # theirs away.
+        if before and all(abs(a - b) <= 2 for a, b in zip(before, now)):
+            return
+        before = now
+        time.sleep(REST)
+
+
+def resident(pid):
+    """KiB of a process that are resident or swapped out; 0 if it has ended."""
+    try:
+        with open(f"/proc/{pid}/smaps") as f:
+            return sum(area[4] for area in areas_of(f))
+    except OSError:
+        return 0
 
 
 def areas_of(lines):
@@ -116,10 +153,9 @@ for name, command in PROGRAMS.items():
 bad = 0
 print("program | malloc_info | neap's mappings | ratio | tables | blocks | process | files and stacks")
 try:
-    time.sleep(REST)
+    rest(started.values())
     for name, process in started.items():
-        largest = max((sum(area[4] for area in areas_of(open(f"/proc/{pid}/smaps"))), pid) for pid in family(process.pid))
-        bad += not compare(name, largest[1])
+        bad += not compare(name, max(family(process.pid), key=resident))
 finally:
     for process in started.values():
         os.killpg(process.pid, signal.SIGKILL)

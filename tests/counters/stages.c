@@ -4,6 +4,7 @@
 #include "filter.h"
 #include <malloc.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -43,14 +44,18 @@ static void shrink(void) {
     for (int i = 0; i < LARGE; i++)
         if (i % 4) give(&large[i]);
 }
+/* Threads that have a heap each, and do nothing more. */
+static atomic_int resting;
 static void *idle(void *arg) {
     for (int i = 0; i < 100; i++) free(malloc(i * 10));
+    atomic_fetch_add(&resting, 1);
     for (;;) pause();
     return arg;
 }
 static void stages(void) {
     pthread_t t;
     for (int i = 0; i < 3; i++) CHECK(pthread_create(&t, NULL, idle, NULL) == 0);
+    while (resting < 3) usleep(1000);
     grow();
     stage();
     shrink();

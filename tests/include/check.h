@@ -91,9 +91,9 @@ static inline size_t first_difference(const void *block, size_t size, uint64_t s
 #define CHECK_FILL(block, size, seed) CHECK_AT(first_difference(block, size, seed) == (size), size)
 
 /* A field of /proc/self/status in KiB, read without malloc. */
-static inline long status_kib(const char *field) {
+static inline long proc_kib(const char *file, const char *field) {
     static char text[8192];
-    int fd = open("/proc/self/status", O_RDONLY);
+    int fd = open(file, O_RDONLY);
     if (fd < 0) return -1;
     ssize_t n = read(fd, text, sizeof text - 1);
     close(fd);
@@ -102,5 +102,6 @@ static inline long status_kib(const char *field) {
     char *at = strstr(text, field);
     return at ? strtol(at + strlen(field) + 1, NULL, 10) : -1;
 }
+static inline long status_kib(const char *field) { return proc_kib("/proc/self/status", field); }
 
 #endif

@@ -4,10 +4,12 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use neap_tests::command::{neap, need_events};
+use neap_tests::sys::TempDir;
 use neap_tests::{Case, Outcome, Source, Stop};
 
-use crate::trace::{ODD, Trace, words};
+use crate::trace::{KNOWN_STATIC, ODD, Trace, words};
 
+const KNOWN_C: Source = Source::new("pagein/known.c");
 const PAGES: Source = Source::new("pagein/pages.c");
 const PAGES_STATIC: Source = Source::with_flags("pagein/pages.c", &["-static"]);
 const HEAP: Source = Source::with_flags("pagein/heap.c", &["-fno-builtin"]);
@@ -20,6 +22,8 @@ pub fn cases() -> Vec<Case> {
         Case::new("exact::children", "children, and programs that children execute, with fault-around", || {
             pages(&PAGES, &["sh", "-c", "\"$@\" & wait $!", "sh"])
         }),
+        Case::new("exact::code", "pages of code that do not show, or get a wrong function", || code(&KNOWN_C)),
+        Case::new("exact::code_static", "the same in a static program", || code(&KNOWN_STATIC)),
         Case::new("detail::begin", "a trace of beginnings that does not say what is missing", begin),
         Case::new("exact::forks", "faults or an exit status that tracing changes", || {
             unchanged("forks", Some(0), 1000)
@@ -36,21 +40,34 @@ pub fn cases() -> Vec<Case> {
 fn pages(source: &Source, runner: &[&str]) -> Outcome {
     need_events()?;
     let built = source.build()?;
-    let file = neap_tests::target_dir().join(format!("pagein-pages-{}", std::process::id()));
+    // Below target, as the folder for temporary files may be memory, whose pages are no file's. A folder for each call:
+    // this runs several times at once.
+    let dir = TempDir::below(&neap_tests::target_dir(), "pagein-pages-")?;
+    let file = dir.join("read");
     std::fs::write(&file, vec![0; 64 * 4096])?;
     let command: Vec<&OsStr> = runner.iter().map(OsStr::new).chain([built.as_os_str(), file.as_os_str()]).collect();
     let traces =
         [&["--format", "table"][..], &["--format", "table", "--exact"]].map(|options| Trace::of(options, &command));
-    let _ = std::fs::remove_file(&file);
     let [usual, exact] = traces;
     let (usual, exact) = (usual?, exact?);
-    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
     for (trace, enough) in [(usual, false), (exact, true)] {
-        let seen = [format!("{name}+0x"), "(constants".to_owned()]
-            .map(|words| trace.faults.iter().filter(|line| line.contains(&words)).count());
+        let seen = ["read+0x", "(constants"].map(|words| trace.faults.iter().filter(|l| l.contains(words)).count());
         let fits = if enough { seen == [64, 64] } else { seen.iter().all(|&count| count < 32) };
         if !fits || trace.done.status.code() != Some(0) || trace.says("fault-around was off") != enough {
             return Err(trace.fail(&format!("{seen:?} pages, exact: {enough}")));
+        }
+    }
+    Ok(())
+}
+
+/// Each of the functions of `known.c` begins a page of its own: that page is a fault, at its first instruction.
+fn code(source: &Source) -> Outcome {
+    need_events()?;
+    let trace = Trace::of(&["--exact", "--format", "table"], &words(&source.build()?, &[]))?;
+    for n in ["one", "two", "three", "four", "five", "six", "seven", "eight"] {
+        let fits = |line: &&String| line.contains(" C user") && line.contains(&format!(" function_{n} ("));
+        if trace.faults.iter().filter(fits).count() != 1 {
+            return Err(trace.fail(&format!("not one fault at the start of function_{n}")));
         }
     }
     Ok(())

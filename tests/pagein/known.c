@@ -19,7 +19,8 @@ EACH(DATA)
     }
 EACH(FUNCTION)
 
-int main(void) {
+// Not in the page of the last function.
+APART int main(void) {
 #define CALL(n) function_##n();
     EACH(CALL)
     return 0;

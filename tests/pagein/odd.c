@@ -15,6 +15,19 @@ static char *touch(size_t pages) {
     return memory;
 }
 
+// Makes a function that touches a page, tells its name in a perf map that belongs to `owner`, and calls it.
+static void compile(uid_t owner) {
+    static const unsigned char code[] = {0xc6, 0x07, 0x01, 0xc3};  // mov byte ptr [rdi], 1; ret
+    char *memory = mmap(0, 2 * 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(memory, code, sizeof code);
+    char name[40];
+    snprintf(name, sizeof name, "/tmp/perf-%d.map", (int)getpid());
+    FILE *map = fopen(name, "w");
+    if (!map || fprintf(map, "%lx 4 compiled\n", (unsigned long)memory) < 0) exit(3);
+    if (fchown(fileno(map), owner, -1) || fclose(map)) exit(4);
+    ((void (*)(char *))memory)(memory + 4096);
+}
+
 static void on_interrupt(int number) {
     (void)number;
     _exit(7);
@@ -26,7 +39,19 @@ int main(int argc, char **argv) {
         touch(1000);
     } else if (!strcmp(what, "many")) {
         // Faults without end, and little memory.
-        for (int i = 0; i < 110; i++) munmap(touch(1000), 1000 * 4096);
+        long rounds = argc > 2 ? atol(argv[2]) : 110;
+        for (long i = 0; i < rounds; i++) munmap(touch(1000), 1000 * 4096);
+    } else if (!strcmp(what, "churn")) {
+        // Mappings without end, each of another size, one page of each.
+        long rounds = argc > 2 ? atol(argv[2]) : 1000;
+        unsigned long random = 1;
+        for (long i = 0; i < rounds; i++) {
+            random = random * 6364136223846793005ul + 1442695040888963407ul;
+            size_t length = ((random >> 33) % 64 + 1) * 4096;
+            char *memory = mmap(0, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            memory[0] = 1;
+            munmap(memory, length);
+        }
     } else if (!strcmp(what, "signal")) {
         touch(100);
         kill(getpid(), SIGTERM);
@@ -39,7 +64,7 @@ int main(int argc, char **argv) {
     } else if (!strcmp(what, "daemon")) {
         if (daemon(1, 0) == 0) {
             touch(500);
-            sleep(3);
+            sleep(60);
         }
     } else if (!strcmp(what, "forks")) {
         for (int i = 0; i < 20; i++) {
@@ -60,6 +85,8 @@ int main(int argc, char **argv) {
             touch(10);
             usleep(5000);
         }
+    } else if (!strcmp(what, "compile")) {
+        compile(argc > 2 ? atoi(argv[2]) : (int)getuid());
     } else if (!strcmp(what, "kinds")) {
         char *memory = mmap(0, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         volatile char read = memory[0];

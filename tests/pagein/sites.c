@@ -121,11 +121,12 @@ static void signals(void) {
     signal(SIGALRM, handler);
     struct itimerval every = {{0, 200}, {0, 200}};
     setitimer(ITIMER_REAL, &every, NULL);
-    while (handled < 300) {
+    for (int count = 0; handled < 300;) {
         // Of a size that the handler does not use, and not faster than anybody can read.
         char *volatile p = malloc(1000);
         free(p);
         for (volatile int i = 0; i < 1000; i++) {}
+        if (++count % 500 == 0) usleep(1000);
     }
     setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
     alloc_a(50000);

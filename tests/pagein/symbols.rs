@@ -1,6 +1,9 @@
 //! Symbols, lines and callers of programs with known faults.
 
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use neap_tests::command::need_events;
 use neap_tests::{Case, Outcome, Run, Source, Stop, program};
@@ -8,7 +11,13 @@ use neap_tests::{Case, Outcome, Run, Source, Stop, program};
 use crate::trace::{KNOWN_STATIC, Trace, in_function, table, words};
 
 const KNOWN_C: Source = Source::new("pagein/known.c");
+const ODD_STATIC: Source = Source::with_flags("pagein/odd.c", &["-static"]);
+const KNOWN_32: Source = Source::with_flags("pagein/known.c", &["-m32"]);
 const KNOWN_CXX: Source = Source::new("pagein/known.cc");
+const KNOWN_CXX_STATIC: Source = Source::with_flags("pagein/known.cc", &["-static"]);
+const NO_FRAME_POINTERS: &[&str] = &["-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
+const CALLERS_WITHOUT: Source = Source::with_flags("pagein/callers.c", NO_FRAME_POINTERS);
+const CALLBACK: Source = Source::with_flags("pagein/callback.c", NO_FRAME_POINTERS);
 const CALLERS: Source =
     Source::with_flags("pagein/callers.c", &["-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"]);
 
@@ -17,12 +26,29 @@ pub fn cases() -> Vec<Case> {
     vec![
         Case::new("symbols::c", "a wrong function or variable in a dynamic C program", || known_c(&KNOWN_C)),
         Case::new("symbols::c_static", "the same in a static program", || known_c(&KNOWN_STATIC)),
-        Case::new("symbols::cxx", "names of C++ that stay mangled", known_cxx),
-        Case::new("symbols::rust", "names of Rust that stay mangled", known_rust),
+        Case::new("symbols::cxx", "names of C++ that stay mangled", || known_cxx(&KNOWN_CXX)),
+        Case::new("symbols::cxx_static", "the same in a static program", || known_cxx(&KNOWN_CXX_STATIC)),
+        Case::new("symbols::rust", "names of Rust that stay mangled", || known_rust(&[])),
+        Case::new("symbols::rust_static", "the same in a static program", || {
+            known_rust(&["-C", "target-feature=+crt-static"])
+        }),
+        Case::new("symbols::replaced", "symbols of a file that is at the program's path by now", replaced),
+        Case::new("symbols::elsewhere", "symbols of the file that has the program's path for neap", elsewhere),
+        Case::new("symbols::m32", "a wrong function or variable in a 32-bit program", || match KNOWN_32.build() {
+            Ok(_) => known_c(&KNOWN_32),
+            Err(_) => Err(Stop::Skip("the compiler makes no 32-bit programs (gcc-multilib)".into())),
+        }),
+        Case::new("symbols::perf_map", "names that a stranger told of compiled code, or nobody", perf_map),
         Case::new("symbols::jit", "code of a JIT compiler without names", jit),
         Case::new("symbols::go", "a Go program", go),
-        Case::new("callers::fp", "callers by frame pointers that are missing", || callers("fp")),
-        Case::new("callers::dwarf", "callers by unwinding that are missing", || callers("dwarf")),
+        Case::new("callers::fp", "callers by frame pointers that are missing", || callers(&CALLERS, "fp", STACK)),
+        Case::new("callers::dwarf", "callers by unwinding that are missing", || callers(&CALLERS, "dwarf", STACK)),
+        Case::new("callers::tables", "callers that are found by frame pointers only", || {
+            callers(&CALLERS_WITHOUT, "dwarf", STACK)
+        }),
+        Case::new("callers::callback", "callers on the other side of the C library", || {
+            callers(&CALLBACK, "dwarf", &["compare", "sort_them", "main"])
+        }),
     ]
 }
 
@@ -54,8 +80,8 @@ fn known_c(source: &Source) -> Outcome {
     Ok(())
 }
 
-fn known_cxx() -> Outcome {
-    let trace = table(&KNOWN_CXX.build()?, &[])?;
+fn known_cxx(source: &Source) -> Outcome {
+    let trace = table(&source.build()?, &[])?;
     for n in 1..=4 {
         let wanted = format!("(outer::Page<{n}>::data+0x5)");
         let fits = |line: &String| in_function(line, &format!("void outer::touch<{n}>()")) && line.ends_with(&wanted);
@@ -68,7 +94,9 @@ fn known_cxx() -> Outcome {
 
 /// Builds a source with a compiler of another language, and traces the program.
 fn built_by(compiler: &str, options: &[&str], source: &str) -> Result<Trace, Stop> {
-    let result: PathBuf = neap_tests::target_dir().join(format!("pagein-{source}-{}", std::process::id()));
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let result: PathBuf = neap_tests::target_dir().join(format!("pagein-{source}-{}-{number}", std::process::id()));
     let built = Run::new(program(compiler)?)
         .args(options)
         .arg("-o")
@@ -82,8 +110,9 @@ fn built_by(compiler: &str, options: &[&str], source: &str) -> Result<Trace, Sto
     trace
 }
 
-fn known_rust() -> Outcome {
-    let trace = built_by("rustc", &["--edition", "2021", "-O", "--crate-name", "known"], "known.rs")?;
+fn known_rust(options: &[&str]) -> Outcome {
+    let options = [&["--edition", "2021", "-O", "--crate-name", "known"], options].concat();
+    let trace = built_by("rustc", &options, "known.rs")?;
     for (function, data) in [("touch_first", "known::FIRST+0x3"), ("touch_second", "known::SECOND+0x4")] {
         let fits = |line: &String| in_function(line, &format!("known::{function}")) && line.contains(data);
         if !trace.faults.iter().any(fits) {
@@ -93,6 +122,116 @@ fn known_rust() -> Outcome {
     Ok(())
 }
 
+/// A copy of a program, in a folder of its own; both are gone with the result.
+struct Copy {
+    folder: PathBuf,
+    program: PathBuf,
+}
+
+impl Copy {
+    /// Copies `from` to that path below a new folder.
+    fn new(from: &Path, name: &str) -> Result<Self, Stop> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let folder = neap_tests::target_dir().join(format!("pagein-copy-{}-{number}", std::process::id()));
+        let program = folder.join(name);
+        std::fs::create_dir_all(program.parent().unwrap_or(&folder))?;
+        std::fs::copy(from, &program)?;
+        Ok(Self { folder, program })
+    }
+}
+
+impl Drop for Copy {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The program is replaced by another one when it has run, and before neap looks for its symbols.
+fn replaced() -> Outcome {
+    let copy = Copy::new(&ODD_STATIC.build()?, "program")?;
+    let other = KNOWN_STATIC.build()?;
+    let script = "\"$1\" touch; cp \"$2\" \"$1.new\"; mv \"$1.new\" \"$1\"";
+    let (program, other) = (copy.program.to_string_lossy().into_owned(), other.to_string_lossy().into_owned());
+    let trace = table(&neap_tests::program("sh")?, &["-c", script, "sh", &program, &other])?;
+    let of_it: Vec<&String> = trace.faults.iter().filter(|line| line.contains(&format!(" in {program} "))).collect();
+    let named = of_it.iter().filter(|line| !line.contains("  0x")).count();
+    if of_it.len() < 1000 || named > 0 || !trace.says(&format!("missing: symbols of {program}: ")) {
+        return Err(trace.fail(&format!("{} faults of the program, {named} with a symbol", of_it.len())));
+    }
+    Ok(())
+}
+
+/// A process for which a path means another program than for neap: in a mount namespace of its own, as in a container.
+fn elsewhere() -> Outcome {
+    need_events()?;
+    if !neap_tests::is_root() {
+        return Err(Stop::Skip("only root may mount".into()));
+    }
+    let (here, there) = (Copy::new(&KNOWN_STATIC.build()?, "program")?, Copy::new(&ODD_STATIC.build()?, "program")?);
+    let mut child = Command::new(program("unshare")?)
+        .args(["--mount", "sh", "-c", "mount --bind \"$1\" \"$2\" && echo mounted && exec \"$2\" works", "sh"])
+        .args([&there.program, &here.program])
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut line = String::new();
+    if let Some(output) = child.stdout.take() {
+        BufReader::new(output).read_line(&mut line)?;
+    }
+    // Until it is the program, and no shell any more.
+    let exe = PathBuf::from(format!("/proc/{}/exe", child.id()));
+    while std::fs::read_link(&exe).is_ok_and(|path| path != here.program) && child.try_wait()?.is_none() {
+        std::thread::yield_now();
+    }
+    let done = Run::new(neap_tests::command::neap()?)
+        .args(["pagein", "--format", "table", "-o", "-", "--duration", "300ms", "--pid", &child.id().to_string()])
+        .plain()
+        .run();
+    let _ = (child.kill(), child.wait());
+    if line.is_empty() {
+        return Err(Stop::Skip("mounts are denied here".into()));
+    }
+    let done = done?.success()?;
+    let object = format!(" in {} ", here.program.display());
+    let lines = done.stdout.lines().filter(|line| line.contains(" touch+0x") && line.contains(&object)).count();
+    neap_tests::expect(lines > 100, &done, &format!("{lines} faults in touch"))
+}
+
+/// A perf map of the user's own is believed, and one of somebody else's is not, and the footer says so.
+#[cfg(target_arch = "x86_64")]
+fn perf_map() -> Outcome {
+    let odd = Source::new("pagein/odd.c").build()?;
+    let own = table(&odd, &["compile"])?;
+    remove_perf_map(&own);
+    let named = |trace: &Trace| trace.faults.iter().any(|line| line.contains(" compiled in [jit]"));
+    if own.done.status.code() != Some(0) || !named(&own) || own.says("names of compiled code") {
+        return Err(own.fail("no fault of the compiled function"));
+    }
+    if !neap_tests::is_root() {
+        return Err(Stop::Skip("only root may give files away".into()));
+    }
+    let strange = table(&odd, &["compile", "65534"])?;
+    remove_perf_map(&strange);
+    if strange.done.status.code() != Some(0)
+        || named(&strange)
+        || !strange.says("missing: names of compiled code in /tmp/")
+    {
+        return Err(strange.fail("a stranger's map is believed"));
+    }
+    Ok(())
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn perf_map() -> Outcome {
+    Err(Stop::Skip("the compiled function is one of x86-64".into()))
+}
+
+/// Programs leave their perf maps behind.
+fn remove_perf_map(trace: &Trace) {
+    let process = trace.footer.iter().find_map(|line| line.strip_prefix("# process ")?.split(':').next());
+    let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", process.unwrap_or_default()));
+}
+
 fn jit() -> Outcome {
     let script = "function hot(a){let s=0;for(let i=0;i<a.length;i++)s+=a[i];return s}
         for(let k=0;k<300;k++){let a=new Float64Array(20000);hot(a);a.fill(k)}";
@@ -100,9 +239,7 @@ fn jit() -> Outcome {
         &program("node")?,
         &["--perf-basic-prof", "--no-logfile-per-isolate", "--logfile=/dev/null", "-e", script],
     )?;
-    // node leaves its map behind.
-    let process = trace.footer.iter().find_map(|line| line.strip_prefix("# process ")?.split(':').next());
-    let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", process.unwrap_or_default()));
+    remove_perf_map(&trace);
     if !trace.faults.iter().any(|line| line.contains("hot ") && line.contains(" in [jit]")) {
         return Err(trace.fail("no fault of the compiled function"));
     }
@@ -117,18 +254,27 @@ fn go() -> Outcome {
     Ok(())
 }
 
-/// The stack of the deepest function of `callers.c`, without the C library's part.
-fn callers(how: &str) -> Outcome {
+/// The functions of `callers.c`, innermost first.
+const STACK: &[&str] = &["innermost", "middle", "outermost", "main"];
+
+/// A fault in the first of these functions, with the others as its callers, in that order. Between them can be functions
+/// of the C library.
+fn callers(source: &Source, how: &str, stack: &[&str]) -> Outcome {
     need_events()?;
-    let trace = Trace::of(&["--callgraph", how, "--format", "table"], &words(&CALLERS.build()?, &[]))?;
+    let trace = Trace::of(&["--callgraph", how, "--format", "table"], &words(&source.build()?, &[]))?;
     let fits = |line: &String| {
-        in_function(line, "innermost")
-            && line.contains("<- middle+0x")
-            && line.contains("<- outermost+0x")
-            && line.contains("<- main+0x")
+        let mut rest = line.as_str();
+        in_function(line, stack[0])
+            && stack[1..].iter().all(|function| match rest.split_once(&format!("<- {function}+0x")) {
+                Some((_, behind)) => {
+                    rest = behind;
+                    true
+                }
+                None => false,
+            })
     };
     if !trace.faults.iter().any(fits) {
-        return Err(trace.fail("no stack of innermost, middle, outermost, main"));
+        return Err(trace.fail(&format!("no stack of {stack:?}")));
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! A trace that a test made, and what tests ask of it.
 
+use std::ops::Deref;
 use std::path::Path;
 
 use neap_tests::command::{neap, need_events};
@@ -10,14 +11,27 @@ pub const KNOWN_STATIC: Source = Source::with_flags("pagein/known.c", &["-static
 /// Programs that are hard to watch.
 pub const ODD: Source = Source::new("pagein/odd.c");
 
-/// A trace in the classic format, on a file of its own.
-pub struct Trace {
-    /// How neap ended.
-    pub done: Finished,
+/// A trace that neap wrote, in lines.
+pub struct Text {
     /// The lines of faults.
     pub faults: Vec<String>,
     /// The lines of the footer.
     pub footer: Vec<String>,
+}
+
+/// A trace of a program that a test ran.
+pub struct Trace {
+    /// How neap ended.
+    pub done: Finished,
+    text: Text,
+}
+
+impl Deref for Trace {
+    type Target = Text;
+
+    fn deref(&self) -> &Text {
+        &self.text
+    }
 }
 
 impl Trace {
@@ -35,22 +49,34 @@ impl Trace {
             .dir(neap_tests::package_dir().parent().unwrap_or(Path::new(".")))
             .plain()
             .run()?;
-        Self::read(done, &file)
-    }
-
-    fn read(done: Finished, file: &Path) -> Result<Self, Stop> {
-        let text = std::fs::read_to_string(file).unwrap_or_default();
-        let _ = std::fs::remove_file(file);
-        if text.is_empty() {
-            return Err(done.fail("no trace was written"));
+        let text = Text::read(&file);
+        let _ = std::fs::remove_file(&file);
+        match text {
+            Ok(text) => Ok(Self { done, text }),
+            Err(_) => Err(done.fail("no trace was written")),
         }
-        let (footer, faults) = text.lines().map(str::to_owned).partition(|line| line.starts_with('#'));
-        Ok(Self { done, faults, footer })
     }
 
     /// A failed test, with the whole trace.
     pub fn fail(&self, why: &str) -> Stop {
         self.done.fail(&format!("{why}\n{}\n{}", self.faults.join("\n"), self.footer.join("\n")))
+    }
+}
+
+impl Text {
+    /// Reads a trace.
+    pub fn read(file: &Path) -> Result<Self, Stop> {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        if text.is_empty() {
+            return Err(Stop::Fail("no trace was written".into()));
+        }
+        let (footer, faults) = text.lines().map(str::to_owned).partition(|line| line.starts_with('#'));
+        Ok(Self { faults, footer })
+    }
+
+    /// A failed test, with the footer.
+    pub fn wrong(&self, why: &str) -> Stop {
+        Stop::Fail(format!("{why}; {} faults\n{}", self.faults.len(), self.footer.join("\n")))
     }
 
     /// Whether the footer says that.
@@ -72,7 +98,7 @@ impl Trace {
     pub fn counted(&self) -> Result<i64, Stop> {
         let line = self.footer.iter().find_map(|line| line.strip_prefix("# the kernel counts "));
         let number = line.and_then(|line| line.split(' ').next()).and_then(|number| number.parse().ok());
-        number.ok_or_else(|| self.fail("no count of the kernel's"))
+        number.ok_or_else(|| self.wrong("no count of the kernel's"))
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use neap_tests::command::neap;
-use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, expect, program};
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, expect, install, program};
 
 use crate::trace::ODD;
 
@@ -24,8 +24,7 @@ pub fn cases() -> Vec<Case> {
 /// Copies a program to where everybody may run it.
 fn for_everybody(from: &Path, name: &str) -> Result<PathBuf, Stop> {
     let copy = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
-    std::fs::copy(from, &copy)?;
-    Run::new("chmod").arg("755").arg(&copy).plain().run()?.success()?;
+    install(from, &copy)?;
     Ok(copy)
 }
 

@@ -54,19 +54,30 @@ fn python_test(module: &str, pattern: &str) -> Outcome {
         return Err(Stop::Skip(format!("Python has no module test.{module} (tests/setup.sh installs it)")));
     }
     let space = Workspace::new()?;
-    // A job in the background is started with SIGINT ignored, which the tests of interrupts do not survive.
-    // Some tests depend on timing: -w gives those that fail a second try, which is not kept quiet.
-    let mut run = Run::new(program("env")?)
-        .arg("--default-signal=INT,QUIT")
-        .arg(&python)
-        .args(["-m", "test", "-v", "-w", module])
-        .env("PYTHONMALLOC", "malloc")
-        .dir(space.path())
-        .timeout(Duration::from_secs(150));
-    if !pattern.is_empty() {
-        run = run.args(["-m", pattern]);
+    let env = program("env")?;
+    let tests = || {
+        // A job in the background is started with SIGINT ignored, which the tests of interrupts do not survive.
+        // Some tests depend on timing: -w gives those that fail a second try, which is not kept quiet.
+        let run = Run::new(&env)
+            .arg("--default-signal=INT,QUIT")
+            .arg(&python)
+            .args(["-m", "test", "-v", "-w", module])
+            .env("PYTHONMALLOC", "malloc")
+            .dir(space.path())
+            .timeout(Duration::from_secs(300));
+        if pattern.is_empty() { run } else { run.args(["-m", pattern]) }
+    };
+    let mut done = tests().run()?.no_complaint()?;
+    if !done.status.success() {
+        // A machine that is too busy for the timing fails them without the library as well.
+        let plain = tests().plain().run()?;
+        if !plain.status.success() {
+            return Err(Stop::Skip(format!("test.{module} fails without the library too")));
+        }
+        suite::note(format!("python {module} failed once, and once more counts"));
+        done = tests().run()?.no_complaint()?;
     }
-    let done = run.run()?.success()?.contains("Tests result: ")?.contains("SUCCESS")?.no_complaint()?;
+    let done = done.success()?.contains("Tests result: ")?.contains("SUCCESS")?;
     if done.stdout.contains("FAILURE then SUCCESS") {
         let failed = done.stdout.lines().find(|line| line.starts_with("FAIL:") || line.starts_with("ERROR:"));
         suite::note(format!("python {module} passed only on the second try: {}", failed.unwrap_or("no test named")));

@@ -8,6 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use neap_tests::sys::{self, Signal, TempDir};
@@ -65,9 +66,13 @@ impl Workspace {
     }
 }
 
-/// A port of the loopback device that is free now.
+/// A port of the loopback device that is free now, and stays so: below those that the kernel gives to clients.
 fn free_port() -> Result<u16, Stop> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let next = || 10_000 + (std::process::id() + NUMBER.fetch_add(1, Ordering::Relaxed)) % 20_000;
+    let mut ports = std::iter::repeat_with(|| next() as u16).take(1000);
+    let free = ports.find(|&port| TcpListener::bind(("127.0.0.1", port)).is_ok());
+    free.ok_or_else(|| Stop::Fail("no port from 10000 to 29999 is free".into()))
 }
 
 /// Whether somebody listens on `port`.

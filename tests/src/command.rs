@@ -9,14 +9,22 @@ use crate::{Outcome, Stop};
 /// The command, built afresh once for each test process.
 pub fn neap() -> Result<&'static Path, Stop> {
     static NEAP: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    NEAP.get_or_init(build).as_deref().map_err(|why| Stop::Fail(why.clone()))
+    NEAP.get_or_init(|| build("debug", &[])).as_deref().map_err(|why| Stop::Fail(why.clone()))
 }
 
-fn build() -> Result<PathBuf, String> {
+/// The command as users have it, for tests of what it costs; built afresh once for each test process.
+pub fn neap_release() -> Result<&'static Path, Stop> {
+    static NEAP: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    NEAP.get_or_init(|| build("release", &["--release"])).as_deref().map_err(|why| Stop::Fail(why.clone()))
+}
+
+fn build(folder: &str, options: &[&str]) -> Result<PathBuf, String> {
     let target = crate::target_dir();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["build", "-p", "neap-cli", "--target-dir"])
+        .args(["build", "-p", "neap-cli"])
+        .args(options)
+        .arg("--target-dir")
         .arg(&target)
         .current_dir(crate::package_dir())
         .output()
@@ -24,7 +32,7 @@ fn build() -> Result<PathBuf, String> {
     if !output.status.success() {
         return Err(format!("cannot build neap: {}", String::from_utf8_lossy(&output.stderr)));
     }
-    std::fs::canonicalize(target.join("debug/neap")).map_err(|e| e.to_string())
+    std::fs::canonicalize(target.join(folder).join("neap")).map_err(|e| e.to_string())
 }
 
 /// Stops the test where perf events are denied to everybody.

@@ -3,8 +3,9 @@
 //! Each integration test in this package compiles or finds a program, runs it with the library under test in
 //! `LD_PRELOAD`, and judges it by exit status and output. [`library`] picks the library (and never a stale
 //! one), [`command`] builds the command `neap`, [`compile`] builds C and C++ programs into a cache under
-//! `target/`, [`process`] runs them with a time limit, [`browser`] looks at pages, [`suite`] turns them into counted tests. A test that
-//! cannot run says so loudly and counts as ignored, not as passed.
+//! `target/`, [`process`] runs them with a time limit, [`browser`] looks at pages,
+//! [`lab`] makes a run of the lab for the report, [`suite`] turns them into counted tests. A test that cannot run says so
+//! loudly and counts as ignored, not as passed.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -15,10 +16,12 @@
 pub mod browser;
 pub mod command;
 pub mod compile;
+pub mod lab;
 pub mod library;
 pub mod process;
 pub mod suite;
 pub mod sys;
+pub mod terminal;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -55,6 +58,13 @@ pub fn program(name: &str) -> Result<PathBuf, Stop> {
             .find(|file| file.is_file())
     };
     found.ok_or_else(|| Stop::Skip(format!("{name} is not installed (tests/setup.sh installs it)")))
+}
+
+/// Copies a program to where it can be executed, by a process of its own: a child of this one that is just being started
+/// would have the file open for writing, and nobody could execute it.
+pub fn install(from: &Path, to: &Path) -> Outcome {
+    Run::new("install").args(["-m", "755"]).arg(from).arg(to).plain().run()?.success()?;
+    Ok(())
 }
 
 /// Fails with what the program printed, unless the condition holds.

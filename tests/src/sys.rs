@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{Error, Result};
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// A signal's number.
@@ -70,8 +71,13 @@ pub fn no_core_files() -> Result<()> {
     result(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) })
 }
 
-/// A file in memory, gone with its last descriptor.
+/// A file without a name, gone with its last descriptor. On a disk where there can be one: a file in memory cannot be
+/// written where the tests use up all the memory that the kernel promises.
 pub fn unnamed_file() -> Result<File> {
+    let on_disk = File::options().read(true).write(true).custom_flags(libc::O_TMPFILE).open(crate::target_dir());
+    if on_disk.is_ok() {
+        return on_disk;
+    }
     // SAFETY: the name is a string with its zero; the descriptor is new and belongs to the file.
     unsafe {
         let descriptor = libc::memfd_create(c"neap-test".as_ptr(), libc::MFD_CLOEXEC);
@@ -86,7 +92,12 @@ pub struct TempDir(PathBuf);
 impl TempDir {
     /// Makes the folder; its name starts with `prefix`, and only this user may enter.
     pub fn new(prefix: &str) -> Result<Self> {
-        let template = std::env::temp_dir().join(format!("{prefix}XXXXXX"));
+        Self::below(&std::env::temp_dir(), prefix)
+    }
+
+    /// The same in another folder than the system's.
+    pub fn below(folder: &Path, prefix: &str) -> Result<Self> {
+        let template = folder.join(format!("{prefix}XXXXXX"));
         let name = CString::new(template.as_os_str().as_bytes())?.into_raw();
         // SAFETY: mkdtemp changes six letters of the string in place; the string is taken back whole.
         let (made, name) = unsafe { (!libc::mkdtemp(name).is_null(), CString::from_raw(name)) };

@@ -95,7 +95,8 @@ pub fn suite(args: Args) -> Result<()> {
 }
 
 /// A quick pass of all experiments under glibc, neap and at most two others that are there; fails where a verdict that
-/// must hold does not.
+/// must hold does not, twice: most experiments have one round here, and a machine that does something else for a second
+/// spoils it.
 pub fn quick_check() -> Result<()> {
     let place = place::lab();
     let mut names = vec!["glibc".to_owned(), "neap".to_owned()];
@@ -104,16 +105,28 @@ pub fn quick_check() -> Result<()> {
             names.push(other.into());
         }
     }
-    let request = Request {
-        quick: true,
-        allocators: names,
-        output: root().join("target/lab/ci"),
-        force: true,
-        command: "cargo xtask ci".into(),
-        commit: Some(place::commit()),
-        ..Request::default()
+    let pass = |experiments: Vec<String>, folder: &str| -> Result<Run> {
+        let request = Request {
+            names: experiments,
+            quick: true,
+            allocators: names.clone(),
+            output: root().join(folder),
+            force: true,
+            command: "cargo xtask ci".into(),
+            commit: Some(place::commit()),
+            ..Request::default()
+        };
+        finish(plan::run(&place, &request, &mut |event| tell(&event))?)
     };
-    holds(&finish(plan::run(&place, &request, &mut |event| tell(&event))?)?)
+    let run = pass(Vec::new(), "target/lab/ci")?;
+    let mut broken: Vec<String> = run.broken().iter().map(|(experiment, _)| experiment.name.clone()).collect();
+    broken.dedup();
+    if broken.is_empty() {
+        return holds(&run);
+    }
+    let _ = holds(&run);
+    eprintln!("once more: {}", broken.join(", "));
+    holds(&pass(broken, "target/lab/ci-again")?)
 }
 
 /// The run, unless it was interrupted or has lost an experiment.

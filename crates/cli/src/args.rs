@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use neap_trace::format::Format;
 
@@ -48,6 +48,8 @@ Examples:
   neap pagein -o - -- python3 -c pass    writes to standard output
   neap pagein --format table -- ./server
   neap pagein --exact --format table -- ./server    each page of a file that it touches
+  neap pagein --sites --format table -- ./server    where the blocks at the faults were allocated
+  neap pagein --callgraph dwarf --format table -- ./server    callers, without frame pointers
   neap pagein --pid 1234 --duration 10s -o faults
   neap pagein --format html -o faults.html -- ./server
   neap pagein --format folded --callgraph fp -o - -- ls | flamegraph.pl > faults.svg
@@ -172,6 +174,10 @@ pub struct PageinArgs {
     #[arg(long, value_name = "FORMAT", default_value = "classic", value_parser = crate::pagein::parse_format)]
     pub format: &'static Format,
 
+    /// Write the trace as JSON: short for --format json
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+
     /// How much to learn about each fault [default: begin for classic and folded, else full]
     #[arg(long, value_name = "DETAIL")]
     pub detail: Option<Detail>,
@@ -210,6 +216,14 @@ pub struct PageinArgs {
 }
 
 impl PageinArgs {
+    /// The arguments of `neap pagein`, by a parser of that command alone: building the one of all commands would be a
+    /// tenth of what neap adds to the start of a program. None where they are refused: that one says why.
+    pub fn alone(arguments: &[OsString]) -> Option<Self> {
+        let own = arguments.get(1..).filter(|own| own.first().is_some_and(|name| name == "pagein"))?;
+        let matches = Self::augment_args(clap::Command::new("pagein")).try_get_matches_from(own).ok()?;
+        Self::from_arg_matches(&matches).ok()
+    }
+
     /// How much is learnt about each fault: not more than the format shows, unless it was asked for.
     pub fn detail(&self) -> Detail {
         self.detail.unwrap_or(if self.format.rich { Detail::Full } else { Detail::Begin })
@@ -381,6 +395,36 @@ mod tests {
         }
         let args = pagein(&["neap", "pagein", "ls", "diff"]);
         assert!(args.action.is_none() && args.command == ["ls", "diff"], "{args:?}");
+    }
+
+    /// Catches a parser of one command that reads a command line otherwise than the parser of all.
+    #[test]
+    fn one_command_alone_is_parsed_alike() {
+        for line in [
+            &["neap", "pagein", "ls", "-l"][..],
+            &["neap", "pagein", "-o", "-", "--format=table", "--exact", "--sites", "--", "ls", "--exact"],
+            &["neap", "pagein", "--pid", "7", "--duration", "10s", "--detail", "full"],
+            &["neap", "pagein", "diff", "--json", "a", "b"],
+            &["neap", "pagein"],
+        ] {
+            let arguments: Vec<OsString> = line.iter().map(OsString::from).collect();
+            let all = match Cli::try_parse_from(line).map(|cli| cli.command) {
+                Ok(Command::Pagein(args)) => args,
+                other => panic!("{other:?}"),
+            };
+            let alone = PageinArgs::alone(&arguments);
+            assert_eq!(format!("{alone:?}"), format!("{:?}", Some(all)), "{line:?}");
+        }
+        for line in [
+            &["neap", "pagein", "--help"][..],
+            &["neap", "pagein", "--exact", "--pid", "7"],
+            &["neap", "pagein", "--duration", "1s", "ls"],
+            &["neap", "run", "ls"],
+            &["neap"],
+        ] {
+            let arguments: Vec<OsString> = line.iter().map(OsString::from).collect();
+            assert!(PageinArgs::alone(&arguments).is_none(), "{line:?}");
+        }
     }
 
     /// Catches a mistyped option of neap that is taken for the program.

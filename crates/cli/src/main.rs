@@ -16,7 +16,7 @@ use std::process::exit;
 
 use clap::Parser;
 
-use crate::args::{Cli, Command, RunArgs};
+use crate::args::{Cli, Command, PageinArgs, RunArgs};
 use crate::error::{Error, FAILED};
 
 /// The C entry point. Rust's own would set SIGPIPE to "ignore" and reopen closed standard descriptors before
@@ -38,6 +38,9 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
 fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     if let Some(run) = RunArgs::without_options(&arguments) {
         return run::run(run);
+    }
+    if let Some(pagein) = PageinArgs::alone(&arguments) {
+        return pagein::run(pagein);
     }
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,

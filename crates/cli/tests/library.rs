@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use common::{Neap, assert_refused, is_root, skip, stderr, stdout};
+use common::{Neap, assert_refused, copy_program, is_root, skip, stderr, stdout};
 
 const SHOW: [&str; 5] = ["run", "--", "sh", "-c", "echo $LD_PRELOAD"];
 
@@ -165,7 +165,7 @@ fn no_place_at_all_is_explained() {
     }
     let neap = Neap::new();
     let copy = Path::new("/var/tmp").join(format!("neap-test-{}", std::process::id()));
-    fs::copy(env!("CARGO_BIN_EXE_neap"), &copy).expect("a copy outside /tmp");
+    copy_program(env!("CARGO_BIN_EXE_neap"), &copy);
     let script =
         format!("mount -t tmpfs -o noexec none /tmp || exit 99; HOME=/tmp exec {} run -- true", copy.display());
     let output = in_namespace(&neap, &script);

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use common::{Neap, assert_refused, compile, is_root, skip, stderr, stdout};
+use common::{Neap, assert_refused, compile, copy_program, is_root, skip, stderr, stdout};
 
 /// Catches names that are looked up otherwise than a shell does.
 #[test]
@@ -108,7 +108,7 @@ fn setuid_programs_are_refused_where_they_change_the_user() {
     }
     let neap = Neap::new();
     let program = neap.path("setuid");
-    fs::copy("/bin/true", &program).expect("a copy");
+    copy_program("/bin/true", &program);
     std::os::unix::fs::chown(&program, Some(65534), None).expect("chown");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("chmod");
     assert_refused(&neap.run([&program]), 126, &["user 65534", "set-user-id", "LD_PRELOAD"]);
@@ -125,7 +125,7 @@ fn unreadable_programs_run() {
     }
     let neap = Neap::new();
     let program = neap.path("unreadable");
-    fs::copy("/bin/true", &program).expect("a copy");
+    copy_program("/bin/true", &program);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o111)).expect("chmod");
     assert_eq!(neap.run([&program]).status.code(), Some(0));
 }

@@ -1,10 +1,11 @@
 //! Zeroed memory: clear what may be other than zero, and no more.
 //!
-//! Memory that was never used, or that was purged, is clean: nothing is done. Of a dirty range the system is asked
-//! which OS pages hold memory at all ([`Os::touched`]); only those are cleared, and the others stay untouched. That
-//! costs half a microsecond and not the clearing of the block.
+//! Memory that was never used, or that was purged, is clean: nothing is done. Of a dirty range of chunks the system is
+//! asked which OS pages hold memory at all ([`Os::touched`]); only those are cleared, and the others stay untouched. That
+//! costs half a microsecond and not the clearing of the block. Of a block of a slab that costs more than clearing it;
+//! there each OS page is read, and cleared unless it is zero.
 //!
-//! Two kinds of programs would pay too much for it, so each size keeps a `Habit`:
+//! Two kinds of programs would pay too much for the question, so each size of ranges keeps a `Habit`:
 //! - one that writes its blocks whole each time: then nearly every OS page is there, and the question (a quarter of what
 //!   clearing costs) is left out. A look at a few OS pages (`is_zero`) tells when it stops to do so;
 //! - one that wrote its block once, and then leaves it alone: the OS pages stay, zero, and would be cleared again each
@@ -12,11 +13,11 @@
 //!   calloc of it costs nothing. If a block of that size is then found written whole, dropping was wrong, as faults
 //!   cost four times what clearing costs: it is not tried again for a number of times that doubles each time.
 
-use crate::class::{self, CLASSES};
+use crate::class;
 use crate::os::Run;
 use crate::policy::Purge;
 use crate::range::{LISTS, Taken, list_of};
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::sync::{AtomicU8, AtomicU64, Ordering};
 use crate::{Allocator, CHUNK, Os};
 
 /// Runs that are asked for at once.
@@ -54,8 +55,6 @@ impl Habit {
 pub struct Habits {
     of: [AtomicU8; LISTS],
     pause: [AtomicU8; LISTS],
-    /// For each class of whole OS pages: zeroed blocks came back dense.
-    paged: [AtomicBool; CLASSES],
     /// Bytes cleared, and bytes that did not have to be.
     pub(crate) cleared: AtomicU64,
     pub(crate) skipped: AtomicU64,
@@ -67,7 +66,6 @@ impl Habits {
         Habits {
             of: [const { AtomicU8::new(0) }; LISTS],
             pause: [const { AtomicU8::new(0) }; LISTS],
-            paged: [const { AtomicBool::new(false) }; CLASSES],
             cleared: AtomicU64::new(0),
             skipped: AtomicU64::new(0),
         }
@@ -111,22 +109,25 @@ unsafe fn is_zero(p: *const u8, len: usize, page: usize) -> bool {
     (0..count).all(|i| {
         let at = if count > 1 { (pages - 1) * i / (count - 1) } else { 0 };
         // SAFETY: this OS page lies in the range; ranges are aligned for words.
-        let words = unsafe { core::slice::from_raw_parts(p.add(at * page).cast::<u64>(), page / 8) };
-        words.iter().all(|&w| w == 0)
+        unsafe { is_zeroed(p.add(at * page), page) }
     })
 }
 
-/// Whether all of a block is zero.
+/// Whether so many bytes of a block are all zero.
 ///
 /// # Safety
-/// As [`is_zero`]; a block is aligned for words.
+/// As [`is_zero`]; the start is aligned for words.
 pub(crate) unsafe fn is_zeroed(p: *const u8, len: usize) -> bool {
+    // Cache lines, and the words and bytes behind the last whole one. No look at each word: that is one branch for eight.
     // SAFETY: as the caller promises.
-    let (words, rest) = unsafe {
+    let (lines, words, bytes) = unsafe {
         let words = core::slice::from_raw_parts(p.cast::<u64>(), len / 8);
-        (words, core::slice::from_raw_parts(p.add(len / 8 * 8), len % 8))
+        let (lines, words) = words.as_chunks::<8>();
+        (lines, words, core::slice::from_raw_parts(p.add(len / 8 * 8), len % 8))
     };
-    words.iter().all(|&w| w == 0) && rest.iter().all(|&b| b == 0)
+    lines.iter().all(|line| line.iter().fold(0, |all, word| all | word) == 0)
+        && words.iter().all(|&w| w == 0)
+        && bytes.iter().all(|&b| b == 0)
 }
 
 /// What is to be done with a range that may hold anything.
@@ -159,47 +160,27 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Clears the first `bytes` bytes of a block of a slab of `class`, which may hold anything; returns how many had to
-    /// be. Untouched OS pages stay so.
+    /// be. Untouched OS pages stay so: to look at one costs a fault, but no memory, as all that were only read are the
+    /// same page of the kernel's. That is the price of the question once, and of half the clearing from then on.
     ///
     /// # Safety
     /// The block must be the caller's.
     pub(crate) unsafe fn clear_block(&self, p: *mut u8, bytes: usize, class: usize) -> usize {
-        let page = self.page_size();
-        let whole = || {
-            // SAFETY: as the caller promises.
-            unsafe { p.write_bytes(0, bytes) };
-            bytes
-        };
-        // SAFETY: the block is the caller's, and whole OS pages around it lie in its chunk.
+        // SAFETY: the block is the caller's.
         unsafe {
             if class < class::FIRST_PAGED || self.policy.zero_always() {
-                return whole();
+                p.write_bytes(0, bytes);
+                return bytes;
             }
-            let dense = &self.habits.paged[class];
-            if dense.load(Ordering::Relaxed) {
-                // To look at an OS page that nobody touched costs a fault, but no memory.
-                if !is_zeroed(p, bytes) {
-                    return whole();
+            let page = self.page_size();
+            let (mut at, mut cleared) = (0, 0);
+            while at < bytes {
+                let len = (page - p.addr().wrapping_add(at) % page).min(bytes - at);
+                if !is_zeroed(p.add(at), len) {
+                    p.add(at).write_bytes(0, len);
+                    cleared += len;
                 }
-                dense.store(false, Ordering::Relaxed);
-                return 0;
-            }
-            let (from, to) = (p.addr() & !(page - 1), (p.addr() + bytes).next_multiple_of(page));
-            let mut runs = [Run::EMPTY; 16];
-            let found = self.os.touched(p.wrapping_sub(p.addr() - from), to - from, &mut runs);
-            let Some(found) = found.filter(|f| f.looked == to - from) else {
-                dense.store(true, Ordering::Relaxed);
-                return whole();
-            };
-            let mut cleared = 0;
-            for run in &runs[..found.runs] {
-                let start = run.start.addr().max(p.addr()) - p.addr();
-                let end = (run.start.addr() + run.len - p.addr()).min(bytes);
-                p.add(start).write_bytes(0, end - start);
-                cleared += end - start;
-            }
-            if cleared > bytes / DENSE {
-                dense.store(true, Ordering::Relaxed);
+                at += len;
             }
             cleared
         }

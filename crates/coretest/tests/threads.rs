@@ -6,8 +6,8 @@ use neap_core::valid::Depth;
 use neap_core::{Allocator, Heap, misuse};
 use neap_coretest::seat::GONE;
 use neap_coretest::{Call, Config, Fake, Owner, pattern, seat};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::time::Duration;
 
 type Shared = Allocator<Fake>;
@@ -203,7 +203,8 @@ impl Drop for AtWork<'_> {
 
 /// Goes through all heaps all the time, and gives back what waits or all there is. Until the number of threads at work
 /// is 0.
-fn visit(a: &Shared, working: &AtomicU64) {
+fn visit(a: &Shared, working: &AtomicU64, start: &Barrier) {
+    start.wait();
     let mut round = 0_u64;
     while working.load(Ordering::Relaxed) > 0 {
         round += 1;
@@ -220,13 +221,14 @@ fn visit(a: &Shared, working: &AtomicU64) {
 fn visited(config: Config, purge: Purge, steps: usize) {
     let a = Box::new(Allocator::new(Fake::new(config)));
     a.policy.set_purge(purge);
-    let (mail, working) = (Mutex::new(Vec::new()), AtomicU64::new(3));
+    let (mail, working, start) = (Mutex::new(Vec::new()), AtomicU64::new(3), Barrier::new(4));
     std::thread::scope(|scope| {
-        let (a, mail, working) = (&*a, &mail, &working);
+        let (a, mail, working, start) = (&*a, &mail, &working, &start);
         for seed in 1..=3 {
             scope.spawn(move || {
                 let mut t = thread(a, mail, seed);
                 let _working = AtWork(working);
+                start.wait();
                 for step in 0..steps {
                     t.step();
                     if step % 1024 == 0 {
@@ -236,7 +238,7 @@ fn visited(config: Config, purge: Purge, steps: usize) {
                 t.end();
             });
         }
-        scope.spawn(|| visit(a, working));
+        scope.spawn(|| visit(a, working, start));
     });
     assert!(a.os.faults.count(Call::Barrier) > 0, "nobody was visited");
     finish(&a, &mail);

@@ -19,6 +19,12 @@ const VARIANTS: &[(&str, &str, &str, &str)] = &[
     ("neap-never", NEAP, "NEAP_PURGE", "never"),
     ("neap-zero", NEAP, "NEAP_ZERO", "always"),
     ("mimalloc3-nothp", "mimalloc3", "MIMALLOC_ALLOW_THP", "0"),
+    (
+        "jemalloc-background",
+        "jemalloc",
+        "MALLOC_CONF",
+        "background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:1000",
+    ),
 ];
 
 /// Allocators of the distribution: name, the peer of the same authors, files, Debian's package.

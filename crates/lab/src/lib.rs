@@ -9,7 +9,7 @@
 //! | [`sources`] | the C programs, carried inside and compiled on demand |
 //! | [`environment`] | what measured programs are not handed down |
 //! | [`allocators`], [`peers`] | what is measured, and how the other allocators are built |
-//! | [`plan`], [`session`] | a run from its request to its files; its rounds |
+//! | [`plan`], [`session`], `turns` | a run from its request to its files; its rounds; who runs when |
 //! | [`runner`] | one case under one allocator |
 //! | [`noise`], [`machine`], [`memory`] | how quiet the machine is, what it is, how much memory it has left |
 //! | [`settings`], [`interrupt`], [`scratch`] | what is undone whatever happens |
@@ -41,3 +41,4 @@ pub mod sources;
 pub mod store;
 pub mod text;
 pub mod toolchain;
+mod turns;

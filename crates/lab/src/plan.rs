@@ -1,8 +1,10 @@
 //! A run: which experiments under which allocators, in which order, and what is kept of it.
 //!
-//! Each case is run once per allocator and round, allocators one after the other in an order that rotates from round
-//! to round, so that a slow minute of the machine meets all of them. Where cases are compared with each other, an
-//! allocator runs all of them before the next one has its turn. [`session`](crate::session) runs the rounds.
+//! Each case is run once per allocator and round, allocators one after the other, so that a slow minute of the machine
+//! meets all of them. Who comes first rotates from case to case and from pair of rounds to pair of rounds; the second
+//! round of a pair has the order of the first one backwards, so that nobody always runs behind the same one. Where cases
+//! are compared with each other, an allocator runs all of them before the next one has its turn.
+//! [`session`](crate::session) runs the rounds.
 //!
 //! Nothing that was measured is lost: an interruption ends the run, an error of the lab ends one experiment, and in both
 //! cases there are verdicts on what was measured until then.
@@ -14,9 +16,10 @@ use anyhow::{Error, Result};
 use neap_results::{Experiment, Noise, Row, Run, SCHEMA, View};
 
 use crate::allocators::{self, Allocator};
-use crate::catalogue::{self, Case, Design, Who};
+use crate::catalogue::{self, Case, Design};
 use crate::failure::failure;
 use crate::interrupt;
+use crate::peers;
 use crate::place::Place;
 use crate::runner::{Runner, command_text, remove_leftovers};
 use crate::session::Session;
@@ -125,6 +128,7 @@ fn measure(place: &Place, request: &Request, tell: &mut dyn FnMut(Event)) -> Res
     for (design, experiment) in designs.iter().zip(&mut run.experiments) {
         let begun = Instant::now();
         let result = session.experiment(design, &allocators, tell);
+        experiment.notes = session.take_notes();
         experiment.seconds = Some((begun.elapsed().as_secs_f64() * 10.0).round() / 10.0);
         experiment.listings = session.take_listings();
         let Err(error) = result else {
@@ -178,9 +182,23 @@ fn skeleton(place: &Place, request: &Request, designs: &[Design], allocators: &[
         machine: machine::look(),
         allocators: measured.iter().map(Allocator::record).collect(),
         experiments: designs.iter().map(|design| experiment_of(design, request)).collect(),
-        notes: environment::note().into_iter().collect(),
+        notes: environment::note().into_iter().chain(old_peers(place, allocators)).collect(),
         ..Run::default()
     }
+}
+
+/// Which of the allocators are peers that were built from older sources than this version of the lab names.
+fn old_peers(place: &Place, allocators: &[Allocator]) -> Option<String> {
+    let records = peers::records(place).unwrap_or_default();
+    let old = allocators.iter().map(|allocator| allocator.name.as_str()).filter(|name| peers::is_old(&records, name));
+    let old: Vec<&str> = old.collect();
+    (!old.is_empty()).then(|| {
+        format!(
+            "Built from older sources or recipes than this version has: {}; run `{}`.",
+            old.join(", "),
+            place.build_peers
+        )
+    })
 }
 
 /// An experiment for the record.
@@ -269,51 +287,6 @@ fn without_participants(run: &mut Run) {
     }
 }
 
-/// Cases that share their rounds: one, or all of an experiment that compares its cases.
-#[derive(Debug)]
-pub(crate) struct Group<'a> {
-    /// For progress.
-    pub(crate) name: String,
-    /// With those that run each.
-    pub(crate) cases: Vec<(&'a Case, Vec<&'a Allocator>)>,
-}
-
-impl<'a> Group<'a> {
-    pub(crate) fn new(cases: &'a [Case], allocators: &'a [Allocator]) -> Group<'a> {
-        let with = |case: &'a Case| (case, participants(case, allocators));
-        let cases: Vec<_> = cases.iter().map(with).filter(|(_, under)| !under.is_empty()).collect();
-        let names: Vec<&str> = cases.iter().map(|(case, _)| case.name.as_str()).collect();
-        Group { name: names.join(" / "), cases }
-    }
-
-    /// Who runs what in a round: place, case, allocator. Allocators rotate from round to round; each runs all its cases
-    /// before the next one, every other time from the last case to the first, so that a drift meets both ends.
-    pub(crate) fn turns(&self, round: u32) -> Vec<(usize, &'a Case, &'a Allocator)> {
-        let most = self.cases.iter().map(|(_, under)| under.len()).max().unwrap_or(0);
-        let mut turns = Vec::new();
-        for turn in 0..most {
-            let of = |(case, under): &(&'a Case, Vec<&'a Allocator>)| {
-                (turn < under.len()).then(|| (turn, *case, under[(turn + round as usize) % under.len()]))
-            };
-            let mut own: Vec<_> = self.cases.iter().filter_map(of).collect();
-            if (turn + round as usize) % 2 == 1 {
-                own.reverse();
-            }
-            turns.extend(own);
-        }
-        turns
-    }
-}
-
-/// Under whom a case is run.
-fn participants<'a>(case: &Case, allocators: &'a [Allocator]) -> Vec<&'a Allocator> {
-    match case.who {
-        Who::All => allocators.iter().collect(),
-        Who::First => allocators.first().into_iter().collect(),
-        Who::Only(names) => allocators.iter().filter(|allocator| names.contains(&allocator.name.as_str())).collect(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,24 +305,6 @@ mod tests {
         let cases: Vec<_> = trees.iter().flat_map(|design| &design.cases).map(|case| case.name.as_str()).collect();
         assert_eq!(cases, ["trees, 1 thread", "trees, 2 threads"]);
         assert!(chosen(&[], &names(&["no such case"]), true).unwrap_err().to_string().contains("no such case"));
-    }
-
-    // Would catch cases that are compared and do not run side by side, or always in one order.
-    #[test]
-    fn compared_cases_take_turns_together() {
-        let design = chosen(&["tls-chunks".into()], &[], true).unwrap().remove(0);
-        let allocators = ["a", "b", "c"].map(|name| Allocator { name: name.into(), ..Allocator::default() });
-        let groups = design.groups();
-        assert_eq!(groups.len(), 1);
-        let group = Group::new(groups[0], &allocators);
-        let turns = |round| -> Vec<String> {
-            group.turns(round).iter().map(|(_, case, who)| format!("{} {}", who.name, case.name)).collect()
-        };
-        assert_eq!(turns(0)[..4], ["a 1 MiB", "a 100 MiB", "a 1 GiB", "b 1 GiB"]);
-        assert_eq!(turns(1)[..4], ["b 1 GiB", "b 100 MiB", "b 1 MiB", "c 1 MiB"]);
-        let one = chosen(&["huge".into()], &[], true).unwrap().remove(0);
-        assert_eq!(one.groups().len(), one.cases.len());
-        assert_eq!(Group::new(one.groups()[0], &allocators).turns(1).len(), 1);
     }
 
     // Would catch a command that does not repeat what was asked for: other allocators, cases, rounds.

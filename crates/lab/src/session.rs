@@ -13,9 +13,10 @@ use crate::allocators::{self, Allocator};
 use crate::catalogue::Design;
 use crate::noise::Watch;
 use crate::outcome::{Metric, Outcome};
-use crate::plan::{Event, Group};
+use crate::plan::Event;
 use crate::runner::Runner;
 use crate::store::Writer;
+use crate::turns::Group;
 
 /// Rounds are run again for at most this part of the time.
 const REPEAT_PART: f64 = 0.1;
@@ -38,6 +39,8 @@ pub struct Session<'a> {
     rows: Vec<Row>,
     /// Of the experiment in progress, by title: a later round replaces what an earlier one left.
     listings: BTreeMap<String, String>,
+    /// What is to be said of the experiment that has just ended.
+    notes: Vec<String>,
     /// Groups of cases: of all, those that were begun.
     total: usize,
     done: usize,
@@ -46,7 +49,7 @@ pub struct Session<'a> {
 impl<'a> Session<'a> {
     /// Nothing run yet; `total` groups of cases to go.
     pub fn new(runner: Runner<'a>, writer: Writer, runs: Option<u32>, total: usize) -> Session<'a> {
-        let (repeats, doubtful, rows, listings) = Default::default();
+        let (repeats, doubtful, rows, listings, notes) = Default::default();
         Session {
             runner,
             watch: Watch::start(),
@@ -58,6 +61,7 @@ impl<'a> Session<'a> {
             doubtful,
             rows,
             listings,
+            notes,
             total,
             done: 0,
         }
@@ -69,6 +73,11 @@ impl<'a> Session<'a> {
         all.map(|(title, text)| Listing { title, text }).collect()
     }
 
+    /// What is to be said of the last experiment.
+    pub fn take_notes(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.notes)
+    }
+
     /// The rows, what was seen of noise, and the folder to finish.
     pub fn end(self) -> (Vec<Row>, Noise, Writer) {
         let noise = Noise { repeats: self.repeats, doubtful: self.doubtful, ..self.watch.record() };
@@ -78,7 +87,7 @@ impl<'a> Session<'a> {
     /// All cases of one experiment.
     pub fn experiment(&mut self, design: &Design, chosen: &[Allocator], tell: &mut dyn FnMut(Event)) -> Result<()> {
         let result = self.cases(design, chosen, tell);
-        self.runner.tidy();
+        self.notes = self.runner.tidy();
         result
     }
 
@@ -101,7 +110,7 @@ impl<'a> Session<'a> {
         }
         for cases in design.groups() {
             self.done += 1;
-            let group = Group::new(cases, &allocators);
+            let group = Group::new(cases, &allocators, self.done - 1);
             if group.cases.is_empty() {
                 continue;
             }

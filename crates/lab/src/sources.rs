@@ -67,8 +67,10 @@ const WORKLOADS: &[File] = files![
 pub const TLS_SERVER: File = files!["experiments/tls-server.py"][0];
 /// The client whose reads are measured.
 pub const TLS_CLIENT: File = files!["experiments/tls-client.py"][0];
+/// The versions of the crates that carry the peers' sources.
+pub const PEERS_LOCK: File = files!["peers/Cargo.lock"][0];
 /// The crates that carry the peers' sources.
-pub const PEERS: &[File] = files!["peers/Cargo.toml", "peers/Cargo.lock", "peers/src/lib.rs"];
+pub const PEERS: &[File] = &[files!["peers/Cargo.toml"][0], PEERS_LOCK, files!["peers/src/lib.rs"][0]];
 
 /// What a C or C++ program is compiled with.
 const FLAGS: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-pthread"];
@@ -187,7 +189,7 @@ fn declared_threads(text: &str) -> Vec<u32> {
 }
 
 /// 64-bit FNV-1a of several texts.
-struct Hash(u64);
+pub(crate) struct Hash(pub(crate) u64);
 
 impl Default for Hash {
     fn default() -> Hash {
@@ -196,7 +198,8 @@ impl Default for Hash {
 }
 
 impl Hash {
-    fn add(&mut self, text: &str) {
+    /// Adds one more text.
+    pub(crate) fn add(&mut self, text: &str) {
         for byte in text.bytes().chain([0]) {
             self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }

@@ -55,6 +55,9 @@ pub fn verdicts_text(run: &Run, form: Form) -> String {
 fn title(text: &mut String, experiment: &Experiment, form: Form) {
     let (on, off) = if form == Form::Colour { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
     let _ = writeln!(text, "{on}{}: {}{off}", experiment.name, experiment.title);
+    if let Some(lead) = experiment.lead() {
+        let _ = writeln!(text, "{lead}");
+    }
 }
 
 fn verdicts(text: &mut String, experiment: &Experiment, form: Form) {
@@ -167,6 +170,9 @@ fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) 
     }
     text.push('\n');
     verdicts(text, experiment, form);
+    for note in &experiment.notes {
+        let _ = write!(text, "\n{}\n", note.trim_end());
+    }
 }
 
 /// Which of the verdicts that must hold need not in this run; none where all must.
@@ -318,6 +324,7 @@ mod tests {
         assert!(text.contains("  neap             3.25\n  other  FAILED timeout\n"), "{text}");
         assert!(text.ends_with("\nIn all: goals met: 0 of 1.\n"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
-        assert_eq!(verdicts_text(&run(), Form::Plain), "e: \n- missed: so it is\n\nIn all: goals met: 0 of 1.\n");
+        let verdicts = "e: \nso it is.\n- missed: so it is\n\nIn all: goals met: 0 of 1.\n";
+        assert_eq!(verdicts_text(&run(), Form::Plain), verdicts);
     }
 }

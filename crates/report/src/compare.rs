@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use neap_results::judge::number;
-use neap_results::{Change, Comparison, Outcome, Ratio};
+use neap_results::{Change, Comparison, Missing, Outcome, Ratio};
 
 use crate::page::{Page, value_html};
 use crate::plot::escaped;
@@ -107,7 +107,10 @@ fn counts(comparison: &Comparison) -> String {
 }
 
 fn missing(comparison: &Comparison) -> Vec<String> {
-    let line = |words: &str, names: &[String]| (!names.is_empty()).then(|| format!("{words}: {}", names.join(", ")));
+    let line = |words: &str, all: &[Missing]| {
+        let names: Vec<String> = all.iter().map(Missing::to_string).collect();
+        (!names.is_empty()).then(|| format!("{words}: {}", names.join("; ")))
+    };
     let lines = [
         line("only in the earlier run", &comparison.only_before),
         line("only in the later run", &comparison.only_after),
@@ -149,6 +152,7 @@ mod tests {
             }
         }
         after.machine.kernel = "6.18".into();
+        after.rows.retain(|row| row.allocator != "other" || row.case != "64 KiB");
         compare(&before, &after)
     }
 
@@ -157,12 +161,13 @@ mod tests {
     fn the_text() {
         let text = text(&comparison(), None);
         assert!(
-            text.contains("6 figures compared: 2 worse and 1 better beyond noise, 0 changed, 0 unclear, 3 the same")
+            text.contains("5 figures compared: 2 worse and 1 better beyond noise, 0 changed, 0 unclear, 2 the same")
         );
         let worse = "Worse beyond noise:\n  calloc, 1 MiB, us, neap: 912 ns -> 1.82 µs, 2 times [2, 2]";
         assert!(text.contains(worse), "{text}");
         assert!(text.contains("failed: crashed (signal 11) -> 0 s"), "{text}");
         assert!(text.contains("not the same: kernel:  -> 6.18"), "{text}");
+        assert!(text.contains("only in the earlier run: calloc, 64 KiB, other\n"), "{text}");
         assert!(super::text(&comparison(), Some(1)).contains("  and 1 more"));
     }
 
@@ -171,6 +176,7 @@ mod tests {
     fn the_page() {
         let page = html(&comparison());
         assert!(page.contains("<h2>Worse beyond noise (2)</h2>") && page.contains("912 ns") && page.contains("6.18"));
+        assert!(page.contains("<p>only in the earlier run: calloc, 64 KiB, other</p>"));
         assert!(page.contains("Content-Security-Policy"));
     }
 }

@@ -69,6 +69,9 @@ fn head(text: &mut String, run: &Run, options: &Options) {
 
 fn section(text: &mut String, experiment: &Experiment, view: &View, options: &Options) {
     let _ = write!(text, "\n## {}\n\n", experiment.heading());
+    if let Some(lead) = experiment.lead() {
+        let _ = write!(text, "**{lead}**\n\n");
+    }
     for part in [&experiment.question, &experiment.about].into_iter().filter(|part| !part.is_empty()) {
         let _ = write!(text, "{part}\n\n");
     }
@@ -172,6 +175,7 @@ mod tests {
         for part in [
             "# T\n\nI\n\n",
             "> calloc clears what nobody touched. (an article, 2016)\n> 10,000 times 100 MiB: 8 minutes.",
+            "**neap is first of 2.**",
             "- seen: glibc grows with the size",
             "- **missed**: neap has 912 ns, at most 500 ns asked",
             "![calloc and free](docs/calloc-sizes.svg)",

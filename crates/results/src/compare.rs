@@ -5,6 +5,7 @@
 //! [`FLOOR`], and, where glibc ran in both, the same holds of the ratios to glibc, each within its round.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use serde::Serialize;
 
@@ -24,10 +25,35 @@ pub struct Comparison {
     pub settings: Vec<(String, String, String)>,
     /// All figures that both runs have, the worst first.
     pub changes: Vec<Change>,
-    /// Experiments that only the earlier run has.
-    pub only_before: Vec<String>,
-    /// Experiments that only the later run has.
-    pub only_after: Vec<String>,
+    /// What only the earlier run has: what was lost.
+    pub only_before: Vec<Missing>,
+    /// What only the later run has.
+    pub only_after: Vec<Missing>,
+}
+
+/// What one run has and the other has not. A name that is empty stands for all: without a case it is all of the
+/// experiment, without an experiment all of the allocator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Missing {
+    /// Which experiment.
+    pub experiment: String,
+    /// Which case.
+    pub case: String,
+    /// Under which allocator.
+    pub allocator: String,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Missing { experiment, case, allocator } = self;
+        match (experiment.as_str(), case.as_str(), allocator.as_str()) {
+            ("", _, allocator) => write!(f, "all of {allocator}"),
+            (experiment, "", "") => write!(f, "all of {experiment}"),
+            (experiment, "", allocator) => write!(f, "{allocator} in {experiment}"),
+            (experiment, case, "") => write!(f, "{experiment}, {case}"),
+            (experiment, case, allocator) => write!(f, "{experiment}, {case}, {allocator}"),
+        }
+    }
 }
 
 /// One figure of one allocator in both runs.
@@ -77,17 +103,20 @@ impl Comparison {
         self.changes.iter().filter(move |change| change.outcome == outcome)
     }
 
-    /// Whether anything of one of these allocators is worse.
-    pub fn is_worse(&self, allocators: &[&str]) -> bool {
-        self.of(Outcome::Worse).any(|change| allocators.contains(&change.allocator.as_str()))
+    /// What of an allocator is worse.
+    pub fn worse<'a>(&'a self, allocator: &'a str) -> impl Iterator<Item = &'a Change> {
+        self.of(Outcome::Worse).filter(move |change| change.allocator == allocator)
+    }
+
+    /// What of an allocator was lost, with what was lost of all.
+    pub fn lost<'a>(&'a self, allocator: &'a str) -> impl Iterator<Item = &'a Missing> {
+        self.only_before.iter().filter(move |missing| ["", allocator].contains(&missing.allocator.as_str()))
     }
 }
 
 /// Compares two runs.
 pub fn compare(before: &Run, after: &Run) -> Comparison {
     let (old, new) = (View::of(before), View::of(after));
-    let names = |run: &Run| run.experiments.iter().map(|one| one.name.clone()).collect::<BTreeSet<_>>();
-    let (olds, news) = (names(before), names(after));
     let mut figures: Vec<Figure> = old.figures();
     figures.extend(new.figures());
     // A run that failed in every round has no metric of its own: the other run's figures tell where to look.
@@ -107,9 +136,29 @@ pub fn compare(before: &Run, after: &Run) -> Comparison {
         after: title(after),
         settings: settings(before, after),
         changes,
-        only_before: olds.difference(&news).cloned().collect(),
-        only_after: news.difference(&olds).cloned().collect(),
+        only_before: only(&old, &new),
+        only_after: only(&new, &old),
     }
+}
+
+/// What `one` has and `other` has not: each case of each allocator, as few words as tell it.
+fn only(one: &View, other: &View) -> Vec<Missing> {
+    let there = other.ran();
+    let has = |wanted: [&str; 3]| {
+        there.iter().any(|ran| wanted.iter().zip(ran).all(|(wanted, name)| wanted.is_empty() || wanted == name))
+    };
+    let words = |[experiment, case, allocator]: [&str; 3]| {
+        let forms = [
+            [experiment, "", ""],
+            ["", "", allocator],
+            [experiment, "", allocator],
+            [experiment, case, ""],
+            [experiment, case, allocator],
+        ];
+        let [experiment, case, allocator] = forms.into_iter().find(|form| !has(*form))?.map(String::from);
+        Some(Missing { experiment, case, allocator })
+    };
+    one.ran().into_iter().filter_map(words).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 fn change(after: &Run, (old, new): (&View, &View), figure: Figure, allocator: &str) -> Option<Change> {
@@ -257,7 +306,8 @@ mod tests {
         let good = of_values(&[("neap", &[10.0; 5])]);
         let crashed = run(&["glibc", "neap"], vec![bad(WALL, "neap", 1, "signal:11")]);
         assert_eq!((outcome(&good, &crashed), outcome(&crashed, &good)), (Outcome::Worse, Outcome::Better));
-        assert!(compare(&good, &crashed).is_worse(&["neap"]) && !compare(&good, &crashed).is_worse(&["glibc"]));
+        let worse = |allocator| compare(&good, &crashed).worse(allocator).count();
+        assert_eq!((worse("neap"), worse("glibc")), (1, 0));
         let mut fell = of_values(&[("neap", &[5.0; 5])]);
         let metric = Metric { name: "wall".into(), better: Better::More, ..Metric::default() };
         fell.experiments = vec![Experiment { name: "e".into(), metrics: vec![metric], ..Experiment::default() }];
@@ -267,16 +317,40 @@ mod tests {
         assert_eq!(outcome(&of_values(&[("neap", &[0.0])]), &good), Outcome::Unclear);
     }
 
-    // Would catch two machines that are compared in silence, and experiments that only one run has.
+    // Would catch an allocator or a case that is gone in silence, and one that is told once for each of its figures.
+    #[test]
+    fn what_is_lost_is_told() {
+        let figure = |experiment, case| Figure { experiment, case, metric: "wall" };
+        let all = |figure| ["glibc", "neap", "a", "b"].map(|name| row(figure, name, 1, 1.0));
+        let mut before = run(&["glibc", "neap", "a", "b"], [figure("e", "c"), figure("e", "d")].map(all).concat());
+        before.rows.extend([row(figure("f", "c"), "neap", 1, 1.0), row(figure("f", "d"), "neap", 1, 1.0)]);
+        let mut after = before.clone();
+        after.rows.retain(|row| row.experiment == "e" && row.allocator != "a");
+        // Skipped is lost too; failed is not.
+        for row in after.rows.iter_mut().filter(|row| row.case == "d") {
+            match row.allocator.as_str() {
+                "b" => row.status = "skipped: no root".into(),
+                "neap" => row.status = "signal:11".into(),
+                _ => {}
+            }
+        }
+        let comparison = compare(&before, &after);
+        let told: Vec<String> = comparison.only_before.iter().map(Missing::to_string).collect();
+        assert_eq!(told, ["all of a", "e, d, b", "all of f"]);
+        assert_eq!((comparison.only_after.len(), comparison.lost("neap").count()), (0, 1));
+        after.rows.retain(|row| row.case != "d");
+        let told: Vec<String> = compare(&before, &after).lost("neap").map(Missing::to_string).collect();
+        assert_eq!(told, ["e, d", "all of f"]);
+    }
+
+    // Would catch two machines that are compared in silence.
     #[test]
     fn settings_are_told() {
         let mut before = of_values(&[("neap", &[10.0; 5])]);
         let mut after = before.clone();
         before.machine.kernel = "6.1".into();
         after.machine.kernel = "6.18".into();
-        after.experiments = vec![Experiment { name: "new".into(), ..Experiment::default() }];
         let comparison = compare(&before, &after);
         assert_eq!(comparison.settings, [("kernel".into(), "6.1".into(), "6.18".into())]);
-        assert_eq!((comparison.only_before.len(), comparison.only_after), (0, vec!["new".to_owned()]));
     }
 }

@@ -18,14 +18,13 @@
 //! | verdict | one sentence on a claim, a rank or a target, computed from rows |
 //!
 //! Start with [`Run`]; a [`View`] sorts its rows; [`judge`] has the pieces of verdicts, [`mod@compare`] tells two
-//! runs apart, [`kept`] reads those from before the schema.
+//! runs apart, [`suite`] adds ratios and means to the allocation workloads.
 #![forbid(unsafe_code)]
 
 mod chart;
 pub mod compare;
 mod error;
 pub mod judge;
-pub mod kept;
 pub mod means;
 mod row;
 mod run;
@@ -34,7 +33,7 @@ pub mod suite;
 mod view;
 
 pub use chart::{Axis, Chart, ChartKind, Column, Mark, Point, Position, Series, Table};
-pub use compare::{Change, Comparison, Outcome, compare};
+pub use compare::{Change, Comparison, Missing, Outcome, compare};
 pub use error::ReadError;
 pub use row::{Row, rows_from_csv, rows_to_csv};
 pub use run::{

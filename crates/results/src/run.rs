@@ -196,7 +196,7 @@ pub struct Listing {
 pub struct Claim {
     /// What was found, in a sentence or two.
     pub text: String,
-    /// Where it was published: kind of text and subject.
+    /// Where it was published: author and title, or kind of text and subject.
     pub source: String,
     /// When.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -357,6 +357,11 @@ impl Experiment {
     /// Its title; its name where it has none.
     pub fn heading(&self) -> &str {
         if self.title.is_empty() { &self.name } else { &self.title }
+    }
+
+    /// What came of it in one sentence; see [`crate::judge::lead`].
+    pub fn lead(&self) -> Option<String> {
+        crate::judge::lead(&self.verdicts)
     }
 
     /// Whether less or more of a metric is better.

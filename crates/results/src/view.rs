@@ -1,6 +1,6 @@
 //! The rows of a run, sorted: medians, spreads, ratios within a round, the best peer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::stats::{Ratio, Spread};
 use crate::{Better, GLIBC, NEAP, Row, Run};
@@ -127,6 +127,12 @@ impl View {
     /// Whether the allocator has any run, good or not, in the experiment.
     pub fn took_part(&self, experiment: &str, allocator: &str) -> bool {
         self.runs.keys().any(|key| key.0 == experiment && key.2 == allocator)
+    }
+
+    /// Experiment, case and allocator of all that was run, well or not; what was skipped is left out.
+    pub fn ran(&self) -> BTreeSet<[&str; 3]> {
+        let ran = self.runs.iter().filter(|(_, outcome)| !outcome.status.starts_with("skipped"));
+        ran.map(|((experiment, case, allocator, _), _)| [experiment.as_str(), case, allocator]).collect()
     }
 
     /// Every figure of every run, sorted: experiment, case, metric.

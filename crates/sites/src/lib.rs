@@ -154,4 +154,17 @@ mod tests {
         assert_eq!(Head::parse(&newer), Err(Unreadable::Version(9)));
         assert_eq!(Head::parse(&[0; 64]), Err(Unreadable::Foreign));
     }
+
+    /// Catches seeds of the fuzzer that its target gets nowhere with.
+    #[test]
+    fn seeds_of_the_fuzzer() {
+        let seed = |name: &str| {
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/sites").join(name);
+            std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+        };
+        assert!(Head::parse(&seed("header")).is_ok());
+        let bytes = seed("tables");
+        let tables = unwind::Tables { start: 0x1000, bytes: &bytes, header: 0x1000 };
+        assert!((0..0x1000).any(|ip| tables.row(ip).is_some()));
+    }
 }

@@ -20,14 +20,20 @@ pub enum Bits {
     Bits64,
 }
 
+impl Bits {
+    /// How the decoder calls it.
+    pub(crate) const fn number(self) -> u32 {
+        match self {
+            Self::Bits32 => 32,
+            Self::Bits64 => 64,
+        }
+    }
+}
+
 /// What the instruction at the start of `code` does to memory; none if it accesses none, or one operand is read and
 /// another written, or it cannot be decoded.
 pub fn access(code: &[u8], bits: Bits) -> Option<Access> {
-    let bitness = match bits {
-        Bits::Bits32 => 32,
-        Bits::Bits64 => 64,
-    };
-    let mut decoder = Decoder::new(bitness, code, DecoderOptions::NONE);
+    let mut decoder = Decoder::new(bits.number(), code, DecoderOptions::NONE);
     let instruction = decoder.decode();
     if instruction.is_invalid() {
         return None;

@@ -4,6 +4,7 @@ use object::read::elf::ElfFile;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind, elf};
 
 use crate::Bits;
+use crate::stubs::{Stubs, Target};
 
 /// The sections that unwinding needs.
 const UNWIND_SECTIONS: [&str; 4] = [".text", ".eh_frame", ".eh_frame_hdr", ".got"];
@@ -16,11 +17,15 @@ pub struct Image<'d> {
     /// The highest end of the symbols up to each one, so that a search knows when to stop.
     reach: Vec<u64>,
     build_id: Option<&'d [u8]>,
-    debug_link: Option<&'d [u8]>,
+    /// The name of the file with the debug information, and its checksum.
+    debug_link: Option<(&'d [u8], u32)>,
     bits: Option<Bits>,
     has_lines: bool,
     /// Those that unwinding needs.
     sections: Vec<(&'static str, u64, &'d [u8])>,
+    /// Addresses and sizes of those that are in memory.
+    ranges: Vec<(u64, u64)>,
+    stubs: Stubs<'d>,
 }
 
 struct Segment<'d> {
@@ -61,6 +66,8 @@ pub struct Found<'d> {
     pub address: u64,
     /// Its size; 0 where the file does not tell.
     pub size: u64,
+    /// Whether it is not the function of that name, but a stub that jumps there (in a PLT).
+    pub stub: bool,
 }
 
 impl<'d> Image<'d> {
@@ -99,7 +106,7 @@ impl<'d> Image<'d> {
             symbols: symbols.filter_map(|symbol| Symbol::new(&symbol)).collect(),
             reach: Vec::new(),
             build_id: file.build_id().ok().flatten(),
-            debug_link: file.gnu_debuglink().ok().flatten().map(|(name, _)| name),
+            debug_link: file.gnu_debuglink().ok().flatten(),
             bits: match file.architecture() {
                 object::Architecture::X86_64 => Some(Bits::Bits64),
                 object::Architecture::I386 => Some(Bits::Bits32),
@@ -113,6 +120,11 @@ impl<'d> Image<'d> {
                     Some((name, section.address(), section.data().ok()?))
                 })
                 .collect(),
+            ranges: file.sections().filter(in_memory).map(|section| (section.address(), section.size())).collect(),
+            stubs: match file.architecture() {
+                object::Architecture::X86_64 | object::Architecture::I386 => Stubs::read(&file),
+                _ => Stubs::default(),
+            },
         })
     }
 
@@ -148,6 +160,7 @@ impl<'d> Image<'d> {
     pub fn find(&self, address: u64, what: What) -> Option<Found<'d>> {
         let end = self.symbols.partition_point(|symbol| symbol.address <= address);
         let fits = |symbol: &&Symbol<'_>| symbol.what.is_none_or(|is| is == what);
+        // The one that fits and begins last.
         let mut nearest = None;
         for index in (0..end).rev() {
             let symbol = &self.symbols[index];
@@ -155,17 +168,35 @@ impl<'d> Image<'d> {
                 if address - symbol.address < symbol.size {
                     return Some(symbol.found());
                 }
-                // Assembler code often does not state sizes.
-                if symbol.size == 0 && nearest.is_none() && what == What::Code {
-                    nearest = Some(symbol);
-                }
+                nearest.get_or_insert(index);
             }
             if self.reach[index] <= address && (nearest.is_some() || end - index > 64) {
                 break;
             }
         }
-        let unbounded = nearest.filter(|symbol| self.same_segment(symbol.address, address));
-        unbounded.map(Symbol::found)
+        if what == What::Data {
+            return None;
+        }
+        if let Some((start, size)) = self.stubs.at(address) {
+            return self.stub(start, size);
+        }
+        // Assembler code often does not state sizes: it goes on to the next symbol, or to the end of its section. A label
+        // within a function ends with it.
+        let index = nearest?;
+        let symbol = &self.symbols[index];
+        let alone = symbol.size == 0 && self.reach[index] <= symbol.address;
+        (alone && self.same_section(symbol.address, address)).then(|| symbol.found())
+    }
+
+    /// The stub at an address, named after where it jumps to.
+    fn stub(&self, start: u64, size: u64) -> Option<Found<'d>> {
+        let code = self.bytes(start)?;
+        let code = code.get(..usize::try_from(size).ok()?).unwrap_or(code);
+        let name = match self.stubs.target(start, code, self.bits?)? {
+            Target::Name(name) => name,
+            Target::Chosen(by) => self.stubs.at(by).is_none().then(|| self.find(by, What::Code))??.name,
+        };
+        Some(Found { name, address: start, size, stub: true })
     }
 
     /// The bytes at an address, up to the end of its segment.
@@ -184,7 +215,17 @@ impl<'d> Image<'d> {
 
     /// The name of the file with the debug information, if there is one.
     pub fn debug_link(&self) -> Option<&'d [u8]> {
-        self.debug_link
+        self.debug_link.map(|(name, _)| name)
+    }
+
+    /// Whether another file, with these bytes, has the debug information of this one: it has the same build id; or the
+    /// checksum of the debug link, where one of both has no build id.
+    pub fn is_described_by(&self, other: &Image<'_>, bytes: &[u8]) -> bool {
+        match (self.build_id, other.build_id, self.debug_link) {
+            (Some(own), Some(others), _) => own == others,
+            (_, _, Some((_, sum))) => checksum(bytes) == sum,
+            _ => false,
+        }
     }
 
     /// The mode that its code runs in, where that is known.
@@ -202,9 +243,9 @@ impl<'d> Image<'d> {
         self.has_lines
     }
 
-    fn same_segment(&self, one: u64, other: u64) -> bool {
-        self.segments.iter().any(|segment| {
-            let inside = |address: u64| address >= segment.address && address - segment.address < segment.memory_size;
+    fn same_section(&self, one: u64, other: u64) -> bool {
+        self.ranges.iter().any(|&(start, size)| {
+            let inside = |address: u64| address >= start && address - start < size;
             inside(one) && inside(other)
         })
     }
@@ -248,6 +289,30 @@ impl<'d> Symbol<'d> {
     fn found(&self) -> Found<'d> {
         // Versions are no part of the name.
         let name = self.name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(self.name);
-        Found { name, address: self.address, size: self.size }
+        Found { name, address: self.address, size: self.size, stub: false }
     }
+}
+
+/// Whether a section is there when the program runs.
+fn in_memory<'d>(section: &impl ObjectSection<'d>) -> bool {
+    matches!(section.flags(), object::SectionFlags::Elf { sh_flags, .. } if sh_flags.0 & elf::SHF_ALLOC.0 != 0)
+}
+
+/// The checksum of debug links: CRC-32 as in zlib.
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut index = 0;
+        while index < 256 {
+            let (mut value, mut bit) = (index as u32, 0);
+            while bit < 8 {
+                value = if value & 1 == 0 { value >> 1 } else { value >> 1 ^ 0xedb8_8320 };
+                bit += 1;
+            }
+            table[index] = value;
+            index += 1;
+        }
+        table
+    };
+    !bytes.iter().fold(!0, |sum, &byte| sum >> 8 ^ TABLE[usize::from(sum as u8 ^ byte)])
 }

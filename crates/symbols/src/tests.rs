@@ -87,6 +87,125 @@ fn the_test_program_itself() {
     assert!(lines.find(code).is_some_and(|line| line.file.ends_with("symbols/src/tests.rs") && line.line > 0));
 }
 
+/// Assembles a source and links it as a library, with the C compiler; none where there is none.
+fn library(name: &str, source: &str, options: &[&str]) -> Option<&'static [u8]> {
+    use std::process::Command;
+    let stem = std::env::temp_dir().join(format!("neap-symbols-{name}-{}", std::process::id()));
+    let (from, to) = (stem.with_extension("s"), stem.with_extension("so"));
+    std::fs::write(&from, source).expect("a folder for temporary files");
+    let made = Command::new("cc").args(["-shared", "-nostdlib", "-o"]).args([&to, &from]).args(options).status();
+    let bytes = std::fs::read(&to);
+    let _ = (std::fs::remove_file(from), std::fs::remove_file(to));
+    let made = made.is_ok_and(|status| status.success());
+    if !made {
+        eprintln!("SKIPPED: no C compiler");
+    }
+    made.then(|| &*bytes.expect("what was linked").leak())
+}
+
+/// Functions with and without sizes in two sections, some without symbols, and a call through a stub.
+#[cfg(target_arch = "x86_64")]
+const MIXED: &str = r#"
+    .section .first, "ax"
+    .globl unsized_first
+unsized_first:
+    .fill 64, 1, 0x90
+    .text
+    .fill 64, 1, 0x90
+    .globl unsized
+    .type unsized, @function
+unsized:
+    .fill 32, 1, 0x90
+    .globl sized
+    .type sized, @function
+sized:
+    .fill 16, 1, 0x90
+    .size sized, . - sized
+    .fill 64, 1, 0x90
+    .globl outer
+    .type outer, @function
+outer:
+    .fill 16, 1, 0x90
+    .globl label
+label:
+    .fill 16, 1, 0x90
+    call elsewhere@plt
+    .size outer, . - outer
+    .fill 16, 1, 0x90
+"#;
+
+/// Catches code without a symbol of its own that gets its neighbour's: behind a sized function, in another section, in
+/// the stubs of the linker.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn code_without_a_symbol() {
+    let Some(bytes) = library("mixed", MIXED, &[]) else { return };
+    let image = Image::parse(bytes).expect("ELF");
+    let address = |name: &str| {
+        let file = object::File::parse(bytes).expect("ELF");
+        object::Object::symbol_by_name(&file, name).map(|symbol| object::ObjectSymbol::address(&symbol)).expect(name)
+    };
+    let at = |address: u64| image.find(address, What::Code).map(|found| (found.name, found.stub));
+    let is = |name: &'static str| Some((name, false));
+    let (unsized_, sized, outer) = (address("unsized"), address("sized"), address("outer"));
+    assert_eq!(
+        (at(unsized_), at(unsized_ + 31), at(sized), at(sized + 15)),
+        (is("unsized"), is("unsized"), is("sized"), is("sized"))
+    );
+    assert_eq!((at(sized + 16), at(outer - 1)), (None, None), "behind a function that says where it ends");
+    // A label within a function is not its end.
+    assert_eq!((at(outer + 20), at(outer + 36), at(outer + 37)), (is("outer"), is("outer"), None));
+    let first = address("unsized_first");
+    assert_eq!((at(first + 63), at(unsized_ - 1)), (is("unsized_first"), None), "another section");
+    let file = object::File::parse(bytes).expect("ELF");
+    let plt = object::Object::section_by_name(&file, ".plt").expect("stubs");
+    let start = object::ObjectSection::address(&plt);
+    assert_eq!(
+        (at(start), at(start + 16), at(start + 31)),
+        (None, Some(("elsewhere", true)), Some(("elsewhere", true)))
+    );
+    let found = image.find(start + 20, What::Code).expect("a stub");
+    assert_eq!((found.address, found.size), (start + 16, 16));
+}
+
+/// Catches debug files of another build that are believed, and the checksum of debug links.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn debug_files_are_those_of_the_object() {
+    let with = |name, id: &str| library(name, ".text\n nop\n", &[&format!("-Wl,--build-id={id}")]);
+    let (Some(one), Some(two), Some(none)) = (with("one", "0x0102"), with("two", "0x0103"), with("none", "none"))
+    else {
+        return;
+    };
+    let [image_one, image_two, image_none] = [one, two, none].map(|bytes| Image::parse(bytes).expect("ELF"));
+    assert!(image_one.is_described_by(&image_one, one) && !image_one.is_described_by(&image_two, two));
+    // Without a build id and without a link nothing is known.
+    assert!(!image_none.is_described_by(&image_one, one));
+    assert_eq!(image::checksum(b"123456789"), 0xcbf4_3926);
+}
+
+/// Catches seeds of the fuzzer that its targets get nowhere with.
+#[test]
+fn seeds_of_the_fuzzer() {
+    let seed = |name: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(name);
+        std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    for (name, bits) in [("objects/library", Bits::Bits64), ("objects/library-32", Bits::Bits32)] {
+        let bytes = seed(name);
+        let image = Image::parse(&bytes).expect(name);
+        let names: Vec<_> = (0..0x400).filter_map(|address| image.find(address, What::Code)).collect();
+        assert!(image.bits() == Some(bits) && names.iter().any(|found| found.name == "load"), "{name}");
+        assert!(names.iter().any(|found| found.name == "elsewhere" && found.stub), "{name}");
+    }
+    assert!(Image::parse(&seed("objects/library")).is_some_and(|image| image.has_lines()));
+    assert!(Listing::perf_map(&seed("texts/perf-map")).find(0x1010).is_some());
+    assert!(Listing::kallsyms(&seed("texts/kallsyms")).find(0xffff_ffff_8123_45f1).is_some());
+    let text = |name: &str| String::from_utf8(seed(name)).expect("a name");
+    assert!(demangle(&text("texts/cxx")).is_some() && demangle(&text("texts/rust")).is_some());
+    assert_eq!(access(&seed("texts/code"), Bits::Bits64), Some(Access::Write));
+}
+
 /// Catches a panic on files that are damaged: bytes of a real one, cut and changed.
 #[test]
 fn damaged_files() {

@@ -36,5 +36,6 @@ pub use ids::{BlockId, Id, LineId, MappingId, ObjectId, PlaceId, ProcessId, Stac
 pub use source::{Recorded, Source};
 pub use summary::{Backend, Cause, Difference, End, SiteSummary, Summary, Usage};
 pub use tables::{
-    Block, Clock, Line, Mapping, MappingKind, Object, Place, Process, Protection, StackNode, Symbol, Tables, Thread,
+    Block, Clock, FileId, Line, Mapping, MappingKind, Object, Place, Process, Protection, StackNode, Symbol, Tables,
+    Thread,
 };

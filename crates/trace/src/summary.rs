@@ -92,6 +92,11 @@ impl Usage {
     pub const fn total(self) -> u64 {
         self.minor.saturating_add(self.major)
     }
+
+    /// Those that came since `before` was counted.
+    pub const fn since(self, before: Self) -> Self {
+        Self { minor: self.minor.saturating_sub(before.minor), major: self.major.saturating_sub(before.major) }
+    }
 }
 
 /// How faults were seen.
@@ -107,8 +112,6 @@ pub enum Backend {
     PerfUser,
     /// Page tables were looked at again and again (PAGEMAP_SCAN): pages in rough order, without instructions.
     Scan,
-    /// The program was stepped with ptrace.
-    Ptrace,
 }
 
 impl Backend {
@@ -119,7 +122,6 @@ impl Backend {
             Self::Perf => "perf events, user and kernel mode",
             Self::PerfUser => "perf events, user mode only",
             Self::Scan => "page table scans",
-            Self::Ptrace => "ptrace",
         }
     }
 
@@ -130,7 +132,6 @@ impl Backend {
             Self::Perf => "perf",
             Self::PerfUser => "perf-user",
             Self::Scan => "scan",
-            Self::Ptrace => "ptrace",
         }
     }
 }
@@ -164,6 +165,14 @@ pub enum Cause {
     NotCompleted,
     /// Faults of processes that nobody waited for: seen, but not counted.
     NotWaitedFor,
+    /// Of processes that could not be traced.
+    Untraced,
+    /// While the trace began or ended.
+    Edges,
+    /// Pages that faulted again, or came and went, between two scans of page tables.
+    BetweenScans,
+    /// Pages that a scan saw, and that came without a fault of their own.
+    AroundFaults,
     /// Nobody knows.
     Unexplained,
 }
@@ -179,6 +188,10 @@ impl Cause {
             Self::Lost => "lost",
             Self::NotCompleted => "refused or not completed",
             Self::NotWaitedFor => "of processes that were not waited for",
+            Self::Untraced => "of processes that could not be traced",
+            Self::Edges => "while the trace began or ended",
+            Self::BetweenScans => "pages that came back, or came and went, between scans",
+            Self::AroundFaults => "pages that came without a fault of their own",
             Self::Unexplained => "not explained",
         }
     }
@@ -191,6 +204,8 @@ pub enum End {
     /// It did not: neap detached from it, or never started it.
     #[default]
     Running,
+    /// Nobody told neap how: it is not neap's child.
+    Ended,
     /// With that exit status.
     Exited(i32),
     /// By that signal.
@@ -201,6 +216,7 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Running => f.write_str("still running"),
+            Self::Ended => f.write_str("ended"),
             Self::Exited(status) => write!(f, "exit status {status}"),
             Self::Signal(number) => write!(f, "ended by signal {number}"),
         }

@@ -20,7 +20,7 @@ pub struct Tables {
     pub threads: Table<ThreadId, Thread>,
     /// Mappings.
     pub mappings: Table<MappingId, Mapping>,
-    /// Objects, each path once (twice if the file was replaced meanwhile).
+    /// Objects, each file once (twice if its path was replaced meanwhile, or means another file to another process).
     pub objects: Table<ObjectId, Object>,
     /// Symbols, each once.
     pub symbols: Table<SymbolId, Symbol>,
@@ -135,7 +135,8 @@ pub struct Thread {
     pub end: Option<u64>,
 }
 
-/// A range of addresses, for as long as it meant the same.
+/// A range of addresses, for as long as it meant the same. What is unmapped and mapped again at one place, with the same
+/// meaning, is one row, which has the addresses of all of them; code is, where no other code was there in between.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
     /// Whose addresses.
@@ -157,7 +158,7 @@ pub struct Mapping {
     pub protection: Protection,
     /// Whether writes are seen by others (MAP_SHARED).
     pub shared: bool,
-    /// When it was made.
+    /// When it was made first.
     pub from: u64,
     /// When it was unmapped or replaced; none where it stayed, or nobody told.
     pub until: Option<u64>,
@@ -242,11 +243,33 @@ impl<'de> Deserialize<'de> for Protection {
 /// A file with symbols, or what stands for one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
-    /// Its path as the traced process saw it, or a name in brackets: `[vdso]`, `[kernel]`, `[jit]`.
+    /// Its path as the traced process saw it, or a name in brackets: `[vdso]`, `[vdso32]` (that of 32-bit programs),
+    /// `[kernel]`, `[jit]`.
     pub path: String,
+    /// Which file it is, where the kernel told: at its path there can be another one, by now or for neap. Not written.
+    #[serde(skip)]
+    pub file: Option<FileId>,
     /// Its build id, if it has one and was read.
     #[serde(default, with = "text::hex_bytes")]
     pub build_id: Option<Vec<u8>>,
+}
+
+impl Object {
+    /// An object of which only the path is known.
+    pub fn new(path: impl Into<String>) -> Self {
+        Self { path: path.into(), file: None, build_id: None }
+    }
+}
+
+/// A file, as the kernel tells it of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    /// The major number of its device.
+    pub major: u32,
+    /// The minor number of its device.
+    pub minor: u32,
+    /// Its inode.
+    pub inode: u64,
 }
 
 /// A function or a variable.
@@ -361,8 +384,8 @@ mod tests {
     #[test]
     fn sites_are_the_programs_own() {
         let mut tables = Tables::default();
-        let own = tables.objects.push(Object { path: "/bin/server".into(), build_id: None });
-        let libc = tables.objects.push(Object { path: "/usr/lib/libc.so.6".into(), build_id: None });
+        let own = tables.objects.push(Object::new("/bin/server"));
+        let libc = tables.objects.push(Object::new("/usr/lib/libc.so.6"));
         let mut of = |name: &str, object| {
             let symbol = Symbol { name: name.into(), linkage_name: None, object: Some(object), address: 0, size: 0 };
             let symbol = Some(tables.symbols.push(symbol));

@@ -34,15 +34,23 @@ fn decoder() -> Decoder {
 }
 
 fn trace() -> Recorded {
-    let (decoder, mut order, mut tracker) = (decoder(), Order::default(), Tracker::default());
-    let (mut rest, mut faults) = (FORKS, Vec::new());
+    let (trace, counts) = trace_of(&decoder(), FORKS);
+    assert_eq!(counts, [0, 0, 0]);
+    trace
+}
+
+/// The trace of a ring; and how many faults in it have no end or are of processes that nobody waited for, and how many
+/// records came late.
+fn trace_of(decoder: &Decoder, ring: &[u8]) -> (Recorded, [u64; 3]) {
+    let (mut order, mut tracker) = (Order::default(), Tracker::default());
+    let (mut rest, mut faults) = (ring, Vec::new());
     while let Some(record) = decoder.next(&mut rest) {
         order.push(record.expect("a kernel's record"));
     }
     order.finish(|record| tracker.record(&record, &mut Nobody, &mut |fault| faults.push(fault)));
     tracker.finish(&mut |fault| faults.push(fault));
-    assert_eq!((tracker.not_completed(), tracker.not_waited_for(), order.late()), (0, 0, 0));
-    Recorded { tables: tracker.into_tables().0, faults }
+    let counts = [tracker.not_completed(), tracker.not_waited_for(), order.late()];
+    (Recorded { tables: tracker.into_tables().0, faults }, counts)
 }
 
 /// Catches faults that get lost on the way, or lose their end or their mapping.
@@ -94,6 +102,34 @@ fn mappings_of_the_program() {
     assert_eq!(kind(16).0, MappingKind::Heap);
     assert_eq!(kind(20).0, MappingKind::Stack);
     assert_eq!(kind(27), (MappingKind::Anonymous, "[anon]".to_owned()));
+}
+
+/// Catches seeds of the fuzzer that its targets get nowhere with: the ring above, with the numbers of events that the
+/// target `records` knows, whole and cut; the mappings of `texts`; and the kept files that are the seeds of `traces`.
+#[test]
+fn seeds_of_the_fuzzer() {
+    let decoder = || {
+        let base = sample::IDENTIFIER | sample::IP | sample::TID | sample::TIME | sample::ADDR;
+        let mut decoder = Decoder::default();
+        for (id, counter) in (1..).zip([Counter::Faults, Counter::MinorFaults, Counter::MajorFaults]) {
+            decoder.add(id, counter, base | sample::DATA_PAGE_SIZE, 0);
+        }
+        decoder
+    };
+    let seed = |name: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(name);
+        std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let ring = seed("records/forks");
+    assert_eq!(trace_of(&decoder(), &ring).0.faults.len(), 44);
+    let begins = seed("records/begins");
+    assert!(ring.starts_with(&begins) && begins.len() % 16 == 8);
+    assert_eq!(trace_of(&decoder(), &begins).0.faults.len(), 44);
+    assert_eq!(neap_trace::track::parse_maps(&seed("texts/maps")).count(), 8);
+    for kept in ["small.json", "small.csv"] {
+        let bytes = seed(&format!("../../crates/trace/tests/snapshots/{kept}"));
+        assert!(neap_trace::diff::read(&mut &bytes[..]).is_ok_and(|totals| totals.faults == 6), "{kept}");
+    }
 }
 
 /// Catches a panic, or a loop without end, on rings that are cut or damaged.

@@ -161,9 +161,14 @@ pub struct ShowArgs {
 Examples:
   neap lab compare results/before results/after
   neap lab compare --json results/before results/after
+  neap lab compare --check results/before results/after || echo worse
 
 Compare runs of one machine with the same options; figures of different machines
-say nothing.")]
+say nothing. Three rounds are the least that can show a change, and show a few by
+chance: for --check measure both with --runs 5.
+
+Exit status: 0; 1 with --check where neap is worse or something of it was lost; 125
+when neap itself fails.")]
 pub struct CompareArgs {
     /// The first run
     #[arg(value_name = "DIR1")]
@@ -172,6 +177,10 @@ pub struct CompareArgs {
     /// The second run
     #[arg(value_name = "DIR2")]
     pub after: PathBuf,
+
+    /// End with status 1 where a figure of neap is worse beyond noise, or is not in the second run
+    #[arg(long)]
+    pub check: bool,
 
     /// Print the comparison as JSON
     #[arg(long)]

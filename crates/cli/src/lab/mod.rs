@@ -15,7 +15,7 @@ use neap_lab::text::{self, Form};
 use neap_lab::toolchain::shell_word;
 use neap_lab::{allocators, catalogue, machine, peers, store};
 use neap_report::theme::Theme;
-use neap_results::Run;
+use neap_results::{Comparison, NEAP, Run};
 use serde_json::json;
 
 use self::args::{BuildArgs, CompareArgs, LabAction, LabArgs, ListArgs, PeersAction, PeersListArgs, RunArgs, ShowArgs};
@@ -23,7 +23,7 @@ use self::progress::Progress;
 use crate::error::Error;
 use crate::run::library;
 
-/// Exit status where a verdict that must hold does not.
+/// Exit status where a verdict that must hold does not, or a comparison shows a regression.
 const NOT_HELD: u8 = 1;
 /// The file of the report, beside the run.
 const REPORT: &str = "report.html";
@@ -237,9 +237,23 @@ fn compare(args: &CompareArgs) -> anyhow::Result<u8> {
         eprintln!("written: {}", file.display());
     }
     match args.json {
-        true => print(&(serde_json::to_string_pretty(&comparison)? + "\n")),
-        false => print(&neap_report::compare::text(&comparison, Some(args.limit))),
+        true => print(&(serde_json::to_string_pretty(&comparison)? + "\n"))?,
+        false => print(&neap_report::compare::text(&comparison, Some(args.limit)))?,
+    };
+    Ok(if args.check && report_regressions(&comparison) { NOT_HELD } else { 0 })
+}
+
+/// Says what of neap is worse, and what was lost.
+fn report_regressions(comparison: &Comparison) -> bool {
+    let (worse, lost) = (comparison.worse(NEAP).count(), comparison.lost(NEAP).count());
+    for change in comparison.worse(NEAP) {
+        let (experiment, case, metric) = (&change.experiment, &change.case, &change.metric);
+        eprintln!("neap: {experiment}, {case}, {metric}: worse: {} -> {}", change.before, change.after);
     }
+    for missing in comparison.lost(NEAP) {
+        eprintln!("neap: only in the first run: {missing}");
+    }
+    worse + lost > 0
 }
 
 fn build_peers(args: BuildArgs) -> anyhow::Result<u8> {
@@ -254,16 +268,17 @@ fn build_peers(args: BuildArgs) -> anyhow::Result<u8> {
 fn list_peers(args: PeersListArgs) -> anyhow::Result<u8> {
     let library = placed_library()?;
     let place = place(args.peers, &library.path)?;
-    let mut lines = String::new();
-    let mut entries = Vec::new();
+    let records = peers::records(&place)?;
+    let (mut lines, mut entries) = (String::new(), Vec::new());
     for name in allocators::names() {
         let found = allocators::resolve(&place, std::slice::from_ref(&name), &mut |_| {});
         let state = match &found {
             Ok(found) => {
-                let record = found[0].record();
-                entries.push(json!({"name": name, "found": true, "allocator": record}));
+                let (record, old) = (found[0].record(), peers::is_old(&records, &name));
+                entries.push(json!({"name": name, "found": true, "old": old, "allocator": record}));
                 let source = if record.source.is_empty() { String::new() } else { format!(", {}", record.source) };
-                format!("{}{source}", record.version)
+                let old = if old { format!(" (old: run `{}`)", place.build_peers) } else { String::new() };
+                format!("{}{source}{old}", record.version)
             }
             Err(error) => {
                 entries.push(json!({"name": name, "found": false, "reason": error.to_string()}));

@@ -5,67 +5,121 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
+use neap_trace::Usage;
 use neap_trace::track::Tracker;
 
-use super::perf::{Events, Wanted};
-use super::scan::Scanner;
-use super::{Output, Watched, Watcher, finish, footer};
+use super::output::Output;
+use super::perf::{Denied, Events, Wanted};
+use super::scan::{self, Scanner};
+use super::{Watched, Watcher, finish, footer};
 use crate::args::PageinArgs;
 use crate::error::{Error, system_message};
 use crate::run::signals;
 
 /// How often neap looks whether the process is still there.
 const LOOK: Duration = Duration::from_millis(50);
+/// How often neap tries to open the events of threads that come and go.
+const ATTEMPTS: u32 = 10;
+/// What is there after that time lasts.
+const LASTING: Duration = Duration::from_millis(5);
 
 /// Traces a process until it ends, the time is over, or neap is told to stop.
 pub fn run(args: &PageinArgs, pid: u32) -> Result<u8, Error> {
-    let tids = threads(pid).map_err(|e| no_process(pid, &e))?;
-    let mut output = match &args.output {
-        Some(path) => Output::create(path)?,
-        None => Output::create_default(pid, args.format)?,
-    };
     let inherited = signals::block();
-    let started = Instant::now();
-    let watcher = match watch(args, pid, &tids) {
-        Ok(watcher) => watcher,
-        Err(error) => {
-            inherited.restore();
-            return Err(error);
-        }
-    };
-    wait(pid, args.duration.map(|duration| started + duration));
-    let duration = started.elapsed();
-    let watched: Watched = watcher.finish();
-    let done = finish(args, watched, &mut output, |tables, facts| {
-        footer::common(tables, facts);
-        tables.summary.pid = pid;
-        tables.summary.duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-    });
-    inherited.restore();
-    done.map(|()| 0)
+    let traced = trace(args, pid);
+    // From here on neap can be interrupted: finding symbols and writing may take long.
+    inherited.release();
+    let (process, watched, mut output) = traced?;
+    finish(args, watched, &mut output, |tables, facts, _| footer::of_process(tables, facts, &process))?;
+    Ok(0)
 }
 
-fn watch(args: &PageinArgs, pid: u32, tids: &BTreeSet<i32>) -> Result<Watcher, Error> {
-    let failed = |e: io::Error| Error::failed(format!("cannot start a thread: {}", system_message(&e)));
+/// What was seen of the process, and where it is to be written.
+fn trace(args: &PageinArgs, pid: u32) -> Result<(footer::Process, Watched, Output), Error> {
+    let children = scan::tree(pid).len() - 1;
+    let Attached { watcher, unfollowed, before, began } = attach(args, pid)?;
+    let started = Instant::now();
+    // Only now: a process that cannot be traced leaves no file behind.
+    let output = Output::create(args, pid)?;
+    let last = wait(pid, began, args.duration.map(|duration| started + duration));
+    let duration = started.elapsed();
+    let watched = watcher.finish();
+    let ended = Stat::of(pid).unwrap_or(Stat { ended: true, ..last });
+    let usage = ended.usage.since(before.usage);
+    let edges = began.usage.since(before.usage).total() + ended.usage.since(last.usage).total();
+    let process = footer::Process { pid, usage, edges, ended: ended.ended, duration, children, unfollowed };
+    Ok((process, watched, output))
+}
+
+/// A process that is watched.
+struct Attached {
+    watcher: Watcher,
+    /// Whether threads may have begun that are not traced.
+    unfollowed: bool,
+    /// What the kernel had counted just before the trace began, and just after.
+    before: Stat,
+    began: Stat,
+}
+
+fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
+    let gone = |e: io::Error| no_process(pid, &e);
     let mut tracker = Tracker::default();
     tracker.tables_mut().summary.pid = pid;
     let wanted = Wanted { on_exec: false, callgraph: args.callgraph, detail: args.detail(), monotonic: false };
-    let list: Vec<i32> = tids.iter().copied().collect();
-    match Events::open(&list, wanted) {
+    let (opened, unfollowed) = open(pid, wanted).map_err(gone)?;
+    let before = Stat::of(pid).map_err(gone)?;
+    if before.ended {
+        return Err(gone(io::Error::from_raw_os_error(libc::ESRCH)));
+    }
+    let began = || Stat::of(pid).unwrap_or(before);
+    let (watcher, began) = match opened {
         Ok(events) => {
             events.enable().map_err(|e| Error::failed(format!("cannot start the trace: {}", system_message(&e))))?;
+            let began = began();
             // What is mapped from now on is told by records; what was mapped before, by /proc.
             adopt(&mut tracker, pid);
-            super::collector(args, events, tracker)
+            (super::collector(args, events, tracker)?, began)
         }
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Err(no_process(pid, &error)),
         Err(why) => {
             if fs::read(format!("/proc/{pid}/maps")).is_err() {
-                return Err(Error::failed(format!("cannot trace process {pid}: {}", system_message(&why)))
+                return Err(Error::failed(format!("cannot trace process {pid}: {}", system_message(&why.error)))
                     .remedy("it belongs to another user: run neap as that user, or as root"));
             }
             adopt(&mut tracker, pid);
-            Ok(Watcher::Scan { scanner: Scanner::start(pid, tracker).map_err(failed)?, why })
+            let scanner = Scanner::start(pid, tracker)
+                .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
+            (Watcher::Scan { scanner, why }, began())
+        }
+    };
+    Ok(Attached { watcher, unfollowed, before, began })
+}
+
+/// Opens the events of all threads. One that begins meanwhile inherits those of the thread that made it as far as they
+/// were open by then. If it lasts, neap begins anew, and after some attempts puts up with it; whether it did.
+fn open(pid: u32, wanted: Wanted) -> io::Result<(Result<Events, Denied>, bool)> {
+    let mut left = ATTEMPTS;
+    loop {
+        left -= 1;
+        let tids = threads(pid)?;
+        let list: Vec<i32> = tids.iter().copied().collect();
+        let opened = Events::open(&list, wanted);
+        let begun: BTreeSet<i32> = threads(pid)?.difference(&tids).copied().collect();
+        match opened {
+            // All of them ended meanwhile.
+            Err(Denied { error, .. }) if error.raw_os_error() == Some(libc::ESRCH) => {
+                if left == 0 {
+                    return Err(error);
+                }
+            }
+            Ok(_) if !begun.is_empty() => {
+                // Nothing is traced yet, so those that end now do not matter.
+                std::thread::sleep(LASTING);
+                let lasting = !threads(pid)?.is_disjoint(&begun);
+                if !lasting || left == 0 {
+                    return Ok((opened, lasting));
+                }
+            }
+            opened => return Ok((opened, false)),
         }
     }
 }
@@ -82,37 +136,70 @@ fn adopt(tracker: &mut Tracker, pid: u32) {
     tracker.adopt(pid, &name(format!("/proc/{pid}/comm")), &names, maps.as_deref());
 }
 
-/// The threads of a process, looked up until two looks agree: new ones may appear meanwhile, and those that appear
-/// later inherit the events.
+/// The threads of a process.
 fn threads(pid: u32) -> io::Result<BTreeSet<i32>> {
-    let look = || -> io::Result<BTreeSet<i32>> {
-        let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
-        Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
-    };
-    let mut known = look()?;
-    for _ in 0..10 {
-        let now = look()?;
-        if now == known {
-            break;
-        }
-        known = now;
-    }
-    Ok(known)
+    let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Waits until the process has ended, the time is over, or somebody sends a signal that asks neap to end.
-fn wait(pid: u32, deadline: Option<Instant>) {
+/// Waits until the process has ended, the time is over, or somebody sends a signal that asks neap to end. What the kernel
+/// counted until then: `count` is what it had counted before.
+fn wait(pid: u32, mut count: Stat, deadline: Option<Instant>) -> Stat {
     loop {
         let left = deadline.map_or(LOOK, |deadline| deadline.saturating_duration_since(Instant::now()).min(LOOK));
-        if left.is_zero() || !fs::exists(format!("/proc/{pid}")).unwrap_or(false) {
-            return;
+        let over = left.is_zero() || signals::asked_to_end(left);
+        count = Stat::of(pid).unwrap_or(Stat { ended: true, ..count });
+        if over || count.ended {
+            return count;
         }
-        if signals::asked_to_end(left) {
-            return;
-        }
+    }
+}
+
+/// What the kernel tells of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stat {
+    /// Faults of it and of the children that it waited for.
+    usage: Usage,
+    /// Whether it only waits for somebody to ask how it ended.
+    ended: bool,
+}
+
+impl Stat {
+    fn of(pid: u32) -> io::Result<Self> {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    /// `pid (name) state ppid pgrp session tty tpgid flags minflt cminflt majflt cmajflt ...`, and num_threads as the 20th.
+    fn parse(text: &str) -> Option<Self> {
+        // The name may have blanks and parentheses.
+        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
+        // The first thread of a process can end before the others.
+        let ended = matches!(*fields.first()?, "Z" | "X") && number(20)? <= 1;
+        Some(Self { usage: Usage { minor: number(10)? + number(11)?, major: number(12)? + number(13)? }, ended })
     }
 }
 
 fn no_process(pid: u32, error: &io::Error) -> Error {
     Error::failed(format!("cannot trace process {pid}: {}", system_message(error))).remedy("is it still running?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches counts of the wrong columns, names that end the parsing, and a process that is thought to be gone when
+    /// only its first thread is.
+    #[test]
+    fn stat_is_read() {
+        let line = |state: &str, threads: u32| {
+            format!("7 (a) b) c) {state} 1 7 7 0 -1 4194304 100 20 3 4 5 6 7 8 20 0 {threads} 0 99 1000 10")
+        };
+        let usage = Usage { minor: 120, major: 7 };
+        assert_eq!(Stat::parse(&line("S", 1)), Some(Stat { usage, ended: false }));
+        assert_eq!(Stat::parse(&line("Z", 1)), Some(Stat { usage, ended: true }));
+        assert_eq!(Stat::parse(&line("Z", 2)), Some(Stat { usage, ended: false }));
+        assert_eq!(Stat::parse("7 (a) S 1 2"), None);
+    }
 }

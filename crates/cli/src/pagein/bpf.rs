@@ -25,17 +25,15 @@ use super::sys::{self, Mapped};
 /// Bytes before the slots, and bytes of a slot.
 const HEADER: usize = 64;
 const SLOT: usize = 32;
-/// Bytes of slots for each processor: 65,536 faults, or a quarter of that on machines with many processors.
-const DATA: usize = 2 << 20;
-const DATA_OF_MANY: usize = 512 << 10;
-const MANY: usize = 32;
+/// Bytes of slots for each processor: 16,384 faults. The kernel fills them with zeros and maps them before the program
+/// starts, which takes some 0.25 ms for each MiB.
+const DATA: usize = 512 << 10;
 
 /// A loaded program and its rings.
 pub struct Bpf {
     program: OwnedFd,
     map: Mapped,
     stride: usize,
-    data: usize,
     rings: usize,
 }
 
@@ -45,12 +43,11 @@ impl Bpf {
         if !cfg!(target_arch = "x86_64") || !in_first_namespace() {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let data = if processors > MANY { DATA_OF_MANY } else { DATA };
-        let stride = HEADER + data;
+        let stride = HEADER + DATA;
         let array = sys::bpf_array(stride as u32, processors as u32)?;
-        let program = sys::bpf_load(&program(array.as_raw_fd(), data as i32))?;
+        let program = sys::bpf_load(&program(array.as_raw_fd(), DATA as i32))?;
         let length = (stride * processors).next_multiple_of(sys::page_size());
-        Ok(Self { program, map: Mapped::shared(&array, length)?, stride, data, rings: processors })
+        Ok(Self { program, map: Mapped::shared(&array, length)?, stride, rings: processors })
     }
 
     /// Has the program run for each sample of an event, instead of the sample.
@@ -67,7 +64,7 @@ impl Bpf {
             // Acquire: the slots below head are written; x86 stores in order.
             let (head, tail) = (word(0).load(Ordering::Acquire), word(8).load(Ordering::Relaxed));
             for at in (tail..head).step_by(SLOT) {
-                let slot = HEADER + (at % self.data as u64) as usize;
+                let slot = HEADER + (at % DATA as u64) as usize;
                 // Relaxed: see above, and the program writes no slot between tail and head.
                 let [time, thread, ip, address] =
                     [0, 8, 16, 24].map(|field| word(slot + field).load(Ordering::Relaxed));

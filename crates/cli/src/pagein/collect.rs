@@ -8,6 +8,7 @@ use neap_trace::perf::order::Order;
 use neap_trace::perf::record::Happened;
 use neap_trace::track::Tracker;
 
+use super::files::Files;
 use super::perf::Events;
 use super::progress::Progress;
 use super::sites::Sites;
@@ -17,8 +18,8 @@ use super::unwind::Proc;
 
 /// How long the thread sleeps at most: what is in the rings should not get old.
 const NAP_MILLISECONDS: i32 = 50;
-/// The same where nobody wakes it when rings get full: they hold 65,536 faults each.
-const SHORT_NAP_MILLISECONDS: i32 = 10;
+/// The same where nobody wakes it when rings get full: they hold 16,384 faults each.
+const SHORT_NAP_MILLISECONDS: i32 = 4;
 /// The same while the program begins, and while one of its processes runs on neap: its blocks are asked for.
 const EARLY_NAP_MILLISECONDS: i32 = 2;
 /// How long a program begins.
@@ -32,6 +33,8 @@ pub struct Collected {
     pub store: Store,
     /// Records that could not be read.
     pub malformed: u64,
+    /// The objects, as far as they were looked for.
+    pub files: Files,
 }
 
 /// A thread that collects.
@@ -68,11 +71,14 @@ struct Collecting {
     buffer: Vec<u8>,
     progress: Progress,
     sites: Option<Sites>,
+    /// What records tell that was lost, and what the BPF program does.
+    told_lost: u64,
+    bpf_lost: u64,
 }
 
 impl Collecting {
     fn new(events: Events, tracker: Tracker, sites: Option<u64>) -> Self {
-        let collected = Collected { tracker, store: Store::default(), malformed: 0 };
+        let collected = Collected { tracker, store: Store::default(), malformed: 0, files: Files::default() };
         Self {
             events,
             order: Order::default(),
@@ -81,6 +87,8 @@ impl Collecting {
             buffer: Vec::new(),
             progress: Progress::new(),
             sites: sites.map(Sites::new),
+            told_lost: 0,
+            bpf_lost: 0,
         }
     }
 
@@ -105,13 +113,18 @@ impl Collecting {
         }
         // Everything that happened before `stop` is in the rings by now.
         self.round();
+        let untold = self.events.lost().map_or(0, |lost| lost.saturating_sub(self.told_lost));
         let Collected { tracker, store, .. } = &mut self.collected;
+        tracker.note_lost(self.bpf_lost + untold);
         let mut sink = |fault| store.push(&fault);
         self.order.finish(|record| tracker.record(&record, &mut self.world, &mut sink));
         if let Some(sites) = &mut self.sites {
             sites.finish(tracker);
         }
+        tracker.note_late(self.order.late());
+        self.world.seek(tracker);
         tracker.finish(&mut sink);
+        self.collected.files = self.world.files;
         self.progress.clear();
         self.collected
     }
@@ -128,14 +141,19 @@ impl Collecting {
             while let Some(record) = self.events.decoder.next(&mut rest) {
                 match record {
                     Ok(record) if matches!(record.event, Happened::Other(_)) => {}
-                    Ok(record) => self.order.push(record),
+                    Ok(record) => {
+                        if let Happened::Lost(count) = record.event {
+                            self.told_lost += count;
+                        }
+                        self.order.push(record);
+                    }
                     Err(_) => self.collected.malformed += 1,
                 }
             }
         }
         if let Some(bpf) = &self.events.bpf {
-            let lost = bpf.read(|record| self.order.push(record));
-            self.collected.tracker.note_lost(lost);
+            self.bpf_lost = bpf.read(|record| self.order.push(record));
+            self.collected.tracker.note_lost(self.bpf_lost);
         }
         let Collected { tracker, store, .. } = &mut self.collected;
         if let Some(sites) = &mut self.sites {
@@ -145,6 +163,7 @@ impl Collecting {
         if let Some(sites) = &mut self.sites {
             sites.end_round(tracker);
         }
+        self.world.seek(tracker);
         self.world.blocks.forget();
     }
 }

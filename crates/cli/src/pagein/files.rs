@@ -1,18 +1,22 @@
 //! Opens objects and their debug files, each when it is first needed, and keeps them to the end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use neap_symbols::{Image, Lines, Listing};
+use neap_trace::track::{Sighting, parse_maps};
+use neap_trace::{FileId, Object, ObjectId};
 
 use super::sys::Mapped;
 use crate::sys::Identity;
 
 /// Where distributions put debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
+/// Files that are kept because their paths mean others here; each is a mapping, of which a process may have some 65,000.
+const MAX_HELD: usize = 4096;
 
 /// An object that was opened.
 pub struct Opened {
@@ -32,22 +36,65 @@ impl Opened {
     }
 }
 
-/// All objects, by path.
+/// All objects of a trace.
 #[derive(Default)]
 pub struct Files {
-    opened: HashMap<String, Option<Opened>>,
+    opened: HashMap<ObjectId, Option<Opened>>,
+    /// Bytes of what cannot be read by its path, found while the process ran.
+    held: HashMap<ObjectId, &'static [u8]>,
+    /// Paths at which there is not, or not any more, what the program had there.
+    unread: BTreeSet<String>,
     kernel: Option<Listing>,
     jit: HashMap<u32, Listing>,
+    /// Perf maps that are there and are not believed.
+    disbelieved: BTreeSet<PathBuf>,
 }
 
 impl Files {
-    /// The object, if it can be opened and read. `[vdso]` is neap's own: every 64-bit program has the same.
-    pub fn object(&mut self, path: &str) -> Option<&mut Opened> {
-        if !self.opened.contains_key(path) {
-            let opened = open(path);
-            self.opened.insert(path.to_owned(), opened);
+    /// Looks at an object that a process has mapped: where its path means another file here (in a container or below a
+    /// chroot, or because it was replaced), the process's own is found while it runs.
+    pub fn seek(&mut self, seen: &Sighting, object: &Object) {
+        if self.held.len() >= MAX_HELD {
+            return;
         }
-        self.opened.get_mut(path)?.as_mut()
+        let pid = seen.pid;
+        let bytes = if object.path == "[vdso32]" {
+            memory(&format!("/proc/{pid}/mem"), seen.start, seen.end)
+        } else if object.path.starts_with('/') && !is_there(Path::new(&object.path), object.file) {
+            let exactly = format!("/proc/{pid}/map_files/{:x}-{:x}", seen.start, seen.end);
+            let below_root = format!("/proc/{pid}/root{}", object.path);
+            [exactly, below_root].iter().find_map(|path| map_same(Path::new(path), object.file))
+        } else {
+            None
+        };
+        if let Some(bytes) = bytes {
+            self.held.insert(seen.object, bytes);
+        }
+    }
+
+    /// The object, if it can be opened and read. `[vdso]` is neap's own: every 64-bit program has the same.
+    pub fn object(&mut self, id: ObjectId, object: &Object) -> Option<&mut Opened> {
+        let held = &self.held;
+        let unread = &mut self.unread;
+        let opened = self.opened.entry(id).or_insert_with(|| {
+            let path = Path::new(&object.path);
+            let bytes = match (object.path.as_str(), held.get(&id)) {
+                ("[vdso]", _) => vdso(),
+                (_, Some(held)) => Some(*held),
+                (name, _) if !name.starts_with('/') => None,
+                _ => map_same(path, object.file),
+            };
+            if bytes.is_none() {
+                unread.insert(object.path.clone());
+            }
+            open(path, bytes?)
+        });
+        opened.as_mut()
+    }
+
+    /// Whether what the program had at the object's path could not be read.
+    pub fn is_unread(&self, object: &Object) -> bool {
+        self.unread.contains(&object.path)
     }
 
     /// The kernel's symbols; empty for whoever may not see them.
@@ -57,14 +104,27 @@ impl Files {
 
     /// What the JIT compiler of a process told.
     pub fn jit(&mut self, pid: u32) -> &Listing {
-        self.jit.entry(pid).or_insert_with(|| Listing::perf_map(&perf_map(pid).unwrap_or_default()))
+        let disbelieved = &mut self.disbelieved;
+        self.jit.entry(pid).or_insert_with(|| {
+            let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
+            let text = perf_map(&path, pid).unwrap_or_else(|| {
+                disbelieved.insert(path);
+                Vec::new()
+            });
+            Listing::perf_map(&text)
+        })
+    }
+
+    /// Perf maps that are there and are not believed, as they belong to somebody else.
+    pub fn disbelieved(&self) -> impl Iterator<Item = &Path> {
+        self.disbelieved.iter().map(PathBuf::as_path)
     }
 }
 
-/// What the JIT compiler of a process wrote. Anybody may write to `/tmp`: what is neither root's nor this user's, nor
-/// of the process while it runs, is not believed.
-fn perf_map(pid: u32) -> Option<Vec<u8>> {
-    let mut file = open_regular(Path::new(&format!("/tmp/perf-{pid}.map")))?;
+/// What the JIT compiler of a process wrote; empty where there is nothing. Anybody may write to `/tmp`: what is neither
+/// root's nor this user's, nor of the process while it runs, is not believed, and then there is no result.
+fn perf_map(path: &Path, pid: u32) -> Option<Vec<u8>> {
+    let Some(mut file) = open_regular(path) else { return Some(Vec::new()) };
     let metadata = file.metadata().ok()?;
     let process = std::fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid()).ok();
     let believed = [Some(0), Some(Identity::current().euid), process].contains(&Some(metadata.uid()));
@@ -73,13 +133,10 @@ fn perf_map(pid: u32) -> Option<Vec<u8>> {
     Some(text)
 }
 
-fn open(path: &str) -> Option<Opened> {
-    let bytes = if path == "[vdso]" { vdso()? } else { map(Path::new(path))? };
+fn open(path: &Path, bytes: &'static [u8]) -> Option<Opened> {
     let mut image = Image::parse(bytes)?;
     let mut lines_in = image.has_lines().then_some(bytes);
-    if let Some(debug) = debug_file(Path::new(path), &image).and_then(|path| map(&path))
-        && let Some(other) = Image::parse(debug)
-    {
+    if let Some((debug, other)) = debug_file(path, &image) {
         if other.has_lines() {
             lines_in = Some(debug);
         }
@@ -95,33 +152,86 @@ fn open_regular(path: &Path) -> Option<File> {
 }
 
 /// A file's bytes, for the rest of the process: symbols borrow from them.
-fn map(path: &Path) -> Option<&'static [u8]> {
-    let file = open_regular(path)?;
-    let mapped: &'static Mapped = Box::leak(Box::new(Mapped::file(&file).ok()?));
+fn map(file: &File) -> Option<&'static [u8]> {
+    let mapped: &'static Mapped = Box::leak(Box::new(Mapped::file(file).ok()?));
     Some(mapped.bytes())
 }
 
-/// The file with the debug information of an object, by its build id or by its name.
-fn debug_file(path: &Path, image: &Image<'_>) -> Option<PathBuf> {
+/// The bytes of the file at a path, if it is that file.
+fn map_same(path: &Path, wanted: Option<FileId>) -> Option<&'static [u8]> {
+    let file = open_regular(path)?;
+    let Some(wanted) = wanted else { return map(&file) };
+    if has_identity(&file.metadata().ok()?, wanted) {
+        return map(&file);
+    }
+    is_mapped_as(&file, wanted).then(|| map(&file)).flatten()
+}
+
+/// Whether the file at a path is that file.
+fn is_there(path: &Path, wanted: Option<FileId>) -> bool {
+    let Some(wanted) = wanted else { return path.exists() };
+    std::fs::metadata(path).is_ok_and(|metadata| has_identity(&metadata, wanted))
+        || open_regular(path).is_some_and(|file| is_mapped_as(&file, wanted))
+}
+
+/// Whether a file's device and inode are those.
+fn has_identity(metadata: &std::fs::Metadata, wanted: FileId) -> bool {
+    let device = metadata.dev();
+    (libc::major(device), libc::minor(device), metadata.ino()) == (wanted.major, wanted.minor, wanted.inode)
+}
+
+/// Whether the kernel tells mappings of a file as that file. Some file systems have another device there than in `stat`
+/// (btrfs), and layered ones may have the device of a layer in one place and not in the other.
+fn is_mapped_as(file: &File, wanted: FileId) -> bool {
+    /// `OVERLAYFS_SUPER_MAGIC`
+    const OVERLAY: u32 = 0x794c_7630;
+    /// The inodes of a layer, below the bits by which an overlay tells layers apart.
+    const OF_LAYER: u64 = 0xffff_ffff;
+    let Some(seen) = mapped_identity(file) else { return false };
+    seen == wanted || super::sys::file_system(file) == Some(OVERLAY) && seen.inode & OF_LAYER == wanted.inode & OF_LAYER
+}
+
+/// How the kernel tells a mapping of the file, in this process.
+fn mapped_identity(file: &File) -> Option<FileId> {
+    let mapped = Mapped::file(file).ok()?;
+    let start = mapped.bytes().as_ptr().addr() as u64;
+    let maps = std::fs::read("/proc/self/maps").ok()?;
+    parse_maps(&maps).find(|line| (line.start..line.end).contains(&start))?.file()
+}
+
+/// The debug information of an object, in a file of its build id or of its name. A file of another build is none.
+fn debug_file(path: &Path, image: &Image<'_>) -> Option<(&'static [u8], Image<'static>)> {
+    let mut candidates = Vec::new();
     if let Some([first, rest @ ..]) = image.build_id() {
         let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let candidate = PathBuf::from(format!("{DEBUG_ROOT}/.build-id/{first:02x}/{rest}.debug"));
-        if candidate.is_file() {
-            return Some(candidate);
-        }
+        candidates.push(PathBuf::from(format!("{DEBUG_ROOT}/.build-id/{first:02x}/{rest}.debug")));
     }
-    let name = std::str::from_utf8(image.debug_link()?).ok()?;
-    let directory = path.parent()?;
-    let below_root = Path::new(DEBUG_ROOT).join(directory.strip_prefix("/").unwrap_or(directory));
-    let candidates = [directory.join(name), directory.join(".debug").join(name), below_root.join(name)];
-    candidates.into_iter().find(|candidate| candidate != path && candidate.is_file())
+    if let Some(name) = image.debug_link().and_then(|name| std::str::from_utf8(name).ok())
+        && let Some(directory) = path.parent()
+    {
+        let below_root = Path::new(DEBUG_ROOT).join(directory.strip_prefix("/").unwrap_or(directory));
+        candidates.extend([directory.join(name), directory.join(".debug").join(name), below_root.join(name)]);
+    }
+    candidates.iter().filter(|candidate| *candidate != path).find_map(|candidate| {
+        let bytes = map(&open_regular(candidate)?)?;
+        let other = Image::parse(bytes)?;
+        image.is_described_by(&other, bytes).then_some((bytes, other))
+    })
 }
 
 /// The bytes of the vdso of this process.
 fn vdso() -> Option<&'static [u8]> {
     let maps = std::fs::read("/proc/self/maps").ok()?;
-    let line = neap_trace::track::parse_maps(&maps).find(|line| line.path == b"[vdso]")?;
-    let mut bytes = vec![0; usize::try_from(line.end - line.start).ok()?];
-    File::open("/proc/self/mem").ok()?.read_exact_at(&mut bytes, line.start).ok()?;
+    let line = parse_maps(&maps).find(|line| line.path == b"[vdso]")?;
+    memory("/proc/self/mem", line.start, line.end)
+}
+
+/// A part of the memory of a process.
+fn memory(path: &str, start: u64, end: u64) -> Option<&'static [u8]> {
+    /// More than any vdso has.
+    const MAX: u64 = 1 << 20;
+    let length = end.checked_sub(start).filter(|&length| length <= MAX)?;
+    let mut bytes = vec![0; usize::try_from(length).ok()?];
+    File::open(path).ok()?.read_exact_at(&mut bytes, start).ok()?;
     Some(bytes.leak())
 }

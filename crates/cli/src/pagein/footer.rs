@@ -1,13 +1,15 @@
 //! What a trace covers, and what it does not.
 
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
-use std::io;
 use std::os::unix::process::ExitStatusExt;
+use std::time::Duration;
 
 use neap_trace::{Backend, Cause, Difference, End, Tables, Usage};
 
 use super::exact::Inexact;
-use super::perf::Detail;
+use super::perf::{self, Denied, Detail, Refused};
+use super::store::Store;
 use crate::error::system_message;
 use crate::run::child::Ended;
 
@@ -28,12 +30,31 @@ pub struct Facts {
     /// Whether the format shows more than the beginnings of faults tell.
     pub rich: bool,
     /// Why there were no events.
-    pub why: Option<io::Error>,
+    pub why: Option<Denied>,
+}
+
+/// What is known of a process that neap attached to.
+pub struct Process {
+    /// It.
+    pub pid: u32,
+    /// What the kernel counted from before the trace began until it had ended.
+    pub usage: Usage,
+    /// The part of it that was counted while the trace began or ended.
+    pub edges: u64,
+    /// Whether the process ended; the count is then that of some time before.
+    pub ended: bool,
+    /// From the beginning of the trace to its end.
+    pub duration: Duration,
+    /// Descendants that it had already.
+    pub children: usize,
+    /// Whether threads may have begun that are not traced.
+    pub unfollowed: bool,
 }
 
 /// Fills in the summary of a program that was run.
-pub fn of_program(tables: &mut Tables, facts: &Facts, command: &[OsString], ended: &Ended) {
+pub fn of_program(tables: &mut Tables, facts: &Facts, command: &[OsString], ended: &Ended, store: &Store) {
     common(tables, facts);
+    let untraced = untraced(tables, facts);
     let summary = &mut tables.summary;
     summary.command = super::shown(command);
     summary.pid = ended.pid;
@@ -41,18 +62,102 @@ pub fn of_program(tables: &mut Tables, facts: &Facts, command: &[OsString], ende
         (Some(status), _) => End::Exited(status),
         (None, signal) => End::Signal(signal.unwrap_or(0)),
     };
-    summary.duration = u64::try_from(ended.wall.as_nanos()).unwrap_or(u64::MAX);
+    summary.duration = nanoseconds(ended.wall);
     let count = |value: libc::c_long| u64::try_from(value).unwrap_or(0);
     let usage = Usage { minor: count(ended.usage.ru_minflt), major: count(ended.usage.ru_majflt) };
     summary.usage = Some(usage);
-    let before = Before { exec: ended.faults_before_exec, arguments: ended.argument_pages };
-    summary.differences = differences(usage.total(), summary.faults, summary.lost, before, facts);
     if facts.running > 0 {
         summary.missing.push(format!(
             "{} of its processes were still running when the program ended: their later faults",
             facts.running
         ));
     }
+    let known = vec![
+        difference(Cause::BeforeExec, ended.faults_before_exec),
+        difference(Cause::Arguments, ended.argument_pages),
+    ];
+    let count = Count { total: usage.total(), seen: summary.faults, lost: summary.lost, known, edges: 0 };
+    let differences = count.differences(facts, |rest| match rest {
+        0.. if untraced => Some(Cause::Untraced),
+        0.. => None,
+        // A child that nobody waited for is missing with all its faults.
+        _ => fewest_of_a_child(tables, store).filter(|&few| rest.unsigned_abs() >= few).map(|_| Cause::NotWaitedFor),
+    });
+    tables.summary.differences = differences;
+}
+
+/// Fills in the summary of a process that neap attached to.
+pub fn of_process(tables: &mut Tables, facts: &Facts, process: &Process) {
+    common(tables, facts);
+    let untraced = untraced(tables, facts) || process.children > 0 || process.unfollowed;
+    let summary = &mut tables.summary;
+    summary.pid = process.pid;
+    summary.end = if process.ended { End::Ended } else { End::Running };
+    summary.duration = nanoseconds(process.duration);
+    summary.usage = Some(process.usage);
+    if process.children > 0 {
+        summary.missing.push(format!(
+            "the faults of {} processes that it had made before: only those that it makes later are traced",
+            process.children
+        ));
+    }
+    if process.unfollowed {
+        summary.missing.push("the faults of some threads that began while neap attached".to_owned());
+    }
+    let (seen, lost) = (summary.faults, summary.lost);
+    let count = Count { total: process.usage.total(), seen, lost, known: Vec::new(), edges: process.edges };
+    summary.differences = count.differences(facts, |rest| match rest {
+        // The count may be that of some time before the end.
+        ..0 if process.ended => Some(Cause::Edges),
+        0.. if untraced => Some(Cause::Untraced),
+        _ => None,
+    });
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Tells which programs began and could not be traced: the kernel ends a trace when the program runs as another user, or
+/// may not be read. Then there is no record of what it maps. Whether there are any.
+fn untraced(tables: &mut Tables, facts: &Facts) -> bool {
+    const NAMED: usize = 5;
+    if facts.kernel.is_none() {
+        return false;
+    }
+    let mapped: HashSet<_> = tables.mappings.iter().map(|(_, mapping)| mapping.process).collect();
+    let executed = tables.processes.iter().filter(|(_, row)| row.image > 0 || row.parent.is_none());
+    let names: Vec<String> = executed
+        .filter(|(id, row)| row.end.is_some() && !mapped.contains(id))
+        .map(|(_, row)| format!("{} (process {})", row.name, row.pid))
+        .collect();
+    if names.is_empty() {
+        return false;
+    }
+    let more = match names.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let summary = &mut tables.summary;
+    summary.missing.push(format!(
+        "the faults of {}{more}: the kernel ends the trace of a program that runs as another user, or may not be read",
+        names[..names.len().min(NAMED)].join(", ")
+    ));
+    summary.remedy = Some("run neap as that user, or as root".to_owned());
+    true
+}
+
+/// The fewest faults that a process other than the program has; none where there are no others.
+fn fewest_of_a_child(tables: &Tables, store: &Store) -> Option<u64> {
+    let mut counts = HashMap::<u32, u64>::new();
+    let counted = store.visit(&mut |fault| {
+        let process = tables.threads[fault.thread].process;
+        *counts.entry(tables.processes[process].pid).or_default() += 1;
+        Ok(())
+    });
+    counted.ok()?;
+    counts.remove(&tables.summary.pid);
+    counts.into_values().min()
 }
 
 /// Fills in what holds for every trace.
@@ -78,7 +183,7 @@ pub fn common(tables: &mut Tables, facts: &Facts) {
             summary.remedy = Some("sudo sysctl kernel.perf_event_paranoid=1, or run neap as root".to_owned());
         }
         None => {
-            let reason = facts.why.as_ref().map(system_message).unwrap_or_default();
+            let reason = facts.why.as_ref().map(reason).unwrap_or_default();
             summary.missing.push(format!(
                 "perf events are denied here ({reason}): page tables were looked at every few milliseconds instead, so there are no instructions, no exact order, no repeated faults, and no pages that came and went in between"
             ));
@@ -96,9 +201,9 @@ pub fn exact(tables: &mut Tables, inexact: Option<Inexact>) {
     let summary = &mut tables.summary;
     summary.exact = true;
     if programs > 0 {
-        summary
-            .missing
-            .push(format!("fault-around stayed on in {programs} programs (of 32 bits, or without userfaultfd)"));
+        summary.missing.push(format!(
+            "fault-around stayed on in {programs} processes (of 32 bits, without userfaultfd, or with a seccomp filter of their own)"
+        ));
     }
     if mappings > 0 {
         summary.missing.push(format!(
@@ -107,85 +212,136 @@ pub fn exact(tables: &mut Tables, inexact: Option<Inexact>) {
     }
 }
 
+/// Why events are denied.
+fn reason(why: &Denied) -> String {
+    let message = system_message(&why.error);
+    match why.what {
+        Refused::Event => message,
+        Refused::Ring => format!("no memory for them, this user's other traces have it: {message}"),
+        Refused::Descriptor(wanted) => format!("{message}: {wanted} are wanted"),
+    }
+}
+
 /// What would allow events, from why they are denied.
-fn remedy(why: Option<&io::Error>) -> String {
+fn remedy(why: Option<&Denied>) -> String {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
-    match (why.and_then(io::Error::raw_os_error), paranoid.trim().parse::<i32>()) {
+    match why.map(|why| why.what) {
+        Some(Refused::Ring) => {
+            let enough = perf::mlock_kb().unwrap_or(516) * 4;
+            return format!(
+                "sudo sysctl kernel.perf_event_mlock_kb={enough}, or wait until the other traces have ended"
+            );
+        }
+        Some(Refused::Descriptor(wanted)) => return format!("sudo prlimit --nofile={wanted} --pid $$"),
+        Some(Refused::Event) | None => {}
+    }
+    match (why.and_then(|why| why.error.raw_os_error()), paranoid.trim().parse::<i32>()) {
         (Some(libc::EACCES | libc::EPERM), Ok(level)) if level > 2 => {
             "sudo sysctl kernel.perf_event_paranoid=2".to_owned()
         }
         (Some(libc::ENOSYS), Err(_)) => "a kernel with CONFIG_PERF_EVENTS".to_owned(),
-        (Some(libc::EMFILE), _) => "ulimit -n 4096".to_owned(),
         _ => "allow the system call perf_event_open (docker run --security-opt seccomp=unconfined --cap-add PERFMON)"
             .to_owned(),
     }
 }
 
-/// Faults that are counted for the program, and happened before it began.
-#[derive(Clone, Copy)]
-struct Before {
-    /// In neap's own child.
-    exec: u64,
-    /// For the arguments.
-    arguments: u64,
+/// What the kernel counts and what was seen.
+struct Count {
+    total: u64,
+    seen: u64,
+    lost: u64,
+    /// What is known to be in one of them and not in the other.
+    known: Vec<Difference>,
+    /// Counted while the trace began or ended, so seen or not.
+    edges: u64,
 }
 
-/// Why the kernel's count differs from the trace's: what is known, and then what is left.
-fn differences(counted: u64, seen: u64, lost: u64, before: Before, facts: &Facts) -> Vec<Difference> {
-    let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
-    let mut list = vec![
-        Difference { cause: Cause::BeforeExec, count: signed(before.exec) },
-        Difference { cause: Cause::Arguments, count: signed(before.arguments) },
-        Difference { cause: Cause::NotCompleted, count: -signed(facts.not_completed) },
-        Difference { cause: Cause::NotWaitedFor, count: -signed(facts.not_waited_for) },
-    ];
-    let known: i64 = list.iter().map(|difference| difference.count).sum();
-    let rest = signed(counted) - signed(seen) - known;
-    let cause = match facts.kernel {
-        // Without the ends of faults nobody knows which were refused.
-        Some(_) if rest < 0 && facts.detail == Detail::Begin => Cause::NotCompleted,
-        _ if rest < 0 => Cause::Unexplained,
-        // Each fault is two records.
-        _ if lost > 0 && rest <= signed(lost) => Cause::Lost,
-        Some(true) => Cause::WithoutTrap,
-        Some(false) => Cause::KernelMode,
-        None => Cause::Unexplained,
-    };
-    list.push(Difference { cause, count: rest });
-    list.retain(|difference| difference.count != 0);
-    list
+impl Count {
+    /// Why they differ: what is known, and then what is left. `special` may know its cause.
+    fn differences(self, facts: &Facts, special: impl FnOnce(i64) -> Option<Cause>) -> Vec<Difference> {
+        let Self { total, seen, lost, known: mut list, edges } = self;
+        list.push(Difference { cause: Cause::NotCompleted, count: -signed(facts.not_completed) });
+        list.push(Difference { cause: Cause::NotWaitedFor, count: -signed(facts.not_waited_for) });
+        let known: i64 = list.iter().map(|difference| difference.count).sum();
+        let mut rest = signed(total) - signed(seen) - known;
+        for (cause, most) in [(Cause::Edges, edges), (Cause::Lost, lost)] {
+            let part = rest.clamp(0, signed(most));
+            list.push(Difference { cause, count: part });
+            rest -= part;
+        }
+        let usual = match (facts.kernel, rest) {
+            // Without the ends of faults nobody knows which were refused.
+            (Some(_), ..0) if facts.detail == Detail::Begin => Cause::NotCompleted,
+            (Some(_), ..0) => Cause::Unexplained,
+            (Some(true), _) => Cause::WithoutTrap,
+            (Some(false), _) => Cause::KernelMode,
+            (None, ..0) => Cause::AroundFaults,
+            (None, _) => Cause::BetweenScans,
+        };
+        let cause = if rest == 0 { usual } else { special(rest).unwrap_or(usual) };
+        match list.iter_mut().find(|difference| difference.cause == cause) {
+            Some(difference) => difference.count += rest,
+            None => list.push(Difference { cause, count: rest }),
+        }
+        list.retain(|difference| difference.count != 0);
+        list
+    }
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+fn difference(cause: Cause, count: u64) -> Difference {
+    Difference { cause, count: signed(count) }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
-    fn facts(kernel: Option<bool>) -> Facts {
-        Facts {
-            not_completed: 2,
-            not_waited_for: 5,
-            running: 0,
-            malformed: 0,
-            kernel,
-            detail: Detail::Full,
-            rich: true,
-            why: None,
-        }
+    fn facts(kernel: Option<bool>, detail: Detail) -> Facts {
+        Facts { not_completed: 2, not_waited_for: 5, running: 0, malformed: 0, kernel, detail, rich: true, why: None }
     }
 
     /// Catches differences that do not add up, or are blamed on the wrong cause.
     #[test]
     fn differences_add_up() {
-        for (counted, lost, kernel, cause) in [
-            (120, 0, Some(true), Cause::WithoutTrap),
-            (120, 0, Some(false), Cause::KernelMode),
-            (120, 40, Some(false), Cause::Lost),
-            (80, 0, Some(true), Cause::Unexplained),
-            (120, 0, None, Cause::Unexplained),
+        use Detail::{Begin, Full};
+        for (total, lost, edges, kernel, detail, special, cause) in [
+            (120, 0, 0, Some(true), Full, None, Cause::WithoutTrap),
+            (120, 0, 0, Some(false), Full, None, Cause::KernelMode),
+            (120, 0, 0, Some(false), Full, Some(Cause::Untraced), Cause::Untraced),
+            (120, 40, 0, Some(false), Full, Some(Cause::Untraced), Cause::Lost),
+            (120, 4, 0, Some(false), Full, None, Cause::KernelMode),
+            (120, 0, 40, Some(true), Full, None, Cause::Edges),
+            (80, 0, 40, Some(true), Full, None, Cause::Unexplained),
+            (80, 0, 0, Some(true), Begin, None, Cause::NotCompleted),
+            (80, 0, 0, Some(true), Full, Some(Cause::NotWaitedFor), Cause::NotWaitedFor),
+            (120, 0, 0, None, Full, None, Cause::BetweenScans),
+            (80, 0, 0, None, Full, None, Cause::AroundFaults),
         ] {
-            let list = differences(counted, 100, lost, Before { exec: 5, arguments: 2 }, &facts(kernel));
-            assert_eq!(100 + list.iter().map(|d| d.count).sum::<i64>(), counted as i64);
-            assert_eq!(list.last().map(|d| d.cause), Some(cause), "{list:?}");
+            let known = vec![difference(Cause::BeforeExec, 5), difference(Cause::Arguments, 2)];
+            let count = Count { total, seen: 100, lost, known, edges };
+            let list = count.differences(&facts(kernel, detail), |_| special);
+            assert_eq!(100 + list.iter().map(|d| d.count).sum::<i64>(), total as i64);
+            let largest = list.iter().max_by_key(|d| d.count.abs()).map(|d| d.cause);
+            assert_eq!(largest, Some(cause), "{list:?}");
+            let causes: HashSet<_> = list.iter().map(|d| d.cause).collect();
+            assert_eq!(causes.len(), list.len(), "{list:?}");
         }
+    }
+
+    /// Catches a remedy that does not help against what was refused.
+    #[test]
+    fn remedies_fit_what_was_refused() {
+        let denied = |what, errno| Denied { what, error: io::Error::from_raw_os_error(errno) };
+        let ring = denied(Refused::Ring, libc::EPERM);
+        assert!(remedy(Some(&ring)).contains("kernel.perf_event_mlock_kb="), "{}", remedy(Some(&ring)));
+        assert!(reason(&ring).contains("other traces"), "{}", reason(&ring));
+        let descriptors = denied(Refused::Descriptor(70_000), libc::EMFILE);
+        assert!(remedy(Some(&descriptors)).contains("--nofile=70000"), "{}", remedy(Some(&descriptors)));
     }
 }

@@ -8,11 +8,13 @@
 mod attach;
 mod blocks;
 mod bpf;
+mod code;
 mod collect;
 mod diff;
 mod exact;
 mod files;
 mod footer;
+mod output;
 mod perf;
 mod progress;
 mod resolve;
@@ -24,16 +26,15 @@ mod unwind;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use neap_options::Id;
 use neap_trace::format::Format;
 use neap_trace::track::Tracker;
-use neap_trace::{Clock, Source};
+use neap_trace::{Clock, Source, Tables};
 
 use crate::args::{PageinAction, PageinArgs};
 use crate::error::{Error, FAILED, system_message};
@@ -45,10 +46,12 @@ use crate::run::target;
 
 use self::collect::{Collected, Collector};
 use self::exact::Exact;
-use self::perf::{Events, Wanted};
+use self::output::Output;
+use self::perf::{Denied, Events, Wanted};
 use self::progress::Told;
 use self::resolve::Resolved;
 use self::scan::Scanner;
+use self::store::Store;
 
 pub use self::perf::{Callgraph, Detail};
 
@@ -57,11 +60,13 @@ enum Watcher {
     /// perf events.
     Perf { collector: Collector, kernel: bool, clock: ClockReading },
     /// Scans of page tables, and why.
-    Scan { scanner: Scanner, why: io::Error },
+    Scan { scanner: Scanner, why: Denied },
 }
 
 /// A program that runs and is watched.
 struct Launched {
+    /// Opened before the program runs, so that no run is in vain.
+    output: Output,
     watcher: Watcher,
     exact: Option<Exact>,
 }
@@ -82,11 +87,14 @@ struct Watched {
     /// None for scans.
     kernel: Option<bool>,
     /// Why there are no events.
-    why: Option<io::Error>,
+    why: Option<Denied>,
 }
 
 /// Runs the command; the result is the program's exit status, as with `neap run`.
-pub fn run(args: PageinArgs) -> Result<u8, Error> {
+pub fn run(mut args: PageinArgs) -> Result<u8, Error> {
+    if let Some(json) = Format::from_name("json").filter(|_| args.json) {
+        args.format = json;
+    }
     if let Some(PageinAction::Diff(diff)) = &args.action {
         return diff::run(diff);
     }
@@ -102,7 +110,7 @@ pub fn run(args: PageinArgs) -> Result<u8, Error> {
 fn launch(args: &PageinArgs) -> Result<u8, Error> {
     let Some(command) = args.command.first() else { return Err(Error::failed("no program is given")) };
     let path = target::resolve(command)?;
-    if let Some(why) = target::secure_execution(&path) {
+    if let Some(why) = target::secure_execution(&path).or_else(|| unreadable(&path)) {
         return Err(Error::cannot_run(format!(
             "cannot trace {}: {why}, and the kernel ends a trace when such a program starts",
             path.display()
@@ -115,30 +123,32 @@ fn launch(args: &PageinArgs) -> Result<u8, Error> {
     if args.exact {
         program.before_exec(exact::install);
     }
-    let mut output = args.output.as_deref().map(Output::create).transpose()?;
-    let (ended, launched) = child::supervise_watched(&program, |pid| {
+    let (ended, launched, signals) = child::supervise_watched(&program, |pid| {
+        let output = Output::create(args, pid.unsigned_abs())?;
         let exact = args.exact.then(|| Exact::start(pid)).transpose()?;
         let directory = recorded.as_ref().map(|recorded| recorded.directory.path().as_os_str());
-        Ok(Launched { watcher: watch(args, pid, directory)?, exact })
+        Ok(Launched { output, watcher: watch(args, pid, directory)?, exact })
     })?;
-    let inexact = launched.exact.as_ref().map(Exact::inexact);
-    let watched = launched.watcher.finish();
+    let Launched { mut output, watcher, exact } = launched;
+    let inexact = exact.as_ref().map(Exact::inexact);
+    let watched = watcher.finish();
     drop(recorded);
-    let output = match &mut output {
-        Some(output) => output,
-        empty => empty.insert(match Output::create_default(ended.pid, args.format) {
-            Ok(output) => output,
-            Err(error) => return after(&ended, error),
-        }),
-    };
-    let finished = finish(args, watched, output, |tables, facts| {
-        footer::of_program(tables, facts, &args.command, &ended);
+    // From here on neap can be interrupted: finding symbols and writing may take long.
+    signals.release();
+    let finished = finish(args, watched, &mut output, |tables, facts, store| {
+        footer::of_program(tables, facts, &args.command, &ended, store);
         footer::exact(tables, inexact);
     });
     match finished {
         Ok(()) => Ok(child::end_like(ended.status)),
         Err(error) => after(&ended, error),
     }
+}
+
+/// Why the kernel would not let this user look at the program, if so.
+fn unreadable(path: &Path) -> Option<String> {
+    let error = File::open(path).err()?;
+    (error.kind() == io::ErrorKind::PermissionDenied).then(|| "it may be executed, but not read".to_owned())
 }
 
 /// A program on neap that records where it allocates.
@@ -224,9 +234,9 @@ fn finish(
     args: &PageinArgs,
     watched: Watched,
     output: &mut Output,
-    complete: impl FnOnce(&mut neap_trace::Tables, &footer::Facts),
+    complete: impl FnOnce(&mut Tables, &footer::Facts, &Store),
 ) -> Result<(), Error> {
-    let Collected { tracker, store, malformed } = watched.collected;
+    let Collected { tracker, store, malformed, files } = watched.collected;
     let format = args.format;
     let facts = footer::Facts {
         not_completed: tracker.not_completed(),
@@ -241,8 +251,8 @@ fn finish(
     };
     let (mut tables, stack_mappings) = tracker.into_tables();
     tables.clock = Clock { origin: tables.clock.origin, ..watched.clock };
-    complete(&mut tables, &facts);
-    let resolved = Resolved::new(tables, &stack_mappings, store, format.rich)
+    complete(&mut tables, &facts, &store);
+    let resolved = Resolved::new(tables, &stack_mappings, store, files, format.rich)
         .map_err(|e| Error::failed(format!("cannot read the faults back: {}", system_message(&e))))?;
     output.write(format, &Told::new(&resolved))?;
     if !format.footer {
@@ -251,7 +261,7 @@ fn finish(
         }
     }
     if args.output.is_none() {
-        eprintln!("neap: {} faults in {}", resolved.tables().summary.faults, output.path.display());
+        eprintln!("neap: {} faults in {}", resolved.tables().summary.faults, output.path().display());
     }
     Ok(())
 }
@@ -283,56 +293,6 @@ impl ClockReading {
         let mult = (u128::from(ns) << SHIFT).checked_div(u128::from(cycles)).and_then(|mult| u32::try_from(mult).ok());
         Clock { tsc: mult.map(|mult| (mult, SHIFT)), measured: true, wall: self.wall, ..Clock::default() }
     }
-}
-
-/// Where the trace goes.
-struct Output {
-    path: PathBuf,
-    /// None for standard output.
-    file: Option<File>,
-}
-
-impl Output {
-    /// Creates the file that the user named; `-` is standard output.
-    fn create(path: &Path) -> Result<Self, Error> {
-        if path.as_os_str() == "-" {
-            return Ok(Self { path: path.to_owned(), file: None });
-        }
-        Self::open(path.to_owned(), 0)
-    }
-
-    /// Creates `pagein.PID`, with the format's ending. A name that can be guessed: where somebody else put a link
-    /// there, it is not followed.
-    fn create_default(pid: u32, format: &Format) -> Result<Self, Error> {
-        Self::open(PathBuf::from(format!("pagein.{pid}{}", format.ending)), libc::O_NOFOLLOW)
-    }
-
-    fn open(path: PathBuf, flags: libc::c_int) -> Result<Self, Error> {
-        match File::options().write(true).create(true).truncate(true).custom_flags(flags).open(&path) {
-            Ok(file) => Ok(Self { path, file: Some(file) }),
-            Err(error) => Err(Error::failed(format!("cannot write to {}: {}", path.display(), system_message(&error)))
-                .remedy("name another file with -o")),
-        }
-    }
-
-    fn write(&mut self, format: &Format, source: &dyn Source) -> Result<(), Error> {
-        let written = match &mut self.file {
-            Some(file) => write_all(format, source, file),
-            None => write_all(format, source, &mut io::stdout().lock()),
-        };
-        match written {
-            // `neap pagein -o - ... | head`
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe && self.file.is_none() => Ok(()),
-            other => other
-                .map_err(|e| Error::failed(format!("cannot write to {}: {}", self.path.display(), system_message(&e)))),
-        }
-    }
-}
-
-fn write_all(format: &Format, source: &dyn Source, out: &mut dyn Write) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(64 << 10, out);
-    (format.write)(source, &mut out)?;
-    out.flush()
 }
 
 /// A time on the command line: `10s`, `500ms`, `2min`; seconds without a unit.

@@ -9,14 +9,20 @@ use neap_trace::perf::record::Decoder;
 use super::bpf::Bpf;
 use super::sys::{self, Ring};
 use super::unwind;
+use crate::sys::Identity;
 
 /// The size of a ring that is tried where stacks come with the faults.
 const WITH_STACKS: usize = 32 << 20;
 
-/// The size of a ring where the beginnings of faults do not come in it.
-const WITHOUT_FAULTS: usize = 512 << 10;
+/// The sizes where both ends of faults come in it, and where only beginnings do. The kernel fills it with zeros and maps
+/// it before the program starts, which takes some 0.2 ms for each MiB.
+const BEGINS_AND_ENDS: usize = 4 << 20;
+const BEGINS_ONLY: usize = 2 << 20;
 
-/// The sizes of a ring that are tried, largest first. An ordinary user may have 516 KiB for each processor.
+/// The size of a ring where the beginnings of faults do not come in it.
+const WITHOUT_FAULTS: usize = 256 << 10;
+
+/// The sizes of a ring that are tried, largest first.
 const RING_SIZES: [usize; 8] = [WITH_STACKS, 4 << 20, 2 << 20, 1 << 20, 512 << 10, 256 << 10, 128 << 10, 64 << 10];
 
 /// The part of the stack that comes with each fault.
@@ -56,12 +62,46 @@ pub struct Wanted {
     pub monotonic: bool,
 }
 
+/// Why there are no events.
+#[derive(Debug)]
+pub struct Denied {
+    /// What was refused.
+    pub what: Refused,
+    /// What the system said.
+    pub error: io::Error,
+}
+
+/// What the system refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// An event.
+    Event,
+    /// The memory of a ring.
+    Ring,
+    /// A descriptor; so many are wanted.
+    Descriptor(usize),
+}
+
+impl From<io::Error> for Denied {
+    fn from(error: io::Error) -> Self {
+        Self { what: Refused::Event, error }
+    }
+}
+
+/// The event that owns the ring of a processor.
+struct Leader {
+    cpu: u32,
+    /// Its thread.
+    tid: i32,
+    event: OwnedFd,
+}
+
 /// Open events.
 pub struct Events {
-    /// All of them; they end when these are closed.
+    /// Those without a ring; all end when they are closed.
     descriptors: Vec<OwnedFd>,
     /// Those with a ring, in the same order as `rings`: one for each processor.
-    leaders: Vec<OwnedFd>,
+    leaders: Vec<Leader>,
     /// A ring for each processor.
     pub rings: Vec<Ring>,
     /// What takes the beginnings of faults, instead of samples.
@@ -79,86 +119,72 @@ struct Permitted {
     fields: u64,
     /// Times are those that a BPF program, or the program itself, can tell.
     monotonic: bool,
+    /// Events tell how many samples were lost.
+    tells_lost: bool,
 }
 
 impl Events {
-    /// Opens the events of threads.
-    pub fn open(tids: &[i32], wanted: Wanted) -> io::Result<Self> {
+    /// Opens the events of threads. Threads that end meanwhile are left out.
+    pub fn open(tids: &[i32], wanted: Wanted) -> Result<Self, Denied> {
         sys::raise_descriptor_limit();
         let processors = processors();
-        let first = tids.first().copied().unwrap_or(0);
-        let mut permitted = probe(first, wanted)?;
+        Self::open_on(&processors, tids, wanted).map_err(|denied| match denied.error.raw_os_error() {
+            Some(libc::EMFILE) => Denied { what: Refused::Descriptor(descriptors(&processors, tids)), ..denied },
+            _ => denied,
+        })
+    }
+
+    fn open_on(processors: &[u32], tids: &[i32], wanted: Wanted) -> Result<Self, Denied> {
+        let mut permitted = probe(processors, tids, wanted)?;
         let plain = wanted.detail == Detail::Begin && wanted.callgraph.is_none();
         let bpf = (plain && permitted.kernel)
             .then(|| Bpf::load(processors.iter().max().map_or(1, |&last| last as usize + 1)));
         let bpf = bpf.and_then(Result::ok);
         permitted.monotonic = wanted.monotonic || bpf.is_some();
+        let largest = match (wanted.callgraph, wanted.detail) {
+            (Some(Callgraph::Dwarf), _) => WITH_STACKS,
+            _ if bpf.is_some() => WITHOUT_FAULTS,
+            (None, Detail::Begin) => BEGINS_ONLY,
+            _ => BEGINS_AND_ENDS,
+        };
+        let leaders = leaders(processors, tids, &bookkeeping(wanted, permitted))?;
         let mut events = Self {
             descriptors: Vec::new(),
+            rings: rings(&leaders, largest)?,
             leaders: Vec::new(),
-            rings: Vec::new(),
             bpf,
             decoder: Decoder::default(),
             kernel: permitted.kernel,
         };
-        // The largest size that is tried.
-        let mut size = match wanted.callgraph {
-            Some(Callgraph::Dwarf) => WITH_STACKS,
-            _ if events.bpf.is_some() => WITHOUT_FAULTS,
-            _ => RING_SIZES[1],
-        };
-        for cpu in processors {
-            match events.open_on(cpu, tids, wanted, permitted, &mut size) {
-                // A processor that is offline, or that went offline.
-                Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
-                other => other?,
+        for leader in leaders {
+            events.remember(&leader.event, &bookkeeping(wanted, permitted))?;
+            for &tid in tids {
+                match events.follow(&leader, tid, wanted, permitted) {
+                    Err(error) if is_gone(&error) => {}
+                    other => other?,
+                }
             }
-        }
-        if events.rings.is_empty() {
-            return Err(io::ErrorKind::NotFound.into());
+            events.leaders.push(leader);
         }
         Ok(events)
     }
 
-    /// Opens the events of the threads on one processor. `size` is the size of a ring at most; then that of this one.
-    fn open_on(
-        &mut self,
-        cpu: u32,
-        tids: &[i32],
-        wanted: Wanted,
-        permitted: Permitted,
-        size: &mut usize,
-    ) -> io::Result<()> {
-        let leader_event = bookkeeping(wanted, permitted);
-        let mut leader: Option<OwnedFd> = None;
-        for &tid in tids {
-            let dummy = match sys::perf_event_open(&leader_event, tid, cpu) {
-                // A thread that ended meanwhile.
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) && tids.len() > 1 => continue,
-                other => other?,
-            };
-            match &leader {
-                Some(leader) => sys::perf_event_redirect(&dummy, leader)?,
-                None => self.rings.push(ring(&dummy, size)?),
+    /// Opens the events of a thread on the processor of a leader, in whose ring their samples go.
+    fn follow(&mut self, leader: &Leader, tid: i32, wanted: Wanted, permitted: Permitted) -> io::Result<()> {
+        let own = (tid != leader.tid).then(|| bookkeeping(wanted, permitted));
+        let all = own.into_iter().chain(faults(wanted, permitted));
+        // All, or none: the thread may end in between.
+        let opened: Vec<(Event, OwnedFd)> =
+            all.map(|event| Ok((event, sys::perf_event_open(&event, tid, leader.cpu)?))).collect::<io::Result<_>>()?;
+        for (event, fd) in opened {
+            let bpf = self.bpf.as_ref().filter(|_| event.counter == Counter::Faults);
+            // Where the program is refused after all, samples do.
+            if bpf.is_none_or(|bpf| bpf.attach(&fd).is_err()) {
+                sys::perf_event_redirect(&fd, &leader.event)?;
             }
-            self.remember(&dummy, &leader_event)?;
-            let output = leader.as_ref().unwrap_or(&dummy);
-            for event in faults(wanted, permitted) {
-                let fd = sys::perf_event_open(&event, tid, cpu)?;
-                let bpf = self.bpf.as_ref().filter(|_| event.counter == Counter::Faults);
-                // Where the program is refused after all, samples do.
-                if bpf.is_none_or(|bpf| bpf.attach(&fd).is_err()) {
-                    sys::perf_event_redirect(&fd, output)?;
-                }
-                self.remember(&fd, &event)?;
-                self.descriptors.push(fd);
-            }
-            match leader {
-                Some(_) => self.descriptors.push(dummy),
-                None => leader = Some(dummy),
-            }
+            self.remember(&fd, &event)?;
+            self.descriptors.push(fd);
         }
-        self.leaders.extend(leader);
         Ok(())
     }
 
@@ -169,12 +195,20 @@ impl Events {
 
     /// Begins, where the events do not wait for an exec.
     pub fn enable(&self) -> io::Result<()> {
-        self.leaders.iter().chain(&self.descriptors).try_for_each(sys::perf_event_enable)
+        let leaders = self.leaders.iter().map(|leader| &leader.event);
+        leaders.chain(&self.descriptors).try_for_each(sys::perf_event_enable)
+    }
+
+    /// How many samples did not fit in the rings, where the kernel tells. (Records tell too, but only when something fits
+    /// again: never where that does not happen.)
+    pub fn lost(&self) -> Option<u64> {
+        let leaders = self.leaders.iter().map(|leader| &leader.event);
+        leaders.chain(&self.descriptors).map(sys::perf_event_lost).sum()
     }
 
     /// What to poll.
     pub fn pollable(&self) -> Vec<libc::pollfd> {
-        self.leaders.iter().map(sys::readable).collect()
+        self.leaders.iter().map(|leader| sys::readable(&leader.event)).collect()
     }
 }
 
@@ -187,8 +221,9 @@ fn bookkeeping(wanted: Wanted, permitted: Permitted) -> Event {
         enable_on_exec: wanted.on_exec,
         bookkeeping: true,
         monotonic: permitted.monotonic,
-        // A quarter of the smallest ring that an ordinary user gets: the reader is woken seldom, and in time.
-        watermark: 128 << 10,
+        tells_lost: permitted.tells_lost,
+        // A quarter of the ring that an ordinary user gets: the reader is woken seldom, and in time.
+        watermark: 64 << 10,
         registers: 0,
         stack_bytes: 0,
     }
@@ -218,40 +253,86 @@ fn faults(wanted: Wanted, permitted: Permitted) -> impl Iterator<Item = Event> {
 }
 
 /// Finds out what is permitted, with an event that is closed again.
-fn probe(tid: i32, wanted: Wanted) -> io::Result<Permitted> {
+fn probe(processors: &[u32], tids: &[i32], wanted: Wanted) -> io::Result<Permitted> {
     let mut last = io::Error::from(io::ErrorKind::PermissionDenied);
     for kernel in [true, false] {
-        for extra in [sample::DATA_PAGE_SIZE, 0] {
-            let permitted = Permitted { kernel, fields: BASE | extra, monotonic: false };
+        for (extra, tells_lost) in [(sample::DATA_PAGE_SIZE, true), (sample::DATA_PAGE_SIZE, false), (0, false)] {
+            let permitted = Permitted { kernel, fields: BASE | extra, monotonic: false, tells_lost };
             let Some(event) = faults(wanted, permitted).nth(1) else { break };
-            match processors().into_iter().map(|cpu| sys::perf_event_open(&event, tid, cpu)).find(is_decided) {
-                Some(Ok(_)) => return Ok(permitted),
-                Some(Err(error)) => last = error,
-                None => {}
+            for (&tid, &cpu) in tids.iter().flat_map(|tid| processors.iter().map(move |cpu| (tid, cpu))) {
+                match sys::perf_event_open(&event, tid, cpu) {
+                    Ok(_) => return Ok(permitted),
+                    Err(error) => last = error,
+                }
+                if !is_gone(&last) {
+                    break;
+                }
             }
         }
     }
     Err(last)
 }
 
-/// Whether the answer would be the same on another processor.
-fn is_decided(result: &io::Result<OwnedFd>) -> bool {
-    !matches!(result, Err(error) if error.raw_os_error() == Some(libc::ENODEV))
+/// Whether the thread ended, or the processor is or went offline: others may be there.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENODEV))
 }
 
-/// The largest ring that the system permits; all have the size of the first.
-fn ring(event: &OwnedFd, size: &mut usize) -> io::Result<Ring> {
-    let mut last = io::Error::from(io::ErrorKind::OutOfMemory);
-    for &candidate in RING_SIZES.iter().filter(|&&candidate| candidate <= *size) {
-        match Ring::new(event, candidate) {
-            Ok(ring) => {
-                *size = candidate;
-                return Ok(ring);
+/// An event on each processor, to own its ring: of the first thread that is still there.
+fn leaders(processors: &[u32], tids: &[i32], event: &Event) -> io::Result<Vec<Leader>> {
+    let mut leaders = Vec::with_capacity(processors.len());
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for &cpu in processors {
+        for &tid in tids {
+            match sys::perf_event_open(event, tid, cpu) {
+                Ok(event) => {
+                    leaders.push(Leader { cpu, tid, event });
+                    break;
+                }
+                Err(error) if is_gone(&error) => last = error,
+                Err(error) => return Err(error),
             }
+        }
+    }
+    if leaders.is_empty() { Err(last) } else { Ok(leaders) }
+}
+
+/// A ring for each leader, all of one size: the largest that is wanted and permitted.
+fn rings(leaders: &[Leader], largest: usize) -> Result<Vec<Ring>, Denied> {
+    let fitting = share(leaders.len()).max(RING_SIZES[RING_SIZES.len() - 1]);
+    let mut last = io::Error::from(io::ErrorKind::OutOfMemory);
+    for &size in RING_SIZES.iter().filter(|&&size| size <= largest.min(fitting)) {
+        match leaders.iter().map(|leader| Ring::new(&leader.event, size)).collect() {
+            Ok(rings) => return Ok(rings),
             Err(error) => last = error,
         }
     }
-    Err(last)
+    Err(Denied { what: Refused::Ring, error: last })
+}
+
+/// The largest ring that each of so many processors should have.
+///
+/// Where the user is not root, the kernel permits so much for each processor in all of the user's traces together
+/// (`kernel.perf_event_mlock_kb`), and each process what it may lock besides. Half of the former is left to others.
+fn share(processors: usize) -> usize {
+    if Identity::current().euid == 0 {
+        return usize::MAX;
+    }
+    let of_user = mlock_kb().unwrap_or(0) << 10;
+    let own = sys::lockable_bytes() / processors.max(1);
+    (of_user / 2).saturating_add(own).saturating_sub(sys::page_size())
+}
+
+/// What a user may lock for each processor, in KiB.
+pub fn mlock_kb() -> Option<usize> {
+    std::fs::read_to_string("/proc/sys/kernel/perf_event_mlock_kb").ok()?.trim().parse().ok()
+}
+
+/// The descriptors that the events of so many threads take, and some for everything else.
+fn descriptors(processors: &[u32], tids: &[i32]) -> usize {
+    const EACH: usize = 4;
+    const OTHERS: usize = 64;
+    EACH * processors.len() * tids.len() + OTHERS
 }
 
 /// The processors that are online.

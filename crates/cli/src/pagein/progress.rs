@@ -8,8 +8,8 @@ use neap_trace::{Fault, Source, Tables};
 
 /// From when on, and how often, progress is told.
 const EVERY: Duration = Duration::from_secs(2);
-/// How many faults are written between two looks at the clock.
-const FAULTS: u64 = 1 << 14;
+/// How many faults something is done with between two looks at the clock.
+const FAULTS: u64 = 1 << 10;
 
 /// The line; none where standard error is no terminal.
 pub struct Progress {
@@ -43,16 +43,52 @@ impl Progress {
     }
 }
 
+/// Tells how many of the faults something was done with.
+pub struct Steps {
+    progress: Progress,
+    doing: &'static str,
+    all: u64,
+    done: u64,
+}
+
+impl Steps {
+    /// None of them yet.
+    pub fn new(doing: &'static str, all: u64) -> Self {
+        Self { progress: Progress::new(), doing, all, done: 0 }
+    }
+
+    /// From the first fault again.
+    pub fn again(&mut self) {
+        self.done = 0;
+    }
+
+    /// One more.
+    pub fn step(&mut self) {
+        self.done += 1;
+        if self.done.is_multiple_of(FAULTS) {
+            let Self { progress, doing, all, done } = self;
+            progress.show(|| format!("{doing}, {done} of {all} faults"));
+        }
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        self.progress.clear();
+    }
+}
+
 /// A trace that tells how far it was written. Some formats visit it several times.
 pub struct Told<'s> {
     source: &'s dyn Source,
-    progress: RefCell<Progress>,
+    steps: RefCell<Steps>,
 }
 
 impl<'s> Told<'s> {
     /// Tells of that trace.
     pub fn new(source: &'s dyn Source) -> Self {
-        Self { source, progress: RefCell::new(Progress::new()) }
+        let all = source.tables().summary.faults;
+        Self { source, steps: RefCell::new(Steps::new("writing", all)) }
     }
 }
 
@@ -62,22 +98,11 @@ impl Source for Told<'_> {
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&Fault) -> io::Result<()>) -> io::Result<()> {
-        let all = self.tables().summary.faults;
-        let mut seen = 0u64;
+        // A visitor may visit too: it starts the count anew, and that is all.
+        self.steps.borrow_mut().again();
         self.source.visit(&mut |fault| {
-            seen += 1;
-            if seen.is_multiple_of(FAULTS)
-                && let Ok(mut progress) = self.progress.try_borrow_mut()
-            {
-                progress.show(|| format!("writing, {seen} of {all} faults"));
-            }
+            self.steps.borrow_mut().step();
             visitor(fault)
         })
-    }
-}
-
-impl Drop for Told<'_> {
-    fn drop(&mut self) {
-        self.progress.get_mut().clear();
     }
 }

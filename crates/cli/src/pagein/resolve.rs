@@ -1,6 +1,6 @@
 //! Finds the symbols of a trace, each once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use neap_symbols::{What, demangle};
@@ -10,8 +10,13 @@ use neap_trace::{
     Tables,
 };
 
+use super::code::CodeMappings;
 use super::files::Files;
+use super::progress::Steps;
 use super::store::Store;
+
+/// Names that a sentence of the footer has at most.
+const NAMED: usize = 3;
 
 /// A trace with symbols: faults come out of the store, and their places out of what was found before.
 pub struct Resolved {
@@ -38,8 +43,8 @@ struct Found {
     data: HashMap<Where, PlaceId>,
     /// How far the addresses of a mapping are from those that its object states.
     biases: HashMap<MappingId, Option<u64>>,
-    /// The mapping of an instruction, by that of the process's image: see [`Resolver::code_mapping`].
-    code_mappings: HashMap<(neap_trace::ProcessId, u64), Option<MappingId>>,
+    /// The mappings that can hold code.
+    code_mappings: CodeMappings,
 }
 
 /// What finds symbols.
@@ -52,8 +57,8 @@ struct Resolver {
     kernel: Option<ObjectId>,
     jit: Option<ObjectId>,
     with_lines: bool,
-    /// The mappings of each image that can hold code.
-    executable: HashMap<neap_trace::ProcessId, Vec<MappingId>>,
+    /// Paths of objects with code that ran and could not be read.
+    unread: BTreeSet<String>,
 }
 
 impl Resolved {
@@ -62,27 +67,28 @@ impl Resolved {
         tables: Tables,
         stack_mappings: &[Option<MappingId>],
         store: Store,
+        files: Files,
         with_lines: bool,
     ) -> io::Result<Self> {
         let mut resolver = Resolver {
-            files: Files::default(),
+            files,
+            found: Found { code_mappings: CodeMappings::new(&tables), ..Found::default() },
             tables,
-            found: Found::default(),
             symbols: HashMap::new(),
             lines: HashMap::new(),
             kernel: None,
             jit: None,
             with_lines,
-            executable: HashMap::new(),
+            unread: BTreeSet::new(),
         };
-        for (id, mapping) in resolver.tables.mappings.iter().filter(|(_, mapping)| mapping.protection.execute) {
-            resolver.executable.entry(mapping.process).or_default().push(id);
-        }
+        let mut steps = Steps::new("finding symbols", resolver.tables.summary.faults);
         store.visit(&mut |fault| {
             resolver.fault(fault);
+            steps.step();
             Ok(())
         })?;
         resolver.stacks(stack_mappings);
+        resolver.tell();
         Ok(Self { tables: resolver.tables, store, found: resolver.found })
     }
 }
@@ -119,7 +125,7 @@ impl Found {
             return Some(Where::Kernel(fault.ip));
         }
         let thread = tables.threads.get(fault.thread)?;
-        match self.code_mappings.get(&(thread.process, fault.ip)).copied().flatten() {
+        match self.code_mappings.find(tables, thread.process, fault.ip, fault.time) {
             Some(mapping) => Some(self.at(tables, mapping, fault.ip)),
             None => Some(Where::Process(tables.processes[thread.process].pid, fault.ip)),
         }
@@ -139,7 +145,9 @@ impl Found {
 impl Resolver {
     fn fault(&mut self, fault: &Fault) {
         if fault.mode == Mode::User {
-            self.code_mapping(fault);
+            let process = self.tables.threads[fault.thread].process;
+            let mapping = self.found.code_mappings.find(&self.tables, process, fault.ip, fault.time);
+            mapping.into_iter().for_each(|mapping| self.bias(mapping));
         }
         if let Some(at) = self.found.code_of(&self.tables, fault)
             && !self.found.code.contains_key(&at)
@@ -164,37 +172,13 @@ impl Resolver {
         }
     }
 
-    /// Finds the mapping of a fault's instruction: of those that its image had at that moment, the youngest.
-    fn code_mapping(&mut self, fault: &Fault) {
-        let process = self.tables.threads[fault.thread].process;
-        if self.found.code_mappings.contains_key(&(process, fault.ip)) {
-            return;
-        }
-        let mut image = Some(process);
-        let mut found = None;
-        // A child of fork has the mappings of its parent, and those its own.
-        while let Some(current) = image.filter(|_| found.is_none()) {
-            let ids = self.executable.get(&current).map(Vec::as_slice).unwrap_or_default();
-            found = ids.iter().rev().copied().find(|&id| {
-                let row = &self.tables.mappings[id];
-                (row.start..row.end).contains(&fault.ip) && row.from <= fault.time
-            });
-            let row = &self.tables.processes[current];
-            image = row.parent.filter(|_| row.image == 0);
-        }
-        if let Some(mapping) = found {
-            self.bias(mapping);
-        }
-        self.found.code_mappings.insert((process, fault.ip), found);
-    }
-
     fn bias(&mut self, mapping: MappingId) {
         if self.found.biases.contains_key(&mapping) {
             return;
         }
         let row = &self.tables.mappings[mapping];
         let bias = row.object.and_then(|object| {
-            let opened = self.files.object(&self.tables.objects[object].path)?;
+            let opened = self.files.object(object, &self.tables.objects[object])?;
             let protection = row.protection;
             let stated = opened.image.address(row.offset, protection.write, protection.execute)?;
             Some(row.start.wrapping_sub(stated))
@@ -216,7 +200,13 @@ impl Resolver {
             }
         };
         let mut place = Place { address, object: Some(object), symbol: None, offset: 0, line: None };
-        let Some(opened) = self.files.object(&self.tables.objects[object].path) else { return place };
+        let Some(opened) = self.files.object(object, &self.tables.objects[object]) else {
+            let row = &self.tables.objects[object];
+            if what == What::Code && self.files.is_unread(row) {
+                self.unread.insert(row.path.clone());
+            }
+            return place;
+        };
         if self.tables.objects[object].build_id.is_none() {
             self.tables.objects[object].build_id = opened.image.build_id().map(<[u8]>::to_vec);
         }
@@ -224,9 +214,11 @@ impl Resolver {
             place.offset = address - symbol.address;
             place.symbol = Some(*self.symbols.entry((object, symbol.address)).or_insert_with(|| {
                 let demangled = demangle(symbol.name);
+                let linkage_name = demangled.is_some().then(|| symbol.name.to_owned());
+                let name = demangled.unwrap_or_else(|| symbol.name.to_owned());
                 self.tables.symbols.push(Symbol {
-                    linkage_name: demangled.is_some().then(|| symbol.name.to_owned()),
-                    name: demangled.unwrap_or_else(|| symbol.name.to_owned()),
+                    linkage_name,
+                    name: if symbol.stub { name + "@plt" } else { name },
                     object: Some(object),
                     address: symbol.address,
                     size: symbol.size,
@@ -249,7 +241,7 @@ impl Resolver {
         let cached = if object == "[kernel]" { &mut self.kernel } else { &mut self.jit };
         let wanted = known.is_some() || object == "[kernel]";
         let objects = &mut self.tables.objects;
-        let row = || Object { path: object.to_owned(), build_id: None };
+        let row = || Object::new(object);
         let object = wanted.then(|| *cached.get_or_insert_with(|| objects.push(row())));
         let Some((name, start, size)) = known else {
             return Place { address, object, symbol: None, offset: 0, line: None };
@@ -269,7 +261,7 @@ impl Resolver {
         let Where::Object(object, address) = at else { return Access::Unknown };
         let access = self
             .files
-            .object(&self.tables.objects[object].path)
+            .object(object, &self.tables.objects[object])
             .and_then(|opened| neap_symbols::access(opened.image.bytes(address)?, opened.image.bits()?));
         match access {
             Some(neap_symbols::Access::Read) => Access::Read,
@@ -302,4 +294,30 @@ impl Resolver {
             node.place = place;
         }
     }
+
+    /// Tells what has no symbols, and why.
+    fn tell(&mut self) {
+        let missing = &mut self.tables.summary.missing;
+        if !self.unread.is_empty() {
+            let names = named(self.unread.iter().map(String::as_str));
+            missing.push(format!("symbols of {names}: the files that the program had there cannot be read here"));
+        }
+        let maps: Vec<_> = self.files.disbelieved().map(|path| path.to_string_lossy()).collect();
+        if !maps.is_empty() {
+            let names = named(maps.iter().map(|name| &**name));
+            missing.push(format!(
+                "names of compiled code in {names}: whoever wrote it is neither you, root nor the program"
+            ));
+        }
+    }
+}
+
+/// The first few of some names, and how many more there are.
+fn named<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
+    let more = names.len().saturating_sub(NAMED);
+    let mut text = names.take(NAMED).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
 }

@@ -13,6 +13,7 @@ use neap_trace::perf::record::{Happened, Record, Sample};
 use neap_trace::track::{Tracker, parse_maps};
 
 use super::collect::Collected;
+use super::files::Files;
 use super::store::Store;
 use super::sys::{self, Wakeup};
 use super::unwind::Proc;
@@ -32,7 +33,7 @@ impl Scanner {
         let stop = Arc::new(Wakeup::new()?);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("scanner".to_owned()).spawn(move || {
-            let collected = Collected { tracker, store: Store::default(), malformed: 0 };
+            let collected = Collected { tracker, store: Store::default(), malformed: 0, files: Files::default() };
             Scanning { root: pid, started: Instant::now(), known: HashMap::new(), world: Proc::default(), collected }
                 .run(&stopped)
         })?;
@@ -69,10 +70,12 @@ impl Scanning {
                     self.look(pid, program);
                 }
             }
+            self.world.seek(&mut self.collected.tracker);
             self.world.blocks.forget();
         }
         let Collected { tracker, store, .. } = &mut self.collected;
         tracker.finish(&mut |fault| store.push(&fault));
+        self.collected.files = self.world.files;
         self.collected
     }
 
@@ -122,7 +125,7 @@ fn appeared(pid: u32, address: u64) -> Sample {
 }
 
 /// A process and its descendants.
-fn tree(root: u32) -> Vec<u32> {
+pub fn tree(root: u32) -> Vec<u32> {
     let mut all = vec![root];
     let mut next = 0;
     while let Some(&pid) = all.get(next) {

@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use neap_trace::Fault;
 use neap_trace::compact::{MAX_SIZE, Packer, Unpacker};
 
+use crate::error::{Error, system_message};
+
 /// The size of a chunk, which is unpacked by itself.
 const CHUNK: usize = 64 << 10;
 /// Bytes of full chunks that are kept in memory: some 4 million faults.
@@ -27,8 +29,8 @@ pub struct Store {
     file: Option<RefCell<File>>,
     /// The lengths of the chunks in the file.
     lengths: Vec<u32>,
-    /// Whether a file was tried in vain: then everything stays in memory.
-    no_file: bool,
+    /// Why a file could not be written: from then on everything stays in memory.
+    no_file: Option<io::Error>,
 }
 
 impl Default for Store {
@@ -48,7 +50,7 @@ impl Store {
             in_memory: 0,
             file: None,
             lengths: Vec::new(),
-            no_file: false,
+            no_file: None,
         }
     }
 
@@ -60,8 +62,17 @@ impl Store {
             self.in_memory += self.current.len();
             let full = std::mem::replace(&mut self.current, Vec::with_capacity(CHUNK));
             self.chunks.push(full);
-            if self.in_memory > self.limit && !self.no_file {
-                self.no_file = self.spill().is_err();
+            if self.in_memory > self.limit
+                && self.no_file.is_none()
+                && let Err(error) = self.spill()
+            {
+                Error::failed(format!(
+                    "cannot write to a temporary file: {}; faults stay in memory, some 14 MiB a million",
+                    system_message(&error)
+                ))
+                .remedy("name a directory on a disk with room: TMPDIR=DIRECTORY")
+                .report();
+                self.no_file = Some(error);
             }
         }
     }
@@ -140,6 +151,23 @@ mod tests {
         }
     }
 
+    /// Catches a file that cannot be written whose failure nobody learns of, and faults that are lost with it.
+    #[test]
+    fn a_full_disk() {
+        const COUNT: u64 = 20_000;
+        let full = OpenOptions::new().read(true).write(true).open("/dev/full").expect("a device of Linux");
+        let mut store = Store { file: Some(RefCell::new(full)), ..Store::with_limit(0) };
+        (1..=COUNT).for_each(|number| store.push(&fault(number)));
+        assert_eq!(store.no_file.as_ref().and_then(io::Error::raw_os_error), Some(libc::ENOSPC));
+        let mut next = 1;
+        let visited = store.visit(&mut |seen| {
+            assert_eq!(*seen, fault(next));
+            next += 1;
+            Ok(())
+        });
+        assert!(visited.is_ok() && next == COUNT + 1);
+    }
+
     /// Catches faults that are lost, doubled or out of order where memory ends and the file begins, and a visit within
     /// a visit that disturbs the outer one.
     #[test]
@@ -148,7 +176,7 @@ mod tests {
         for limit in [0, 3 * CHUNK, usize::MAX] {
             let mut store = Store::with_limit(limit);
             (1..=COUNT).for_each(|number| store.push(&fault(number)));
-            assert_eq!(store.file.is_some(), limit != usize::MAX && !store.no_file, "{limit}");
+            assert_eq!(store.file.is_some(), limit != usize::MAX && store.no_file.is_none(), "{limit}");
             let mut next = 1;
             let visited = store.visit(&mut |seen| {
                 assert_eq!(*seen, fault(next));

@@ -1,8 +1,9 @@
 //! The system calls of `neap pagein` that the standard library lacks, in safe form.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -38,6 +39,15 @@ pub fn perf_event_id(event: &OwnedFd) -> io::Result<u64> {
     // SAFETY: PERF_EVENT_IOC_ID writes eight bytes.
     check(unsafe { libc::ioctl(event.as_raw_fd(), ID, &mut id) })?;
     Ok(id)
+}
+
+/// How many samples of an event were lost, if it was opened to tell.
+pub fn perf_event_lost(event: &OwnedFd) -> Option<u64> {
+    // What it counted, and what was lost.
+    let mut words = [0u64; 2];
+    // SAFETY: the buffer is valid for its length.
+    let read = unsafe { libc::read(event.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words)) };
+    (usize::try_from(read) == Ok(size_of_val(&words))).then_some(words[1])
 }
 
 /// From now on the samples of `event` go into the ring of `output`.
@@ -246,6 +256,15 @@ pub fn readable(descriptor: &impl AsRawFd) -> libc::pollfd {
     libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 }
 }
 
+/// The kind of file system that a file is in: the kernel's `*_SUPER_MAGIC`.
+pub fn file_system(file: &File) -> Option<u32> {
+    let mut status = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the structure is writable.
+    check(unsafe { libc::fstatfs(file.as_raw_fd(), status.as_mut_ptr()) }).ok()?;
+    // SAFETY: fstatfs succeeded, so it filled in the structure.
+    Some(unsafe { status.assume_init() }.f_type as u32)
+}
+
 /// The processor's counter and the kernel's clock, read one after the other; none on processors without the counter.
 pub fn tsc_and_clock() -> Option<(u64, u64)> {
     #[cfg(target_arch = "x86_64")]
@@ -280,6 +299,21 @@ pub fn raise_descriptor_limit() {
             libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
         }
     }
+}
+
+/// Reads a file of `/proc` in one piece, as it is at one moment, if it is not large.
+pub fn read_whole(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let mut text = Vec::with_capacity(16 << 10);
+    File::open(path)?.read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// How many bytes this process may lock.
+pub fn lockable_bytes() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is valid for the call.
+    unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
 /// Asks for a processor before others get it, for this thread; only root may.

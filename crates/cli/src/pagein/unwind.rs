@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
 use neap_trace::perf::record::{Callers, Sample};
-use neap_trace::track::{HeapBlock, World};
+use neap_trace::track::{HeapBlock, Tracker, World};
 use neap_trace::{MappingId, ProcessId, Tables};
 
 use super::blocks::Blocks;
@@ -47,7 +47,8 @@ const MAX_FRAMES: usize = 128;
 /// What asks `/proc`, and unwinds.
 #[derive(Default)]
 pub struct Proc {
-    files: Files,
+    /// The objects, as far as they were looked for.
+    pub files: Files,
     cache: arch::Cache,
     processes: HashMap<ProcessId, Known>,
     /// The blocks of neap's heaps.
@@ -76,6 +77,13 @@ impl World for Proc {
 }
 
 impl Proc {
+    /// Looks at the objects that were seen for the first time.
+    pub fn seek(&mut self, tracker: &mut Tracker) {
+        for seen in tracker.take_sightings() {
+            self.files.seek(&seen, &tracker.tables().objects[seen.object]);
+        }
+    }
+
     fn callers(
         &mut self,
         callers: &Callers,
@@ -116,8 +124,8 @@ impl Known {
     /// Tells the unwinder of a mapping.
     fn add(&mut self, files: &mut Files, tables: &Tables, id: MappingId) {
         let row = &tables.mappings[id];
-        let Some(path) = row.object.map(|object| tables.objects[object].path.clone()) else { return };
-        let Some(opened) = files.object(&path) else { return };
+        let Some(object) = row.object else { return };
+        let Some(opened) = files.object(object, &tables.objects[object]) else { return };
         let image = &opened.image;
         let protection = row.protection;
         let Some(stated) = image.address(row.offset, protection.write, protection.execute) else { return };
@@ -135,6 +143,6 @@ impl Known {
             ..ExplicitModuleSectionInfo::default()
         };
         let base = row.start.wrapping_sub(stated);
-        self.unwinder.add_module(Module::new(path, row.start..row.end, base, sections));
+        self.unwinder.add_module(Module::new(tables.objects[object].path.clone(), row.start..row.end, base, sections));
     }
 }

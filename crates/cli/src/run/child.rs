@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use libc::{c_char, c_int, pid_t};
 
-use super::signals;
+use super::signals::{self, Inherited};
 use crate::error::{Error, system_message};
 use crate::sys;
 
@@ -45,7 +45,8 @@ impl Program {
         })
     }
 
-    /// Has the process do something just before it becomes the program, in system calls only.
+    /// Has the process do something before it becomes the program, in system calls only: at once, while neap prepares
+    /// what has to be prepared.
     pub fn before_exec(&mut self, what: fn() -> io::Result<()>) {
         self.before_exec = Some(what);
     }
@@ -137,15 +138,16 @@ impl Attendant for () {}
 
 /// Runs the program as a child: passes signals on, stops and continues with it, and waits for its end.
 pub fn supervise(program: &Program) -> Result<Ended, Error> {
-    supervise_watched(program, |_| Ok(())).map(|(ended, ())| ended)
+    supervise_watched(program, |_| Ok(())).map(|(ended, (), _)| ended)
 }
 
 /// The same, for whoever has to prepare something for the process before it becomes the program: `prepare` is given
-/// its pid, and the process waits until that returns. If it fails, the program is not started.
+/// its pid, and the process waits until that returns. If it fails, the program is not started; what it returned is dropped
+/// where the program cannot be executed. Signals stay blocked, also after the program's end, until they are released.
 pub fn supervise_watched<T: Attendant>(
     program: &Program,
     prepare: impl FnOnce(pid_t) -> Result<T, Error>,
-) -> Result<(Ended, T), Error> {
+) -> Result<(Ended, T, Inherited), Error> {
     let failed = |what: &str| Error::failed(format!("{what}: {}", system_message(&io::Error::last_os_error())));
     let (read_end, write_end) = pipe().ok_or_else(|| failed("cannot make a pipe"))?;
     let (gate, opener) = pipe().ok_or_else(|| failed("cannot make a pipe"))?;
@@ -192,7 +194,7 @@ pub fn supervise_watched<T: Attendant>(
         faults_before_exec: faults,
         argument_pages: program.argument_pages(),
     };
-    Ok((ended, prepared))
+    Ok((ended, prepared, inherited))
 }
 
 /// A pipe that closes on exec: end of file means that exec succeeded.
@@ -207,15 +209,15 @@ fn pipe() -> Option<(OwnedFd, OwnedFd)> {
 }
 
 /// The child's side of the fork.
-fn become_program(program: &Program, inherited: &signals::Inherited, report: &OwnedFd, gate: OwnedFd) -> ! {
+fn become_program(program: &Program, inherited: &Inherited, report: &OwnedFd, gate: OwnedFd) -> ! {
     // If neap is killed the program would run on without anybody to wait for it. The signal is forgotten when
     // the program makes children; one that changes its identity loses it too.
     sys::die_with_parent();
     inherited.restore();
+    let prepared = program.before_exec.map_or(Ok(()), |prepare| prepare());
     let opened = matches!(File::from(gate).read(&mut [0]), Ok(1));
     let mut errno = libc::ECANCELED.to_ne_bytes();
     if opened {
-        let prepared = program.before_exec.map_or(Ok(()), |prepare| prepare());
         // All that follows is done in vain first: the code that it needs is in place then, and its faults are counted.
         sys::faults_of_this_process();
         // SAFETY: nothing is written, and an empty path is refused before anything else is looked at.

@@ -4,6 +4,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
+use std::time::Duration;
 
 use libc::{c_int, pid_t, sigset_t};
 
@@ -71,6 +72,13 @@ pub fn block() -> Inherited {
 }
 
 impl Inherited {
+    /// Puts everything back, when there is nothing left to supervise. Signals that came meanwhile were meant for the
+    /// program, and are forgotten.
+    pub fn release(&self) {
+        while take(Duration::ZERO).is_some() {}
+        self.restore();
+    }
+
     /// Puts everything back. Makes system calls only, so that it may be used between fork and exec.
     pub fn restore(&self) {
         // SAFETY: both fields were filled in by the kernel in `block`.
@@ -104,13 +112,26 @@ pub fn wait() -> io::Result<Received> {
     }
 }
 
-/// Waits for the given time, or until a signal comes that asks neap to end; whether one came.
-pub fn asked_to_end(time: std::time::Duration) -> bool {
+/// Waits for the given time, or until a signal comes; whether one came that asks neap to end. One that asks it to stop
+/// stops it.
+pub fn asked_to_end(time: Duration) -> bool {
+    match take(time) {
+        Some(libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT) => true,
+        Some(number @ (libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)) => {
+            suffer(number);
+            false
+        }
+        _ => false,
+    }
+}
+
+/// Takes the next signal that comes within the given time.
+fn take(time: Duration) -> Option<c_int> {
     let set = supervised();
     let time = libc::timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() };
     // SAFETY: the set is initialised, the time is valid, and no information is asked for.
     let number = unsafe { libc::sigtimedwait(&set, ptr::null_mut(), &time) };
-    matches!(number, libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT)
+    (number > 0).then_some(number)
 }
 
 /// Sends a signal to the program; it may have ended already.

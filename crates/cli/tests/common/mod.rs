@@ -134,6 +134,13 @@ pub fn compile(dir: &Path, name: &str, source: &str, flags: &[&str]) -> Option<P
     status.is_ok_and(|s| s.success()).then_some(program)
 }
 
+/// Copies a program, by a process of its own: a child of this one that is just being started would have the file open for
+/// writing, and nobody could execute it.
+pub fn copy_program(from: &str, to: &Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status();
+    assert!(copied.is_ok_and(|status| status.success()), "{from} cannot be copied to {}", to.display());
+}
+
 /// A shell starts what runs in the background with keys of the terminal ignored, and `nohup` ignores hang-ups: programs
 /// under test are not to inherit that from the tests.
 pub fn default_signals(command: &mut Command) {

@@ -3,7 +3,9 @@
 use neap_results::judge::{self, Judged, flat, number, points, power};
 use neap_results::{Better, ChartKind, Column, Figure, NEAP, Point, Run, Verdict, View};
 
-use super::{Case, Design, axis, chart, claim, judged, median, metric, program, seconds, size_text, table};
+use super::{
+    Case, Design, SLOW_CALLOC, axis, chart, claim, judged, median, metric, program, seconds, size_text, table,
+};
 
 /// The size that the published figures are about.
 const MEASURE: u64 = 100 << 20;
@@ -58,8 +60,12 @@ pub fn calloc(quick: bool) -> Design {
         let axes = (axis("size", "B", true), axis("time", "us", true));
         let points = sizes(false).iter().map(point).collect();
         charts.push(chart(mode, &format!("Time of {title}"), ChartKind::Line, axes, Better::Less, points));
-        let column = |&size: &u64| Column::new(size_text(size), case_name(mode, size), metric);
-        tables.push(table(&format!("µs per {title}"), sizes(false).iter().map(column).collect()));
+        let columns = |metric: &'static str| {
+            let column = move |&size: &u64| Column::new(size_text(size), case_name(mode, size), metric);
+            sizes(false).iter().map(column).collect()
+        };
+        tables.push(table(&format!("µs per {title}"), columns(metric)));
+        tables.push(table(&format!("Page faults per calloc and free, {mode}"), columns("faults")));
     }
     Design {
         name: "calloc",
@@ -71,7 +77,7 @@ pub fn calloc(quick: bool) -> Design {
             "On macOS 10.12 freed blocks between 127 KiB and about 125 MiB were kept in a cache and zeroed whole when \
              they were used again, although nobody had touched them. Linux with glibc takes constant time from about \
              127 KiB on.",
-            "article on slow HTTPS downloads in Python on macOS",
+            SLOW_CALLOC,
             Some(2016),
             &[
                 ("10,000 x 100 MiB, untouched, macOS 10.12", "about 8 minutes"),
@@ -80,7 +86,7 @@ pub fn calloc(quick: bool) -> Design {
             ],
         )],
         timeout: seconds(60),
-        rounds: if quick { 1 } else { 2 },
+        rounds: if quick { 1 } else { 3 },
         timed: true,
         side_by_side: false,
         variants: &[ZERO],
@@ -89,6 +95,7 @@ pub fn calloc(quick: bool) -> Design {
             metric("median", "median time of calloc + free", Better::Less),
             metric("mean", "mean time after one touch", Better::Less),
             metric("mean-later", "the same without the free of the touched block", Better::Less),
+            metric("faults", "page faults per calloc and free", Better::Less),
         ],
         charts,
         tables,
@@ -154,6 +161,8 @@ pub fn recycled(quick: bool) -> Design {
         charts.push(chart(form, title, ChartKind::Line, axes, Better::Less, all.iter().map(point).collect()));
         let column = |&size: &u64| Column::new(size_text(size), case_name(form, size), "growth");
         tables.push(table(title, all.iter().map(column).collect()));
+        let column = |&size: &u64| Column::new(size_text(size), case_name(form, size), "calloc");
+        tables.push(table(&format!("µs per calloc of recycled blocks, {form}"), all.iter().map(column).collect()));
     }
     Design {
         name: "recycled",

@@ -4,7 +4,8 @@ use neap_results::judge::{self, Judged, number};
 use neap_results::{Better, ChartKind, Figure, NEAP, Point, Run, Verdict, View};
 
 use super::{
-    Case, Design, Work, axis, chart, claim, columns, judged, median, metric, options, program, quiet, seconds, table,
+    Case, Design, JEMALLOC_BACKGROUND, Work, axis, chart, claim, columns, judged, median, metric, options, program,
+    quiet, seconds, table,
 };
 
 /// The cases of `workers`: time between a worker's last free and the next one's peak.
@@ -105,6 +106,7 @@ pub fn survivors(quick: bool) -> Design {
         ("after 2 s", "rss-idle"),
         ("pages with a live byte", "live-pages"),
         ("(after 2 s - before) / pages", "ratio"),
+        ("page faults", "run-faults"),
     ];
     let axes = (axis("", "", false), axis("RSS", "MiB", false));
     let points =
@@ -126,7 +128,7 @@ pub fn survivors(quick: bool) -> Design {
         rounds: if quick { 1 } else { 3 },
         timed: false,
         side_by_side: false,
-        variants: &[],
+        variants: &[JEMALLOC_BACKGROUND],
         cases: vec![Case::new("blocks", program("survivors", &[])).needs(512)],
         metrics: vec![
             metric("rss-idle", "RSS after 2 s idle", Better::Less),
@@ -137,10 +139,16 @@ pub fn survivors(quick: bool) -> Design {
         judge: |view, run| {
             let figure = |metric| Figure::new("survivors", "blocks", metric);
             let line = "RSS without the program itself, against the pages that hold a live byte";
-            vec![
+            let mut verdicts = vec![
                 judge::at_most(view, figure("ratio"), NEAP, 1.10).about(line).target(quiet(run)),
                 judge::rank(view, figure("rss-idle"), Better::Less).about("RSS after 2 s idle").rank(),
-            ]
+            ];
+            if view.took_part("survivors", JEMALLOC_BACKGROUND) {
+                let rss = figure("rss-idle");
+                let judged = judge::ratio(view, (rss, JEMALLOC_BACKGROUND), (rss, "jemalloc"), 0.0, 0.5);
+                verdicts.push(judged.about("jemalloc's background thread, RSS after 2 s idle").finding(false));
+            }
+            verdicts
         },
     }
 }
@@ -155,6 +163,7 @@ pub fn vmas(quick: bool) -> Design {
         ("malloc refused", "refused"),
         ("wall, ms", "wall"),
         ("RSS, MiB", "rss"),
+        ("page faults", "run-faults"),
     ];
     let axes = (axis("", "", false), axis("mappings", "count", false));
     let points = vec![Point::named("most", "blocks", "mappings"), Point::named("at the end", "blocks", "mappings-end")];

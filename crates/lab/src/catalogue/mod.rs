@@ -9,6 +9,7 @@ mod pages;
 mod programs;
 mod retain;
 mod threads;
+mod tls;
 
 use std::time::Duration;
 
@@ -21,6 +22,15 @@ use neap_results::{
     Axis, Better, Chart, ChartKind, Claim, ClaimFigure, Column, Figure, Metric, Param, Point, Run, Series, Table,
     Verdict, View,
 };
+
+/// Where the cost of calloc on macOS was told, with the download that it slowed down.
+const SLOW_CALLOC: &str = "Cory Benfield, \"Debugging Your Operating System: A Lesson In Memory Allocation\", on issue \
+                           3729 of requests";
+/// Where the page faults, their prevention and the huge pages were measured.
+const MEMORY_PAPER: &str = "Ulrich Drepper, \"What Every Programmer Should Know About Memory\"";
+
+/// jemalloc with a helper thread, as neap has one, and a decay of one second.
+const JEMALLOC_BACKGROUND: &str = "jemalloc-background";
 
 /// How one case is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,9 +54,7 @@ pub enum Work {
     Tls {
         /// Bytes of a chunk.
         chunk: u64,
-        /// The download ends after these bytes,
-        bytes: u64,
-        /// or after this time.
+        /// The measured time, unless whole chunks take longer.
         seconds: f64,
     },
     /// `neap pagein` on a program of the system.
@@ -187,7 +195,7 @@ pub fn all(quick: bool) -> Vec<Design> {
     vec![
         calloc::calloc(quick),
         calloc::recycled(quick),
-        programs::tls_chunks(quick),
+        tls::tls_chunks(quick),
         retain::retain_large(quick),
         retain::retain_small(quick),
         threads::ebizzy(quick),

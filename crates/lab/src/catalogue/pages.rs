@@ -4,7 +4,8 @@ use neap_results::judge::{self, Judged, number, quantity, times};
 use neap_results::{Better, ChartKind, Figure, GLIBC, NEAP, Point, Run, Series, Verdict, View};
 
 use super::{
-    Case, Design, Who, Work, axis, chart, claim, columns, judged, median, metric, program, quiet, seconds, table,
+    Case, Design, MEMORY_PAPER, Who, Work, axis, chart, claim, columns, judged, median, metric, program, quiet,
+    seconds, table,
 };
 
 /// The programs whose page faults are traced.
@@ -40,7 +41,7 @@ pub fn pagein(quick: bool) -> Design {
         claims: vec![claim(
             "A table of all faults in order: number, page, C (code) or D (data), cycles since the first fault, \
              instruction, symbol, object. Reordering functions by it saves some 5 % of start-up time.",
-            "paper on memory for programmers, with a valgrind-based tool",
+            MEMORY_PAPER,
             Some(2007),
             &[("a line", "2 0x3000001000 C 58270 0x3000001080: _dl_start (in /lib64/ld-2.5.so)")],
         )],
@@ -92,7 +93,11 @@ pub fn prefault(quick: bool) -> Design {
             let who = if method == "map" { Who::First } else { Who::All };
             cases.push(case.number("used", used.parse().unwrap_or(100.0)).under(who).needs(512));
         }
-        for (metric, title, unit) in [("total", "time until used, ms", "ms"), ("rss", "resident memory, MiB", "MiB")] {
+        for (metric, title, unit) in [
+            ("total", "time until used, ms", "ms"),
+            ("rss", "resident memory, MiB", "MiB"),
+            ("faults", "page faults", "count"),
+        ] {
             let column =
                 |(method, words): (&str, &str)| neap_results::Column::new(words, prefault_case(method, used), metric);
             tables.push(table(&format!("{used} % used: {title}"), METHODS.map(column).into()));
@@ -111,7 +116,7 @@ pub fn prefault(quick: bool) -> Design {
                 MADV_POPULATE_READ, and with MAP_POPULATE.",
         claims: vec![claim(
             "One call replaces many faults; populating a whole mapping wastes memory where pages stay unused.",
-            "paper on memory for programmers",
+            MEMORY_PAPER,
             Some(2007),
             &[],
         )],
@@ -121,7 +126,11 @@ pub fn prefault(quick: bool) -> Design {
         side_by_side: false,
         variants: &[],
         cases,
-        metrics: vec![metric("total", "time until used", Better::Less), metric("rss", "resident memory", Better::Less)],
+        metrics: vec![
+            metric("total", "time until used", Better::Less),
+            metric("rss", "resident memory", Better::Less),
+            metric("faults", "page faults", Better::Less),
+        ],
         charts,
         tables,
         judge: judge_prefault,
@@ -212,12 +221,12 @@ pub fn huge(quick: bool) -> Design {
         claims: vec![claim(
             "Huge pages gained 57 % at 2^20 bytes and 38 % at 512 MiB; with them a step stays near 250 cycles up to \
              2^27 bytes, where the 64 TLB entries of 2 MiB end.",
-            "paper on memory for programmers",
+            MEMORY_PAPER,
             Some(2007),
             &[("gain at 2^20 bytes", "57 %"), ("gain at 512 MiB", "38 %"), ("flat until 2^27 bytes", "250 cycles")],
         )],
         timeout: seconds(120),
-        rounds: if quick { 1 } else { 2 },
+        rounds: if quick { 1 } else { 3 },
         timed: true,
         side_by_side: false,
         variants: &[],

@@ -3,7 +3,9 @@
 use neap_results::judge::{self, Judged, jump};
 use neap_results::{Better, ChartKind, Figure, GLIBC, Mark, NEAP, Point, Run, Series, Value, Verdict, View};
 
-use super::{Case, Design, Who, axis, chart, claim, columns, judged, metric, options, quiet, seconds, table};
+use super::{
+    Case, Design, JEMALLOC_BACKGROUND, Who, axis, chart, claim, columns, judged, metric, options, quiet, seconds, table,
+};
 use crate::catalogue::Work;
 
 /// neap with `purge=eager`.
@@ -74,6 +76,7 @@ pub fn retain_large(quick: bool) -> Design {
         ("after 1 s", "rss-1s"),
         ("of it MADV_FREE", "lazy-1s"),
         ("after 2 s", "rss-2s"),
+        ("page faults", "run-faults"),
     ];
     let mut charts = rounds_chart("retain-large", ROUNDS, Vec::new());
     let who = Who::Only(if quick { &[GLIBC] } else { &[GLIBC, NEAP] });
@@ -103,7 +106,7 @@ pub fn retain_large(quick: bool) -> Design {
         rounds: if quick { 1 } else { 2 },
         timed: true,
         side_by_side: false,
-        variants: if quick { &[] } else { &[EAGER, "mimalloc3-nothp"] },
+        variants: if quick { &[] } else { &[EAGER, "mimalloc3-nothp", JEMALLOC_BACKGROUND] },
         cases: cases("retain-large", arguments, who, if quick { 1024 } else { 5120 }),
         metrics: vec![
             metric("wall", "time of allocating, touching, freeing", Better::Less),
@@ -181,6 +184,7 @@ pub fn retain_small(quick: bool) -> Design {
         ("RSS at once", "rss-at-once"),
         ("after 1 s", "rss-1s"),
         ("of it MADV_FREE", "lazy-1s"),
+        ("page faults", "run-faults"),
     ];
     Design {
         name: "retain-small",

@@ -43,7 +43,7 @@ pub fn ebizzy(quick: bool) -> Design {
         move |&threads: &u32| Column::new(format!("{threads} threads"), case_name(threads, traced), metric)
     };
     let axes = |label: &str, unit: &str| (axis("threads", "count", true), axis(label, unit, true));
-    let calls = "madvise-per-1000-frees";
+    let (calls, mappings, faults) = ("madvise-per-1000-frees", "mappings-per-1000-frees", "faults-per-1000-frees");
     Design {
         name: "ebizzy",
         title: "Returning memory on every free",
@@ -57,7 +57,7 @@ pub fn ebizzy(quick: bool) -> Design {
             &[("MADV_DONTNEED on each free", "438 to 987 iterations"), ("without", "10,740 to 32,534")],
         )],
         timeout: seconds(60),
-        rounds: 2,
+        rounds: if quick { 2 } else { 3 },
         timed: true,
         side_by_side: false,
         variants: &POLICIES,
@@ -65,6 +65,8 @@ pub fn ebizzy(quick: bool) -> Design {
         metrics: vec![
             metric("rate", "iterations per second", Better::More),
             metric(calls, "madvise calls per 1,000 frees", Better::Less),
+            metric(mappings, "mmap, munmap and mremap calls per 1,000 frees", Better::Less),
+            metric(faults, "page faults per 1,000 frees", Better::Less),
         ],
         charts: vec![
             chart(
@@ -87,6 +89,9 @@ pub fn ebizzy(quick: bool) -> Design {
         tables: vec![
             table("Iterations per second", all.iter().map(column(false, "rate")).collect()),
             table("madvise calls per 1,000 frees", all.iter().map(column(true, calls)).collect()),
+            table("mmap, munmap and mremap calls per 1,000 frees", all.iter().map(column(true, mappings)).collect()),
+            table("Page faults per 1,000 frees", all.iter().map(column(false, faults)).collect()),
+            table("RSS at the end, MiB", all.iter().map(column(false, "rss")).collect()),
         ],
         judge: judge_ebizzy,
     }

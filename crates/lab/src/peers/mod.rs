@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::failure;
 use crate::interrupt;
 use crate::place::Place;
-use crate::sources;
+use crate::sources::{self, Hash, PEERS_LOCK};
 use crate::toolchain::{self, cc, cxx, need, shell_line};
 
 mod recipes;
@@ -34,6 +34,9 @@ pub struct PeerRecord {
     pub commands: Vec<String>,
     /// First line of the compiler's `--version`.
     pub compiler: String,
+    /// The crate's version and the recipe, by which an old library is told; empty in records of earlier versions.
+    #[serde(default)]
+    pub made_of: String,
     /// Environment that the peer is measured with, at its authors' advice.
     pub env: BTreeMap<String, String>,
 }
@@ -107,6 +110,32 @@ pub fn records(place: &Place) -> Result<Records> {
     }
 }
 
+/// The version of a crate in a Cargo.lock.
+fn locked<'a>(lock: &'a str, krate: &str) -> Option<&'a str> {
+    let (_, rest) = lock.split_once(&format!("name = \"{krate}\"\nversion = \""))?;
+    rest.split_once('"').map(|(version, _)| version)
+}
+
+/// What a library that is made now would be made of: the crate's version in the Cargo.lock that is carried, and the
+/// recipes.
+fn made_of(recipe: &Recipe, lock: &str) -> String {
+    let mut recipes = Hash::default();
+    recipes.add(include_str!("recipes.rs"));
+    format!("{} {}, recipes {:016x}", recipe.krate, locked(lock, recipe.krate).unwrap_or("?"), recipes.0)
+}
+
+/// Whether the library called `name` is there and was made of something else than this version of the lab would take.
+pub fn is_old(records: &Records, name: &str) -> bool {
+    let recipe = RECIPES.iter().find(|recipe| recipe.name == name);
+    recipe.zip(records.get(name)).is_some_and(|(recipe, record)| record.made_of != made_of(recipe, PEERS_LOCK.1))
+}
+
+/// Whether the library is there, of the right sources and from the compiler that is installed.
+fn up_to_date(place: &Place, recipe: &Recipe, records: &Records, compiler: &str) -> bool {
+    let record = records.get(recipe.name).filter(|_| place.peers.join(format!("{}.so", recipe.name)).exists());
+    record.is_some_and(|record| record.compiler == compiler) && !is_old(records, recipe.name)
+}
+
 /// What [`build_all`] is to do.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
@@ -131,9 +160,8 @@ pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(&str)) -> 
     let chosen = |recipe: &&Recipe| wanted.only.is_empty() || wanted.only.iter().any(|name| name == recipe.name);
     let chosen: Vec<&Recipe> = RECIPES.iter().filter(chosen).collect();
     let mut records = records(place)?;
-    let there = |recipe: &Recipe, records: &Records| {
-        place.peers.join(format!("{}.so", recipe.name)).exists() && records.contains_key(recipe.name)
-    };
+    let compiler = toolchain::version_line(&cc());
+    let there = |recipe: &Recipe, records: &Records| up_to_date(place, recipe, records, &compiler);
     if !wanted.force && chosen.iter().all(|recipe| there(recipe, &records)) {
         chosen.iter().for_each(|recipe| tell(&format!("{}: up to date", recipe.name)));
         return Ok(());
@@ -224,10 +252,11 @@ fn build(place: &Place, recipe: &Recipe, sources: &Sources, tell: &mut dyn FnMut
         Job { source, scratch: scratch.clone(), output: partial.clone(), crate_version, commands: Vec::new() };
     let env = recipe.env.iter().map(|&(k, v)| (k.into(), v.into())).collect();
     let compiler = toolchain::version_line(&cc());
+    let made_of = made_of(recipe, PEERS_LOCK.1);
     let record = match (recipe.build)(&mut job) {
         Ok(version) => {
             let source = format!("crate {} {}", recipe.krate, job.crate_version);
-            PeerRecord { version, source, commands: job.commands, compiler, env }
+            PeerRecord { version, source, commands: job.commands, compiler, made_of, env }
         }
         Err(error) if error.is::<interrupt::Interrupted>() => return Err(error),
         Err(error) => {
@@ -238,7 +267,7 @@ fn build(place: &Place, recipe: &Recipe, sources: &Sources, tell: &mut dyn FnMut
             tell(&format!("{}: taking Debian's {package}", recipe.name));
             fs::copy(file, &partial).with_context(|| format!("{file} is missing too; apt install {package}"))?;
             let version = toolchain::run(Command::new("dpkg-query").args(["-W", "-f=${Version}", package]))?;
-            PeerRecord { version, source: format!("Debian {package}"), commands: vec![], compiler, env }
+            PeerRecord { version, source: format!("Debian {package}"), commands: vec![], compiler, made_of, env }
         }
     };
     // A program may have the old library mapped: it keeps its file.
@@ -247,4 +276,50 @@ fn build(place: &Place, recipe: &Recipe, sources: &Sources, tell: &mut dyn FnMut
     fs::rename(&fresh, &output)?;
     let _ = fs::remove_dir_all(scratch);
     Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::for_test;
+
+    // Would catch a crate whose version is no longer found, or that of another crate.
+    #[test]
+    fn versions_are_those_of_the_lock_file() {
+        let lock = "[[package]]\nname = \"snmalloc-sys-extra\"\nversion = \"9.9\"\n\n\
+                    [[package]]\nname = \"snmalloc-sys\"\nversion = \"0.7.6+x\"\nsource = \"s\"\n";
+        assert_eq!(locked(lock, "snmalloc-sys"), Some("0.7.6+x"));
+        assert_eq!(locked(lock, "snmalloc"), None);
+        for recipe in &RECIPES {
+            assert!(locked(PEERS_LOCK.1, recipe.krate).is_some(), "{}", recipe.krate);
+        }
+    }
+
+    // Would catch an old library that passes for a new one, and a new one that is built each time.
+    #[test]
+    fn what_is_old_is_built_again() {
+        let folder = std::env::temp_dir().join(format!("neap-lab-peers-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let place = Place { peers: folder.clone(), ..for_test() };
+        let recipe = &RECIPES[0];
+        let made_of = made_of(recipe, PEERS_LOCK.1);
+        let record = PeerRecord { made_of: made_of.clone(), compiler: "cc 12".into(), ..PeerRecord::default() };
+        let fresh = |record: &PeerRecord, compiler: &str| {
+            up_to_date(&place, recipe, &Records::from([(recipe.name.into(), record.clone())]), compiler)
+        };
+        assert!(!fresh(&record, "cc 12"), "there is no library");
+        fs::write(folder.join(format!("{}.so", recipe.name)), "").unwrap();
+        assert!(fresh(&record, "cc 12") && !fresh(&record, "cc 13"));
+        assert!(!up_to_date(&place, recipe, &Records::new(), "cc 12"), "there is no record");
+        let version = locked(PEERS_LOCK.1, recipe.krate).unwrap();
+        for other in [made_of.replace(version, "0.0.1"), made_of.replace("recipes ", "recipes 1"), String::new()] {
+            assert!(!fresh(&PeerRecord { made_of: other, ..record.clone() }, "cc 12"));
+        }
+        // A record of an earlier version is read, and is old.
+        let json = "{\"mimalloc2\": {\"version\": \"2\", \"source\": \"s\", \"commands\": [], \"compiler\": \"c\", \
+                    \"env\": {}}}";
+        fs::write(folder.join("peers.json"), json).unwrap();
+        assert!(is_old(&records(&place).unwrap(), "mimalloc2"));
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

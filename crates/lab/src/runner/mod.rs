@@ -86,9 +86,9 @@ impl<'a> Runner<'a> {
         self.launch(&allocator.variables(), &[nothing.into()], Duration::from_secs(10)).map(drop)
     }
 
-    /// Ends what an experiment has kept running for its cases.
-    pub fn tidy(&self) {
-        self.tls.borrow_mut().take();
+    /// Ends what an experiment has kept running for its cases. Returns what is to be said of it, as paragraphs.
+    pub fn tidy(&self) -> Vec<String> {
+        self.tls.borrow_mut().take().and_then(|service| service.note()).into_iter().collect()
     }
 
     /// Runs one case once.
@@ -108,7 +108,7 @@ impl<'a> Runner<'a> {
             Work::Instructions(program) => counts::instructions(program, &variables, timeout),
             Work::Workers(arguments) => self.workers(arguments, &variables, timeout),
             Work::Redis { warm_up, load } => redis::run_load(allocator, (*warm_up, *load), timeout),
-            Work::Tls { chunk, bytes, seconds } => tls::run(self, &variables, (*chunk, *bytes, *seconds), timeout),
+            Work::Tls { chunk, seconds } => tls::run(self, &variables, (*chunk, *seconds), timeout),
             Work::Pagein(program) => pagein::run(self.place, program, allocator),
             Work::Huge { kind, bits } => huge::run(self, kind, *bits, &variables, timeout),
             Work::Workload { name, threads, scale } => self.workload(name, *threads, *scale, &variables, timeout),
@@ -249,7 +249,7 @@ pub fn command_text(case: &Case) -> String {
         Work::Instructions(program) => add(&format!("valgrind --tool=callgrind {program}"), &[]),
         Work::Workers(arguments) => add("workers", arguments),
         Work::Redis { .. } => add("redis-server --save '' --appendonly no", &[]),
-        Work::Tls { chunk, bytes, seconds } => add(&format!("tls-client.py FOLDER {chunk} {bytes} {seconds}"), &[]),
+        Work::Tls { chunk, seconds } => add(&format!("tls-client.py FOLDER {chunk} {seconds}"), &[]),
         Work::Pagein(program) => add(&format!("neap pagein -- {program}"), &[]),
         Work::Huge { kind, bits: (low, high, step) } => {
             add(&format!("huge --kind {kind} --low {low} --high {high} --step {step}"), &[]);

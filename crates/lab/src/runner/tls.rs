@@ -33,10 +33,19 @@ struct Running {
     python: PathBuf,
     client: PathBuf,
     folder: Scratch,
+    /// Versions of all that the client is made of.
+    versions: String,
 }
 
-/// Downloads in chunks under one allocator. `amounts` are the bytes of a chunk, the most bytes, the most seconds.
-pub fn run(runner: &Runner, variables: &[String], amounts: (u64, u64, f64), timeout: Duration) -> Result<Outcome> {
+impl Service {
+    /// What the report says of it.
+    pub fn note(&self) -> Option<String> {
+        self.0.as_ref().ok().map(|running| format!("The client: {}.", running.versions))
+    }
+}
+
+/// Downloads in chunks of so many bytes, for so many seconds, under one allocator.
+pub fn run(runner: &Runner, variables: &[String], (chunk, seconds): (u64, f64), timeout: Duration) -> Result<Outcome> {
     let mut service = runner.tls.borrow_mut();
     if service.is_none() {
         *service = Some(start(runner.place)?);
@@ -45,10 +54,9 @@ pub fn run(runner: &Runner, variables: &[String], amounts: (u64, u64, f64), time
         let reason = service.as_ref().and_then(|service| service.0.as_ref().err());
         return Ok(Outcome::skipped(reason.map_or("no server", String::as_str)));
     };
-    let (chunk, bytes, seconds) = amounts;
     let mut command: Vec<OsString> = vec![running.python.clone().into(), running.client.clone().into()];
     command.push(running.folder.path().into());
-    command.extend([chunk.to_string().into(), bytes.to_string().into(), seconds.to_string().into()]);
+    command.extend([chunk.to_string().into(), seconds.to_string().into()]);
     runner.measure(variables, &command, timeout)
 }
 
@@ -66,6 +74,8 @@ fn try_start(place: &Place) -> Result<Running> {
     let sources = place.cache.join("sources");
     let server_script = write_below(&sources, &TLS_SERVER)?;
     let client = write_below(&sources, &TLS_CLIENT)?;
+    let asked = interrupt::output(Command::new(&python).arg(&client).arg("--versions").env_remove("LD_PRELOAD"), None)?;
+    let versions = asked.stdout.trim().to_owned();
     let folder = Scratch::new("tls")?;
     let mut command = Command::new(&python);
     command.arg(server_script).arg(folder.path());
@@ -77,7 +87,7 @@ fn try_start(place: &Place) -> Result<Running> {
         }
         interrupt::sleep(Duration::from_millis(20))?;
     }
-    Ok(Running { _server: server, python, client, folder })
+    Ok(Running { _server: server, python, client, folder, versions })
 }
 
 /// The Python of a virtual environment that has the packages; made on first use.

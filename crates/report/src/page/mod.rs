@@ -80,9 +80,11 @@ fn contents(page: &mut Page, run: &Run) {
     page.raw("<nav aria-label=\"Contents\">\n<ul>\n");
     for experiment in &run.experiments {
         let name = escaped(&experiment.name);
-        let said = match (&experiment.skipped, experiment.verdicts.first()) {
+        let said = match (&experiment.skipped, experiment.lead()) {
             (Some(why), _) => format!("<span class=\"tag open\">not run</span>{}", escaped(why)),
-            (None, Some(_)) => counts(&experiment.verdicts),
+            (None, Some(lead)) => {
+                format!("{} <span class=\"muted\">({})</span>", inline(&lead), counts(&experiment.verdicts))
+            }
             (None, None) => String::new(),
         };
         page.raw(&format!(
@@ -131,6 +133,8 @@ mod tests {
             "it needs root",
             "glibc grows with the size",
             "published findings seen again: 1 of 1; neap first: 1 of 1; goals met: 0 of 1",
+            "<p class=\"lead\">neap is first of 2.</p>",
+            "<span class=\"said\">neap is first of 2. <span",
             "<summary>Every fault of <code>true</code></summary>",
             "1 0x1000 C 0 0x1080: _start (in &lt;libc&gt;)",
             "Rounds that count although the machine was busy: 1</summary>",

@@ -14,6 +14,9 @@ pub fn experiment(page: &mut Page, experiment: &Experiment, view: &View) {
     let name = escaped(&experiment.name);
     page.raw(&format!("<section id=\"{name}\" aria-labelledby=\"{name}-title\">\n"));
     page.raw(&format!("<h2 id=\"{name}-title\">{}</h2>\n", inline(experiment.heading())));
+    if let Some(lead) = experiment.lead() {
+        page.marked("p", "lead", &lead);
+    }
     if !experiment.question.is_empty() {
         page.marked("p", "question", &experiment.question);
     }

@@ -131,12 +131,17 @@ fn describe(chart: &Chart, grid: &Grid) -> String {
     text + " The table has all values."
 }
 
-/// A value alone.
+/// A value alone, or why there is none as far as a chart has room: a program's last words stand under the chart.
 fn short_cell_text(cell: &Value, unit: &str) -> String {
-    match cell.spread() {
-        Some(spread) if unit == "ratio" => number(spread.median),
-        Some(spread) => quantity(spread.median, unit),
-        None => cell_text(cell, unit),
+    match cell {
+        Value::Is(spread) if unit == "ratio" => number(spread.median),
+        Value::Is(spread) => quantity(spread.median, unit),
+        Value::Failed(status) => {
+            let short = status.split(" (").next().unwrap_or_default();
+            cell_text(&Value::Failed(short.to_owned()), unit)
+        }
+        Value::Skipped(_) => "skipped".into(),
+        Value::Absent => cell_text(cell, unit),
     }
 }
 
@@ -222,6 +227,15 @@ mod tests {
         assert!(text.contains(">calloc and free (less is better)</text>") && text.contains("color=\"#56b4e9\""));
         assert!(text.contains("<desc id=\"sizes-d\">Line chart of"), "{text}");
         assert_eq!((text.matches("<svg").count(), text.matches("</svg>").count()), (1, 1));
+    }
+
+    // Would catch a program's last words that run out of the picture, and a failure without its kind.
+    #[test]
+    fn failures_are_short() {
+        let text = |value: Value| short_cell_text(&value, "ms");
+        assert_eq!(text(Value::Failed("exit:3 (mmap: Cannot allocate memory)".into())), "failed: exit status 3");
+        assert_eq!(text(Value::Failed("signal:11".into())), "failed: crashed (signal 11)");
+        assert_eq!(text(Value::Skipped("skipped: no pages in the pool".into())), "skipped");
     }
 
     // Would catch an empty frame for an experiment that was skipped.

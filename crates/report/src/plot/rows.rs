@@ -147,10 +147,8 @@ fn draw_panel(
         let look = look(view, &row.allocator, row.series, false);
         let ink = if own { Ink::Series(0) } else { Ink::Other };
         let Some(spread) = cell.spread() else {
-            let (ink, text) = match cell {
-                Value::Failed(_) => (Ink::Mark, cell_text(cell, "")),
-                _ => (Ink::Muted, cell_text(cell, "")),
-            };
+            let ink = if matches!(cell, Value::Failed(_)) { Ink::Mark } else { Ink::Muted };
+            let text = short_cell_text(cell, &chart.y.unit);
             svg.text(ink, (left + 4.0, middle + TEXT / 3.0), Anchor::Start, false, &text);
             continue;
         };

@@ -3,10 +3,12 @@
 //! A piece gives a [`Judged`]: the sentence, and whether what was asked is so; `None` where the data does not say, and
 //! then the sentence says why. [`Judged::finding`] and its siblings make a verdict of it.
 
+mod lead;
 mod rank;
 mod shape;
 mod text;
 
+pub use lead::lead;
 pub use rank::{at_least, at_most, growth, rank, ratio, rivals};
 pub use shape::{Fit, find_jump, fit_power, flat, jump, power};
 pub use text::{number, quantity, size, spread_text, status_words, times, value_text};

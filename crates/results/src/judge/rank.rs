@@ -1,9 +1,9 @@
 //! Ranks and ratios: neap's place, the shortfall, goals.
 
 use super::{Judged, need, need_other, number, quantity, times, word};
-use crate::{Better, Figure, NEAP, Spread, View};
+use crate::{Better, Figure, NEAP, Ratio, Spread, Value, View};
 
-/// A peer that is better by no more than this may be better by chance; above it the medians decide.
+/// A peer that is better or worse by no more than this may be so by chance; beyond it the medians decide.
 const NEAR: f64 = 1.05;
 
 /// The allocators that neap is ranked among: all but its own variants, of those that have the figure.
@@ -13,8 +13,9 @@ pub fn rivals<'a>(view: &'a View, figure: Figure, better: Better) -> Vec<(&'a st
     ranked
 }
 
-/// neap's rank in a figure: first, or the shortfall with the figures of both and the ratio within a round. A peer that
-/// is better by 5 % at most, and not in every round (the interval of the ratio holds one), shares the place.
+/// neap's rank in a figure: first, or the shortfall with the figures of both and the ratio within a round. Who is near
+/// neap on either side, by 5 % at most and not in every round (the interval of the ratio holds one), shares its place;
+/// who failed is named.
 pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
     let own = match need(view, figure, NEAP) {
         Ok(own) => own,
@@ -22,61 +23,91 @@ pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
     };
     let ranked = rivals(view, figure, better);
     let unit = view.unit(figure);
-    let place = ranked.iter().position(|(name, _)| *name == NEAP).unwrap_or(0);
-    let ahead: Vec<&str> = ranked[..place].iter().filter(|(_, value)| *value != own).map(|(name, _)| *name).collect();
+    let own_text = quantity(own, unit);
+    let failed = failed_text(view, figure);
     let count = ranked.len();
     if count < 2 {
-        return Judged::open(format!("neap alone: {}", quantity(own, unit)));
+        return Judged::open(format!("neap alone: {own_text}{failed}"));
     }
-    let own_text = quantity(own, unit);
-    let Some(best) = ahead.first() else {
-        let equal: Vec<&str> =
-            ranked.iter().filter(|(name, value)| *name != NEAP && *value == own).map(|(name, _)| *name).collect();
-        if !equal.is_empty() {
-            let text = format!("neap is first of {count} with {own_text}, as {}", list(&equal));
-            return Judged::new(text, Some(true));
+    let place = ranked.iter().position(|(name, _)| *name == NEAP).unwrap_or(0);
+    let others: Vec<(usize, &str, f64)> =
+        ranked.iter().enumerate().map(|(at, (name, value))| (at, *name, *value)).collect();
+    let (level, apart): (Vec<_>, Vec<_>) = others
+        .into_iter()
+        .filter(|(at, ..)| *at != place)
+        .partition(|(_, name, value)| *value == own || !is_clear(view, figure, name));
+    let names: Vec<&str> = level.iter().map(|(_, name, _)| *name).collect();
+    let ahead = apart.iter().filter(|(at, ..)| *at < place).count();
+    let text = match (apart.first().filter(|_| ahead > 0), level.first()) {
+        (Some((_, best, value)), _) => format!(
+            "neap is {} of {count} with {own_text}{}; {best} has the {} with {}{}",
+            ordinal(ahead + 1),
+            if names.is_empty() { String::new() } else { format!(", level with {}", list(&names)) },
+            word(better),
+            quantity(*value, unit),
+            ratio_of(view, figure, (NEAP, best))
+                .map_or(String::new(), |ratio| format!(" (neap: {})", times(ratio.ratio)))
+        ),
+        (None, None) => {
+            let next = apart.first().map(|(_, name, value)| {
+                let factor = ratio_of(view, figure, (name, NEAP)).map(|ratio| format!(" ({})", times(ratio.ratio)));
+                format!(", {name} next with {}{}", quantity(*value, unit), factor.unwrap_or_default())
+            });
+            format!("neap is first of {count} with {own_text}{}", next.unwrap_or_default())
         }
-        let next = ranked.iter().find(|(name, _)| *name != NEAP);
-        let next = next.map_or(String::new(), |(name, value)| format!(", {name} next with {}", quantity(*value, unit)));
-        return Judged::new(format!("neap is first of {count} with {own_text}{next}"), Some(true));
+        (None, Some(_)) if level.iter().all(|(_, _, value)| *value == own) => {
+            format!("neap is first of {count} with {own_text}, as {}", list(&names))
+        }
+        (None, Some((_, near, value))) => {
+            let within = ratio_of(view, figure, (NEAP, near)).map(|ratio| match ratio.count {
+                0 | 1 => format!(" ({})", times(ratio.ratio)),
+                _ => {
+                    let (low, high) = (number(ratio.low), number(ratio.high));
+                    format!(", and {} [{low}, {high}] within a round", times(ratio.ratio))
+                }
+            });
+            format!(
+                "neap shares the first place of {count} with {}: {own_text} against {} of {near}{}",
+                list(&names),
+                quantity(*value, unit),
+                within.unwrap_or_default()
+            )
+        }
     };
-    let clearly: Vec<&str> = ahead.iter().copied().filter(|name| is_clear(view, figure, name)).collect();
-    let best_text = quantity(ranked[0].1, unit);
-    let ratio = view.ratio(figure, NEAP, best);
-    let factor = ratio.map_or(String::new(), |ratio| format!(" (neap: {})", times(ratio.ratio)));
-    if clearly.is_empty() {
-        let text = format!(
-            "neap shares the first place of {count} with {}: {own_text} against {best_text} of {best}, and {} within a \
-             round",
-            list(&ahead),
-            ratio.map_or("no ratio".into(), |ratio| {
-                format!("{} [{}, {}]", times(ratio.ratio), number(ratio.low), number(ratio.high))
-            })
-        );
-        return Judged::new(text, Some(true));
-    }
-    let place = ahead.len() + 1;
-    let text = format!(
-        "neap is {} of {count} with {own_text}; {best} has the {} with {best_text}{factor}",
-        ordinal(place),
-        word(better),
-    );
-    Judged::new(text, Some(false))
+    Judged::new(text + &failed, Some(ahead == 0))
 }
 
-/// Whether `name` is surely not equal to neap: further off than [`NEAR`], or so in every round; where the rounds are
-/// too few for an interval, where the ranges do not touch.
+/// `; failed: a and b`: the rivals that were run and have no figure. Empty where there are none.
+fn failed_text(view: &View, figure: Figure) -> String {
+    let rival = |name: &&String| view.base(name) != NEAP;
+    let failed = |name: &&String| matches!(view.value(figure, name), Value::Failed(_));
+    let names: Vec<&str> = view.allocators().iter().filter(rival).filter(failed).map(String::as_str).collect();
+    if names.is_empty() { String::new() } else { format!("; failed: {}", list(&names)) }
+}
+
+/// The ratio within a round. None with values below zero, such as memory that shrinks: its ratio would mean nothing.
+fn ratio_of(view: &View, figure: Figure, (of, to): (&str, &str)) -> Option<Ratio> {
+    let below = |name| view.values(figure, name).iter().any(|value| *value < 0.0);
+    if below(of) || below(to) { None } else { view.ratio(figure, of, to) }
+}
+
+/// Whether `name` is surely not equal to neap: further off than [`NEAR`], or so in every round of several; where these
+/// are too few for an interval, where the ranges do not touch. Rounds that say the contrary of the medians are not clear.
 fn is_clear(view: &View, figure: Figure, name: &str) -> bool {
-    // A figure of zero has no ratio; then what is not equal is better.
-    let Some(ratio) = view.ratio(figure, NEAP, name) else { return true };
+    // A figure of zero or below has no ratio; then what is not equal is better.
+    let Some(ratio) = ratio_of(view, figure, (NEAP, name)) else { return true };
+    let range = |name| Spread::of(&view.values(figure, name));
+    let Some((own, other)) = range(NEAP).zip(range(name)) else { return false };
+    if (ratio.ratio > 1.0) != (own.median > other.median) {
+        return false;
+    }
     if ratio.ratio > NEAR || ratio.ratio < 1.0 / NEAR {
         return true;
     }
     if ratio.confidence >= crate::stats::CLEAR {
         return ratio.is_clear();
     }
-    let range = |name| Spread::of(&view.values(figure, name));
-    range(NEAP).zip(range(name)).is_some_and(|(own, other)| own.min > other.max || own.max < other.min)
+    ratio.count > 1 && (own.min > other.max || own.max < other.min)
 }
 
 /// `first`, `second`, `3rd`.
@@ -200,7 +231,7 @@ mod tests {
     #[test]
     fn first_is_first() {
         let view = view(&[("neap", &[10.0; 5]), ("glibc", &[40.0; 5]), ("neap-lazy", &[1.0; 5])]);
-        let text = "neap is first of 2 with 10 ms, glibc next with 40 ms";
+        let text = "neap is first of 2 with 10 ms, glibc next with 40 ms (4 times)";
         assert_eq!(rank(&view, WALL, Better::Less), Judged::new(text, Some(true)));
     }
 
@@ -220,6 +251,45 @@ mod tests {
         assert_eq!(rank(&few, WALL, Better::Less).holds, Some(true));
     }
 
+    // Would catch a place that is shared with who is a little better and not with who is a little worse.
+    #[test]
+    fn a_place_is_shared_both_ways() {
+        let near = view(&[("neap", &[10.0, 11.0, 9.0]), ("other", &[10.2, 10.9, 9.1]), ("glibc", &[20.0; 3])]);
+        let judged = rank(&near, WALL, Better::Less);
+        let text = "neap shares the first place of 3 with other: 10 ms against 10.2 ms of other, and 0.989 times \
+                    [0.980, 1.01] within a round";
+        assert_eq!(judged, Judged::new(text, Some(true)));
+        // Behind a third one both are second.
+        let third = view(&[("neap", &[10.0, 11.0, 9.0]), ("other", &[9.9, 11.1, 9.1]), ("glibc", &[5.0; 3])]);
+        let judged = rank(&third, WALL, Better::Less);
+        let text = "neap is second of 3 with 10 ms, level with other; glibc has the least with 5 ms (neap: 2 times)";
+        assert_eq!(judged, Judged::new(text, Some(false)));
+    }
+
+    // Would catch one round that tells chance from a lead, and rounds that say the contrary of the medians.
+    #[test]
+    fn what_rounds_do_not_show_is_no_rank() {
+        let one = view(&[("neap", &[10.0]), ("other", &[10.1])]);
+        let text = "neap shares the first place of 2 with other: 10 ms against 10.1 ms of other (0.990 times)";
+        assert_eq!(rank(&one, WALL, Better::Less), Judged::new(text, Some(true)));
+        let one = view(&[("neap", &[10.0]), ("other", &[9.0])]);
+        assert_eq!(rank(&one, WALL, Better::Less).holds, Some(false));
+        // By the medians 11 against 5, but half in two rounds of three.
+        let contrary = view(&[("neap", &[11.0, 2.5, 12.0]), ("other", &[22.0, 5.0, 4.0])]);
+        let judged = rank(&contrary, WALL, Better::Less);
+        assert!(judged.holds == Some(true) && judged.text.contains("shares the first place"), "{judged:?}");
+    }
+
+    // Would catch a first place among those that are left, without a word on who is not.
+    #[test]
+    fn who_failed_is_named() {
+        let mut rows = vec![row(WALL, "neap", 1, 1.0), row(WALL, "glibc", 1, 2.0)];
+        rows.extend([bad(WALL, "other", 1, "signal:11"), bad(WALL, "neap-lazy", 1, "timeout")]);
+        let view = View::of(&run(&["glibc", "neap", "neap-lazy=neap", "other"], rows));
+        let text = "neap is first of 2 with 1 ms, glibc next with 2 ms (2 times); failed: other";
+        assert_eq!(rank(&view, WALL, Better::Less), Judged::new(text, Some(true)));
+    }
+
     // Would catch a peer that is five times quicker and shares the place, as one of its rounds was slow.
     #[test]
     fn far_off_is_not_near() {
@@ -227,6 +297,10 @@ mod tests {
         assert_eq!(rank(&far, WALL, Better::Less).holds, Some(false));
         let equal = view(&[("neap", &[0.0; 3]), ("other", &[0.0; 3])]);
         assert_eq!(rank(&equal, WALL, Better::Less), Judged::new("neap is first of 2 with 0 s, as other", Some(true)));
+        // Memory that shrinks is better, and so many times would mean nothing.
+        let below = view(&[("neap", &[0.1; 3]), ("other", &[-0.5; 3])]);
+        let text = "neap is second of 2 with 100 µs; other has the least with -500 µs";
+        assert_eq!(rank(&below, WALL, Better::Less), Judged::new(text, Some(false)));
         let none = view(&[("neap", &[1.0, 0.0, 1.0]), ("other", &[0.0; 3])]);
         let judged = rank(&none, WALL, Better::Less);
         assert_eq!(judged, Judged::new("neap is second of 2 with 1 ms; other has the least with 0 s", Some(false)));

@@ -66,7 +66,7 @@ mod tests {
             end: None,
         });
         let thread = tables.threads.push(Thread { tid: 7, process, name: "ls".into(), start: 0, end: None });
-        let object = tables.objects.push(Object { path: "/lib64/ld-2.5.so".into(), build_id: None });
+        let object = tables.objects.push(Object::new("/lib64/ld-2.5.so"));
         let symbol = tables.symbols.push(Symbol {
             name: "_dl_start".into(),
             linkage_name: None,

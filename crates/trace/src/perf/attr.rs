@@ -7,6 +7,9 @@ pub const ATTR_SIZE: usize = 128;
 /// `PERF_TYPE_SOFTWARE`.
 const TYPE_SOFTWARE: u32 = 1;
 
+/// `PERF_FORMAT_LOST`.
+const FORMAT_LOST: u64 = 1 << 4;
+
 /// `CLOCK_MONOTONIC`.
 const CLOCK_MONOTONIC: i32 = 1;
 
@@ -95,6 +98,8 @@ pub struct Event {
     pub bookkeeping: bool,
     /// Whether its times are those of CLOCK_MONOTONIC, instead of the kernel's clock for perf events.
     pub monotonic: bool,
+    /// Whether reading it tells how many of its samples were lost (`PERF_FORMAT_LOST`, 6.0).
+    pub tells_lost: bool,
     /// Bytes in the ring at which a reader is woken.
     pub watermark: u32,
     /// Registers in samples with [`sample::REGS_USER`], one bit each.
@@ -125,6 +130,7 @@ impl Event {
         put(8, &self.counter.config().to_ne_bytes());
         put(16, &1u64.to_ne_bytes()); // sample_period
         put(24, &self.fields.to_ne_bytes());
+        put(32, &if self.tells_lost { FORMAT_LOST } else { 0 }.to_ne_bytes());
         put(40, &flags.to_ne_bytes());
         put(48, &self.watermark.to_ne_bytes());
         put(80, &self.registers.to_ne_bytes());

@@ -16,6 +16,7 @@ use std::collections::HashMap;
 
 use super::attr::{Counter, sample};
 use super::bytes::Bytes;
+use crate::FileId;
 
 /// The size of a record's header.
 pub const HEADER_SIZE: usize = 8;
@@ -131,8 +132,8 @@ pub struct Mmap {
     pub length: u64,
     /// Position in the file.
     pub offset: u64,
-    /// The file's device, as (major, minor), and inode; none for what has no file.
-    pub file: Option<(u32, u32, u64)>,
+    /// The file; none for what has no file.
+    pub file: Option<FileId>,
     /// `PROT_*`.
     pub protection: u32,
     /// `MAP_*`.
@@ -297,7 +298,7 @@ fn mmap2(misc: u16, mut body: Bytes<'_>) -> Option<Happened> {
     let (major, minor, inode) = (body.u32()?, body.u32()?, body.u64()?);
     body.u64()?;
     let (protection, flags) = (body.u32()?, body.u32()?);
-    let file = (misc & BUILD_ID == 0 && inode != 0).then_some((major, minor, inode));
+    let file = (misc & BUILD_ID == 0 && inode != 0).then_some(FileId { major, minor, inode });
     let path = body.text().to_vec();
     Some(Happened::Mmap(Box::new(Mmap { pid, tid, start, length, offset, file, protection, flags, path })))
 }

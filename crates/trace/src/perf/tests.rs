@@ -3,6 +3,7 @@
 use super::attr::{Counter, Event, sample};
 use super::order::Order;
 use super::record::{Decoder, Happened, Malformed, Mmap, Record};
+use crate::FileId;
 
 /// A record of the kernel's: header, words and bytes.
 fn bytes(kind: u32, misc: u16, parts: &[&[u8]]) -> Vec<u8> {
@@ -99,7 +100,7 @@ fn records_of_processes() {
         start: 0x1000,
         length: 0x2000,
         offset: 0x3000,
-        file: Some((8, 1, 77)),
+        file: Some(FileId { major: 8, minor: 1, inode: 77 }),
         protection: 5,
         flags: 2,
         path: b"/bin/true".to_vec(),
@@ -153,6 +154,7 @@ fn the_attribute_is_the_kernels() {
         enable_on_exec: true,
         monotonic: false,
         bookkeeping: false,
+        tells_lost: true,
         watermark: 4096,
         registers: 3,
         stack_bytes: 512,
@@ -163,5 +165,5 @@ fn the_attribute_is_the_kernels() {
     assert_eq!((u32_at(0), u32_at(4), u64_at(8), u64_at(16), u64_at(24)), (1, 128, 6, 1, BASE));
     // disabled, inherit, exclude_kernel, exclude_hv, enable_on_exec, watermark, sample_id_all, no kernel callers
     assert_eq!(u64_at(40), 1 | 2 | 1 << 5 | 1 << 6 | 1 << 12 | 1 << 14 | 1 << 18 | 1 << 21);
-    assert_eq!((u32_at(48), u64_at(80), u32_at(88)), (4096, 3, 512));
+    assert_eq!((u64_at(32), u32_at(48), u64_at(80), u32_at(88)), (1 << 4, 4096, 3, 512));
 }

@@ -1,9 +1,12 @@
 //! Turns records into a trace: keeps the processes, threads and mappings of each moment, pairs the beginning of each
 //! fault with its end, and says why it happened.
 
+mod blocks;
 mod kind;
+mod mappings;
 mod maps;
 mod processes;
+mod rows;
 mod sites;
 mod space;
 #[cfg(test)]
@@ -14,25 +17,27 @@ use std::collections::{HashMap, VecDeque};
 use crate::perf::attr::Counter;
 use crate::perf::record::{Happened, Record, Sample};
 use crate::{
-    Access, Block, BlockId, Fault, Id, MappingId, MappingKind, Mode, ProcessId, SiteSummary, StackId, StackNode,
-    Subject, Tables, ThreadId,
+    Access, BlockId, Fault, FileId, Id, MappingId, Mode, ObjectId, ProcessId, StackId, StackNode, Subject, Tables,
+    ThreadId,
 };
 
 pub use kind::{Evidence, refine};
 pub use maps::{MapsLine, parse_maps};
 pub use sites::{Allocation, HistoryId};
 
-use self::sites::{Late, Sites};
+use self::blocks::{BlockKey, BlockState};
+use self::rows::Rows;
+use self::sites::Sites;
 use self::space::Space;
 
 /// How many faults may wait for the end of an older one: a thread that waits for the disk holds back the others'.
 const MAX_WAITING: usize = 1 << 16;
 /// How long, in nanoseconds of the trace, before the mappings of a process are asked for again.
 const ASK_AGAIN: u64 = 10_000_000;
-/// Blocks that are kept: faults of more of them have none. Some 100 bytes each.
-const MAX_BLOCKS: usize = 1 << 20;
-/// The alignment of neap's arenas.
-const ARENA_ALIGN: u64 = 1 << 36;
+/// Mappings that are kept, some 200 bytes each: faults in more of them have none.
+const MAX_MAPPINGS: usize = if cfg!(test) { 1 << 16 } else { 1 << 20 };
+/// Objects that are kept, some 300 bytes each: mappings of more of them have none.
+const MAX_OBJECTS: usize = 1 << 18;
 /// Frames that are kept of one stack.
 const MAX_FRAMES: usize = 256;
 
@@ -43,6 +48,19 @@ pub struct HeapBlock {
     pub address: u64,
     /// Its usable bytes.
     pub size: u64,
+}
+
+/// Where an object was seen first: whoever wants to read what the process has there can look for it while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// The process.
+    pub pid: u32,
+    /// The object.
+    pub object: ObjectId,
+    /// The first address of its mapping.
+    pub start: u64,
+    /// The address behind the last one.
+    pub end: u64,
 }
 
 /// What the tracker may ask about a process that runs.
@@ -83,6 +101,10 @@ struct ThreadState {
 struct ProcessState {
     id: ProcessId,
     space: Space,
+    /// What may hold code, and what was there last where nothing may any more.
+    code: Space,
+    /// The rows of its own mappings.
+    rows: Rows,
     /// When its mappings were last asked for, on the trace's clock.
     asked: Option<u64>,
     /// Who made it while it was traced.
@@ -100,6 +122,8 @@ impl ProcessState {
         Self {
             id,
             space: Space::default(),
+            code: Space::default(),
+            rows: Rows::default(),
             asked: None,
             parent_pid: None,
             program_end: None,
@@ -107,16 +131,6 @@ impl ProcessState {
             history: None,
         }
     }
-}
-
-/// A block of an image of a process, and when it was allocated; 0 where that is not known.
-type BlockKey = (ProcessId, HeapBlock, u64);
-
-/// What is known of a block beside its row.
-#[derive(Clone, Copy)]
-struct BlockState {
-    key: BlockKey,
-    faults: u32,
 }
 
 /// The trace as far as it has come.
@@ -127,7 +141,11 @@ pub struct Tracker {
     tables: Tables,
     processes: HashMap<u32, ProcessState>,
     threads: HashMap<u32, ThreadState>,
-    objects: HashMap<Vec<u8>, crate::ObjectId>,
+    objects: HashMap<(Vec<u8>, Option<FileId>), ObjectId>,
+    /// Objects that were seen for the first time, to be looked for.
+    sightings: Vec<Sighting>,
+    /// Mappings that had no room in the table.
+    unkept: u64,
     stacks: HashMap<(Option<StackId>, u64, Option<MappingId>), StackId>,
     stack_mappings: Vec<Option<MappingId>>,
     blocks: HashMap<BlockKey, BlockId>,
@@ -152,6 +170,10 @@ pub struct Tracker {
     lost: u64,
     /// Lost besides those that records tell of.
     noted: u64,
+    /// Records that came when later ones had been taken.
+    late: u64,
+    /// Whether the end of a fault did not tell the size of the page.
+    without_sizes: bool,
     refused: u64,
     /// Whether minor faults come without their ends, see [`Tracker::only_begins`].
     begins: bool,
@@ -196,6 +218,29 @@ impl Tracker {
         self.tables.summary.faults = self.next;
         self.tables.summary.lost = self.lost + self.noted;
         self.tables.clock.origin = self.origin.unwrap_or(0);
+        let missing = self.missing();
+        self.tables.summary.missing.extend(missing);
+    }
+
+    /// What the trace lacks, one sentence each.
+    fn missing(&self) -> Vec<String> {
+        let unkept = (self.unkept > 0).then(|| {
+            format!(
+                "{} mappings: the trace keeps the first {MAX_MAPPINGS}, and faults in others have none",
+                self.unkept
+            )
+        });
+        let late = (self.late > 0).then(|| {
+            format!(
+                "the order of {} records, which came late: faults near them may be misplaced, or lack their ends",
+                self.late
+            )
+        });
+        let sizes = (self.without_sizes && !self.begins).then(|| {
+            "sizes of pages, which the kernel tells from Linux 5.11 on: copies and huge pages are not told apart"
+                .to_owned()
+        });
+        [unkept, late, sizes].into_iter().flatten().collect()
     }
 
     /// Tells that the ends of minor faults are not recorded: a fault without an end is taken for a minor one, and its
@@ -207,6 +252,21 @@ impl Tracker {
     /// Tells how many events were lost so far, of which no record tells.
     pub fn note_lost(&mut self, count: u64) {
         self.noted = count;
+    }
+
+    /// Tells how many records so far came when later ones had been taken.
+    pub fn note_late(&mut self, count: u64) {
+        self.late = count;
+    }
+
+    /// The objects that were seen for the first time since this was asked last, and where.
+    pub fn take_sightings(&mut self) -> Vec<Sighting> {
+        std::mem::take(&mut self.sightings)
+    }
+
+    /// The tables as far as they have come.
+    pub fn tables(&self) -> &Tables {
+        &self.tables
     }
 
     /// The tables, to be completed.
@@ -263,7 +323,10 @@ impl Tracker {
                     thread.pending = Some(number);
                 }
             }
-            Counter::MinorFaults | Counter::MajorFaults => self.end(time, sample, world),
+            Counter::MinorFaults | Counter::MajorFaults => {
+                self.without_sizes |= sample.page_size.is_none();
+                self.end(time, sample, world);
+            }
             Counter::Dummy => {}
         }
     }
@@ -317,153 +380,6 @@ impl Tracker {
             ..Fault::new(self.next, thread, sample.address, sample.ip)
         };
         self.waiting.push_back(Waiting { fault, evidence: Evidence::begun(sample), done: false });
-    }
-
-    /// From now on files of sites in that directory are looked out for.
-    pub fn expect_sites(&mut self, directory: &[u8]) {
-        self.sites_directory = Some(directory.to_owned());
-    }
-
-    /// The files of sites that were mapped since this was asked last, and whose they are.
-    pub fn take_site_files(&mut self) -> Vec<(HistoryId, Vec<u8>)> {
-        std::mem::take(&mut self.site_files)
-    }
-
-    /// Whether the process ended or executed another program: then its file has all that it will ever have.
-    pub fn is_over(&self, history: HistoryId) -> bool {
-        self.sites.is_over(history)
-    }
-
-    /// Adds an allocation of a process, on the clock of the records.
-    pub fn allocation(&mut self, history: HistoryId, allocation: Allocation) {
-        self.sites.push(history, allocation);
-    }
-
-    /// Tells how many allocations are missing so far, and how many bytes lie between two that are recorded.
-    pub fn note_sites(&mut self, lost: u64, interval: u64) {
-        (self.sites_lost, self.sites_interval) = (lost, interval);
-    }
-
-    /// All records up to that time have been taken, and all allocations been added.
-    pub fn settle_sites(&mut self, time: u64) {
-        let mut late = Vec::new();
-        self.sites.advance_all(time, &mut |found| late.push(found));
-        self.complete(&late);
-    }
-
-    /// Fills in the sites of blocks that had none.
-    fn complete(&mut self, late: &[Late]) {
-        for found in late {
-            let Some(state) = self.block_states.get(found.block.index()).copied() else { continue };
-            let site = self.site(state.key.0, found.frames);
-            self.tables.blocks[found.block] = Block { address: found.address, size: found.size, site };
-            // The next fault there is in another block.
-            self.blocks.remove(&state.key);
-        }
-    }
-
-    fn site_summary(&self) -> Option<SiteSummary> {
-        self.sites_directory.as_ref()?;
-        let mut summary = SiteSummary {
-            lost: self.sites_lost + self.sites.lost(),
-            interval: self.sites_interval.max(1),
-            ..SiteSummary::default()
-        };
-        for ((_, row), state) in self.tables.blocks.iter().zip(&self.block_states) {
-            let count = match row.site {
-                Some(_) => &mut summary.with_site,
-                None if row.size == 0 => &mut summary.in_no_block,
-                None => &mut summary.without_site,
-            };
-            *count += u64::from(state.faults);
-        }
-        Some(summary)
-    }
-
-    /// The block of neap's heap that was accessed.
-    fn block(&mut self, sample: &Sample, mapping: MappingId, world: &mut dyn World) -> Option<BlockId> {
-        let process = self.processes.get(&sample.pid).filter(|process| process.neap)?;
-        // Arenas are anonymous memory with nothing before them in their part of the addresses.
-        let base = sample.address & !(ARENA_ALIGN - 1);
-        let first = process.space.find(base).map(|id| &self.tables.mappings[id])?;
-        if first.start != base || self.tables.mappings[mapping].kind != MappingKind::Anonymous {
-            return None;
-        }
-        let (id, history) = (process.id, process.history);
-        let seen = world.block(sample.pid, sample.address);
-        let Some(history) = history else { return self.block_row((id, seen?, 0), None) };
-        let mut late = Vec::new();
-        let found = self.sites.find(history, self.now, sample.address, &mut |found| late.push(found));
-        self.complete(&late);
-        // Where not all allocations are recorded, another block can have taken the place.
-        let sampled = self.sites_interval > 1;
-        let stale = |start: u64| seen.is_some_and(|seen| sampled && start.wrapping_sub(seen.address) >= seen.size);
-        if let Some((address, size, newest)) = found.filter(|&(start, ..)| !stale(start)) {
-            let site = self.site(id, newest.frames);
-            return self.block_row((id, HeapBlock { address, size }, newest.time), site);
-        }
-        // Without a size until an allocation tells it.
-        let block = seen.unwrap_or(HeapBlock { address: sample.address, size: 0 });
-        let number = self.block_row((id, block, 0), None)?;
-        self.sites.open(history, self.now, sample.address, number);
-        Some(number)
-    }
-
-    /// The row of a block, for one more fault.
-    fn block_row(&mut self, key: BlockKey, site: Option<StackId>) -> Option<BlockId> {
-        let number = match self.blocks.get(&key) {
-            Some(&known) => known,
-            None if self.tables.blocks.len() >= MAX_BLOCKS => return None,
-            None => {
-                let (_, HeapBlock { address, size }, _) = key;
-                let number = self.tables.blocks.push(Block { address, size, site });
-                self.block_states.push(BlockState { key, faults: 0 });
-                self.blocks.insert(key, number);
-                number
-            }
-        };
-        self.block_states[number.index()].faults += 1;
-        Some(number)
-    }
-
-    /// The stack of an allocation, as a path in the tree; none where it has no frames.
-    fn site(&mut self, process: ProcessId, frames: u32) -> Option<StackId> {
-        if let Some(&known) = self.site_stacks.get(&(process, frames)) {
-            return known;
-        }
-        let mut parent = None;
-        for &address in self.sites.frames(frames).iter().rev() {
-            // A return address is that of the instruction behind the call, and can be in the next function.
-            let address = address.wrapping_sub(1);
-            let mapping = self.mapping_of(process, address);
-            parent = Some(self.stack_node(parent, address, mapping));
-        }
-        self.site_stacks.insert((process, frames), parent);
-        parent
-    }
-
-    /// The mapping of an address in an image of a process, which may have ended.
-    fn mapping_of(&self, process: ProcessId, address: u64) -> Option<MappingId> {
-        let live = self.tables.processes.get(process).and_then(|row| self.processes.get(&row.pid));
-        if let Some(live) = live.filter(|live| live.id == process) {
-            return live.space.find(address);
-        }
-        let mut image = Some(process);
-        while let Some(current) = image {
-            let mut rows = self.tables.mappings.iter().rev().filter(|(_, row)| row.process == current);
-            let found = rows.find(|(_, row)| (row.start..row.end).contains(&address));
-            if let Some((id, _)) = found {
-                return Some(id);
-            }
-            let row = &self.tables.processes[current];
-            image = row.parent.filter(|_| row.image == 0);
-        }
-        None
-    }
-
-    /// Whether one of the processes runs on neap, whose blocks have to be asked for soon.
-    pub fn wants_blocks(&self) -> bool {
-        self.processes.values().any(|process| process.neap)
     }
 
     /// The position in `waiting` of a fault by its number, from 0.

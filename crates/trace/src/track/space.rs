@@ -17,8 +17,19 @@ pub struct Space {
 impl Space {
     /// The mapping of an address.
     pub fn find(&self, address: u64) -> Option<MappingId> {
+        self.find_range(address).map(|(_, id)| id)
+    }
+
+    /// The mapping of an address, and where its range ends.
+    pub fn find_range(&self, address: u64) -> Option<(u64, MappingId)> {
         let (_, &(end, id)) = self.ranges.range(..=address).next_back()?;
-        (address < end).then_some(id)
+        (address < end).then_some((end, id))
+    }
+
+    /// Whether nothing but that mapping is in a range.
+    pub fn is_only(&self, start: u64, end: u64, id: MappingId) -> bool {
+        let before = self.find(start);
+        before.is_none_or(|before| before == id) && self.ranges.range(start..end).all(|(_, &(_, other))| other == id)
     }
 
     /// The mapping that ends exactly at an address.
@@ -34,6 +45,15 @@ impl Space {
 
     /// Maps a range; what was there before is not any more. Returns what is gone altogether.
     pub fn map(&mut self, start: u64, end: u64, id: MappingId) -> Vec<MappingId> {
+        let gone = self.unmap(start, end);
+        if start < end {
+            Arc::make_mut(&mut self.ranges).insert(start, (end, id));
+        }
+        gone
+    }
+
+    /// Unmaps a range. Returns what is gone altogether.
+    pub fn unmap(&mut self, start: u64, end: u64) -> Vec<MappingId> {
         let mut gone = Vec::new();
         if start >= end {
             return gone;
@@ -55,8 +75,13 @@ impl Space {
                 gone.push(old);
             }
         }
-        ranges.insert(start, (end, id));
         gone
+    }
+
+    /// Whether the ranges are this space's alone: then a change does not copy them.
+    #[cfg(test)]
+    pub fn is_own(&self) -> bool {
+        Arc::strong_count(&self.ranges) == 1
     }
 
     /// All ranges, for tests.

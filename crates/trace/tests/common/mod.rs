@@ -61,9 +61,9 @@ pub fn small() -> Recorded {
     let main = tables.threads.push(thread(70, parent, "demo"));
     let worker = tables.threads.push(thread(72, parent, "worker, 1"));
     let other = tables.threads.push(thread(71, child, "child"));
-    let demo = tables.objects.push(Object { path: "/bin/demo".into(), build_id: Some((1..=20).collect()) });
-    let libc = tables.objects.push(Object { path: "/lib/libc.so.6".into(), build_id: None });
-    let kernel = tables.objects.push(Object { path: "[kernel]".into(), build_id: None });
+    let demo = tables.objects.push(Object { build_id: Some((1..=20).collect()), ..Object::new("/bin/demo") });
+    let libc = tables.objects.push(Object::new("/lib/libc.so.6"));
+    let kernel = tables.objects.push(Object::new("[kernel]"));
     let symbol = |name: &str, linkage: Option<&str>, object, address, size| Symbol {
         name: name.into(),
         linkage_name: linkage.map(str::to_owned),
@@ -217,7 +217,7 @@ impl Draw {
         for _ in 0..self.count() {
             let path = if self.number().is_multiple_of(2) { self.text() } else { format!("/{}", self.text()) };
             let build_id = Some(self.number().to_be_bytes().repeat(self.count() as usize));
-            tables.objects.push(Object { path, build_id });
+            tables.objects.push(Object { build_id, ..Object::new(path) });
         }
         for _ in 0..self.count() {
             let (name, object, address, size) = (self.text(), self.row(&tables.objects), self.number(), self.number());

@@ -20,6 +20,7 @@ use neap_trace::track::parse_maps;
 
 use self::ptrace::{EVENT_STOP, Go, Happened, Registers, SYSCALL_STOP, SYSTEM_CALL};
 use self::uffd::Userfaultfd;
+use super::sys;
 use crate::error::{Error, system_message};
 use crate::run::child::Status;
 
@@ -28,7 +29,8 @@ pub use self::filter::install;
 /// What could not be made exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inexact {
-    /// Programs and processes without a userfaultfd: 32-bit ones, and those that refused.
+    /// Programs and processes without a userfaultfd: 32-bit ones, those that refused, and those that a filter of system
+    /// calls of their own watches.
     pub programs: u64,
     /// Mappings that the kernel does not let register.
     pub mappings: u64,
@@ -46,6 +48,9 @@ pub struct Exact {
     later: VecDeque<Happened>,
     /// How the program ended.
     ended: Option<Status>,
+    /// Filters of system calls that every process has, known from the first: those that neap was started under, and
+    /// neap's own.
+    filters: Option<u64>,
     inexact: Inexact,
 }
 
@@ -74,6 +79,7 @@ impl Exact {
             mapping: HashSet::new(),
             later: VecDeque::new(),
             ended: None,
+            filters: None,
             inexact: Inexact::default(),
         })
     }
@@ -175,10 +181,11 @@ impl Exact {
     /// Gives a stopped process a userfaultfd, and registers its files; the signals that came meanwhile.
     fn equip(&mut self, pid: pid_t) -> Vec<c_int> {
         let mut signals = Vec::new();
-        match self.descriptor(pid, &mut signals) {
+        let maps = sys::read_whole(format!("/proc/{pid}/maps")).unwrap_or_default();
+        match self.descriptor(pid, &maps, &mut signals) {
             Some(descriptor) => {
-                for (start, end) in files(pid) {
-                    self.inexact.mappings += refused(&descriptor, start, end);
+                for file in parse_maps(&maps).filter(|line| line.inode != 0) {
+                    self.inexact.mappings += refused(&descriptor, file.start, file.end);
                 }
                 self.descriptors.insert(pid, descriptor);
             }
@@ -187,9 +194,14 @@ impl Exact {
         signals
     }
 
-    fn descriptor(&mut self, pid: pid_t, signals: &mut Vec<c_int>) -> Option<Userfaultfd> {
+    fn descriptor(&mut self, pid: pid_t, maps: &[u8], signals: &mut Vec<c_int>) -> Option<Userfaultfd> {
+        // A filter that the program made could end it for a call that it does not expect.
+        let filters = filters_of(pid)?;
+        if filters > *self.filters.get_or_insert(filters) {
+            return None;
+        }
         let registers = Registers::of(pid).ok()?;
-        let instruction = system_call(pid).filter(|_| registers.is_64_bit())?;
+        let instruction = system_call(pid, maps).filter(|_| registers.is_64_bit())?;
         let made = self.call(pid, registers.calling(instruction, libc::SYS_userfaultfd, [uffd::FLAGS, 0]), signals);
         let taken = made.and_then(|number| {
             let taken = Userfaultfd::of(pid, number).ok();
@@ -232,7 +244,7 @@ impl Exact {
         let Some(descriptor) = self.threads.get(&tid).and_then(|process| self.descriptors.get(process)) else { return };
         let Ok(registers) = Registers::of(tid) else { return };
         let Ok(start) = registers.result() else { return };
-        let page = super::sys::page_size() as u64;
+        let page = sys::page_size() as u64;
         let end = start.saturating_add(registers.mapped_length()).next_multiple_of(page);
         self.inexact.mappings += refused(descriptor, start, end);
     }
@@ -248,20 +260,24 @@ fn refused(descriptor: &Userfaultfd, start: u64, end: u64) -> u64 {
 
 /// The process of a thread.
 fn process_of(tid: pid_t) -> Option<pid_t> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+    pid_t::try_from(status(tid, "Tgid:")?).ok()
 }
 
-/// The mappings of files.
-fn files(pid: pid_t) -> Vec<(u64, u64)> {
-    let text = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    parse_maps(&text).filter(|line| line.inode != 0).map(|line| (line.start, line.end)).collect()
+/// How many filters of system calls watch a thread (Linux 5.9).
+fn filters_of(tid: pid_t) -> Option<u64> {
+    status(tid, "Seccomp_filters:")
+}
+
+/// A number of `/proc/TID/status`.
+fn status(tid: pid_t, name: &str) -> Option<u64> {
+    let text = sys::read_whole(format!("/proc/{tid}/status")).ok()?;
+    let text = String::from_utf8_lossy(&text);
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
 /// The address of a system call instruction in the vdso, which every program has.
-fn system_call(pid: pid_t) -> Option<u64> {
-    let text = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
-    let line = parse_maps(&text).find(|line| line.path == b"[vdso]")?;
+fn system_call(pid: pid_t, maps: &[u8]) -> Option<u64> {
+    let line = parse_maps(maps).find(|line| line.path == b"[vdso]")?;
     let mut bytes = vec![0; usize::try_from(line.end - line.start).ok()?];
     File::open(format!("/proc/{pid}/mem")).ok()?.read_exact_at(&mut bytes, line.start).ok()?;
     let at = bytes.windows(SYSTEM_CALL.len()).position(|window| window == SYSTEM_CALL)?;

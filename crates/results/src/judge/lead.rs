@@ -1,0 +1,64 @@
+//! The sentence that leads an experiment.
+
+use crate::{Kind, Verdict};
+
+/// What came of an experiment, in one sentence: in how many of the ranked figures neap is first, and who is next by how
+/// much; or, where it is behind in any, the first shortfall. An experiment without a rank has its first finding or
+/// goal. Without a verdict there is none.
+pub fn lead(verdicts: &[Verdict]) -> Option<String> {
+    let judged: Vec<&Verdict> = verdicts.iter().filter(|verdict| verdict.holds.is_some()).collect();
+    let ranks: Vec<&Verdict> = judged.iter().copied().filter(|verdict| verdict.kind == Kind::Rank).collect();
+    let behind: Vec<&Verdict> = ranks.iter().copied().filter(|verdict| verdict.holds == Some(false)).collect();
+    let told = &behind.first().or(ranks.first()).or(judged.first())?.text;
+    Some(match (ranks.len(), behind.len()) {
+        (0 | 1, _) => format!("{told}."),
+        (2, 0) => format!("neap is first, or level with the first, in both figures; {told}."),
+        (all, 0) => format!("neap is first, or level with the first, in all {all} figures; {told}."),
+        (all, 1) => format!("neap is first, or level with the first, in {} of {all} figures; not in {told}.", all - 1),
+        (all, missed) if missed == all => format!("neap is first in none of {all} figures; {told}."),
+        (all, missed) => format!(
+            "neap is first, or level with the first, in {} of {all} figures; the first of those where it is not: {told}.",
+            all - missed
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(text: &str, holds: Option<bool>, kind: Kind) -> Verdict {
+        Verdict { text: text.into(), holds, must_hold: false, kind }
+    }
+
+    // Would catch a shortfall that a first place hides, and a figure without data that counts as one.
+    #[test]
+    fn a_shortfall_leads() {
+        let first = verdict("time: neap is first of 3", Some(true), Kind::Rank);
+        let second = verdict("RSS: neap is second of 3", Some(false), Kind::Rank);
+        let open = verdict("peak: neap was not run", None, Kind::Rank);
+        let of = |verdicts: &[&Verdict]| lead(&verdicts.iter().copied().cloned().collect::<Vec<_>>());
+        assert_eq!(of(&[&first, &open]).unwrap(), "time: neap is first of 3.");
+        let both = "neap is first, or level with the first, in both figures; time: neap is first of 3.";
+        assert_eq!(of(&[&first, &first]).unwrap(), both);
+        assert!(of(&[&first; 3]).unwrap().contains("in all 3 figures; time: "));
+        let some = "neap is first, or level with the first, in 1 of 2 figures; not in RSS: neap is second of 3.";
+        assert_eq!(of(&[&first, &second, &open]).unwrap(), some);
+        let none = "neap is first in none of 2 figures; RSS: neap is second of 3.";
+        assert_eq!(of(&[&second, &second]).unwrap(), none);
+        let two = of(&[&first, &second, &second]).unwrap();
+        assert!(
+            two.ends_with("in 1 of 3 figures; the first of those where it is not: RSS: neap is second of 3."),
+            "{two}"
+        );
+    }
+
+    // Would catch an experiment without a rank that has no sentence, and one without data that has.
+    #[test]
+    fn without_a_rank_the_first_finding_leads() {
+        let finding = verdict("glibc grows", Some(true), Kind::Finding);
+        assert_eq!(lead(&[verdict("no data", None, Kind::Finding), finding]).unwrap(), "glibc grows.");
+        assert_eq!(lead(&[verdict("no data", None, Kind::Rank)]), None);
+        assert_eq!(lead(&[verdict("neap adds 7", None, Kind::Told)]), None);
+    }
+}

@@ -1,0 +1,130 @@
+//! `neap pagein --pid`: processes that end, that have ended, that make threads, and what the footer says of them.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use neap_tests::command::{neap, need_events};
+use neap_tests::sys::TempDir;
+use neap_tests::{Case, Outcome, Run, Stop, expect, program};
+
+use crate::started::{Started, attached};
+use crate::trace::Text;
+
+/// The tests.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new(
+            "attach::counted",
+            "an attached process without a count, or with differences without a reason",
+            || counted(false),
+        ),
+        Case::new("attach::ended", "a process that ended, and is said to run", || counted(true)),
+        Case::new("attach::zombie", "neap that waits for whoever does not ask how the process ended", zombie),
+        Case::new("attach::threads", "threads that come and go while neap attaches", threads),
+        Case::new("attach::children", "children that are not traced, and nothing says so", children),
+        Case::new("attach::refused", "a file that is emptied although the process may not be traced", refused),
+    ]
+}
+
+/// A process that touches 1000 pages while it is watched; then it ends, or neap is told to.
+fn counted(ends: bool) -> Outcome {
+    need_events()?;
+    let dir = TempDir::new("neap-attach-")?;
+    let file = dir.join("trace");
+    let mut steps = Started::hard("steps")?;
+    steps.line()?;
+    let mut neap = attached(&[], steps.pid(), &file)?;
+    steps.say("s")?;
+    steps.line()?;
+    if ends {
+        // It waits to be asked how it ended: neap does not wait for that.
+        steps.say_no_more();
+    } else {
+        neap.signal(libc::SIGINT);
+    }
+    let status = neap.end()?;
+    let trace = Text::read(&file)?;
+    let said = if ends { ": ended, " } else { ": still running, " };
+    let (seen, kernel) = (trace.faults.len() as i64, trace.says("user and kernel mode"));
+    let rest = trace.counted()? - seen - trace.difference("while the trace began or ended");
+    if !status.success() || !trace.says(said) || seen < 1000 || trace.says("not explained") || kernel && rest != 0 {
+        return Err(trace.wrong(&format!("{status:?}, {rest} left")));
+    }
+    Ok(())
+}
+
+fn zombie() -> Outcome {
+    need_events()?;
+    let dir = TempDir::new("neap-attach-")?;
+    let mut parent = Started::hard("zombie")?;
+    let pid: u32 = parent.line()?.parse().map_err(|_| Stop::Fail("no process".into()))?;
+    let file = dir.join("trace");
+    let mut tracer = attached(&[], pid, &file)?;
+    parent.say_no_more();
+    let status = tracer.end()?;
+    let trace = Text::read(&file)?;
+    if !status.success() || !trace.says(": ended, ") {
+        return Err(trace.wrong("it is not said that it ended"));
+    }
+    let done = Run::new(neap()?).args(["pagein", "--pid", &pid.to_string()]).dir(dir.path()).plain().run()?;
+    let left = std::fs::read_dir(dir.path())?.count();
+    expect(
+        done.status.code() == Some(125) && done.stderr.contains("cannot trace") && left == 1,
+        &done,
+        "a process that has ended is traced",
+    )
+}
+
+/// The first thread has ended; others make short threads all the time.
+fn threads() -> Outcome {
+    need_events()?;
+    let mut program = Started::hard("threads")?;
+    program.line()?;
+    let pid = program.pid().to_string();
+    let dir = TempDir::new("neap-attach-")?;
+    let file = dir.join("trace");
+    let options = ["pagein", "--duration", "1s", "--pid", &pid, "-o"];
+    let done = Run::new(neap()?).args(options).arg(&file).plain().run()?.success()?;
+    let trace = Text::read(&file)?;
+    let (seen, counted) = (trace.faults.len() as i64, trace.counted()?);
+    let rest = counted - seen - trace.difference("while the trace began or ended");
+    let all = rest.abs() <= counted / 100 || trace.says("some threads that began while neap attached");
+    let kernel = trace.says("user and kernel mode");
+    let fits = seen > 1000 && trace.says("still running") && trace.says("lost: 0") && (all || !kernel);
+    expect(fits, &done, &format!("{seen} of {counted} faults; {:?}", trace.footer))
+}
+
+fn children() -> Outcome {
+    need_events()?;
+    let mut parent = Started::hard("zombie")?;
+    parent.line()?;
+    let options = ["pagein", "-o", "-", "--duration", "100ms", "--pid", &parent.pid().to_string()];
+    let done = Run::new(neap()?).args(options).plain().run()?.success()?;
+    expect(done.stdout.contains("the faults of 1 processes that it had made before"), &done, "no word of the child")
+}
+
+fn refused() -> Outcome {
+    if !neap_tests::is_root() {
+        return Err(Stop::Skip("only root may become another user".into()));
+    }
+    let dir = TempDir::new("neap-attach-")?;
+    let file = dir.join("trace");
+    std::fs::write(&file, "precious")?;
+    for (path, mode) in [(dir.path(), "755"), (Path::new(&file), "666")] {
+        Run::new("chmod").arg(mode).arg(path).plain().run()?.success()?;
+    }
+    let tool = dir.join("neap");
+    Run::new("install").args(["-m", "755"]).arg(neap()?).arg(&tool).plain().run()?.success()?;
+    let mut sleeper = Command::new("sleep").arg("60").stdin(Stdio::null()).spawn()?;
+    let done = Run::new(program("setpriv")?)
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&tool)
+        .args(["pagein", "--pid", &sleeper.id().to_string(), "-o"])
+        .arg(&file)
+        .plain()
+        .run();
+    let _ = (sleeper.kill(), sleeper.wait());
+    let done = done?;
+    let kept = std::fs::read_to_string(&file)? == "precious";
+    expect(done.status.code() == Some(125) && done.stderr.contains("another user") && kept, &done, "it was traced")
+}

@@ -1,0 +1,102 @@
+// More programs that are hard to watch: each case by its name.
+#include "filter.h"
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+// Touches that many pages.
+static void touch(size_t pages) {
+    char *memory = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t i = 0; i < pages; i++) memory[i * 4096] = 1;
+    munmap(memory, pages * 4096);
+}
+
+// A child; how it ended, as exit status or 128 and the signal.
+static int child(size_t pages) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        touch(pages);
+        _exit(5);
+    }
+    int status;
+    CHECK(waitpid(pid, &status, 0) == pid);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// A filter kills whoever calls userfaultfd, which no program of the time when it was written does.
+static int sandbox(void) {
+    filter(all_but(SYS_userfaultfd, SECCOMP_RET_KILL_PROCESS));
+    return child(50);
+}
+
+// Children that the kernel waits for: their faults are counted for nobody.
+static int reaped(void) {
+    signal(SIGCHLD, SIG_IGN);
+    for (int i = 0; i < 10; i++) {
+        if (fork() == 0) {
+            touch(100);
+            _exit(0);
+        }
+    }
+    while (wait(0) > 0) continue;
+    return 0;
+}
+
+static void *touching(void *argument) {
+    touch(10);
+    return argument;
+}
+
+// Makes short threads one after the other.
+static void *making(void *argument) {
+    for (;;) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, touching, NULL) == 0);
+        pthread_join(thread, NULL);
+    }
+    return argument;
+}
+
+// Threads without end, of a process whose first thread ends.
+static int threads(void) {
+    for (int i = 0; i < 3; i++) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, making, NULL) == 0);
+    }
+    dprintf(1, "ready\n");
+    pthread_exit(NULL);
+}
+
+// At each byte of the input it touches pages, more of them for an `l`; it ends with the input.
+static int steps(void) {
+    char byte;
+    dprintf(1, "ready\n");
+    while (read(0, &byte, 1) == 1) {
+        for (int i = 0; i < (byte == 'l' ? 500 : 1); i++) touch(1000);
+        dprintf(1, "done\n");
+    }
+    return 0;
+}
+
+// A child that ends with the input, and nobody asks how.
+static int zombie(void) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        char byte;
+        while (read(0, &byte, 1) == 1) continue;
+        _exit(0);
+    }
+    dprintf(1, "%d\n", pid);
+    for (;;) pause();
+}
+
+int main(int argc, char **argv) {
+    const char *what = argc > 1 ? argv[1] : "";
+    if (!strcmp(what, "sandbox")) return sandbox();
+    if (!strcmp(what, "reaped")) return reaped();
+    if (!strcmp(what, "threads")) return threads();
+    if (!strcmp(what, "steps")) return steps();
+    if (!strcmp(what, "zombie")) return zombie();
+    return 2;
+}

@@ -1,0 +1,102 @@
+//! Programs that run while a test talks to them, and to neap.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use neap_tests::command::neap;
+use neap_tests::{Source, Stop};
+
+/// More programs that are hard to watch.
+pub const HARD: Source = Source::new("pagein/hard.c");
+/// How long anything takes at most.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// A program that runs; it is killed when this is dropped.
+pub struct Started {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Started {
+    /// Starts a command, and talks to it.
+    pub fn new(command: &mut Command) -> Result<Self, Stop> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().ok_or_else(|| Stop::Fail("no standard output".into()))?;
+        Ok(Self { child, output: BufReader::new(output) })
+    }
+
+    /// Starts a case of `hard.c`.
+    pub fn hard(case: &str) -> Result<Self, Stop> {
+        Self::new(Command::new(HARD.build()?).arg(case))
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line that it says.
+    pub fn line(&mut self) -> Result<String, Stop> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// Says something to it.
+    pub fn say(&mut self, text: &str) -> Result<(), Stop> {
+        let input = self.child.stdin.as_mut().ok_or_else(|| Stop::Fail("it is not listening".into()))?;
+        Ok(input.write_all(text.as_bytes())?)
+    }
+
+    /// Nothing more is said to it.
+    pub fn say_no_more(&mut self) {
+        self.child.stdin = None;
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, number: i32) {
+        // SAFETY: kill takes no pointers, and the child was not waited for.
+        unsafe { libc::kill(self.child.id() as i32, number) };
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>, Stop> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Waits for its end.
+    pub fn end(&mut self) -> Result<ExitStatus, Stop> {
+        let started = Instant::now();
+        loop {
+            match self.child.try_wait()? {
+                Some(status) => return Ok(status),
+                None if started.elapsed() > LIMIT => return Err(Stop::Fail("neap does not end".into())),
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `neap pagein OPTIONS --pid PID -o FILE`, when it has attached: then it opens the file.
+pub fn attached(options: &[&str], pid: u32, file: &Path) -> Result<Started, Stop> {
+    let mut command = Command::new(neap()?);
+    command.arg("pagein").args(options).args(["--pid", &pid.to_string(), "-o"]).arg(file);
+    let mut neap = Started::new(&mut command)?;
+    let started = Instant::now();
+    while !file.exists() {
+        if neap.child.try_wait()?.is_some() || started.elapsed() > LIMIT {
+            return Err(Stop::Fail(format!("neap does not attach to process {pid}")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(neap)
+}

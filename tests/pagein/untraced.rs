@@ -1,0 +1,156 @@
+//! Faults that neap cannot see, or the kernel does not count, and what the footer calls them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use neap_tests::command::{neap, need_events};
+use neap_tests::sys::TempDir;
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, expect, program};
+
+use crate::started::{HARD, Started};
+use crate::trace::{ODD, Trace, words};
+
+/// The tests.
+pub fn cases() -> Vec<Case> {
+    vec![
+        Case::new("user::second", "a second trace of the same user without events", second),
+        Case::new("user::many", "a remedy that does not help where a user has many traces", many),
+        Case::new("user::setuid_child", "a program whose trace the kernel ended, and nothing says so", setuid_child),
+        Case::new("user::unreadable", "a program that is run without a trace", unreadable),
+        Case::new("life::reaped", "children that nobody waits for, blamed on refused faults", reaped),
+        Case::new("exact::sandbox", "a child that its own filter kills for a call of neap's", sandbox),
+        Case::new("scan::differences", "what scans do not see, without a reason", scans),
+    ]
+}
+
+/// What an ordinary user finds in a folder.
+struct Nobody {
+    dir: TempDir,
+    setpriv: PathBuf,
+}
+
+impl Nobody {
+    fn new() -> Result<Self, Stop> {
+        if !neap_tests::is_root() {
+            return Err(Stop::Skip("only root may become another user".into()));
+        }
+        let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
+        if level.trim().parse::<i32>().is_ok_and(|level| level > 2) {
+            return Err(Stop::Skip("ordinary users are denied perf events here".into()));
+        }
+        let made = Self { dir: TempDir::new("neap-nobody-")?, setpriv: program("setpriv")? };
+        Run::new("chmod").arg("755").arg(made.dir.path()).plain().run()?.success()?;
+        made.has(neap()?, "neap", "755")?;
+        made.has(&ODD.build()?, "odd", "755")?;
+        Ok(made)
+    }
+
+    fn has(&self, from: &Path, name: &str, mode: &str) -> Outcome {
+        Run::new("install").args(["-m", mode]).arg(from).arg(self.dir.join(name)).plain().run()?.success()?;
+        Ok(())
+    }
+
+    /// The words by which nobody, who may lock no memory besides that of traces, runs `neap pagein -o -`.
+    fn words(&self) -> Vec<PathBuf> {
+        let who = ["--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", "--memlock=0"].map(PathBuf::from);
+        let what = ["pagein", "-o", "-", "--"].map(PathBuf::from);
+        who.into_iter().chain([self.dir.join("neap")]).chain(what).collect()
+    }
+
+    fn trace(&self, command: &[&str]) -> Result<Finished, Stop> {
+        Run::new(&self.setpriv).args(self.words()).args(command).dir(self.dir.path()).plain().run()
+    }
+
+    /// A trace that goes on until it is dropped.
+    fn trace_on(&self) -> Result<Started, Stop> {
+        let mut command = Command::new(&self.setpriv);
+        let mut neap =
+            Started::new(command.args(self.words()).args(["./odd", "interrupt"]).current_dir(self.dir.path()))?;
+        neap.line()?;
+        Ok(neap)
+    }
+}
+
+fn second() -> Outcome {
+    let nobody = Nobody::new()?;
+    let _first = nobody.trace_on()?;
+    let done = nobody.trace(&["./odd", "touch"])?.success()?;
+    expect(
+        done.stdout.contains("by perf events, user mode only") && done.stdout.lines().count() > 1000,
+        &done,
+        "no events",
+    )
+}
+
+fn many() -> Outcome {
+    let nobody = Nobody::new()?;
+    let mut others = Vec::new();
+    // The first has half of what the user may have, the next half of the rest: a ring has 64 KiB at least.
+    for _ in 0..12 {
+        let done = nobody.trace(&["./odd", "touch"])?.success()?;
+        if done.stdout.contains("by page table scans") {
+            let cause = done.stdout.contains("this user's other traces have it");
+            let remedy = done.stdout.contains("for the full view: sudo sysctl kernel.perf_event_mlock_kb=");
+            return expect(cause && remedy, &done, "the wrong cause or remedy");
+        }
+        others.push(nobody.trace_on()?);
+    }
+    Err(Stop::Skip("a user may have more memory for traces here than a dozen take".into()))
+}
+
+fn setuid_child() -> Outcome {
+    let nobody = Nobody::new()?;
+    nobody.has(&ODD.build()?, "raised", "4755")?;
+    let done = nobody.trace(&["sh", "-c", "./raised touch; true"])?.success()?;
+    let seen = done.stdout.lines().filter(|line| line.contains("/raised)")).count();
+    if seen > 900 {
+        return Err(Stop::Skip("set-user-id has no effect here".into()));
+    }
+    let named = done.stdout.contains("# missing: the faults of raised (process ");
+    expect(named && done.stdout.contains(" of processes that could not be traced"), &done, "no word of it")
+}
+
+fn unreadable() -> Outcome {
+    let nobody = Nobody::new()?;
+    nobody.has(&ODD.build()?, "secret", "711")?;
+    let done = nobody.trace(&["./secret", "touch"])?;
+    let said = done.stderr.contains("it may be executed, but not read");
+    expect(done.status.code() == Some(126) && said, &done, "it should not have run")
+}
+
+fn reaped() -> Outcome {
+    need_events()?;
+    for detail in ["begin", "full"] {
+        let trace = Trace::of(&["--detail", detail], &words(&HARD.build()?, &["reaped"]))?;
+        let (unwaited, refused) = ("of processes that were not waited for", "refused or not completed");
+        // Without the kernel's faults, the difference has those too.
+        let right = trace.difference(unwaited) <= -900 && trace.difference(refused).abs() < 100;
+        if !right || trace.says("not explained") {
+            return Err(trace.fail("children are blamed on something else"));
+        }
+    }
+    Ok(())
+}
+
+fn sandbox() -> Outcome {
+    need_events()?;
+    let trace = Trace::of(&["--exact"], &words(&HARD.build()?, &["sandbox"]))?;
+    if trace.done.status.code() != Some(5) || !trace.says("stayed on in 1 processes") {
+        return Err(trace.fail("the child did not end as it wanted to"));
+    }
+    Ok(())
+}
+
+/// Pages that come and go fault often, and pages around a fault never do.
+fn scans() -> Outcome {
+    let deny = Source::new("pagein/deny.c").build()?;
+    let odd = ODD.build()?;
+    let odd = odd.to_string_lossy();
+    for (command, cause) in [([&*odd, "many"], "between scans"), (["sleep", "1"], "without a fault of their own")] {
+        let run = Run::new(&deny).arg(neap()?).args(["pagein", "-o", "-", "--"]).args(command);
+        let done = run.plain().run()?.success()?;
+        let counts = done.stdout.lines().find(|line| line.contains("the kernel counts")).unwrap_or_default();
+        expect(counts.contains(cause), &done, &format!("{counts:?} has no {cause:?}"))?;
+    }
+    Ok(())
+}
