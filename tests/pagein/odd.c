@@ -61,10 +61,10 @@ int main(int argc, char **argv) {
     } else if (!strcmp(what, "closes")) {
         for (int fd = 0; fd < 1024; fd++) close(fd);
         touch(1000);
-    } else if (!strcmp(what, "daemon")) {
+    } else if (!strcmp(what, "daemon") || !strcmp(what, "short-daemon")) {
         if (daemon(1, 0) == 0) {
             touch(500);
-            sleep(60);
+            sleep(what[0] == 'd' ? 60 : 3);
         }
     } else if (!strcmp(what, "forks")) {
         for (int i = 0; i < 20; i++) {

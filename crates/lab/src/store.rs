@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use neap_results::{ReadError, Row, Run, rows_from_csv, rows_to_csv};
 
 use crate::failure::failure;
@@ -19,7 +19,7 @@ const PAGES: [&str; 2] = ["report.html", "report.md"];
 
 /// Whether a folder has a run already.
 pub fn has_run(dir: &Path) -> bool {
-    [RUN, ROWS, OLD_MACHINE].iter().any(|name| dir.join(name).exists())
+    [RUN, ROWS].iter().any(|name| dir.join(name).exists())
 }
 
 /// Makes sure that no run is lost: fails where `dir` has one. With `force` the pages of that run go; its other files are
@@ -159,7 +159,7 @@ mod tests {
         let scratch = crate::scratch::Scratch::new("store").unwrap();
         make_way(scratch.path(), false).unwrap();
         make_way(&scratch.join("missing"), false).unwrap();
-        for name in [RUN, OLD_MACHINE] {
+        for name in [RUN, ROWS] {
             let dir = scratch.join(name).with_extension("d");
             fs::create_dir(&dir).unwrap();
             fs::write(dir.join(name), "{}").unwrap();
