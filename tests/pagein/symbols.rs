@@ -38,6 +38,7 @@ pub fn cases() -> Vec<Case> {
             Ok(_) => known_c(&KNOWN_32),
             Err(_) => Err(Stop::Skip("the compiler makes no 32-bit programs (gcc-multilib)".into())),
         }),
+        Case::new("symbols::perf_map", "names that a stranger told of compiled code, or nobody", perf_map),
         Case::new("symbols::jit", "code of a JIT compiler without names", jit),
         Case::new("symbols::go", "a Go program", go),
         Case::new("callers::fp", "callers by frame pointers that are missing", || callers(&CALLERS, "fp", STACK)),
@@ -196,6 +197,41 @@ fn elsewhere() -> Outcome {
     neap_tests::expect(lines > 100, &done, &format!("{lines} faults in touch"))
 }
 
+/// A perf map of the user's own is believed, and one of somebody else's is not, and the footer says so.
+#[cfg(target_arch = "x86_64")]
+fn perf_map() -> Outcome {
+    let odd = Source::new("pagein/odd.c").build()?;
+    let own = table(&odd, &["compile"])?;
+    remove_perf_map(&own);
+    let named = |trace: &Trace| trace.faults.iter().any(|line| line.contains(" compiled in [jit]"));
+    if own.done.status.code() != Some(0) || !named(&own) || own.says("names of compiled code") {
+        return Err(own.fail("no fault of the compiled function"));
+    }
+    if !neap_tests::is_root() {
+        return Err(Stop::Skip("only root may give files away".into()));
+    }
+    let strange = table(&odd, &["compile", "65534"])?;
+    remove_perf_map(&strange);
+    if strange.done.status.code() != Some(0)
+        || named(&strange)
+        || !strange.says("missing: names of compiled code in /tmp/")
+    {
+        return Err(strange.fail("a stranger's map is believed"));
+    }
+    Ok(())
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn perf_map() -> Outcome {
+    Err(Stop::Skip("the compiled function is one of x86-64".into()))
+}
+
+/// Programs leave their perf maps behind.
+fn remove_perf_map(trace: &Trace) {
+    let process = trace.footer.iter().find_map(|line| line.strip_prefix("# process ")?.split(':').next());
+    let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", process.unwrap_or_default()));
+}
+
 fn jit() -> Outcome {
     let script = "function hot(a){let s=0;for(let i=0;i<a.length;i++)s+=a[i];return s}
         for(let k=0;k<300;k++){let a=new Float64Array(20000);hot(a);a.fill(k)}";
@@ -203,9 +239,7 @@ fn jit() -> Outcome {
         &program("node")?,
         &["--perf-basic-prof", "--no-logfile-per-isolate", "--logfile=/dev/null", "-e", script],
     )?;
-    // node leaves its map behind.
-    let process = trace.footer.iter().find_map(|line| line.strip_prefix("# process ")?.split(':').next());
-    let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", process.unwrap_or_default()));
+    remove_perf_map(&trace);
     if !trace.faults.iter().any(|line| line.contains("hot ") && line.contains(" in [jit]")) {
         return Err(trace.fail("no fault of the compiled function"));
     }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use neap_tests::command::{neap, need_events};
 use neap_tests::sys::TempDir;
@@ -23,8 +24,10 @@ pub fn cases() -> Vec<Case> {
     ]
 }
 
-/// What an ordinary user finds in a folder.
+/// An ordinary user, and what that one finds in a folder. Another user for each test: what a user's traces may take
+/// together is limited.
 struct Nobody {
+    user: u32,
     dir: TempDir,
     setpriv: PathBuf,
 }
@@ -38,7 +41,9 @@ impl Nobody {
         if level.trim().parse::<i32>().is_ok_and(|level| level > 2) {
             return Err(Stop::Skip("ordinary users are denied perf events here".into()));
         }
-        let made = Self { dir: TempDir::new("neap-nobody-")?, setpriv: program("setpriv")? };
+        static NUMBER: AtomicU32 = AtomicU32::new(61_000);
+        let user = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let made = Self { user, dir: TempDir::new("neap-nobody-")?, setpriv: program("setpriv")? };
         Run::new("chmod").arg("755").arg(made.dir.path()).plain().run()?.success()?;
         made.has(neap()?, "neap", "755")?;
         made.has(&ODD.build()?, "odd", "755")?;
@@ -52,7 +57,8 @@ impl Nobody {
 
     /// The words by which nobody, who may lock no memory besides that of traces, runs `neap pagein -o -`.
     fn words(&self) -> Vec<PathBuf> {
-        let who = ["--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", "--memlock=0"].map(PathBuf::from);
+        let (user, group) = (format!("--reuid={}", self.user), format!("--regid={}", self.user));
+        let who = [&user, &group, "--clear-groups", "prlimit", "--memlock=0"].map(PathBuf::from);
         let what = ["pagein", "-o", "-", "--"].map(PathBuf::from);
         who.into_iter().chain([self.dir.join("neap")]).chain(what).collect()
     }

@@ -33,7 +33,7 @@ const NOTES: &str = "lab/notes";
     cargo xtask documents DIR --into /tmp/documents   to look at, also from a quick run\n\n\
     Remarks by hand stand in lab/notes/ and are put under the figures: see whether they still fit.")]
 pub struct Args {
-    /// Folders that `cargo xtask experiments -o` or `neap lab run -o` wrote; of several, each has experiments of its own
+    /// Folders that `cargo xtask experiments -o` or `neap lab run -o` wrote; where two have an experiment, the later counts
     /// [default: those named in lab/results/published]
     #[arg(value_name = "DIR")]
     dirs: Vec<PathBuf>,
@@ -107,11 +107,11 @@ fn worthy(dirs: &[PathBuf], runs: &[Run]) -> Result<()> {
 /// The documents: name from the root on, text.
 fn documents(runs: &[Run]) -> Result<Vec<(&'static str, String)>> {
     let mut made = Vec::new();
-    if let Some(suite) = runs.iter().find_map(suite::of) {
+    if let Some(suite) = runs.iter().rev().find_map(suite::of) {
         made.push(("BENCHMARKS.md", text("Benchmarks", "BENCHMARKS.md", suite.clone())));
         made.extend(neap_report::headline(&suite, Theme::Light).map(|svg| ("docs/headline.svg", svg)));
     }
-    if let Some(pages) = runs.iter().find_map(without_suite) {
+    if let Some(pages) = runs.iter().filter_map(without_suite).reduce(with_later) {
         if let Some(table) = readme::table(&pages) {
             let old = fs::read_to_string(root().join("README.md")).context("cannot read README.md")?;
             let new = readme::with_table(&old, &table);
@@ -135,6 +135,22 @@ fn without_suite(run: &Run) -> Option<Run> {
     (!run.experiments.is_empty()).then_some(run)
 }
 
+/// A run, with the experiments of a later one in place of its own; a remark tells which.
+fn with_later(mut run: Run, later: Run) -> Run {
+    let names: Vec<&str> = later.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
+    let quiet = if later.noise.quiet == Some(true) { "on a quiet machine" } else { "on a machine that was not quiet" };
+    run.notes.push(format!("{} come from `{}`, {}, {quiet}.", names.join(", "), later.command, later.started));
+    run.rows.retain(|row| !names.contains(&row.experiment.as_str()));
+    run.rows.extend(later.rows);
+    for experiment in later.experiments {
+        match run.experiments.iter_mut().find(|own| own.name == experiment.name) {
+            Some(own) => *own = experiment,
+            None => run.experiments.push(experiment),
+        }
+    }
+    run
+}
+
 /// A document with the remarks that were written by hand.
 fn text(title: &str, name: &str, run: Run) -> String {
     let notes = fs::read_to_string(root().join(NOTES).join(name)).unwrap_or_default();
@@ -152,6 +168,24 @@ pub fn print(dir: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use neap_results::{Experiment, Row};
+
+    /// Catches figures of an earlier run beside those of a later one, and experiments that are lost.
+    #[test]
+    fn a_later_run_counts() {
+        let row = |name: &str, value| Row { experiment: name.into(), value, ..Row::default() };
+        let run = |names: &[&str], value| Run {
+            experiments: names.iter().map(|&name| Experiment { name: name.into(), ..Experiment::default() }).collect(),
+            rows: names.iter().map(|name| row(name, value)).collect(),
+            ..Run::default()
+        };
+        let both = with_later(run(&["calloc", "huge"], 1.0), run(&["huge", "vmas"], 2.0));
+        let names: Vec<&str> = both.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
+        assert_eq!(names, ["calloc", "huge", "vmas"]);
+        let values: Vec<(&str, f64)> = both.rows.iter().map(|row| (row.experiment.as_str(), row.value)).collect();
+        assert_eq!(values, [("calloc", 1.0), ("huge", 2.0), ("vmas", 2.0)]);
+        assert!(both.notes[0].starts_with("huge, vmas come from"), "{:?}", both.notes);
+    }
 
     /// Catches a document that is not that of the runs that are kept, and remarks that a document has lost.
     #[test]

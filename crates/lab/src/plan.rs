@@ -190,8 +190,10 @@ fn skeleton(place: &Place, request: &Request, designs: &[Design], allocators: &[
 /// Which of the allocators are peers that were built from older sources than this version of the lab names.
 fn old_peers(place: &Place, allocators: &[Allocator]) -> Option<String> {
     let records = peers::records(place).unwrap_or_default();
-    let old = allocators.iter().map(|allocator| allocator.name.as_str()).filter(|name| peers::is_old(&records, name));
-    let old: Vec<&str> = old.collect();
+    // A library by path may have the name of a peer.
+    let built =
+        allocators.iter().filter(|allocator| allocator.built.is_some()).map(|allocator| allocator.name.as_str());
+    let old: Vec<&str> = built.filter(|name| peers::is_old(&records, name)).collect();
     (!old.is_empty()).then(|| {
         format!(
             "Built from older sources or recipes than this version has: {}; run `{}`.",

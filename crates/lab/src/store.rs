@@ -1,14 +1,11 @@
 //! The folder of a run: `run.json` (without the rows) and `rows.csv`, to which each run is appended at once.
-//!
-//! Runs from before the schema (`machine.json` with `metrics.csv` or `runs.csv`) are read too: their verdicts are
-//! computed anew.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use neap_results::{ReadError, Row, Run, kept, rows_from_csv, rows_to_csv};
+use anyhow::Result;
+use neap_results::{ReadError, Row, Run, rows_from_csv, rows_to_csv};
 
 use crate::failure::failure;
 
@@ -16,16 +13,13 @@ use crate::failure::failure;
 pub const RUN: &str = "run.json";
 /// The rows.
 pub const ROWS: &str = "rows.csv";
-/// The files of a run from before the schema.
-const OLD_MACHINE: &str = "machine.json";
-const OLD_ROWS: &str = "metrics.csv";
 
 /// The pages that are made of a run and lie beside it.
 const PAGES: [&str; 2] = ["report.html", "report.md"];
 
 /// Whether a folder has a run already.
 pub fn has_run(dir: &Path) -> bool {
-    [RUN, ROWS, OLD_MACHINE].iter().any(|name| dir.join(name).exists())
+    [RUN, ROWS].iter().any(|name| dir.join(name).exists())
 }
 
 /// Makes sure that no run is lost: fails where `dir` has one. With `force` the pages of that run go; its other files are
@@ -107,9 +101,6 @@ pub fn load(dir: &Path) -> Result<Run> {
     let dir = if dir.ends_with(RUN) { dir.parent().unwrap_or(Path::new(".")) } else { dir };
     let path = dir.join(RUN);
     if !path.exists() {
-        if dir.join(OLD_MACHINE).exists() {
-            return load_old(dir);
-        }
         let cause = match fs::metadata(dir) {
             Err(error) => format!("there is no folder {}: {error}", dir.display()),
             Ok(found) if !found.is_dir() => format!("{} is no folder", dir.display()),
@@ -135,21 +126,6 @@ pub fn load(dir: &Path) -> Result<Run> {
         run.rows = rows_from_csv(&rows).map_err(|error| damaged(error, &path))?;
     }
     Ok(run)
-}
-
-/// A run from before the schema: of the experiments on pages, or of the allocation workloads.
-fn load_old(dir: &Path) -> Result<Run> {
-    let read = |name: &str| {
-        let path = dir.join(name);
-        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
-    };
-    let machine = read(OLD_MACHINE)?;
-    let notes = read("notes.md").unwrap_or_default();
-    let run = match dir.join(OLD_ROWS).exists() {
-        true => kept::pages(&machine, &read(OLD_ROWS)?, &notes),
-        false => kept::suite(&machine, &read("runs.csv")?, &notes),
-    };
-    run.with_context(|| format!("{}", dir.display()))
 }
 
 #[cfg(test)]
@@ -183,7 +159,7 @@ mod tests {
         let scratch = crate::scratch::Scratch::new("store").unwrap();
         make_way(scratch.path(), false).unwrap();
         make_way(&scratch.join("missing"), false).unwrap();
-        for name in [RUN, OLD_MACHINE] {
+        for name in [RUN, ROWS] {
             let dir = scratch.join(name).with_extension("d");
             fs::create_dir(&dir).unwrap();
             fs::write(dir.join(name), "{}").unwrap();
@@ -220,17 +196,5 @@ mod tests {
         fs::write(dir.join(RUN), run.to_json()).unwrap();
         assert!(why().0.contains(ROWS));
         fs::remove_dir_all(&dir).unwrap();
-    }
-
-    // Would catch a kept run from before the schema that can no longer be read, or that has lost its figures.
-    #[test]
-    fn the_kept_run_is_read() {
-        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab/results/2026-11-21-pages");
-        let run = load(&dir).unwrap();
-        assert!(run.rows.len() > 10_000 && run.experiments.len() >= 10);
-        let large = run.experiment("retain-large").unwrap();
-        assert!(large.verdicts.iter().any(|verdict| verdict.text.contains("from round 7 on")), "{:?}", large.verdicts);
-        let suite = load(&dir.with_file_name("2026-11-21")).unwrap();
-        assert!(suite.rows.len() > 1000 && suite.experiments.len() == 1);
     }
 }

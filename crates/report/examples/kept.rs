@@ -1,11 +1,11 @@
-//! A kept run, also one from before the schema, as page, document or charts: `kept DIR html|markdown|svg|png [FOLDER]`.
+//! A kept run as page, document or charts: `kept DIR html|markdown|svg|png [FOLDER]`.
 //!
 //! `html` and `markdown` go to the standard output, charts as files into FOLDER.
 
 use std::path::Path;
 
 use neap_report::{charts, markdown, page, theme::Theme};
-use neap_results::{Run, kept, rows_from_csv};
+use neap_results::{Run, rows_from_csv};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -13,18 +13,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("name a folder and a form: kept lab/results/NAME html".into());
     };
     let read = |name: &str| std::fs::read_to_string(Path::new(dir).join(name));
-    let notes = read("notes.md").unwrap_or_default();
-    let run = match (read("run.json"), read("metrics.csv")) {
-        (Ok(run), _) => {
-            let mut run = Run::from_json(&run)?;
-            if run.rows.is_empty() {
-                run.rows = rows_from_csv(&read("rows.csv")?)?;
-            }
-            run
-        }
-        (_, Ok(metrics)) => kept::pages(&read("machine.json")?, &metrics, &notes)?,
-        _ => kept::suite(&read("machine.json")?, &read("runs.csv")?, &notes)?,
-    };
+    let mut run = Run::from_json(&read("run.json")?)?;
+    if run.rows.is_empty() {
+        run.rows = rows_from_csv(&read("rows.csv")?)?;
+    }
     let folder = Path::new(rest.first().map_or(".", String::as_str));
     match form.as_str() {
         "html" => print!("{}", page::html(&run)),

@@ -9,7 +9,7 @@ use crate::SCHEMA;
 pub enum ReadError {
     /// The text is no JSON, or lacks what the schema asks for.
     Json(serde_json::Error),
-    /// It is JSON without a member `schema`: something else, or a run from before the schema.
+    /// It is JSON without a member `schema`: something else.
     NoSchema,
     /// It was written by a newer neap.
     Newer {

@@ -18,14 +18,13 @@
 //! | verdict | one sentence on a claim, a rank or a target, computed from rows |
 //!
 //! Start with [`Run`]; a [`View`] sorts its rows; [`judge`] has the pieces of verdicts, [`mod@compare`] tells two
-//! runs apart, [`kept`] reads those from before the schema.
+//! runs apart, [`suite`] adds ratios and means to the allocation workloads.
 #![forbid(unsafe_code)]
 
 mod chart;
 pub mod compare;
 mod error;
 pub mod judge;
-pub mod kept;
 pub mod means;
 mod row;
 mod run;

@@ -1,7 +1,7 @@
 //! Names for addresses, from bytes that somebody else has read: no file is opened here.
 //!
 //! [`Image`] is an ELF file: its symbols, and how offsets in the file become addresses. [`Lines`] are its lines of
-//! source. [`Listing`] is a text of symbols: the perf map of a JIT compiler, or the kernel's `kallsyms`. [`access`] says
+//! source. [`Listing`] is a text of symbols: the perf map of a JIT compiler, or the kernel's `kallsyms`. [`access()`] says
 //! what an instruction does to its operand in memory.
 #![forbid(unsafe_code)]
 

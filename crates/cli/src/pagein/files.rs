@@ -81,6 +81,7 @@ impl Files {
             let bytes = match (object.path.as_str(), held.get(&id)) {
                 ("[vdso]", _) => vdso(),
                 (_, Some(held)) => Some(*held),
+                (name, _) if !name.starts_with('/') => None,
                 _ => map_same(path, object.file),
             };
             if bytes.is_none() {

@@ -58,14 +58,21 @@ pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
         (None, Some(_)) if level.iter().all(|(_, _, value)| *value == own) => {
             format!("neap is first of {count} with {own_text}, as {}", list(&names))
         }
-        (None, Some((_, near, value))) => format!(
-            "neap shares the first place of {count} with {}: {own_text} against {} of {near}, and {} within a round",
-            list(&names),
-            quantity(*value, unit),
-            ratio_of(view, figure, (NEAP, near)).map_or("no ratio".into(), |ratio| {
-                format!("{} [{}, {}]", times(ratio.ratio), number(ratio.low), number(ratio.high))
-            })
-        ),
+        (None, Some((_, near, value))) => {
+            let within = ratio_of(view, figure, (NEAP, near)).map(|ratio| match ratio.count {
+                0 | 1 => format!(" ({})", times(ratio.ratio)),
+                _ => {
+                    let (low, high) = (number(ratio.low), number(ratio.high));
+                    format!(", and {} [{low}, {high}] within a round", times(ratio.ratio))
+                }
+            });
+            format!(
+                "neap shares the first place of {count} with {}: {own_text} against {} of {near}{}",
+                list(&names),
+                quantity(*value, unit),
+                within.unwrap_or_default()
+            )
+        }
     };
     Judged::new(text + &failed, Some(ahead == 0))
 }
@@ -84,19 +91,23 @@ fn ratio_of(view: &View, figure: Figure, (of, to): (&str, &str)) -> Option<Ratio
     if below(of) || below(to) { None } else { view.ratio(figure, of, to) }
 }
 
-/// Whether `name` is surely not equal to neap: further off than [`NEAR`], or so in every round; where the rounds are
-/// too few for an interval, where the ranges do not touch.
+/// Whether `name` is surely not equal to neap: further off than [`NEAR`], or so in every round of several; where these
+/// are too few for an interval, where the ranges do not touch. Rounds that say the contrary of the medians are not clear.
 fn is_clear(view: &View, figure: Figure, name: &str) -> bool {
     // A figure of zero or below has no ratio; then what is not equal is better.
     let Some(ratio) = ratio_of(view, figure, (NEAP, name)) else { return true };
+    let range = |name| Spread::of(&view.values(figure, name));
+    let Some((own, other)) = range(NEAP).zip(range(name)) else { return false };
+    if (ratio.ratio > 1.0) != (own.median > other.median) {
+        return false;
+    }
     if ratio.ratio > NEAR || ratio.ratio < 1.0 / NEAR {
         return true;
     }
     if ratio.confidence >= crate::stats::CLEAR {
         return ratio.is_clear();
     }
-    let range = |name| Spread::of(&view.values(figure, name));
-    range(NEAP).zip(range(name)).is_some_and(|(own, other)| own.min > other.max || own.max < other.min)
+    ratio.count > 1 && (own.min > other.max || own.max < other.min)
 }
 
 /// `first`, `second`, `3rd`.
@@ -253,6 +264,20 @@ mod tests {
         let judged = rank(&third, WALL, Better::Less);
         let text = "neap is second of 3 with 10 ms, level with other; glibc has the least with 5 ms (neap: 2 times)";
         assert_eq!(judged, Judged::new(text, Some(false)));
+    }
+
+    // Would catch one round that tells chance from a lead, and rounds that say the contrary of the medians.
+    #[test]
+    fn what_rounds_do_not_show_is_no_rank() {
+        let one = view(&[("neap", &[10.0]), ("other", &[10.1])]);
+        let text = "neap shares the first place of 2 with other: 10 ms against 10.1 ms of other (0.990 times)";
+        assert_eq!(rank(&one, WALL, Better::Less), Judged::new(text, Some(true)));
+        let one = view(&[("neap", &[10.0]), ("other", &[9.0])]);
+        assert_eq!(rank(&one, WALL, Better::Less).holds, Some(false));
+        // By the medians 11 against 5, but half in two rounds of three.
+        let contrary = view(&[("neap", &[11.0, 2.5, 12.0]), ("other", &[22.0, 5.0, 4.0])]);
+        let judged = rank(&contrary, WALL, Better::Less);
+        assert!(judged.holds == Some(true) && judged.text.contains("shares the first place"), "{judged:?}");
     }
 
     // Would catch a first place among those that are left, without a word on who is not.

@@ -35,7 +35,7 @@ const MAX_WAITING: usize = 1 << 16;
 /// How long, in nanoseconds of the trace, before the mappings of a process are asked for again.
 const ASK_AGAIN: u64 = 10_000_000;
 /// Mappings that are kept, some 200 bytes each: faults in more of them have none.
-const MAX_MAPPINGS: usize = if cfg!(test) { 1 << 16 } else { 1 << 19 };
+const MAX_MAPPINGS: usize = if cfg!(test) { 1 << 16 } else { 1 << 20 };
 /// Objects that are kept, some 300 bytes each: mappings of more of them have none.
 const MAX_OBJECTS: usize = 1 << 18;
 /// Frames that are kept of one stack.
