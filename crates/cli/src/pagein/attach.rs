@@ -30,7 +30,7 @@ pub fn run(args: &PageinArgs, pid: u32) -> Result<u8, Error> {
     // From here on neap can be interrupted: finding symbols and writing may take long.
     inherited.release();
     let (process, watched, mut output) = traced?;
-    finish(args, watched, &mut output, |tables, facts, _| footer::of_process(tables, facts, &process))?;
+    finish(args, watched, &mut output, |tables, facts, store| footer::of_process(tables, facts, &process, store))?;
     Ok(0)
 }
 

@@ -1,6 +1,6 @@
 //! What a trace covers, and what it does not.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub struct Process {
 /// Fills in the summary of a program that was run.
 pub fn of_program(tables: &mut Tables, facts: &Facts, command: &[OsString], ended: &Ended, store: &Store) {
     common(tables, facts);
-    let untraced = untraced(tables, facts);
+    let untraced = untraced(tables, facts, store);
     let summary = &mut tables.summary;
     summary.command = super::shown(command);
     summary.pid = ended.pid;
@@ -87,9 +87,9 @@ pub fn of_program(tables: &mut Tables, facts: &Facts, command: &[OsString], ende
 }
 
 /// Fills in the summary of a process that neap attached to.
-pub fn of_process(tables: &mut Tables, facts: &Facts, process: &Process) {
+pub fn of_process(tables: &mut Tables, facts: &Facts, process: &Process, store: &Store) {
     common(tables, facts);
-    let untraced = untraced(tables, facts) || process.children > 0 || process.unfollowed;
+    let untraced = untraced(tables, facts, store) || process.children > 0 || process.unfollowed;
     let summary = &mut tables.summary;
     summary.pid = process.pid;
     summary.end = if process.ended { End::Ended } else { End::Running };
@@ -119,21 +119,28 @@ fn nanoseconds(time: Duration) -> u64 {
 }
 
 /// Tells which programs began and could not be traced: the kernel ends a trace when the program runs as another user, or
-/// may not be read. Then there is no record of what it maps. Whether there are any.
-fn untraced(tables: &mut Tables, facts: &Facts) -> bool {
+/// may not be read. Then there is no record of what it maps, and no fault. Whether there are any.
+fn untraced(tables: &mut Tables, facts: &Facts, store: &Store) -> bool {
     const NAMED: usize = 5;
     if facts.kernel.is_none() {
         return false;
     }
     let mapped: HashSet<_> = tables.mappings.iter().map(|(_, mapping)| mapping.process).collect();
     let executed = tables.processes.iter().filter(|(_, row)| row.image > 0 || row.parent.is_none());
-    let names: Vec<String> = executed
-        .filter(|(id, row)| row.end.is_some() && !mapped.contains(id))
-        .map(|(_, row)| format!("{} (process {})", row.name, row.pid))
-        .collect();
-    if names.is_empty() {
+    let mut silent: BTreeSet<_> =
+        executed.filter(|(id, row)| row.end.is_some() && !mapped.contains(id)).map(|(id, _)| id).collect();
+    if silent.is_empty() {
         return false;
     }
+    let looked = store.visit(&mut |fault| {
+        silent.remove(&tables.threads[fault.thread].process);
+        Ok(())
+    });
+    if looked.is_err() || silent.is_empty() {
+        return false;
+    }
+    let shown = |id| format!("{} (process {})", tables.processes[id].name, tables.processes[id].pid);
+    let names: Vec<String> = silent.into_iter().map(shown).collect();
     let more = match names.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
