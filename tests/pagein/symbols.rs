@@ -96,7 +96,9 @@ fn known_cxx(source: &Source) -> Outcome {
 fn built_by(compiler: &str, options: &[&str], source: &str) -> Result<Trace, Stop> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let result: PathBuf = neap_tests::target_dir().join(format!("pagein-{source}-{}-{number}", std::process::id()));
+    // Without a dot: rustc names its own files after what is before it, and two of them run at the same time.
+    let name = format!("pagein-{}-{}-{number}", source.replace('.', "-"), std::process::id());
+    let result: PathBuf = neap_tests::target_dir().join(name);
     let built = Run::new(program(compiler)?)
         .args(options)
         .arg("-o")
