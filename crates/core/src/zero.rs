@@ -2,7 +2,7 @@
 //!
 //! Memory that was never used, or that was purged, is clean: nothing is done. Of a dirty range of chunks the system is
 //! asked which OS pages hold memory at all ([`Os::touched`]); only those are cleared, and the others stay untouched. That
-//! costs half a microsecond and not the clearing of the block. Of a block of a slab that costs more than clearing it;
+//! costs about a microsecond and not the clearing of the block. Of a block of a slab that costs more than clearing it;
 //! there each OS page is read, and cleared unless it is zero.
 //!
 //! Two kinds of programs would pay too much for the question, so each size of ranges keeps a `Habit`:
@@ -161,7 +161,7 @@ impl<O: Os> Allocator<O> {
 
     /// Clears the first `bytes` bytes of a block of a slab of `class`, which may hold anything; returns how many had to
     /// be. Untouched OS pages stay so: to look at one costs a fault, but no memory, as all that were only read are the
-    /// same page of the kernel's. That is the price of the question once, and of half the clearing from then on.
+    /// same page of the kernel's. That is the price of the question once, and that of clearing from then on.
     ///
     /// # Safety
     /// The block must be the caller's.
