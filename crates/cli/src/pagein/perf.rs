@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use neap_trace::perf::attr::{Counter, Event, sample};
 use neap_trace::perf::record::Decoder;
@@ -27,6 +28,12 @@ const RING_SIZES: [usize; 8] = [WITH_STACKS, 4 << 20, 2 << 20, 1 << 20, 512 << 1
 
 /// The part of the stack that comes with each fault.
 const STACK_BYTES: u32 = 8 << 10;
+
+/// How often running threads' events are put on again: of 60 traces of busy makers of threads, 3 to 8 had lost a maker on
+/// one processor when they were put on once, none when twice.
+const ENABLED_ANEW: u32 = 2;
+/// How long making a thread takes, at most as a rule.
+const MAKING_A_THREAD: Duration = Duration::from_millis(2);
 
 /// What samples have in any case.
 const BASE: u64 = sample::IDENTIFIER | sample::IP | sample::TID | sample::TIME | sample::ADDR;
@@ -194,9 +201,19 @@ impl Events {
     }
 
     /// Begins, where the events do not wait for an exec.
+    ///
+    /// A thread that is being made meanwhile may inherit an event that is still off, just after those of the threads
+    /// made before were put on. The kernel may then exchange the two threads' events instead of switching them (it takes
+    /// inherited events for equal to their parents'), and what the maker makes from then on inherits events that are off.
+    /// Putting on what is on already does nothing, so it is done anew when such threads run.
     pub fn enable(&self) -> io::Result<()> {
-        let leaders = self.leaders.iter().map(|leader| &leader.event);
-        leaders.chain(&self.descriptors).try_for_each(sys::perf_event_enable)
+        let all = || self.leaders.iter().map(|leader| &leader.event).chain(&self.descriptors);
+        all().try_for_each(sys::perf_event_enable)?;
+        for _ in 0..ENABLED_ANEW {
+            std::thread::sleep(MAKING_A_THREAD);
+            all().try_for_each(sys::perf_event_enable)?;
+        }
+        Ok(())
     }
 
     /// How many samples did not fit in the rings, where the kernel tells. (Records tell too, but only when something fits
