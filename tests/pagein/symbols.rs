@@ -138,7 +138,7 @@ impl Copy {
         let folder = neap_tests::target_dir().join(format!("pagein-copy-{}-{number}", std::process::id()));
         let program = folder.join(name);
         std::fs::create_dir_all(program.parent().unwrap_or(&folder))?;
-        std::fs::copy(from, &program)?;
+        neap_tests::install(from, &program)?;
         Ok(Self { folder, program })
     }
 }

@@ -38,12 +38,13 @@ pub fn package_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Cargo's target folder of the running test, found through the tag that cargo leaves in it.
+/// Cargo's target folder of the running test, found through the tag that cargo leaves in a folder that it makes. Without
+/// `..`: the kernel's names of what lies in it have none.
 pub fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().unwrap_or_default();
-    exe.ancestors()
-        .find(|dir| dir.join("CACHEDIR.TAG").exists())
-        .map_or_else(|| package_dir().join("../target"), Path::to_path_buf)
+    let tagged = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists()).map(Path::to_path_buf);
+    let beside = || package_dir().join("../target");
+    tagged.unwrap_or_else(|| beside().canonicalize().unwrap_or_else(|_| beside()))
 }
 
 /// A program in `PATH` or at an absolute path; the test is skipped where it is missing.
