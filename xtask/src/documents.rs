@@ -2,7 +2,8 @@
 //!
 //! | document | made of |
 //! |---|---|
-//! | `BENCHMARKS.md`, `docs/headline.svg` | the experiment `suite`, and `lab/notes/BENCHMARKS.md` |
+//! | `BENCHMARKS.md` | the experiment `suite`, and `lab/notes/BENCHMARKS.md` |
+//! | `docs/headline.svg` | the experiments `retain-large` and `suite` |
 //! | `EXPERIMENTS.md` | the other experiments, and `lab/notes/EXPERIMENTS.md` |
 //! | the table in `README.md` | five figures of these |
 //!
@@ -107,11 +108,15 @@ fn worthy(dirs: &[PathBuf], runs: &[Run]) -> Result<()> {
 /// The documents: name from the root on, text.
 fn documents(runs: &[Run]) -> Result<Vec<(&'static str, String)>> {
     let mut made = Vec::new();
-    if let Some(suite) = runs.iter().rev().find_map(suite::of) {
-        made.push(("BENCHMARKS.md", text("Benchmarks", "BENCHMARKS.md", suite.clone())));
-        made.extend(neap_report::headline(&suite, Theme::Light).map(|svg| ("docs/headline.svg", svg)));
+    let suite = runs.iter().rev().find_map(suite::of);
+    let pages = runs.iter().filter_map(without_suite).reduce(with_later);
+    if let Some((suite, pages)) = suite.as_ref().zip(pages.as_ref()) {
+        made.extend(readme::picture(suite, pages, Theme::Light).map(|svg| ("docs/headline.svg", svg)));
     }
-    if let Some(pages) = runs.iter().filter_map(without_suite).reduce(with_later) {
+    if let Some(suite) = suite {
+        made.push(("BENCHMARKS.md", text("Benchmarks", "BENCHMARKS.md", suite)));
+    }
+    if let Some(pages) = pages {
         if let Some(table) = readme::table(&pages) {
             let old = fs::read_to_string(root().join("README.md")).context("cannot read README.md")?;
             let new = readme::with_table(&old, &table);

@@ -8,7 +8,7 @@
 //! | the page of a run | [`page::html`] |
 //! | its charts as files | [`charts`] |
 //! | one of them as PNG | `picture::png` |
-//! | the README's picture, and its table | [`headline`], [`readme::table`] |
+//! | the README's picture, and its table | [`readme::picture`], [`readme::table`] |
 //! | a document in markdown | [`markdown::document`] |
 //! | two runs compared, as text or page | [`compare::text`], [`compare::html`] |
 #![forbid(unsafe_code)]
@@ -39,13 +39,6 @@ pub fn charts(run: &Run, theme: theme::Theme) -> Vec<(String, String)> {
         }
     }
     all
-}
-
-/// The picture of the allocation suite: each allocator's geometric means of time and memory against glibc. None where
-/// the run has no experiment `suite`.
-pub fn headline(run: &Run, theme: theme::Theme) -> Option<String> {
-    let means = neap_results::means::run(run, "suite")?;
-    plot::standalone(&neap_results::means::chart(), "suite", &View::of(&means), theme)
 }
 
 /// What the file of a chart is called: experiment and chart.

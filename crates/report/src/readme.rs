@@ -1,9 +1,12 @@
-//! The README's table of what pages cost: five figures of a run under four allocators.
+//! The README's picture, and its table of what pages cost: five figures of a run under four allocators.
 
 use std::fmt::Write as _;
 
 use neap_results::judge::number;
-use neap_results::{Figure, GLIBC, NEAP, Run, Value, View};
+use neap_results::{Axis, Better, Chart, ChartKind, Figure, GLIBC, NEAP, Point, Run, Series, Value, View, means};
+
+use crate::plot::Sheet;
+use crate::theme::Theme;
 
 /// What stands before and after the table in the README.
 pub const BEGIN: &str = "<!-- made by `cargo xtask documents`: do not edit by hand -->";
@@ -42,8 +45,35 @@ const ROWS: [(&str, Figure, f64); 5] = [
         1000.0,
     ),
 ];
-/// The row whose time is not comparable where the memory lay in huge pages, and from which part of the peak on.
-const HUGE: (usize, f64) = (1, 0.01);
+/// The rows of retain-large: its time, and what stays.
+const TIME: usize = 1;
+const REST: usize = 2;
+/// Its time is not comparable where this part of the peak lay in huge pages.
+const HUGE_PART: f64 = 0.01;
+
+/// The picture: time and memory of retain-large, from `pages`, where those who are quick keep what was freed, or it takes
+/// them long to give it back; below them the means of the allocation suite. Variants of allocators are left out. None where
+/// one of the two was not run.
+pub fn picture(suite: &Run, pages: &Run, theme: Theme) -> Option<String> {
+    let bars = |title: &str, name: &str, figure: Figure, (label, unit): (&str, &str)| Chart {
+        name: name.into(),
+        title: title.into(),
+        kind: ChartKind::Bar,
+        y: Axis { label: label.into(), unit: unit.into(), log: false },
+        better: Better::Less,
+        series: vec![Series { label: String::new(), points: vec![Point::named("", figure.case, figure.metric)] }],
+        allocators: pages.allocators.iter().filter(|one| one.base.is_none()).map(|one| one.name.clone()).collect(),
+        ..Chart::default()
+    };
+    let (time, rest) = (ROWS[TIME].1, ROWS[REST].1);
+    let time = bars("20 rounds of large buffers, all freed", "time", time, ("wall time", "ms"));
+    let rest = bars("Resident a second after the last free", "rest", rest, ("resident memory", "MiB"));
+    let means = means::run(suite, "suite")?;
+    let mut sheet = Sheet::new(theme);
+    let all = sheet.add(&[&time, &rest], ROWS[TIME].1.experiment, &View::of(pages))
+        && sheet.add(&[&means::chart()], "suite", &View::of(&means));
+    all.then(|| sheet.finish("headline"))
+}
 
 /// The table. None where the run lacks one of its figures altogether.
 pub fn table(run: &Run) -> Option<String> {
@@ -53,7 +83,7 @@ pub fn table(run: &Run) -> Option<String> {
         view.median(*figure, NEAP)?;
         let cell = |(name, _): (&str, &str)| match view.value(*figure, name) {
             Value::Is(spread) => {
-                let note = if place == HUGE.0 && in_huge_pages(&view, name) { " (huge pages)" } else { "" };
+                let note = if place == TIME && in_huge_pages(&view, name) { " (huge pages)" } else { "" };
                 format!("{}{note}", number(spread.median / by))
             }
             Value::Failed(_) => "failed".into(),
@@ -65,8 +95,8 @@ pub fn table(run: &Run) -> Option<String> {
 }
 
 fn in_huge_pages(view: &View, allocator: &str) -> bool {
-    let of = |metric| view.median(Figure { metric, ..ROWS[HUGE.0].1 }, allocator);
-    of("huge").zip(of("peak")).is_some_and(|(huge, peak)| huge > peak * HUGE.1)
+    let of = |metric| view.median(Figure { metric, ..ROWS[TIME].1 }, allocator);
+    of("huge").zip(of("peak")).is_some_and(|(huge, peak)| huge > peak * HUGE_PART)
 }
 
 /// The README with the table in its place. None where it has no such place.
@@ -108,6 +138,7 @@ mod tests {
         assert!(text.contains("after 2 s | 1234 | - | - | failed |\n"), "{text}");
         assert_eq!(text.lines().count(), 7);
         assert!(table(&Run::default()).is_none());
+        assert!(picture(&Run::default(), &run, Theme::Light).is_none(), "half a picture");
     }
 
     // Would catch words around the table that are lost, and a second run that changes more than the table.

@@ -8,6 +8,7 @@ mod grid;
 mod lines;
 mod rows;
 mod scale;
+mod sheet;
 mod svg;
 
 use neap_results::judge::{number, quantity};
@@ -16,6 +17,7 @@ use neap_results::{Better, Chart, ChartKind, Value, View};
 
 pub use grid::{Grid, GridRow};
 pub use lines::position_text;
+pub use sheet::Sheet;
 pub use svg::{Marker, escaped};
 
 use crate::theme::Theme;
@@ -26,6 +28,8 @@ use svg::Svg;
 pub enum Size {
     /// 900 pixels: as wide as the page.
     Wide,
+    /// Two beside each other are as wide.
+    Half,
     /// 350 pixels: a phone.
     Narrow,
 }
@@ -34,6 +38,7 @@ impl Size {
     fn width(self) -> f64 {
         match self {
             Size::Wide => 900.0,
+            Size::Half => 440.0,
             Size::Narrow => 350.0,
         }
     }
@@ -47,8 +52,21 @@ struct Frame {
     bottom: f64,
 }
 
+/// A chart without the frame of a file.
+struct Drawing {
+    svg: Svg,
+    height: f64,
+    /// What it shows, in words.
+    description: String,
+}
+
 /// Draws one chart of an experiment; none where there is nothing to draw. `id` must be unique on the page.
 pub fn draw(chart: &Chart, experiment: &str, view: &View, size: Size, theme: Theme, id: &str) -> Option<String> {
+    let Drawing { svg, height, description } = drawing(chart, experiment, view, size, theme)?;
+    Some(svg.finish((size.width(), height), id, &plain(&chart.title), &description))
+}
+
+fn drawing(chart: &Chart, experiment: &str, view: &View, size: Size, theme: Theme) -> Option<Drawing> {
     let mut grid = Grid::of(chart, experiment, view);
     if grid.is_empty() {
         return None;
@@ -62,8 +80,7 @@ pub fn draw(chart: &Chart, experiment: &str, view: &View, size: Size, theme: The
             rows::draw(&mut svg, &chart, &grid, view, size)
         }
     };
-    let description = plain(&describe(chart, &grid));
-    Some(svg.finish((size.width(), height + 6.0), id, &plain(&chart.title), &description))
+    Some(Drawing { svg, height: height + 6.0, description: plain(&describe(chart, &grid)) })
 }
 
 /// A line needs two positions: a quick run has one of some.
@@ -78,25 +95,8 @@ pub fn plain(text: &str) -> String {
 
 /// Draws one chart as a file of its own, with its title.
 pub fn standalone(chart: &Chart, experiment: &str, view: &View, theme: Theme) -> Option<String> {
-    let drawn = draw(chart, experiment, view, Size::Wide, theme, &chart.name)?;
-    Some(with_title(&drawn, chart, theme))
-}
-
-/// Puts the title above a chart that stands alone.
-fn with_title(drawn: &str, chart: &Chart, theme: Theme) -> String {
-    const ROOM: f64 = 34.0;
-    let height = drawn.split_once("height=\"").and_then(|(_, rest)| rest.split('"').next()?.parse::<f64>().ok());
-    let body = drawn.split_once("</desc>").map_or(drawn, |(_, body)| body);
-    let body = body.strip_suffix("</svg>\n").unwrap_or(body);
-    let description = drawn.split_once("<desc").and_then(|(_, rest)| Some(rest.split_once('>')?.1));
-    let description = description.and_then(|rest| rest.split("</desc>").next()).unwrap_or_default();
-    let mut svg = Svg::new(theme);
-    let better = better_words(chart.better).map_or(String::new(), |words| format!(" ({words})"));
-    let title = plain(&format!("{}{better}", chart.title));
-    svg.text(crate::theme::Ink::Text, (2.0, 20.0), svg::Anchor::Start, true, &title);
-    svg.raw(&format!("<g transform=\"translate(0 {ROOM})\">{body}</g>"));
-    let size = (Size::Wide.width() + 20.0, height.unwrap_or(0.0) + ROOM + 8.0);
-    svg.finish(size, &chart.name, &title, "").replace("></desc>", &format!(">{description}</desc>"))
+    let mut sheet = Sheet::new(theme);
+    sheet.add(&[chart], experiment, view).then(|| sheet.finish(&chart.name))
 }
 
 /// What stands in brackets behind a title.

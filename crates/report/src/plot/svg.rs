@@ -52,9 +52,9 @@ impl Svg {
         }
     }
 
-    /// Elements that are text already.
-    pub fn raw(&mut self, elements: &str) {
-        self.body.push_str(elements);
+    /// Puts the elements of another picture so far to the right and down.
+    pub fn place(&mut self, (right, down): (f64, f64), other: Svg) {
+        let _ = write!(self.body, "<g transform=\"translate({} {})\">{}</g>", short(right), short(down), other.body);
     }
 
     /// Closes the group.

@@ -1,0 +1,86 @@
+//! Charts on a sheet of their own, each under its title: a file to show elsewhere.
+
+use neap_results::{Chart, View};
+
+use super::svg::{Anchor, Svg};
+use super::{Size, better_words, drawing, plain};
+use crate::theme::{Ink, Theme};
+
+/// Above a chart, for its title.
+const HEAD: f64 = 34.0;
+/// Around all charts, together.
+const MARGIN: (f64, f64) = (20.0, 8.0);
+
+/// A sheet in the making.
+#[derive(Debug)]
+pub struct Sheet {
+    svg: Svg,
+    theme: Theme,
+    height: f64,
+    titles: Vec<String>,
+    descriptions: Vec<String>,
+}
+
+impl Sheet {
+    /// An empty one. A file of its own has no page to take colours from: the theme should be light or dark.
+    pub fn new(theme: Theme) -> Self {
+        Sheet { svg: Svg::new(theme), theme, height: 0.0, titles: Vec::new(), descriptions: Vec::new() }
+    }
+
+    /// Adds a line of charts, one or two, below the others; false, and nothing, where one of them has nothing to show.
+    pub fn add(&mut self, charts: &[&Chart], experiment: &str, view: &View) -> bool {
+        let size = if charts.len() > 1 { Size::Half } else { Size::Wide };
+        let drawn = charts.iter().map(|chart| drawing(chart, experiment, view, size, self.theme));
+        let Some(drawn) = drawn.collect::<Option<Vec<_>>>() else { return false };
+        let height = drawn.iter().map(|one| one.height).fold(0.0, f64::max);
+        let step = size.width() + (Size::Wide.width() - size.width() * charts.len() as f64);
+        for (place, (chart, one)) in charts.iter().zip(drawn).enumerate() {
+            let better = better_words(chart.better).map_or(String::new(), |words| format!(" ({words})"));
+            let title = plain(&format!("{}{better}", chart.title));
+            let left = step * place as f64;
+            self.svg.text(Ink::Text, (left + 2.0, self.height + 20.0), Anchor::Start, true, &title);
+            self.svg.place((left, self.height + HEAD), one.svg);
+            self.titles.push(title);
+            self.descriptions.push(one.description);
+        }
+        self.height += HEAD + height;
+        true
+    }
+
+    /// The file. `id` begins the names of its parts.
+    pub fn finish(self, id: &str) -> String {
+        // One chart is described by what it shows; of several each says first what it is.
+        let descriptions = match &self.descriptions[..] {
+            [one] => one.clone(),
+            all => {
+                let said = |(title, words): (&String, &String)| format!("{title}: {words}");
+                self.titles.iter().zip(all).map(said).collect::<Vec<_>>().join(" ")
+            }
+        };
+        let size = (Size::Wide.width() + MARGIN.0, self.height + MARGIN.1);
+        self.svg.finish(size, id, &self.titles.join("; "), &descriptions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+
+    // Would catch a chart that lies on another, one without its title or words, and half a line.
+    #[test]
+    fn charts_stand_in_lines() {
+        let run = sample::run();
+        let view = View::of(&run);
+        let charts: Vec<&Chart> = run.experiments[0].charts.iter().collect();
+        let mut sheet = Sheet::new(Theme::Light);
+        assert!(sheet.add(&[charts[1], charts[1]], "calloc", &view) && sheet.add(&[charts[0]], "calloc", &view));
+        let before = sheet.height;
+        assert!(!sheet.add(&charts, "other", &view) && sheet.height == before);
+        let text = sheet.finish("two");
+        assert_eq!((text.matches("<svg").count(), text.matches("translate(").count()), (1, 3), "{text}");
+        assert!(text.contains("translate(0 34)") && text.contains("translate(460 34)"), "{text}");
+        assert_eq!(text.matches(">calloc of 1 MiB (less is better)</text>").count(), 2, "{text}");
+        assert!(text.contains("calloc and free (less is better): Line chart of"), "{text}");
+    }
+}
