@@ -170,7 +170,7 @@ static void no_more_threads(void) {
     garbage_mixed();
     check_zeroed();
     CHECK(threads() == 1);
-    for (long end = now_ms() + 10000; status_kib("VmRSS:") > 2 * LEFT_KIB; nap(10)) {
+    for (long end = now_ms() + BUSY_MS; status_kib("VmRSS:") > 2 * LEFT_KIB; nap(10)) {
         garbage(5, 40 << 10, 100 << 10);
         CHECK(now_ms() < end);
     }

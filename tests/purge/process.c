@@ -280,8 +280,7 @@ static void without_proc(void) {
     garbage_mixed();
     check_zeroed();
     CHECK(!done && access("/proc", F_OK));
-    /* Where it frees and takes this much in one look at the demand, as on a loaded machine, memory is held for 20 s. */
-    for (long end = now_ms() + 60000;;) {
+    for (long end = now_ms() + BUSY_MS;;) {
         char text[128];
         long size, pages;
         ssize_t n = pread(status, text, sizeof text - 1, 0);
