@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use neap_tests::browser::{self, found_number};
 use neap_tests::command::{neap, need_events};
+use neap_tests::profiler::Profile;
 use neap_tests::sys::TempDir;
 use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, expect, program};
 use serde_json::Value;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         }),
         Case::new("format::folded", "stacks that are upside down", folded),
         Case::new("format::firefox", "a profile without samples or functions", firefox),
+        Case::new("format::profiler", "a profile that the Firefox Profiler refuses, or shows otherwise", profiler),
         Case::new("format::names", "files that programs do not know by their names", names),
         Case::new("format::unknown", "a format that is unknown and not said to be", || {
             let done = Run::new(neap()?).args(["pagein", "--format", "xml", "--", "true"]).plain().run()?;
@@ -128,6 +130,36 @@ fn firefox() -> Outcome {
     };
     let function = threads.iter().any(|thread| has(thread, "main") || has(thread, "touch"));
     expect(samples > 1000 && function, &done, &format!("{samples} samples"))
+}
+
+/// The stacks, threads, kinds and markers that the Firefox Profiler finds in a profile.
+fn profiler() -> Outcome {
+    let dir = TempDir::new("neap-formats-")?;
+    let file = dir.path().join("profile");
+    let command = CALLERS.build()?;
+    let (done, text) = trace("firefox", &["--callgraph", "fp"], &file, &[command.as_os_str()])?;
+    let wanted = parsed(&text)?["threads"][0]["samples"]["length"].as_u64();
+    let profile = Profile::load(&file)?;
+    let thread = &profile.ask(&["thread", "list"])?["threads"][0];
+    let samples = profile.ask(&["thread", "samples"])?;
+    let kinds = &samples["categoryBreakdown"];
+    let first_touch = "first touch of anonymous memory";
+    let kind = kinds["categories"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == first_touch));
+    let counted = kinds["totalSamples"].as_u64() == wanted && thread["markerCount"].as_u64() == wanted;
+    expect(wanted > Some(20) && counted && kind, &done, &format!("{wanted:?} faults, {thread}, {kinds}"))?;
+    let tree = profile.ask(&["thread", "samples-top-down"])?;
+    // Down the tree, whatever else lies on the way: how many of the names were met, in their order.
+    let way = ["main", "outermost", "middle", "innermost"];
+    let mut nodes = vec![(&tree, 0)];
+    let mut found = 0;
+    while let Some((node, depth)) = nodes.pop() {
+        let name = node["name"].as_str().unwrap_or_default();
+        let depth = depth + usize::from(way.get(depth).is_some_and(|wanted| name.ends_with(wanted)));
+        found = found.max(depth);
+        nodes.extend(node.as_object().into_iter().flat_map(|all| all.values()).map(|value| (value, depth)));
+        nodes.extend(node.as_array().into_iter().flatten().map(|value| (value, depth)));
+    }
+    expect(found == way.len(), &done, &format!("a tree without the stack: {tree}"))
 }
 
 fn names() -> Outcome {

@@ -4,7 +4,7 @@
 //! `LD_PRELOAD`, and judges it by exit status and output. [`library`] picks the library (and never a stale
 //! one), [`command`] builds the command `neap`, [`compile`] builds C and C++ programs into a cache under
 //! `target/`, [`process`] runs them with a time limit, [`browser`] looks at pages,
-//! [`lab`] makes a run of the lab for the report, [`suite`] turns them into counted tests. A test that cannot run says so
+//! [`profiler`] at profiles, [`lab`] makes a run of the lab for the report, [`suite`] turns them into counted tests. A test that cannot run says so
 //! loudly and counts as ignored, not as passed.
 //!
 //! | variable | meaning |
@@ -19,6 +19,7 @@ pub mod compile;
 pub mod lab;
 pub mod library;
 pub mod process;
+pub mod profiler;
 pub mod suite;
 pub mod sys;
 pub mod terminal;

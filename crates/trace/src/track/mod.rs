@@ -439,14 +439,15 @@ impl Tracker {
             unwound = world.unwind(sample, &self.tables, &|address| space.and_then(|space| space.find(address)));
             &unwound
         };
-        let mut parent = None;
-        let outermost = chain.len().min(MAX_FRAMES);
-        for (depth, &address) in chain[..outermost].iter().enumerate().rev() {
-            // A return address is that of the instruction behind the call, and can be in the next function.
-            let address = if depth == 0 { address } else { address.wrapping_sub(1) };
-            let mapping = self.processes.get(&sample.pid).and_then(|process| process.space.find(address));
-            parent = Some(self.stack_node(parent, address, mapping));
-        }
+        // A return address is that of the instruction behind the call, and can be in the next function.
+        let calling = |(depth, address): (usize, &u64)| if depth == 0 { *address } else { address.wrapping_sub(1) };
+        let space = self.processes.get(&sample.pid).map(|process| &process.space);
+        let found = chain.iter().enumerate().map(calling).map(|address| (address, space.and_then(|s| s.find(address))));
+        // Code that uses the frame pointer for something else leads anywhere, and on from there.
+        let real = found.enumerate().take_while(|(depth, (_, mapping))| *depth == 0 || mapping.is_some());
+        let frames: Vec<(u64, Option<MappingId>)> = real.take(MAX_FRAMES).map(|(_, frame)| frame).collect();
+        let outwards = frames.iter().rev();
+        let parent = outwards.fold(None, |parent, &(address, mapping)| Some(self.stack_node(parent, address, mapping)));
         parent
     }
 

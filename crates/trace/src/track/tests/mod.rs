@@ -3,7 +3,7 @@
 mod mappings;
 
 use super::*;
-use crate::perf::record::Mmap;
+use crate::perf::record::{Callers, Mmap};
 use crate::{FileId, Kind, MappingKind, Recorded};
 
 struct Maps(Option<&'static str>);
@@ -59,6 +59,31 @@ fn run(records: &[Record], maps: Option<&'static str>) -> Recorded {
     tracker.finish(&mut |fault| faults.push(fault));
     assert!(faults.iter().enumerate().all(|(i, fault)| fault.number == i as u64 + 1), "in order, none missing");
     Recorded { tables: tracker.into_tables().0, faults }
+}
+
+/// Catches callers that are none: what frame pointers lead to in code that uses the register for something else.
+#[test]
+fn callers_lie_in_mappings() {
+    let chain = vec![0x40_1000, 0x40_1800, 0x40_2000, 0x632e_6e69, 0x40_1900];
+    let Happened::Sample(mut sample) = sample(Counter::Faults, 10, 0x7000, 4096, None) else { unreachable!() };
+    sample.callers = Some(Box::new(Callers { chain, ..Callers::default() }));
+    let records = [
+        at(1, exec()),
+        at(2, mmap(0x40_0000, 0x2000, 5, 2, "/bin/prog")),
+        at(3, Happened::Sample(sample.clone())),
+        // Nothing is known of where this one's code lies.
+        at(4, Happened::Sample(Box::new(Sample { pid: 11, ..*sample }))),
+    ];
+    let Recorded { tables, faults } = run(&records, None);
+    let stack = |number: usize| {
+        let node = |id: StackId| &tables.stacks[id];
+        std::iter::successors(faults[number].stack, |&id| node(id).parent)
+            .map(|id| node(id).address)
+            .collect::<Vec<_>>()
+    };
+    // The end of a mapping is where the instruction behind its last call would be.
+    assert_eq!(stack(0), [0x40_1000, 0x40_17ff, 0x40_1fff]);
+    assert_eq!(stack(1), [0x40_1000]);
 }
 
 /// A fault: its beginning, and its end 100 ns later.
