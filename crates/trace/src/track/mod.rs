@@ -447,8 +447,7 @@ impl Tracker {
         let real = found.enumerate().take_while(|(depth, (_, mapping))| *depth == 0 || mapping.is_some());
         let frames: Vec<(u64, Option<MappingId>)> = real.take(MAX_FRAMES).map(|(_, frame)| frame).collect();
         let outwards = frames.iter().rev();
-        let parent = outwards.fold(None, |parent, &(address, mapping)| Some(self.stack_node(parent, address, mapping)));
-        parent
+        outwards.fold(None, |parent, &(address, mapping)| Some(self.stack_node(parent, address, mapping)))
     }
 
     /// A node of the tree of callers.
