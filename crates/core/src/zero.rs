@@ -9,8 +9,8 @@
 //! - one that writes its blocks whole each time: then nearly every OS page is there, and the question (a quarter of what
 //!   clearing costs) is left out. A look at a few OS pages (`is_zero`) tells when it stops to do so;
 //! - one that wrote its block once, and then leaves it alone: the OS pages stay, zero, and would be cleared again each
-//!   time. So a block that comes back resident but still zero is dropped: it goes back to the system, and the next
-//!   calloc of it costs nothing. If a block of that size is then found written whole, dropping was wrong, as faults
+//!   time. So a block that comes back as it was cleared, by the same look, is dropped without a question: it goes back to
+//!   the system, and the next calloc of it costs nothing. If a block of that size is then found written whole, dropping was wrong, as faults
 //!   cost four times what clearing costs: it is not tried again for a number of times that doubles each time.
 
 use crate::class;
@@ -191,33 +191,32 @@ impl<O: Os> Allocator<O> {
         let mut habit = self.habits.get(size);
         // SAFETY: as the caller promises.
         unsafe {
-            if habit.dense && !is_zero(p, len, self.page_size()) {
-                habit.pause = habit.pause.saturating_sub(1);
-                self.habits.set(size, habit);
-                self.habits.count(len, 0);
-                p.write_bytes(0, len);
-                return true;
+            if habit.dense {
+                if !is_zero(p, len, self.page_size()) {
+                    habit.pause = habit.pause.saturating_sub(1);
+                    self.habits.set(size, habit);
+                    self.habits.count(len, 0);
+                    p.write_bytes(0, len);
+                    return true;
+                }
+                if habit.pause == 0 && self.policy.purge() != Purge::Never {
+                    self.habits.set(size, Habit { dense: false, dropped: true, ..habit });
+                    self.habits.count(0, len);
+                    return false;
+                }
             }
-            let known_dense = habit.dense;
             let answer = self.clear_touched(p, len);
             habit.dense = matches!(answer, Answer::Rest(_));
             if habit.dense && habit.dropped {
                 habit.pause = self.habits.punish(size);
             }
             habit.dropped = false;
-            let mut drop = false;
-            if let Answer::Rest(done) = answer {
-                drop = known_dense && habit.pause == 0 && self.policy.purge() != Purge::Never;
-                if drop {
-                    (habit.dense, habit.dropped) = (false, true);
-                    self.habits.count(0, len - done);
-                } else {
-                    self.habits.count(len - done, 0);
-                    p.add(done).write_bytes(0, len - done);
-                }
-            }
             self.habits.set(size, habit);
-            !drop
+            if let Answer::Rest(done) = answer {
+                self.habits.count(len - done, 0);
+                p.add(done).write_bytes(0, len - done);
+            }
+            true
         }
     }
 
