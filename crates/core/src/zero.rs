@@ -10,8 +10,9 @@
 //!   clearing costs) is left out. A look at a few OS pages (`is_zero`) tells when it stops to do so;
 //! - one that wrote its block once, and then leaves it alone: the OS pages stay, zero, and would be cleared again each
 //!   time. So a block that comes back as it was cleared, by the same look, is dropped without a question: it goes back to
-//!   the system, and the next calloc of it costs nothing. If a block of that size is then found written whole, dropping was wrong, as faults
-//!   cost four times what clearing costs: it is not tried again for a number of times that doubles each time.
+//!   the system, and the next calloc of it costs nothing. If a block of that size is then found written whole, dropping
+//!   was wrong, as faults cost four times what clearing costs: it is not tried again for a number of times that doubles
+//!   each time.
 
 use crate::class;
 use crate::os::Run;
