@@ -25,6 +25,8 @@ use crate::{Allocator, CHUNK, CHUNK_SHIFT, Heap, Os, age, tables};
 pub(crate) const DELAY_TICKS: u8 = 5;
 /// So much has to wait before anybody looks at it.
 pub(crate) const START_CHUNKS: usize = (1 << 20) / CHUNK;
+/// So much has to wait in the child of a fork before it gets a purger at once: most children end soon, or call exec.
+const FORKED_CHUNKS: usize = (16 << 20) / CHUNK;
 /// So many slabs have to come to wait.
 const START_SLABS: usize = 64;
 /// Most bytes that a thread purges for others, where no helper can: some 100 us.
@@ -175,9 +177,9 @@ impl Purger {
         self.notes.fetch_or(DEFERRED, Ordering::Relaxed);
     }
 
-    /// In the child of a fork the helper is not there.
-    pub(crate) fn forked(&self) {
-        self.who.store(NOBODY, Ordering::SeqCst);
+    /// In the child of a fork the helper is not there. Whether anybody was the purger in the parent.
+    pub(crate) fn forked(&self) -> bool {
+        self.who.swap(NOBODY, Ordering::SeqCst) != NOBODY
     }
 }
 
@@ -300,6 +302,18 @@ impl<O: Os> Allocator<O> {
             && self.ranges.with(&self.os, |r| r.waiting()) >= START_CHUNKS
         {
             self.poke();
+        }
+    }
+
+    /// In the child of a fork, in whose parent somebody was the purger: what waited there waits here too, and the parent
+    /// gives back only its own. So the next slow path asks for a helper; where much waits, this does, as the child may be
+    /// idle from now on.
+    #[cold]
+    pub(crate) fn purge_in_child(&self) {
+        if self.policy.purge() != Purge::Never && self.ranges.with(&self.os, |r| r.waiting()) >= FORKED_CHUNKS {
+            self.poke();
+        } else {
+            self.want();
         }
     }
 
