@@ -65,7 +65,7 @@ struct neap_stats {
     uint64_t cached_blocks;   /* free blocks in the caches of threads */
     uint64_t cached_bytes;
     uint64_t dirty_bytes;     /* free, waits to go back to the system */
-    uint64_t lazy_bytes;      /* free, the system takes it when it wants to (purge=lazy) */
+    uint64_t lazy_bytes;      /* free, the system takes it when it wants to (purge=lazy), or refused to */
     uint64_t clean_bytes;     /* free, holds no memory: addresses only */
     uint64_t slab_bytes;      /* chunks of small blocks */
     uint64_t slab_free_bytes; /* what of them is neither live nor cached; part of it holds no memory */

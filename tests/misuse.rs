@@ -28,6 +28,9 @@ mod says {
     /// A double free whose traces the program overwrote: seen later, or by another sign.
     pub const DISGUISED: &str =
         r"neap: (double free (of ADDR|in the 64-byte blocks) .*|corrupted free (list|block) .*)";
+    /// A free block whose OS page went back to the system was used since.
+    pub const REAPPEARED: &str =
+        r"neap: corrupted free block ADDR \(64-byte block\): written after free, or freed twice";
     pub const REALLOC_FREED: &str = r"neap: realloc of ADDR, which is free \(64-byte block, by thread \d+\)";
     pub const REALLOC_INSIDE: &str =
         r"neap: realloc of ADDR, which is not the start of a block \(64-byte blocks, 16 bytes inside\)";
@@ -48,6 +51,7 @@ const CASES: &[(&str, &str, &str)] = &[
     ("misuse/double_free_of_orphan.c", says::DOUBLE_FREE, "a block of an ended thread, freed twice by another"),
     ("misuse/double_free_after_thread_end.c", says::DOUBLE_FREE, "a block freed before its thread ended, and after"),
     ("misuse/double_free_disguised.c", says::DISGUISED, "a double free whose mark in the block was overwritten"),
+    ("misuse/double_free_of_purged.c", says::REAPPEARED, "a double free whose mark went with its OS page"),
     ("misuse/free_inside_8.c", says::INSIDE_8, "an interior pointer that enters a free list"),
     ("misuse/free_inside_16.c", says::INSIDE_16, "an aligned interior pointer taken for a block"),
     ("misuse/free_inside_odd.c", says::INSIDE_1, "a misaligned pointer taken for a block"),
@@ -62,6 +66,12 @@ const CASES: &[(&str, &str, &str)] = &[
     ("misuse/free_wild.c", says::NOT_OURS, "a crash on an address beyond the page map"),
     ("misuse/write_after_free.c", says::CORRUPTED, "a free list followed to where the program wrote it"),
     ("misuse/write_after_free_two_words.c", says::CORRUPTED, "a forged pointer that looks like a block"),
+    ("misuse/write_after_purge.c", says::REAPPEARED, "a write to a free OS page that the next owner finds"),
+    (
+        "misuse/realloc_purged.c",
+        says::REAPPEARED,
+        "a freed block whose mark went with its OS page, and that is resized",
+    ),
     ("misuse/realloc_freed.c", says::REALLOC_FREED, "contents copied from a freed block"),
     ("misuse/realloc_freed_in_place.c", says::REALLOC_FREED, "a freed block handed back in place"),
     ("misuse/realloc_inside.c", says::REALLOC_INSIDE, "realloc that takes an interior pointer"),

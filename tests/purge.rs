@@ -55,6 +55,7 @@ const CASES: &[Row] = &[
     (PROCESS, "setns_user", PLAIN, "setns that is refused because of the helper"),
     (PROCESS, "without_proc", PLAIN, "a process without /proc whose memory stays, or is not cleared"),
     (PROCESS, "fork_with_helper", PLAIN, "a child that waits for its parent's helper, or gets none"),
+    (PROCESS, "idle_child", PLAIN, "free memory of the parent that an idle child keeps"),
     (PROCESS, "forks_under_load", ("FORKS", "150"), "memory on its way to the system that a child trips over"),
     (PROCESS, "vfork_exec", PLAIN, "a child on its parent's memory that disturbs the helper"),
     (PROCESS, "bare_fork", PLAIN, "a child made without fork handlers that waits for its parent's helper"),

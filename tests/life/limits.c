@@ -77,6 +77,36 @@ static void data_limit(void) {
     work();
 }
 
+/* Blocks that grow, under a limit that was set after most of the heap's addresses were taken. A block may be too much
+   for it; then it is as it was. */
+static void grow_under(int resource, rlim_t most) {
+    struct rlimit limit = {most, RLIM_INFINITY};
+    void **early = NULL;
+    CHECK(take_until_null(300000, 150, &early) == 150);
+    CHECK(setrlimit(resource, &limit) == 0);
+    size_t size = 600000;
+    char *p = malloc(size);
+    CHECK(p);
+    fill(p, size, 1);
+    while (size < (60u << 20)) {
+        void *between = malloc(100000);
+        char *q = realloc(p, size + size / 3);
+        CHECK_FILL(q ? q : p, size, 1);
+        if (!q) break;
+        p = q;
+        size += size / 3;
+        fill(p, size, 1);
+        free(between);
+    }
+    printf("grown to %zu\n", size);
+    free(p);
+    free_all(&early);
+    work();
+}
+static void address_limit_lowered(void) { grow_under(RLIMIT_AS, 1ul << 30); }
+static void data_limit_lowered(void) { grow_under(RLIMIT_DATA, 100u << 20); }
+static void data_limit_below(void) { grow_under(RLIMIT_DATA, 4u << 20); }
+
 /* All mappings used up but a few: every other page of a region has other rights. */
 static char *region;
 static const size_t REGION = (size_t)200000 * 4096;
@@ -271,6 +301,7 @@ static void unshare_user(void) {
 }
 
 static const struct test_case CASES[] = {
+    CASE(address_limit_lowered), CASE(data_limit_lowered), CASE(data_limit_below),
     CASE(overcommit_never), CASE(data_limit),    CASE(mappings_used_up), CASE(mappings_used_up_threads),
     CASE(locked),           CASE(seccomp_kill),  CASE(seccomp_kill_after_work),
     CASE(seccomp_kill_populate), CASE(seccomp_no_populate),

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0 | nothing waits here: the chunk is in use, or its free memory is with the system |
 //! | 1 to 254 | the epoch in which memory of this chunk was last freed |
-//! | 255 | told to the system, which takes it when it wants to (MADV_FREE) |
+//! | 255 | the system knows of it: it takes it when it wants to (MADV_FREE), or refused to (the program locked it) |
 //!
 //! Every chunk of a dirty free range has an age, and every slab to which blocks came back since its free OS pages were
 //! purged. The epoch goes on by one with each [`crate::Allocator::tick`]; ages of the same epoch wait equally long.
@@ -14,7 +14,7 @@ use crate::chunk::{Chunk, State};
 
 /// Nothing waits.
 pub const NONE: u8 = 0;
-/// Told to the system.
+/// The system knows of it.
 pub const LAZY: u8 = 255;
 /// The first epoch.
 pub const FIRST: u8 = 1;

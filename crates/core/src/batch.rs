@@ -126,6 +126,54 @@ impl Batch {
     }
 }
 
+/// What became of runs that were to go back to the system. There is room for as many as any caller has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    /// So many of them were tried.
+    pub(crate) tried: usize,
+    /// A bit for each that was refused.
+    refused: u128,
+    /// Bytes that went.
+    pub(crate) bytes: usize,
+}
+
+const _: () = assert!(Batch::RUNS <= 128 && visit::SLABS * crate::holes::MOST_RUNS <= 128, "`refused` has 128 bits");
+
+/// Runs that are refused before it is clear that all are: the system cannot, or the program locked all its memory.
+const REFUSALS: u32 = 8;
+
+impl Sent {
+    /// Whether it is worth while to try the next run.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.bytes > 0 || self.refused.count_ones() < REFUSALS
+    }
+
+    /// These runs went, and the one behind them was refused if `refused`.
+    pub(crate) fn add(&mut self, went: &[Run], refused: bool) {
+        self.bytes += went.iter().map(|run| run.len).sum::<usize>();
+        self.tried += went.len();
+        if refused {
+            self.refused |= 1 << self.tried;
+            self.tried += 1;
+        }
+    }
+
+    /// Whether run `i` was refused.
+    pub(crate) fn was_refused(&self, i: usize) -> bool {
+        self.refused >> i & 1 != 0
+    }
+
+    /// Whether run `i` went.
+    pub(crate) fn went(&self, i: usize) -> bool {
+        i < self.tried && !self.was_refused(i)
+    }
+
+    /// Whether runs were refused, and none went.
+    pub(crate) fn is_in_vain(&self) -> bool {
+        self.bytes == 0 && self.refused != 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

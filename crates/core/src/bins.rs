@@ -8,7 +8,7 @@ use crate::arena::Arenas;
 use crate::chunk::Chunk;
 use crate::figures::Use;
 use crate::heap::{Block, most};
-use crate::slab::{self, Taken};
+use crate::slab::{self, Taken, Written};
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Heap, Os, class, grow, misuse};
 
@@ -90,7 +90,9 @@ impl Heap {
                 if c.is_null() {
                     return;
                 }
-                slab::take_recycled(c, want, a.page_size(), taken);
+                if let Err(Written(block)) = slab::take_recycled(c, want, a.page_size(), taken) {
+                    misuse::written(a, block.cast(), class);
+                }
                 if taken.count == 0 {
                     slab::carve(c, want, a.page_size(), taken);
                     return Self::unlist_if_full(heap, c);

@@ -251,7 +251,7 @@ pub struct Figures {
     pub cached: u64,
     /// Free ranges that wait to go back.
     pub dirty: u64,
-    /// Free ranges that the system was told of, and takes when it wants to.
+    /// Free ranges that the system was told of, and takes when it wants to, or refused to take.
     pub lazy: u64,
     /// Free ranges that hold no memory.
     pub clean: u64,

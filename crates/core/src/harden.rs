@@ -136,8 +136,8 @@ impl<O: Os> Allocator<O> {
         done
     }
 
-    /// Chunks that were used for `what` are lost, as the system does not make a guard among them accessible again: they
-    /// count as those that hold heaps, which stay.
+    /// Chunks that were used for `what` are lost, as the system does not make all of them accessible again: they count as
+    /// those that hold heaps, which stay.
     ///
     /// # Safety
     /// The chunks must be the caller's.

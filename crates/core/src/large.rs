@@ -138,9 +138,13 @@ impl<O: Os> Allocator<O> {
             if (*c).moved {
                 (*c).moved = false;
                 self.moved.fetch_sub(1, Ordering::Relaxed);
-                if self.os.renew(p, (*c).len as usize * CHUNK) {
+                let len = (*c).len as usize;
+                if self.os.renew(p, len * CHUNK) {
                     self.note_purged((*c).carved as usize * CHUNK);
                     (state, (*c).state) = (State::Clean, State::Clean);
+                } else if !self.os.commit(p, len * CHUNK) {
+                    let what = Use::Large { bytes: (*c).bytes(), zero: false };
+                    return self.lose_chunks(c, len, what);
                 }
             }
         }

@@ -258,7 +258,7 @@ impl<O: Os> Allocator<O> {
     /// what its thread last did to the heap.
     pub fn fork_child(&self, mine: *mut Heap) {
         self.fork_parent();
-        self.purger.forked();
+        let purged = self.purger.forked();
         self.forget_totals();
         let mut left = false;
         self.registry.with(&self.os, |r| {
@@ -280,6 +280,9 @@ impl<O: Os> Allocator<O> {
         if left {
             self.left.store(true, Ordering::Relaxed);
             self.purger.note_deferred();
+        }
+        if purged {
+            self.purge_in_child();
         }
     }
 }

@@ -46,6 +46,14 @@ pub fn corrupted<O: Os>(a: &Allocator<O>, p: *mut u8, class: usize) -> ! {
     die(a, format_args!("corrupted free block {p:p} ({size}-byte block): written after free"));
 }
 
+/// A free block whose OS page went back to the system was written since. Its tag went with the OS page, so if it was freed
+/// twice, the second one did not see the first, and somebody else may have it.
+#[cold]
+pub fn written<O: Os>(a: &Allocator<O>, p: *mut u8, class: usize) -> ! {
+    let size = class::SIZE[class];
+    die(a, format_args!("corrupted free block {p:p} ({size}-byte block): written after free, or freed twice"));
+}
+
 /// Blocks came back to the slab `c` that were free already: found when a cache was given back.
 ///
 /// # Safety

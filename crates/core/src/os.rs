@@ -26,6 +26,17 @@ pub struct Touched {
     pub looked: usize,
 }
 
+/// What became of [`Os::move_pages`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// The memory was moved.
+    Done,
+    /// It is where it was. The other range is still committed, and may hold anything.
+    Not,
+    /// It is where it was, but where it was to go nothing is mapped any more: nobody may use that range again.
+    Lost,
+}
+
 /// Memory that this process may use together with others, and how much of it is used: of the nearest container that
 /// has a limit, or of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +52,7 @@ pub struct Memory {
 /// What the allocator needs of the system.
 ///
 /// Lengths and addresses are multiples of [`Os::page_size`] unless stated. No call allocates. A call that fails
-/// changes nothing; the allocator then returns NULL to its caller.
+/// changes nothing, unless stated; the allocator then returns NULL to its caller.
 ///
 /// # Safety
 /// An implementation must hand out only memory that nobody else uses, and must do to the given ranges what each
@@ -86,14 +97,15 @@ pub unsafe trait Os: Sync {
     unsafe fn remap(&self, p: *mut u8, old: usize, new: usize) -> Option<*mut u8>;
 
     /// Moves the memory of `len` committed bytes from `from` to `to`, without copying. Afterwards `from` is
-    /// committed and reads as zero. False if the system cannot.
+    /// committed and reads as zero. Where the system cannot, `from` is as it was.
     ///
     /// # Safety
-    /// Both ranges must be committed and must not overlap.
-    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> bool;
+    /// Both ranges must be committed and must not overlap; what `to` holds must not be needed.
+    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> Moved;
 
     /// Replaces a committed range by fresh memory that reads as zero and is one mapping with its neighbours again:
-    /// for ranges that [`Os::move_pages`] moved to. False if the system refuses.
+    /// for ranges that [`Os::move_pages`] moved to. False if the system refuses; then the range is as it was, or not
+    /// mapped any more, which [`Os::commit`] tells: it fails.
     ///
     /// # Safety
     /// The range must be committed and hold nothing that is needed.

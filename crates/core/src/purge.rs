@@ -12,7 +12,7 @@
 //! whatever the bytes.
 
 use crate::arena::Arenas;
-use crate::batch::{BATCH_BYTES, Batch, Due, Keep, Walk};
+use crate::batch::{BATCH_BYTES, Batch, Due, Keep, Sent, Walk};
 use crate::chunk::{Chunk, Kind};
 use crate::os::Run;
 use crate::policy::Purge;
@@ -25,6 +25,8 @@ use crate::{Allocator, CHUNK, CHUNK_SHIFT, Heap, Os, age, tables};
 pub(crate) const DELAY_TICKS: u8 = 5;
 /// So much has to wait before anybody looks at it.
 pub(crate) const START_CHUNKS: usize = (1 << 20) / CHUNK;
+/// So much has to wait in the child of a fork before it gets a purger at once: most children end soon, or call exec.
+const FORKED_CHUNKS: usize = (16 << 20) / CHUNK;
 /// So many slabs have to come to wait.
 const START_SLABS: usize = 64;
 /// Most bytes that a thread purges for others, where no helper can: some 100 us.
@@ -37,6 +39,8 @@ const HOLD_RUNS: usize = 8;
 const LEAVE: usize = 16;
 /// Ticks without anything to do until the purger ends.
 const IDLE_TICKS: u32 = 5;
+/// Ticks after which holes are tried again that were refused.
+const HOLES_AGAIN: u64 = 64;
 /// Ticks after which a helper is asked for again, where there could be none.
 const RETRY_TICKS: u32 = 10;
 /// Ticks are at least so many milliseconds apart.
@@ -82,6 +86,8 @@ pub struct Purger {
     pub(crate) room: AtomicUsize,
     /// Ticks in a row that found nothing; where there can be no helper, ticks since one was asked for.
     idle: AtomicU32,
+    /// All holes that were due in some tick were refused: they are left alone for a while.
+    refused: AtomicBool,
     /// OS pages of holes that were used again, as of the last tick.
     pub(crate) reused: AtomicU64,
     /// How long the program had run at the last tick, in microseconds, and idle ticks in a row.
@@ -109,6 +115,7 @@ impl Purger {
             looked: AtomicUsize::new(0),
             room: AtomicUsize::new(0),
             idle: AtomicU32::new(0),
+            refused: AtomicBool::new(false),
             reused: AtomicU64::new(0),
             ran: AtomicU64::new(0),
             quiet: AtomicU32::new(0),
@@ -150,6 +157,11 @@ impl Purger {
         (self.ticks.load(Ordering::Relaxed), self.who.load(Ordering::Relaxed))
     }
 
+    /// Holes that were due were refused. Relaxed, at each use: one thread at a time is the purger.
+    pub(crate) fn note_refused(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+    }
+
     fn batch_with<O: Os, R>(&self, os: &O, f: impl FnOnce() -> R) -> R {
         let _batch = self.batch.lock(os);
         f()
@@ -165,9 +177,9 @@ impl Purger {
         self.notes.fetch_or(DEFERRED, Ordering::Relaxed);
     }
 
-    /// In the child of a fork the helper is not there.
-    pub(crate) fn forked(&self) {
-        self.who.store(NOBODY, Ordering::SeqCst);
+    /// In the child of a fork the helper is not there. Whether anybody was the purger in the parent.
+    pub(crate) fn forked(&self) -> bool {
+        self.who.swap(NOBODY, Ordering::SeqCst) != NOBODY
     }
 }
 
@@ -228,13 +240,20 @@ impl<O: Os> Allocator<O> {
             self.forget_old_demand();
             self.next_epoch();
             self.purger.batch_with(&self.os, || self.purge_annex(None));
+            if self.purger.ticks.load(Ordering::Relaxed).is_multiple_of(HOLES_AGAIN) {
+                self.purger.refused.store(false, Ordering::Relaxed);
+            }
         }
         self.purger.flood.store(false, Ordering::Relaxed);
         let mut walk = Walk::new();
         let cached = !in_time || self.purger.batch_with(&self.os, || self.empty_caches(false, Heap::none()));
         let ticks = self.urgency();
-        let due = Due { keep: self.keep(ticks, in_time), ..self.due(ticks, BATCH_BYTES) };
+        let slabs = !self.purger.refused.load(Ordering::Relaxed);
+        let due = Due { keep: self.keep(ticks, in_time), slabs, ..self.due(ticks, BATCH_BYTES) };
         let bytes = self.purge_due(Heap::none(), due, &mut walk, usize::MAX);
+        if walk.punched > 0 {
+            self.purger.refused.store(false, Ordering::Relaxed);
+        }
         self.ranges.with(&self.os, |r| {
             r.demand.purged(walk.purged);
             r.holes.purged(walk.punched / self.page_size());
@@ -286,6 +305,18 @@ impl<O: Os> Allocator<O> {
         }
     }
 
+    /// In the child of a fork, in whose parent somebody was the purger: what waited there waits here too, and the parent
+    /// gives back only its own. So the next slow path asks for a helper; where much waits, this does, as the child may be
+    /// idle from now on.
+    #[cold]
+    pub(crate) fn purge_in_child(&self) {
+        if self.policy.purge() != Purge::Never && self.ranges.with(&self.os, |r| r.waiting()) >= FORKED_CHUNKS {
+            self.poke();
+        } else {
+            self.want();
+        }
+    }
+
     /// Asks for a helper as [`Allocator::resume_purging`] does, if there is none, but whatever waits; takes no lock.
     #[cold]
     pub fn restart_purging(&self) {
@@ -302,6 +333,7 @@ impl<O: Os> Allocator<O> {
     fn ask_for_helper(&self, mut was: u32) {
         let who = &self.purger.who;
         self.purger.idle.store(0, Ordering::Relaxed);
+        self.purger.refused.store(false, Ordering::Relaxed);
         // Relaxed for failure: then another thread has done it.
         while who.compare_exchange(was, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_ok() && !self.os.start_purger()
         {
@@ -466,18 +498,12 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn send(&self, batch: &Batch, now: bool) -> usize {
         let lazily = !now && self.policy.purge() == Purge::Lazy;
         // SAFETY: the runs were taken out of free ranges, so they are nobody's.
-        let done = unsafe {
-            if lazily {
-                batch.runs().iter().take_while(|r| self.os.purge_lazily(r.start, r.len)).count()
-            } else {
-                self.os.purge_runs(batch.runs())
-            }
-        };
-        // What could not be done waits once more.
-        let age = |i| match (i < done, lazily) {
-            (false, _) => self.purger.epoch(),
-            (true, false) => age::NONE,
-            (true, true) => age::LAZY,
+        let done = unsafe { self.purge_each(batch.runs(), lazily) };
+        // What was not tried waits once more; what was refused would be refused again.
+        let age = |i| match (done.went(i), done.was_refused(i)) {
+            (true, _) if !lazily => age::NONE,
+            (false, false) => self.purger.epoch(),
+            _ => age::LAZY,
         };
         for (n, runs) in batch.runs().chunks(HOLD_RUNS).enumerate() {
             // SAFETY: `with` holds the lock; the runs are ours.
@@ -489,9 +515,29 @@ impl<O: Os> Allocator<O> {
             });
             Self::leave_lock();
         }
-        let bytes = batch.runs()[..done].iter().map(|r| r.len).sum();
-        self.note_purged(bytes);
-        bytes
+        self.note_purged(done.bytes);
+        done.bytes
+    }
+
+    /// Gives runs back, also those behind one that the system refuses, unless it refuses all.
+    ///
+    /// # Safety
+    /// As [`Os::purge_runs`], and [`Os::purge_lazily`] if `lazily`.
+    pub(crate) unsafe fn purge_each(&self, runs: &[Run], lazily: bool) -> Sent {
+        let mut sent = Sent::default();
+        while sent.tried < runs.len() && sent.goes_on() {
+            let left = &runs[sent.tried..];
+            // SAFETY: as the caller promises.
+            let done = unsafe {
+                if lazily {
+                    left.iter().take_while(|r| self.os.purge_lazily(r.start, r.len)).count()
+                } else {
+                    self.os.purge_runs(left)
+                }
+            };
+            sent.add(&left[..done], done < left.len());
+        }
+        sent
     }
 
     /// Leaves the lock of the ranges to those who wait for it.

@@ -3,6 +3,8 @@
 use crate::arena::Arenas;
 use crate::chunk::State;
 use crate::class;
+use crate::figures::Use;
+use crate::os::Moved;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Heap, Os};
 
@@ -89,13 +91,22 @@ impl<O: Os> Allocator<O> {
             let bytes = (*Arenas::record(p)).carved as usize * CHUNK;
             // Relaxed: a bound that may be passed by a few.
             let few = self.moved.load(Ordering::Relaxed) < MOST_MOVED;
-            if bytes >= MOVE_PAGES && few && !self.policy.harden() && self.os.move_pages(p, new, bytes) {
-                (*Arenas::record(new)).moved = true;
-                self.moved.fetch_add(1, Ordering::Relaxed);
-                self.release_large(p, State::Clean);
-            } else {
-                new.copy_from_nonoverlapping(p, old.min(size));
-                self.free_large(p);
+            let movable = bytes >= MOVE_PAGES && few && !self.policy.harden();
+            let c = Arenas::record(new);
+            match if movable { self.os.move_pages(p, new, bytes) } else { Moved::Not } {
+                Moved::Done => {
+                    (*c).moved = true;
+                    self.moved.fetch_add(1, Ordering::Relaxed);
+                    self.release_large(p, State::Clean);
+                }
+                Moved::Not => {
+                    new.copy_from_nonoverlapping(p, old.min(size));
+                    self.free_large(p);
+                }
+                Moved::Lost => {
+                    self.lose_chunks(c, (*c).len as usize, Use::Large { bytes: (*c).bytes(), zero: false });
+                    return core::ptr::null_mut();
+                }
             }
         }
         new

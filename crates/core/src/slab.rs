@@ -128,22 +128,64 @@ impl Default for Batch {
     }
 }
 
-/// Takes recycled blocks until `out` has `want`, or there are no more.
+/// Takes recycled blocks until `out` has `want`, or there are no more. An error if the program has written one whose OS
+/// page was purged since it was freed, or has freed it once more.
 ///
 /// # Safety
 /// The slab must be the caller's heap's.
-pub unsafe fn take_recycled(c: *mut Chunk, want: u32, page: usize, out: &mut Taken) {
-    // SAFETY: the slab is the caller's, so its bits are; addresses stay inside the chunk.
+pub unsafe fn take_recycled(c: *mut Chunk, want: u32, page: usize, out: &mut Taken) -> Result<(), Written> {
+    // SAFETY: the slab is the caller's. Of OS pages on which it has free blocks only this heap's caller clears and nobody
+    // sets a bit. So Relaxed, and where there is none now, there is none meanwhile.
     unsafe {
         if (*c).used == (*c).carved {
-            return;
+            return Ok(());
         }
+        let clean = (*c).clean.load(Ordering::Relaxed);
+        if clean != 0 {
+            return take_from_clean(c, clean, want, page, out);
+        }
+        take_free(c, want, out, |_, _| ());
+    }
+    Ok(())
+}
+
+/// A free block that the program used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written(pub *mut Block);
+
+/// [`take_recycled`], where OS pages of the slab read as zero: blocks there must do so as well. The tag that told so
+/// before went with the OS page.
+#[cold]
+unsafe fn take_from_clean(c: *mut Chunk, clean: u16, want: u32, page: usize, out: &mut Taken) -> Result<(), Written> {
+    let mut written = Ok(());
+    // SAFETY: as `take_recycled`; each block is free.
+    unsafe {
+        let size = class::SIZE[usize::from((*c).class)] as usize;
+        take_free(c, want, out, |offset, block| {
+            holes::dirty(c, offset, size, page);
+            if clean & holes::pages(offset, 1, page) != 0 {
+                // A write comes first: after a read it would fault once more.
+                (&raw mut (*block).link).write_volatile(core::ptr::null_mut());
+                if (&raw const (*block).tag).read_volatile() != 0 {
+                    written = Err(Written(block));
+                }
+            }
+        });
+        holes::count_taken(c, clean);
+    }
+    written
+}
+
+/// Takes free blocks until `out` has `want`, or there are no more; each one and its offset are shown to `f` before it is
+/// tagged.
+#[inline(always)]
+unsafe fn take_free(c: *mut Chunk, want: u32, out: &mut Taken, mut f: impl FnMut(usize, *mut Block)) {
+    // SAFETY: the slab is the caller's, so its bits are; addresses stay inside the chunk.
+    unsafe {
         let class = usize::from((*c).class);
         let size = class::SIZE[class] as usize;
         let chunk = Arenas::chunk(c);
         let before = out.count;
-        // Relaxed: only this heap's caller clears them.
-        let clean = (*c).clean.load(Ordering::Relaxed);
         let bits = Arenas::free_bits(c);
         let mut word = usize::from((*c).hint);
         while word < words(class) && out.count < want {
@@ -151,8 +193,9 @@ pub unsafe fn take_recycled(c: *mut Chunk, want: u32, page: usize, out: &mut Tak
             while free != 0 && out.count < want {
                 let i = word * 64 + free.trailing_zeros() as usize;
                 free &= free - 1;
-                holes::dirty(c, i * size, size, page);
-                out.push(chunk.add(i * size).cast());
+                let block = chunk.add(i * size).cast();
+                f(i * size, block);
+                out.push(block);
             }
             bits.add(word).write(free);
             if free == 0 {
@@ -161,9 +204,6 @@ pub unsafe fn take_recycled(c: *mut Chunk, want: u32, page: usize, out: &mut Tak
         }
         (*c).hint = word.min(words(class) - 1) as u8;
         (*c).used += out.count - before;
-        if clean != 0 {
-            holes::count_taken(c, clean);
-        }
     }
 }
 

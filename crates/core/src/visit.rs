@@ -203,9 +203,14 @@ impl<O: Os> Allocator<O> {
             *held += runs[..count].iter().map(|&run| unsafe { self.held_by(run) }).sum::<usize>();
         }
         // SAFETY: all blocks on these OS pages are ours, so nobody uses them.
-        let done = unsafe { self.os.purge_runs(&runs[..count]) };
+        let sent = unsafe { self.purge_each(&runs[..count], false) };
+        if sent.is_in_vain() {
+            self.purger.note_refused();
+        }
+        let mut first = 0;
         for (hole, &end) in holes.iter().zip(&ends) {
-            if end <= done {
+            let mut own = core::mem::replace(&mut first, end)..end;
+            if own.all(|i| sent.went(i)) {
                 // SAFETY: the slab has used blocks, ours, so it stays one.
                 // Relaxed: the blocks come back behind it, which orders it.
                 unsafe { (*hole.slab).clean.fetch_or(hole.pages, Ordering::Relaxed) };
@@ -215,9 +220,8 @@ impl<O: Os> Allocator<O> {
                 unsafe { Heap::give_remote(self, hole.slab, Batch { word, mask }) };
             }
         }
-        let bytes = runs[..done].iter().map(|r| r.len).sum();
-        self.note_purged(bytes);
-        bytes
+        self.note_purged(sent.bytes);
+        sent.bytes
     }
 
     /// Empties the caches of a heap, and takes in what others freed into it.

@@ -21,7 +21,7 @@ use swap::Swap;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
-use neap_core::os::{Memory, Run, Touched};
+use neap_core::os::{Memory, Moved, Run, Touched};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// What [`Os::clock`] says at first: as if the system had run for a while.
@@ -277,20 +277,34 @@ unsafe impl Os for Fake {
         Some(moved.cast())
     }
 
-    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> bool {
+    /// A call that is made to fail leaves what lies at `to`, or not, or not even the range.
+    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> Moved {
         self.whole_pages(Call::MovePages, from.addr() | to.addr(), len);
         assert!(from.addr().abs_diff(to.addr()) >= len, "move_pages: {from:p} and {to:p} overlap");
-        let model = self.model();
+        let mut model = self.model();
         model.require("move_pages from", from.addr(), len, &[Access::Committed]);
         model.require("move_pages to", to.addr(), len, &[Access::Committed]);
         if !self.granted(Call::MovePages) {
-            return false;
+            let half_way = if self.config.missing.contains(&Call::MovePages) { 0 } else { self.faults.below(3) };
+            if half_way == 0 {
+                return Moved::Not;
+            }
+            self.forget_swapped(to.addr(), len);
+            let access = if half_way == 1 { READ_WRITE } else { libc::PROT_NONE };
+            mmap(to.addr(), len, access, libc::MAP_FIXED).expect("address space that was there");
+            if half_way == 1 {
+                return Moved::Not;
+            }
+            model.set(to.addr(), len, Access::Reserved);
+            return Moved::Lost;
         }
         self.swap_in(from.addr(), len);
         self.forget_swapped(to.addr(), len);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         // SAFETY: both ranges are committed; what lies at `to` is not needed.
-        unsafe { libc::mremap(from.cast(), len, len, flags, to) != libc::MAP_FAILED }
+        let moved = unsafe { libc::mremap(from.cast(), len, len, flags, to) };
+        assert_ne!(moved, libc::MAP_FAILED, "mremap of memory of the fake");
+        Moved::Done
     }
 
     unsafe fn renew(&self, p: *mut u8, len: usize) -> bool {

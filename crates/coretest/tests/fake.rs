@@ -2,7 +2,7 @@
 //! or taken meanwhile.
 
 use neap_core::Os;
-use neap_core::os::{Memory, Run};
+use neap_core::os::{Memory, Moved, Run};
 use neap_coretest::fake::Page;
 use neap_coretest::{Call, Config, Fake};
 
@@ -200,7 +200,7 @@ fn purged_pages_stay_gone() {
         m.write(10, 1);
         m.check();
         // SAFETY: both ranges are committed; nobody needs what lies at page 50.
-        assert!(unsafe { m.fake.move_pages(m.at(8), m.at(50), 4 * 4096) });
+        assert_eq!(unsafe { m.fake.move_pages(m.at(8), m.at(50), 4 * 4096) }, Moved::Done);
         for i in 0..4 {
             m.bytes[50 + i] = std::mem::take(&mut m.bytes[8 + i]);
         }

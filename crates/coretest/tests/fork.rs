@@ -3,7 +3,7 @@
 
 use neap_core::valid::{Census, Depth};
 use neap_core::{Allocator, Heap};
-use neap_coretest::{Config, Fake, Owner};
+use neap_coretest::{Call, Config, Fake, Owner};
 
 type Neap = Allocator<Fake>;
 
@@ -23,6 +23,28 @@ fn malloc(a: &Neap, owner: &Owner, size: usize) -> *mut u8 {
 fn free(a: &Neap, owner: &Owner, p: *mut u8) {
     // SAFETY: the heap is lent by its thread; the block is live.
     assert_eq!(owner.with(a, |heap| unsafe { a.free(heap, p) }), Ok(()));
+}
+
+/// Catches free memory that stays in a child although it asks for memory, or that stays in an idle one if it is much.
+#[test]
+fn what_waits_in_the_child_goes_back() {
+    for (much, at_once) in [(8 << 20, 0), (40 << 20, 1)] {
+        let a = Box::new(Neap::new(Fake::new(Config { purger: true, ..Config::default() })));
+        let mine = thread(&a);
+        let asked = || a.os.faults.count(Call::StartPurger);
+        let block = malloc(&a, &mine, much);
+        free(&a, &mine, block);
+        assert_eq!(asked(), 1);
+        mine.with(&a, |_| {
+            a.fork_prepare();
+            a.fork_child(mine.heap());
+        });
+        assert_eq!(asked(), 1 + at_once, "{much} bytes");
+        // A slow path.
+        malloc(&a, &mine, 3000);
+        assert_eq!(asked(), 2, "{much} bytes");
+        mine.abandon(&a);
+    }
 }
 
 /// Some blocks in the thread's caches, on its shelf, and live.

@@ -306,3 +306,53 @@ fn before_the_first_use() {
         a.fork_parent();
     });
 }
+
+/// Locks the OS page of `p` in memory, as a program may do that forgets to unlock it. False where that is not allowed.
+fn lock(p: *mut u8) -> bool {
+    // SAFETY: the page is a block's.
+    unsafe { libc::mlock(p.cast(), 1) == 0 }
+}
+
+/// Catches memory that stays because the system refused other memory in the same batch, and a purger that never ends
+/// because of what is refused.
+#[test]
+fn locked_blocks_are_left_alone() {
+    const SIZE: usize = 200_000;
+    let a = &*system(4096);
+    let own = thread(a);
+    let blocks = fill(a, &own, SIZE, 200 * SIZE);
+    // Not two neighbours: each run is one block.
+    let (kept, gone): (Vec<_>, Vec<_>) = (0..blocks.len()).partition(|i| i % 2 == 0);
+    let locked: Vec<_> = gone.iter().step_by(10).collect();
+    if !locked.iter().all(|&&i| lock(blocks[i].wrapping_add(SIZE / 2))) {
+        println!("SKIPPED: mlock is refused");
+        return;
+    }
+    gone.iter().for_each(|&i| free(a, &own, blocks[i]));
+    settle(a);
+    let (held, live) = (a.os.usage().present, kept.len() * SIZE.next_multiple_of(4096));
+    let most = live + locked.len() * SIZE.next_multiple_of(4096) + TABLES * 4096;
+    assert!(held <= most, "{held} bytes held, {most} allowed");
+    own.abandon(a);
+}
+
+/// The same for holes in slabs.
+#[test]
+fn locked_holes_are_left_alone() {
+    const SIZE: usize = 512;
+    let a = &*system(4096);
+    let own = thread(a);
+    let blocks = fill(a, &own, SIZE, BYTES);
+    let locked: Vec<_> = blocks.iter().skip(64).step_by(1280).copied().collect();
+    if !locked.iter().all(|&p| lock(p)) {
+        println!("SKIPPED: mlock is refused");
+        return;
+    }
+    let (kept, gone): (Vec<_>, Vec<_>) = (0..blocks.len()).partition(|i| i % 128 == 0);
+    gone.iter().for_each(|&i| free(a, &own, blocks[i]));
+    settle(a);
+    // A locked OS page keeps those of its slab.
+    let (held, most) = (a.os.usage().present, kept.len() * 4096 + locked.len() * 65536 + TABLES * 4096);
+    assert!(held <= most, "{held} bytes held, {most} allowed");
+    own.abandon(a);
+}

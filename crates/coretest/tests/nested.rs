@@ -3,7 +3,7 @@
 //! anywhere. What a nested call must not do, take a lock that is held, would make these tests wait for ever.
 
 use neap_core::misuse::Call as Asker;
-use neap_core::os::{Memory, Run, Touched};
+use neap_core::os::{Memory, Moved, Run, Touched};
 use neap_core::valid::{Census, Depth};
 use neap_core::{Allocator, CHUNK, Heap, Os, class};
 use neap_coretest::fake::{Call, Config, Fake};
@@ -80,7 +80,7 @@ unsafe impl Os for Interrupted {
         // SAFETY: as above.
         self.around(|fake| unsafe { fake.remap(p, old, new) })
     }
-    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> bool {
+    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> Moved {
         // SAFETY: as above.
         self.around(|fake| unsafe { fake.move_pages(from, to, len) })
     }

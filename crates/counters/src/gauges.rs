@@ -98,7 +98,7 @@ gauges! {
     cached_bytes: Bytes,
     /// Free chunks that wait to go back to the system.
     dirty_bytes: Bytes,
-    /// Free chunks that the system was told of, and takes when it wants to (`purge=lazy`).
+    /// Free chunks that the system was told of, and takes when it wants to (`purge=lazy`), or refused to take.
     lazy_bytes: Bytes,
     /// Free chunks that hold no memory: addresses.
     clean_bytes: Bytes,

@@ -80,7 +80,12 @@ unsafe fn together(runs: &[Run]) -> usize {
         )
     };
     if result < 0 {
-        STATE.store(FAILS, Ordering::Relaxed);
+        // Once it has worked, it is the first range that is refused: the program locked a part of it, say. EPERM and ENOSYS
+        // are a filter's.
+        let filtered = [libc::EPERM, libc::ENOSYS, libc::EACCES].contains(&(-result as i32));
+        if filtered || STATE.load(Ordering::Relaxed) == UNKNOWN {
+            STATE.store(FAILS, Ordering::Relaxed);
+        }
         return 0;
     }
     STATE.store(WORKS, Ordering::Relaxed);

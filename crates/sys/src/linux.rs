@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
 use neap_core::figures::Figures;
-use neap_core::os::{Memory, Run, Touched};
+use neap_core::os::{Memory, Moved, Run, Touched};
 use neap_counters::{Counters, Syscall};
 use rustix::fd::BorrowedFd;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
@@ -66,6 +66,29 @@ impl Linux {
         if let Some(c) = self.counters() {
             c.syscalls[call as usize].fetch_add(n, Ordering::Relaxed);
         }
+    }
+}
+
+/// What a limit on memory may count.
+const LIMITS: [Resource; 2] = [Resource::As, Resource::Data];
+
+impl Linux {
+    /// Whether the process may have an OS page more than it has. A limit may have been set that is below what it has.
+    fn has_room(&self) -> bool {
+        let page = self.page_size();
+        LIMITS.iter().all(|&limit| getrlimit(limit).current.is_none())
+            // SAFETY: the mapping was just made.
+            || self.map(page, page).is_some_and(|p| unsafe { self.unmap(p, page) })
+    }
+
+    /// Maps fresh memory where a range of an arena was unmapped.
+    fn map_again(&self, p: *mut u8, len: usize) -> bool {
+        self.count(Syscall::Mmap);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: a fresh mapping that replaces nothing.
+        let mapped = unsafe { mm::mmap_anonymous(pointer(p), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+        // A kernel before 4.17 may map it elsewhere; those have no DONTUNMAP either, so nothing was unmapped.
+        mapped.is_ok_and(|at| at == pointer(p))
     }
 }
 
@@ -159,11 +182,22 @@ unsafe impl Os for Linux {
         p.ok().map(<*mut c_void>::cast)
     }
 
-    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> bool {
+    /// mremap unmaps what lies at `to` before it looks at most of what it refuses: `from` in several mappings (before
+    /// Linux 6.17; a block that has grown since it was moved, or of which the program locked a part), and limits. So `to`
+    /// is mapped anew then.
+    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> Moved {
+        if !self.has_room() {
+            return Moved::Not;
+        }
         self.count(Syscall::Mremap);
         let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
         // SAFETY: both ranges are committed memory of ours; what lies at `to` is not needed.
-        unsafe { mm::mremap_fixed(pointer(from), len, len, flags, pointer(to)) }.is_ok()
+        if unsafe { mm::mremap_fixed(pointer(from), len, len, flags, pointer(to)) }.is_ok() {
+            return Moved::Done;
+        }
+        // To commit what is committed changes nothing, and fails where a part is not mapped.
+        // SAFETY: the range is ours; what is mapped there again is fresh.
+        if unsafe { self.commit(to, len) } || self.map_again(to, len) { Moved::Not } else { Moved::Lost }
     }
 
     unsafe fn renew(&self, p: *mut u8, len: usize) -> bool {
