@@ -148,8 +148,16 @@ int neap_sample(neap_hook hook, void *context, size_t interval);
 
 /* C23, which C libraries may not declare yet: free for a block whose size (and alignment) the program knows. */
 #if !defined(__STDC_VERSION__) || __STDC_VERSION__ < 202311L
-void free_sized(void *block, size_t size);
-void free_aligned_sized(void *block, size_t alignment, size_t size);
+#if !defined(__cplusplus)
+#define NEAP_NOTHROW
+#elif __cplusplus >= 201103L
+#define NEAP_NOTHROW noexcept
+#else
+#define NEAP_NOTHROW throw()
+#endif
+void free_sized(void *block, size_t size) NEAP_NOTHROW;
+void free_aligned_sized(void *block, size_t alignment, size_t size) NEAP_NOTHROW;
+#undef NEAP_NOTHROW
 #endif
 
 #ifdef __cplusplus
