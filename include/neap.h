@@ -44,7 +44,8 @@ const char *neap_result_text(int result);
  * `neap options` and docs/options.md list them. Values are text, as in the environment ("decay", "64M", "2s").
  */
 
-/* Writes the value in force into `size` bytes at `value`. 64 bytes are enough, but for `counters`, which is a path. */
+/* Writes the value in force into `size` bytes at `value`. 64 bytes are enough, but for `counters` and `sites`, which are
+ * paths. */
 int neap_option_get(const char *option, char *value, size_t size);
 
 /* Writes who chose it: "default", "environment", "neap run --set", "glibc's environment", "GLIBC_TUNABLES", "mallopt" or

@@ -31,6 +31,7 @@ const CASES: &[(Source, &str, &str)] = &[
     (GLIBC, "trim_threshold", "M_TRIM_THRESHOLD without effect"),
     (GLIBC, "chrooted", "a control that needs /proc or /sys"),
     (API, "options", "options that are read or set wrongly, and errors that are mixed up"),
+    (API, "mallopt_brings_back", "a control that forgets what the user chose when it is turned off and on again"),
     (API, "options_reach_what_waits", "a new value that counts only for what is freed later"),
     (API, "figures", "a structure of another version that is overrun"),
     (API, "trims", "a trim that ignores its time, or counts what was not there"),
