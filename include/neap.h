@@ -44,7 +44,8 @@ const char *neap_result_text(int result);
  * `neap options` and docs/options.md list them. Values are text, as in the environment ("decay", "64M", "2s").
  */
 
-/* Writes the value in force into `size` bytes at `value`. 64 bytes are enough, but for `counters`, which is a path. */
+/* Writes the value in force into `size` bytes at `value`. 64 bytes are enough, but for `counters` and `sites`, which are
+ * paths. */
 int neap_option_get(const char *option, char *value, size_t size);
 
 /* Writes who chose it: "default", "environment", "neap run --set", "glibc's environment", "GLIBC_TUNABLES", "mallopt" or
@@ -148,8 +149,16 @@ int neap_sample(neap_hook hook, void *context, size_t interval);
 
 /* C23, which C libraries may not declare yet: free for a block whose size (and alignment) the program knows. */
 #if !defined(__STDC_VERSION__) || __STDC_VERSION__ < 202311L
-void free_sized(void *block, size_t size);
-void free_aligned_sized(void *block, size_t alignment, size_t size);
+#if !defined(__cplusplus)
+#define NEAP_NOTHROW
+#elif __cplusplus >= 201103L
+#define NEAP_NOTHROW noexcept
+#else
+#define NEAP_NOTHROW throw()
+#endif
+void free_sized(void *block, size_t size) NEAP_NOTHROW;
+void free_aligned_sized(void *block, size_t alignment, size_t size) NEAP_NOTHROW;
+#undef NEAP_NOTHROW
 #endif
 
 #ifdef __cplusplus

@@ -31,6 +31,7 @@ const CASES: &[(Source, &str, &str)] = &[
     (GLIBC, "trim_threshold", "M_TRIM_THRESHOLD without effect"),
     (GLIBC, "chrooted", "a control that needs /proc or /sys"),
     (API, "options", "options that are read or set wrongly, and errors that are mixed up"),
+    (API, "mallopt_brings_back", "a control that forgets what the user chose when it is turned off and on again"),
     (API, "options_reach_what_waits", "a new value that counts only for what is freed later"),
     (API, "figures", "a structure of another version that is overrun"),
     (API, "trims", "a trim that ignores its time, or counts what was not there"),
@@ -396,8 +397,15 @@ fn header() -> Outcome {
     for standard in ["-std=c99", "-std=c11", "-std=gnu2x"] {
         check("cc", "c", standard, &source)?;
     }
-    for standard in ["-std=c++11", "-std=c++20"] {
+    // C libraries that have C23's functions declare them as ones that do not throw.
+    let newer = "#undef _GNU_SOURCE\n#define _GNU_SOURCE 1\n#include <features.h>\n#include <stddef.h>\n__BEGIN_DECLS\n\
+        extern void free_sized(void *, size_t) __THROW;\nextern void free_aligned_sized(void *, size_t, size_t) __THROW;\n\
+        __END_DECLS\n#include <neap.h>\nint main(void) { return NEAP_OK; }\n";
+    let (_dir_newer, newer) = file("newer.c", newer)?;
+    check("cc", "c", "-std=c11", &newer)?;
+    for standard in ["-std=c++98", "-std=c++11", "-std=c++20"] {
         check("c++", "c++", standard, &source)?;
+        check("c++", "c++", standard, &newer)?;
     }
     Ok(())
 }

@@ -12,6 +12,11 @@ const FORK: Source = Source::new("life/fork.c");
 const DL: Source = Source::new("life/dl.c");
 const LIMITS: Source = Source::new("life/limits.c");
 const TLS: Source = Source::with_flags("life/tls.cc", &["-std=c++17"]);
+/// The libraries that DL loads, by the variable PLUGIN: with the C++ library beside it, and with its own inside.
+const PLUGINS: [Source; 2] = [
+    Source::with_flags("life/plugin.cc", &["-shared", "-std=c++17"]),
+    Source::with_flags("life/plugin.cc", &["-shared", "-std=c++17", "-static-libstdc++", "-static-libgcc"]),
+];
 const SOAK: Source = Source::new("life/soak.c");
 /// The library that START and DL load, by the variable DSO.
 const DSO: Source = Source::with_flags("life/dso.c", &["-shared"]);
@@ -37,7 +42,14 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (FORK, "while_threads_allocate", "", "a lock held by another thread at fork, which the child waits for"),
     (FORK, "from_four_threads", "", "forks at the same time that block each other"),
     (FORK, "handlers_allocate", "", "fork handlers that allocate while the heap is locked for fork"),
-    (FORK, "early_handlers_allocate", "", "the same for handlers older than the library's own"),
+    (FORK, "early_handlers_allocate", "", "the same for handlers older than all other libraries'"),
+    (
+        FORK,
+        "early_handlers_lock",
+        "",
+        "a fork that waits for a thread which waits for the heap that is locked for fork",
+    ),
+    (FORK, "while_streams_are_flushed", "", "the same with the C library's lock for its list of streams"),
     (FORK, "chain", "", "state of the parent that a child of a child trips over"),
     (FORK, "vfork_exec", "", "vfork that corrupts the parent's heap"),
     (FORK, "spawn_system_popen", "", "posix_spawn, system or popen that hang or corrupt"),
@@ -67,8 +79,13 @@ const CASES: &[(Source, &str, &str, &str)] = &[
 ];
 
 /// Cases with a function of their own below.
-const PREPARED_CASES: [(&str, &str); 4] =
-    [("threads", "idle"), ("limits", "overcommit_never"), ("limits", "locked"), ("dl", "library_loaded_late")];
+const PREPARED_CASES: [(&str, &str); 5] = [
+    ("threads", "idle"),
+    ("limits", "overcommit_never"),
+    ("limits", "locked"),
+    ("dl", "library_loaded_late"),
+    ("dl", "operators_of_a_plugin"),
+];
 
 fn main() -> ExitCode {
     let mut cases: Vec<Case> = CASES
@@ -89,6 +106,17 @@ fn main() -> ExitCode {
         "dl::library_loaded_late",
         "thread storage that does not fit once the program runs, or an unload that leaves callbacks behind",
         loaded_late,
+    ));
+    cases.push(Case::new(
+        "dl::operators_of_a_plugin",
+        "an operator new that ends the process where its library would see bad_alloc, or forgets the new-handler",
+        || {
+            for plugin in &PLUGINS {
+                let run = Run::new(DL.build()?).arg("operators_of_a_plugin").env("PLUGIN", plugin.build()?);
+                judge_case(run)?.no_complaint()?;
+            }
+            Ok(())
+        },
     ));
     cases.push(
         Case::new("threads::idle_2000", "a heap that costs each idle thread more than 16 KiB", idle_threads)

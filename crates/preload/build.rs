@@ -6,6 +6,9 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libneap.so.0");
     // Threads and fork have handlers of ours, and blocks outlive any dlclose: once loaded, always loaded.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // Before all other libraries' constructors: fork handlers that are registered later are run before ours, so that
+    // none of them waits for another thread while we hold the locks that this thread may want.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
     // A symbol that nobody defines is an error here, not in the program that loads the library.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
     // Cold functions apart from the others: the kernel maps the pages around each that a start touches.

@@ -20,6 +20,33 @@ static void options(void) {
     CHECK(neap_option_get("\xff", text, sizeof text) == NEAP_UNKNOWN);
     CHECK(strstr(neap_result_text(NEAP_START_ONLY), "starts") && neap_result_text(99));
 }
+static void expect(const char *option, const char *wanted) {
+    char text[64];
+    CHECK(neap_option_get(option, text, sizeof text) == NEAP_OK);
+    if (strcmp(text, wanted) != 0) dprintf(2, "%s is %s, not %s\n", option, text, wanted);
+    CHECK(strcmp(text, wanted) == 0);
+}
+/* What mallopt turns off and on again is as it was, unless somebody else was heard meanwhile. */
+static void mallopt_brings_back(void) {
+    CHECK(neap_option_set("purge", "eager") == NEAP_OK);
+    for (int i = 0; i < 2; i++) CHECK(mallopt(M_TRIM_THRESHOLD, -1) == 1);
+    expect("purge", "never");
+    CHECK(mallopt(M_TRIM_THRESHOLD, 64 << 10) == 1);
+    expect("purge", "eager");
+    expect("purge_bytes", "64K");
+    CHECK(mallopt(M_TRIM_THRESHOLD, -1) == 1 && neap_option_set("purge", "lazy") == NEAP_OK);
+    CHECK(mallopt(M_TRIM_THRESHOLD, 128 << 10) == 1);
+    expect("purge", "lazy");
+    CHECK(neap_option_set("purge", "never") == NEAP_OK && mallopt(M_TRIM_THRESHOLD, 1 << 20) == 1);
+    expect("purge", "never");
+
+    CHECK(mallopt(M_MMAP_THRESHOLD, 1 << 20) == 1 && mallopt(M_MMAP_MAX, 0) == 1);
+    expect("mmap_threshold", "none");
+    CHECK(mallopt(M_MMAP_MAX, 1) == 1);
+    expect("mmap_threshold", "1M");
+    CHECK(mallopt(M_MMAP_MAX, 0) == 1 && neap_option_set("mmap_threshold", "2M") == NEAP_OK && mallopt(M_MMAP_MAX, 1) == 1);
+    expect("mmap_threshold", "2M");
+}
 /* A change of options reaches memory that waits already. */
 static void options_reach_what_waits(void) {
     CHECK(neap_option_set("purge", "never") == NEAP_OK);
@@ -151,7 +178,7 @@ static void sample_all(void) {
 
 
 static const struct test_case CASES[] = {
-    CASE(options), CASE(options_reach_what_waits), CASE(figures), CASE(trims), CASE(idle_thread), CASE(samples),
+    CASE(options), CASE(mallopt_brings_back), CASE(options_reach_what_waits), CASE(figures), CASE(trims), CASE(idle_thread), CASE(samples),
     CASE(sample_all),
 };
 TEST_MAIN(CASES)

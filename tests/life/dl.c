@@ -180,9 +180,19 @@ static void library_loaded_late(void) {
     CHECK(pthread_create(&late, NULL, load_loop, NULL) == 0 && pthread_join(late, NULL) == 0);
 }
 
+/* Operators new of a library whose C++ library the program does not see. */
+static void operators_of_a_plugin(void) {
+    CHECK(!dlsym(RTLD_DEFAULT, "_ZSt17__throw_bad_allocv"));
+    void *lib = dlopen(getenv("PLUGIN"), RTLD_NOW | RTLD_LOCAL);
+    if (!lib) dprintf(2, "%s\n", dlerror());
+    CHECK(lib);
+    ((void (*)(void))dlsym(lib, "use_operators"))();
+    CHECK(dlclose(lib) == 0);
+}
+
 static const struct test_case CASES[] = {
     CASE(load_1000_times), CASE(load_in_threads),     CASE(deepbind),     CASE(by_dlsym),
     CASE(by_rtld_next),    CASE(by_dlsym_in_threads), CASE(dlmopen_namespace),
-    CASE(library_loaded_late),
+    CASE(library_loaded_late), CASE(operators_of_a_plugin),
 };
 TEST_MAIN(CASES)

@@ -118,10 +118,84 @@ static void handlers_allocate(void) {
     while_threads_allocate();
 }
 
-/* The same, registered before the constructor of any library ran. */
+/* Forks a few hundred times; `alarm` ends what never comes back. */
+static void fork_often(void) {
+    for (int round = 0; round < 400; round++) {
+        alarm(30);
+        pid_t pid = fork();
+        if (pid == 0) {
+            alarm(30);
+            free(some(100000, 1));
+            FILE *f = fopen("/dev/null", "w");
+            CHECK(f && fprintf(f, "%d", round) > 0 && fflush(NULL) == 0 && fclose(f) == 0);
+            _exit(0);
+        }
+        wait_ok(pid);
+    }
+    stop = 1;
+    alarm(0);
+}
+
+/* A library with a lock of its own, under which its threads allocate; its handlers take the lock. */
+static pthread_mutex_t library = PTHREAD_MUTEX_INITIALIZER;
+static void lock_library(void) { CHECK(pthread_mutex_lock(&library) == 0); }
+static void unlock_library(void) { CHECK(pthread_mutex_unlock(&library) == 0); }
+static void *busy_in_library(void *arg) {
+    while (!stop) {
+        lock_library();
+        char *p[40];
+        for (int i = 0; i < 40; i++) CHECK((p[i] = malloc(40000 + i * 30000)));
+        for (int i = 0; i < 40; i++) free(p[i]);
+        unlock_library();
+    }
+    return arg;
+}
+static void early_handlers_lock(void) {
+    pthread_t t[2];
+    for (int i = 0; i < 2; i++) CHECK(pthread_create(&t[i], NULL, busy_in_library, NULL) == 0);
+    fork_often();
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(t[i], NULL) == 0);
+}
+
+/* Threads that read lines, so that the C library allocates while it has a stream, and one that flushes all streams. */
+static void *read_lines(void *arg) {
+    FILE *f = tmpfile();
+    CHECK(f);
+    for (int line = 0; line < 8; line++) {
+        for (int i = 0; i < 200000; i++) CHECK(fputc('x', f) == 'x');
+        CHECK(fputc('\n', f) == '\n');
+    }
+    while (!stop) {
+        char *line = NULL;
+        size_t size = 0;
+        rewind(f);
+        while (getline(&line, &size, f) > 0) {
+            free(line);
+            line = NULL;
+            size = 0;
+        }
+        free(line);
+    }
+    CHECK(fclose(f) == 0);
+    return arg;
+}
+static void *flush_all(void *arg) {
+    while (!stop) CHECK(fflush(NULL) == 0);
+    return arg;
+}
+static void while_streams_are_flushed(void) {
+    pthread_t t[3];
+    for (int i = 0; i < 3; i++) CHECK(pthread_create(&t[i], NULL, i ? read_lines : flush_all, NULL) == 0);
+    fork_often();
+    for (int i = 0; i < 3; i++) CHECK(pthread_join(t[i], NULL) == 0);
+}
+
+/* Handlers that are registered before the constructor of any other library ran. */
 static void before_all(int argc, char **argv, char **environment) {
     (void)environment;
     if (argc > 1 && strcmp(argv[1], "early_handlers_allocate") == 0) register_handlers();
+    if (argc > 1 && strcmp(argv[1], "early_handlers_lock") == 0)
+        CHECK(pthread_atfork(lock_library, unlock_library, unlock_library) == 0);
 }
 __attribute__((section(".preinit_array"), used)) static void (*const PREINIT)(int, char **, char **) = before_all;
 static void early_handlers_allocate(void) { while_threads_allocate(); }
@@ -184,7 +258,7 @@ static void spawn_system_popen(void) {
 
 static const struct test_case CASES[] = {
     CASE(while_threads_allocate), CASE(from_four_threads), CASE(handlers_allocate),
-    CASE(early_handlers_allocate),
+    CASE(early_handlers_allocate), CASE(early_handlers_lock), CASE(while_streams_are_flushed),
     CASE(chain),                  CASE(vfork_exec),        CASE(spawn_system_popen),
 };
 TEST_MAIN(CASES)

@@ -375,25 +375,38 @@ static void vfork_exec(void) {
     }
     wait_for_rss(16 << 10);
 }
-/* By the bare system call, so that no handlers run: the child has to find out by itself. The program has one thread, so
- * it may expect that its child can do everything. */
+static void child_of_bare_fork(void) {
+    alarm(60);
+    check_zeroed();
+    garbage_mixed();
+    check_zeroed();
+    CHECK(unshare(CLONE_FILES) == 0);
+    _exit(0);
+}
+static int cloned(void *arg) {
+    CHECK(arg == (void *)1);
+    child_of_bare_fork();
+    return 1;
+}
+/* By clone or the bare system call, so that no handlers run: the child has to find out by itself. The program has one
+ * thread, so it may expect that its child can do everything. */
 static void bare_fork(void) {
-    for (int i = 0; i < 6; i++) {
+    static char stack[64 << 10] __attribute__((aligned(16)));
+    for (int i = 0; i < 9; i++) {
         with_helper();
         check_zeroed();
         garbage(20, 64 << 10, 1 << 20);
         nap(i * 31 % 100);
-        pid_t pid = i % 2 ? syscall(SYS_fork) : syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
-        if (pid == 0) {
-            alarm(60);
-            check_zeroed();
-            garbage_mixed();
-            check_zeroed();
-            CHECK(unshare(CLONE_FILES) == 0);
-            _exit(0);
-        }
+        pid_t pid, parents = 0;
+        if (i % 3 == 0) pid = syscall(SYS_fork);
+        else if (i % 3 == 1) pid = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        else pid = clone(cloned, stack + sizeof stack, CLONE_PARENT_SETTID | SIGCHLD, (void *)1, &parents);
+        if (pid == 0) child_of_bare_fork();
+        if (i % 3 == 2) CHECK(parents == pid);
         wait_ok(pid);
     }
+    errno = 0;
+    CHECK(clone(cloned, NULL, SIGCHLD, NULL) == -1 && errno == EINVAL);
 }
 
 /* A limit on address space, and threads that need much memory in turn. */

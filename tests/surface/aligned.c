@@ -100,6 +100,8 @@ static void too_large(void) {
         CHECK_AT(pvalloc(sizes[i]) == NULL && errno == ENOMEM, sizes[i]);
     }
     volatile size_t half = (size_t)1 << 62;
+    errno = 0;
+    CHECK(memalign(half * 2, 1) == NULL && errno == ENOMEM);
     CHECK(memalign(half, half) == NULL);
     CHECK(aligned_alloc(half * 2, 16) == NULL);
     CHECK(memalign(SIZE_MAX, 16) == NULL);

@@ -1,7 +1,8 @@
 //! glibc's controls (`neap_options::glibc` has the table).
 
 use crate::options;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use neap_core::policy::Purge;
 use neap_core::watch::Reason;
 use neap_options::glibc::{Control, Effect};
 use neap_options::{Id, Origin, Value};
@@ -11,8 +12,9 @@ use neap_sys::{global::NEAP, watch};
 static NO_MMAP: AtomicBool = AtomicBool::new(false);
 /// The threshold that waits.
 static THRESHOLD: neap_core::sync::AtomicUsize = neap_core::sync::AtomicUsize::new(usize::MAX);
-/// `purge=never` because of M_TRIM_THRESHOLD.
-static NEVER: AtomicBool = AtomicBool::new(false);
+/// `purge=never` because of M_TRIM_THRESHOLD: what it was before, by its place in [`Purge::ALL`]; else [`NOT_NEVER`].
+static BEFORE_NEVER: AtomicU8 = AtomicU8::new(NOT_NEVER);
+const NOT_NEVER: u8 = u8::MAX;
 
 /// Does what setting a control to `value` means; false if the value is out of range.
 pub fn apply(control: &Control, value: u64, by: Origin) -> bool {
@@ -32,10 +34,15 @@ pub fn apply(control: &Control, value: u64, by: Origin) -> bool {
             }
         }
         Effect::Option(id, value) => {
-            if id == Id::Purge {
-                NEVER.store(true, Ordering::Relaxed);
-            } else if NEVER.swap(false, Ordering::Relaxed) {
-                set(Id::Purge, Value::Word("decay"), by);
+            let now = NEAP.policy.purge();
+            if id != Id::Purge {
+                let before = BEFORE_NEVER.swap(NOT_NEVER, Ordering::Relaxed);
+                // Unless somebody else was heard meanwhile.
+                if let Some(before) = Purge::ALL.get(usize::from(before)).filter(|_| now == Purge::Never) {
+                    set(Id::Purge, Value::Word(before.name()), by);
+                }
+            } else if now != Purge::Never {
+                BEFORE_NEVER.store(now as u8, Ordering::Relaxed);
             }
             set(id, value, by);
         }
@@ -57,6 +64,10 @@ fn allow_mmap(on: bool, by: Origin) {
         return;
     }
     let threshold = if on {
+        if NEAP.policy.mmap_threshold() != usize::MAX {
+            // Somebody else was heard meanwhile.
+            return;
+        }
         THRESHOLD.load(Ordering::Relaxed)
     } else {
         THRESHOLD.store(NEAP.policy.mmap_threshold(), Ordering::Relaxed);

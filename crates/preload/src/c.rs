@@ -4,7 +4,6 @@
 
 use crate::foreign;
 use core::ffi::{c_int, c_void};
-use neap_core::alloc::MAX_SIZE;
 use neap_core::misuse::Call;
 use neap_sys::global;
 
@@ -83,7 +82,7 @@ pub unsafe extern "C" fn reallocarray(p: *mut c_void, count: usize, size: usize)
 /// glibc: a block aligned to `align`, which is rounded up to a power of two.
 #[unsafe(no_mangle)]
 pub extern "C" fn memalign(align: usize, size: usize) -> *mut c_void {
-    if align > MAX_SIZE {
+    if align > 1 << (usize::BITS - 1) {
         set_errno(libc::EINVAL);
         return core::ptr::null_mut();
     }

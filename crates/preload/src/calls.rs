@@ -2,11 +2,11 @@
 //! kernel's, with errno as the C library sets it.
 //!
 //! - `unshare` and `setns` refuse processes of several threads: they run while the helper is stopped.
-//! - A child made by `syscall`, so without fork handlers, is made while the helper is stopped.
+//! - A child made by `clone` or `syscall`, so without fork handlers, is made while the helper is stopped.
 //! - A filter of system calls may end the process for a call that neap alone makes: before it comes, neap gives those
 //!   up. Programs ask for it by `prctl`, or by `syscall`, as the C library has no `seccomp`.
 
-use core::ffi::{c_int, c_long};
+use core::ffi::{c_int, c_long, c_void};
 use neap_sys::{arch, purger};
 
 /// SECCOMP_SET_MODE_STRICT and SECCOMP_SET_MODE_FILTER; the other operations only ask.
@@ -54,6 +54,39 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
 /// Whether a child made with these flags is on its parent's memory.
 fn shares_memory(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize != 0
+}
+
+unsafe extern "C" {
+    /// The C library's `clone`, under its other name.
+    fn __clone(
+        f: *mut c_void,
+        stack: *mut c_void,
+        flags: c_int,
+        arg: *mut c_void,
+        parent: *mut c_void,
+        tls: *mut c_void,
+        child: *mut c_void,
+    ) -> c_int;
+}
+
+/// Linux: a child that runs `f(arg)` on `stack`. The last three arguments count where `flags` say so.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn clone(
+    f: *mut c_void,
+    stack: *mut c_void,
+    flags: c_int,
+    arg: *mut c_void,
+    parent: *mut c_void,
+    tls: *mut c_void,
+    child: *mut c_void,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    let call = || unsafe { __clone(f, stack, flags, arg, parent, tls, child) };
+    // The parent alone comes back.
+    if shares_memory(flags as usize) { call() } else { purger::around_fork(|| call() as isize) as c_int }
 }
 
 /// Linux: any system call.

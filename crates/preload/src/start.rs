@@ -44,10 +44,13 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
         glibc::apply(control, number, Origin::Tunables);
     }
     let from_run = variable(neap_options::SET_BY_RUN).map_or(&b""[..], CStr::to_bytes);
+    let origin = |option: &Opt| {
+        let named = from_run.split(|&b| b == b',').any(|name| name == option.name.as_bytes());
+        if named { Origin::Run } else { Origin::Environment }
+    };
     for option in TABLE {
         if let Some(value) = variable(option.env) {
-            let named = from_run.split(|&b| b == b',').any(|name| name == option.name.as_bytes());
-            set(option, value, if named { Origin::Run } else { Origin::Environment });
+            set(option, value, origin(option));
         }
     }
     // At the end: from here on allocations are recorded.
@@ -56,7 +59,9 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
         let interval = interval.and_then(|text| Id::SitesInterval.option().parse(text));
         let interval = if let Some(Value::Bytes(bytes)) = interval { bytes } else { 1 };
         // SAFETY: the constructor runs once, before main. The environment begins at the end of the first thread's stack.
-        if !unsafe { sites::start(directory, interval, environment.addr()) } {
+        if unsafe { sites::start(directory, interval, environment.addr()) } {
+            options::note_origin(Id::Sites, origin(Id::Sites.option()));
+        } else {
             complain(Id::Sites.option(), directory);
         }
     }
@@ -86,10 +91,7 @@ fn set(option: &Opt, text: &'static CStr, by: Origin) {
         // An empty path is as good as none.
         (Id::Counters, _) => text.is_empty() || count(text, by),
         // Begins at the end of `start`, which complains.
-        (Id::Sites, _) => {
-            options::note_origin(Id::Sites, by);
-            true
-        }
+        (Id::Sites, _) => true,
         (Id::SitesInterval, Some(_)) => {
             options::note_origin(Id::SitesInterval, by);
             true

@@ -231,11 +231,22 @@ pub fn watch_fork() {
     }
 }
 
+// The lock of the C library's list of streams, which its owner may take again. fork takes it after all handlers, and its
+// own malloc's locks after that: a thread that flushes all streams has it while it waits for one that another thread
+// reads from, which may be in malloc. So it comes before our locks here as well.
+unsafe extern "C" {
+    safe fn _IO_list_lock();
+    safe fn _IO_list_unlock();
+    safe fn _IO_list_resetlock();
+}
+
 /// From here to [`in_parent`] or [`in_child`] the thread is in a call: what other libraries' handlers or a signal's
 /// allocate meanwhile is nested. A fork in a handler that interrupted a call (also this one) takes no locks: the call
 /// may hold them.
 unsafe extern "C" fn before_fork() {
     if arch::enter().is_some() {
+        // A stream that this waits for may be one that a handler interrupted, where fork itself would wait as well.
+        _IO_list_lock();
         NEAP.fork_prepare();
     } else {
         // SAFETY: the thread's own seat. Relaxed: nobody else looks.
@@ -254,6 +265,7 @@ unsafe extern "C" fn in_parent() {
     if !was_nested() {
         NEAP.fork_parent();
         arch::leave();
+        _IO_list_unlock();
     }
 }
 
@@ -271,4 +283,6 @@ unsafe extern "C" fn in_child() {
     }
     NEAP.fork_child(own());
     arch::leave();
+    // fork has done so already, but where the C library knows of one thread only.
+    _IO_list_resetlock();
 }

@@ -204,6 +204,26 @@ macro_rules! forward {
 }
 pub use forward;
 
+/// The address of a symbol that somebody may define who is linked with neap, or was loaded when neap was; null if nobody
+/// does.
+#[macro_export]
+macro_rules! weak {
+    ($name:literal) => {{
+        let at: *mut core::ffi::c_void;
+        // SAFETY: reads an address that the linker has stored.
+        unsafe {
+            core::arch::asm!(
+                concat!(".weak ", $name),
+                concat!("mov {at}, qword ptr [rip + ", $name, "@GOTPCREL]"),
+                at = out(reg) at,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        at
+    }};
+}
+pub use weak;
+
 // The loop of the C++ operators new after memory ran out: call what the second function returns (the program's new
 // handler, or one that throws bad_alloc), then try again. Exceptions pass through this frame, so it is not Rust's:
 // it has no clean-up and says to the unwinder where the saved registers are.
