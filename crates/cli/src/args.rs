@@ -9,10 +9,11 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use neap_trace::format::Format;
 
-use crate::error::Error;
+use crate::error::{Error, cannot_print};
 use crate::lab::args::LabArgs;
 use crate::options::{self, Setting, SettingParser};
 use crate::pagein::{Callgraph, Detail};
+use crate::sys;
 
 /// The version, and which library is inside.
 const VERSION: &str =
@@ -316,10 +317,7 @@ pub fn man() -> Result<u8, Error> {
 }
 
 fn print(text: &[u8]) -> Result<u8, Error> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text)
-        .and_then(|()| out.flush())
-        .map_err(|e| Error::failed(format!("cannot write to standard output: {e}")))?;
+    sys::standard_output().and_then(|mut out| out.write_all(text)).map_err(|e| cannot_print(&e))?;
     Ok(0)
 }
 

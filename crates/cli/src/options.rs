@@ -9,7 +9,8 @@ use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use neap_options::{Kind, Opt, TABLE};
 use serde::Serialize;
 
-use crate::error::Error;
+use crate::error::{Error, cannot_print};
+use crate::sys;
 use crate::values::{self, Now};
 
 /// A checked `NAME=VALUE`, as the environment variable that it becomes.
@@ -129,7 +130,7 @@ pub fn list(json: bool, pid: Option<u32>) -> Result<u8, Error> {
         Some(pid) => values::of_process(pid)?,
         None => values::from_environment(|name| std::env::var_os(name)),
     };
-    let mut out = std::io::stdout().lock();
+    let mut out = sys::standard_output().map_err(|e| cannot_print(&e))?;
     let text = if json {
         let entries: Vec<Entry> = TABLE.iter().zip(&now).map(|(opt, now)| Entry::new(opt, now)).collect();
         let value = serde_json::json!({ "schema": "neap.options/1", "options": entries });
@@ -138,9 +139,7 @@ pub fn list(json: bool, pid: Option<u32>) -> Result<u8, Error> {
         let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
         table_text(colour, Some(&now))
     };
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|e| Error::failed(format!("cannot write to standard output: {e}")))?;
+    out.write_all(text.as_bytes()).map_err(|e| cannot_print(&e))?;
     Ok(0)
 }
 

@@ -20,8 +20,9 @@ use serde_json::json;
 
 use self::args::{BuildArgs, CompareArgs, LabAction, LabArgs, ListArgs, PeersAction, PeersListArgs, RunArgs, ShowArgs};
 use self::progress::Progress;
-use crate::error::Error;
+use crate::error::{Error, cannot_print};
 use crate::run::library;
+use crate::sys;
 
 /// Exit status where a verdict that must hold does not, or a comparison shows a regression.
 const NOT_HELD: u8 = 1;
@@ -44,7 +45,7 @@ pub fn run(args: LabArgs) -> Result<u8, Error> {
     };
     result.or_else(|error| match error.downcast_ref::<Interrupted>() {
         Some(signal) => Ok(status_of(signal.0)),
-        None => Err(told(&error)),
+        None => Err(error.downcast::<Error>().unwrap_or_else(|error| told(&error))),
     })
 }
 
@@ -52,7 +53,12 @@ pub fn run(args: LabArgs) -> Result<u8, Error> {
 fn told(error: &anyhow::Error) -> Error {
     match error.chain().find_map(|cause| cause.downcast_ref::<Failure>()) {
         Some(failure) => Error::failed(failure.cause.clone()).remedy(failure.remedy.clone()),
-        None => Error::failed(format!("{error:#}")),
+        None => {
+            // What a compiler said has many lines.
+            let text = format!("{error:#}");
+            let (cause, details) = text.split_once('\n').unwrap_or((&text, ""));
+            Error::failed(cause).details(details)
+        }
     }
 }
 
@@ -74,7 +80,7 @@ fn place(peers: Option<PathBuf>, library: &Path) -> anyhow::Result<Place> {
 }
 
 fn placed_library() -> anyhow::Result<library::Placed> {
-    library::place().map_err(|error| anyhow::anyhow!("{error}"))
+    Ok(library::place()?)
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<u8> {
@@ -270,7 +276,9 @@ fn list_peers(args: PeersListArgs) -> anyhow::Result<u8> {
     let place = place(args.peers, &library.path)?;
     let records = peers::records(&place)?;
     let (mut lines, mut entries) = (String::new(), Vec::new());
-    for name in allocators::names() {
+    let names = allocators::names();
+    let width = names.iter().map(String::len).max().unwrap_or(0);
+    for name in names {
         let found = allocators::resolve(&place, std::slice::from_ref(&name), &mut |_| {});
         let state = match &found {
             Ok(found) => {
@@ -285,7 +293,7 @@ fn list_peers(args: PeersListArgs) -> anyhow::Result<u8> {
                 format!("- ({error})")
             }
         };
-        lines.push_str(&format!("{name:<16}  {state}\n"));
+        lines.push_str(&format!("{name:<width$}  {state}\n"));
     }
     print(&if args.json { serde_json::to_string_pretty(&entries)? + "\n" } else { lines })
 }
@@ -306,11 +314,8 @@ fn terminal_form() -> Form {
 
 /// Writes to standard output; a reader that has gone away is no failure of the lab.
 fn print(text: &str) -> anyhow::Result<u8> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            anyhow::bail!("cannot write to standard output: {error}")
-        }
+    match sys::standard_output().and_then(|mut out| out.write_all(text.as_bytes())) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(cannot_print(&error).into()),
         _ => Ok(0),
     }
 }
@@ -326,5 +331,7 @@ mod tests {
         let text = told(&error).to_string();
         assert!(text.contains("no compiler") && text.contains("install one"), "{text}");
         assert!(told(&anyhow::anyhow!("inner").context("outer")).to_string().contains("outer: inner"));
+        let text = told(&anyhow::anyhow!("exit status: 1 from: cc\nx.c:1: error\ny.c:2: error")).to_string();
+        assert_eq!(text, "neap: exit status: 1 from: cc\n  x.c:1: error\n  y.c:2: error");
     }
 }

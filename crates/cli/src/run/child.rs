@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use libc::{c_char, c_int, pid_t};
 
 use super::signals::{self, Inherited};
+use super::target;
 use crate::error::{Error, system_message};
 use crate::sys;
 
@@ -72,6 +73,8 @@ impl Program {
     pub fn exec_error(&self, error: &io::Error) -> Error {
         let cause = format!("cannot run {}: {}", self.path.display(), system_message(error));
         match error.raw_os_error() {
+            // The kernel's words do not tell what is missing, and in what form it is.
+            Some(libc::ENOENT | libc::ENOEXEC | libc::ELOOP) if let Some(error) = target::obstacle(&self.path) => error,
             Some(libc::ENOENT) => Error::not_found(cause),
             Some(libc::E2BIG) => Error::cannot_run(cause).remedy("shorten the arguments or the environment"),
             _ => Error::cannot_run(cause),
