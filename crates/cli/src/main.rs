@@ -12,7 +12,7 @@ mod units;
 mod values;
 
 use std::ffi::{OsString, c_char, c_int};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::exit;
 
 use clap::Parser;
@@ -53,7 +53,10 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
         // Help, or the version.
         Err(message) => {
             let shown = sys::standard_output().and_then(|_| message.print()).and_then(|()| std::io::stdout().flush());
-            return shown.map(|()| 0).map_err(|e| cannot_print(&e));
+            return match shown {
+                Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(cannot_print(&error)),
+                _ => Ok(0),
+            };
         }
     };
     match cli.command {

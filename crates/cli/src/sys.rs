@@ -2,13 +2,15 @@
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use libc::{c_int, c_ulong};
+
+use crate::error::{Error, cannot_print};
 
 fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
@@ -129,6 +131,14 @@ pub fn standard_output() -> io::Result<File> {
     match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Err(io::Error::from_raw_os_error(libc::EBADF)),
         _ => Ok(own.into()),
+    }
+}
+
+/// Writes a text to standard output. A reader that has gone away is no failure; the exit status for the command.
+pub fn print(text: &[u8]) -> Result<u8, Error> {
+    match standard_output().and_then(|mut out| out.write_all(text)) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(cannot_print(&error)),
+        _ => Ok(0),
     }
 }
 

@@ -4,7 +4,7 @@ pub mod args;
 mod progress;
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use neap_lab::failure::{Failure, failure};
@@ -20,7 +20,7 @@ use serde_json::json;
 
 use self::args::{BuildArgs, CompareArgs, LabAction, LabArgs, ListArgs, PeersAction, PeersListArgs, RunArgs, ShowArgs};
 use self::progress::Progress;
-use crate::error::{Error, cannot_print};
+use crate::error::Error;
 use crate::run::library;
 use crate::sys;
 
@@ -312,12 +312,8 @@ fn terminal_form() -> Form {
     if std::io::stdout().is_terminal() && !plain { Form::Colour } else { Form::Plain }
 }
 
-/// Writes to standard output; a reader that has gone away is no failure of the lab.
 fn print(text: &str) -> anyhow::Result<u8> {
-    match sys::standard_output().and_then(|mut out| out.write_all(text.as_bytes())) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(cannot_print(&error).into()),
-        _ => Ok(0),
-    }
+    Ok(sys::print(text.as_bytes())?)
 }
 
 #[cfg(test)]
