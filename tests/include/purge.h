@@ -8,7 +8,7 @@
 
 /* Free memory that was left alone is to be back within a second. Under load a machine may need longer: that it goes
    back by itself is what fails a test, that it took too long is said. */
-enum { GOAL_MS = 1000, PATIENCE_MS = 20000 };
+enum { GOAL_MS = 1000, PATIENCE_MS = 60000 };
 
 static inline long now_ms(void) {
     struct timespec t;

@@ -42,7 +42,7 @@ fn the_json_has_plausible_numbers() {
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} is no number"));
     let wall = number(&summary["time"]["wall_seconds"]);
     let cpu = number(&summary["time"]["user_seconds"]) + number(&summary["time"]["system_seconds"]);
-    assert!((0.1..30.0).contains(&wall), "{wall}");
+    assert!((0.1..300.0).contains(&wall), "{wall}");
     assert!(cpu > 0.0 && cpu < wall, "{cpu} of {wall}");
     let peak = number(&summary["memory"]["peak_resident_bytes"]);
     assert!((500e3..100e6).contains(&peak), "{peak}");

@@ -298,8 +298,8 @@ mod tests {
     // Would catch an old library that passes for a new one, and a new one that is built each time.
     #[test]
     fn what_is_old_is_built_again() {
-        let folder = std::env::temp_dir().join(format!("neap-lab-peers-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let scratch = crate::scratch::Scratch::new("peers").unwrap();
+        let folder = scratch.path().to_path_buf();
         let place = Place { peers: folder.clone(), ..for_test() };
         let recipe = &RECIPES[0];
         let made_of = made_of(recipe, PEERS_LOCK.1);
@@ -320,6 +320,5 @@ mod tests {
                     \"env\": {}}}";
         fs::write(folder.join("peers.json"), json).unwrap();
         assert!(is_old(&records(&place).unwrap(), "mimalloc2"));
-        fs::remove_dir_all(&folder).unwrap();
     }
 }
