@@ -175,7 +175,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<u8> {
     // Who cannot write there can read all the same.
     let page = match written {
         Err(error) if !args.open => {
-            eprintln!("neap: no page: {error}");
+            told(&error).report();
             return Ok(0);
         }
         other => other?,
@@ -204,7 +204,7 @@ fn part(mut run: Run, names: &[String]) -> anyhow::Result<Run> {
 /// Writes the HTML report beside the run.
 fn write_report(dir: &Path, run: &Run) -> anyhow::Result<PathBuf> {
     let page = dir.join(REPORT);
-    write(&page, &neap_report::page::html(run))?;
+    write(&page, &neap_report::page::html(run), "copy the run to a folder that you may write to")?;
     Ok(page)
 }
 
@@ -215,16 +215,14 @@ fn write_charts(dir: &Path, run: &Run, theme: Theme) -> anyhow::Result<()> {
     })?;
     let charts = neap_report::charts(run, theme);
     for (stem, svg) in &charts {
-        write(&dir.join(format!("{stem}.svg")), svg)?;
+        write(&dir.join(format!("{stem}.svg")), svg, "name another folder with --charts")?;
     }
     eprintln!("written: {} charts in {}", charts.len(), dir.display());
     Ok(())
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).map_err(|error| {
-        failure(format!("cannot write {}: {error}", path.display()), "copy the run to a folder that you may write to")
-    })
+fn write(path: &Path, text: &str, remedy: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).map_err(|error| failure(format!("cannot write {}: {error}", path.display()), remedy))
 }
 
 /// Opens a page in the user's browser.
@@ -239,7 +237,7 @@ fn open(page: &Path) -> anyhow::Result<()> {
 fn compare(args: &CompareArgs) -> anyhow::Result<u8> {
     let comparison = neap_results::compare(&store::load(&args.before)?, &store::load(&args.after)?);
     if let Some(file) = &args.html {
-        write(file, &neap_report::compare::html(&comparison))?;
+        write(file, &neap_report::compare::html(&comparison), "name another file with --html")?;
         eprintln!("written: {}", file.display());
     }
     match args.json {

@@ -156,7 +156,10 @@ pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(&str)) -> 
             return Err(failure(format!("no peer is called `{name}`"), format!("there are {}", known.join(", "))));
         }
     }
-    fs::create_dir_all(&place.peers).with_context(|| format!("cannot create {}", place.peers.display()))?;
+    fs::create_dir_all(&place.peers).map_err(|error| {
+        let cause = format!("cannot create {}: {error}", place.peers.display());
+        failure(cause, "name a folder that you may write to with --peers")
+    })?;
     let chosen = |recipe: &&Recipe| wanted.only.is_empty() || wanted.only.iter().any(|name| name == recipe.name);
     let chosen: Vec<&Recipe> = RECIPES.iter().filter(chosen).collect();
     let mut records = records(place)?;
