@@ -148,8 +148,13 @@ pub struct Wanted {
 /// Builds the peers, and tells what happens line by line.
 pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(&str)) -> Result<()> {
     let remedy = "install a C and a C++ compiler (Debian: apt install build-essential)";
-    need(&cc(), remedy)?;
-    need(&cxx(), remedy)?;
+    for compiler in [cc(), cxx()] {
+        need(&compiler, remedy)?;
+        if toolchain::command(&compiler).get_args().len() > 0 {
+            let cause = format!("`{compiler}` has options, and the peers have those of their authors");
+            return Err(failure(cause, "name the compiler alone: CC=gcc CXX=g++ neap lab peers build"));
+        }
+    }
     for name in &wanted.only {
         if !RECIPES.iter().any(|recipe| recipe.name == name) {
             let known: Vec<_> = names().collect();

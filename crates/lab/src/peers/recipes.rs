@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{Job, Recipe};
 use crate::interrupt::run;
-use crate::toolchain::{self, cc, cxx, need};
+use crate::toolchain::{cc, cxx, need};
 
 /// All peers, in the order of the tables.
 pub const RECIPES: [Recipe; 6] = [
@@ -43,7 +43,7 @@ pub const RECIPES: [Recipe; 6] = [
 /// mimalloc 2 and 3: one translation unit; flags of its CMake release build.
 fn mimalloc(job: &mut Job, generation: &str) -> Result<String> {
     let source = job.source.join("c_src/mimalloc").join(generation);
-    let mut command = toolchain::command(&cc());
+    let mut command = Command::new(cc());
     command
         .args(["-std=gnu11", "-O3", "-DNDEBUG", "-DMI_BUILD_RELEASE"])
         .args(["-DMI_MALLOC_OVERRIDE", "-DMI_SHARED_LIB", "-DMI_SHARED_LIB_EXPORT"])
@@ -98,7 +98,7 @@ fn snmalloc(job: &mut Job) -> Result<String> {
         .arg("-B")
         .arg(&build)
         .args(["-DCMAKE_BUILD_TYPE=Release", "-DSNMALLOC_BUILD_TESTING=OFF"])
-        .arg(format!("-DCMAKE_CXX_COMPILER={}", cxx().split_whitespace().collect::<Vec<_>>().join(";")));
+        .arg(format!("-DCMAKE_CXX_COMPILER={}", cxx()));
     job.run(&mut configure)?;
     let mut make = Command::new("cmake");
     make.arg("--build").arg(&build).args(["--target", "snmallocshim"]);
@@ -110,7 +110,7 @@ fn snmalloc(job: &mut Job) -> Result<String> {
 /// rpmalloc: one translation unit with its override and preload switches.
 fn rpmalloc(job: &mut Job) -> Result<String> {
     let source = job.source.join("rpmalloc");
-    let mut command = toolchain::command(&cc());
+    let mut command = Command::new(cc());
     command
         .args(["-std=gnu11", "-O3", "-DNDEBUG", "-D_GNU_SOURCE=1"])
         .args(["-DENABLE_PRELOAD=1", "-DENABLE_OVERRIDE=1"])
@@ -151,12 +151,12 @@ fn tcmalloc(job: &mut Job) -> Result<String> {
             .arg("-I")
             .arg(job.source.join("c_src/tcmalloc"));
     };
-    let mut shown = toolchain::command(&cxx());
+    let mut shown = Command::new(cxx());
     flags(&mut shown);
     let shown = crate::toolchain::shell_line(&shown).replace(&*job.source.to_string_lossy(), "$SRC");
     let objects = compile_all(&files, &job.scratch, &flags)?;
     job.note(format!("{shown} -c FILE ({} files)", files.len()));
-    let mut link = toolchain::command(&cxx());
+    let mut link = Command::new(cxx());
     link.args(["-shared", "-Wl,-Bsymbolic-functions", "-Wl,--gc-sections"])
         .args(&objects)
         .arg("-o")
@@ -179,7 +179,7 @@ fn compile_all(files: &[PathBuf], scratch: &Path, flags: &(dyn Fn(&mut Command) 
             let Some(file) = files.get(index) else {
                 return Ok(());
             };
-            let mut command = toolchain::command(&cxx());
+            let mut command = Command::new(cxx());
             flags(&mut command);
             command.arg("-c").arg(file).arg("-o").arg(object(index));
             run(&mut command)?;
