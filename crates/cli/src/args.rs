@@ -65,7 +65,7 @@ program cannot be run, 127 when it is not found.";
 
 /// Run programs on neap, a malloc that pays for the pages a program touches and for no others.
 #[derive(Debug, Parser)]
-#[command(name = "neap", version = VERSION, after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "neap", version = VERSION, after_help = EXAMPLES)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -301,7 +301,7 @@ pub fn completions(shell: clap_complete::Shell) -> Result<u8, Error> {
 pub fn man() -> Result<u8, Error> {
     let mut text = Vec::new();
     // The table of options is at the end of the page.
-    let mut command = Cli::command().mut_subcommands(|sub| match sub.get_name() {
+    let mut command = Cli::command().disable_help_subcommand(true).mut_subcommands(|sub| match sub.get_name() {
         "run" => sub.after_long_help(RUN_EXAMPLES),
         _ => sub,
     });
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn the_manual_page_is_whole() {
         let mut text = Vec::new();
-        let mut command = Cli::command();
+        let mut command = Cli::command().disable_help_subcommand(true);
         command.build();
         render(&command, &mut text).expect("a page");
         let page = as_typed(std::str::from_utf8(&text).expect("UTF-8"));

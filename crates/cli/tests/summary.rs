@@ -147,6 +147,7 @@ fn options_are_listed() {
 fn documents_are_generated() {
     let neap = Neap::new();
     assert!(stdout(&neap.output(["--version"])).starts_with(concat!("neap ", env!("CARGO_PKG_VERSION"))));
+    assert_eq!(stdout(&neap.output(["help", "run"])), stdout(&neap.output(["run", "--help"])));
     let (help, man) = (stdout(&neap.output(["run", "--help"])), stdout(&neap.output(["man"])));
     assert!(help.contains("Examples:") && man.contains(".TH"));
     assert!(stdout(&neap.output(["completions", "bash"])).contains("neap"));
