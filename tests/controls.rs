@@ -168,13 +168,16 @@ fn archive() -> Outcome {
     Ok(())
 }
 
+/// How long a program may take to begin, or to end.
+const LIMIT: Duration = Duration::from_secs(120);
+
 /// Starts glibc.c's `watched`, and waits until its report lies in `dir`.
 fn watched(dir: &TempDir) -> Result<neap_tests::Daemon, Stop> {
     library::require_neap()?;
     let run = Run::new(GLIBC.build()?).arg("watched").env("CONTROLS_DIR", dir.path());
     let mut daemon = run.daemon()?;
     let ready = dir.join("info");
-    daemon.wait_until(Duration::from_secs(20), || ready.exists())?;
+    daemon.wait_until(LIMIT, || ready.exists())?;
     Ok(daemon)
 }
 
@@ -228,7 +231,7 @@ fn report() -> Outcome {
     if of_page != info[3..8] || page.dirty_bytes != info[8] {
         return Err(daemon.fail(&format!("the page says {of_page:?} and {page:?}, mallinfo2 {info:?}")));
     }
-    daemon.stop(Signal::TERM, Duration::from_secs(10))?;
+    daemon.stop(Signal::TERM, LIMIT)?;
     Ok(())
 }
 
@@ -272,7 +275,8 @@ except AttributeError:
 fn python() -> Outcome {
     library::require_neap()?;
     let python = program("/usr/bin/python3")?;
-    let run = Run::new(python).args(["-c", PYTHON]).env("PYTHONMALLOC", "malloc");
+    // Nothing goes back but by malloc_trim, however long this takes.
+    let run = Run::new(python).args(["-c", PYTHON]).env("PYTHONMALLOC", "malloc").env("NEAP_PURGE", "never");
     run.run()?.success()?.contains("ok")?.no_complaint()?;
     Ok(())
 }
@@ -322,7 +326,7 @@ fn jcmd() -> Outcome {
     let ready = dir.join("ready");
     // So that what is free stays until the JVM is told to trim.
     let mut daemon = Run::new(java).arg(source).arg(&ready).env("NEAP_PURGE", "never").daemon()?;
-    daemon.wait_until(Duration::from_secs(60), || ready.exists())?;
+    daemon.wait_until(LIMIT, || ready.exists())?;
     daemon.check_preloaded()?;
     let pid = daemon.pid().to_string();
     let ask = || Run::new(&jcmd).args([&pid, "System.trim_native_heap"]).plain().run();
@@ -359,7 +363,7 @@ fn gdb() -> Outcome {
             return Err(attached.fail(&format!("`{wanted}` was expected")));
         }
     }
-    let done = daemon.stop(Signal::TERM, Duration::from_secs(10))?;
+    let done = daemon.stop(Signal::TERM, LIMIT)?;
     if !(done.stdout.starts_with("<malloc version=\"1\">\n") && done.stdout.trim_end().ends_with("</malloc>")) {
         return Err(done.fail("no report on standard output"));
     }

@@ -13,8 +13,8 @@ const STAGES: Source = Source::new("counters/stages.c");
 /// The C library's own blocks.
 const STRAY: u64 = 64 << 10;
 const MIB: u64 = 1 << 20;
-/// How long a page may lag behind where there is a helper: a tick of 100 ms, on a busy machine.
-const LAG: Duration = Duration::from_secs(10);
+/// How long a page may lag behind where there is a helper: a tick of 100 ms, on a machine that is very busy.
+const LAG: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
@@ -149,7 +149,7 @@ fn stages() -> Outcome {
         std::thread::sleep(Duration::from_millis(20));
     };
     check("purged", g.purged_bytes >= before.purged_bytes + 30 * MIB, says, &g)?;
-    check("purge calls", g.purge_calls > before.purge_calls && g.ticks > 5, says, &g)?;
+    check("purge calls", g.purge_calls > before.purge_calls && g.ticks > before.ticks, says, &g)?;
     check("clean", g.clean_bytes >= 30 * MIB, says, &g)?;
     program.go_on()?;
     let says = program.stage()?;

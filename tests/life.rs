@@ -144,7 +144,7 @@ fn main() -> ExitCode {
 
 /// Runs `case` with the library to load named in the environment.
 fn prepared(source: &Source, case: &str, env: &[(&str, &str)]) -> Result<Finished, Stop> {
-    let mut run = Run::new(source.build()?).arg(case).env("DSO", DSO.build()?).timeout(Duration::from_secs(90));
+    let mut run = Run::new(source.build()?).arg(case).env("DSO", DSO.build()?).timeout(Duration::from_secs(240));
     for (name, value) in env {
         run = run.env(name, value);
     }

@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     for (source, table) in [(STEP, STEPS), (CRASH, CRASHES)] {
         for &(case, text, catches) in table {
             cases.push(Case::new(format!("{}::{case}", source.stem()), catches, move || {
-                let run = Run::new(source.build()?).arg(case).timeout(Duration::from_secs(120));
+                let run = Run::new(source.build()?).arg(case).timeout(Duration::from_secs(240));
                 // A helper is started with all signals blocked, where the trap flag would end the process.
                 let run = if source.stem() == "step" { run.env("NEAP_PURGE", "never") } else { run };
                 judge_neap(run)?.contains(text)?;
@@ -106,7 +106,7 @@ fn storm(threads: u32, letters: &str, seconds: u64) -> Outcome {
     let run = Run::new(STORM.build()?)
         .args([threads.to_string(), seconds.to_string(), letters.to_string()])
         .env("DSO", DSO.build()?)
-        .timeout(Duration::from_secs(seconds + 60));
+        .timeout(Duration::from_secs(seconds + 180));
     let done = judge_neap(run)?.no_complaint()?;
     let forks = done.stdout.split("forks ").nth(1).and_then(|text| text.split(',').next()?.parse::<u64>().ok());
     if letters.contains('f') && forks.is_none_or(|forks| forks < seconds * LEAST_FORKS) {

@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         .iter()
         .map(|(source, case, catches)| {
             Case::new(format!("{}::{case}", source.stem()), catches, move || {
-                run_case(source, case, Duration::from_secs(60))?.no_complaint()?;
+                run_case(source, case, Duration::from_secs(180))?.no_complaint()?;
                 Ok(())
             })
         })

@@ -42,7 +42,7 @@ static void wait_ok(pid_t pid) {
 
 /* What a child must be able to do. */
 static void child_life(char **inherited, int count, int depth) {
-    alarm(30);
+    alarm(120);
     for (int i = 0; i < count; i++) {
         CHECK_FILL(inherited[i], i * 50, i);
         if (i % 3 == 0) inherited[i] = realloc(inherited[i], i * 50 + 400);

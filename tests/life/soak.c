@@ -89,7 +89,7 @@ static void *forks(void *arg) {
         pid_t pid = fork();
         CHECK(pid >= 0);
         if (pid == 0) {
-            alarm(60);
+            alarm(120);
             for (int i = 0; i < 50; i++) {
                 struct block *b = take(&state);
                 check(b, b->size, 1);

@@ -78,19 +78,20 @@ fn zombie() -> Outcome {
 /// The first thread has ended; others make short threads all the time.
 fn threads() -> Outcome {
     need_events()?;
+    let neap = neap()?;
     let mut program = Started::hard("threads")?;
     program.line()?;
     let pid = program.pid().to_string();
     let dir = TempDir::new("neap-attach-")?;
     let file = dir.join("trace");
     let options = ["pagein", "--duration", "1s", "--pid", &pid, "-o"];
-    let done = Run::new(neap()?).args(options).arg(&file).plain().run()?.success()?;
+    let done = Run::new(neap).args(options).arg(&file).plain().run()?.success()?;
     let trace = Text::read(&file)?;
     let (seen, counted) = (trace.faults.len() as i64, trace.counted()?);
     let rest = counted - seen - trace.difference("while the trace began or ended");
     let all = rest.abs() <= counted / 100 || trace.says("some threads that began while neap attached");
     let kernel = trace.says("user and kernel mode");
-    let fits = seen > 1000 && trace.says("still running") && trace.says("lost: 0") && (all || !kernel);
+    let fits = seen > 100 && trace.says("still running") && trace.says("lost: 0") && (all || !kernel);
     expect(fits, &done, &format!("{seen} of {counted} faults; {:?}", trace.footer))
 }
 

@@ -280,42 +280,40 @@ fn touches(source: &Source) -> Outcome {
 
 fn attach() -> Outcome {
     need_events()?;
+    // Before the program, which does not work for ever: neap may have to be built first.
+    let neap = neap()?;
     let mut child = Command::new(ODD.build()?).arg("works").spawn()?;
-    let done = Run::new(neap()?)
+    let done = Run::new(neap)
         .args(["pagein", "--format", "table", "-o", "-", "--duration", "2s", "--pid", &child.id().to_string()])
         .plain()
         .run();
     let _ = (child.kill(), child.wait());
     let done = done?.success()?;
     let lines = done.stdout.lines().filter(|line| line.contains(" anon") && line.contains(" touch+0x")).count();
-    expect(lines > 300 && done.stdout.contains("still running"), &done, &format!("{lines} faults"))
+    expect(lines > 50 && done.stdout.contains("still running"), &done, &format!("{lines} faults"))
 }
 
 fn default_file() -> Outcome {
     need_events()?;
-    let dir = neap_tests::target_dir().join(format!("pagein-dir-{}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
-    let done = Run::new(neap()?).args(["pagein", "--", "sh", "-c", "echo $$"]).dir(&dir).plain().run();
+    let dir = TempDir::below(&neap_tests::target_dir(), "pagein-dir-")?;
+    let done = Run::new(neap()?).args(["pagein", "--", "sh", "-c", "echo $$"]).dir(dir.path()).plain().run();
     let names: Vec<String> =
-        std::fs::read_dir(&dir)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    let _ = std::fs::remove_dir_all(&dir);
+        std::fs::read_dir(dir.path())?.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     let done = done?.success()?;
     expect(names == [format!("pagein.{}", done.stdout.trim())], &done, &format!("{names:?}"))
 }
 
 fn link() -> Outcome {
-    let dir = neap_tests::target_dir().join(format!("pagein-link-{}", std::process::id()));
-    std::fs::create_dir_all(&dir)?;
+    let (neap, dir) = (neap()?, TempDir::below(&neap_tests::target_dir(), "pagein-link-")?);
     let victim = dir.join("victim");
     std::fs::write(&victim, "precious")?;
-    let mut child = Command::new(ODD.build()?).arg("works").spawn()?;
+    let mut child = Command::new("sleep").arg("600").spawn()?;
     let made = std::os::unix::fs::symlink(&victim, dir.join(format!("pagein.{}", child.id())));
     let pid = child.id().to_string();
-    let done = Run::new(neap()?).args(["pagein", "--duration", "10ms", "--pid", &pid]).dir(&dir).plain().run();
+    let done = Run::new(neap).args(["pagein", "--duration", "10ms", "--pid", &pid]).dir(dir.path()).plain().run();
     let _ = (child.kill(), child.wait());
-    let kept = std::fs::read_to_string(&victim);
-    let _ = std::fs::remove_dir_all(&dir);
     made?;
     let done = done?;
-    expect(done.status.code() == Some(125) && kept? == "precious", &done, "the link was followed")
+    let refused = done.status.code() == Some(125) && done.stderr.contains("cannot write to pagein.");
+    expect(refused && std::fs::read_to_string(&victim)? == "precious", &done, "the link was followed")
 }

@@ -11,6 +11,8 @@
 // Touches that many pages.
 static char *touch(size_t pages) {
     char *memory = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    // A fault for each page, also where the system makes huge pages of all that is large.
+    madvise(memory, pages * 4096, MADV_NOHUGEPAGE);
     for (size_t i = 0; i < pages; i++) memory[i * 4096] = 1;
     return memory;
 }

@@ -126,7 +126,7 @@ static void signals(void) {
         char *volatile p = malloc(1000);
         free(p);
         for (volatile int i = 0; i < 1000; i++) {}
-        if (++count % 500 == 0) usleep(1000);
+        if (++count % 100 == 0) usleep(1000);
     }
     setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
     alloc_a(50000);

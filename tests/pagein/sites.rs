@@ -4,6 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use neap_sites::{Cursor, ENTRY_BYTES, HEADER_BYTES, Head, Header, Ring};
 use neap_tests::command::need_events;
+use neap_tests::sys::TempDir;
 use neap_tests::{Case, Outcome, Run, Source, Stop, library};
 
 use super::trace::{Trace, words};
@@ -89,6 +90,10 @@ fn check(trace: &Trace, least: usize, all: bool) -> Outcome {
     let mut right = 0;
     for line in &trace.faults {
         let Some((pid, address, site)) = fault(line) else { continue };
+        // Where a file was that the program has no more: blocks can lie there since.
+        if line.contains("  -> /") {
+            continue;
+        }
         // Blocks at the same place, one after the other.
         let mut here = said
             .iter()
@@ -137,16 +142,11 @@ impl Ring for File {
 /// Without a reader: what the ring cannot hold is overwritten.
 fn overflow() -> Outcome {
     library::require_neap()?;
-    let directory = neap_tests::target_dir().join(format!("sites-test-{}", std::process::id()));
-    std::fs::create_dir_all(&directory)?;
-    let run = Run::new(SITES.build()?).arg("many").env("NEAP_SITES", &directory).run();
-    let read = std::fs::read_dir(&directory).and_then(|mut files| {
-        let file = files.next().ok_or(std::io::ErrorKind::NotFound)??;
-        Ok(File(std::fs::File::open(file.path())?))
-    });
-    let _ = std::fs::remove_dir_all(&directory);
-    let done = run?.success()?;
-    let mut file = read?;
+    let directory = TempDir::below(&neap_tests::target_dir(), "sites-test-")?;
+    let done = Run::new(SITES.build()?).arg("many").env("NEAP_SITES", directory.path()).run()?.success()?;
+    let mut files = std::fs::read_dir(directory.path())?;
+    let made = files.next().ok_or_else(|| done.fail("there is no file"))??;
+    let mut file = File(std::fs::File::open(made.path())?);
     let head = file.head().ok_or_else(|| done.fail("the header cannot be read"))?;
     let (mut cursor, mut seen, mut stacks) = (Cursor::default(), 0, 0);
     cursor.read(&mut file, true, &mut |entry| {

@@ -11,7 +11,7 @@ use neap_tests::{Source, Stop};
 /// More programs that are hard to watch.
 pub const HARD: Source = Source::new("pagein/hard.c");
 /// How long anything takes at most.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// A program that runs; it is killed when this is dropped.
 pub struct Started {

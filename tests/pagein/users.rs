@@ -1,7 +1,6 @@
 //! Users and systems that do not permit everything.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use neap_tests::command::neap;
 use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, expect, install, program};
@@ -69,7 +68,6 @@ fn denied() -> Outcome {
         .args(["pagein", "-o", "-", "--format", "table", "--"])
         .arg(ODD.build()?)
         .arg("works")
-        .timeout(Duration::from_secs(30))
         .plain()
         .run()?
         .success()?;

@@ -205,7 +205,7 @@ fn compile_twice(compiler: &str, source: &Path, flags: &[&str], output: &str) ->
     let object = |name: &str| source.with_file_name(name);
     let run = |out: &Path| {
         let run = Run::new(&compiler).args(flags).args(["-O2", "-c"]).arg(source).arg("-o").arg(out);
-        run.timeout(Duration::from_secs(180))
+        run.timeout(Duration::from_secs(300))
     };
     let (with, without) = (object("with.o"), object("without.o"));
     run(&with).run()?.success()?.no_complaint()?;
@@ -299,7 +299,7 @@ fn cargo() -> Outcome {
         for name in ["CARGO_TARGET_DIR", "RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "RUSTC_WRAPPER"] {
             run = run.env_remove(name);
         }
-        run.timeout(Duration::from_secs(120)).run()?.success()?.no_complaint()
+        run.timeout(Duration::from_secs(300)).run()?.success()?.no_complaint()
     };
     run(&["build", "--release"])?;
     run(&["run", "--release"])?.contains("total 1199940000 16.0")?;

@@ -108,7 +108,7 @@ fn no_leftovers(mark: &Path) -> Outcome {
         if left.is_empty() {
             return Ok(());
         }
-        if started.elapsed() > Duration::from_secs(5) {
+        if started.elapsed() > Duration::from_secs(30) {
             for pid in &left {
                 let _ = sys::kill(*pid, Signal::KILL);
             }

@@ -1,15 +1,15 @@
 //! Servers: each is started in the foreground, used by clients, checked, and asked to end.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use neap_tests::sys::{self, Signal};
-use neap_tests::{Case, Outcome, Run, Stop, is_root, program};
+use neap_tests::{Case, Daemon, Outcome, Run, Stop, is_root, program};
 
 use crate::{Workspace, answers, case, free_port, no_leftovers};
 
 /// Time that a server may take to start or to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn cases() -> Vec<Case> {
     vec![
@@ -48,8 +48,18 @@ fn redis() -> Outcome {
     let keys = ask(&["dbsize"])?.stdout;
     ask(&["save"])?.contains("OK")?; // then once more in a forked child
     ask(&["bgsave"])?.contains("started")?;
-    std::thread::sleep(Duration::from_millis(500));
-    ask(&["info", "persistence"])?.contains("rdb_last_bgsave_status:ok")?;
+    let started = Instant::now();
+    loop {
+        let state = ask(&["info", "persistence"])?;
+        if state.stdout.contains("rdb_bgsave_in_progress:0") {
+            state.contains("rdb_last_bgsave_status:ok")?;
+            break;
+        }
+        if started.elapsed() > PATIENCE {
+            return Err(state.fail("the snapshot does not end"));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
     ask(&["flushall", "async"])?.contains("OK")?;
     ask(&["memory", "purge"])?;
     daemon.stop(Signal::TERM, PATIENCE)?.no_complaint()?;
@@ -86,7 +96,7 @@ fn nginx() -> Outcome {
         let url = format!("http://127.0.0.1:{port}/{path}");
         Ok::<_, Stop>(Run::new(&curl).args(["-sS", flag, &url]).run()?.success()?.no_complaint()?.stdout)
     };
-    let check = |daemon: &neap_tests::Daemon| {
+    let check = |daemon: &Daemon| {
         for path in ["page.html", "again/page.html"] {
             for flag in ["--fail", "--compressed"] {
                 if fetch(path, flag)? != page {
@@ -106,8 +116,24 @@ fn nginx() -> Outcome {
             .contains("Complete requests:      2000")?
             .contains("Failed requests:        0")?;
     }
+    // New workers, once the old ones have ended.
+    let workers = |daemon: &Daemon| {
+        let list = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", daemon.pid())).unwrap_or_default();
+        list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let old = workers(&daemon);
     sys::kill(daemon.pid(), Signal::HUP)?;
-    std::thread::sleep(Duration::from_millis(300));
+    let started = Instant::now();
+    loop {
+        let now = workers(&daemon);
+        if now.len() == old.len() && !now.iter().any(|worker| old.contains(worker)) {
+            break;
+        }
+        if started.elapsed() > PATIENCE {
+            return Err(daemon.fail(&format!("workers {old:?} before the reload, {now:?} after")));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
     check(&daemon)?;
     daemon.stop(Signal::QUIT, PATIENCE)?.no_complaint()?;
     no_leftovers(space.path())

@@ -132,7 +132,7 @@ fn chromium(space: &Workspace, args: &[&str]) -> Result<Finished, Stop> {
         .arg(format!("file://{}", page.display()))
         .env("HOME", space.path())
         .dir(space.path())
-        .timeout(Duration::from_secs(90))
+        .timeout(Duration::from_secs(240))
         .run()?
         .success()?
         .no_complaint()?;
@@ -173,7 +173,7 @@ fn valgrind_memcheck() -> Outcome {
             .args(["--error-exitcode=9", "--child-silent-after-fork=yes"])
             .arg(source.build()?)
             .arg(case)
-            .timeout(Duration::from_secs(100))
+            .timeout(Duration::from_secs(300))
             .run()?
             .success()?
             .contains("ok")?
@@ -190,7 +190,7 @@ fn valgrind_none() -> Outcome {
             .arg("--tool=none")
             .arg(REALLOC.build()?)
             .arg(case)
-            .timeout(Duration::from_secs(100))
+            .timeout(Duration::from_secs(300))
             .run()?
             .success()?
             .contains("ok")?

@@ -117,7 +117,7 @@ static void lowest_fd(void) {
         CHECK_AT(fd == before, fd);
         close(fd);
     }
-    WAIT_FOR(threads() == 1, 10000);
+    WAIT_FOR(threads() == 1, PATIENCE_MS);
     int kept = 0;
     for (int fd = 3; fd < 1024; fd++) {
         int flags = fcntl(fd, F_GETFD);
@@ -212,7 +212,7 @@ static void unshare_at_once(void) {
     for (int i = 0; i < 4; i++) CHECK(pthread_join(t[i], NULL) == 0);
     garbage_large();
     wait_for_rss(16 << 10);
-    WAIT_FOR(threads() == 1, 10000);
+    WAIT_FOR(threads() == 1, PATIENCE_MS);
 }
 /* A handler that interrupts unshare and forks: the child returns from it, and may have a helper afterwards. Not where it
  * interrupted a call that frees or starts one: then the child has no heap any more, and no figures. */
@@ -235,7 +235,7 @@ static void fork_in_unshare(void) {
         while (child_of_handler == -1) nap(1);
         if (child_of_handler == 0) {
             signal(SIGALRM, SIG_DFL);
-            alarm(60);
+            alarm(120);
             if (mallinfo2().arena == 0) _exit(0);
             atomic_fetch_add(hits, was_in_call);
             with_helper();
@@ -280,7 +280,7 @@ static void without_proc(void) {
     garbage_mixed();
     check_zeroed();
     CHECK(!done && access("/proc", F_OK));
-    for (long end = now_ms() + BUSY_MS;;) {
+    for (long end = now_ms() + PATIENCE_MS;;) {
         char text[128];
         long size, pages;
         ssize_t n = pread(status, text, sizeof text - 1, 0);
@@ -299,7 +299,7 @@ static void without_proc(void) {
 
 /* Forks. */
 static void child_life(int returns) {
-    alarm(60);
+    alarm(120);
     /* A helper of its own at most, where the parent had freed much. */
     CHECK(threads() <= 1 + returns);
     check_zeroed();
@@ -352,7 +352,7 @@ static void forks_under_load(void) {
     for (int i = 0; i < forks; i++) {
         pid_t pid = fork();
         if (pid == 0) {
-            alarm(60);
+            alarm(120);
             garbage(3, 16, 300 << 10);
             char *p = calloc(1, 500 << 10);
             CHECK(p && !p[0] && !p[300000]);
@@ -376,7 +376,7 @@ static void vfork_exec(void) {
     wait_for_rss(16 << 10);
 }
 static void child_of_bare_fork(void) {
-    alarm(60);
+    alarm(120);
     check_zeroed();
     garbage_mixed();
     check_zeroed();

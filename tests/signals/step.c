@@ -255,7 +255,7 @@ static void forks(void) {
         STEPPED(pid = fork());
         CHECK(pid >= 0);
         if (pid == 0) {
-            alarm(20);
+            alarm(120);
             only = 0;
             for (int j = 0; j < 60; j++) work();
             _exit(0);

@@ -135,7 +135,7 @@ static void work(uint64_t r) {
 }
 
 static void in_forked_child(void) {
-    alarm(20);
+    alarm(120);
     for (int i = 0; i < 50; i++) work(next_random(&seed));
     _exit(0);
 }
@@ -153,7 +153,7 @@ static void handler(int signal) {
         pid_t pid = fork();
         if (pid == 0) {
             if (!has('R')) in_forked_child();
-            alarm(20);
+            alarm(120);
             returned = 1;
         }
         if (pid > 0) {
@@ -280,7 +280,7 @@ static void fork_once(void) {
     pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
-        alarm(20);
+        alarm(120);
         setpriority(PRIO_PROCESS, 0, 0);
         start_timers();
         for (int i = 0; i < 100; i++) work(next_random(&seed));

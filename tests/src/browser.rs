@@ -16,7 +16,7 @@ pub fn open(dir: &TempDir, arguments: &[&str], page: &Path) -> Result<Finished, 
         .args(arguments)
         .arg(format!("file://{}", page.display()))
         .env("HOME", dir.path())
-        .timeout(Duration::from_secs(90))
+        .timeout(Duration::from_secs(240))
         .plain()
         .run()?
         .success()

@@ -1,7 +1,6 @@
 //! The command line: one definition for the parser, `--help`, the man page and the shell completions.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use crate::error::Error;
 use crate::lab::args::LabArgs;
 use crate::options::{self, Setting, SettingParser};
 use crate::pagein::{Callgraph, Detail};
+use crate::sys::print;
 
 /// The version, and which library is inside.
 const VERSION: &str =
@@ -65,7 +65,7 @@ program cannot be run, 127 when it is not found.";
 
 /// Run programs on neap, a malloc that pays for the pages a program touches and for no others.
 #[derive(Debug, Parser)]
-#[command(name = "neap", version = VERSION, after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "neap", version = VERSION, after_help = EXAMPLES)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -300,32 +300,61 @@ pub fn completions(shell: clap_complete::Shell) -> Result<u8, Error> {
 /// Prints the manual page of neap, followed by a section for each command.
 pub fn man() -> Result<u8, Error> {
     let mut text = Vec::new();
-    let rendered = clap_mangen::Man::new(Cli::command()).render(&mut text).and_then(|()| {
-        let mut command = Cli::command();
-        command.build();
-        for sub in command.get_subcommands() {
-            clap_mangen::Man::new(sub.clone()).render(&mut text)?;
-            for sub in sub.get_subcommands() {
-                clap_mangen::Man::new(sub.clone()).render(&mut text)?;
-            }
-        }
-        text.write_all(options::man_section().as_bytes())
+    // The table of options is at the end of the page.
+    let mut command = Cli::command().disable_help_subcommand(true).mut_subcommands(|sub| match sub.get_name() {
+        "run" => sub.after_long_help(RUN_EXAMPLES),
+        _ => sub,
     });
-    rendered.map_err(|e| Error::failed(format!("cannot render the manual page: {e}")))?;
-    print(&text)
+    command.build();
+    render(&command, &mut text).map_err(|e| Error::failed(format!("cannot render the manual page: {e}")))?;
+    print(as_typed(&String::from_utf8_lossy(&text)).as_bytes())?;
+    print(options::man_section().as_bytes())
 }
 
-fn print(text: &[u8]) -> Result<u8, Error> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text)
-        .and_then(|()| out.flush())
-        .map_err(|e| Error::failed(format!("cannot write to standard output: {e}")))?;
-    Ok(0)
+/// The sections of a command and of the commands in it.
+fn render(command: &clap::Command, text: &mut Vec<u8>) -> std::io::Result<()> {
+    clap_mangen::Man::new(command.clone()).render(text)?;
+    command.get_subcommands().try_for_each(|sub| render(sub, text))
+}
+
+/// The page with its examples line by line, as they are in the help: not filled and not spread to both margins.
+fn as_typed(page: &str) -> String {
+    let (mut text, mut open) = (String::with_capacity(page.len()), false);
+    for line in page.lines() {
+        if open && (line.starts_with(".SH") || line.starts_with(".TH")) {
+            text.push_str(".fi\n");
+            open = false;
+        }
+        if line == ".SH EXTRA" {
+            text.push_str(".SH EXAMPLES\n.nf\n");
+            open = true;
+        } else if !(open && line == "Examples:") {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
+    text.push_str(if open { ".fi\n" } else { "" });
+    text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Catches a manual page that lacks a command, or has examples in which several lines are one.
+    #[test]
+    fn the_manual_page_is_whole() {
+        let mut text = Vec::new();
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        render(&command, &mut text).expect("a page");
+        let page = as_typed(std::str::from_utf8(&text).expect("UTF-8"));
+        for name in ["neap\\-run", "neap\\-pagein\\-diff", "neap\\-lab\\-peers\\-build", "neap\\-man"] {
+            assert!(page.contains(&format!(".SH NAME\n{name} ")), "{name}: {page}");
+        }
+        assert!(page.contains(".SH EXAMPLES\n.nf\n") && !page.contains(".SH EXTRA"), "{page}");
+        assert_eq!(page.matches("\n.nf\n").count(), page.matches("\n.fi\n").count());
+    }
 
     /// Catches contradictions in the definitions.
     #[test]

@@ -12,17 +12,19 @@ mod units;
 mod values;
 
 use std::ffi::{OsString, c_char, c_int};
+use std::io::{ErrorKind, Write};
 use std::process::exit;
 
 use clap::Parser;
 
 use crate::args::{Cli, Command, PageinArgs, RunArgs};
-use crate::error::{Error, FAILED};
+use crate::error::{Error, FAILED, cannot_print};
 
 /// The C entry point. Rust's own would set SIGPIPE to "ignore" and reopen closed standard descriptors before
 /// `main`; the program that `neap run` becomes must find both as neap's caller left them.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
+    sys::keep_standard_descriptors();
     let result = dispatch(std::env::args_os().collect());
     // Not a return: `exit` flushes standard output, which the C entry point would leave to nobody.
     exit(match result {
@@ -44,9 +46,17 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     }
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
-        Err(message) => {
+        Err(message) if message.use_stderr() => {
             let _ = message.print();
-            return Ok(if message.use_stderr() { FAILED } else { 0 });
+            return Ok(FAILED);
+        }
+        // Help, or the version.
+        Err(message) => {
+            let shown = sys::standard_output().and_then(|_| message.print()).and_then(|()| std::io::stdout().flush());
+            return match shown {
+                Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(cannot_print(&error)),
+                _ => Ok(0),
+            };
         }
     };
     match cli.command {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
@@ -10,6 +10,7 @@ use neap_options::{Kind, Opt, TABLE};
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::sys;
 use crate::values::{self, Now};
 
 /// A checked `NAME=VALUE`, as the environment variable that it becomes.
@@ -129,19 +130,15 @@ pub fn list(json: bool, pid: Option<u32>) -> Result<u8, Error> {
         Some(pid) => values::of_process(pid)?,
         None => values::from_environment(|name| std::env::var_os(name)),
     };
-    let mut out = std::io::stdout().lock();
     let text = if json {
         let entries: Vec<Entry> = TABLE.iter().zip(&now).map(|(opt, now)| Entry::new(opt, now)).collect();
         let value = serde_json::json!({ "schema": "neap.options/1", "options": entries });
         format!("{value:#}\n")
     } else {
-        let colour = out.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
         table_text(colour, Some(&now))
     };
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .map_err(|e| Error::failed(format!("cannot write to standard output: {e}")))?;
-    Ok(0)
+    sys::print(text.as_bytes())
 }
 
 /// The table for people: a paragraph for each option, with its value where there is one.

@@ -1,12 +1,16 @@
 //! The system calls that the standard library lacks, in safe form.
 
 use std::ffi::{CStr, CString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use libc::{c_int, c_ulong};
+
+use crate::error::{Error, cannot_print};
 
 fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
@@ -103,6 +107,39 @@ pub fn leave_no_core() {
 pub fn die_with_parent() {
     // SAFETY: PR_SET_PDEATHSIG takes a signal number.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong) };
+}
+
+/// Keeps the numbers of standard descriptors that are closed from the files that neap opens: what is meant for the standard
+/// output would be written into one of them. What takes their place can neither be read nor written, and is closed again
+/// for the program that neap starts.
+pub fn keep_standard_descriptors() {
+    for (number, flags) in [(0, libc::O_WRONLY), (1, libc::O_RDONLY), (2, libc::O_RDONLY)] {
+        // SAFETY: F_GETFD takes no further argument.
+        if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
+            // The lowest number that is free: this one, as those below are open by now.
+            // SAFETY: the path is a C string.
+            unsafe { libc::open(c"/dev/null".as_ptr(), flags | libc::O_CLOEXEC) };
+        }
+    }
+}
+
+/// Standard output, for whole texts. The standard library's would take a closed one for a success.
+pub fn standard_output() -> io::Result<File> {
+    let own = io::stdout().as_fd().try_clone_to_owned()?;
+    // SAFETY: F_GETFL takes no further argument.
+    let flags = unsafe { libc::fcntl(own.as_raw_fd(), libc::F_GETFL) };
+    match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        _ => Ok(own.into()),
+    }
+}
+
+/// Writes a text to standard output. A reader that has gone away is no failure; the exit status for the command.
+pub fn print(text: &[u8]) -> Result<u8, Error> {
+    match standard_output().and_then(|mut out| out.write_all(text)) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(cannot_print(&error)),
+        _ => Ok(0),
+    }
 }
 
 /// The size of an OS page.

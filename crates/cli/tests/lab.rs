@@ -24,6 +24,9 @@ fn processes_of(neap: &Neap) -> Vec<String> {
     found
 }
 
+/// How long anything may take: for what hangs.
+const LIMIT: Duration = Duration::from_secs(300);
+
 fn wait_for(what: &str, limit: Duration, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
@@ -49,7 +52,7 @@ fn interrupt_all(child: &mut Child, signal: &str, target: &str) -> ExitStatus {
     let sent = Command::new("kill").args([signal, "--", target]).status().expect("kill");
     assert!(sent.success());
     let mut status = None;
-    wait_for("the end after a signal", Duration::from_secs(30), || {
+    wait_for("the end after a signal", LIMIT, || {
         status = child.try_wait().expect("a child");
         status.is_some()
     });
@@ -270,9 +273,7 @@ fn an_interrupted_compiler_is_no_error() {
     let mut command = neap.command(["lab", "run", "retain-small", "survivors", "--quick", "--allocators", "glibc"]);
     command.arg("-o").arg(neap.path("run")).env("CC", compiler).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.process_group(0).spawn().expect("neap starts");
-    wait_for("the compiler", Duration::from_secs(120), || {
-        processes_of(&neap).iter().any(|line| line.contains("survivors.c"))
-    });
+    wait_for("the compiler", LIMIT, || processes_of(&neap).iter().any(|line| line.contains("survivors.c")));
     // As a terminal does it: to the whole group.
     let group = format!("-{}", child.id());
     let status = interrupt_all(&mut child, "-INT", &group);
@@ -301,10 +302,8 @@ fn an_interrupted_run_keeps_what_it_has() {
     let neap = Neap::new();
     let mut child = start(&neap, &["retain-small", "latency"]);
     let rows = || fs::read_to_string(neap.path("run/rows.csv")).unwrap_or_default();
-    wait_for("the first rows", Duration::from_secs(120), || rows().contains("retain-small,rounds,neap"));
-    wait_for("the second experiment", Duration::from_secs(120), || {
-        processes_of(&neap).iter().any(|line| line.contains("latency-"))
-    });
+    wait_for("the first rows", LIMIT, || rows().contains("retain-small,rounds,neap"));
+    wait_for("the second experiment", LIMIT, || processes_of(&neap).iter().any(|line| line.contains("latency-")));
     let status = interrupt(&mut child, "-INT");
     assert_eq!(status.code(), Some(130), "128 + SIGINT");
     assert!(processes_of(&neap).is_empty(), "{:?}", processes_of(&neap));
@@ -326,7 +325,7 @@ fn an_interrupted_run_removes_its_cgroup() {
     let mut child = start(&neap, &["workers"]);
     let begun = Instant::now();
     while groups_of(child.id()).is_empty() {
-        if child.try_wait().expect("a child").is_some() || begun.elapsed() > Duration::from_secs(120) {
+        if child.try_wait().expect("a child").is_some() || begun.elapsed() > LIMIT {
             eprintln!("skipped: no memory cgroup can be made here");
             let _ = child.kill();
             let _ = child.wait();
@@ -353,7 +352,7 @@ fn an_interrupted_run_puts_settings_back() {
     }
     let neap = Neap::new();
     let mut child = start(&neap, &["huge"]);
-    wait_for("a changed setting", Duration::from_secs(120), || {
+    wait_for("a changed setting", LIMIT, || {
         assert!(child.try_wait().expect("a child").is_none(), "it ended");
         setting().contains("[madvise]")
     });

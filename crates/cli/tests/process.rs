@@ -18,7 +18,7 @@ const FORMS: [&[&str]; 2] = [&["run", "--"], &["run", "--summary", "--"]];
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "waited too long for {what}");
+        assert!(start.elapsed() < Duration::from_secs(120), "waited too long for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -42,7 +42,7 @@ fn the_json_has_plausible_numbers() {
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{value} is no number"));
     let wall = number(&summary["time"]["wall_seconds"]);
     let cpu = number(&summary["time"]["user_seconds"]) + number(&summary["time"]["system_seconds"]);
-    assert!((0.1..30.0).contains(&wall), "{wall}");
+    assert!((0.1..300.0).contains(&wall), "{wall}");
     assert!(cpu > 0.0 && cpu < wall, "{cpu} of {wall}");
     let peak = number(&summary["memory"]["peak_resident_bytes"]);
     assert!((500e3..100e6).contains(&peak), "{peak}");
@@ -147,6 +147,7 @@ fn options_are_listed() {
 fn documents_are_generated() {
     let neap = Neap::new();
     assert!(stdout(&neap.output(["--version"])).starts_with(concat!("neap ", env!("CARGO_PKG_VERSION"))));
+    assert_eq!(stdout(&neap.output(["help", "run"])), stdout(&neap.output(["run", "--help"])));
     let (help, man) = (stdout(&neap.output(["run", "--help"])), stdout(&neap.output(["man"])));
     assert!(help.contains("Examples:") && man.contains(".TH"));
     assert!(stdout(&neap.output(["completions", "bash"])).contains("neap"));

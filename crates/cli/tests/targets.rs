@@ -25,7 +25,7 @@ fn what_cannot_be_executed_is_126() {
     assert_refused(&neap.run([&plain]), 126, &["permission denied", "chmod +x"]);
     assert_refused(&neap.run(["/dev/null"]), 126, &["permission denied"]);
     let text = neap.file("text", "echo hello\n", 0o755);
-    assert_refused(&neap.run([&text]), 126, &["neither an ELF program nor a script", "neap run -- sh"]);
+    assert_refused(&neap.run([&text]), 126, &["neither an ELF program nor a script", "name its shell: sh "]);
     let empty = neap.file("empty", "", 0o755);
     assert_refused(&neap.run([&empty]), 126, &["neither"]);
 }

@@ -110,14 +110,19 @@ pub fn resolve(place: &Place, names: &[String], left_out: &mut dyn FnMut(&str)) 
         return all(place, left_out);
     }
     let mut found: Vec<Allocator> = Vec::new();
-    for name in names {
+    for (at, name) in names.iter().enumerate() {
+        if names[..at].contains(name) {
+            continue;
+        }
         let allocator = match name.split_once('=') {
             Some((name, path)) => by_path(name, Path::new(path))?,
             None => by_name(place, name)?,
         };
-        if !found.iter().any(|other| other.name == allocator.name) {
-            found.push(allocator);
+        if found.iter().any(|other| other.name == allocator.name) {
+            let cause = format!("two allocators are called `{}`", allocator.name);
+            bail!(failure(cause, "NAME=PATH takes any other name"));
         }
+        found.push(allocator);
     }
     Ok(found)
 }
@@ -227,7 +232,10 @@ fn by_path(name: &str, path: &Path) -> Result<Allocator> {
     let library = match path.canonicalize() {
         Ok(library) if library.is_file() => library,
         Ok(other) => bail!("{name}: {} is no file", other.display()),
-        Err(error) => bail!("{name}: {}: {error}", path.display()),
+        Err(error) => bail!(failure(
+            format!("{name}: {}: {error}", path.display()),
+            "NAME=PATH stands for a library that can be preloaded"
+        )),
     };
     if name == GLIBC || name.is_empty() {
         bail!("`{name}` is no name for a library; any other will do");
@@ -276,5 +284,11 @@ mod tests {
             assert!(error.contains("cannot be preloaded") && error.contains("copy the library"), "{error}");
         }
         assert!(one(&format!("mine={}", scratch.path().display())).unwrap_err().to_string().contains("no file"));
+        // The second of two by one name was once left out without a word.
+        std::fs::copy(&library, scratch.join("other.so")).unwrap();
+        let two = ["jemalloc.so", "other.so"].map(|file| format!("mine={}", scratch.join(file).display()));
+        let error = resolve(&place, &two, &mut |_| {}).unwrap_err().to_string();
+        assert!(error.contains("two allocators are called `mine`"), "{error}");
+        assert_eq!(resolve(&place, &[two[0].clone(), two[0].clone()], &mut |_| {}).unwrap().len(), 1);
     }
 }

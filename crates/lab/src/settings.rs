@@ -157,6 +157,8 @@ mod tests {
 
     fn folder(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("neap-settings-{name}-{}", std::process::id()));
+        // A test that was killed left it, and its process had this one's number.
+        let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
         dir
     }

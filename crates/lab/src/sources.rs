@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
@@ -13,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use crate::failure::failure;
 use crate::interrupt;
 use crate::place::Place;
-use crate::toolchain::{available, cc, cxx, version_line};
+use crate::toolchain::{self, available, cc, cxx, version_line};
 
 /// One file of the lab: its path below `lab/`, and its text.
 pub type File = (&'static str, &'static str);
@@ -139,9 +138,9 @@ fn build(place: &Place, path: &str) -> Result<PathBuf> {
     for header in headers {
         write_below(&place.cache.join("sources"), header)?;
     }
-    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    fs::create_dir_all(&dir).map_err(|error| no_cache(&dir, &error))?;
     let partial = partial_name(&output);
-    let mut command = Command::new(&compiler);
+    let mut command = toolchain::command(&compiler);
     let made = interrupt::run(command.arg(standard).args(FLAGS).arg(source).arg("-o").arg(&partial));
     if made.is_err() {
         let _ = fs::remove_file(&partial);
@@ -158,11 +157,16 @@ pub fn write_below(dir: &Path, &(path, text): &File) -> Result<PathBuf> {
         return Ok(target);
     }
     let parent = target.parent().context("a file lies in a folder")?;
-    fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
+    fs::create_dir_all(parent).map_err(|error| no_cache(parent, &error))?;
     let partial = partial_name(&target);
-    fs::write(&partial, text).with_context(|| format!("cannot write {}", partial.display()))?;
+    fs::write(&partial, text).map_err(|error| no_cache(&partial, &error))?;
     fs::rename(&partial, &target)?;
     Ok(target)
+}
+
+fn no_cache(path: &Path, error: &std::io::Error) -> anyhow::Error {
+    let cause = format!("cannot create {}: {error}", path.display());
+    failure(cause, "set XDG_CACHE_HOME to a folder that you may write to, on a disk with room")
 }
 
 /// What a file is called until it is whole, as another lab or thread may look for it at the same moment.

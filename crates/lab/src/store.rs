@@ -136,7 +136,8 @@ mod tests {
     // Would catch a row that is lost on the way, and a repeated row that stays.
     #[test]
     fn a_run_survives_its_folder() {
-        let dir = std::env::temp_dir().join(format!("neap-lab-store-{}", std::process::id()));
+        let scratch = crate::scratch::Scratch::new("store").unwrap();
+        let dir = scratch.join("run");
         let mut run = Run { schema: SCHEMA, started: "now".into(), ..Run::default() };
         let mut writer = Writer::create(&dir, &run).unwrap();
         assert_eq!(load(&dir).unwrap(), run);
@@ -175,7 +176,8 @@ mod tests {
     // Would catch a cause that is not told, or one without a remedy.
     #[test]
     fn what_cannot_be_read_is_told() {
-        let dir = std::env::temp_dir().join(format!("neap-lab-unreadable-{}", std::process::id()));
+        let scratch = crate::scratch::Scratch::new("unreadable").unwrap();
+        let dir = scratch.join("run");
         let why = || {
             let error = load(&dir).unwrap_err();
             let failure = error.downcast_ref::<crate::failure::Failure>().expect("a failure");
@@ -195,6 +197,5 @@ mod tests {
         let run = Run { schema: SCHEMA, ..Run::default() };
         fs::write(dir.join(RUN), run.to_json()).unwrap();
         assert!(why().0.contains(ROWS));
-        fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -14,14 +14,32 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
 }
 
-/// The C compiler: `$CC` or `cc`.
+/// The C compiler: `$CC` or `cc`. It may have options, see [`command`].
 pub fn cc() -> String {
-    std::env::var("CC").unwrap_or_else(|_| "cc".into())
+    named("CC", "cc")
 }
 
 /// The C++ compiler: `$CXX` or `c++`.
 pub fn cxx() -> String {
-    std::env::var("CXX").unwrap_or_else(|_| "c++".into())
+    named("CXX", "c++")
+}
+
+fn named(variable: &str, default: &str) -> String {
+    std::env::var(variable).ok().filter(|name| !name.trim().is_empty()).unwrap_or_else(|| default.into())
+}
+
+/// A program that may have options behind it, as make(1) takes `CC`: `ccache gcc`, `gcc -m64`. A file with blanks in its name
+/// is one word.
+pub fn command(words: &str) -> Command {
+    let mut rest = words.split_whitespace();
+    match rest.next() {
+        Some(program) if !Path::new(words).is_file() => {
+            let mut command = Command::new(program);
+            command.args(rest);
+            command
+        }
+        _ => Command::new(words),
+    }
 }
 
 /// Checks that `program` can be started, and says what to install where it cannot.
@@ -34,12 +52,12 @@ pub fn need(program: &str, remedy: &str) -> Result<()> {
 
 /// Whether `program --version` can be started.
 pub fn available(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|out| out.status.success())
+    command(program).arg("--version").output().is_ok_and(|out| out.status.success())
 }
 
 /// The first line of `program --version`.
 pub fn version_line(program: &str) -> String {
-    let Ok(out) = Command::new(program).arg("--version").output() else {
+    let Ok(out) = command(program).arg("--version").output() else {
         return format!("{program}: not available");
     };
     let text = String::from_utf8_lossy(&out.stdout);
@@ -90,6 +108,26 @@ pub fn is_stale<S: AsRef<OsStr>>(target: &Path, sources: &[S]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Would catch options of a compiler that are taken for a part of its name, and a name with blanks that is taken apart.
+    #[test]
+    fn compilers_may_have_options() {
+        let scratch = crate::scratch::Scratch::new("compiler").unwrap();
+        let spaced = scratch.join("my compiler");
+        std::fs::write(&spaced, "").unwrap();
+        let spaced = spaced.to_str().unwrap();
+        for (words, program, arguments) in [
+            ("cc", "cc", &[][..]),
+            (" ccache  gcc -m64", "ccache", &["gcc", "-m64"]),
+            (spaced, spaced, &[]),
+            ("", "", &[]),
+        ] {
+            let command = command(words);
+            assert_eq!(command.get_program(), program);
+            assert_eq!(command.get_args().collect::<Vec<_>>(), arguments);
+        }
+        assert!(available("env true") && !available("no-such-compiler -m64"));
+    }
 
     // Would catch a command for the record that a shell takes apart in another way.
     #[test]

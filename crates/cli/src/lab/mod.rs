@@ -4,7 +4,7 @@ pub mod args;
 mod progress;
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use neap_lab::failure::{Failure, failure};
@@ -22,6 +22,7 @@ use self::args::{BuildArgs, CompareArgs, LabAction, LabArgs, ListArgs, PeersActi
 use self::progress::Progress;
 use crate::error::Error;
 use crate::run::library;
+use crate::sys;
 
 /// Exit status where a verdict that must hold does not, or a comparison shows a regression.
 const NOT_HELD: u8 = 1;
@@ -44,7 +45,7 @@ pub fn run(args: LabArgs) -> Result<u8, Error> {
     };
     result.or_else(|error| match error.downcast_ref::<Interrupted>() {
         Some(signal) => Ok(status_of(signal.0)),
-        None => Err(told(&error)),
+        None => Err(error.downcast::<Error>().unwrap_or_else(|error| told(&error))),
     })
 }
 
@@ -52,7 +53,12 @@ pub fn run(args: LabArgs) -> Result<u8, Error> {
 fn told(error: &anyhow::Error) -> Error {
     match error.chain().find_map(|cause| cause.downcast_ref::<Failure>()) {
         Some(failure) => Error::failed(failure.cause.clone()).remedy(failure.remedy.clone()),
-        None => Error::failed(format!("{error:#}")),
+        None => {
+            // What a compiler said has many lines.
+            let text = format!("{error:#}");
+            let (cause, details) = text.split_once('\n').unwrap_or((&text, ""));
+            Error::failed(cause).details(details)
+        }
     }
 }
 
@@ -74,7 +80,7 @@ fn place(peers: Option<PathBuf>, library: &Path) -> anyhow::Result<Place> {
 }
 
 fn placed_library() -> anyhow::Result<library::Placed> {
-    library::place().map_err(|error| anyhow::anyhow!("{error}"))
+    Ok(library::place()?)
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<u8> {
@@ -169,7 +175,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<u8> {
     // Who cannot write there can read all the same.
     let page = match written {
         Err(error) if !args.open => {
-            eprintln!("neap: no page: {error}");
+            told(&error).report();
             return Ok(0);
         }
         other => other?,
@@ -198,7 +204,7 @@ fn part(mut run: Run, names: &[String]) -> anyhow::Result<Run> {
 /// Writes the HTML report beside the run.
 fn write_report(dir: &Path, run: &Run) -> anyhow::Result<PathBuf> {
     let page = dir.join(REPORT);
-    write(&page, &neap_report::page::html(run))?;
+    write(&page, &neap_report::page::html(run), "copy the run to a folder that you may write to")?;
     Ok(page)
 }
 
@@ -209,16 +215,14 @@ fn write_charts(dir: &Path, run: &Run, theme: Theme) -> anyhow::Result<()> {
     })?;
     let charts = neap_report::charts(run, theme);
     for (stem, svg) in &charts {
-        write(&dir.join(format!("{stem}.svg")), svg)?;
+        write(&dir.join(format!("{stem}.svg")), svg, "name another folder with --charts")?;
     }
     eprintln!("written: {} charts in {}", charts.len(), dir.display());
     Ok(())
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).map_err(|error| {
-        failure(format!("cannot write {}: {error}", path.display()), "copy the run to a folder that you may write to")
-    })
+fn write(path: &Path, text: &str, remedy: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).map_err(|error| failure(format!("cannot write {}: {error}", path.display()), remedy))
 }
 
 /// Opens a page in the user's browser.
@@ -233,7 +237,7 @@ fn open(page: &Path) -> anyhow::Result<()> {
 fn compare(args: &CompareArgs) -> anyhow::Result<u8> {
     let comparison = neap_results::compare(&store::load(&args.before)?, &store::load(&args.after)?);
     if let Some(file) = &args.html {
-        write(file, &neap_report::compare::html(&comparison))?;
+        write(file, &neap_report::compare::html(&comparison), "name another file with --html")?;
         eprintln!("written: {}", file.display());
     }
     match args.json {
@@ -270,7 +274,9 @@ fn list_peers(args: PeersListArgs) -> anyhow::Result<u8> {
     let place = place(args.peers, &library.path)?;
     let records = peers::records(&place)?;
     let (mut lines, mut entries) = (String::new(), Vec::new());
-    for name in allocators::names() {
+    let names = allocators::names();
+    let width = names.iter().map(String::len).max().unwrap_or(0);
+    for name in names {
         let found = allocators::resolve(&place, std::slice::from_ref(&name), &mut |_| {});
         let state = match &found {
             Ok(found) => {
@@ -285,7 +291,7 @@ fn list_peers(args: PeersListArgs) -> anyhow::Result<u8> {
                 format!("- ({error})")
             }
         };
-        lines.push_str(&format!("{name:<16}  {state}\n"));
+        lines.push_str(&format!("{name:<width$}  {state}\n"));
     }
     print(&if args.json { serde_json::to_string_pretty(&entries)? + "\n" } else { lines })
 }
@@ -304,15 +310,8 @@ fn terminal_form() -> Form {
     if std::io::stdout().is_terminal() && !plain { Form::Colour } else { Form::Plain }
 }
 
-/// Writes to standard output; a reader that has gone away is no failure of the lab.
 fn print(text: &str) -> anyhow::Result<u8> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            anyhow::bail!("cannot write to standard output: {error}")
-        }
-        _ => Ok(0),
-    }
+    Ok(sys::print(text.as_bytes())?)
 }
 
 #[cfg(test)]
@@ -326,5 +325,7 @@ mod tests {
         let text = told(&error).to_string();
         assert!(text.contains("no compiler") && text.contains("install one"), "{text}");
         assert!(told(&anyhow::anyhow!("inner").context("outer")).to_string().contains("outer: inner"));
+        let text = told(&anyhow::anyhow!("exit status: 1 from: cc\nx.c:1: error\ny.c:2: error")).to_string();
+        assert_eq!(text, "neap: exit status: 1 from: cc\n  x.c:1: error\n  y.c:2: error");
     }
 }

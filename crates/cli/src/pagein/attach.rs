@@ -23,6 +23,9 @@ const ATTEMPTS: u32 = 10;
 /// What is there after that time lasts.
 const LASTING: Duration = Duration::from_millis(5);
 
+/// The flag of the kernel's threads (linux/sched.h).
+const PF_KTHREAD: u64 = 0x0020_0000;
+
 /// Traces a process until it ends, the time is over, or neap is told to stop.
 pub fn run(args: &PageinArgs, pid: u32) -> Result<u8, Error> {
     let inherited = signals::block();
@@ -70,6 +73,12 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
     let before = Stat::of(pid).map_err(gone)?;
     if before.ended {
         return Err(gone(io::Error::from_raw_os_error(libc::ESRCH)));
+    }
+    if before.kernel {
+        return Err(Error::failed(format!(
+            "cannot trace process {pid}: it is a thread of the kernel, which has no pages"
+        ))
+        .remedy("name the process that has the work done"));
     }
     let began = || Stat::of(pid).unwrap_or(before);
     let (watcher, began) = match opened {
@@ -162,6 +171,8 @@ struct Stat {
     usage: Usage,
     /// Whether it only waits for somebody to ask how it ended.
     ended: bool,
+    /// Whether it is one of the kernel's threads.
+    kernel: bool,
 }
 
 impl Stat {
@@ -177,12 +188,22 @@ impl Stat {
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
         // The first thread of a process can end before the others.
         let ended = matches!(*fields.first()?, "Z" | "X") && number(20)? <= 1;
-        Some(Self { usage: Usage { minor: number(10)? + number(11)?, major: number(12)? + number(13)? }, ended })
+        let kernel = number(9)? & PF_KTHREAD != 0;
+        Some(Self {
+            usage: Usage { minor: number(10)? + number(11)?, major: number(12)? + number(13)? },
+            ended,
+            kernel,
+        })
     }
 }
 
 fn no_process(pid: u32, error: &io::Error) -> Error {
-    Error::failed(format!("cannot trace process {pid}: {}", system_message(error))).remedy("is it still running?")
+    let cause = match error.kind() {
+        // What /proc says of one.
+        io::ErrorKind::NotFound => "there is no such process".to_owned(),
+        _ => system_message(error),
+    };
+    Error::failed(format!("cannot trace process {pid}: {cause}")).remedy("is it still running?")
 }
 
 #[cfg(test)]
@@ -197,9 +218,11 @@ mod tests {
             format!("7 (a) b) c) {state} 1 7 7 0 -1 4194304 100 20 3 4 5 6 7 8 20 0 {threads} 0 99 1000 10")
         };
         let usage = Usage { minor: 120, major: 7 };
-        assert_eq!(Stat::parse(&line("S", 1)), Some(Stat { usage, ended: false }));
-        assert_eq!(Stat::parse(&line("Z", 1)), Some(Stat { usage, ended: true }));
-        assert_eq!(Stat::parse(&line("Z", 2)), Some(Stat { usage, ended: false }));
+        assert_eq!(Stat::parse(&line("S", 1)), Some(Stat { usage, ended: false, kernel: false }));
+        assert_eq!(Stat::parse(&line("Z", 1)), Some(Stat { usage, ended: true, kernel: false }));
+        assert_eq!(Stat::parse(&line("Z", 2)), Some(Stat { usage, ended: false, kernel: false }));
         assert_eq!(Stat::parse("7 (a) S 1 2"), None);
+        let kernel = line("S", 1).replace("4194304", "2129984");
+        assert_eq!(Stat::parse(&kernel), Some(Stat { usage, ended: false, kernel: true }));
     }
 }

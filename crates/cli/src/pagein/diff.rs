@@ -9,7 +9,8 @@ use neap_trace::diff::{Diff, Totals, Unreadable, read, text};
 use serde::Serialize;
 
 use crate::args::DiffArgs;
-use crate::error::{Error, system_message};
+use crate::error::{Error, cannot_print, system_message};
+use crate::sys;
 
 /// From when on, and how often, progress is told.
 const PROGRESS: Duration = Duration::from_secs(2);
@@ -40,11 +41,14 @@ impl<'a> Side<'a> {
 
 /// Compares two files and prints the result.
 pub fn run(args: &DiffArgs) -> Result<u8, Error> {
+    if args.before.as_os_str() == "-" && args.after.as_os_str() == "-" {
+        return Err(Error::failed("both traces cannot come from standard input").remedy("name a file for one of them"));
+    }
     let before = totals(&args.before)?;
     let after = totals(&args.after)?;
     let diff = Diff::new(&before, &after);
     let (before_name, after_name) = (args.before.to_string_lossy(), args.after.to_string_lossy());
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(sys::standard_output().map_err(|e| cannot_print(&e))?);
     let written = if args.json {
         let report =
             Report { before: Side::new(&before_name, &before), after: Side::new(&after_name, &after), diff: &diff };
@@ -55,7 +59,7 @@ pub fn run(args: &DiffArgs) -> Result<u8, Error> {
     match written.and_then(|()| out.flush()) {
         // `neap pagein diff ... | head`
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(0),
-        Err(error) => Err(Error::failed(format!("cannot write to standard output: {}", system_message(&error)))),
+        Err(error) => Err(cannot_print(&error)),
         Ok(()) => Ok(0),
     }
 }

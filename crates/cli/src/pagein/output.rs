@@ -9,13 +9,15 @@ use neap_trace::Source;
 use neap_trace::format::Format;
 
 use crate::args::PageinArgs;
-use crate::error::{Error, system_message};
+use crate::error::{Error, cannot_print, system_message};
+use crate::sys;
 
 /// Where the trace goes.
 pub struct Output {
     path: PathBuf,
-    /// None for standard output.
-    file: Option<File>,
+    file: File,
+    /// Whether it is standard output.
+    standard: bool,
     /// Whether neap made the file and has written nothing: then it goes away again.
     fresh: bool,
 }
@@ -25,7 +27,10 @@ impl Output {
     /// file has stays in it until the trace is written.
     pub fn create(args: &PageinArgs, pid: u32) -> Result<Self, Error> {
         match &args.output {
-            Some(path) if path.as_os_str() == "-" => Ok(Self { path: path.clone(), file: None, fresh: false }),
+            Some(path) if path.as_os_str() == "-" => {
+                let file = sys::standard_output().map_err(|e| cannot_print(&e).remedy("name a file with -o"))?;
+                Ok(Self { path: path.clone(), file, standard: true, fresh: false })
+            }
             Some(path) => Self::open(path.clone(), 0),
             // A name that can be guessed: where somebody else put a link there, it is not followed.
             None => Self::open(PathBuf::from(format!("pagein.{pid}{}", args.format.ending)), libc::O_NOFOLLOW),
@@ -39,7 +44,7 @@ impl Output {
             other => other.map(|file| (file, true)),
         };
         match opened {
-            Ok((file, fresh)) => Ok(Self { path, file: Some(file), fresh }),
+            Ok((file, fresh)) => Ok(Self { path, file, standard: false, fresh }),
             Err(error) => Err(Error::failed(format!("cannot write to {}: {}", path.display(), system_message(&error)))
                 .remedy("name another file with -o")),
         }
@@ -53,18 +58,18 @@ impl Output {
     /// Writes the trace.
     pub fn write(&mut self, format: &Format, source: &dyn Source) -> Result<(), Error> {
         self.fresh = false;
-        let written = match &mut self.file {
-            Some(file) => empty(file).map_err(|error| (error, 0)).and_then(|()| write_all(format, source, file)),
-            None => write_all(format, source, &mut io::stdout().lock()),
-        };
-        match (written, &self.file) {
-            (Ok(()), _) => Ok(()),
+        // What is standard output may have something of others, also where it is a file.
+        let emptied = if self.standard { Ok(()) } else { empty(&self.file) };
+        let written = emptied.map_err(|error| (error, 0)).and_then(|()| write_all(format, source, &mut self.file));
+        match written {
+            Ok(()) => Ok(()),
             // `neap pagein -o - ... | head`
-            (Err((error, _)), None) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            (Err((error, bytes)), _) => {
-                let (path, message) = (self.path.display(), system_message(&error));
+            Err((error, _)) if self.standard && error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            Err((error, bytes)) => {
+                let name = if self.standard { "standard output".into() } else { self.path.to_string_lossy() };
+                let message = system_message(&error);
                 Err(Error::failed(format!(
-                    "cannot write to {path}: {message}; it has the first {bytes} bytes of the trace"
+                    "cannot write to {name}: {message}; it has the first {bytes} bytes of the trace"
                 ))
                 .remedy("make room there and run it again, or name a file elsewhere with -o"))
             }

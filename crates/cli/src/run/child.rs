@@ -1,6 +1,6 @@
 //! Starts the program: in place of neap, or as a child that neap waits for.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, CString, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use libc::{c_char, c_int, pid_t};
 
 use super::signals::{self, Inherited};
+use super::target;
 use crate::error::{Error, system_message};
 use crate::sys;
 
@@ -62,9 +63,13 @@ impl Program {
 
     /// Becomes the program. Returns only on failure, with the reason.
     pub fn exec(&self) -> io::Error {
+        self.exec_at(&self.c_path)
+    }
+
+    fn exec_at(&self, path: &CStr) -> io::Error {
         // SAFETY: the path is a C string, and both lists are null-terminated arrays of C strings that live as
         // long as `self` (the invariant of `CStrings`).
-        unsafe { libc::execve(self.c_path.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr()) };
+        unsafe { libc::execve(path.as_ptr(), self.arguments.as_ptr(), self.environment.as_ptr()) };
         io::Error::last_os_error()
     }
 
@@ -72,6 +77,8 @@ impl Program {
     pub fn exec_error(&self, error: &io::Error) -> Error {
         let cause = format!("cannot run {}: {}", self.path.display(), system_message(error));
         match error.raw_os_error() {
+            // The kernel's words do not tell what is missing, and in what form it is.
+            Some(libc::ENOENT | libc::ENOEXEC | libc::ELOOP) if let Some(error) = target::obstacle(&self.path) => error,
             Some(libc::ENOENT) => Error::not_found(cause),
             Some(libc::E2BIG) => Error::cannot_run(cause).remedy("shorten the arguments or the environment"),
             _ => Error::cannot_run(cause),
@@ -218,18 +225,18 @@ fn become_program(program: &Program, inherited: &Inherited, report: &OwnedFd, ga
     let opened = matches!(File::from(gate).read(&mut [0]), Ok(1));
     let mut errno = libc::ECANCELED.to_ne_bytes();
     if opened {
-        // All that follows is done in vain first: the code that it needs is in place then, and its faults are counted.
-        sys::faults_of_this_process();
-        // SAFETY: nothing is written, and an empty path is refused before anything else is looked at.
-        unsafe {
-            libc::write(report.as_raw_fd(), errno.as_ptr().cast(), 0);
-            libc::execve(c"".as_ptr(), program.arguments.as_ptr(), program.environment.as_ptr());
+        // Once in vain (an empty path is refused before anything else is looked at, and nothing is written): all the code
+        // that it needs is in place then, and its faults are counted.
+        for (path, length) in [(c"", 0), (&*program.c_path, size_of::<u64>())] {
+            let faults = sys::faults_of_this_process().to_ne_bytes();
+            // SAFETY: the buffer is valid for that length.
+            unsafe { libc::write(report.as_raw_fd(), faults.as_ptr().cast(), length) };
+            let number = match &prepared {
+                Ok(()) => program.exec_at(path).raw_os_error(),
+                Err(error) => error.raw_os_error(),
+            };
+            errno = number.unwrap_or(libc::EIO).to_ne_bytes();
         }
-        let faults = sys::faults_of_this_process().to_ne_bytes();
-        // SAFETY: the buffer is valid for its length.
-        unsafe { libc::write(report.as_raw_fd(), faults.as_ptr().cast(), faults.len()) };
-        let error = prepared.err().unwrap_or_else(|| program.exec());
-        errno = error.raw_os_error().unwrap_or(libc::EIO).to_ne_bytes();
     }
     // SAFETY: the buffer is valid for its length; _exit takes no pointers and runs no handlers of the parent.
     unsafe {

@@ -79,7 +79,14 @@ pub fn run(args: RunArgs) -> Result<u8, Error> {
 }
 
 fn create_summary_file(path: &Path) -> Result<File, Error> {
-    File::create(path).map_err(|e| Error::failed(format!("cannot write the summary to {}: {e}", path.display())))
+    if path.as_os_str() == "-" {
+        return Err(Error::failed("the summary cannot be written to standard output, which is the program's")
+            .remedy("leave --summary-file out: standard error gets it; or name a file"));
+    }
+    File::create(path).map_err(|e| {
+        Error::failed(format!("cannot write the summary to {}: {e}", path.display()))
+            .remedy("name another file with --summary-file")
+    })
 }
 
 fn counters_setting(dir: &PrivateDir) -> Result<Setting, Error> {

@@ -93,6 +93,20 @@ fn cannot_execute(path: &Path, error: &io::Error) -> Error {
 
 /// Looks at the program, and at the interpreters if it is a script: can the library be loaded into it?
 pub fn inspect(path: &Path) -> Result<(), Error> {
+    follow(path, inspect_elf)
+}
+
+/// Why the kernel cannot execute a file that it may execute, where that can be seen.
+pub fn obstacle(path: &Path) -> Option<Error> {
+    let linked = |path: &Path, file: &File| match elf::inspect(&ReadCache::new(file)) {
+        Ok(Loadable::Interpreter(linker)) | Err(Refusal::OtherLibc(linker)) => check_linker(path, &linker),
+        _ => Ok(()),
+    };
+    follow(path, linked).err()
+}
+
+/// Goes from a script to its interpreters, and has the program at the end judged.
+fn follow(path: &Path, judge: impl Fn(&Path, &File) -> Result<(), Error>) -> Result<(), Error> {
     let mut path = path.to_owned();
     for _ in 0..=MAX_SCRIPTS {
         // Execute permission without read permission: the kernel can run it and we cannot look.
@@ -103,7 +117,7 @@ pub fn inspect(path: &Path) -> Result<(), Error> {
             .read_to_end(&mut head)
             .map_err(|e| Error::cannot_run(format!("cannot read {}: {e}", path.display())))?;
         if head.starts_with(b"\x7fELF") {
-            return inspect_elf(&path, &file);
+            return judge(&path, &file);
         }
         let Some(script) = Script::parse(&head) else {
             return Err(no_format(&path));
@@ -112,28 +126,23 @@ pub fn inspect(path: &Path) -> Result<(), Error> {
         path = match script.command_of_env() {
             // env itself is loadable; what matters is the program that it becomes.
             Some(command) => {
-                inspect_interpreter(&script.interpreter)?;
+                if let Ok(file) = File::open(&script.interpreter) {
+                    judge(&script.interpreter, &file)?;
+                }
                 resolve(&command)?
             }
             None => script.interpreter,
         };
     }
-    Err(Error::cannot_run(format!("cannot run {}: too many levels of interpreters", path.display())))
-}
-
-/// Inspects env(1) when a script names it.
-fn inspect_interpreter(path: &Path) -> Result<(), Error> {
-    match File::open(path) {
-        Ok(file) => inspect_elf(path, &file),
-        Err(_) => Ok(()),
-    }
+    Err(Error::cannot_run(format!("cannot run {}: too many levels of interpreters", path.display()))
+        .remedy("mend the first line of the script"))
 }
 
 /// The error for a file that is neither ELF nor a script with an interpreter line.
 fn no_format(path: &Path) -> Error {
     let shown = path.display();
     Error::cannot_run(format!("cannot run {shown}: neither an ELF program nor a script with a #! line"))
-        .remedy(format!("if it is a shell script: neap run -- sh {shown}"))
+        .remedy(format!("if it is a shell script, name its shell: sh {shown}"))
 }
 
 fn script_error(script: &Path, interpreter: &Path, error: &io::Error) -> Error {
@@ -144,6 +153,16 @@ fn script_error(script: &Path, interpreter: &Path, error: &io::Error) -> Error {
         _ => Error::cannot_run(cause),
     }
     .remedy("mend the first line of the script")
+}
+
+/// The error for a missing dynamic linker.
+fn check_linker(program: &Path, linker: &Path) -> Result<(), Error> {
+    executable(linker).map_err(|error| {
+        let (program, linker) = (program.display(), linker.display());
+        let message = system_message(&error);
+        Error::not_found(format!("cannot run {program}: its dynamic linker {linker}: {message}"))
+            .remedy("install the C library that the program was built for")
+    })
 }
 
 fn inspect_elf(path: &Path, file: &File) -> Result<(), Error> {
@@ -157,15 +176,7 @@ fn inspect_elf(path: &Path, file: &File) -> Result<(), Error> {
     let refused = match elf::inspect(&ReadCache::new(file)) {
         Ok(Loadable::DynamicLinker) => return Ok(()),
         Ok(Loadable::Interpreter(linker)) => {
-            return match executable(&linker) {
-                Ok(()) => Ok(()),
-                Err(error) => Err(Error::not_found(format!(
-                    "cannot run {shown}: its dynamic linker {}: {}",
-                    linker.display(),
-                    system_message(&error)
-                ))
-                .remedy("install the C library that the program was built for")),
-            };
+            return check_linker(path, &linker);
         }
         Err(refused) => refused,
     };

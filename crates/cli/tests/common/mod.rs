@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,9 +16,15 @@ pub struct TempDir(PathBuf);
 impl TempDir {
     fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let name = format!("neap-cli-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path).expect("a temporary directory");
+        let path = loop {
+            let name = format!("neap-cli-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+            let path = std::env::temp_dir().join(name);
+            match fs::create_dir(&path) {
+                // A test that was killed left it, and its process had this one's number.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => break made.map(|()| path).expect("a temporary directory"),
+            }
+        };
         fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("chmod");
         Self(path)
     }

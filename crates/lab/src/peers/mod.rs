@@ -148,15 +148,23 @@ pub struct Wanted {
 /// Builds the peers, and tells what happens line by line.
 pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(&str)) -> Result<()> {
     let remedy = "install a C and a C++ compiler (Debian: apt install build-essential)";
-    need(&cc(), remedy)?;
-    need(&cxx(), remedy)?;
+    for compiler in [cc(), cxx()] {
+        need(&compiler, remedy)?;
+        if toolchain::command(&compiler).get_args().len() > 0 {
+            let cause = format!("`{compiler}` has options, and the peers have those of their authors");
+            return Err(failure(cause, "name the compiler alone: CC=gcc CXX=g++ neap lab peers build"));
+        }
+    }
     for name in &wanted.only {
         if !RECIPES.iter().any(|recipe| recipe.name == name) {
             let known: Vec<_> = names().collect();
             return Err(failure(format!("no peer is called `{name}`"), format!("there are {}", known.join(", "))));
         }
     }
-    fs::create_dir_all(&place.peers).with_context(|| format!("cannot create {}", place.peers.display()))?;
+    fs::create_dir_all(&place.peers).map_err(|error| {
+        let cause = format!("cannot create {}: {error}", place.peers.display());
+        failure(cause, "name a folder that you may write to with --peers")
+    })?;
     let chosen = |recipe: &&Recipe| wanted.only.is_empty() || wanted.only.iter().any(|name| name == recipe.name);
     let chosen: Vec<&Recipe> = RECIPES.iter().filter(chosen).collect();
     let mut records = records(place)?;
@@ -298,8 +306,8 @@ mod tests {
     // Would catch an old library that passes for a new one, and a new one that is built each time.
     #[test]
     fn what_is_old_is_built_again() {
-        let folder = std::env::temp_dir().join(format!("neap-lab-peers-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let scratch = crate::scratch::Scratch::new("peers").unwrap();
+        let folder = scratch.path().to_path_buf();
         let place = Place { peers: folder.clone(), ..for_test() };
         let recipe = &RECIPES[0];
         let made_of = made_of(recipe, PEERS_LOCK.1);
@@ -320,6 +328,5 @@ mod tests {
                     \"env\": {}}}";
         fs::write(folder.join("peers.json"), json).unwrap();
         assert!(is_old(&records(&place).unwrap(), "mimalloc2"));
-        fs::remove_dir_all(&folder).unwrap();
     }
 }

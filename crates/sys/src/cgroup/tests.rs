@@ -34,6 +34,8 @@ impl Tree {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("neap-cgroup-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let tree = Tree { dir: std::env::temp_dir().join(name), probe: Probe::new() };
+        // A test that was killed left it, and its process had this one's number.
+        let _ = std::fs::remove_dir_all(&tree.dir);
         std::fs::create_dir(&tree.dir).unwrap();
         tree
     }

@@ -1,0 +1,159 @@
+//! What neap says when something is in its way: each error is one line with its cause, and nothing is lost without a word.
+
+mod common;
+
+use std::fs;
+use std::process::{Command, Output};
+
+use common::{Neap, assert_refused, default_signals, stderr, stdout};
+
+/// Runs a line of sh in which `"$@"` is `neap ARGUMENTS`.
+fn through_shell(neap: &Neap, line: &str, arguments: &[&str]) -> Output {
+    let command = neap.command(arguments);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line, "sh"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell.current_dir(neap.dir.path());
+    default_signals(&mut shell);
+    shell.output().expect("sh starts")
+}
+
+/// Catches texts that are lost, and neap says that all is well.
+#[test]
+fn texts_that_cannot_be_written_are_missed() {
+    let neap = Neap::new();
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["pagein", "diff", "--help"],
+        &["man"],
+        &["completions", "bash"],
+        &["options"],
+        &["options", "--json"],
+        &["lab", "list"],
+    ] {
+        for (line, cause) in [("\"$@\" > /dev/full", "No space left on device\n"), ("\"$@\" >&-", "it is closed\n")] {
+            let output = through_shell(&neap, line, arguments);
+            assert_refused(&output, 125, &["neap: cannot write to standard output: ", cause]);
+        }
+    }
+}
+
+/// Catches what was meant for a closed standard descriptor in a file that neap opened.
+#[test]
+fn closed_descriptors_are_not_taken_for_files() {
+    let neap = Neap::new();
+    for closed in ["0<&-", "1>&-", "2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"] {
+        let line = format!("exec {closed}; \"$@\"");
+        let output =
+            through_shell(&neap, &line, &["pagein", "--format", "csv", "-o", "trace", "--", "sh", "-c", "exit 3"]);
+        assert_eq!(output.status.code(), Some(3), "{closed}: {output:?}");
+        let trace = fs::read_to_string(neap.path("trace")).expect("a trace");
+        let whole = trace.starts_with("number,time_ns,") && trace.lines().count() > 10;
+        assert!(whole && !trace.contains("\n#") && !trace.contains("\nneap"), "{closed}: {trace}");
+    }
+}
+
+/// Catches descriptors that neap's caller closed and the program finds open.
+#[test]
+fn the_program_finds_closed_what_was_closed() {
+    let neap = Neap::new();
+    let script = "for number in 0 1 2; do test -e /proc/$$/fd/$number && echo $number; done > found; exit 0";
+    for form in [&["run", "--"][..], &["run", "--summary", "--"], &["pagein", "-o", "trace", "--"]] {
+        for (closed, open) in [("0<&-", "1\n2\n"), ("2>&-", "0\n1\n"), ("0<&- 2>&-", "1\n")] {
+            let line = format!("exec {closed}; \"$@\"");
+            through_shell(&neap, &line, &[form, &["sh", "-c", script]].concat());
+            assert_eq!(fs::read_to_string(neap.path("found")).expect("it ran"), open, "{form:?} {closed}");
+        }
+    }
+}
+
+/// Catches a run whose trace has nowhere to go.
+#[test]
+fn a_closed_output_is_seen_before_the_run() {
+    let neap = Neap::new();
+    let output = through_shell(&neap, "\"$@\" >&-", &["pagein", "-o", "-", "--", "sh", "-c", ": > ran"]);
+    assert_refused(&output, 125, &["standard output: it is closed", "hint: name a file with -o"]);
+    assert!(!neap.path("ran").exists(), "the program ran");
+}
+
+/// Catches names of files that break an error in two, or change the terminal.
+#[test]
+fn errors_are_one_line() {
+    let neap = Neap::new();
+    let output = neap.run(["./no\nsuch\u{1b}[31m"]);
+    assert_refused(&output, 127, &["cannot run ./no\\nsuch\\u{1b}[31m: no such file"]);
+    assert_eq!(stderr(&output).lines().count(), 1, "{}", stderr(&output));
+    let output = neap.output(["run", "--summary-file", "/no/such/file", "true"]);
+    assert_refused(&output, 125, &["/no/such/file: No such file or directory\n", "hint: name another file"]);
+}
+
+/// Catches a summary in a file called `-`.
+#[test]
+fn a_summary_is_not_for_standard_output() {
+    let neap = Neap::new();
+    let output = through_shell(&neap, "\"$@\"", &["run", "--summary-file", "-", "sh", "-c", "echo ran"]);
+    assert_refused(&output, 125, &["standard output", "hint: leave --summary-file out"]);
+    assert!(!neap.path("-").exists());
+}
+
+/// Catches programs that cannot be traced, and the kernel's word for it does not tell why.
+#[test]
+fn what_cannot_be_executed_is_explained() {
+    let neap = Neap::new();
+    let refused = |path: &std::path::Path, status, words: &[&str]| {
+        let mut command = neap.command(["pagein", "-o", "-", "--"]);
+        assert_refused(&command.arg(path).output().expect("neap starts"), status, words);
+    };
+    refused(&neap.file("text", "echo hello\n", 0o755), 126, &["neither an ELF program nor a script", "hint: if it is"]);
+    let broken = neap.file("broken", "#!/no/such/interpreter\n", 0o755);
+    refused(&broken, 127, &["its interpreter /no/such/interpreter", "hint: mend the first line"]);
+    let round = neap.path("round");
+    neap.file("round", format!("#!{}\n", round.display()), 0o755);
+    refused(&round, 126, &["too many levels of interpreters", "hint: mend the first line"]);
+    if let Some(program) = common::compile(
+        neap.dir.path(),
+        "alone",
+        "int main(void) { return 0; }\n",
+        &["-Wl,--dynamic-linker=/no/linker"],
+    ) {
+        refused(&program, 127, &["its dynamic linker /no/linker", "hint: install the C library"]);
+    }
+}
+
+/// Catches processes that do not exist called files, and threads of the kernel that are watched for nothing.
+#[test]
+fn processes_that_cannot_be_traced_are_explained() {
+    let neap = Neap::new();
+    for pid in ["0", "2147483647", "4294967295"] {
+        let output = neap.output(["pagein", "--pid", pid, "-o", "-"]);
+        assert_refused(&output, 125, &[pid, "there is no such process", "hint: is it still running?"]);
+    }
+    if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
+        let output = neap.output(["pagein", "--pid", "2", "--duration", "10ms", "-o", "-"]);
+        assert_refused(&output, 125, &["process 2: ", "hint: "]);
+    }
+}
+
+/// Catches one standard input that is read for two traces.
+#[test]
+fn standard_input_is_one_trace() {
+    let neap = Neap::new();
+    assert_refused(&neap.output(["pagein", "diff", "-", "-"]), 125, &["both traces", "hint: name a file"]);
+}
+
+/// Catches a list whose columns begin here and there.
+#[test]
+fn allocators_are_listed_in_columns() {
+    let neap = Neap::new();
+    let list = stdout(&neap.output(["lab", "peers", "list"]));
+    let columns = |line: &str| line.find("  ").map(|gap| gap + line[gap..].len() - line[gap..].trim_start().len());
+    let mut starts: Vec<_> = list.lines().map(columns).collect();
+    starts.dedup();
+    assert_eq!(starts.len(), 1, "{list}");
+}
