@@ -132,7 +132,7 @@ impl Purger {
 
     /// Whether a helper thread will see to what is freed now.
     pub(crate) fn has_helper(&self) -> bool {
-        self.who.load(Ordering::Relaxed) == HELPER
+        self.who.load(Ordering::SeqCst) == HELPER
     }
 
     /// Whether it matters to somebody that a shelf has come to `chunks`: where nobody is the purger, as soon as that is
@@ -245,6 +245,7 @@ impl<O: Os> Allocator<O> {
             }
         }
         self.purger.flood.store(false, Ordering::Relaxed);
+        let slabs_before = self.purger.slabs.load(Ordering::SeqCst);
         let mut walk = Walk::new();
         let cached = !in_time || self.purger.batch_with(&self.os, || self.empty_caches(false, Heap::none()));
         let ticks = self.urgency();
@@ -269,18 +270,20 @@ impl<O: Os> Allocator<O> {
             return Some(self.tick_length());
         }
         // Relaxed: one thread calls this.
-        if self.purger.idle.fetch_add(1, Ordering::Relaxed) < IDLE_TICKS || !self.resign() {
+        if self.purger.idle.fetch_add(1, Ordering::Relaxed) < IDLE_TICKS || !self.resign(slabs_before) {
             return Some(self.tick_length());
         }
         None
     }
 
-    /// Stops being the purger, unless more has come to wait meanwhile.
-    fn resign(&self) -> bool {
-        // SeqCst pairs with the load in `poke`: a thread that freed memory before sees NOBODY there, or has done so
-        // before the look below, which then sees its memory.
+    /// Stops being the purger, unless more has come to wait meanwhile: chunks, or slabs since there were `slabs_before`.
+    fn resign(&self, slabs_before: usize) -> bool {
+        // SeqCst pairs with the loads in `poke` and `note_slab`: a thread that freed memory before sees NOBODY there, or has
+        // done so before the looks below, which then see its memory.
         self.purger.who.store(NOBODY, Ordering::SeqCst);
-        if self.ranges.with(&self.os, |r| r.waiting()) < START_CHUNKS {
+        if self.ranges.with(&self.os, |r| r.waiting()) < START_CHUNKS
+            && self.purger.slabs.load(Ordering::SeqCst) == slabs_before
+        {
             return true;
         }
         // Relaxed for failure: then another one is the purger.
@@ -560,7 +563,8 @@ impl<O: Os> Allocator<O> {
     /// A slab has free memory that waits, and had none before.
     #[inline]
     pub(crate) fn note_slab(&self) {
-        let slabs = self.purger.slabs.fetch_add(1, Ordering::Relaxed);
+        // SeqCst, here and in `has_helper`: see `resign`.
+        let slabs = self.purger.slabs.fetch_add(1, Ordering::SeqCst);
         if slabs % START_SLABS == START_SLABS - 1 && !self.purger.has_helper() {
             self.want();
         }
