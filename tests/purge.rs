@@ -29,6 +29,7 @@ const CASES: &[Row] = &[
     (IDLE, "freeing_thread_blocks", PLAIN, "memory that waits for the thread that freed it"),
     (IDLE, "blocks_at_hand", PLAIN, "large blocks that stay with the thread that freed them last"),
     (IDLE, "caches_of_idle_threads", PLAIN, "blocks that stay in the caches of sleeping threads"),
+    (IDLE, "caches_filled_late", PLAIN, "blocks in the caches of sleeping threads, where no free had to tell anybody"),
     (IDLE, "helper_comes_and_goes", PLAIN, "a helper that stays when nothing waits, or that comes only once"),
     (IDLE, "little_memory", PLAIN, "a helper thread for less than 1 MiB of free memory"),
     (IDLE, "never", ("NEAP_PURGE", "never"), "a helper thread that has nothing to do"),

@@ -78,6 +78,38 @@ static void caches_of_idle_threads(void) {
     for (int i = 0; i < IDLE; i++) CHECK(pthread_join(t[i], NULL) == 0);
 }
 
+/* Blocks that live until the helper has ended, and then all fit into the caches: no free has anything to tell. */
+enum { QUIETLY = 300, EACH = 60, SIZES = 3 };
+static void *free_quietly(void *arg) {
+    char *p[SIZES][EACH];
+    for (int k = 0; k < SIZES; k++)
+        for (int i = 0; i < EACH; i++) memset(p[k][i] = malloc(600 + 128 * k), 1, 600);
+    pthread_barrier_wait(&filled);
+    pthread_barrier_wait(&filled);
+    for (int k = 0; k < SIZES; k++)
+        for (int i = 0; i < EACH; i++) free(p[k][i]);
+    pthread_barrier_wait(&filled);
+    pthread_barrier_wait(&over);
+    return arg;
+}
+static void caches_filled_late(void) {
+    static pthread_t t[QUIETLY];
+    pthread_attr_t attr;
+    CHECK(pthread_attr_init(&attr) == 0 && pthread_attr_setstacksize(&attr, 64 << 10) == 0);
+    pthread_barrier_init(&filled, NULL, QUIETLY + 1);
+    pthread_barrier_init(&over, NULL, QUIETLY + 1);
+    for (int i = 0; i < QUIETLY; i++) CHECK(pthread_create(&t[i], &attr, free_quietly, NULL) == 0);
+    pthread_barrier_wait(&filled);
+    WAIT_FOR(threads() == QUIETLY + 1, PATIENCE_MS);
+    pthread_barrier_wait(&filled);
+    pthread_barrier_wait(&filled);
+    printf("RSS %ld KiB with full caches\n", status_kib("VmRSS:"));
+    wait_for_rss(LEFT_KIB + QUIETLY * 32);
+    printf("RSS %ld KiB when they were idle\n", status_kib("VmRSS:"));
+    pthread_barrier_wait(&over);
+    for (int i = 0; i < QUIETLY; i++) CHECK(pthread_join(t[i], NULL) == 0);
+}
+
 static void helper_comes_and_goes(void) {
     CHECK(threads() == 1);
     for (int round = 0; round < 2; round++) {
@@ -185,6 +217,6 @@ static const struct test_case CASES[] = {
     CASE(blocks_at_hand), CASE(little_memory),  CASE(never),
     CASE(exit_is_prompt), CASE(no_more_threads), CASE(last_thread_ends),
     CASE(loaded_late),    CASE(freeing_thread_blocks), CASE(caches_of_idle_threads),
-    CASE(helper_comes_and_goes),
+    CASE(helper_comes_and_goes), CASE(caches_filled_late),
 };
 TEST_MAIN(CASES)

@@ -336,6 +336,7 @@ impl<O: Os> Allocator<O> {
             let class = class::of(size);
             if class >= class::FIRST_PAGED && Heap::caches_class(heap, class) {
                 Heap::flush(heap, self, class, 0);
+                self.forget_room(Heap::shrink_cap(heap, class));
                 Heap::uncache_class(heap, class);
             }
             if size >= ZEROED_PAST_CACHE && Heap::cache_is_empty(heap, class) {

@@ -7,7 +7,7 @@
 use crate::arena::Arenas;
 use crate::chunk::Chunk;
 use crate::figures::Use;
-use crate::heap::{Block, most};
+use crate::heap::{Block, first, most};
 use crate::slab::{self, Taken, Written};
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Heap, Os, class, grow, misuse};
@@ -50,7 +50,7 @@ impl Heap {
             (*taken.last).link = nothing;
             h.head[class] = taken.first;
             h.room[class] -= taken.count as i32;
-            Self::grow_cap(heap, class);
+            Self::grow_cap(heap, a, class);
             Self::pop(heap, class, Block::untag)
         }
     }
@@ -167,13 +167,41 @@ impl Heap {
     }
 
     /// Lets the cache of `class` grow towards its greatest size.
-    unsafe fn grow_cap(heap: *mut Heap, class: usize) {
+    unsafe fn grow_cap<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) {
         // SAFETY: the heap is the caller's.
         unsafe {
             let h = &mut *heap;
             let cap = (h.cap[class] * 2).min(most(class));
-            h.room[class] += i32::from(cap) - i32::from(h.cap[class]);
-            h.cap[class] = cap;
+            let more = cap - h.cap[class];
+            if more != 0 {
+                h.room[class] += i32::from(more);
+                h.cap[class] = cap;
+                a.note_room(usize::from(more) * class::SIZE[class] as usize);
+            }
+        }
+    }
+
+    /// Takes the room back that caches have come to have, so that what they can hold unseen is little again.
+    ///
+    /// # Safety
+    /// The heap must be the caller's and have caches, and they be empty.
+    pub(crate) unsafe fn shrink_caps<O: Os>(heap: *mut Heap, a: &Allocator<O>) {
+        // SAFETY: as the caller promises.
+        let less = (1..class::CLASSES).map(|class| unsafe { Self::shrink_cap(heap, class) }).sum();
+        a.forget_room(less);
+    }
+
+    /// [`Heap::shrink_caps`] for one class, whose cache is empty; returns the bytes.
+    ///
+    /// # Safety
+    /// As that.
+    pub(crate) unsafe fn shrink_cap(heap: *mut Heap, class: usize) -> usize {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            let more = (*heap).cap[class].saturating_sub(first(class));
+            (*heap).cap[class] -= more;
+            (*heap).room[class] -= i32::from(more);
+            usize::from(more) * class::SIZE[class] as usize
         }
     }
 
@@ -184,7 +212,7 @@ impl Heap {
     pub(crate) unsafe fn free_full<O: Os>(heap: *mut Heap, a: &Allocator<O>, p: *mut u8, class: usize) {
         // SAFETY: the heap is the caller's.
         unsafe {
-            Self::grow_cap(heap, class);
+            Self::grow_cap(heap, a, class);
             if (*heap).room[class] < 1 {
                 let keep = (*heap).cap[class] / 4;
                 Self::flush(heap, a, class, usize::from(keep));

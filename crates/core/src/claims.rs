@@ -20,8 +20,8 @@ fn part(from: usize, to: usize) -> (usize, u64) {
     (from / 64, (u64::MAX >> (64 - len)) << low)
 }
 
-/// The parts of bits `from..to`.
-fn parts(mut from: usize, to: usize) -> impl Iterator<Item = (usize, u64)> {
+/// The parts of bits `from..to`: words, and the bits in each.
+pub(crate) fn parts(mut from: usize, to: usize) -> impl Iterator<Item = (usize, u64)> {
     core::iter::from_fn(move || {
         let next = (from < to).then(|| part(from, to));
         from = (from / 64 + 1) * 64;

@@ -178,7 +178,7 @@ pub(crate) const fn most(class: usize) -> u16 {
 }
 
 /// Size of a new cache of `class`, in blocks.
-const fn first(class: usize) -> u16 {
+pub(crate) const fn first(class: usize) -> u16 {
     let n = (FIRST_BYTES / class::SIZE[class] as usize) as u16;
     let n = if n < 2 { 2 } else { n };
     if n < most(class) { n } else { most(class) }

@@ -13,6 +13,7 @@
 
 use crate::arena::Arenas;
 use crate::chunk::Chunk;
+use crate::claims::parts;
 use crate::class;
 use crate::os::Run;
 use crate::sync::Ordering;
@@ -115,7 +116,8 @@ pub unsafe fn take(c: *mut Chunk, page: usize) -> Option<Hole> {
         let (size, capacity) = (class::SIZE[class] as usize, class::capacity(class) as usize);
         let carved = (*c).carved as usize;
         let bits = Arenas::free_bits(c);
-        let is_free = |i: usize| i >= carved || bits.add(i / 64).read() >> (i % 64) & 1 != 0;
+        // Whole words: the owner's next call waits meanwhile.
+        let are_free = |from: usize, to: usize| parts(from, to.min(carved)).all(|(w, m)| bits.add(w).read() & m == m);
         // OS pages that read as zero already: purged ones, and those that were clean and are not carved yet.
         let mut clean = (*c).clean.load(Ordering::Relaxed);
         let unused = (carved * size).div_ceil(page);
@@ -126,24 +128,19 @@ pub unsafe fn take(c: *mut Chunk, page: usize) -> Option<Hole> {
         let end = CHUNK / page - usize::from((*c).moved);
         let mut hole = Hole { slab: c, ..Hole::NONE };
         for k in 0..end {
-            let (first, last) = (k * page / size, ((k + 1) * page - 1) / size);
-            if clean >> k & 1 == 0 && (first..=last.min(capacity - 1)).all(is_free) {
+            // Blocks that lie there, in part at least.
+            let (first, behind) = (k * page / size, ((k + 1) * page).div_ceil(size).min(capacity));
+            if clean >> k & 1 == 0 && are_free(first, behind) {
                 hole.pages |= 1 << k;
+                parts(first, behind).for_each(|(word, mask)| hole.blocks[word] |= mask);
             }
         }
         if hole.pages == 0 {
             return None;
         }
         carve_rest(c, capacity, clean);
-        for i in 0..capacity {
-            if pages(i * size, size, page) & hole.pages != 0 {
-                hole.blocks[i / 64] |= 1 << (i % 64);
-            }
-        }
-        for (word, mask) in hole.blocks.iter_mut().enumerate().take(capacity.div_ceil(64)) {
-            // Of a block across two OS pages one may be used.
-            *mask &= bits.add(word).read();
-            bits.add(word).write(bits.add(word).read() & !*mask);
+        for (word, mask) in hole.blocks.iter().enumerate().take(capacity.div_ceil(64)) {
+            bits.add(word).write(bits.add(word).read() & !mask);
             (*c).used += mask.count_ones();
         }
         debug_assert!(slab::is_valid(c));
@@ -156,9 +153,8 @@ unsafe fn carve_rest(c: *mut Chunk, capacity: usize, clean: u16) {
     // SAFETY: the slab is the caller's.
     unsafe {
         let bits = Arenas::free_bits(c);
-        for i in (*c).carved as usize..capacity {
-            let word = bits.add(i / 64);
-            word.write(word.read() | 1 << (i % 64));
+        for (word, mask) in parts((*c).carved as usize, capacity) {
+            bits.add(word).write(bits.add(word).read() | mask);
         }
         (*c).hint = (*c).hint.min(((*c).carved as usize / 64).min(255) as u8);
         (*c).carved = capacity as u32;

@@ -230,8 +230,9 @@ impl<O: Os> Allocator<O> {
         self.huge_bytes.fetch_sub(bytes, Ordering::Relaxed);
         // Release pairs with the Acquire of `reserve`. Before the mapping goes: others may get its address.
         slot.p.store(core::ptr::null_mut(), Ordering::Release);
+        // Where the process has all mappings that it may have, to unmap may be refused, as it may take one more.
         // SAFETY: the mapping is in no slot, so it is ours alone.
-        unsafe { self.os.unmap(p, bytes) };
+        let _ = unsafe { self.os.unmap(p, bytes) || self.os.purge(p, bytes) };
         true
     }
 

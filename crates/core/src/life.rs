@@ -149,6 +149,7 @@ impl<O: Os> Allocator<O> {
                     Heap::flush(heap, self, class, 0);
                 }
                 self.clear_shelf(heap, 0);
+                Heap::shrink_caps(heap, self);
                 Heap::set_cached(heap, false);
                 Heap::release_last(heap, self);
             }

@@ -111,10 +111,11 @@ pub unsafe trait Os: Sync {
     /// The range must be committed and hold nothing that is needed.
     unsafe fn renew(&self, p: *mut u8, len: usize) -> bool;
 
-    /// Gives the memory of a committed range back; it reads as zero afterwards. False if the system refuses.
+    /// Gives the memory of a committed range, or of a mapping, back; it reads as zero afterwards. False if the system
+    /// refuses.
     ///
     /// # Safety
-    /// The range must be committed and hold nothing that is needed.
+    /// The range must be committed or mapped, and hold nothing that is needed.
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool;
 
     /// Gives the memory of many committed runs back, as [`Os::purge`] does for one, at the price of few calls. Returns

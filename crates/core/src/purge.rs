@@ -29,6 +29,8 @@ pub(crate) const START_CHUNKS: usize = (1 << 20) / CHUNK;
 const FORKED_CHUNKS: usize = (16 << 20) / CHUNK;
 /// So many slabs have to come to wait.
 const START_SLABS: usize = 64;
+/// So much the caches of all threads may hold before somebody looks whether they do: more than those of three busy threads.
+const MOST_CACHED: usize = 16 << 20;
 /// Most bytes that a thread purges for others, where no helper can: some 100 us.
 const INLINE_BYTES: usize = 2 << 20;
 /// Chunks that are looked at under one hold of the lock, and runs that are taken or given back: some microseconds, as
@@ -73,6 +75,8 @@ pub struct Purger {
     pub(crate) flood: AtomicBool,
     /// Slabs that came to wait so far.
     slabs: AtomicUsize,
+    /// Bytes that the caches of all heaps may hold, without what each may from the beginning.
+    cached: AtomicUsize,
     /// Bytes given back so far.
     pub(crate) purged: AtomicU64,
     /// [`Allocator::settle`] has something to do: memory waits and nobody is the purger.
@@ -108,6 +112,7 @@ impl Purger {
             ticks: AtomicU64::new(0),
             flood: AtomicBool::new(false),
             slabs: AtomicUsize::new(0),
+            cached: AtomicUsize::new(0),
             purged: AtomicU64::new(0),
             wanted: AtomicBool::new(false),
             most: AtomicUsize::new(usize::MAX),
@@ -132,7 +137,7 @@ impl Purger {
 
     /// Whether a helper thread will see to what is freed now.
     pub(crate) fn has_helper(&self) -> bool {
-        self.who.load(Ordering::Relaxed) == HELPER
+        self.who.load(Ordering::SeqCst) == HELPER
     }
 
     /// Whether it matters to somebody that a shelf has come to `chunks`: where nobody is the purger, as soon as that is
@@ -160,6 +165,11 @@ impl Purger {
     /// Holes that were due were refused. Relaxed, at each use: one thread at a time is the purger.
     pub(crate) fn note_refused(&self) {
         self.refused.store(true, Ordering::Relaxed);
+    }
+
+    /// What came to wait, other than chunks: slabs so far, and whether caches may hold much.
+    fn came(&self) -> (usize, bool) {
+        (self.slabs.load(Ordering::SeqCst), self.cached.load(Ordering::SeqCst) >= MOST_CACHED)
     }
 
     fn batch_with<O: Os, R>(&self, os: &O, f: impl FnOnce() -> R) -> R {
@@ -245,6 +255,7 @@ impl<O: Os> Allocator<O> {
             }
         }
         self.purger.flood.store(false, Ordering::Relaxed);
+        let before = self.purger.came();
         let mut walk = Walk::new();
         let cached = !in_time || self.purger.batch_with(&self.os, || self.empty_caches(false, Heap::none()));
         let ticks = self.urgency();
@@ -269,18 +280,18 @@ impl<O: Os> Allocator<O> {
             return Some(self.tick_length());
         }
         // Relaxed: one thread calls this.
-        if self.purger.idle.fetch_add(1, Ordering::Relaxed) < IDLE_TICKS || !self.resign() {
+        if self.purger.idle.fetch_add(1, Ordering::Relaxed) < IDLE_TICKS || !self.resign(before) {
             return Some(self.tick_length());
         }
         None
     }
 
-    /// Stops being the purger, unless more has come to wait meanwhile.
-    fn resign(&self) -> bool {
-        // SeqCst pairs with the load in `poke`: a thread that freed memory before sees NOBODY there, or has done so
-        // before the look below, which then sees its memory.
+    /// Stops being the purger, unless more has come to wait meanwhile: chunks, or what is noted since `before`.
+    fn resign(&self, before: (usize, bool)) -> bool {
+        // SeqCst pairs with the loads in `poke`, `note_slab` and `note_room`: a thread that freed memory before sees NOBODY
+        // there, or has done so before the looks below, which then see its memory.
         self.purger.who.store(NOBODY, Ordering::SeqCst);
-        if self.ranges.with(&self.os, |r| r.waiting()) < START_CHUNKS {
+        if self.ranges.with(&self.os, |r| r.waiting()) < START_CHUNKS && self.purger.came() == before {
             return true;
         }
         // Relaxed for failure: then another one is the purger.
@@ -560,10 +571,27 @@ impl<O: Os> Allocator<O> {
     /// A slab has free memory that waits, and had none before.
     #[inline]
     pub(crate) fn note_slab(&self) {
-        let slabs = self.purger.slabs.fetch_add(1, Ordering::Relaxed);
+        // SeqCst, here and in `has_helper`: see `resign`.
+        let slabs = self.purger.slabs.fetch_add(1, Ordering::SeqCst);
         if slabs % START_SLABS == START_SLABS - 1 && !self.purger.has_helper() {
             self.want();
         }
+    }
+
+    /// A cache may hold so many bytes more than before: where all caches may hold much, somebody has to look what they do
+    /// hold once their threads are idle, as free has its fast path until they are full.
+    #[cold]
+    pub(crate) fn note_room(&self, bytes: usize) {
+        // SeqCst: see `resign`.
+        let room = self.purger.cached.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        if room >= MOST_CACHED && !self.purger.has_helper() {
+            self.want();
+        }
+    }
+
+    /// Caches may hold so many bytes less.
+    pub(crate) fn forget_room(&self, bytes: usize) {
+        self.purger.cached.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Takes some of what is due out of the free ranges, from the place of `walk` on. True if there is more to look at.

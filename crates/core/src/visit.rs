@@ -235,6 +235,7 @@ impl<O: Os> Allocator<O> {
             if Heap::is_cached(heap) {
                 (1..CLASSES).for_each(|class| Heap::flush(heap, self, class, 0));
                 self.clear_shelf(heap, 0);
+                Heap::shrink_caps(heap, self);
             }
             Heap::collect(heap, self);
         }

@@ -321,8 +321,8 @@ unsafe impl Os for Fake {
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {
         self.whole_pages(Call::Purge, p.addr(), len);
         let model = self.model();
-        model.require("purge", p.addr(), len, &[Access::Committed]);
-        // SAFETY: the range is committed and holds nothing that is needed.
+        model.require("purge", p.addr(), len, &[Access::Committed, Access::Mapped]);
+        // SAFETY: the range is writable and holds nothing that is needed.
         self.granted(Call::Purge) && unsafe { self.drop_pages(p, len) }
     }
 
