@@ -103,6 +103,21 @@ static void bad_alloc() {
 
 static int calls;
 
+// As the C++ library has it: no alignment but a power of two, and no handler is asked for another one.
+static void odd_alignment() {
+    std::set_new_handler([] { calls++; });
+    for (size_t a : {size_t{0}, size_t{3}, size_t{24}, size_t{4097}, SIZE_MAX}) {
+        for (size_t size : {size_t{0}, size_t{100}, size_t{100000}}) {
+            CHECK_AT(throws_bad_alloc([=] { keep(::operator new(size, al(a))); }), a);
+            CHECK_AT(throws_bad_alloc([=] { keep(::operator new[](size, al(a))); }), a);
+            CHECK_AT(::operator new(size, al(a), NT) == nullptr, a);
+            CHECK_AT(::operator new[](size, al(a), NT) == nullptr, a);
+        }
+    }
+    CHECK_AT(calls == 0, calls);
+    ::operator delete(keep(::operator new(100, al(1))), al(1));
+}
+
 // The handler is called until it throws.
 static void handler_throws() {
     std::set_new_handler([] {
@@ -180,7 +195,7 @@ static void containers() {
 }
 
 static const test_case CASES[] = {
-    CASE(all_forms),      CASE(sized_deletes), CASE(delete_null),           CASE(bad_alloc),     CASE(handler_throws),
+    CASE(all_forms),      CASE(sized_deletes), CASE(delete_null),           CASE(bad_alloc), CASE(odd_alignment),     CASE(handler_throws),
     CASE(handler_resets), CASE(handler_frees), CASE(handler_own_exception), CASE(containers),
 };
 TEST_MAIN(CASES)

@@ -106,12 +106,28 @@ extern "C" fn next_throwing() -> *mut c_void {
     if !handler.is_null() {
         return handler;
     }
+    throw_or_abort()
+}
+
+extern "C" fn throw_or_abort() -> *mut c_void {
     let throw = thrower();
     if throw.is_null() { libc::abort as *mut c_void } else { throw }
 }
 
+/// Stands for an alignment that is no power of two; 0 is that of the forms without one.
+const BAD: Word = 3;
+
+/// The alignment that an operator got, or [`BAD`].
+fn checked(align: Word) -> Word {
+    if align.is_power_of_two() { align } else { BAD }
+}
+
 extern "C" fn retry(size: usize, align: usize) -> *mut u8 {
-    if align == 0 { global::malloc(size) } else { global::malloc_aligned(size, align, false) }
+    match align {
+        0 => global::malloc(size),
+        BAD => core::ptr::null_mut(),
+        align => global::malloc_aligned(size, align, false),
+    }
 }
 
 /// The throwing forms after memory ran out. Where nobody sees the C++ library but the object that needs it, the work goes
@@ -128,13 +144,15 @@ unsafe extern "C-unwind" fn failed(symbol: *const c_char, own: *mut c_void, size
             return unsafe { core::mem::transmute::<*mut c_void, Operator>(theirs)(size, align) };
         }
     }
+    // There is no memory to be had for a bad alignment, so no handler is asked.
+    let next = if align == BAD { throw_or_abort } else { next_throwing };
     // SAFETY: both functions have the types that the loop wants.
-    unsafe { arch::neap_new_loop(size, align, retry, next_throwing).cast() }
+    unsafe { arch::neap_new_loop(size, align, retry, next).cast() }
 }
 
 /// The nothrow forms after memory ran out. A new handler may throw, and then the answer is NULL: to catch that takes
 /// C++, so the work goes to the C++ library's own operator of the same name, which calls our throwing one in a `try`.
-/// Without that library there is no handler either.
+/// Without that library there is no handler either, unless it is linked in statically.
 #[cold]
 #[inline(never)]
 fn failed_nothrow(symbol: &CStr, own: *mut c_void, size: usize, align: usize, nothrow: Nothrow) -> *mut c_void {
@@ -170,11 +188,11 @@ macro_rules! new {
         #[doc = $what]
         ///
         /// # Safety
-        /// As every C function; the alignment must be a power of two.
+        /// As every C function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $symbol(size: usize $(, $align: Word)?) -> *mut c_void {
-            let align = 0 $(+ $align)?;
-            let p = new!(@try size $(, $align)?);
+            let align = 0 $(+ checked($align))?;
+            let p = retry(size, align);
             if p.is_null() {
                 // SAFETY: the last thing this function does.
                 return unsafe { failed(symbol!($symbol).as_ptr(), $symbol as *mut c_void, size, align) };
@@ -182,8 +200,6 @@ macro_rules! new {
             p.cast()
         }
     )*};
-    (@try $size:ident) => { global::malloc($size) };
-    (@try $size:ident, $align:ident) => { global::malloc_aligned($size, $align, false) };
 }
 
 macro_rules! new_nothrow {
@@ -191,11 +207,11 @@ macro_rules! new_nothrow {
         #[doc = $what]
         ///
         /// # Safety
-        /// As every C function; the alignment must be a power of two.
+        /// As every C function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $symbol(size: usize $(, $align: Word)?, nothrow: Nothrow) -> *mut c_void {
-            let align = 0 $(+ $align)?;
-            let p = new!(@try size $(, $align)?);
+            let align = 0 $(+ checked($align))?;
+            let p = retry(size, align);
             if p.is_null() {
                 return failed_nothrow(symbol!($symbol), $symbol as *mut c_void, size, align, nothrow);
             }
