@@ -159,5 +159,15 @@ fn scans() -> Outcome {
         let counts = done.stdout.lines().find(|line| line.contains("the kernel counts")).unwrap_or_default();
         expect(counts.contains(cause), &done, &format!("{counts:?} has no {cause:?}"))?;
     }
+    // Ended one after the other, and waited for; then one that is left.
+    for (script, left) in [("sleep 0.2; sleep 0.2; true", None), ("sleep 60 & sleep 1", Some("missing: 1 of its"))] {
+        let run = Run::new(&deny).arg(neap()?).args(["pagein", "-o", "-", "--", "sh", "-c", script]);
+        let done = run.plain().run()?.success()?;
+        let said = done.stdout.lines().find(|line| line.contains("still running when the program ended"));
+        let fits =
+            said.is_some_and(|line| left.is_some_and(|words| line.contains(words))) || said.is_none() && left.is_none();
+        let waited = left.is_some() || !done.stdout.contains("were not waited for");
+        expect(fits && waited, &done, "children that have ended are said to run, or one that runs is not")?;
+    }
     Ok(())
 }

@@ -61,7 +61,12 @@ impl Terminal {
         loop {
             self.look();
             if let Some(status) = self.child.try_wait()? {
-                self.look();
+                // All that is left.
+                let mut before = usize::MAX;
+                while before != self.shown.len() {
+                    before = self.shown.len();
+                    self.look();
+                }
                 return Ok((status, std::mem::take(&mut self.shown)));
             }
             if started.elapsed() > limit {

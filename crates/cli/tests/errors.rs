@@ -48,10 +48,14 @@ fn texts_that_cannot_be_written_are_missed() {
 #[test]
 fn closed_descriptors_are_not_taken_for_files() {
     let neap = Neap::new();
+    // Where events are denied, page tables are looked at while the program sleeps.
     for closed in ["0<&-", "1>&-", "2>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"] {
         let line = format!("exec {closed}; \"$@\"");
-        let output =
-            through_shell(&neap, &line, &["pagein", "--format", "csv", "-o", "trace", "--", "sh", "-c", "exit 3"]);
+        let output = through_shell(
+            &neap,
+            &line,
+            &["pagein", "--format", "csv", "-o", "trace", "--", "sh", "-c", "sleep 0.5; exit 3"],
+        );
         assert_eq!(output.status.code(), Some(3), "{closed}: {output:?}");
         let trace = fs::read_to_string(neap.path("trace")).expect("a trace");
         let whole = trace.starts_with("number,time_ns,") && trace.lines().count() > 10;

@@ -166,17 +166,18 @@ fn wait(pid: u32, mut count: Stat, deadline: Option<Instant>) -> Stat {
 
 /// What the kernel tells of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stat {
+pub struct Stat {
     /// Faults of it and of the children that it waited for.
     usage: Usage,
     /// Whether it only waits for somebody to ask how it ended.
-    ended: bool,
+    pub ended: bool,
     /// Whether it is one of the kernel's threads.
     kernel: bool,
 }
 
 impl Stat {
-    fn of(pid: u32) -> io::Result<Self> {
+    /// Of that process.
+    pub fn of(pid: u32) -> io::Result<Self> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }

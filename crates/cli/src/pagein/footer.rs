@@ -80,6 +80,8 @@ pub fn of_program(tables: &mut Tables, facts: &Facts, command: &[OsString], ende
     let differences = count.differences(facts, |rest| match rest {
         0.. if untraced => Some(Cause::Untraced),
         0.. => None,
+        // Pages around a fault are more than any child's.
+        _ if facts.kernel.is_none() => None,
         // A child that nobody waited for is missing with all its faults.
         _ => fewest_of_a_child(tables, store).filter(|&few| rest.unsigned_abs() >= few).map(|_| Cause::NotWaitedFor),
     });

@@ -12,6 +12,7 @@ use neap_trace::perf::attr::Counter;
 use neap_trace::perf::record::{Happened, Record, Sample};
 use neap_trace::track::{Tracker, parse_maps};
 
+use super::attach::Stat;
 use super::collect::Collected;
 use super::files::Files;
 use super::store::Store;
@@ -72,6 +73,7 @@ impl Scanning {
             }
             self.world.seek(&mut self.collected.tracker);
             self.world.blocks.forget();
+            self.forget_ended();
         }
         let Collected { tracker, store, .. } = &mut self.collected;
         tracker.finish(&mut |fault| store.push(&fault));
@@ -79,11 +81,26 @@ impl Scanning {
         self.collected
     }
 
+    /// Tells of the processes that have ended since the last look.
+    fn forget_ended(&mut self) {
+        let time = self.time();
+        let Collected { tracker, store, .. } = &mut self.collected;
+        for (pid, _) in self.known.extract_if(|&pid, _| Stat::of(pid).map_or(true, |stat| stat.ended)) {
+            let event = Happened::Exit { pid, tid: pid };
+            tracker.record(&Record { time, event }, &mut self.world, &mut |fault| store.push(&fault));
+        }
+    }
+
+    /// Nanoseconds from the start; never 0.
+    fn time(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
+    }
+
     /// Looks at one process.
     fn look(&mut self, pid: u32, program: Option<std::path::PathBuf>) {
         let Ok(maps) = fs::read(format!("/proc/{pid}/maps")) else { return };
         let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return };
-        let time = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX) + 1;
+        let time = self.time();
         let Collected { tracker, store, .. } = &mut self.collected;
         let (before, known) = self.known.entry(pid).or_default();
         let name =

@@ -85,10 +85,17 @@ impl Neap {
         self.dir.path().join(name)
     }
 
-    /// A file in the test's directory.
+    /// A file in the test's directory. One that can be executed is [copied](copy_program).
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>, mode: u32) -> PathBuf {
         let path = self.path(name);
-        fs::write(&path, content).expect("writable");
+        if mode & 0o111 == 0 {
+            fs::write(&path, content).expect("writable");
+        } else {
+            let text = self.path(&format!("{name}.text"));
+            fs::write(&text, content).expect("writable");
+            copy_program(&text, &path);
+            fs::remove_file(text).expect("it was there");
+        }
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
         path
     }
@@ -143,9 +150,10 @@ pub fn compile(dir: &Path, name: &str, source: &str, flags: &[&str]) -> Option<P
 
 /// Copies a program, by a process of its own: a child of this one that is just being started would have the file open for
 /// writing, and nobody could execute it.
-pub fn copy_program(from: &str, to: &Path) {
+pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
+    let from = from.as_ref();
     let copied = Command::new("cp").arg(from).arg(to).status();
-    assert!(copied.is_ok_and(|status| status.success()), "{from} cannot be copied to {}", to.display());
+    assert!(copied.is_ok_and(|status| status.success()), "{} cannot be copied to {}", from.display(), to.display());
 }
 
 /// A shell starts what runs in the background with keys of the terminal ignored, and `nohup` ignores hang-ups: programs
