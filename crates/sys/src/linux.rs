@@ -69,16 +69,13 @@ impl Linux {
     }
 }
 
-/// What a limit on memory may count.
-const LIMITS: [Resource; 2] = [Resource::As, Resource::Data];
-
 impl Linux {
-    /// Whether the process may have an OS page more than it has. A limit may have been set that is below what it has.
+    /// Whether the process may have an OS page more than it has: limits (RLIMIT_AS, RLIMIT_DATA) may have been set that
+    /// are below what it has. By trying, as to ask for limits is a call that a filter may punish.
     fn has_room(&self) -> bool {
         let page = self.page_size();
-        LIMITS.iter().all(|&limit| getrlimit(limit).current.is_none())
-            // SAFETY: the mapping was just made.
-            || self.map(page, page).is_some_and(|p| unsafe { self.unmap(p, page) })
+        // SAFETY: the mapping was just made.
+        self.map(page, page).is_some_and(|p| unsafe { self.unmap(p, page) })
     }
 
     /// Maps fresh memory where a range of an arena was unmapped.
