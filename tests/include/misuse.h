@@ -34,6 +34,17 @@ static inline void in_thread(void *(*f)(void *), void *arg) {
     if (pthread_create(&t, NULL, f, arg) || pthread_join(t, NULL)) abort();
 }
 
+/* A freed block of 64 bytes, printed, whose OS page went back to the system, and with it the mark that tells. */
+static inline char *make_purged(void) {
+    static char *p[20000];
+    for (int i = 0; i < 20000; i++) memset(p[i] = malloc(64), 1, 64);
+    for (int i = 0; i < 20000; i++)
+        if (i % 1000) free(p[i]);
+    malloc_trim(0);
+    dprintf(1, "%p\n", (void *)p[10500]);
+    return p[10500];
+}
+
 /* Ordinary work of the same block size, in which a misuse that was only noted must be seen. */
 static inline void churn(void) {
     static void *p[20000];

@@ -2,13 +2,7 @@
 #include "misuse.h"
 
 int main(void) {
-    static char *p[20000];
-    for (int i = 0; i < 20000; i++) memset(p[i] = malloc(64), 1, 64);
-    for (int i = 0; i < 20000; i++)
-        if (i % 1000) free(p[i]);
-    malloc_trim(0);
-    dprintf(1, "%p\n", p[10500]);
-    free(p[10500]);
+    free(make_purged());
     char *got = malloc(64);
     memset(got, 2, 64);
     churn();

@@ -67,9 +67,7 @@ impl Linux {
             c.syscalls[call as usize].fetch_add(n, Ordering::Relaxed);
         }
     }
-}
 
-impl Linux {
     /// Whether the process may have an OS page more than it has: limits (RLIMIT_AS, RLIMIT_DATA) may have been set that
     /// are below what it has. By trying, as to ask for limits is a call that a filter may punish.
     fn has_room(&self) -> bool {
