@@ -60,6 +60,8 @@ pub mod misuse;
 pub mod nested;
 pub mod os;
 pub mod page_map;
+#[cfg(neap_sim)]
+pub mod points;
 pub mod policy;
 mod pressure;
 pub mod purge;

@@ -1,7 +1,7 @@
 //! The system below the allocator, as one trait. `neap-sys` implements it for Linux, `neap-coretest` as a fake.
 
 use crate::figures::Figures;
-use core::sync::atomic::AtomicU32;
+use crate::sync::AtomicU32;
 
 /// Neighbouring OS pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

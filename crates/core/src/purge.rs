@@ -38,7 +38,7 @@ const INLINE_BYTES: usize = 2 << 20;
 const LOOK: usize = 1024;
 const HOLD_RUNS: usize = 8;
 /// How long the lock is left alone after that, in spins, so that others get it.
-const LEAVE: usize = 16;
+const LEAVE: usize = if cfg!(neap_sim) { 1 } else { 16 };
 /// Ticks without anything to do until the purger ends.
 const IDLE_TICKS: u32 = 5;
 /// Ticks after which holes are tried again that were refused.
@@ -553,7 +553,7 @@ impl<O: Os> Allocator<O> {
 
     /// Leaves the lock of the ranges to those who wait for it.
     fn leave_lock() {
-        (0..LEAVE).for_each(|_| core::hint::spin_loop());
+        (0..LEAVE).for_each(|_| crate::sync::spin_loop());
     }
 
     /// Counts memory that went back.

@@ -1,7 +1,14 @@
-//! Atomics and the lock. The lock-free structures (`remote.rs`) take their atomics from here, so that the model
-//! checker can compile this file and theirs against its own (`tests/loom`).
+//! Atomics and the lock. Every atomic of the core comes from here, so that the model checker can compile this file and
+//! the lock-free structures against its own (`tests/loom`), and the simulation can switch threads at each operation
+//! (`points.rs`, `crates/sim`).
 
-#[cfg(not(loom))]
+#[cfg(neap_sim)]
+pub use crate::points::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, spin_loop};
+#[cfg(not(neap_sim))]
+pub use core::hint::spin_loop;
+#[cfg(neap_sim)]
+pub use core::sync::atomic::Ordering;
+#[cfg(not(any(loom, neap_sim)))]
 pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -11,8 +18,8 @@ use crate::os::Os;
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const WAITED: u32 = 2;
-/// How often a thread looks again before it sleeps; the model checker tries all orders anyway.
-const SPINS: u32 = if cfg!(loom) { 1 } else { 100 };
+/// How often a thread looks again before it sleeps. The model checker and the simulation try other orders anyway.
+const SPINS: u32 = if cfg!(any(loom, neap_sim)) { 1 } else { 100 };
 
 /// A lock that sleeps in the kernel. All zero bytes are an unlocked lock.
 ///
@@ -61,7 +68,7 @@ impl Lock {
     #[cold]
     fn take_slow<O: Os>(&self, os: &O) {
         for _ in 0..SPINS {
-            core::hint::spin_loop();
+            spin_loop();
             // Acquire: as in `take`.
             if self.word.load(Ordering::Relaxed) == FREE
                 && self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()

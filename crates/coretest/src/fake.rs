@@ -19,9 +19,10 @@ use pagemap::{HOST_PAGE, Pagemap};
 pub use pages::{Page, Usage};
 use swap::Swap;
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use neap_core::Os;
 use neap_core::os::{Memory, Moved, Run, Touched};
+use neap_core::sync::AtomicU32;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// What [`Os::clock`] says at first: as if the system had run for a while.
