@@ -214,6 +214,8 @@ impl<O: Os> Allocator<O> {
             let since = if clean { age::NONE } else { self.age_of_freed(p, CHUNK) };
             self.give_chunks(Use::Slab, || {
                 (*c).kind = Kind::NONE;
+                // A visitor of this heap may hold the record from before, and must not take the next owner's slab for it.
+                (*c).set_owner(core::ptr::null_mut());
                 // An age that the slab had would stay with a clean chunk.
                 age::set(&self.arenas, c, 1, age::NONE);
                 Some([(c, 1, since)])

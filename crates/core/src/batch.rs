@@ -1,9 +1,10 @@
 //! What the purger takes at a time, and how it finds it: see `purge.rs`.
 
 use crate::chunk::{Chunk, Kind};
+use crate::holes::{self, Hole};
 use crate::os::Run;
 use crate::range::Ranges;
-use crate::{age, visit};
+use crate::{Heap, age, visit};
 
 /// Bytes of a batch, at most: less than a millisecond of purging, as a thread that needs more address space may have to
 /// wait for the kernel that long.
@@ -93,6 +94,7 @@ impl Due {
 }
 
 /// Memory on its way to the system.
+#[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) runs: [Run; Batch::RUNS],
     pub(crate) count: usize,
@@ -102,13 +104,63 @@ pub(crate) struct Batch {
     pub(crate) slab_count: usize,
 }
 
+/// Holes on their way to the system, and what is needed to send them.
+#[derive(Debug)]
+pub(crate) struct Punch {
+    /// Holes that were taken. Each due slab is taken at most once, so there is room for all.
+    pub(crate) holes: [Hole; visit::SLABS],
+    pub(crate) count: usize,
+    /// Their OS pages; the runs of hole `i` end at `ends[i]`.
+    pub(crate) runs: [Run; visit::SLABS * holes::MOST_RUNS],
+    pub(crate) ends: [usize; visit::SLABS],
+    /// Heaps to visit.
+    pub(crate) owners: [*mut Heap; visit::SLABS],
+}
+
+/// What the holder of the batch lock works with. It lies here and not on the stack, as any thread may have to purge, and
+/// a thread may have a stack of 16 KiB.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) batch: Batch,
+    pub(crate) punch: Punch,
+    /// Room for an answer of [`crate::Os::touched`].
+    pub(crate) touched: [Run; Work::TOUCHED],
+}
+
+// SAFETY: the pointers are used under the batch lock, under the rules of `visit.rs` and `holes.rs`, by any thread.
+unsafe impl Send for Work {}
+
+impl Work {
+    /// Runs of touched OS pages that are asked for at a time.
+    const TOUCHED: usize = 32;
+
+    pub(crate) const fn new() -> Self {
+        Work {
+            batch: Batch::new(),
+            punch: Punch {
+                holes: [Hole::NONE; visit::SLABS],
+                count: 0,
+                runs: [Run::EMPTY; visit::SLABS * holes::MOST_RUNS],
+                ends: [0; visit::SLABS],
+                owners: [core::ptr::null_mut(); visit::SLABS],
+            },
+            touched: [Run::EMPTY; Work::TOUCHED],
+        }
+    }
+}
+
 impl Batch {
     /// Runs of a batch, at most.
     pub(crate) const RUNS: usize = 64;
 
-    pub(crate) fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         let nothing = (core::ptr::null_mut(), core::ptr::null_mut());
         Batch { runs: [Run::EMPTY; Self::RUNS], count: 0, bytes: 0, slabs: [nothing; visit::SLABS], slab_count: 0 }
+    }
+
+    /// Empties the batch.
+    pub(crate) fn clear(&mut self) {
+        (self.count, self.bytes, self.slab_count) = (0, 0, 0);
     }
 
     pub(crate) fn push(&mut self, run: Run) {

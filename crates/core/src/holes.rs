@@ -33,13 +33,23 @@ pub struct Hole {
     pub slab: *mut Chunk,
     /// A bit for each OS page.
     pub pages: u16,
-    /// A bit for each block.
+    /// A bit for each block. Words behind the last block of the slab mean nothing.
     pub blocks: [u64; WORDS],
 }
 
 impl Hole {
     /// Nothing on its way.
     pub const NONE: Hole = Hole { slab: core::ptr::null_mut(), pages: 0, blocks: [0; WORDS] };
+
+    /// The words of the slab's bits that have a block.
+    ///
+    /// # Safety
+    /// The slab must be one still.
+    pub unsafe fn blocks(&self) -> &[u64] {
+        // SAFETY: as the caller promises.
+        let class = usize::from(unsafe { (*self.slab).class });
+        &self.blocks[..class::capacity(class).div_ceil(64) as usize]
+    }
 
     /// The OS pages, as runs; returns how many, at most [`MOST_RUNS`].
     pub fn runs(&self, page: usize, runs: &mut [Run]) -> usize {
@@ -104,12 +114,17 @@ pub unsafe fn is_clean(c: *const Chunk, page: usize) -> bool {
     unsafe { (*c).clean.load(Ordering::Relaxed) == pages(0, CHUNK, page) }
 }
 
-/// Takes the blocks of all OS pages on which no block is used and that may hold memory. `None` if there are none.
+/// Takes the blocks of all OS pages on which no block is used and that may hold memory, into `hole`. False if there are
+/// none.
+///
+/// The blocks that are taken count as used, so the slab stays one until they are given back: they pin it while its OS
+/// pages are on their way. An OS page behind the last block has none. It goes along with others, never alone: the chunk
+/// could be freed, and be in use again, before the system does what it was asked for.
 ///
 /// # Safety
 /// The slab must be the caller's, as its owner's is: visited, or an orphan's under the lock of the registry.
 #[cold]
-pub unsafe fn take(c: *mut Chunk, page: usize) -> Option<Hole> {
+pub unsafe fn take(c: *mut Chunk, page: usize, hole: &mut Hole) -> bool {
     // SAFETY: the slab is the caller's.
     unsafe {
         let class = usize::from((*c).class);
@@ -126,17 +141,20 @@ pub unsafe fn take(c: *mut Chunk, page: usize) -> Option<Hole> {
         }
         // The last one may be a guard.
         let end = CHUNK / page - usize::from((*c).moved);
-        let mut hole = Hole { slab: c, ..Hole::NONE };
+        (hole.slab, hole.pages) = (c, 0);
+        hole.blocks[..capacity.div_ceil(64)].fill(0);
+        let mut pinned = false;
         for k in 0..end {
             // Blocks that lie there, in part at least.
             let (first, behind) = (k * page / size, ((k + 1) * page).div_ceil(size).min(capacity));
             if clean >> k & 1 == 0 && are_free(first, behind) {
                 hole.pages |= 1 << k;
+                pinned |= first < behind;
                 parts(first, behind).for_each(|(word, mask)| hole.blocks[word] |= mask);
             }
         }
-        if hole.pages == 0 {
-            return None;
+        if !pinned {
+            return false;
         }
         carve_rest(c, capacity, clean);
         for (word, mask) in hole.blocks.iter().enumerate().take(capacity.div_ceil(64)) {
@@ -144,7 +162,7 @@ pub unsafe fn take(c: *mut Chunk, page: usize) -> Option<Hole> {
             (*c).used += mask.count_ones();
         }
         debug_assert!(slab::is_valid(c));
-        Some(hole)
+        true
     }
 }
 

@@ -238,7 +238,7 @@ impl<O: Os> Allocator<O> {
     /// Before fork, in the parent: takes all locks, so that no structure behind them is half changed in the child.
     pub fn fork_prepare(&self) {
         self.drain();
-        self.purger.batch.take(&self.os);
+        self.purger.batch.raw().take(&self.os);
         self.registry.raw().take(&self.os);
         self.ranges.raw().take(&self.os);
     }
@@ -247,7 +247,7 @@ impl<O: Os> Allocator<O> {
     pub fn fork_parent(&self) {
         self.ranges.raw().release(&self.os);
         self.registry.raw().release(&self.os);
-        self.purger.batch.release(&self.os);
+        self.purger.batch.raw().release(&self.os);
     }
 
     /// After fork, in the child, whose only thread owns `mine` (or [`Heap::none`]). Of the threads that stayed behind, those

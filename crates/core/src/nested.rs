@@ -15,6 +15,7 @@
 
 use crate::alloc::{Foreign, MAX_SIZE};
 use crate::arena::Arenas;
+use crate::batch::Work;
 use crate::chunk::{Chunk, Kind, State};
 use crate::heap::{Block, Heap};
 use crate::life::{LEFT, LOST, ORPHAN, OWNED};
@@ -203,8 +204,8 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Gives the memory of the annex's slabs back that no block uses; returns the bytes, and adds those that held memory to
-    /// `held`. The batch lock must be held: who forks finds no block on its way.
-    pub(crate) fn purge_annex(&self, mut held: Option<&mut usize>) -> usize {
+    /// `held`. Under the batch lock: a fork finds no block on its way.
+    pub(crate) fn purge_annex(&self, work: &mut Work, mut held: Option<&mut usize>) -> usize {
         let annex = &self.arenas.annex;
         if annex.slab_count.load(Ordering::Relaxed) == 0 {
             return 0;
@@ -213,7 +214,7 @@ impl<O: Os> Allocator<O> {
         let mut purge = |run: Run| {
             if let Some(held) = &mut held {
                 // SAFETY: all blocks there are ours.
-                **held += unsafe { self.held_by(run) };
+                **held += unsafe { self.held_by(run, &mut work.touched) };
             }
             // SAFETY: as above.
             unsafe { self.os.purge(run.start, run.len) }

@@ -12,13 +12,13 @@
 //! whatever the bytes.
 
 use crate::arena::Arenas;
-use crate::batch::{BATCH_BYTES, Batch, Due, Keep, Sent, Walk};
+use crate::batch::{BATCH_BYTES, Batch, Due, Keep, Sent, Walk, Work};
 use crate::chunk::{Chunk, Kind};
 use crate::os::Run;
 use crate::policy::Purge;
 use crate::pressure::FRESH_CHUNKS;
 use crate::range::Ranges;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Lock, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Locked, Ordering};
 use crate::{Allocator, CHUNK, CHUNK_SHIFT, Heap, Os, age, tables};
 
 /// Free memory waits for so many ticks: what was freed just before one waits a tick less than the delay, at most.
@@ -99,7 +99,7 @@ pub struct Purger {
     pub(crate) quiet: AtomicU32,
     /// Held while memory is on its way to the system. Taken before all other locks; fork takes it, so that nothing
     /// is on its way in the child.
-    pub(crate) batch: Lock,
+    pub(crate) batch: Locked<Work>,
 }
 
 impl Purger {
@@ -124,7 +124,7 @@ impl Purger {
             reused: AtomicU64::new(0),
             ran: AtomicU64::new(0),
             quiet: AtomicU32::new(0),
-            batch: Lock::new(),
+            batch: Locked::new(Work::new()),
         }
     }
 
@@ -172,11 +172,6 @@ impl Purger {
         (self.slabs.load(Ordering::SeqCst), self.cached.load(Ordering::SeqCst) >= MOST_CACHED)
     }
 
-    fn batch_with<O: Os, R>(&self, os: &O, f: impl FnOnce() -> R) -> R {
-        let _batch = self.batch.lock(os);
-        f()
-    }
-
     /// Much was freed that does not wait for a purger.
     pub(crate) fn note_tables(&self) {
         self.notes.fetch_or(TABLES, Ordering::Relaxed);
@@ -211,11 +206,11 @@ impl<O: Os> Allocator<O> {
     pub fn purge_with(&self, mine: *mut Heap) -> usize {
         self.drain();
         let due = Due { lazy: true, ..self.due(0, BATCH_BYTES) };
-        self.purger.batch_with(&self.os, || self.empty_caches(true, mine));
+        self.purger.batch.with(&self.os, |_| self.empty_caches(true, mine));
         let bytes = self.purge_due(mine, due, &mut Walk::new(), usize::MAX);
-        let annexed = self.purger.batch_with(&self.os, || {
+        let annexed = self.purger.batch.with(&self.os, |work| {
             self.purge_tables();
-            self.purge_annex(None)
+            self.purge_annex(work, None)
         });
         self.settle();
         self.publish();
@@ -249,7 +244,7 @@ impl<O: Os> Allocator<O> {
         if in_time {
             self.forget_old_demand();
             self.next_epoch();
-            self.purger.batch_with(&self.os, || self.purge_annex(None));
+            self.purger.batch.with(&self.os, |work| self.purge_annex(work, None));
             if self.purger.ticks.load(Ordering::Relaxed).is_multiple_of(HOLES_AGAIN) {
                 self.purger.refused.store(false, Ordering::Relaxed);
             }
@@ -257,7 +252,7 @@ impl<O: Os> Allocator<O> {
         self.purger.flood.store(false, Ordering::Relaxed);
         let before = self.purger.came();
         let mut walk = Walk::new();
-        let cached = !in_time || self.purger.batch_with(&self.os, || self.empty_caches(false, Heap::none()));
+        let cached = !in_time || self.purger.batch.with(&self.os, |_| self.empty_caches(false, Heap::none()));
         let ticks = self.urgency();
         let slabs = !self.purger.refused.load(Ordering::Relaxed);
         let due = Due { keep: self.keep(ticks, in_time), slabs, ..self.due(ticks, BATCH_BYTES) };
@@ -273,7 +268,7 @@ impl<O: Os> Allocator<O> {
         let rests = bytes == 0 && walk.waiting == 0;
         let freed = self.ranges.with(&self.os, |r| r.freed_chunks);
         if freed >= if rests { tables::FREED_AT_REST } else { tables::FREED } {
-            self.purger.batch_with(&self.os, || self.purge_tables());
+            self.purger.batch.with(&self.os, |_| self.purge_tables());
         }
         if !rests || cached {
             self.purger.idle.store(0, Ordering::Relaxed);
@@ -433,7 +428,7 @@ impl<O: Os> Allocator<O> {
             self.mind_limit();
         }
         if notes & TABLES != 0 {
-            self.purger.batch_with(&self.os, || self.purge_tables());
+            self.purger.batch.with(&self.os, |_| self.purge_tables());
         }
         // Acquire: see `note_waiting`.
         if self.purger.wanted.swap(false, Ordering::Acquire) && self.policy.purge() != Purge::Never {
@@ -472,28 +467,29 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn purge_due(&self, mine: *mut Heap, due: Due, walk: &mut Walk, batches: usize) -> usize {
         let (mut bytes, mut done) = (0, 0);
         loop {
-            let _batch = self.purger.batch.lock(&self.os);
-            let mut batch = Batch::new();
-            let more = self.fill(walk, due, &mut batch);
-            if batch.count > 0 {
-                bytes += self.send(&batch, due.lazy);
-                done += 1;
-            }
-            if batch.slab_count > 0 {
-                let punched = self.punch(mine, &batch.slabs[..batch.slab_count], None);
-                walk.punched += punched;
-                bytes += punched;
-            }
+            let more = self.purger.batch.with(&self.os, |work| {
+                let more = self.fill(walk, due, &mut work.batch);
+                if work.batch.count > 0 {
+                    bytes += self.send(&work.batch, due.lazy);
+                    done += 1;
+                }
+                if work.batch.slab_count > 0 {
+                    let punched = self.punch(mine, work, None);
+                    walk.punched += punched;
+                    bytes += punched;
+                }
+                more
+            });
             if !more || done == batches {
                 return bytes;
             }
         }
     }
 
-    /// Fills a batch with what is due, from the place of `walk` on. True if there is more to look at. The batch lock must
-    /// be held.
+    /// Fills the batch with what is due, from the place of `walk` on. True if there is more to look at.
     #[cold]
     pub(crate) fn fill(&self, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
+        batch.clear();
         loop {
             // SAFETY: `with` holds the lock.
             let more = self.ranges.with(&self.os, |r| unsafe { self.gather(r, walk, due, batch) });

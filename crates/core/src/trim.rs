@@ -2,14 +2,11 @@
 //! as the purger would take them, in its batches, so that no other thread waits longer than for one of those. Unlike
 //! the purger it asks the system how much memory there was.
 
-use crate::batch::{BATCH_BYTES, Batch, Due, Keep, Walk};
+use crate::batch::{BATCH_BYTES, Due, Keep, Walk, Work};
 use crate::life::OWNED;
 use crate::os::Run;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Heap, Os};
-
-/// Runs of touched OS pages that are asked for at a time.
-const RUNS: usize = 32;
 
 /// What a trim did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,9 +41,10 @@ impl<O: Os> Allocator<O> {
         let mut trim = Trim { a: self, mine, go_on, done: Trimmed::default() };
         trim.done.complete = trim.caches() && trim.chunks(keep);
         if trim.done.complete {
-            let _batch = self.purger.batch.lock(&self.os);
-            self.purge_tables();
-            trim.done.bytes += self.purge_annex(Some(&mut trim.done.held));
+            self.purger.batch.with(&self.os, |work| {
+                self.purge_tables();
+                trim.done.bytes += self.purge_annex(work, Some(&mut trim.done.held));
+            });
         }
         let done = trim.done;
         self.settle();
@@ -54,16 +52,15 @@ impl<O: Os> Allocator<O> {
         done
     }
 
-    /// How much of a run holds memory, or is swapped out.
+    /// How much of a run holds memory, or is swapped out. `runs` is room for the system's answer.
     ///
     /// # Safety
     /// The run must be committed, and the caller's.
-    pub(crate) unsafe fn held_by(&self, run: Run) -> usize {
+    pub(crate) unsafe fn held_by(&self, run: Run, runs: &mut [Run]) -> usize {
         let (mut held, mut from) = (0, 0);
         while from < run.len {
-            let mut runs = [Run::EMPTY; RUNS];
             // SAFETY: as the caller promises; what is left of the run lies in it.
-            let touched = unsafe { self.os.touched(run.start.add(from), run.len - from, &mut runs) };
+            let touched = unsafe { self.os.touched(run.start.add(from), run.len - from, runs) };
             let Some(touched) = touched.filter(|t| t.looked > 0) else { return run.len };
             held += runs[..touched.runs].iter().map(|r| r.len).sum::<usize>();
             from += touched.looked;
@@ -92,8 +89,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
             // SAFETY: heaps are never unmapped, and `next` never changes. A visited heap is ours meanwhile.
             unsafe {
                 if (*heap).state.load(Ordering::Relaxed) == OWNED && wants(heap) {
-                    let _batch = a.purger.batch.lock(&a.os);
-                    a.visit(self.mine, &mut [heap], |heap| a.empty_heap(heap));
+                    a.purger.batch.with(&a.os, |_| a.visit(self.mine, &mut [heap], |heap| a.empty_heap(heap)));
                 }
                 heap = (*heap).next;
             }
@@ -113,36 +109,38 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
     }
 
     fn pass(&mut self, keep: usize, ranges: bool, slabs: bool) -> bool {
-        let a = self.a;
         let mut walk = Walk::new();
         loop {
-            {
-                let _batch = a.purger.batch.lock(&a.os);
-                let bytes = a.ranges.with(&a.os, |r| (r.free_chunks[1] + r.dropped_chunks) * CHUNK);
-                let spare = bytes.saturating_sub(keep) / CHUNK * CHUNK;
-                if ranges && !slabs && spare == 0 {
-                    return true;
-                }
-                let bytes = if slabs { BATCH_BYTES } else { spare.min(BATCH_BYTES) };
-                let due = Due { now: a.epoch(), ticks: 0, lazy: true, slabs, ranges, keep: Keep::default(), bytes };
-                let mut batch = Batch::new();
-                let more = a.fill(&mut walk, due, &mut batch);
-                if batch.count > 0 {
-                    // SAFETY: the runs were taken out of free ranges, so they are nobody's.
-                    self.done.held += batch.runs().iter().map(|&run| unsafe { a.held_by(run) }).sum::<usize>();
-                    self.done.bytes += a.send(&batch, true);
-                }
-                if batch.slab_count > 0 {
-                    let slabs = &batch.slabs[..batch.slab_count];
-                    self.done.bytes += a.punch(self.mine, slabs, Some(&mut self.done.held));
-                }
-                if !more {
-                    return true;
-                }
+            let a = self.a;
+            if !a.purger.batch.with(&a.os, |work| self.send_some(work, &mut walk, keep, ranges, slabs)) {
+                return true;
             }
             if !(self.go_on)() {
                 return false;
             }
         }
+    }
+
+    /// Gives a batch back, from the place of `walk` on. True if there is more to look at.
+    fn send_some(&mut self, work: &mut Work, walk: &mut Walk, keep: usize, ranges: bool, slabs: bool) -> bool {
+        let a = self.a;
+        let bytes = a.ranges.with(&a.os, |r| (r.free_chunks[1] + r.dropped_chunks) * CHUNK);
+        let spare = bytes.saturating_sub(keep) / CHUNK * CHUNK;
+        if ranges && !slabs && spare == 0 {
+            return false;
+        }
+        let bytes = if slabs { BATCH_BYTES } else { spare.min(BATCH_BYTES) };
+        let due = Due { now: a.epoch(), ticks: 0, lazy: true, slabs, ranges, keep: Keep::default(), bytes };
+        let more = a.fill(walk, due, &mut work.batch);
+        if work.batch.count > 0 {
+            let Work { batch, touched, .. } = work;
+            // SAFETY: the runs were taken out of free ranges, so they are nobody's.
+            self.done.held += batch.runs().iter().map(|&run| unsafe { a.held_by(run, touched) }).sum::<usize>();
+            self.done.bytes += a.send(batch, true);
+        }
+        if work.batch.slab_count > 0 {
+            self.done.bytes += a.punch(self.mine, work, Some(&mut self.done.held));
+        }
+        more
     }
 }

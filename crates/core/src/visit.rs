@@ -9,20 +9,21 @@
 //! where it is still somebody's; its thread cannot give it up before the visit ends.
 
 use crate::arena::Arenas;
+use crate::batch::{Punch, Work};
 use crate::chunk::{Chunk, Kind};
 use crate::class::CLASSES;
 use crate::heap::{PARKED, Seat};
-use crate::holes::{self, Hole};
+use crate::holes;
 use crate::life::{LOST, ORPHAN, OWNED};
-use crate::os::Run;
 use crate::purge::DELAY_TICKS;
 use crate::shelf::Shelf;
-use crate::slab::Batch;
 use crate::sync::{AtomicU32, Ordering};
-use crate::{Allocator, Heap, Os, age};
+use crate::{Allocator, Heap, Os, age, slab};
 
-/// Slabs of one round: some kilobytes of stack, and one barrier.
+/// Slabs of one round, with one barrier for all.
 pub(crate) const SLABS: usize = 16;
+
+const _: () = assert!(SLABS <= 32, "`punch` has a bit for each");
 /// Ticks that a heap's caches must have been left alone before they are emptied.
 const QUIET_TICKS: u8 = 2;
 /// Ticks after which nobody waits any more for a heap that is quiet and still cannot be visited: the system has no
@@ -147,27 +148,34 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Gives the holes of slabs that were left alone back to the system; returns the bytes, and adds those that held memory
-    /// to `held`. The batch lock must be held; `mine` as in [`Allocator::visit`].
+    /// Gives the holes of the slabs in `work.batch` back to the system; returns the bytes, and adds those that held memory
+    /// to `held`. `mine` as in [`Allocator::visit`].
     #[cold]
-    pub(crate) fn punch(&self, mine: *mut Heap, due: &[Due], held: Option<&mut usize>) -> usize {
-        let mut holes = [Hole::NONE; SLABS];
-        let mut count = 0;
-        let mut take = |(c, owner): Due| {
+    pub(crate) fn punch(&self, mine: *mut Heap, work: &mut Work, held: Option<&mut usize>) -> usize {
+        let Punch { holes, count, owners, .. } = &mut work.punch;
+        *count = 0;
+        // A bit for each slab that was looked at. A heap that is visited may be an orphan a moment later, and come once more.
+        let mut done = 0u32;
+        let due = &work.batch.slabs[..work.batch.slab_count];
+        let mut take = |i: usize| {
+            let (c, owner) = due[i];
+            if done >> i & 1 != 0 {
+                return;
+            }
+            done |= 1 << i;
             // SAFETY: the owner's heap is visited, or its orphan guarded; if the slab still is its own, it is ours.
             unsafe {
                 if (*c).kind != Kind::SLAB || (*c).owner() != owner {
                     return;
                 }
                 Arenas::slab_age(c).store(age::NONE, Ordering::Relaxed);
-                if let Some(hole) = holes::take(c, self.page_size()) {
+                if holes::take(c, self.page_size(), &mut holes[*count]) {
                     Heap::unlist_if_full(owner, c);
-                    holes[count] = hole;
-                    count += 1;
+                    *count += 1;
                 }
             }
         };
-        let mut owners = [core::ptr::null_mut(); SLABS];
+        owners.fill(core::ptr::null_mut());
         for (i, &(c, owner)) in due.iter().enumerate() {
             // SAFETY: heaps are never unmapped.
             match unsafe { (*owner).state.load(Ordering::Acquire) } {
@@ -178,46 +186,51 @@ impl<O: Os> Allocator<O> {
                 _ => {}
             }
         }
-        self.visit(mine, &mut owners, |heap| due.iter().filter(|d| d.1 == heap).for_each(|&d| take(d)));
+        let of = |heap| (0..due.len()).filter(move |&i| due[i].1 == heap);
+        self.visit(mine, owners, |heap| of(heap).for_each(&mut take));
         self.registry.with(&self.os, |_| {
             // SAFETY: as above; the lock guards orphans.
-            let orphaned = |d: &&Due| unsafe { (*d.1).state.load(Ordering::Acquire) == ORPHAN };
-            due.iter().filter(orphaned).for_each(|&d| take(d));
+            let is_orphan = |i: usize| unsafe { (*due[i].1).state.load(Ordering::Acquire) == ORPHAN };
+            (0..due.len()).filter(|&i| is_orphan(i)).for_each(&mut take);
         });
-        self.send_holes(&holes[..count], held)
+        self.send_holes(work, held)
     }
 
     /// Gives the OS pages of holes back, and frees their blocks; returns the bytes. Not lazily, whatever the policy:
     /// nothing would tell the next look at the slab that the system knows of them.
     #[cold]
-    fn send_holes(&self, holes: &[Hole], held: Option<&mut usize>) -> usize {
-        let mut runs = [Run::EMPTY; SLABS * holes::MOST_RUNS];
-        let mut ends = [0; SLABS];
+    fn send_holes(&self, work: &mut Work, held: Option<&mut usize>) -> usize {
+        let Punch { holes, count, runs, ends, .. } = &mut work.punch;
+        let holes = &holes[..*count];
         let mut count = 0;
-        for (hole, end) in holes.iter().zip(&mut ends) {
+        for (hole, end) in holes.iter().zip(&mut *ends) {
             count += hole.runs(self.page_size(), &mut runs[count..]);
             *end = count;
         }
         if let Some(held) = held {
             // SAFETY: as below.
-            *held += runs[..count].iter().map(|&run| unsafe { self.held_by(run) }).sum::<usize>();
+            *held += runs[..count].iter().map(|&run| unsafe { self.held_by(run, &mut work.touched) }).sum::<usize>();
         }
-        // SAFETY: all blocks on these OS pages are ours, so nobody uses them.
+        // SAFETY: all blocks on these OS pages are ours, so nobody uses them, and they pin their slabs until they are
+        // given back below.
         let sent = unsafe { self.purge_each(&runs[..count], false) };
         if sent.is_in_vain() {
             self.purger.note_refused();
         }
         let mut first = 0;
-        for (hole, &end) in holes.iter().zip(&ends) {
+        for (hole, &end) in holes.iter().zip(&*ends) {
             let mut own = core::mem::replace(&mut first, end)..end;
-            if own.all(|i| sent.went(i)) {
-                // SAFETY: the slab has used blocks, ours, so it stays one.
-                // Relaxed: the blocks come back behind it, which orders it.
-                unsafe { (*hole.slab).clean.fetch_or(hole.pages, Ordering::Relaxed) };
-            }
-            for (word, &mask) in hole.blocks.iter().enumerate().filter(|(_, mask)| **mask != 0) {
+            // SAFETY: the slab has used blocks, ours, so it stays one until the last of them is given back.
+            let blocks = unsafe {
+                if own.all(|i| sent.went(i)) {
+                    // Relaxed: the blocks come back behind it, which orders it.
+                    (*hole.slab).clean.fetch_or(hole.pages, Ordering::Relaxed);
+                }
+                hole.blocks()
+            };
+            for (word, &mask) in blocks.iter().enumerate().filter(|(_, mask)| **mask != 0) {
                 // SAFETY: the blocks are ours.
-                unsafe { Heap::give_remote(self, hole.slab, Batch { word, mask }) };
+                unsafe { Heap::give_remote(self, hole.slab, slab::Batch { word, mask }) };
             }
         }
         self.note_purged(sent.bytes);

@@ -84,8 +84,8 @@ impl<O: Os> Allocator<O> {
                 let shown = || (&raw const (*heap).watch).read_volatile() == self.watch();
                 let seated = !(*heap).seat.load(Ordering::Relaxed).is_null();
                 if seated && (*heap).state.load(Ordering::Relaxed) == OWNED && !shown() {
-                    let _batch = self.purger.batch.lock(&self.os);
-                    self.visit(Heap::none(), &mut [heap], |heap| self.show(heap));
+                    let show = |heap| self.show(heap);
+                    self.purger.batch.with(&self.os, |_| self.visit(Heap::none(), &mut [heap], show));
                     late |= !shown();
                 }
                 heap = (*heap).next;
