@@ -452,7 +452,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Size of the block at `p`, if a look at page map and tag is enough to know that it is a live small one.
+    /// Size of the block at `p`, if a look at page map and tag is enough to know that it is a live small one. It is not
+    /// where heaps have no caches, as blocks get their tags there.
     ///
     /// # Safety
     /// As [`Allocator::usable_size`].
@@ -461,6 +462,7 @@ impl<O: Os> Allocator<O> {
         let class = self.map.class(p);
         // SAFETY: a class other than 0 says that `p` lies in a slab; once it is a block, its tag may be read.
         let live = class != 0
+            && !self.watches_everything()
             && class::is_start(p.addr() & (CHUNK - 1), class)
             && unsafe { (*p.cast::<Block>()).tag } != Block::TAG;
         live.then(|| class::SIZE[class] as usize)

@@ -52,6 +52,8 @@ impl<O: Os> Allocator<O> {
         unsafe {
             let (c, used) = (taken.first, bytes.div_ceil(CHUNK));
             (*c).state = if taken.dirty.1 > used { State::Dirty } else { State::Clean };
+            // The class of an earlier slab: `misuse.rs` takes it for the size of what was here last.
+            (*c).class = 0;
             (*c).moved = false;
             (*c).listed = false;
             (*c).zeroed = false;

@@ -90,7 +90,12 @@ impl Call {
 /// `p`, a block of a slab of `class`, is free.
 #[cold]
 pub fn freed<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8, class: usize) -> ! {
-    let (size, thread, name) = (class::SIZE[class], a.os.thread_id(), call.name());
+    free_block(a, call, p, class::SIZE[class] as usize)
+}
+
+/// The block of `size` bytes at `p` is free.
+fn free_block<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8, size: usize) -> ! {
+    let (thread, name) = (a.os.thread_id(), call.name());
     if call == Call::Free {
         die(a, format_args!("double free of {p:p} ({size}-byte block, by thread {thread})"));
     }
@@ -109,39 +114,79 @@ pub fn interior<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8, class: usize) -
     )
 }
 
-/// `p` lies in an arena, in no slab, and is not the start of a large block.
-#[cold]
-pub fn not_a_block<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8) -> ! {
-    let name = call.name();
-    let at_start = p.addr() & (CHUNK - 1) == 0;
-    let mut c = Arenas::record(p);
+/// Where an address lies that is in an arena, in no slab, and not the start of a large block.
+enum Place {
+    /// In a large block of so many bytes, so many bytes behind its start.
+    Inside(usize, usize),
+    /// In free memory that was used before. If a block of so many bytes started here when the memory was last cut into
+    /// blocks of one size, or was one large block, its size.
+    Free(Option<usize>),
+    /// In memory that was never handed out, or that holds what is neap's own.
+    Unknown,
+}
+
+/// Finds the place of `p`.
+///
+/// The record of a chunk keeps the class of its last slab, or the bytes of the last large block that started there, until
+/// the chunk is used again. A large block does not touch the records behind its first: a class there is that of an
+/// earlier slab. The records of a long free range may have gone back to the system (`tables.rs`); then no size is known.
+fn place<O: Os>(a: &Allocator<O>, p: *mut u8) -> Place {
+    let record = Arenas::record(p);
+    let offset = p.addr() & (CHUNK - 1);
     // SAFETY: records of the arena are readable; the process ends here, so a race does no harm.
     unsafe {
-        let mut back = 0;
-        while (*c).kind == Kind::NONE && (a.arenas.in_use(c.sub(1)) || a.arenas.annex.holds(Arenas::chunk(c.sub(1)))) {
+        let is_used = |c: *mut Chunk| a.arenas.in_use(c) || a.arenas.annex.holds(Arenas::chunk(c));
+        if !is_used(record) {
+            return Place::Unknown;
+        }
+        let (mut c, mut back) = (record, 0);
+        while (*c).kind == Kind::NONE && is_used(c.sub(1)) {
             c = c.sub(1);
             back += CHUNK;
         }
         match (*c).kind {
-            Kind::FREE | Kind::FREE_END | Kind::SHELVED | Kind::DEFERRED if at_start => {
-                let thread = a.os.thread_id();
-                if call == Call::Free {
-                    die(a, format_args!("double free of {p:p} (large block, by thread {thread})"));
-                }
-                die(a, format_args!("{name} of {p:p}, which is free (large block, by thread {thread})"))
+            Kind::LARGE | Kind::NESTED if back < (*c).len as usize * CHUNK => {
+                return Place::Inside((*c).bytes(), back + offset);
             }
-            Kind::LARGE | Kind::NESTED if back < (*c).bytes() => {
-                let inside = back + (p.addr() & (CHUNK - 1));
-                let bytes = (*c).bytes();
+            Kind::HEAPS if back == 0 => return Place::Unknown,
+            _ => {}
+        }
+        let class = usize::from((*record).class);
+        Place::Free(match (class, (*record).bytes()) {
+            (0, bytes) => (offset == 0 && bytes != 0).then_some(bytes),
+            _ => {
+                let whole = class::is_start(offset, class) && slab::index(p, class) < class::capacity(class);
+                whole.then(|| class::SIZE[class] as usize)
+            }
+        })
+    }
+}
+
+/// `p` lies in an arena, in no slab, and is not the start of a large block.
+#[cold]
+pub fn not_a_block<O: Os>(a: &Allocator<O>, call: Call, p: *mut u8) -> ! {
+    let name = call.name();
+    match place(a, p) {
+        Place::Inside(bytes, inside) => die(
+            a,
+            format_args!(
+                "{name} of {p:p}, which is not the start of a block ({bytes}-byte block, {inside} bytes inside)"
+            ),
+        ),
+        Place::Free(Some(size)) => free_block(a, call, p, size),
+        Place::Free(None) => {
+            let thread = a.os.thread_id();
+            if call == Call::Free {
                 die(
                     a,
                     format_args!(
-                        "{name} of {p:p}, which is not the start of a block ({bytes}-byte block, {inside} bytes inside)"
+                        "double free of {p:p}, or never allocated: it lies in free memory (by thread {thread})"
                     ),
                 )
             }
-            _ => foreign(a, call, p),
+            die(a, format_args!("{name} of {p:p}, which lies in free memory (by thread {thread})"))
         }
+        Place::Unknown => foreign(a, call, p),
     }
 }
 

@@ -73,6 +73,7 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the chunks are ours.
         unsafe {
             (*c).state = State::Clean;
+            (*c).class = 0;
             (*c).moved = false;
             (*c).len = len as u32;
             (*c).carved = len as u32;

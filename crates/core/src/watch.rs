@@ -51,9 +51,16 @@ impl<O: Os> Allocator<O> {
         // Relaxed, here and below: a heap that follows late does so at its next slow path.
         match self.watched.load(Ordering::Relaxed) & !(Reason::Marks as u8) {
             0 => Watch::Nothing,
-            reasons if reasons & !(Reason::Samples as u8 | Reason::Sites as u8) == 0 => Watch::Allocations,
-            _ => Watch::Everything,
+            _ if self.watches_everything() => Watch::Everything,
+            _ => Watch::Allocations,
         }
+    }
+
+    /// Whether heaps have no caches, so that a free block has no tag.
+    #[inline]
+    pub(crate) fn watches_everything(&self) -> bool {
+        const OTHERS: u8 = Reason::Samples as u8 | Reason::Sites as u8 | Reason::Marks as u8;
+        self.watched.load(Ordering::Relaxed) & !OTHERS != 0
     }
 
     /// Adds a reason to watch, or takes it away. Heaps follow at their next slow path, or when they are told.
