@@ -5,6 +5,7 @@ use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, State};
 use crate::figures::Use;
 use crate::misuse::{self, Call};
+use crate::os::Moved;
 use crate::range::Taken;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Os, age};
@@ -141,12 +142,16 @@ impl<O: Os> Allocator<O> {
                 (*c).moved = false;
                 self.moved.fetch_sub(1, Ordering::Relaxed);
                 let len = (*c).len as usize;
-                if self.os.renew(p, len * CHUNK) {
-                    self.note_purged((*c).carved as usize * CHUNK);
-                    (state, (*c).state) = (State::Clean, State::Clean);
-                } else if !self.os.commit(p, len * CHUNK) {
-                    let what = Use::Large { bytes: (*c).bytes(), zero: false };
-                    return self.lose_chunks(c, len, what);
+                match self.os.renew(p, len * CHUNK) {
+                    Moved::Done => {
+                        self.note_purged((*c).carved as usize * CHUNK);
+                        (state, (*c).state) = (State::Clean, State::Clean);
+                    }
+                    Moved::Not => {}
+                    Moved::Lost => {
+                        let what = Use::Large { bytes: (*c).bytes(), zero: false };
+                        return self.lose_chunks(c, len, what);
+                    }
                 }
             }
         }

@@ -26,14 +26,16 @@ pub struct Touched {
     pub looked: usize,
 }
 
-/// What became of [`Os::move_pages`].
+/// What became of [`Os::move_pages`] or [`Os::renew`]. There is no fourth case: a move is never done in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moved {
-    /// The memory was moved.
+    /// It was done.
     Done,
-    /// It is where it was. The other range is still committed, and may hold anything.
+    /// It was not done. What was to be moved is where it was, byte for byte. The other range is still committed, and may
+    /// hold anything.
     Not,
-    /// It is where it was, but where it was to go nothing is mapped any more: nobody may use that range again.
+    /// It was not done, and what was to be moved is where it was, byte for byte. The other range is not mapped any more,
+    /// or another thread has mapped something there: it must never be used again, nor passed to any call of this trait.
     Lost,
 }
 
@@ -96,20 +98,19 @@ pub unsafe trait Os: Sync {
     /// The range must be such a mapping; on success the old address is gone.
     unsafe fn remap(&self, p: *mut u8, old: usize, new: usize) -> Option<*mut u8>;
 
-    /// Moves the memory of `len` committed bytes from `from` to `to`, without copying. Afterwards `from` is
-    /// committed and reads as zero. Where the system cannot, `from` is as it was.
+    /// Moves the memory of `len` committed bytes from `from` to `to`, without copying: all of it or nothing, see
+    /// [`Moved`]. If it was done, `from` is committed and reads as zero.
     ///
     /// # Safety
     /// Both ranges must be committed and must not overlap; what `to` holds must not be needed.
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> Moved;
 
     /// Replaces a committed range by fresh memory that reads as zero and is one mapping with its neighbours again:
-    /// for ranges that [`Os::move_pages`] moved to. False if the system refuses; then the range is as it was, or not
-    /// mapped any more, which [`Os::commit`] tells: it fails.
+    /// for ranges that [`Os::move_pages`] moved to. "The other range" of [`Moved`] is this one.
     ///
     /// # Safety
     /// The range must be committed and hold nothing that is needed.
-    unsafe fn renew(&self, p: *mut u8, len: usize) -> bool;
+    unsafe fn renew(&self, p: *mut u8, len: usize) -> Moved;
 
     /// Gives the memory of a committed range, or of a mapping, back; it reads as zero afterwards. False if the system
     /// refuses.

@@ -296,7 +296,7 @@ unsafe impl Os for Fake {
             if half_way == 1 {
                 return Moved::Not;
             }
-            model.set(to.addr(), len, Access::Reserved);
+            model.set(to.addr(), len, Access::Lost);
             return Moved::Lost;
         }
         self.swap_in(from.addr(), len);
@@ -308,15 +308,23 @@ unsafe impl Os for Fake {
         Moved::Done
     }
 
-    unsafe fn renew(&self, p: *mut u8, len: usize) -> bool {
+    /// A call that is made to fail leaves the range as it is, or unmapped.
+    unsafe fn renew(&self, p: *mut u8, len: usize) -> Moved {
         self.whole_pages(Call::Renew, p.addr(), len);
-        let model = self.model();
+        let mut model = self.model();
         model.require("renew", p.addr(), len, &[Access::Committed]);
         if !self.granted(Call::Renew) {
-            return false;
+            if self.config.missing.contains(&Call::Renew) || self.faults.below(2) == 0 {
+                return Moved::Not;
+            }
+            self.forget_swapped(p.addr(), len);
+            mmap(p.addr(), len, libc::PROT_NONE, libc::MAP_FIXED).expect("address space that was there");
+            model.set(p.addr(), len, Access::Lost);
+            return Moved::Lost;
         }
         self.forget_swapped(p.addr(), len);
-        mmap(p.addr(), len, READ_WRITE, libc::MAP_FIXED).is_some()
+        mmap(p.addr(), len, READ_WRITE, libc::MAP_FIXED).expect("address space that was there");
+        Moved::Done
     }
 
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {

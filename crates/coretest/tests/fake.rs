@@ -190,7 +190,7 @@ fn purged_pages_stay_gone() {
         unsafe {
             assert_eq!(m.fake.purge_runs(&runs[..2]), 2);
             assert!(m.fake.purge(runs[2].start, runs[2].len));
-            assert!(m.fake.renew(m.at(60), 2 * 4096));
+            assert_eq!(m.fake.renew(m.at(60), 2 * 4096), Moved::Done);
         }
         for i in [3..4, 9..29, 40..47, 60..62].into_iter().flatten() {
             assert_eq!(m.fake.page(m.at(i).addr()), Page::Absent);

@@ -84,7 +84,7 @@ unsafe impl Os for Interrupted {
         // SAFETY: as above.
         self.around(|fake| unsafe { fake.move_pages(from, to, len) })
     }
-    unsafe fn renew(&self, p: *mut u8, len: usize) -> bool {
+    unsafe fn renew(&self, p: *mut u8, len: usize) -> Moved {
         // SAFETY: as above.
         self.around(|fake| unsafe { fake.renew(p, len) })
     }

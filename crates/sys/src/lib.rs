@@ -14,6 +14,7 @@ pub mod gauges;
 pub mod global;
 pub mod hooks;
 pub mod linux;
+mod moves;
 mod pagemap;
 pub mod path;
 mod populate;

@@ -1,6 +1,6 @@
 //! [`Os`] on Linux. Every call is a bare system call: errno is not touched.
 
-use crate::cgroup;
+use crate::{cgroup, moves};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
@@ -58,7 +58,7 @@ impl Linux {
         self.count_many(Syscall::Madvise, n);
     }
 
-    fn count(&self, call: Syscall) {
+    pub(crate) fn count(&self, call: Syscall) {
         self.count_many(call, 1);
     }
 
@@ -66,24 +66,6 @@ impl Linux {
         if let Some(c) = self.counters() {
             c.syscalls[call as usize].fetch_add(n, Ordering::Relaxed);
         }
-    }
-
-    /// Whether the process may have an OS page more than it has: limits (RLIMIT_AS, RLIMIT_DATA) may have been set that
-    /// are below what it has. By trying, as to ask for limits is a call that a filter may punish.
-    fn has_room(&self) -> bool {
-        let page = self.page_size();
-        // SAFETY: the mapping was just made.
-        self.map(page, page).is_some_and(|p| unsafe { self.unmap(p, page) })
-    }
-
-    /// Maps fresh memory where a range of an arena was unmapped.
-    fn map_again(&self, p: *mut u8, len: usize) -> bool {
-        self.count(Syscall::Mmap);
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: a fresh mapping that replaces nothing.
-        let mapped = unsafe { mm::mmap_anonymous(pointer(p), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
-        // A kernel before 4.17 may map it elsewhere; those have no DONTUNMAP either, so nothing was unmapped.
-        mapped.is_ok_and(|at| at == pointer(p))
     }
 }
 
@@ -177,29 +159,14 @@ unsafe impl Os for Linux {
         p.ok().map(<*mut c_void>::cast)
     }
 
-    /// mremap unmaps what lies at `to` before it looks at most of what it refuses: `from` in several mappings (before
-    /// Linux 6.17; a block that has grown since it was moved, or of which the program locked a part), and limits. So `to`
-    /// is mapped anew then.
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> Moved {
-        if !self.has_room() {
-            return Moved::Not;
-        }
-        self.count(Syscall::Mremap);
-        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
-        // SAFETY: both ranges are committed memory of ours; what lies at `to` is not needed.
-        if unsafe { mm::mremap_fixed(pointer(from), len, len, flags, pointer(to)) }.is_ok() {
-            return Moved::Done;
-        }
-        // To commit what is committed changes nothing, and fails where a part is not mapped.
-        // SAFETY: the range is ours; what is mapped there again is fresh.
-        if unsafe { self.commit(to, len) } || self.map_again(to, len) { Moved::Not } else { Moved::Lost }
+        // SAFETY: as the caller promises.
+        unsafe { moves::move_pages(self, from, to, len) }
     }
 
-    unsafe fn renew(&self, p: *mut u8, len: usize) -> bool {
-        self.count(Syscall::Mmap);
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the range is committed memory of ours whose contents are not needed.
-        unsafe { mm::mmap_anonymous(pointer(p), len, ProtFlags::READ | ProtFlags::WRITE, flags) }.is_ok()
+    unsafe fn renew(&self, p: *mut u8, len: usize) -> Moved {
+        // SAFETY: as the caller promises.
+        unsafe { moves::renew(self, p, len) }
     }
 
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {

@@ -13,6 +13,8 @@ pub(super) enum Access {
     Committed,
     /// Everything; it is (what is left of) a mapping for a huge block.
     Mapped,
+    /// Nothing for ever: on Linux, another thread may have mapped something there.
+    Lost,
 }
 
 #[derive(Clone, Copy, Debug)]

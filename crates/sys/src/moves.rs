@@ -1,0 +1,322 @@
+//! Memory of an arena moved or replaced (mremap, mmap), so that no call is done in part.
+//!
+//! Two properties of the plain calls lose memory, so they are not used here:
+//! - MREMAP_FIXED, since Linux 6.17, moves a range of several mappings one mapping at a time, and may fail in the
+//!   middle. Without that flag such a range is refused as a whole (EFAULT), by every kernel; and where the kernel fails
+//!   to move one mapping, it moves back what it moved.
+//! - MREMAP_FIXED and MAP_FIXED unmap what lies at the target before they look at limits. After a failure nobody can
+//!   tell whether the target is the old one, a hole, or what another thread mapped there meanwhile. So the target is
+//!   unmapped by a call of its own, and its address is a hint (mremap) or must be free (mmap).
+//!
+//! A block may lie in several mappings: it was moved and has grown since, or the program locked a part of it. Each of
+//! them is moved by one call. If a later one is refused, what was moved is copied back, which cannot fail.
+
+use crate::linux::Linux;
+use core::sync::atomic::{AtomicU32, Ordering};
+use neap_core::Os;
+use neap_core::os::Moved;
+use neap_counters::Syscall;
+use rustix::io::Errno;
+use rustix::mm::{self, MapFlags, MremapFlags, ProtFlags};
+
+/// Most mappings that a range may lie in. A block that doubles by realloc gets one more at each move.
+const MOST_PIECES: usize = 16;
+
+/// Not tried yet.
+const UNKNOWN: u32 = 0;
+const WORKS: u32 = 1;
+const FAILS: u32 = 2;
+/// Whether MREMAP_DONTUNMAP is there (Linux 5.7).
+static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
+
+/// What became of one mapping.
+#[derive(Debug, PartialEq, Eq)]
+enum Piece {
+    Moved,
+    /// It was not moved; at the target there is fresh memory, or what was there.
+    Stayed,
+    /// It was not moved; the target is not ours any more.
+    Lost,
+}
+
+/// See `Os::move_pages`.
+///
+/// # Safety
+/// As that.
+pub unsafe fn move_pages(os: &Linux, from: *mut u8, to: *mut u8, len: usize) -> Moved {
+    if !is_usable(os) {
+        return Moved::Not;
+    }
+    let mut ends = [0; MOST_PIECES];
+    // SAFETY: as the caller promises, here and below: each piece lies in `from..from + len`, and goes to its place at `to`.
+    let Some(pieces) = (unsafe { split(os, from, len, &mut ends) }) else { return Moved::Not };
+    let mut done = 0;
+    for &end in &ends[..pieces] {
+        // SAFETY: as above.
+        match unsafe { move_piece(os, from.add(done), to.add(done), end - done) } {
+            Piece::Moved => done = end,
+            // SAFETY: what was moved lies at `to`; its old place is still mapped, and reads as zero.
+            piece => return unsafe { take_back(os, from, to, done, piece == Piece::Lost) },
+        }
+    }
+    Moved::Done
+}
+
+/// Copies `done` bytes back that were moved before a later piece was refused.
+unsafe fn take_back(os: &Linux, from: *mut u8, to: *mut u8, done: usize, lost: bool) -> Moved {
+    let mut lost = lost;
+    if done > 0 {
+        // SAFETY: both are mapped, writable and ours. What then lies at `to` is not needed.
+        unsafe {
+            from.copy_from_nonoverlapping(to, done);
+            // What the program said of the pages (that they are locked, say) went with them.
+            lost = if lost { os.unmap(to, done) || lost } else { renew(os, to, done) == Moved::Lost };
+        }
+    }
+    if lost { Moved::Lost } else { Moved::Not }
+}
+
+/// Moves memory that lies in one mapping.
+unsafe fn move_piece(os: &Linux, from: *mut u8, to: *mut u8, len: usize) -> Piece {
+    // SAFETY: what lies at `to` is not needed, and nobody uses it.
+    if !unsafe { os.unmap(to, len) } {
+        return Piece::Stayed;
+    }
+    // SAFETY: `from` is ours and stays mapped.
+    match unsafe { remap(os, from, len, len, MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP, to) } {
+        Ok(at) if at == to => return Piece::Moved,
+        Ok(at) => {
+            // Another thread has mapped something there meanwhile, so the kernel chose another place.
+            // SAFETY: the pages lie at `at`, which is ours alone; `from` is mapped, and reads as zero.
+            unsafe {
+                from.copy_from_nonoverlapping(at, len);
+                os.unmap(at, len);
+            }
+        }
+        Err(_) => {}
+    }
+    if map_again(os, to, len) { Piece::Stayed } else { Piece::Lost }
+}
+
+/// See `Os::renew`.
+///
+/// # Safety
+/// As that.
+pub unsafe fn renew(os: &Linux, p: *mut u8, len: usize) -> Moved {
+    // SAFETY: the range is committed memory of ours whose contents are not needed. munmap does all or nothing.
+    if !unsafe { os.unmap(p, len) } {
+        return Moved::Not;
+    }
+    if map_again(os, p, len) { Moved::Done } else { Moved::Lost }
+}
+
+/// Maps fresh memory where a range of an arena was unmapped; false if that is refused or something lies there.
+fn map_again(os: &Linux, p: *mut u8, len: usize) -> bool {
+    os.count(Syscall::Mmap);
+    let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+    // SAFETY: a fresh mapping that replaces nothing.
+    let mapped = unsafe { mm::mmap_anonymous(p.cast(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+    let Ok(at) = mapped else { return false };
+    if at != p.cast() {
+        // A kernel before 4.17 takes the address for a hint.
+        // SAFETY: this mapping was just made.
+        unsafe { os.unmap(at.cast(), len) };
+        return false;
+    }
+    true
+}
+
+/// Writes where the mappings end that `p..p + len` lies in, as bytes from `p`; returns how many, or `None` if they are too
+/// many or cannot be told.
+unsafe fn split(os: &Linux, p: *mut u8, len: usize, ends: &mut [usize; MOST_PIECES]) -> Option<usize> {
+    let page = os.page_size();
+    let mut done = 0;
+    for (i, end) in ends.iter_mut().enumerate() {
+        // Whole OS pages: `one` lie in one mapping, `more` may not.
+        let (mut one, mut more) = (1, (len - done) / page);
+        // SAFETY: the range is ours, here and below.
+        if unsafe { is_one(os, p.add(done), more * page)? } {
+            *end = len;
+            return Some(i + 1);
+        }
+        while more - one > 1 {
+            let half = usize::midpoint(one, more);
+            // SAFETY: as above.
+            if unsafe { is_one(os, p.add(done), half * page)? } {
+                one = half;
+            } else {
+                more = half;
+            }
+        }
+        done += one * page;
+        *end = done;
+    }
+    None
+}
+
+/// Whether a range of an arena lies in one mapping: asks to make it longer where it is. The kernel first refuses a range
+/// of several mappings (EFAULT), then to go on where something else lies (ENOMEM). `None` for other answers: memory
+/// that is locked beyond a limit (EAGAIN), or sealed (EPERM). Near the limit of mappings the answer may be wrong (newer
+/// kernels refuse every mremap then); so it only says what to try.
+unsafe fn is_one(os: &Linux, p: *mut u8, len: usize) -> Option<bool> {
+    let page = os.page_size();
+    // SAFETY: without MREMAP_MAYMOVE the range stays where it is.
+    match unsafe { remap(os, p, len, len + page, MremapFlags::empty(), core::ptr::null_mut()) } {
+        Err(Errno::NOMEM) => Some(true),
+        Err(Errno::FAULT) => Some(false),
+        Err(_) => None,
+        Ok(_) => {
+            // Nothing lay behind it: the end of an arena, or a part that was lost.
+            // SAFETY: this OS page was just mapped.
+            unsafe { os.unmap(p.add(len), page) };
+            Some(true)
+        }
+    }
+}
+
+/// Whether memory can be moved now: the kernel has MREMAP_DONTUNMAP, and the process may have an OS page more than it
+/// has. Limits (RLIMIT_AS, RLIMIT_DATA) may be set by now that are below what it has; then what was unmapped could not be
+/// mapped again. By trying, as to ask for limits is a call that a filter may punish.
+fn is_usable(os: &Linux) -> bool {
+    let state = STATE.load(Ordering::Relaxed);
+    let page = os.page_size();
+    if state == FAILS {
+        return false;
+    }
+    let Some(p) = os.map(page, page) else { return false };
+    if state == UNKNOWN {
+        let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+        // SAFETY: the mapping was just made; it stays, and its page goes to a place that is free.
+        let moved = unsafe { remap(os, p, page, page, flags, core::ptr::null_mut()) };
+        // Any other error is a lack of memory or of mappings: it is tried again.
+        match moved {
+            Ok(_) => STATE.store(WORKS, Ordering::Relaxed),
+            Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => STATE.store(FAILS, Ordering::Relaxed),
+            Err(_) => {}
+        }
+        if let Ok(at) = moved {
+            // SAFETY: the mapping was just made.
+            unsafe { os.unmap(at, page) };
+        }
+    }
+    // SAFETY: the mapping was just made.
+    unsafe { os.unmap(p, page) && STATE.load(Ordering::Relaxed) == WORKS }
+}
+
+/// mremap, whose last argument is a hint without MREMAP_FIXED: rustix has it with that flag only.
+unsafe fn remap(
+    os: &Linux,
+    p: *mut u8,
+    old: usize,
+    new: usize,
+    flags: MremapFlags,
+    hint: *mut u8,
+) -> Result<*mut u8, Errno> {
+    os.count(Syscall::Mremap);
+    let [p, hint] = [p, hint].map(|p| p.expose_provenance());
+    let call = libc::SYS_mremap as usize;
+    // SAFETY: as the callers promise; nothing is unmapped but the end of `p..p + old` if `new` is less.
+    let result = unsafe { crate::arch::syscall(call, [p, old, new, flags.bits() as usize, hint, 0]) };
+    if result < 0 && result > -4096 {
+        return Err(Errno::from_raw_os_error(-result as i32));
+    }
+    Ok(core::ptr::with_exposed_provenance_mut(result as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEN: usize = 4 << 20;
+    const PAGE: usize = 4096;
+
+    /// An arena: `LEN` bytes with a pattern, in `2 * parts + 1` mappings, and as many bytes behind them to move to.
+    fn arena(os: &Linux, parts: usize) -> *mut u8 {
+        let p = os.map(3 * LEN, LEN).unwrap();
+        // SAFETY: a fresh mapping, used inside.
+        unsafe {
+            (0..LEN / 8).for_each(|i| p.cast::<u64>().add(i).write(pattern(i)));
+            for i in 0..parts {
+                mm::madvise(p.add((2 * i + 1) * 16 * PAGE).cast(), PAGE, mm::Advice::LinuxDontDump).unwrap();
+            }
+            // What lies at the target is not needed.
+            p.add(LEN).write_bytes(0xFF, LEN);
+        }
+        p
+    }
+
+    fn pattern(i: usize) -> u64 {
+        0x0123_4567_0000_0000 + i as u64
+    }
+
+    fn is_whole(p: *const u8) -> bool {
+        // SAFETY: `LEN` bytes of the arena.
+        (0..LEN / 8).all(|i| unsafe { p.cast::<u64>().add(i).read() } == pattern(i))
+    }
+
+    /// Catches a range of several mappings that is moved in part, or not at all where it could be, and memory that stays.
+    #[test]
+    fn moves_all_mappings_or_none() {
+        let os = Linux::new();
+        if !is_usable(&os) {
+            return;
+        }
+        for (parts, moves) in [(0, true), (1, true), (MOST_PIECES / 2 - 1, true), (MOST_PIECES / 2, false)] {
+            let from = arena(&os, parts);
+            // SAFETY: the arena is this test's.
+            unsafe {
+                let to = from.add(LEN);
+                let moved = move_pages(&os, from, to, LEN);
+                assert_eq!(moved, if moves { Moved::Done } else { Moved::Not }, "{parts} parts");
+                assert!(is_whole(if moves { to } else { from }), "{parts} parts");
+                assert!(!moves || (0..LEN).all(|i| from.add(i).read() == 0), "{parts} parts");
+                assert_eq!(renew(&os, to, LEN), Moved::Done);
+                assert!((0..LEN).all(|i| to.add(i).read() == 0));
+                assert!(os.unmap(from, 3 * LEN));
+            }
+        }
+    }
+
+    /// Catches pieces that were moved before one was refused, and that are not where they were afterwards.
+    #[test]
+    fn takes_back_what_was_moved() {
+        let os = Linux::new();
+        if !is_usable(&os) {
+            return;
+        }
+        for lost in [false, true] {
+            let from = arena(&os, 3);
+            // SAFETY: the arena is this test's.
+            unsafe {
+                let to = from.add(LEN);
+                let mut ends = [0; MOST_PIECES];
+                assert_eq!(split(&os, from, LEN, &mut ends), Some(7));
+                assert_eq!(ends[..3], [16 * PAGE, 17 * PAGE, 48 * PAGE]);
+                assert_eq!(move_piece(&os, from, to, ends[0]), Piece::Moved);
+                assert_eq!(move_piece(&os, from.add(ends[0]), to.add(ends[0]), PAGE), Piece::Moved);
+                let moved = take_back(&os, from, to, ends[1], lost);
+                assert_eq!(moved, if lost { Moved::Lost } else { Moved::Not });
+                assert!(is_whole(from));
+                // Not lost: it can be written. Lost: nothing of it stays mapped.
+                assert_eq!(os.commit(to, ends[1]), !lost);
+                assert!(os.unmap(from, 3 * LEN));
+            }
+        }
+    }
+
+    /// Catches a range at the end of a mapping that grows when it is only asked about.
+    #[test]
+    fn questions_change_nothing() {
+        let os = Linux::new();
+        let p = os.map(4 * PAGE, PAGE).unwrap();
+        // SAFETY: a fresh mapping.
+        unsafe {
+            assert!(os.unmap(p.add(2 * PAGE), 2 * PAGE));
+            if let Some(one) = is_one(&os, p, 2 * PAGE) {
+                assert!(one);
+                assert!(!os.commit(p.add(2 * PAGE), PAGE), "an OS page was mapped");
+            }
+            assert!(os.unmap(p, 2 * PAGE));
+        }
+    }
+}
