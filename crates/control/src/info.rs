@@ -65,12 +65,20 @@ struct Moment {
 }
 
 impl Moment {
-    fn now() -> Moment {
-        let now = thread::in_call(|_| {
-            let census = NEAP.census();
-            Moment { f: NEAP.figures(), census }
+    /// No figures.
+    #[inline(always)]
+    fn new() -> Moment {
+        Moment { f: Figures::default(), census: Census::new() }
+    }
+
+    /// Reads the figures; nothing in a signal handler that interrupted malloc or free. In place, as a moment has some
+    /// kilobytes and the caller's stack may be short.
+    #[inline(never)]
+    fn read(&mut self) {
+        thread::in_call(|_| {
+            NEAP.take_census(&mut self.census);
+            self.f = NEAP.figures();
         });
-        now.unwrap_or(Moment { f: Figures::default(), census: Census::new() })
     }
 
     /// Bytes that are free and in no cache.
@@ -96,7 +104,8 @@ impl Moment {
 
 /// What mallinfo2 returns.
 pub fn mallinfo2() -> Info {
-    let m = Moment::now();
+    let mut m = Moment::new();
+    m.read();
     Info {
         arena: m.arena() as usize,
         ordblks: m.rest_count() as usize,
@@ -120,7 +129,9 @@ pub fn resident() -> Option<Resident> {
 /// Writes what malloc_info does: one heap, as memory belongs to all threads. The figures are of the time of the call;
 /// `out` may allocate, and may be slow.
 pub fn xml(out: &mut impl Write) -> Result {
-    let (m, resident) = (Moment::now(), resident());
+    let mut m = Moment::new();
+    m.read();
+    let resident = resident();
     out.write_str("<malloc version=\"1\">\n<heap nr=\"0\">\n<sizes>\n")?;
     let mut from = 1;
     for (class, count) in m.census.blocks.iter().enumerate().skip(1) {
@@ -168,7 +179,8 @@ fn systems(out: &mut impl Write, m: &Moment, current: u64, peak: u64) -> Result 
 
 /// Writes what malloc_stats does.
 pub fn text(out: &mut impl Write) -> Result {
-    let m = Moment::now();
+    let mut m = Moment::new();
+    m.read();
     let most = m.census.most_huge;
     writeln!(out, "Arena 0:")?;
     writeln!(out, "system bytes     = {:>10}", m.arena())?;

@@ -128,7 +128,9 @@ impl<O: Os> Allocator<O> {
     /// free ranges that wait. Bookkeeping, huge blocks, and OS pages that the program left untouched in blocks are the
     /// difference to what the kernel counts.
     pub fn held(&self) -> u64 {
-        self.census().held
+        let mut census = Census::new();
+        self.take_census(&mut census);
+        census.held
     }
 
     /// Counts what lies in the annex.
@@ -148,9 +150,9 @@ impl<O: Os> Allocator<O> {
         census.used += (annex.used.load(Ordering::Relaxed) * CHUNK) as u64;
     }
 
-    /// What is free, by size.
-    pub fn census(&self) -> Census {
-        let mut census = Census::new();
+    /// Counts what is free, by size, into `census`, which is empty. In place, as a census has some kilobytes and the
+    /// caller's stack may be short.
+    pub fn take_census(&self, census: &mut Census) {
         let (mut arena, mut index) = (0, 0);
         loop {
             let more = self.ranges.with(&self.os, |r| {
@@ -171,9 +173,8 @@ impl<O: Os> Allocator<O> {
                 break;
             }
         }
-        self.count_annex(&mut census);
+        self.count_annex(census);
         let (count, bytes) = self.huge.most();
         census.most_huge = Count { count: count as u64, bytes: bytes as u64 };
-        census
     }
 }

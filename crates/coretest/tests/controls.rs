@@ -1,5 +1,6 @@
 //! Trims, books, watching and samples, against the fake system, which knows what it holds.
 
+use neap_core::census::Census;
 use neap_core::sample::weight;
 use neap_core::valid::Depth;
 use neap_core::watch::{Reason, Watch};
@@ -120,7 +121,8 @@ fn books_and_system_agree() {
             let resident = a.resident().expect("the fake can tell");
             assert_eq!(resident.total() as usize, a.os.usage().present, "OS pages of {page_size}: {resident:?}");
             assert!(resident.arenas > 8 * resident.tables && resident.huge == 0, "{resident:?}");
-            let (f, census) = (a.figures(), a.census());
+            let (f, mut census) = (a.figures(), Census::new());
+            a.take_census(&mut census);
             let rest: u64 = census.blocks.iter().chain(&census.dirty).map(|count| count.bytes).sum();
             assert_eq!(rest + census.tails, f.slab_free + f.dirty + f.lazy, "OS pages of {page_size}");
             a.trim(0, || true);

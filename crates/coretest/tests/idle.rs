@@ -299,7 +299,7 @@ fn before_the_first_use() {
     before(&|a| assert_eq!(a.free_bytes(), (0, 0), "nothing is free"));
     before(&|a| assert_eq!(a.live(), (0, 0), "nothing lives"));
     before(&|a| assert_eq!(a.resident().map_or(0, |r| r.total()), 0, "nothing is resident"));
-    before(&|a| assert_eq!(a.census().held, 0, "nothing is held"));
+    before(&|a| assert_eq!(a.held(), 0, "nothing is held"));
     before(&|a| assert_eq!(a.figures().live_blocks, 0, "no block lives"));
     before(&|a| {
         a.fork_prepare();

@@ -33,7 +33,7 @@ pub extern "C" fn mallinfo2() -> Info {
 
 /// Text on its way to somewhere, in pieces.
 struct Buffered<F: FnMut(&[u8]) -> bool> {
-    text: [u8; 1024],
+    text: [u8; 256],
     len: usize,
     /// Takes a piece; false if that failed.
     sink: F,
@@ -41,7 +41,7 @@ struct Buffered<F: FnMut(&[u8]) -> bool> {
 
 impl<F: FnMut(&[u8]) -> bool> Buffered<F> {
     fn new(sink: F) -> Self {
-        Buffered { text: [0; 1024], len: 0, sink }
+        Buffered { text: [0; 256], len: 0, sink }
     }
 
     fn flush(&mut self) -> core::fmt::Result {
