@@ -282,6 +282,7 @@ unsafe extern "C" fn in_child() {
         return;
     }
     NEAP.fork_child(own());
+    crate::cgroup::forked();
     arch::leave();
     // fork has done so already, but where the C library knows of one thread only.
     _IO_list_resetlock();

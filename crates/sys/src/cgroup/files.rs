@@ -14,7 +14,7 @@ const MARGIN: usize = 256;
 
 /// Bytes of a line that are looked at, and of a read. Lines of mountinfo may be as long as their options; those of
 /// cgroups are short. What is needed of memory.stat and /proc/meminfo comes with one read.
-const LINE: usize = 1024;
+pub(super) const LINE: usize = 1024;
 
 /// A path, `len <= ROOM` bytes without NUL.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +27,11 @@ impl Path {
     /// No path.
     pub(super) const fn new() -> Path {
         Path { len: 0, bytes: [0; ROOM] }
+    }
+
+    /// Makes it no path.
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
     }
 
     /// The bytes.
@@ -68,6 +73,22 @@ impl Path {
     }
 }
 
+/// Room for what is read.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    pub line: [u8; LINE],
+    /// The cgroup of the process, and where a mount lies.
+    pub own: Path,
+    pub point: Path,
+}
+
+impl Buffers {
+    /// Room.
+    pub(super) const fn new() -> Buffers {
+        Buffers { line: [0; LINE], own: Path::new(), point: Path::new() }
+    }
+}
+
 /// The path without its last component; empty where there is none.
 pub(super) fn parent(path: &[u8]) -> &[u8] {
     let cut = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
@@ -102,10 +123,15 @@ impl Files<'_> {
         buffer.get(..len)
     }
 
-    /// The lines of a file of any length.
-    pub(super) fn lines(self, dir: &[u8], name: &[u8]) -> Option<Lines<impl FnMut(&mut [u8]) -> usize>> {
+    /// The lines of a file of any length, in `buffer`.
+    pub(super) fn lines<'b>(
+        self,
+        dir: &[u8],
+        name: &[u8],
+        buffer: &'b mut [u8; LINE],
+    ) -> Option<Lines<'b, impl FnMut(&mut [u8]) -> usize + use<>>> {
         let file = self.open(dir, name)?;
-        Some(Lines::new(move |buffer: &mut [u8]| read_some(&file, buffer).unwrap_or(0)))
+        Some(Lines::new(buffer, move |buffer: &mut [u8]| read_some(&file, buffer).unwrap_or(0)))
     }
 }
 
@@ -126,19 +152,19 @@ fn read_some(file: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
 /// The lines of what `source` reads: it fills the front of a buffer and says how many bytes it wrote, 0 at the end.
 ///
 /// The bytes `buffer[start..end]` are read and not handed out yet.
-pub(super) struct Lines<S> {
+pub(super) struct Lines<'b, S> {
     source: S,
     start: usize,
     end: usize,
     /// The rest of a line that was too long is still to come.
     rest: bool,
-    buffer: [u8; LINE],
+    buffer: &'b mut [u8; LINE],
 }
 
-impl<S: FnMut(&mut [u8]) -> usize> Lines<S> {
+impl<'b, S: FnMut(&mut [u8]) -> usize> Lines<'b, S> {
     /// All lines, from the first on.
-    pub(super) fn new(source: S) -> Self {
-        Lines { source, start: 0, end: 0, rest: false, buffer: [0; LINE] }
+    pub(super) fn new(buffer: &'b mut [u8; LINE], source: S) -> Self {
+        Lines { source, start: 0, end: 0, rest: false, buffer }
     }
 
     /// The next line, without its end; of a line longer than the buffer only the front.
@@ -183,7 +209,8 @@ mod tests {
 
     fn lines(text: &[u8], step: usize) -> Vec<Vec<u8>> {
         let mut left = text;
-        let mut lines = Lines::new(|buffer: &mut [u8]| {
+        let mut room = [0; LINE];
+        let mut lines = Lines::new(&mut room, |buffer: &mut [u8]| {
             let n = left.len().min(step).min(buffer.len());
             buffer[..n].copy_from_slice(&left[..n]);
             left = &left[n..];
@@ -249,6 +276,7 @@ mod tests {
         assert_eq!(files.read(b"/proc", b"self", &mut buffer), None, "a directory");
         assert_eq!(files.read(&[b'x'; ROOM], &[b'y'; MARGIN], &mut buffer), None, "too long");
         assert_eq!(files.read(b"/proc", b"self/\0stat", &mut buffer), None, "a NUL inside");
-        assert!(files.lines(b"/proc/self", b"mountinfo").is_some_and(|mut l| l.next().is_some()));
+        let mut room = [0; LINE];
+        assert!(files.lines(b"/proc/self", b"mountinfo", &mut room).is_some_and(|mut l| l.next().is_some()));
     }
 }

@@ -1,6 +1,7 @@
-//! Which cgroups limit this process, where their files lie, and what they say.
+//! Which cgroups limit this process, where their files lie, and what they say. Functions that open files are not inlined,
+//! so that their frames do not add up.
 
-use super::files::{Files, Path, parent};
+use super::files::{Buffers, Files, LINE, Path, parent};
 use super::parse::{Mount, Seen, Version, group, kilobytes, mount, number, pressure, seen, unescape, value};
 use neap_core::os::Memory;
 
@@ -28,7 +29,7 @@ pub(super) struct Level {
 /// The cgroups that limit this process.
 ///
 /// `levels[..count]` are valid, innermost first: each `len` is at most the one before it, and none exceeds the path.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Groups {
     /// Hash of the process's line in /proc/self/cgroup: another one means that it was moved.
     pub line: u64,
@@ -55,39 +56,38 @@ impl Groups {
         levels: [Level { len: 0, limit: 0 }; MAX_LEVELS],
     };
 
-    /// Finds the process's cgroup, and the limits on it and around it. With `known`, where it lies is not looked up
-    /// again unless the process was moved.
-    pub(super) fn find(files: Files, known: Option<&Groups>) -> Groups {
-        let mut own = Path::new();
-        let own_group = own_group(files, &mut own);
+    /// Finds the process's cgroup, and the limits on it and around it. With `keep`, where it lies is not looked up again
+    /// unless the process was moved.
+    #[inline(never)]
+    pub(super) fn find(&mut self, files: Files, buffers: &mut Buffers, keep: bool) {
+        let own_group = own_group(files, buffers);
         let line = own_group.map_or(0, |(_, line)| line);
-        let mut groups = match known {
-            Some(known) if known.line == line => *known,
-            _ => {
-                let mut groups = Groups { line, ..Groups::NONE };
-                if let Some((version, _)) = own_group {
-                    groups.locate(files, version, own.as_bytes());
-                }
-                groups
+        if !keep || self.line != line {
+            (self.line, self.version, self.top) = (line, None, 0);
+            self.path.clear();
+            if let Some((version, _)) = own_group {
+                self.locate(files, version, buffers);
             }
-        };
-        groups.survey(files);
-        groups
+        }
+        self.survey(files);
     }
 
-    /// Finds the directory of the cgroup `own` in the table of mounts.
+    /// Finds the directory of the cgroup `buffers.own` in the table of mounts.
     ///
     /// The first mount that shows the cgroup wins, and the rest of the table, which may have thousands of lines, is not
     /// read. If none shows it, see [`Seen::Unknown`].
-    fn locate(&mut self, files: Files, version: Version, own: &[u8]) {
-        let Some(mut lines) = files.lines(b"/proc/self", b"mountinfo") else { return };
+    #[inline(never)]
+    fn locate(&mut self, files: Files, version: Version, buffers: &mut Buffers) {
+        let Buffers { line, own, point: path } = buffers;
+        let own = own.as_bytes();
+        let Some(mut lines) = files.lines(b"/proc/self", b"mountinfo", line) else { return };
         while let Some(line) = lines.next() {
             let Some(Mount { root, point }) = mount(line, version) else { continue };
             let seen = seen(own, root);
             if seen == Seen::Unknown && self.version.is_some() {
                 continue;
             }
-            let mut path = Path::new();
+            path.clear();
             if !path.extend(unescape(point)) {
                 continue;
             }
@@ -96,7 +96,7 @@ impl Groups {
             if let Seen::At(below) = seen {
                 path.push_groups(below);
             }
-            self.path = path;
+            self.path = *path;
             if seen != Seen::Unknown {
                 return;
             }
@@ -104,6 +104,7 @@ impl Groups {
     }
 
     /// Looks for limits, from the own cgroup outwards to the mount point.
+    #[inline(never)]
     fn survey(&mut self, files: Files) {
         self.count = 0;
         let Some(version) = self.version else { return };
@@ -132,7 +133,7 @@ impl Groups {
 
     /// What the cgroup says that has the least memory left. `None` if there is none, or if one cannot be read any more.
     #[cold]
-    pub(super) fn memory(&self, files: Files) -> Option<Memory> {
+    pub(super) fn memory(&self, files: Files, buffers: &mut Buffers) -> Option<Memory> {
         let version = self.version?;
         let levels = self.levels.get(..self.count)?;
         // Bytes in use, with what can be taken back; `None` once the level was looked at more closely.
@@ -154,7 +155,7 @@ impl Groups {
             if best.is_some_and(|(least, least_used)| left(&level, used) >= left(&least, least_used)) {
                 break;
             }
-            let used = used.saturating_sub(reclaimable(files, version, self.path.front(level.len)));
+            let used = used.saturating_sub(reclaimable(files, version, self.path.front(level.len), &mut buffers.line));
             if best.is_none_or(|(least, least_used)| left(&level, used) < left(&least, least_used)) {
                 best = Some((level, used));
             }
@@ -171,8 +172,8 @@ impl Groups {
 
 /// The machine's memory. `None` without /proc.
 #[cold]
-pub(super) fn machine(files: Files) -> Option<Memory> {
-    let mut lines = files.lines(b"/proc", b"meminfo")?;
+pub(super) fn machine(files: Files, buffers: &mut Buffers) -> Option<Memory> {
+    let mut lines = files.lines(b"/proc", b"meminfo", &mut buffers.line)?;
     let (mut total, mut free, mut inactive) = (None, 0, 0);
     let mut available = None;
     while let Some(line) = lines.next() {
@@ -191,13 +192,16 @@ pub(super) fn machine(files: Files) -> Option<Memory> {
     Some(Memory { limit: bytes(total), used: bytes(used), stalled: machine_stalled(files) })
 }
 
-/// The process's cgroup, written into `path`, cut where it is too long; and the hash of its line.
-fn own_group(files: Files, path: &mut Path) -> Option<(Version, u64)> {
-    let mut lines = files.lines(b"/proc/self", b"cgroup")?;
+/// The process's cgroup, written into `buffers.own`, cut where it is too long; and the hash of its line.
+#[inline(never)]
+fn own_group(files: Files, buffers: &mut Buffers) -> Option<(Version, u64)> {
+    let Buffers { line, own: path, .. } = buffers;
+    path.clear();
+    let mut lines = files.lines(b"/proc/self", b"cgroup", line)?;
     let mut found = None;
     while let Some(line) = lines.next() {
         let Some((version, own)) = group(line) else { continue };
-        *path = Path::new();
+        path.clear();
         path.push_groups(own);
         // FNV-1a.
         let hash =
@@ -229,6 +233,7 @@ fn limit(files: Files, version: Version, dir: &[u8]) -> Option<u64> {
 }
 
 /// Bytes that a cgroup uses.
+#[inline(never)]
 fn usage(files: Files, version: Version, dir: &[u8]) -> Option<u64> {
     let name: &[u8] = match version {
         Version::V1 => b"memory.usage_in_bytes",
@@ -238,12 +243,13 @@ fn usage(files: Files, version: Version, dir: &[u8]) -> Option<u64> {
 }
 
 /// Bytes that the system can take back from a cgroup at once: 0 if it does not tell.
-fn reclaimable(files: Files, version: Version, dir: &[u8]) -> u64 {
+#[inline(never)]
+fn reclaimable(files: Files, version: Version, dir: &[u8], line: &mut [u8; LINE]) -> u64 {
     let (file_key, slab_key): (&[u8], Option<&[u8]>) = match version {
         Version::V1 => (b"total_inactive_file", None),
         Version::V2 => (b"inactive_file", Some(b"slab_reclaimable")),
     };
-    let Some(mut lines) = files.lines(dir, b"memory.stat") else { return 0 };
+    let Some(mut lines) = files.lines(dir, b"memory.stat", line) else { return 0 };
     let (mut file, mut slab) = (None, slab_key.is_none().then_some(0));
     while let Some(line) = lines.next() {
         file = file.or_else(|| value(line, file_key));
@@ -261,6 +267,7 @@ fn machine_stalled(files: Files) -> bool {
 }
 
 /// Whether threads wait for memory. `None` where the kernel does not tell.
+#[inline(never)]
 fn stalled(files: Files, dir: &[u8], name: &[u8]) -> Option<bool> {
     // The line that counts is the first.
     let mut buffer = [0; 64];

@@ -4,22 +4,21 @@
 //! - `parse`: the kernel's text formats, pure;
 //! - `files`: opening and reading, in pieces;
 //! - `groups`: which cgroups limit the process, and what they say;
-//! - `saved`: what was found, kept between calls.
 //!
-//! All of it runs inside the allocator: nothing here allocates, waits, touches errno or panics, and the stack stays
-//! under 8 KiB.
+//! All of it runs inside the allocator: nothing here allocates, waits, touches errno or panics. Buffers are static, as the
+//! caller may have a stack of 16 KiB: one thread looks at a time, and the others get its last answer.
 
 mod files;
 mod groups;
 mod parse;
-mod saved;
 #[cfg(test)]
 mod tests;
 
-use files::Files;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use files::{Buffers, Files};
 use groups::{Groups, machine};
 use neap_core::os::Memory;
-use saved::{Known, Saved};
 
 /// Limits are looked for again after so many milliseconds, and whether the process was moved: soon enough for somebody
 /// who changes them, and a hundredth of a percent of the time of one processor.
@@ -29,52 +28,129 @@ const SURVEY_MS: u64 = 1000;
 /// anew while they run are rare.
 const LOCATE_MS: u64 = 60_000;
 
+// All zero, so it costs nothing in the file, and no OS page before the first call.
+static PROBE: Probe = Probe::new();
+
 /// [`neap_core::Os::memory`], at the time `now` in milliseconds.
 #[cold]
 pub(crate) fn memory(now: u64) -> Option<Memory> {
-    // All zero, so it costs nothing in the file, and no OS page before the first call.
-    static PROBE: Probe = Probe::new();
     PROBE.memory(Files { root: b"" }, now)
+}
+
+/// In the child of a fork that interrupted no call: another thread may have been looking in the parent. (A fork in a
+/// handler that interrupts a call leaves it alone: without other threads the interrupted look goes on in the child, and
+/// else the child never looks again.)
+pub(crate) fn forked() {
+    PROBE.forked();
 }
 
 /// Tells the memory that a process shares with others.
 #[derive(Debug)]
 struct Probe {
-    saved: Saved,
+    /// A thread looks.
+    looking: AtomicBool,
+    view: UnsafeCell<View>,
+    last: Last,
 }
+
+// SAFETY: `view` is used by the thread that set `looking`.
+unsafe impl Sync for Probe {}
 
 impl Probe {
     /// Not yet asked for anything.
     const fn new() -> Probe {
-        Probe { saved: Saved::new() }
+        Probe { looking: AtomicBool::new(false), view: UnsafeCell::new(View::NEW), last: Last::new() }
     }
 
     fn memory(&self, files: Files, now: u64) -> Option<Memory> {
-        let groups = match self.saved.load().filter(|k| now.saturating_sub(k.surveyed) < SURVEY_MS) {
-            Some(known) if known.groups.count == 0 => return machine(files),
-            Some(known) => match known.groups.memory(files) {
-                Some(memory) => return Some(memory),
-                // A cgroup is gone: the process was moved, or its cgroups are mounted elsewhere.
-                None => self.look(files, now, None),
-            },
-            None => self.look_again(files, now),
-        };
-        groups.memory(files).or_else(|| machine(files))
+        // Acquire pairs with the Release below: what the last thread that looked wrote is seen.
+        if self.looking.swap(true, Ordering::Acquire) {
+            return self.last.get();
+        }
+        // SAFETY: `looking` was not set, so the view is this thread's.
+        let memory = unsafe { (*self.view.get()).memory(files, now) };
+        self.last.set(memory);
+        self.looking.store(false, Ordering::Release);
+        memory
     }
 
-    /// Looks for limits; for the mount only if that was long ago.
-    #[inline(never)]
-    fn look_again(&self, files: Files, now: u64) -> Groups {
-        let known = self.saved.load().filter(|k| now.saturating_sub(k.located) < LOCATE_MS);
-        self.look(files, now, known.as_ref())
+    fn forked(&self) {
+        // Relaxed, twice: there is one thread.
+        if self.looking.load(Ordering::Relaxed) {
+            // What a thread that is gone was changing means nothing.
+            // SAFETY: there is one thread, and it is not in the middle of a look, which is a part of a call.
+            unsafe { (*self.view.get()).found = false };
+            self.looking.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The last answer, in words of which each is a guess: two threads may mix theirs. A limit of 0 is none.
+#[derive(Debug)]
+struct Last {
+    limit: AtomicUsize,
+    used: AtomicUsize,
+    stalled: AtomicBool,
+}
+
+impl Last {
+    const fn new() -> Last {
+        Last { limit: AtomicUsize::new(0), used: AtomicUsize::new(0), stalled: AtomicBool::new(false) }
     }
 
-    /// Looks for limits, and keeps what was found. In a function of its own, so that its buffers are off the stack
-    /// when the files of the cgroups are read.
-    #[inline(never)]
-    fn look(&self, files: Files, now: u64, known: Option<&Known>) -> Groups {
-        let groups = Groups::find(files, known.map(|k| &k.groups));
-        self.saved.store(&Known { surveyed: now, located: known.map_or(now, |k| k.located), groups });
-        groups
+    // Relaxed, here and below: see above.
+    fn get(&self) -> Option<Memory> {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let (used, stalled) = (self.used.load(Ordering::Relaxed), self.stalled.load(Ordering::Relaxed));
+        (limit > 0).then_some(Memory { limit, used, stalled })
+    }
+
+    fn set(&self, memory: Option<Memory>) {
+        let memory = memory.unwrap_or(Memory { limit: 0, used: 0, stalled: false });
+        self.limit.store(memory.limit, Ordering::Relaxed);
+        self.used.store(memory.used, Ordering::Relaxed);
+        self.stalled.store(memory.stalled, Ordering::Relaxed);
+    }
+}
+
+/// What was found, and since when.
+#[derive(Debug)]
+struct View {
+    /// The rest means something.
+    found: bool,
+    /// When limits were last looked for, by [`neap_core::Os::clock`].
+    surveyed: u64,
+    /// When the table of mounts was last read.
+    located: u64,
+    groups: Groups,
+    buffers: Buffers,
+}
+
+impl View {
+    const NEW: View = View { found: false, surveyed: 0, located: 0, groups: Groups::NONE, buffers: Buffers::new() };
+
+    fn memory(&mut self, files: Files, now: u64) -> Option<Memory> {
+        if !self.found || now.saturating_sub(self.surveyed) >= SURVEY_MS {
+            let keep = self.found && now.saturating_sub(self.located) < LOCATE_MS;
+            self.look(files, now, keep);
+        } else if self.groups.count > 0 {
+            let memory = self.groups.memory(files, &mut self.buffers);
+            if memory.is_some() {
+                return memory;
+            }
+            // A cgroup is gone: the process was moved, or its cgroups are mounted elsewhere.
+            self.look(files, now, false);
+        }
+        self.groups.memory(files, &mut self.buffers).or_else(|| machine(files, &mut self.buffers))
+    }
+
+    /// Looks for limits; for the mount only where it does not `keep` what was found.
+    fn look(&mut self, files: Files, now: u64, keep: bool) {
+        self.groups.find(files, &mut self.buffers, keep);
+        self.surveyed = now;
+        if !keep {
+            self.located = now;
+        }
+        self.found = true;
     }
 }

@@ -344,9 +344,23 @@ fn cost() {
     let probe = Probe::new();
     println!("{:?}", probe.memory(files, 0));
     time("a call", &mut || probe.memory(files, 0));
+    let mut now = 0;
     time("after a second", &mut || {
-        let known = probe.saved.load()?;
-        probe.memory(files, known.surveyed + SURVEY_MS)
+        now += SURVEY_MS;
+        probe.memory(files, now)
     });
     time("the first call", &mut || Probe::new().memory(files, 0));
+}
+
+/// Catches a child of fork that gets old answers for ever, as a thread of its parent was looking, and a second thread that
+/// looks at the same time.
+#[test]
+fn another_thread_looks() {
+    let tree = Tree::machine();
+    tree.says_machine();
+    tree.write("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n");
+    tree.probe.looking.store(true, Ordering::Relaxed);
+    tree.says_machine();
+    tree.probe.forked();
+    tree.says(8192, 4096, false);
 }
