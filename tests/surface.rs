@@ -40,7 +40,12 @@ const CASES: &[(Source, &str, &str)] = &[
     (ALIGNED, "every_alignment", "an alignment up to 1 GiB that is not kept, or that changes errno in free"),
     (ALIGNED, "no_overlap", "aligned blocks that overlap their neighbours"),
     (ALIGNED, "three_of_1_gib", "only one live block of the largest alignment"),
-    (ALIGNED, "posix_memalign_errors", "a bad alignment accepted, or errno or the pointer changed"),
+    (
+        ALIGNED,
+        "posix_memalign_errors",
+        "a bad alignment accepted, the pointer changed, or errno not that of other allocators",
+    ),
+    (ALIGNED, "errno_of_each_call", "a call that leaves another errno than glibc's, on failure or on success"),
     (ALIGNED, "too_large", "size plus alignment that wraps around"),
     (ALIGNED, "odd_alignment", "an alignment that is no power of two and gets less than it asks"),
     (ALIGNED, "page_aligned", "valloc and pvalloc off a page, or pvalloc with less than whole pages"),
@@ -90,6 +95,11 @@ fn main() -> ExitCode {
         exports,
     ));
     cases.push(Case::new(
+        "object::imports",
+        "a call inside libneap.so that a program or another library can take over, or a new function of the C library",
+        imports,
+    ));
+    cases.push(Case::new(
         "object::tls",
         "thread storage that is large or needs __tls_get_addr, which itself allocates",
         tls,
@@ -136,6 +146,69 @@ fn exports() -> Outcome {
     let missing: Vec<_> = wanted.difference(&found).collect();
     let more: Vec<_> = found.difference(&wanted).collect();
     Err(Stop::Fail(format!("missing: {missing:?}\n  not in surface/exports.txt: {more:?}")))
+}
+
+/// What libneap.so takes from other objects, and why. A new name has to be argued for here: none may allocate, wait for a
+/// lock or change errno where neap calls it.
+const IMPORTS: &[(&str, &str)] = &[
+    ("__clone", "the other name of clone, which neap exports (`calls.rs`)"),
+    ("__cxa_finalize", "the compiler's start-up code; weak"),
+    ("__errno_location", "errno on failure"),
+    ("__gmon_start__", "the compiler's start-up code; weak"),
+    ("__register_atfork", "fork handlers, once, outside of calls"),
+    ("_IO_list_lock", "fork: the order of the C library's locks and neap's"),
+    ("_IO_list_resetlock", "as _IO_list_lock"),
+    ("_IO_list_unlock", "as _IO_list_lock"),
+    ("_ITM_deregisterTMCloneTable", "the compiler's start-up code; weak"),
+    ("_ITM_registerTMCloneTable", "the compiler's start-up code; weak"),
+    ("_ZSt15get_new_handlerv", "the program's new handler; weak"),
+    ("_ZSt17__throw_bad_allocv", "bad_alloc; weak"),
+    ("abort", "operator new without memory and without a C++ library"),
+    ("bcmp", "plain memory"),
+    ("clock_gettime", "time without a system call"),
+    ("dl_iterate_phdr", "operator new without memory: the C++ library of a plug-in"),
+    ("dlclose", "as dl_iterate_phdr"),
+    ("dlopen", "as dl_iterate_phdr; dlsym on the C library's handle"),
+    ("dlvsym", "the C library's dlsym"),
+    ("fwrite", "malloc_info, which writes to a stream of the program's"),
+    ("getauxval", "the OS page size, secure execution"),
+    ("memcpy", "plain memory"),
+    ("memmove", "plain memory"),
+    ("memset", "plain memory"),
+    ("mincore", "free of a foreign block: whether its header is mapped"),
+    ("pthread_key_create", "the end of a thread; once, outside of calls"),
+    ("pthread_key_delete", "two threads created the key at once"),
+    ("pthread_setspecific", "the end of a thread; outside of calls, as it may allocate"),
+    ("sbrk", "free of a foreign block: where the C library's heap lies"),
+    ("strlen", "strings of the environment"),
+];
+
+/// No relocation names a symbol that the library itself exports, and all others are in [`IMPORTS`].
+fn imports() -> Outcome {
+    let name = |word: &str| word.split('@').next().unwrap_or(word).to_string();
+    let table = inspect("nm", &["-D", "--defined-only"])?;
+    let own: BTreeSet<String> = table.lines().filter_map(|line| line.split_whitespace().last()).map(name).collect();
+    let relocations = inspect("readelf", &["-rW"])?;
+    // Offset  Info  Type  Value  Name + Addend: relocations without a symbol have no value.
+    let rows = relocations.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let named: BTreeSet<String> =
+        rows.filter(|words| words.len() == 7 && words[2].starts_with("R_")).map(|words| name(words[4])).collect();
+    let through: Vec<_> = named.intersection(&own).collect();
+    if !through.is_empty() {
+        return Err(Stop::Fail(format!("calls that another object may take over: {through:?}")));
+    }
+    let undefined = inspect("nm", &["-D", "--undefined-only"])?;
+    let found: BTreeSet<String> =
+        undefined.lines().filter_map(|line| line.split_whitespace().last()).map(name).collect();
+    if named.is_empty() || !named.is_subset(&found) {
+        return Err(Stop::Fail(format!("relocations of {named:?}, but undefined are {found:?}")));
+    }
+    let allowed: BTreeSet<String> = IMPORTS.iter().map(|(name, _)| name.to_string()).collect();
+    let (more, gone): (Vec<_>, Vec<_>) = (found.difference(&allowed).collect(), allowed.difference(&found).collect());
+    if more.is_empty() && gone.is_empty() {
+        return Ok(());
+    }
+    Err(Stop::Fail(format!("imports without a reason in surface.rs: {more:?}\n  no longer imported: {gone:?}")))
 }
 
 /// Largest TLS block that a preload library may ask for: the static surplus is shared by all of them.

@@ -11,6 +11,8 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
     // A symbol that nobody defines is an error here, not in the program that loads the library.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
+    // A program or a library in front of this one may define some of these names itself: what neap calls is neap's.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     // Cold functions apart from the others: the kernel maps the pages around each that a start touches.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,keep-text-section-prefix");
 }

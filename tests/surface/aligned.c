@@ -78,10 +78,53 @@ static void posix_memalign_errors(void) {
     for (int i = 0; i < 3; i++) {
         for (size_t alignment = 8; alignment <= ((size_t)1 << 30); alignment *= 2) {
             void *p = &p;
+            errno = EDOM;
             CHECK_AT(posix_memalign(&p, alignment, huge[i]) == ENOMEM, alignment);
-            CHECK_AT(p == &p, alignment);
+            CHECK_AT(p == &p && errno == ENOMEM, alignment);
         }
     }
+}
+
+/* errno after each call is what glibc leaves there: programs print it. */
+static void errno_of_each_call(void) {
+    volatile size_t max = SIZE_MAX, half = PTRDIFF_MAX, top = (size_t)1 << 63;
+    void *p = NULL, *q = NULL;
+#define LEAVES(wanted, call) \
+    do {                     \
+        errno = EDOM;        \
+        call;                \
+        CHECK_AT(errno == (wanted), wanted); \
+    } while (0)
+    LEAVES(EDOM, CHECK((p = malloc(0)) != NULL));
+    LEAVES(ENOMEM, CHECK(realloc(p, max) == NULL));
+    LEAVES(ENOMEM, CHECK(reallocarray(p, max, 2) == NULL));
+    LEAVES(EDOM, CHECK((p = realloc(p, 100000)) != NULL));
+    LEAVES(EDOM, CHECK(realloc(p, 0) == NULL));
+    LEAVES(ENOMEM, CHECK(malloc(max) == NULL));
+    LEAVES(ENOMEM, CHECK(calloc(max, 2) == NULL));
+    LEAVES(ENOMEM, CHECK(calloc(half, 1) == NULL));
+    LEAVES(EDOM, CHECK((p = calloc(0, max)) != NULL));
+    LEAVES(EDOM, free(p));
+    LEAVES(ENOMEM, CHECK(realloc(NULL, max) == NULL));
+    LEAVES(ENOMEM, CHECK(reallocarray(NULL, max, 2) == NULL));
+    LEAVES(EINVAL, CHECK(memalign(max, 16) == NULL));
+    LEAVES(ENOMEM, CHECK(memalign(top, 16) == NULL));
+    LEAVES(ENOMEM, CHECK(memalign(64, max) == NULL));
+    LEAVES(ENOMEM, CHECK(aligned_alloc(64, max) == NULL));
+    LEAVES(ENOMEM, CHECK(valloc(max) == NULL));
+    LEAVES(ENOMEM, CHECK(pvalloc(max) == NULL));
+    LEAVES(ENOMEM, CHECK(pvalloc(half) == NULL));
+    LEAVES(ENOMEM, CHECK(posix_memalign(&q, 64, max) == ENOMEM));
+    LEAVES(ENOMEM, CHECK(posix_memalign(&q, top, 100) == ENOMEM));
+    LEAVES(EDOM, CHECK(posix_memalign(&q, 64, 100) == 0));
+    LEAVES(EDOM, CHECK(malloc_usable_size(q) >= 100));
+    LEAVES(EDOM, free(q));
+    LEAVES(EDOM, CHECK(posix_memalign(&q, 3, 100) == EINVAL));
+    LEAVES(EDOM, CHECK(malloc_usable_size(NULL) == 0));
+    LEAVES(EDOM, free(NULL));
+    LEAVES(EDOM, CHECK((p = aligned_alloc(64, 100)) != NULL));
+    LEAVES(EDOM, free(p));
+    LEAVES(EDOM, CHECK(malloc_info(1, stdout) == EINVAL));
 }
 
 static void too_large(void) {
@@ -212,6 +255,6 @@ static void freeing_kin(void) {
 static const struct test_case CASES[] = {
     CASE(every_alignment), CASE(no_overlap),    CASE(three_of_1_gib), CASE(posix_memalign_errors),
     CASE(too_large),       CASE(odd_alignment), CASE(page_aligned),   CASE(realloc_keeps),
-    CASE(usable),          CASE(freeing_kin),
+    CASE(usable),          CASE(freeing_kin),   CASE(errno_of_each_call),
 };
 TEST_MAIN(CASES)

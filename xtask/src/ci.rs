@@ -74,7 +74,7 @@ const STEPS: &[Step] = &[
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(
-        "surface, life, signals, purge, counters, options, controls, misuse, harden, pagein, formats, report",
+        "surface, life, interpose, signals, purge, counters, options, controls, misuse, harden, pagein, formats, report",
         &[
             "test",
             "-p",
@@ -83,6 +83,8 @@ const STEPS: &[Step] = &[
             "surface",
             "--test",
             "life",
+            "--test",
+            "interpose",
             "--test",
             "signals",
             "--test",

@@ -6,7 +6,7 @@
 //! C++ library throws nothing else has no function that throws bad_alloc, and ends instead (with the linker's option
 //! `-u _ZSt17__throw_bad_allocv` it has), and its nothrow forms do not call the new handler.
 
-use crate::foreign;
+use crate::{foreign, lookup};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use neap_sys::{arch, global};
 
@@ -21,14 +21,14 @@ fn lookup(linked: *mut c_void, name: &CStr) -> *mut c_void {
         return linked;
     }
     // SAFETY: a look-up by name.
-    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+    unsafe { lookup::symbol(libc::RTLD_DEFAULT, name) }
 }
 
 /// The C++ library's operator of this name, or null. `own` is ours, which is another.
 #[cold]
 fn theirs(name: &CStr, own: *mut c_void) -> *mut c_void {
     // SAFETY: a look-up by name, past this library.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let next = unsafe { lookup::symbol(libc::RTLD_NEXT, name) };
     if next.is_null() { lookup_in_objects(name, own) } else { next }
 }
 
@@ -75,7 +75,7 @@ fn lookup_in_objects(name: &CStr, own: *mut c_void) -> *mut c_void {
             if handle.is_null() {
                 continue;
             }
-            let found = libc::dlsym(handle, name.as_ptr());
+            let found = lookup::symbol(handle, name);
             libc::dlclose(handle);
             if !found.is_null() && found != own {
                 return found;

@@ -4,12 +4,14 @@
 //! caller frees the block with ours. The C library's blocks carry a header; where it is plausible the block is
 //! handed to the C library. Anything else is a mistake of the program, which ends with one line.
 
+use crate::lookup;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use neap_core::misuse::{self, Call};
 use neap_sys::global::NEAP;
 
-/// The program break when neap started: the C library's main heap grows from here.
+/// No block of the C library's main heap lies below: the end of the program in memory, or the program break when neap
+/// started, whichever is lower. A program that opens neap late has a heap by then.
 static FIRST_BREAK: AtomicUsize = AtomicUsize::new(0);
 
 /// Flags in the size word of a glibc block (malloc/malloc.c, "chunk" layout).
@@ -23,7 +25,24 @@ const HEAP_BYTES: usize = 64 << 20;
 
 /// Remembers where the C library's heap would start.
 pub fn start() {
-    FIRST_BREAK.store(program_break(), Ordering::Relaxed);
+    FIRST_BREAK.store(program_break().min(program_end()), Ordering::Relaxed);
+}
+
+/// Where the program itself ends in memory, or the end of all addresses where its headers do not say so.
+fn program_end() -> usize {
+    // SAFETY: getauxval only reads.
+    let (at, count) = unsafe { (libc::getauxval(libc::AT_PHDR) as usize, libc::getauxval(libc::AT_PHNUM) as usize) };
+    let at = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(at);
+    if at.is_null() || count == 0 {
+        return usize::MAX;
+    }
+    // SAFETY: the kernel has mapped so many program headers there, for as long as the program lives.
+    let headers = unsafe { core::slice::from_raw_parts(at, count) };
+    let own = headers.iter().find(|header| header.p_type == libc::PT_PHDR);
+    let bias = own.map_or(0, |header| at.addr().wrapping_sub(header.p_vaddr as usize));
+    let loaded = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let end = loaded.map(|header| bias.wrapping_add((header.p_vaddr + header.p_memsz) as usize)).max();
+    end.unwrap_or(usize::MAX)
 }
 
 fn program_break() -> usize {
@@ -50,7 +69,7 @@ impl Next {
         let mut found = self.found.load(Ordering::Relaxed);
         if found.is_null() {
             // SAFETY: a look-up by name; it may allocate, which is fine here.
-            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+            found = unsafe { lookup::symbol(libc::RTLD_NEXT, self.name) };
             self.found.store(found, Ordering::Relaxed);
         }
         (!found.is_null()).then_some(found)

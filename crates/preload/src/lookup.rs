@@ -64,6 +64,35 @@ extern "C" fn nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
     core::ptr::null_mut()
 }
 
+/// What the C library's dlsym finds, asked from here: neap's own dlsym is exported, so a library in front of neap may
+/// have another.
+///
+/// # Safety
+/// As dlsym.
+pub unsafe fn symbol(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    // SAFETY: `next` returns a function of this type; as the caller promises.
+    unsafe {
+        let dlsym =
+            core::mem::transmute::<*mut c_void, extern "C" fn(*mut c_void, *const c_char) -> *mut c_void>(next());
+        dlsym(handle, name.as_ptr())
+    }
+}
+
+/// As [`symbol`], for names that have the version of the C library's first interface.
+///
+/// # Safety
+/// As dlvsym.
+pub unsafe fn symbol_of_libc(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    for version in [c"GLIBC_2.2.5", c"GLIBC_2.17"] {
+        // SAFETY: a look-up by name and version.
+        let found = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
+        if !found.is_null() {
+            return found;
+        }
+    }
+    core::ptr::null_mut()
+}
+
 arch::forward! {
     /// POSIX: the address of a symbol.
     ///

@@ -3,7 +3,7 @@
 //!
 //! Who is heard last wins: glibc's variables, GLIBC_TUNABLES, neap's own.
 
-use crate::{counting, foreign};
+use crate::{c, counting, foreign};
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write;
 use neap_control::{glibc, options};
@@ -25,6 +25,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     // `calls.rs` has the functions by which a program gives itself a filter.
     neap_sys::status::watch();
     foreign::start();
+    c::start();
     thread::watch_fork();
     // SAFETY: getauxval only reads.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;

@@ -1,0 +1,115 @@
+//! Other definitions of malloc's family in the process, in front of neap and behind it: in the program, in a library that
+//! wraps them, in a second allocator, in glibc's checker. No order may recurse, mix blocks up, or lose one.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, judge_case, library};
+
+/// A program's own functions: what they are, and the flags that choose them.
+const OWN: &[(&str, &[&str])] = &[
+    ("nothing", &["-DOWN_NOTHING"]),
+    ("memalign", &["-DOWN_MEMALIGN"]),
+    ("memalign_by_posix", &["-DOWN_MEMALIGN_BY_POSIX"]),
+    ("realloc", &["-DOWN_REALLOC"]),
+    ("realloc_by_malloc", &["-DOWN_REALLOC_BY_MALLOC"]),
+    ("calloc", &["-DOWN_CALLOC"]),
+    ("malloc_and_free", &["-DOWN_MALLOC", "-DOWN_FREE"]),
+    ("all", &["-DOWN_MALLOC", "-DOWN_FREE", "-DOWN_CALLOC", "-DOWN_REALLOC", "-DOWN_MEMALIGN"]),
+];
+
+const PROGRAM: Source = Source::new("interpose/own.c");
+const LOADER: Source = Source::new("interpose/loader.c");
+const SECOND: Source = Source::with_flags("interpose/second.c", &["-shared"]);
+const TRACER: Source = Source::with_flags("interpose/tracer.c", &["-shared"]);
+const TRACER_BY_NAMES: Source = Source::with_flags("interpose/tracer.c", &["-shared", "-DBY_LIBC_NAMES"]);
+
+/// Which of the two comes first in LD_PRELOAD.
+#[derive(Clone, Copy)]
+enum Place {
+    InFront,
+    Behind,
+}
+
+fn main() -> ExitCode {
+    let mut cases = Vec::new();
+    for &(name, flags) in OWN {
+        cases.push(Case::new(
+            format!("own::{name}"),
+            "a call inside neap that goes through a function that the program has defined itself",
+            move || judge_case(Run::new(PROGRAM.build_with(&[], flags)?).arg("all_calls"))?.no_complaint().map(drop),
+        ));
+    }
+    for (place, word) in [(Place::InFront, "in_front"), (Place::Behind, "behind")] {
+        for (name, source, said) in [
+            ("tracer", TRACER, "tracer: "),
+            ("tracer_by_names", TRACER_BY_NAMES, "tracer: "),
+            ("second_allocator", SECOND, "second: "),
+        ] {
+            cases.push(Case::new(
+                format!("preloaded::{name}_{word}"),
+                "two definitions of malloc's family that call each other without end, or free each other's blocks",
+                move || beside(&source.build()?, place, "")?.contains(said).map(drop),
+            ));
+        }
+        for name in ["libjemalloc.so.2", "libmimalloc.so.2"] {
+            cases.push(Case::new(
+                format!("preloaded::{}_{word}", name.split('.').next().unwrap_or(name)),
+                "a block that goes from one allocator to the other",
+                move || beside(&installed(name)?, place, "").map(drop),
+            ));
+        }
+        for level in ["0", "3"] {
+            cases.push(Case::new(
+                format!("preloaded::malloc_debug_{level}_{word}"),
+                "glibc's checker of the heap, which wraps malloc and its hooks, on neap's blocks",
+                move || beside(&installed("libc_malloc_debug.so.0")?, place, level).map(drop),
+            ));
+        }
+    }
+    for case in ["local", "local_deepbind", "global", "global_deepbind", "plugin_with_allocator"] {
+        cases.push(Case::new(
+            format!("loaded::{case}"),
+            "a library that a running program opens, and that mixes its blocks with the C library's",
+            move || loaded(case),
+        ));
+    }
+    cases.push(Case::new("table::complete", "a case that is written but never run", || {
+        let cases = ["local", "local_deepbind", "global", "global_deepbind", "plugin_with_allocator"];
+        neap_tests::all_cases_named(&[LOADER], &cases.map(|case| (LOADER.stem(), case)))
+    }));
+    neap_tests::suite::main(cases)
+}
+
+/// A library of the system, by its file name.
+fn installed(name: &str) -> Result<PathBuf, Stop> {
+    let dirs = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
+    let found = dirs.iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists());
+    found.ok_or_else(|| Stop::Skip(format!("{name} is not installed (tests/setup.sh installs it)")))
+}
+
+/// The program without functions of its own, with neap and another library preloaded.
+fn beside(other: &Path, place: Place, check: &str) -> Result<Finished, Stop> {
+    let neap = library::require_neap()?;
+    let (first, second) = match place {
+        Place::InFront => (other, neap),
+        Place::Behind => (neap, other),
+    };
+    let order = PathBuf::from(format!("{}:{}", first.display(), second.display()));
+    let mut run = Run::new(PROGRAM.build_with(&[], &["-DOWN_NOTHING"])?).arg("all_calls").preload(Some(order));
+    if !check.is_empty() {
+        run = run.env("MALLOC_CHECK_", check);
+    }
+    judge_case(run)?.no_complaint()
+}
+
+/// A program that opens a library while it runs.
+fn loaded(case: &str) -> Outcome {
+    let neap = library::require_neap()?;
+    let mut run = Run::new(LOADER.build()?).arg(case).env("LIBRARY", neap).env("SECOND", SECOND.build()?);
+    if case != "plugin_with_allocator" {
+        run = run.plain();
+    }
+    judge_case(run)?.no_complaint()?;
+    Ok(())
+}
