@@ -110,7 +110,8 @@ static void detached(void) {
     while (done < 2000) usleep(1000);
 }
 
-/* 2,000 threads that wait; each allocated a little if IDLE_ALLOCATES is set. Prints RSS. */
+/* 2,000 threads that wait; each allocated a little, and often enough to have a heap of its own, if IDLE_ALLOCATES is
+ * set. Prints RSS. */
 static pthread_barrier_t all_there, all_done;
 static int allocates;
 static void *idle_life(void *arg) {
@@ -118,7 +119,7 @@ static void *idle_life(void *arg) {
     if (allocates) {
         a = some(32, 1);
         b = some(64, 2);
-        free(some(200, 3));
+        for (int i = 0; i < 16; i++) free(some(200, 3));
     }
     pthread_barrier_wait(&all_there);
     pthread_barrier_wait(&all_done);

@@ -74,7 +74,7 @@ const STEPS: &[Step] = &[
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
     step(
-        "surface, life, interpose, signals, purge, counters, options, controls, misuse, harden, pagein, formats, report",
+        "surface, life, interpose, lives, signals, purge, counters, options, controls, misuse, harden, pagein, formats, report",
         &[
             "test",
             "-p",
@@ -85,6 +85,8 @@ const STEPS: &[Step] = &[
             "life",
             "--test",
             "interpose",
+            "--test",
+            "lives",
             "--test",
             "signals",
             "--test",

@@ -91,6 +91,8 @@ pub struct Heap {
     pub(crate) state: AtomicU32,
     /// The seat of its thread, if the thread has one that stays until [`crate::Allocator::abandon`].
     pub(crate) seat: AtomicPtr<Seat>,
+    /// The number of that thread, for [`crate::Os::has_ended`].
+    pub(crate) thread: AtomicU32,
     /// What went between caches and slabs.
     pub(crate) flow: Flow,
     /// For visitors: what the caches looked like at the last tick, and for how many ticks.
@@ -138,7 +140,7 @@ pub static NONE: Name = Name::new();
 /// The heap of a thread whose heap is being visited, see `visit.rs`.
 pub static PARKED: Name = Name::new();
 
-/// Where a thread keeps its heap: two words of thread storage.
+/// Where a thread keeps its heap: three words of thread storage.
 ///
 /// A call adds 1 to `busy`, then loads `heap`, uses it, and sets `busy` to [`Seat::IDLE`]. A call that does not find 0 after
 /// the addition is nested: it takes the 1 back and touches neither heap nor locks (`nested.rs`). A visitor swaps `heap` for [`PARKED`], makes sure
@@ -152,6 +154,8 @@ pub struct Seat {
     pub busy: AtomicU32,
     /// Forks in nested calls that this thread is in the middle of.
     pub forks: AtomicU32,
+    /// What the thread did before it got a heap of its own. Used by the thread alone.
+    pub early: AtomicU32,
 }
 
 impl Seat {
@@ -160,7 +164,12 @@ impl Seat {
 
     /// The seat of a thread that uses `heap`.
     pub const fn new(heap: *mut Heap) -> Self {
-        Seat { heap: AtomicPtr::new(heap), busy: AtomicU32::new(Self::IDLE), forks: AtomicU32::new(0) }
+        Seat {
+            heap: AtomicPtr::new(heap),
+            busy: AtomicU32::new(Self::IDLE),
+            forks: AtomicU32::new(0),
+            early: AtomicU32::new(0),
+        }
     }
 }
 
@@ -207,6 +216,7 @@ impl Heap {
             shelf: Shelf::new(),
             state: AtomicU32::new(0),
             seat: AtomicPtr::new(core::ptr::null_mut()),
+            thread: AtomicU32::new(0),
             flow: Flow::new(),
             look: 0,
             quiet: 0,

@@ -66,6 +66,12 @@ impl Registry {
 }
 
 impl<O: Os> Allocator<O> {
+    /// Whether no thread has called yet.
+    pub fn is_unused(&self) -> bool {
+        // Relaxed: the first caller decides for itself.
+        self.publisher.heaps.load(Ordering::Relaxed) == 0
+    }
+
     /// A heap for the calling thread, with caches or without, or null if there is no memory.
     pub fn acquire(&self, cached: bool) -> *mut Heap {
         self.registry.with(&self.os, |r| {

@@ -198,6 +198,17 @@ pub unsafe trait Os: Sync {
     /// The number of the calling thread, as tools show it.
     fn thread_id(&self) -> u32;
 
+    /// The number of the calling thread for [`Os::has_ended`]; 0 if that must not be asked.
+    fn thread_to_ask_for(&self) -> u32 {
+        0
+    }
+
+    /// Whether the thread of this number, of [`Os::thread_to_ask_for`], has surely ended, so that its thread storage may
+    /// not be there any more. False where the system cannot tell.
+    fn has_ended(&self, _thread: u32) -> bool {
+        false
+    }
+
     /// Waits while `word` is `value`; may return early.
     fn futex_wait(&self, word: &AtomicU32, value: u32);
 

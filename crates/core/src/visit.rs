@@ -45,9 +45,22 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// `heap` must be the caller's, and `seat` the place that all its calls load it from.
     pub unsafe fn set_seat(&self, heap: *mut Heap, seat: *mut Seat) {
-        // Release pairs with the Acquire of `park`.
+        // SAFETY: heaps are never unmapped; as the caller promises.
+        unsafe {
+            self.set_thread(heap);
+            // Release pairs with the Acquire of `park`.
+            (*heap).seat.store(seat, Ordering::Release);
+        }
+    }
+
+    /// Notes which thread has `heap`: at first, and in the child of a fork, where the number is another.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's.
+    pub unsafe fn set_thread(&self, heap: *mut Heap) {
+        // Relaxed: at first the store of the seat publishes it; the child of a fork has one thread.
         // SAFETY: heaps are never unmapped.
-        unsafe { (*heap).seat.store(seat, Ordering::Release) }
+        unsafe { (*heap).thread.store(self.os.thread_to_ask_for(), Ordering::Relaxed) }
     }
 
     /// Waits until the heap of `seat`, which was found parked, is back.
@@ -63,8 +76,16 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Swaps the heap in its thread's seat for [`PARKED`]; false if it has no thread, or one that is somewhere else.
-    /// The lock of the registry must be held.
+    /// Swaps the heap in its thread's seat for [`PARKED`]; false if it has no thread, one that is somewhere else, or one
+    /// that has ended. The lock of the registry must be held.
+    ///
+    /// The seat lies in thread storage, which ends with the thread. A thread that ends gives its heap up first, unless
+    /// its first calls came when the C library was past the place where it would have (`crates/sys/src/thread.rs`). So
+    /// the system is asked whether the thread still exists. What remains is a thread that did all of this: it made more
+    /// calls after its last destructor than [`crate::Os`] calls early; none before; it exists when the system is asked;
+    /// and its storage is unmapped before the visit ends, microseconds later. A thread that is past its destructors
+    /// does no work of the program's any more, so it does not stand still there either: the visits of heaps that were
+    /// left alone do not find it, only those that somebody asks for (trims) could.
     unsafe fn park(&self, heap: *mut Heap) -> bool {
         // SAFETY: heaps are never unmapped; a seat lasts as long as the heap is owned, which the lock keeps so.
         unsafe {
@@ -73,7 +94,12 @@ impl<O: Os> Allocator<O> {
             }
             // SeqCst pairs with the thread's store of `busy` and load of `heap`, through the barrier behind this.
             let seat = (*heap).seat.load(Ordering::Acquire);
-            !seat.is_null()
+            if seat.is_null() {
+                return false;
+            }
+            // Relaxed: the load of the seat orders it.
+            let thread = (*heap).thread.load(Ordering::Relaxed);
+            (thread == 0 || !self.os.has_ended(thread))
                 && (*seat).heap.compare_exchange(heap, PARKED.heap(), Ordering::SeqCst, Ordering::Relaxed).is_ok()
         }
     }

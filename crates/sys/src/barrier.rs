@@ -24,6 +24,12 @@ pub fn prepare() -> bool {
         let works = !status::is_hostile() && membarrier(REGISTER);
         STATE.store(if works { WORKS } else { FAILS }, Ordering::Relaxed);
     }
+    works()
+}
+
+/// Whether there is one, as far as is known.
+#[inline]
+pub fn works() -> bool {
     STATE.load(Ordering::Relaxed) == WORKS && !status::is_forbidden()
 }
 

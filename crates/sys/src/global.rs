@@ -300,7 +300,7 @@ unsafe fn free_watched(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
         }
         let size = size_to_free(p);
         // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
-        let known = match thread::with_heap(|heap| NEAP.free(heap, p), || NEAP.free_nested(p)) {
+        let known = match thread::with_heap_to_free(|heap| NEAP.free(heap, p), || NEAP.free_nested(p)) {
             Some(known) => known,
             None => NEAP.free_nested(p),
         };

@@ -1,6 +1,6 @@
 //! [`Os`] on Linux. Every call is a bare system call: errno is not touched.
 
-use crate::{cgroup, moves};
+use crate::{arch, cgroup, moves, status};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
@@ -277,6 +277,22 @@ unsafe impl Os for Linux {
 
     fn thread_id(&self) -> u32 {
         rustix::thread::gettid().as_raw_nonzero().get() as u32
+    }
+
+    fn thread_to_ask_for(&self) -> u32 {
+        if status::may_ask() { self.thread_id() } else { 0 }
+    }
+
+    /// In the child of vfork, which is a process of its own, the parent's threads seem to have ended; so it visits none.
+    fn has_ended(&self, thread: u32) -> bool {
+        if status::is_forbidden() {
+            return false;
+        }
+        self.count(Syscall::Other);
+        let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
+        // SAFETY: the call takes no pointers. Signal 0 is none.
+        let answer = unsafe { arch::syscall(libc::SYS_tgkill as usize, [process, thread as usize, 0, 0, 0, 0]) };
+        answer == -(libc::ESRCH as isize)
     }
 
     fn futex_wait(&self, word: &AtomicU32, value: u32) {

@@ -65,6 +65,13 @@ pub fn watch() {
     WATCHED.store(true, Ordering::Relaxed);
 }
 
+/// Whether a harmless question is allowed that few programs ask, without a look at files: where we would hear of a filter,
+/// or would have seen it by now.
+#[inline]
+pub fn may_ask() -> bool {
+    !is_forbidden() && (WATCHED.load(Ordering::Relaxed) || crate::barrier::works())
+}
+
 /// Whether a filter might punish calls that other programs make every day: to open a file and to ask it something, to
 /// start a thread, membarrier. A filter that the program was started with (most containers have one) lets those pass, or
 /// refuses them; one of its own may do anything.

@@ -1,7 +1,7 @@
 //! Threads: which heap a call uses, when a thread gives its heap up, and fork.
 //!
 //! The heap in the thread's seat is one of
-//! - [`Heap::none`]: the thread has called nothing yet;
+//! - [`Heap::none`]: the thread has called nothing yet, or a few times ("Early calls" below);
 //! - `GONE`: the thread is ending and has given its heap up. What still runs (destructors of other libraries,
 //!   the C library's own clean-up) allocates from a heap that is borrowed for each call, and frees as a remote
 //!   thread does. In a stranded process (`Allocator::is_stranded`) it stands for all threads, and all calls that the
@@ -9,8 +9,23 @@
 //! - [`PARKED`]: another thread visits the heap, for microseconds;
 //! - a heap of its own.
 //!
-//! The end of a thread is seen by the destructor of a pthread key. Destructors of other keys may run later and
-//! allocate; so ours puts its value back until the last of the rounds that POSIX allows.
+//! # The end of a thread
+//!
+//! It is seen by the destructor of a pthread key, which gives the heap up at once; later destructors borrow. The key's
+//! index is 31, the last that needs no memory of the C library's: destructors run in the order of the indices, so ours
+//! comes behind those of most other keys, and a value that is set in one of those is seen in the same round, also in
+//! the last one.
+//!
+//! # Early calls
+//!
+//! A value that is set later than that is seen by no destructor: when the C library frees what the thread (or another
+//! one, whose stack it takes out of its cache) had, and in hooks of tools that come with those frees. A heap of such a
+//! thread would stay for ever, and so would its seat, which visitors write to, when the thread's storage is unmapped.
+//! The C library does not tell where a thread is. But what runs there makes few calls. So the first calls of a thread,
+//! [`EARLY_MALLOCS`] allocations or [`EARLY_FREES`] frees, borrow a heap for the call, as those behind the end do; only then
+//! the thread gets one of its own. (A tool that allocates more often than that behind the last destructor of a thread
+//! that did not allocate before costs a heap for each such thread; for its seat see `Allocator::park`.) Where calls are
+//! watched, allocations get a heap at once, as samples need one.
 
 use crate::arch::{self, Entered};
 use crate::global::NEAP;
@@ -19,10 +34,14 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use neap_core::Heap;
 use neap_core::heap::{Name, PARKED};
 
-/// Rounds of destructors that the C library runs (PTHREAD_DESTRUCTOR_ITERATIONS).
-const ROUNDS: usize = 4;
+/// Allocations of a thread before it gets a heap of its own.
+const EARLY_MALLOCS: u32 = 8;
+/// Frees likewise.
+const EARLY_FREES: u32 = 64;
 /// `KEY` before the key exists.
 const NO_KEY: u32 = u32::MAX;
+/// The best index of a key: glibc keeps the values of keys up to here in the thread's own record.
+const BEST_KEY: u32 = 31;
 
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
@@ -60,6 +79,18 @@ fn give_up(heap: *mut Heap) -> bool {
 /// call anything that allocates. In a nested call `nested` runs instead.
 #[inline]
 pub fn with_heap<R>(f: impl FnOnce(*mut Heap) -> R, nested: impl FnOnce() -> R) -> Option<R> {
+    with_heap_for(EARLY_FREES / EARLY_MALLOCS, f, nested)
+}
+
+/// [`with_heap`] for a free.
+#[inline]
+pub fn with_heap_to_free<R>(f: impl FnOnce(*mut Heap) -> R, nested: impl FnOnce() -> R) -> Option<R> {
+    with_heap_for(1, f, nested)
+}
+
+/// [`with_heap`] for a call that counts as `weight` frees.
+#[inline]
+fn with_heap_for<R>(weight: u32, f: impl FnOnce(*mut Heap) -> R, nested: impl FnOnce() -> R) -> Option<R> {
     loop {
         let Some(entered) = arch::enter() else { return Some(nested()) };
         if is_heap(entered.heap) {
@@ -75,10 +106,28 @@ pub fn with_heap<R>(f: impl FnOnce(*mut Heap) -> R, nested: impl FnOnce() -> R) 
             let result = if NEAP.is_stranded() { Some(nested()) } else { with_borrowed(f) };
             entered.leave();
             return result;
+        } else if is_early(weight) {
+            let result = with_borrowed(f);
+            entered.leave();
+            return result;
         } else if !acquire(entered) {
             return None;
         }
     }
+}
+
+/// Whether a call of a thread without a heap shall borrow one; counts the call. Not the first of the process, which is
+/// the main thread's.
+#[cold]
+fn is_early(weight: u32) -> bool {
+    if NEAP.is_stranded() || NEAP.is_unused() || (weight > 1 && NEAP.is_watched()) {
+        return false;
+    }
+    // SAFETY: the thread's own seat. Relaxed: used by the thread alone, in a call.
+    let early = unsafe { &(*arch::seat()).early };
+    let sum = early.load(Ordering::Relaxed) + weight;
+    early.store(sum, Ordering::Relaxed);
+    sum <= EARLY_FREES
 }
 
 /// Runs `f`, which may take locks of neap's, as a call of this thread, with its heap, or [`Heap::none`] where it has
@@ -103,7 +152,7 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
     }
 }
 
-/// [`with_heap`] for a thread that has given its heap up: one that is borrowed for this call.
+/// [`with_heap`] for a thread that has given its heap up, or has none yet: one that is borrowed for this call.
 #[cold]
 fn with_borrowed<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
     let heap = NEAP.acquire(false);
@@ -116,8 +165,8 @@ fn with_borrowed<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
     Some(result)
 }
 
-/// The first call of a thread: a heap of its own, and word of the thread's end. False if there is no memory. Leaves the
-/// call, which starts again.
+/// A heap of the thread's own, and word of the thread's end. False if there is no memory. Leaves the call, which starts
+/// again.
 #[cold]
 fn acquire(entered: Entered) -> bool {
     if NEAP.is_stranded() {
@@ -135,7 +184,7 @@ fn acquire(entered: Entered) -> bool {
     }
     // What follows may allocate, and now can, as a call of its own.
     watch_fork();
-    // SAFETY: the key exists; the value is only a count of rounds.
+    // SAFETY: the key exists; the value is only not null.
     let seen = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(1)) };
     if seen == 0 {
         // The end of the thread will be seen, so the seat lasts until then.
@@ -151,12 +200,9 @@ fn key() -> libc::pthread_key_t {
     if key != NO_KEY {
         return key;
     }
-    let mut new = 0;
-    // SAFETY: creates a key. If there are none left, threads that end leave their heaps behind, which is only waste.
+    let Some(new) = late_key() else { return NO_KEY };
+    // SAFETY: the key is ours.
     unsafe {
-        if libc::pthread_key_create(&raw mut new, Some(end_of_thread)) != 0 {
-            return NO_KEY;
-        }
         match KEY.compare_exchange(NO_KEY, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
             Err(other) => {
@@ -167,16 +213,33 @@ fn key() -> libc::pthread_key_t {
     }
 }
 
-unsafe extern "C" fn end_of_thread(round: *mut c_void) {
+/// Creates a key, with [`BEST_KEY`] for its index or what comes closest from below, else any. If there are none left,
+/// threads that end leave their heaps behind, which is only waste.
+fn late_key() -> Option<libc::pthread_key_t> {
+    const COUNT: usize = BEST_KEY as usize + 1;
+    let mut keys: [libc::pthread_key_t; COUNT] = [0; COUNT];
+    let mut count = 0;
+    // SAFETY: creates keys, and deletes again those that are not needed, whose values were never set.
+    unsafe {
+        while count < COUNT && libc::pthread_key_create(&raw mut keys[count], Some(end_of_thread)) == 0 {
+            count += 1;
+            // The C library gives the lowest index that is free.
+            if keys[count - 1] >= BEST_KEY {
+                break;
+            }
+        }
+        let keys = &keys[..count];
+        let best = keys.iter().copied().filter(|&k| k <= BEST_KEY).max().or(keys.first().copied())?;
+        for &key in keys.iter().filter(|&&key| key != best) {
+            libc::pthread_key_delete(key);
+        }
+        Some(best)
+    }
+}
+
+unsafe extern "C" fn end_of_thread(_: *mut c_void) {
     if own() == Heap::none() || own() == GONE.heap() {
         return;
-    }
-    if round.addr() < ROUNDS {
-        // SAFETY: our key; no memory is needed, as the slot exists.
-        let kept = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(round.addr() + 1)) };
-        if kept == 0 {
-            return;
-        }
     }
     let mut given_up = false;
     while !given_up {
@@ -273,6 +336,10 @@ unsafe extern "C" fn in_parent() {
 unsafe extern "C" fn in_child() {
     let helped = crate::purger::forked();
     NEAP.os.forked();
+    if is_heap(own()) {
+        // SAFETY: the heap is this thread's.
+        unsafe { NEAP.set_thread(own()) };
+    }
     if was_nested() {
         NEAP.fork_child_nested(own(), !helped);
         if NEAP.is_stranded() {

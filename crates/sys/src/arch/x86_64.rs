@@ -4,7 +4,7 @@ use core::arch::{asm, global_asm};
 use neap_core::Heap;
 use neap_core::heap::{Block, Seat};
 
-// The seat of the thread (`neap_core::heap::Seat`): two words of initial-exec thread-local storage, so that neither a
+// The seat of the thread (`neap_core::heap::Seat`): three words of initial-exec thread-local storage, so that neither a
 // call to __tls_get_addr nor memory is needed to reach them. The first starts as `neap_core::Heap::none()`, whose
 // address the dynamic linker stores into the template before the first thread gets its copy.
 global_asm!(
@@ -13,18 +13,19 @@ global_asm!(
     ".hidden neap_seat",
     ".globl neap_seat",
     ".type neap_seat, @object",
-    ".size neap_seat, 16",
+    ".size neap_seat, 24",
     "neap_seat:",
     ".quad {none}",
     ".long {idle}",
     ".long 0",
+    ".quad 0",
     ".popsection",
     none = sym neap_core::heap::NONE,
     idle = const Seat::IDLE.cast_signed(),
 );
 
 const _: () = assert!(core::mem::offset_of!(Seat, heap) == 0 && core::mem::offset_of!(Seat, busy) == 8);
-const _: () = assert!(core::mem::offset_of!(Seat, forks) == 12 && size_of::<Seat>() == 16);
+const _: () = assert!(core::mem::offset_of!(Seat, forks) == 12 && size_of::<Seat>() == 24);
 
 /// A call that uses the thread's heap. It says so in the thread's seat until [`Entered::leave`].
 #[derive(Clone, Copy, Debug)]
