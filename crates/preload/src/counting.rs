@@ -9,9 +9,9 @@ use core::sync::atomic::Ordering;
 use neap_core::watch::Reason;
 use neap_counters::{Counters, FILE_BYTES};
 use neap_sys::global::NEAP;
-use neap_sys::path::Path;
+use neap_sys::path::{Name, Path};
 use neap_sys::{gauges, thread, watch};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 static mut DIRECTORY: Path = Path::new();
@@ -57,15 +57,13 @@ pub extern "C" fn finish() {
 
 fn new_page() -> Option<&'static Counters> {
     // SAFETY: written by `start` alone, before.
-    let directory = unsafe { &*core::ptr::addr_of!(DIRECTORY) };
+    let directory = unsafe { (*core::ptr::addr_of!(DIRECTORY)).open_directory()? };
     let pid = rustix::process::getpid().as_raw_nonzero();
     for n in 0..1000 {
-        let mut path = Path::new();
-        path.append(directory.bytes()).ok()?;
-        write!(path, "/{pid}.{n}").ok()?;
-        let name = path.c_str()?;
+        let mut name = Name::new();
+        write!(name, "{pid}.{n}").ok()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = match rustix::fs::openat(CWD, name, flags, Mode::RUSR | Mode::WUSR) {
+        let file = match rustix::fs::openat(&directory, name.c_str()?, flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => file,
             Err(rustix::io::Errno::EXIST) => continue,
             Err(_) => return None,

@@ -32,11 +32,14 @@ fn theirs(name: &CStr, own: *mut c_void) -> *mut c_void {
     if next.is_null() { lookup_in_objects(name, own) } else { next }
 }
 
+/// Longest path of an object that is looked into: the stack may be short.
+const LONGEST_PATH: usize = 1024;
+
 /// An object that the program has loaded, by its number.
 struct Object {
     /// How many come before it.
     left: usize,
-    path: [c_char; libc::PATH_MAX as usize],
+    path: [c_char; LONGEST_PATH],
 }
 
 /// Counts an object; ends with 1 at the one that is wanted, or with -1 if that has a path that is too long.
@@ -63,7 +66,7 @@ unsafe extern "C" fn count_object(info: *mut libc::dl_phdr_info, _: usize, wante
 #[cold]
 fn lookup_in_objects(name: &CStr, own: *mut c_void) -> *mut c_void {
     for n in 0.. {
-        let mut object = Object { left: n, path: [0; libc::PATH_MAX as usize] };
+        let mut object = Object { left: n, path: [0; LONGEST_PATH] };
         // SAFETY: the function is given what it wants. What it opens is open already, and is closed again.
         unsafe {
             match libc::dl_iterate_phdr(Some(count_object), (&raw mut object).cast()) {

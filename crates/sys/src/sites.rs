@@ -13,7 +13,7 @@
 //! (`Space`): the child makes a file of its own when it allocates.
 
 use crate::global::{NEAP, usable_size};
-use crate::path::Path;
+use crate::path::{Name, Path};
 use crate::space::{Space, space};
 use crate::{arch, status, watch};
 use core::cell::UnsafeCell;
@@ -25,7 +25,7 @@ use neap_core::sample::by_chance;
 use neap_core::watch::Reason;
 use neap_sites::unwind::{Frame, Row, Tables, by_frame_pointer};
 use neap_sites::{CAPACITY, ENTRY_BYTES, Entry, FILE_BYTES, HEADER_BYTES, Header, MAGIC, VERSION};
-use rustix::fs::{CWD, FallocateFlags, Mode, OFlags};
+use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::mm::{self, MapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 
@@ -213,15 +213,13 @@ fn new(space: &Space) -> Option<&'static Header> {
         return None;
     }
     // SAFETY: written by `start` alone, before.
-    let directory = unsafe { &*DIRECTORY.0.get() };
+    let directory = unsafe { (*DIRECTORY.0.get()).open_directory()? };
     let pid = rustix::process::getpid().as_raw_nonzero().get();
     for n in 0..1000 {
-        let mut path = Path::new();
-        path.append(directory.bytes()).ok()?;
-        write!(path, "/{pid}.{n}").ok()?;
-        let name = path.c_str()?;
+        let mut name = Name::new();
+        write!(name, "{pid}.{n}").ok()?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = match rustix::fs::openat(CWD, name, flags, Mode::RUSR | Mode::WUSR) {
+        let file = match rustix::fs::openat(&directory, name.c_str()?, flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => file,
             Err(rustix::io::Errno::EXIST) => continue,
             Err(_) => return None,
