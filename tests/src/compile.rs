@@ -57,7 +57,7 @@ impl Source {
         for input in inputs {
             read(input)?.hash(&mut hash);
         }
-        for header in ["check.h", "controls.h", "filter.h", "misuse.h", "purge.h"] {
+        for header in ["check.h", "controls.h", "filter.h", "misuse.h", "purge.h", "trust.h"] {
             read(&include.join(header))?.hash(&mut hash);
         }
         let stem = self.stem();

@@ -31,6 +31,7 @@ pub struct Case {
     catches: &'static str,
     exclusive: bool,
     soak: bool,
+    ignored: bool,
     body: Box<dyn FnOnce() -> Outcome + Send>,
 }
 
@@ -41,12 +42,18 @@ impl Case {
         catches: &'static str,
         body: impl FnOnce() -> Outcome + Send + 'static,
     ) -> Self {
-        Case { name: name.into(), catches, exclusive: false, soak: false, body: Box::new(body) }
+        Case { name: name.into(), catches, exclusive: false, soak: false, ignored: false, body: Box::new(body) }
     }
 
     /// Lets no other test of this process run at the same time.
     pub fn exclusive(mut self) -> Self {
         self.exclusive = true;
+        self
+    }
+
+    /// Leaves it out unless asked for by `--ignored`: the fault that it shows is not fixed yet.
+    pub fn ignored(mut self) -> Self {
+        self.ignored = true;
         self
     }
 
@@ -65,7 +72,7 @@ pub fn main(cases: Vec<Case>) -> ExitCode {
     let trials = cases
         .into_iter()
         .map(|case| {
-            let left_out = case.soak && !soaking;
+            let left_out = case.ignored || case.soak && !soaking;
             Trial::ignorable_test(case.name.clone(), move || finish(case)).with_ignored_flag(left_out)
         })
         .collect();

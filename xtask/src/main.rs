@@ -5,6 +5,7 @@
 mod ci;
 mod documents;
 mod experiments;
+mod faults;
 mod icount;
 mod install;
 mod peers;
@@ -34,6 +35,8 @@ enum Command {
     Bench(experiments::Args),
     /// Write BENCHMARKS.md, EXPERIMENTS.md, the README's picture and table from a kept run
     Documents(documents::Args),
+    /// Run the programs that show faults of other days many times in a row
+    Faults(faults::Args),
     /// Count instructions per operation with callgrind
     Icount(icount::Args),
 }
@@ -46,6 +49,7 @@ fn main() -> anyhow::Result<()> {
         Command::Experiments(args) => experiments::main(args),
         Command::Bench(args) => experiments::suite(args),
         Command::Documents(args) => documents::main(args),
+        Command::Faults(args) => faults::main(args),
         Command::Icount(args) => icount::main(args),
     }
 }

@@ -1,0 +1,172 @@
+//! Faults of other days, each shown by a small program: data lost, crashes, hangs, and what a process keeps.
+//!
+//! Most need a rare order of threads. Where the order depends on how long a system call takes, strace delays it or makes it
+//! fail; those tests are skipped where strace is missing or may not trace. `NEAP_SOAK` sets the seconds that each program
+//! tries for, and adds a run of each under delays of all the system calls that neap makes. `cargo xtask faults` runs them
+//! many times and prints a table.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use neap_tests::{Case, Outcome, Run, Source, Stop, judge_case, suite};
+
+const HOLES: Source = Source::new("trust/holes.c");
+const REALLOC: Source = Source::new("trust/realloc.c");
+const THREADS: Source = Source::new("trust/threads.c");
+const HELPER: Source = Source::new("trust/helper.c");
+const FORK: Source = Source::new("trust/fork.c");
+const GUARDS: Source = Source::new("trust/guards.c");
+const SHIM: Source = Source::new("trust/shim.c");
+const WRAP: Source = Source::new("trust/wrap.c");
+const STACK: Source = Source::new("trust/stack.c");
+const LIMITS: Source = Source::new("trust/limits.c");
+
+/// One run of a case of a program.
+struct Row {
+    /// What the test is called beside the case, where several rows run the same case.
+    variant: &'static str,
+    source: Source,
+    case: &'static str,
+    env: &'static [(&'static str, &'static str)],
+    /// What strace injects; empty: it runs without strace.
+    inject: &'static [&'static str],
+    catches: &'static str,
+    /// The fault that is not fixed yet.
+    unfixed: Option<&'static str>,
+}
+
+const fn row(source: Source, case: &'static str, catches: &'static str) -> Row {
+    Row { variant: "", source, case, env: &[], inject: &[], catches, unfixed: None }
+}
+
+impl Row {
+    const fn env(mut self, env: &'static [(&'static str, &'static str)]) -> Self {
+        self.env = env;
+        self
+    }
+    const fn inject(mut self, inject: &'static [&'static str]) -> Self {
+        self.inject = inject;
+        self
+    }
+    const fn variant(mut self, variant: &'static str) -> Self {
+        self.variant = variant;
+        self
+    }
+    /// Ignored until the fault is fixed.
+    const fn unfixed(mut self, fault: &'static str) -> Self {
+        self.unfixed = Some(fault);
+        self
+    }
+    fn name(&self) -> String {
+        format!("{}::{}{}", self.source.stem(), self.case, self.variant)
+    }
+}
+
+const NO_CLOCK: &[&str] = &["clock_gettime:error=EPERM"];
+const SLOW_START: &[&str] = &["mmap,rt_sigprocmask:delay_enter=20000"];
+/// Every third of the calls that move memory or start a thread takes some milliseconds.
+const DELAYS: &[&str] = &[
+    "process_madvise,madvise:delay_enter=5000:when=1+3",
+    "mmap,munmap,mremap,clone,membarrier:delay_exit=3000:when=1+3",
+];
+
+const ROWS: &[Row] = &[
+    row(HOLES, "late_purge", "a purge of an OS page that has a new owner: live bytes become zero")
+        .inject(&["process_madvise:delay_enter=250000"]),
+    row(HOLES, "threads_end_under_trim", "a heap that is an orphan in the second pass of a trim").unfixed("5"),
+    row(REALLOC, "parts_locked", "bytes lost where mremap moves some of a block's mappings and fails"),
+    row(REALLOC, "parts_marked", "the same with parts that madvise marked"),
+    row(REALLOC, "one_part_locked", "the same with three mappings"),
+    row(REALLOC, "grown_before", "the same with a block that realloc made of several"),
+    row(THREADS, "detached", "a heap made as a thread ends, whose seat is written to later").unfixed("3"),
+    row(THREADS, "detached_leave_nothing", "3 KiB that stay for each thread that ends").unfixed("3"),
+    row(HELPER, "start_beside_options", "a helper that is taken for lost while it is started").unfixed("4"),
+    row(HELPER, "start_beside_options", "the same, each time").variant("::slow").inject(SLOW_START).unfixed("4"),
+    row(HELPER, "blocks_passed_on", "threads that wait in free for a helper that does not end").unfixed("4"),
+    row(HELPER, "blocks_passed_on", "the same, each time").variant("::slow").inject(SLOW_START).unfixed("4"),
+    row(HELPER, "errno_of_the_starter", "a helper that writes errno of another thread").inject(NO_CLOCK).unfixed("9"),
+    row(HELPER, "starter_unmapped", "a helper that writes to unmapped thread storage").inject(NO_CLOCK).unfixed("9"),
+    row(HELPER, "under_filter", "the same where a filter refuses the clock")
+        .env(&[("NEAP_TRUST_CASE", "errno_of_the_starter")])
+        .unfixed("9"),
+    row(HELPER, "vfork_child_frees", "a helper that ends with a child of vfork: 67 MB stay for ever").unfixed("19"),
+    row(HELPER, "sharing_child_ends", "a helper that ends with a child of clone, and holds a lock")
+        .env(&[("NEAP_PURGE_DELAY", "1ms")])
+        .unfixed("19"),
+    row(FORK, "handlers_are_registered", "locks held while the C library takes its own in fork").unfixed("6"),
+    row(FORK, "forks_in_handlers", "two forks that take two locks in different orders").unfixed("7"),
+    row(FORK, "files_over_generations", "a file that stays open in each child of a fork").unfixed("10"),
+    row(GUARDS, "guards_stay", "guard pages lost to a thread that makes memory usable")
+        .env(&[("NEAP_HARDEN", "on")])
+        .unfixed("8"),
+    row(SHIM, "memalign_over_posix", "a call inside the library that a program's function takes").unfixed("11"),
+    row(WRAP, "each_call_once", "a second name that leads to an interposable one").unfixed("11"),
+    row(STACK, "bytes_for_each_call", "a call that takes more than 2 KiB of stack").unfixed("20"),
+    row(STACK, "bytes_for_each_call", "the same near a memory limit")
+        .variant("::limit")
+        .env(&[("NEAP_LIMIT", "20M")])
+        .unfixed("20"),
+    row(STACK, "bytes_without_helper", "the same where each thread purges itself").unfixed("20"),
+    row(STACK, "smallest_trims", "malloc_trim that overflows the smallest stack"),
+    row(STACK, "smallest_at_the_limit", "a purge near a limit that overflows the smallest stack")
+        .env(&[("NEAP_LIMIT", "20M")]),
+    row(STACK, "smallest_in_waves", "the same with all kinds of calls").env(&[("NEAP_LIMIT", "20M")]),
+    row(STACK, "waves_under_filter", "400 MB that stay after all threads have ended, without a helper").unfixed("21"),
+    row(LIMITS, "address_space_limited_later", "a limit that counts only at start: 16 GiB under 1 GiB").unfixed("12"),
+    row(LIMITS, "posix_memalign_sets_errno", "errno that says Success after a failure").unfixed("13"),
+    row(LIMITS, "program_comes_first", "arenas that tools take for the program").unfixed("18"),
+];
+
+fn main() -> ExitCode {
+    let mut cases: Vec<Case> = Vec::new();
+    for row in ROWS {
+        let case = Case::new(row.name(), row.catches, || run(row, row.inject));
+        cases.push(if row.unfixed.is_some() { case.ignored() } else { case });
+        if row.inject.is_empty() {
+            let case = Case::new(format!("{}::delayed", row.name()), row.catches, || run(row, DELAYS)).soak();
+            cases.push(if row.unfixed.is_some() { case.ignored() } else { case });
+        }
+    }
+    cases.push(Case::new("table::complete", "a case that is written but never run", || {
+        let named: Vec<_> = ROWS.iter().map(|row| (row.source.stem(), row.case)).collect();
+        neap_tests::all_cases_named(&[HOLES, REALLOC, THREADS, HELPER, FORK, GUARDS, SHIM, WRAP, STACK, LIMITS], &named)
+    }));
+    suite::main(cases)
+}
+
+/// Runs it, under strace where something is to be injected. The library is only in the program: strace stays outside.
+fn run(row: &'static Row, inject: &[&str]) -> Outcome {
+    let program = row.source.build()?;
+    let seconds = std::env::var("NEAP_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let mut run = if inject.is_empty() {
+        Run::new(program)
+    } else {
+        let library = neap_tests::library::under_test()?;
+        let mut run = Run::new(strace()?).args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none"]).plain();
+        for what in inject {
+            run = run.arg("-e").arg(format!("inject={what}"));
+        }
+        if let Some(path) = library.path() {
+            run = run.arg("-E").arg(format!("LD_PRELOAD={}", path.display()));
+        }
+        run.arg(program)
+    };
+    for (name, value) in row.env {
+        run = run.env(name, value);
+    }
+    judge_case(run.arg(row.case).timeout(Duration::from_secs(180 + 2 * seconds)))?.no_complaint()?;
+    Ok(())
+}
+
+/// strace, where it is installed and may trace.
+fn strace() -> Result<PathBuf, Stop> {
+    static MAY: OnceLock<bool> = OnceLock::new();
+    let strace = neap_tests::program("strace")?;
+    let may = *MAY.get_or_init(|| {
+        let tried = Run::new(&strace).args(["-f", "-o", "/dev/null", "true"]).plain().run();
+        tried.is_ok_and(|done| done.status.success())
+    });
+    if may { Ok(strace) } else { Err(Stop::Skip("strace may not trace here".into())) }
+}

@@ -1,0 +1,133 @@
+/* fork beside what else takes the C library's locks, in handlers, and over generations. */
+#include "trust.h"
+#include <dirent.h>
+#include <sys/time.h>
+
+static struct progress progress;
+static atomic_int stop;
+
+static void *fork_all_the_time(void *arg) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    while (!atomic_load(&stop)) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        if (child > 0) {
+            waitpid(child, NULL, 0);
+            atomic_fetch_add(&progress.beats[(long)arg], 1);
+        }
+    }
+    return NULL;
+}
+static void *register_handlers(void *unused) {
+    while (!atomic_load(&progress.beats[1])) usleep(100);
+    /* The list doubles now and then: it is allocated anew under the lock. Longer ones crash glibc 2.36 by itself. */
+    for (int i = 0; i < 1500; i++) {
+        pthread_atfork(NULL, NULL, NULL);
+        atomic_fetch_add(&progress.beats[0], 1);
+        if (i % 16 == 0) usleep(50);
+    }
+    atomic_store(&stop, 1);
+    return unused;
+}
+static void register_and_fork(void) {
+    for (long i = 1; i < 4; i++) started(fork_all_the_time, (void *)i);
+    started(register_handlers, NULL);
+    watch_progress(&progress, 4, 1 << 30, &stop);
+}
+
+/* A thread that registers fork handlers allocates under the C library's lock; a thread that forks must not hold locks
+   of the allocator when it waits for that lock. */
+static void handlers_are_registered(void) { in_children(register_and_fork, trial_ms(6000)); }
+
+static __thread int ready __attribute__((tls_model("initial-exec")));
+
+static void fork_in_handler(int signal) {
+    (void)signal;
+    if (!ready) return;
+    ready = 0;
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    if (child > 0) {
+        waitpid(child, NULL, 0);
+        atomic_fetch_add(&progress.beats[0], 1);
+    }
+    ready = 1;
+}
+static void *allocate_all_the_time(void *unused) {
+    ready = 1;
+    while (!atomic_load(&stop)) {
+        char *p[64];
+        for (size_t i = 0; i < 64; i++) p[i] = malloc(16 + i * 37);
+        for (int i = 0; i < 64; i++) free(p[i]);
+    }
+    ready = 0;
+    return unused;
+}
+
+/* A fork in a handler that interrupted malloc or free, beside forks of another thread: the two must not wait for each
+   other. */
+static void forks_in_handlers(void) {
+    struct sigaction action = {.sa_handler = fork_in_handler, .sa_flags = SA_RESTART};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    for (int i = 0; i < 2; i++) started(allocate_all_the_time, NULL);
+    started(fork_all_the_time, (void *)1);
+    sigset_t alarm_only;
+    sigemptyset(&alarm_only);
+    sigaddset(&alarm_only, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm_only, NULL);
+    struct itimerval interval = {{0, 5000}, {0, 5000}};
+    CHECK(setitimer(ITIMER_REAL, &interval, NULL) == 0);
+    watch_progress(&progress, 2, trial_ms(6000), NULL);
+    /* Not by stdio, whose locks a fork may just hold. */
+    if (write(1, "ok\n", 3) != 3) abort();
+    _exit(0);
+}
+
+static int open_files(void) {
+    int count = 0;
+    DIR *dir = opendir("/proc/self/fd");
+    CHECK(dir);
+    for (struct dirent *entry; (entry = readdir(dir));) count += entry->d_name[0] != '.';
+    closedir(dir);
+    return count - 1;
+}
+
+/* Makes calloc ask the kernel about recycled memory: a size that comes back dense is not asked for again, so each
+   generation has sizes of its own. */
+static void calloc_recycled(size_t generation) {
+    for (size_t k = 0; k < 3; k++) {
+        size_t size = (2 << 20) + (generation * 3 + k) * (256 << 10);
+        free(filled(size));
+        char *p = calloc(1, size);
+        CHECK(p);
+        for (size_t i = 0; i < size; i++) CHECK_AT(p[i] == 0, i);
+        free(p);
+    }
+}
+
+/* The file that calloc asks must not stay open in each generation of a chain of forks. */
+static void files_over_generations(void) {
+    calloc_recycled(0);
+    int first = open_files();
+    for (long generation = 1; generation < 40; generation++) {
+        fflush(stdout);
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child > 0) {
+            int status;
+            CHECK(waitpid(child, &status, 0) == child);
+            CHECK_AT(status == 0, status);
+            if (generation > 1) _exit(0);
+            return;
+        }
+        calloc_recycled((size_t)generation);
+        CHECK_AT(open_files() <= first + 1, open_files());
+    }
+    _exit(0);
+}
+
+static const struct test_case cases[] = {CASE(handlers_are_registered), CASE(forks_in_handlers),
+                                         CASE(files_over_generations)};
+TEST_MAIN(cases)

@@ -1,0 +1,181 @@
+/* The helper thread: how it is started and ends beside the program's threads, whose errno it leaves alone, and in which
+   process it lives. */
+#include "trust.h"
+#include "filter.h"
+
+static struct progress progress;
+static atomic_int stop;
+
+static void *set_options(void *unused) {
+    for (long end = now_ms() + 2000, k = 0; now_ms() < end; k++) mallopt(M_TRIM_THRESHOLD, (int)((64 << 20) + k % 2 * 4096));
+    return unused;
+}
+static void *fill_and_rest(void *arg) {
+    while (!atomic_load(&stop)) {
+        fill_and_free(8, 3 << 20);
+        atomic_fetch_add(&progress.beats[(long)arg], 1);
+        usleep(20000);
+    }
+    return NULL;
+}
+
+/* A helper that is being started must not be taken for one that a fork left behind: two would live, and a thread that
+   frees would wait for the end of one that never ends. */
+static void start_beside_options(void) {
+    started(set_options, NULL);
+    for (long i = 0; i < 4; i++) started(fill_and_rest, (void *)i);
+    watch_progress(&progress, 4, trial_ms(4000), NULL);
+}
+
+enum { QUEUE = 4000, ITEMS = 60000, THREADS = 4 };
+static void *queue[QUEUE];
+static long head, tail;
+static int producers, consumers;
+static atomic_int done;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+static void *produce(void *arg) {
+    uint64_t seed = (uint64_t)(long)arg * 7919 + 12345;
+    for (int i = 0; i < ITEMS; i++) {
+        char *p = malloc(1024 + next_random(&seed) % (32768 - 1024));
+        CHECK(p);
+        p[0] = 1;
+        pthread_mutex_lock(&lock);
+        while (head - tail == QUEUE) pthread_cond_wait(&changed, &lock);
+        queue[head++ % QUEUE] = p;
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&lock);
+        atomic_fetch_add(&progress.beats[0], 1);
+    }
+    pthread_mutex_lock(&lock);
+    producers--;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+static void *consume(void *unused) {
+    for (;;) {
+        void *items[64];
+        int n = 0;
+        pthread_mutex_lock(&lock);
+        while (head == tail && producers) pthread_cond_wait(&changed, &lock);
+        while (n < 64 && head != tail) items[n++] = queue[tail++ % QUEUE];
+        pthread_cond_broadcast(&changed);
+        pthread_mutex_unlock(&lock);
+        for (int i = 0; i < n; i++) free(items[i]);
+        if (!n) break;
+        atomic_fetch_add(&progress.beats[0], 1);
+    }
+    pthread_mutex_lock(&lock);
+    if (--consumers == 0) atomic_store(&done, 1);
+    pthread_mutex_unlock(&lock);
+    return unused;
+}
+
+static void pass_blocks_on(void) {
+    pthread_t t[THREADS];
+    producers = consumers = THREADS / 2;
+    for (long i = 0; i < THREADS; i++) t[i] = started(i % 2 ? consume : produce, (void *)i);
+    watch_progress(&progress, 1, 1 << 30, &done);
+    for (int i = 0; i < THREADS; i++) pthread_join(t[i], NULL);
+}
+
+/* The same in an ordinary program, whose threads pass blocks on: it takes half a second, or stands for many. */
+static void blocks_passed_on(void) { in_children(pass_blocks_on, trial_ms(5000)); }
+
+/* The helper has errno of its own: what fails in it must not change errno of the thread that started it. Run where
+   clock_gettime fails. */
+static void errno_of_the_starter(void) {
+    fill_and_free(40, 1 << 20);
+    for (int i = 0; i < 200; i++) {
+        errno = 777;
+        for (long end = now_ms() + 10; now_ms() < end;) {} /* a call of the kernel might change errno by itself */
+        CHECK_AT(errno == 777, errno);
+        if (i % 50 == 49) fill_and_free(40, 1 << 20);
+    }
+}
+
+static void *fill_once(void *unused) {
+    fill_and_free(40, 1 << 20);
+    return unused;
+}
+
+/* Nor may the helper write into the thread storage of a thread that has ended and whose stack is gone. */
+static void starter_unmapped(void) {
+    enum { STACK = 1 << 20 };
+    pthread_attr_t attributes;
+    pthread_t t;
+    void *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(stack != MAP_FAILED);
+    CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstack(&attributes, stack, STACK) == 0);
+    CHECK(pthread_create(&t, &attributes, fill_once, NULL) == 0 && pthread_join(t, NULL) == 0);
+    CHECK(munmap(stack, STACK) == 0);
+    for (int i = 0; i < 12; i++) {
+        nap(250);
+        fill_and_free(40, 1 << 20);
+    }
+}
+
+/* Runs the case that NEAP_TRUST_CASE names under a filter that refuses clock_gettime, as sandboxes that count on the
+   vDSO have it. */
+static void under_filter(void) {
+    const char *inner = getenv("NEAP_TRUST_CASE");
+    CHECK(inner);
+    filter(all_but(__NR_clock_gettime, SECCOMP_RET_ERRNO | EPERM));
+    execl("/proc/self/exe", "helper", inner, (char *)NULL);
+    CHECK(0 && "exec");
+}
+
+/* A child of vfork that frees must not take the helper with it when it ends: what is freed later still goes back. */
+static void vfork_child_frees(void) {
+    static char *p[64];
+    free(filled(1000));
+    pid_t child = vfork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        for (int i = 0; i < 8; i++) free(filled(8 << 20));
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    for (int i = 0; i < 64; i++) p[i] = filled(1 << 20);
+    for (int i = 0; i < 64; i++) free(p[i]);
+    if (strict()) WAIT_FOR(status_kib("VmRSS:") < 20 << 10, 10000);
+}
+
+static int fill_and_end(void *arg) {
+    char *p[32];
+    for (int i = 0; i < 32; i++) p[i] = filled(300000);
+    for (int i = 0; i < 32; i++) free(p[i]);
+    usleep((unsigned)(long)arg);
+    _exit(0);
+}
+
+/* Only the first helper of a process is of interest. */
+static void share_and_end(void) {
+    enum { STACK = 1 << 20 };
+    static char *p[64], *small[20000];
+    uint64_t seed = (uint64_t)getpid() * 2654435761u + 1;
+    alarm(20);
+    char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(stack != MAP_FAILED);
+    void *naps = (void *)(next_random(&seed) % 6000);
+    pid_t child = clone(fill_and_end, stack + STACK, CLONE_VM | CLONE_VFORK | SIGCHLD, naps);
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+    for (size_t i = 0; i < 64; i++) p[i] = filled(100000 + i * 100000);
+    for (int i = 0; i < 64; i++) free(p[i]);
+    for (size_t i = 0; i < 20000; i++) small[i] = malloc(100 + i % 5000);
+    for (int i = 0; i < 20000; i++) free(small[i]);
+    malloc_trim(0);
+}
+
+/* A child that shares the memory may end at any moment: the helper must not die there with a lock. */
+static void sharing_child_ends(void) { in_children(share_and_end, trial_ms(8000)); }
+
+static const struct test_case cases[] = {
+    CASE(start_beside_options), CASE(blocks_passed_on),  CASE(errno_of_the_starter), CASE(starter_unmapped),
+    CASE(under_filter),         CASE(vfork_child_frees), CASE(sharing_child_ends),
+};
+TEST_MAIN(cases)
