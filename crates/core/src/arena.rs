@@ -94,6 +94,8 @@ pub struct Arenas {
     count: AtomicUsize,
     /// The number, plus 1, of an arena whose next step is to be committed ahead (`commit.rs`).
     low: AtomicUsize,
+    /// Steps that are being committed under no lock.
+    ahead: AtomicUsize,
     /// The end of the first arena, for nested calls.
     pub(crate) annex: Annex,
     /// For each possible base the arena there, plus 1.
@@ -125,6 +127,7 @@ impl Arenas {
             arenas: UnsafeCell::new([const { Arena::new() }; MAX_ARENAS]),
             count: AtomicUsize::new(0),
             low: AtomicUsize::new(0),
+            ahead: AtomicUsize::new(0),
             annex: Annex::new(),
             slots: UnsafeCell::new([0; SLOTS]),
         }
@@ -453,6 +456,29 @@ impl Arenas {
     /// Takes the note that [`Arenas::is_low`] shows: the number of the arena.
     pub(crate) fn take_low(&self) -> Option<usize> {
         self.low.swap(0, Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// A step is about to be committed under no lock. The lock of the ranges must be held, so that a thread which takes
+    /// chunks of the same step later sees it.
+    pub(crate) fn begin_ahead(&self) {
+        self.ahead.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// That step was committed, or refused.
+    pub(crate) fn end_ahead(&self) {
+        // Release pairs with the Acquire of `commits_ahead`: the call is over.
+        self.ahead.fetch_sub(1, Ordering::Release);
+    }
+
+    /// In the child of a fork, whose only thread is committing nothing.
+    pub(crate) fn forked(&self) {
+        self.ahead.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether chunks that the caller has may be made accessible by another thread just now.
+    pub(crate) fn commits_ahead(&self) -> bool {
+        // Acquire: see `end_ahead`. That one has begun was seen with the chunks, through the lock of the ranges.
+        self.ahead.load(Ordering::Acquire) != 0
     }
 
     /// The next step of arena `i`.

@@ -91,13 +91,31 @@ impl Step {
 }
 
 impl<O: Os> Allocator<O> {
-    /// Makes the next step of the arena that is low, if one is. Under no lock.
+    /// Makes the next step of the arena that is low, if one is. Under no lock, but when blocks have guards.
+    ///
+    /// A step that is made under no lock may come late: another thread has made the same step meanwhile, and uses its
+    /// chunks. To make them accessible once more does no harm, unless one was made inaccessible (a guard) or was
+    /// unmapped (moved pages). So with `harden=on` steps are made under the lock; and while one is made without it
+    /// ([`Arenas::commits_ahead`]; hardening may have begun since), no guard is set and no pages are moved.
     pub(crate) fn commit_ahead(&self) {
         let Some(arena) = self.arenas.take_low() else { return };
         // SAFETY: `with` holds the lock; what lies before the step is committed and stays so.
         unsafe {
-            let Some(step) = self.ranges.with(&self.os, |_| self.arenas.next_step(arena)) else { return };
-            if step.make(&self.os, &self.map) {
+            let step = self.ranges.with(&self.os, |_| {
+                let step = self.arenas.next_step(arena)?;
+                if !self.policy.harden() {
+                    self.arenas.begin_ahead();
+                    return Some(step);
+                }
+                if step.make(&self.os, &self.map) {
+                    self.arenas.note_step(arena, &step);
+                }
+                None
+            });
+            let Some(step) = step else { return };
+            let made = step.make(&self.os, &self.map);
+            self.arenas.end_ahead();
+            if made {
                 self.ranges.with(&self.os, |_| self.arenas.note_step(arena, &step));
             }
         }

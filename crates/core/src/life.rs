@@ -265,6 +265,7 @@ impl<O: Os> Allocator<O> {
     /// what its thread last did to the heap.
     pub fn fork_child(&self, mine: *mut Heap) {
         self.fork_parent();
+        self.arenas.forked();
         let purged = self.purger.forked();
         self.forget_totals();
         let mut left = false;
