@@ -107,9 +107,46 @@ static void address_limit_lowered(void) { grow_under(RLIMIT_AS, 1ul << 30); }
 static void data_limit_lowered(void) { grow_under(RLIMIT_DATA, 100u << 20); }
 static void data_limit_below(void) { grow_under(RLIMIT_DATA, 4u << 20); }
 
-/* All mappings used up but a few: every other page of a region has other rights. */
+/* Blocks grow of which the program has locked and marked parts, so that they lie in many mappings, while the process may
+   lock little memory and has few mappings left. */
 static char *region;
 static const size_t REGION = (size_t)200000 * 4096;
+static size_t use_up_mappings(void);
+static void many_mappings_moved(void) {
+    struct rlimit limit = {1 << 20, 1 << 20};
+    CHECK(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
+    if (geteuid() == 0) CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+    mlockall(MCL_FUTURE | MCL_ONFAULT); /* refused under some limits, which is fine */
+    munlockall();
+    size_t page = sysconf(_SC_PAGESIZE), moved = 0;
+    for (int left = -1; left < 40; left++) {
+        if (left == 0) use_up_mappings();
+        if (left > 0) CHECK(munmap(region + (size_t)left * 2 * page, page) == 0); /* one more mapping may be had */
+        for (int parts = 0; parts < 24; parts += 5) {
+            size_t size = 2 << 20;
+            char *p = malloc(size), *q = p, *wall = malloc(size);
+            if (!p || !wall) CHECK(left >= 0);
+            if (p) {
+                fill(p, size, parts);
+                for (int i = 0; i < parts; i++)
+                    if (i % 2) mlock(p + (i * 2 + 1) * 8 * page, page);
+                    else madvise((void *)(((uintptr_t)p + (i * 2 + 1) * 8 * page) & -page), page, MADV_DONTDUMP);
+                q = realloc(p, size * 3);
+                CHECK_FILL(q ? q : p, size, parts);
+                moved += q && q != p;
+                if (q) memset(q, 1, size * 3);
+            }
+            free(q ? q : p);
+            free(wall);
+        }
+    }
+    printf("%zu blocks moved\n", moved);
+    CHECK(moved > 0);
+    CHECK(munmap(region, REGION) == 0);
+    work();
+}
+
+/* All mappings used up but a few: every other page of a region has other rights. */
 static size_t use_up_mappings(void) {
     size_t page = sysconf(_SC_PAGESIZE), used = 0;
     region = mmap(NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -303,6 +340,7 @@ static void unshare_user(void) {
 static const struct test_case CASES[] = {
     CASE(address_limit_lowered), CASE(data_limit_lowered), CASE(data_limit_below),
     CASE(overcommit_never), CASE(data_limit),    CASE(mappings_used_up), CASE(mappings_used_up_threads),
+    CASE(many_mappings_moved),
     CASE(locked),           CASE(seccomp_kill),  CASE(seccomp_kill_after_work),
     CASE(seccomp_kill_populate), CASE(seccomp_no_populate),
     CASE(seccomp_eperm),    CASE(interrupted),   CASE(blocked_signal_stays_pending),

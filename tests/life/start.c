@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/personality.h>
 
 static const char *chosen = "";
 static char *early, *constructed;
@@ -134,8 +135,27 @@ static void main_thread_exits(void) {
     pthread_exit(NULL);
 }
 
+/* The first line of /proc/self/maps is the program's, also where addresses are not random. */
+static void program_lies_first(void) {
+    char line[4200], path[4096] = "";
+    free(some(100, 1));
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps && fgets(line, sizeof line, maps));
+    CHECK(readlink("/proc/self/exe", path, sizeof path - 1) > 0);
+    printf("%s", line);
+    CHECK(strstr(line, path));
+    fclose(maps);
+    if (!getenv("ADDRESSES_ARE_FIXED") && personality(0xffffffff) != -1) {
+        CHECK(setenv("ADDRESSES_ARE_FIXED", "1", 1) == 0);
+        if (personality(ADDR_NO_RANDOMIZE) == -1) SKIP("personality is refused: errno %d", errno);
+        execl(path, path, "program_lies_first", NULL);
+        CHECK(!"exec");
+    }
+}
+
 static const struct test_case CASES[] = {
     CASE(preinit),    CASE(constructor),    CASE(pthread_create_first), CASE(dlopen_first),
     CASE(after_main), CASE(at_quick_exit_), CASE(exit_while_busy),      CASE(main_thread_exits),
+    CASE(program_lies_first),
 };
 TEST_MAIN(CASES)

@@ -21,6 +21,7 @@ use crate::page_map::{ADDRESS_BITS, PageMap};
 use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Os, class};
 use core::cell::UnsafeCell;
+use core::ops::Range;
 
 /// Alignment and greatest length of an arena.
 pub const ARENA_ALIGN: usize = 1 << ARENA_SHIFT;
@@ -327,7 +328,7 @@ impl Arenas {
 
     /// The words of the bits for huge pages, and the bits of `from..to` (addresses in an arena) as indexes. `None` for a
     /// short arena, which has none.
-    fn huge_bits(&self, from: usize, to: usize) -> Option<(&[AtomicU64; HUGE_WORDS], core::ops::Range<usize>)> {
+    fn huge_bits(&self, from: usize, to: usize) -> Option<(&[AtomicU64; HUGE_WORDS], Range<usize>)> {
         let base = from & !(ARENA_ALIGN - 1);
         let chunks = self.chunks_at(base);
         let bit = |a: usize| (a - base) / crate::dense::HUGE_PAGE;
@@ -629,15 +630,15 @@ const fn first_chunk(chunks: usize) -> usize {
     if chunks * CHUNK == ARENA_ALIGN { low } else { first }
 }
 
-/// Reserves `len` bytes at a random multiple of [`ARENA_ALIGN`].
+/// Reserves `len` bytes at a random multiple of [`ARENA_ALIGN`], where the system would have arenas.
 fn reserve<O: Os>(os: &O, len: usize) -> Option<usize> {
-    // From 1 TiB up to where position-independent executables lie. The later tries stay below 8 TiB, which is all
-    // that some instrumented environments (valgrind) leave to a program.
-    const LOW: usize = 16;
-    const HIGH: usize = 0x54;
+    // The later tries lie between 1 and 8 TiB: some environments (valgrind) leave no more than that to a program.
+    const LOW: Range<usize> = 16..128;
+    let places = os.places();
+    let places = places.start.div_ceil(ARENA_ALIGN)..places.end >> ARENA_SHIFT;
     for attempt in 0..64 {
-        let slots = if attempt < 16 { (HIGH << 4) - LOW } else { 128 - LOW };
-        let slot = LOW + (os.random() as usize) % slots;
+        let slots = if attempt < 16 && !places.is_empty() { &places } else { &LOW };
+        let slot = slots.start + (os.random() as usize) % slots.len();
         if let Some(p) = os.reserve(slot << ARENA_SHIFT, len) {
             return Some(p.expose_provenance());
         }

@@ -2,6 +2,7 @@
 
 use crate::figures::Figures;
 use crate::sync::AtomicU32;
+use core::ops::Range;
 
 /// Neighbouring OS pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +63,12 @@ pub struct Memory {
 pub unsafe trait Os: Sync {
     /// Bytes of an OS page: a power of two from 4 KiB to 64 KiB.
     fn page_size(&self) -> usize;
+
+    /// The addresses among which arenas should be, if there is room. By default from 1 TiB up to where Linux puts programs
+    /// that may lie anywhere.
+    fn places(&self) -> Range<usize> {
+        1 << 40..0x5400_0000_0000
+    }
 
     /// Reserves `len` bytes at exactly `at`: no access, no memory. `None` if anything lies there already or the
     /// system refuses.

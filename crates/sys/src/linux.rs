@@ -2,6 +2,7 @@
 
 use crate::{arch, cgroup, moves, status};
 use core::ffi::c_void;
+use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
 use neap_core::figures::Figures;
@@ -78,6 +79,19 @@ unsafe impl Os for Linux {
     fn page_size(&self) -> usize {
         // SAFETY: getauxval only reads.
         unsafe { libc::getauxval(libc::AT_PAGESZ) as usize }
+    }
+
+    /// Behind the program, as some tools take the first line of /proc/PID/maps for it, with 1 TiB for its heap (`brk`);
+    /// up to where the kernel puts other mappings, from 0x7fff_ffff_f000 downwards. 600 places, so 9 random bits, where
+    /// the kernel has 28 for a program's address; 300 (8 bits) where it has 32.
+    fn places(&self) -> Range<usize> {
+        const PROGRAMS: Range<usize> = 0x5555_5555_4000..0x6800_0000_0000;
+        const TIB: usize = 1 << 40;
+        // SAFETY: getauxval only reads. The headers lie in the program's first mapping.
+        let program = unsafe { libc::getauxval(libc::AT_PHDR) as usize };
+        // Elsewhere: one of fixed address lies first anyway; one that was loaded as a library does not.
+        let low = if PROGRAMS.contains(&program) { program + TIB } else { PROGRAMS.start + TIB };
+        low..0x7E00_0000_0000
     }
 
     fn reserve(&self, at: usize, len: usize) -> Option<*mut u8> {
