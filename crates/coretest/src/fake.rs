@@ -7,7 +7,7 @@
 
 mod faults;
 mod kernel;
-mod model;
+pub mod model;
 mod pagemap;
 mod pages;
 mod swap;

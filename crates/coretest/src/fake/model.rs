@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// What may be done with a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub enum Access {
     /// Nothing, until it is committed.
     Reserved,
     /// Reading zeros; more once it is committed.
@@ -27,7 +27,7 @@ struct Piece {
 
 /// All pieces by start. Invariant: they do not overlap, and neighbours differ in access or origin.
 #[derive(Debug, Default)]
-pub(super) struct Model {
+pub struct Model {
     pieces: BTreeMap<usize, Piece>,
     origins: u64,
     taken: usize,
@@ -35,17 +35,17 @@ pub(super) struct Model {
 
 impl Model {
     /// Bytes in all pieces.
-    pub(super) fn taken(&self) -> usize {
+    pub fn taken(&self) -> usize {
         self.taken
     }
 
     /// Every piece as `(from, to)`.
-    pub(super) fn all(&self) -> impl Iterator<Item = (usize, usize)> {
+    pub fn all(&self) -> impl Iterator<Item = (usize, usize)> {
         self.pieces.iter().map(|(&from, piece)| (from, piece.end))
     }
 
     /// Every piece that can be written, as `(from, to)`.
-    pub(super) fn writable(&self) -> impl Iterator<Item = (usize, usize)> {
+    pub fn writable(&self) -> impl Iterator<Item = (usize, usize)> {
         let writable = |piece: &Piece| matches!(piece.access, Access::Committed | Access::Mapped);
         self.pieces.iter().filter(move |(_, piece)| writable(piece)).map(|(&from, piece)| (from, piece.end))
     }
@@ -57,7 +57,7 @@ impl Model {
     }
 
     /// A new reservation or mapping.
-    pub(super) fn add(&mut self, from: usize, len: usize, access: Access) {
+    pub fn add(&mut self, from: usize, len: usize, access: Access) {
         let next = self.pieces.range(from..).next();
         let free = self.at(from).is_none() && next.is_none_or(|(&start, _)| start >= from + len);
         assert!(free, "the kernel handed out {from:#x} (+ {len:#x}) twice");
@@ -66,8 +66,20 @@ impl Model {
         self.taken += len;
     }
 
+    /// Whether the whole range was handed out with this access.
+    pub fn is(&self, from: usize, len: usize, access: Access) -> bool {
+        let mut address = from;
+        while address < from + len {
+            match self.at(address) {
+                Some((_, piece)) if piece.access == access => address = piece.end,
+                _ => return false,
+            }
+        }
+        true
+    }
+
     /// Panics unless the whole range has one origin and an access out of `allowed`.
-    pub(super) fn require(&self, what: &str, from: usize, len: usize, allowed: &[Access]) {
+    pub fn require(&self, what: &str, from: usize, len: usize, allowed: &[Access]) {
         let (mut address, mut origin) = (from, None);
         while address < from + len {
             let Some((_, piece)) = self.at(address) else {
@@ -88,14 +100,14 @@ impl Model {
     }
 
     /// Panics unless the range is a mapping for a huge block, or the tail of one.
-    pub(super) fn require_mapping(&self, what: &str, from: usize, len: usize) {
+    pub fn require_mapping(&self, what: &str, from: usize, len: usize) {
         self.require(what, from, len, &[Access::Mapped]);
         let end = self.at(from).map(|(_, piece)| piece.end);
         assert_eq!(end, Some(from + len), "{what}({from:#x}, {len:#x}): not up to the mapping's end");
     }
 
     /// Panics unless the range is exactly a mapping for a huge block.
-    pub(super) fn require_whole_mapping(&self, what: &str, from: usize, len: usize) {
+    pub fn require_whole_mapping(&self, what: &str, from: usize, len: usize) {
         self.require_mapping(what, from, len);
         let start = self.at(from).map(|(start, _)| start);
         assert_eq!(start, Some(from), "{what}({from:#x}, {len:#x}): not the mapping's start");
@@ -112,7 +124,7 @@ impl Model {
     }
 
     /// Gives a range, all handed out, another access.
-    pub(super) fn set(&mut self, from: usize, len: usize, access: Access) {
+    pub fn set(&mut self, from: usize, len: usize, access: Access) {
         let to = from + len;
         self.cut(from);
         self.cut(to);
@@ -132,7 +144,7 @@ impl Model {
     }
 
     /// Forgets a range, all handed out.
-    pub(super) fn remove(&mut self, from: usize, len: usize) {
+    pub fn remove(&mut self, from: usize, len: usize) {
         self.cut(from);
         self.cut(from + len);
         let starts: Vec<usize> = self.pieces.range(from..from + len).map(|(&start, _)| start).collect();

@@ -1,0 +1,573 @@
+//! The simulated system: real memory at addresses that depend on the seed alone. Each call checks the preconditions of
+//! [`Os`], may be late (other threads run before it, between its parts, and behind it), be done in part where the trait
+//! allows that, and be refused in each way that the trait documents.
+
+use crate::random::Random;
+use crate::scenario::Config;
+use crate::sched::{FOREVER, late, sched};
+use crate::{finding, helper};
+use core::cell::UnsafeCell;
+use neap_core::Os;
+use neap_core::os::{Memory, Moved, Run, Touched};
+use neap_core::sync::AtomicU32;
+use neap_coretest::fake::model::{Access, Model};
+use std::collections::BTreeSet;
+
+/// Bytes of the machine's OS page.
+const HOST: usize = 4096;
+/// Where mappings for huge blocks and the page map go.
+const MAPPINGS: usize = 0x3000_0000_0000;
+const END_OF_MAPPINGS: usize = 0x4000_0000_0000;
+
+/// Features that a system may lack: bits of [`Config::missing`].
+pub mod lacks {
+    #![expect(missing_docs, reason = "named after the calls")]
+    pub const ZEROS: u64 = 1;
+    pub const MOVE: u64 = 2;
+    pub const RENEW: u64 = 4;
+    pub const PURGE: u64 = 8;
+    pub const PURGE_RUNS: u64 = 16;
+    pub const LAZY: u64 = 32;
+    pub const TOUCHED: u64 = 64;
+    pub const BARRIER: u64 = 128;
+    pub const MEMORY: u64 = 256;
+    pub const POPULATE: u64 = 512;
+    pub const RUN_TIME: u64 = 1024;
+    pub const HELPER: u64 = 2048;
+}
+
+struct State {
+    model: Model,
+    random: Random,
+    reservations: u64,
+    /// Nothing is refused any more.
+    kind: bool,
+    /// Calls that were refused.
+    refused: u64,
+    /// OS pages that were made inaccessible and are so still.
+    guards: BTreeSet<usize>,
+}
+
+/// The simulated system.
+pub struct System {
+    config: Config,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: there is one real thread.
+unsafe impl Sync for System {}
+
+impl System {
+    /// A system like `config`.
+    pub fn new(config: Config) -> Self {
+        let random = Random::new(config.seed, 2);
+        let state = State {
+            model: Model::default(),
+            random,
+            reservations: 0,
+            kind: false,
+            refused: 0,
+            guards: BTreeSet::new(),
+        };
+        System { config, state: UnsafeCell::new(state) }
+    }
+
+    #[expect(clippy::mut_from_ref, reason = "one real thread; no reference lives over a point")]
+    fn state(&self) -> &mut State {
+        // SAFETY: as said.
+        unsafe { &mut *self.state.get() }
+    }
+
+    /// From now on nothing is refused that the system has.
+    pub fn be_kind(&self) {
+        self.state().kind = true;
+    }
+
+    /// Calls that were refused so far.
+    pub fn refused(&self) -> u64 {
+        self.state().refused
+    }
+
+    /// How many OS pages are guards.
+    pub fn guards(&self) -> usize {
+        self.state().guards.len()
+    }
+
+    fn lacks(&self, what: u64) -> bool {
+        self.config.missing & what != 0
+    }
+
+    /// Whether a call is refused by chance, or because the system lacks it.
+    fn refuses(&self, what: u64) -> bool {
+        let s = self.state();
+        let refuses = self.lacks(what) || (!s.kind && s.random.below(1000) < self.config.fault as usize);
+        s.refused += u64::from(refuses);
+        refuses
+    }
+
+    fn late(&self) {
+        late(self.config.late);
+    }
+
+    fn below(&self, n: usize) -> usize {
+        if n == 0 { 0 } else { self.state().random.below(n) }
+    }
+
+    fn fits(&self, more: usize) -> bool {
+        self.config.address_limit == 0 || self.state().model.taken() + more <= self.config.address_limit as usize
+    }
+
+    fn whole_pages(&self, what: &str, address: usize, len: usize) {
+        let page = self.config.page as usize;
+        if len == 0 || !address.is_multiple_of(page) || !len.is_multiple_of(page) {
+            finding(&format!("{what}({address:#x}, {len:#x}): not whole OS pages"));
+        }
+    }
+
+    fn require(&self, what: &str, p: *mut u8, len: usize, allowed: &[Access]) {
+        self.whole_pages(what, p.addr(), len);
+        self.state().model.require(what, p.addr(), len, allowed);
+    }
+
+    /// Calls `f` with a few parts of the range, in order, with points in between.
+    fn in_parts(&self, p: *mut u8, len: usize, mut f: impl FnMut(*mut u8, usize)) {
+        let page = self.config.page as usize;
+        let mut from = 0;
+        while from < len {
+            let left = (len - from) / page;
+            let part = if self.below(2) == 0 { left } else { 1 + self.below(left) } * page;
+            f(p.wrapping_add(from), part);
+            from += part;
+            self.late();
+        }
+    }
+
+    /// Address space for a mapping: the first gap that is long enough, as kernels reuse addresses at once.
+    fn gap(&self, len: usize, align: usize) -> usize {
+        let mut at = MAPPINGS;
+        for (from, to) in self.state().model.all().filter(|&(from, _)| from >= MAPPINGS) {
+            if from >= at + len {
+                break;
+            }
+            at = to.next_multiple_of(align);
+        }
+        if at + len > END_OF_MAPPINGS {
+            finding("the simulation has no address space left");
+        }
+        at
+    }
+
+    fn set(&self, p: *mut u8, len: usize, protection: i32, access: Access) {
+        protect(p, len, protection);
+        self.state().model.set(p.addr(), len, access);
+    }
+
+    unsafe fn drop_pages(&self, p: *mut u8, len: usize) {
+        // SAFETY: as the caller promises.
+        let done = unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) };
+        assert_eq!(done, 0, "madvise");
+    }
+
+    /// Purges a range in parts.
+    unsafe fn purge_parts(&self, what: &str, p: *mut u8, len: usize) {
+        self.in_parts(p, len, |p, len| {
+            self.require(what, p, len, &[Access::Committed, Access::Mapped]);
+            // SAFETY: as the caller promises.
+            unsafe { self.drop_pages(p, len) };
+        });
+    }
+}
+
+impl Drop for System {
+    fn drop(&mut self) {
+        for (from, to) in self.state().model.all() {
+            // SAFETY: the system mapped this range, and its users are gone.
+            unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(from), to - from) };
+        }
+    }
+}
+
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+fn map(at: usize, len: usize, protection: i32, over: bool) -> Option<*mut u8> {
+    let fixed = if over { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
+    // SAFETY: a fresh mapping, or one over a range of this system.
+    let p = unsafe { libc::mmap(core::ptr::with_exposed_provenance_mut(at), len, protection, flags, -1, 0) };
+    if p == libc::MAP_FAILED {
+        return None;
+    }
+    assert_eq!(p.addr(), at, "the simulation needs MAP_FIXED_NOREPLACE (Linux 4.17)");
+    let _ = p.expose_provenance();
+    Some(p.cast())
+}
+
+fn protect(p: *mut u8, len: usize, protection: i32) {
+    // SAFETY: a range of this system.
+    let done = unsafe { libc::mprotect(p.cast(), len, protection) };
+    assert_eq!(done, 0, "mprotect");
+}
+
+/// Whether bytes are zero.
+pub unsafe fn is_zero(p: *const u8, len: usize) -> bool {
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { core::slice::from_raw_parts(p, len) };
+    // SAFETY: any bytes are words.
+    let (head, words, tail) = unsafe { bytes.align_to::<u64>() };
+    head.iter().chain(tail).all(|&b| b == 0) && words.iter().all(|&w| w == 0)
+}
+
+// SAFETY: memory comes from fresh mappings, which the model knows; each call does what the trait says.
+unsafe impl Os for System {
+    fn page_size(&self) -> usize {
+        self.config.page as usize
+    }
+
+    fn reserve(&self, at: usize, len: usize) -> Option<*mut u8> {
+        self.whole_pages("reserve", at, len);
+        self.late();
+        let s = self.state();
+        let used_up = self.config.reservations != 0 && s.reservations >= self.config.reservations;
+        // Where the simulation itself lies.
+        let taken = at + len > MAPPINGS;
+        if self.refuses(0) || used_up || taken || !self.fits(len) {
+            return None;
+        }
+        let p = map(at, len, libc::PROT_NONE, false)?;
+        s.reservations += 1;
+        s.model.add(at, len, Access::Reserved);
+        Some(p)
+    }
+
+    fn reserve_zeros(&self, len: usize) -> Option<*mut u8> {
+        self.whole_pages("reserve_zeros", 0, len);
+        if self.refuses(lacks::ZEROS) || !self.fits(len) {
+            return None;
+        }
+        let at = self.gap(len, HOST.max(self.page_size()));
+        let p = map(at, len, libc::PROT_READ, false)?;
+        self.state().model.add(at, len, Access::Zeros);
+        self.late();
+        Some(p)
+    }
+
+    unsafe fn commit(&self, p: *mut u8, len: usize) -> bool {
+        self.late();
+        let any = [Access::Reserved, Access::Zeros, Access::Committed];
+        self.require("commit", p, len, &any);
+        if self.refuses(0) {
+            return false;
+        }
+        self.in_parts(p, len, |p, len| {
+            self.set(p, len, READ_WRITE, Access::Committed);
+            self.state().guards.retain(|&page| page < p.addr() || page >= p.addr() + len);
+        });
+        true
+    }
+
+    unsafe fn guard(&self, p: *mut u8, len: usize) -> bool {
+        self.late();
+        self.require("guard", p, len, &[Access::Committed]);
+        if self.refuses(0) {
+            return false;
+        }
+        self.set(p, len, libc::PROT_NONE, Access::Reserved);
+        self.state().guards.insert(p.addr());
+        self.late();
+        true
+    }
+
+    fn map(&self, len: usize, align: usize) -> Option<*mut u8> {
+        self.whole_pages("map", align, len);
+        self.late();
+        if self.refuses(0) || !self.fits(len) {
+            return None;
+        }
+        let at = self.gap(len, align);
+        let p = map(at, len, READ_WRITE, false)?;
+        self.state().model.add(at, len, Access::Mapped);
+        self.late();
+        Some(p)
+    }
+
+    unsafe fn unmap(&self, p: *mut u8, len: usize) -> bool {
+        self.whole_pages("unmap", p.addr(), len);
+        self.late();
+        self.state().model.require_mapping("unmap", p.addr(), len);
+        if self.refuses(0) {
+            return false;
+        }
+        // SAFETY: the range is (the tail of) a mapping of this system that the caller gives up.
+        let done = unsafe { libc::munmap(p.cast(), len) };
+        assert_eq!(done, 0, "munmap");
+        self.state().model.remove(p.addr(), len);
+        self.late();
+        true
+    }
+
+    unsafe fn remap(&self, p: *mut u8, old: usize, new: usize) -> Option<*mut u8> {
+        self.whole_pages("remap", p.addr(), old);
+        self.whole_pages("remap", 0, new);
+        self.late();
+        self.state().model.require_whole_mapping("remap", p.addr(), old);
+        if self.refuses(0) || !self.fits(new.saturating_sub(old)) {
+            return None;
+        }
+        // Elsewhere, so that nothing relies on its staying.
+        let at = self.gap(new, self.page_size());
+        let to = map(at, new, READ_WRITE, false)?;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: the range is a mapping of this system; the target has just been mapped for it.
+        let moved = unsafe { libc::mremap(p.cast(), old, new, flags, to) };
+        assert_ne!(moved, libc::MAP_FAILED, "mremap");
+        let model = &mut self.state().model;
+        model.remove(p.addr(), old);
+        model.add(at, new, Access::Mapped);
+        self.late();
+        Some(to)
+    }
+
+    unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> Moved {
+        assert!(from.addr().abs_diff(to.addr()) >= len, "move_pages: {from:p} and {to:p} overlap");
+        self.late();
+        self.require("move_pages from", from, len, &[Access::Committed]);
+        self.require("move_pages to", to, len, &[Access::Committed]);
+        if self.refuses(lacks::MOVE) {
+            let half_way = if self.lacks(lacks::MOVE) { 0 } else { self.below(3) };
+            if half_way > 0 {
+                let protection = if half_way == 1 { READ_WRITE } else { libc::PROT_NONE };
+                map(to.addr(), len, protection, true).expect("address space that was there");
+                if half_way == 2 {
+                    self.state().model.set(to.addr(), len, Access::Reserved);
+                    return Moved::Lost;
+                }
+            }
+            return Moved::Not;
+        }
+        let mut done = 0;
+        self.in_parts(from, len, |p, part| {
+            // SAFETY: both ranges are committed; what lies at `to` is not needed.
+            unsafe {
+                to.add(done).copy_from_nonoverlapping(p, part);
+                self.drop_pages(p, part);
+            }
+            done += part;
+        });
+        Moved::Done
+    }
+
+    unsafe fn renew(&self, p: *mut u8, len: usize) -> bool {
+        self.late();
+        self.require("renew", p, len, &[Access::Committed]);
+        if self.refuses(lacks::RENEW) {
+            return false;
+        }
+        let done = map(p.addr(), len, READ_WRITE, true).is_some();
+        self.late();
+        done
+    }
+
+    unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {
+        self.require("purge", p, len, &[Access::Committed, Access::Mapped]);
+        self.late();
+        if self.refuses(lacks::PURGE) {
+            return false;
+        }
+        // SAFETY: as the caller promises.
+        unsafe { self.purge_parts("purge", p, len) };
+        true
+    }
+
+    unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
+        for run in runs {
+            self.require("purge_runs", run.start, run.len, &[Access::Committed]);
+        }
+        self.late();
+        if self.lacks(lacks::PURGE_RUNS) {
+            return 0;
+        }
+        let refused = self.refuses(0);
+        let most = if refused { self.below(runs.len()) } else { runs.len() };
+        for run in &runs[..most] {
+            // SAFETY: as the caller promises.
+            unsafe { self.purge_parts("purge_runs", run.start, run.len) };
+        }
+        if refused && self.below(2) == 0 {
+            let part = self.below(runs[most].len / self.page_size()) * self.page_size();
+            if part > 0 {
+                // SAFETY: as the caller promises: also a run that does not count may have lost its contents.
+                unsafe { self.purge_parts("purge_runs", runs[most].start, part) };
+            }
+        }
+        most
+    }
+
+    /// Takes some OS pages at once, and leaves the others.
+    unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
+        self.require("purge_lazily", p, len, &[Access::Committed]);
+        self.late();
+        if self.refuses(lacks::LAZY) {
+            return false;
+        }
+        self.in_parts(p, len, |p, len| {
+            if self.below(2) == 0 {
+                self.require("purge_lazily", p, len, &[Access::Committed]);
+                // SAFETY: as the caller promises.
+                unsafe { self.drop_pages(p, len) };
+            }
+        });
+        true
+    }
+
+    unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
+        self.late();
+        self.require("allow_huge", p, len, &[Access::Committed]);
+        true
+    }
+
+    unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
+        self.late();
+        self.require("populate", p, len, &[Access::Committed]);
+        if self.lacks(lacks::POPULATE) {
+            return false;
+        }
+        let page = self.page_size();
+        let refused = self.refuses(0);
+        let most = if refused { self.below(len / page) * page } else { len };
+        let mut done = 0;
+        self.in_parts(p, len, |p, part| {
+            for at in (0..part).step_by(HOST).filter(|at| done + at < most) {
+                // SAFETY: the range is committed and the caller's.
+                unsafe {
+                    let word = p.add(at).cast::<u64>();
+                    word.write_volatile(word.read_volatile());
+                }
+            }
+            done += part;
+        });
+        !refused || most > 0
+    }
+
+    unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched> {
+        let any = [Access::Committed, Access::Reserved, Access::Zeros, Access::Mapped];
+        self.require("touched", p, len, &any);
+        self.late();
+        if self.refuses(lacks::TOUCHED) {
+            return None;
+        }
+        let most = runs.len().min(1 + self.below(runs.len() * 2));
+        let (page, mut count) = (self.page_size(), 0);
+        // Now and then OS pages count as touched that are zero.
+        let more = self.below(8) == 0;
+        for at in (0..len).step_by(page) {
+            let start = p.wrapping_add(at);
+            let readable = !self.state().model.is(start.addr(), page, Access::Reserved);
+            // SAFETY: the OS page can be read.
+            let touched = readable && (!unsafe { is_zero(start, page) } || (more && self.below(4) == 0));
+            if !touched {
+                continue;
+            }
+            match runs[..count].last_mut() {
+                Some(last) if last.start.wrapping_add(last.len) == start => last.len += page,
+                _ if count == most => {
+                    self.late();
+                    return Some(Touched { runs: count, looked: at });
+                }
+                _ => {
+                    runs[count] = Run { start, len: page };
+                    count += 1;
+                }
+            }
+        }
+        self.late();
+        Some(Touched { runs: count, looked: len })
+    }
+
+    fn prepare_barrier(&self) -> bool {
+        self.late();
+        !self.refuses(lacks::BARRIER)
+    }
+
+    fn barrier(&self) -> bool {
+        self.late();
+        if self.refuses(lacks::BARRIER) {
+            return false;
+        }
+        crate::seat::flush_all();
+        self.late();
+        true
+    }
+
+    fn clock(&self) -> u64 {
+        sched().clock
+    }
+
+    fn run_time(&self) -> Option<u64> {
+        (!self.refuses(lacks::RUN_TIME)).then(|| sched().clock * 1000 * (1 + self.config.seed % 2) / 2)
+    }
+
+    fn memory(&self) -> Option<Memory> {
+        if self.refuses(lacks::MEMORY) {
+            return None;
+        }
+        match self.config.memory {
+            1 => Some(Memory { limit: 64 << 30, used: 1 << 30, stalled: false }),
+            2 => Some(Memory { limit: 1 << 30, used: (1 << 30) - (4 << 20), stalled: false }),
+            3 => Some(Memory { limit: 256 << 20, used: 200 << 20, stalled: true }),
+            4 => Some(Memory { limit: 256 << 20, used: self.below(256) << 20, stalled: false }),
+            _ => None,
+        }
+    }
+
+    fn start_purger(&self) -> bool {
+        self.late();
+        !self.refuses(lacks::HELPER) && helper::start()
+    }
+
+    fn may_start_purger(&self) -> bool {
+        helper::may_start()
+    }
+
+    fn wake_purger(&self) {
+        self.late();
+        helper::wake();
+    }
+
+    fn address_limit(&self) -> Option<usize> {
+        let limit = self.config.address_limit as usize;
+        (limit != 0).then(|| limit.saturating_sub(self.state().model.taken()))
+    }
+
+    fn random(&self) -> u64 {
+        self.state().random.next()
+    }
+
+    fn thread_id(&self) -> u32 {
+        100 + sched().current as u32
+    }
+
+    fn futex_wait(&self, word: &AtomicU32, value: u32) {
+        if sched().quiet != 0 {
+            finding("a lock is held, or a heap is parked, although no call is in progress");
+        }
+        self.late();
+        // The kernel looks at the word and falls asleep in one step.
+        // SAFETY: the caller's word.
+        if unsafe { word.as_ptr().read() } != value {
+            return;
+        }
+        let interrupted = self.config.interrupts && !self.state().kind && self.below(8) == 0;
+        let until = if interrupted { sched().clock + self.below(3) as u64 } else { FOREVER };
+        sched().wait(word.as_ptr().addr(), until);
+    }
+
+    fn futex_wake(&self, word: &AtomicU32) {
+        let key = word.as_ptr().addr();
+        self.late();
+        sched().wake(key, false);
+    }
+
+    fn die(&self, line: &[u8]) -> ! {
+        finding(String::from_utf8_lossy(line).trim_end())
+    }
+}

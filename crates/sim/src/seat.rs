@@ -1,0 +1,370 @@
+//! What `crates/sys/src/thread.rs` and `global.rs` do for each thread, for virtual ones: the seat, nested calls, the
+//! first and the last call. Change them together.
+
+use crate::os::System;
+use crate::sched::{is_running, quietly, sched};
+use crate::world::world;
+use neap_core::alloc::Foreign;
+use neap_core::class::MAX_SMALL;
+use neap_core::heap::{Block, Name, PARKED, Seat};
+use neap_core::sync::Ordering;
+use neap_core::{Allocator, CHUNK, Heap};
+
+/// The heap of a thread that has given its heap up.
+static GONE: Name = Name::new();
+const PAGE: usize = 4096;
+
+/// A virtual thread's storage, which is unmapped when the thread ends.
+#[derive(Debug)]
+pub struct Life {
+    seat: *mut Seat,
+    /// `busy` as the thread itself sees it.
+    busy: u32,
+    /// What it stored there and others do not see yet.
+    buffered: bool,
+}
+
+impl Life {
+    /// A thread that has called nothing yet.
+    pub fn new() -> Life {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping.
+        let p =
+            unsafe { libc::mmap(core::ptr::null_mut(), PAGE, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
+        assert_ne!(p, libc::MAP_FAILED, "memory for a seat");
+        let seat = p.cast::<Seat>();
+        // SAFETY: the mapping is new.
+        unsafe { seat.write(Seat::new(Heap::none())) };
+        Life { seat, busy: Seat::IDLE, buffered: false }
+    }
+
+    fn flush(&mut self) {
+        if core::mem::replace(&mut self.buffered, false) {
+            // SAFETY: the thread's own seat.
+            unsafe { (*self.seat).busy.as_ptr().write(self.busy) };
+        }
+    }
+
+    fn set_busy(&mut self, busy: u32) {
+        self.busy = busy;
+        self.buffered = true;
+        if world().config.buffers == 0 {
+            self.flush();
+        }
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        // SAFETY: the thread has ended; what uses its seat from now on is wrong, and is to be seen.
+        unsafe { libc::munmap(self.seat.cast(), PAGE) };
+    }
+}
+
+fn life() -> &'static mut Life {
+    &mut world().lives[sched().current]
+}
+
+/// What `thread` stored is seen by all from now on.
+pub fn flush(thread: usize) {
+    if let Some(life) = world().lives.get_mut(thread) {
+        life.flush();
+    }
+}
+
+/// What all threads stored is seen by all.
+pub fn flush_all() {
+    if is_running() {
+        world().lives.iter_mut().for_each(Life::flush);
+    }
+}
+
+fn allocator() -> &'static Allocator<System> {
+    &world().a
+}
+
+fn seat() -> &'static Seat {
+    // SAFETY: the running thread's seat.
+    unsafe { &*life().seat }
+}
+
+fn is_heap(heap: *mut Heap) -> bool {
+    heap != Heap::none() && heap != GONE.heap() && heap != PARKED.heap()
+}
+
+/// Begins a call: the heap in the seat, or `None` in a nested call.
+fn enter() -> Option<*mut Heap> {
+    // A handler may come before this one instruction, or behind it.
+    let life = life();
+    if life.busy != Seat::IDLE {
+        return None;
+    }
+    life.set_busy(0);
+    // Acquire pairs with the Release when a visitor gives the heap back.
+    Some(seat().heap.load(Ordering::Acquire))
+}
+
+fn leave() {
+    life().set_busy(Seat::IDLE);
+    neap_core::points::spin_loop();
+}
+
+fn wait_parked() {
+    // SAFETY: the thread's own seat, which it has left.
+    unsafe { allocator().wait_parked(life().seat) };
+}
+
+/// Runs `f` with a heap that the thread owns meanwhile, or `nested`.
+fn with_heap<R>(mut f: impl FnMut(*mut Heap) -> R, mut nested: impl FnMut() -> R) -> Option<R> {
+    let a = allocator();
+    loop {
+        let Some(heap) = enter() else { return Some(nested()) };
+        if is_heap(heap) {
+            let result = f(heap);
+            leave();
+            return Some(result);
+        }
+        if heap == PARKED.heap() {
+            leave();
+            wait_parked();
+        } else if heap == GONE.heap() {
+            let result = if a.is_stranded() { Some(nested()) } else { with_borrowed(&mut f) };
+            leave();
+            return result;
+        } else if !acquire() {
+            return None;
+        }
+    }
+}
+
+/// Runs `f` as a call, with the thread's heap or none; `None` in a nested call.
+pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
+    loop {
+        let heap = enter()?;
+        if heap == PARKED.heap() {
+            leave();
+            wait_parked();
+            continue;
+        }
+        let heap = if is_heap(heap) { heap } else { Heap::none() };
+        let result = (!allocator().is_stranded()).then(|| f(heap));
+        leave();
+        return result;
+    }
+}
+
+fn with_borrowed<R>(mut f: impl FnMut(*mut Heap) -> R) -> Option<R> {
+    let heap = allocator().acquire(false);
+    crate::trace!("borrowed {heap:p}");
+    if heap.is_null() {
+        return None;
+    }
+    let result = f(heap);
+    // SAFETY: the heap was borrowed for this call.
+    unsafe { allocator().abandon(heap) };
+    Some(result)
+}
+
+fn acquire() -> bool {
+    let a = allocator();
+    if a.is_stranded() {
+        seat().heap.store(GONE.heap(), Ordering::Release);
+        leave();
+        return true;
+    }
+    let heap = a.acquire(true);
+    crate::trace!("acquired {heap:p}");
+    if !heap.is_null() {
+        seat().heap.store(heap, Ordering::Release);
+    }
+    leave();
+    if heap.is_null() {
+        return false;
+    }
+    if world().config.seatless == 0 {
+        // SAFETY: the heap is this thread's, and the seat lasts until its end.
+        unsafe { a.set_seat(heap, life().seat) };
+    }
+    true
+}
+
+/// The thread's heap is given up, in a call that is not nested.
+pub fn give_up() {
+    let a = allocator();
+    // A thread without a heap: what still runs borrows one for each call, as nothing would give up one that it acquired.
+    // A handler may acquire one before this. Relaxed: only the thread itself changes a seat without a heap.
+    let none = seat().heap.compare_exchange(Heap::none(), GONE.heap(), Ordering::Relaxed, Ordering::Relaxed);
+    if none.is_ok() || own() == GONE.heap() {
+        return;
+    }
+    let mut given_up = false;
+    while !given_up {
+        let end = |own| {
+            // Acquire pairs with the Release of a visitor who found the thread busy.
+            let gone = seat().heap.compare_exchange(own, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok();
+            crate::trace!("gives up {own:p}: {gone}");
+            if gone {
+                given_up = true;
+                // SAFETY: the heap was this thread's, which has just forgotten it.
+                unsafe { a.abandon(own) };
+            }
+        };
+        let nested = || crate::finding("a thread ends in a nested call");
+        with_heap(end, nested);
+    }
+}
+
+/// The thread has ended, and another one takes its place.
+pub fn be_born_again() {
+    quietly(|| *life() = Life::new());
+}
+
+fn own() -> *mut Heap {
+    seat().heap.load(Ordering::Acquire)
+}
+
+/// The thread's heap, in the child of a fork.
+pub fn own_heap() -> *mut Heap {
+    own()
+}
+
+/// The thread has no heap any more: it ends, or its process is stranded.
+pub fn strand() {
+    seat().heap.store(GONE.heap(), Ordering::Release);
+}
+
+/// Begins a call for fork; false in a nested one.
+pub fn enter_fork() -> bool {
+    enter().is_some()
+}
+
+/// Ends it.
+pub fn leave_fork() {
+    leave();
+}
+
+/// Whether the thread is in the middle of a call.
+pub fn is_nested() -> bool {
+    life().busy != Seat::IDLE
+}
+
+/// malloc, as `libneap.so` has it.
+pub fn malloc(size: usize) -> *mut u8 {
+    let a = allocator();
+    let Some(heap) = enter() else { return a.malloc_nested(size, 1, false) };
+    // SAFETY: the thread's own heap, or a name.
+    unsafe {
+        let p = Heap::malloc(heap, size, Block::untag);
+        if !p.is_null() {
+            leave();
+            return p;
+        }
+        if a.is_watched_at(heap) {
+            if !is_heap(heap) {
+                leave();
+                return malloc_aligned(size, 1, false);
+            }
+            let p = a.malloc_after_miss(heap, size);
+            a.follow(heap);
+            leave();
+            return p;
+        }
+        let p = if size <= MAX_SMALL {
+            a.malloc_after_miss(heap, size)
+        } else {
+            let p = a.malloc_shelved(heap, size, false);
+            if p.is_null() { a.malloc_fresh(size, CHUNK, false) } else { p }
+        };
+        leave();
+        p
+    }
+}
+
+/// calloc.
+pub fn calloc(size: usize) -> *mut u8 {
+    let a = allocator();
+    if size <= 256 {
+        let p = malloc(size);
+        if !p.is_null() {
+            // SAFETY: the block is new, and at least so long.
+            unsafe { p.write_bytes(0, size) };
+        }
+        return p;
+    }
+    // SAFETY: `with_heap` lends a heap.
+    with_heap(|heap| unsafe { a.calloc(heap, size) }, || a.malloc_nested(size, 1, true))
+        .unwrap_or(core::ptr::null_mut())
+}
+
+/// aligned_alloc, zeroed or not.
+pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
+    let a = allocator();
+    // SAFETY: `with_heap` lends a heap.
+    let aligned = |heap| unsafe { a.malloc_aligned(heap, size, align, zero) };
+    with_heap(aligned, || a.malloc_nested(size, align, zero)).unwrap_or(core::ptr::null_mut())
+}
+
+/// free.
+///
+/// # Safety
+/// `p` must be a live block.
+pub unsafe fn free(p: *mut u8) -> Result<(), Foreign> {
+    let a = allocator();
+    // SAFETY: as the caller promises; the thread's own heap, or a name.
+    unsafe {
+        let Some(heap) = enter() else { return a.free_nested(p) };
+        if Heap::free(heap, &a.map, p) {
+            leave();
+            return Ok(());
+        }
+        if a.is_watched_at(heap) {
+            Heap::undo_free(heap, a.map.class(p));
+            if is_heap(heap) {
+                a.follow(heap);
+            }
+            leave();
+            return match with_heap(|heap| a.free(heap, p), || a.free_nested(p)) {
+                Some(known) => known,
+                None => a.free_nested(p),
+            };
+        }
+        let known = if a.shelve_after_miss(heap, p) { Ok(()) } else { a.free_after_miss(heap, p) };
+        leave();
+        known
+    }
+}
+
+/// realloc.
+///
+/// # Safety
+/// `p` must be a live block of usable size `old`.
+pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
+    let a = allocator();
+    // SAFETY: as the caller promises; `with_heap` lends a heap.
+    let new = unsafe { with_heap(|heap| a.realloc(heap, p, old, size), || a.realloc_nested(p, old, size)) };
+    new.unwrap_or(core::ptr::null_mut())
+}
+
+/// malloc_usable_size.
+///
+/// # Safety
+/// `p` must be a live block.
+pub unsafe fn usable_size(p: *mut u8) -> Option<usize> {
+    let (a, call) = (allocator(), neap_core::misuse::Call::UsableSize);
+    // SAFETY: as the caller promises.
+    unsafe {
+        let Some(heap) = enter() else { return a.usable_size_nested(call, p) };
+        let heap = if is_heap(heap) { heap } else { Heap::none() };
+        let size = a.usable_size(heap, call, p);
+        leave();
+        size
+    }
+}
+
+/// The thread's caches go back.
+pub fn rest() {
+    if is_heap(own()) || own() == PARKED.heap() {
+        // SAFETY: `with_heap` lends the thread's own heap.
+        with_heap(|heap| unsafe { allocator().rest(heap) }, || ());
+    }
+}

@@ -1,0 +1,45 @@
+//! `cargo xtask sim`: the simulation of the core (`crates/sim`), which has a build of its own.
+
+use crate::place::root;
+use anyhow::{Context, Result, ensure};
+use clap::Args as ClapArgs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Options of `cargo xtask sim`.
+#[derive(ClapArgs)]
+pub struct Args {
+    /// Options of the simulation: --steps N, --time SECONDS, --seed S, --only, --schedule random|pct|exhaustive,
+    /// --replay FILE, --trace, --all; none: 20 million steps
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    options: Vec<String>,
+}
+
+/// Builds the simulation of the tree at `tree`; returns its command.
+pub fn build(tree: &Path) -> Result<PathBuf> {
+    let target = tree.join("target/sim");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--quiet", "--profile", "sim", "-p", "neap-sim", "--target-dir"])
+        .arg(&target)
+        .env("RUSTFLAGS", "--cfg neap_sim")
+        .current_dir(tree)
+        .status()
+        .context("cannot start cargo")?;
+    ensure!(status.success(), "the simulation does not build");
+    Ok(target.join("sim/neap-sim"))
+}
+
+/// Runs `cargo xtask sim`.
+pub fn main(args: Args) -> Result<()> {
+    let command = build(root())?;
+    let usual = ["--steps".to_owned(), "20_000_000".to_owned()];
+    let options = if args.options.is_empty() { &usual[..] } else { &args.options[..] };
+    let status = Command::new(&command)
+        .args(options)
+        .current_dir(root())
+        .status()
+        .with_context(|| format!("cannot start {}", command.display()))?;
+    ensure!(status.success(), "the simulation found something");
+    Ok(())
+}
