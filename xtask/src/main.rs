@@ -10,6 +10,7 @@ mod icount;
 mod install;
 mod peers;
 mod place;
+mod sim;
 
 use clap::{Parser, Subcommand};
 
@@ -39,6 +40,8 @@ enum Command {
     Faults(faults::Args),
     /// Count instructions per operation with callgrind
     Icount(icount::Args),
+    /// Simulate the core: threads, handlers, forks and the system, under one schedule after another
+    Sim(sim::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -51,5 +54,6 @@ fn main() -> anyhow::Result<()> {
         Command::Documents(args) => documents::main(args),
         Command::Faults(args) => faults::main(args),
         Command::Icount(args) => icount::main(args),
+        Command::Sim(args) => sim::main(args),
     }
 }

@@ -32,7 +32,7 @@ pub fn build(tree: &Path) -> Result<PathBuf> {
 
 /// Runs `cargo xtask sim`.
 pub fn main(args: Args) -> Result<()> {
-    let command = build(root())?;
+    let command = build(&root())?;
     let usual = ["--steps".to_owned(), "20_000_000".to_owned()];
     let options = if args.options.is_empty() { &usual[..] } else { &args.options[..] };
     let status = Command::new(&command)

@@ -356,15 +356,20 @@ unsafe impl Os for System {
         Moved::Done
     }
 
-    unsafe fn renew(&self, p: *mut u8, len: usize) -> bool {
+    unsafe fn renew(&self, p: *mut u8, len: usize) -> Moved {
         self.late();
         self.require("renew", p, len, &[Access::Committed]);
         if self.refuses(lacks::RENEW) {
-            return false;
+            let lost = !self.lacks(lacks::RENEW) && self.below(2) == 0;
+            if lost {
+                self.set(p, len, libc::PROT_NONE, Access::Reserved);
+                return Moved::Lost;
+            }
+            return Moved::Not;
         }
-        let done = map(p.addr(), len, READ_WRITE, true).is_some();
+        map(p.addr(), len, READ_WRITE, true).expect("address space that was there");
         self.late();
-        done
+        Moved::Done
     }
 
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {

@@ -114,8 +114,28 @@ fn wait_parked() {
     unsafe { allocator().wait_parked(life().seat) };
 }
 
-/// Runs `f` with a heap that the thread owns meanwhile, or `nested`.
-fn with_heap<R>(mut f: impl FnMut(*mut Heap) -> R, mut nested: impl FnMut() -> R) -> Option<R> {
+/// Calls of a thread that borrow a heap before it gets one of its own: fewer than in `crates/sys`, as lives are short.
+const EARLY_MALLOCS: u32 = 2;
+const EARLY_FREES: u32 = 8;
+
+fn with_heap<R>(f: impl FnMut(*mut Heap) -> R, nested: impl FnMut() -> R) -> Option<R> {
+    with_heap_for(EARLY_FREES / EARLY_MALLOCS, f, nested)
+}
+
+/// Whether a call of a thread without a heap shall borrow one; counts the call.
+fn is_early(weight: u32) -> bool {
+    let a = allocator();
+    if a.is_stranded() || a.is_unused() || (weight > 1 && a.is_watched()) {
+        return false;
+    }
+    let early = &seat().early;
+    let sum = early.load(Ordering::Relaxed) + weight;
+    early.store(sum, Ordering::Relaxed);
+    sum <= EARLY_FREES
+}
+
+/// Runs `f` with a heap that the thread owns meanwhile, or `nested`, as a call that counts as `weight` frees.
+fn with_heap_for<R>(weight: u32, mut f: impl FnMut(*mut Heap) -> R, mut nested: impl FnMut() -> R) -> Option<R> {
     let a = allocator();
     loop {
         let Some(heap) = enter() else { return Some(nested()) };
@@ -129,6 +149,10 @@ fn with_heap<R>(mut f: impl FnMut(*mut Heap) -> R, mut nested: impl FnMut() -> R
             wait_parked();
         } else if heap == GONE.heap() {
             let result = if a.is_stranded() { Some(nested()) } else { with_borrowed(&mut f) };
+            leave();
+            return result;
+        } else if is_early(weight) {
+            let result = with_borrowed(&mut f);
             leave();
             return result;
         } else if !acquire() {
@@ -323,7 +347,7 @@ pub unsafe fn free(p: *mut u8) -> Result<(), Foreign> {
                 a.follow(heap);
             }
             leave();
-            return match with_heap(|heap| a.free(heap, p), || a.free_nested(p)) {
+            return match with_heap_for(1, |heap| a.free(heap, p), || a.free_nested(p)) {
                 Some(known) => known,
                 None => a.free_nested(p),
             };
