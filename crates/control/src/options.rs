@@ -4,7 +4,6 @@ use crate::settings;
 use core::ffi::{CStr, c_char};
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use neap_core::Os;
 use neap_core::watch::Reason;
 use neap_options::{Id, Opt, Origin, Value};
 use neap_sys::{global::NEAP, sites, thread, watch};
@@ -104,7 +103,6 @@ pub(crate) fn set_value(id: Id, value: Value<'_>, by: Origin) -> bool {
             NEAP.resume_purging();
             NEAP.look_at_limit();
         });
-        NEAP.os.wake_purger();
     }
     known
 }

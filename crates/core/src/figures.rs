@@ -401,7 +401,7 @@ impl<O: Os> Allocator<O> {
             }
         });
         f.clock = self.os.clock();
-        (f.ticks, f.purger) = self.purger.life();
+        (f.ticks, f.purger) = (self.purger.ticks(), self.os.helper().who() as u32);
         // The heaps were read one after the other: no more than is there can be cached.
         let (blocks, bytes) = (at_least_0(sums.blocks), at_least_0(sums.bytes));
         f.cached_blocks = sums.cached_blocks.min(blocks);
@@ -483,7 +483,7 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn note_news(&self, r: &mut Ranges) {
         r.peak_chunks = r.peak_chunks.max(r.footprint());
         let news = r.held.news(r.taken_chunks());
-        if news != NONE && !(self.purger.has_helper() && self.tick_length() <= LONG_TICK_MS) {
+        if news != NONE && !(self.has_helper() && self.tick_length() <= LONG_TICK_MS) {
             self.publisher.news.store(news, Ordering::Relaxed);
         }
     }

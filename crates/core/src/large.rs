@@ -69,7 +69,7 @@ impl<O: Os> Allocator<O> {
     unsafe fn drop_large(&self, taken: Taken, len: usize, align: usize) -> Taken {
         // SAFETY: the chunks are the caller's; `with` holds the lock.
         unsafe {
-            let clean = (len > DROP_HERE && self.purger.has_helper()).then(|| {
+            let clean = (len > DROP_HERE && self.has_helper()).then(|| {
                 self.ranges.with(&self.os, |r| {
                     let clean = r.take_clean(&self.os, &self.arenas, &self.map, len, (align / CHUNK).max(1))?;
                     (*clean.first).kind = Kind::LARGE;

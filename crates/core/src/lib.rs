@@ -52,6 +52,8 @@ pub mod figures;
 pub mod grow;
 pub mod harden;
 pub mod heap;
+pub mod helper;
+mod helping;
 pub mod holes;
 pub mod huge;
 pub mod large;

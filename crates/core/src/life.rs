@@ -266,7 +266,9 @@ impl<O: Os> Allocator<O> {
     pub fn fork_child(&self, mine: *mut Heap) {
         self.fork_parent();
         self.arenas.forked();
-        let purged = self.purger.forked();
+        self.os.forked();
+        // Relaxed: one thread.
+        let purged = self.purger.asked.swap(false, Ordering::Relaxed);
         self.forget_totals();
         let mut left = false;
         self.registry.with(&self.os, |r| {

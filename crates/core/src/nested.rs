@@ -322,7 +322,7 @@ impl<O: Os> Allocator<O> {
     /// does no harm in a process of one thread. Where there were other threads, what they held may be half changed.
     pub fn fork_child_nested(&self, mine: *mut Heap, alone: bool) {
         self.fork_parent();
-        self.purger.forked();
+        self.os.forked();
         // SAFETY: this process has one thread. The list only grows at its head, and heaps are never unmapped.
         let mut heap = unsafe { (*self.registry.value()).all };
         let mut others = !alone;

@@ -1,6 +1,7 @@
 //! The system below the allocator, as one trait. `neap-sys` implements it for Linux, `neap-coretest` as a fake.
 
 use crate::figures::Figures;
+use crate::helper::Helper;
 use crate::sync::AtomicU32;
 use core::ops::Range;
 
@@ -38,6 +39,17 @@ pub enum Moved {
     /// It was not done, and what was to be moved is where it was, byte for byte. The other range is not mapped any more,
     /// or another thread has mapped something there: it must never be used again, nor passed to any call of this trait.
     Lost,
+}
+
+/// What the helper does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Onward {
+    /// It goes on.
+    Go,
+    /// It gives back all that waits and ends: the process has other rights than the helper.
+    Finish,
+    /// It ends.
+    End,
 }
 
 /// Memory that this process may use together with others, and how much of it is used: of the nearest container that
@@ -178,23 +190,36 @@ pub unsafe trait Os: Sync {
     /// The memory that this process shares with others, or `None` if that is not known.
     fn memory(&self) -> Option<Memory>;
 
-    /// Free memory waits: somebody shall call [`crate::Allocator::tick`] from now on until it says that nothing waits
-    /// any more. False if there can be nobody; then the caller has to do it. Called under no lock, by one thread at a
-    /// time; whoever was asked before has been told that nothing waits.
-    fn start_purger(&self) -> bool;
+    /// The words of the helper, see `helper.rs`. They belong to the address space: in the child of a fork, however it
+    /// was made, they are zero, where the system can do that. Before [`Os::settle_helper`] they are zero as well.
+    fn helper(&self) -> &Helper;
 
-    /// After [`Os::start_purger`] said no: whether that was because of a caller who is gone by now, so that it is worth
-    /// another try. Such a caller calls [`crate::Allocator::resume_purging`] when it goes, perhaps before the no was
-    /// told.
-    fn may_start_purger(&self) -> bool {
-        false
+    /// [`Os::helper`], for a caller who is about to write to them: from now on they stay where they are.
+    fn settle_helper(&self) -> &Helper {
+        self.helper()
+    }
+
+    /// The number of the calling process (not of its thread), never 0. `None` if the system must not be asked.
+    fn process(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    /// In the child of a fork that was made with the C library's handlers: has the words of the helper say so.
+    fn forked(&self) {
+        self.helper().forked(self.process());
+    }
+
+    /// Starts a thread that calls [`crate::Allocator::help`] and takes the step that it returns; false if there can be
+    /// none. Called by a thread of the owner of the address space, perhaps in a signal handler, one at a time.
+    fn start_helper(&self) -> bool;
+
+    /// Asked by the helper, ten times a second or more: whether it may go on.
+    fn onward(&self) -> Onward {
+        Onward::Go
     }
 
     /// Shows the figures to observers, if there can be any. Called under no lock, by any number of threads at a time.
     fn publish(&self, _: &Figures) {}
-
-    /// Whoever was asked to call [`crate::Allocator::tick`] shall do so now.
-    fn wake_purger(&self);
 
     /// Bytes of address space that the process may still take, where a limit is set (RLIMIT_AS), else `None`.
     fn address_limit(&self) -> Option<usize>;
@@ -218,6 +243,9 @@ pub unsafe trait Os: Sync {
 
     /// Waits while `word` is `value`; may return early.
     fn futex_wait(&self, word: &AtomicU32, value: u32);
+
+    /// Waits while `word` is `value`, for so many milliseconds at most; may return early.
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32);
 
     /// Wakes one waiter of `word`.
     fn futex_wake(&self, word: &AtomicU32);

@@ -99,12 +99,10 @@ impl<O: Os> Allocator<O> {
             return;
         };
         let near = memory.limit.saturating_sub(memory.used) < memory.limit / 16;
-        if near || !self.purger.has_helper() {
+        if near || !self.has_helper() {
             self.purge();
         } else {
-            if !self.purger.flood.swap(true, Ordering::Relaxed) {
-                self.os.wake_purger();
-            }
+            self.wake_helper();
             let due = Due { slabs: false, ..self.due(0, FRESH_CHUNKS * CHUNK) };
             self.purge_due(Heap::none(), due, &mut Walk::new(), 1);
         }

@@ -4,8 +4,8 @@
 //! that back without holding any lock that an allocating thread could wait for, and makes it free again, now clean.
 //! Memory on its way is never more than a batch.
 //!
-//! Who is the purger: a helper thread, which the system starts when [`Os::start_purger`] asks for it and which ends
-//! when nothing waits any more; where there can be none, the threads that free memory, a small batch each time
+//! Who is the purger: a helper thread, which is started when enough waits and ends when nothing does (`helper.rs`,
+//! `helping.rs`); where there can be none, the threads that free memory, a small batch each time
 //! (`INLINE_BYTES`). A program of which little free memory waits (`START_CHUNKS`) has neither.
 //!
 //! Cost: a tick looks at one byte for each chunk in use. The lock of the ranges is held for some microseconds at a time,
@@ -25,8 +25,6 @@ use crate::{Allocator, CHUNK, CHUNK_SHIFT, Heap, Os, age, tables};
 pub(crate) const DELAY_TICKS: u8 = 5;
 /// So much has to wait before anybody looks at it.
 pub(crate) const START_CHUNKS: usize = (1 << 20) / CHUNK;
-/// So much has to wait in the child of a fork before it gets a purger at once: most children end soon, or call exec.
-const FORKED_CHUNKS: usize = (16 << 20) / CHUNK;
 /// So many slabs have to come to wait.
 const START_SLABS: usize = 64;
 /// So much the caches of all threads may hold before somebody looks whether they do: more than those of three busy threads.
@@ -44,7 +42,7 @@ const IDLE_TICKS: u32 = 5;
 /// Ticks after which holes are tried again that were refused.
 const HOLES_AGAIN: u64 = 64;
 /// Ticks after which a helper is asked for again, where there could be none.
-const RETRY_TICKS: u32 = 10;
+pub(crate) const RETRY_TICKS: u32 = 10;
 /// Ticks are at least so many milliseconds apart.
 const SHORTEST_TICK: u32 = 10;
 /// A note to look at the memory limit: much memory was taken that was clean, or much more waits.
@@ -54,19 +52,14 @@ const TABLES: u8 = 2;
 /// A note that a nested call left something to do, see `nested.rs`.
 const DEFERRED: u8 = 4;
 
-/// Nobody is the purger.
-const NOBODY: u32 = 0;
-/// A helper thread is.
-const HELPER: u32 = 1;
-/// There can be no helper: the threads that free memory do its work.
-const INLINE: u32 = 2;
-
 /// The purger's state, readable without a lock.
 #[derive(Debug)]
 pub struct Purger {
     /// The present epoch, see `age.rs`.
     epoch: AtomicU8,
-    who: AtomicU32,
+    /// A purger was asked for since nothing waited: copied to the child of a fork, for which it is all that is known of
+    /// the parent's.
+    pub(crate) asked: AtomicBool,
     /// Clock of the last tick.
     pub(crate) last: AtomicU64,
     /// Ticks so far.
@@ -89,7 +82,7 @@ pub struct Purger {
     looked: AtomicUsize,
     pub(crate) room: AtomicUsize,
     /// Ticks in a row that found nothing; where there can be no helper, ticks since one was asked for.
-    idle: AtomicU32,
+    pub(crate) idle: AtomicU32,
     /// All holes that were due in some tick were refused: they are left alone for a while.
     refused: AtomicBool,
     /// OS pages of holes that were used again, as of the last tick.
@@ -107,7 +100,7 @@ impl Purger {
     pub const fn new() -> Self {
         Purger {
             epoch: AtomicU8::new(age::FIRST),
-            who: AtomicU32::new(NOBODY),
+            asked: AtomicBool::new(false),
             last: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
             flood: AtomicBool::new(false),
@@ -135,40 +128,23 @@ impl Purger {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Whether a helper thread will see to what is freed now.
-    pub(crate) fn has_helper(&self) -> bool {
-        self.who.load(Ordering::SeqCst) == HELPER
-    }
-
-    /// Whether it matters to somebody that a shelf has come to `chunks`: where nobody is the purger, as soon as that is
-    /// enough for one, and always where the threads that free memory do its work.
-    #[inline(always)]
-    pub(crate) fn minds(&self, chunks: u32) -> bool {
-        // Relaxed: one who comes or goes meanwhile looks at all shelves, or is asked for by the next block.
-        match self.who.load(Ordering::Relaxed) {
-            HELPER => false,
-            NOBODY => chunks as usize >= START_CHUNKS,
-            _ => true,
-        }
-    }
-
-    /// Whether a helper thread or the threads that free memory see to what waits. For tests.
-    pub(crate) fn is_somebody(&self) -> bool {
-        self.who.load(Ordering::Relaxed) != NOBODY
-    }
-
-    /// Ticks so far, and who is the purger.
-    pub(crate) fn life(&self) -> (u64, u32) {
-        (self.ticks.load(Ordering::Relaxed), self.who.load(Ordering::Relaxed))
-    }
-
     /// Holes that were due were refused. Relaxed, at each use: one thread at a time is the purger.
     pub(crate) fn note_refused(&self) {
         self.refused.store(true, Ordering::Relaxed);
     }
 
+    /// Holes that were refused are tried again.
+    pub(crate) fn forget_refused(&self) {
+        self.refused.store(false, Ordering::Relaxed);
+    }
+
+    /// Ticks so far.
+    pub(crate) fn ticks(&self) -> u64 {
+        self.ticks.load(Ordering::Relaxed)
+    }
+
     /// What came to wait, other than chunks: slabs so far, and whether caches may hold much.
-    fn came(&self) -> (usize, bool) {
+    pub(crate) fn came(&self) -> (usize, bool) {
         (self.slabs.load(Ordering::SeqCst), self.cached.load(Ordering::SeqCst) >= MOST_CACHED)
     }
 
@@ -180,11 +156,6 @@ impl Purger {
     /// A nested call left something to do.
     pub(crate) fn note_deferred(&self) {
         self.notes.fetch_or(DEFERRED, Ordering::Relaxed);
-    }
-
-    /// In the child of a fork the helper is not there. Whether anybody was the purger in the parent.
-    pub(crate) fn forked(&self) -> bool {
-        self.who.swap(NOBODY, Ordering::SeqCst) != NOBODY
     }
 }
 
@@ -218,10 +189,19 @@ impl<O: Os> Allocator<O> {
     }
 
     /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many
-    /// milliseconds to call it again, or `None` when nothing waits: then nobody is the purger any more. For the one
-    /// whom [`Os::start_purger`] asked.
+    /// milliseconds to call it again, or `None` when nothing waits: then there is no helper any more. For a helper that is
+    /// no thread of its own, see [`Allocator::help`].
     #[cold]
     pub fn tick(&self) -> Option<u32> {
+        let helper = self.os.helper();
+        helper.begin();
+        let next = self.round();
+        if next.is_some() || helper.take_leave(&helper.leave(false)) { next } else { Some(self.tick_length()) }
+    }
+
+    /// [`Allocator::tick`], of which `None` says that the helper has resigned, and has to leave.
+    #[cold]
+    pub(crate) fn round(&self) -> Option<u32> {
         let next = self.purge_old();
         if next.is_some() {
             // The caches of idle threads may have left notes.
@@ -235,7 +215,7 @@ impl<O: Os> Allocator<O> {
     fn purge_old(&self) -> Option<u32> {
         // 0 before the first use, when nothing can wait.
         if self.page_size() == 0 || self.policy.purge() == Purge::Never {
-            self.purger.who.store(NOBODY, Ordering::SeqCst);
+            self.os.helper().resign();
             return None;
         }
         self.drain();
@@ -281,89 +261,18 @@ impl<O: Os> Allocator<O> {
         None
     }
 
-    /// Stops being the purger, unless more has come to wait meanwhile: chunks, or what is noted since `before`.
-    fn resign(&self, before: (usize, bool)) -> bool {
-        // SeqCst pairs with the loads in `poke`, `note_slab` and `note_room`: a thread that freed memory before sees NOBODY
-        // there, or has done so before the looks below, which then see its memory.
-        self.purger.who.store(NOBODY, Ordering::SeqCst);
-        if self.ranges.with(&self.os, |r| r.waiting()) < START_CHUNKS && self.purger.came() == before {
-            return true;
-        }
-        // Relaxed for failure: then another one is the purger.
-        self.purger.who.compare_exchange(NOBODY, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_err()
-    }
-
-    /// The helper ends although memory waits: whoever frees memory next asks for another one.
-    pub fn leave_purging(&self) {
-        self.purger.who.store(NOBODY, Ordering::SeqCst);
-    }
-
-    /// There may be a helper again: asks for one if enough waits. Under no lock.
-    #[cold]
-    pub fn resume_purging(&self) {
-        // SeqCst: see `resign`. Relaxed for failure: then there is a helper, or nobody needs one.
-        let _ = self.purger.who.compare_exchange(INLINE, NOBODY, Ordering::SeqCst, Ordering::Relaxed);
-        if self.policy.purge() != Purge::Never
-            && self.purger.who.load(Ordering::SeqCst) == NOBODY
-            && self.ranges.with(&self.os, |r| r.waiting()) >= START_CHUNKS
-        {
-            self.poke();
-        }
-    }
-
-    /// In the child of a fork, in whose parent somebody was the purger: what waited there waits here too, and the parent
-    /// gives back only its own. So the next slow path asks for a helper; where much waits, this does, as the child may be
-    /// idle from now on.
-    #[cold]
-    pub(crate) fn purge_in_child(&self) {
-        if self.policy.purge() != Purge::Never && self.ranges.with(&self.os, |r| r.waiting()) >= FORKED_CHUNKS {
-            self.poke();
-        } else {
-            self.want();
-        }
-    }
-
-    /// Asks for a helper as [`Allocator::resume_purging`] does, if there is none, but whatever waits; takes no lock.
-    #[cold]
-    pub fn restart_purging(&self) {
-        // SeqCst: see `resign`. Relaxed for failure: see `resume_purging`.
-        let _ = self.purger.who.compare_exchange(INLINE, NOBODY, Ordering::SeqCst, Ordering::Relaxed);
-        if self.purger.who.load(Ordering::SeqCst) == NOBODY {
-            self.ask_for_helper(NOBODY);
-        }
-    }
-
-    /// Asks the system for a helper, unless `was` is not the purger's state any more. Where there can be none, the
-    /// threads that free memory are the purger.
-    #[cold]
-    fn ask_for_helper(&self, mut was: u32) {
-        let who = &self.purger.who;
-        self.purger.idle.store(0, Ordering::Relaxed);
-        self.purger.refused.store(false, Ordering::Relaxed);
-        // Relaxed for failure: then another thread has done it.
-        while who.compare_exchange(was, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_ok() && !self.os.start_purger()
-        {
-            // SeqCst: whoever was in the way and calls `resume_purging` sees it, or is seen below to be gone.
-            who.store(INLINE, Ordering::SeqCst);
-            if !self.os.may_start_purger() {
-                return;
-            }
-            was = INLINE;
-        }
-    }
-
     /// Milliseconds from one tick to the next.
     pub fn tick_length(&self) -> u32 {
         (self.policy.delay() / u32::from(DELAY_TICKS)).max(SHORTEST_TICK)
     }
 
     /// Whether a tick has passed since the epoch last went on, or nearly: clocks are coarse.
-    fn time_is_up(&self) -> bool {
+    pub(crate) fn time_is_up(&self) -> bool {
         let passed = self.os.clock().saturating_sub(self.purger.last.load(Ordering::Relaxed));
         passed >= u64::from(self.tick_length() - self.tick_length() / 8)
     }
 
-    fn next_epoch(&self) {
+    pub(crate) fn next_epoch(&self) {
         self.purger.epoch.store(age::next(self.purger.epoch()), Ordering::Relaxed);
         self.purger.ticks.fetch_add(1, Ordering::Relaxed);
         self.purger.last.store(self.os.clock(), Ordering::Relaxed);
@@ -388,10 +297,9 @@ impl<O: Os> Allocator<O> {
         } else if chunks + FRESH_CHUNKS < looked {
             self.purger.looked.store(chunks, Ordering::Relaxed);
         }
-        // SeqCst: see `resign`.
-        let helped = self.purger.who.load(Ordering::SeqCst) == HELPER;
+        // `has_helper` is sequentially consistent: see `helper.rs`.
         // Relaxed: a look at a limit of before wakes the helper once too often, or lets memory wait for the next tick.
-        if !helped || chunks * CHUNK > self.purger.most.load(Ordering::Relaxed) {
+        if !self.has_helper() || chunks * CHUNK > self.purger.most.load(Ordering::Relaxed) {
             self.want();
         }
     }
@@ -437,29 +345,9 @@ impl<O: Os> Allocator<O> {
         self.tell_news();
     }
 
-    /// Makes sure that there is a purger, and that it is awake where more waits than may.
-    #[cold]
-    fn poke(&self) {
-        // SeqCst: see `resign`.
-        match self.purger.who.load(Ordering::SeqCst) {
-            HELPER => {
-                if !self.purger.flood.swap(true, Ordering::Relaxed) {
-                    self.os.wake_purger();
-                }
-            }
-            INLINE => {
-                if self.time_is_up() {
-                    self.next_epoch();
-                    self.publisher.note();
-                    // What was in the way may be gone: a limit, too many threads, a call that wants no helper.
-                    if self.purger.idle.fetch_add(1, Ordering::Relaxed) >= RETRY_TICKS {
-                        return self.ask_for_helper(INLINE);
-                    }
-                }
-                self.purge_due(Heap::none(), self.due(self.urgency(), INLINE_BYTES), &mut Walk::new(), 1);
-            }
-            _ => self.ask_for_helper(NOBODY),
-        }
+    /// The share of a thread that frees memory, where there can be no helper.
+    pub(crate) fn purge_inline(&self) {
+        self.purge_due(Heap::none(), self.due(self.urgency(), INLINE_BYTES), &mut Walk::new(), 1);
     }
 
     /// Purges what is due, from the place of `walk` on, in at most `batches` batches; returns the bytes.
@@ -559,17 +447,15 @@ impl<O: Os> Allocator<O> {
 
     /// Memory was put aside for the helper: it shall not wait for its next tick.
     pub(crate) fn note_dropped(&self) {
-        if !self.purger.flood.swap(true, Ordering::Relaxed) {
-            self.os.wake_purger();
-        }
+        self.wake_helper();
     }
 
     /// A slab has free memory that waits, and had none before.
     #[inline]
     pub(crate) fn note_slab(&self) {
-        // SeqCst, here and in `has_helper`: see `resign`.
+        // SeqCst, here and in `has_helper`: see `helper.rs`.
         let slabs = self.purger.slabs.fetch_add(1, Ordering::SeqCst);
-        if slabs % START_SLABS == START_SLABS - 1 && !self.purger.has_helper() {
+        if slabs % START_SLABS == START_SLABS - 1 && !self.has_helper() {
             self.want();
         }
     }
@@ -578,9 +464,9 @@ impl<O: Os> Allocator<O> {
     /// hold once their threads are idle, as free has its fast path until they are full.
     #[cold]
     pub(crate) fn note_room(&self, bytes: usize) {
-        // SeqCst: see `resign`.
+        // SeqCst: see `helper.rs`.
         let room = self.purger.cached.fetch_add(bytes, Ordering::SeqCst) + bytes;
-        if room >= MOST_CACHED && !self.purger.has_helper() {
+        if room >= MOST_CACHED && !self.has_helper() {
             self.want();
         }
     }

@@ -203,7 +203,7 @@ impl<O: Os> Allocator<O> {
             let fits = self.arenas.has_record(p)
                 && self.goes_on_shelf(c, p)
                 && (*heap).shelf.has_place((*c).len)
-                && !self.purger.minds((*heap).shelf.chunks + (*c).len);
+                && !self.minds((*heap).shelf.chunks + (*c).len);
             if fits {
                 Heap::undo_free_of_large(heap);
                 self.push_on_shelf(heap, c);
@@ -264,7 +264,7 @@ impl<O: Os> Allocator<O> {
                 self.unshelve(heap, |shelf| !(*shelf).has_place(len));
             }
             self.push_on_shelf(heap, c);
-            if self.purger.minds((*heap).shelf.chunks) {
+            if self.minds((*heap).shelf.chunks) {
                 self.want();
             }
         }

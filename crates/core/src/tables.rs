@@ -98,7 +98,7 @@ impl<O: Os> Allocator<O> {
     #[inline]
     pub(crate) fn note_freed(&self, r: &Ranges) {
         // Where memory goes back at once nobody is the purger.
-        if r.freed_chunks >= FREED && !self.purger.has_helper() {
+        if r.freed_chunks >= FREED && !self.has_helper() {
             self.purger.note_tables();
         }
     }

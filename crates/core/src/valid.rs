@@ -332,7 +332,7 @@ impl<O: Os> Allocator<O> {
         check(ranges.dropped_chunks == census.dropped_chunks, "dropped chunks are counted", 0)?;
         let waiting = ranges.waiting() - ranges.dropped_chunks;
         check(waiting + ranges.lazy_chunks == dirty, "dirty chunks wait, or the system was told of them", 0)?;
-        let seen_to = self.policy.purge() == Purge::Never || self.purger.is_somebody();
+        let seen_to = self.policy.purge() == Purge::Never || self.is_purged();
         check(ranges.waiting() < START_CHUNKS || seen_to, "much memory that waits has a purger", 0)
     }
 

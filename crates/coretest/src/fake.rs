@@ -21,6 +21,7 @@ use swap::Swap;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use neap_core::Os;
+use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Run, Touched};
 use neap_core::sync::AtomicU32;
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -44,7 +45,7 @@ pub struct Config {
     pub touched_runs: Option<usize>,
     /// What [`Os::memory`] says at first.
     pub memory: Option<Memory>,
-    /// What [`Os::start_purger`] says: true where the test calls `tick` from then on, false where nobody does.
+    /// What [`Os::start_helper`] says: true where the test calls `tick` from then on, false where nobody does.
     pub purger: bool,
     /// Seed of [`Os::random`] and of faults by chance.
     pub seed: u64,
@@ -78,6 +79,7 @@ pub struct Fake {
     memory: Mutex<Option<Memory>>,
     model: Mutex<Model>,
     pagemap: Pagemap,
+    helper: Helper,
     /// The swap device, once something was swapped out. `None`: the system has none.
     swap: OnceLock<Option<Swap>>,
     /// Ranges that were purged lazily and that [`Fake::reclaim`] has not taken yet; some may be in use again.
@@ -98,6 +100,7 @@ impl Fake {
             memory: Mutex::new(config.memory),
             model: Mutex::new(Model::default()),
             pagemap: Pagemap::open(),
+            helper: Helper::new(),
             swap: OnceLock::new(),
             lazy: Mutex::new(Vec::new()),
             config,
@@ -423,11 +426,13 @@ unsafe impl Os for Fake {
     }
 
     /// [`Config::purger`].
-    fn start_purger(&self) -> bool {
+    fn start_helper(&self) -> bool {
         self.granted(Call::StartPurger) && self.config.purger
     }
 
-    fn wake_purger(&self) {}
+    fn helper(&self) -> &Helper {
+        &self.helper
+    }
 
     fn address_limit(&self) -> Option<usize> {
         self.config.address_limit.map(|limit| limit.saturating_sub(self.taken()))
@@ -447,6 +452,14 @@ unsafe impl Os for Fake {
         let forever = core::ptr::null::<libc::timespec>();
         // SAFETY: the word lives as long as the call; an early return is allowed.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, forever) };
+    }
+
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
+        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        let (seconds, rest) = (milliseconds / 1000, milliseconds % 1000);
+        let time = libc::timespec { tv_sec: seconds.into(), tv_nsec: i64::from(rest) * 1_000_000 };
+        // SAFETY: the word and the time live as long as the call; an early return is allowed.
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, &raw const time) };
     }
 
     fn futex_wake(&self, word: &AtomicU32) {

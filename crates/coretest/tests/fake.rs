@@ -263,15 +263,15 @@ fn clock_memory_purger_and_barrier() {
     plain.advance(1500);
     assert_eq!(plain.clock(), start + 1500);
     assert!(plain.barrier(), "a kernel with membarrier");
-    assert_eq!((plain.memory(), plain.start_purger()), (None, false));
+    assert_eq!((plain.memory(), plain.start_helper()), (None, false));
     let memory = Memory { limit: 1 << 30, used: 1 << 20, stalled: true };
     plain.set_memory(Some(memory));
     assert_eq!(plain.memory(), Some(memory));
     assert_eq!(plain.faults.count(Call::StartPurger), 1);
     let missing = vec![Call::Barrier, Call::Memory, Call::StartPurger];
     let bare = Fake::new(Config { memory: Some(memory), missing, purger: true, ..Config::default() });
-    assert_eq!((bare.barrier(), bare.memory(), bare.start_purger()), (false, None, false));
-    assert!(Fake::new(Config { purger: true, ..Config::default() }).start_purger());
+    assert_eq!((bare.barrier(), bare.memory(), bare.start_helper()), (false, None, false));
+    assert!(Fake::new(Config { purger: true, ..Config::default() }).start_helper());
 }
 
 /// Catches checks of preconditions that let a call through.

@@ -293,7 +293,6 @@ fn before_the_first_use() {
     before(&|a| assert_eq!(a.purge(), 0, "nothing to give back"));
     before(&|a| a.settle());
     before(&|a| a.resume_purging());
-    before(&|a| a.leave_purging());
     before(&|a| a.look_at_limit());
     before(&|a| a.publish());
     before(&|a| assert_eq!(a.free_bytes(), (0, 0), "nothing is free"));

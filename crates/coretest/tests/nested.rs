@@ -2,6 +2,7 @@
 //! the system, before and behind the call, with whatever locks are held; `tests/signals.rs` has real signals, which come
 //! anywhere. What a nested call must not do, take a lock that is held, would make these tests wait for ever.
 
+use neap_core::helper::Helper;
 use neap_core::misuse::Call as Asker;
 use neap_core::os::{Memory, Moved, Run, Touched};
 use neap_core::valid::{Census, Depth};
@@ -128,11 +129,11 @@ unsafe impl Os for Interrupted {
     fn memory(&self) -> Option<Memory> {
         self.around(Fake::memory)
     }
-    fn start_purger(&self) -> bool {
-        self.around(Fake::start_purger)
+    fn start_helper(&self) -> bool {
+        self.around(Fake::start_helper)
     }
-    fn wake_purger(&self) {
-        self.around(Fake::wake_purger);
+    fn helper(&self) -> &Helper {
+        self.fake.helper()
     }
     fn address_limit(&self) -> Option<usize> {
         self.around(Fake::address_limit)
@@ -145,6 +146,9 @@ unsafe impl Os for Interrupted {
     }
     fn futex_wait(&self, word: &AtomicU32, value: u32) {
         self.around(|fake| fake.futex_wait(word, value));
+    }
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
+        self.around(|fake| fake.futex_wait_for(word, value, milliseconds));
     }
     fn futex_wake(&self, word: &AtomicU32) {
         self.around(|fake| fake.futex_wake(word));

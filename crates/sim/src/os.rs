@@ -8,6 +8,7 @@ use crate::sched::{FOREVER, late, sched};
 use crate::{finding, helper};
 use core::cell::UnsafeCell;
 use neap_core::Os;
+use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Run, Touched};
 use neap_core::sync::AtomicU32;
 use neap_coretest::fake::model::{Access, Model};
@@ -51,6 +52,7 @@ struct State {
 /// The simulated system.
 pub struct System {
     config: Config,
+    helper: Helper,
     state: UnsafeCell<State>,
 }
 
@@ -69,7 +71,7 @@ impl System {
             refused: 0,
             guards: BTreeSet::new(),
         };
-        System { config, state: UnsafeCell::new(state) }
+        System { config, helper: Helper::new(), state: UnsafeCell::new(state) }
     }
 
     #[expect(clippy::mut_from_ref, reason = "one real thread; no reference lives over a point")]
@@ -524,18 +526,15 @@ unsafe impl Os for System {
         }
     }
 
-    fn start_purger(&self) -> bool {
-        self.late();
-        !self.refuses(lacks::HELPER) && helper::start()
+    fn helper(&self) -> &Helper {
+        &self.helper
     }
 
-    fn may_start_purger(&self) -> bool {
-        helper::may_start()
-    }
-
-    fn wake_purger(&self) {
+    fn start_helper(&self) -> bool {
         self.late();
-        helper::wake();
+        let started = !self.refuses(lacks::HELPER) && helper::start();
+        self.late();
+        started
     }
 
     fn address_limit(&self) -> Option<usize> {
@@ -564,6 +563,14 @@ unsafe impl Os for System {
         let interrupted = self.config.interrupts && !self.state().kind && self.below(8) == 0;
         let until = if interrupted { sched().clock + self.below(3) as u64 } else { FOREVER };
         sched().wait(word.as_ptr().addr(), until);
+    }
+
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
+        self.late();
+        // SAFETY: the caller's word.
+        if unsafe { word.as_ptr().read() } == value {
+            sched().wait(word.as_ptr().addr(), sched().clock + u64::from(milliseconds));
+        }
     }
 
     fn futex_wake(&self, word: &AtomicU32) {

@@ -391,7 +391,8 @@ fn check_all(milliseconds: u64) {
 }
 
 fn until_helper_rests() {
-    while !sched().all_wait(&[MEET, SLEEP, helper::RESTS[0], helper::RESTS[1]]) {
+    let [start, wake] = helper::rests();
+    while !sched().all_wait(&[MEET, SLEEP, start, wake]) {
         sched().wait(SLEEP, sched().clock + 1);
     }
 }

@@ -6,7 +6,8 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
 use neap_core::figures::Figures;
-use neap_core::os::{Memory, Moved, Run, Touched};
+use neap_core::helper::Helper;
+use neap_core::os::{Memory, Moved, Onward, Run, Touched};
 use neap_counters::{Counters, Syscall};
 use rustix::fd::BorrowedFd;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
@@ -47,11 +48,6 @@ impl Linux {
     /// From now on this process counts, in `page`.
     pub fn set_counters(&self, page: &'static Counters) {
         self.counters.store(core::ptr::from_ref(page).cast_mut(), Ordering::Release);
-    }
-
-    /// In the child of a fork, whose counts begin anew.
-    pub fn forked(&self) {
-        self.purge_calls.store(0, Ordering::Relaxed);
     }
 
     fn count_purges(&self, n: u64) {
@@ -252,20 +248,34 @@ unsafe impl Os for Linux {
         if crate::status::is_forbidden() { None } else { cgroup::memory(self.clock()) }
     }
 
-    fn start_purger(&self) -> bool {
+    fn helper(&self) -> &Helper {
+        &crate::space::here().helper
+    }
+
+    fn settle_helper(&self) -> &Helper {
+        &crate::space::settle(self.page_size()).helper
+    }
+
+    fn process(&self) -> Option<u32> {
+        (!crate::status::is_forbidden()).then(|| rustix::process::getpid().as_raw_nonzero().get().cast_unsigned())
+    }
+
+    /// Its counts begin anew.
+    fn forked(&self) {
+        self.purge_calls.store(0, Ordering::Relaxed);
+        crate::space::forked(self.process());
+    }
+
+    fn start_helper(&self) -> bool {
         crate::purger::start()
     }
 
-    fn may_start_purger(&self) -> bool {
-        crate::purger::may_start()
+    fn onward(&self) -> Onward {
+        crate::purger::onward()
     }
 
     fn publish(&self, figures: &Figures) {
         crate::gauges::publish(figures, self.purge_calls.load(Ordering::Relaxed));
-    }
-
-    fn wake_purger(&self) {
-        crate::purger::wake();
     }
 
     fn address_limit(&self) -> Option<usize> {
@@ -313,6 +323,13 @@ unsafe impl Os for Linux {
         self.count(Syscall::Futex);
         // An error means that the word has changed or that a signal came: the caller looks again.
         let _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
+    }
+
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
+        self.count(Syscall::Futex);
+        let (seconds, rest) = (milliseconds / 1000, milliseconds % 1000);
+        let time = futex::Timespec { tv_sec: seconds.into(), tv_nsec: i64::from(rest) * 1_000_000 };
+        let _ = futex::wait(word, futex::Flags::PRIVATE, value, Some(&time));
     }
 
     fn futex_wake(&self, word: &AtomicU32) {

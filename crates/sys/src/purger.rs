@@ -1,59 +1,110 @@
-//! The helper thread that gives free memory back while the program does something else, or nothing.
+//! The helper thread that gives free memory back while the program does something else, or nothing: how Linux runs it.
+//! When it is started and ended is decided in the core (`neap_core::helper`).
 //!
-//! It is started when enough free memory waits (`neap_core::purge`), and ends when nothing does. The C library does not
-//! know it: it may be started from within any call (also under the C library's own locks, where pthread_create would
-//! wait for ever), does not count as a thread of the program (the process ends when the last of those does, and stdio
-//! stays as cheap as with one thread), and touches no thread storage. All signals are blocked in it.
+//! The C library does not know the thread: it may be started from within any call (also under the C library's own locks,
+//! where pthread_create would wait for ever), and does not count as a thread of the program (the process ends when the last
+//! of those does, and stdio stays as cheap as with one thread). All signals are blocked in it. It has a stack and thread
+//! storage of its own ([`Place`]): what it calls of the C library, `getauxval`, `clock_gettime`, the copying of memory, and
+//! `abort` for a program whose heap is damaged, finds its own errno, stack canary and thread record there, and
+//! `arch::enter` a seat that is in a call. It calls nothing that takes a lock of the C library or uses other thread storage.
 //!
 //! The kernel does count it. So
 //! - `unshare` and `setns`, which refuse processes of several threads, run while there is none ([`without_helper`]; the
 //!   preload library has the two functions);
 //! - before the process gives itself a seccomp filter, the helper is stopped for good ([`before_filter`], likewise);
 //! - when the process changes its user, its groups or its capabilities, the helper gives back what waits and ends within
-//!   `LOOK` milliseconds; the next one is started by a thread that has the new ones.
+//!   a tenth of a second; the next one is started by a thread that has the new ones.
 //!
 //! A child that is made without the C library's fork handlers has no helper, but may find its locks taken. So the
-//! helper is stopped for that too ([`around_fork`]); the child finds out that it has none by `space.rs`.
-//!
-//! `TID` says who is there: 0 nobody, `STARTING` a thread that starts the helper, else the helper. A helper is started
-//! by: `TID` from 0 to `STARTING`, then a look at `STOPS`; it is kept away by: `STOPS`, then a look at `TID`. So one of
-//! the two sees the other.
+//! helper is ended for that too ([`around_fork`]).
 
 use crate::global::NEAP;
-use crate::space::space;
-use crate::{arch, status};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use rustix::mm::{self, MapFlags, ProtFlags};
-use rustix::thread::futex;
+use crate::{arch, space, status};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use neap_core::Os;
+use neap_core::heap::{Heap, Seat};
+use neap_core::helper::Leave;
+use neap_core::os::Onward;
+use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 
 /// Bytes of the helper's stack. It touches three OS pages of it.
 const STACK: usize = 64 * 1024;
-
-/// The helper's stack, from its first use on.
-static STACK_END: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
-/// The helper's thread number, 0 or [`STARTING`]; the kernel sets it to 0 when the helper has ended.
-static TID: AtomicU32 = AtomicU32::new(0);
-/// The helper is being started. No thread has this number: the kernel's are below 2^22.
-const STARTING: u32 = u32::MAX;
-/// The number of the last helper until the kernel has forgotten it.
-static LAST: AtomicU32 = AtomicU32::new(0);
-/// Changes when the helper shall look before its time.
-static WAKE: AtomicU32 = AtomicU32::new(0);
-/// How many callers want no helper now, see [`Stop`].
-static STOPS: AtomicU32 = AtomicU32::new(0);
-/// The last start failed because of them.
-static KEPT_AWAY: AtomicBool = AtomicBool::new(false);
-/// Bits of [`STOPS`] that are the number. Those above count the forks on the way here.
-const STOP_BITS: u32 = 20;
+/// Most bytes of thread storage below the thread pointer: more than a program can have in practice. Only the OS pages of
+/// errno and the seat are touched.
+const MOST_STORAGE: usize = 64 << 20;
 /// Milliseconds that the kernel may need to forget a thread; another one may have got its number.
 const GONE_MS: u32 = 100;
-/// Milliseconds that a fork waits for the helper, about.
-const PATIENCE: u32 = 50;
-/// Milliseconds from one look at the process's user to the next, at most.
-const LOOK: u32 = 100;
 
-/// Starts the helper; false if there can be none. One thread at a time, and only when there is none that has not
-/// resigned.
+/// Helpers that may hold a lock: 0 or 1. Copied to the child of a fork.
+static ALIVE: AtomicU32 = AtomicU32::new(0);
+/// What [`status::credentials`] said when the helper began. The helper's own.
+static CREDENTIALS: AtomicU64 = AtomicU64::new(0);
+
+/// Where the helper has its stack and its thread storage: mapped once, from low to high addresses an OS page without
+/// access, the stack, storage below the thread pointer, the thread record. Written and used by the one thread that
+/// starts the helper; no helper uses it then (`neap_core::helper::Leave`).
+#[derive(Clone, Copy)]
+struct Place {
+    stack_end: *mut u8,
+    pointer: *mut u8,
+}
+
+static STACK_END: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+static POINTER: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+
+impl Place {
+    fn get() -> Option<Place> {
+        // Relaxed: the compare-exchange that made this the thread which starts the helper orders it.
+        let place = Place { stack_end: STACK_END.load(Ordering::Relaxed), pointer: POINTER.load(Ordering::Relaxed) };
+        if place.pointer.is_null() { Self::make() } else { Some(place) }
+    }
+
+    #[cold]
+    fn make() -> Option<Place> {
+        let page = NEAP.page_size();
+        let whole = |bytes: usize| bytes.next_multiple_of(page);
+        let storage = whole(storage_below()?);
+        let len = page + STACK + storage + whole(arch::THREAD_RECORD);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::STACK;
+        // SAFETY: a fresh mapping, which goes if it cannot be used.
+        unsafe {
+            let p = mm::mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::empty(), flags).ok()?;
+            let usable = p.cast::<u8>().add(page);
+            if mm::mprotect(usable.cast(), len - page, MprotectFlags::READ | MprotectFlags::WRITE).is_err() {
+                let _ = mm::munmap(p, len);
+                return None;
+            }
+            // A little below the end, for tools that look where the stack pointer points.
+            let place = Place { stack_end: usable.add(STACK - 64), pointer: usable.add(STACK + storage) };
+            STACK_END.store(place.stack_end, Ordering::Relaxed);
+            POINTER.store(place.pointer, Ordering::Relaxed);
+            Some(place)
+        }
+    }
+
+    /// Has the thread storage look as that of a thread which is in a call of neap's.
+    fn prepare(self) {
+        let seat = arch::seat().addr().wrapping_sub(arch::thread_pointer());
+        // SAFETY: the mapping has room for both (`storage_below`), and no thread uses it now.
+        unsafe {
+            arch::write_thread_record(self.pointer);
+            let seat = self.pointer.wrapping_add(seat).cast::<Seat>();
+            (*seat).heap.store(Heap::none(), Ordering::Relaxed);
+            (*seat).busy.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Bytes below the thread pointer that hold errno and the seat; `None` where they do not lie there.
+fn storage_below() -> Option<usize> {
+    let pointer = arch::thread_pointer();
+    // SAFETY: the address of errno of the calling thread.
+    let errno = unsafe { libc::__errno_location() }.addr();
+    let below = |at: usize| pointer.checked_sub(at).filter(|&bytes| bytes >= size_of::<Seat>());
+    Some(below(errno)?.max(below(arch::seat().addr())?)).filter(|&bytes| bytes <= MOST_STORAGE)
+}
+
+/// See `Os::start_helper`.
 #[cold]
 pub fn start() -> bool {
     // A signal's handler that changed the user or called `unshare` here would wait for its own thread.
@@ -64,42 +115,28 @@ pub fn start() -> bool {
 }
 
 fn start_unsignalled() -> bool {
-    let Some(stack) = stack() else { return false };
-    // One that has just resigned is about to end; its stack is not free before.
-    // SeqCst, here and at each use of STOPS: see the top of this file.
-    while TID.compare_exchange(0, STARTING, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-        wait_for_end();
+    if status::is_hostile() {
+        return false;
     }
-    let space = space(NEAP.page_size());
-    let stopped = is_unwanted();
-    KEPT_AWAY.store(stopped, Ordering::SeqCst);
-    if !stopped && !status::is_hostile() {
-        if let Some(space) = space {
-            space.helper.store(1, Ordering::Relaxed);
-        }
-        let flags = libc::CLONE_VM
-            | libc::CLONE_FS
-            | libc::CLONE_FILES
-            | libc::CLONE_SIGHAND
-            | libc::CLONE_THREAD
-            | libc::CLONE_SYSVSEM
-            | libc::CLONE_PARENT_SETTID
-            | libc::CLONE_CHILD_CLEARTID;
-        // SAFETY: the stack is nobody's else while TID was 0; the entry uses neither thread storage nor the C library.
-        if unsafe { arch::neap_clone(flags as usize, stack, TID.as_ptr(), helper) } > 0 {
-            return true;
-        }
+    let Some(place) = Place::get() else { return false };
+    place.prepare();
+    let flags = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD
+        | libc::CLONE_SYSVSEM
+        | libc::CLONE_SETTLS
+        | libc::CLONE_PARENT_SETTID;
+    // Relaxed, here and below: read in the child of a fork, which has one thread.
+    ALIVE.fetch_add(1, Ordering::Relaxed);
+    let tid = space::here().helper.thread.as_ptr();
+    // SAFETY: stack and storage are no other thread's; the entry uses no other storage, and ends by its last step.
+    let started = unsafe { arch::neap_clone(flags as usize, place.stack_end, tid, place.pointer, helper) } > 0;
+    if !started {
+        ALIVE.fetch_sub(1, Ordering::Relaxed);
     }
-    TID.store(0, Ordering::SeqCst);
-    wake_waiters();
-    false
-}
-
-/// Whether the last start failed because of callers who want no helper, and there are none any more. Where there are, the
-/// last of them has yet to call `resume_purging`. SeqCst pairs with their SeqCst: who is asked has said before that there
-/// is no helper, and they look at that after they have counted `STOPS` down.
-pub fn may_start() -> bool {
-    KEPT_AWAY.load(Ordering::SeqCst) && !is_unwanted()
+    started
 }
 
 /// Sets the mask of blocked signals; returns the one before.
@@ -111,120 +148,37 @@ fn block_signals(mask: u64) -> u64 {
     old
 }
 
-/// The end of the helper's stack, which is mapped once.
-fn stack() -> Option<*mut u8> {
-    let mut end = STACK_END.load(Ordering::Relaxed);
-    if end.is_null() {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::STACK;
-        // SAFETY: a fresh mapping.
-        let p = unsafe { mm::mmap_anonymous(core::ptr::null_mut(), STACK, access, flags) }.ok()?;
-        // A little below the end, which is not mapped any more: some tools look where the stack pointer points.
-        end = p.cast::<u8>().wrapping_add(STACK - 64);
-        STACK_END.store(end, Ordering::Relaxed);
-    }
-    Some(end)
-}
-
-/// Wakes the helper before its time.
-pub fn wake() {
-    if is_lost() {
-        forget();
-        return NEAP.leave_purging();
-    }
-    WAKE.fetch_add(1, Ordering::Release);
-    let _ = futex::wake(&WAKE, futex::Flags::PRIVATE, 1);
-}
-
-/// Wakes those who wait for the end of the helper.
-fn wake_waiters() {
-    let _ = futex::wake(&TID, futex::Flags::empty(), i32::MAX as u32);
-}
-
-/// Waits until the helper has ended.
-fn wait_for_end() {
-    let mut waited = false;
-    loop {
-        let tid = TID.load(Ordering::SeqCst);
-        if tid == 0 {
-            if waited {
-                // The kernel wakes one only.
-                wake_waiters();
-            }
-            return;
-        }
-        if is_lost() {
-            return forget();
-        }
-        // The kernel's wake when a thread ends is for shared futexes. One who waits while a helper is being started
-        // looks again soon: nobody tells when TID becomes a number.
-        let soon = futex::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        let _ = futex::wait(&TID, futex::Flags::empty(), tid, (tid == STARTING).then_some(&soon));
-        waited = true;
-    }
-}
-
-/// One caller who wants no helper, counted in [`STOPS`]. A handler that interrupts it may fork, and return in the child,
-/// where nobody is counted any more: so the end counts only where the count is still that of the beginning.
-struct Stop {
-    fork: u32,
-}
-
-impl Stop {
-    fn begin() -> Stop {
-        Stop { fork: STOPS.fetch_add(1, Ordering::SeqCst) >> STOP_BITS }
-    }
-
-    fn end(self) {
-        let less = |stops: u32| (stops >> STOP_BITS == self.fork).then(|| stops - 1);
-        // Relaxed for failure: then it is a child's, where nothing is to do.
-        let _ = STOPS.fetch_update(Ordering::SeqCst, Ordering::Relaxed, less);
-    }
-
-    /// In the child of a fork: nobody is counted.
-    fn forget_all() {
-        let next = |stops: u32| Some(((stops >> STOP_BITS) + 1) << STOP_BITS);
-        // Never fails, as `next` returns a value each time.
-        let _ = STOPS.fetch_update(Ordering::SeqCst, Ordering::Relaxed, next);
-    }
-}
-
-/// Whether somebody wants no helper now.
-fn is_unwanted() -> bool {
-    STOPS.load(Ordering::SeqCst) & ((1 << STOP_BITS) - 1) != 0
-}
-
-/// Runs `f` while there is no helper: it is stopped first, and none is started meanwhile.
+/// Runs `f` while there is no helper: it is ended first, and none is started meanwhile.
 pub fn without_helper<R>(f: impl FnOnce() -> R) -> R {
-    let stop = stop();
-    let result = f();
-    stop.end();
-    // In a nested call, whoever frees memory next asks for a helper.
-    crate::thread::in_call(|_| NEAP.resume_purging());
-    result
+    NEAP.without_helper(wait_until_forgotten, f)
 }
 
-/// Ends the helper, and lets none start before the end of the [`Stop`].
-fn stop() -> Stop {
-    if TID.load(Ordering::SeqCst) != 0 && is_lost() {
-        forget();
-        NEAP.leave_purging();
-    }
-    let stop = Stop::begin();
-    if TID.load(Ordering::SeqCst) != 0 {
-        wake();
-        wait_for_end();
-    }
-    // The kernel clears TID when the helper has left the memory; a moment later it has left the process.
-    let last = LAST.load(Ordering::SeqCst);
+/// Runs `fork`, a call that makes a child without the C library's handlers, while there is no helper. Safe in a handler of
+/// a signal that came in the middle of a call of neap's.
+pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
+    NEAP.around_fork(fork)
+}
+
+/// The process is about to give itself a filter of system calls. The helper ends, and from now on neap makes only calls
+/// that no filter can do without.
+#[cold]
+pub fn before_filter() {
+    without_helper(status::forbid);
+    wait_until_forgotten();
+}
+
+/// Waits until the kernel has forgotten the last helper, which has done its last step: a moment later it has left the
+/// process.
+fn wait_until_forgotten() {
+    let last = &space::here().helper.thread;
+    let tid = last.load(Ordering::SeqCst);
     let mut patience = GONE_MS;
-    while last != 0 && patience > 0 && is_thread(last) {
-        sleep(1, WAKE.load(Ordering::Acquire));
+    while tid != 0 && patience > 0 && is_thread(tid) {
+        NEAP.os.futex_wait_for(last, tid, 1);
         patience -= 1;
     }
     // Relaxed for failure: another caller was first.
-    let _ = LAST.compare_exchange(last, 0, Ordering::SeqCst, Ordering::Relaxed);
-    stop
+    let _ = last.compare_exchange(tid, 0, Ordering::SeqCst, Ordering::Relaxed);
 }
 
 /// Whether the process has a thread of this number.
@@ -234,91 +188,24 @@ fn is_thread(tid: u32) -> bool {
     unsafe { arch::syscall(libc::SYS_tgkill as usize, [pid as usize, tid as usize, 0, 0, 0, 0]) == 0 }
 }
 
-/// Runs `fork`, a call that makes a child without the C library's handlers, while there is no helper: it would leave its
-/// locks behind in the child, which may count on a process of one thread. Safe in a handler of a signal that came in the
-/// middle of a call of neap's: takes no lock, and does not wait for a helper that does.
-pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
-    let was = TID.load(Ordering::SeqCst);
-    let stop = Stop::begin();
-    if was != 0 && !is_lost() {
-        let mut patience = PATIENCE;
-        loop {
-            let tid = TID.load(Ordering::SeqCst);
-            if tid == 0 || patience == 0 {
-                break;
-            }
-            wake();
-            let step = futex::Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-            let _ = futex::wait(&TID, futex::Flags::empty(), tid, Some(&step));
-            patience -= 1;
-        }
-        wake_waiters();
-    }
-    let child = fork();
-    stop.end();
-    if (was != 0 || KEPT_AWAY.load(Ordering::SeqCst)) && child != 0 {
-        NEAP.restart_purging();
-    }
-    child
-}
-
-/// The process is about to give itself a filter of system calls. The helper ends, and from now on neap makes only calls
-/// that no filter can do without.
-#[cold]
-pub fn before_filter() {
-    status::forbid();
-    stop().end();
-}
-
-/// Whether this is the child of a fork, made without the C library's handlers, and the helper is its parent's.
-fn is_lost() -> bool {
-    space(NEAP.page_size()).is_some_and(|space| space.helper.load(Ordering::Relaxed) == 0)
-        && TID.load(Ordering::SeqCst) != STARTING
-}
-
-/// There is no helper, and nobody who wants none.
-fn forget() {
-    TID.store(0, Ordering::SeqCst);
-    LAST.store(0, Ordering::SeqCst);
-    Stop::forget_all();
-}
-
 /// In the child of a fork, where the helper is not. Whether it was there, or about to be, in the parent.
 #[cold]
 pub fn forked() -> bool {
-    let was = TID.load(Ordering::SeqCst) != 0;
-    forget();
-    was
+    ALIVE.swap(0, Ordering::Relaxed) != 0
 }
 
-/// Sleeps for so many milliseconds, or until woken.
-fn sleep(milliseconds: u32, seen: u32) {
-    let time =
-        futex::Timespec { tv_sec: i64::from(milliseconds / 1000), tv_nsec: i64::from(milliseconds % 1000) * 1_000_000 };
-    let _ = futex::wait(&WAKE, futex::Flags::PRIVATE, seen, Some(&time));
-}
-
-/// Sleeps between two ticks; false if the helper shall end. `seen` is what WAKE was before the last tick.
-fn sleep_between_ticks(mut left: u32, seen: u32, credentials: Option<u64>) -> bool {
-    loop {
-        if !is_unwanted() {
-            sleep(left.min(LOOK), seen);
-        }
-        if is_unwanted() || status::is_forbidden() {
-            return false;
-        }
-        if status::credentials() != credentials {
-            // The program may be idle from now on, and nobody else come to do it. But not under a filter.
-            if !status::is_hostile() {
-                NEAP.purge();
-            }
-            return false;
-        }
-        left = left.saturating_sub(LOOK);
-        if left == 0 || WAKE.load(Ordering::Acquire) != seen {
-            return true;
-        }
+/// See `Os::onward`.
+pub fn onward() -> Onward {
+    if status::is_forbidden() {
+        return Onward::End;
     }
+    let now = status::credentials().unwrap_or(0);
+    // Relaxed: the helper's own.
+    if CREDENTIALS.load(Ordering::Relaxed) == now {
+        return Onward::Go;
+    }
+    // The program may be idle from now on. But not under a filter.
+    if status::is_hostile() { Onward::End } else { Onward::Finish }
 }
 
 /// Gives the helper a table of files of its own, an empty one (close_range, Linux 5.9). In the program's table a file of
@@ -332,24 +219,19 @@ fn leave_files() {
     unsafe { arch::syscall(libc::SYS_close_range as usize, [0, u32::MAX as usize, UNSHARE, 0, 0, 0]) };
 }
 
-/// What the helper does all its life.
+/// What the thread runs, from its start or from a last step that failed to the next last step.
 #[cold]
-extern "C" fn helper() {
-    LAST.store(TID.load(Ordering::SeqCst), Ordering::SeqCst);
-    if !status::is_filtered() {
-        leave_files();
-    }
-    let credentials = status::credentials();
-    let mut wait = NEAP.tick_length();
-    let mut seen = WAKE.load(Ordering::Acquire);
-    NEAP.look_at_limit();
-    while sleep_between_ticks(wait, seen, credentials) {
-        // Before the tick: a wake while it lasts is for the next one.
-        seen = WAKE.load(Ordering::Acquire);
-        match NEAP.tick() {
-            Some(next) => wait = next,
-            None => return,
+extern "C" fn helper(again: u32) -> Leave {
+    if again != 0 {
+        // It was taken back: it may take locks again.
+        ALIVE.fetch_add(1, Ordering::Relaxed);
+    } else {
+        if !status::is_filtered() {
+            leave_files();
         }
+        CREDENTIALS.store(status::credentials().unwrap_or(0), Ordering::Relaxed);
     }
-    NEAP.leave_purging();
+    let leave = NEAP.help();
+    ALIVE.fetch_sub(1, Ordering::Relaxed);
+    leave
 }

@@ -31,8 +31,8 @@ use crate::arch::{self, Entered};
 use crate::global::NEAP;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use neap_core::Heap;
 use neap_core::heap::{Name, PARKED};
+use neap_core::{Heap, Os};
 
 /// Allocations of a thread before it gets a heap of its own.
 const EARLY_MALLOCS: u32 = 8;
@@ -289,6 +289,9 @@ pub fn rest() {
 /// Registers the fork handlers, once.
 pub fn watch_fork() {
     if !FORK_HANDLERS.swap(true, Ordering::AcqRel) {
+        if let Some(process) = NEAP.os.process() {
+            crate::space::note_owner(process);
+        }
         // SAFETY: the handlers stay as long as the library, which cannot be unloaded.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     }
@@ -335,7 +338,6 @@ unsafe extern "C" fn in_parent() {
 #[cold]
 unsafe extern "C" fn in_child() {
     let helped = crate::purger::forked();
-    NEAP.os.forked();
     if is_heap(own()) {
         // SAFETY: the heap is this thread's.
         unsafe { NEAP.set_thread(own()) };

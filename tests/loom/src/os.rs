@@ -1,4 +1,4 @@
-//! As much of the system as the lock needs: a futex.
+//! As much of the system as the lock and the helper need: a futex, and threads.
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Condvar, Mutex};
@@ -9,6 +9,18 @@ pub trait Os: Sync {
     fn futex_wait(&self, word: &AtomicU32, value: u32);
     /// Wakes one waiter.
     fn futex_wake(&self, word: &AtomicU32);
+    /// Waits while `word` is `value`, for a while; may return early.
+    fn futex_wait_for(&self, _word: &AtomicU32, _value: u32, _milliseconds: u32) {
+        unreachable!("locks wait without a limit");
+    }
+    /// The number of the process.
+    fn process(&self) -> Option<u32> {
+        Some(1)
+    }
+    /// Starts a helper.
+    fn start_helper(&self) -> bool {
+        false
+    }
 }
 
 /// A kernel with one futex. As the real one, it looks at the word and falls asleep in one step.
@@ -16,6 +28,15 @@ pub trait Os: Sync {
 pub struct Futex {
     queue: Mutex<()>,
     wake: Condvar,
+}
+
+impl Futex {
+    /// Wakes all waiters.
+    pub fn wake_all(&self) {
+        let queue = self.queue.lock().unwrap();
+        self.wake.notify_all();
+        drop(queue);
+    }
 }
 
 impl Os for Futex {

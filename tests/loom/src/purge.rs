@@ -1,10 +1,14 @@
 //! The purger's batches and who the purger is: what `crates/core/src/purge.rs`, `alloc.rs` (`give_chunks`) and `life.rs`
 //! (`fork_prepare`) do. Change both together. The locks are the core's own.
 
-use crate::os::Futex;
+use crate::helper::{Helper, Leave, Who};
+use crate::os::{Futex, Os};
 use crate::sync::{AtomicU32, Lock, Ordering};
 use loom::cell::UnsafeCell;
+use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;
+use loom::thread::JoinHandle;
+use std::sync::Mutex;
 
 /// A lock and the kernel's queue for it.
 #[derive(Debug, Default)]
@@ -130,92 +134,149 @@ impl Memory {
     }
 }
 
-const NOBODY: u32 = 0;
-const HELPER: u32 = 1;
-
-/// Memory that waits, and who sees to it.
+/// Memory that waits, and who sees to it: what `crates/core/src/helping.rs` does with the core's own `Helper`.
 #[derive(Debug)]
 pub struct Purger {
-    who: AtomicU32,
+    helper: Helper,
     wanted: AtomicBool,
     ranges: Sleeping,
     waiting: UnsafeCell<u32>,
-    /// Helpers that were started, and that have ended.
-    pub started: AtomicU32,
-    ended: AtomicU32,
+    /// The stack of the helper: loom reports two threads on it, and a helper where there is to be none.
+    stack: UnsafeCell<u32>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Of the helper's state.
+    queue: Futex,
 }
 
-// SAFETY: loom checks every access to the cell.
+// SAFETY: loom checks every access to the cells.
 unsafe impl Sync for Purger {}
 // SAFETY: as above.
 unsafe impl Send for Purger {}
 
+/// The system: it can start threads.
+struct Port<'a>(&'a Arc<Purger>);
+
+impl Os for Port<'_> {
+    fn futex_wait(&self, _: &AtomicU32, _: u32) {
+        unreachable!("the locks have their own");
+    }
+
+    fn futex_wake(&self, word: &AtomicU32) {
+        if core::ptr::eq(word, self.0.helper.state()) {
+            self.0.queue.wake_all();
+        }
+    }
+
+    /// Without a limit: loom reports a wait that does not end.
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, _: u32) {
+        self.0.queue.futex_wait(word, value);
+    }
+
+    fn start_helper(&self) -> bool {
+        let shared = self.0.clone();
+        let thread = loom::thread::spawn(move || shared.live());
+        self.0.threads.lock().unwrap().push(thread);
+        true
+    }
+}
+
 impl Purger {
-    /// With a helper, which is about to look.
-    pub fn with_helper() -> Self {
-        Purger {
-            who: AtomicU32::new(HELPER),
+    /// Memory waits, and there is a helper.
+    pub fn with_helper() -> Arc<Self> {
+        let purger = Arc::new(Purger {
+            helper: Helper::default(),
             wanted: AtomicBool::new(false),
             ranges: Sleeping::default(),
-            waiting: UnsafeCell::new(0),
-            started: AtomicU32::new(1),
-            ended: AtomicU32::new(0),
-        }
+            waiting: UnsafeCell::new(1),
+            stack: UnsafeCell::new(0),
+            threads: Mutex::default(),
+            queue: Futex::default(),
+        });
+        Self::ask(&purger);
+        purger
     }
 
     /// Memory is freed: `give_chunks`, `note_waiting`, `settle` and `poke` of the core.
-    pub fn free(&self) {
-        self.ranges.with(|| {
+    pub fn free(this: &Arc<Self>) {
+        this.ranges.with(|| {
             // SAFETY: the lock is held.
-            self.waiting.with_mut(|w| unsafe { *w += 1 });
-            // SeqCst: see `resign`.
-            if self.who.load(Ordering::SeqCst) != HELPER {
-                // Release pairs with the Acquire below: whoever takes the note sees who the purger is at least as late.
-                self.wanted.store(true, Ordering::Release);
+            this.waiting.with_mut(|w| unsafe { *w += 1 });
+            if this.helper.who() != Who::Helper {
+                // Release pairs with the Acquire below: the thread that takes the note sees who the purger is at least
+                // as late.
+                this.wanted.store(true, Ordering::Release);
             }
         });
-        if self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Acquire) {
-            self.poke();
+        if this.wanted.load(Ordering::Relaxed) && this.wanted.swap(false, Ordering::Acquire) {
+            match this.helper.who() {
+                Who::Helper => {}
+                Who::Nobody => Self::ask(this),
+                Who::Inline => this.purge(),
+            }
         }
     }
 
-    fn poke(&self) {
-        // SeqCst: see `resign`.
-        if self.who.load(Ordering::SeqCst) == NOBODY
-            && self.who.compare_exchange(NOBODY, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_ok()
-        {
-            self.started.fetch_add(1, Ordering::Relaxed);
-        }
+    fn ask(this: &Arc<Self>) {
+        let _ = this.helper.ask(&Port(this), false);
     }
 
-    /// The helper gives back what waits, finds nothing more, and ends unless there is more after all.
-    pub fn help(&self) {
+    fn purge(&self) {
+        // SAFETY: the lock is held.
+        self.ranges.with(|| self.waiting.with_mut(|w| unsafe { *w = 0 }));
+    }
+
+    /// The life of a helper thread, last steps included.
+    fn live(&self) {
         loop {
-            // SAFETY: the lock is held.
-            self.ranges.with(|| self.waiting.with_mut(|w| unsafe { *w = 0 }));
-            if self.resign() {
-                self.ended.fetch_add(1, Ordering::Relaxed);
+            let leave = self.help();
+            if self.helper.take_leave(&leave) {
+                self.queue.wake_all();
                 return;
             }
         }
     }
 
-    fn resign(&self) -> bool {
-        self.who.store(NOBODY, Ordering::SeqCst);
-        // SAFETY: the lock is held.
-        if self.ranges.with(|| self.waiting.with(|w| unsafe { *w })) == 0 {
-            return true;
+    /// `help` and `rest_between_ticks` of the core.
+    fn help(&self) -> Leave {
+        self.helper.begin();
+        loop {
+            // SAFETY: one helper at a time; loom checks it.
+            self.stack.with_mut(|s| unsafe { *s += 1 });
+            if self.helper.is_unwanted() {
+                self.helper.resign();
+                if self.helper.is_unwanted() {
+                    return self.helper.leave(true);
+                }
+                self.helper.stay();
+            }
+            self.purge();
+            self.helper.resign();
+            // SAFETY: the lock is held.
+            if self.ranges.with(|| self.waiting.with(|w| unsafe { *w })) == 0 {
+                return self.helper.leave(false);
+            }
+            self.helper.stay();
         }
-        self.who.compare_exchange(NOBODY, HELPER, Ordering::SeqCst, Ordering::Relaxed).is_err()
     }
 
-    /// When all threads are done but the helpers that were started meanwhile: those that have not ended.
-    pub fn helpers(&self) -> u32 {
-        self.started.load(Ordering::SeqCst) - self.ended.load(Ordering::SeqCst)
+    /// A call that wants no helper: `keep_away` of the core.
+    pub fn without_helper(this: &Arc<Self>) {
+        let stop = this.helper.keep_away(&Port(this), 1000);
+        // SAFETY: there is no helper now; loom checks it.
+        this.stack.with(|s| unsafe { *s });
+        if this.helper.end_stop(stop) {
+            Self::ask(this);
+        }
     }
 
-    /// Memory that waits; when all threads are done.
-    pub fn waiting(&self) -> u32 {
+    /// Waits for all helpers; returns what waits then.
+    pub fn end(&self) -> u32 {
+        loop {
+            let thread = self.threads.lock().unwrap().pop();
+            let Some(thread) = thread else { break };
+            thread.join().unwrap();
+        }
+        assert_eq!(self.helper.who(), Who::Nobody, "all helpers have ended");
         // SAFETY: no other thread is left.
         self.ranges.with(|| self.waiting.with(|w| unsafe { *w }))
     }

@@ -48,19 +48,50 @@ fn batch_and_fork() {
     });
 }
 
-/// The helper ends while threads free memory: what waits in the end has a helper, and there is never more than one.
+/// The helper ends while threads free memory: nothing waits in the end, and no two helpers use the stack at a time.
 ///
-/// Fails if: the helper does not look again after it has resigned, or looks before; who frees does not look at who
-/// the purger is, or does so before the memory waits; two threads may both start a helper;
-/// noting that memory waits is not a release, or taking the note not an acquire.
+/// Fails if: the helper does not look again after it has resigned, or looks before; a thread that frees does not look at who
+/// the purger is, or does so before the memory waits; a helper that resigns counts as one; the last step is no
+/// compare-exchange; noting that memory waits is not a release, or taking the note not an acquire.
 #[test]
 fn resign_and_free() {
     check(|| {
-        let purger = Arc::new(Purger::with_helper());
-        let threads = [spawn(&purger, Purger::help), spawn(&purger, Purger::free)];
-        purger.free();
-        threads.into_iter().for_each(|t| t.join().unwrap());
-        assert!(purger.helpers() <= 1, "two helpers");
-        assert!(purger.waiting() == 0 || purger.helpers() == 1, "memory waits and nobody sees to it");
+        let purger = Purger::with_helper();
+        let shared = purger.clone();
+        let thread = thread::spawn(move || Purger::free(&shared));
+        Purger::free(&purger);
+        thread.join().unwrap();
+        assert_eq!(purger.end(), 0, "memory waits without a purger");
+    });
+}
+
+/// A call that wants no helper comes while memory is freed: there is none meanwhile, and one for what waits afterwards.
+///
+/// Fails if: a start does not look at the calls after it has said `STARTING`, or not again after `KEPT`; a helper that ends
+/// because of the call does not look again after it has resigned, or leaves `NONE` behind; the end of the call asks for none.
+#[test]
+fn stop_and_free() {
+    check(|| {
+        let purger = Purger::with_helper();
+        let shared = purger.clone();
+        let thread = thread::spawn(move || Purger::without_helper(&shared));
+        Purger::free(&purger);
+        thread.join().unwrap();
+        assert_eq!(purger.end(), 0, "memory waits without a purger");
+    });
+}
+
+/// Two such calls, of which one may end while a start sees the other.
+///
+/// Fails if: a start gives up because of calls that have ended since.
+#[test]
+fn two_stops() {
+    check(|| {
+        let purger = Purger::with_helper();
+        let shared = purger.clone();
+        let thread = thread::spawn(move || Purger::without_helper(&shared));
+        Purger::without_helper(&purger);
+        thread.join().unwrap();
+        assert_eq!(purger.end(), 0, "memory waits without a purger");
     });
 }

@@ -40,7 +40,7 @@ pub enum Call {
     RunTime,
     /// `Os::memory`
     Memory,
-    /// `Os::start_purger`
+    /// `Os::start_helper`
     StartPurger,
 }
 

@@ -3,6 +3,7 @@
 use core::arch::{asm, global_asm};
 use neap_core::Heap;
 use neap_core::heap::{Block, Seat};
+use neap_core::helper::Leave;
 
 // The seat of the thread (`neap_core::heap::Seat`): three words of initial-exec thread-local storage, so that neither a
 // call to __tls_get_addr nor memory is needed to reach them. The first starts as `neap_core::Heap::none()`, whose
@@ -316,10 +317,12 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
-// A thread that the C library knows nothing of: clone(flags, stack, tid, tid, 0), and in the new thread entry(), then
-// exit(0). Returns the thread's number, or the negated error.
+// A thread that the C library knows nothing of: clone(flags, stack, tid, 0, tls), and in the new thread entry(0), which
+// returns its last step, a compare-exchange. If that fails, entry(1); else a futex wake of its word and exit(0), for
+// which the thread uses registers alone: its stack is free for another thread as soon as the word has changed.
+// Returns the thread's number, or the negated error.
 //
-// neap_clone(flags, stack, tid, entry)
+// neap_clone(flags, stack, tid, tls, entry)
 global_asm!(
     ".pushsection .text.neap_clone,\"ax\",@progbits",
     ".p2align 4",
@@ -328,9 +331,9 @@ global_asm!(
     ".type neap_clone, @function",
     "neap_clone:",
     ".cfi_startproc",
-    "mov r9, rcx",
-    "mov r10, rdx",
-    "xor r8d, r8d",
+    "mov r9, r8",
+    "mov r8, rcx",
+    "xor r10d, r10d",
     "mov eax, {clone}",
     "syscall",
     "test rax, rax",
@@ -339,7 +342,23 @@ global_asm!(
     ".cfi_remember_state",
     ".cfi_undefined rip",
     "xor ebp, ebp",
-    "call r9",
+    "mov rbx, r9",
+    "xor edi, edi",
+    "3:",
+    "call rbx",
+    "mov rdi, rax",
+    "mov eax, edx",
+    "mov rcx, rdx",
+    "shr rcx, 32",
+    "lock cmpxchg dword ptr [rdi], ecx",
+    "mov esi, {wake}",
+    "je 4f",
+    "mov edi, 1",
+    "jmp 3b",
+    "4:",
+    "mov edx, 0x7fffffff",
+    "mov eax, {futex}",
+    "syscall",
     "xor edi, edi",
     "mov eax, {exit}",
     "syscall",
@@ -351,13 +370,58 @@ global_asm!(
     ".size neap_clone, . - neap_clone",
     ".popsection",
     clone = const libc::SYS_clone,
+    wake = const libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+    futex = const libc::SYS_futex,
     exit = const libc::SYS_exit,
 );
 
+const _: () = assert!(size_of::<Leave>() == 16 && core::mem::offset_of!(Leave, from) == 8, "returned in rax and rdx");
+
 unsafe extern "C" {
-    /// Starts a thread on `stack` (its end, aligned to 16) that runs `entry`; its number is stored in `tid`, and 0 when
-    /// it has ended (with a futex wake), as `flags` say. Returns the number, or the negated error.
-    pub fn neap_clone(flags: usize, stack: *mut u8, tid: *mut u32, entry: extern "C" fn()) -> isize;
+    /// Starts a thread on `stack` (its end, aligned to 16) with the thread pointer `tls` that runs `entry`; its number is
+    /// stored in `tid`, as `flags` say. Returns the number, or the negated error.
+    pub fn neap_clone(
+        flags: usize,
+        stack: *mut u8,
+        tid: *mut u32,
+        tls: *mut u8,
+        entry: extern "C" fn(again: u32) -> Leave,
+    ) -> isize;
+}
+
+/// The thread pointer of the calling thread: the C library keeps it in its first word.
+pub fn thread_pointer() -> usize {
+    let at;
+    // SAFETY: reads the thread's own word.
+    unsafe { asm!("mov {0}, qword ptr fs:[0]", out(reg) at, options(pure, readonly, nostack, preserves_flags)) };
+    at
+}
+
+/// Bytes from a thread pointer on that the C library may look at: its record of the thread.
+pub const THREAD_RECORD: usize = 4096;
+
+/// Writes to the zeroed record at `pointer` what compiled code expects of each thread: the pointer itself (words 0 and 2
+/// of glibc's `tcbhead_t`), and the values that guard stacks and saved addresses (words 5 and 6), of the calling thread.
+///
+/// # Safety
+/// [`THREAD_RECORD`] bytes from `pointer` on must be writable, and no other thread's.
+pub unsafe fn write_thread_record(pointer: *mut u8) {
+    let (canary, guard): (usize, usize);
+    // SAFETY: reads the thread's own words; as the caller promises.
+    unsafe {
+        asm!(
+            "mov {0}, qword ptr fs:[0x28]",
+            "mov {1}, qword ptr fs:[0x30]",
+            out(reg) canary,
+            out(reg) guard,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+        let words = pointer.cast::<usize>();
+        words.write(pointer.expose_provenance());
+        words.add(2).write(pointer.expose_provenance());
+        words.add(5).write(canary);
+        words.add(6).write(guard);
+    }
 }
 
 /// Where the calling function is: an instruction in it, and the stack and frame pointer there.

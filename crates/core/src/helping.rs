@@ -1,0 +1,203 @@
+//! How the allocator uses its helper (`helper.rs`): when it asks for one, what a helper does all its life, and who gives
+//! memory back where there is none.
+
+use crate::helper::{Answer, Leave, Who};
+use crate::os::Onward;
+use crate::policy::Purge;
+use crate::purge::{RETRY_TICKS, START_CHUNKS};
+use crate::sync::Ordering;
+use crate::{Allocator, CHUNK, Os};
+
+/// Chunks that have to wait in the child of a fork before it gets a purger at once: most children end soon, or call exec.
+const FORKED_CHUNKS: usize = (16 << 20) / CHUNK;
+/// Milliseconds from one look at what the helper may do ([`Os::onward`]) to the next, at most.
+const LOOK_MS: u32 = 100;
+/// Milliseconds that a call which wants no helper waits for the end of one: longer than its longest system call.
+const PATIENCE_MS: u32 = 5000;
+/// The same for a fork without handlers, which may come from a handler that interrupted what the helper waits for.
+const FORK_PATIENCE_MS: u32 = 50;
+
+impl<O: Os> Allocator<O> {
+    /// Whether a helper thread will see to what is freed now.
+    pub(crate) fn has_helper(&self) -> bool {
+        self.os.helper().who() == Who::Helper
+    }
+
+    /// Whether a helper thread or the threads that free memory see to what waits. For tests.
+    pub(crate) fn is_purged(&self) -> bool {
+        self.os.helper().who() != Who::Nobody
+    }
+
+    /// Whether a shelf that has come to `chunks` is to be noted: where there is no purger, as soon as that is enough for one,
+    /// and always where the threads that free memory do its work.
+    #[inline(always)]
+    pub(crate) fn minds(&self, chunks: u32) -> bool {
+        // A purger that comes or goes meanwhile looks at all shelves, or is asked for by the next block.
+        match self.os.helper().who_roughly() {
+            Who::Helper => false,
+            Who::Nobody => chunks as usize >= START_CHUNKS,
+            Who::Inline => true,
+        }
+    }
+
+    /// Asks for a helper, by which all that waits now is seen to, or where there can be none by the threads that free
+    /// memory. `again`: also where none could be started before.
+    #[cold]
+    pub(crate) fn ask_for_helper(&self, again: bool) {
+        self.purger.idle.store(0, Ordering::Relaxed);
+        self.purger.forget_refused();
+        // Relaxed: a hint for children.
+        self.purger.asked.store(true, Ordering::Relaxed);
+        if self.os.settle_helper().ask(&self.os, again) == Answer::Elsewhere {
+            self.want();
+        }
+    }
+
+    /// Whether the calling process may end at any time and leave the address space to its owner: it does no more than it
+    /// has to.
+    pub(crate) fn is_guest(&self) -> bool {
+        self.os.settle_helper().is_owner(self.os.process()) == Some(false)
+    }
+
+    /// Makes sure that there is a purger, and that it is awake where more waits than may.
+    #[cold]
+    pub(crate) fn poke(&self) {
+        match self.os.helper().who() {
+            Who::Helper => self.wake_helper(),
+            Who::Nobody => self.ask_for_helper(false),
+            Who::Inline if self.is_guest() => self.want(),
+            Who::Inline => {
+                if self.time_is_up() {
+                    self.next_epoch();
+                    self.publisher.note();
+                    // What was in the way may be gone: a limit, too many threads, a call that wants no helper.
+                    if self.purger.idle.fetch_add(1, Ordering::Relaxed) >= RETRY_TICKS {
+                        return self.ask_for_helper(true);
+                    }
+                }
+                self.purge_inline();
+            }
+        }
+    }
+
+    /// Has the helper look before its time, once until it has.
+    pub(crate) fn wake_helper(&self) {
+        if !self.purger.flood.swap(true, Ordering::Relaxed) {
+            self.os.helper().wake_up(&self.os);
+        }
+    }
+
+    /// What waits may have to go earlier than the helper thinks: it looks, or one is asked for if enough waits. Under no
+    /// lock.
+    #[cold]
+    pub fn resume_purging(&self) {
+        if self.is_purged() {
+            self.os.helper().wake_up(&self.os);
+        } else if self.policy.purge() != Purge::Never && self.ranges.with(&self.os, |r| r.waiting()) >= START_CHUNKS {
+            self.poke();
+        }
+    }
+
+    /// In the child of a fork, for whose parent a purger was asked: what waited there waits here too, and the parent gives
+    /// back only its own. So the next slow path asks for a helper; where much waits, this does, as the child may be idle
+    /// from now on.
+    #[cold]
+    pub(crate) fn purge_in_child(&self) {
+        if self.policy.purge() != Purge::Never && self.ranges.with(&self.os, |r| r.waiting()) >= FORKED_CHUNKS {
+            self.poke();
+        } else {
+            self.want();
+        }
+    }
+
+    /// Runs `f` while there is no helper: it is ended first, and none is started meanwhile. Takes no lock. Where the
+    /// helper does not end in [`PATIENCE_MS`], `f` runs all the same. `ended` runs between the two.
+    pub fn without_helper<R>(&self, ended: impl FnOnce(), f: impl FnOnce() -> R) -> R {
+        self.keep_away(PATIENCE_MS, || {
+            ended();
+            f()
+        })
+    }
+
+    /// Runs `f`, which makes a child without the C library's handlers, while there is no helper: it would leave its locks
+    /// behind in the child, which may count on a process of one thread. Takes no lock, and waits for a helper for
+    /// [`FORK_PATIENCE_MS`] at most, as this may be a handler that interrupted what the helper waits for.
+    pub fn around_fork<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.keep_away(FORK_PATIENCE_MS, f)
+    }
+
+    fn keep_away<R>(&self, patience: u32, f: impl FnOnce() -> R) -> R {
+        let helper = self.os.settle_helper();
+        let stop = helper.keep_away(&self.os, patience);
+        let result = f();
+        if helper.end_stop(stop) {
+            self.ask_for_helper(false);
+        }
+        result
+    }
+
+    /// What a helper does all its life, until it wants to end: for [`Os::start_helper`], which has the thread take the
+    /// last step, and call this again where that fails.
+    #[cold]
+    pub fn help(&self) -> Leave {
+        let helper = self.os.helper();
+        helper.begin();
+        self.look_at_limit();
+        let (mut wait, mut seen) = (self.tick_length(), helper.woken());
+        // Relaxed: a thread that sets it from now on wakes the helper.
+        let mut due = self.purger.flood.load(Ordering::Relaxed);
+        loop {
+            if !due && let Some(leave) = self.rest_between_ticks(wait, seen) {
+                return leave;
+            }
+            due = false;
+            // Before the tick: a wake while it lasts is for the next one.
+            seen = helper.woken();
+            match self.round() {
+                Some(next) => wait = next,
+                None => return helper.leave(false),
+            }
+        }
+    }
+
+    /// Sleeps between two ticks; the last step if the helper has to end. `seen` is what `woken` was before the last tick.
+    fn rest_between_ticks(&self, mut left: u32, seen: u32) -> Option<Leave> {
+        let helper = self.os.helper();
+        loop {
+            if !helper.is_unwanted() {
+                helper.sleep(&self.os, seen, left.min(LOOK_MS));
+            }
+            let onward = self.os.onward();
+            if onward == Onward::Finish && !helper.is_unwanted() {
+                // The program may be idle from now on, so that no thread comes to do it.
+                self.purge();
+            }
+            if onward != Onward::Go || helper.is_unwanted() {
+                helper.resign();
+                // A call that wanted no helper and has ended since saw RUNNING, and did not ask: see `helper.rs`.
+                let kept = helper.is_unwanted();
+                if onward != Onward::Go || kept {
+                    return Some(helper.leave(kept));
+                }
+                helper.stay();
+            }
+            left = left.saturating_sub(LOOK_MS);
+            if left == 0 || helper.woken() != seen {
+                return None;
+            }
+        }
+    }
+
+    /// Ends the helper's work, unless more has come to wait meanwhile: chunks, or what is noted since `before`.
+    pub(crate) fn resign(&self, before: (usize, bool)) -> bool {
+        let helper = self.os.helper();
+        helper.resign();
+        if self.ranges.with(&self.os, |r| r.waiting()) < START_CHUNKS && self.purger.came() == before {
+            // Relaxed: a hint for children.
+            self.purger.asked.store(false, Ordering::Relaxed);
+            return true;
+        }
+        helper.stay();
+        false
+    }
+}
