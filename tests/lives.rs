@@ -9,6 +9,16 @@ const LIVES: Source = Source::new("lives/lives.c");
 /// The library that is loaded and unloaded meanwhile.
 const DSO: Source = Source::with_flags("life/dso.c", &["-shared"]);
 
+const FILES: Source = Source::new("lives/files.c");
+
+/// Cases of FILES, and what each would catch.
+const FILE_CASES: [(&str, &str); 4] = [
+    ("forks", "a file of the allocator's that each generation of forks adds"),
+    ("bare_forks", "the same where the C library's handlers do not run"),
+    ("child_closes", "a child that keeps a view of its parent's memory open"),
+    ("low_limit", "a low number that the program counts on, and a lack of files that is taken for a lack of answers"),
+];
+
 /// Where the first call comes: in the start routine, in each round of key destructors, in a destructor of a thread_local
 /// object, behind all of them.
 const WHERES: [&str; 7] = ["start", "key1", "key2", "key3", "key4", "cxx", "after"];
@@ -47,6 +57,16 @@ fn main() -> ExitCode {
         let dso = DSO.build()?;
         let dso = dso.to_string_lossy();
         WHERES.iter().try_for_each(|place| lives(place, "detached", &[("LIVES_DSO", &dso)]))
+    }));
+    for (case, catches) in FILE_CASES {
+        cases.push(Case::new(format!("files::{case}"), catches, move || {
+            // Without the helper, which opens files of its own for a moment.
+            judge_case(Run::new(FILES.build()?).arg(case).env("NEAP_PURGE", "never"))?.no_complaint()?;
+            Ok(())
+        }));
+    }
+    cases.push(Case::new("table::complete", "a case that is written but never run", || {
+        neap_tests::all_cases_named(&[FILES], &FILE_CASES.map(|(case, _)| ("files", case)))
     }));
     suite::main(cases)
 }

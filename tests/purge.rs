@@ -89,6 +89,11 @@ const REFUSED: &[&str] = &[
     "prctl",
     "fcntl",
     "openat",
+    "lseek",
+    "dup3",
+    "gettid",
+    "tgkill",
+    "getrandom",
 ];
 /// When the filter comes: before the first work, after it, before the program starts.
 const TIMES: &[&str] = &["first", "last", "at_start"];

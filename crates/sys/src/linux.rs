@@ -1,6 +1,7 @@
 //! [`Os`] on Linux. Every call is a bare system call: errno is not touched.
 
-use crate::{arch, cgroup, moves, status};
+use crate::random::Random;
+use crate::{arch, cgroup, discard, moves, status};
 use core::ffi::c_void;
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -20,7 +21,7 @@ pub struct Linux {
     counters: AtomicPtr<Counters>,
     /// Calls that gave memory back, since the process began or its last fork.
     purge_calls: AtomicU64,
-    seed: AtomicU64,
+    random: Random,
 }
 
 impl Default for Linux {
@@ -33,7 +34,7 @@ impl Linux {
     /// The system, not yet asked for anything.
     pub const fn new() -> Self {
         let counters = AtomicPtr::new(core::ptr::null_mut());
-        Linux { counters, purge_calls: AtomicU64::new(0), seed: AtomicU64::new(0) }
+        Linux { counters, purge_calls: AtomicU64::new(0), random: Random::new() }
     }
 
     /// The counters page, if this process counts.
@@ -182,12 +183,20 @@ unsafe impl Os for Linux {
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {
         self.count_purges(1);
         // SAFETY: the range is committed memory of ours whose contents are not needed.
-        unsafe { mm::madvise(pointer(p), len, mm::Advice::LinuxDontNeed) }.is_ok()
+        unsafe { discard::discard(p, len) }
     }
 
     unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
+        let Some(first) = runs.first() else { return 0 };
         // SAFETY: as the caller promises.
-        unsafe { crate::batch::purge(runs, |n| self.count_purges(n)) }
+        let batch = |runs: &[Run]| unsafe { crate::batch::purge(runs, |n| self.count_purges(n)) };
+        match discard::works() {
+            Some(true) => batch(runs),
+            Some(false) => 0,
+            // SAFETY: as the caller promises.
+            None if unsafe { self.purge(first.start, first.len) } => 1 + batch(&runs[1..]),
+            None => 0,
+        }
     }
 
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
@@ -263,6 +272,8 @@ unsafe impl Os for Linux {
     /// Its counts begin anew.
     fn forked(&self) {
         self.purge_calls.store(0, Ordering::Relaxed);
+        self.random.forked();
+        crate::pagemap::forked();
         crate::space::forked(self.process());
     }
 
@@ -283,20 +294,7 @@ unsafe impl Os for Linux {
     }
 
     fn random(&self) -> u64 {
-        // The kernel's sixteen random bytes for this process, then splitmix64.
-        let mut seed = self.seed.load(Ordering::Relaxed);
-        if seed == 0 {
-            // SAFETY: getauxval only reads; AT_RANDOM points to sixteen bytes.
-            seed = unsafe {
-                let bytes = core::ptr::with_exposed_provenance::<u64>(libc::getauxval(libc::AT_RANDOM) as usize);
-                if bytes.is_null() { 1 } else { bytes.read_unaligned() }
-            };
-        }
-        seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        self.seed.store(seed, Ordering::Relaxed);
-        let z = (seed ^ (seed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.random.next()
     }
 
     fn thread_id(&self) -> u32 {
@@ -304,7 +302,12 @@ unsafe impl Os for Linux {
     }
 
     fn thread_to_ask_for(&self) -> u32 {
-        if status::may_ask() { self.thread_id() } else { 0 }
+        if !status::may_ask() {
+            return 0;
+        }
+        // SAFETY: the call takes no pointers. A filter may refuse even this.
+        let thread = unsafe { arch::syscall(libc::SYS_gettid as usize, [0; 6]) };
+        u32::try_from(thread).unwrap_or(0)
     }
 
     /// In the child of vfork, which is a process of its own, the parent's threads seem to have ended; so it visits none.

@@ -2,8 +2,19 @@
 //!
 //! The file is opened at the first question and kept open, as opening takes five times as long as asking. It belongs to
 //! the address space that it was opened in, so its number lies in memory that the child of a fork does not get
-//! (`space.rs`). It is close-on-exec, and no low number: a program may count on
-//! those. One that closes it all the same is noticed: the next question fails, or the file is not the same ([`is_same`]).
+//! (`space.rs`); the child closes what it inherited ([`forked`]), or, where it was made without the C library's fork,
+//! replaces it when it asks. A fork just while another thread opens the file leaves the child one that nobody knows of.
+//!
+//! The file is close-on-exec, and has no low number, as a program may count on those; where the limit of open files is
+//! too low for that, it is opened for each question. A program that closes it all the same, and opens another process's
+//! under its number, is noticed: the file's position, which questions do not use, is a random number ([`is_same`]).
+//!
+//! # Limits
+//!
+//! A process that is restored from a checkpoint page by page, as it needs them (userfaultfd), has OS pages that the kernel
+//! knows nothing of yet, but which are not zero. It is noticed by the file, which has become another with the same
+//! position; then there are no questions any more. If it had not asked before the checkpoint nothing can tell: such
+//! programs want the option `zero=always`.
 //!
 //! Questions are PAGEMAP_SCAN (Linux 6.7: half a microsecond and up, for any length), else reads of the entries (eight
 //! bytes for each OS page), else there is no answer: without /proc, and where a seccomp filter might end the process for
@@ -12,17 +23,19 @@
 use crate::global::NEAP;
 use crate::space::{Space, space};
 use crate::{arch, status};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use neap_core::Os;
 use neap_core::os::{Run, Touched};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags, SeekFrom};
+use rustix::io::{DupFlags, Errno};
 
 /// Not opened yet, or wiped.
 const UNKNOWN: i32 = 0;
 /// There is no answer to be had.
 const NONE: i32 = -1;
+/// The file is to be opened for each question.
+const EACH: i32 = -2;
 /// Lowest number of the file. The kernel's first table of files has 64 entries: to make it longer can take milliseconds.
 const LOWEST: i32 = 48;
 /// How often a file that was closed is opened again.
@@ -62,6 +75,10 @@ const ZERO_PAGE: u64 = 1 << 5;
 /// Regions that are asked for at once.
 const REGIONS: usize = 32;
 
+/// The file's number plus 1, and what tells it from others, for the child of a fork; 0: none.
+static LAST: AtomicI32 = AtomicI32::new(0);
+static LAST_IDENTITY: AtomicU64 = AtomicU64::new(0);
+
 /// See `Os::touched`.
 ///
 /// # Safety
@@ -72,51 +89,64 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
     }
     let known = space(page)?;
     loop {
-        let file = file(known)?;
-        // SAFETY: as the caller promises. A number that is no file any more makes the calls fail.
-        let (borrowed, result) = unsafe {
-            let borrowed = BorrowedFd::borrow_raw(file - 1);
-            let old = known.old.load(Ordering::Relaxed) != 0;
-            let same = is_same(borrowed, known);
-            (
-                borrowed,
-                if !same {
-                    Err(Errno::BADF)
-                } else if old {
-                    read(borrowed, p, len, page, runs)
-                } else {
-                    scan(borrowed, p, len, runs)
-                },
-            )
+        let number = number(known)?;
+        let own = if number == EACH { Some(open().ok()?) } else { None };
+        // SAFETY: a number that is no file any more makes the calls fail.
+        let file = own.as_ref().map_or_else(|| unsafe { BorrowedFd::borrow_raw(number - 1) }, OwnedFd::as_fd);
+        let same = if own.is_some() { Same::Yes } else { is_same(file, known) };
+        let old = known.old.load(Ordering::Relaxed) != 0;
+        let result = match same {
+            // SAFETY: as the caller promises.
+            Same::Yes if old => unsafe { read(file, p, len, page, runs) },
+            // SAFETY: likewise.
+            Same::Yes => unsafe { scan(file, p, len, runs) },
+            Same::No => Err(Errno::BADF),
+            Same::Restored => {
+                known.file.store(NONE, Ordering::Release);
+                return None;
+            }
         };
         match result {
             Ok(touched) => return Some(touched),
-            Err(Errno::NOTTY) if known.old.load(Ordering::Relaxed) == 0 && is_pagemap(borrowed, known, page) => {
+            Err(Errno::NOTTY) if known.old.load(Ordering::Relaxed) == 0 && is_pagemap(file, known, page) => {
                 known.old.store(1, Ordering::Relaxed);
             }
+            Err(_) if number == EACH => return None,
             Err(_) => {
                 // The program has closed the file; its number may be another's by now.
                 let next = if known.reopened.fetch_add(1, Ordering::Relaxed) < REOPENS { UNKNOWN } else { NONE };
-                known.checked.store(0, Ordering::Relaxed);
-                let _ = known.file.compare_exchange(file, next, Ordering::AcqRel, Ordering::Relaxed);
+                // Another thread may find the next file before its identity: 0 is the same as any.
+                known.identity.store(0, Ordering::Release);
+                let _ = known.file.compare_exchange(number, next, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
     }
 }
 
-/// The file's number plus 1, opened where it is not yet.
-fn file(known: &Space) -> Option<i32> {
-    let file = known.file.load(Ordering::Acquire);
-    if file != UNKNOWN {
-        return (file != NONE).then_some(file);
+/// The file's number plus 1, opened where it is not yet, or [`EACH`].
+fn number(known: &Space) -> Option<i32> {
+    // Acquire pairs with the Release when it was stored: the file's position is known.
+    let number = known.file.load(Ordering::Acquire);
+    if number != UNKNOWN {
+        return (number != NONE).then_some(number);
     }
-    let opened = if status::is_hostile() { None } else { open() };
-    let new = opened.as_ref().map_or(NONE, |f| f.as_raw_fd() + 1);
+    let opened = if status::is_hostile() { Err(Errno::PERM) } else { open_to_keep(known) };
+    let new = match &opened {
+        Ok(file) => file.as_ref().map_or(EACH, |file| file.as_raw_fd() + 1),
+        // No room at present.
+        Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return None,
+        Err(_) => NONE,
+    };
     match known.file.compare_exchange(UNKNOWN, new, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
-            let identity = opened.as_ref().map_or(0, identity);
-            known.identity.store(identity, Ordering::Release);
-            let _ = opened.map(IntoRawFd::into_raw_fd);
+            if let Ok(Some(file)) = opened {
+                let identity = identity(&file);
+                // Release pairs with the Acquire in `is_same`.
+                known.identity.store(identity, Ordering::Release);
+                // Relaxed, here and below: for the child of a fork.
+                LAST_IDENTITY.store(identity, Ordering::Relaxed);
+                LAST.store(file.into_raw_fd() + 1, Ordering::Relaxed);
+            }
             (new != NONE).then_some(new)
         }
         // Another thread was first; ours is closed.
@@ -124,26 +154,77 @@ fn file(known: &Space) -> Option<i32> {
     }
 }
 
+fn open() -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(CWD, c"/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Opens the file, with what [`is_same`] needs; `None` where it can have no high number.
+fn open_to_keep(known: &Space) -> Result<Option<OwnedFd>, Errno> {
+    let low = open()?;
+    let inherited = LAST.swap(0, Ordering::Relaxed);
+    let file = if inherited != 0 && is_inherited(inherited) {
+        // SAFETY: the number is ours: what it has is the file of the process that this one was forked from.
+        let mut number = unsafe { OwnedFd::from_raw_fd(inherited - 1) };
+        rustix::io::dup3(&low, &mut number, DupFlags::CLOEXEC)?;
+        number
+    } else {
+        match rustix::io::fcntl_dupfd_cloexec(&low, LOWEST) {
+            Ok(file) => file,
+            // The limit of open files is not above it.
+            Err(Errno::INVAL) => return Ok(None),
+            Err(e) => return Err(e),
+        }
+    };
+    let mark = NEAP.os.random() >> 2;
+    rustix::fs::seek(&file, SeekFrom::Start(mark))?;
+    // The same for two threads that do this at a time: the first one's stays.
+    if known.mark.compare_exchange(0, mark, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        rustix::fs::seek(&file, SeekFrom::Start(known.mark.load(Ordering::Acquire)))?;
+    }
+    Ok(Some(file))
+}
+
 /// What tells a file from all others that are open; 0 if nobody can tell.
 fn identity(file: impl AsFd) -> u64 {
     rustix::fs::fstat(file).map_or(0, |s| s.st_ino ^ s.st_dev.rotate_left(32))
 }
 
-/// Whether `file` is what was opened. A program that has closed it may have opened another process's pagemap since,
-/// which would answer as well. One look for each step of the clock: a look takes a third of the time of a question.
-fn is_same(file: BorrowedFd<'_>, known: &Space) -> bool {
-    let now = NEAP.os.clock();
-    if known.checked.swap(now, Ordering::Relaxed) == now {
-        return true;
-    }
-    let wanted = known.identity.load(Ordering::Acquire);
-    wanted == 0 || identity(file) == wanted
+/// Whether the file of this number plus 1 is the one that a process had from which this one was forked.
+fn is_inherited(number: i32) -> bool {
+    // SAFETY: a number that is no file makes the call fail.
+    let identity = identity(unsafe { BorrowedFd::borrow_raw(number - 1) });
+    identity != 0 && identity == LAST_IDENTITY.load(Ordering::Relaxed)
 }
 
-fn open() -> Option<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(CWD, c"/proc/self/pagemap", flags, Mode::empty()).ok()?;
-    Some(rustix::io::fcntl_dupfd_cloexec(&file, LOWEST).unwrap_or(file))
+/// In the child of a fork, which has one thread: closes the file of its parent.
+pub fn forked() {
+    let number = LAST.swap(0, Ordering::Relaxed);
+    if number != 0 && !status::is_forbidden() && is_inherited(number) {
+        // SAFETY: the file is ours.
+        drop(unsafe { OwnedFd::from_raw_fd(number - 1) });
+    }
+}
+
+/// What [`is_same`] found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Same {
+    Yes,
+    No,
+    /// Opened anew, by something that gave it the position: the process is another now.
+    Restored,
+}
+
+/// Whether `file` is what was opened: by its position, each time, and by its number on disk, at each step of the clock.
+fn is_same(file: BorrowedFd<'_>, known: &Space) -> Same {
+    if rustix::fs::seek(file, SeekFrom::Current(0)) != Ok(known.mark.load(Ordering::Relaxed)) {
+        return Same::No;
+    }
+    let now = NEAP.os.clock();
+    if known.checked.swap(now, Ordering::Relaxed) == now {
+        return Same::Yes;
+    }
+    let wanted = known.identity.load(Ordering::Acquire);
+    if wanted == 0 || identity(file) == wanted { Same::Yes } else { Same::Restored }
 }
 
 /// Whether `file` still is the pagemap: the page at `known`, which was written, is there.
@@ -227,6 +308,9 @@ mod tests {
 
     const PAGE: usize = 4096;
 
+    /// Tests share what is known of the address space.
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     /// A mapping of 64 OS pages, of which some were written.
     fn mapping(written: &[usize]) -> *mut u8 {
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -248,6 +332,7 @@ mod tests {
     /// Catches runs that are wrong, and an answer that goes on behind the room for runs; both ways to ask.
     #[test]
     fn finds_what_was_written() {
+        let _one = ONE_AT_A_TIME.lock().unwrap();
         let p = mapping(&[0, 1, 2, 10, 63]);
         // SAFETY: the mapping is 64 OS pages long.
         unsafe {
@@ -275,6 +360,7 @@ mod tests {
     /// Catches an answer from the wrong file after the program closed ours.
     #[test]
     fn notices_that_it_was_closed() {
+        let _one = ONE_AT_A_TIME.lock().unwrap();
         crate::space::forget();
         let p = mapping(&[3]);
         let mut runs = [Run::EMPTY; 8];
@@ -290,5 +376,34 @@ mod tests {
             libc::dup2(null, file);
             assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
         }
+    }
+
+    /// Catches an answer from a file that answers as well but is not ours, at once and not only after a while; and
+    /// questions that go on after the process was restored, with a file of the same position.
+    #[test]
+    fn notices_another_of_its_kind() {
+        let _one = ONE_AT_A_TIME.lock().unwrap();
+        crate::space::forget();
+        let p = mapping(&[3]);
+        let mut runs = [Run::EMPTY; 8];
+        let path = std::format!("/proc/self/task/{}/pagemap\0", NEAP.os.thread_id());
+        // SAFETY: the mapping is 64 OS pages long; the file that is replaced is ours.
+        unsafe {
+            for round in 0..10 {
+                assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
+                let file = space(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
+                let other = libc::open(path.as_ptr().cast(), libc::O_RDONLY);
+                if round == 9 {
+                    // As it was restored.
+                    libc::lseek(other, libc::lseek(file, 0, libc::SEEK_CUR), libc::SEEK_SET);
+                    space(PAGE).unwrap().checked.store(0, Ordering::Relaxed);
+                }
+                libc::dup2(other, file);
+                let found = touched(p, 64 * PAGE, PAGE, &mut runs);
+                let now = space(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
+                assert_eq!((found.is_none(), now != file), (round == 9, true));
+            }
+        }
+        crate::space::forget();
     }
 }

@@ -21,6 +21,8 @@ pub struct Space {
     pub file: AtomicI32,
     /// `pagemap.rs`: what tells the file from others, 0 until it is known.
     pub identity: AtomicU64,
+    /// `pagemap.rs`: the file's position, 0 until it is known.
+    pub mark: AtomicU64,
     /// `pagemap.rs`: when it was last looked at whether the file still is the same.
     pub checked: AtomicU64,
     /// `pagemap.rs`: the kernel has no PAGEMAP_SCAN.
@@ -55,6 +57,7 @@ impl Space {
             identity: AtomicU64::new(0),
             checked: AtomicU64::new(0),
             old: AtomicU32::new(0),
+            mark: AtomicU64::new(0),
             reopened: AtomicU32::new(0),
             page: AtomicPtr::new(core::ptr::null_mut()),
             pageless: AtomicBool::new(false),
