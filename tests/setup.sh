@@ -1,7 +1,10 @@
 #!/bin/sh
-# Installs from Debian's packages what the tests of whole programs need and what is missing here. Run as root.
-# The tests run without it too: what is missing is skipped, loudly.
+# Installs from Debian's packages what the tests of whole programs need and what is missing here. Run as root:
+# `setup.sh gate` for the tests of the gate, `setup.sh` for all. The tests run without it too: what is missing is
+# skipped, loudly.
 set -eu
+
+tier=${1:-long}
 
 missing=""
 # want PACKAGE COMMAND-OR-FILE...: PACKAGE is missing unless one of the others is there.
@@ -14,37 +17,43 @@ want() {
     missing="$missing $package"
 }
 
+# want_long: the same for what only the long tier needs.
+want_long() {
+    if [ "$tier" != gate ]; then want "$@"; fi
+}
+
 want gcc cc
+want libc6-dev /usr/include/stdio.h
 want g++ c++
 want binutils readelf
 want python3 /usr/bin/python3
-want libpython3.11-testsuite /usr/lib/python3.*/test/test_list.py
-want git git
 want perl perl
-want sqlite3 sqlite3
-want redis-server redis-server
-want redis-tools redis-benchmark
-want nginx-light /usr/sbin/nginx
-want curl curl
-want apache2-utils ab
-want postgresql /usr/lib/postgresql/*/bin/pgbench
-want nodejs node
-want default-jdk-headless javac
-want golang-go go /usr/local/go/bin/go
-want chromium chromium
-want openssh-server /usr/sbin/sshd
-want openssh-client ssh
 want util-linux setpriv
 want linux-perf perf
 want gcc-multilib /usr/lib32/crt1.o /usr/lib/i386-linux-gnu/crt1.o
-want valgrind valgrind
 want gdb gdb
-want stress-ng stress-ng
-# The lab: another two allocators, system calls, a virtual environment.
-want libjemalloc2 /usr/lib/*/libjemalloc.so.2
-want libmimalloc2.0 /usr/lib/*/libmimalloc.so.2
 want strace strace
-want python3-venv /usr/share/doc/python3-venv
+want_long libpython3.11-testsuite /usr/lib/python3.*/test/test_list.py
+want_long git git
+want_long sqlite3 sqlite3
+want_long redis-server redis-server
+want_long redis-tools redis-benchmark
+want_long nginx-light /usr/sbin/nginx
+want_long curl curl
+want_long apache2-utils ab
+want_long postgresql /usr/lib/postgresql/*/bin/pgbench
+want_long nodejs node
+want_long default-jdk-headless javac
+want_long golang-go go /usr/local/go/bin/go
+want_long chromium chromium
+want_long openssh-server /usr/sbin/sshd
+want_long openssh-client ssh
+want_long valgrind valgrind
+want_long stress-ng stress-ng
+# The lab: another two allocators, a virtual environment.
+want_long libjemalloc2 /usr/lib/*/libjemalloc.so.2
+want_long libmimalloc2.0 /usr/lib/*/libmimalloc.so.2
+want_long python3-venv /usr/share/doc/python3-venv
 
 if [ -z "$missing" ]; then
     echo "tests/setup.sh: nothing is missing"

@@ -20,6 +20,10 @@ pub fn neap_release() -> Result<&'static Path, Stop> {
 
 fn build(folder: &str, options: &[&str]) -> Result<PathBuf, String> {
     let target = crate::target_dir();
+    let path = target.join(folder).join("neap");
+    if crate::is_built() {
+        return std::fs::canonicalize(&path).map_err(|e| format!("{}: {e}", path.display()));
+    }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["build", "-p", "neap-cli"])
@@ -32,7 +36,7 @@ fn build(folder: &str, options: &[&str]) -> Result<PathBuf, String> {
     if !output.status.success() {
         return Err(format!("cannot build neap: {}", String::from_utf8_lossy(&output.stderr)));
     }
-    std::fs::canonicalize(target.join(folder).join("neap")).map_err(|e| e.to_string())
+    std::fs::canonicalize(&path).map_err(|e| e.to_string())
 }
 
 /// Stops the test where perf events are denied to everybody.

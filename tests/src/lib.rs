@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `NEAP_TEST_LIB` | path of another library to test, or `none` for the C library's own malloc |
 //! | `NEAP_SOAK` | seconds that each soak test runs; soak tests are left out without it or `-- --ignored` |
+//! | `NEAP_TEST_BUILT` | set by `cargo xtask ci`, which has just built library and command: they are not built again |
 //! | `CC`, `CXX` | compilers for the test programs, default `cc` and `c++` |
 
 pub mod browser;
@@ -46,6 +47,11 @@ pub fn target_dir() -> PathBuf {
     let tagged = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists()).map(Path::to_path_buf);
     let beside = || package_dir().join("../target");
     tagged.unwrap_or_else(|| beside().canonicalize().unwrap_or_else(|_| beside()))
+}
+
+/// Whether library and command were built just before the tests were started.
+pub(crate) fn is_built() -> bool {
+    std::env::var_os("NEAP_TEST_BUILT").is_some()
 }
 
 /// A program in `PATH` or at an absolute path; the test is skipped where it is missing.

@@ -58,6 +58,10 @@ fn choose() -> Result<Library, String> {
 
 fn build() -> Result<Library, String> {
     let target = crate::target_dir();
+    let path = target.join("release/libneap.so");
+    if crate::is_built() {
+        return std::fs::canonicalize(&path).map(Library::File).map_err(|e| format!("{}: {e}", path.display()));
+    }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["build", "--release", "-p", "neap-preload", "--target-dir"])
@@ -68,6 +72,5 @@ fn build() -> Result<Library, String> {
     if !output.status.success() {
         return Err(format!("cannot build libneap.so: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr)));
     }
-    let path = target.join("release/libneap.so");
     std::fs::canonicalize(&path).map(Library::File).map_err(|e| format!("{}: {e}", path.display()))
 }

@@ -1,150 +1,289 @@
-//! `cargo xtask ci`: every check that CI runs, in the order in which they fail fastest.
+//! `cargo xtask ci`: the gate, which every change passes, and with `--long` all other checks.
+//!
+//! The gate has three kinds of lanes, which share the processors:
+//!
+//! 1. the release build of the product, then the tasks that want nothing but that: the simulation, the torture;
+//! 2. the development build of all test programs, then the checks that are compilers' work;
+//! 3. test programs, two at a time, as soon as both builds are there; at the end, alone, those that measure time.
+//!
+//! Test programs are found by asking cargo. A table names those that only `--long` runs, with the reason.
+
+mod binaries;
+mod command;
+mod count;
+mod record;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args as ClapArgs;
 
 use crate::place::root;
-use anyhow::{Context, Result, ensure};
-use clap::Args as ClapArgs;
-use std::process::Command;
-use std::time::Instant;
+use binaries::Binary;
+use record::Record;
 
 /// Options of `cargo xtask ci`.
 #[derive(ClapArgs)]
 pub struct Args {
-    /// Leave out the tests of whole programs (databases, browsers, compilers) and the lab: minutes less
+    /// All that the gate leaves out: hours of it
     #[arg(long)]
-    quick: bool,
+    long: bool,
+    /// Only steps and test programs with this text in their name, and the builds that they need
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
 }
 
-/// One check: its name, and the arguments of cargo.
+/// One step: its name, seconds that it should take, what it runs, and additional environment.
 struct Step {
     name: &'static str,
-    args: &'static [&'static str],
-    /// Additional environment.
+    budget: u64,
+    run: Run,
     env: &'static [(&'static str, &'static str)],
 }
 
-const fn step(name: &'static str, args: &'static [&'static str]) -> Step {
-    Step { name, args, env: &[] }
+/// What a step runs.
+enum Run {
+    /// cargo, with these arguments.
+    Cargo(&'static [&'static str]),
+    /// A task of this program.
+    Task(&'static [&'static str]),
 }
 
-/// Tests of whole programs are a step of their own, which `--quick` leaves out.
-const PROGRAMS: &str = "whole programs";
+const fn cargo(name: &'static str, budget: u64, args: &'static [&'static str]) -> Step {
+    Step { name, budget, run: Run::Cargo(args), env: &[] }
+}
 
-const STEPS: &[Step] = &[
-    step("format", &["fmt", "--all", "--check"]),
-    step("the product", &["build", "--release"]),
-    step("lints", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-    step("tests", &["test", "--workspace", "--exclude", "neap-tests"]),
-    step("pictures", &["test", "-p", "neap-report", "--features", "png"]),
-    Step {
-        name: "models",
-        args: &["test", "-p", "neap-loom", "--release", "--target-dir", "target/loom"],
-        env: &[("RUSTFLAGS", "--cfg loom")],
-    },
+const fn task(name: &'static str, budget: u64, args: &'static [&'static str]) -> Step {
+    Step { name, budget, run: Run::Task(args), env: &[] }
+}
+
+/// Before all others, as it fails fastest.
+const FORMAT: Step = cargo("format", 5, &["fmt", "--all", "--check"]);
+/// The library that users get: the tests run on it.
+const LIBRARY: Step = cargo("the library", 30, &["build", "--release", "--package", "neap-preload"]);
+/// All that users get. The command's link takes two minutes, and its tests take the development build.
+const PRODUCT: Step = cargo("the product", 240, &["build", "--release"]);
+/// All test programs, and the command in its development build.
+const TESTS: Step = cargo("the test programs", 200, &["test", "--workspace", "--no-run", "--message-format=json"]);
+
+/// What the gate runs behind the product.
+const TASKS: &[Step] = &[task("simulation", 150, &["sim", "--steps", "5_000_000"])];
+
+/// What the gate runs behind the build of the test programs.
+const CHECKS: &[Step] = &[
+    cargo("lints", 60, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     Step {
         name: "documentation",
-        // The crates that others use. (`neap-preload` has the library name of `neap`, and no interface in Rust.)
-        args: &[
-            "doc",
-            "--no-deps",
-            "-p",
-            "neap",
-            "-p",
-            "neap-core",
-            "-p",
-            "neap-sys",
-            "-p",
-            "neap-counters",
-            "-p",
-            "neap-observe",
-            "-p",
-            "neap-options",
-            "-p",
-            "neap-control",
-            "-p",
-            "neap-trace",
-            "-p",
-            "neap-symbols",
-            "-p",
-            "neap-results",
-            "-p",
-            "neap-report",
-            "-p",
-            "neap-lab",
-        ],
+        budget: 40,
+        // All libraries but `libneap.so`, which has the name of the Rust crate and no interface in Rust.
+        run: Run::Cargo(&["doc", "--no-deps", "--workspace", "--lib", "--exclude", "neap-preload"]),
         env: &[("RUSTDOCFLAGS", "-D warnings")],
     },
-    step(
-        "surface, life, interpose, lives, signals, purge, counters, options, controls, misuse, harden, pagein, formats, report",
-        &[
-            "test",
-            "-p",
-            "neap-tests",
-            "--test",
-            "surface",
-            "--test",
-            "life",
-            "--test",
-            "interpose",
-            "--test",
-            "lives",
-            "--test",
-            "signals",
-            "--test",
-            "purge",
-            "--test",
-            "counters",
-            "--test",
-            "options",
-            "--test",
-            "controls",
-            "--test",
-            "misuse",
-            "--test",
-            "harden",
-            "--test",
-            "pagein",
-            "--test",
-            "formats",
-            "--test",
-            "report",
-        ],
-    ),
-    step(PROGRAMS, &["test", "-p", "neap-tests", "--test", "programs"]),
+    cargo("examples in documents", 30, &["test", "--workspace", "--doc"]),
+    Step {
+        name: "models",
+        budget: 60,
+        run: Run::Cargo(&["test", "-p", "neap-loom", "--profile", "models", "--target-dir", "target/loom"]),
+        env: &[("RUSTFLAGS", "--cfg loom")],
+    },
 ];
 
-/// Runs `cargo xtask ci`: all steps, or up to the first that fails.
-pub fn main(args: Args) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    for step in STEPS {
-        if args.quick && step.name == PROGRAMS {
-            println!("ci: {} left out (--quick)", step.name);
-            continue;
-        }
-        println!("ci: {} (cargo {})", step.name, step.args.join(" "));
-        let start = Instant::now();
-        let status = Command::new(&cargo)
-            .args(step.args)
-            .envs(step.env.iter().copied())
-            .current_dir(root())
-            .status()
-            .with_context(|| format!("cannot start cargo for the step \"{}\"", step.name))?;
-        ensure!(status.success(), "the step \"{}\" failed; to repeat it: cargo {}", step.name, step.args.join(" "));
-        println!("ci: {} passed in {:.0} s", step.name, start.elapsed().as_secs_f64());
-    }
-    lab(args.quick)?;
-    println!("ci: all passed");
-    Ok(())
+/// Test programs, or tests in them, that only `--long` runs, and why.
+const LONG: &[(&str, Option<&str>, &str)] = &[
+    ("tests/programs", None, "databases, browsers and compilers: minutes, and a GiB of packages"),
+    ("xtask/install", None, "installs the product, with the command's release build"),
+    ("tests/report", None, "looks at pages in Chromium, which has to be installed"),
+    ("tests/formats", None, "fetches the Firefox Profiler's tool from registries, and wants Chromium"),
+];
+
+/// Test programs that run when nothing else does, and why.
+const ALONE: &[(&str, &str)] = &[];
+
+/// What `--long` runs behind the test programs.
+const LONG_STEPS: &[Step] = &[
+    cargo("pictures", 90, &["test", "-p", "neap-report", "--features", "png"]),
+    task("simulation, long", 1200, &["sim", "--time", "1200"]),
+    task("the lab", 420, &["experiments", "--ci"]),
+];
+
+/// Seconds that a test program should take unless it is listed above.
+const BUDGET: u64 = 60;
+/// A step that runs longer hangs.
+const LIMIT: Duration = Duration::from_secs(20 * 60);
+const LONG_LIMIT: Duration = Duration::from_secs(4 * 3600);
+
+/// What lanes wait for.
+#[derive(Default)]
+struct Ready {
+    /// Whether the product was built; `None`: not yet.
+    product: Option<bool>,
+    /// The test programs; `None`: not yet.
+    tests: Option<Vec<Binary>>,
 }
 
-/// The lab's experiments, quickly: each verdict that must hold does.
-fn lab(left_out: bool) -> Result<()> {
-    if left_out {
-        println!("ci: the lab left out (--quick)");
-        return Ok(());
+/// One run.
+struct Ci {
+    root: PathBuf,
+    record: Record,
+    long: bool,
+    only: Option<String>,
+    ready: Mutex<Ready>,
+    changed: Condvar,
+}
+
+/// Runs `cargo xtask ci`.
+pub fn main(args: Args) -> Result<()> {
+    let root = root();
+    let record = Record::new(root.join("target/ci"))?;
+    let ci = Ci { root, record, long: args.long, only: args.only, ready: Mutex::default(), changed: Condvar::new() };
+    let tier = if ci.long { "the long tier" } else { "the gate" };
+    println!("ci: {tier}; logs in {}", ci.record.logs().display());
+    if ci.step(&FORMAT) && ci.fetch() {
+        ci.lanes();
     }
-    println!("ci: the lab (cargo xtask experiments --quick --check)");
-    let start = Instant::now();
-    crate::experiments::quick_check().context("the step \"the lab\" failed")?;
-    println!("ci: the lab passed in {:.0} s", start.elapsed().as_secs_f64());
-    Ok(())
+    if ci.record.finish(tier) { Ok(()) } else { bail!("{tier} failed") }
+}
+
+impl Ci {
+    /// Downloads what the builds need, so that they can run beside each other without waiting for it.
+    fn fetch(&self) -> bool {
+        self.step(&cargo("registries", 20, &["fetch", "--locked"]))
+    }
+
+    fn lanes(&self) {
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.product_lane());
+            scope.spawn(|| self.tests_lane());
+            for _ in 0..std::thread::available_parallelism().map_or(2, |n| n.get()) {
+                scope.spawn(|| self.run_lane());
+            }
+        });
+        while let Some(binary) = self.next(true) {
+            self.run(&binary);
+        }
+        if self.long {
+            LONG_STEPS.iter().filter(|step| self.wanted(step.name)).for_each(|step| _ = self.step(step));
+        }
+    }
+
+    fn product_lane(&self) {
+        let built = self.step(if self.long { &PRODUCT } else { &LIBRARY });
+        self.tell(|ready| ready.product = Some(built));
+        if built && !self.long {
+            TASKS.iter().filter(|step| self.wanted(step.name)).for_each(|step| _ = self.step(step));
+        }
+    }
+
+    fn tests_lane(&self) {
+        let binaries = self.record.output(TESTS.name, TESTS.budget, LIMIT, &mut self.command(&TESTS));
+        let binaries = binaries.and_then(|output| match binaries::listed(&output, &self.root) {
+            Ok(found) => Some(self.select(found)),
+            Err(error) => {
+                self.record.fail(TESTS.name, &format!("{error:#}"));
+                None
+            }
+        });
+        self.tell(|ready| ready.tests = Some(binaries.unwrap_or_default()));
+        if !self.long {
+            CHECKS.iter().filter(|step| self.wanted(step.name)).for_each(|step| _ = self.step(step));
+        }
+    }
+
+    fn run_lane(&self) {
+        while let Some(binary) = self.next(false) {
+            self.run(&binary);
+        }
+    }
+
+    /// The test programs of this tier, with the arguments that leave out the tests of the other.
+    fn select(&self, found: Vec<Binary>) -> Vec<Binary> {
+        for (name, ..) in LONG {
+            if !found.iter().any(|binary| binary.name == *name) {
+                self.record.fail(name, "the table of the long tier names a test program that does not exist");
+            }
+        }
+        let mut selected = Vec::new();
+        for binary in found.into_iter().filter(|binary| self.wanted(&binary.name)) {
+            let apart: Vec<Option<&str>> = LONG.iter().filter(|row| row.0 == binary.name).map(|row| row.1).collect();
+            let whole = apart.contains(&None);
+            let filters = apart.into_iter().flatten();
+            match self.long {
+                false if whole => {}
+                false => {
+                    let args = filters.flat_map(|name| ["--skip".to_owned(), name.to_owned()]).collect();
+                    selected.push(Binary { args, ..binary });
+                }
+                true if whole => selected.push(binary),
+                true => selected.extend(filters.map(|name| Binary { args: vec![name.to_owned()], ..binary.clone() })),
+            }
+        }
+        // Those that are popped first come last.
+        selected.reverse();
+        selected
+    }
+
+    /// The next test program, once all is built; `None` if there is no other.
+    fn next(&self, alone: bool) -> Option<Binary> {
+        let mut ready = self.ready.lock().expect("no lane panics");
+        loop {
+            match (ready.product, &mut ready.tests) {
+                (Some(false), _) => return None,
+                (Some(true), Some(tests)) => {
+                    let is_alone = |binary: &Binary| ALONE.iter().any(|row| row.0 == binary.name);
+                    let place = tests.iter().rposition(|binary| is_alone(binary) == alone)?;
+                    return Some(tests.remove(place));
+                }
+                _ => ready = self.changed.wait(ready).expect("no lane panics"),
+            }
+        }
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Ready)) {
+        change(&mut self.ready.lock().expect("no lane panics"));
+        self.changed.notify_all();
+    }
+
+    fn wanted(&self, name: &str) -> bool {
+        self.only.as_ref().is_none_or(|text| name.contains(text.as_str()))
+    }
+
+    fn step(&self, step: &Step) -> bool {
+        let limit = if self.long { LONG_LIMIT } else { LIMIT };
+        self.record.step(step.name, step.budget, limit, &mut self.command(step))
+    }
+
+    fn run(&self, binary: &Binary) {
+        let limit = if self.long { LONG_LIMIT } else { LIMIT };
+        let name = [binary.name.as_str()].into_iter().chain(binary.args.iter().map(String::as_str));
+        let name = if self.long { name.collect::<Vec<_>>().join(" ") } else { binary.name.clone() };
+        let mut command = binary.command();
+        // The library and the command were built just now: no test program has to build them again.
+        command.env("NEAP_TEST_BUILT", "1").env("CARGO", cargo_program());
+        self.record.step(&name, BUDGET, limit, &mut command);
+    }
+
+    fn command(&self, step: &Step) -> Command {
+        let mut command = match step.run {
+            Run::Cargo(args) => {
+                let mut command = Command::new(cargo_program());
+                command.args(args);
+                command
+            }
+            Run::Task(args) => {
+                let this = std::env::current_exe().unwrap_or_else(|_| Path::new("xtask").into());
+                let mut command = Command::new(this);
+                command.args(args);
+                command
+            }
+        };
+        command.current_dir(&self.root).envs(step.env.iter().copied());
+        command
+    }
+}
+
+fn cargo_program() -> std::ffi::OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
