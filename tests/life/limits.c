@@ -4,8 +4,11 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 
 /* Blocks of `size` until NULL or `most`, linked through their first word. */
 static size_t take_until_null(size_t size, size_t most, void ***list) {
@@ -107,6 +110,102 @@ static void address_limit_lowered(void) { grow_under(RLIMIT_AS, 1ul << 30); }
 static void data_limit_lowered(void) { grow_under(RLIMIT_DATA, 100u << 20); }
 static void data_limit_below(void) { grow_under(RLIMIT_DATA, 4u << 20); }
 
+static void *working_thread(void *arg) {
+    work();
+    return arg;
+}
+
+/* A limit on address space that is set when the heap is there: the program's own mappings and threads work as long as
+   there is room, and blocks end in NULL where there is none. */
+static void use_what_is_left(size_t limit) {
+    void **list = NULL;
+    for (int i = 0; i < 3; i++) {
+        void *own = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(own != MAP_FAILED);
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, working_thread, NULL) == 0 && pthread_join(thread, NULL) == 0);
+        char *p = malloc(limit / 4);
+        CHECK(p);
+        memset(p, 1, limit / 4);
+        CHECK(!malloc(limit) && errno == ENOMEM);
+        free(p);
+        for (size_t size = 1000; size <= (16u << 20); size *= 128) {
+            size_t count = take_until_null(size, limit / size + 1, &list);
+            printf("%zu MiB in blocks of %zu\n", count * size >> 20, size);
+            CHECK_AT(count * size < limit && count * size > limit / 2, count * size);
+            free_all(&list);
+        }
+        CHECK(munmap(own, 1 << 20) == 0);
+    }
+    work();
+}
+static void address_limit_later(void) {
+    struct rlimit limit = {1 << 30, RLIM_INFINITY};
+    work();
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    use_what_is_left(limit.rlim_cur);
+}
+static void address_limit_by_syscall(void) {
+    struct rlimit limit = {1 << 30, RLIM_INFINITY};
+    work();
+    CHECK(syscall(SYS_prlimit64, 0, RLIMIT_AS, &limit, NULL) == 0);
+    use_what_is_left(limit.rlim_cur);
+}
+/* Another thread may be in any call meanwhile, so the page map (2 GiB of addresses) stays. */
+static atomic_int busy = 1;
+static void *work_until_told(void *arg) {
+    while (busy) work();
+    return arg;
+}
+static void address_limit_beside_threads(void) {
+    struct rlimit limit = {(rlim_t)6 << 30, RLIM_INFINITY};
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, work_until_told, NULL) == 0);
+    work();
+    CHECK(prlimit(getpid(), RLIMIT_AS, &limit, NULL) == 0);
+    for (int i = 0; i < 20; i++) {
+        void *own = mmap(NULL, 1 << 30, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(own != MAP_FAILED && munmap(own, 1 << 30) == 0);
+        CHECK(!malloc(limit.rlim_cur));
+        work();
+    }
+    busy = 0;
+    for (int i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    work();
+}
+/* Another process sets it. */
+static void address_limit_from_outside(void) {
+    void **list = NULL;
+    work();
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        struct rlimit limit = {(rlim_t)4 << 30, RLIM_INFINITY};
+        _exit(prlimit(getppid(), RLIMIT_AS, &limit, NULL) != 0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    if (status) SKIP("prlimit of another process is refused");
+    size_t count = take_until_null(1 << 20, 8 << 10, &list);
+    printf("%zu MiB\n", count);
+    CHECK_AT(count < (4 << 10), count);
+    free_all(&list);
+    work();
+}
+/* The child of a vfork has limits of its own, and its parent's memory. */
+static void address_limit_in_vfork(void) {
+    struct rlimit limit = {1 << 30, RLIM_INFINITY};
+    work();
+    size_t before = status_kib("VmSize:");
+    pid_t child = vfork();
+    CHECK(child >= 0);
+    if (child == 0) _exit(setrlimit(RLIMIT_AS, &limit) != 0);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK_AT(status_kib("VmSize:") + 4096 >= before, status_kib("VmSize:"));
+    work();
+}
+
 /* Blocks grow of which the program has locked and marked parts, so that they lie in many mappings, while the process may
    lock little memory and has few mappings left. */
 static char *region;
@@ -195,16 +294,12 @@ static void mappings_used_up_threads(void) {
 }
 
 /* All pages are locked from the start on: reservations must not become resident. */
-static void *locked_thread(void *arg) {
-    work();
-    return arg;
-}
 static void locked(void) {
     if (mlockall(MCL_CURRENT | MCL_FUTURE)) SKIP("mlockall is refused: errno %d", errno);
     pthread_attr_t attr;
     CHECK(pthread_attr_init(&attr) == 0 && pthread_attr_setstacksize(&attr, 256 << 10) == 0);
     pthread_t t[4];
-    for (int i = 0; i < 4; i++) CHECK(pthread_create(&t[i], &attr, locked_thread, NULL) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_create(&t[i], &attr, working_thread, NULL) == 0);
     for (int i = 0; i < 4; i++) CHECK(pthread_join(t[i], NULL) == 0);
     work();
     void **list = NULL;
@@ -341,6 +436,8 @@ static const struct test_case CASES[] = {
     CASE(address_limit_lowered), CASE(data_limit_lowered), CASE(data_limit_below),
     CASE(overcommit_never), CASE(data_limit),    CASE(mappings_used_up), CASE(mappings_used_up_threads),
     CASE(many_mappings_moved),
+    CASE(address_limit_later), CASE(address_limit_by_syscall), CASE(address_limit_beside_threads),
+    CASE(address_limit_from_outside), CASE(address_limit_in_vfork),
     CASE(locked),           CASE(seccomp_kill),  CASE(seccomp_kill_after_work),
     CASE(seccomp_kill_populate), CASE(seccomp_no_populate),
     CASE(seccomp_eperm),    CASE(interrupted),   CASE(blocked_signal_stays_pending),

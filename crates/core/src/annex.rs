@@ -24,6 +24,7 @@ use crate::page_map::PageMap;
 use crate::remote::DoubleFree;
 use crate::sync::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, slab};
+use core::ops::Range;
 
 /// Most chunks: 1 GiB.
 const MOST: usize = (1 << 30) / CHUNK;
@@ -54,6 +55,8 @@ pub struct Annex {
     /// Its chunks, and those of the arena; not 0 once `base` is not.
     chunks: AtomicUsize,
     arena_chunks: AtomicUsize,
+    /// Chunks at its end that were given back.
+    cut: AtomicUsize,
     claims: Claims<{ MOST / 64 }>,
     /// A bit for each group that is committed.
     committed: [AtomicU64; MOST / GROUP / 64],
@@ -70,7 +73,10 @@ pub struct Annex {
 impl Arenas {
     /// Opens the annex, once the page map is there, or known to be missing. The lock of the ranges must be held.
     pub(crate) fn open_annex(&self) {
-        if let Some((first, _)) = self.used(0) {
+        if let Some((first, _)) = self.used(0)
+            // SAFETY: the lock is held.
+            && !unsafe { self.nth(0) }.released
+        {
             let (base, _, chunks) = self.place(first);
             self.annex.open(base, chunks);
         }
@@ -90,6 +96,7 @@ impl Annex {
             base: AtomicUsize::new(0),
             chunks: AtomicUsize::new(0),
             arena_chunks: AtomicUsize::new(0),
+            cut: AtomicUsize::new(0),
             claims: Claims::new(),
             committed: [const { AtomicU64::new(0) }; MOST / GROUP / 64],
             slabs: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
@@ -130,6 +137,29 @@ impl Annex {
         // Acquire pairs with the Release of `commit`: not needed for what the system does, which is there for all, but
         // for who sees the bit without having been handed a block.
         self.committed[group / 64].load(Ordering::Acquire) >> (group % 64) & 1 != 0
+    }
+
+    /// The chunks that are or may be committed, as indexes in its arena of so many chunks.
+    pub(crate) fn in_use(&self, arena_chunks: usize) -> Range<usize> {
+        let first = arena_chunks - share(arena_chunks);
+        // Relaxed: written under the lock of the ranges, as this is read.
+        let cut = self.cut.load(Ordering::Relaxed);
+        if self.place().is_some() { first..arena_chunks - cut } else { first..first }
+    }
+
+    /// Claims, for good, the groups at its end that were never committed: their addresses are given back. The lock of the
+    /// ranges must be held.
+    pub(crate) fn cut(&self) {
+        let Some((_, chunks)) = self.place() else { return };
+        let mut left = chunks / GROUP;
+        while left > 0 && self.claims.try_claim((left - 1) * GROUP, GROUP).is_ok() {
+            if self.is_committed(left - 1) {
+                self.claims.release((left - 1) * GROUP, GROUP);
+                break;
+            }
+            left -= 1;
+        }
+        self.cut.store(chunks - left * GROUP, Ordering::Relaxed);
     }
 
     /// Claims `len` chunks, aligned to `align` of them, and returns the record of the first; the memory reads as zero.

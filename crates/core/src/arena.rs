@@ -18,7 +18,8 @@ use crate::chunk::Chunk;
 pub(crate) use crate::chunk::RECORD_BYTES;
 use crate::commit::{self, Step};
 use crate::page_map::{ADDRESS_BITS, PageMap};
-use crate::sync::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::release::is_pressed;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Os, class};
 use core::cell::UnsafeCell;
 use core::ops::Range;
@@ -51,8 +52,12 @@ pub struct Arena {
     /// Index of the first chunk that was never used.
     pub frontier: usize,
     committed: usize,
-    /// Chunks at the end that belong to the annex.
-    annex: usize,
+    /// Index behind the last chunk that the frontier may come to: the annex, or what was given back (`release.rs`).
+    pub(crate) end: usize,
+    /// Index behind the last chunk of a step that is being committed under no lock, or was.
+    pub(crate) promised: usize,
+    /// What was never used was given back.
+    pub(crate) released: bool,
     /// What `committed` was when [`Arena::comes_low`] last said so.
     noted_low: usize,
 }
@@ -67,24 +72,43 @@ const _: () = assert!(
 
 impl Arena {
     const fn new() -> Self {
-        Arena { base: AtomicUsize::new(0), len: 0, first: 0, frontier: 0, committed: 0, annex: 0, noted_low: 0 }
+        Arena {
+            base: AtomicUsize::new(0),
+            len: 0,
+            first: 0,
+            frontier: 0,
+            committed: 0,
+            end: 0,
+            promised: 0,
+            released: false,
+            noted_low: 0,
+        }
     }
 
     #[inline]
-    fn base(&self) -> usize {
+    pub(crate) fn base(&self) -> usize {
         // Acquire pairs with the Release in `Arenas::add`: the tables are there when the base is.
         self.base.load(Ordering::Acquire)
     }
 
     #[inline]
-    fn chunks(&self) -> usize {
+    pub(crate) fn chunks(&self) -> usize {
         self.len >> CHUNK_SHIFT
     }
 
-    /// Index behind the last chunk that the frontier may come to.
-    #[inline]
-    fn end(&self) -> usize {
-        self.chunks() - self.annex
+    /// Index of the first chunk after the side tables.
+    pub(crate) fn first(&self) -> usize {
+        self.first
+    }
+
+    /// Index behind the last chunk that is committed, or may be just now.
+    pub(crate) fn in_steps(&self) -> usize {
+        self.committed.max(self.promised)
+    }
+
+    /// Whether it is as long as can be, so that most of it is never used.
+    pub(crate) fn is_long(&self) -> bool {
+        self.len == ARENA_ALIGN
     }
 }
 
@@ -95,6 +119,8 @@ pub struct Arenas {
     count: AtomicUsize,
     /// The number, plus 1, of an arena whose next step is to be committed ahead (`commit.rs`).
     low: AtomicUsize,
+    /// Reservations were given back: address space is limited.
+    pub(crate) released: AtomicBool,
     /// Steps that are being committed under no lock.
     ahead: AtomicUsize,
     /// The end of the first arena, for nested calls.
@@ -128,6 +154,7 @@ impl Arenas {
             arenas: UnsafeCell::new([const { Arena::new() }; MAX_ARENAS]),
             count: AtomicUsize::new(0),
             low: AtomicUsize::new(0),
+            released: AtomicBool::new(false),
             ahead: AtomicUsize::new(0),
             annex: Annex::new(),
             slots: UnsafeCell::new([0; SLOTS]),
@@ -142,11 +169,13 @@ impl Arenas {
         unsafe { Self::index(p) >= (*arena).first && Self::is_committed(arena, Self::index(p)) || self.annex.holds(p) }
     }
 
-    /// Whether [`Arenas::record`] of `p` is one that may be read, but for those of the annex.
+    /// Whether [`Arenas::record`] of `p` is one that may be read, but for those of the annex. Others may have mappings
+    /// between the side tables, where parts of them were given back.
     #[inline(always)]
     pub(crate) fn has_record(&self, p: *const u8) -> bool {
+        let index = Self::index(p);
         // SAFETY: the arena is complete.
-        self.arena_at(p).is_some_and(|arena| unsafe { Self::is_committed(arena, Self::index(p)) })
+        self.arena_at(p).is_some_and(|arena| unsafe { index >= (*arena).first && Self::is_committed(arena, index) })
     }
 
     /// The arena that has reserved `p`.
@@ -459,9 +488,12 @@ impl Arenas {
         self.low.swap(0, Ordering::Relaxed).checked_sub(1)
     }
 
-    /// A step is about to be committed under no lock. The lock of the ranges must be held, so that a thread which takes
-    /// chunks of the same step later sees it.
-    pub(crate) fn begin_ahead(&self) {
+    /// The next step of arena `i` is about to be committed under no lock. The lock of the ranges must be held, so that a
+    /// thread which takes chunks of the same step later sees it.
+    pub(crate) fn begin_ahead(&self, i: usize, step: &Step) {
+        // SAFETY: the lock is held.
+        let arena = unsafe { self.nth(i) };
+        arena.promised = arena.promised.max(step.to);
         self.ahead.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -482,13 +514,30 @@ impl Arenas {
         self.ahead.load(Ordering::Acquire) != 0
     }
 
-    /// The next step of arena `i`.
+    /// The next step of arena `i`, if it may be made.
     ///
     /// # Safety
     /// The lock of the ranges must be held.
-    pub(crate) unsafe fn next_step(&self, i: usize) -> Option<Step> {
+    pub(crate) unsafe fn next_step<O: Os>(&self, os: &O, i: usize) -> Option<Step> {
         // SAFETY: the lock is held.
-        unsafe { (&(*self.arenas.get()))[i].step(0) }
+        let arena = unsafe { &(&(*self.arenas.get()))[i] };
+        if arena.is_long() && is_pressed(os) { None } else { arena.step(0) }
+    }
+
+    /// How many arenas there are.
+    pub(crate) fn count(&self) -> usize {
+        // Relaxed: who needs an arena holds the lock, or got an address in it.
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Arena `i`.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held while the reference lives, and `i` be less than [`Arenas::count`].
+    #[expect(clippy::mut_from_ref, reason = "the lock of the ranges makes it unique")]
+    pub(crate) unsafe fn nth(&self, i: usize) -> &mut Arena {
+        // SAFETY: the lock is held.
+        unsafe { &mut (&mut (*self.arenas.get()))[i] }
     }
 
     /// The step of arena `i` was made.
@@ -509,10 +558,11 @@ impl Arenas {
         unsafe { self.add(os, 1) && !self.is_limited() }
     }
 
-    /// Whether the first arena had to be shorter than others would be. The lock of the ranges must be held.
+    /// Whether the first arena had to be shorter than others would be, or some were given back in part. The lock of the
+    /// ranges must be held.
     fn is_limited(&self) -> bool {
-        // SAFETY: the lock is held.
-        unsafe { (*self.arenas.get())[0].len < ARENA_ALIGN }
+        // SAFETY: the lock is held. Relaxed: written under it.
+        unsafe { (*self.arenas.get())[0].len < ARENA_ALIGN || self.released.load(Ordering::Relaxed) }
     }
 
     /// Length of an arena where address space is limited: most of it is left to the program's own mappings.
@@ -526,6 +576,10 @@ impl Arenas {
         let count = self.count.load(Ordering::Relaxed);
         if count == MAX_ARENAS || n > Self::longest() {
             return false;
+        }
+        if count > 0 && is_pressed(os) {
+            // SAFETY: the lock is held.
+            unsafe { self.give_back(os) };
         }
         let need = (n * (CHUNK + SIDE_BYTES) + 2 * CHUNK).next_power_of_two().max(MIN_ARENA);
         let mut len = ARENA_ALIGN;
@@ -541,7 +595,7 @@ impl Arenas {
                     let arena = &mut (*self.arenas.get())[count];
                     (arena.len, arena.first) = (len, first);
                     (arena.frontier, arena.committed) = (first, first);
-                    arena.annex = if count == 0 { annex::share(chunks) } else { 0 };
+                    arena.end = chunks - if count == 0 { annex::share(chunks) } else { 0 };
                     // Release pairs with the Acquire of `base`.
                     arena.base.store(base, Ordering::Release);
                     (&raw mut (*self.slots.get())[base >> ARENA_SHIFT]).write_volatile(count as u8 + 1);
@@ -561,7 +615,7 @@ impl Arena {
     unsafe fn extend<O: Os>(&mut self, os: &O, map: &PageMap, n: usize, align: usize) -> Option<(usize, usize, usize)> {
         let (first, start) = (self.frontier, self.frontier.next_multiple_of(align));
         // SAFETY: the caller holds the lock of the ranges.
-        if start + n > self.end() || !unsafe { self.commit(os, map, start + n) } {
+        if start + n > self.end || !unsafe { self.commit(os, map, start + n) } {
             return None;
         }
         self.frontier = start + n;
@@ -572,6 +626,9 @@ impl Arena {
     unsafe fn commit<O: Os>(&mut self, os: &O, map: &PageMap, end: usize) -> bool {
         if end <= self.committed {
             return true;
+        }
+        if self.is_long() && !self.released && is_pressed(os) {
+            return false;
         }
         let fits = |step: &Step| step.to >= end;
         let exact = Some(Step { to: end, ..self.step_from_here() });
@@ -585,7 +642,7 @@ impl Arena {
 
     /// The next commit step, to `end` or further; `None` if all is committed.
     fn step(&self, end: usize) -> Option<Step> {
-        let to = end.max(self.committed + commit::step(self.committed - self.first)).min(self.end());
+        let to = end.max(self.committed + commit::step(self.committed - self.first)).min(self.end);
         (to > self.committed).then(|| Step { to, ..self.step_from_here() })
     }
 
@@ -611,7 +668,7 @@ impl Arena {
     unsafe fn extend_at<O: Os>(&mut self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
         let index = (record.addr() - self.base()) / RECORD_BYTES;
         // SAFETY: the caller holds the lock.
-        if index != self.frontier || index + n > self.end() || !unsafe { self.commit(os, map, index + n) } {
+        if index != self.frontier || index + n > self.end || !unsafe { self.commit(os, map, index + n) } {
             return false;
         }
         self.frontier += n;

@@ -59,7 +59,7 @@ impl<const WORDS: usize> Claims<WORDS> {
     }
 
     /// Claims bits `from..from + n`, or returns the first index behind one that is taken.
-    fn try_claim(&self, from: usize, n: usize) -> Result<(), usize> {
+    pub(crate) fn try_claim(&self, from: usize, n: usize) -> Result<(), usize> {
         let to = from + n;
         // Relaxed: a look, so that most rows that are taken need not be put back.
         let busy = parts(from, to).find_map(|(w, mask)| behind(w, self.words[w].load(Ordering::Relaxed), mask));

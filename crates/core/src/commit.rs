@@ -102,9 +102,9 @@ impl<O: Os> Allocator<O> {
         // SAFETY: `with` holds the lock; what lies before the step is committed and stays so.
         unsafe {
             let step = self.ranges.with(&self.os, |_| {
-                let step = self.arenas.next_step(arena)?;
+                let step = self.arenas.next_step(&self.os, arena)?;
                 if !self.policy.harden() {
-                    self.arenas.begin_ahead();
+                    self.arenas.begin_ahead(arena, &step);
                     return Some(step);
                 }
                 if step.make(&self.os, &self.map) {

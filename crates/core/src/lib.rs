@@ -69,6 +69,7 @@ mod pressure;
 pub mod purge;
 pub mod range;
 pub mod realloc;
+mod release;
 pub mod remote;
 pub mod resident;
 pub mod sample;

@@ -86,6 +86,16 @@ pub unsafe trait Os: Sync {
     /// system refuses.
     fn reserve(&self, at: usize, len: usize) -> Option<*mut u8>;
 
+    /// Gives back a part of a reservation, so that it does not count any more. False if the system refuses, or cannot; then
+    /// it may count.
+    ///
+    /// # Safety
+    /// The range must lie in a reservation of this `Os`, hold nothing that is needed, and never be used again: others may
+    /// map something there.
+    unsafe fn unreserve(&self, _p: *mut u8, _len: usize) -> bool {
+        false
+    }
+
     /// Reserves `len` bytes anywhere that read as zero and cannot be written until committed.
     fn reserve_zeros(&self, len: usize) -> Option<*mut u8>;
 

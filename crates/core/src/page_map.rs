@@ -25,8 +25,8 @@ pub struct PageMap {
 /// What the map points to before it is set up and where it is refused: the byte of chunk 0.
 static NOTHING: u8 = 0;
 
-// SAFETY: written once, by `set_up`, before any thread can have a block (see there): no atomics, so that the compiler
-// may fold the loads into the instructions that use them.
+// SAFETY: written by `set_up`, before any thread can have a block (see there), and by `give_back`, while no other thread
+// uses it: no atomics, so that the compiler may fold the loads into the instructions that use them.
 unsafe impl Sync for PageMap {}
 
 impl Default for PageMap {
@@ -50,6 +50,22 @@ impl PageMap {
                 self.base.get().write_volatile(base);
                 self.mask.get().write_volatile(MAP_BYTES - 1);
             }
+        }
+    }
+
+    /// Gives the map back: from now on every address reads 0. One OS page stays, with the byte of chunk 0.
+    ///
+    /// # Safety
+    /// No other thread may use the map meanwhile, nor this one in a call that was interrupted.
+    pub(crate) unsafe fn give_back<O: Os>(&self, os: &O) {
+        if !self.is_complete() {
+            return;
+        }
+        // SAFETY: as the caller promises; what is unmapped is read no more, as the mask is 0.
+        unsafe {
+            self.mask.get().write_volatile(0);
+            let page = os.page_size();
+            os.unreserve((*self.base.get()).add(page), MAP_BYTES - page);
         }
     }
 

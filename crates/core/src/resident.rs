@@ -6,6 +6,7 @@
 
 use crate::os::Run;
 use crate::page_map::PageMap;
+use crate::release::TABLES;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK_SHIFT, Os};
 use core::ops::Range;
@@ -30,8 +31,8 @@ impl Resident {
 
 /// The addresses of an arena that may hold memory.
 pub(crate) struct Bounds {
-    /// All side tables, and the gap behind them.
-    pub tables: Range<usize>,
+    /// What is committed of side tables.
+    pub tables: [Range<usize>; TABLES],
     /// Chunks that are committed.
     pub chunks: Range<usize>,
     /// The annex, parts of which may be; empty where it was never used.
@@ -46,8 +47,10 @@ impl<O: Os> Allocator<O> {
     pub fn resident(&self) -> Option<Resident> {
         let mut resident = Resident::default();
         let mut arena = 0;
-        while let Some(bounds) = self.ranges.with(&self.os, |_| self.arenas.bounds(arena)) {
-            resident.tables += self.held_in(&bounds.tables)?;
+        while let Some(bounds) = self.ranges.with(&self.os, |_| self.arenas.bounds(arena, self.page_size())) {
+            for table in bounds.tables.iter().filter(|table| !table.is_empty()) {
+                resident.tables += self.held_in(table)?;
+            }
             resident.arenas += self.held_in(&bounds.chunks)? + self.held_in(&bounds.annex)?;
             if let Some(entries) = self.map_entries(&self.map, &bounds.numbers) {
                 resident.tables += self.held_in(&entries)?;
@@ -88,18 +91,18 @@ impl<O: Os> Allocator<O> {
 
 impl crate::arena::Arenas {
     /// What of arena `i` may hold memory; `None` behind the last arena. The lock of the ranges must be held.
-    pub(crate) fn bounds(&self, i: usize) -> Option<Bounds> {
+    pub(crate) fn bounds(&self, i: usize, page: usize) -> Option<Bounds> {
         let (first, _) = self.used(i)?;
-        let (base, index, chunks) = self.place(first);
-        let at = |index: usize| base + (index << CHUNK_SHIFT);
-        let (mut end, mut number) = (0, 0);
-        self.for_each_unused(|from, len| {
-            end = if number == i { from.addr() + len } else { end };
-            number += 1;
-        });
+        let (base, _, chunks) = self.place(first);
+        let parts = self.parts(i, page);
         let is_used = i == 0 && self.annex.used.load(Ordering::Relaxed) > 0;
-        let annex = if is_used { at(chunks - crate::annex::share(chunks))..at(chunks) } else { 0..0 };
+        let annex = if is_used { parts[TABLES + 1].clone() } else { 0..0 };
+        let tables = core::array::from_fn(|table| {
+            // Two tables may share an OS page.
+            let before = if table == 0 { 0 } else { parts[table - 1].end };
+            parts[table].start.max(before)..parts[table].end
+        });
         let numbers = base >> CHUNK_SHIFT..(base >> CHUNK_SHIFT) + chunks;
-        Some(Bounds { tables: base..at(index), chunks: at(index)..end, annex, numbers })
+        Some(Bounds { tables, chunks: parts[TABLES].clone(), annex, numbers })
     }
 }

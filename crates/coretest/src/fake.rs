@@ -19,7 +19,7 @@ use pagemap::{HOST_PAGE, Pagemap};
 pub use pages::{Page, Usage};
 use swap::Swap;
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use neap_core::Os;
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Run, Touched};
@@ -74,6 +74,8 @@ pub struct Fake {
     pub faults: Faults,
     random: AtomicU64,
     reservations: AtomicU64,
+    /// `usize::MAX`: none.
+    address_limit: AtomicUsize,
     clock: AtomicU64,
     ran: AtomicU64,
     memory: Mutex<Option<Memory>>,
@@ -95,6 +97,7 @@ impl Fake {
             faults: Faults::new(config.seed),
             random: AtomicU64::new(config.seed),
             reservations: AtomicU64::new(0),
+            address_limit: AtomicUsize::new(config.address_limit.unwrap_or(usize::MAX)),
             clock: AtomicU64::new(CLOCK),
             ran: AtomicU64::new(0),
             memory: Mutex::new(config.memory),
@@ -115,6 +118,15 @@ impl Fake {
     /// The clock goes on by so many milliseconds.
     pub fn advance(&self, milliseconds: u64) {
         self.clock.fetch_add(milliseconds, Ordering::Relaxed);
+    }
+
+    /// Bytes of address space that may be taken in all from now on, whatever is taken already.
+    pub fn set_address_limit(&self, limit: usize) {
+        self.address_limit.store(limit, Ordering::Relaxed);
+    }
+
+    fn limit(&self) -> Option<usize> {
+        Some(self.address_limit.load(Ordering::Relaxed)).filter(|&limit| limit != usize::MAX)
     }
 
     /// What [`Os::memory`] says from now on.
@@ -148,7 +160,7 @@ impl Fake {
     }
 
     fn fits(&self, model: &Model, more: usize) -> bool {
-        self.config.address_limit.is_none_or(|limit| model.taken() + more <= limit)
+        self.limit().is_none_or(|limit| model.taken() + more <= limit)
     }
 }
 
@@ -184,6 +196,23 @@ unsafe impl Os for Fake {
         assert_eq!(p.addr(), at, "the tests need a kernel with MAP_FIXED_NOREPLACE");
         model.add(p.expose_provenance(), len, Access::Reserved);
         Some(p)
+    }
+
+    /// What is given back is unmapped, and no call may have it any more.
+    unsafe fn unreserve(&self, p: *mut u8, len: usize) -> bool {
+        self.whole_pages(Call::Unreserve, p.addr(), len);
+        let mut model = self.model();
+        model.require("unreserve", p.addr(), len, &[Access::Reserved, Access::Zeros, Access::Committed]);
+        if !self.granted(Call::Unreserve) {
+            return false;
+        }
+        self.forget_swapped(p.addr(), len);
+        // SAFETY: the range is a reservation of this fake that the caller gives up.
+        let done = unsafe { libc::munmap(p.cast(), len) } == 0;
+        if done {
+            model.remove(p.addr(), len);
+        }
+        done
     }
 
     fn reserve_zeros(&self, len: usize) -> Option<*mut u8> {
@@ -435,7 +464,7 @@ unsafe impl Os for Fake {
     }
 
     fn address_limit(&self) -> Option<usize> {
-        self.config.address_limit.map(|limit| limit.saturating_sub(self.taken()))
+        self.limit().map(|limit| limit.saturating_sub(self.taken()))
     }
 
     fn random(&self) -> u64 {

@@ -5,9 +5,10 @@
 //! - A child made by `clone` or `syscall`, so without fork handlers, is made while the helper is stopped.
 //! - A filter of system calls may end the process for a call that neap alone makes: before it comes, neap gives those
 //!   up. Programs ask for it by `prctl`, or by `syscall`, as the C library has no `seccomp`.
+//! - A limit on address space counts what neap has reserved: that is given back (`limits.rs` of the port).
 
 use core::ffi::{c_int, c_long, c_void};
-use neap_sys::{arch, purger};
+use neap_sys::{arch, limits, purger};
 
 /// SECCOMP_SET_MODE_STRICT and SECCOMP_SET_MODE_FILTER; the other operations only ask.
 const SETS_MODE: core::ops::RangeInclusive<usize> = 0..=1;
@@ -49,6 +50,67 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     }
     // SAFETY: as the caller promises.
     result(unsafe { arch::syscall(libc::SYS_prctl as usize, [option as usize, a, b, c, d, 0]) }) as c_int
+}
+
+/// Limits of a process (0: this one), by prlimit64, which the C library's other functions use too.
+unsafe fn limit(process: libc::pid_t, resource: c_int, new: *const c_void, old: *mut c_void) -> c_int {
+    let arguments = [process as usize, resource as usize, new.expose_provenance(), old.expose_provenance(), 0, 0];
+    // SAFETY: as the callers promise.
+    let done = result(unsafe { arch::syscall(libc::SYS_prlimit64 as usize, arguments) }) as c_int;
+    if done == 0 && is_address_limit(resource as usize, new.addr()) && limits::is_own(process) {
+        limits::address_limit_set();
+    }
+    done
+}
+
+/// Whether this sets a limit on address space.
+fn is_address_limit(resource: usize, new: usize) -> bool {
+    resource as c_int == libc::RLIMIT_AS as c_int && new != 0
+}
+
+/// POSIX: sets a limit of the process.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit(resource: c_int, new: *const c_void) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { limit(0, resource, new, core::ptr::null_mut()) }
+}
+
+/// The same: on 64-bit Linux the two structures are one.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setrlimit64(resource: c_int, new: *const c_void) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { limit(0, resource, new, core::ptr::null_mut()) }
+}
+
+/// Linux: sets or asks for a limit of a process.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit(process: libc::pid_t, resource: c_int, new: *const c_void, old: *mut c_void) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { limit(process, resource, new, old) }
+}
+
+/// The same, as [`setrlimit64`].
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prlimit64(
+    process: libc::pid_t,
+    resource: c_int,
+    new: *const c_void,
+    old: *mut c_void,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { limit(process, resource, new, old) }
 }
 
 /// Whether a child made with these flags is on its parent's memory.
@@ -111,6 +173,15 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         }
         libc::SYS_clone if !shares_memory(a) => purger::around_fork(call),
         libc::SYS_fork => purger::around_fork(call),
+        libc::SYS_prlimit64 | libc::SYS_setrlimit => {
+            let done = call();
+            let (own, resource, new) =
+                if number == libc::SYS_setrlimit { (true, a, b) } else { (limits::is_own(a as libc::pid_t), b, c) };
+            if done == 0 && own && is_address_limit(resource, new) {
+                limits::address_limit_set();
+            }
+            done
+        }
         _ => call(),
     })
 }

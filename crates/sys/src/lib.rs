@@ -14,6 +14,7 @@ mod discard;
 pub mod gauges;
 pub mod global;
 pub mod hooks;
+pub mod limits;
 pub mod linux;
 mod moves;
 mod pagemap;

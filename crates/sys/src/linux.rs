@@ -107,6 +107,12 @@ unsafe impl Os for Linux {
         None
     }
 
+    unsafe fn unreserve(&self, p: *mut u8, len: usize) -> bool {
+        self.count(Syscall::Munmap);
+        // SAFETY: the range is a reservation of ours that is not used any more.
+        unsafe { mm::munmap(pointer(p), len) }.is_ok()
+    }
+
     fn reserve_zeros(&self, len: usize) -> Option<*mut u8> {
         self.count(Syscall::Mmap);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -241,7 +247,7 @@ unsafe impl Os for Linux {
     }
 
     fn run_time(&self) -> Option<u64> {
-        if crate::status::is_forbidden() {
+        if status::is_forbidden() {
             return None;
         }
         let read = |clock| {
@@ -254,7 +260,7 @@ unsafe impl Os for Linux {
     }
 
     fn memory(&self) -> Option<Memory> {
-        if crate::status::is_forbidden() { None } else { cgroup::memory(self.clock()) }
+        if status::is_forbidden() { None } else { cgroup::memory(self.clock()) }
     }
 
     fn helper(&self) -> &Helper {
@@ -290,7 +296,13 @@ unsafe impl Os for Linux {
     }
 
     fn address_limit(&self) -> Option<usize> {
-        getrlimit(Resource::As).current.map(|n| n as usize)
+        // To ask for limits, and to look at files, is what a filter of the program's own may punish.
+        if status::is_forbidden() {
+            return None;
+        }
+        let limit = getrlimit(Resource::As).current? as usize;
+        let taken = status::mapped_pages().unwrap_or(0).saturating_mul(self.page_size());
+        Some(limit.saturating_sub(taken))
     }
 
     fn random(&self) -> u64 {

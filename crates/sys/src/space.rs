@@ -85,6 +85,11 @@ pub fn note_owner(process: u32) {
     OWNER.store(process, Ordering::Relaxed);
 }
 
+/// Whether the address space is known to be the calling process's, and not its parent's (vfork).
+pub fn is_owner(process: u32) -> bool {
+    OWNER.load(Ordering::Relaxed) == process
+}
+
 /// In the child of a fork that was made with handlers.
 pub fn forked(process: Option<u32>) {
     note_owner(process.unwrap_or(0));

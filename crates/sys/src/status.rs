@@ -36,6 +36,24 @@ fn lines<'a>(text: &'a [u8], names: &'a [&'a [u8]]) -> impl Iterator<Item = &'a 
     text.split(|&b| b == b'\n').filter(move |line| names.iter().any(|name| line.starts_with(name)))
 }
 
+/// The number at the start of `text`, behind spaces.
+fn number(text: &[u8]) -> Option<usize> {
+    let text = text.trim_ascii_start();
+    let digits = text.iter().take_while(|b| b.is_ascii_digit()).count();
+    str::from_utf8(&text[..digits]).ok()?.parse().ok()
+}
+
+/// OS pages of all mappings of the process, as RLIMIT_AS counts them; `None` if that cannot be told.
+pub fn mapped_pages() -> Option<usize> {
+    with_status(c"/proc/self/statm", number)?
+}
+
+/// Threads of the process; `None` if that cannot be told.
+pub fn threads() -> Option<usize> {
+    const NAME: &[u8] = b"Threads:";
+    with_status(c"/proc/self/status", |text| number(lines(text, &[NAME]).next()?.strip_prefix(NAME)?))?
+}
+
 /// Whether `text` says that no filter is there.
 fn is_unfiltered(text: &[u8]) -> bool {
     // A kernel without seccomp has no such line.
@@ -120,6 +138,25 @@ mod tests {
         assert!(!is_unfiltered(&replaced("Seccomp:\t0", "Seccomp:\t2")));
         assert!(!is_unfiltered(&replaced("Seccomp:\t0", "Seccomp:\t10")));
         assert!(!is_unfiltered(b"Seccomp:"));
+    }
+
+    /// Catches numbers that are read wrong: a limit would be missed, or memory refused without need.
+    #[test]
+    fn counts_mappings_and_threads() {
+        assert_eq!(number(b"1234 56\n"), Some(1234));
+        assert_eq!(number(b"\t7"), Some(7));
+        assert_eq!(number(b"x"), None);
+        let before = mapped_pages().unwrap();
+        assert!(threads().unwrap() >= 1);
+        const LEN: usize = 1 << 40;
+        // SAFETY: a fresh mapping that nobody uses.
+        unsafe {
+            use rustix::mm::{self, MapFlags, ProtFlags};
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            let p = mm::mmap_anonymous(core::ptr::null_mut(), LEN, ProtFlags::empty(), flags).unwrap();
+            assert!(mapped_pages().unwrap() > before + LEN / 65536 / 2);
+            mm::munmap(p, LEN).unwrap();
+        }
     }
 
     /// Catches a change of user that is overlooked, and a change of something else that is not.

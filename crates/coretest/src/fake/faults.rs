@@ -42,10 +42,12 @@ pub enum Call {
     Memory,
     /// `Os::start_helper`
     StartPurger,
+    /// `Os::unreserve`
+    Unreserve,
 }
 
 /// Every kind, in the order of its number.
-pub const CALLS: [Call; 18] = [
+pub const CALLS: [Call; 19] = [
     Call::Reserve,
     Call::ReserveZeros,
     Call::Commit,
@@ -64,6 +66,7 @@ pub const CALLS: [Call; 18] = [
     Call::RunTime,
     Call::Memory,
     Call::StartPurger,
+    Call::Unreserve,
 ];
 
 /// The plan: one call of each kind by number, and calls by chance. Counts as it goes.

@@ -1,0 +1,66 @@
+//! A limit on address space that is set while the program runs: what is reserved and not used goes back, and every block
+//! stays what it was.
+
+use neap_coretest::history::OP_BYTES;
+use neap_coretest::{Call, Config, Model, Op, Setup};
+use proptest::prelude::*;
+use proptest::test_runner::Config as Runs;
+
+/// A history of up to `most` operations.
+fn history(most: usize) -> impl Strategy<Value = Vec<Op>> {
+    prop::collection::vec(any::<[u8; OP_BYTES]>().prop_map(Op::decode), 0..most)
+}
+
+/// What the page map takes, which goes only where no other thread reads it.
+const MAP: usize = 2 << 30;
+
+/// Runs `before`, sets the limit, and runs `after`. The port hears of the limit, or the allocator finds it when it grows.
+fn run(page_size: usize, limit: usize, heard: bool, missing: &[Call], before: &[Op], after: &[Op]) {
+    // A limit that leaves room for all reservations, so that the model excuses NULL from the beginning.
+    let config = Config { page_size, address_limit: Some(1 << 40), missing: missing.to_vec(), ..Config::default() };
+    let mut model = Model::new(&Setup { config, ..Setup::default() });
+    before.iter().for_each(|op| model.step(*op));
+    let used = model.a.resident().map_or(0, |resident| resident.total() as usize);
+    model.a.os.set_address_limit(limit);
+    if heard {
+        assert!(model.a.give_reservations_back());
+        // What is committed at once beyond what is used: steps of the arenas and their tables.
+        let room = used + (1 << 30);
+        let taken = model.a.os.taken();
+        assert!(taken < MAP + room || missing.contains(&Call::Unreserve), "{taken:#x} of address space");
+        // SAFETY: the model has one thread.
+        unsafe { model.a.give_map_back() };
+        let taken = model.a.os.taken();
+        assert!(taken < room || limit > MAP + room || missing.contains(&Call::Unreserve), "{taken:#x}");
+        assert_eq!(model.a.map.is_complete(), limit > 8 * MAP);
+    }
+    after.iter().for_each(|op| model.step(*op));
+    model.finish();
+}
+
+proptest! {
+    #![proptest_config(Runs { cases: 40, failure_persistence: None, max_shrink_iters: 20_000, ..Runs::default() })]
+
+    /// Catches a part that is in use and goes back, a block that is not found without the page map, and reservations that stay.
+    #[test]
+    fn heard_of(
+        page in 0..3u32,
+        limit in prop::sample::select(vec![64 << 20, 512 << 20, 6 << 30, 40 << 30]),
+        before in history(200),
+        after in history(200),
+    ) {
+        run(4096usize << (2 * page), limit, true, &[], &before, &after);
+    }
+
+    /// Catches growth beyond a limit that another process has set.
+    #[test]
+    fn found(page in 0..3u32, before in history(200), after in history(200)) {
+        run(4096usize << (2 * page), 512 << 20, false, &[], &before, &after);
+    }
+
+    /// Catches code that takes addresses for gone that the system did not take back.
+    #[test]
+    fn refused(before in history(200), after in history(200)) {
+        run(4096, 512 << 20, true, &[Call::Unreserve], &before, &after);
+    }
+}
