@@ -11,6 +11,7 @@ mod install;
 mod peers;
 mod place;
 mod sim;
+mod torture;
 
 use clap::{Parser, Subcommand};
 
@@ -38,6 +39,8 @@ enum Command {
     Documents(documents::Args),
     /// Run the programs that show faults of other days many times in a row
     Faults(faults::Args),
+    /// Torture the library: random programs, options and late or failing system calls
+    Torture(torture::Args),
     /// Count instructions per operation with callgrind
     Icount(icount::Args),
     /// Simulate the core: threads, handlers, forks and the system, under one schedule after another
@@ -53,6 +56,7 @@ fn main() -> anyhow::Result<()> {
         Command::Bench(args) => experiments::suite(args),
         Command::Documents(args) => documents::main(args),
         Command::Faults(args) => faults::main(args),
+        Command::Torture(args) => torture::main(args),
         Command::Icount(args) => icount::main(args),
         Command::Sim(args) => sim::main(args),
     }

@@ -1,0 +1,150 @@
+/* torture SEED SECONDS PROGRESS-FILE ACTOR[=COUNT]... : see torture.h. Words that are no actors: `fail` says that system calls
+   are made to fail, `small` and `large` choose sizes, `signals` starts a storm of signals. */
+#include "torture.h"
+#include <stdarg.h>
+
+atomic_int stop, resting, keeps_memory, filtered;
+int calls_fail, sizes = 'm';
+__thread int may_fork __attribute__((tls_model("initial-exec")));
+
+enum { PROGRESS_SLOTS = 64, NAME = 24, PATIENCE_MS = 8000, QUIET_KIB = 24 << 10, FILTERED_KIB = 90 << 10 };
+
+/* What the file holds: the runner reads it. */
+static struct {
+    atomic_ulong beats[PROGRESS_SLOTS];
+    char names[PROGRESS_SLOTS][NAME];
+} *page;
+static atomic_ulong seeds;
+
+_Noreturn void fail(const char *format, ...) {
+    char text[300] = "torture: ";
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text + 9, sizeof text - 10, format, args) + 9;
+    va_end(args);
+    if (n > (int)sizeof text - 2) n = sizeof text - 2;
+    text[n++] = '\n';
+    if (write(2, text, (size_t)n) != n) abort();
+    _exit(99);
+}
+
+uint64_t new_seed(void) {
+    uint64_t seed = atomic_fetch_add(&seeds, 0x9E3779B97F4A7C15ull) | 1;
+    draw(&seed);
+    return seed;
+}
+
+int progress_begin(const char *name) {
+    for (int i = 0; i < PROGRESS_SLOTS; i++) {
+        unsigned long none = 0;
+        if (atomic_compare_exchange_strong(&page->beats[i], &none, 1)) {
+            memset(page->names[i], 0, NAME);
+            strncpy(page->names[i], name, NAME - 1);
+            return i;
+        }
+    }
+    return -1;
+}
+void progress(int slot) {
+    if (slot >= 0) atomic_fetch_add(&page->beats[slot], 1);
+}
+void progress_end(int slot) {
+    if (slot >= 0) atomic_store(&page->beats[slot], 0);
+}
+
+void rest(int slot, long ms) {
+    for (long end = now_ms() + ms; now_ms() < end && !atomic_load(&stop); progress(slot)) nap_us(5000);
+}
+
+int start_thread(pthread_t *thread, void *(*body)(void *), void *arg, size_t stack, int detached, int signals) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    /* Few stacks are kept by the C library then: it ends the process where it cannot unmap one. */
+    pthread_attr_setstacksize(&attributes, stack ? stack : 256 << 10);
+    pthread_attr_setdetachstate(&attributes, detached ? PTHREAD_CREATE_DETACHED : PTHREAD_CREATE_JOINABLE);
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &old);
+    if (signals) {
+        sigset_t none;
+        sigemptyset(&none);
+        pthread_attr_setsigmask_np(&attributes, &none);
+    }
+    int error = pthread_create(thread, &attributes, body, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attributes);
+    return error == 0;
+}
+
+static const struct actor actors[] = {
+    {"worker", worker, 1},     {"waves", waves, 1},     {"lives", lives, 0},   {"small_stacks", small_stacks, 0},
+    {"forks", forks, 0},       {"handlers", handlers, 0}, {"vforks", vforks, 0}, {"trims", trims, 1},
+    {"limits", limits, 0},     {"mappings", mappings, 0}, {"advice", advice, 1}, {"filters", filters, 0},
+    {"libraries", libraries, 0}, {"rests", rests, 0},
+};
+
+/* RSS in KiB, or 0 where it cannot be read. */
+static long resident(void) {
+    char text[100];
+    int file = open("/proc/self/statm", O_RDONLY);
+    ssize_t n = file < 0 ? 0 : read(file, text, sizeof text - 1);
+    if (file >= 0) close(file);
+    if (n <= 0) return 0;
+    text[n] = 0;
+    char *at = strchr(text, ' ');
+    return at ? atol(at) * (sysconf(_SC_PAGESIZE) / 1024) : 0;
+}
+
+/* All was freed: what the process holds goes back by itself. */
+static void check_resident(long before) {
+    const char *purge = getenv("NEAP_PURGE");
+    int slot = progress_begin("idle at the end");
+    if (calls_fail || atomic_load(&keeps_memory) || (purge && strcmp(purge, "eager") && strcmp(purge, "decay"))) return;
+    long most = before + (atomic_load(&filtered) ? FILTERED_KIB : QUIET_KIB);
+    for (long end = now_ms() + PATIENCE_MS; resident() > most; progress(slot)) {
+        if (now_ms() > end) fail("MEMORY STAYS: RSS is %ld KiB, %ld at the start; all blocks were freed", resident(), before);
+        nap_us(20000);
+    }
+    progress_end(slot);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4) return 2;
+    atomic_store(&seeds, strtoull(argv[1], NULL, 0) * 2 + 1);
+    int file = open(argv[3], O_RDWR | O_CLOEXEC);
+    page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (file < 0 || page == MAP_FAILED) return 2;
+    close(file);
+    prctl(PR_SET_NAME, "torture"); /* see inject.c */
+    long before = resident(), end = now_ms() + atol(argv[2]) * 1000;
+    int storm = 0, started = 0;
+    pthread_t threads[PROGRESS_SLOTS];
+    sigset_t all;
+    sigfillset(&all);
+    for (int i = 4; i < argc; i++) {
+        if (!strcmp(argv[i], "fail")) calls_fail = 1;
+        if (!strcmp(argv[i], "small") || !strcmp(argv[i], "large")) sizes = argv[i][0];
+        storm |= !strcmp(argv[i], "signals");
+    }
+    for (int i = 4; i < argc; i++) {
+        size_t name = strcspn(argv[i], "=");
+        int count = argv[i][name] ? atoi(argv[i] + name + 1) : 1;
+        for (size_t k = 0; k < sizeof actors / sizeof *actors; k++)
+            for (int j = 0; j < count && started < PROGRESS_SLOTS / 2; j++)
+                if (strlen(actors[k].name) == name && !strncmp(actors[k].name, argv[i], name))
+                    started += start_thread(&threads[started], actors[k].body, NULL, 0, 0, actors[k].signals);
+    }
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    uint64_t seed = new_seed();
+    if (storm) start_signals(&seed);
+    while (now_ms() < end) nap_us(20000);
+    atomic_store(&stop, 1);
+    struct itimerval none = {{0, 0}, {0, 0}};
+    setitimer(ITIMER_REAL, &none, NULL);
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    check_all("at the end");
+    free_all();
+    check_resident(before);
+    if (write(1, "ok\n", 3) != 3) return 1;
+    _exit(0);
+}

@@ -1,0 +1,201 @@
+/* Actors that live in one process: workers, waves, threads in all their lives, small stacks, trims, rests. */
+#include "torture.h"
+#include <limits.h>
+
+void *worker(void *unused) {
+    uint64_t seed = new_seed();
+    int slot = progress_begin("worker");
+    may_fork = 1;
+    while (!atomic_load(&stop)) {
+        if (atomic_load(&resting))
+            nap_us(5000);
+        else
+            steps(&seed, 50);
+        progress(slot);
+    }
+    may_fork = 0;
+    progress_end(slot);
+    return unused;
+}
+
+/* Many blocks of one size; some freed and made again; a rest, in which OS pages between them may go; all freed, and the
+   memory used for another size at once. */
+void *waves(void *unused) {
+    static const size_t some[] = {48, 500, 1000, 3072, 5000, 7000, 12000, 20000, 28000, 60000, 65536, 100000};
+    enum { KINDS = sizeof some / sizeof *some, BYTES = 24 << 20 };
+    uint64_t seed = new_seed();
+    int slot = progress_begin("waves");
+    unsigned used = 0;
+    while (!atomic_load(&stop)) {
+        size_t size = some[below(&seed, KINDS)];
+        unsigned count = BYTES / size < WAVES ? (unsigned)(BYTES / size) : WAVES, every = 2 + (unsigned)below(&seed, 20);
+        for (unsigned i = 0; i < used; i++) free_block(SHARED + i);
+        progress(slot);
+        for (unsigned i = 0; i < count; i++) make_block(&seed, SHARED + i, size);
+        for (unsigned i = 0; i < count; i++)
+            if (every < 12 ? i % every == 0 : i % every != 0) free_block(SHARED + i);
+        if (one_in(&seed, 2))
+            for (unsigned i = 0; i < count; i++) make_block(&seed, SHARED + i, size);
+        used = count;
+        rest(slot, one_in(&seed, 3) ? 0 : (long)below(&seed, 700));
+    }
+    progress_end(slot);
+    return unused;
+}
+
+static pthread_key_t key;
+static atomic_int rounds;
+
+static void end_of_thread(void *left) {
+    uint64_t seed = new_seed();
+    steps(&seed, 5);
+    if ((intptr_t)left > 1) pthread_setspecific(key, (void *)((intptr_t)left - 1));
+}
+
+static void *waits(void *unused) {
+    nap_us(1000);
+    return unused;
+}
+static void *works(void *unused) {
+    uint64_t seed = new_seed();
+    steps(&seed, 200);
+    return unused;
+}
+static void *works_at_its_end(void *unused) {
+    uint64_t seed = new_seed();
+    if (one_in(&seed, 2)) steps(&seed, 20);
+    pthread_setspecific(key, (void *)(intptr_t)between(&seed, 1, 4));
+    return unused;
+}
+/* Fills slabs and leaves holes in them, while others may look at them. */
+static void *leaves_holes(void *unused) {
+    enum { COUNT = 420 };
+    uint64_t seed = new_seed();
+    unsigned char *p[COUNT];
+    size_t size = between(&seed, 2000, 6000);
+    for (int i = 0; i < COUNT; i++) {
+        p[i] = malloc(size);
+        if (p[i]) memset(p[i], i | 1, size);
+    }
+    for (int k = 0; k < 6; k++) {
+        for (int i = 0; i < COUNT; i++)
+            if (p[i] && one_in(&seed, 4)) {
+                free(p[i]);
+                p[i] = NULL;
+            }
+        nap_us((long)between(&seed, 100, 2000));
+    }
+    for (int i = 0; i < COUNT; i++) {
+        for (size_t k = 0; p[i] && k < size; k++)
+            if (p[i][k] != (unsigned char)(i | 1)) fail("WRONG BYTES in a thread's own block at %zu", k);
+        free(p[i]);
+    }
+    return unused;
+}
+static void *is_cancelled(void *unused) {
+    uint64_t seed = new_seed();
+    for (int i = 0; i < 100; i++) {
+        steps(&seed, 5);
+        pthread_testcancel();
+    }
+    return unused;
+}
+
+/* A thread whose stack is the program's, and is unmapped as soon as it has ended. */
+static void on_own_stack(uint64_t *seed) {
+    enum { STACK = 128 << 10 };
+    pthread_t t;
+    pthread_attr_t attributes;
+    char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack == MAP_FAILED) return;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack, STACK);
+    if (pthread_create(&t, &attributes, one_in(seed, 2) ? works : works_at_its_end, NULL) == 0) pthread_join(t, NULL);
+    munmap(stack, STACK);
+}
+
+void *lives(void *unused) {
+    static void *(*const bodies[])(void *) = {waits, waits, works, works_at_its_end, leaves_holes, leaves_holes};
+    enum { MOST = 20 };
+    uint64_t seed = new_seed();
+    int slot = progress_begin("lives"), no_key = 0;
+    if (atomic_fetch_add(&rounds, 1) == 0) no_key = pthread_key_create(&key, end_of_thread);
+    while (!atomic_load(&stop) && !no_key) {
+        pthread_t t[MOST];
+        int started = 0, count = (int)between(&seed, 1, MOST), detached = one_in(&seed, 2);
+        void *(*body)(void *) = bodies[below(&seed, sizeof bodies / sizeof *bodies)];
+        int cancel = !detached && one_in(&seed, 6);
+        for (int i = 0; i < count; i++)
+            started += start_thread(&t[started], cancel ? is_cancelled : body, NULL, 0, detached, 0);
+        for (int i = 0; i < started && cancel; i++) pthread_cancel(t[i]);
+        for (int i = 0; i < started && !detached; i++, progress(slot)) pthread_join(t[i], NULL);
+        if (detached) nap_us(20000);
+        on_own_stack(&seed);
+        progress(slot);
+        if (one_in(&seed, 10)) rest(slot, 200);
+    }
+    progress_end(slot);
+    return unused;
+}
+
+static void *on_little_stack(void *unused) {
+    uint64_t seed = new_seed();
+    switch (below(&seed, 4)) {
+    case 0: malloc_trim(0); break;
+    case 1: (void)mallinfo2(); break;
+    }
+    steps(&seed, 100);
+    if (one_in(&seed, 4)) malloc_trim(0);
+    return unused;
+}
+void *small_stacks(void *unused) {
+    enum { MOST = 16 };
+    uint64_t seed = new_seed();
+    int slot = progress_begin("small_stacks");
+    while (!atomic_load(&stop)) {
+        pthread_t t[MOST];
+        int started = 0;
+        for (int i = 0; i < MOST; i++) started += start_thread(&t[started], on_little_stack, NULL, PTHREAD_STACK_MIN, 0, 0);
+        for (int i = 0; i < started; i++, progress(slot)) pthread_join(t[i], NULL);
+        if (one_in(&seed, 5)) rest(slot, 100);
+        progress(slot);
+    }
+    progress_end(slot);
+    return unused;
+}
+
+void *trims(void *unused) {
+    uint64_t seed = new_seed();
+    int slot = progress_begin("trims");
+    FILE *nowhere = fopen("/dev/null", "w");
+    for (long n = 0; !atomic_load(&stop); n++, progress(slot)) {
+        switch (below(&seed, 8)) {
+        case 0: (void)mallinfo2(); break;
+        case 1:
+            if (nowhere) malloc_info(0, nowhere);
+            break;
+        case 2: malloc_trim(below(&seed, 1 << 20)); break;
+        case 3:
+        case 4: mallopt(M_TRIM_THRESHOLD, (int)((64 << 20) + n % 2 * 4096)); break;
+        default: malloc_trim(0);
+        }
+        if (one_in(&seed, 20)) rest(slot, (long)below(&seed, 100));
+    }
+    if (nowhere) fclose(nowhere);
+    progress_end(slot);
+    return unused;
+}
+
+/* All others rest now and then, so that the helper finds what they left and ends, and holes come back. */
+void *rests(void *unused) {
+    uint64_t seed = new_seed();
+    int slot = progress_begin("rests");
+    while (!atomic_load(&stop)) {
+        rest(slot, (long)between(&seed, 50, 600));
+        atomic_store(&resting, 1);
+        rest(slot, (long)between(&seed, 100, 1300));
+        atomic_store(&resting, 0);
+    }
+    progress_end(slot);
+    return unused;
+}

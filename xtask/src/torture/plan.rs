@@ -1,0 +1,313 @@
+//! What a run does: program, options and injected system calls, all from one seed.
+
+use std::fmt::Write;
+
+/// A generator whose numbers depend on nothing but its seed (splitmix64).
+pub struct Draw(u64);
+
+impl Draw {
+    pub fn new(seed: u64) -> Self {
+        Draw(seed)
+    }
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ x >> 31
+    }
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+}
+
+/// Who makes system calls late or fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Inject {
+    None,
+    /// Arguments of strace: the program is started without a filter, and runs slowly.
+    Strace(Vec<String>),
+    /// Rules of tests/torture/inject.c: fast, under a filter.
+    Filter(Vec<String>),
+}
+
+/// What a profile injects.
+#[derive(Clone, Copy)]
+enum Injection {
+    /// By chance: nothing, strace or a filter.
+    Any,
+    Strace(&'static [&'static str]),
+    Nothing,
+}
+
+/// A kind of run. Each looks for one kind of fault; chance adds actors, options and injected calls.
+struct Profile {
+    name: &'static str,
+    actors: &'static [&'static str],
+    env: &'static [(&'static str, &'static str)],
+    injection: Injection,
+    /// Actors by chance, on top.
+    extras: usize,
+    /// Options by chance, on top.
+    options: bool,
+}
+
+const fn profile(name: &'static str, actors: &'static [&'static str]) -> Profile {
+    Profile { name, actors, env: &[], injection: Injection::Any, extras: 1, options: true }
+}
+
+impl Profile {
+    const fn env(mut self, env: &'static [(&'static str, &'static str)]) -> Self {
+        self.env = env;
+        self
+    }
+    const fn injection(mut self, injection: Injection) -> Self {
+        self.injection = injection;
+        self
+    }
+    const fn extras(mut self, extras: usize) -> Self {
+        self.extras = extras;
+        self
+    }
+    const fn without_options(mut self) -> Self {
+        self.options = false;
+        self
+    }
+}
+
+const PROFILES: &[Profile] = &[
+    profile("mix", &["worker=4"]).extras(3),
+    profile("waves", &["worker=1", "waves=1"])
+        .injection(Injection::Strace(&["process_madvise:delay_enter=250000"]))
+        .extras(0)
+        .without_options(),
+    profile("lives", &["worker=2", "lives=2"]),
+    profile("trims", &["worker=1", "lives=3", "trims=1"]).injection(Injection::Nothing).extras(0).without_options(),
+    profile("forks", &["worker=2", "forks=1"]),
+    profile("handlers", &["worker=1", "forks=3", "handlers=1"]).injection(Injection::Nothing).extras(0),
+    profile("signals", &["worker=2", "forks=1", "signals"]).injection(Injection::Nothing).extras(0),
+    profile("vforks", &["worker=1", "vforks=1"]).extras(0),
+    profile("stacks", &["worker=1", "small_stacks=1", "trims=1"]).extras(0),
+    profile("limits", &["worker=2", "limits=1"]),
+    profile("mappings", &["worker=2", "mappings=1", "advice=1"])
+        .injection(Injection::Nothing)
+        .extras(0)
+        .without_options(),
+    profile("filters", &["worker=1", "filters=1", "small_stacks=1"]).extras(0),
+    profile("guards", &["worker=4", "large"]).env(&[("NEAP_HARDEN", "on")]).injection(Injection::Nothing).extras(0),
+    profile("helper", &["worker=3", "trims=1", "large"])
+        .injection(Injection::Strace(&["mmap,rt_sigprocmask:delay_enter=20000"]))
+        .extras(0)
+        .without_options(),
+    profile("clock", &["worker=3", "lives=1"])
+        .injection(Injection::Strace(&["clock_gettime:error=EPERM"]))
+        .extras(0)
+        .without_options(),
+    profile("rests", &["worker=2", "waves=1", "rests=1"]),
+    profile("wrapped", &["worker=2", "libraries=1"]),
+];
+
+/// Actors that may be added to any run.
+const EXTRAS: &[&str] =
+    &["waves=1", "lives=1", "forks=1", "trims=1", "rests=1", "libraries=1", "vforks=1", "advice=1", "small_stacks=1"];
+
+/// Options and the values to try.
+const OPTIONS: &[(&str, &[&str])] = &[
+    ("NEAP_PURGE", &["eager", "eager", "lazy", "never"]),
+    ("NEAP_PURGE_DELAY", &["0", "1ms", "5ms", "50ms", "200ms"]),
+    ("NEAP_PURGE_BYTES", &["0", "1M", "16M"]),
+    ("NEAP_ZERO", &["always"]),
+    ("NEAP_MMAP_THRESHOLD", &["40K", "128K", "1M"]),
+    ("NEAP_LIMIT", &["20M", "64M", "200M", "off"]),
+    ("NEAP_HARDEN", &["on"]),
+    ("NEAP_COUNTERS", &["@"]),
+    ("NEAP_SITES", &["@"]),
+    ("MALLOC_PERTURB_", &["165"]),
+    ("MALLOC_TRIM_THRESHOLD_", &["131072"]),
+    ("MALLOC_MMAP_THRESHOLD_", &["131072"]),
+    ("MALLOC_ARENA_MAX", &["1"]),
+];
+
+/// System calls, and the errors that their manual pages name. What the C library itself ends the process for is left out:
+/// munmap (stacks), and all of futex but EAGAIN and EINTR.
+const CALLS: &[(&str, &[&str])] = &[
+    ("process_madvise", &["EINVAL", "ENOMEM", "EPERM", "ENOSYS", "EAGAIN", "EINTR", "ESRCH", "EBADF"]),
+    ("madvise", &["EAGAIN", "ENOMEM", "EINVAL", "EPERM", "EBUSY", "ENOSYS"]),
+    ("mmap", &["ENOMEM", "EAGAIN", "EPERM"]),
+    ("mprotect", &["ENOMEM", "EACCES"]),
+    ("munmap", &[]),
+    ("mremap", &["ENOMEM", "EAGAIN", "EINVAL", "EFAULT"]),
+    ("futex", &["EAGAIN", "EINTR"]),
+    ("membarrier", &["EINVAL", "ENOSYS", "EPERM"]),
+    ("ioctl", &["ENOTTY", "EINVAL", "EPERM", "EBADF", "EINTR", "ENOMEM"]),
+    ("openat", &["ENOENT", "EMFILE", "ENFILE", "EACCES", "ENOMEM", "EINTR"]),
+    ("clone", &["EAGAIN", "ENOMEM", "EPERM"]),
+    ("clock_gettime", &["EPERM", "EINVAL", "ENOSYS"]),
+    ("prctl", &["EINVAL", "EPERM"]),
+];
+
+/// Everything about a run but the order of its threads.
+#[derive(Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub profile: &'static str,
+    /// Words for the program.
+    pub actors: Vec<String>,
+    pub env: Vec<(&'static str, String)>,
+    pub inject: Inject,
+    /// Whether the program with an allocator of its own runs.
+    pub wrapped: bool,
+}
+
+/// Numbers of the profiles whose name is `only`; all where it is empty.
+pub fn chosen(only: &str) -> Vec<usize> {
+    (0..PROFILES.len()).filter(|&i| only.is_empty() || PROFILES[i].name == only).collect()
+}
+
+/// The names of all profiles, for messages.
+pub fn names() -> String {
+    PROFILES.iter().map(|p| p.name).collect::<Vec<_>>().join(", ")
+}
+
+/// A seed like `seed` whose run has the profile `index`.
+pub fn seed_for(seed: u64, index: usize) -> u64 {
+    let count = PROFILES.len() as u64;
+    let seed = seed >> 16;
+    seed - seed % count + index as u64
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn new(seed: u64) -> Self {
+        let profile = &PROFILES[(seed % PROFILES.len() as u64) as usize];
+        let mut draw = Draw::new(seed);
+        let mut actors: Vec<String> = profile.actors.iter().map(|&s| s.to_owned()).collect();
+        for _ in 0..draw.below(profile.extras + 1) {
+            let extra = draw.pick(EXTRAS);
+            if !actors.iter().any(|a| a == extra) {
+                actors.push(extra.to_owned());
+            }
+        }
+        if draw.one_in(3) {
+            actors.push(draw.pick(&["small", "large"]).to_owned());
+        }
+        let mut env: Vec<(&str, String)> = profile.env.iter().map(|&(k, v)| (k, v.to_owned())).collect();
+        if profile.options {
+            for _ in 0..draw.below(3) {
+                let (name, values) = draw.pick(OPTIONS);
+                if !env.iter().any(|(k, _)| *k == name) {
+                    env.push((name, draw.pick(values).to_owned()));
+                }
+            }
+        }
+        let inject = match profile.injection {
+            Injection::Nothing => Inject::None,
+            Injection::Strace(rules) => Inject::Strace(rules.iter().map(|&s| s.to_owned()).collect()),
+            Injection::Any => match draw.below(5) {
+                0 | 1 => Inject::None,
+                2 => Inject::Strace(by_strace(&mut draw)),
+                _ => Inject::Filter(by_filter(&mut draw)),
+            },
+        };
+        let mut plan = Plan { seed, profile: profile.name, actors, env, inject, wrapped: profile.name == "wrapped" };
+        if plan.fails_calls() {
+            plan.actors.push("fail".to_owned());
+        }
+        plan
+    }
+
+    /// Whether system calls fail, so that the program gets NULL and keeps memory.
+    fn fails_calls(&self) -> bool {
+        match &self.inject {
+            Inject::None => false,
+            Inject::Strace(rules) => rules.iter().any(|r| r.contains(":error=") && !r.starts_with("clock_gettime")),
+            Inject::Filter(rules) => rules.iter().any(|r| r.contains(":-")),
+        }
+    }
+
+    /// The plan in one line.
+    pub fn describe(&self) -> String {
+        let mut text = format!("{} [{}]", self.profile, self.actors.join(" "));
+        for (name, value) in &self.env {
+            let _ = write!(text, " {name}={value}");
+        }
+        match &self.inject {
+            Inject::None => {}
+            Inject::Strace(rules) => {
+                let _ = write!(text, " strace {}", rules.join(" "));
+            }
+            Inject::Filter(rules) => {
+                let _ = write!(text, " inject {}", rules.join(" "));
+            }
+        }
+        text
+    }
+}
+
+/// One to three calls, each late or refused. strace counts the calls of each thread: what the loader makes first is let
+/// through.
+fn by_strace(draw: &mut Draw) -> Vec<String> {
+    let mut rules = Vec::new();
+    for _ in 0..=draw.below(3) {
+        let (call, errors) = draw.pick(CALLS);
+        if rules.iter().any(|r: &String| r.starts_with(&format!("{call}:"))) {
+            continue;
+        }
+        let loader = matches!(call, "mmap" | "mprotect" | "openat" | "munmap" | "prctl");
+        let every = 1 + draw.below(8);
+        let rule = if errors.is_empty() || draw.one_in(2) {
+            let place = draw.pick(&["delay_enter", "delay_exit"]);
+            let us = draw.pick(&[200, 2000, 20_000]);
+            format!("{call}:{place}={us}:when=1+{every}")
+        } else {
+            let first = if loader { 60 } else { 1 + draw.below(4) };
+            format!("{call}:error={}:when={first}+{every}", draw.pick(errors))
+        };
+        rules.push(rule);
+    }
+    rules
+}
+
+fn by_filter(draw: &mut Draw) -> Vec<String> {
+    let mut rules = Vec::new();
+    for _ in 0..=draw.below(4) {
+        let (call, errors) = draw.pick(CALLS);
+        // Most calls of the program itself are futexes and looks at the clock: late ones would be all that happens.
+        let busy = matches!(call, "futex" | "clock_gettime");
+        let percent = if busy { 2 } else { draw.pick(&[3, 20, 60, 100]) };
+        let what = if errors.is_empty() || draw.one_in(2) {
+            draw.pick(&["100", "1000", "5000", "50000"]).to_owned()
+        } else {
+            format!("-{}", number(draw.pick(errors)))
+        };
+        rules.push(format!("{call}:{percent}:{what}"));
+    }
+    rules
+}
+
+/// The number of an error, the same on all processors that neap knows.
+fn number(error: &str) -> u32 {
+    match error {
+        "EPERM" => 1,
+        "ENOENT" => 2,
+        "ESRCH" => 3,
+        "EINTR" => 4,
+        "EBADF" => 9,
+        "EAGAIN" => 11,
+        "ENOMEM" => 12,
+        "EACCES" => 13,
+        "EFAULT" => 14,
+        "EBUSY" => 16,
+        "EINVAL" => 22,
+        "ENFILE" => 23,
+        "EMFILE" => 24,
+        "ENOTTY" => 25,
+        "ENOSYS" => 38,
+        _ => unreachable!("an error without a number: {error}"),
+    }
+}

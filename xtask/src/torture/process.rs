@@ -1,0 +1,245 @@
+//! Builds the programs, runs one plan, watches it, and says what became of it.
+
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::plan::{Inject, Plan};
+use crate::place::root;
+
+/// Flags of the programs. Without `-fno-builtin` the compiler may drop malloc and free in pairs.
+const FLAGS: &[&str] =
+    &["-O1", "-g", "-pthread", "-fno-builtin", "-Wall", "-Wextra", "-Wno-unused-result", "-D_GNU_SOURCE"];
+const SOURCES: &[&str] = &["main.c", "blocks.c", "threads.c", "processes.c", "system.c"];
+/// What tests/torture/main.c maps: counters and names of actors.
+const BEATS: usize = 64;
+const NAME: usize = 24;
+/// How often the watcher looks, and how many looks in a row an actor may stand still: a machine under load delays both.
+const LOOK: Duration = Duration::from_millis(100);
+const STILL: u32 = 200;
+/// What strace's notes and its slowness, the rest at the end and a busy machine may add to a run.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Exit status of a program that cannot run here.
+const CANNOT: i32 = 77;
+
+/// What became of a run.
+pub enum Verdict {
+    Passed,
+    /// It cannot run here; why.
+    Skipped(String),
+    /// The first line says what was found, the rest is its output.
+    Found(String),
+}
+
+/// Built programs and the library to torture.
+pub struct Tools {
+    dir: PathBuf,
+    library: PathBuf,
+    strace: bool,
+}
+
+impl Tools {
+    /// Compiles the programs; builds the library where none is given.
+    pub fn build(library: Option<&Path>) -> Result<Self> {
+        let dir = root().join("target/torture");
+        fs::create_dir_all(dir.join("bin"))?;
+        let bin = |name: &str| dir.join("bin").join(name);
+        compile(SOURCES, &["-ldl"], &bin("torture"))?;
+        let wrapped: Vec<&str> = SOURCES.iter().copied().chain(["wrap.c"]).collect();
+        compile(&wrapped, &["-ldl"], &bin("wrapped"))?;
+        compile(&["plugin.c"], &["-shared", "-fPIC"], &bin("plugin.so"))?;
+        compile(&["inject.c"], &[], &bin("inject"))?;
+        let library = match library {
+            Some(path) => fs::canonicalize(path).with_context(|| format!("no library {}", path.display()))?,
+            None => build_library()?,
+        };
+        let tried = Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
+        let strace = tried.is_ok_and(|status| status.success());
+        Ok(Tools { dir, library, strace })
+    }
+
+    /// Runs a plan for about `seconds`.
+    pub fn run(&self, plan: &Plan, seconds: u64) -> Result<Verdict> {
+        if matches!(plan.inject, Inject::Strace(_)) && !self.strace {
+            return Ok(Verdict::Skipped("strace is not installed or may not trace".into()));
+        }
+        let scratch = self.dir.join(format!("run-{:x}", plan.seed));
+        let _ = fs::remove_dir_all(&scratch);
+        fs::create_dir_all(&scratch)?;
+        let beats = scratch.join("beats");
+        fs::write(&beats, vec![0u8; BEATS * (8 + NAME)])?;
+        let output = scratch.join("output");
+        let file = File::create(&output)?;
+        let mut command = self.command(plan, seconds, &scratch);
+        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
+        let mut child = command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
+        let found = watch(&mut child, &beats, Duration::from_secs(seconds));
+        kill_group(child.id());
+        let text = String::from_utf8_lossy(&fs::read(&output)?).into_owned();
+        let verdict = match judge(found, &text) {
+            Verdict::Found(what) => {
+                let kept = self.dir.join(format!("finding-{:x}.txt", plan.seed));
+                fs::write(&kept, format!("{}\n{command:?}\n{what}\n{text}", plan.describe()))?;
+                Verdict::Found(format!("{what}\n  output: {}", kept.display()))
+            }
+            other => other,
+        };
+        fs::remove_dir_all(&scratch)?;
+        Ok(verdict)
+    }
+
+    /// The command of a plan: the library reaches only the program, not what injects.
+    fn command(&self, plan: &Plan, seconds: u64, scratch: &Path) -> Command {
+        let bin = |name: &str| self.dir.join("bin").join(name);
+        let program = bin(if plan.wrapped { "wrapped" } else { "torture" });
+        let preload = format!("LD_PRELOAD={}", self.library.display());
+        let mut command = match &plan.inject {
+            Inject::None => {
+                let mut command = Command::new("env");
+                command.arg(preload);
+                command
+            }
+            Inject::Strace(rules) => {
+                let mut command = Command::new("strace");
+                command.args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none"]);
+                for rule in rules {
+                    command.arg("-e").arg(format!("inject={rule}"));
+                }
+                command.arg("-E").arg(preload);
+                command
+            }
+            Inject::Filter(rules) => {
+                let mut command = Command::new(bin("inject"));
+                command.arg(plan.seed.to_string()).args(rules).arg("--").env("TORTURE_LIBRARY", &self.library);
+                command
+            }
+        };
+        command.arg(program).arg(plan.seed.to_string()).arg(seconds.to_string()).arg(scratch.join("beats"));
+        command.args(&plan.actors).env_remove("LD_PRELOAD").env("TORTURE_PLUGIN", bin("plugin.so"));
+        for (name, value) in &plan.env {
+            if value == "@" {
+                command.env(name, scratch)
+            } else {
+                command.env(name, value)
+            };
+        }
+        command
+    }
+}
+
+fn compile(sources: &[&str], flags: &[&str], to: &Path) -> Result<()> {
+    let partial = to.with_extension("partial");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let done = Command::new(&compiler)
+        .current_dir(root().join("tests/torture"))
+        .args(FLAGS)
+        .args(sources)
+        .args(flags)
+        .arg("-o")
+        .arg(&partial)
+        .output()
+        .with_context(|| format!("cannot start {}", compiler.to_string_lossy()))?;
+    ensure!(done.status.success(), "tests/torture does not compile:\n{}", String::from_utf8_lossy(&done.stderr));
+    fs::rename(partial, to)?;
+    Ok(())
+}
+
+fn build_library() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "-q", "--release", "-p", "neap-preload"])
+        .current_dir(root())
+        .status()
+        .context("cannot start cargo")?;
+    ensure!(status.success(), "libneap.so does not build");
+    Ok(root().join("target/release/libneap.so"))
+}
+
+/// How a program ended: its status, or why it was stopped.
+enum End {
+    Status(std::process::ExitStatus),
+    Hang(String),
+}
+
+/// Waits for the end. A hang is an actor that stands still, or a program that does not end.
+fn watch(child: &mut Child, beats: &Path, time: Duration) -> End {
+    let start = Instant::now();
+    let (mut seen, mut still) = ([0u64; BEATS], [0u32; BEATS]);
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            return End::Status(status);
+        }
+        let page = fs::read(beats).unwrap_or_default();
+        for (i, bytes) in page.chunks_exact(8).take(BEATS).enumerate() {
+            let now = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+            still[i] = if now != 0 && now == seen[i] { still[i] + 1 } else { 0 };
+            seen[i] = now;
+            if still[i] >= STILL {
+                let name = page.get(BEATS * 8 + i * NAME..).map_or(&[][..], |rest| &rest[..NAME.min(rest.len())]);
+                let name = String::from_utf8_lossy(name);
+                let why = format!("HANG: the actor {} stands still", name.trim_end_matches('\0'));
+                return End::Hang(why + &stacks(child.id()));
+            }
+        }
+        if start.elapsed() > time + PATIENCE {
+            return End::Hang("HANG: the program does not end".to_owned() + &stacks(child.id()));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// The threads of all processes of the group: what gdb says, or what the kernel does where gdb cannot look.
+fn stacks(group: u32) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry.file_name().to_string_lossy().into_owned();
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+        if fields.get(2).and_then(|s| s.parse().ok()) != Some(group) {
+            continue;
+        }
+        text.push_str(&format!("\n-- process {pid}: {}", stat.trim()));
+        let tasks = fs::read_dir(entry.path().join("task")).into_iter().flatten().flatten();
+        for task in tasks {
+            let call = fs::read_to_string(task.path().join("syscall")).unwrap_or_default();
+            text.push_str(&format!("\n   thread {}: {}", task.file_name().to_string_lossy(), call.trim()));
+        }
+        let gdb = Command::new("timeout")
+            .args(["30", "gdb", "-q", "-batch", "-p", &pid, "-ex", "thread apply all bt 16"])
+            .stdin(Stdio::null())
+            .output();
+        if let Ok(done) = gdb {
+            text.push('\n');
+            text.push_str(&String::from_utf8_lossy(&done.stdout));
+        }
+    }
+    text
+}
+
+fn kill_group(group: u32) {
+    // An error: the group has ended.
+    let _ = Command::new("kill").args(["-9", "--", &format!("-{group}")]).stderr(Stdio::null()).status();
+}
+
+fn judge(end: End, output: &str) -> Verdict {
+    let complaint = output.lines().find(|line| line.starts_with("neap: ") || line.starts_with("torture: "));
+    match end {
+        End::Hang(why) => Verdict::Found(why),
+        End::Status(status) if status.code() == Some(CANNOT) => {
+            Verdict::Skipped("no notifications of seccomp here".into())
+        }
+        End::Status(status) => match (complaint, status.success()) {
+            (Some(line), _) => Verdict::Found(line.to_owned()),
+            (None, false) => Verdict::Found(match status.signal() {
+                Some(signal) => format!("CRASH: signal {signal}"),
+                None => format!("the program ended with {status}"),
+            }),
+            (None, true) if output.lines().any(|line| line == "ok") => Verdict::Passed,
+            (None, true) => Verdict::Found("the program ended early, with status 0".into()),
+        },
+    }
+}
