@@ -75,34 +75,30 @@ const DELAYS: &[&str] = &[
 const ROWS: &[Row] = &[
     row(HOLES, "late_purge", "a purge of an OS page that has a new owner: live bytes become zero")
         .inject(&["process_madvise:delay_enter=250000"]),
-    row(HOLES, "threads_end_under_trim", "a heap that is an orphan in the second pass of a trim").unfixed("5"),
+    row(HOLES, "threads_end_under_trim", "a heap that is an orphan in the second pass of a trim"),
     row(REALLOC, "parts_locked", "bytes lost where mremap moves some of a block's mappings and fails"),
     row(REALLOC, "parts_marked", "the same with parts that madvise marked"),
     row(REALLOC, "one_part_locked", "the same with three mappings"),
     row(REALLOC, "grown_before", "the same with a block that realloc made of several"),
-    row(THREADS, "detached", "a heap made as a thread ends, whose seat is written to later").unfixed("3"),
-    row(THREADS, "detached_leave_nothing", "3 KiB that stay for each thread that ends").unfixed("3"),
-    row(HELPER, "start_beside_options", "a helper that is taken for lost while it is started").unfixed("4"),
-    row(HELPER, "start_beside_options", "the same, each time").variant("::slow").inject(SLOW_START).unfixed("4"),
-    row(HELPER, "blocks_passed_on", "threads that wait in free for a helper that does not end").unfixed("4"),
-    row(HELPER, "blocks_passed_on", "the same, each time").variant("::slow").inject(SLOW_START).unfixed("4"),
-    row(HELPER, "errno_of_the_starter", "a helper that writes errno of another thread").inject(NO_CLOCK).unfixed("9"),
-    row(HELPER, "starter_unmapped", "a helper that writes to unmapped thread storage").inject(NO_CLOCK).unfixed("9"),
+    row(THREADS, "detached", "a heap made as a thread ends, whose seat is written to later"),
+    row(THREADS, "detached_leave_nothing", "3 KiB that stay for each thread that ends"),
+    row(HELPER, "start_beside_options", "a helper that is taken for lost while it is started"),
+    row(HELPER, "start_beside_options", "the same, each time").variant("::slow").inject(SLOW_START),
+    row(HELPER, "blocks_passed_on", "threads that wait in free for a helper that does not end"),
+    row(HELPER, "blocks_passed_on", "the same, each time").variant("::slow").inject(SLOW_START),
+    row(HELPER, "errno_of_the_starter", "a helper that writes errno of another thread").inject(NO_CLOCK),
+    row(HELPER, "starter_unmapped", "a helper that writes to unmapped thread storage").inject(NO_CLOCK),
     row(HELPER, "under_filter", "the same where a filter refuses the clock")
-        .env(&[("NEAP_TRUST_CASE", "errno_of_the_starter")])
-        .unfixed("9"),
-    row(HELPER, "vfork_child_frees", "a helper that ends with a child of vfork: 67 MB stay for ever").unfixed("19"),
+        .env(&[("NEAP_TRUST_CASE", "errno_of_the_starter")]),
+    row(HELPER, "vfork_child_frees", "a helper that ends with a child of vfork: 67 MB stay for ever"),
     row(HELPER, "sharing_child_ends", "a helper that ends with a child of clone, and holds a lock")
-        .env(&[("NEAP_PURGE_DELAY", "1ms")])
-        .unfixed("19"),
+        .env(&[("NEAP_PURGE_DELAY", "1ms")]),
     row(FORK, "handlers_are_registered", "locks held while the C library takes its own in fork").unfixed("6"),
     row(FORK, "forks_in_handlers", "two forks that take two locks in different orders").unfixed("7"),
-    row(FORK, "files_over_generations", "a file that stays open in each child of a fork").unfixed("10"),
-    row(GUARDS, "guards_stay", "guard pages lost to a thread that makes memory usable")
-        .env(&[("NEAP_HARDEN", "on")])
-        .unfixed("8"),
-    row(SHIM, "memalign_over_posix", "a call inside the library that a program's function takes").unfixed("11"),
-    row(WRAP, "each_call_once", "a second name that leads to an interposable one").unfixed("11"),
+    row(FORK, "files_over_generations", "a file that stays open in each child of a fork"),
+    row(GUARDS, "guards_stay", "guard pages lost to a thread that makes memory usable").env(&[("NEAP_HARDEN", "on")]),
+    row(SHIM, "memalign_over_posix", "a call inside the library that a program's function takes"),
+    row(WRAP, "each_call_once", "a second name that leads to an interposable one"),
     row(STACK, "bytes_for_each_call", "a call that takes more than 2 KiB of stack").unfixed("20"),
     row(STACK, "bytes_for_each_call", "the same near a memory limit")
         .variant("::limit")
@@ -115,8 +111,8 @@ const ROWS: &[Row] = &[
     row(STACK, "smallest_in_waves", "the same with all kinds of calls").env(&[("NEAP_LIMIT", "20M")]),
     row(STACK, "waves_under_filter", "400 MB that stay after all threads have ended, without a helper").unfixed("21"),
     row(LIMITS, "address_space_limited_later", "a limit that counts only at start: 16 GiB under 1 GiB").unfixed("12"),
-    row(LIMITS, "posix_memalign_sets_errno", "errno that says Success after a failure").unfixed("13"),
-    row(LIMITS, "program_comes_first", "arenas that tools take for the program").unfixed("18"),
+    row(LIMITS, "posix_memalign_sets_errno", "errno that says Success after a failure"),
+    row(LIMITS, "program_comes_first", "arenas that tools take for the program"),
 ];
 
 fn main() -> ExitCode {

@@ -7,6 +7,7 @@
 #define MANY 32
 #include <errno.h>
 #include <linux/filter.h>
+#include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
@@ -98,6 +99,10 @@ static void *answer(void *unused) {
         if (asked.data.nr == __NR_prctl && asked.data.args[0] == PR_SET_NAME) atomic_store(&started, 1);
         for (int i = 0; i < count; i++) {
             if (rules[i].error && !atomic_load(&started)) continue;
+            /* Only a wait can fail so: a wake-up that fails would be lost for any lock. */
+            unsigned operation = (unsigned)asked.data.args[1] & FUTEX_CMD_MASK;
+            int wakes = asked.data.nr == __NR_futex && operation != FUTEX_WAIT && operation != FUTEX_WAIT_BITSET;
+            if (rules[i].error && wakes) continue;
             if (rules[i].call != asked.data.nr || draw() % 100 >= rules[i].percent) continue;
             if (rules[i].error) {
                 reply.flags = 0;

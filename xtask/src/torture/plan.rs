@@ -215,6 +215,9 @@ impl Plan {
             },
         };
         let mut plan = Plan { seed, profile: profile.name, actors, env, inject, wrapped: profile.name == "wrapped" };
+        if plan.inject != Inject::None {
+            plan.actors.push("slow".to_owned());
+        }
         if plan.fails_calls() {
             plan.actors.push("fail".to_owned());
         }
@@ -260,7 +263,8 @@ fn by_strace(draw: &mut Draw) -> Vec<String> {
         }
         let loader = matches!(call, "mmap" | "mprotect" | "openat" | "munmap" | "prctl");
         let every = 1 + draw.below(8);
-        let rule = if errors.is_empty() || draw.one_in(2) {
+        // strace does not tell a wait from a wake-up, which cannot fail.
+        let rule = if errors.is_empty() || call == "futex" || draw.one_in(2) {
             let place = draw.pick(&["delay_enter", "delay_exit"]);
             let us = draw.pick(&[200, 2000, 20_000]);
             format!("{call}:{place}={us}:when=1+{every}")

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -40,6 +41,7 @@ pub struct Tools {
     dir: PathBuf,
     library: PathBuf,
     strace: bool,
+    runs: AtomicUsize,
 }
 
 impl Tools {
@@ -59,7 +61,7 @@ impl Tools {
         };
         let tried = Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
         let strace = tried.is_ok_and(|status| status.success());
-        Ok(Tools { dir, library, strace })
+        Ok(Tools { dir, library, strace, runs: AtomicUsize::new(0) })
     }
 
     /// Runs a plan for about `seconds`.
@@ -67,7 +69,9 @@ impl Tools {
         if matches!(plan.inject, Inject::Strace(_)) && !self.strace {
             return Ok(Verdict::Skipped("strace is not installed or may not trace".into()));
         }
-        let scratch = self.dir.join(format!("run-{:x}", plan.seed));
+        // Two runs of one seed may be under way at once.
+        let number = self.runs.fetch_add(1, Ordering::Relaxed);
+        let scratch = self.dir.join(format!("run-{}-{number}", std::process::id()));
         let _ = fs::remove_dir_all(&scratch);
         fs::create_dir_all(&scratch)?;
         let beats = scratch.join("beats");
