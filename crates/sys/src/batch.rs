@@ -1,4 +1,8 @@
-//! Many ranges given back in one call: process_madvise on the process itself (Linux 6.13), else one madvise each.
+//! Many ranges given back in one call: process_madvise on the calling process itself, else one madvise each.
+//!
+//! Linux lets a process do MADV_DONTNEED to itself by that call since 6.13, and has a number for "itself" that needs no file
+//! since 6.14. The call returns the bytes of the ranges that it has done whole; a range in which it failed may have lost
+//! a part of its memory and does not count. An error comes only if the first range failed.
 
 use crate::{arch, status};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -12,8 +16,10 @@ const FAILS: u32 = 2;
 /// Whether process_madvise does MADV_DONTNEED here.
 static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
 
-/// PIDFD_SELF_THREAD_GROUP of include/uapi/linux/pidfd.h (6.14), which 6.13 has as PIDFD_SELF.
-const PIDFD_SELF: isize = -10001;
+/// PIDFD_SELF_THREAD of include/uapi/linux/pidfd.h, later fcntl.h: the calling thread, whose memory is the process's. It
+/// has this value in all versions. PIDFD_SELF_THREAD_GROUP was -20000 before 6.17, is -10001 since, and fails with ESRCH
+/// where the first thread of the process has ended.
+const SELF: isize = -10000;
 /// Ranges of one call.
 const MOST: usize = 64;
 
@@ -56,12 +62,28 @@ pub unsafe fn purge(runs: &[Run], count: impl Fn(u64)) -> usize {
 fn is_usable() -> bool {
     match STATE.load(Ordering::Relaxed) {
         UNKNOWN => {
-            if status::is_filtered() {
-                STATE.store(FAILS, Ordering::Relaxed);
-            }
-            STATE.load(Ordering::Relaxed) != FAILS
+            // No range: the answer is about the kernel alone. Two threads get the same one.
+            // SAFETY: the call is told of no memory.
+            let works = !status::is_filtered() && unsafe { dontneed(core::ptr::null(), 0) } == 0;
+            STATE.store(if works { WORKS } else { FAILS }, Ordering::Relaxed);
+            works
         }
         state => state == WORKS && !status::is_forbidden(),
+    }
+}
+
+/// The call itself: bytes done, or the negated error.
+///
+/// # Safety
+/// As [`purge`], for the `n` ranges at `ranges`.
+unsafe fn dontneed(ranges: *const Range, n: usize) -> isize {
+    let ranges = ranges.expose_provenance();
+    // SAFETY: as the caller promises.
+    unsafe {
+        arch::syscall(
+            libc::SYS_process_madvise as usize,
+            [SELF as usize, ranges, n, libc::MADV_DONTNEED as usize, 0, 0],
+        )
     }
 }
 
@@ -73,22 +95,14 @@ unsafe fn together(runs: &[Run]) -> usize {
         *range = Range { start: run.start.expose_provenance(), len: run.len };
     }
     // SAFETY: the ranges are ours, and hold nothing that is needed.
-    let result = unsafe {
-        arch::syscall(
-            libc::SYS_process_madvise as usize,
-            [PIDFD_SELF as usize, (&raw const ranges).expose_provenance(), n, libc::MADV_DONTNEED as usize, 0, 0],
-        )
-    };
+    let result = unsafe { dontneed((&raw const ranges).cast(), n) };
     if result < 0 {
-        // Once it has worked, it is the first range that is refused: the program locked a part of it, say. EPERM and ENOSYS
-        // are a filter's.
-        let filtered = [libc::EPERM, libc::ENOSYS, libc::EACCES].contains(&(-result as i32));
-        if filtered || STATE.load(Ordering::Relaxed) == UNKNOWN {
+        // It is the first range that is refused: the program locked a part of it, say. EPERM and ENOSYS are a filter's.
+        if [libc::EPERM, libc::ENOSYS, libc::EACCES].contains(&(-result as i32)) {
             STATE.store(FAILS, Ordering::Relaxed);
         }
         return 0;
     }
-    STATE.store(WORKS, Ordering::Relaxed);
     // The bytes that were done; a range that was done in part is done again.
     let mut bytes = result as usize;
     runs[..n]
@@ -126,6 +140,34 @@ mod tests {
                     assert_eq!(p.add(i * PAGE).read(), if i % 2 == 0 { 0 } else { 7 }, "OS page {i}");
                 }
             }
+        }
+    }
+
+    /// Catches a number of the own process that is not that of this kernel, or that only works while the first thread of
+    /// the process lives: this test runs in another one.
+    #[test]
+    fn the_call_works_where_the_kernel_has_it() {
+        // SAFETY: a mapping that is only used here; the child has no other thread.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let mut thread = 0;
+                libc::pthread_create(&raw mut thread, core::ptr::null(), probe, core::ptr::null_mut());
+                libc::syscall(libc::SYS_exit, 0);
+            }
+            let mut status = -1;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            let works = dontneed(core::ptr::null(), 0) == 0;
+            assert_eq!(status, if works { 0 } else { 1 << 8 });
+        }
+    }
+
+    extern "C" fn probe(_: *mut core::ffi::c_void) -> *mut core::ffi::c_void {
+        // SAFETY: no range; ends the child.
+        unsafe {
+            // Time for the first thread to end.
+            libc::usleep(20_000);
+            libc::_exit(i32::from(dontneed(core::ptr::null(), 0) != 0))
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod arch;
 mod barrier;
 mod batch;
 mod cgroup;
+mod clock;
 mod discard;
 pub mod gauges;
 pub mod global;

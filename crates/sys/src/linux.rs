@@ -1,7 +1,7 @@
 //! [`Os`] on Linux. Every call is a bare system call: errno is not touched.
 
 use crate::random::Random;
-use crate::{arch, cgroup, discard, moves, status};
+use crate::{arch, cgroup, clock, discard, moves, status};
 use core::ffi::c_void;
 use core::ops::Range;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -239,11 +239,9 @@ unsafe impl Os for Linux {
     }
 
     fn clock(&self) -> u64 {
-        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // The C library's, as rustix asks for the auxiliary vector first, by calls that a filter may punish.
-        // SAFETY: writes to `now`; this clock is always there, so errno is not touched.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
-        now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000
+        let milliseconds =
+            |now: libc::timespec| now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000;
+        clock::read(libc::CLOCK_MONOTONIC_COARSE).map_or(0, milliseconds)
     }
 
     fn run_time(&self) -> Option<u64> {
@@ -251,10 +249,9 @@ unsafe impl Os for Linux {
             return None;
         }
         let read = |clock| {
-            let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-            // SAFETY: writes to `time`. The helper thread calls this, whose errno is nobody's.
-            let done = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;
-            done.then(|| time.tv_sec.cast_unsigned() * 1_000_000 + time.tv_nsec.cast_unsigned() / 1000)
+            let microseconds =
+                |time: libc::timespec| time.tv_sec.cast_unsigned() * 1_000_000 + time.tv_nsec.cast_unsigned() / 1000;
+            clock::processor_time(clock).map(microseconds)
         };
         Some(read(libc::CLOCK_PROCESS_CPUTIME_ID)?.saturating_sub(read(libc::CLOCK_THREAD_CPUTIME_ID)?))
     }

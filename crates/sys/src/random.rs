@@ -78,9 +78,7 @@ fn seed() -> [u64; WORDS] {
 
 /// A key for where the kernel gives none.
 fn derived() -> [u64; WORDS] {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to `now`; this clock is always there, so errno is not touched.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let now = crate::clock::read(libc::CLOCK_MONOTONIC).unwrap_or(libc::timespec { tv_sec: 0, tv_nsec: 0 });
     let here = (&raw const now).addr() as u64;
     let time = now.tv_sec.cast_unsigned().rotate_left(32) ^ now.tv_nsec.cast_unsigned();
     // SAFETY: getauxval only reads; AT_RANDOM points to sixteen bytes.

@@ -175,10 +175,10 @@ fn random(interval: u64) -> u64 {
 }
 
 fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is writable. The clock exists, so errno stays.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.cast_unsigned())
+    let nanoseconds = |time: libc::timespec| {
+        time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.cast_unsigned())
+    };
+    crate::clock::read(libc::CLOCK_MONOTONIC).map_or(0, nanoseconds)
 }
 
 /// The process's own file, made where there is none yet. Where two want that at a time, one does, and the other's
