@@ -248,6 +248,7 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
             if given_up {
                 // SAFETY: the heap was this thread's, which has just forgotten it.
                 unsafe { NEAP.abandon(own) };
+                NEAP.thread_ended();
             }
         };
         let mut nested = false;
