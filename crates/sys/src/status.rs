@@ -7,33 +7,62 @@
 //! functions by which programs do it, and says so by [`watch`]).
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
 
-/// Most bytes of a status file; it has about 1,500.
-const MOST: usize = 4096;
+/// Bytes that are read at a time: the stack may be short. The lines that matter fit, but that of the groups.
+const PIECE: usize = 256;
 
-fn open(path: &core::ffi::CStr) -> Option<OwnedFd> {
-    rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()
-}
-
-/// Calls `f` with the text of a status file; `None` if it cannot be read.
-fn with_status<R>(path: &core::ffi::CStr, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
-    let file = open(path)?;
-    let mut text = [0; MOST];
-    let mut len = 0;
-    while len < MOST {
-        match rustix::io::read(&file, &mut text[len..]).ok()? {
-            0 => break,
-            n => len += n,
+/// Calls `f` with each line of what `read` reads that starts with one of `names`; with a longer line than [`PIECE`] in
+/// pieces. `None` if it cannot be read.
+fn each_line(
+    mut read: impl FnMut(&mut [u8]) -> Option<usize>,
+    names: &[&[u8]],
+    mut f: impl FnMut(&[u8]),
+) -> Option<()> {
+    let mut buffer = [0; PIECE];
+    // Bytes that are read and not shown yet, and whether the line that they begin in is wanted, once that is known.
+    let (mut len, mut wanted) = (0, None);
+    loop {
+        let more = read(&mut buffer[len..])?;
+        len += more;
+        let mut at = 0;
+        while at < len {
+            let rest = &buffer[at..len];
+            let line = rest.iter().position(|&b| b == b'\n').map(|end| &rest[..=end]);
+            if line.is_none() && more > 0 && (at > 0 || len < PIECE) {
+                // Its end may come with the next read.
+                break;
+            }
+            let piece = line.unwrap_or(rest);
+            if *wanted.get_or_insert_with(|| names.iter().any(|name| piece.starts_with(name))) {
+                f(piece);
+            }
+            if line.is_some() {
+                wanted = None;
+            }
+            at += piece.len();
+        }
+        buffer.copy_within(at..len, 0);
+        len -= at;
+        if more == 0 {
+            return Some(());
         }
     }
-    Some(f(&text[..len]))
 }
 
-/// The lines of a status file that start with one of `names`.
-fn lines<'a>(text: &'a [u8], names: &'a [&'a [u8]]) -> impl Iterator<Item = &'a [u8]> {
-    text.split(|&b| b == b'\n').filter(move |line| names.iter().any(|name| line.starts_with(name)))
+/// [`each_line`] of a file.
+fn each_line_of(path: &core::ffi::CStr, names: &[&[u8]], f: impl FnMut(&[u8])) -> Option<()> {
+    let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let read = |buffer: &mut [u8]| {
+        loop {
+            match rustix::io::read(&file, &mut *buffer) {
+                Err(Errno::INTR) => {}
+                result => return result.ok(),
+            }
+        }
+    };
+    each_line(read, names, f)
 }
 
 /// The number at the start of `text`, behind spaces.
@@ -43,21 +72,28 @@ fn number(text: &[u8]) -> Option<usize> {
     str::from_utf8(&text[..digits]).ok()?.parse().ok()
 }
 
+/// The number behind `name` at the start of a line of a file.
+fn number_behind(path: &core::ffi::CStr, name: &[u8]) -> Option<usize> {
+    let mut found = None;
+    each_line_of(path, &[name], |line| found = found.or_else(|| number(line.strip_prefix(name)?)))?;
+    found
+}
+
 /// OS pages of all mappings of the process, as RLIMIT_AS counts them; `None` if that cannot be told.
 pub fn mapped_pages() -> Option<usize> {
-    with_status(c"/proc/self/statm", number)?
+    number_behind(c"/proc/self/statm", b"")
 }
 
 /// Threads of the process; `None` if that cannot be told.
 pub fn threads() -> Option<usize> {
-    const NAME: &[u8] = b"Threads:";
-    with_status(c"/proc/self/status", |text| number(lines(text, &[NAME]).next()?.strip_prefix(NAME)?))?
+    number_behind(c"/proc/self/status", b"Threads:")
 }
 
-/// Whether `text` says that no filter is there.
-fn is_unfiltered(text: &[u8]) -> bool {
-    // A kernel without seccomp has no such line.
-    lines(text, &[b"Seccomp:"]).all(|line| line.trim_ascii_end().ends_with(b"\t0"))
+const FILTER: &[&[u8]] = &[b"Seccomp:"];
+
+/// Whether the line of a filter says that none is there.
+fn is_unfiltered(line: &[u8]) -> bool {
+    line.trim_ascii_end().ends_with(b"\t0")
 }
 
 /// See [`forbid`].
@@ -100,24 +136,31 @@ pub fn is_hostile() -> bool {
 /// Whether a seccomp filter watches the calling thread, or nobody can tell: then calls that few programs make are better
 /// left out.
 pub fn is_filtered() -> bool {
-    is_forbidden() || !with_status(c"/proc/thread-self/status", is_unfiltered).unwrap_or(false)
+    if is_forbidden() {
+        return true;
+    }
+    // A kernel without seccomp has no such line.
+    let mut unfiltered = true;
+    let read = each_line_of(c"/proc/thread-self/status", FILTER, |line| unfiltered &= is_unfiltered(line));
+    read.is_none() || !unfiltered
 }
 
-/// FNV-1a over what says whose the process is, and whether it is filtered.
-fn digest(text: &[u8]) -> u64 {
-    let mut hash = 0xCBF2_9CE4_8422_2325u64;
-    for line in lines(text, &[b"Uid:", b"Gid:", b"Groups:", b"CapEff:", b"CapPrm:", b"NoNewPrivs:", b"Seccomp:"]) {
-        for &b in line {
-            hash = (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3);
-        }
-    }
-    hash
+/// What says whose the process is, and whether it is filtered.
+const OWNER: &[&[u8]] = &[b"Uid:", b"Gid:", b"Groups:", b"CapEff:", b"CapPrm:", b"NoNewPrivs:", b"Seccomp:"];
+
+/// FNV-1a, from its offset basis on.
+const BASIS: u64 = 0xCBF2_9CE4_8422_2325;
+
+fn digest(hash: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(hash, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3))
 }
 
 /// A number that changes when the process's first thread gets other users, groups or capabilities, or a filter. `None`
-/// if nobody can tell.
+/// if it cannot be read.
 pub fn credentials() -> Option<u64> {
-    with_status(c"/proc/self/status", digest)
+    let mut hash = BASIS;
+    each_line_of(c"/proc/self/status", OWNER, |line| hash = digest(hash, line))?;
+    Some(hash)
 }
 
 #[cfg(test)]
@@ -130,14 +173,53 @@ mod tests {
         std::str::from_utf8(TEXT).unwrap().replace(from, to).into_bytes()
     }
 
-    /// Catches a filter that is overlooked.
+    /// What is hashed of `text`, read `step` bytes at a time, and whether it says that no filter is there.
+    fn read(text: &[u8], step: usize) -> (u64, bool) {
+        let (mut hash, mut unfiltered) = (BASIS, true);
+        for pass in 0..2 {
+            let mut left = text;
+            let reader = |buffer: &mut [u8]| {
+                let n = left.len().min(step).min(buffer.len());
+                buffer[..n].copy_from_slice(&left[..n]);
+                left = &left[n..];
+                Some(n)
+            };
+            if pass == 0 {
+                each_line(reader, OWNER, |line| hash = digest(hash, line)).unwrap();
+            } else {
+                each_line(reader, FILTER, |line| unfiltered &= is_unfiltered(line)).unwrap();
+            }
+        }
+        (hash, unfiltered)
+    }
+
+    /// Catches a filter that is overlooked, also behind a line of many groups, and wherever reads end.
     #[test]
     fn sees_filters() {
-        assert!(is_unfiltered(TEXT));
-        assert!(is_unfiltered(b"Name:\tx\n"));
-        assert!(!is_unfiltered(&replaced("Seccomp:\t0", "Seccomp:\t2")));
-        assert!(!is_unfiltered(&replaced("Seccomp:\t0", "Seccomp:\t10")));
-        assert!(!is_unfiltered(b"Seccomp:"));
+        let groups = std::format!("Groups:\t{}", "1234567 ".repeat(10_000));
+        for step in [1, 7, 255, 256, 4096] {
+            let unfiltered = |from, to| read(&replaced(from, to), step).1;
+            assert!(unfiltered("", "") && read(b"Name:\tx\n", step).1);
+            assert!(!unfiltered("Seccomp:\t0", "Seccomp:\t2"));
+            assert!(!unfiltered("Seccomp:\t0", "Seccomp:\t10"));
+            assert!(!read(b"Seccomp:", step).1);
+            assert!(unfiltered("Groups:\t0 ", &groups));
+            let many = std::format!("{groups}\nSeccomp:\t2\nX:");
+            assert!(!unfiltered("Groups:\t0 ", &many));
+        }
+    }
+
+    /// Catches a change of user that is overlooked, and a change of something else that is not.
+    #[test]
+    fn sees_other_users() {
+        let hash = |from, to| read(&replaced(from, to), 4096).0;
+        let same = hash("", "");
+        assert_ne!(same, hash("Uid:\t0", "Uid:\t1"));
+        assert_ne!(same, hash("Groups:\t0", "Groups:\t0 7"));
+        assert_ne!(same, hash("Seccomp:\t0", "Seccomp:\t2"));
+        assert_eq!(same, hash("100 kB", "200 kB"));
+        assert_eq!(same, read(TEXT, 3).0);
+        assert!(credentials().is_some() && credentials() == credentials());
     }
 
     /// Catches numbers that are read wrong: a limit would be missed, or memory refused without need.
@@ -157,15 +239,5 @@ mod tests {
             assert!(mapped_pages().unwrap() > before + LEN / 65536 / 2);
             mm::munmap(p, LEN).unwrap();
         }
-    }
-
-    /// Catches a change of user that is overlooked, and a change of something else that is not.
-    #[test]
-    fn sees_other_users() {
-        assert_ne!(digest(TEXT), digest(&replaced("Uid:\t0", "Uid:\t1")));
-        assert_ne!(digest(TEXT), digest(&replaced("Groups:\t0", "Groups:\t0 7")));
-        assert_ne!(digest(TEXT), digest(&replaced("Seccomp:\t0", "Seccomp:\t2")));
-        assert_eq!(digest(TEXT), digest(&replaced("100 kB", "200 kB")));
-        assert!(credentials().is_some() && credentials() == credentials());
     }
 }
