@@ -88,8 +88,7 @@ impl Moment {
 
     /// How many pieces those are.
     fn rest_count(&self) -> u64 {
-        let all = self.census.blocks.iter().chain(&self.census.dirty);
-        all.map(|count| count.count).sum()
+        self.census.blocks.iter().chain(self.census.dirty.iter().map(|count| &count.count)).sum()
     }
 
     /// Bytes in use that are not huge.
@@ -134,9 +133,9 @@ pub fn xml(out: &mut impl Write) -> Result {
     let resident = resident();
     out.write_str("<malloc version=\"1\">\n<heap nr=\"0\">\n<sizes>\n")?;
     let mut from = 1;
-    for (class, count) in m.census.blocks.iter().enumerate().skip(1) {
+    for (class, &count) in m.census.blocks.iter().enumerate().skip(1) {
         let to = u64::from(class::SIZE[class]);
-        size(out, from, to, count.bytes, count.count)?;
+        size(out, from, to, count * to, count)?;
         from = to + 1;
     }
     for (i, count) in m.census.dirty.iter().enumerate() {

@@ -132,7 +132,7 @@ unsafe impl Send for Work {}
 
 impl Work {
     /// Runs of touched OS pages that are asked for at a time.
-    const TOUCHED: usize = 32;
+    const TOUCHED: usize = 16;
 
     pub(crate) const fn new() -> Self {
         Work {

@@ -31,7 +31,7 @@ impl Count {
 #[derive(Clone, Copy, Debug)]
 pub struct Census {
     /// Free blocks in slabs, by class, those that were never carved included.
-    pub blocks: [Count; CLASSES],
+    pub blocks: [u64; CLASSES],
     /// Free ranges that may hold memory, by the logarithm of their chunks.
     pub dirty: [Count; SIZES],
     /// What slabs have that is no block: behind the last one.
@@ -59,7 +59,7 @@ impl Census {
     pub const fn new() -> Self {
         const NONE: Count = Count { count: 0, bytes: 0 };
         Census {
-            blocks: [NONE; CLASSES],
+            blocks: [0; CLASSES],
             dirty: [NONE; SIZES],
             tails: 0,
             clean: NONE,
@@ -86,7 +86,7 @@ impl Census {
                 };
                 let capacity = class::capacity(class);
                 let free = u64::from(capacity.saturating_sub(used.saturating_sub(freed)));
-                self.blocks[class].add(free, free * u64::from(class::SIZE[class]));
+                self.blocks[class] += free;
                 // Blocks were carved up to an OS page's end; of those OS pages some went back since.
                 // SAFETY: as above.
                 let (carved, clean) =
@@ -141,7 +141,7 @@ impl<O: Os> Allocator<O> {
                 // SAFETY: slabs of the annex stay slabs.
                 let (free, clean) = unsafe { ((*c).remote.apart(), (*c).clean.load(Ordering::Relaxed) != 0) };
                 let (free, size) = (u64::from(free), u64::from(class::SIZE[class]));
-                census.blocks[class].add(free, free * size);
+                census.blocks[class] += free;
                 census.tails += CHUNK as u64 - u64::from(class::capacity(class)) * size;
                 census.held += if clean { 0 } else { CHUNK as u64 };
             }

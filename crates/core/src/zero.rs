@@ -22,7 +22,7 @@ use crate::sync::{AtomicU8, AtomicU64, Ordering};
 use crate::{Allocator, CHUNK, Os};
 
 /// Runs that are asked for at once.
-const RUNS: usize = 32;
+const RUNS: usize = 16;
 /// OS pages that [`is_zero`] looks at.
 const SAMPLES: usize = 16;
 /// A range is dense if so much of it holds memory: a half.

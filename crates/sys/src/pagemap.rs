@@ -73,7 +73,7 @@ const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const ZERO_PAGE: u64 = 1 << 5;
 /// Regions that are asked for at once.
-const REGIONS: usize = 32;
+const REGIONS: usize = 16;
 
 /// The file's number plus 1, and what tells it from others, for the child of a fork; 0: none.
 static LAST: AtomicI32 = AtomicI32::new(0);
