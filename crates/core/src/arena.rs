@@ -51,7 +51,8 @@ pub struct Arena {
     first: usize,
     /// Index of the first chunk that was never used.
     pub frontier: usize,
-    committed: usize,
+    /// Grows under the lock of the ranges; read under no lock ([`Arenas::contains`]).
+    committed: AtomicUsize,
     /// Index behind the last chunk that the frontier may come to: the annex, or what was given back (`release.rs`).
     pub(crate) end: usize,
     /// Index behind the last chunk of a step that is being committed under no lock, or was.
@@ -77,7 +78,7 @@ impl Arena {
             len: 0,
             first: 0,
             frontier: 0,
-            committed: 0,
+            committed: AtomicUsize::new(0),
             end: 0,
             promised: 0,
             released: false,
@@ -103,7 +104,7 @@ impl Arena {
 
     /// Index behind the last chunk that is committed, or may be just now.
     pub(crate) fn in_steps(&self) -> usize {
-        self.committed.max(self.promised)
+        self.committed().max(self.promised)
     }
 
     /// Whether it is as long as can be, so that most of it is never used.
@@ -126,11 +127,11 @@ pub struct Arenas {
     /// The end of the first arena, for nested calls.
     pub(crate) annex: Annex,
     /// For each possible base the arena there, plus 1.
-    slots: UnsafeCell<[u8; SLOTS]>,
+    slots: [AtomicU8; SLOTS],
 }
 
-// SAFETY: an arena's base and length are written before `count` and `slots` show it, and never change; the other
-// fields are used under the lock of the ranges.
+// SAFETY: an arena's base, length and first chunk are written before `count` and `slots` show it, and never change; how
+// much of it is committed is atomic; the other fields are used under the lock of the ranges.
 unsafe impl Sync for Arenas {}
 
 const _: () = assert!(MAX_ARENAS < 256, "slots hold the arena's number in a byte");
@@ -157,7 +158,7 @@ impl Arenas {
             released: AtomicBool::new(false),
             ahead: AtomicUsize::new(0),
             annex: Annex::new(),
-            slots: UnsafeCell::new([0; SLOTS]),
+            slots: [const { AtomicU8::new(0) }; SLOTS],
         }
     }
 
@@ -185,12 +186,12 @@ impl Arenas {
         if a >> ADDRESS_BITS != 0 {
             return None;
         }
-        // SAFETY: the slot index is below SLOTS; a slot names an arena that is complete. A slot is one byte, set
-        // once: a stale 0 is possible only for addresses that nobody could have got from there.
-        unsafe {
-            let slot = self.slots.get().cast::<u8>().add(a >> ARENA_SHIFT).read_volatile();
-            (slot != 0).then(|| self.arenas.get().cast::<Arena>().add(usize::from(slot) - 1).cast_const())
-        }
+        // SAFETY: the slot index is below SLOTS.
+        // Acquire pairs with the Release in `add`: the arena is complete. A slot is set once: a stale 0 is possible only
+        // for addresses that this thread cannot have got from there.
+        let slot = unsafe { self.slots.get_unchecked(a >> ARENA_SHIFT) }.load(Ordering::Acquire);
+        // SAFETY: slots hold numbers of arenas.
+        (slot != 0).then(|| unsafe { self.arenas.get().cast::<Arena>().add(usize::from(slot) - 1).cast_const() })
     }
 
     /// Index of the chunk at `p` in its arena.
@@ -205,8 +206,9 @@ impl Arenas {
     /// The arena must be complete.
     #[inline(always)]
     unsafe fn is_committed(arena: *const Arena, index: usize) -> bool {
+        // Acquire pairs with the Release in `note_step`: the records there are mapped.
         // SAFETY: as the caller promises; the number only grows.
-        index < unsafe { (&raw const (*arena).committed).read_volatile() }
+        index < unsafe { (*arena).committed.load(Ordering::Acquire) }
     }
 
     /// The record of the chunk at `p`, which must lie in an arena.
@@ -311,12 +313,19 @@ impl Arenas {
         self.chunks_at(record.addr() & !(ARENA_ALIGN - 1)).ilog2() as u8
     }
 
+    /// The number, plus 1, of the arena at an address; 0 if there is none.
+    #[inline]
+    fn slot(&self, address: usize) -> u8 {
+        // Acquire pairs with the Release in `add`: the arena is complete.
+        self.slots[address >> ARENA_SHIFT].load(Ordering::Acquire)
+    }
+
     /// Chunks of the arena at `base`, which must be one.
     #[inline]
     fn chunks_at(&self, base: usize) -> usize {
         // SAFETY: the slot of an existing base names a complete arena.
         unsafe {
-            let slot = (*self.slots.get())[base >> ARENA_SHIFT];
+            let slot = self.slot(base);
             (*self.arenas.get())[usize::from(slot) - 1].chunks()
         }
     }
@@ -335,7 +344,7 @@ impl Arenas {
         // SAFETY: the lock is held.
         unsafe {
             let base = record.addr() & !(ARENA_ALIGN - 1);
-            let slot = (*self.slots.get())[base >> ARENA_SHIFT];
+            let slot = self.slot(base);
             let arena = &(*self.arenas.get())[usize::from(slot) - 1];
             let index = (record.addr() - base) / RECORD_BYTES;
             slot != 0 && index >= arena.first && index < arena.frontier
@@ -350,7 +359,7 @@ impl Arenas {
     pub unsafe fn of(&self, record: *const Chunk) -> &mut Arena {
         // SAFETY: the lock is held; the record lies in an arena.
         unsafe {
-            let slot = (*self.slots.get())[record.addr() >> ARENA_SHIFT];
+            let slot = self.slot(record.addr());
             &mut (*self.arenas.get())[usize::from(slot) - 1]
         }
     }
@@ -409,7 +418,7 @@ impl Arenas {
             // SAFETY: the lock is held, so nothing here changes.
             let (base, from, to) = unsafe {
                 let arena = &(*self.arenas.get())[i];
-                (arena.base(), arena.frontier, arena.committed)
+                (arena.base(), arena.frontier, arena.committed())
             };
             visit(at(base + (from << CHUNK_SHIFT)), (to - from) << CHUNK_SHIFT);
         }
@@ -461,7 +470,7 @@ impl Arenas {
     pub unsafe fn extend_at<O: Os>(&self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
         // SAFETY: the lock is held, and the chunk before lies in an arena.
         unsafe {
-            let i = usize::from((*self.slots.get())[record.sub(1).addr() >> ARENA_SHIFT]) - 1;
+            let i = usize::from(self.slot(record.sub(1).addr())) - 1;
             let done = (&mut (*self.arenas.get()))[i].extend_at(os, map, record, n);
             self.note_low(i);
             done
@@ -594,11 +603,14 @@ impl Arenas {
                 unsafe {
                     let arena = &mut (*self.arenas.get())[count];
                     (arena.len, arena.first) = (len, first);
-                    (arena.frontier, arena.committed) = (first, first);
+                    arena.frontier = first;
+                    // Relaxed: the slot publishes it.
+                    arena.committed.store(first, Ordering::Relaxed);
                     arena.end = chunks - if count == 0 { annex::share(chunks) } else { 0 };
                     // Release pairs with the Acquire of `base`.
                     arena.base.store(base, Ordering::Release);
-                    (&raw mut (*self.slots.get())[base >> ARENA_SHIFT]).write_volatile(count as u8 + 1);
+                    // Release pairs with the Acquire of `slot` and `arena_at`.
+                    self.slots[base >> ARENA_SHIFT].store(count as u8 + 1, Ordering::Release);
                 }
                 self.count.store(count + 1, Ordering::Release);
                 return true;
@@ -624,7 +636,7 @@ impl Arena {
 
     /// Commits chunks up to index `end` at least.
     unsafe fn commit<O: Os>(&mut self, os: &O, map: &PageMap, end: usize) -> bool {
-        if end <= self.committed {
+        if end <= self.committed() {
             return true;
         }
         if self.is_long() && !self.released && is_pressed(os) {
@@ -642,25 +654,35 @@ impl Arena {
 
     /// The next commit step, to `end` or further; `None` if all is committed.
     fn step(&self, end: usize) -> Option<Step> {
-        let to = end.max(self.committed + commit::step(self.committed - self.first)).min(self.end);
-        (to > self.committed).then(|| Step { to, ..self.step_from_here() })
+        let committed = self.committed();
+        let to = end.max(committed + commit::step(committed - self.first)).min(self.end);
+        (to > committed).then(|| Step { to, ..self.step_from_here() })
     }
 
     fn step_from_here(&self) -> Step {
-        let fresh = self.committed == self.first;
-        Step { base: self.base(), chunks: self.chunks(), fresh, from: self.committed, to: self.committed }
+        let committed = self.committed();
+        let fresh = committed == self.first;
+        Step { base: self.base(), chunks: self.chunks(), fresh, from: committed, to: committed }
     }
 
     /// A step was made. Another thread may have gone further meanwhile.
     fn note_step(&mut self, step: &Step) {
-        self.committed = self.committed.max(step.to);
+        // Release pairs with the Acquire of `is_committed`.
+        self.committed.fetch_max(step.to, Ordering::Release);
+    }
+
+    /// Index of the first chunk that is not committed; under the lock of the ranges.
+    fn committed(&self) -> usize {
+        // Relaxed: the lock orders it.
+        self.committed.load(Ordering::Relaxed)
     }
 
     /// Whether the frontier came near to the end of what is committed, for the first time since the last step.
     fn comes_low(&mut self) -> bool {
-        let low = commit::is_low(self.committed - self.first, self.committed - self.frontier);
-        let comes = low && self.noted_low != self.committed;
-        self.noted_low = if comes { self.committed } else { self.noted_low };
+        let committed = self.committed();
+        let low = commit::is_low(committed - self.first, committed - self.frontier);
+        let comes = low && self.noted_low != committed;
+        self.noted_low = if comes { committed } else { self.noted_low };
         comes
     }
 

@@ -117,8 +117,11 @@ const _: () = assert!(size_of::<Heap>() <= 4096, "a heap shall fit into the smal
 #[derive(Debug)]
 pub struct Name(Heap);
 
-// SAFETY: malloc never passes the limit of 0. free only decrements `room`, which stays negative however often, and
-// whose value means nothing here.
+// SAFETY: malloc never passes the limit of 0, and only reads. free decrements a `room`, which is undone
+// ([`Heap::undo_free`]). Threads that share a name do so at the same time, without atomics, as the fast path costs every
+// free of every heap. That is a data race by the letter of the language, the only one that is left so: each access
+// is one load or store of an aligned word on the processors that neap knows, a lost one changes the room by 1, its value
+// means nothing here but its sign, and an undo brings one that has gone far back to NO_ROOM, 2^29 before the sign changes.
 unsafe impl Sync for Name {}
 
 impl Name {

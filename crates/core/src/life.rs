@@ -11,6 +11,7 @@ use crate::arena::Arenas;
 use crate::chunk::Kind;
 use crate::class::CLASSES;
 use crate::figures::Use;
+use crate::heap::PARKED;
 use crate::slab::Taken;
 use crate::sync::Ordering;
 use crate::watch::Watch;
@@ -110,6 +111,25 @@ impl<O: Os> Allocator<O> {
     }
 
     unsafe fn new_heap(&self, r: &mut Registry) -> *mut Heap {
+        let mut heap = self.place_of_heap(r);
+        if heap.addr() as u32 == PARKED.heap().addr() as u32 {
+            // A thread that waits for its heap looks at this half of its address only (`Allocator::wait_parked`).
+            heap = self.place_of_heap(r);
+        }
+        if !heap.is_null() {
+            // SAFETY: the place is a heap's, and new.
+            unsafe {
+                heap.write(const { Heap::new() });
+                (*heap).next = r.all;
+            }
+            r.all = heap;
+            self.publisher.heaps.fetch_add(1, Ordering::Relaxed);
+        }
+        heap
+    }
+
+    /// A place for one more heap, or null if there is no memory.
+    fn place_of_heap(&self, r: &mut Registry) -> *mut Heap {
         if r.store_left == 0 {
             // Heaps need no zeroed memory, as they are written whole.
             let Some(taken) = self.take_chunks(1, CHUNK, Use::Heaps) else {
@@ -120,14 +140,8 @@ impl<O: Os> Allocator<O> {
         }
         let heap = r.store.cast::<Heap>();
         // SAFETY: the store has room for one more heap.
-        unsafe {
-            r.store = r.store.add(HEAP_BYTES);
-            r.store_left -= 1;
-            heap.write(const { Heap::new() });
-            (*heap).next = r.all;
-        }
-        r.all = heap;
-        self.publisher.heaps.fetch_add(1, Ordering::Relaxed);
+        r.store = unsafe { r.store.add(HEAP_BYTES) };
+        r.store_left -= 1;
         heap
     }
 

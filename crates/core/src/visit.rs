@@ -35,7 +35,9 @@ pub(crate) type Due = (*mut Chunk, *mut Heap);
 
 /// The word of a seat that a futex can wait on.
 fn futex(seat: *mut Seat) -> *const AtomicU32 {
-    // The lower half comes first on the processors that neap knows, all little-endian.
+    // The lower half comes first on the processors that neap knows, all little-endian. No heap has the same lower half as
+    // PARKED (`Allocator::new_heap`), nor has another name, which lies in the same library: so a waiter never takes what a
+    // visitor put back for PARKED.
     seat.cast::<AtomicU32>().cast_const()
 }
 
