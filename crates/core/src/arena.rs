@@ -18,15 +18,14 @@ use crate::chunk::Chunk;
 pub(crate) use crate::chunk::RECORD_BYTES;
 use crate::commit::{self, Step};
 use crate::page_map::{ADDRESS_BITS, PageMap};
-use crate::release::is_pressed;
+use crate::reserve::{is_pressed, reserve};
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Os, class};
 use core::cell::UnsafeCell;
-use core::ops::Range;
 
 /// Alignment and greatest length of an arena.
 pub const ARENA_ALIGN: usize = 1 << ARENA_SHIFT;
-const ARENA_SHIFT: u32 = 36;
+pub(crate) const ARENA_SHIFT: u32 = 36;
 /// Most arenas of a process. More are needed only where each is short.
 pub const MAX_ARENAS: usize = 128;
 /// Bytes of free bits (and of remote bits) of a chunk: one bit for each block of the smallest class.
@@ -53,7 +52,7 @@ pub struct Arena {
     pub frontier: usize,
     /// Grows under the lock of the ranges; read under no lock ([`Arenas::contains`]).
     committed: AtomicUsize,
-    /// Index behind the last chunk that the frontier may come to: the annex, or what was given back (`release.rs`).
+    /// Index behind the last chunk that the frontier may come to: the annex, or what was given back (`reserve.rs`).
     pub(crate) end: usize,
     /// Index behind the last chunk of a step that is being committed under no lock, or was.
     pub(crate) promised: usize,
@@ -119,11 +118,11 @@ pub struct Arenas {
     arenas: UnsafeCell<[Arena; MAX_ARENAS]>,
     count: AtomicUsize,
     /// The number, plus 1, of an arena whose next step is to be committed ahead (`commit.rs`).
-    low: AtomicUsize,
+    pub(crate) low: AtomicUsize,
     /// Reservations were given back: address space is limited.
     pub(crate) released: AtomicBool,
     /// Steps that are being committed under no lock.
-    ahead: AtomicUsize,
+    pub(crate) ahead: AtomicUsize,
     /// The end of the first arena, for nested calls.
     pub(crate) annex: Annex,
     /// For each possible base the arena there, plus 1.
@@ -322,7 +321,7 @@ impl Arenas {
 
     /// Chunks of the arena at `base`, which must be one.
     #[inline]
-    fn chunks_at(&self, base: usize) -> usize {
+    pub(crate) fn chunks_at(&self, base: usize) -> usize {
         // SAFETY: the slot of an existing base names a complete arena.
         unsafe {
             let slot = self.slot(base);
@@ -362,30 +361,6 @@ impl Arenas {
             let slot = self.slot(record.addr());
             &mut (*self.arenas.get())[usize::from(slot) - 1]
         }
-    }
-
-    /// The words of the bits for huge pages, and the bits of `from..to` (addresses in an arena) as indexes. `None` for a
-    /// short arena, which has none.
-    fn huge_bits(&self, from: usize, to: usize) -> Option<(&[AtomicU64; HUGE_WORDS], Range<usize>)> {
-        let base = from & !(ARENA_ALIGN - 1);
-        let chunks = self.chunks_at(base);
-        let bit = |a: usize| (a - base) / crate::dense::HUGE_PAGE;
-        // SAFETY: this part of a long arena's side tables is committed with the ages, and never goes.
-        (chunks << CHUNK_SHIFT == ARENA_ALIGN)
-            .then(|| (unsafe { &*at(base + chunks * SIDE_BYTES) }, bit(from)..bit(to)))
-    }
-
-    /// Whether all of `from..to`, whole huge pages of an arena, may have huge pages.
-    pub(crate) fn is_huge(&self, from: usize, to: usize) -> bool {
-        let Some((bits, mut range)) = self.huge_bits(from, to) else { return true };
-        // Relaxed, here and below: a bit stands for itself.
-        range.all(|i| bits[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 != 0)
-    }
-
-    /// Notes that it may; whether it could not before.
-    pub(crate) fn set_huge(&self, from: usize, to: usize) -> bool {
-        let Some((bits, range)) = self.huge_bits(from, to) else { return false };
-        range.fold(false, |new, i| new | (bits[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed) >> (i % 64) & 1 == 0))
     }
 
     /// Calls `visit` with the record of every chunk that was ever used. The lock of the ranges must be held.
@@ -477,62 +452,6 @@ impl Arenas {
         }
     }
 
-    /// Notes that the next step of arena `i` is to be committed ahead, if its frontier came so far.
-    unsafe fn note_low(&self, i: usize) {
-        // SAFETY: the lock is held.
-        if unsafe { (&mut (*self.arenas.get()))[i].comes_low() } {
-            // Relaxed: whoever takes the note takes the lock before it reads more.
-            self.low.store(i + 1, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether an arena's next step is to be committed ahead.
-    #[inline]
-    pub(crate) fn is_low(&self) -> bool {
-        self.low.load(Ordering::Relaxed) != 0
-    }
-
-    /// Takes the note that [`Arenas::is_low`] shows: the number of the arena.
-    pub(crate) fn take_low(&self) -> Option<usize> {
-        self.low.swap(0, Ordering::Relaxed).checked_sub(1)
-    }
-
-    /// The next step of arena `i` is about to be committed under no lock. The lock of the ranges must be held, so that a
-    /// thread which takes chunks of the same step later sees it.
-    pub(crate) fn begin_ahead(&self, i: usize, step: &Step) {
-        // SAFETY: the lock is held.
-        let arena = unsafe { self.nth(i) };
-        arena.promised = arena.promised.max(step.to);
-        self.ahead.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// That step was committed, or refused.
-    pub(crate) fn end_ahead(&self) {
-        // Release pairs with the Acquire of `commits_ahead`: the call is over.
-        self.ahead.fetch_sub(1, Ordering::Release);
-    }
-
-    /// In the child of a fork, whose only thread is committing nothing.
-    pub(crate) fn forked(&self) {
-        self.ahead.store(0, Ordering::Relaxed);
-    }
-
-    /// Whether chunks that the caller has may be made accessible by another thread just now.
-    pub(crate) fn commits_ahead(&self) -> bool {
-        // Acquire: see `end_ahead`. That one has begun was seen with the chunks, through the lock of the ranges.
-        self.ahead.load(Ordering::Acquire) != 0
-    }
-
-    /// The next step of arena `i`, if it may be made.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held.
-    pub(crate) unsafe fn next_step<O: Os>(&self, os: &O, i: usize) -> Option<Step> {
-        // SAFETY: the lock is held.
-        let arena = unsafe { &(&(*self.arenas.get()))[i] };
-        if arena.is_long() && is_pressed(os) { None } else { arena.step(0) }
-    }
-
     /// How many arenas there are.
     pub(crate) fn count(&self) -> usize {
         // Relaxed: who needs an arena holds the lock, or got an address in it.
@@ -549,39 +468,8 @@ impl Arenas {
         unsafe { &mut (&mut (*self.arenas.get()))[i] }
     }
 
-    /// The step of arena `i` was made.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held.
-    pub(crate) unsafe fn note_step(&self, i: usize, step: &Step) {
-        // SAFETY: the lock is held.
-        unsafe { (&mut (*self.arenas.get()))[i].note_step(step) }
-    }
-
-    /// Reserves the first arena; false where address space is limited, so that other reservations should not be made.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held.
-    pub unsafe fn set_up<O: Os>(&self, os: &O) -> bool {
-        // SAFETY: the lock is held.
-        unsafe { self.add(os, 1) && !self.is_limited() }
-    }
-
-    /// Whether the first arena had to be shorter than others would be, or some were given back in part. The lock of the
-    /// ranges must be held.
-    fn is_limited(&self) -> bool {
-        // SAFETY: the lock is held. Relaxed: written under it.
-        unsafe { (*self.arenas.get())[0].len < ARENA_ALIGN || self.released.load(Ordering::Relaxed) }
-    }
-
-    /// Length of an arena where address space is limited: most of it is left to the program's own mappings.
-    fn share<O: Os>(os: &O, need: usize) -> usize {
-        let share = os.address_limit().unwrap_or(ARENA_ALIGN) / 8;
-        1 << share.clamp(need, ARENA_ALIGN).ilog2()
-    }
-
     /// Reserves one more arena with room for `n` chunks, as long as the system allows.
-    unsafe fn add<O: Os>(&self, os: &O, n: usize) -> bool {
+    pub(crate) unsafe fn add<O: Os>(&self, os: &O, n: usize) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         if count == MAX_ARENAS || n > Self::longest() {
             return false;
@@ -653,7 +541,7 @@ impl Arena {
     }
 
     /// The next commit step, to `end` or further; `None` if all is committed.
-    fn step(&self, end: usize) -> Option<Step> {
+    pub(crate) fn step(&self, end: usize) -> Option<Step> {
         let committed = self.committed();
         let to = end.max(committed + commit::step(committed - self.first)).min(self.end);
         (to > committed).then(|| Step { to, ..self.step_from_here() })
@@ -666,7 +554,7 @@ impl Arena {
     }
 
     /// A step was made. Another thread may have gone further meanwhile.
-    fn note_step(&mut self, step: &Step) {
+    pub(crate) fn note_step(&mut self, step: &Step) {
         // Release pairs with the Acquire of `is_committed`.
         self.committed.fetch_max(step.to, Ordering::Release);
     }
@@ -678,7 +566,7 @@ impl Arena {
     }
 
     /// Whether the frontier came near to the end of what is committed, for the first time since the last step.
-    fn comes_low(&mut self) -> bool {
+    pub(crate) fn comes_low(&mut self) -> bool {
         let committed = self.committed();
         let low = commit::is_low(committed - self.first, committed - self.frontier);
         let comes = low && self.noted_low != committed;
@@ -707,20 +595,4 @@ const fn first_chunk(chunks: usize) -> usize {
     let first = (chunks * SIDE_BYTES).div_ceil(CHUNK);
     let low = (first + BELOW).next_multiple_of(GIB) - BELOW;
     if chunks * CHUNK == ARENA_ALIGN { low } else { first }
-}
-
-/// Reserves `len` bytes at a random multiple of [`ARENA_ALIGN`], where the system would have arenas.
-fn reserve<O: Os>(os: &O, len: usize) -> Option<usize> {
-    // The later tries lie between 1 and 8 TiB: some environments (valgrind) leave no more than that to a program.
-    const LOW: Range<usize> = 16..128;
-    let places = os.places();
-    let places = places.start.div_ceil(ARENA_ALIGN)..places.end >> ARENA_SHIFT;
-    for attempt in 0..64 {
-        let slots = if attempt < 16 && !places.is_empty() { &places } else { &LOW };
-        let slot = slots.start + (os.random() as usize) % slots.len();
-        if let Some(p) = os.reserve(slot << ARENA_SHIFT, len) {
-            return Some(p.expose_provenance());
-        }
-    }
-    None
 }

@@ -6,8 +6,10 @@
 //! is one, else by the thread whose request came near the end. Only a thread that is quicker than that waits for a step
 //! under the lock of the ranges.
 
-use crate::arena::{BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_WORDS, RECORD_BYTES, SIDE_BYTES};
+use crate::arena::{Arenas, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_WORDS, RECORD_BYTES, SIDE_BYTES};
 use crate::page_map::PageMap;
+use crate::reserve::is_pressed;
+use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os};
 
 /// First step in chunks. It is shorter than a huge page (2 MiB), so that where the system hands out huge pages unasked
@@ -87,6 +89,73 @@ impl Step {
                 from >= to || unsafe { map.commit(os, from, to) }
             }
             && part(0, CHUNK)
+    }
+}
+
+impl Arenas {
+    /// Notes that the next step of arena `i` is to be committed ahead, if its frontier came so far.
+    pub(crate) unsafe fn note_low(&self, i: usize) {
+        // SAFETY: the lock is held.
+        if unsafe { self.nth(i).comes_low() } {
+            // Relaxed: whoever takes the note takes the lock before it reads more.
+            self.low.store(i + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether an arena's next step is to be committed ahead.
+    #[inline]
+    pub(crate) fn is_low(&self) -> bool {
+        self.low.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes the note that [`Arenas::is_low`] shows: the number of the arena.
+    pub(crate) fn take_low(&self) -> Option<usize> {
+        self.low.swap(0, Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// The next step of arena `i` is about to be committed under no lock. The lock of the ranges must be held, so that a
+    /// thread which takes chunks of the same step later sees it.
+    pub(crate) fn begin_ahead(&self, i: usize, step: &Step) {
+        // SAFETY: the lock is held.
+        let arena = unsafe { self.nth(i) };
+        arena.promised = arena.promised.max(step.to);
+        self.ahead.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// That step was committed, or refused.
+    pub(crate) fn end_ahead(&self) {
+        // Release pairs with the Acquire of `commits_ahead`: the call is over.
+        self.ahead.fetch_sub(1, Ordering::Release);
+    }
+
+    /// In the child of a fork, whose only thread is committing nothing.
+    pub(crate) fn forked(&self) {
+        self.ahead.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether chunks that the caller has may be made accessible by another thread just now.
+    pub(crate) fn commits_ahead(&self) -> bool {
+        // Acquire: see `end_ahead`. That one has begun was seen with the chunks, through the lock of the ranges.
+        self.ahead.load(Ordering::Acquire) != 0
+    }
+
+    /// The next step of arena `i`, if it may be made.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub(crate) unsafe fn next_step<O: Os>(&self, os: &O, i: usize) -> Option<Step> {
+        // SAFETY: the lock is held.
+        let arena = unsafe { self.nth(i) };
+        if arena.is_long() && is_pressed(os) { None } else { arena.step(0) }
+    }
+
+    /// The step of arena `i` was made.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub(crate) unsafe fn note_step(&self, i: usize, step: &Step) {
+        // SAFETY: the lock is held.
+        unsafe { self.nth(i).note_step(step) }
     }
 }
 

@@ -7,8 +7,11 @@
 //!
 //! Each mark may be a mapping of its own: there are at most [`MOST_MARKS`], and neighbouring ones are one.
 
+use crate::arena::{ARENA_ALIGN, Arenas, HUGE_WORDS, SIDE_BYTES};
 use crate::os::Run;
-use crate::{Allocator, Os};
+use crate::sync::{AtomicU64, Ordering};
+use crate::{Allocator, CHUNK_SHIFT, Os};
+use core::ops::Range;
 
 /// Bytes of a huge page where OS pages have 4 KiB.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
@@ -16,6 +19,35 @@ pub(crate) const HUGE_PAGE: usize = 2 << 20;
 const MOST_MARKS: usize = 4096;
 /// A range is dense if all but one OS page in so many is touched.
 const DENSE: usize = 16;
+
+impl Arenas {
+    /// The words of the bits for huge pages, and the bits of `from..to` (addresses in an arena) as indexes. `None` for a
+    /// short arena, which has none.
+    fn huge_bits(&self, from: usize, to: usize) -> Option<(&[AtomicU64; HUGE_WORDS], Range<usize>)> {
+        let base = from & !(ARENA_ALIGN - 1);
+        let chunks = self.chunks_at(base);
+        if chunks << CHUNK_SHIFT != ARENA_ALIGN {
+            return None;
+        }
+        let bits = core::ptr::with_exposed_provenance::<[AtomicU64; HUGE_WORDS]>(base + chunks * SIDE_BYTES);
+        // SAFETY: this part of a long arena's side tables is committed with the ages, and never goes.
+        let bits = unsafe { &*bits };
+        Some((bits, (from - base) / HUGE_PAGE..(to - base) / HUGE_PAGE))
+    }
+
+    /// Whether all of `from..to`, whole huge pages of an arena, may have huge pages.
+    pub(crate) fn is_huge(&self, from: usize, to: usize) -> bool {
+        let Some((bits, mut range)) = self.huge_bits(from, to) else { return true };
+        // Relaxed, here and below: a bit stands for itself.
+        range.all(|i| bits[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 != 0)
+    }
+
+    /// Notes that it may; whether it could not before.
+    pub(crate) fn set_huge(&self, from: usize, to: usize) -> bool {
+        let Some((bits, range)) = self.huge_bits(from, to) else { return false };
+        range.fold(false, |new, i| new | (bits[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed) >> (i % 64) & 1 == 0))
+    }
+}
 
 impl<O: Os> Allocator<O> {
     /// Lets the range have huge pages if it is densely touched.

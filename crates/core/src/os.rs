@@ -234,6 +234,11 @@ pub unsafe trait Os: Sync {
     /// Bytes of address space that the process may still take, where a limit is set (RLIMIT_AS), else `None`.
     fn address_limit(&self) -> Option<usize>;
 
+    /// Whether [`Os::address_limit`] may be asked each time that memory is committed.
+    fn looks_for_limits(&self) -> bool {
+        true
+    }
+
     /// A number that an outsider cannot guess.
     fn random(&self) -> u64;
 

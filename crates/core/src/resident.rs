@@ -6,7 +6,7 @@
 
 use crate::os::Run;
 use crate::page_map::PageMap;
-use crate::release::TABLES;
+use crate::reserve::TABLES;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK_SHIFT, Os};
 use core::ops::Range;

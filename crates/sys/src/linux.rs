@@ -302,6 +302,11 @@ unsafe impl Os for Linux {
         Some(limit.saturating_sub(taken))
     }
 
+    /// Not in programs that may give themselves a filter without our hearing of it.
+    fn looks_for_limits(&self) -> bool {
+        status::is_watched()
+    }
+
     fn random(&self) -> u64 {
         self.random.next()
     }

@@ -126,6 +126,11 @@ pub fn may_ask() -> bool {
     !is_forbidden() && (WATCHED.load(Ordering::Relaxed) || crate::barrier::works())
 }
 
+/// Whether a filter of the program's own is known to be there or not, without a look.
+pub fn is_watched() -> bool {
+    WATCHED.load(Ordering::Relaxed)
+}
+
 /// Whether a filter might punish calls that other programs make every day: to open a file and to ask it something, to
 /// start a thread, membarrier. A filter that the program was started with (most containers have one) lets those pass, or
 /// refuses them; one of its own may do anything.

@@ -1,5 +1,7 @@
-//! Reservations given back: where address space becomes limited while the program runs (RLIMIT_AS), what neap has
-//! reserved and never used would count, and every mapping of the program itself would be refused.
+//! Reservations: where arenas lie, how long they are, and what goes back.
+//!
+//! Where address space becomes limited while the program runs (RLIMIT_AS), what neap has reserved and never used would
+//! count, and every mapping of the program itself would be refused.
 //!
 //! A long arena keeps what is committed; the rest is unmapped, and its frontier stays where it is. More arenas are then as
 //! long as the limit allows (`arena.rs`), so from then on the system itself keeps the limit. It happens
@@ -8,7 +10,7 @@
 //!
 //! The page map goes only where the port knows that no other thread can be reading it.
 
-use crate::arena::{ARENA_ALIGN, Arenas, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_WORDS};
+use crate::arena::{ARENA_ALIGN, ARENA_SHIFT, Arenas, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_WORDS};
 use crate::arena::{RECORD_BYTES, SIDE_BYTES};
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Os};
@@ -19,7 +21,7 @@ const LITTLE: usize = ARENA_ALIGN / 8;
 
 /// Whether reservations leave little room below a limit on address space.
 pub(crate) fn is_pressed<O: Os>(os: &O) -> bool {
-    os.address_limit().is_some_and(|left| left < LITTLE)
+    os.looks_for_limits() && os.address_limit().is_some_and(|left| left < LITTLE)
 }
 
 /// The parts of an arena that may be committed, by address, each possibly empty: four tables, of the chunks in use and of
@@ -29,6 +31,28 @@ pub(crate) const PARTS: usize = 11;
 pub(crate) const TABLES: usize = 9;
 
 impl Arenas {
+    /// Reserves the first arena; false where address space is limited, so that other reservations should not be made.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub unsafe fn set_up<O: Os>(&self, os: &O) -> bool {
+        // SAFETY: the lock is held.
+        unsafe { self.add(os, 1) && !self.is_limited() }
+    }
+
+    /// Whether the first arena had to be shorter than others would be, or some were given back in part. The lock of the
+    /// ranges must be held.
+    pub(crate) fn is_limited(&self) -> bool {
+        // SAFETY: the lock is held. Relaxed: written under it.
+        unsafe { !self.nth(0).is_long() || self.released.load(Ordering::Relaxed) }
+    }
+
+    /// Length of an arena where address space is limited: most of it is left to the program's own mappings.
+    pub(crate) fn share<O: Os>(os: &O, need: usize) -> usize {
+        let share = os.address_limit().unwrap_or(ARENA_ALIGN) / 8;
+        1 << share.clamp(need, ARENA_ALIGN).ilog2()
+    }
+
     /// The [`PARTS`] of arena `i`. The lock of the ranges must be held.
     pub(crate) fn parts(&self, i: usize, page: usize) -> [Range<usize>; PARTS] {
         // SAFETY: the lock is held.
@@ -75,7 +99,8 @@ impl Arenas {
             // Relaxed: read under the lock.
             self.released.store(true, Ordering::Relaxed);
             let (mut from, end) = (arena.base(), arena.base() + ARENA_ALIGN);
-            for part in self.parts(i, os.page_size()).into_iter().chain([end..end]) {
+            let behind = end..end;
+            for part in self.parts(i, os.page_size()).iter().chain([&behind]) {
                 if part.start > from {
                     // SAFETY: nothing here is committed or will be: the arena and the annex end before.
                     unsafe { os.unreserve(core::ptr::with_exposed_provenance_mut(from), part.start - from) };
@@ -113,4 +138,20 @@ impl<O: Os> Allocator<O> {
             }
         });
     }
+}
+
+/// Reserves `len` bytes at a random multiple of [`ARENA_ALIGN`], where the system would have arenas.
+pub(crate) fn reserve<O: Os>(os: &O, len: usize) -> Option<usize> {
+    // The later tries lie between 1 and 8 TiB: some environments (valgrind) leave no more than that to a program.
+    const LOW: Range<usize> = 16..128;
+    let places = os.places();
+    let places = places.start.div_ceil(ARENA_ALIGN)..places.end >> ARENA_SHIFT;
+    for attempt in 0..64 {
+        let slots = if attempt < 16 && !places.is_empty() { &places } else { &LOW };
+        let slot = slots.start + (os.random() as usize) % slots.len();
+        if let Some(p) = os.reserve(slot << ARENA_SHIFT, len) {
+            return Some(p.expose_provenance());
+        }
+    }
+    None
 }
