@@ -23,12 +23,13 @@ use crate::{Allocator, CHUNK, CHUNK_SHIFT, Heap, Os, age, tables};
 
 /// Free memory waits for so many ticks: what was freed just before one waits a tick less than the delay, at most.
 pub(crate) const DELAY_TICKS: u8 = 5;
-/// So much has to wait before anybody looks at it.
-pub(crate) const START_CHUNKS: usize = (1 << 20) / CHUNK;
+/// So much has to wait before anybody looks at it. The simulation has little memory, so its limits are lower, here and
+/// below.
+pub(crate) const START_CHUNKS: usize = if cfg!(neap_sim) { 2 } else { (1 << 20) / CHUNK };
 /// So many slabs have to come to wait.
-const START_SLABS: usize = 64;
+const START_SLABS: usize = if cfg!(neap_sim) { 4 } else { 64 };
 /// So much the caches of all threads may hold before somebody looks whether they do: more than those of three busy threads.
-const MOST_CACHED: usize = 16 << 20;
+const MOST_CACHED: usize = if cfg!(neap_sim) { 256 << 10 } else { 16 << 20 };
 /// Most bytes that a thread purges for others, where no helper can: some 100 us.
 const INLINE_BYTES: usize = 2 << 20;
 /// Chunks that are looked at under one hold of the lock, and runs that are taken or given back: some microseconds, as

@@ -130,55 +130,98 @@ pub fn run_one(scenario: &Scenario, most_steps: u64) -> (Option<Found>, u64) {
     }
 }
 
-/// Runs the scenarios of the seeds from `first` on, on `jobs` processors, until something is found or the budget is used.
-pub fn search(first: u64, jobs: u64, budget: Budget, adjust: impl Fn(&mut Scenario)) -> (Option<Found>, Done) {
+/// A kind of finding: the first of its kind, how many there were, and after which time and steps of all workers the first
+/// came.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// The first.
+    pub first: Found,
+    /// How many.
+    pub count: u64,
+    /// Time and steps up to the first.
+    pub after: (Duration, u64),
+}
+
+/// Which findings end a search.
+#[derive(Clone, Debug)]
+pub enum Until {
+    /// The first.
+    Any,
+    /// The first that says this.
+    Says(String),
+    /// None: findings are collected.
+    Never,
+}
+
+fn worker(first: u64, every: u64, steps: u64, end: Option<Instant>, adjust: &impl Fn(&mut Scenario)) -> Worker {
+    spawn(move |shared| {
+        let (mut stacks, mut done, mut seed) = (Vec::new(), 0, first);
+        shared.seed.store(seed, Ordering::Relaxed);
+        while done < steps && end.is_none_or(|end| Instant::now() < end) {
+            shared.seed.store(seed, Ordering::Relaxed);
+            let mut scenario = Scenario::draw(seed);
+            adjust(&mut scenario);
+            done += crate::simulate(&scenario, &mut stacks, &mut Choices::default());
+            shared.steps.store(done, Ordering::Relaxed);
+            shared.runs.fetch_add(1, Ordering::Relaxed);
+            seed += every;
+        }
+    })
+}
+
+/// Runs the scenarios of the seeds from `first` on, on `jobs` processors, until something is found that ends the search,
+/// or the budget is used.
+pub fn search(
+    first: u64,
+    jobs: u64,
+    budget: Budget,
+    until: &Until,
+    adjust: impl Fn(&mut Scenario),
+) -> (Vec<Finding>, Done) {
     let begin = Instant::now();
-    let adjust = &adjust;
-    let start = |job: u64| {
-        spawn(move |shared| {
-            let (mut stacks, mut steps, mut seed) = (Vec::new(), 0, first + job);
-            while steps < budget.steps / jobs && begin.elapsed() < budget.time {
-                shared.seed.store(seed, Ordering::Relaxed);
-                let mut scenario = Scenario::draw(seed);
-                adjust(&mut scenario);
-                let run = crate::simulate(&scenario, &mut stacks, &mut Choices::default());
-                if run > 3_000_000 {
-                    eprintln!("seed {seed}: {run} steps");
-                }
-                steps += run;
-                shared.steps.store(steps, Ordering::Relaxed);
-                shared.runs.fetch_add(1, Ordering::Relaxed);
-                seed += jobs;
-            }
-        })
-    };
-    let mut workers: Vec<Worker> = (0..jobs).map(start).collect();
+    let end = begin.checked_add(budget.time);
+    let steps = budget.steps / jobs;
+    // Each with the steps that those before it made.
+    let mut workers: Vec<(Worker, u64)> =
+        (0..jobs).map(|job| (worker(first + job, jobs, steps, end, &adjust), 0)).collect();
     let mut done = Done::default();
-    let mut found = None;
+    let mut findings: Vec<Finding> = Vec::new();
+    let mut over = false;
     while !workers.is_empty() {
         std::thread::sleep(Duration::from_millis(5));
         let mut i = 0;
         while i < workers.len() {
-            let Some(result) = workers[i].poll() else {
+            let Some(result) = workers[i].0.poll() else {
+                if over {
+                    // SAFETY: a child of this process.
+                    unsafe { libc::kill(workers[i].0.pid, libc::SIGKILL) };
+                }
                 i += 1;
                 continue;
             };
-            let worker = workers.swap_remove(i);
-            done.steps += worker.shared.steps.load(Ordering::Relaxed);
-            done.runs += worker.shared.runs.load(Ordering::Relaxed);
-            if result.is_some() && found.is_none() {
-                found = result;
-                for other in workers.drain(..) {
-                    done.steps += other.shared.steps.load(Ordering::Relaxed);
-                    done.runs += other.shared.runs.load(Ordering::Relaxed);
-                    // SAFETY: children of this process.
-                    unsafe {
-                        libc::kill(other.pid, libc::SIGKILL);
-                        libc::waitpid(other.pid, core::ptr::null_mut(), 0);
-                    }
+            let (ended, before) = workers.swap_remove(i);
+            let made = ended.shared.steps.load(Ordering::Relaxed);
+            done.steps += made;
+            done.runs += ended.shared.runs.load(Ordering::Relaxed);
+            let Some(found) = result.filter(|_| !over) else { continue };
+            let next = found.seed + jobs;
+            over = match until {
+                Until::Any => true,
+                Until::Says(text) => found.what.contains(text),
+                Until::Never => false,
+            };
+            let others: u64 = workers.iter().map(|(w, _)| w.shared.steps.load(Ordering::Relaxed)).sum();
+            match findings.iter_mut().find(|f| f.first.kind() == found.kind()) {
+                Some(known) => known.count += 1,
+                None => {
+                    findings.push(Finding { first: found, count: 1, after: (begin.elapsed(), done.steps + others) })
                 }
+            }
+            let left = steps.saturating_sub(before + made);
+            if !over && left > 0 && end.is_none_or(|end| Instant::now() < end) {
+                workers.push((worker(next, jobs, left, end, &adjust), before + made));
             }
         }
     }
-    (found, done)
+    (findings, done)
 }

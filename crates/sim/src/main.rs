@@ -13,7 +13,7 @@ fn main() {
 
 #[cfg(neap_sim)]
 mod simulation {
-    use neap_sim::driver::{Budget, Found, run_one, search};
+    use neap_sim::driver::{Budget, Found, Until, run_one, search};
     use neap_sim::report::TRACE;
     use neap_sim::scenario::Scenario;
     use neap_sim::shrink::shrink;
@@ -21,7 +21,8 @@ mod simulation {
     use std::time::{Duration, Instant};
 
     const USAGE: &str = "neap-sim [--steps N] [--time SECONDS] [--seed S] [--jobs N] [--only] [--replay FILE]\n\
-         \x20        [--schedule random|pct|exhaustive] [--no-shrink] [--trace] [--print] [--out FILE]";
+         \x20        [--schedule random|pct|exhaustive] [--all | --until TEXT] [--no-shrink] [--trace] [--print]\n\
+        \x20        [--out FILE]";
 
     /// The command line.
     struct Options {
@@ -32,6 +33,7 @@ mod simulation {
         only: bool,
         replay: Option<String>,
         schedule: Option<u64>,
+        until: Until,
         shrink: bool,
         print: bool,
         out: String,
@@ -45,6 +47,7 @@ mod simulation {
             only: false,
             replay: None,
             schedule: None,
+            until: Until::Any,
             shrink: true,
             print: false,
             out: "target/sim/finding.txt".into(),
@@ -68,6 +71,8 @@ mod simulation {
                         other => return Err(format!("no schedule is called {other}")),
                     });
                 }
+                "--all" => o.until = Until::Never,
+                "--until" => o.until = Until::Says(value()?),
                 "--no-shrink" => o.shrink = false,
                 "--trace" => TRACE.store(true, Ordering::Relaxed),
                 "--print" => o.print = true,
@@ -94,15 +99,25 @@ mod simulation {
         eprintln!("neap-sim: addresses stay random: {e}");
     }
 
+    /// Seconds of a processor that the workers took.
+    fn processor_time() -> f64 {
+        // SAFETY: all zero bytes are such a record; the call fills it.
+        let usage = unsafe {
+            let mut usage: libc::rusage = core::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
+            usage
+        };
+        let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+        seconds(usage.ru_utime) + seconds(usage.ru_stime)
+    }
+
     fn report(o: &Options, scenario: &Scenario, found: &Found) -> i32 {
         println!("FOUND: {}", found.what);
-        println!("  seed {}, after {} runs and {} steps of its worker", found.seed, found.runs, found.steps);
-        let (short, how) = if o.shrink {
-            let time = Duration::from_secs(60);
-            shrink(scenario, found, time)
-        } else {
-            (scenario.clone(), found.clone())
-        };
+        if !o.shrink {
+            println!("to replay it: cargo xtask sim --seed {} --only [--trace]", found.seed);
+            return 1;
+        }
+        let (short, how) = shrink(scenario, found, Duration::from_secs(60));
         let text = format!("# {}\n{}", how.what, short.text());
         println!("the shortest scenario that was found to fail:\n{text}");
         println!("to replay it: cargo xtask sim --replay {} [--trace]", o.out);
@@ -162,22 +177,32 @@ mod simulation {
             println!("FOUND: {}", found.what);
             return 1;
         }
-        let (found, done) = search(o.seed, o.jobs, o.budget, adjust);
+        let (findings, done) = search(o.seed, o.jobs, o.budget, &o.until, adjust);
         let time = begin.elapsed().as_secs_f64();
         println!(
-            "{} runs, {} steps in {time:.1} s ({:.2} million a second), {} workers, seeds from {}",
+            "{} runs, {} steps in {time:.1} s ({:.2} million in a second of a processor), {} workers, seeds from {}",
             done.runs,
             done.steps,
-            done.steps as f64 / time / 1e6,
+            done.steps as f64 / processor_time() / 1e6,
             o.jobs,
             o.seed
         );
-        match found {
-            None => 0,
+        for f in &findings {
+            let (time, steps) = (f.after.0.as_secs_f64(), f.after.1 as f64 / 1e6);
+            println!("{} times, first after {time:.1} s and {steps:.1} million steps, seed {}:", f.count, f.first.seed);
+            println!("    {}", f.first.what);
+        }
+        let wanted = findings.iter().map(|f| &f.first).find(|found| match &o.until {
+            Until::Any => true,
+            Until::Says(text) => found.what.contains(text),
+            Until::Never => false,
+        });
+        match wanted {
+            None => i32::from(!findings.is_empty()),
             Some(found) => {
                 let mut scenario = Scenario::draw(found.seed);
                 adjust(&mut scenario);
-                report(&o, &scenario, &found)
+                report(&o, &scenario, found)
             }
         }
     }

@@ -5,7 +5,7 @@
 use crate::random::Random;
 use crate::scenario::Config;
 use crate::sched::{FOREVER, late, sched};
-use crate::{finding, helper};
+use crate::{finding, helper, trace};
 use core::cell::UnsafeCell;
 use neap_core::Os;
 use neap_core::helper::Helper;
@@ -109,6 +109,11 @@ impl System {
 
     fn late(&self) {
         late(self.config.late);
+    }
+
+    /// A purge is on its way: the moment between a decision and its effect that matters most.
+    fn very_late(&self) {
+        late(if self.config.late == 0 { 0 } else { 1 + self.config.late / 3 });
     }
 
     fn below(&self, n: usize) -> usize {
@@ -376,7 +381,7 @@ unsafe impl Os for System {
 
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {
         self.require("purge", p, len, &[Access::Committed, Access::Mapped]);
-        self.late();
+        self.very_late();
         if self.refuses(lacks::PURGE) {
             return false;
         }
@@ -388,8 +393,9 @@ unsafe impl Os for System {
     unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
         for run in runs {
             self.require("purge_runs", run.start, run.len, &[Access::Committed]);
+            trace!("purge_runs {:p} {:#x}", run.start, run.len);
         }
-        self.late();
+        self.very_late();
         if self.lacks(lacks::PURGE_RUNS) {
             return 0;
         }
@@ -412,7 +418,7 @@ unsafe impl Os for System {
     /// Takes some OS pages at once, and leaves the others.
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
         self.require("purge_lazily", p, len, &[Access::Committed]);
-        self.late();
+        self.very_late();
         if self.refuses(lacks::LAZY) {
             return false;
         }

@@ -164,14 +164,14 @@ impl Config {
             reservations: if r.one_in(10) { r.pick(&[1, 2]) } else { 0 },
             missing,
             fault: if r.one_in(4) { r.scale(100) } else { 0 },
-            late: r.pick(&[0, 3, 10, 50]),
+            late: r.pick(&[0, 2, 5, 20]),
             memory: if r.one_in(6) { 1 + r.below(4) as u64 } else { 0 },
             handlers: if r.one_in(3) { r.pick(&[100, 1000, 5000]) } else { 0 },
             seatless: any(r, 16, 1),
             buffers: any(r, 2, 1),
             pace: r.pick(&[0, 2, 10, 50]),
             purge: if r.one_in(3) { r.below(4) as u64 } else { 0 },
-            delay: r.pick(&[policy::DELAY_MS.into(), 0, 20, 50, 100, 5000]),
+            delay: r.pick(&[policy::DELAY_MS.into(), 0, 50, 100, 100, 2000]),
             bytes: if r.one_in(4) { r.pick(&[1, 1 + (2 << 20)]) } else { 0 },
             zero_always: any(r, 10, 1),
             threshold: if r.one_in(6) { r.pick(&[1, 1 + (128 << 10)]) } else { 0 },
@@ -255,6 +255,14 @@ kinds! {
     Meet "meet",
 }
 
+/// What threads do in a round.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Round {
+    Any,
+    Build,
+    Tear,
+}
+
 /// A scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
@@ -297,29 +305,42 @@ impl Sizes {
 }
 
 impl Scenario {
-    /// The scenario of a seed.
+    /// The scenario of a seed. Threads go through rounds, and meet behind each: in some they build up, in some they tear
+    /// down while others look for free memory, in some they do anything.
     pub fn draw(seed: u64) -> Scenario {
         let mut r = Random::new(seed, 0);
         let config = Config::draw(&mut r, seed);
-        let count = r.pick(&[1, 2, 2, 3, 3, 4]);
+        let count = r.pick(&[1, 2, 2, 2, 3, 3, 4]);
+        let mut scenario = Scenario { config, threads: vec![Vec::new(); count] };
         let rounds = 2 + r.below(6);
-        let length = 4 + r.below(16);
+        let length = 2 + r.below(12);
         let forks = r.one_in(6);
-        let threads = (0..count)
-            .map(|_| {
-                let class = r.pick(&[28_000, 12_000, 3072, 2048, 512, 48]);
-                let sizes = r.pick(&[Sizes::Small, Sizes::Holes, Sizes::Large, Sizes::Mixed, Sizes::One(class)]);
-                let mut ops = Vec::new();
-                for _ in 0..rounds {
-                    for _ in 0..length {
-                        ops.push(Op::draw(&mut r, sizes, forks));
-                    }
-                    ops.push(Op { kind: Kind::Meet, a: r.next() % 1000, b: 0 });
+        let class = r.pick(&[28_000, 28_000, 12_000, 6000, 3072, 1100, 512, 48]);
+        let sizes =
+            r.pick(&[Sizes::Small, Sizes::Holes, Sizes::Large, Sizes::Mixed, Sizes::One(class), Sizes::One(class)]);
+        let mut built = false;
+        for _ in 0..rounds {
+            let round = match (r.below(3), built) {
+                (0, _) => Round::Any,
+                (_, false) => Round::Build,
+                (_, true) => Round::Tear,
+            };
+            built = round == Round::Build;
+            for ops in &mut scenario.threads {
+                let looks = r.one_in(2);
+                for _ in 0..length {
+                    let op = match round {
+                        Round::Any => Op::draw(&mut r, sizes, forks),
+                        Round::Build => Op::draw_build(&mut r, sizes),
+                        Round::Tear if looks => Op::draw_look(&mut r, sizes, &scenario.config, forks),
+                        Round::Tear => Op::draw_tear(&mut r, sizes, forks),
+                    };
+                    ops.push(op);
                 }
-                ops
-            })
-            .collect();
-        Scenario { config, threads }
+                ops.push(Op { kind: Kind::Meet, a: r.next() % 1000, b: 0 });
+            }
+        }
+        scenario
     }
 
     /// Its text, which [`Scenario::parse`] reads.
@@ -360,6 +381,60 @@ impl Scenario {
 }
 
 impl Op {
+    /// Memory is used, freed in part, and used again.
+    fn draw_build(r: &mut Random, sizes: Sizes) -> Op {
+        let b = r.next() >> 32;
+        let op = |kind, a, b| Op { kind, a, b };
+        match r.below(16) {
+            0..6 => {
+                let size = sizes.draw(r);
+                Op::draw_fill(r, size)
+            }
+            6..9 => op(Kind::Drain, 1 + r.next() % 60 + 4096 * (r.next() % 3), b),
+            9 | 10 => {
+                let size = r.pick(&[40_000, 60_000, 200_000]);
+                op(Kind::Fill, size, 1 + r.next() % 20)
+            }
+            11 => op(Kind::Free, 0, b),
+            12 => op(Kind::Calloc, sizes.draw(r), b),
+            13 => op(Kind::Realloc, sizes.draw(r), b),
+            _ => op(Kind::Malloc, sizes.draw(r), b),
+        }
+    }
+
+    /// Memory is freed, used for other things, and threads end.
+    fn draw_tear(r: &mut Random, sizes: Sizes, forks: bool) -> Op {
+        let b = r.next() >> 32;
+        let op = |kind, a, b| Op { kind, a, b };
+        match r.below(16) {
+            0..6 => op(Kind::Drain, r.scale(800) + 4096 * (r.next() % 2), b),
+            6..9 => {
+                let size = r.pick(&[40_000, 65_536, 65_536, 200_000, 8000, 300]);
+                Op::draw_fill(r, size)
+            }
+            9 | 10 => op(Kind::End, r.next() % 3, b),
+            11 => op(Kind::Rest, 0, 0),
+            _ => Op::draw(r, sizes, forks),
+        }
+    }
+
+    /// Free memory is looked for.
+    fn draw_look(r: &mut Random, sizes: Sizes, config: &Config, forks: bool) -> Op {
+        let op = |kind, a, b| Op { kind, a, b };
+        match r.below(16) {
+            0..4 => op(Kind::Trim, 0, 0),
+            4..7 => op(Kind::Purge, 0, 0),
+            7..11 => op(Kind::Sleep, (config.delay * (1 + r.next() % 10) / 5).min(3000), 0),
+            _ => Op::draw(r, sizes, forks),
+        }
+    }
+
+    fn draw_fill(r: &mut Random, size: u64) -> Op {
+        // At most some MiB.
+        let most = ((3 << 19) / size.max(64)).clamp(1, 300);
+        Op { kind: Kind::Fill, a: size, b: r.scale(most) }
+    }
+
     fn draw(r: &mut Random, sizes: Sizes, forks: bool) -> Op {
         let b = r.next() >> 32;
         let size = sizes.draw(r);
@@ -370,17 +445,13 @@ impl Op {
             18 => op(Kind::Aligned, size.min(200_000), r.below(17) as u64 + 64 * (b & 1)),
             19..24 => op(Kind::Realloc, size, b),
             24..38 => op(Kind::Free, 0, b),
-            38..43 => {
-                // At most some MiB.
-                let most = ((2 << 20) / size.max(64)).clamp(1, 400);
-                op(Kind::Fill, size, 1 + r.next() % most)
-            }
+            38..43 => Op::draw_fill(r, size),
             43..49 => op(Kind::Drain, 1 + r.next() % 300 + 4096 * (r.next() % 3), b),
             49..52 => op(Kind::Check, 0, b),
-            52 => op(Kind::Trim, if b & 1 == 0 { 0 } else { 1 << 20 }, 0),
-            53 => op(Kind::Purge, 0, 0),
-            54 => op(Kind::Rest, 0, 0),
-            55..60 => op(Kind::Sleep, r.scale(2000), 0),
+            52 | 53 => op(Kind::Trim, if b & 3 == 0 { 1 << 20 } else { 0 }, 0),
+            54 | 55 => op(Kind::Purge, 0, 0),
+            56 => op(Kind::Rest, 0, 0),
+            57..60 => op(Kind::Sleep, r.scale(2000), 0),
             60 | 61 => op(Kind::End, r.next() % 4, b),
             62 => op(Kind::Alone, r.next() % 50, b),
             _ => op(if forks { Kind::Fork } else { Kind::Free }, 0, b),

@@ -9,6 +9,10 @@ use neap_core::points::Point;
 
 /// No thread: the scheduler itself runs.
 pub const NONE: usize = usize::MAX;
+/// Longest time of a system call, or without the processor, in steps of other threads.
+const LONG: u64 = 20_000;
+/// Handlers of a run, at most, so that a run does not consist of them.
+const HANDLERS: u32 = 400;
 /// Steps without the end of an operation after which threads are taken to run in a circle.
 const STUCK: u64 = 3_000_000;
 
@@ -106,6 +110,8 @@ pub struct Sched {
     /// Mean steps between two handlers; 0: there are none.
     handler_mean: u64,
     handler: fn(),
+    /// Handlers that may still come.
+    handlers_left: u32,
     /// Step of the last progress.
     progress: u64,
     changes: Vec<u64>,
@@ -180,7 +186,7 @@ pub fn late(one_in: u64) {
         && s.random.one_in(one_in)
         && !s.alone
     {
-        let until = s.steps + s.random.scale(20_000);
+        let until = s.steps + s.random.scale(LONG);
         s.threads[s.current].state = State::Late(until);
         return s.switch();
     }
@@ -214,6 +220,7 @@ impl Sched {
             policy,
             handler_mean,
             handler,
+            handlers_left: HANDLERS,
             progress: 0,
             changes,
             lowest: 1 << 32,
@@ -296,7 +303,9 @@ impl Sched {
             crate::finding("no thread gets on: no operation ended for millions of steps");
         }
         if self.steps >= self.next_handler {
-            if self.threads[self.current].handlers < 2 && self.threads[self.current].name == "thread" {
+            let thread = &self.threads[self.current];
+            if thread.handlers < 2 && thread.name == "thread" && self.handlers_left > 0 {
+                self.handlers_left -= 1;
                 let me = self.current;
                 self.threads[me].handlers += 1;
                 // Handlers come in it as well, but not so often that it has no end.
@@ -333,7 +342,12 @@ impl Sched {
                         }
                     }
                 }
-                Policy::Random(_) => {}
+                Policy::Random(_) => {
+                    // Now and then the processor is taken away for long.
+                    if s.random.one_in(4) && !s.alone {
+                        s.threads[s.current].state = State::Late(s.steps + s.random.scale(LONG));
+                    }
+                }
             }
             s.plan_switch();
             s.next = s.next_switch.min(s.next_handler).min(s.progress + STUCK);
@@ -393,6 +407,7 @@ impl Sched {
         let Some(until) = wakes.min() else {
             crate::finding(&format!("deadlock: {}", self.waits()));
         };
+        self.progress = self.steps;
         self.slept += until - self.clock;
         if self.slept > 3_600_000 {
             crate::finding(&format!("only sleepers get on: {}", self.waits()));

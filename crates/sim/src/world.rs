@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 const MEET: usize = 4;
 const SLEEP: usize = 5;
 /// Most blocks and bytes that are live at a time.
-const MOST_BLOCKS: usize = 2000;
-const MOST_BYTES: usize = 48 << 20;
+const MOST_BLOCKS: usize = 1000;
+const MOST_BYTES: usize = 8 << 20;
 /// Children of a run, at most: each is a real one.
 const MOST_FORKS: u32 = 3;
 
