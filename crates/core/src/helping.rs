@@ -10,9 +10,9 @@ use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Heap, Os};
 
 /// Chunks that have to wait in the child of a fork before it gets a purger at once: most children end soon, or call exec.
-const FORKED_CHUNKS: usize = (16 << 20) / CHUNK;
+const FORKED_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
 /// Chunks that have to wait where there can be no helper before a thread that ends gives some back.
-const END_CHUNKS: usize = (16 << 20) / CHUNK;
+const END_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
 /// Milliseconds for each MiB that the last of several threads gave back, until a thread does so again. To give a MiB back
 /// and to fault it in again takes 0.3 to 0.7 ms, so a program whose threads come and go with more than [`END_CHUNKS`] each
 /// time loses two fifths of its time at most.

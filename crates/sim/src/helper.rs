@@ -1,7 +1,7 @@
 //! The helper thread of the simulated process.
 
 use crate::finding;
-use crate::sched::{FOREVER, sched};
+use crate::sched::{FOREVER, is_running, sched};
 use crate::world::world;
 use neap_core::Os;
 
@@ -29,6 +29,15 @@ pub fn rests() -> [usize; 2] {
     [START, world().a.os.helper().wake().as_ptr().addr()]
 }
 
+/// Whether the running thread is a child of vfork.
+pub fn is_guest() -> bool {
+    if !is_running() {
+        return false;
+    }
+    let current = sched().current;
+    current < 32 && world().guests >> current & 1 != 0
+}
+
 /// Starts the helper; false if there can be none.
 pub fn start() -> bool {
     let h = &mut world().helper;
@@ -37,6 +46,9 @@ pub fn start() -> bool {
     }
     if core::mem::replace(&mut h.alive, true) {
         finding("a helper is started while another one has not ended");
+    }
+    if is_guest() {
+        finding("a child of vfork starts a helper, which ends with it");
     }
     sched().wake(START, true);
     true

@@ -536,6 +536,11 @@ unsafe impl Os for System {
         &self.helper
     }
 
+    /// A child of vfork is another process, in the same address space.
+    fn process(&self) -> Option<u32> {
+        Some(1 + u32::from(helper::is_guest()))
+    }
+
     fn start_helper(&self) -> bool {
         self.late();
         let started = !self.refuses(lacks::HELPER) && helper::start();

@@ -249,6 +249,8 @@ kinds! {
     End "end",
     /// fork; the child makes some calls.
     Fork "fork",
+    /// A child of vfork frees `a` blocks from `b` on.
+    Vfork "vfork",
     /// A call during which there may be no helper.
     Alone "alone",
     /// All threads wait for each other, and everything is checked.
@@ -453,6 +455,7 @@ impl Op {
             56 => op(Kind::Rest, 0, 0),
             57..60 => op(Kind::Sleep, r.scale(2000), 0),
             60 | 61 => op(Kind::End, r.next() % 4, b),
+            62 if b & 1 == 0 => op(Kind::Vfork, r.scale(200), b),
             62 => op(Kind::Alone, r.next() % 50, b),
             _ => op(if forks { Kind::Fork } else { Kind::Free }, 0, b),
         }

@@ -8,7 +8,7 @@ use crate::sched::{FOREVER, quietly, sched};
 use crate::seat::{self, Life};
 use crate::{finding, pattern, trace};
 use neap_core::valid::{Census, Depth};
-use neap_core::{Allocator, CHUNK};
+use neap_core::{Allocator, CHUNK, Os};
 use std::collections::BTreeMap;
 
 /// Keys that threads wait for.
@@ -52,8 +52,12 @@ pub struct World {
     meetings: u64,
     forks: u32,
     may_fork: bool,
+    /// Calls may leave something to do for later ones of other threads.
+    leaves_notes: bool,
     /// This is the child of a fork.
     child: bool,
+    /// A bit for each thread that is a child of vfork at present.
+    pub guests: u32,
 }
 
 static mut WORLD: *mut World = core::ptr::null_mut();
@@ -74,8 +78,12 @@ impl World {
         if choices.harden {
             a.harden();
         }
+        // As `neap-sys` does when the process first uses the allocator.
+        a.os.helper().is_owner(a.os.process());
         let count = scenario.threads.len();
-        let may_fork = scenario.threads.iter().flatten().any(|op| op.kind == Kind::Fork);
+        let has = |kind| scenario.threads.iter().flatten().any(|op| op.kind == kind);
+        let may_fork = has(Kind::Fork);
+        let leaves_notes = config.handlers != 0 || has(Kind::Vfork);
         let mut world = Box::new(World {
             lives: (0..count).map(|_| Life::new()).collect(),
             helper: Helper::default(),
@@ -91,7 +99,9 @@ impl World {
             meetings: 0,
             forks: 0,
             may_fork,
+            leaves_notes,
             child: false,
+            guests: 0,
         });
         // SAFETY: one real thread.
         unsafe { WORLD = &raw mut *world };
@@ -358,6 +368,14 @@ fn carry_out(op: Op) {
             seat::be_born_again();
         }
         Kind::Fork => fork(),
+        Kind::Vfork => {
+            world().guests |= 1 << sched().current;
+            (0..op.a).for_each(|i| match world().take(op.b + i, false) {
+                Some(block) => free(block),
+                None => malloc(100),
+            });
+            world().guests &= !(1 << sched().current);
+        }
         Kind::Alone => helper::without(|| sched().wait(SLEEP, sched().clock + op.a)),
         Kind::Meet => meet(op.a),
     }
@@ -378,6 +396,10 @@ fn meet(milliseconds: u64) {
 
 /// All threads have met: everything is checked. The running one may be one that has just ended.
 fn check_all(milliseconds: u64) {
+    if world().leaves_notes {
+        // What nested calls and children of vfork left is for the next slow path.
+        seat::in_call(|_| world().a.settle());
+    }
     until_helper_rests();
     quietly(|| {
         validate();
@@ -481,6 +503,7 @@ fn fork() {
     sched().alone = true;
     world().child = true;
     let helped = helper::forked();
+    a.os.forked();
     if plain {
         a.fork_child(seat::own_heap());
         seat::leave_fork();
