@@ -294,12 +294,17 @@ impl Sched {
     fn plan_handler(&mut self) {
         self.next_handler =
             if self.handler_mean == 0 { u64::MAX } else { self.steps + self.random.wait(self.handler_mean) };
-        self.next = self.next_switch.min(self.next_handler).min(self.progress + STUCK);
+        self.next = self.next_switch.min(self.next_handler).min(self.stuck());
+    }
+
+    /// The step at which threads are taken to run in a circle.
+    fn stuck(&self) -> u64 {
+        self.progress + STUCK + self.skipped + 1
     }
 
     /// There is something to do at this step.
     fn event(&mut self) {
-        if self.steps > self.progress + STUCK {
+        if self.real_steps() > self.progress + STUCK {
             crate::finding("no thread gets on: no operation ended for millions of steps");
         }
         if self.steps >= self.next_handler {
@@ -350,10 +355,10 @@ impl Sched {
                 }
             }
             s.plan_switch();
-            s.next = s.next_switch.min(s.next_handler).min(s.progress + STUCK);
+            s.next = s.next_switch.min(s.next_handler).min(s.stuck());
             s.switch();
         } else {
-            s.next = s.next_switch.min(s.next_handler).min(s.progress + STUCK);
+            s.next = s.next_switch.min(s.next_handler).min(s.stuck());
         }
     }
 
@@ -407,7 +412,7 @@ impl Sched {
         let Some(until) = wakes.min() else {
             crate::finding(&format!("deadlock: {}", self.waits()));
         };
-        self.progress = self.steps;
+        self.progress = self.real_steps();
         self.slept += until - self.clock;
         if self.slept > 3_600_000 {
             crate::finding(&format!("only sleepers get on: {}", self.waits()));
@@ -471,7 +476,7 @@ impl Sched {
 
     /// An operation has ended.
     pub fn note_progress(&mut self) {
-        self.progress = self.steps;
+        self.progress = self.real_steps();
         self.slept = 0;
     }
 
