@@ -62,7 +62,8 @@ fn systems() -> Vec<Setup> {
     vec![
         on(4096, None, None, true, Purge::Decay),
         on(4096, Some(96 << 20), Some(1), false, Purge::Decay),
-        on(65536, None, None, true, Purge::Lazy),
+        // A limit that leaves little beside the reservations, so that they go back.
+        on(65536, Some(70 << 30), None, true, Purge::Lazy),
         on(16384, Some(64 << 20), None, false, Purge::Eager),
         hardened,
     ]
