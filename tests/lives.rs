@@ -23,6 +23,13 @@ const FILE_CASES: [(&str, &str); 4] = [
 /// object, behind all of them.
 const WHERES: [&str; 7] = ["start", "key1", "key2", "key3", "key4", "cxx", "after"];
 
+/// How processes end, and what a test with it would catch.
+const ENDS_OF_PROCESSES: [(&str, &str); 3] = [
+    ("last", "a last thread that finds no heap when it runs what atexit registered"),
+    ("exec", "an exec in the middle of a thread's end that hangs"),
+    ("handler", "an exit in a handler, in the middle of a thread's end, that finds no heap"),
+];
+
 /// How the threads end, and what a test with it would catch.
 const ENDS: [(&str, &str); 6] = [
     ("joined", "a heap that a thread gets when no destructor of its own will run any more, and that stays for ever"),
@@ -50,8 +57,17 @@ fn main() -> ExitCode {
             WHERES.iter().try_for_each(|place| lives(place, end, &[]))
         }));
     }
+    cases.push(Case::new("thread::allocates_behind_its_end", "a visit of a heap whose thread is gone", || {
+        ["detached", "gone", "unmapped"].iter().try_for_each(|end| lives("often", end, &[]))
+    }));
+    for (end, catches) in ENDS_OF_PROCESSES {
+        cases.push(Case::new(format!("process::{end}"), catches, move || {
+            WHERES.iter().try_for_each(|place| lives(place, end, &[]))
+        }));
+    }
     cases.push(Case::new("thread::forks", "a fork at one of these places whose child cannot allocate", || {
-        WHERES.iter().try_for_each(|place| lives(place, "gone", &[("LIVES_FORK", "1")]))
+        let places = WHERES.iter().chain(&["often"]);
+        places.copied().try_for_each(|place| lives(place, "gone", &[("LIVES_FORK", "1")]))
     }));
     cases.push(Case::new("thread::loads", "the same while libraries with thread storage come and go", || {
         let dso = DSO.build()?;

@@ -92,7 +92,7 @@ const REFUSED: &[&str] = &[
     "lseek",
     "dup3",
     "gettid",
-    "tgkill",
+    "get_robust_list",
     "getrandom",
 ];
 /// When the filter comes: before the first work, after it, before the program starts.

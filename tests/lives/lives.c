@@ -1,15 +1,18 @@
-/* Lives of threads: `lives WHERE END [fork] [dl]`.
+/* Lives of threads: `lives WHERE END`, with LIVES_FORK or LIVES_DSO in the environment or without.
  *
  * 3,000 threads, in waves, whose first call of the allocator is malloc, calloc, realloc, free or malloc_usable_size, in turn.
  * WHERE it is made: `start`, the start routine; `key1` to `key4`, a destructor of a key in that round; `cxx`, a destructor
  * of a thread_local object (whose registration allocates); `after`, behind all destructors, where the C library frees
- * what a thread had and a tool's hook comes with it. END, how the threads end: `joined`; `reused` and `unmapped`, joined, on
+ * what a thread had and a tool's hook comes with it; `often`, the same with 40 such calls. END, how the threads end: `joined`; `reused` and `unmapped`, joined, on
  * stacks of the program's, which are used again, or unmapped at once; `cancelled`; `detached`; `gone`, detached on a stack of
- * the program's, which is unmapped as soon as the thread is gone. With `fork` some of them fork there, with `dl` a library
- * is loaded and unloaded between the waves.
+ * the program's, which is unmapped as soon as the thread is gone. With LIVES_FORK some of them fork there, with LIVES_DSO that
+ * library is loaded and unloaded between the waves.
+ *
+ * Other ENDs are those of the process, in 20 children each: `last`, by the thread, as main has ended; `exec`, there;
+ * `handler`, exit in a handler of a signal that comes there.
  *
  * Bytes are checked; another thread has the allocator visit all heaps meanwhile (malloc_trim); and memory must not grow
- * with the number of threads. */
+ * with the number of threads (but `often`: such threads keep their heaps). */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dlfcn.h>
@@ -21,11 +24,11 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-enum { WAVE = 20, WARM = 50, WAVES = 100, STACK = 64 << 10, ROUNDS = 4, FIRSTS = 5, BYTES = 100, MOST_GROWTH = 100 };
-enum where { START, KEY1, KEY4 = KEY1 + ROUNDS - 1, CXX, AFTER };
-enum end { JOINED, REUSED, UNMAPPED, CANCELLED, DETACHED, GONE };
-static const char *const wheres[] = {"start", "key1", "key2", "key3", "key4", "cxx", "after"};
-static const char *const ends[] = {"joined", "reused", "unmapped", "cancelled", "detached", "gone"};
+enum { WAVE = 20, WARM = 50, WAVES = 100, STACK = 64 << 10, ROUNDS = 4, FIRSTS = 5, BYTES = 100, MOST_GROWTH = 100, OFTEN_CALLS = 40, CHILDREN = 20, EXIT = 5 };
+enum where { START, KEY1, KEY4 = KEY1 + ROUNDS - 1, CXX, AFTER, OFTEN };
+enum end { JOINED, REUSED, UNMAPPED, CANCELLED, DETACHED, GONE, LAST, EXEC, HANDLER };
+static const char *const wheres[] = {"start", "key1", "key2", "key3", "key4", "cxx", "after", "often"};
+static const char *const ends[] = {"joined", "reused", "unmapped", "cancelled", "detached", "gone", "last", "exec", "handler"};
 
 struct life {
     pthread_t thread;
@@ -60,6 +63,14 @@ static void forked(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+static void ends_here(void) {
+    if (how == EXEC) {
+        execl("/proc/self/exe", "lives", "executed", NULL);
+        CHECK(!"exec");
+    }
+    if (how == HANDLER) raise(SIGUSR1);
+}
+
 static void first_call(struct life *l) {
     unsigned char *p = l->block;
     l->block = NULL;
@@ -81,6 +92,7 @@ static void first_call(struct life *l) {
     for (int i = 0; i < BYTES; i++) CHECK_AT(p[i] == (l->first != 3 ? l->first : 7), i);
     __libc_free(p);
     atomic_fetch_add(&calls, 1);
+    ends_here();
 }
 
 /* The C library's frees come here. */
@@ -88,6 +100,11 @@ void free(void *p) {
     if (late) {
         struct life *l = late;
         late = NULL;
+        for (int i = 1; where == OFTEN && i < OFTEN_CALLS; i++) {
+            unsigned char *q = malloc(i * BYTES);
+            memset(q, 1, i * BYTES);
+            __libc_free(q);
+        }
         first_call(l);
     }
     __libc_free(p);
@@ -108,7 +125,7 @@ static void *run(void *arg) {
     if (where == START) first_call(l);
     if (where >= KEY1 && where <= KEY4) CHECK(pthread_setspecific(key, l) == 0);
     if (where == CXX) CHECK(__cxa_thread_atexit_impl(on_object, l, &__dso_handle) == 0);
-    if (where == AFTER) late = l;
+    if (where >= AFTER) late = l;
     atomic_store(&l->tid, (int)syscall(SYS_gettid));
     if (how == CANCELLED)
         for (;;) pause();
@@ -182,11 +199,56 @@ static int named(const char *const *names, int count, const char *name) {
     _exit(2);
 }
 
+static void on_signal(int number) {
+    (void)number;
+    exit(0);
+}
+
+/* Behind the last thread, exec's or exit's. */
+static void at_exit(void) {
+    for (int i = 1; i < 100; i++) {
+        unsigned char *p = calloc(i, 10);
+        for (int j = 0; j < i * 10; j++) CHECK_AT(p[j] == 0, j);
+        memset(p, 1, i * 10);
+        free(p);
+    }
+    _exit(EXIT);
+}
+
+static void ends_of_processes(void) {
+    for (int i = 0; i < CHILDREN; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            static struct life l;
+            l.first = i % FIRSTS;
+            if (l.first >= 2) memset(l.block = malloc(BYTES), 7, BYTES);
+            CHECK(signal(SIGUSR1, on_signal) != SIG_ERR);
+            CHECK(atexit(at_exit) == 0);
+            pthread_t trims;
+            /* Not beside the last thread. */
+            if (how != LAST) CHECK(pthread_create(&trims, NULL, visitor, NULL) == 0);
+            CHECK(pthread_create(&l.thread, NULL, run, &l) == 0);
+            if (how == LAST) pthread_exit(NULL);
+            for (;;) pause();
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK_AT(WIFEXITED(status) && WEXITSTATUS(status) == EXIT, status);
+    }
+    printf("ok\n");
+}
+
 int main(int argc, char **argv) {
+    if (argc == 2 && strcmp(argv[1], "executed") == 0) at_exit();
     CHECK(argc > 2);
     where = named(wheres, sizeof wheres / sizeof *wheres, argv[1]);
     how = named(ends, sizeof ends / sizeof *ends, argv[2]);
     CHECK(pthread_key_create(&key, on_key) == 0);
+    if (how >= LAST) {
+        ends_of_processes();
+        return 0;
+    }
     pthread_t trims;
     CHECK(pthread_create(&trims, NULL, visitor, NULL) == 0);
     static struct life lives[WAVE];
@@ -204,6 +266,6 @@ int main(int argc, char **argv) {
     long each = (held() - before) / (WAVE * WAVES);
     printf("%d calls, %ld bytes a thread\nok\n", calls, each);
     CHECK(calls == WAVE * (WARM + WAVES));
-    CHECK_AT(!strict() || each < MOST_GROWTH, each);
+    CHECK_AT(!strict() || where == OFTEN || each < MOST_GROWTH, each);
     return 0;
 }

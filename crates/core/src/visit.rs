@@ -83,9 +83,9 @@ impl<O: Os> Allocator<O> {
     ///
     /// The seat lies in thread storage, which ends with the thread. A thread that ends gives its heap up first, unless
     /// its first calls came when the C library was past the place where it would have (`crates/sys/src/thread.rs`). So
-    /// the system is asked whether the thread still exists. What remains is a thread that did all of this: it made more
-    /// calls after its last destructor than [`crate::Os`] calls early; none before; it exists when the system is asked;
-    /// and its storage is unmapped before the visit ends, microseconds later. A thread that is past its destructors
+    /// the system is asked whether the thread still exists, before each use of the seat. What remains is a thread that did
+    /// all of this: it made more calls after its last destructor than are called early there; none before; it exists when
+    /// the system is asked; and its storage is unmapped before the next instructions of the visitor. A thread that is past its destructors
     /// does no work of the program's any more, so it does not stand still there either: the visits of heaps that were
     /// left alone do not find it, only those that somebody asks for (trims) could.
     unsafe fn park(&self, heap: *mut Heap) -> bool {
@@ -121,7 +121,10 @@ impl<O: Os> Allocator<O> {
         // SAFETY: heaps are never unmapped; the memory of the thread's seat is there, as it was in the parent.
         unsafe {
             let seat = (*heap).seat.load(Ordering::Relaxed);
+            // Of the parent's thread: if it exists now, its storage was there when the child was made.
+            let thread = (*heap).thread.load(Ordering::Relaxed);
             !seat.is_null()
+                && (thread == 0 || !self.os.has_ended(thread))
                 && (*seat).heap.load(Ordering::Relaxed) == heap
                 && (*seat).busy.load(Ordering::Relaxed) == Seat::IDLE
         }
@@ -135,6 +138,21 @@ impl<O: Os> Allocator<O> {
             // Release pairs with the Acquire in `wait_parked` and with the load of the thread's next call.
             (*seat).heap.store(heap, Ordering::Release);
             self.os.futex_wake(&*futex(seat));
+        }
+    }
+
+    /// Whether the thread of a parked heap has ended, so that its seat may not be there any more; then the heap has none
+    /// from now on. See [`Allocator::park`].
+    unsafe fn forget_ended(&self, heap: *mut Heap) -> bool {
+        // SAFETY: heaps are never unmapped.
+        unsafe {
+            // Relaxed, here and below: the heap is parked, so both stay.
+            let thread = (*heap).thread.load(Ordering::Relaxed);
+            let ended = (*heap).seat.load(Ordering::Relaxed).is_null() || (thread != 0 && self.os.has_ended(thread));
+            if ended {
+                (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
+            }
+            ended
         }
     }
 
@@ -168,10 +186,12 @@ impl<O: Os> Allocator<O> {
             }
             let seen = self.os.barrier();
             for &heap in parked() {
-                if seen && !Self::is_busy(heap) {
+                if !self.forget_ended(heap) && seen && !Self::is_busy(heap) {
                     f(heap);
                 }
-                self.unpark(heap);
+                if !self.forget_ended(heap) {
+                    self.unpark(heap);
+                }
             }
         }
     }

@@ -51,6 +51,16 @@ impl Linux {
         self.counters.store(core::ptr::from_ref(page).cast_mut(), Ordering::Release);
     }
 
+    /// The address of a thread's list of robust locks; 0: none.
+    fn robust_list(&self, thread: u32) -> Result<usize, isize> {
+        let (mut list, mut len) = (0usize, 0usize);
+        let to = [(&raw mut list).expose_provenance(), (&raw mut len).expose_provenance()];
+        // SAFETY: the kernel writes two words.
+        let done =
+            unsafe { arch::syscall(libc::SYS_get_robust_list as usize, [thread as usize, to[0], to[1], 0, 0, 0]) };
+        if done == 0 { Ok(list) } else { Err(done) }
+    }
+
     fn count_purges(&self, n: u64) {
         self.purge_calls.fetch_add(n, Ordering::Relaxed);
         self.count_many(Syscall::Madvise, n);
@@ -321,19 +331,23 @@ unsafe impl Os for Linux {
         }
         // SAFETY: the call takes no pointers. A filter may refuse even this.
         let thread = unsafe { arch::syscall(libc::SYS_gettid as usize, [0; 6]) };
-        u32::try_from(thread).unwrap_or(0)
+        // musl has a list only where a program uses robust locks.
+        let thread = u32::try_from(thread).unwrap_or(0);
+        if self.robust_list(thread).is_ok_and(|list| list != 0) { thread } else { 0 }
     }
 
-    /// In the child of vfork, which is a process of its own, the parent's threads seem to have ended; so it visits none.
+    /// By the list of robust locks, which the C library registers for each thread: the kernel forgets it when the thread
+    /// ends, just before it tells those who wait for the end, who may then unmap the thread's storage. The thread's number
+    /// is there for longer than that. Another thread of the process may have the number one day; it counts as this one.
     fn has_ended(&self, thread: u32) -> bool {
         if status::is_forbidden() {
             return false;
         }
         self.count(Syscall::Other);
-        let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
-        // SAFETY: the call takes no pointers. Signal 0 is none.
-        let answer = unsafe { arch::syscall(libc::SYS_tgkill as usize, [process, thread as usize, 0, 0, 0, 0]) };
-        answer == -(libc::ESRCH as isize)
+        match self.robust_list(thread) {
+            Ok(list) => list == 0,
+            Err(error) => error == -(libc::ESRCH as isize),
+        }
     }
 
     fn futex_wait(&self, word: &AtomicU32, value: u32) {
