@@ -375,6 +375,55 @@ static void vfork_exec(void) {
     }
     wait_for_rss(16 << 10);
 }
+/* Children on their parent's memory. What they free waits for the parent's next call, and its helper must not be theirs. */
+static void vfork_frees(void) {
+    for (volatile int i = 0; i < 3; i++) {
+        pid_t pid = vfork();
+        if (pid == 0) {
+            garbage(20, 1 << 20, 2 << 20);
+            _exit(0);
+        }
+        wait_ok(pid);
+    }
+    with_helper();
+    wait_for_rss(16 << 10);
+}
+/* What they open, and the number by which they are known, are not the parent's. */
+static int pagemaps(void) {
+    int count = 0;
+    for (int fd = 3; fd < 128; fd++) {
+        char path[64], name[64] = "";
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (readlink(path, name, sizeof name - 1) > 0) count += strstr(name, "pagemap") != NULL;
+    }
+    return count;
+}
+static void vfork_asks(void) {
+    for (int i = 0; i < 4; i++) check_sparse();
+    if (pagemaps() != 1) SKIP("the page map cannot be read");
+    for (volatile int i = 0; i < 20; i++) {
+        pid_t pid = vfork();
+        if (pid == 0) {
+            for (int fd = 3; fd < 128; fd++) close(fd);
+            for (int round = 0; round < 4; round++) check_sparse();
+            _exit(0);
+        }
+        wait_ok(pid);
+    }
+    /* neap opens the file again, but not for ever. */
+    for (int fd = 3; fd < 128; fd++) close(fd);
+    for (int i = 0; i < 4; i++) check_sparse();
+    CHECK_AT(pagemaps() == 1, pagemaps());
+}
+static void vfork_unshares(void) {
+    with_helper();
+    pid_t pid = vfork();
+    if (pid == 0) _exit(unshare(CLONE_FILES) != 0);
+    wait_ok(pid);
+    garbage_large();
+    wait_for_rss(16 << 10);
+    with_helper();
+}
 static void child_of_bare_fork(void) {
     alarm(120);
     check_zeroed();
@@ -444,6 +493,6 @@ static const struct test_case CASES[] = {
     CASE(unshare_fails),    CASE(setns_user),     CASE(unshare_by_syscall), CASE(unshare_at_once),
     CASE(fork_with_helper), CASE(without_proc),   CASE(forks_under_load),   CASE(vfork_exec),
     CASE(bare_fork),        CASE(address_limit),      CASE(fork_in_unshare),
-    CASE(idle_child),
+    CASE(idle_child),       CASE(vfork_frees),    CASE(vfork_asks),         CASE(vfork_unshares),
 };
 TEST_MAIN(CASES)

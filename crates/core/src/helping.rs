@@ -21,8 +21,8 @@ const END_MS_PER_MIB: u64 = 1;
 const LOOK_MS: u32 = 100;
 /// Milliseconds that a call which wants no helper waits for the end of one: longer than its longest system call.
 const PATIENCE_MS: u32 = 5000;
-/// The same for a fork without handlers, which may come from a handler that interrupted what the helper waits for.
-const FORK_PATIENCE_MS: u32 = 50;
+/// The same in a handler that interrupted another call.
+const NESTED_PATIENCE_MS: u32 = 50;
 
 impl<O: Os> Allocator<O> {
     /// Whether a helper thread will see to what is freed now.
@@ -149,10 +149,10 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Runs `f`, which makes a child without the C library's handlers, while there is no helper: it would leave its locks
-    /// behind in the child, which may count on a process of one thread. Takes no lock, and waits for a helper for
-    /// [`FORK_PATIENCE_MS`] at most, as this may be a handler that interrupted what the helper waits for.
-    pub fn around_fork<R>(&self, f: impl FnOnce() -> R) -> R {
-        self.keep_away(FORK_PATIENCE_MS, f)
+    /// behind in the child, which may count on a process of one thread. Takes no lock. `nested`: the call is a handler's
+    /// that interrupted another one, for which the helper may wait; so it waits for [`NESTED_PATIENCE_MS`] at most.
+    pub fn around_fork<R>(&self, nested: bool, f: impl FnOnce() -> R) -> R {
+        self.keep_away(if nested { NESTED_PATIENCE_MS } else { PATIENCE_MS }, f)
     }
 
     fn keep_away<R>(&self, patience: u32, f: impl FnOnce() -> R) -> R {

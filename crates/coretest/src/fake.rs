@@ -82,6 +82,7 @@ pub struct Fake {
     model: Mutex<Model>,
     pagemap: Pagemap,
     helper: Helper,
+    process: AtomicU32,
     /// The swap device, once something was swapped out. `None`: the system has none.
     swap: OnceLock<Option<Swap>>,
     /// Ranges that were purged lazily and that [`Fake::reclaim`] has not taken yet; some may be in use again.
@@ -104,10 +105,16 @@ impl Fake {
             model: Mutex::new(Model::default()),
             pagemap: Pagemap::open(),
             helper: Helper::new(),
+            process: AtomicU32::new(1),
             swap: OnceLock::new(),
             lazy: Mutex::new(Vec::new()),
             config,
         }
+    }
+
+    /// The calling process is another one from now on; 0: the system must not be asked.
+    pub fn set_process(&self, process: u32) {
+        self.process.store(process, Ordering::Relaxed);
     }
 
     /// The program runs for so many microseconds, as far as [`Os::run_time`] says.
@@ -461,6 +468,10 @@ unsafe impl Os for Fake {
 
     fn helper(&self) -> &Helper {
         &self.helper
+    }
+
+    fn process(&self) -> Option<u32> {
+        Some(self.process.load(Ordering::Relaxed)).filter(|&process| process != 0)
     }
 
     fn address_limit(&self) -> Option<usize> {

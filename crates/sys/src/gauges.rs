@@ -13,7 +13,7 @@
 //! A process that counts each call (option `counters`) has its page in a file, and the gauges are there as well.
 
 use crate::global::NEAP;
-use crate::space::{Space, space};
+use crate::space::{Space, is_guest, space};
 use crate::status;
 use core::sync::atomic::Ordering;
 use neap_core::figures::Figures;
@@ -45,7 +45,7 @@ pub fn publish(figures: &Figures, purge_calls: u64) {
 fn own(wiped: &Space, page_size: usize) -> Option<&'static Counters> {
     let mut page = wiped.page.load(Ordering::Relaxed);
     if page.is_null() {
-        if wiped.pageless.load(Ordering::Relaxed) {
+        if wiped.pageless.load(Ordering::Relaxed) || is_guest(wiped) {
             return None;
         }
         let Some(new) = new(page_size) else {

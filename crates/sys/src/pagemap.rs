@@ -21,7 +21,7 @@
 //! asking.
 
 use crate::global::NEAP;
-use crate::space::{Space, space};
+use crate::space::{Space, is_guest, space};
 use crate::{arch, status};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use neap_core::Os;
@@ -101,6 +101,7 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
             // SAFETY: likewise.
             Same::Yes => unsafe { scan(file, p, len, runs) },
             Same::No => Err(Errno::BADF),
+            Same::Restored if is_guest(known) => return None,
             Same::Restored => {
                 known.file.store(NONE, Ordering::Release);
                 return None;
@@ -111,7 +112,7 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
             Err(Errno::NOTTY) if known.old.load(Ordering::Relaxed) == 0 && is_pagemap(file, known, page) => {
                 known.old.store(1, Ordering::Relaxed);
             }
-            Err(_) if number == EACH => return None,
+            Err(_) if number == EACH || is_guest(known) => return None,
             Err(_) => {
                 // The program has closed the file; its number may be another's by now.
                 let next = if known.reopened.fetch_add(1, Ordering::Relaxed) < REOPENS { UNKNOWN } else { NONE };
@@ -129,6 +130,9 @@ fn number(known: &Space) -> Option<i32> {
     let number = known.file.load(Ordering::Acquire);
     if number != UNKNOWN {
         return (number != NONE).then_some(number);
+    }
+    if is_guest(known) {
+        return None;
     }
     let opened = if status::is_hostile() { Err(Errno::PERM) } else { open_to_keep(known) };
     let new = match &opened {

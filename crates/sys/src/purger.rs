@@ -156,7 +156,13 @@ pub fn without_helper<R>(f: impl FnOnce() -> R) -> R {
 /// Runs `fork`, a call that makes a child without the C library's handlers, while there is no helper. Safe in a handler of
 /// a signal that came in the middle of a call of neap's.
 pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
-    NEAP.around_fork(fork)
+    let entered = arch::enter();
+    let nested = entered.is_none();
+    if let Some(entered) = entered {
+        // It was only to ask.
+        entered.leave();
+    }
+    NEAP.around_fork(nested, fork)
 }
 
 /// The process is about to give itself a filter of system calls. The helper ends, and from now on neap makes only calls

@@ -14,7 +14,7 @@
 
 use crate::global::{NEAP, usable_size};
 use crate::path::{Name, Path};
-use crate::space::{Space, space};
+use crate::space::{Space, is_guest, space};
 use crate::{arch, status, watch};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -187,7 +187,8 @@ fn file(space: &Space) -> Option<&'static Header> {
     // Acquire pairs with the Release below.
     let mut header = space.sites.load(Ordering::Acquire);
     if header.is_null() {
-        if space.siteless.load(Ordering::Relaxed) || space.sites_making.swap(true, Ordering::Acquire) {
+        if space.siteless.load(Ordering::Relaxed) || is_guest(space) || space.sites_making.swap(true, Ordering::Acquire)
+        {
             return None;
         }
         header = space.sites.load(Ordering::Acquire);

@@ -5,7 +5,9 @@
 //! `SPACE` points to one of three places, and changes once: from `UNSETTLED`, which nothing is written to, to the page, or
 //! to `COMMON` where the kernel cannot wipe it or has no memory for it.
 
+use crate::global::NEAP;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use neap_core::Os;
 use neap_core::helper::Helper;
 use neap_counters::Counters;
 use neap_sites::Header;
@@ -140,6 +142,13 @@ fn make(page: usize) {
             let _ = mm::munmap(p, page);
         }
     }
+}
+
+/// Whether the calling process shares the address space of another one, which it may leave at any time (`vfork`,
+/// `clone(CLONE_VM)`; see `neap_core::helper`): what it opens is no file of the owner's, and what bears its number is not
+/// the owner's either. So it makes nothing that is noted here.
+pub fn is_guest(space: &Space) -> bool {
+    space.helper.is_owner(NEAP.os.process()) == Some(false)
 }
 
 /// Forgets the page, as if the process had just started. For tests.

@@ -1,0 +1,103 @@
+//! The helper's states, one step at a time; `tests/loom` has all orders of two threads.
+
+use neap_core::Os;
+use neap_core::helper::{Answer, Who};
+use neap_coretest::fake::{Call, Config, Fake};
+use std::time::{Duration, Instant};
+
+fn system(purger: bool) -> Fake {
+    Fake::new(Config { purger, ..Config::default() })
+}
+
+fn started(os: &Fake) -> u64 {
+    os.faults.count(Call::StartPurger)
+}
+
+/// Catches a second helper while one is being started, runs or resigns, and one that is not started after the last step.
+#[test]
+fn one_at_a_time() {
+    let os = system(true);
+    let helper = os.helper();
+    assert_eq!(helper.who(), Who::Nobody);
+    for _ in 0..2 {
+        assert_eq!((helper.ask(&os, false), helper.who()), (Answer::Helped, Who::Helper));
+    }
+    helper.begin();
+    assert_eq!(helper.ask(&os, true), Answer::Helped);
+    helper.resign();
+    assert_eq!(helper.who(), Who::Nobody, "what comes to wait now has to be told");
+    let leave = helper.leave(false);
+    assert_eq!(helper.ask(&os, false), Answer::Helped);
+    assert!(!helper.take_leave(&leave), "it was taken back");
+    assert_eq!(started(&os), 1);
+    helper.resign();
+    assert!(helper.take_leave(&helper.leave(false)));
+    assert_eq!((helper.ask(&os, false), started(&os)), (Answer::Helped, 2));
+}
+
+/// Catches a helper that joins the thread group of a process which only shares the memory, and one that such a process
+/// keeps away, perhaps for ever.
+#[test]
+fn guests_start_none() {
+    let os = system(true);
+    let helper = os.helper();
+    assert_eq!(helper.is_owner(os.process()), Some(true));
+    os.set_process(2);
+    assert_eq!((helper.ask(&os, true), helper.who(), started(&os)), (Answer::Elsewhere, Who::Nobody, 0));
+    assert!(helper.keep_away(&os, 1000).is_none());
+    os.set_process(1);
+    assert_eq!(helper.ask(&os, false), Answer::Helped);
+    os.set_process(2);
+    assert_eq!(helper.ask(&os, false), Answer::Elsewhere);
+    os.set_process(0);
+    assert_eq!((helper.ask(&os, true), started(&os)), (Answer::Inline, 1));
+}
+
+/// Catches a start that is tried at each call although it was refused, and one that is never tried again.
+#[test]
+fn refused_starts_are_tried_again_when_asked() {
+    let os = system(false);
+    let helper = os.helper();
+    for (again, starts) in [(false, 1), (false, 1), (true, 2)] {
+        assert_eq!((helper.ask(&os, again), helper.who(), started(&os)), (Answer::Inline, Who::Inline, starts));
+    }
+}
+
+/// Catches a helper that comes while a call wants none, one that does not come back, and a call that waits for a helper
+/// which does not get on.
+#[test]
+fn calls_keep_it_away() {
+    let os = system(true);
+    let helper = os.helper();
+    let (first, second) = (helper.keep_away(&os, 1000), helper.keep_away(&os, 1000));
+    assert_eq!((helper.ask(&os, true), helper.who(), started(&os)), (Answer::Inline, Who::Inline, 0));
+    // A call asks after it has ended; the other one still keeps the helper away.
+    helper.end_stop(first);
+    assert_eq!(helper.ask(&os, true), Answer::Inline);
+    assert!(helper.end_stop(second), "a helper was asked for meanwhile");
+    assert_eq!((helper.ask(&os, false), started(&os)), (Answer::Helped, 1));
+    helper.begin();
+    let began = Instant::now();
+    let stop = helper.keep_away(&os, 20);
+    assert!((Duration::from_millis(15)..Duration::from_secs(10)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    helper.resign();
+    assert!(helper.is_unwanted() && helper.take_leave(&helper.leave(true)));
+    assert!(helper.end_stop(stop));
+}
+
+/// Catches a call that began in the parent and ends in the child, and takes the count of another one away there.
+#[test]
+fn calls_that_a_fork_cut() {
+    let os = system(true);
+    let helper = os.helper();
+    let parents = helper.keep_away(&os, 0);
+    os.set_process(2);
+    os.forked();
+    assert!(!helper.is_unwanted());
+    let childs = helper.keep_away(&os, 0);
+    helper.end_stop(parents);
+    assert!(helper.is_unwanted(), "the child's own call has not ended");
+    helper.end_stop(childs);
+    assert!(!helper.is_unwanted());
+    assert_eq!(helper.ask(&os, false), Answer::Helped);
+}
