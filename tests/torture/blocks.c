@@ -45,7 +45,7 @@ static void check(const char *where, const unsigned char *block, size_t size, ui
 }
 
 /* harden=on keeps an OS page behind each block of whole OS pages that nothing may touch: the kernel cannot read it. */
-static void check_guard(unsigned char *block) {
+void check_guard(unsigned char *block) {
     static int ends[2];
     if (guards < 0) {
         const char *harden = getenv("NEAP_HARDEN");

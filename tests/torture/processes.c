@@ -90,13 +90,78 @@ void *forks(void *unused) {
     return unused;
 }
 
-/* Registers handlers of fork: the C library's list grows by malloc under its lock. Beyond some thousand, glibc 2.36 reads its
-   old list after a growth. */
+void *quick_forks(void *unused) {
+    int slot = progress_begin("quick_forks");
+    while (!atomic_load(&stop)) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        await(child, "fork");
+        progress(slot);
+    }
+    progress_end(slot);
+    return unused;
+}
+
+static void *forks_for_ever(void *unused) {
+    for (;;) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        await(child, "fork beside handlers");
+    }
+    return unused;
+}
+
+/* Registers handlers of fork: the C library's list grows by malloc under its lock. Each list grows a few times, so a child
+   does it. Beyond some thousand handlers glibc 2.36 reads its old list after a growth. */
 void *handlers(void *unused) {
     int slot = progress_begin("handlers");
-    for (int i = 0; i < 1500 && !atomic_load(&stop); i++, progress(slot)) {
-        pthread_atfork(NULL, NULL, NULL);
-        if (i % 16 == 0) nap_us(300);
+    for (; !atomic_load(&stop); progress(slot)) {
+        pid_t child = fork();
+        if (child == 0) {
+            pthread_t t;
+            for (int i = 0; i < 3; i++) start_thread(&t, forks_for_ever, NULL, 0, 1, 0);
+            for (int i = 0; i < 1500; i++) {
+                pthread_atfork(NULL, NULL, NULL);
+                if (i % 16 == 0) nap_us(50);
+            }
+            _exit(0);
+        }
+        await(child, "fork");
+    }
+    progress_end(slot);
+    return unused;
+}
+
+enum { GROWERS = 4, GROWN = 2000 };
+static unsigned char *grown[GROWERS][GROWN];
+
+static void *grow(void *arg) {
+    unsigned char **mine = grown[(long)arg];
+    for (size_t i = 0; i < GROWN; i++)
+        if ((mine[i] = malloc(60000 + i % 7 * 60000))) mine[i][0] = (unsigned char)i;
+    return NULL;
+}
+
+/* Gigabytes of addresses that are made usable by several threads at once, in children, as only growth is of interest. */
+void *growth(void *unused) {
+    int slot = progress_begin("growth");
+    for (; !atomic_load(&stop); progress(slot)) {
+        pid_t child = fork();
+        if (child == 0) {
+            pthread_t t[GROWERS];
+            int made[GROWERS];
+            for (long i = 0; i < GROWERS; i++) made[i] = start_thread(&t[i], grow, (void *)i, 0, 0, 0);
+            for (int i = 0; i < GROWERS; i++)
+                if (made[i]) pthread_join(t[i], NULL);
+            for (int i = 0; i < GROWERS; i++)
+                for (int k = 0; k < GROWN; k++)
+                    if (grown[i][k]) {
+                        if (grown[i][k][0] != (unsigned char)k) fail("WRONG BYTES in a block that was just made");
+                        check_guard(grown[i][k]);
+                    }
+            _exit(0);
+        }
+        await(child, "fork");
     }
     progress_end(slot);
     return unused;

@@ -92,6 +92,20 @@ static void *leaves_holes(void *unused) {
     }
     return unused;
 }
+void *holes(void *unused) {
+    enum { COUNT = 4 };
+    int slot = progress_begin("holes");
+    while (!atomic_load(&stop)) {
+        pthread_t t[COUNT];
+        int started = 0;
+        for (int i = 0; i < COUNT; i++) started += start_thread(&t[started], leaves_holes, NULL, 0, 0, 0);
+        for (int i = 0; i < started; i++, progress(slot)) pthread_join(t[i], NULL);
+        progress(slot);
+    }
+    progress_end(slot);
+    return unused;
+}
+
 static void *is_cancelled(void *unused) {
     uint64_t seed = new_seed();
     for (int i = 0; i < 100; i++) {
@@ -138,8 +152,18 @@ void *lives(void *unused) {
     return unused;
 }
 
+/* Large blocks that are gone when the thread ends. */
+static void fill_and_free(void) {
+    enum { COUNT = 20 };
+    char *p[COUNT];
+    for (size_t i = 0; i < COUNT; i++)
+        if ((p[i] = i % 2 ? malloc(3 << 20) : calloc(3, 300000))) p[i][0] = p[i][800000] = 1;
+    for (int i = 0; i < COUNT; i++) free(p[i]);
+}
+
 static void *on_little_stack(void *unused) {
     uint64_t seed = new_seed();
+    if (one_in(&seed, 3)) fill_and_free();
     switch (below(&seed, 4)) {
     case 0: malloc_trim(0); break;
     case 1: (void)mallinfo2(); break;
@@ -182,6 +206,14 @@ void *trims(void *unused) {
         if (one_in(&seed, 20)) rest(slot, (long)below(&seed, 100));
     }
     if (nowhere) fclose(nowhere);
+    progress_end(slot);
+    return unused;
+}
+
+/* Sets an option all the time: whoever asks for the helper meets one that is being started. */
+void *options(void *unused) {
+    int slot = progress_begin("options");
+    for (long n = 0; !atomic_load(&stop); n++, progress(slot)) mallopt(M_TRIM_THRESHOLD, (int)((64 << 20) + n % 2 * 4096));
     progress_end(slot);
     return unused;
 }

@@ -98,6 +98,8 @@ int make_block(uint64_t *seed, unsigned slot, size_t size);
 int free_block(unsigned slot);
 /* Frees all blocks, checked. */
 void free_all(void);
+/* Fails where harden=on and no guard lies behind a block of whole OS pages. */
+void check_guard(unsigned char *block);
 /* Takes a block of at least `size` bytes out of the table for a while; -1 where chance finds none. */
 int borrow_block(uint64_t *seed, size_t size, unsigned char **block, size_t *length);
 void give_back(int slot);
@@ -115,8 +117,12 @@ struct actor {
 void *worker(void *unused);
 void *waves(void *unused);
 void *lives(void *unused);
+void *holes(void *unused);
 void *small_stacks(void *unused);
+void *options(void *unused);
 void *forks(void *unused);
+void *quick_forks(void *unused);
+void *growth(void *unused);
 void *handlers(void *unused);
 void *vforks(void *unused);
 void *trims(void *unused);

@@ -87,9 +87,9 @@ const PROFILES: &[Profile] = &[
         .extras(0)
         .without_options(),
     profile("lives", &["worker=2", "lives=2"]),
-    profile("trims", &["worker=1", "lives=3", "trims=1"]).injection(Injection::Nothing).extras(0).without_options(),
+    profile("trims", &["worker=1", "holes=2", "trims=1"]).injection(Injection::Nothing).extras(0).without_options(),
     profile("forks", &["worker=2", "forks=1"]),
-    profile("handlers", &["worker=1", "forks=3", "handlers=1"]).injection(Injection::Nothing).extras(0),
+    profile("handlers", &["worker=1", "handlers=1"]).injection(Injection::Nothing).extras(0),
     profile("signals", &["worker=2", "forks=1", "signals"]).injection(Injection::Nothing).extras(0),
     profile("vforks", &["worker=1", "vforks=1"]).extras(0),
     profile("stacks", &["worker=1", "small_stacks=1", "trims=1"]).extras(0),
@@ -98,13 +98,17 @@ const PROFILES: &[Profile] = &[
         .injection(Injection::Nothing)
         .extras(0)
         .without_options(),
-    profile("filters", &["worker=1", "filters=1", "small_stacks=1"]).extras(0),
-    profile("guards", &["worker=4", "large"]).env(&[("NEAP_HARDEN", "on")]).injection(Injection::Nothing).extras(0),
-    profile("helper", &["worker=3", "trims=1", "large"])
+    profile("filters", &["filters=1", "small_stacks=1"]).extras(0),
+    profile("guards", &["worker=1", "growth=1", "large"])
+        .env(&[("NEAP_HARDEN", "on")])
+        .injection(Injection::Nothing)
+        .extras(0),
+    profile("helper", &["worker=3", "options=1", "rests=1", "large"])
+        .env(&[("NEAP_PURGE_DELAY", "5ms")])
         .injection(Injection::Strace(&["mmap,rt_sigprocmask:delay_enter=20000"]))
         .extras(0)
         .without_options(),
-    profile("clock", &["worker=3", "lives=1"])
+    profile("clock", &["worker=3", "rests=1"])
         .injection(Injection::Strace(&["clock_gettime:error=EPERM"]))
         .extras(0)
         .without_options(),
@@ -113,8 +117,19 @@ const PROFILES: &[Profile] = &[
 ];
 
 /// Actors that may be added to any run.
-const EXTRAS: &[&str] =
-    &["waves=1", "lives=1", "forks=1", "trims=1", "rests=1", "libraries=1", "vforks=1", "advice=1", "small_stacks=1"];
+const EXTRAS: &[&str] = &[
+    "waves=1",
+    "lives=1",
+    "forks=1",
+    "trims=1",
+    "rests=1",
+    "libraries=1",
+    "vforks=1",
+    "advice=1",
+    "small_stacks=1",
+    "holes=1",
+    "quick_forks=1",
+];
 
 /// Options and the values to try.
 const OPTIONS: &[(&str, &[&str])] = &[
@@ -214,6 +229,10 @@ impl Plan {
                 _ => Inject::Filter(by_filter(&mut draw)),
             },
         };
+        if matches!(inject, Inject::Filter(_)) {
+            // A process that is started under a filter makes no such files, and says so.
+            env.retain(|(_, value)| value != "@");
+        }
         let mut plan = Plan { seed, profile: profile.name, actors, env, inject, wrapped: profile.name == "wrapped" };
         if plan.inject != Inject::None {
             plan.actors.push("slow".to_owned());

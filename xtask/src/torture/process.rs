@@ -21,7 +21,7 @@ const BEATS: usize = 64;
 const NAME: usize = 24;
 /// How often the watcher looks, and how many looks in a row an actor may stand still: a machine under load delays both.
 const LOOK: Duration = Duration::from_millis(100);
-const STILL: u32 = 200;
+const STILL: u32 = 150;
 /// What strace's notes and its slowness, the rest at the end and a busy machine may add to a run.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Exit status of a program that cannot run here.
