@@ -109,8 +109,8 @@ const ROWS: &[Row] = &[
     row(STACK, "smallest_at_the_limit", "a purge near a limit that overflows the smallest stack")
         .env(&[("NEAP_LIMIT", "20M")]),
     row(STACK, "smallest_in_waves", "the same with all kinds of calls").env(&[("NEAP_LIMIT", "20M")]),
-    row(STACK, "waves_under_filter", "400 MB that stay after all threads have ended, without a helper").unfixed("21"),
-    row(LIMITS, "address_space_limited_later", "a limit that counts only at start: 16 GiB under 1 GiB").unfixed("12"),
+    row(STACK, "waves_under_filter", "400 MB that stay after all threads have ended, without a helper"),
+    row(LIMITS, "address_space_limited_later", "a limit that counts only at start: 16 GiB under 1 GiB"),
     row(LIMITS, "posix_memalign_sets_errno", "errno that says Success after a failure"),
     row(LIMITS, "program_comes_first", "arenas that tools take for the program"),
 ];

@@ -210,10 +210,14 @@ void *trims(void *unused) {
     return unused;
 }
 
-/* Sets an option all the time: whoever asks for the helper meets one that is being started. */
+/* Sets an option all the time, for a while: each asks for the helper, which is just being started. */
 void *options(void *unused) {
     int slot = progress_begin("options");
-    for (long n = 0; !atomic_load(&stop); n++, progress(slot)) mallopt(M_TRIM_THRESHOLD, (int)((64 << 20) + n % 2 * 4096));
+    while (!atomic_load(&stop)) {
+        for (long n = 0, end = now_ms() + 1500; now_ms() < end && !atomic_load(&stop); n++, progress(slot))
+            mallopt(M_TRIM_THRESHOLD, (int)((64 << 20) + n % 2 * 4096));
+        rest(slot, 3000);
+    }
     progress_end(slot);
     return unused;
 }

@@ -103,8 +103,7 @@ const PROFILES: &[Profile] = &[
         .env(&[("NEAP_HARDEN", "on")])
         .injection(Injection::Nothing)
         .extras(0),
-    profile("helper", &["worker=3", "options=1", "rests=1", "large"])
-        .env(&[("NEAP_PURGE_DELAY", "5ms")])
+    profile("helper", &["worker=4", "options=1", "large"])
         .injection(Injection::Strace(&["mmap,rt_sigprocmask:delay_enter=20000"]))
         .extras(0)
         .without_options(),
@@ -208,7 +207,7 @@ impl Plan {
                 actors.push(extra.to_owned());
             }
         }
-        if draw.one_in(3) {
+        if draw.one_in(3) && !actors.iter().any(|a| a == "large") {
             actors.push(draw.pick(&["small", "large"]).to_owned());
         }
         let mut env: Vec<(&str, String)> = profile.env.iter().map(|&(k, v)| (k, v.to_owned())).collect();
