@@ -88,8 +88,9 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
         return None;
     }
     let known = space(page)?;
+    let mut each = false;
     loop {
-        let number = number(known)?;
+        let number = if each { EACH } else { number(known)? };
         let own = if number == EACH { Some(open().ok()?) } else { None };
         // SAFETY: a number that is no file any more makes the calls fail.
         let file = own.as_ref().map_or_else(|| unsafe { BorrowedFd::borrow_raw(number - 1) }, OwnedFd::as_fd);
@@ -101,7 +102,6 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
             // SAFETY: likewise.
             Same::Yes => unsafe { scan(file, p, len, runs) },
             Same::No => Err(Errno::BADF),
-            Same::Restored if is_guest(known) => return None,
             Same::Restored => {
                 known.file.store(NONE, Ordering::Release);
                 return None;
@@ -112,7 +112,9 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
             Err(Errno::NOTTY) if known.old.load(Ordering::Relaxed) == 0 && is_pagemap(file, known, page) => {
                 known.old.store(1, Ordering::Relaxed);
             }
-            Err(_) if number == EACH || is_guest(known) => return None,
+            Err(_) if number == EACH => return None,
+            // The number is the owner's.
+            Err(_) if is_guest(known) => each = true,
             Err(_) => {
                 // The program has closed the file; its number may be another's by now.
                 let next = if known.reopened.fetch_add(1, Ordering::Relaxed) < REOPENS { UNKNOWN } else { NONE };
@@ -132,7 +134,7 @@ fn number(known: &Space) -> Option<i32> {
         return (number != NONE).then_some(number);
     }
     if is_guest(known) {
-        return None;
+        return Some(EACH);
     }
     let opened = if status::is_hostile() { Err(Errno::PERM) } else { open_to_keep(known) };
     let new = match &opened {
