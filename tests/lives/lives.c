@@ -253,19 +253,24 @@ int main(int argc, char **argv) {
     CHECK(pthread_create(&trims, NULL, visitor, NULL) == 0);
     static struct life lives[WAVE];
     static char *stacks[WAVE];
-    long before = 0;
-    for (int i = 0; i < WARM + WAVES; i++) {
-        if (i == WARM) before = held();
-        wave(lives, stacks, i);
-        if (getenv("LIVES_DSO")) {
-            void *dso = dlopen(getenv("LIVES_DSO"), RTLD_NOW);
-            CHECK(dso);
-            CHECK(dlclose(dso) == 0);
+    int waves = 0;
+    long before = 0, each = 0;
+    /* What grows once (the C library's cache of stacks, say) does not grow again: a second try. */
+    for (int tries = 0; tries < 2 && (tries == 0 || each >= MOST_GROWTH); tries++) {
+        for (int i = 0; i < WARM + WAVES; i++) {
+            if (i == WARM) before = held();
+            wave(lives, stacks, waves++);
+            if (getenv("LIVES_DSO")) {
+                void *dso = dlopen(getenv("LIVES_DSO"), RTLD_NOW);
+                CHECK(dso);
+                CHECK(dlclose(dso) == 0);
+            }
         }
+        each = (held() - before) / (WAVE * WAVES);
+        if (where == OFTEN) break;
     }
-    long each = (held() - before) / (WAVE * WAVES);
     printf("%d calls, %ld bytes a thread\nok\n", calls, each);
-    CHECK(calls == WAVE * (WARM + WAVES));
+    CHECK(calls == WAVE * waves);
     CHECK_AT(!strict() || where == OFTEN || each < MOST_GROWTH, each);
     return 0;
 }
