@@ -32,6 +32,8 @@ mod simulation {
         /// The scenario of the seed, and no other.
         only: bool,
         replay: Option<String>,
+        /// A scenario that is run with one seed after another.
+        around: Option<String>,
         schedule: Option<u64>,
         until: Until,
         shrink: bool,
@@ -46,6 +48,7 @@ mod simulation {
             jobs: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
             only: false,
             replay: None,
+            around: None,
             schedule: None,
             until: Until::Any,
             shrink: true,
@@ -63,6 +66,7 @@ mod simulation {
                 "--jobs" => o.jobs = number(value()?)?.max(1),
                 "--only" => o.only = true,
                 "--replay" => o.replay = Some(value()?),
+                "--around" => o.around = Some(value()?),
                 "--schedule" => {
                     o.schedule = Some(match value()?.as_str() {
                         "random" => 0,
@@ -139,7 +143,20 @@ mod simulation {
             }
         };
         let begin = Instant::now();
+        let read = |file: &String| {
+            let text = std::fs::read_to_string(file).map_err(|e| format!("{file}: {e}"));
+            text.and_then(|text| Scenario::parse(&text)).unwrap_or_else(|e| {
+                eprintln!("neap-sim: {e}");
+                std::process::exit(2);
+            })
+        };
+        let around = o.around.as_ref().map(read);
         let adjust = |scenario: &mut Scenario| {
+            if let Some(around) = &around {
+                let seed = scenario.config.seed;
+                *scenario = around.clone();
+                scenario.config.seed = seed;
+            }
             if let Some(schedule) = o.schedule {
                 scenario.config.schedule = schedule;
                 if schedule == 2 {
@@ -148,18 +165,9 @@ mod simulation {
             }
         };
         if o.replay.is_some() || o.only {
-            let scenario = match &o.replay {
-                Some(file) => {
-                    std::fs::read_to_string(file).map_err(|e| e.to_string()).and_then(|t| Scenario::parse(&t))
-                }
-                None => Ok(Scenario::draw(o.seed)),
-            };
-            let mut scenario = match scenario {
-                Ok(scenario) => scenario,
-                Err(e) => {
-                    eprintln!("neap-sim: {e}");
-                    return 2;
-                }
+            let mut scenario = match &o.replay {
+                Some(file) => read(file),
+                None => Scenario::draw(o.seed),
             };
             adjust(&mut scenario);
             if o.print {

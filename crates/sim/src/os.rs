@@ -113,7 +113,7 @@ impl System {
 
     /// A purge is on its way: the moment between a decision and its effect that matters most.
     fn very_late(&self) {
-        late(if self.config.late == 0 { 0 } else { 1 + self.config.late / 3 });
+        late(self.config.purges);
     }
 
     fn below(&self, n: usize) -> usize {

@@ -75,6 +75,8 @@ numbers! {
     fault = 0,
     /// One system call in so many takes long; 0: none.
     late = 0,
+    /// The same for calls that give memory back.
+    purges = 0,
     /// What the system says of its memory.
     memory = 0,
     /// Mean steps between two signals of a thread; 0: none.
@@ -165,6 +167,7 @@ impl Config {
             missing,
             fault: if r.one_in(4) { r.scale(100) } else { 0 },
             late: r.pick(&[0, 2, 5, 20]),
+            purges: r.pick(&[0, 1, 3, 10]),
             memory: if r.one_in(6) { 1 + r.below(4) as u64 } else { 0 },
             handlers: if r.one_in(3) { r.pick(&[100, 1000, 5000]) } else { 0 },
             seatless: any(r, 16, 1),
@@ -257,6 +260,14 @@ kinds! {
     Meet "meet",
 }
 
+/// Scenarios that are run with variations, among those that are drawn.
+const KEPT: [&str; 4] = [
+    include_str!("../scenarios/tail-of-a-slab.txt"),
+    include_str!("../scenarios/end-in-a-visit.txt"),
+    include_str!("../scenarios/guards.txt"),
+    include_str!("../scenarios/small.txt"),
+];
+
 /// What threads do in a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Round {
@@ -312,6 +323,9 @@ impl Scenario {
     pub fn draw(seed: u64) -> Scenario {
         let mut r = Random::new(seed, 0);
         let config = Config::draw(&mut r, seed);
+        if r.one_in(3) {
+            return Scenario::vary(&mut r, config);
+        }
         let count = r.pick(&[1, 2, 2, 2, 3, 3, 4]);
         let mut scenario = Scenario { config, threads: vec![Vec::new(); count] };
         let rounds = 2 + r.below(6);
@@ -340,6 +354,32 @@ impl Scenario {
                     ops.push(op);
                 }
                 ops.push(Op { kind: Kind::Meet, a: r.next() % 1000, b: 0 });
+            }
+        }
+        scenario
+    }
+
+    /// A kept scenario with other operations here and there, and mostly on another system.
+    fn vary(r: &mut Random, config: Config) -> Scenario {
+        let text = r.pick(&KEPT);
+        let mut scenario = Scenario::parse(text).expect("kept scenarios can be read");
+        let seed = config.seed;
+        if r.one_in(2) {
+            scenario.config = config;
+        } else {
+            scenario.config.schedule = 0;
+            scenario.config.rate = config.rate;
+        }
+        scenario.config.seed = seed;
+        for _ in 0..r.below(5) {
+            let thread = r.below(scenario.threads.len());
+            let ops = &mut scenario.threads[thread];
+            let at = r.below(ops.len().max(1)).min(ops.len());
+            let op = Op::draw(r, Sizes::Mixed, false);
+            match r.below(3) {
+                0 if at < ops.len() => ops[at] = op,
+                1 if at < ops.len() => ops[at].b = op.b,
+                _ => ops.insert(at, op),
             }
         }
         scenario
