@@ -99,7 +99,9 @@ impl<O: Os> Allocator<O> {
             return;
         }
         // Relaxed, here and below: one thread too many or too few is no harm.
-        let owned = self.publisher.heaps.load(Ordering::Relaxed) - self.orphans.load(Ordering::Relaxed);
+        let heaps = self.publisher.heaps.load(Ordering::Relaxed);
+        // Other threads may make heaps and leave them between the two looks.
+        let owned = heaps.saturating_sub(self.orphans.load(Ordering::Relaxed));
         let now = self.os.clock();
         if owned > 1 || now < self.purger.ends_again.load(Ordering::Relaxed) {
             return self.poke();
