@@ -170,7 +170,6 @@ pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
 #[cold]
 pub fn before_filter() {
     without_helper(status::forbid);
-    wait_until_forgotten();
 }
 
 /// Waits until the kernel has forgotten the last helper, which has done its last step: a moment later it has left the
