@@ -157,7 +157,7 @@ static void fill_and_free(void) {
     enum { COUNT = 20 };
     char *p[COUNT];
     for (size_t i = 0; i < COUNT; i++)
-        if ((p[i] = i % 2 ? malloc(3 << 20) : calloc(3, 300000))) p[i][0] = p[i][800000] = 1;
+        if ((p[i] = i % 2 ? malloc(3 << 20) : calloc(3, 300000))) memset(p[i], 1, 900000);
     for (int i = 0; i < COUNT; i++) free(p[i]);
 }
 
