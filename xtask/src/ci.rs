@@ -70,7 +70,8 @@ const PRODUCT: Step = cargo("the product", 240, &["build", "--release"]);
 const TESTS: Step = cargo("the test programs", 200, &["test", "--workspace", "--no-run", "--message-format=json"]);
 
 /// What the gate runs behind the product.
-const TASKS: &[Step] = &[task("simulation", 150, &["sim", "--steps", "5_000_000"])];
+const TASKS: &[Step] =
+    &[task("simulation", 150, &["sim", "--steps", "5_000_000"]), task("torture", 150, &["torture", "--time", "120"])];
 
 /// What the gate runs behind the build of the test programs.
 const CHECKS: &[Step] = &[
@@ -106,6 +107,10 @@ const ALONE: &[(&str, &str)] = &[];
 const LONG_STEPS: &[Step] = &[
     cargo("pictures", 90, &["test", "-p", "neap-report", "--features", "png"]),
     task("simulation, long", 1200, &["sim", "--time", "1200"]),
+    task("torture, long", 3600, &["torture", "--time", "3600"]),
+    task("Miri", 600, &["miri"]),
+    task("AddressSanitizer", 300, &["asan"]),
+    task("ThreadSanitizer", 600, &["tsan"]),
     task("the lab", 420, &["experiments", "--ci"]),
 ];
 

@@ -8,6 +8,7 @@ mod experiments;
 mod faults;
 mod icount;
 mod install;
+mod nightly;
 mod peers;
 mod place;
 mod sim;
@@ -41,6 +42,12 @@ enum Command {
     Faults(faults::Args),
     /// Torture the library: random programs, options and late or failing system calls
     Torture(torture::Args),
+    /// Run the core under Miri
+    Miri(nightly::MiriArgs),
+    /// Run the core's tests with AddressSanitizer
+    Asan(nightly::SanitizerArgs),
+    /// Run the core's tests of threads with ThreadSanitizer
+    Tsan(nightly::SanitizerArgs),
     /// Count instructions per operation with callgrind
     Icount(icount::Args),
     /// Simulate the core: threads, handlers, forks and the system, under one schedule after another
@@ -57,6 +64,9 @@ fn main() -> anyhow::Result<()> {
         Command::Documents(args) => documents::main(args),
         Command::Faults(args) => faults::main(args),
         Command::Torture(args) => torture::main(args),
+        Command::Miri(args) => nightly::miri(args),
+        Command::Asan(args) => nightly::asan(args),
+        Command::Tsan(args) => nightly::tsan(args),
         Command::Icount(args) => icount::main(args),
         Command::Sim(args) => sim::main(args),
     }

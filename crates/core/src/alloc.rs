@@ -141,7 +141,7 @@ impl<O: Os> Allocator<O> {
             // SAFETY: `with` holds the lock.
             let taken = unsafe { r.take(&self.os, &self.arenas, &self.map, len, align) }?;
             // SAFETY: the chunks are ours.
-            unsafe { (*taken.first).kind = what.kind() };
+            unsafe { (*taken.first).kind.set(what.kind()) };
             r.held.take(what, (taken.dirty.1 - taken.dirty.0) * CHUNK);
             self.note_news(r);
             if self.note_fresh(r.fresh_chunks, r.waiting()) {
@@ -213,7 +213,7 @@ impl<O: Os> Allocator<O> {
             let clean = holes::is_clean(c, self.page_size());
             let since = if clean { age::NONE } else { self.age_of_freed(p, CHUNK) };
             self.give_chunks(Use::Slab, || {
-                (*c).kind = Kind::NONE;
+                (*c).kind.set(Kind::NONE);
                 // A visitor of this heap may hold the record from before, and must not take the next owner's slab for it.
                 (*c).set_owner(core::ptr::null_mut());
                 // An age that the slab had would stay with a clean chunk.
@@ -480,7 +480,7 @@ impl<O: Os> Allocator<O> {
         }
         let c = Arenas::record(p);
         // SAFETY: records of committed chunks are readable; that of a live block's slab does not change.
-        unsafe { ((*c).kind == Kind::SLAB).then(|| usize::from((*c).class)) }
+        unsafe { ((*c).kind.get() == Kind::SLAB).then(|| usize::from((*c).class)) }
     }
 
     /// Usable bytes of the block at `p`, constant for its life; `None` if neap does not know it. `call` is who asks.

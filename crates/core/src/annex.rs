@@ -75,7 +75,7 @@ impl Arenas {
     pub(crate) fn open_annex(&self) {
         if let Some((first, _)) = self.used(0)
             // SAFETY: the lock is held.
-            && !unsafe { self.nth(0) }.released
+            && !unsafe { self.nth(0) }.released.get()
         {
             let (base, _, chunks) = self.place(first);
             self.annex.open(base, chunks);
@@ -311,7 +311,7 @@ impl Annex {
         for index in (0..chunks).filter(|&i| self.is_committed(i / GROUP)) {
             let c = Arenas::record(core::ptr::with_exposed_provenance::<u8>(base + (index << CHUNK_SHIFT)));
             // SAFETY: records of committed chunks are readable.
-            if unsafe { (*c).kind } == Kind::NESTED {
+            if unsafe { (*c).kind.get() } == Kind::NESTED {
                 visit(c);
             }
         }

@@ -42,7 +42,7 @@ impl Walk {
         // SAFETY: records that were readable stay so. A range whose addresses hold that of `c` has `c` in it.
         unsafe {
             let holds = |r: *mut Chunk| r <= c && c.addr() < r.wrapping_add((*r).len as usize).addr();
-            if last.is_null() || (*last).kind != Kind::FREE || !holds(last) {
+            if last.is_null() || (*last).kind.get() != Kind::FREE || !holds(last) {
                 self.range = Ranges::start_of(c);
             }
         }

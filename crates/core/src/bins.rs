@@ -33,14 +33,13 @@ impl Heap {
     pub(crate) unsafe fn refill<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) -> *mut u8 {
         // SAFETY: the heap is the caller's.
         unsafe {
-            let h = &mut *heap;
-            let nothing = &raw mut h.nothing;
+            let nothing = &raw mut (*heap).nothing;
             // Undo what `pop` did to the tag.
-            (*h.head[class]).tag ^= Block::TAG;
-            if h.head[class] != nothing {
-                misuse::corrupted(a, h.head[class].cast(), class);
+            (*(*heap).head[class]).tag ^= Block::TAG;
+            if (*heap).head[class] != nothing {
+                misuse::corrupted(a, (*heap).head[class].cast(), class);
             }
-            let want = u32::from(h.cap[class] / 2).max(1);
+            let want = u32::from((*heap).cap[class] / 2).max(1);
             let mut taken = Taken::new();
             Self::take_blocks(heap, a, class, want, &mut taken);
             if taken.count == 0 {
@@ -48,8 +47,8 @@ impl Heap {
             }
             (*heap).flow.take(class, taken.count);
             (*taken.last).link = nothing;
-            h.head[class] = taken.first;
-            h.room[class] -= taken.count as i32;
+            (*heap).head[class] = taken.first;
+            (*heap).room[class] -= taken.count as i32;
             Self::grow_cap(heap, a, class);
             Self::pop(heap, class, Block::untag)
         }
@@ -170,12 +169,11 @@ impl Heap {
     unsafe fn grow_cap<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize) {
         // SAFETY: the heap is the caller's.
         unsafe {
-            let h = &mut *heap;
-            let cap = (h.cap[class] * 2).min(most(class));
-            let more = cap - h.cap[class];
+            let cap = ((*heap).cap[class] * 2).min(most(class));
+            let more = cap - (*heap).cap[class];
             if more != 0 {
-                h.room[class] += i32::from(more);
-                h.cap[class] = cap;
+                (*heap).room[class] += i32::from(more);
+                (*heap).cap[class] = cap;
                 a.note_room(usize::from(more) * class::SIZE[class] as usize);
             }
         }
@@ -232,9 +230,8 @@ impl Heap {
     pub(crate) unsafe fn flush<O: Os>(heap: *mut Heap, a: &Allocator<O>, class: usize, keep: usize) {
         // SAFETY: the heap is the caller's; the list ends at `nothing`.
         unsafe {
-            let h = &mut *heap;
-            let nothing = &raw mut h.nothing;
-            let mut from = &raw mut h.head[class];
+            let nothing = &raw mut (*heap).nothing;
+            let mut from = &raw mut (*heap).head[class];
             for _ in 0..keep {
                 if *from == nothing {
                     return;
@@ -252,8 +249,8 @@ impl Heap {
                 block = next;
                 count += n;
             }
-            h.room[class] += count;
-            h.flow.give(class, count.cast_unsigned());
+            (*heap).room[class] += count;
+            (*heap).flow.give(class, count.cast_unsigned());
         }
     }
 

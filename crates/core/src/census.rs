@@ -76,7 +76,7 @@ impl Census {
     /// The lock of the ranges must be held; `c` must be the record of a chunk that was used.
     unsafe fn look(&mut self, c: *const Chunk, page: usize) -> usize {
         // SAFETY: the record is readable. That of another thread's slab changes meanwhile: each field is a guess.
-        let (kind, len) = unsafe { ((&raw const (*c).kind).read_volatile(), (&raw const (*c).len).read_volatile()) };
+        let (kind, len) = unsafe { ((*c).kind.get(), (&raw const (*c).len).read_volatile()) };
         match kind {
             Kind::SLAB => {
                 // SAFETY: as above.

@@ -33,6 +33,28 @@ impl Kind {
     pub const DEFERRED: Kind = Kind(9);
 }
 
+/// The kind in a record. The holder of a chunk changes it, also under no lock, while others look at the kinds of their
+/// neighbours under the lock of the ranges: so it is atomic.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct AtomicKind(AtomicU8);
+
+impl AtomicKind {
+    /// The kind.
+    #[inline(always)]
+    pub fn get(&self) -> Kind {
+        // Relaxed, here and below: a kind orders nothing. What it says is true where the chunk is the caller's, and
+        // FREE, FREE_END and NONE where the lock of the ranges is held, under which alone a chunk becomes free or is taken.
+        Kind(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Changes it.
+    #[inline(always)]
+    pub fn set(&self, kind: Kind) {
+        self.0.store(kind.0, Ordering::Relaxed);
+    }
+}
+
 /// State of the OS pages of a free range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -54,7 +76,7 @@ pub enum State {
 #[derive(Debug)]
 pub struct Chunk {
     /// What this chunk is.
-    pub kind: Kind,
+    pub kind: AtomicKind,
     /// Size class of the slab.
     pub class: u8,
     /// State of the free range.
@@ -127,8 +149,8 @@ impl Chunk {
     /// # Safety
     /// `c` must be a record.
     pub unsafe fn change_kind(c: *mut Chunk, from: Kind, to: Kind) -> bool {
-        // SAFETY: the record is readable and writable; a kind is one byte. Whoever writes it otherwise holds the block.
-        let kind = unsafe { AtomicU8::from_ptr((&raw mut (*c).kind).cast()) };
+        // SAFETY: the record is readable and writable.
+        let kind = unsafe { &(*c).kind.0 };
         // AcqRel: of two that change it one comes second, and sees what the first did. Relaxed: then nothing is done.
         kind.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
@@ -247,7 +269,7 @@ mod tests {
     fn an_observer_sees_what_the_owner_wrote() {
         // SAFETY: all zero bytes are a record.
         let mut record: Chunk = unsafe { core::mem::zeroed() };
-        record.kind = Kind::LARGE;
+        record.kind.set(Kind::LARGE);
         record.class = 7;
         record.set_bytes(123_456);
         // SAFETY: the record has that size, and every byte of it was written.

@@ -118,7 +118,7 @@ impl Arenas {
     pub(crate) fn begin_ahead(&self, i: usize, step: &Step) {
         // SAFETY: the lock is held.
         let arena = unsafe { self.nth(i) };
-        arena.promised = arena.promised.max(step.to);
+        arena.promised.set(arena.promised.get().max(step.to));
         self.ahead.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -149,7 +149,7 @@ impl<O: Os> Allocator<O> {
             // SAFETY: the chunks are the caller's, and `with` holds the lock.
             unsafe {
                 age::set(&self.arenas, c, len, age::NONE);
-                (0..len).for_each(|i| (*c.add(i)).kind = Kind::HEAPS);
+                (0..len).for_each(|i| (*c.add(i)).kind.set(Kind::HEAPS));
             }
         });
     }

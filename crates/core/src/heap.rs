@@ -17,7 +17,7 @@ use crate::page_map::PageMap;
 use crate::remote::Pending;
 use crate::sample::Sampler;
 use crate::shelf::Shelf;
-use crate::sync::{AtomicPtr, AtomicU32};
+use crate::sync::{AtomicPtr, AtomicU32, peek};
 use crate::watch::Watch;
 
 /// What lies in a block while it is in a cache.
@@ -307,13 +307,13 @@ impl Heap {
     pub unsafe fn set_cached(heap: *mut Heap, cached: bool) {
         // SAFETY: the heap is the caller's.
         unsafe {
-            let heap = &mut *heap;
-            heap.limit = if cached { class::MAX_TABLE + 1 } else { 0 };
-            heap.nothing.tag = 0;
+            // No reference to the whole: the caches point to `nothing`.
+            (*heap).limit = if cached { class::MAX_TABLE + 1 } else { 0 };
+            (*heap).nothing.tag = 0;
             for class in 1..CLASSES {
-                heap.head[class] = &raw mut heap.nothing;
-                heap.cap[class] = if cached { first(class) } else { 0 };
-                heap.room[class] = if cached { i32::from(first(class)) } else { NO_ROOM };
+                (*heap).head[class] = &raw mut (*heap).nothing;
+                (*heap).cap[class] = if cached { first(class) } else { 0 };
+                (*heap).room[class] = if cached { i32::from(first(class)) } else { NO_ROOM };
             }
         }
     }
@@ -381,9 +381,9 @@ impl Heap {
             // SAFETY: heaps are never unmapped; plain words, read whatever their owner does.
             let (room, head, cap) = unsafe {
                 (
-                    (&raw const (*heap).room[class]).read_volatile(),
-                    (&raw const (*heap).head[class]).read_volatile(),
-                    (&raw const (*heap).cap[class]).read_volatile(),
+                    peek(&raw const (*heap).room[class], 0),
+                    peek(&raw const (*heap).head[class], core::ptr::null_mut()),
+                    peek(&raw const (*heap).cap[class], 1),
                 )
             };
             cached |= room < i32::from(cap) && room >= 0;
@@ -401,9 +401,8 @@ impl Heap {
         let (mut blocks, mut bytes) = (0, 0);
         for class in 1..CLASSES {
             // SAFETY: heaps are never unmapped; plain words, read whatever their owner does.
-            let (room, cap) = unsafe {
-                ((&raw const (*heap).room[class]).read_volatile(), (&raw const (*heap).cap[class]).read_volatile())
-            };
+            let (room, cap) =
+                unsafe { (peek(&raw const (*heap).room[class], 0), peek(&raw const (*heap).cap[class], 0)) };
             // A heap without caches has a cap of 0; a free that is about to fail has a room of -1.
             let cap = i32::from(cap);
             let n = u64::from((cap - room.clamp(0, cap)).cast_unsigned());

@@ -72,7 +72,7 @@ impl<O: Os> Allocator<O> {
             let clean = (len > DROP_HERE && self.has_helper()).then(|| {
                 self.ranges.with(&self.os, |r| {
                     let clean = r.take_clean(&self.os, &self.arenas, &self.map, len, (align / CHUNK).max(1))?;
-                    (*clean.first).kind = Kind::LARGE;
+                    (*clean.first).kind.set(Kind::LARGE);
                     r.drop_chunks(taken.first, len);
                     // The helper may have ended since it was looked for.
                     self.note_waiting(r.waiting());
@@ -122,7 +122,7 @@ impl<O: Os> Allocator<O> {
         let c = self.large_record(Call::Free, p);
         // SAFETY: the block is the caller's.
         unsafe {
-            if (*c).kind == Kind::NESTED {
+            if (*c).kind.get() == Kind::NESTED {
                 return self.free_annexed(p);
             }
             if !self.soften_large(c) {
@@ -164,10 +164,10 @@ impl<O: Os> Allocator<O> {
             let since = if state == State::Clean { age::NONE } else { self.age_of_freed(p, used * CHUNK) };
             let what = Use::Large { bytes: (*c).bytes(), zero: false };
             self.give_chunks(what, || {
-                if (*c).kind != Kind::LARGE {
+                if (*c).kind.get() != Kind::LARGE {
                     return None;
                 }
-                (*c).kind = Kind::NONE;
+                (*c).kind.set(Kind::NONE);
                 let behind = if (*c).state == State::Clean { age::NONE } else { self.purger.epoch() };
                 Some([(c.add(used), (*c).len as usize - used, behind), (c, used, since)])
             })
@@ -191,7 +191,7 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn large_record(&self, call: Call, p: *mut u8) -> *mut Chunk {
         let c = Arenas::record(p);
         // SAFETY: records of committed chunks are readable. A block that is the caller's keeps its kind.
-        let kind = unsafe { (*c).kind };
+        let kind = unsafe { (*c).kind.get() };
         if p.addr() & (CHUNK - 1) != 0 || (kind != Kind::LARGE && kind != Kind::NESTED) {
             misuse::not_a_block(self, call, p);
         }
@@ -206,7 +206,7 @@ impl<O: Os> Allocator<O> {
         let c = self.large_record(Call::Realloc, p);
         // What lies behind a block of the annex is not the ranges'.
         // SAFETY: the block is the caller's, so its record stays as it is.
-        if size > MAX_LARGE || unsafe { (*c).kind } == Kind::NESTED {
+        if size > MAX_LARGE || unsafe { (*c).kind.get() } == Kind::NESTED {
             return false;
         }
         let bytes = size.next_multiple_of(self.page_size());

@@ -182,7 +182,8 @@ impl<O: Os> Allocator<O> {
             let mut sum = (0, 0);
             self.arenas.for_each(|c| {
                 // SAFETY: records of used chunks are readable. Another thread's slab may change meanwhile.
-                let (kind, class, used, bytes) = unsafe { ((*c).kind, (*c).class, (*c).used as usize, (*c).bytes()) };
+                let (kind, class, used, bytes) =
+                    unsafe { ((*c).kind.get(), (*c).class, (*c).used as usize, (*c).bytes()) };
                 if kind == Kind::SLAB {
                     sum = (sum.0 + used, sum.1 + used * crate::class::SIZE[usize::from(class)] as usize);
                 } else if kind == Kind::LARGE {

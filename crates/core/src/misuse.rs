@@ -140,11 +140,11 @@ fn place<O: Os>(a: &Allocator<O>, p: *mut u8) -> Place {
             return Place::Unknown;
         }
         let (mut c, mut back) = (record, 0);
-        while (*c).kind == Kind::NONE && is_used(c.sub(1)) {
+        while (*c).kind.get() == Kind::NONE && is_used(c.sub(1)) {
             c = c.sub(1);
             back += CHUNK;
         }
-        match (*c).kind {
+        match (*c).kind.get() {
             Kind::LARGE | Kind::NESTED if back < (*c).len as usize * CHUNK => {
                 return Place::Inside((*c).bytes(), back + offset);
             }
@@ -216,7 +216,7 @@ pub unsafe fn is_free<O: Os>(a: &Allocator<O>, heap: *mut Heap, p: *mut u8, clas
             return false;
         }
         let there = Arenas::record(link.cast());
-        let plausible = match (*there).kind {
+        let plausible = match (*there).kind.get() {
             Kind::HEAPS => true,
             Kind::SLAB => usize::from((*there).class) == class && (*link).tag == Block::TAG,
             _ => false,
@@ -247,7 +247,7 @@ impl<O: Os> Allocator<O> {
                         let whole = class::is_start(block.addr() & (CHUNK - 1), class);
                         if !whole
                             || !self.arenas.contains(block.cast())
-                            || (*c).kind != Kind::SLAB
+                            || (*c).kind.get() != Kind::SLAB
                             || usize::from((*c).class) != class
                             || (&raw const (*block).tag).read_volatile() != Block::TAG
                         {

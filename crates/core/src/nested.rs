@@ -78,7 +78,7 @@ impl<O: Os> Allocator<O> {
             (*c).len = len as u32;
             (*c).carved = len as u32;
             (*c).set_bytes(bytes);
-            (*c).kind = Kind::NESTED;
+            (*c).kind.set(Kind::NESTED);
         }
         annex.large_blocks.fetch_add(1, Ordering::Relaxed);
         annex.large_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -183,7 +183,7 @@ impl<O: Os> Allocator<O> {
             // SAFETY: whoever takes the stack has it alone; each block on it was freed.
             unsafe {
                 self.deferred.take(|c| {
-                    (*c).kind = Kind::LARGE;
+                    (*c).kind.set(Kind::LARGE);
                     self.free_large(Arenas::chunk(c));
                 });
             }
@@ -380,7 +380,7 @@ impl<O: Os> Allocator<O> {
         unsafe {
             self.deferred.for_each(|c| {
                 count += 1;
-                marked &= (*c).kind == Kind::DEFERRED;
+                marked &= (*c).kind.get() == Kind::DEFERRED;
             });
         }
         marked.then_some(count)

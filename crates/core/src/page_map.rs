@@ -10,8 +10,8 @@
 use crate::{CHUNK_SHIFT, Os};
 use core::cell::UnsafeCell;
 
-/// Bits of a user address on the processors that neap knows.
-pub const ADDRESS_BITS: u32 = 47;
+/// Bits of a user address on the processors that neap knows; Miri needs fewer.
+pub const ADDRESS_BITS: u32 = if cfg!(miri) { 40 } else { 47 };
 /// Bytes of the reservation: one for each chunk.
 pub const MAP_BYTES: usize = 1 << (ADDRESS_BITS - CHUNK_SHIFT);
 

@@ -528,7 +528,7 @@ impl<O: Os> Allocator<O> {
             if age(0) == age::NONE {
                 return (1..most.min(LOOK)).find(|&i| age(i) != age::NONE).unwrap_or(most.min(LOOK));
             }
-            if (*c).kind == Kind::SLAB {
+            if (*c).kind.get() == Kind::SLAB {
                 if !due.is(age(0)) {
                     walk.waiting += 1;
                     return 1;

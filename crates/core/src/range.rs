@@ -120,12 +120,12 @@ impl Ranges {
     unsafe fn insert(&mut self, c: *mut Chunk, len: usize, state: State) {
         // SAFETY: the range is the caller's; its first and last records are valid.
         unsafe {
-            (*c).kind = Kind::FREE;
+            (*c).kind.set(Kind::FREE);
             (*c).state = state;
             (*c).len = len as u32;
             if len > 1 {
                 let end = c.add(len - 1);
-                (*end).kind = Kind::FREE_END;
+                (*end).kind.set(Kind::FREE_END);
                 (*end).len = len as u32;
             }
             let list = list_of(len);
@@ -145,8 +145,8 @@ impl Ranges {
             if self.lists[state][list].head.is_null() {
                 self.filled[state] &= !(1 << list);
             }
-            (*c.add(len - 1)).kind = Kind::NONE;
-            (*c).kind = Kind::NONE;
+            (*c.add(len - 1)).kind.set(Kind::NONE);
+            (*c).kind.set(Kind::NONE);
             self.free_chunks[state] -= len;
         }
     }
@@ -321,7 +321,8 @@ impl Ranges {
             // All of the right neighbour, and the end of the left one.
             let before = Self::start_of_free(arenas, c.sub(1))?;
             let free = (*before).len as usize;
-            let right = if arenas.in_use(after) && (*after).kind == Kind::FREE { (*after).len as usize } else { 0 };
+            let right =
+                if arenas.in_use(after) && (*after).kind.get() == Kind::FREE { (*after).len as usize } else { 0 };
             let left = missing.saturating_sub(right);
             if free < left {
                 return None;
@@ -350,7 +351,7 @@ impl Ranges {
             if !arenas.in_use(last) {
                 return None;
             }
-            match (*last).kind {
+            match (*last).kind.get() {
                 Kind::FREE => Some(last),
                 Kind::FREE_END => Some(last.sub((*last).len as usize - 1)),
                 _ => None,
@@ -375,7 +376,7 @@ impl Ranges {
         // SAFETY: the lock is held; neighbours are looked at only inside the used part of the same arena.
         unsafe {
             let after = c.add(len);
-            if arenas.in_use(after) && (*after).kind == Kind::FREE && (*after).state == state {
+            if arenas.in_use(after) && (*after).kind.get() == Kind::FREE && (*after).state == state {
                 total += (*after).len as usize;
                 self.remove(after);
             }
@@ -425,7 +426,7 @@ impl Ranges {
         // SAFETY: the lock is held.
         unsafe {
             if arenas.in_use(after) {
-                if (*after).kind != Kind::FREE || ((*after).len as usize) < len {
+                if (*after).kind.get() != Kind::FREE || ((*after).len as usize) < len {
                     return None;
                 }
                 let (have, state) = ((*after).len as usize, (*after).state);
@@ -526,7 +527,7 @@ impl Ranges {
     pub unsafe fn drop_chunks(&mut self, c: *mut Chunk, len: usize) {
         // SAFETY: as the caller promises.
         unsafe {
-            (*c).kind = Kind::DROPPED;
+            (*c).kind.set(Kind::DROPPED);
             (*c).len = len as u32;
             self.dropped.push(c);
         }
@@ -546,7 +547,7 @@ impl Ranges {
         unsafe {
             let len = (*c).len as usize;
             self.dropped.remove(c);
-            (*c).kind = Kind::NONE;
+            (*c).kind.set(Kind::NONE);
             let taken = len.min(most);
             self.dropped_chunks -= len;
             if taken < len {
@@ -563,8 +564,8 @@ impl Ranges {
     pub unsafe fn start_of(mut c: *mut Chunk) -> *mut Chunk {
         // SAFETY: the records of a range lie in one row, and its first has a kind of its own.
         unsafe {
-            while (*c).kind != Kind::FREE {
-                c = if (*c).kind == Kind::FREE_END { c.sub((*c).len as usize - 1) } else { c.sub(1) };
+            while (*c).kind.get() != Kind::FREE {
+                c = if (*c).kind.get() == Kind::FREE_END { c.sub((*c).len as usize - 1) } else { c.sub(1) };
             }
         }
         c
@@ -587,8 +588,8 @@ impl Ranges {
                     unsafe {
                         let len = (*c).len as usize;
                         let end = c.add(len - 1);
-                        let ends = len == 1 || ((*end).kind == Kind::FREE_END && (*end).len as usize == len);
-                        if (*c).kind != Kind::FREE || (*c).state as usize != state || list_of(len) != i || !ends {
+                        let ends = len == 1 || ((*end).kind.get() == Kind::FREE_END && (*end).len as usize == len);
+                        if (*c).kind.get() != Kind::FREE || (*c).state as usize != state || list_of(len) != i || !ends {
                             return false;
                         }
                         *sum += len;

@@ -88,11 +88,11 @@ impl Arenas {
         for i in 0..self.count() {
             // SAFETY: the lock is held.
             let arena = unsafe { self.nth(i) };
-            if !arena.is_long() || arena.released {
+            if !arena.is_long() || arena.released.get() {
                 continue;
             }
-            arena.released = true;
-            arena.end = arena.in_steps();
+            arena.released.set(true);
+            arena.end.set(arena.in_steps());
             if i == 0 {
                 self.annex.cut();
             }

@@ -189,7 +189,7 @@ impl<O: Os> Allocator<O> {
         }
         let c = crate::arena::Arenas::record(p);
         // SAFETY: records of committed chunks are readable; that of a large block is its owner's.
-        unsafe { (*c).kind == Kind::LARGE && (*c).listed }
+        unsafe { (*c).kind.get() == Kind::LARGE && (*c).listed }
     }
 
     /// Whether the block at `p` is a sample; it is none any more.

@@ -12,6 +12,7 @@ use crate::figures::Use;
 use crate::misuse::{self, Call};
 use crate::policy::Purge;
 use crate::range::Taken;
+use crate::sync::peek;
 use crate::{Allocator, CHUNK, Heap, Os, age};
 
 /// Blocks on a shelf, at most.
@@ -39,9 +40,9 @@ impl Shelf {
     fn blocks(shelf: *const Shelf) -> impl Iterator<Item = *const Chunk> {
         // SAFETY: shelves are part of heaps, and neither those nor records are unmapped, so whatever the owner does a
         // link is a record's or null.
-        let next = |c: &*const Chunk| unsafe { (&raw const (**c).next).read_volatile().cast_const() };
+        let next = |c: &*const Chunk| unsafe { peek(&raw const (**c).next, core::ptr::null_mut()).cast_const() };
         // SAFETY: likewise.
-        let newest = unsafe { (&raw const (*shelf).newest).read_volatile().cast_const() };
+        let newest = unsafe { peek(&raw const (*shelf).newest, core::ptr::null_mut()).cast_const() };
         let linked = core::iter::successors(Some(newest), move |c| (!c.is_null()).then(|| next(c)));
         linked.take_while(|c| !c.is_null()).take(PLACES as usize)
     }
@@ -49,7 +50,7 @@ impl Shelf {
     /// Blocks on it. For other threads: a guess.
     pub(crate) fn count(shelf: *const Shelf) -> usize {
         // SAFETY: shelves are part of heaps, which are never unmapped.
-        unsafe { (&raw const (*shelf).count).read_volatile() as usize }
+        unsafe { peek(&raw const (*shelf).count, 0) as usize }
     }
 
     /// Blocks on it, and their bytes. For other threads: a guess.
@@ -155,7 +156,7 @@ impl<O: Os> Allocator<O> {
             let bytes = self.whole_pages(size);
             let carved = (*c).carved;
             (*heap).flow.unshelve(bytes);
-            (*c).kind = Kind::LARGE;
+            (*c).kind.set(Kind::LARGE);
             (*c).listed = false;
             (*c).set_bytes(bytes);
             if carved < len {
@@ -221,7 +222,7 @@ impl<O: Os> Allocator<O> {
         // SAFETY: records of committed chunks are readable; a large block is the caller's, as is the heap.
         unsafe {
             p.addr() & (CHUNK - 1) == 0
-                && (*c).kind == Kind::LARGE
+                && (*c).kind.get() == Kind::LARGE
                 && (*c).len <= LONGEST
                 && !(*c).moved
                 && self.policy.purge() != Purge::Eager
@@ -238,7 +239,7 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the heap and the block are the caller's.
         unsafe {
             let len = (*c).len;
-            (*c).kind = Kind::SHELVED;
+            (*c).kind.set(Kind::SHELVED);
             (*heap).flow.shelve((*c).bytes());
             (*heap).shelf.push(c, len, self.epoch());
         }
@@ -253,7 +254,7 @@ impl<O: Os> Allocator<O> {
         let c = Arenas::record(p);
         // SAFETY: records of committed chunks are readable; a large block is the caller's, as is the heap.
         unsafe {
-            if (*c).kind == Kind::SHELVED {
+            if (*c).kind.get() == Kind::SHELVED {
                 misuse::not_a_block(self, Call::Free, p);
             }
             if !Heap::is_cached(heap) || !self.goes_on_shelf(c, p) {
@@ -281,7 +282,7 @@ impl<O: Os> Allocator<O> {
                 if c.is_null() {
                     break;
                 }
-                (*c).kind = Kind::NONE;
+                (*c).kind.set(Kind::NONE);
                 (*heap).flow.unshelve((*c).bytes());
                 r.held.give(Use::Large { bytes: (*c).bytes(), zero: false });
                 let (len, used, since) = ((*c).len as usize, (*c).carved as usize, (*c).since());
@@ -316,7 +317,7 @@ impl<O: Os> Allocator<O> {
             let shelf = &(*heap).shelf;
             let (mut c, mut count, mut chunks, mut shelved) = (shelf.newest, 0, 0, true);
             while !c.is_null() {
-                (count, chunks, shelved) = (count + 1, chunks + (*c).len, shelved && (*c).kind == Kind::SHELVED);
+                (count, chunks, shelved) = (count + 1, chunks + (*c).len, shelved && (*c).kind.get() == Kind::SHELVED);
                 c = (*c).next;
             }
             let counted = count == shelf.count && chunks == shelf.chunks && chunks <= MOST_CHUNKS && count <= PLACES;

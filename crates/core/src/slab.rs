@@ -11,7 +11,7 @@ use crate::class;
 use crate::heap::{Block, Heap};
 use crate::holes;
 use crate::remote::{DoubleFree, take_bits};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, peek};
 
 const _: () = assert!(CHUNK / class::MIN_BLOCK / 64 <= 256, "`hint` holds a word index in a byte");
 
@@ -75,7 +75,7 @@ pub unsafe fn set_up(arenas: &Arenas, c: *mut Chunk, class: usize, owner: *mut H
         (*c).clean.store(0, Ordering::Relaxed);
         (*c).tables = arenas.tables(c);
         (*c).set_owner(owner);
-        (*c).kind = crate::chunk::Kind::SLAB;
+        (*c).kind.set(crate::chunk::Kind::SLAB);
     }
 }
 
@@ -434,9 +434,9 @@ pub unsafe fn is_free(c: *const Chunk, p: *const u8) -> bool {
     unsafe {
         let i = index(p, usize::from((*c).class));
         let (word, mask) = (i as usize / 64, 1u64 << (i % 64));
-        let own = Arenas::free_bits(c).add(word).read_volatile();
+        let own = peek(Arenas::free_bits(c).add(word), 0);
         let remote = remote_word(c, word).load(Ordering::Relaxed);
-        (own | remote) & mask != 0 || i >= (&raw const (*c).carved).read_volatile()
+        (own | remote) & mask != 0 || i >= peek(&raw const (*c).carved, u32::MAX)
     }
 }
 

@@ -15,6 +15,23 @@ pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use crate::os::Os;
 
+/// Reads a word that the thread that owns it may be writing, without waiting for it: what comes back is a guess.
+///
+/// The owner writes with plain stores, as the fast paths pay for nothing else. In the language's terms that is a data
+/// race. It does no harm here: the word is aligned and no longer than the processor's own, so it is read whole; the read
+/// is volatile, so it is done once; and callers use the value as a hint, which they confirm where it matters (a visit, a
+/// lock), or in figures. Miri gets `in_miri` instead, as it would stop.
+///
+/// # Safety
+/// `p` must be readable, and every value of its bytes valid.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) unsafe fn peek<T: Copy>(p: *const T, in_miri: T) -> T {
+    const { assert!(size_of::<T>() <= size_of::<usize>(), "a longer value could be torn") };
+    // SAFETY: as the caller promises.
+    if cfg!(miri) { in_miri } else { unsafe { p.read_volatile() } }
+}
+
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const WAITED: u32 = 2;

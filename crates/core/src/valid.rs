@@ -137,7 +137,7 @@ impl<O: Os> Allocator<O> {
                 unsafe {
                     let at = c.addr();
                     let capacity = class::capacity(class);
-                    let kind = (*c).kind == Kind::SLAB && usize::from((*c).class) == class;
+                    let kind = (*c).kind.get() == Kind::SLAB && usize::from((*c).class) == class;
                     check(kind && (*c).owner() == annex::owner(), "a slab of the annex is one", at)?;
                     check(here.is_claimed(c), "a slab of the annex is claimed", at)?;
                     let mapped = !self.map.is_complete() || self.map.class(Arenas::chunk(c)) == class;
@@ -175,7 +175,7 @@ impl<O: Os> Allocator<O> {
             // SAFETY: heaps are never unmapped; as the caller promises, nobody changes them.
             unsafe {
                 census.heaps += 1;
-                check((*Arenas::record(heap.cast())).kind == Kind::HEAPS, "a heap lies in a chunk of heaps", at)?;
+                check((*Arenas::record(heap.cast())).kind.get() == Kind::HEAPS, "a heap lies in a chunk of heaps", at)?;
                 let cached = self.check_caches(heap)?;
                 census.cached += cached;
                 let shelved = self.check_shelf(heap);
@@ -203,7 +203,7 @@ impl<O: Os> Allocator<O> {
                 let mut wrong = false;
                 (*heap).pending.for_each(|c| {
                     listed.pending += 1;
-                    wrong |= (*c).kind != Kind::SLAB || (*c).owner() != heap || (*c).remote.counted() == 0;
+                    wrong |= (*c).kind.get() != Kind::SLAB || (*c).owner() != heap || (*c).remote.counted() == 0;
                 });
                 check(!wrong, "pending slabs are the heap's and have a count", at)?;
                 heap = (*heap).next;
@@ -244,7 +244,7 @@ impl<O: Os> Allocator<O> {
                     check(block != nothing, "cap - room == blocks in the list", heap.addr())?;
                     check(self.arenas.contains(block.cast()), "a cached block lies in an arena", block.addr())?;
                     let c = Arenas::record(block.cast());
-                    let fits = (*c).kind == Kind::SLAB && usize::from((*c).class) == class;
+                    let fits = (*c).kind.get() == Kind::SLAB && usize::from((*c).class) == class;
                     check(fits, "a cached block lies in a slab of its class", block.addr())?;
                     let offset = block.addr() & (CHUNK - 1);
                     let whole = offset.is_multiple_of(class::SIZE[class] as usize);
@@ -268,7 +268,7 @@ impl<O: Os> Allocator<O> {
         unsafe {
             let (mut c, mut before) = ((*heap).bins[class].head, core::ptr::null_mut());
             while !c.is_null() {
-                let fits = (*c).kind == Kind::SLAB && usize::from((*c).class) == class && (*c).owner() == heap;
+                let fits = (*c).kind.get() == Kind::SLAB && usize::from((*c).class) == class && (*c).owner() == heap;
                 check(fits, "a slab in a bin has its class and owner", c.addr())?;
                 check((*c).listed, "a slab in a bin is listed", c.addr())?;
                 check((*c).prev == before, "a bin is linked both ways", c.addr())?;
@@ -296,7 +296,7 @@ impl<O: Os> Allocator<O> {
                 result = unsafe { self.check_chunk(&mut walk, c, depth, census) };
                 // SAFETY: as above.
                 unsafe {
-                    if (*c).kind == Kind::SLAB {
+                    if (*c).kind.get() == Kind::SLAB {
                         used += (*c).used as usize - (*c).withheld() as usize;
                         seen.in_bins += usize::from((*c).listed);
                         seen.counted += usize::from(usize::from((*c).class) < class::FIRST_PAGED);
@@ -340,7 +340,7 @@ impl<O: Os> Allocator<O> {
     unsafe fn check_age(&self, first: *const Chunk, c: *const Chunk, census: &mut Census) -> Result<(), Invalid> {
         let at = c.addr();
         // SAFETY: the record is readable, and at rest as the table of ages is.
-        let (kind, state, age) = unsafe { ((*first).kind, (*first).state, self.arenas.ages(c).read()) };
+        let (kind, state, age) = unsafe { ((*first).kind.get(), (*first).state, self.arenas.ages(c).read()) };
         let free = kind == Kind::FREE;
         census.lazy_chunks += usize::from(age == age::LAZY);
         census.taken_chunks += usize::from(!free);
@@ -364,27 +364,27 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the record is readable and at rest, and so is that of the range's start.
         unsafe {
             if self.map.is_complete() {
-                let class = if (*c).kind == Kind::SLAB { usize::from((*c).class) } else { 0 };
+                let class = if (*c).kind.get() == Kind::SLAB { usize::from((*c).class) } else { 0 };
                 check(self.map.class(Arenas::chunk(c)) == class, "the page map has the slab's class or 0", at)?;
             }
             if depth == Depth::Bits {
                 self.check_bits(c, census)?;
-            } else if (*c).kind == Kind::SLAB {
+            } else if (*c).kind.get() == Kind::SLAB {
                 census.remote += ((*c).remote.counted() as i32 + i32::from((*c).balance)) as usize;
             }
             if walk.left > 0 {
                 check(adjacent, "a range lies in one arena", walk.first.addr())?;
                 self.check_age(walk.first, c, census)?;
                 walk.left -= 1;
-                if walk.left == 0 && (*walk.first).kind == Kind::FREE {
-                    return check((*c).kind == Kind::FREE_END, "a free range has an end", at);
+                if walk.left == 0 && (*walk.first).kind.get() == Kind::FREE {
+                    return check((*c).kind.get() == Kind::FREE_END, "a free range has an end", at);
                 }
-                return check((*c).kind == Kind::NONE, "the inside of a range has no kind", at);
+                return check((*c).kind.get() == Kind::NONE, "the inside of a range has no kind", at);
             }
             let free_before = walk.free_before.take().filter(|_| adjacent);
             (walk.first, walk.left) = (c, 0);
             self.check_age(c, c, census)?;
-            match (*c).kind {
+            match (*c).kind.get() {
                 Kind::FREE => {
                     check(free_before != Some((*c).state), "free neighbours of one state are joined", at)?;
                     check((*c).len > 0, "a free range is not empty", at)?;
@@ -397,9 +397,9 @@ impl<O: Os> Allocator<O> {
                     check(carved <= len && bytes <= carved * CHUNK, "bytes <= carved <= len", at)?;
                     check(bytes > 0 && bytes.is_multiple_of(self.page_size()), "bytes are whole OS pages", at)?;
                     walk.left = len - 1;
-                    census.large += usize::from((*c).kind == Kind::LARGE);
-                    census.deferred += usize::from((*c).kind == Kind::DEFERRED);
-                    census.shelved += usize::from((*c).kind == Kind::SHELVED);
+                    census.large += usize::from((*c).kind.get() == Kind::LARGE);
+                    census.deferred += usize::from((*c).kind.get() == Kind::DEFERRED);
+                    census.shelved += usize::from((*c).kind.get() == Kind::SHELVED);
                     census.moved += usize::from((*c).moved);
                 }
                 Kind::SLAB => {
@@ -425,7 +425,7 @@ impl<O: Os> Allocator<O> {
         let at = c.addr();
         // SAFETY: the bits of used chunks are committed, and at rest.
         unsafe {
-            let is_slab = (*c).kind == Kind::SLAB;
+            let is_slab = (*c).kind.get() == Kind::SLAB;
             // The bits of other chunks are looked at as well: they must be zero. Their records need not say where.
             if is_slab {
                 check((*c).tables == self.arenas.tables(c), "a slab knows where its bits are", at)?;
@@ -492,7 +492,8 @@ impl<O: Os> Allocator<O> {
                     visit(p.wrapping_add(from), to - from);
                 }
                 // SAFETY: as above.
-                let clean = unsafe { if (*c).kind == Kind::SLAB { (*c).clean.load(Ordering::Relaxed) } else { 0 } };
+                let clean =
+                    unsafe { if (*c).kind.get() == Kind::SLAB { (*c).clean.load(Ordering::Relaxed) } else { 0 } };
                 // The last OS page of a slab may be a guard.
                 // SAFETY: as above.
                 let pages = CHUNK / page - usize::from(unsafe { (*c).moved });
@@ -514,7 +515,7 @@ unsafe fn known_zero(c: *mut Chunk, page: usize) -> (usize, usize) {
     // SAFETY: the caller's promise.
     let c = unsafe { &*c };
     let (len, carved) = (c.len as usize * CHUNK, c.carved as usize);
-    match c.kind {
+    match c.kind.get() {
         Kind::FREE if c.state == State::Clean => (0, len),
         Kind::LARGE if c.zeroed && c.state == State::Clean => ((carved * CHUNK).max(c.bytes() + page), len),
         Kind::LARGE | Kind::SHELVED | Kind::DEFERRED if c.state == State::Clean => (carved * CHUNK, len),

@@ -213,7 +213,7 @@ impl<O: Os> Allocator<O> {
             done |= 1 << i;
             // SAFETY: the owner's heap is visited, or its orphan guarded; if the slab still is its own, it is ours.
             unsafe {
-                if (*c).kind != Kind::SLAB || (*c).owner() != owner {
+                if (*c).kind.get() != Kind::SLAB || (*c).owner() != owner {
                     return;
                 }
                 Arenas::slab_age(c).store(age::NONE, Ordering::Relaxed);

@@ -6,7 +6,7 @@
 //! path ([`Allocator::follow`]).
 
 use crate::life::OWNED;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, peek};
 use crate::{Allocator, Heap, Os};
 
 /// What takes the slow path.
@@ -88,7 +88,7 @@ impl<O: Os> Allocator<O> {
         while !heap.is_null() {
             // SAFETY: heaps are never unmapped, and `next` never changes; what a heap shows is read as a guess.
             unsafe {
-                let shown = || (&raw const (*heap).watch).read_volatile() == self.watch();
+                let shown = || peek(&raw const (*heap).watch, self.watch()) == self.watch();
                 let seated = !(*heap).seat.load(Ordering::Relaxed).is_null();
                 if seated && (*heap).state.load(Ordering::Relaxed) == OWNED && !shown() {
                     let show = |heap| self.show(heap);

@@ -5,7 +5,7 @@ use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
 use neap_core::heap::{Block, Name, PARKED, Seat};
 use neap_core::{Allocator, CHUNK, Heap, Os};
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::{Ordering, compiler_fence, fence};
 
 /// The heap of a thread that has given its heap up.
 pub static GONE: Name = Name::new();
@@ -78,7 +78,12 @@ impl Owner {
         loop {
             // Relaxed: the visitor's barrier orders the store before the load; here only the compiler must not swap them.
             seat.busy.store(0, Ordering::Relaxed);
-            compiler_fence(Ordering::SeqCst);
+            // Miri has no barrier for other threads: each side has a fence (`tests/miri/os.rs`).
+            if cfg!(miri) {
+                fence(Ordering::SeqCst)
+            } else {
+                compiler_fence(Ordering::SeqCst)
+            }
             // Acquire pairs with the Release when a visitor gives the heap back.
             let heap = seat.heap.load(Ordering::Acquire);
             if heap != PARKED.heap() {

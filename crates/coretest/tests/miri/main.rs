@@ -1,0 +1,182 @@
+//! Short histories of calls under Miri, which sees uses of memory that is not there or not set, data races, and values
+//! that weak memory allows: `cargo xtask miri`. Natively there is nothing here, as arenas want memory of their own.
+//!
+//! Miri's schedule and what loads return follow its seed, so each test is run with many. The tests of threads are ignored as
+//! long as `Chunk::owner`, `Chunk::bytes` and their kin take a reference to the whole record, of which owner and other threads
+//! write different fields: to Miri the reference alone is a data race.
+#![cfg(miri)]
+
+mod os;
+
+use neap_core::{Allocator, Heap};
+use neap_coretest::{Owner, pattern, seat};
+use os::Plain;
+use std::sync::Barrier;
+use std::sync::mpsc::channel;
+
+type Shared = Allocator<Plain>;
+
+/// A live block on its way between threads.
+#[derive(Clone, Copy)]
+struct Block {
+    p: *mut u8,
+    size: usize,
+    id: u64,
+}
+
+// SAFETY: the holder of the value owns the block.
+unsafe impl Send for Block {}
+
+fn allocator(os: Plain) -> Box<Shared> {
+    Box::new(Allocator::new(os))
+}
+
+fn malloc(a: &Shared, own: &Owner, size: usize, id: u64) -> Block {
+    // SAFETY: the heap is lent by this thread; the block is new.
+    unsafe {
+        let p = own.with(a, |heap| seat::malloc(a, heap, size));
+        assert!(!p.is_null());
+        pattern::write(p, size, id);
+        Block { p, size, id }
+    }
+}
+
+fn check(b: Block) {
+    // SAFETY: the block is this thread's.
+    assert_eq!(unsafe { pattern::first_wrong(b.p, b.size, b.size, b.id) }, None, "contents changed");
+}
+
+fn free(a: &Shared, own: &Owner, b: Block) {
+    check(b);
+    // SAFETY: the block is this thread's, and the heap is lent by it.
+    assert_eq!(own.with(a, |heap| unsafe { seat::free(a, heap, b.p) }), Ok(()));
+}
+
+/// Catches reads of what was not written, pointers beyond their memory, and references that alias, in one thread's
+/// calls: small, large and huge blocks, zeroed, resized, aligned, and freed.
+#[test]
+fn one_thread() {
+    let a = allocator(Plain::new(true));
+    let own = Owner::new(&a, true, true).expect("a heap");
+    let mut blocks = Vec::new();
+    for (id, size) in [1, 16, 48, 200, 1024, 5000, 20_000, 40_000, 70_000, 1, 48].into_iter().enumerate() {
+        blocks.push(malloc(&a, &own, size, id as u64));
+    }
+    // SAFETY: the heap is lent by this thread; blocks are new or its own.
+    unsafe {
+        for size in [64, 3000, 9000, 100_000] {
+            let p = own.with(&a, |heap| a.calloc(heap, size));
+            assert!((0..size).step_by(509).all(|i| p.add(i).read() == 0));
+            blocks.push(Block { p, size, id: 7 });
+            pattern::write(p, size, 7);
+        }
+        let p = own.with(&a, |heap| a.malloc_aligned(heap, 100, 4096, false));
+        assert_eq!(p.addr() % 4096, 0);
+        pattern::write(p, 100, 9);
+        blocks.push(Block { p, size: 100, id: 9 });
+        for b in blocks.iter_mut().filter(|b| b.size < 50_000) {
+            let old = a.usable_size(Heap::none(), neap_core::misuse::Call::UsableSize, b.p).expect("known");
+            b.p = own.with(&a, |heap| a.realloc(heap, b.p, old, b.size + 100));
+            check(*b);
+        }
+    }
+    for b in blocks {
+        free(&a, &own, b);
+    }
+    own.abandon(&a);
+    a.purge();
+    // SAFETY: no thread uses it.
+    unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
+}
+
+/// Catches a block whose contents a thread sees late that gets it from another, or a free by another thread whose
+/// memory the owner uses too early.
+#[test]
+#[ignore = "a record is used through a reference to all of it, while another thread writes a field of its own"]
+fn blocks_change_hands() {
+    let a = allocator(Plain::new(false));
+    let (to, from) = channel::<Block>();
+    std::thread::scope(|scope| {
+        let a = &*a;
+        scope.spawn(move || {
+            let own = Owner::new(a, true, true).expect("a heap");
+            for id in 0..12 {
+                to.send(malloc(a, &own, 8192, id)).expect("there is a receiver");
+            }
+            // What came back meanwhile is taken in.
+            for id in 0..6 {
+                let b = malloc(a, &own, 8192, 100 + id);
+                free(a, &own, b);
+            }
+            drop(to);
+            own.abandon(a);
+        });
+        scope.spawn(move || {
+            // No caches: each free goes to the slab.
+            let own = Owner::new(a, false, true).expect("a heap");
+            from.iter().for_each(|b| free(a, &own, b));
+            own.abandon(a);
+        });
+    });
+    // SAFETY: all threads have ended.
+    unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
+}
+
+/// Catches an orphan that two threads use, or whose last writes its adopter does not see.
+#[test]
+#[ignore = "a record is used through a reference to all of it, while another thread writes a field of its own"]
+fn threads_end() {
+    let a = allocator(Plain::new(false));
+    let start = Barrier::new(2);
+    std::thread::scope(|scope| {
+        let (a, start) = (&*a, &start);
+        for n in 0..2 {
+            scope.spawn(move || {
+                start.wait();
+                for round in 0..3 {
+                    let own = Owner::new(a, round % 2 == 0, true).expect("a heap");
+                    let b = malloc(a, &own, 20_000 + n, n as u64);
+                    let c = malloc(a, &own, 64, n as u64);
+                    own.abandon(a);
+                    // Into the heap that is an orphan now, or another thread's.
+                    let own = Owner::new(a, false, true).expect("a heap");
+                    free(a, &own, b);
+                    free(a, &own, c);
+                    own.abandon(a);
+                }
+            });
+        }
+    });
+    // SAFETY: all threads have ended.
+    unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
+}
+
+/// Catches memory that goes back while a thread uses it: heaps are visited, caches emptied and holes sent while their
+/// thread allocates and frees.
+#[test]
+#[ignore = "a record is used through a reference to all of it, while another thread writes a field of its own"]
+fn heaps_are_visited() {
+    let a = allocator(Plain::new(true));
+    let start = Barrier::new(2);
+    std::thread::scope(|scope| {
+        let (a, start) = (&*a, &start);
+        scope.spawn(move || {
+            let own = Owner::new(a, true, true).expect("a heap");
+            start.wait();
+            for round in 0..4 {
+                let blocks: Vec<Block> = (0..4).map(|id| malloc(a, &own, 16_384, round * 10 + id)).collect();
+                blocks.into_iter().for_each(|b| free(a, &own, b));
+            }
+            own.abandon(a);
+        });
+        scope.spawn(move || {
+            start.wait();
+            for _ in 0..3 {
+                a.os.advance(100);
+                a.purge();
+            }
+        });
+    });
+    // SAFETY: all threads have ended.
+    unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
+}
