@@ -67,8 +67,9 @@ fn resign_and_free() {
 
 /// A call that wants no helper comes while memory is freed: there is none meanwhile, and one for what waits afterwards.
 ///
-/// Fails if: a start does not look at the calls after it has said `STARTING`, or not again after `KEPT`; a helper that ends
-/// because of the call does not look again after it has resigned, or leaves `NONE` behind; the end of the call asks for none.
+/// Fails if: a start does not look at the calls after it has said `STARTING`, or not again after `KEPT`, or by a plain load; a
+/// helper that ends because of the call leaves `NONE` behind; the end of the call asks for none. A call that has waited in
+/// vain, and ends while the helper resigns, is not modelled.
 #[test]
 fn stop_and_free() {
     check(|| {
