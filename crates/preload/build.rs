@@ -7,7 +7,7 @@ fn main() {
     // Threads and fork have handlers of ours, and blocks outlive any dlclose: once loaded, always loaded.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // Before all other libraries' constructors: fork handlers that are registered later are run before ours, so that
-    // none of them waits for another thread while we hold the locks that this thread may want.
+    // as little as can be runs while calls are nested.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
     // A symbol that nobody defines is an error here, not in the program that loads the library.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");

@@ -5,6 +5,7 @@ use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind};
 use crate::class;
 use crate::figures::{Publisher, Use};
+use crate::fork::Forks;
 use crate::harden::Guards;
 use crate::heap::Block;
 use crate::huge::Huge;
@@ -49,6 +50,8 @@ pub struct Allocator<O: Os> {
     pub guards: Guards,
     /// Mean bytes between two samples; 0: none are taken.
     pub(crate) sample_interval: AtomicUsize,
+    /// Forks that are under way.
+    pub(crate) forks: Forks,
     pub(crate) registry: Locked<Registry>,
     pub(crate) huge: Huge,
     /// Large blocks that nested calls freed, see `nested.rs`.
@@ -83,6 +86,7 @@ impl<O: Os> Allocator<O> {
             watched: AtomicU8::new(0),
             guards: Guards::new(),
             sample_interval: AtomicUsize::new(0),
+            forks: Forks::new(),
             registry: Locked::new(Registry::new()),
             huge: Huge::new(),
             deferred: Pending::new(),

@@ -98,6 +98,8 @@ pub struct Heap {
     /// For visitors: what the caches looked like at the last tick, and for how many ticks.
     pub(crate) look: u64,
     pub(crate) quiet: u8,
+    /// For forks: the thread is in no call, and makes nested ones until the fork has ended.
+    pub(crate) whole: bool,
     /// State of a generator of random numbers; 0: not used yet.
     pub(crate) random: u64,
     /// What this heap shows to watchers at present.
@@ -142,6 +144,8 @@ impl Name {
 pub static NONE: Name = Name::new();
 /// The heap of a thread whose heap is being visited, see `visit.rs`.
 pub static PARKED: Name = Name::new();
+/// The heap of a thread while another one forks, see `fork.rs`.
+pub static FORKED: Name = Name::new();
 
 /// Where a thread keeps its heap: three words of thread storage.
 ///
@@ -155,7 +159,7 @@ pub struct Seat {
     pub heap: AtomicPtr<Heap>,
     /// [`Seat::IDLE`] unless a call of the thread uses the heap, or a lock.
     pub busy: AtomicU32,
-    /// Forks in nested calls that this thread is in the middle of.
+    /// Forks that this thread is in the middle of: in nested calls, and 2^16 for each of the others.
     pub forks: AtomicU32,
     /// What the thread did before it got a heap of its own. Used by the thread alone.
     pub early: AtomicU32,
@@ -223,6 +227,7 @@ impl Heap {
             flow: Flow::new(),
             look: 0,
             quiet: 0,
+            whole: false,
             random: 0,
             watch: Watch::Nothing,
             sampler: Sampler::new(),

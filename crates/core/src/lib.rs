@@ -49,6 +49,7 @@ mod commit;
 mod demand;
 mod dense;
 pub mod figures;
+pub mod fork;
 pub mod grow;
 pub mod harden;
 pub mod heap;

@@ -17,7 +17,7 @@ use crate::alloc::{Foreign, MAX_SIZE};
 use crate::arena::Arenas;
 use crate::batch::Work;
 use crate::chunk::{Chunk, Kind, State};
-use crate::heap::{Block, Heap};
+use crate::heap::{Block, Heap, Seat};
 use crate::life::{LEFT, LOST, ORPHAN, OWNED};
 use crate::misuse::{self, Call};
 use crate::os::Run;
@@ -316,27 +316,25 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// After a fork in a nested call, in the child, whose only thread owns `mine` (or [`Heap::none`]); `alone`: the
-    /// parent had no helper either. The interrupted call goes on when the handler returns, so the locks that it holds
-    /// must stay good, and nobody else holds one any more: all are released, and released again by their holder, which
-    /// does no harm in a process of one thread. Where there were other threads, what they held may be half changed.
-    pub fn fork_child_nested(&self, mine: *mut Heap, alone: bool) {
-        self.fork_parent();
+    /// After a fork in a nested call, in the child, whose only thread has `seat`; `inner` other forks of it are under way;
+    /// `alone`: the parent had no helper either. The interrupted call goes on when the handler returns, so the locks that
+    /// it holds must stay good, and nobody else holds one any more: all are released, and released again by their holder,
+    /// which does no harm in a process of one thread. Where there were other threads, what they held may be half changed.
+    pub fn fork_child_nested(&self, seat: *const Seat, inner: u32, alone: bool) {
+        self.locks().iter().for_each(|lock| lock.release(&self.os));
+        let mine = self.end_in_child(seat, inner);
         self.os.forked();
-        // SAFETY: this process has one thread. The list only grows at its head, and heaps are never unmapped.
-        let mut heap = unsafe { (*self.registry.value()).all };
         let mut others = !alone;
-        while !heap.is_null() {
-            // SAFETY: as above.
+        self.each_heap(|heap| {
+            // SAFETY: heaps are never unmapped, and this process has one thread.
             unsafe {
                 if heap != mine && (*heap).state.load(Ordering::Relaxed) == OWNED {
                     others = true;
                     // Its seat stays: the interrupted call may be in the middle of a visit.
                     (*heap).state.store(LOST, Ordering::SeqCst);
                 }
-                heap = (*heap).next;
             }
-        }
+        });
         if others {
             self.stranded.store(true, Ordering::Relaxed);
         }
@@ -344,7 +342,7 @@ impl<O: Os> Allocator<O> {
 
     /// In the child of a fork: abandons the heaps of other threads that are whole.
     fn abandon_left(&self) {
-        // Relaxed: one thread forks, and is alone then.
+        // Relaxed: what is left is found under the lock.
         if !self.left.load(Ordering::Relaxed) || !self.left.swap(false, Ordering::Relaxed) {
             return;
         }

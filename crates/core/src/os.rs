@@ -191,6 +191,19 @@ pub unsafe trait Os: Sync {
     /// False if the system cannot do that.
     fn barrier(&self) -> bool;
 
+    /// Whether [`Os::barrier`] works already, without the time that its preparation takes.
+    fn has_barrier(&self) -> bool {
+        self.prepare_barrier()
+    }
+
+    /// Sleeps for about so many microseconds; may be cut short.
+    fn pause(&self, _microseconds: u32) {}
+
+    /// Wakes all that wait for `word`.
+    fn futex_wake_all(&self, word: &AtomicU32) {
+        self.futex_wake(word);
+    }
+
     /// Milliseconds of a clock that never goes back.
     fn clock(&self) -> u64;
 

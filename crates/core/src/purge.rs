@@ -93,8 +93,8 @@ pub struct Purger {
     pub(crate) quiet: AtomicU32,
     /// Clock from which on the end of a thread may give back all that waits again.
     pub(crate) ends_again: AtomicU64,
-    /// Held while memory is on its way to the system. Taken before all other locks; fork takes it, so that nothing
-    /// is on its way in the child.
+    /// Held while memory is on its way to the system. Taken before all other locks; fork waits for it, so that
+    /// nothing is on its way in the child.
     pub(crate) batch: Locked<Work>,
 }
 
@@ -181,9 +181,9 @@ impl<O: Os> Allocator<O> {
     pub fn purge_with(&self, mine: *mut Heap) -> usize {
         self.drain();
         let due = Due { lazy: true, ..self.due(0, BATCH_BYTES) };
-        self.purger.batch.with(&self.os, |_| self.empty_caches(true, mine));
+        self.with_batch(|_| self.empty_caches(true, mine));
         let bytes = self.purge_due(mine, due, &mut Walk::new(), usize::MAX);
-        let annexed = self.purger.batch.with(&self.os, |work| {
+        let annexed = self.with_batch(|work| {
             self.purge_tables();
             self.purge_annex(work, None)
         });
@@ -206,6 +206,7 @@ impl<O: Os> Allocator<O> {
     /// [`Allocator::tick`], of which `None` says that the helper has resigned, and has to leave.
     #[cold]
     pub(crate) fn round(&self) -> Option<u32> {
+        let Some(_flight) = self.fly() else { return Some(self.tick_length()) };
         let next = self.purge_old();
         if next.is_some() {
             // The caches of idle threads may have left notes.
@@ -228,7 +229,7 @@ impl<O: Os> Allocator<O> {
         if in_time {
             self.forget_old_demand();
             self.next_epoch();
-            self.purger.batch.with(&self.os, |work| self.purge_annex(work, None));
+            self.with_batch(|work| self.purge_annex(work, None));
             if self.purger.ticks.load(Ordering::Relaxed).is_multiple_of(HOLES_AGAIN) {
                 self.purger.refused.store(false, Ordering::Relaxed);
             }
@@ -236,7 +237,7 @@ impl<O: Os> Allocator<O> {
         self.purger.flood.store(false, Ordering::Relaxed);
         let before = self.purger.came();
         let mut walk = Walk::new();
-        let cached = !in_time || self.purger.batch.with(&self.os, |_| self.empty_caches(false, Heap::none()));
+        let cached = !in_time || self.with_batch(|_| self.empty_caches(false, Heap::none()));
         let ticks = self.urgency();
         let slabs = !self.purger.refused.load(Ordering::Relaxed);
         let due = Due { keep: self.keep(ticks, in_time), slabs, ..self.due(ticks, BATCH_BYTES) };
@@ -252,9 +253,10 @@ impl<O: Os> Allocator<O> {
         let rests = bytes == 0 && walk.waiting == 0;
         let freed = self.ranges.with(&self.os, |r| r.freed_chunks);
         if freed >= if rests { tables::FREED_AT_REST } else { tables::FREED } {
-            self.purger.batch.with(&self.os, |_| self.purge_tables());
+            self.with_batch(|_| self.purge_tables());
         }
-        if !rests || cached {
+        // A fork cut it short: the next tick looks again.
+        if !rests || cached || self.is_forking() {
             self.purger.idle.store(0, Ordering::Relaxed);
             return Some(self.tick_length());
         }
@@ -340,7 +342,7 @@ impl<O: Os> Allocator<O> {
             self.mind_limit();
         }
         if notes & TABLES != 0 {
-            self.purger.batch.with(&self.os, |_| self.purge_tables());
+            self.with_batch(|_| self.purge_tables());
         }
         // Acquire: see `note_waiting`.
         if self.purger.wanted.swap(false, Ordering::Acquire) && self.policy.purge() != Purge::Never {
@@ -359,7 +361,7 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn purge_due(&self, mine: *mut Heap, due: Due, walk: &mut Walk, batches: usize) -> usize {
         let (mut bytes, mut done) = (0, 0);
         loop {
-            let more = self.purger.batch.with(&self.os, |work| {
+            let more = self.with_batch(|work| {
                 let more = self.fill(walk, due, &mut work.batch);
                 if work.batch.count > 0 {
                     bytes += self.send(&work.batch, due.lazy);

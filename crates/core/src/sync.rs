@@ -35,12 +35,20 @@ pub(crate) unsafe fn peek<T: Copy>(p: *const T, in_miri: T) -> T {
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const WAITED: u32 = 2;
+const FORKED: u32 = 3;
+/// Milliseconds after which a thread takes the lock from a fork, and steps in which it waits for that. A fork copies page
+/// tables, 100 ms for 4 GiB.
+const FORK: u32 = 5_000;
+const STEP: u32 = 1;
 /// How often a thread looks again before it sleeps. The model checker and the simulation try other orders anyway.
 const SPINS: u32 = if cfg!(any(loom, neap_sim)) { 1 } else { 100 };
 
 /// A lock that sleeps in the kernel. All zero bytes are an unlocked lock.
 ///
 /// `FREE -> HELD` without waiters, `WAITED` once somebody sleeps; the holder wakes one sleeper if it finds `WAITED`.
+///
+/// A fork holds it as `FORKED`, and may be waiting for the C library. A thread that wants it may be what the C library waits
+/// for; so after a while the thread takes it from the fork, whose child sees that.
 #[derive(Debug, Default)]
 pub struct Lock {
     word: AtomicU32,
@@ -93,10 +101,58 @@ impl Lock {
                 return;
             }
         }
-        // Acquire: as in `take`. WAITED is kept by the winner, who cannot know whether others sleep.
-        while self.word.swap(WAITED, Ordering::Acquire) != FREE {
-            os.futex_wait(&self.word, WAITED);
+        let mut waited = 0;
+        loop {
+            let word = self.word.load(Ordering::Relaxed);
+            if word == FORKED && waited < FORK {
+                os.futex_wait_for(&self.word, FORKED, STEP);
+                waited += STEP;
+            } else if word == WAITED {
+                os.futex_wait(&self.word, WAITED);
+            } else if self.word.compare_exchange(word, WAITED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+                && word != HELD
+            {
+                // Acquire: as in `take`. WAITED is kept by the winner, who cannot know whether others sleep.
+                return;
+            }
         }
+    }
+
+    /// Takes the lock for a fork; false if it does not come free within so many milliseconds.
+    pub fn take_for_fork<O: Os>(&self, os: &O, milliseconds: u32) -> bool {
+        let mut waited = 0;
+        loop {
+            // Acquire: as in `take`.
+            match self.word.compare_exchange(FREE, FORKED, Ordering::Acquire, Ordering::Relaxed) {
+                // Those who sleep shall count the time from now on.
+                Ok(_) => {
+                    os.futex_wake_all(&self.word);
+                    return true;
+                }
+                Err(_) if waited >= milliseconds => return false,
+                // As one that waits: who releases the lock wakes it.
+                Err(HELD) => {
+                    let _ = self.word.compare_exchange(HELD, WAITED, Ordering::Relaxed, Ordering::Relaxed);
+                }
+                Err(word) => {
+                    os.futex_wait_for(&self.word, word, STEP);
+                    waited += STEP;
+                }
+            }
+        }
+    }
+
+    /// Gives back a lock that a fork took, unless it was taken away.
+    pub fn release_for_fork<O: Os>(&self, os: &O) {
+        // Release pairs with the Acquire of `take`.
+        if self.word.compare_exchange(FORKED, FREE, Ordering::Release, Ordering::Relaxed).is_ok() {
+            os.futex_wake(&self.word);
+        }
+    }
+
+    /// Whether a fork has the lock: in its child, where it was not taken away.
+    pub fn is_forked(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == FORKED
     }
 
     /// Gives the lock back: by its holder, or by the child of a fork whose parent took it.

@@ -41,7 +41,7 @@ impl<O: Os> Allocator<O> {
         let mut trim = Trim { a: self, mine, go_on, done: Trimmed::default() };
         trim.done.complete = trim.caches() && trim.chunks(keep);
         if trim.done.complete {
-            self.purger.batch.with(&self.os, |work| {
+            self.with_batch(|work| {
                 self.purge_tables();
                 trim.done.bytes += self.purge_annex(work, Some(&mut trim.done.held));
             });
@@ -89,7 +89,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
             // SAFETY: heaps are never unmapped, and `next` never changes. A visited heap is ours meanwhile.
             unsafe {
                 if (*heap).state.load(Ordering::Relaxed) == OWNED && wants(heap) {
-                    a.purger.batch.with(&a.os, |_| a.visit(self.mine, &mut [heap], |heap| a.empty_heap(heap)));
+                    a.with_batch(|_| a.visit(self.mine, &mut [heap], |heap| a.empty_heap(heap)));
                 }
                 heap = (*heap).next;
             }
@@ -112,7 +112,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
         let mut walk = Walk::new();
         loop {
             let a = self.a;
-            if !a.purger.batch.with(&a.os, |work| self.send_some(work, &mut walk, keep, ranges, slabs)) {
+            if !a.with_batch(|work| self.send_some(work, &mut walk, keep, ranges, slabs)) {
                 return true;
             }
             if !(self.go_on)() {

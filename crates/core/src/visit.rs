@@ -78,7 +78,7 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Swaps the heap in its thread's seat for [`PARKED`]; false if it has no thread, one that is somewhere else, or one
+    /// Swaps the heap in its thread's seat for `name`; false if it has no thread, one that is somewhere else, or one
     /// that has ended. The lock of the registry must be held.
     ///
     /// The seat lies in thread storage, which ends with the thread. A thread that ends gives its heap up first, unless
@@ -88,46 +88,33 @@ impl<O: Os> Allocator<O> {
     /// the system is asked; and its storage is unmapped before the next instructions of the visitor. A thread that is past its destructors
     /// does no work of the program's any more, so it does not stand still there either: the visits of heaps that were
     /// left alone do not find it, only those that somebody asks for (trims) could.
-    unsafe fn park(&self, heap: *mut Heap) -> bool {
+    pub(crate) unsafe fn park(&self, heap: *mut Heap, name: *mut Heap) -> bool {
         // SAFETY: heaps are never unmapped; a seat lasts as long as the heap is owned, which the lock keeps so.
         unsafe {
             if (*heap).state.load(Ordering::Acquire) != OWNED {
                 return false;
             }
+            let Some(seat) = self.seat_of(heap) else { return false };
             // SeqCst pairs with the thread's store of `busy` and load of `heap`, through the barrier behind this.
-            let seat = (*heap).seat.load(Ordering::Acquire);
-            if seat.is_null() {
-                return false;
-            }
-            // Relaxed: the load of the seat orders it.
-            let thread = (*heap).thread.load(Ordering::Relaxed);
-            (thread == 0 || !self.os.has_ended(thread))
-                && (*seat).heap.compare_exchange(heap, PARKED.heap(), Ordering::SeqCst, Ordering::Relaxed).is_ok()
+            (*seat).heap.compare_exchange(heap, name, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         }
+    }
+
+    /// The seat of an owned heap, unless its thread has ended. The lock of the registry must be held.
+    pub(crate) unsafe fn seat_of(&self, heap: *mut Heap) -> Option<*mut Seat> {
+        // SAFETY: heaps are never unmapped.
+        let (seat, thread) = unsafe {
+            // Acquire pairs with the Release of `set_seat`. Relaxed: the load of the seat orders it.
+            ((*heap).seat.load(Ordering::Acquire), (*heap).thread.load(Ordering::Relaxed))
+        };
+        (!seat.is_null() && (thread == 0 || !self.os.has_ended(thread))).then_some(seat)
     }
 
     /// Whether the thread of a parked heap is in the middle of a call; after the barrier.
-    unsafe fn is_busy(heap: *mut Heap) -> bool {
+    pub(crate) unsafe fn is_busy(heap: *mut Heap) -> bool {
         // SAFETY: the heap is parked, so its seat is there.
         // Acquire pairs with the Release when the thread leaves: what it did to the heap is seen.
         unsafe { (*(*heap).seat.load(Ordering::Relaxed)).busy.load(Ordering::Acquire) != Seat::IDLE }
-    }
-
-    /// Whether the thread of `heap` is in no call, as far as one can see: in the child of a fork, where it is not.
-    ///
-    /// # Safety
-    /// `heap` must be a heap with a thread.
-    pub(crate) unsafe fn is_idle(&self, heap: *mut Heap) -> bool {
-        // SAFETY: heaps are never unmapped; the memory of the thread's seat is there, as it was in the parent.
-        unsafe {
-            let seat = (*heap).seat.load(Ordering::Relaxed);
-            // Of the parent's thread: if it exists now, its storage was there when the child was made.
-            let thread = (*heap).thread.load(Ordering::Relaxed);
-            !seat.is_null()
-                && (thread == 0 || !self.os.has_ended(thread))
-                && (*seat).heap.load(Ordering::Relaxed) == heap
-                && (*seat).busy.load(Ordering::Relaxed) == Seat::IDLE
-        }
     }
 
     /// Gives a parked heap back to its thread.
@@ -175,7 +162,7 @@ impl<O: Os> Allocator<O> {
         unsafe {
             self.registry.with(&self.os, |_| {
                 for heap in heaps.iter_mut() {
-                    if !heap.is_null() && !self.park(*heap) {
+                    if !heap.is_null() && !self.park(*heap, PARKED.heap()) {
                         *heap = core::ptr::null_mut();
                     }
                 }

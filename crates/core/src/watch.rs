@@ -92,7 +92,7 @@ impl<O: Os> Allocator<O> {
                 let seated = !(*heap).seat.load(Ordering::Relaxed).is_null();
                 if seated && (*heap).state.load(Ordering::Relaxed) == OWNED && !shown() {
                     let show = |heap| self.show(heap);
-                    self.purger.batch.with(&self.os, |_| self.visit(Heap::none(), &mut [heap], show));
+                    self.with_batch(|_| self.visit(Heap::none(), &mut [heap], show));
                     late |= !shown();
                 }
                 heap = (*heap).next;

@@ -3,6 +3,7 @@
 
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
+use neap_core::fork::Begin;
 use neap_core::heap::{Block, Name, PARKED, Seat};
 use neap_core::{Allocator, CHUNK, Heap, Os};
 use std::sync::atomic::{Ordering, compiler_fence, fence};
@@ -97,6 +98,42 @@ impl Owner {
             // SAFETY: the seat is this thread's, and not busy.
             unsafe { a.wait_parked((&raw const **seat).cast_mut()) };
         }
+    }
+
+    /// The seat, or null.
+    fn seat(&self) -> *const Seat {
+        self.seat.as_deref().map_or(core::ptr::null(), core::ptr::from_ref)
+    }
+
+    /// What the thread does before fork.
+    pub fn fork_begin<O: Os>(&self, a: &Allocator<O>) -> Begin {
+        let busy = |value| {
+            if let Some(seat) = &self.seat {
+                seat.busy.store(value, Ordering::Release);
+            }
+        };
+        busy(0);
+        let begin = a.fork_begin(self.seat(), false, &mut a.fork_patience());
+        busy(Seat::IDLE);
+        begin
+    }
+
+    /// What the thread does after fork in the child, which is this process: other threads are to use their heaps no more.
+    pub fn fork_child<O: Os>(&self, a: &Allocator<O>) {
+        a.fork_child(self.seat(), 0);
+    }
+
+    /// The same behind a fork in a nested call.
+    pub fn fork_child_nested<O: Os>(&self, a: &Allocator<O>) {
+        a.fork_child_nested(self.seat(), 0, true);
+    }
+
+    /// The thread's end while another one forks and does not get on with it.
+    pub fn end_during_fork<O: Os>(self, a: &Allocator<O>) {
+        let seat = self.seat().cast_mut();
+        // SAFETY: the seat is this thread's, outside of calls.
+        let left = unsafe { a.wait_for_fork(seat, GONE.heap()) };
+        assert!(left, "the fork is over");
     }
 
     /// The thread's end.

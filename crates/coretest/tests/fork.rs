@@ -1,6 +1,7 @@
 //! What the core does in the child of a fork. There is no child here: the handlers run as they would in one, and other
 //! threads' heaps are used no more.
 
+use neap_core::fork::Begin;
 use neap_core::valid::{Census, Depth};
 use neap_core::{Allocator, Heap};
 use neap_coretest::{Call, Config, Fake, Owner};
@@ -35,10 +36,8 @@ fn what_waits_in_the_child_goes_back() {
         let block = malloc(&a, &mine, much);
         free(&a, &mine, block);
         assert_eq!(asked(), 1);
-        mine.with(&a, |_| {
-            a.fork_prepare();
-            a.fork_child(mine.heap());
-        });
+        assert_eq!(mine.fork_begin(&a), Begin::Ready);
+        mine.fork_child(&a);
         assert_eq!(asked(), 1 + at_once, "{much} bytes");
         // A slow path.
         malloc(&a, &mine, 3000);
@@ -68,8 +67,8 @@ fn idle_heaps_are_whole() {
     let (mine, idle, busy) = (thread(&a), thread(&a), thread(&a));
     let kept = [&mine, &idle, &busy].map(|owner| work(&a, owner));
     busy.with(&a, |_| {
-        a.fork_prepare();
-        a.fork_child(mine.heap());
+        assert_eq!(mine.fork_begin(&a), Begin::Ready);
+        mine.fork_child(&a);
     });
     let before = validate(&a);
     assert!(before.cached > 0 && before.shelved > 0, "{before:?}");
@@ -96,7 +95,7 @@ fn forks_in_handlers() {
         let mine = thread(&a);
         let kept = work(&a, &mine);
         let other = others.then(|| thread(&a));
-        mine.with(&a, |heap| a.fork_child_nested(heap, true));
+        mine.with(&a, |_| mine.fork_child_nested(&a));
         assert_eq!(a.is_stranded(), others);
         if !others {
             kept.into_iter().for_each(|p| free(&a, &mine, p));
@@ -113,11 +112,77 @@ fn forks_in_handlers() {
 fn locks_are_free_again() {
     let a = system();
     let mine = thread(&a);
-    a.fork_prepare();
-    a.fork_child_nested(mine.heap(), true);
+    assert_eq!(mine.fork_begin(&a), Begin::Ready);
+    mine.fork_child_nested(&a);
     // Each of these takes one of the locks.
     let next = thread(&a);
     free(&a, &next, malloc(&a, &next, 1 << 20));
     a.purge();
     assert_ne!(next.heap(), Heap::none());
+}
+
+/// Catches heaps that come back while another thread is still in the middle of its fork, or that never do.
+#[test]
+fn forks_share_what_they_need() {
+    let a = system();
+    let (one, two) = (thread(&a), thread(&a));
+    let kept = [work(&a, &one), work(&a, &two)];
+    assert_eq!(one.fork_begin(&a), Begin::Ready);
+    // A second fork waits for the first one, for a while.
+    let mut patience = a.fork_patience();
+    let begin = |patience: &mut _| a.fork_begin(core::ptr::null(), false, patience);
+    assert_eq!(begin(&mut patience), Begin::Later);
+    while begin(&mut patience) == Begin::Later {
+        assert!(patience.wait(&a.os), "it joins before its time is over");
+    }
+    // A fork in a handler of the first thread does not.
+    assert_eq!(a.fork_begin(core::ptr::null(), true, &mut a.fork_patience()), Begin::Ready);
+    for left in [true, true, false] {
+        assert!(a.is_forking() && a.fly().is_none());
+        a.fork_parent();
+        assert_eq!(a.is_forking(), left);
+    }
+    assert!(a.fly().is_some());
+    // Each seat holds its heap again.
+    for (owner, blocks) in [&one, &two].into_iter().zip(kept) {
+        blocks.into_iter().for_each(|p| free(&a, owner, p));
+    }
+    validate(&a);
+}
+
+/// Catches a thread that waits for ever for a lock that a fork has, and a child that takes for whole what that thread may
+/// have been changing.
+#[test]
+fn a_lock_can_be_taken_from_a_fork() {
+    for taken in [false, true] {
+        let a = system();
+        let mine = thread(&a);
+        work(&a, &mine);
+        assert_eq!(mine.fork_begin(&a), Begin::Ready);
+        if taken {
+            // Takes the lock of the ranges; it would wait for ever.
+            a.free_bytes();
+        }
+        mine.fork_child(&a);
+        assert_eq!(a.is_stranded(), taken);
+        assert!(!a.is_forking());
+    }
+}
+
+/// Catches a heap of a thread in a call that the child takes for whole, or one whose thread ended during the fork and that
+/// no thread ever gets.
+#[test]
+fn a_thread_may_end_during_a_fork() {
+    let a = system();
+    let (mine, ends) = (thread(&a), thread(&a));
+    work(&a, &ends);
+    let heap = ends.heap();
+    assert_eq!(mine.fork_begin(&a), Begin::Ready);
+    ends.end_during_fork(&a);
+    a.fork_parent();
+    // A slow path.
+    free(&a, &mine, malloc(&a, &mine, 5 << 20));
+    let next = thread(&a);
+    assert_eq!(next.heap(), heap, "the next thread adopts it");
+    validate(&a);
 }

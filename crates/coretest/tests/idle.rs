@@ -301,7 +301,8 @@ fn before_the_first_use() {
     before(&|a| assert_eq!(a.held(), 0, "nothing is held"));
     before(&|a| assert_eq!(a.figures().live_blocks, 0, "no block lives"));
     before(&|a| {
-        a.fork_prepare();
+        let begin = a.fork_begin(core::ptr::null(), false, &mut a.fork_patience());
+        assert_eq!(begin, neap_core::fork::Begin::Ready);
         a.fork_parent();
     });
 }

@@ -79,8 +79,8 @@ fn purger_of_a_child_ends() {
         // SAFETY: the heap is lent by its thread.
         unsafe { a.free(heap, a.malloc(heap, 100)) }.expect("its own block");
         // In the middle of a call: else its heap would be abandoned.
-        a.fork_prepare();
-        a.fork_child(mine.heap());
+        assert_eq!(mine.fork_begin(&a), neap_core::fork::Begin::Ready);
+        mine.fork_child(&a);
     });
     let ends = (0..100).any(|_| {
         a.tick().is_none_or(|wait| {

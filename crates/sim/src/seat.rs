@@ -6,7 +6,8 @@ use crate::sched::{is_running, quietly, sched};
 use crate::world::world;
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
-use neap_core::heap::{Block, Name, PARKED, Seat};
+use neap_core::fork::{Begin, Flight};
+use neap_core::heap::{Block, FORKED, Name, PARKED, Seat};
 use neap_core::sync::Ordering;
 use neap_core::{Allocator, CHUNK, Heap};
 
@@ -89,7 +90,7 @@ fn seat() -> &'static Seat {
 }
 
 fn is_heap(heap: *mut Heap) -> bool {
-    heap != Heap::none() && heap != GONE.heap() && heap != PARKED.heap()
+    heap != Heap::none() && heap != GONE.heap() && heap != PARKED.heap() && heap != FORKED.heap()
 }
 
 /// Begins a call: the heap in the seat, or `None` in a nested call.
@@ -147,15 +148,24 @@ fn with_heap_for<R>(weight: u32, mut f: impl FnMut(*mut Heap) -> R, mut nested: 
         if heap == PARKED.heap() {
             leave();
             wait_parked();
-        } else if heap == GONE.heap() {
+            continue;
+        }
+        let flight = if heap == FORKED.heap() { None } else { a.fly() };
+        let Some(flight) = flight else {
+            leave();
+            return Some(nested());
+        };
+        if heap == GONE.heap() {
             let result = if a.is_stranded() { Some(nested()) } else { with_borrowed(&mut f) };
+            drop(flight);
             leave();
             return result;
         } else if is_early(weight) {
             let result = with_borrowed(&mut f);
+            drop(flight);
             leave();
             return result;
-        } else if !acquire() {
+        } else if !acquire(flight) {
             return None;
         }
     }
@@ -170,8 +180,14 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
             wait_parked();
             continue;
         }
+        let flight = if heap == FORKED.heap() { None } else { allocator().fly() };
+        if flight.is_none() && !is_heap(heap) {
+            leave();
+            return None;
+        }
         let heap = if is_heap(heap) { heap } else { Heap::none() };
         let result = (!allocator().is_stranded()).then(|| f(heap));
+        drop(flight);
         leave();
         return result;
     }
@@ -189,7 +205,7 @@ fn with_borrowed<R>(mut f: impl FnMut(*mut Heap) -> R) -> Option<R> {
     Some(result)
 }
 
-fn acquire() -> bool {
+fn acquire(flight: Flight<'_>) -> bool {
     let a = allocator();
     if a.is_stranded() {
         seat().heap.store(GONE.heap(), Ordering::Release);
@@ -201,6 +217,7 @@ fn acquire() -> bool {
     if !heap.is_null() {
         seat().heap.store(heap, Ordering::Release);
     }
+    drop(flight);
     leave();
     if heap.is_null() {
         return false;
@@ -233,8 +250,14 @@ pub fn give_up() {
                 unsafe { a.abandon(own) };
             }
         };
-        let nested = || crate::finding("a thread ends in a nested call");
-        with_heap(end, nested);
+        let mut forked = false;
+        with_heap(end, || forked = true);
+        if forked && own() == FORKED.heap() {
+            // SAFETY: the thread's own seat, outside of calls.
+            given_up = unsafe { a.wait_for_fork(life().seat, GONE.heap()) };
+        } else if forked && life().busy != Seat::IDLE {
+            crate::finding("a thread ends in a nested call");
+        }
     }
 }
 
@@ -257,14 +280,35 @@ pub fn strand() {
     seat().heap.store(GONE.heap(), Ordering::Release);
 }
 
-/// Begins a call for fork; false in a nested one.
-pub fn enter_fork() -> bool {
-    enter().is_some()
+/// The thread's seat.
+pub fn place() -> *mut Seat {
+    life().seat
 }
 
-/// Ends it.
+/// Before fork; false in a nested call, or where a lock does not come free.
+pub fn enter_fork() -> bool {
+    let a = allocator();
+    let mut patience = a.fork_patience();
+    while enter().is_some() {
+        let begin = a.fork_begin(life().seat, false, &mut patience);
+        leave();
+        match begin {
+            Begin::Ready => return true,
+            Begin::Refused => return false,
+            Begin::Later => {
+                patience.wait(&a.os);
+            }
+        }
+    }
+    false
+}
+
+/// After fork.
 pub fn leave_fork() {
-    leave();
+    if enter().is_some() {
+        allocator().fork_parent();
+        leave();
+    }
 }
 
 /// Whether the thread is in the middle of a call.
@@ -378,6 +422,10 @@ pub unsafe fn usable_size(p: *mut u8) -> Option<usize> {
     // SAFETY: as the caller promises.
     unsafe {
         let Some(heap) = enter() else { return a.usable_size_nested(call, p) };
+        if heap == FORKED.heap() {
+            leave();
+            return a.usable_size_nested(call, p);
+        }
         let heap = if is_heap(heap) { heap } else { Heap::none() };
         let size = a.usable_size(heap, call, p);
         leave();
@@ -387,7 +435,7 @@ pub unsafe fn usable_size(p: *mut u8) -> Option<usize> {
 
 /// The thread's caches go back.
 pub fn rest() {
-    if is_heap(own()) || own() == PARKED.heap() {
+    if is_heap(own()) || own() == PARKED.heap() || own() == FORKED.heap() {
         // SAFETY: `with_heap` lends the thread's own heap.
         with_heap(|heap| unsafe { allocator().rest(heap) }, || ());
     }

@@ -478,9 +478,6 @@ fn fork() {
     w.forks += 1;
     let plain = seat::enter_fork();
     trace!("forks, nested: {}", !plain);
-    if plain {
-        world().a.fork_prepare();
-    }
     seat::flush_all();
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
@@ -494,7 +491,6 @@ fn fork() {
             crate::child_failed(status);
         }
         if plain {
-            a.fork_parent();
             seat::leave_fork();
         }
         return;
@@ -505,11 +501,10 @@ fn fork() {
     let helped = helper::forked();
     a.os.forked();
     if plain {
-        a.fork_child(seat::own_heap());
-        seat::leave_fork();
+        a.fork_child(seat::place(), 0);
         end_of_child();
     }
-    a.fork_child_nested(seat::own_heap(), !helped);
+    a.fork_child_nested(seat::place(), 0, !helped);
     if a.is_stranded() {
         seat::strand();
     }

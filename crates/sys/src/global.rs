@@ -8,6 +8,7 @@ use crate::{arch, hooks, sites, thread, watch};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
 use neap_core::class::{MAX_SMALL, MAX_TABLE};
+use neap_core::heap::FORKED;
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
 use neap_core::{Allocator, CHUNK, Heap};
@@ -361,6 +362,11 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
 pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
     // SAFETY: as the caller promises.
     let Some(entered) = arch::enter() else { return unsafe { NEAP.usable_size_nested(call, p) } };
+    if entered.heap == FORKED.heap() {
+        entered.leave();
+        // SAFETY: as the caller promises.
+        return unsafe { NEAP.usable_size_nested(call, p) };
+    }
     let heap = if thread::is_heap(entered.heap) { entered.heap } else { Heap::none() };
     // SAFETY: as the caller promises.
     let size = unsafe { NEAP.usable_size(heap, call, p) };

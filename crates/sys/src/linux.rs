@@ -248,6 +248,22 @@ unsafe impl Os for Linux {
         crate::barrier::all_threads()
     }
 
+    fn has_barrier(&self) -> bool {
+        crate::barrier::works()
+    }
+
+    fn pause(&self, microseconds: u32) {
+        self.count(Syscall::Futex);
+        let time = futex::Timespec { tv_sec: 0, tv_nsec: i64::from(microseconds % 1_000_000) * 1000 };
+        // Nobody wakes it. A signal cuts it short.
+        let _ = futex::wait(&AtomicU32::new(0), futex::Flags::PRIVATE, 0, Some(&time));
+    }
+
+    fn futex_wake_all(&self, word: &AtomicU32) {
+        self.count(Syscall::Futex);
+        let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+
     fn clock(&self) -> u64 {
         let milliseconds =
             |now: libc::timespec| now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000;

@@ -7,6 +7,8 @@
 //!   thread does. In a stranded process (`Allocator::is_stranded`) it stands for all threads, and all calls that the
 //!   fast paths cannot serve are nested ones;
 //! - [`PARKED`]: another thread visits the heap, for microseconds;
+//! - [`FORKED`]: another thread forks, or this one does. All calls that the fast paths cannot serve are nested ones, as they
+//!   must not wait (`neap_core::fork`);
 //! - a heap of its own.
 //!
 //! # The end of a thread
@@ -31,7 +33,8 @@ use crate::arch::{self, Entered};
 use crate::global::NEAP;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use neap_core::heap::{Name, PARKED};
+use neap_core::fork::{Begin, CALL, Flight, Patience};
+use neap_core::heap::{FORKED, Name, PARKED, Seat};
 use neap_core::{Heap, Os};
 
 /// Allocations of a thread before it gets a heap of its own.
@@ -52,7 +55,7 @@ static GONE: Name = Name::new();
 /// Whether `heap` is a real one.
 #[inline]
 pub fn is_heap(heap: *mut Heap) -> bool {
-    heap != Heap::none() && heap != GONE.heap() && heap != PARKED.heap()
+    heap != Heap::none() && heap != GONE.heap() && heap != PARKED.heap() && heap != FORKED.heap()
 }
 
 /// The heap of the calling thread, or what stands for none.
@@ -102,15 +105,26 @@ fn with_heap_for<R>(weight: u32, f: impl FnOnce(*mut Heap) -> R, nested: impl Fn
             entered.leave();
             // SAFETY: the thread's own seat, which it has just left.
             unsafe { NEAP.wait_parked(arch::seat()) };
-        } else if entered.heap == GONE.heap() {
+            continue;
+        }
+        // The seat does not tell other threads of what follows.
+        let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly() };
+        let Some(flight) = flight else {
+            // Outside of the call: nothing that the thread does is in the way of a fork.
+            entered.leave();
+            return Some(nested());
+        };
+        if entered.heap == GONE.heap() {
             let result = if NEAP.is_stranded() { Some(nested()) } else { with_borrowed(f) };
+            drop(flight);
             entered.leave();
             return result;
         } else if is_early(weight) {
             let result = with_borrowed(f);
+            drop(flight);
             entered.leave();
             return result;
-        } else if !acquire(entered) {
+        } else if !acquire(entered, flight) {
             return None;
         }
     }
@@ -131,9 +145,10 @@ fn is_early(weight: u32) -> bool {
 }
 
 /// Runs `f`, which may take locks of neap's, as a call of this thread, with its heap, or [`Heap::none`] where it has
-/// none at present. `None` in a nested call. Whatever takes a lock runs in here or in [`with_heap`], so that a handler
-/// that interrupts it sees a call.
+/// none at present. `None` in a nested call, or where another thread forks and does not get on with it. Whatever takes a
+/// lock runs in here or in [`with_heap`], so that a handler that interrupts it sees a call.
 pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
+    let mut patience = Patience::new(CALL);
     loop {
         let entered = arch::enter()?;
         if entered.heap == PARKED.heap() {
@@ -142,11 +157,21 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
             unsafe { NEAP.wait_parked(arch::seat()) };
             continue;
         }
+        // Of a heap's call its seat tells, of others this does.
+        let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly() };
+        if flight.is_none() && !is_heap(entered.heap) {
+            entered.leave();
+            if patience.wait(&NEAP.os) {
+                continue;
+            }
+            return None;
+        }
         let result = if NEAP.is_stranded() {
             None
         } else {
             Some(f(if is_heap(entered.heap) { entered.heap } else { Heap::none() }))
         };
+        drop(flight);
         entered.leave();
         return result;
     }
@@ -168,7 +193,7 @@ fn with_borrowed<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
 /// A heap of the thread's own, and word of the thread's end. False if there is no memory. Leaves the call, which starts
 /// again.
 #[cold]
-fn acquire(entered: Entered) -> bool {
+fn acquire(entered: Entered, flight: Flight<'_>) -> bool {
     if NEAP.is_stranded() {
         set_own(GONE.heap());
         entered.leave();
@@ -178,6 +203,7 @@ fn acquire(entered: Entered) -> bool {
     if !heap.is_null() {
         set_own(heap);
     }
+    drop(flight);
     entered.leave();
     if heap.is_null() {
         return false;
@@ -253,7 +279,10 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
         };
         let mut nested = false;
         with_heap(end, || nested = true);
-        if nested {
+        if nested && own() == FORKED.heap() {
+            // SAFETY: the thread's own seat, outside of calls.
+            given_up = unsafe { NEAP.wait_for_fork(arch::seat(), GONE.heap()) };
+        } else if nested {
             // A handler ends the thread in the middle of a call.
             let heap = own();
             if is_heap(heap) && give_up(heap) {
@@ -268,7 +297,7 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
 /// Whether the calling thread has a heap of its own at present.
 pub fn has_heap() -> bool {
     let own = own();
-    is_heap(own) || own == PARKED.heap()
+    is_heap(own) || own == PARKED.heap() || own == FORKED.heap()
 }
 
 /// Lets the calling thread's heap, if it has one, follow what heaps shall show: in a nested call, at its next slow path.
@@ -298,62 +327,76 @@ pub fn watch_fork() {
     }
 }
 
-// The lock of the C library's list of streams, which its owner may take again. fork takes it after all handlers, and its
-// own malloc's locks after that: a thread that flushes all streams has it while it waits for one that another thread
-// reads from, which may be in malloc. So it comes before our locks here as well.
-unsafe extern "C" {
-    safe fn _IO_list_lock();
-    safe fn _IO_list_unlock();
-    safe fn _IO_list_resetlock();
+/// What [`Seat::forks`] counts for a fork that is not one in a nested call.
+const FORK: u32 = 1 << 16;
+
+/// The forks that this thread is in the middle of.
+fn forks() -> &'static AtomicU32 {
+    // SAFETY: the thread's own seat. Used by the thread alone, so Relaxed is enough.
+    unsafe { &(*arch::seat()).forks }
 }
 
-/// From here to [`in_parent`] or [`in_child`] the thread is in a call: what other libraries' handlers or a signal's
-/// allocate meanwhile is nested. A fork in a handler that interrupted a call (also this one) takes no locks: the call
-/// may hold them.
+/// From here to [`in_parent`] or [`in_child`] all calls of all threads are nested ones, and no lock is held. A fork in a
+/// handler that interrupted a call (also this one) leaves the locks alone: the call may hold them.
 unsafe extern "C" fn before_fork() {
-    if arch::enter().is_some() {
-        // A stream that this waits for may be one that a handler interrupted, where fork itself would wait as well.
-        _IO_list_lock();
-        NEAP.fork_prepare();
-    } else {
-        // SAFETY: the thread's own seat. Relaxed: nobody else looks.
-        unsafe { (*arch::seat()).forks.fetch_add(1, Ordering::Relaxed) };
+    let mut patience = NEAP.fork_patience();
+    while let Some(entered) = arch::enter() {
+        let begin = NEAP.fork_begin(arch::seat(), forks().load(Ordering::Relaxed) >= FORK, &mut patience);
+        if begin == Begin::Ready {
+            forks().fetch_add(FORK, Ordering::Relaxed);
+        }
+        entered.leave();
+        match begin {
+            Begin::Ready => return,
+            Begin::Refused => break,
+            // Outside of the call, as the other fork waits for this thread.
+            Begin::Later => {
+                patience.wait(&NEAP.os);
+            }
+        }
     }
+    forks().fetch_add(1, Ordering::Relaxed);
 }
 
 /// Whether the fork that ends was one in a nested call. Those end in the reverse order of their beginnings.
 fn was_nested() -> bool {
-    // SAFETY: the thread's own seat.
-    let forks = unsafe { &(*arch::seat()).forks };
-    forks.try_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
+    let nested = !forks().load(Ordering::Relaxed).is_multiple_of(FORK);
+    forks().fetch_sub(if nested { 1 } else { FORK }, Ordering::Relaxed);
+    nested
 }
 
 unsafe extern "C" fn in_parent() {
     if !was_nested() {
+        let entered = arch::enter();
         NEAP.fork_parent();
-        arch::leave();
-        _IO_list_unlock();
+        if let Some(entered) = entered {
+            entered.leave();
+        }
     }
 }
 
 #[cold]
 unsafe extern "C" fn in_child() {
     let helped = crate::purger::forked();
+    let nested = was_nested();
+    let inner = forks().load(Ordering::Relaxed) / FORK;
+    let seat: *const Seat = arch::seat();
+    if nested {
+        NEAP.fork_child_nested(seat, inner, !helped);
+    } else {
+        let entered = arch::enter();
+        NEAP.fork_child(seat, inner);
+        crate::cgroup::forked();
+        if let Some(entered) = entered {
+            entered.leave();
+        }
+    }
     if is_heap(own()) {
         // SAFETY: the heap is this thread's.
         unsafe { NEAP.set_thread(own()) };
     }
-    if was_nested() {
-        NEAP.fork_child_nested(own(), !helped);
-        if NEAP.is_stranded() {
-            // The interrupted call goes on with the heap that it has; the next one finds none.
-            set_own(GONE.heap());
-        }
-        return;
+    if NEAP.is_stranded() {
+        // An interrupted call goes on with the heap that it has; the next one finds none.
+        set_own(GONE.heap());
     }
-    NEAP.fork_child(own());
-    crate::cgroup::forked();
-    arch::leave();
-    // fork has done so already, but where the C library knows of one thread only.
-    _IO_list_resetlock();
 }

@@ -9,9 +9,13 @@ pub trait Os: Sync {
     fn futex_wait(&self, word: &AtomicU32, value: u32);
     /// Wakes one waiter.
     fn futex_wake(&self, word: &AtomicU32);
-    /// Waits while `word` is `value`, for a while; may return early.
-    fn futex_wait_for(&self, _word: &AtomicU32, _value: u32, _milliseconds: u32) {
-        unreachable!("locks wait without a limit");
+    /// Waits while `word` is `value`: here the time is never over.
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, _milliseconds: u32) {
+        self.futex_wait(word, value);
+    }
+    /// Wakes all.
+    fn futex_wake_all(&self, word: &AtomicU32) {
+        self.futex_wake(word);
     }
     /// The number of the process.
     fn process(&self) -> Option<u32> {
@@ -51,6 +55,12 @@ impl Os for Futex {
     fn futex_wake(&self, _word: &AtomicU32) {
         let queue = self.queue.lock().unwrap();
         self.wake.notify_one();
+        drop(queue);
+    }
+
+    fn futex_wake_all(&self, _word: &AtomicU32) {
+        let queue = self.queue.lock().unwrap();
+        self.wake.notify_all();
         drop(queue);
     }
 }

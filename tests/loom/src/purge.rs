@@ -1,5 +1,5 @@
-//! The purger's batches and who the purger is: what `crates/core/src/purge.rs`, `alloc.rs` (`give_chunks`) and `life.rs`
-//! (`fork_prepare`) do. Change both together. The locks are the core's own.
+//! The purger's batches and who the purger is: what `crates/core/src/purge.rs`, `alloc.rs` (`give_chunks`) and `fork.rs`
+//! (`prepare`) do. Change both together. The locks are the core's own.
 
 use crate::helper::{Helper, Leave, Who};
 use crate::os::{Futex, Os};
@@ -26,12 +26,12 @@ impl Sleeping {
 
     /// For fork.
     pub fn take(&self) {
-        self.lock.take(&self.os);
+        assert!(self.lock.take_for_fork(&self.os, u32::MAX));
     }
 
     /// For fork.
     pub fn release(&self) {
-        self.lock.release(&self.os);
+        self.lock.release_for_fork(&self.os);
     }
 }
 

@@ -1,0 +1,426 @@
+//! fork: how the child gets whole structures although nothing of ours is in the way of the C library's own fork.
+//!
+//! The C library takes locks of its own after all fork handlers, and a thread that has one of those may call malloc. So
+//! from the handler before fork to the one behind it no thread may wait for us. Instead the other threads' calls are
+//! *nested* ones meanwhile (`nested.rs`), which use no heap and no lock:
+//!
+//! 1. [`Forks::word`] is set. From now on no visit and no batch begins ([`Allocator::with_batch`]), and no call without a
+//!    heap of the thread's own ([`Allocator::fly`]).
+//! 2. The heap in each thread's seat is swapped for [`FORKED`], as a visitor does it (`visit.rs`), and all threads see that
+//!    (barrier). A call that finds [`FORKED`] is nested. It does not wait.
+//! 3. Calls that had begun before go on and end; the fork waits for them, for a moment ([`IDLE`]). Heaps of threads that
+//!    stay in the middle of a call (without a processor, stopped, or in a handler) are lost in the child, as they may be half
+//!    changed.
+//! 4. The three locks are taken. Only the threads of 3. and the purger can want them. Such a thread waits, but not for
+//!    ever: it may be the one that the C library's fork waits for. After some seconds it takes the lock away (`sync.rs`).
+//!
+//! The child looks whether it still has the locks. If so, what they guard is whole. Else it is *stranded*, as the child of a
+//! fork in a nested call.
+//!
+//! All waits have a bound: a thread that is waited for may be in a handler that waits for the C library. Where one
+//! passes, the fork goes on as one in a nested call does ([`Begin::Refused`]).
+//!
+//! Forks of several threads at the same time share the state: the first one prepares, the last one ends it. The next one
+//! waits for that, for a while ([`JOIN`]), so that heaps come back in a program that forks all the time.
+
+use crate::batch::Work;
+use crate::heap::{FORKED, Seat};
+use crate::life::{LEFT, LOST, OWNED};
+use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::{Allocator, Heap, Os};
+
+/// Microseconds that a fork waits for calls that are under way, in two steps: most end within one, if their threads have
+/// a processor.
+const IDLE: u32 = 500;
+/// Microseconds that a fork waits for another one to end before it joins that.
+const JOIN: u32 = 20_000;
+/// Microseconds that a fork waits for a lock, or for another one to begin or to end. Only a thread that is stopped in the
+/// middle of a call has a lock for so long.
+const LOCK: u32 = 2_000_000;
+/// Microseconds that a call waits for a fork to end where it would else do nothing: the end of a thread, a control.
+pub const CALL: u32 = 20_000;
+/// Microseconds that stand for a barrier where the system has none: a processor's stores are seen by others long before.
+const SEEN: u32 = 1000;
+
+/// A fork begins or ends.
+const CHANGES: u32 = 1 << 31;
+
+/// Waits that end.
+#[derive(Debug)]
+pub struct Patience {
+    waited: u32,
+    most: u32,
+    step: u32,
+}
+
+impl Patience {
+    /// So many microseconds in all, in steps that grow.
+    pub const fn new(microseconds: u32) -> Self {
+        Patience { waited: 0, most: microseconds, step: 100 }
+    }
+
+    /// Waits a step; false, at once, if the time is over.
+    pub fn wait<O: Os>(&mut self, os: &O) -> bool {
+        if self.waited >= self.most {
+            return false;
+        }
+        os.pause(self.step);
+        self.waited += self.step;
+        self.step = (self.step * 4).min(1000);
+        true
+    }
+}
+
+/// How a fork begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// The child will find all whole that can be: [`Allocator::fork_parent`] and [`Allocator::fork_child`] end it.
+    Ready,
+    /// Another one is under way: wait outside of calls, and try again.
+    Later,
+    /// A lock does not come free: fork as a nested call does.
+    Refused,
+}
+
+/// Forks that are under way.
+#[derive(Debug, Default)]
+pub struct Forks {
+    /// Forks between their handlers; [`CHANGES`] while the first one begins or the last one ends. 0: none.
+    word: AtomicU32,
+    /// Calls under way that no seat tells of, and ticks of the purger.
+    flights: AtomicU32,
+}
+
+impl Forks {
+    /// None.
+    pub const fn new() -> Self {
+        Forks { word: AtomicU32::new(0), flights: AtomicU32::new(0) }
+    }
+}
+
+/// A call that no seat tells of, until it is dropped.
+#[derive(Debug)]
+pub struct Flight<'a>(&'a Forks);
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        // Release pairs with the Acquire of a fork that waits: what the call did is seen.
+        self.0.flights.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl<O: Os> Allocator<O> {
+    /// Whether a fork is under way, from its preparation to the handler behind it.
+    #[inline]
+    pub fn is_forking(&self) -> bool {
+        // Acquire: under the batch lock this is seen by whoever takes it after the fork did.
+        self.forks.word.load(Ordering::Acquire) != 0
+    }
+
+    /// Begins a call that takes locks or a heap without a seat that tells of it. `None` while a fork is under way: the call
+    /// is a nested one.
+    #[must_use]
+    pub fn fly(&self) -> Option<Flight<'_>> {
+        // SeqCst, twice, pairs with the store and load of a fork: it sees the flight, or the flight sees it.
+        self.forks.flights.fetch_add(1, Ordering::SeqCst);
+        let flight = Flight(&self.forks);
+        (self.forks.word.load(Ordering::SeqCst) == 0).then_some(flight)
+    }
+
+    /// Runs `f` under the batch lock; while a fork is under way it does nothing.
+    pub(crate) fn with_batch<R: Default>(&self, f: impl FnOnce(&mut Work) -> R) -> R {
+        self.purger.batch.with(&self.os, |work| if self.is_forking() { R::default() } else { f(work) })
+    }
+
+    /// Before fork, in a call of the forking thread, which has `seat`. `inner`: it is in the middle of a fork already, and a
+    /// handler forks. Where the answer is [`Begin::Later`], the thread leaves the call, waits with `patience`, and tries
+    /// again.
+    pub fn fork_begin(&self, seat: *const Seat, inner: bool, patience: &mut Patience) -> Begin {
+        let word = &self.forks.word;
+        // SeqCst: see `fly`.
+        if let Err(n) = word.compare_exchange(0, CHANGES, Ordering::SeqCst, Ordering::Relaxed) {
+            // Acquire: what the fork that is joined has prepared.
+            let join = || word.compare_exchange(n, n + 1, Ordering::Acquire, Ordering::Relaxed).is_ok();
+            return if n & CHANGES == 0 && (inner || patience.waited >= JOIN) && join() {
+                Begin::Ready
+            } else if patience.waited < patience.most {
+                Begin::Later
+            } else {
+                Begin::Refused
+            };
+        }
+        if self.prepare(seat) {
+            // Release pairs with the Acquire of one that joins.
+            word.store(1, Ordering::Release);
+            return Begin::Ready;
+        }
+        word.store(0, Ordering::Release);
+        Begin::Refused
+    }
+
+    /// How long a fork waits for another one.
+    pub fn fork_patience(&self) -> Patience {
+        Patience::new(2 * LOCK)
+    }
+
+    /// The locks, in their order.
+    pub(crate) fn locks(&self) -> [&Lock; 3] {
+        [self.purger.batch.raw(), self.registry.raw(), self.ranges.raw()]
+    }
+
+    /// Takes a lock for a moment: for its holder to end. False if it does not come free.
+    fn pass(&self, lock: &Lock, f: impl FnOnce()) -> bool {
+        let taken = lock.take_for_fork(&self.os, LOCK / 1000);
+        if taken {
+            f();
+            lock.release_for_fork(&self.os);
+        }
+        taken
+    }
+
+    /// Makes all other threads' calls nested, and takes the locks. False if one does not come free.
+    fn prepare(&self, seat: *const Seat) -> bool {
+        let [batch, registry, _] = self.locks();
+        let mut others = false;
+        let park = || {
+            self.each_heap(|heap| {
+                // SAFETY: the lock is held; `whole` is the fork's.
+                unsafe {
+                    let parked = self.park(heap, FORKED.heap());
+                    let mine = (*heap).seat.load(Ordering::Relaxed).cast_const() == seat;
+                    (*heap).whole = parked && mine;
+                    others |= parked && !mine;
+                }
+            });
+        };
+        // Whoever has the first one ends a visit, or brings memory back that is on its way. Who takes it next sees the fork.
+        if !self.pass(batch, || ()) || !self.pass(registry, park) {
+            return false;
+        }
+        if others && !(self.os.has_barrier() && self.os.barrier()) {
+            self.os.pause(SEEN);
+        }
+        let mut patience = Patience::new(IDLE);
+        while self.is_somebody_busy() && patience.wait(&self.os) {}
+        for (n, lock) in self.locks().into_iter().enumerate() {
+            if !lock.take_for_fork(&self.os, LOCK / 1000) {
+                self.locks()[..n].iter().for_each(|lock| lock.release_for_fork(&self.os));
+                self.unpark_all();
+                return false;
+            }
+        }
+        true
+    }
+
+    /// All threads have their heaps again.
+    fn unpark_all(&self) {
+        self.registry.with(&self.os, |_| {
+            // SAFETY: the lock is held.
+            self.each_heap(|heap| unsafe { self.back(heap) });
+        });
+    }
+
+    /// Runs `f` with each heap. The lock of the registry must be held, or this be the only thread.
+    pub(crate) fn each_heap(&self, mut f: impl FnMut(*mut Heap)) {
+        // SAFETY: as above; heaps are never unmapped, and `next` never changes.
+        unsafe {
+            let mut heap = (*self.registry.value()).all;
+            while !heap.is_null() {
+                f(heap);
+                heap = (*heap).next;
+            }
+        }
+    }
+
+    /// Whether a call is under way that began before the fork; notes which heaps are whole.
+    fn is_somebody_busy(&self) -> bool {
+        // SeqCst: see `fly`; it also pairs with the Release of a flight that ends.
+        let mut busy = self.forks.flights.load(Ordering::SeqCst) != 0;
+        let look = || {
+            self.each_heap(|heap| {
+                // SAFETY: the lock is held, so the seat of a heap with a thread is there. `whole` is the fork's.
+                unsafe {
+                    if !(*heap).whole && self.is_forked(heap) {
+                        (*heap).whole = !Self::is_busy(heap);
+                        busy |= !(*heap).whole;
+                    }
+                }
+            });
+        };
+        self.pass(self.registry.raw(), look) && busy
+    }
+
+    /// Whether the seat of `heap` holds [`FORKED`]; the lock of the registry must be held.
+    unsafe fn is_forked(&self, heap: *mut Heap) -> bool {
+        // SAFETY: heaps are never unmapped; the lock keeps the seat of an owned one where it is.
+        unsafe {
+            (*heap).state.load(Ordering::Acquire) == OWNED
+                && self.seat_of(heap).is_some_and(|seat| (*seat).heap.load(Ordering::Relaxed) == FORKED.heap())
+        }
+    }
+
+    /// Puts the heap back into a seat that holds [`FORKED`]; the lock of the registry must be held, or this be the only
+    /// thread.
+    unsafe fn back(&self, heap: *mut Heap) {
+        // SAFETY: the lock keeps the seat of an owned heap where it is. It may have been given up meanwhile.
+        unsafe {
+            (*heap).whole = false;
+            if (*heap).state.load(Ordering::Acquire) == OWNED
+                && let Some(seat) = self.seat_of(heap)
+            {
+                // Release pairs with the load of the thread's next call.
+                let _ = (*seat).heap.compare_exchange(FORKED.heap(), heap, Ordering::Release, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The heap whose thread has this seat, or [`Heap::none`]. The lock of the registry must be held, or this be the only
+    /// thread.
+    fn heap_of(&self, seat: *const Seat) -> *mut Heap {
+        let mut found = Heap::none();
+        self.each_heap(|heap| {
+            // SAFETY: heaps are never unmapped.
+            let (state, its) = unsafe { ((*heap).state.load(Ordering::Acquire), (*heap).seat.load(Ordering::Relaxed)) };
+            if state == OWNED && its.cast_const() == seat {
+                found = heap;
+            }
+        });
+        found
+    }
+
+    /// After fork, in the parent, in a call of the forking thread: where no other fork is under way, all threads have their
+    /// heaps again, and what their nested calls left is done.
+    pub fn fork_parent(&self) {
+        let word = &self.forks.word;
+        let mut n = word.load(Ordering::Relaxed);
+        loop {
+            // `CHANGES` is not set, as this fork is counted. 0: a child of a fork in a handler, where it is not.
+            let next = match n {
+                0 => return,
+                1 => CHANGES,
+                _ => n - 1,
+            };
+            // Relaxed: the registry's lock orders what follows.
+            match word.compare_exchange(n, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(1) => break,
+                Ok(_) => return,
+                Err(now) => n = now,
+            }
+        }
+        self.locks().iter().rev().for_each(|lock| lock.release_for_fork(&self.os));
+        self.unpark_all();
+        // SeqCst: see `fly`.
+        word.store(0, Ordering::SeqCst);
+        self.settle();
+    }
+
+    /// After fork, in the child, whose only thread has `seat`; `inner` other forks of it are under way. Heaps of the threads that stayed behind are whole where they were in no call: the
+    /// child's next slow path abandons them, as if the threads had ended. The others may be half changed, so what they
+    /// hold stays as it is.
+    ///
+    /// What a child sees of the parent's memory is a cut through the time of each thread: the kernel takes the right to
+    /// write from all pages, and who then writes waits until all are copied. So where the fork still has a lock, all that
+    /// was written under it before is there, and nothing that was written under it later.
+    pub fn fork_child(&self, seat: *const Seat, inner: u32) {
+        let whole = self.locks().iter().all(|lock| lock.is_forked());
+        self.locks().iter().for_each(|lock| lock.release(&self.os));
+        self.arenas.forked();
+        let mine = self.end_in_child(seat, inner);
+        self.os.forked();
+        // Relaxed: one thread.
+        let purged = self.purger.asked.swap(false, Ordering::Relaxed);
+        if !whole {
+            self.stranded.store(true, Ordering::Relaxed);
+            return;
+        }
+        self.forget_totals();
+        let mut left = false;
+        self.each_heap(|heap| {
+            // SAFETY: heaps are never unmapped, and this process has one thread.
+            unsafe {
+                if heap != mine && (*heap).state.load(Ordering::Relaxed) == OWNED {
+                    let whole = (*heap).whole;
+                    (*heap).state.store(if whole { LEFT } else { LOST }, Ordering::SeqCst);
+                    // So that the purger does not wait for a visit. Relaxed: one thread.
+                    (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
+                }
+                left |= (*heap).state.load(Ordering::Relaxed) == LEFT;
+            }
+        });
+        if left {
+            self.left.store(true, Ordering::Relaxed);
+            self.purger.note_deferred();
+        }
+        if purged {
+            self.purge_in_child();
+        }
+        if inner > 0 {
+            // The only thread takes them at once.
+            self.locks().iter().for_each(|lock| assert!(lock.take_for_fork(&self.os, 0)));
+        }
+    }
+
+    /// In a child: of the forks under way only the `inner` ones of its thread are left. Returns the thread's heap, which is
+    /// back in its seat where none is.
+    pub(crate) fn end_in_child(&self, seat: *const Seat, inner: u32) -> *mut Heap {
+        // Relaxed: one thread.
+        self.forks.word.store(inner, Ordering::Relaxed);
+        self.forks.flights.store(0, Ordering::Relaxed);
+        let mine = self.heap_of(seat);
+        if inner == 0 && mine != Heap::none() {
+            // SAFETY: the only thread's own heap and seat. Its number is still that of the parent's thread, so the system
+            // is not asked whether it exists.
+            unsafe {
+                (*mine).whole = false;
+                let _ = (*seat).heap.compare_exchange(FORKED.heap(), mine, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        }
+        mine
+    }
+
+    /// The thread of `seat`, which holds [`FORKED`], ends: waits for the fork, for a while, then leaves the heap behind. False
+    /// if the heap has come back.
+    ///
+    /// # Safety
+    /// `seat` must be the calling thread's, outside of calls; it is never used again with a heap but `gone`.
+    pub unsafe fn wait_for_fork(&self, seat: *mut Seat, gone: *mut Heap) -> bool {
+        let mut patience = Patience::new(CALL);
+        // SAFETY: the seat is the caller's.
+        unsafe {
+            while (*seat).heap.load(Ordering::Relaxed) == FORKED.heap() {
+                if !patience.wait(&self.os) {
+                    return self.leave_to_others(seat, gone);
+                }
+            }
+        }
+        false
+    }
+
+    /// The thread of `seat`, which holds [`FORKED`], ends: `gone` takes the place of its heap, which is abandoned by the
+    /// next slow path of another thread. False if the heap has come back meanwhile.
+    ///
+    /// # Safety
+    /// `seat` must be the calling thread's, outside of calls.
+    unsafe fn leave_to_others(&self, seat: *mut Seat, gone: *mut Heap) -> bool {
+        self.registry.with(&self.os, |_| {
+            // SAFETY: the seat is the caller's.
+            let seat_heap = unsafe { &(*seat).heap };
+            // Acquire: what a fork did to the seat before is over. The lock keeps the next one away.
+            if seat_heap.compare_exchange(FORKED.heap(), gone, Ordering::Acquire, Ordering::Relaxed).is_err() {
+                return false;
+            }
+            let heap = self.heap_of(seat);
+            if heap != Heap::none() {
+                // SAFETY: heaps are never unmapped; its thread is this one.
+                unsafe {
+                    (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
+                    // SeqCst: see `abandon`, which comes later.
+                    (*heap).state.store(LEFT, Ordering::SeqCst);
+                }
+                self.left.store(true, Ordering::Relaxed);
+                self.purger.note_deferred();
+            }
+            true
+        })
+    }
+}
