@@ -44,7 +44,8 @@ static void check(const char *where, const unsigned char *block, size_t size, ui
             fail("WRONG BYTES %s: block %p of %zu bytes, offset %zu: %02x", where, (const void *)block, size, i, block[i]);
 }
 
-/* harden=on keeps an OS page behind each block of whole OS pages that nothing may touch: the kernel cannot read it. */
+/* harden=on keeps an OS page behind each block of whole OS pages that nothing may touch: the kernel cannot read it. Blocks
+   of handlers that interrupted a call have none. */
 void check_guard(unsigned char *block) {
     static int ends[2];
     if (guards < 0) {
@@ -53,7 +54,7 @@ void check_guard(unsigned char *block) {
     }
     int saved = errno;
     unsigned char *behind = block + ((malloc_usable_size(block) + 4095) & ~(size_t)4095);
-    if (guards && !atomic_load(&keeps_memory) && write(ends[1], behind, 1) == 1) fail("NO GUARD behind block %p", (void *)block);
+    if (guards && !in_handler && !atomic_load(&keeps_memory) && write(ends[1], behind, 1) == 1) fail("NO GUARD behind block %p", (void *)block);
     errno = saved;
 }
 

@@ -5,6 +5,7 @@
 
 atomic_int stop, resting, keeps_memory, filtered;
 int calls_fail, sizes = 'm';
+__thread int in_handler __attribute__((tls_model("initial-exec")));
 __thread int may_fork __attribute__((tls_model("initial-exec")));
 
 enum { PROGRESS_SLOTS = 64, NAME = 24, PATIENCE_MS = 8000, MUCH_PATIENCE_MS = 60000, QUIET_KIB = 24 << 10, FILTERED_KIB = 60 << 10 };

@@ -217,6 +217,7 @@ static __thread uint64_t handler_seed __attribute__((tls_model("initial-exec")))
 static void handle(int signal) {
     (void)signal;
     int saved = errno;
+    in_handler++;
     if (!handler_seed) handler_seed = new_seed();
     steps(&handler_seed, 3);
     if (may_fork && forks_in_handlers && one_in(&handler_seed, 4)) {
@@ -230,6 +231,7 @@ static void handle(int signal) {
         await(child, "fork in a handler");
         may_fork = 1;
     }
+    in_handler--;
     errno = saved;
 }
 

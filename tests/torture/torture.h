@@ -134,7 +134,8 @@ void *libraries(void *unused);
 void *rests(void *unused);
 void start_signals(uint64_t *seed);
 
-/* Whether a handler may fork in this thread: it is in no call of the C library that takes locks. */
+/* Whether this thread is in a handler; whether a handler may fork in this thread: it is in no call of the C library that takes locks. */
+extern __thread int in_handler __attribute__((tls_model("initial-exec")));
 extern __thread int may_fork __attribute__((tls_model("initial-exec")));
 
 #endif
