@@ -110,7 +110,6 @@ const LONG_STEPS: &[Step] = &[
     task("torture, long", 3600, &["torture", "--time", "3600"]),
     task("Miri", 600, &["miri"]),
     task("AddressSanitizer", 300, &["asan"]),
-    task("ThreadSanitizer", 600, &["tsan"]),
     task("the lab", 420, &["experiments", "--ci"]),
 ];
 

@@ -50,6 +50,8 @@ fn run(command: &mut Command, install: &str) -> Result<()> {
 /// addresses into pointers, so those run with exposed provenance.
 pub fn miri(args: MiriArgs) -> Result<()> {
     let mut units = nightly("miri", &["miri", "test", "-p", "neap-core", "--lib"]);
+    // Behind the others: loops of a million, which take Miri many minutes.
+    units.args(["--", "--skip", "the_first_that_is_due", "--skip", "lists_are_ordered"]);
     run(units.env("MIRIFLAGS", "-Zmiri-strict-provenance"), "miri,rust-src")?;
     let mut threads = nightly("miri", &["miri", "test", "-p", "neap-coretest", "--test", "miri"]);
     let flags = format!("-Zmiri-permissive-provenance -Zmiri-many-seeds=0..{}", args.seeds);
@@ -63,13 +65,11 @@ pub fn asan(args: SanitizerArgs) -> Result<()> {
     run(command.env("RUSTFLAGS", "-Zsanitizer=address"), "rust-src")
 }
 
-/// ThreadSanitizer: data races of real threads. The standard library is built with it, as its locks order accesses.
+/// ThreadSanitizer: data races of real threads. It does not know of membarrier, and reports what `sync::peek` reads. The standard library is built with it, as its locks order accesses.
 pub fn tsan(args: SanitizerArgs) -> Result<()> {
     let tests = if args.tests.is_empty() { vec!["threads".to_owned()] } else { args.tests };
     let mut command =
         nightly("tsan", &["test", "-p", "neap-coretest", "--profile", "models", "--target", TARGET, "-Zbuild-std"]);
     command.args(tests.iter().flat_map(|test| ["--test", test]));
-    let suppressions = root().join("crates/coretest/tsan.txt");
-    command.env("TSAN_OPTIONS", format!("suppressions={} halt_on_error=0", suppressions.display()));
     run(command.env("RUSTFLAGS", "-Zsanitizer=thread"), "rust-src")
 }
