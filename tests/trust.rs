@@ -94,8 +94,8 @@ const ROWS: &[Row] = &[
     row(HELPER, "vfork_child_frees", "a helper that ends with a child of vfork: 67 MB stay for ever"),
     row(HELPER, "sharing_child_ends", "a helper that ends with a child of clone, and holds a lock")
         .env(&[("NEAP_PURGE_DELAY", "1ms")]),
-    row(FORK, "handlers_are_registered", "locks held while the C library takes its own in fork").unfixed("6"),
-    row(FORK, "forks_in_handlers", "two forks that take two locks in different orders").unfixed("7"),
+    row(FORK, "handlers_are_registered", "locks held while the C library takes its own in fork"),
+    row(FORK, "forks_in_handlers", "two forks that take two locks in different orders"),
     row(FORK, "files_over_generations", "a file that stays open in each child of a fork"),
     row(GUARDS, "guards_stay", "guard pages lost to a thread that makes memory usable").env(&[("NEAP_HARDEN", "on")]),
     row(SHIM, "memalign_over_posix", "a call inside the library that a program's function takes"),
