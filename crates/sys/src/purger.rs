@@ -4,7 +4,7 @@
 //! The C library does not know the thread: it may be started from within any call (also under the C library's own locks,
 //! where pthread_create would wait for ever), and does not count as a thread of the program (the process ends when the last
 //! of those does, and stdio stays as cheap as with one thread). All signals are blocked in it. It has a stack and thread
-//! storage of its own ([`Place`]): what it calls of the C library, `getauxval`, `clock_gettime`, the copying of memory, and
+//! storage of its own (`Place`): what it calls of the C library, `getauxval`, `clock_gettime`, the copying of memory, and
 //! `abort` for a program whose heap is damaged, finds its own errno, stack canary and thread record there, and
 //! `arch::enter` a seat that is in a call. It calls nothing that takes a lock of the C library or uses other thread storage.
 //!

@@ -24,7 +24,7 @@
 //! one, whose stack it takes out of its cache) had, and in hooks of tools that come with those frees. A heap of such a
 //! thread would stay for ever, and so would its seat, which visitors write to, when the thread's storage is unmapped.
 //! The C library does not tell where a thread is. But what runs there makes few calls. So the first calls of a thread,
-//! [`EARLY_MALLOCS`] allocations or [`EARLY_FREES`] frees, borrow a heap for the call, as those behind the end do; only then
+//! `EARLY_MALLOCS` allocations or `EARLY_FREES` frees, borrow a heap for the call, as those behind the end do; only then
 //! the thread gets one of its own. (A tool that allocates more often than that behind the last destructor of a thread
 //! that did not allocate before costs a heap for each such thread; for its seat see `Allocator::park`.) Where calls are
 //! watched, allocations get a heap at once, as samples need one.
