@@ -4,11 +4,11 @@
 //! from the handler before fork to the one behind it no thread may wait for us. Instead the other threads' calls are
 //! *nested* ones meanwhile (`nested.rs`), which use no heap and no lock:
 //!
-//! 1. [`Forks::word`] is set. From now on no visit and no batch begins ([`Allocator::with_batch`]), and no call without a
+//! 1. `Forks::word` is set. From now on no visit and no batch begins (`Allocator::with_batch`), and no call without a
 //!    heap of the thread's own ([`Allocator::fly`]).
 //! 2. The heap in each thread's seat is swapped for [`FORKED`], as a visitor does it (`visit.rs`), and all threads see that
 //!    (barrier). A call that finds [`FORKED`] is nested. It does not wait.
-//! 3. Calls that had begun before go on and end; the fork waits for them, for a moment ([`IDLE`]). Heaps of threads that
+//! 3. Calls that had begun before go on and end; the fork waits for them, for a moment (`IDLE`). Heaps of threads that
 //!    stay in the middle of a call (without a processor, stopped, or in a handler) are lost in the child, as they may be half
 //!    changed.
 //! 4. The three locks are taken. Only the threads of 3. and the purger can want them. Such a thread waits, but not for
@@ -21,7 +21,7 @@
 //! passes, the fork goes on as one in a nested call does ([`Begin::Refused`]).
 //!
 //! Forks of several threads at the same time share the state: the first one prepares, the last one ends it. The next one
-//! waits for that, for a while ([`JOIN`]), so that heaps come back in a program that forks all the time.
+//! waits for that, for a while (`JOIN`), so that heaps come back in a program that forks all the time.
 
 use crate::batch::Work;
 use crate::heap::{FORKED, Seat};

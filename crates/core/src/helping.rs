@@ -142,7 +142,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Runs `f` while there is no helper: it is ended first, and none is started meanwhile. Takes no lock. Where the
-    /// helper does not end in [`PATIENCE_MS`], `f` runs all the same. `ended` runs between the two, in a process that may have a
+    /// helper does not end in `PATIENCE_MS`, `f` runs all the same. `ended` runs between the two, in a process that may have a
     /// helper.
     pub fn without_helper<R>(&self, ended: impl FnOnce(), f: impl FnOnce() -> R) -> R {
         self.keep_away(PATIENCE_MS, ended, f)
@@ -150,7 +150,7 @@ impl<O: Os> Allocator<O> {
 
     /// Runs `f`, which makes a child without the C library's handlers, while there is no helper: it would leave its locks
     /// behind in the child, which may count on a process of one thread. Takes no lock. `nested`: the call is a handler's
-    /// that interrupted another one, for which the helper may wait; so it waits for [`NESTED_PATIENCE_MS`] at most.
+    /// that interrupted another one, for which the helper may wait; so it waits for `NESTED_PATIENCE_MS` at most.
     pub fn around_fork<R>(&self, nested: bool, f: impl FnOnce() -> R) -> R {
         self.keep_away(if nested { NESTED_PATIENCE_MS } else { PATIENCE_MS }, || (), f)
     }
