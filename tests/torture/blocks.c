@@ -45,7 +45,7 @@ static void check(const char *where, const unsigned char *block, size_t size, ui
 }
 
 /* harden=on keeps an OS page behind each block of whole OS pages that nothing may touch: the kernel cannot read it. Blocks
-   of handlers that interrupted a call have none. */
+   that are made in a handler, or while another thread forks, have none: growth (processes.c) looks at its own. */
 void check_guard(unsigned char *block) {
     static int ends[2];
     if (guards < 0) {
@@ -106,7 +106,6 @@ static unsigned char *allocate(uint64_t *seed, size_t size) {
     if (errno != ERRNO) fail("ERRNO CHANGED to %d by a call that succeeded", errno);
     if ((uintptr_t)p % alignment && size >= 16) fail("block %p is not aligned to %zu", (void *)p, alignment);
     if (malloc_usable_size(p) < size) fail("block %p of %zu bytes has %zu", (void *)p, size, malloc_usable_size(p));
-    if (size > 32768) check_guard(p);
     return p;
 }
 
