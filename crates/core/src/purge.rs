@@ -237,7 +237,7 @@ impl<O: Os> Allocator<O> {
         self.purger.flood.store(false, Ordering::Relaxed);
         let before = self.purger.came();
         let mut walk = Walk::new();
-        let cached = !in_time || self.with_batch(|_| self.empty_caches(false, Heap::none()));
+        let cached = in_time && self.with_batch(|_| self.empty_caches(false, Heap::none()));
         let ticks = self.urgency();
         let slabs = !self.purger.refused.load(Ordering::Relaxed);
         let due = Due { keep: self.keep(ticks, in_time), slabs, ..self.due(ticks, BATCH_BYTES) };
@@ -258,6 +258,10 @@ impl<O: Os> Allocator<O> {
         // A fork cut it short: the next tick looks again.
         if !rests || cached || self.is_forking() {
             self.purger.idle.store(0, Ordering::Relaxed);
+            return Some(self.tick_length());
+        }
+        if !in_time {
+            // The caches were not looked at. That is no sign of work: with short ticks and a coarse clock each second one is so.
             return Some(self.tick_length());
         }
         // Relaxed: one thread calls this.
