@@ -42,6 +42,12 @@ const CASES: &[Row] = &[
     (PROCESS, "all_fds_replaced", PLAIN, "calloc that trusts a file the program has replaced"),
     (PROCESS, "other_pagemap", PLAIN, "calloc that asks another process's page map"),
     (PROCESS, "lowest_fd", PLAIN, "a low file number that is taken for good, or a file that outlives exec"),
+    (
+        PROCESS,
+        "lowest_fd_at_start",
+        ("NEAP_PURGE_DELAY", "50ms"),
+        "a file that the helper opens in the program's table when it starts",
+    ),
     (PROCESS, "other_user", PLAIN, "a thread that keeps the old user, or memory that stays after the change"),
     (
         PROCESS,
@@ -69,6 +75,7 @@ const CASES: &[Row] = &[
     (FILTERS, "kill_last", PLAIN, "the same where the filter comes while the helper lives"),
     (FILTERS, "kill_last_by_syscall", PLAIN, "the same where the program asks by way of syscall"),
     (FILTERS, "kill_last_all_threads", PLAIN, "a helper that gets the filter too"),
+    (FILTERS, "in_vfork_child", PLAIN, "a filter of a child on its parent's memory that is taken for the parent's"),
     (FILTERS, "threads_end", PLAIN, "memory of ended threads that stays because there can be no helper"),
     (FILTERS, "kill_under_load", PLAIN, "threads that were about to make an unusual call"),
     (CONTAINER, "own_limit", ("NEAP_LIMIT", "64M"), "a limit that is not kept, or after which nothing works"),

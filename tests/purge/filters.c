@@ -1,6 +1,7 @@
 /* Filters of system calls: one that refuses a call neap may use, and one that ends the process for all but a few. */
 #include "filter.h"
 #include "purge.h"
+#include <sys/wait.h>
 
 /* A call that no library sees. */
 static long bare(long number, long a, long b, long c) {
@@ -101,6 +102,22 @@ static void killed_last(enum how how) {
 static void kill_last(void) { killed_last(BY_PRCTL); }
 static void kill_last_by_syscall(void) { killed_last(BY_SYSCALL); }
 static void kill_last_all_threads(void) { killed_last(ALL_THREADS); }
+/* A child on its parent's memory gives itself a filter, as a launcher of others does before exec. */
+static void in_vfork_child(void) {
+    struct sock_fprog *program = all_but(__NR_userfaultfd, SECCOMP_RET_ERRNO | EPERM);
+    pid_t pid = vfork();
+    if (pid == 0) {
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program)) _exit(1);
+        garbage(4, 1 << 20, 2 << 20);
+        _exit(0);
+    }
+    int status;
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+    if (status) SKIP("no seccomp filters here");
+    with_helper();
+    garbage_large();
+    wait_for_rss(16 << 10);
+}
 
 /* Threads that allocate, and need what neap gives up, when the filter comes over all of them. */
 static void *busy(void *arg) {
@@ -142,7 +159,7 @@ static void threads_end(void) {
 #define ROWS(name) {#name "_first", name##_first}, {#name "_last", name##_last}, {#name "_at_start", name##_at_start},
 static const struct test_case CASES[] = {
     CALLS(ROWS) CASE(kill_first), CASE(kill_last), CASE(kill_last_by_syscall), CASE(kill_last_all_threads),
-    CASE(kill_under_load), CASE(from_the_start), CASE(threads_end),
+    CASE(kill_under_load), CASE(from_the_start), CASE(threads_end), CASE(in_vfork_child),
 };
 /* Started again by `refused_from_the_start`, the name of the case is the program's only argument. */
 int main(int argc, char **argv) {

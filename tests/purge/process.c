@@ -133,6 +133,20 @@ static void lowest_fd(void) {
     }
     CHECK_AT(kept <= 1, kept);
 }
+/* The helper's first steps, beside a program of one thread that counts on the lowest number. */
+static void lowest_fd_at_start(void) {
+    int lowest = open("/dev/null", O_RDONLY);
+    close(lowest);
+    for (int round = 0; round < 10; round++) {
+        garbage(16, 1 << 20, 1 << 20);
+        for (long end = now_ms() + 20; now_ms() < end;) {
+            int fd = open("/dev/null", O_RDONLY);
+            CHECK_AT(fd == lowest, fd);
+            close(fd);
+        }
+        WAIT_FOR(threads() == 1, PATIENCE_MS);
+    }
+}
 
 /* Another user: no thread keeps the old one. */
 static int any_thread_has(const char *line) {
@@ -494,5 +508,6 @@ static const struct test_case CASES[] = {
     CASE(fork_with_helper), CASE(without_proc),   CASE(forks_under_load),   CASE(vfork_exec),
     CASE(bare_fork),        CASE(address_limit),      CASE(fork_in_unshare),
     CASE(idle_child),       CASE(vfork_frees),    CASE(vfork_asks),         CASE(vfork_unshares),
+    CASE(lowest_fd_at_start),
 };
 TEST_MAIN(CASES)

@@ -295,13 +295,14 @@ unsafe impl Os for Linux {
     }
 
     fn process(&self) -> Option<u32> {
-        (!crate::status::is_forbidden()).then(|| rustix::process::getpid().as_raw_nonzero().get().cast_unsigned())
+        (!status::is_process_hidden()).then(|| rustix::process::getpid().as_raw_nonzero().get().cast_unsigned())
     }
 
     /// Its counts begin anew.
     fn forked(&self) {
         self.purge_calls.store(0, Ordering::Relaxed);
         self.random.forked();
+        status::forked();
         crate::pagemap::forked();
         crate::space::forked(self.process());
     }

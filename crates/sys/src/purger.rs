@@ -20,7 +20,7 @@
 
 use crate::global::NEAP;
 use crate::{arch, space, status};
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
 use neap_core::heap::{Heap, Seat};
 use neap_core::helper::Leave;
@@ -37,6 +37,8 @@ const GONE_MS: u32 = 100;
 
 /// Helpers that may hold a lock: 0 or 1. Copied to the child of a fork.
 static ALIVE: AtomicU32 = AtomicU32::new(0);
+/// Whether a filter watches the thread that started the helper, and so the helper.
+static FILTERED: AtomicBool = AtomicBool::new(false);
 /// What [`status::credentials`] said when the helper began. The helper's own.
 static CREDENTIALS: AtomicU64 = AtomicU64::new(0);
 
@@ -120,6 +122,9 @@ fn start_unsignalled() -> bool {
     }
     let Some(place) = Place::get() else { return false };
     place.prepare();
+    // To look is to open a file. The helper would do so in the program's table, while the program uses it.
+    // Relaxed: the thread that is started below reads it.
+    FILTERED.store(status::is_filtered(), Ordering::Relaxed);
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
@@ -175,6 +180,10 @@ pub fn before_filter() {
 /// Waits until the kernel has forgotten the last helper, which has done its last step: a moment later it has left the
 /// process.
 fn wait_until_forgotten() {
+    if space::is_guest(space::here()) {
+        // The helper is the owner's, and stays.
+        return;
+    }
     let last = &space::here().helper.thread;
     let tid = last.load(Ordering::SeqCst);
     let mut patience = GONE_MS;
@@ -231,7 +240,7 @@ extern "C" fn helper(again: u32) -> Leave {
         // It was taken back: it may take locks again.
         ALIVE.fetch_add(1, Ordering::Relaxed);
     } else {
-        if !status::is_filtered() {
+        if !FILTERED.load(Ordering::Relaxed) {
             leave_files();
         }
         CREDENTIALS.store(status::credentials().unwrap_or(0), Ordering::Relaxed);

@@ -6,7 +6,8 @@
 //! the program gives itself may do anything: neap has to hear of it before (`forbid`; the preload library has the
 //! functions by which programs do it, and says so by [`watch`]).
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use crate::space;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -96,19 +97,52 @@ fn is_unfiltered(line: &[u8]) -> bool {
     line.trim_ascii_end().ends_with(b"\t0")
 }
 
-/// See [`forbid`].
-static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+/// Who may make no unusual call any more: nobody (0), all in this memory ([`ALL`]), or the process of this number, which
+/// shares the memory of another one.
+static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
+const ALL: u32 = u32::MAX;
 
-/// From now on unusual calls are forbidden to this process, and looks at files too.
+/// From now on unusual calls are forbidden to this process, and looks at files too. To this one alone where the memory is
+/// that of another process (`vfork`), which has no filter.
 pub(crate) fn forbid() {
-    // SeqCst: see `purger::start`.
-    FORBIDDEN.store(true, Ordering::SeqCst);
+    // SeqCst, here and below: see `purger::start`.
+    if space::is_guest(space::here()) {
+        // Failure: all are meant already.
+        let _ = FORBIDDEN.try_update(Ordering::SeqCst, Ordering::SeqCst, |who| (who != ALL).then(process));
+    } else {
+        FORBIDDEN.store(ALL, Ordering::SeqCst);
+    }
 }
 
-/// Whether the process has asked for a filter. One load: for calls that would be made often.
+fn process() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
+}
+
+/// In the child of a fork, which has its parent's filter, and memory of its own.
+pub fn forked() {
+    // Relaxed: one thread.
+    let who = FORBIDDEN.load(Ordering::Relaxed);
+    if who != 0 && who != ALL {
+        let parents =
+            rustix::process::getppid().is_some_and(|parent| parent.as_raw_nonzero().get().cast_unsigned() == who);
+        FORBIDDEN.store(if parents { ALL } else { 0 }, Ordering::Relaxed);
+    }
+}
+
+/// Whether not even the number of the process may be asked for: [`is_forbidden`], but where it is known to be needed.
+pub fn is_process_hidden() -> bool {
+    FORBIDDEN.load(Ordering::SeqCst) == ALL
+}
+
+/// Whether the process has asked for a filter. One load, but for one that had a child which did so in its memory: for calls
+/// that would be made often.
 #[inline]
 pub fn is_forbidden() -> bool {
-    FORBIDDEN.load(Ordering::SeqCst)
+    match FORBIDDEN.load(Ordering::SeqCst) {
+        0 => false,
+        ALL => true,
+        who => who == process(),
+    }
 }
 
 /// The program cannot give itself a filter without our hearing of it.
