@@ -100,11 +100,8 @@ const ROWS: &[Row] = &[
     row(GUARDS, "guards_stay", "guard pages lost to a thread that makes memory usable").env(&[("NEAP_HARDEN", "on")]),
     row(SHIM, "memalign_over_posix", "a call inside the library that a program's function takes"),
     row(WRAP, "each_call_once", "a second name that leads to an interposable one"),
-    row(STACK, "bytes_for_each_call", "a call that takes more than 2 KiB of stack").unfixed("20"),
-    row(STACK, "bytes_for_each_call", "the same near a memory limit")
-        .variant("::limit")
-        .env(&[("NEAP_LIMIT", "20M")])
-        .unfixed("20"),
+    row(STACK, "bytes_for_each_call", "a call that takes more than 2 KiB of stack"),
+    row(STACK, "bytes_for_each_call", "the same near a memory limit").variant("::limit").env(&[("NEAP_LIMIT", "20M")]),
     row(STACK, "bytes_without_helper", "the same where each thread purges itself"),
     row(STACK, "smallest_trims", "malloc_trim that overflows the smallest stack"),
     row(STACK, "smallest_at_the_limit", "a purge near a limit that overflows the smallest stack")

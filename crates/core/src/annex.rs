@@ -266,8 +266,14 @@ impl Annex {
 
     /// Gives the memory of the slab `c` back to the system if all its blocks are free, and it was not given back since one
     /// was taken; returns the bytes. Whoever allocates meanwhile finds no block there. An error if the program freed one of
-    /// the free blocks once more meanwhile. `purge` does it: false if the system refuses.
-    pub(crate) fn purge_slab(&self, c: *mut Chunk, purge: impl FnOnce(Run) -> bool) -> Result<usize, DoubleFree> {
+    /// the free blocks once more meanwhile. `purge` does it: false if the system refuses. `masks` is room for the bits of
+    /// the blocks, which is not on the stack, as that may be short.
+    pub(crate) fn purge_slab(
+        &self,
+        c: *mut Chunk,
+        masks: &mut [u64; crate::arena::BITS_BYTES / 8],
+        purge: impl FnOnce(Run) -> bool,
+    ) -> Result<usize, DoubleFree> {
         // SAFETY: slabs of the annex stay slabs; those of its blocks that are taken here are ours.
         unsafe {
             let capacity = class::capacity(usize::from((*c).class));
@@ -276,7 +282,6 @@ impl Annex {
                 return Ok(0);
             }
             let words = capacity.div_ceil(64) as usize;
-            let mut masks = [0; crate::arena::BITS_BYTES / 8];
             let mut taken = 0;
             for (word, mask) in masks[..words].iter_mut().enumerate() {
                 *mask = (*c).remote.take_all(slab::remote_word(c, word));

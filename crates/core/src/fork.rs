@@ -104,8 +104,9 @@ pub struct Flight<'a>(&'a Forks);
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
-        // Release pairs with the Acquire of a fork that waits: what the call did is seen.
-        self.0.flights.fetch_sub(1, Ordering::Release);
+        // Release pairs with the Acquire of a fork that waits: what the call did is seen. In the child of a fork in a
+        // handler that interrupted this call the count has begun anew.
+        let _ = self.0.flights.try_update(Ordering::Release, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 }
 
@@ -168,12 +169,13 @@ impl<O: Os> Allocator<O> {
         [self.purger.batch.raw(), self.registry.raw(), self.ranges.raw()]
     }
 
-    /// Takes a lock for a moment: for its holder to end. False if it does not come free.
+    /// Runs `f` under a lock. False if it does not come free. As `f` does not wait for the C library, the lock is an
+    /// ordinary one meanwhile: it cannot be taken away while `f` uses what it guards.
     fn pass(&self, lock: &Lock, f: impl FnOnce()) -> bool {
-        let taken = lock.take_for_fork(&self.os, LOCK / 1000);
+        let taken = lock.take_for_fork(&self.os, LOCK / 1000) && lock.keep();
         if taken {
             f();
-            lock.release_for_fork(&self.os);
+            lock.release(&self.os);
         }
         taken
     }

@@ -220,7 +220,8 @@ impl<O: Os> Allocator<O> {
             // SAFETY: as above.
             unsafe { self.os.purge(run.start, run.len) }
         };
-        let purge = |c| match annex.purge_slab(c, &mut purge) {
+        let masks = &mut work.punch.holes[0].blocks;
+        let purge = |c| match annex.purge_slab(c, masks, &mut purge) {
             Ok(bytes) => bytes,
             // SAFETY: a slab of the annex.
             Err(DoubleFree) => unsafe { misuse::double_free_seen_late(self, c) },

@@ -5,7 +5,8 @@ use crate::helper::Helper;
 use crate::sync::AtomicU32;
 use core::ops::Range;
 
-/// Neighbouring OS pages.
+/// Neighbouring OS pages. Laid out as the system's `struct iovec`, so that runs are handed to it as they are.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// First byte.
@@ -196,7 +197,7 @@ pub unsafe trait Os: Sync {
         self.prepare_barrier()
     }
 
-    /// Sleeps for about so many microseconds; may be cut short.
+    /// Sleeps for about so many microseconds. Signals do not make it shorter.
     fn pause(&self, _microseconds: u32) {}
 
     /// Wakes all that wait for `word`.
@@ -272,7 +273,7 @@ pub unsafe trait Os: Sync {
     /// Waits while `word` is `value`; may return early.
     fn futex_wait(&self, word: &AtomicU32, value: u32);
 
-    /// Waits while `word` is `value`, for so many milliseconds at most; may return early.
+    /// Waits while `word` is `value`, for so many milliseconds at most. A wake-up may end it early, signals do not.
     fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32);
 
     /// Wakes one waiter of `word`.

@@ -142,6 +142,12 @@ impl Lock {
         }
     }
 
+    /// Makes a lock that a fork took an ordinary one, which is not taken away; false if it was already.
+    pub fn keep(&self) -> bool {
+        // Relaxed: `take_for_fork` has synchronised.
+        self.word.compare_exchange(FORKED, HELD, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
     /// Gives back a lock that a fork took, unless it was taken away.
     pub fn release_for_fork<O: Os>(&self, os: &O) {
         // Release pairs with the Acquire of `take`.

@@ -23,14 +23,6 @@ const SELF: isize = -10000;
 /// Ranges of one call.
 const MOST: usize = 64;
 
-/// struct iovec.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Range {
-    start: usize,
-    len: usize,
-}
-
 /// See `Os::purge_runs`. `count` is told the number of system calls.
 ///
 /// # Safety
@@ -76,7 +68,7 @@ fn is_usable() -> bool {
 ///
 /// # Safety
 /// As [`purge`], for the `n` ranges at `ranges`.
-unsafe fn dontneed(ranges: *const Range, n: usize) -> isize {
+unsafe fn dontneed(ranges: *const Run, n: usize) -> isize {
     let ranges = ranges.expose_provenance();
     // SAFETY: as the caller promises.
     unsafe {
@@ -89,13 +81,9 @@ unsafe fn dontneed(ranges: *const Range, n: usize) -> isize {
 
 /// One call for as many runs as it takes; returns how many it did whole.
 unsafe fn together(runs: &[Run]) -> usize {
-    let mut ranges = [Range { start: 0, len: 0 }; MOST];
     let n = runs.len().min(MOST);
-    for (range, run) in ranges.iter_mut().zip(runs) {
-        *range = Range { start: run.start.expose_provenance(), len: run.len };
-    }
-    // SAFETY: the ranges are ours, and hold nothing that is needed.
-    let result = unsafe { dontneed((&raw const ranges).cast(), n) };
+    // SAFETY: the runs are ours, and hold nothing that is needed. They are laid out as the kernel's ranges.
+    let result = unsafe { dontneed(runs.as_ptr(), n) };
     if result < 0 {
         // It is the first range that is refused: the program locked a part of it, say. EPERM and ENOSYS are a filter's.
         if [libc::EPERM, libc::ENOSYS, libc::EACCES].contains(&(-result as i32)) {

@@ -16,6 +16,7 @@ use crate::global::NEAP;
 use crate::space::{Space, is_guest, space};
 use crate::status;
 use core::sync::atomic::Ordering;
+use neap_core::Os;
 use neap_core::figures::Figures;
 use neap_core::policy::Limit;
 use neap_counters::{Counters, FILE_BYTES, Gauges, MAGIC, NAME, VERSION};
@@ -29,8 +30,8 @@ const _: () = assert!(size_of::<Counters>() <= FILE_BYTES, "the page is as long 
 /// Shows the figures. Where two threads want to at a time, one does.
 #[cold]
 pub fn publish(figures: &Figures, purge_calls: u64) {
-    let page_size = NEAP.page_size();
-    let Some(wiped) = space(page_size) else { return };
+    let page_size = NEAP.os.page_size();
+    let Some(wiped) = space() else { return };
     // Acquire pairs with the Release below: updates come one after the other.
     if wiped.publishing.swap(true, Ordering::Acquire) {
         return;
@@ -131,7 +132,7 @@ fn gauges(f: &Figures, purge_calls: u64) -> Gauges {
         limit,
         memory_limit: f.memory_limit,
         memory_used: f.memory_used,
-        page_size: NEAP.page_size() as u64,
+        page_size: NEAP.os.page_size() as u64,
         live_blocks: f.live_blocks,
         live_bytes: f.live,
         cached_blocks: f.cached_blocks,

@@ -11,6 +11,7 @@ use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Onward, Run, Touched};
 use neap_counters::{Counters, Syscall};
 use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::futex;
@@ -75,6 +76,24 @@ impl Linux {
             c.syscalls[call as usize].fetch_add(n, Ordering::Relaxed);
         }
     }
+}
+
+/// Waits while `word` is `value`, for so many nanoseconds at most. Signals do not make it shorter: those who count such
+/// waits count time by them.
+fn wait_for(word: &AtomicU32, value: u32, nanoseconds: u64) {
+    const SECOND: u64 = 1_000_000_000;
+    let after = |time: u64| {
+        let now = clock::read(libc::CLOCK_MONOTONIC)?;
+        let sum = now.tv_nsec.cast_unsigned() + time;
+        Some(futex::Timespec {
+            tv_sec: now.tv_sec + (sum / SECOND).cast_signed(),
+            tv_nsec: (sum % SECOND).cast_signed(),
+        })
+    };
+    let Some(end) = after(nanoseconds) else { return };
+    let is_over = || after(0).is_none_or(|now| (now.tv_sec, now.tv_nsec) >= (end.tv_sec, end.tv_nsec));
+    let any = core::num::NonZeroU32::MAX;
+    while futex::wait_bitset(word, futex::Flags::PRIVATE, value, Some(&end), any) == Err(Errno::INTR) && !is_over() {}
 }
 
 fn pointer(p: *mut u8) -> *mut c_void {
@@ -254,9 +273,8 @@ unsafe impl Os for Linux {
 
     fn pause(&self, microseconds: u32) {
         self.count(Syscall::Futex);
-        let time = futex::Timespec { tv_sec: 0, tv_nsec: i64::from(microseconds % 1_000_000) * 1000 };
-        // Nobody wakes it. A signal cuts it short.
-        let _ = futex::wait(&AtomicU32::new(0), futex::Flags::PRIVATE, 0, Some(&time));
+        // No other thread knows the word.
+        wait_for(&AtomicU32::new(0), 0, u64::from(microseconds) * 1000);
     }
 
     fn futex_wake_all(&self, word: &AtomicU32) {
@@ -291,7 +309,7 @@ unsafe impl Os for Linux {
     }
 
     fn settle_helper(&self) -> &Helper {
-        &crate::space::settle(self.page_size()).helper
+        &crate::space::settle().helper
     }
 
     fn process(&self) -> Option<u32> {
@@ -375,9 +393,7 @@ unsafe impl Os for Linux {
 
     fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
         self.count(Syscall::Futex);
-        let (seconds, rest) = (milliseconds / 1000, milliseconds % 1000);
-        let time = futex::Timespec { tv_sec: seconds.into(), tv_nsec: i64::from(rest) * 1_000_000 };
-        let _ = futex::wait(word, futex::Flags::PRIVATE, value, Some(&time));
+        wait_for(word, value, u64::from(milliseconds) * 1_000_000);
     }
 
     fn futex_wake(&self, word: &AtomicU32) {

@@ -87,7 +87,7 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
     if status::is_forbidden() {
         return None;
     }
-    let known = space(page)?;
+    let known = space()?;
     let mut each = false;
     loop {
         let number = if each { EACH } else { number(known)? };
@@ -347,7 +347,7 @@ mod tests {
             let mut runs = [Run::EMPTY; 8];
             let t = touched(p, 64 * PAGE, PAGE, &mut runs).unwrap();
             assert_eq!(t.looked, 64 * PAGE);
-            let zero_page_counts = space(PAGE).unwrap().old.load(Ordering::Relaxed) != 0;
+            let zero_page_counts = space().unwrap().old.load(Ordering::Relaxed) != 0;
             if !zero_page_counts {
                 assert_eq!(found(p, &runs[..t.runs]), [(0, 3), (10, 1), (63, 1)]);
             }
@@ -373,12 +373,12 @@ mod tests {
         // SAFETY: the mapping is 64 OS pages long; the file that is closed is ours.
         unsafe {
             assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
-            let file = space(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
+            let file = space().unwrap().file.load(Ordering::Relaxed) - 1;
             assert!(file >= LOWEST);
             libc::close(file);
             assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
-            let file = space(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
+            let file = space().unwrap().file.load(Ordering::Relaxed) - 1;
             libc::dup2(null, file);
             assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
         }
@@ -397,16 +397,16 @@ mod tests {
         unsafe {
             for round in 0..10 {
                 assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
-                let file = space(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
+                let file = space().unwrap().file.load(Ordering::Relaxed) - 1;
                 let other = libc::open(path.as_ptr().cast(), libc::O_RDONLY);
                 if round == 9 {
                     // As it was restored.
                     libc::lseek(other, libc::lseek(file, 0, libc::SEEK_CUR), libc::SEEK_SET);
-                    space(PAGE).unwrap().checked.store(0, Ordering::Relaxed);
+                    space().unwrap().checked.store(0, Ordering::Relaxed);
                 }
                 libc::dup2(other, file);
                 let found = touched(p, 64 * PAGE, PAGE, &mut runs);
-                let now = space(PAGE).unwrap().file.load(Ordering::Relaxed) - 1;
+                let now = space().unwrap().file.load(Ordering::Relaxed) - 1;
                 assert_eq!((found.is_none(), now != file), (round == 9, true));
             }
         }

@@ -63,7 +63,7 @@ impl Place {
 
     #[cold]
     fn make() -> Option<Place> {
-        let page = NEAP.page_size();
+        let page = NEAP.os.page_size();
         let whole = |bytes: usize| bytes.next_multiple_of(page);
         let storage = whole(storage_below()?);
         let len = page + STACK + storage + whole(arch::THREAD_RECORD);

@@ -84,7 +84,7 @@ pub unsafe fn start(directory: &CStr, interval: u64, stack_end: usize) -> bool {
     let rows = unsafe {
         mm::mmap_anonymous(core::ptr::null_mut(), ROWS_BYTES, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     };
-    let Some(space) = space(page_size()).filter(|_| known) else { return false };
+    let Some(space) = space().filter(|_| known) else { return false };
     let Ok(rows) = rows else { return false };
     // SAFETY: a look-up by name.
     let find_object = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
@@ -139,7 +139,7 @@ fn record(p: *mut u8, interval: u64) {
     if !by_chance(size, interval, random(interval)) {
         return;
     }
-    let Some(space) = space(page_size()) else { return };
+    let Some(space) = space() else { return };
     let Some(header) = file(space) else {
         space.sites_lost.fetch_add(1, Ordering::Relaxed);
         return;

@@ -110,21 +110,23 @@ pub fn here() -> &'static Space {
 }
 
 /// [`here`], for a caller who is about to write to it.
-pub fn settle(page: usize) -> &'static Space {
+pub fn settle() -> &'static Space {
     if core::ptr::eq(here(), &raw const UNSETTLED) {
-        make(page);
+        make();
     }
     here()
 }
 
 /// The page, mapped at the first call; `None` where it cannot be had.
-pub fn space(page: usize) -> Option<&'static Space> {
-    let space = settle(page);
+pub fn space() -> Option<&'static Space> {
+    let space = settle();
     (!core::ptr::eq(space, &raw const COMMON)).then_some(space)
 }
 
 #[cold]
-fn make(page: usize) {
+fn make() {
+    // The system is asked, as calls of the program's come here before the first that allocates.
+    let page = NEAP.os.page_size();
     let (unsettled, common) = ((&raw const UNSETTLED).cast_mut(), (&raw const COMMON).cast_mut());
     // SAFETY: a fresh mapping, which stays unless it cannot be wiped or another thread was first.
     unsafe {
@@ -164,7 +166,7 @@ mod tests {
     /// Catches a child that finds its parent's helper, or a process that takes itself for its child.
     #[test]
     fn a_bare_child_finds_zeroes() {
-        let Some(space) = space(4096) else { panic!("no page that is wiped") };
+        let Some(space) = space() else { panic!("no page that is wiped") };
         space.helper.forked(Some(7));
         // SAFETY: the child only reads and ends.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };

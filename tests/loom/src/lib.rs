@@ -5,8 +5,8 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p neap-loom --release
 //! ```
 //!
-//! `claims.rs`, `helper.rs`, `remote.rs` and `sync.rs` are the core's own files. [`protocol`] repeats what `heap.rs` and `life.rs` do
-//! with them, [`visit`], [`purge`] and [`nested`] what the files of these names (and `annex.rs`) do: change both together.
+//! `claims.rs`, `helper.rs`, `remote.rs` and `sync.rs` are the core's own files. `protocol` repeats what `heap.rs` and `life.rs` do
+//! with them, `visit`, `purge` and `nested` what the files of these names (and `annex.rs`) do: change both together.
 #![cfg(loom)]
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -12,9 +12,11 @@ pub(super) const ROOM: usize = 512;
 /// Room in front of a path and behind it: the root of a test, a file name and the NUL.
 const MARGIN: usize = 256;
 
-/// Bytes of a line that are looked at, and of a read. Lines of mountinfo may be as long as their options; those of
+/// Bytes of a line that are looked at, and of a read; a path fits as well. Lines of mountinfo may be as long as their options; those of
 /// cgroups are short. What is needed of memory.stat and /proc/meminfo comes with one read.
 pub(super) const LINE: usize = 1024;
+
+const _: () = assert!(ROOM + MARGIN <= LINE, "a path is put together where lines are read");
 
 /// A path, `len <= ROOM` bytes without NUL.
 #[derive(Clone, Copy, Debug)]
@@ -103,8 +105,8 @@ pub(super) struct Files<'a> {
 }
 
 impl Files<'_> {
-    fn open(self, dir: &[u8], name: &[u8]) -> Option<OwnedFd> {
-        let mut path = [0u8; ROOM + MARGIN];
+    /// Opens a file, whose path is put together in `path`.
+    fn open(self, dir: &[u8], name: &[u8], path: &mut [u8]) -> Option<OwnedFd> {
         let mut len = 0;
         for part in [self.root, dir, b"/", name, b"\0"] {
             path.get_mut(len..)?.get_mut(..part.len())?.copy_from_slice(part);
@@ -118,7 +120,7 @@ impl Files<'_> {
 
     /// The start of a short file.
     pub(super) fn read<'b>(self, dir: &[u8], name: &[u8], buffer: &'b mut [u8; 64]) -> Option<&'b [u8]> {
-        let file = self.open(dir, name)?;
+        let file = self.open(dir, name, &mut [0; ROOM + MARGIN])?;
         let len = read_some(&file, buffer)?;
         buffer.get(..len)
     }
@@ -130,7 +132,7 @@ impl Files<'_> {
         name: &[u8],
         buffer: &'b mut [u8; LINE],
     ) -> Option<Lines<'b, impl FnMut(&mut [u8]) -> usize + use<>>> {
-        let file = self.open(dir, name)?;
+        let file = self.open(dir, name, buffer)?;
         Some(Lines::new(buffer, move |buffer: &mut [u8]| read_some(&file, buffer).unwrap_or(0)))
     }
 }
