@@ -40,7 +40,7 @@ static void trial(void) {
     if (strict()) CHECK_AT(open == 0, open);
 }
 
-static void guards_stay(void) { in_children(trial, trial_ms(4000)); }
+static void guards_stay(void) { in_children(trial, trial_ms(4000), 0); }
 
 static const struct test_case cases[] = {CASE(guards_stay)};
 TEST_MAIN(cases)

@@ -82,7 +82,7 @@ static void pass_blocks_on(void) {
 }
 
 /* The same in an ordinary program, whose threads pass blocks on: it takes half a second, or stands for many. */
-static void blocks_passed_on(void) { in_children(pass_blocks_on, trial_ms(5000)); }
+static void blocks_passed_on(void) { in_children(pass_blocks_on, trial_ms(5000), 0); }
 
 /* The helper has errno of its own: what fails in it must not change errno of the thread that started it. Run where
    clock_gettime fails. */
@@ -172,7 +172,7 @@ static void share_and_end(void) {
 }
 
 /* A child that shares the memory may end at any moment: the helper must not die there with a lock. */
-static void sharing_child_ends(void) { in_children(share_and_end, trial_ms(8000)); }
+static void sharing_child_ends(void) { in_children(share_and_end, trial_ms(8000), 0); }
 
 static const struct test_case cases[] = {
     CASE(start_beside_options), CASE(blocks_passed_on),  CASE(errno_of_the_starter), CASE(starter_unmapped),

@@ -13,10 +13,6 @@ use crate::{Allocator, CHUNK, Heap, Os};
 const FORKED_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
 /// Chunks that have to wait where there can be no helper before a thread that ends gives some back.
 const END_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
-/// Milliseconds for each MiB that the last of several threads gave back, until a thread does so again. To give a MiB back
-/// and to fault it in again takes 0.3 to 0.7 ms, so a program whose threads come and go with more than [`END_CHUNKS`] each
-/// time loses two fifths of its time at most.
-const END_MS_PER_MIB: u64 = 1;
 /// Milliseconds from one look at what the helper may do ([`Os::onward`]) to the next, at most.
 const LOOK_MS: u32 = 100;
 /// Milliseconds that a call which wants no helper waits for the end of one: longer than its longest system call.
@@ -98,17 +94,16 @@ impl<O: Os> Allocator<O> {
         if waiting < END_CHUNKS {
             return;
         }
-        // Relaxed, here and below: one thread too many or too few is no harm.
+        // Relaxed, twice: of two threads that end at the same time the later one counts both, as each has counted itself.
         let heaps = self.publisher.heaps.load(Ordering::Relaxed);
         // Other threads may make heaps and leave them between the two looks.
         let owned = heaps.saturating_sub(self.orphans.load(Ordering::Relaxed));
-        let now = self.os.clock();
-        if owned > 1 || now < self.purger.ends_again.load(Ordering::Relaxed) {
+        if owned > 1 {
             return self.poke();
         }
-        let bytes = self.purge_due(Heap::none(), self.due(0, BATCH_BYTES), &mut Walk::new(), usize::MAX);
-        let rest = (bytes >> 20) as u64 * END_MS_PER_MIB;
-        self.purger.ends_again.store(self.os.clock() + rest, Ordering::Relaxed);
+        // All of it, however soon after the last time: there may be no other call. A program whose threads come and go one
+        // after the other, with more than `END_CHUNKS` each time, pays 0.3 to 0.7 ms for each MiB, as for mappings.
+        self.purge_due(Heap::none(), self.due(0, BATCH_BYTES), &mut Walk::new(), usize::MAX);
     }
 
     /// Has the helper look before its time, once until it has.

@@ -91,8 +91,6 @@ pub struct Purger {
     /// How long the program had run at the last tick, in microseconds, and idle ticks in a row.
     pub(crate) ran: AtomicU64,
     pub(crate) quiet: AtomicU32,
-    /// Clock from which on the end of a thread may give back all that waits again.
-    pub(crate) ends_again: AtomicU64,
     /// Held while memory is on its way to the system. Taken before all other locks; fork waits for it, so that
     /// nothing is on its way in the child.
     pub(crate) batch: Locked<Work>,
@@ -120,7 +118,6 @@ impl Purger {
             reused: AtomicU64::new(0),
             ran: AtomicU64::new(0),
             quiet: AtomicU32::new(0),
-            ends_again: AtomicU64::new(0),
             batch: Locked::new(Work::new()),
         }
     }
