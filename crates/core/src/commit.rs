@@ -97,7 +97,7 @@ impl Arenas {
     pub(crate) unsafe fn note_low(&self, i: usize) {
         // SAFETY: the lock is held.
         if unsafe { self.nth(i).comes_low() } {
-            // Relaxed: whoever takes the note takes the lock before it reads more.
+            // Relaxed: a thread that takes the note takes the lock before it reads more.
             self.low.store(i + 1, Ordering::Relaxed);
         }
     }

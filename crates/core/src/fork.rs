@@ -114,7 +114,7 @@ impl<O: Os> Allocator<O> {
     /// Whether a fork is under way, from its preparation to the handler behind it.
     #[inline]
     pub fn is_forking(&self) -> bool {
-        // Acquire: under the batch lock this is seen by whoever takes it after the fork did.
+        // Acquire: under the batch lock this is seen by a thread that takes it after the fork did.
         self.forks.word.load(Ordering::Acquire) != 0
     }
 
@@ -195,7 +195,7 @@ impl<O: Os> Allocator<O> {
                 }
             });
         };
-        // Whoever has the first one ends a visit, or brings memory back that is on its way. Who takes it next sees the fork.
+        // The holder of the first one ends a visit, or brings memory back that is on its way. The next holder sees the fork.
         if !self.pass(batch, || ()) || !self.pass(registry, park) {
             return false;
         }
@@ -203,7 +203,7 @@ impl<O: Os> Allocator<O> {
             self.os.pause(SEEN);
         }
         let mut patience = Patience::new(IDLE);
-        while self.is_somebody_busy() && patience.wait(&self.os) {}
+        while self.is_any_busy() && patience.wait(&self.os) {}
         for (n, lock) in self.locks().into_iter().enumerate() {
             if !lock.take_for_fork(&self.os, LOCK / 1000) {
                 self.locks()[..n].iter().for_each(|lock| lock.release_for_fork(&self.os));
@@ -235,7 +235,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Whether a call is under way that began before the fork; notes which heaps are whole.
-    fn is_somebody_busy(&self) -> bool {
+    fn is_any_busy(&self) -> bool {
         // SeqCst: see `fly`; it also pairs with the Release of a flight that ends.
         let mut busy = self.forks.flights.load(Ordering::SeqCst) != 0;
         let look = || {

@@ -134,7 +134,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
         let more = a.fill(walk, due, &mut work.batch);
         if work.batch.count > 0 {
             let Work { batch, touched, .. } = work;
-            // SAFETY: the runs were taken out of free ranges, so they are nobody's.
+            // SAFETY: the runs were taken out of free ranges, so no thread uses them.
             self.done.held += batch.runs().iter().map(|&run| unsafe { a.held_by(run, touched) }).sum::<usize>();
             self.done.bytes += a.send(batch, true);
         }

@@ -87,7 +87,7 @@ impl<O: Os> Allocator<O> {
     /// all of this: it made more calls after its last destructor than are called early there; none before; it exists when
     /// the system is asked; and its storage is unmapped before the next instructions of the visitor. A thread that is past its destructors
     /// does no work of the program's any more, so it does not stand still there either: the visits of heaps that were
-    /// left alone do not find it, only those that somebody asks for (trims) could.
+    /// left alone do not find it, only visits on request (trims) could.
     pub(crate) unsafe fn park(&self, heap: *mut Heap, name: *mut Heap) -> bool {
         // SAFETY: heaps are never unmapped; a seat lasts as long as the heap is owned, which the lock keeps so.
         unsafe {
@@ -246,7 +246,7 @@ impl<O: Os> Allocator<O> {
             // SAFETY: as below.
             *held += runs[..count].iter().map(|&run| unsafe { self.held_by(run, &mut work.touched) }).sum::<usize>();
         }
-        // SAFETY: all blocks on these OS pages are ours, so nobody uses them, and they pin their slabs until they are
+        // SAFETY: all blocks on these OS pages are ours, so no thread uses them, and they pin their slabs until they are
         // given back below.
         let sent = unsafe { self.purge_each(&runs[..count], false) };
         if sent.is_in_vain() {

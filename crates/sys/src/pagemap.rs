@@ -3,7 +3,7 @@
 //! The file is opened at the first question and kept open, as opening takes five times as long as asking. It belongs to
 //! the address space that it was opened in, so its number lies in memory that the child of a fork does not get
 //! (`space.rs`); the child closes what it inherited ([`forked`]), or, where it was made without the C library's fork,
-//! replaces it when it asks. A fork just while another thread opens the file leaves the child one that nobody knows of.
+//! replaces it when it asks. A fork just while another thread opens the file leaves the child a file that is never closed.
 //!
 //! The file is close-on-exec, and has no low number, as a program may count on those; where the limit of open files is
 //! too low for that, it is opened for each question. A program that closes it all the same, and opens another process's

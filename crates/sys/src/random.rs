@@ -30,7 +30,7 @@ impl Random {
         Random { key: [const { AtomicU64::new(0) }; WORDS], count: AtomicU64::new(0) }
     }
 
-    /// The next number; no two threads get the same one. Waits for nobody.
+    /// The next number; no two threads get the same one. Never waits.
     pub fn next(&self) -> u64 {
         // Relaxed: only that each value is taken once matters.
         let count = self.count.fetch_add(1, Ordering::Relaxed);

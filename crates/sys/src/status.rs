@@ -270,7 +270,7 @@ mod tests {
         let before = mapped_pages().unwrap();
         assert!(threads().unwrap() >= 1);
         const LEN: usize = 1 << 40;
-        // SAFETY: a fresh mapping that nobody uses.
+        // SAFETY: a fresh, unused mapping.
         unsafe {
             use rustix::mm::{self, MapFlags, ProtFlags};
             let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
