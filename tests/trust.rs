@@ -63,6 +63,7 @@ impl Row {
 const ONLY_LONG: &[&str] = &["handlers_are_registered"];
 
 const NO_CLOCK: &[&str] = &["clock_gettime:error=EPERM"];
+const LATE_HELPER: &[&str] = &["close_range:delay_exit=500000"];
 const SLOW_START: &[&str] = &["mmap,rt_sigprocmask:delay_enter=20000"];
 /// Every third of the calls that move memory or start a thread takes some milliseconds.
 const DELAYS: &[&str] = &[
@@ -91,6 +92,11 @@ const ROWS: &[Row] = &[
     row(HELPER, "vfork_child_frees", "a helper that ends with a child of vfork: 67 MB stay for ever"),
     row(HELPER, "sharing_child_ends", "a helper that ends with a child of clone, and holds a lock")
         .env(&[("NEAP_PURGE_DELAY", "1ms")]),
+    row(HELPER, "clone_function_returns", "a child that lives as long as its helper, and has the helper's exit status"),
+    row(HELPER, "first_thread_exits", "the same where the only thread ends by a bare system call"),
+    row(HELPER, "rights_given_up_without_proc", "a helper that keeps root's rights where there is no /proc"),
+    row(HELPER, "rights_given_up_at_start", "the same where the program changes its user before the helper looks")
+        .inject(LATE_HELPER),
     row(FORK, "handlers_are_registered", "locks held while the C library takes its own in fork"),
     row(FORK, "forks_in_handlers", "two forks that take two locks in different orders"),
     row(FORK, "files_over_generations", "a file that stays open in each child of a fork"),

@@ -2,6 +2,7 @@
    process it lives. */
 #include "trust.h"
 #include "filter.h"
+#include <grp.h>
 
 static struct progress progress;
 static atomic_int stop;
@@ -174,7 +175,85 @@ static void share_and_end(void) {
 /* A child that shares the memory may end at any moment: the helper must not die there with a lock. */
 static void sharing_child_ends(void) { in_children(share_and_end, trial_ms(8000), 0); }
 
+/* The only thread of a process ends, but not by exit: the process ends at once, and with the status of that thread. */
+static void check_end(pid_t child, long start) {
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK_AT(WIFEXITED(status) && WEXITSTATUS(status) == 7, status);
+    CHECK_AT(now_ms() - start < 10000, now_ms() - start);
+}
+static int fill_and_return(void *unused) {
+    fill_and_free(40, 1 << 20);
+    return unused ? 7 : 1;
+}
+static void clone_function_returns(void) {
+    enum { STACK = 1 << 20 };
+    char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(stack != MAP_FAILED);
+    long start = now_ms();
+    check_end(clone(fill_and_return, stack + STACK, SIGCHLD, &start), start);
+}
+static void first_thread_exits(void) {
+    long start = now_ms();
+    pid_t child = fork();
+    if (child == 0) {
+        fill_and_return(NULL);
+        syscall(SYS_exit, 7);
+    }
+    check_end(child, start);
+}
+
+/* Threads that still have root's rights, looked up through a file of before. */
+static int root_threads(int tasks) {
+    DIR *dir = fdopendir(dup(tasks));
+    CHECK(dir);
+    rewinddir(dir);
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char path[300], text[4096];
+        snprintf(path, sizeof path, "%s/status", entry->d_name);
+        int file = entry->d_name[0] == '.' ? -1 : openat(tasks, path, O_RDONLY);
+        ssize_t n = file < 0 ? 0 : read(file, text, sizeof text - 1);
+        if (file >= 0) close(file);
+        if (n <= 0) continue;
+        text[n] = 0;
+        count += strstr(text, "\nUid:\t0") != NULL;
+    }
+    closedir(dir);
+    return count;
+}
+/* A helper that was started by root must be gone soon after the program gave its rights up, however busy that is. */
+static void give_rights_up(int tasks) {
+    CHECK(setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
+    for (long end = now_ms() + 2000; now_ms() < end; nap(20)) fill_and_free(40, 1 << 20);
+    CHECK(root_threads(tasks) == 0);
+}
+static int open_tasks(void) {
+    if (geteuid()) SKIP("only root can become another user");
+    int tasks = open("/proc/self/task", O_RDONLY | O_DIRECTORY);
+    CHECK(tasks >= 0);
+    return tasks;
+}
+static void rights_given_up_without_proc(void) {
+    int tasks = open_tasks();
+    char dir[] = "/tmp/neap-rootXXXXXX";
+    CHECK(mkdtemp(dir));
+    int above = open("/tmp", O_RDONLY | O_DIRECTORY), done = chroot(dir) || chdir("/");
+    CHECK(unlinkat(above, dir + strlen("/tmp/"), AT_REMOVEDIR) == 0 && !done);
+    fill_and_free(40, 1 << 20);
+    nap(200);
+    give_rights_up(tasks);
+}
+/* Run where the helper is late to begin. */
+static void rights_given_up_at_start(void) {
+    int tasks = open_tasks();
+    fill_and_free(40, 1 << 20);
+    give_rights_up(tasks);
+}
+
 static const struct test_case cases[] = {
+    CASE(clone_function_returns), CASE(first_thread_exits), CASE(rights_given_up_without_proc),
+    CASE(rights_given_up_at_start),
     CASE(start_beside_options), CASE(blocks_passed_on),  CASE(errno_of_the_starter), CASE(starter_unmapped),
     CASE(under_filter),         CASE(vfork_child_frees), CASE(sharing_child_ends),
 };

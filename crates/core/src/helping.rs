@@ -150,6 +150,14 @@ impl<O: Os> Allocator<O> {
         self.keep_away(if nested { NESTED_PATIENCE_MS } else { PATIENCE_MS }, || (), f)
     }
 
+    /// Ends the helper for good: the thread that calls this is about to end, and is the last one. `ended` as in
+    /// [`Allocator::without_helper`].
+    pub fn end_helper(&self, ended: impl FnOnce()) {
+        if self.os.settle_helper().keep_away(&self.os, PATIENCE_MS).is_some() {
+            ended();
+        }
+    }
+
     fn keep_away<R>(&self, patience: u32, ended: impl FnOnce(), f: impl FnOnce() -> R) -> R {
         let helper = self.os.settle_helper();
         let stop = helper.keep_away(&self.os, patience);

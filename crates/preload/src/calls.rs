@@ -118,10 +118,26 @@ fn shares_memory(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize != 0
 }
 
+/// The function of `clone` and its argument.
+struct Start {
+    f: extern "C" fn(*mut c_void) -> c_int,
+    arg: *mut c_void,
+}
+
+/// Runs in a child that has its own memory, and so a copy of `Start`. When it returns the C library ends the thread, not
+/// the process: a helper would keep the process, and its status would be the helper's.
+extern "C" fn run_in_child(start: *mut c_void) -> c_int {
+    // SAFETY: `clone` passes a `Start`, which the child has a copy of.
+    let Start { f, arg } = unsafe { start.cast::<Start>().read() };
+    let status = f(arg);
+    purger::before_end();
+    status
+}
+
 unsafe extern "C" {
     /// The C library's `clone`, under its other name.
     fn __clone(
-        f: *mut c_void,
+        f: Option<extern "C" fn(*mut c_void) -> c_int>,
         stack: *mut c_void,
         flags: c_int,
         arg: *mut c_void,
@@ -137,7 +153,7 @@ unsafe extern "C" {
 /// As the call itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
-    f: *mut c_void,
+    f: Option<extern "C" fn(*mut c_void) -> c_int>,
     stack: *mut c_void,
     flags: c_int,
     arg: *mut c_void,
@@ -145,10 +161,16 @@ pub unsafe extern "C" fn clone(
     tls: *mut c_void,
     child: *mut c_void,
 ) -> c_int {
-    // SAFETY: as the caller promises.
-    let call = || unsafe { __clone(f, stack, flags, arg, parent, tls, child) };
+    // SAFETY: as the caller promises, here and below.
+    let call = |f, arg| unsafe { __clone(f, stack, flags, arg, parent, tls, child) };
     // The parent alone comes back.
-    if shares_memory(flags as usize) { call() } else { purger::around_fork(|| call() as isize) as c_int }
+    match f {
+        Some(f) if !shares_memory(flags as usize) => {
+            let mut start = Start { f, arg };
+            purger::around_fork(|| call(Some(run_in_child), (&raw mut start).cast()) as isize) as c_int
+        }
+        _ => call(f, arg),
+    }
 }
 
 /// Linux: any system call.

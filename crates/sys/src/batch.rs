@@ -4,7 +4,8 @@
 //! since 6.14. The call returns the bytes of the ranges that it has done whole; a range in which it failed may have lost
 //! a part of its memory and does not count. An error comes only if the first range failed.
 
-use crate::{arch, status};
+use crate::arch;
+use crate::status::{self, Filter};
 use core::sync::atomic::{AtomicU32, Ordering};
 use neap_core::os::Run;
 use rustix::mm;
@@ -54,9 +55,13 @@ pub unsafe fn purge(runs: &[Run], count: impl Fn(u64)) -> usize {
 fn is_usable() -> bool {
     match STATE.load(Ordering::Relaxed) {
         UNKNOWN => {
+            let filter = status::filter();
+            if filter == Filter::Unknown {
+                return false;
+            }
             // No range: the answer is about the kernel alone. Two threads get the same one.
             // SAFETY: the call is told of no memory.
-            let works = !status::is_filtered() && unsafe { dontneed(core::ptr::null(), 0) } == 0;
+            let works = filter == Filter::No && unsafe { dontneed(core::ptr::null(), 0) } == 0;
             STATE.store(if works { WORKS } else { FAILS }, Ordering::Relaxed);
             works
         }

@@ -14,7 +14,7 @@
 
 use crate::global::NEAP;
 use crate::space::{Space, is_guest, space};
-use crate::status;
+use crate::status::{self, Filter};
 use core::sync::atomic::Ordering;
 use neap_core::Os;
 use neap_core::figures::Figures;
@@ -49,7 +49,12 @@ fn own(wiped: &Space, page_size: usize) -> Option<&'static Counters> {
         if wiped.pageless.load(Ordering::Relaxed) || is_guest(wiped) {
             return None;
         }
-        let Some(new) = new(page_size) else {
+        let filter = status::filter();
+        if filter == Filter::Unknown {
+            // Another publication makes it.
+            return None;
+        }
+        let Some(new) = new(page_size, filter == Filter::Yes) else {
             wiped.pageless.store(true, Ordering::Relaxed);
             return None;
         };
@@ -60,8 +65,7 @@ fn own(wiped: &Space, page_size: usize) -> Option<&'static Counters> {
     unsafe { page.as_ref() }
 }
 
-fn new(page_size: usize) -> Option<&'static Counters> {
-    let filtered = status::is_filtered();
+fn new(page_size: usize, filtered: bool) -> Option<&'static Counters> {
     let p = if filtered { None } else { file(page_size).and_then(|f| map(Some(f), page_size)) };
     let p = p.or_else(|| map(None, page_size))?;
     // SAFETY: zeroed, shared, as long as a page and never unmapped; all fields are atomic.

@@ -39,7 +39,7 @@ const GONE_MS: u32 = 100;
 static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Whether a filter watches the thread that started the helper, and so the helper.
 static FILTERED: AtomicBool = AtomicBool::new(false);
-/// What [`status::credentials`] said when the helper began. The helper's own.
+/// What the process's credentials were when the helper was started.
 static CREDENTIALS: AtomicU64 = AtomicU64::new(0);
 
 /// Where the helper has its stack and its thread storage: mapped once, from low to high addresses an OS page without
@@ -125,6 +125,10 @@ fn start_unsignalled() -> bool {
     // To look is to open a file. The helper would do so in the program's table, while the program uses it.
     // Relaxed: the thread that is started below reads it.
     FILTERED.store(status::is_filtered(), Ordering::Relaxed);
+    // Here and not in the helper: a change of user reaches the C library's threads by a signal, so not this one before the
+    // helper is there. Where it cannot be seen whose the process is, a helper would keep rights that the process gave up.
+    let Some(look) = status::look() else { return false };
+    CREDENTIALS.store(look.credentials, Ordering::Relaxed);
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
@@ -170,6 +174,13 @@ pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
     NEAP.around_fork(nested, fork)
 }
 
+/// The only thread of the program is about to end, but not its process: ends the helper, which would else be what the
+/// process still has, and whose status it would get.
+#[cold]
+pub fn before_end() {
+    NEAP.end_helper(wait_until_forgotten);
+}
+
 /// The process is about to give itself a filter of system calls. The helper ends, and from now on neap makes only calls
 /// that no filter can do without.
 #[cold]
@@ -213,13 +224,27 @@ pub fn onward() -> Onward {
     if status::is_forbidden() {
         return Onward::End;
     }
-    let now = status::credentials().unwrap_or(0);
-    // Relaxed: the helper's own.
-    if CREDENTIALS.load(Ordering::Relaxed) == now {
+    let now = status::look();
+    if now.is_some_and(|look| look.one_is_left) {
+        end_process();
+    }
+    // Relaxed: stored before the helper was started.
+    if now.is_some_and(|look| look.credentials == CREDENTIALS.load(Ordering::Relaxed)) {
         return Onward::Go;
     }
     // The program may be idle from now on. But not under a filter.
     if status::is_hostile() { Onward::End } else { Onward::Finish }
+}
+
+/// The helper is all that is left of the process, whose first thread has ended alone (`SYS_exit`, as the function of
+/// `clone` does). The status of a process is that of its last thread, so it is handed on.
+#[cold]
+fn end_process() -> ! {
+    let code = usize::from(status::status_of_first().unwrap_or(0));
+    loop {
+        // SAFETY: ends the process.
+        unsafe { arch::syscall(libc::SYS_exit_group as usize, [code, 0, 0, 0, 0, 0]) };
+    }
 }
 
 /// Gives the helper a table of files of its own, an empty one (close_range, Linux 5.9). In the program's table a file of
@@ -239,11 +264,8 @@ extern "C" fn helper(again: u32) -> Leave {
     if again != 0 {
         // It was taken back: it may take locks again.
         ALIVE.fetch_add(1, Ordering::Relaxed);
-    } else {
-        if !FILTERED.load(Ordering::Relaxed) {
-            leave_files();
-        }
-        CREDENTIALS.store(status::credentials().unwrap_or(0), Ordering::Relaxed);
+    } else if !FILTERED.load(Ordering::Relaxed) {
+        leave_files();
     }
     let leave = NEAP.help();
     ALIVE.fetch_sub(1, Ordering::Relaxed);

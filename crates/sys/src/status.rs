@@ -53,17 +53,24 @@ fn each_line(
 }
 
 /// [`each_line`] of a file.
-fn each_line_of(path: &core::ffi::CStr, names: &[&[u8]], f: impl FnMut(&[u8])) -> Option<()> {
-    let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+fn each_line_of(path: &core::ffi::CStr, names: &[&[u8]], f: impl FnMut(&[u8])) -> Result<(), Errno> {
+    let file = rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut error = Errno::IO;
     let read = |buffer: &mut [u8]| {
         loop {
             match rustix::io::read(&file, &mut *buffer) {
                 Err(Errno::INTR) => {}
-                result => return result.ok(),
+                result => return result.map_err(|e| error = e).ok(),
             }
         }
     };
-    each_line(read, names, f)
+    each_line(read, names, f).ok_or(error)
+}
+
+/// Whether an error says nothing of what the process may do: it has no room for another file at present, say. What failed
+/// so may work the next time.
+pub fn is_passing(error: Errno) -> bool {
+    matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR)
 }
 
 /// The number at the start of `text`, behind spaces.
@@ -76,7 +83,7 @@ fn number(text: &[u8]) -> Option<usize> {
 /// The number behind `name` at the start of a line of a file.
 fn number_behind(path: &core::ffi::CStr, name: &[u8]) -> Option<usize> {
     let mut found = None;
-    each_line_of(path, &[name], |line| found = found.or_else(|| number(line.strip_prefix(name)?)))?;
+    each_line_of(path, &[name], |line| found = found.or_else(|| number(line.strip_prefix(name)?))).ok()?;
     found
 }
 
@@ -165,27 +172,57 @@ pub fn is_watched() -> bool {
     WATCHED.load(Ordering::Relaxed)
 }
 
+/// What is known of a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// None watches the calling thread.
+    No,
+    /// There is one, or the process cannot tell: calls that few programs make are better left out.
+    Yes,
+    /// The process has no room to look: those calls are left out now, and it is looked again at the next one.
+    Unknown,
+}
+
 /// Whether a filter might punish calls that other programs make every day: to open a file and to ask it something, to
 /// start a thread, membarrier. A filter that the program was started with (most containers have one) lets those pass, or
 /// refuses them; one of its own may do anything.
-pub fn is_hostile() -> bool {
-    if WATCHED.load(Ordering::Relaxed) { is_forbidden() } else { is_filtered() }
+pub fn hostile() -> Filter {
+    match (WATCHED.load(Ordering::Relaxed), is_forbidden()) {
+        (_, true) => Filter::Yes,
+        (true, false) => Filter::No,
+        (false, false) => filter(),
+    }
 }
 
-/// Whether a seccomp filter watches the calling thread, or nobody can tell: then calls that few programs make are better
-/// left out.
-pub fn is_filtered() -> bool {
+/// Whether a filter is [`hostile`], or may be.
+pub fn is_hostile() -> bool {
+    hostile() != Filter::No
+}
+
+/// Whether a seccomp filter watches the calling thread.
+pub fn filter() -> Filter {
     if is_forbidden() {
-        return true;
+        return Filter::Yes;
     }
     // A kernel without seccomp has no such line.
     let mut unfiltered = true;
-    let read = each_line_of(c"/proc/thread-self/status", FILTER, |line| unfiltered &= is_unfiltered(line));
-    read.is_none() || !unfiltered
+    match each_line_of(c"/proc/thread-self/status", FILTER, |line| unfiltered &= is_unfiltered(line)) {
+        Ok(()) if unfiltered => Filter::No,
+        Err(error) if is_passing(error) => Filter::Unknown,
+        _ => Filter::Yes,
+    }
 }
 
-/// What says whose the process is, and whether it is filtered.
-const OWNER: &[&[u8]] = &[b"Uid:", b"Gid:", b"Groups:", b"CapEff:", b"CapPrm:", b"NoNewPrivs:", b"Seccomp:"];
+/// Whether a seccomp filter watches the calling thread, or may.
+pub fn is_filtered() -> bool {
+    filter() != Filter::No
+}
+
+const STATE: &[u8] = b"State:";
+const THREADS: &[u8] = b"Threads:";
+/// What says whose the process is, and whether it is filtered; whether its first thread has ended, and how many there are.
+const PROCESS: &[&[u8]] =
+    &[STATE, THREADS, b"Uid:", b"Gid:", b"Groups:", b"CapEff:", b"CapPrm:", b"NoNewPrivs:", b"Seccomp:"];
 
 /// FNV-1a, from its offset basis on.
 const BASIS: u64 = 0xCBF2_9CE4_8422_2325;
@@ -194,12 +231,49 @@ fn digest(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// A number that changes when the process's first thread gets other users, groups or capabilities, or a filter. `None`
-/// if it cannot be read.
-pub fn credentials() -> Option<u64> {
-    let mut hash = BASIS;
-    each_line_of(c"/proc/self/status", OWNER, |line| hash = digest(hash, line))?;
-    Some(hash)
+/// What [`look`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// A number that changes when the process's first thread gets other users, groups or capabilities, or a filter.
+    pub credentials: u64,
+    /// The first thread has ended, and one is left.
+    pub one_is_left: bool,
+}
+
+impl Look {
+    const NEW: Look = Look { credentials: BASIS, one_is_left: false };
+
+    /// A line of /proc/self/status, in its order: the state comes before the number of threads.
+    fn add(&mut self, line: &[u8]) {
+        if let Some(state) = line.strip_prefix(STATE) {
+            self.one_is_left = state.trim_ascii().starts_with(b"Z");
+        } else if let Some(threads) = line.strip_prefix(THREADS) {
+            // The first thread counts until its process is waited for.
+            self.one_is_left &= number(threads) == Some(2);
+        } else {
+            self.credentials = digest(self.credentials, line);
+        }
+    }
+}
+
+/// Looks at the process; `None` if that cannot be done.
+pub fn look() -> Option<Look> {
+    let mut look = Look::NEW;
+    each_line_of(c"/proc/self/status", PROCESS, |line| look.add(line)).ok()?;
+    Some(look)
+}
+
+/// The exit status of the process's first thread, which has ended.
+pub fn status_of_first() -> Option<u8> {
+    // The last number of the line, as for `wait`; the line comes in pieces.
+    let mut last = 0u32;
+    let add = |piece: &[u8]| {
+        for &b in piece.trim_ascii_end() {
+            last = if b.is_ascii_digit() { last.wrapping_mul(10).wrapping_add(u32::from(b - b'0')) } else { 0 };
+        }
+    };
+    each_line_of(c"/proc/self/stat", &[b""], add).ok()?;
+    Some((last >> 8) as u8)
 }
 
 #[cfg(test)]
@@ -224,7 +298,9 @@ mod tests {
                 Some(n)
             };
             if pass == 0 {
-                each_line(reader, OWNER, |line| hash = digest(hash, line)).unwrap();
+                let mut look = Look::NEW;
+                each_line(reader, PROCESS, |line| look.add(line)).unwrap();
+                hash = look.credentials;
             } else {
                 each_line(reader, FILTER, |line| unfiltered &= is_unfiltered(line)).unwrap();
             }
@@ -258,7 +334,7 @@ mod tests {
         assert_ne!(same, hash("Seccomp:\t0", "Seccomp:\t2"));
         assert_eq!(same, hash("100 kB", "200 kB"));
         assert_eq!(same, read(TEXT, 3).0);
-        assert!(credentials().is_some() && credentials() == credentials());
+        assert!(look().is_some() && look() == look());
     }
 
     /// Catches numbers that are read wrong: a limit would be missed, or memory refused without need.
