@@ -8,7 +8,7 @@ use crate::{Heap, age, visit};
 
 /// Bytes of a batch, at most: less than a millisecond of purging, as a thread that needs more address space may have to
 /// wait for the kernel that long.
-pub(crate) const BATCH_BYTES: usize = 4 << 20;
+pub(crate) const BATCH_BYTES: usize = if cfg!(neap_sim) { 512 << 10 } else { 4 << 20 };
 
 /// A place in the table of ages, and what was seen on the way there.
 #[derive(Clone, Copy, Debug)]
@@ -151,7 +151,7 @@ impl Work {
 
 impl Batch {
     /// Runs of a batch, at most.
-    pub(crate) const RUNS: usize = 64;
+    pub(crate) const RUNS: usize = if cfg!(neap_sim) { 8 } else { 64 };
 
     pub(crate) const fn new() -> Self {
         let nothing = (core::ptr::null_mut(), core::ptr::null_mut());

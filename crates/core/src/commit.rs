@@ -12,15 +12,15 @@ use crate::reserve::is_pressed;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os};
 
-/// First step in chunks. It is shorter than a huge page (2 MiB), so that where the system hands out huge pages unasked
+/// First step in chunks; in the simulation, which has little memory, all steps are shorter. It is shorter than a huge page (2 MiB), so that where the system hands out huge pages unasked
 /// (THP=always), a small program gets none.
-const FIRST_STEP: usize = (3 << 19) >> CHUNK_SHIFT;
+const FIRST_STEP: usize = if cfg!(neap_sim) { 8 } else { (3 << 19) >> CHUNK_SHIFT };
 /// A program that comes to its third step is none of the small ones: it is so long at least.
-const THIRD_STEP: usize = (16 << 20) >> CHUNK_SHIFT;
+const THIRD_STEP: usize = if cfg!(neap_sim) { 8 } else { (16 << 20) >> CHUNK_SHIFT };
 /// Later steps: as much again as is committed, up to so many chunks; from eight times that on an eighth of it, up to
 /// [`LAST_STEP`]. What is committed and not used costs nothing, but where writable memory is limited (all that is asked
 /// for is what is needed, if a step is refused), or where the program locks all memory.
-const DOUBLE_STEP: usize = (64 << 20) >> CHUNK_SHIFT;
+const DOUBLE_STEP: usize = if cfg!(neap_sim) { 12 } else { (64 << 20) >> CHUNK_SHIFT };
 const LAST_STEP: usize = (1 << 30) >> CHUNK_SHIFT;
 /// Committed chunks of an arena from which on the next step is made ahead.
 const AHEAD_FROM: usize = 2 * FIRST_STEP;

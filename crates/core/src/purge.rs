@@ -31,11 +31,11 @@ const START_SLABS: usize = if cfg!(neap_sim) { 4 } else { 64 };
 /// So much the caches of all threads may hold before somebody looks whether they do: more than those of three busy threads.
 const MOST_CACHED: usize = if cfg!(neap_sim) { 256 << 10 } else { 16 << 20 };
 /// Most bytes that a thread purges for others, where no helper can: some 100 us.
-const INLINE_BYTES: usize = 2 << 20;
+const INLINE_BYTES: usize = if cfg!(neap_sim) { 256 << 10 } else { 2 << 20 };
 /// Chunks that are looked at under one hold of the lock, and runs that are taken or given back: some microseconds, as
 /// long as a thread that wants the lock spins.
-const LOOK: usize = 1024;
-const HOLD_RUNS: usize = 8;
+const LOOK: usize = if cfg!(neap_sim) { 16 } else { 1024 };
+const HOLD_RUNS: usize = if cfg!(neap_sim) { 2 } else { 8 };
 /// How long the lock is left alone after that, in spins, so that others get it.
 const LEAVE: usize = if cfg!(neap_sim) { 1 } else { 16 };
 /// Ticks without anything to do until the purger ends.
@@ -152,6 +152,11 @@ impl Purger {
     /// Much was freed that does not wait for a purger.
     pub(crate) fn note_tables(&self) {
         self.notes.fetch_or(TABLES, Ordering::Relaxed);
+    }
+
+    /// Whether the next slow path does what nested calls left. For tests.
+    pub(crate) fn is_drained_later(&self) -> bool {
+        self.notes.load(Ordering::Relaxed) & DEFERRED != 0
     }
 
     /// A nested call left something to do.
@@ -413,6 +418,10 @@ impl<O: Os> Allocator<O> {
                 for (i, run) in runs.iter().enumerate() {
                     let since = age(n * HOLD_RUNS + i);
                     r.give(&self.arenas, Arenas::record(run.start), run.len >> CHUNK_SHIFT, since);
+                }
+                if done.tried < batch.count {
+                    // It may not have waited before (`Due::lazy`), so that there is no purger.
+                    self.note_waiting(r.waiting());
                 }
             });
             Self::leave_lock();

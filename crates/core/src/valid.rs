@@ -185,6 +185,8 @@ impl<O: Os> Allocator<O> {
                 if state == ORPHAN {
                     orphans += 1;
                     check(cached == 0, "an orphan's caches are empty", at)?;
+                    let seen = (*heap).pending.is_empty() || self.purger.is_drained_later();
+                    check(seen, "an orphan has no frees that were not seen", at)?;
                 }
                 let seat = (*heap).seat.load(Ordering::Relaxed);
                 if !seat.is_null() {

@@ -20,8 +20,8 @@ use crate::shelf::Shelf;
 use crate::sync::{AtomicU32, Ordering};
 use crate::{Allocator, Heap, Os, age, slab};
 
-/// Slabs of one round, with one barrier for all.
-pub(crate) const SLABS: usize = 16;
+/// Slabs of one round, with one barrier for all. The simulation has few slabs.
+pub(crate) const SLABS: usize = if cfg!(neap_sim) { 3 } else { 16 };
 
 const _: () = assert!(SLABS <= 32, "`punch` has a bit for each");
 /// Ticks that a heap's caches must have been left alone before they are emptied.

@@ -19,6 +19,8 @@ const HOST: usize = 4096;
 /// Where mappings for huge blocks and the page map go.
 const MAPPINGS: usize = 0x3000_0000_0000;
 const END_OF_MAPPINGS: usize = 0x4000_0000_0000;
+/// Key of threads that wait for a time.
+const PAUSE: usize = 2;
 
 /// Features that a system may lack: bits of [`Config::missing`].
 pub mod lacks {
@@ -265,9 +267,15 @@ unsafe impl Os for System {
         if self.refuses(0) {
             return false;
         }
+        let unguards = len == self.page_size();
         self.in_parts(p, len, |p, len| {
             self.set(p, len, READ_WRITE, Access::Committed);
-            self.state().guards.retain(|&page| page < p.addr() || page >= p.addr() + len);
+            let guards = &mut self.state().guards;
+            let lost = guards.range(p.addr()..p.addr() + len).next().copied();
+            if let Some(guard) = lost.filter(|_| !unguards) {
+                finding(&format!("a commit of more than an OS page makes the guard at {guard:#x} accessible"));
+            }
+            guards.remove(&p.addr());
         });
         true
     }
@@ -509,6 +517,14 @@ unsafe impl Os for System {
         crate::seat::flush_all();
         self.late();
         true
+    }
+
+    fn pause(&self, microseconds: u32) {
+        // What others have stored is seen long before that.
+        crate::seat::flush_all();
+        if sched().quiet == 0 {
+            sched().wait(PAUSE, sched().clock + u64::from(microseconds.div_ceil(1000)));
+        }
     }
 
     fn clock(&self) -> u64 {

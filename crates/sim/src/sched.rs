@@ -433,7 +433,10 @@ impl Sched {
             }
             return;
         }
-        (self.flush)(self.current);
+        if self.threads[self.current].state != State::Ready {
+            // Without a processor a thread has no store buffer. With one, others run beside it.
+            (self.flush)(self.current);
+        }
         let yielder = self.threads[self.current].yielder;
         // SAFETY: the yielder of the running thread, on its stack.
         unsafe { (*yielder).suspend(()) };

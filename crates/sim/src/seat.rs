@@ -102,7 +102,10 @@ fn enter() -> Option<*mut Heap> {
     }
     life.set_busy(0);
     // Acquire pairs with the Release when a visitor gives the heap back.
-    Some(seat().heap.load(Ordering::Acquire))
+    let heap = seat().heap.load(Ordering::Acquire);
+    // What the caller does to the heap next has no atomic operation before it.
+    neap_core::points::spin_loop();
+    Some(heap)
 }
 
 fn leave() {

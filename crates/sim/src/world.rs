@@ -332,7 +332,8 @@ fn carry_out(op: Op) {
         Kind::Malloc => malloc(size),
         Kind::Calloc => calloc(size),
         Kind::Aligned => aligned(size, 1 << (op.b % 64).min(22), op.b >= 64),
-        Kind::Fill => (0..op.b).for_each(|_| malloc(size)),
+        // A varied operation may have any number.
+        Kind::Fill => (0..op.b % 4096).for_each(|_| malloc(size)),
         Kind::Realloc | Kind::Free | Kind::Check => {
             // Half of the blocks are those of other threads.
             let Some(block) = world().take(op.b, op.b & 1 == 0) else { return };
