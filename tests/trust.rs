@@ -58,10 +58,6 @@ impl Row {
     }
 }
 
-/// Cases that run with `NEAP_SOAK` only. Beside threads that register handlers of fork, glibc up to 2.36 may read a list that
-/// it has freed: it crashes, and one run of many stood still, which is not understood yet.
-const ONLY_LONG: &[&str] = &["handlers_are_registered"];
-
 const NO_CLOCK: &[&str] = &["clock_gettime:error=EPERM"];
 const LATE_HELPER: &[&str] = &["close_range:delay_exit=500000"];
 const SLOW_START: &[&str] = &["mmap,rt_sigprocmask:delay_enter=20000"];
@@ -119,8 +115,7 @@ const ROWS: &[Row] = &[
 fn main() -> ExitCode {
     let mut cases: Vec<Case> = Vec::new();
     for row in ROWS {
-        let case = Case::new(row.name(), row.catches, || run(row, row.inject));
-        cases.push(if ONLY_LONG.contains(&row.case) { case.soak() } else { case });
+        cases.push(Case::new(row.name(), row.catches, || run(row, row.inject)));
         if row.inject.is_empty() {
             let name = format!("{}::delayed", row.name());
             cases.push(Case::new(name, row.catches, || run(row, DELAYS)).soak());

@@ -165,6 +165,13 @@ impl Arenas {
         }
     }
 
+    /// Bytes of all arenas that are usable, whether they hold memory or not.
+    pub(crate) fn usable_bytes(&self) -> usize {
+        // Acquire: as in `add`.
+        let arenas = &self.arenas[..self.count.load(Ordering::Acquire)];
+        arenas.iter().map(|arena| arena.committed() << CHUNK_SHIFT).sum()
+    }
+
     /// Whether `p` lies in the used part of an arena. Constant time.
     #[inline]
     pub fn contains(&self, p: *const u8) -> bool {

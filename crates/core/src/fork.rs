@@ -12,7 +12,8 @@
 //!    stay in the middle of a call (without a processor, stopped, or in a handler) are lost in the child, as they may be half
 //!    changed.
 //! 4. The three locks are taken. Only the threads of 3. and the purger can want them. Such a thread waits, but not for
-//!    ever: it may be the one that the C library's fork waits for. After some seconds it takes the lock away (`sync.rs`).
+//!    ever: it may be the one that the C library's fork waits for. After a while ([`Allocator::lease`]) it takes the lock
+//!    away (`sync.rs`).
 //!
 //! The child looks whether it still has the locks. If so, what they guard is whole. Else it is *stranded*, as the child of a
 //! fork in a nested call.
@@ -37,6 +38,10 @@ const JOIN: u32 = 20_000;
 /// Microseconds that a fork waits for a lock, or for another one to begin or to end. Only a thread that is stopped in the
 /// middle of a call has a lock for so long.
 const LOCK: u32 = 2_000_000;
+/// Milliseconds that a thread leaves a lock to a fork: at least, and at most.
+const LEASE: [u32; 2] = [100, 5_000];
+/// Bytes for which it waits a millisecond more: a fork copies the page tables of some ten times as many.
+const LEASE_BYTES: usize = 4 << 20;
 /// Microseconds that a call waits for a fork to end where it would else do nothing: the end of a thread, a control.
 pub const CALL: u32 = 20_000;
 /// Microseconds that stand for a barrier where the system has none: a processor's stores are seen by others long before.
@@ -169,10 +174,17 @@ impl<O: Os> Allocator<O> {
         [self.purger.batch.raw(), self.registry.raw(), self.ranges.raw()]
     }
 
+    /// Milliseconds that a thread leaves a lock to a fork. A thread that the C library's fork waits for stands still for so
+    /// long; where the kernel needs longer to copy the page tables, the child may be stranded without need.
+    fn lease(&self) -> u32 {
+        let bytes = self.arenas.usable_bytes() + self.huge_bytes.load(Ordering::Relaxed);
+        LEASE[0].saturating_add((bytes / LEASE_BYTES) as u32).min(LEASE[1])
+    }
+
     /// Runs `f` under a lock. False if it does not come free. As `f` does not wait for the C library, the lock is an
     /// ordinary one meanwhile: it cannot be taken away while `f` uses what it guards.
     fn pass(&self, lock: &Lock, f: impl FnOnce()) -> bool {
-        let taken = lock.take_for_fork(&self.os, LOCK / 1000) && lock.keep();
+        let taken = lock.take_for_fork(&self.os, LOCK / 1000, LEASE[0]) && lock.keep();
         if taken {
             f();
             lock.release(&self.os);
@@ -204,8 +216,9 @@ impl<O: Os> Allocator<O> {
         }
         let mut patience = Patience::new(IDLE);
         while self.is_any_busy() && patience.wait(&self.os) {}
+        let lease = self.lease();
         for (n, lock) in self.locks().into_iter().enumerate() {
-            if !lock.take_for_fork(&self.os, LOCK / 1000) {
+            if !lock.take_for_fork(&self.os, LOCK / 1000, lease) {
                 self.locks()[..n].iter().for_each(|lock| lock.release_for_fork(&self.os));
                 self.unpark_all();
                 return false;
@@ -316,9 +329,9 @@ impl<O: Os> Allocator<O> {
         self.settle();
     }
 
-    /// After fork, in the child, whose only thread has `seat`; `inner` other forks of it are under way. Heaps of the threads that stayed behind are whole where they were in no call: the
-    /// child's next slow path abandons them, as if the threads had ended. The others may be half changed, so what they
-    /// hold stays as it is.
+    /// After fork, in the child, whose only thread has `seat`; `inner` other forks of it are under way. Heaps of the
+    /// threads that stayed behind are whole where they were in no call: the child's next slow path abandons them, as if the
+    /// threads had ended. The others may be half changed, so what they hold stays as it is.
     ///
     /// What a child sees of the parent's memory is a cut through the time of each thread: the kernel takes the right to
     /// write from all pages, and who then writes waits until all are copied. So where the fork still has a lock, all that
@@ -358,7 +371,7 @@ impl<O: Os> Allocator<O> {
         }
         if inner > 0 {
             // The only thread takes them at once.
-            self.locks().iter().for_each(|lock| assert!(lock.take_for_fork(&self.os, 0)));
+            self.locks().iter().for_each(|lock| assert!(lock.take_for_fork(&self.os, 0, LEASE[0])));
         }
     }
 

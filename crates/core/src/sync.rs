@@ -35,10 +35,9 @@ pub(crate) unsafe fn peek<T: Copy>(p: *const T, in_miri: T) -> T {
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const WAITED: u32 = 2;
+/// A fork has the lock: this, and the milliseconds after which a thread takes it away.
 const FORKED: u32 = 3;
-/// Milliseconds after which a thread takes the lock from a fork, and steps in which it waits for that. A fork copies page
-/// tables, 100 ms for 4 GiB.
-const FORK: u32 = 5_000;
+/// Milliseconds for which a thread sleeps at a time while a fork has the lock.
 const STEP: u32 = 1;
 /// How often a thread looks again before it sleeps. The model checker and the simulation try other orders anyway.
 const SPINS: u32 = if cfg!(any(loom, neap_sim)) { 1 } else { 100 };
@@ -104,8 +103,8 @@ impl Lock {
         let mut waited = 0;
         loop {
             let word = self.word.load(Ordering::Relaxed);
-            if word == FORKED && waited < FORK {
-                os.futex_wait_for(&self.word, FORKED, STEP);
+            if word >= FORKED && waited < word - FORKED {
+                os.futex_wait_for(&self.word, word, STEP);
                 waited += STEP;
             } else if word == WAITED {
                 os.futex_wait(&self.word, WAITED);
@@ -118,12 +117,13 @@ impl Lock {
         }
     }
 
-    /// Takes the lock for a fork; false if it does not come free within so many milliseconds.
-    pub fn take_for_fork<O: Os>(&self, os: &O, milliseconds: u32) -> bool {
+    /// Takes the lock for a fork, which keeps it for at most `lease` milliseconds if others want it; false if it does not
+    /// come free within `milliseconds`.
+    pub fn take_for_fork<O: Os>(&self, os: &O, milliseconds: u32, lease: u32) -> bool {
         let mut waited = 0;
         loop {
             // Acquire: as in `take`.
-            match self.word.compare_exchange(FREE, FORKED, Ordering::Acquire, Ordering::Relaxed) {
+            match self.word.compare_exchange(FREE, FORKED + lease, Ordering::Acquire, Ordering::Relaxed) {
                 // Those who sleep shall count the time from now on.
                 Ok(_) => {
                     os.futex_wake_all(&self.word);
@@ -145,20 +145,22 @@ impl Lock {
     /// Makes a lock that a fork took an ordinary one, which is not taken away; false if it was already.
     pub fn keep(&self) -> bool {
         // Relaxed: `take_for_fork` has synchronised.
-        self.word.compare_exchange(FORKED, HELD, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let word = self.word.load(Ordering::Relaxed);
+        word >= FORKED && self.word.compare_exchange(word, HELD, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Gives back a lock that a fork took, unless it was taken away.
     pub fn release_for_fork<O: Os>(&self, os: &O) {
+        let word = self.word.load(Ordering::Relaxed);
         // Release pairs with the Acquire of `take`.
-        if self.word.compare_exchange(FORKED, FREE, Ordering::Release, Ordering::Relaxed).is_ok() {
+        if word >= FORKED && self.word.compare_exchange(word, FREE, Ordering::Release, Ordering::Relaxed).is_ok() {
             os.futex_wake(&self.word);
         }
     }
 
     /// Whether a fork has the lock: in its child, where it was not taken away.
     pub fn is_forked(&self) -> bool {
-        self.word.load(Ordering::Relaxed) == FORKED
+        self.word.load(Ordering::Relaxed) >= FORKED
     }
 
     /// Gives the lock back: by its holder, or by the child of a fork whose parent took it.

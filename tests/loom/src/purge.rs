@@ -26,7 +26,7 @@ impl Sleeping {
 
     /// For fork.
     pub fn take(&self) {
-        assert!(self.lock.take_for_fork(&self.os, u32::MAX));
+        assert!(self.lock.take_for_fork(&self.os, u32::MAX, 5_000));
     }
 
     /// For fork.
