@@ -95,6 +95,7 @@ const ROWS: &[Row] = &[
         .inject(LATE_HELPER),
     row(FORK, "handlers_are_registered", "locks held while the C library takes its own in fork"),
     row(FORK, "forks_in_handlers", "two forks that take two locks in different orders"),
+    row(FORK, "start_of_helper", "two helpers on one stack in the child of a fork that interrupted the start of one"),
     row(FORK, "files_over_generations", "a file that stays open in each child of a fork"),
     row(GUARDS, "guards_stay", "guard pages lost to a thread that makes memory usable").env(&[("NEAP_HARDEN", "on")]),
     row(SHIM, "memalign_over_posix", "a call inside the library that a program's function takes"),

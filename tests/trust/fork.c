@@ -2,6 +2,7 @@
 #include "trust.h"
 #include <dirent.h>
 #include <sys/time.h>
+#include <ucontext.h>
 
 static struct progress progress;
 static atomic_int stop;
@@ -130,6 +131,66 @@ static void files_over_generations(void) {
     _exit(0);
 }
 
+#ifdef __x86_64__
+static volatile long steps_left;
+static volatile pid_t forked = -1;
+
+/* The processor's trap flag brings SIGTRAP after each instruction, until the one where the handler forks. */
+static void fork_at_a_step(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info;
+    if (--steps_left > 0) return;
+    ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] &= ~0x100L;
+    forked = fork();
+}
+
+/* Frees enough for a helper, whose start is interrupted; then once more. There must be one helper at most. */
+static void free_with_a_fork_at(long step) {
+    struct sigaction trap = {.sa_sigaction = fork_at_a_step, .sa_flags = SA_SIGINFO};
+    CHECK(sigaction(SIGTRAP, &trap, NULL) == 0);
+    char *first = filled(3 << 20), *second = filled(3 << 20);
+    steps_left = step;
+    __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::: "memory", "cc");
+    free(first);
+    __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::: "memory", "cc");
+    free(second);
+    nap(1);
+    CHECK_AT(threads() <= 2, step);
+    int status;
+    if (forked > 0) CHECK_AT(waitpid(forked, &status, 0) == forked && status == 0, status);
+    /* Not reached by that many steps: there is no later one. */
+    _exit(forked < 0 ? 2 : 0);
+}
+
+/* Whether that comes to so many steps: the helper is started with all signals blocked, where a trap ends the process. */
+static int comes_to(long step) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) free_with_a_fork_at(step);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    if ((WIFSIGNALED(status) && WTERMSIG(status) == SIGTRAP) || (WIFEXITED(status) && WEXITSTATUS(status) == 2)) return 0;
+    CHECK_AT(status == 0, step);
+    return 1;
+}
+
+/* A fork in a handler that interrupts the start of the helper: the child goes on with the start, but knows of no helper,
+   and must not start a second one on the same stack. */
+static void start_of_helper(void) {
+    enum { MOST = 1 << 14, LAST = 50 };
+    long from = 1, to = MOST;
+    CHECK(!comes_to(to));
+    while (to - from > 1) {
+        long step = (from + to) / 2;
+        if (comes_to(step)) from = step; else to = step;
+    }
+    CHECK_AT(from > 300, from);
+    /* Not each run has as many. */
+    for (long step = from + 4; step > from - LAST; step--) comes_to(step);
+}
+#else
+static void start_of_helper(void) { SKIP("the trap flag is x86's"); }
+#endif
+
 static const struct test_case cases[] = {CASE(handlers_are_registered), CASE(forks_in_handlers),
-                                         CASE(files_over_generations)};
+                                         CASE(files_over_generations), CASE(start_of_helper)};
 TEST_MAIN(cases)

@@ -200,15 +200,18 @@ impl Helper {
                     }
                 }
                 _ => {
-                    if self.change(state, STARTING) {
-                        return self.start(os);
+                    // Without signals: a handler that ran while this thread starts a helper would wait for its own
+                    // thread (`keep_away`), or fork, and the child would start one that its words do not know.
+                    let start = || self.change(state, STARTING).then(|| self.start(os));
+                    if let Some(answer) = os.undisturbed(start) {
+                        return answer;
                     }
                 }
             }
         }
     }
 
-    /// The state is `STARTING`, and the calling thread is the one that starts the helper.
+    /// The state is `STARTING`, and the calling thread, in which no handler runs, is the one that starts the helper.
     #[cold]
     fn start<O: Os>(&self, os: &O) -> Answer {
         while self.is_unwanted() {

@@ -233,8 +233,14 @@ pub unsafe trait Os: Sync {
         self.helper().forked(self.process());
     }
 
+    /// Runs `f`, in which no signal's handler interrupts the calling thread.
+    fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+
     /// Starts a thread that calls [`crate::Allocator::help`] and takes the step that it returns; false if there can be
-    /// none. Called by a thread of the owner of the address space, perhaps in a signal handler, one at a time.
+    /// none. Called by a thread of the owner of the address space, perhaps in a signal handler, one at a time, in
+    /// [`Os::undisturbed`].
     fn start_helper(&self) -> bool;
 
     /// Asked by the helper, ten times a second or more: whether it may go on.

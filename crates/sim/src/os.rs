@@ -557,6 +557,13 @@ unsafe impl Os for System {
         Some(1 + u32::from(helper::is_guest()))
     }
 
+    fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
+        sched().block_handlers(true);
+        let result = f();
+        sched().block_handlers(false);
+        result
+    }
+
     fn start_helper(&self) -> bool {
         self.late();
         let started = !self.refuses(lacks::HELPER) && helper::start();

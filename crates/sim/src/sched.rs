@@ -90,6 +90,8 @@ struct Thread {
     yielder: *const Yielder<(), ()>,
     /// Handlers that run on it.
     handlers: u32,
+    /// It blocks signals.
+    blocks: bool,
 }
 
 /// The scheduler of a run.
@@ -247,7 +249,7 @@ impl Sched {
         let priority = (1 << 33) + (self.random.next() >> 32);
         let state = State::Ready;
         let yielder = core::ptr::null();
-        self.threads.push(Thread { name, state, priority, coroutine: Some(coroutine), yielder, handlers: 0 });
+        self.threads.push(Thread { name, state, priority, coroutine: Some(coroutine), yielder, handlers: 0, blocks: false });
     }
 
     /// Runs all threads until the first `mortal` ones have ended.
@@ -309,7 +311,7 @@ impl Sched {
         }
         if self.steps >= self.next_handler {
             let thread = &self.threads[self.current];
-            if thread.handlers < 2 && thread.name == "thread" && self.handlers_left > 0 {
+            if thread.handlers < 2 && thread.name == "thread" && !thread.blocks && self.handlers_left > 0 {
                 self.handlers_left -= 1;
                 let me = self.current;
                 self.threads[me].handlers += 1;
@@ -500,6 +502,13 @@ impl Sched {
             State::Waits(key, _) => at.contains(&key),
             _ => false,
         })
+    }
+
+    /// Whether the running thread blocks signals.
+    pub fn block_handlers(&mut self, blocks: bool) {
+        if self.current != NONE {
+            self.threads[self.current].blocks = blocks;
+        }
     }
 
     /// No handler runs on this thread from now on.

@@ -325,6 +325,10 @@ unsafe impl Os for Linux {
         crate::space::forked(self.process());
     }
 
+    fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
+        crate::purger::without_signals(f)
+    }
+
     fn start_helper(&self) -> bool {
         crate::purger::start()
     }

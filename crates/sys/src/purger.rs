@@ -106,17 +106,17 @@ fn storage_below() -> Option<usize> {
     Some(below(errno)?.max(below(arch::seat().addr())?)).filter(|&bytes| bytes <= MOST_STORAGE)
 }
 
-/// See `Os::start_helper`.
-#[cold]
-pub fn start() -> bool {
-    // A signal's handler that changed the user or called `unshare` here would wait for its own thread.
+/// See `Os::undisturbed`.
+pub fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     let before = block_signals(u64::MAX);
-    let started = start_unsignalled();
+    let result = f();
     block_signals(before);
-    started
+    result
 }
 
-fn start_unsignalled() -> bool {
+/// See `Os::start_helper`. The helper inherits that all signals are blocked.
+#[cold]
+pub fn start() -> bool {
     if status::is_hostile() {
         return false;
     }
