@@ -103,15 +103,34 @@ impl Forks {
     }
 }
 
-/// A call that no seat tells of, until it is dropped.
+/// A call that no seat tells other threads of, until it is dropped.
+///
+/// The thread's own seat has a mark for it, so that a fork in a handler knows which of the calls under way is the one that
+/// it interrupted. The mark is there only while the call is counted: a handler that comes between the two takes the call
+/// for another thread's, which is the safe side.
 #[derive(Debug)]
-pub struct Flight<'a>(&'a Forks);
+pub struct Flight<'a> {
+    forks: &'a Forks,
+    /// The thread's seat; null for a thread in which no handler forks.
+    seat: *const Seat,
+}
 
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
+        mark(self.seat, 0);
         // Release pairs with the Acquire of a fork that waits: what the call did is seen. In the child of a fork in a
-        // handler that interrupted this call the count has begun anew.
-        let _ = self.0.flights.try_update(Ordering::Release, Ordering::Relaxed, |n| n.checked_sub(1));
+        // handler that interrupted this call just here, it is counted no more.
+        let _ = self.forks.flights.try_update(Ordering::Release, Ordering::Relaxed, |n| n.checked_sub(1));
+    }
+}
+
+/// Marks in `seat`, which may be null, whether its thread is in a flight.
+fn mark(seat: *const Seat, flying: u32) {
+    // SAFETY: a thread's own seat, which lasts as long as it is in a call.
+    if let Some(seat) = unsafe { seat.as_ref() } {
+        // Relaxed: read by the same thread alone, also in a handler. The count is changed by an operation with Acquire
+        // before this, and by one with Release behind it.
+        seat.flying.store(flying, Ordering::Relaxed);
     }
 }
 
@@ -124,13 +143,22 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Begins a call that takes locks or a heap without a seat that tells of it. `None` while a fork is under way: the call
-    /// is a nested one.
+    /// is a nested one. `seat` is the calling thread's, or null where no handler of it forks.
     #[must_use]
-    pub fn fly(&self) -> Option<Flight<'_>> {
-        // SeqCst, twice, pairs with the store and load of a fork: it sees the flight, or the flight sees it.
-        self.forks.flights.fetch_add(1, Ordering::SeqCst);
-        let flight = Flight(&self.forks);
+    pub fn fly(&self, seat: *const Seat) -> Option<Flight<'_>> {
+        let flight = self.take_off(seat);
+        // SeqCst: see `take_off`.
         (self.forks.word.load(Ordering::SeqCst) == 0).then_some(flight)
+    }
+
+    /// [`Allocator::fly`], also while a fork is under way: for a thread that is in a call, of which its seat will not tell
+    /// any more.
+    #[must_use]
+    pub fn take_off(&self, seat: *const Seat) -> Flight<'_> {
+        // SeqCst, here and in `fly`, pairs with the store and load of a fork: it sees the flight, or the flight sees it.
+        self.forks.flights.fetch_add(1, Ordering::SeqCst);
+        mark(seat, 1);
+        Flight { forks: &self.forks, seat }
     }
 
     /// Runs `f` under the batch lock; while a fork is under way it does nothing.
@@ -366,13 +394,28 @@ impl<O: Os> Allocator<O> {
             self.left.store(true, Ordering::Relaxed);
             self.purger.note_deferred();
         }
-        if purged {
-            self.purge_in_child();
-        }
         if inner > 0 {
+            if purged {
+                // Not yet: a helper would want the locks.
+                self.want();
+            }
             // The only thread takes them at once.
             self.locks().iter().for_each(|lock| assert!(lock.take_for_fork(&self.os, 0, LEASE[0])));
+        } else if purged {
+            self.purge_in_child();
         }
+    }
+
+    /// How many flights the thread of `seat` is in: 0 or 1.
+    fn is_flying(seat: *const Seat) -> u32 {
+        // SAFETY: the calling thread's own seat, or null. Relaxed: see `mark`.
+        unsafe { seat.as_ref() }.map_or(0, |seat| seat.flying.load(Ordering::Relaxed))
+    }
+
+    /// In a child, before [`Allocator::end_in_child`]: whether another thread was in a flight when it was forked.
+    pub(crate) fn others_fly(&self, seat: *const Seat) -> bool {
+        // Relaxed: one thread.
+        self.forks.flights.load(Ordering::Relaxed) > Self::is_flying(seat)
     }
 
     /// In a child: of the forks under way only the `inner` ones of its thread are left. Returns the thread's heap, which is
@@ -380,7 +423,8 @@ impl<O: Os> Allocator<O> {
     pub(crate) fn end_in_child(&self, seat: *const Seat, inner: u32) -> *mut Heap {
         // Relaxed: one thread.
         self.forks.word.store(inner, Ordering::Relaxed);
-        self.forks.flights.store(0, Ordering::Relaxed);
+        let flights = self.forks.flights.load(Ordering::Relaxed);
+        self.forks.flights.store(flights.min(Self::is_flying(seat)), Ordering::Relaxed);
         let mine = self.heap_of(seat);
         if inner == 0 && mine != Heap::none() {
             // SAFETY: the only thread's own heap and seat. Its number is still that of the parent's thread, so the system
@@ -393,30 +437,29 @@ impl<O: Os> Allocator<O> {
         mine
     }
 
-    /// The thread of `seat`, which holds [`FORKED`], ends: waits for the fork, for a while, then leaves the heap behind. False
-    /// if the heap has come back.
+    /// The thread of `seat`, which holds [`FORKED`], ends: waits for the fork, for a while. False if it goes on; then
+    /// [`Allocator::leave_to_others`] is next.
     ///
     /// # Safety
-    /// `seat` must be the calling thread's, outside of calls; it is never used again with a heap but `gone`.
-    pub unsafe fn wait_for_fork(&self, seat: *mut Seat, gone: *mut Heap) -> bool {
+    /// `seat` must be the calling thread's, outside of calls.
+    pub unsafe fn wait_for_fork(&self, seat: *mut Seat) -> bool {
         let mut patience = Patience::new(CALL);
         // SAFETY: the seat is the caller's.
-        unsafe {
-            while (*seat).heap.load(Ordering::Relaxed) == FORKED.heap() {
-                if !patience.wait(&self.os) {
-                    return self.leave_to_others(seat, gone);
-                }
+        while unsafe { (*seat).heap.load(Ordering::Relaxed) } == FORKED.heap() {
+            if !patience.wait(&self.os) {
+                return false;
             }
         }
-        false
+        true
     }
 
     /// The thread of `seat`, which holds [`FORKED`], ends: `gone` takes the place of its heap, which is abandoned by the
     /// next slow path of another thread. False if the heap has come back meanwhile.
     ///
     /// # Safety
-    /// `seat` must be the calling thread's, outside of calls.
-    unsafe fn leave_to_others(&self, seat: *mut Seat, gone: *mut Heap) -> bool {
+    /// `seat` must be the calling thread's, in a call that is not nested, as this takes a lock; the seat is never used again
+    /// with a heap but `gone`.
+    pub unsafe fn leave_to_others(&self, seat: *mut Seat, gone: *mut Heap) -> bool {
         self.registry.with(&self.os, |_| {
             // SAFETY: the seat is the caller's.
             let seat_heap = unsafe { &(*seat).heap };

@@ -163,6 +163,8 @@ pub struct Seat {
     pub forks: AtomicU32,
     /// What the thread did before it got a heap of its own. Used by the thread alone.
     pub early: AtomicU32,
+    /// The thread is in a flight, see [`crate::fork::Flight`]. Used by the thread alone.
+    pub(crate) flying: AtomicU32,
 }
 
 impl Seat {
@@ -176,6 +178,7 @@ impl Seat {
             busy: AtomicU32::new(Self::IDLE),
             forks: AtomicU32::new(0),
             early: AtomicU32::new(0),
+            flying: AtomicU32::new(0),
         }
     }
 }

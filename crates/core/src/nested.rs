@@ -323,9 +323,9 @@ impl<O: Os> Allocator<O> {
     /// which does no harm in a process of one thread. Where there were other threads, what they held may be half changed.
     pub fn fork_child_nested(&self, seat: *const Seat, inner: u32, alone: bool) {
         self.locks().iter().for_each(|lock| lock.release(&self.os));
+        let mut others = !alone || self.others_fly(seat);
         let mine = self.end_in_child(seat, inner);
         self.os.forked();
-        let mut others = !alone;
         self.each_heap(|heap| {
             // SAFETY: heaps are never unmapped, and this process has one thread.
             unsafe {

@@ -208,7 +208,7 @@ impl<O: Os> Allocator<O> {
     /// [`Allocator::tick`], of which `None` says that the helper has resigned, and has to leave.
     #[cold]
     pub(crate) fn round(&self) -> Option<u32> {
-        let Some(_flight) = self.fly() else { return Some(self.tick_length()) };
+        let Some(_flight) = self.fly(core::ptr::null()) else { return Some(self.tick_length()) };
         let next = self.purge_old();
         if next.is_some() {
             // The caches of idle threads may have left notes.

@@ -118,9 +118,26 @@ impl Owner {
         begin
     }
 
+    /// The same in a handler that interrupted the thread in the middle of a fork.
+    pub fn fork_begin_again<O: Os>(&self, a: &Allocator<O>) -> Begin {
+        a.fork_begin(self.seat(), true, &mut a.fork_patience())
+    }
+
     /// What the thread does after fork in the child, which is this process: other threads are to use their heaps no more.
     pub fn fork_child<O: Os>(&self, a: &Allocator<O>) {
         a.fork_child(self.seat(), 0);
+    }
+
+    /// The same in the middle of another fork of the thread, in whose handlers a signal came.
+    pub fn fork_child_in_fork<O: Os>(&self, a: &Allocator<O>) {
+        a.fork_child(self.seat(), 1);
+    }
+
+    /// Runs `f` as a call that the thread's seat does not tell of.
+    pub fn fly<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce() -> R) -> R {
+        let flight = a.fly(self.seat());
+        assert!(flight.is_some(), "a fork is under way");
+        f()
     }
 
     /// The same behind a fork in a nested call.
@@ -132,7 +149,15 @@ impl Owner {
     pub fn end_during_fork<O: Os>(self, a: &Allocator<O>) {
         let seat = self.seat().cast_mut();
         // SAFETY: the seat is this thread's, outside of calls.
-        let left = unsafe { a.wait_for_fork(seat, GONE.heap()) };
+        assert!(!unsafe { a.wait_for_fork(seat) }, "the fork is over");
+        // SAFETY: the seat is this thread's, in a call.
+        let left = self.seat.as_ref().is_some_and(|own| {
+            own.busy.store(0, Ordering::Release);
+            // SAFETY: as above.
+            let left = unsafe { a.leave_to_others(seat, GONE.heap()) };
+            own.busy.store(Seat::IDLE, Ordering::Release);
+            left
+        });
         assert!(left, "the fork is over");
     }
 

@@ -47,6 +47,23 @@ fn what_waits_in_the_child_goes_back() {
     }
 }
 
+/// Catches a child in the middle of another fork of its thread that starts a helper at once, which takes a lock before the
+/// child has all: the process ended with an internal error.
+#[test]
+fn a_fork_in_a_fork_starts_no_helper() {
+    let a = Box::new(Neap::new(Fake::new(Config { purger: true, ..Config::default() })));
+    let mine = thread(&a);
+    let asked = || a.os.faults.count(Call::StartPurger);
+    let block = malloc(&a, &mine, 40 << 20);
+    free(&a, &mine, block);
+    assert_eq!((mine.fork_begin(&a), mine.fork_begin_again(&a)), (Begin::Ready, Begin::Ready));
+    mine.fork_child_in_fork(&a);
+    assert_eq!(asked(), 1);
+    a.fork_parent();
+    assert_eq!(asked(), 2, "behind the other fork");
+    mine.abandon(&a);
+}
+
 /// Some blocks in the thread's caches, on its shelf, and live.
 fn work(a: &Neap, owner: &Owner) -> Vec<*mut u8> {
     let blocks: Vec<_> =
@@ -108,6 +125,28 @@ fn forks_in_handlers() {
     }
 }
 
+/// Catches a child that takes for whole what another thread was changing in a call that no seat tells of (its first, its
+/// last, or a control by a thread that has no heap), and one that takes its own such call for another thread's.
+#[test]
+fn forks_in_handlers_beside_calls_without_a_heap() {
+    for (mine_flies, other_flies) in [(false, false), (true, false), (false, true), (true, true)] {
+        let a = system();
+        let mine = thread(&a);
+        let other = other_flies.then(|| a.fly(core::ptr::null()));
+        let fork = || mine.with(&a, |_| mine.fork_child_nested(&a));
+        if mine_flies {
+            mine.fly(&a, fork)
+        } else {
+            fork()
+        }
+        assert_eq!(a.is_stranded(), other_flies, "{mine_flies}");
+        // No flight is left that would make later forks wait: each has ended, or stayed behind in the parent.
+        core::mem::forget(other);
+        mine.with(&a, |_| mine.fork_child_nested(&a));
+        assert_eq!(a.is_stranded(), other_flies, "{mine_flies}");
+    }
+}
+
 /// Catches a lock that stays taken after a fork in a handler that interrupted its holder: here, fork itself.
 #[test]
 fn locks_are_free_again() {
@@ -139,11 +178,11 @@ fn forks_share_what_they_need() {
     // A fork in a handler of the first thread does not.
     assert_eq!(a.fork_begin(core::ptr::null(), true, &mut a.fork_patience()), Begin::Ready);
     for left in [true, true, false] {
-        assert!(a.is_forking() && a.fly().is_none());
+        assert!(a.is_forking() && a.fly(core::ptr::null()).is_none());
         a.fork_parent();
         assert_eq!(a.is_forking(), left);
     }
-    assert!(a.fly().is_some());
+    assert!(a.fly(core::ptr::null()).is_some());
     // Each seat holds its heap again.
     for (owner, blocks) in [&one, &two].into_iter().zip(kept) {
         blocks.into_iter().for_each(|p| free(&a, owner, p));

@@ -249,7 +249,15 @@ impl Sched {
         let priority = (1 << 33) + (self.random.next() >> 32);
         let state = State::Ready;
         let yielder = core::ptr::null();
-        self.threads.push(Thread { name, state, priority, coroutine: Some(coroutine), yielder, handlers: 0, blocks: false });
+        self.threads.push(Thread {
+            name,
+            state,
+            priority,
+            coroutine: Some(coroutine),
+            yielder,
+            handlers: 0,
+            blocks: false,
+        });
     }
 
     /// Runs all threads until the first `mortal` ones have ended.

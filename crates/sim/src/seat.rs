@@ -153,7 +153,7 @@ fn with_heap_for<R>(weight: u32, mut f: impl FnMut(*mut Heap) -> R, mut nested: 
             wait_parked();
             continue;
         }
-        let flight = if heap == FORKED.heap() { None } else { a.fly() };
+        let flight = if heap == FORKED.heap() { None } else { a.fly(life().seat) };
         let Some(flight) = flight else {
             leave();
             return Some(nested());
@@ -183,7 +183,7 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
             wait_parked();
             continue;
         }
-        let flight = if heap == FORKED.heap() { None } else { allocator().fly() };
+        let flight = if heap == FORKED.heap() { None } else { allocator().fly(life().seat) };
         if flight.is_none() && !is_heap(heap) {
             leave();
             return None;
@@ -244,6 +244,7 @@ pub fn give_up() {
     let mut given_up = false;
     while !given_up {
         let end = |own| {
+            let flight = a.take_off(life().seat);
             // Acquire pairs with the Release of a visitor who found the thread busy.
             let gone = seat().heap.compare_exchange(own, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok();
             crate::trace!("gives up {own:p}: {gone}");
@@ -252,12 +253,21 @@ pub fn give_up() {
                 // SAFETY: the heap was this thread's, which has just forgotten it.
                 unsafe { a.abandon(own) };
             }
+            drop(flight);
         };
         let mut forked = false;
         with_heap(end, || forked = true);
         if forked && own() == FORKED.heap() {
             // SAFETY: the thread's own seat, outside of calls.
-            given_up = unsafe { a.wait_for_fork(life().seat, GONE.heap()) };
+            if unsafe { a.wait_for_fork(life().seat) } {
+                continue;
+            }
+            if enter().is_none() {
+                crate::finding("a thread ends in a nested call");
+            }
+            // SAFETY: the thread's own seat, in a call that is not nested.
+            given_up = unsafe { a.leave_to_others(life().seat, GONE.heap()) };
+            leave();
         } else if forked && life().busy != Seat::IDLE {
             crate::finding("a thread ends in a nested call");
         }

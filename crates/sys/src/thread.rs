@@ -108,7 +108,7 @@ fn with_heap_for<R>(weight: u32, f: impl FnOnce(*mut Heap) -> R, nested: impl Fn
             continue;
         }
         // The seat does not tell other threads of what follows.
-        let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly() };
+        let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly(arch::seat()) };
         let Some(flight) = flight else {
             // Outside of the call: nothing that the thread does is in the way of a fork.
             entered.leave();
@@ -158,7 +158,7 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
             continue;
         }
         // Of a heap's call its seat tells, of others this does.
-        let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly() };
+        let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly(arch::seat()) };
         if flight.is_none() && !is_heap(entered.heap) {
             entered.leave();
             if patience.wait(&NEAP.os) {
@@ -270,18 +270,28 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
     let mut given_up = false;
     while !given_up {
         let end = |own| {
+            // The seat tells of the call no more, once the heap is given up.
+            let flight = NEAP.take_off(arch::seat());
             given_up = give_up(own);
             if given_up {
                 // SAFETY: the heap was this thread's, which has just forgotten it.
                 unsafe { NEAP.abandon(own) };
                 NEAP.thread_ended();
             }
+            drop(flight);
         };
         let mut nested = false;
         with_heap(end, || nested = true);
         if nested && own() == FORKED.heap() {
             // SAFETY: the thread's own seat, outside of calls.
-            given_up = unsafe { NEAP.wait_for_fork(arch::seat(), GONE.heap()) };
+            if unsafe { NEAP.wait_for_fork(arch::seat()) } {
+                continue;
+            }
+            // A handler ends the thread in the middle of a call.
+            let Some(entered) = arch::enter() else { return };
+            // SAFETY: the thread's own seat, in a call that is not nested.
+            given_up = unsafe { NEAP.leave_to_others(arch::seat(), GONE.heap()) };
+            entered.leave();
         } else if nested {
             // A handler ends the thread in the middle of a call.
             let heap = own();
