@@ -219,7 +219,7 @@ impl<O: Os> Allocator<O> {
             self.give_chunks(Use::Slab, || {
                 (*c).kind.set(Kind::NONE);
                 // A visitor of this heap may hold the record from before, and must not take the next owner's slab for it.
-                (*c).set_owner(core::ptr::null_mut());
+                Chunk::set_owner(c, core::ptr::null_mut());
                 // An age that the slab had would stay with a clean chunk.
                 age::set(&self.arenas, c, 1, age::NONE);
                 Some([(c, 1, since)])
@@ -499,7 +499,7 @@ impl<O: Os> Allocator<O> {
         }
         if self.arenas.contains(p) {
             // SAFETY: the record is that of a large block.
-            return Some(unsafe { (*self.large_record(call, p)).bytes() });
+            return Some(unsafe { Chunk::bytes(self.large_record(call, p)) });
         }
         self.huge_bytes(p)
     }

@@ -267,7 +267,7 @@ impl Heap {
         // SAFETY: as `flush`; all blocks up to the next slab's are this list's.
         unsafe {
             let c = Arenas::record(first.cast());
-            let local = (*c).owner() == heap;
+            let local = Chunk::owner(c) == heap;
             let (mut block, mut count) = (first, 0);
             let mut batch = slab::Batch::new();
             // One comparison for "the end" and for "another slab": the end lies in no slab.
@@ -315,7 +315,7 @@ impl Heap {
                 Err(_) => misuse::double_free_seen_late(a, c),
                 Ok(false) => {}
                 Ok(true) => {
-                    let owner = (*c).owner();
+                    let owner = Chunk::owner(c);
                     (*owner).pending.push(c);
                     a.note_slab();
                     // SeqCst pairs with the store in `Allocator::abandon`, see `Pending::push`.
@@ -335,7 +335,7 @@ impl Heap {
         // SAFETY: as the caller promises.
         unsafe {
             let c = Arenas::record(p);
-            let local = (*c).owner() == heap;
+            let local = Chunk::owner(c) == heap;
             let mut batch = slab::Batch::new();
             batch.add(slab::index(p, class));
             Self::give(a, c, local, batch);

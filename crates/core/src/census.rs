@@ -3,7 +3,7 @@
 
 use crate::chunk::{Chunk, Kind, State};
 use crate::class::{self, CLASSES};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, peek};
 use crate::{Allocator, CHUNK, Os};
 
 /// Sizes of free ranges are told by powers of two: from `1 << i` chunks to less than twice as many.
@@ -75,22 +75,25 @@ impl Census {
     /// # Safety
     /// The lock of the ranges must be held; `c` must be the record of a chunk that was used.
     unsafe fn look(&mut self, c: *const Chunk, page: usize) -> usize {
-        // SAFETY: the record is readable. That of another thread's slab changes meanwhile: each field is a guess.
-        let (kind, len) = unsafe { ((*c).kind.get(), (&raw const (*c).len).read_volatile()) };
+        // SAFETY: the record is readable. That of another thread's slab or block changes meanwhile: each field is a guess.
+        let (kind, len) = unsafe { ((*c).kind.get(), peek(&raw const (*c).len, 1)) };
         match kind {
             Kind::SLAB => {
                 // SAFETY: as above.
-                let (class, used, freed) = unsafe {
-                    let class = usize::from((&raw const (*c).class).read_volatile());
-                    (class, (&raw const (*c).used).read_volatile(), (*c).remote.counted())
+                let (class, used, carved) = unsafe {
+                    let class = usize::from(peek(&raw const (*c).class, 1));
+                    (class, peek(&raw const (*c).used, 0), peek(&raw const (*c).carved, 0) as usize)
                 };
+                // SAFETY: as above.
+                let (freed, clean) = unsafe { ((*c).remote.counted(), (*c).clean.load(Ordering::Relaxed)) };
+                if class == 0 {
+                    // Its owner is setting it up, and the kind is seen before the class.
+                    return 1;
+                }
                 let capacity = class::capacity(class);
                 let free = u64::from(capacity.saturating_sub(used.saturating_sub(freed)));
                 self.blocks[class] += free;
                 // Blocks were carved up to an OS page's end; of those OS pages some went back since.
-                // SAFETY: as above.
-                let (carved, clean) =
-                    unsafe { ((&raw const (*c).carved).read_volatile() as usize, (*c).clean.load(Ordering::Relaxed)) };
                 let carved = (carved * class::SIZE[class] as usize).div_ceil(page).min(CHUNK / page);
                 let back = (u32::from(clean) & ((1 << carved) - 1)).count_ones() as usize;
                 self.held += ((carved - back) * page) as u64;
@@ -115,7 +118,7 @@ impl Census {
             }
             Kind::LARGE | Kind::SHELVED | Kind::DEFERRED => {
                 // SAFETY: as above.
-                self.held += unsafe { (*c).bytes() } as u64;
+                self.held += unsafe { Chunk::bytes(c) } as u64;
                 (len as usize).max(1)
             }
             _ => 1,

@@ -2,7 +2,7 @@
 
 use crate::heap::Heap;
 use crate::remote::Remote;
-use crate::sync::{AtomicU8, AtomicU16, Ordering};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU16, Ordering, peek};
 
 /// What a chunk is. Invariant: inside a free range or a large block, only the first record (and the last one of a
 /// free range) has a kind; all others are [`Kind::NONE`]. So a pointer into the middle is never taken for a start.
@@ -67,6 +67,10 @@ pub enum State {
 
 /// The record of one chunk: 64 bytes, one cache line. All zero bytes are a record of [`Kind::NONE`].
 ///
+/// Different threads write different fields of a record at the same time: the owner of a slab its plain fields, other threads
+/// `remote`, the purger `clean`. So there is no reference to a record, only to atomic fields of it: records are used
+/// through raw pointers, and functions take one instead of `self`.
+///
 /// Which fields mean something depends on `kind`:
 /// - free range: `state`, `len`, `next`, `prev` (first chunk); `len` (last chunk);
 /// - large block: `len` chunks, `bytes` usable, `carved` chunks at the front that it ever used, `moved`, `listed`;
@@ -107,8 +111,9 @@ pub struct Chunk {
     pub next: *mut Chunk,
     /// Previous record of the list.
     pub prev: *mut Chunk,
-    /// Slab: the heap that owns it, for its whole life. Large block: usable bytes.
-    owner_or_bytes: usize,
+    /// Slab: the heap that owns it, for its whole life. Large block: usable bytes, as an address. Atomic, as a visitor
+    /// looks at the owner before it knows whose the chunk is.
+    owner_or_bytes: AtomicPtr<Heap>,
     /// Slab: the frees of other threads that the owner has not seen.
     pub remote: Remote<Chunk>,
 }
@@ -156,45 +161,86 @@ impl Chunk {
     }
 
     /// The heap that owns the slab.
+    ///
+    /// # Safety
+    /// `c` must be a record; likewise below.
     #[inline]
-    pub fn owner(&self) -> *mut Heap {
-        core::ptr::with_exposed_provenance_mut(self.owner_or_bytes)
+    pub unsafe fn owner(c: *const Chunk) -> *mut Heap {
+        // Relaxed, here and below: the owner orders nothing. Who has a block of the slab, or uses its heap, got it by a way
+        // that orders the store before; a visitor who has neither confirms what it sees (`visit.rs`).
+        // SAFETY: the record is readable, and this field atomic.
+        unsafe { (*c).owner_or_bytes.load(Ordering::Relaxed) }
     }
 
-    /// Sets the owner of a new slab.
+    /// Sets the owner of a new slab, or none when the slab is released.
+    ///
+    /// # Safety
+    /// The chunk of `c` must be the caller's.
     #[inline]
-    pub fn set_owner(&mut self, heap: *mut Heap) {
-        self.owner_or_bytes = heap.expose_provenance();
+    pub unsafe fn set_owner(c: *mut Chunk, heap: *mut Heap) {
+        // SAFETY: as `owner`.
+        unsafe { (*c).owner_or_bytes.store(heap, Ordering::Relaxed) }
     }
 
     /// Blocks of a slab that nobody ever gets, see [`crate::harden`].
+    ///
+    /// # Safety
+    /// The slab must be the caller's.
     #[inline]
-    pub fn withheld(&self) -> u32 {
-        self.len.saturating_sub(1)
+    pub unsafe fn withheld(c: *const Chunk) -> u32 {
+        // SAFETY: the slab is the caller's.
+        unsafe { (*c).len }.saturating_sub(1)
     }
 
     /// Since when the shelved block waits, see [`crate::age`]. It has the place of a slab's hint.
+    ///
+    /// # Safety
+    /// The block must be the caller's.
     #[inline]
-    pub fn since(&self) -> u8 {
-        self.hint
+    pub unsafe fn since(c: *const Chunk) -> u8 {
+        // SAFETY: the block is the caller's.
+        unsafe { (*c).hint }
+    }
+
+    /// [`Chunk::since`] for other threads: a guess.
+    ///
+    /// # Safety
+    /// As [`Chunk::owner`].
+    #[inline]
+    pub unsafe fn since_roughly(c: *const Chunk, in_miri: u8) -> u8 {
+        // SAFETY: the record is readable.
+        unsafe { peek(&raw const (*c).hint, in_miri) }
     }
 
     /// Sets since when the shelved block waits.
+    ///
+    /// # Safety
+    /// The block must be the caller's.
     #[inline]
-    pub fn set_since(&mut self, age: u8) {
-        self.hint = age;
+    pub unsafe fn set_since(c: *mut Chunk, age: u8) {
+        // SAFETY: the block is the caller's.
+        unsafe { (*c).hint = age }
     }
 
     /// Usable bytes of the large block.
+    ///
+    /// # Safety
+    /// As [`Chunk::owner`].
     #[inline]
-    pub fn bytes(&self) -> usize {
-        self.owner_or_bytes
+    pub unsafe fn bytes(c: *const Chunk) -> usize {
+        // Relaxed, here and below: the bytes of a block are its holder's; to others they are a guess.
+        // SAFETY: as `owner`.
+        unsafe { (*c).owner_or_bytes.load(Ordering::Relaxed) }.addr()
     }
 
     /// Sets the usable bytes of the large block.
+    ///
+    /// # Safety
+    /// The block must be the caller's.
     #[inline]
-    pub fn set_bytes(&mut self, bytes: usize) {
-        self.owner_or_bytes = bytes;
+    pub unsafe fn set_bytes(c: *mut Chunk, bytes: usize) {
+        // SAFETY: as `owner`.
+        unsafe { (*c).owner_or_bytes.store(core::ptr::without_provenance_mut(bytes), Ordering::Relaxed) }
     }
 }
 
@@ -255,8 +301,9 @@ impl Default for List {
 }
 
 impl crate::remote::Node for Chunk {
-    fn remote(&self) -> &Remote<Chunk> {
-        &self.remote
+    unsafe fn remote<'a>(c: *const Chunk) -> &'a Remote<Chunk> {
+        // SAFETY: as the caller promises. Other fields of the record may be written meanwhile.
+        unsafe { &(*c).remote }
     }
 }
 
@@ -271,9 +318,11 @@ mod tests {
         let mut record: Chunk = unsafe { core::mem::zeroed() };
         record.kind.set(Kind::LARGE);
         record.class = 7;
-        record.set_bytes(123_456);
-        // SAFETY: the record has that size, and every byte of it was written.
-        let bytes = unsafe { &*(&raw const record).cast::<[u8; RECORD_BYTES]>() };
+        // SAFETY: the record is this test's; it has that size, and every byte of it was written.
+        let bytes = unsafe {
+            Chunk::set_bytes(&raw mut record, 123_456);
+            &*(&raw const record).cast::<[u8; RECORD_BYTES]>()
+        };
         assert_eq!(Seen::from(bytes), Seen { kind: Kind::LARGE, class: 7, bytes: 123_456 });
     }
 }

@@ -67,7 +67,7 @@ impl<O: Os> Allocator<O> {
         unsafe {
             let class = usize::from((*c).class);
             if class < FIRST_PAGED {
-                (*(*c).owner()).slabs[class] -= 1;
+                (*Chunk::owner(c)).slabs[class] -= 1;
             }
         }
     }

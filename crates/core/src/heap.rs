@@ -19,6 +19,7 @@ use crate::sample::Sampler;
 use crate::shelf::Shelf;
 use crate::sync::{AtomicPtr, AtomicU32, peek};
 use crate::watch::Watch;
+use core::cell::UnsafeCell;
 
 /// What lies in a block while it is in a cache.
 #[repr(C)]
@@ -117,7 +118,7 @@ const _: () = assert!(size_of::<Heap>() <= 4096, "a heap shall fit into the smal
 /// A heap that is only a name: its address stands for "no heap of its own", and both fast paths fail on it. It shows
 /// that it is watched, so the slow paths, too, look for names only where somebody may watch.
 #[derive(Debug)]
-pub struct Name(Heap);
+pub struct Name(UnsafeCell<Heap>);
 
 // SAFETY: malloc never passes the limit of 0, and only reads. free decrements a `room`, which is undone
 // ([`Heap::undo_free`]). Threads that share a name do so at the same time, without atomics, as the fast path costs every
@@ -130,13 +131,13 @@ impl Name {
     /// A name.
     #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Self {
-        Name(Heap { watch: Watch::Everything, ..Heap::new() })
+        Name(UnsafeCell::new(Heap { watch: Watch::Everything, ..Heap::new() }))
     }
 
     /// The address to compare with.
     #[inline]
     pub const fn heap(&'static self) -> *mut Heap {
-        (&raw const self.0).cast_mut()
+        self.0.get()
     }
 }
 

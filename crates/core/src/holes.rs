@@ -101,7 +101,7 @@ pub unsafe fn count_taken(c: *mut Chunk, was: u16) {
     // SAFETY: the slab and so its heap are the caller's. Relaxed: see `dirty`.
     unsafe {
         let now = (*c).clean.load(Ordering::Relaxed);
-        (*(*c).owner()).flow.take_clean((was & !now).count_ones());
+        (*Chunk::owner(c)).flow.take_clean((was & !now).count_ones());
     }
 }
 

@@ -60,7 +60,7 @@ impl<O: Os> Allocator<O> {
             (*c).zeroed = false;
             (*c).len = len as u32;
             (*c).carved = used as u32;
-            (*c).set_bytes(bytes);
+            Chunk::set_bytes(c, bytes);
         }
     }
 
@@ -126,7 +126,7 @@ impl<O: Os> Allocator<O> {
                 return self.free_annexed(p);
             }
             if !self.soften_large(c) {
-                let what = Use::Large { bytes: (*c).bytes(), zero: false };
+                let what = Use::Large { bytes: Chunk::bytes(c), zero: false };
                 return self.lose_chunks(c, (*c).len as usize, what);
             }
             if state == State::Dirty && self.policy.harden() {
@@ -151,7 +151,7 @@ impl<O: Os> Allocator<O> {
                     }
                     Moved::Not => {}
                     Moved::Lost => {
-                        let what = Use::Large { bytes: (*c).bytes(), zero: false };
+                        let what = Use::Large { bytes: Chunk::bytes(c), zero: false };
                         return self.lose_chunks(c, len, what);
                     }
                 }
@@ -162,7 +162,7 @@ impl<O: Os> Allocator<O> {
         let ours = unsafe {
             let used = (*c).carved as usize;
             let since = if state == State::Clean { age::NONE } else { self.age_of_freed(p, used * CHUNK) };
-            let what = Use::Large { bytes: (*c).bytes(), zero: false };
+            let what = Use::Large { bytes: Chunk::bytes(c), zero: false };
             self.give_chunks(what, || {
                 if (*c).kind.get() != Kind::LARGE {
                     return None;
@@ -181,7 +181,7 @@ impl<O: Os> Allocator<O> {
     unsafe fn soften_large(&self, c: *mut Chunk) -> bool {
         // SAFETY: the block is the caller's, and its guard lies in its chunks.
         unsafe {
-            let lost = (*c).zeroed && !self.unguard(Arenas::chunk(c).add((*c).bytes()));
+            let lost = (*c).zeroed && !self.unguard(Arenas::chunk(c).add(Chunk::bytes(c)));
             (*c).zeroed = false;
             !lost
         }
@@ -212,7 +212,7 @@ impl<O: Os> Allocator<O> {
         let bytes = size.next_multiple_of(self.page_size());
         let need = bytes.div_ceil(CHUNK);
         // SAFETY: the block is the caller's. Its guard stays where it is.
-        if unsafe { (*c).zeroed && bytes != (*c).bytes() } {
+        if unsafe { (*c).zeroed && bytes != Chunk::bytes(c) } {
             return false;
         }
         // What was used and is not any more goes back at once where the policy says so: before others can have it.
@@ -250,8 +250,8 @@ impl<O: Os> Allocator<O> {
                 self.note_waiting(r.waiting());
             }
             (*c).carved = (*c).carved.max(need as u32);
-            r.held.resize((*c).bytes(), bytes);
-            (*c).set_bytes(bytes);
+            r.held.resize(Chunk::bytes(c), bytes);
+            Chunk::set_bytes(c, bytes);
             self.note_news(r);
             true
         })

@@ -8,12 +8,12 @@
 //! Lock order: batch (of the purger), registry, ranges.
 
 use crate::arena::Arenas;
-use crate::chunk::Kind;
+use crate::chunk::{Chunk, Kind};
 use crate::class::CLASSES;
 use crate::figures::Use;
 use crate::heap::PARKED;
 use crate::slab::Taken;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, peek};
 use crate::watch::Watch;
 use crate::{Allocator, CHUNK, Heap, Os};
 
@@ -182,12 +182,14 @@ impl<O: Os> Allocator<O> {
             let mut sum = (0, 0);
             self.arenas.for_each(|c| {
                 // SAFETY: records of used chunks are readable. Another thread's slab may change meanwhile.
-                let (kind, class, used, bytes) =
-                    unsafe { ((*c).kind.get(), (*c).class, (*c).used as usize, (*c).bytes()) };
+                let (kind, class, used) = unsafe {
+                    ((*c).kind.get(), peek(&raw const (*c).class, 1), peek(&raw const (*c).used, 0) as usize)
+                };
                 if kind == Kind::SLAB {
                     sum = (sum.0 + used, sum.1 + used * crate::class::SIZE[usize::from(class)] as usize);
                 } else if kind == Kind::LARGE {
-                    sum = (sum.0 + 1, sum.1 + bytes);
+                    // SAFETY: as above.
+                    sum = (sum.0 + 1, sum.1 + unsafe { Chunk::bytes(c) });
                 }
             });
             let (blocks, bytes) = self.live_in_annex();

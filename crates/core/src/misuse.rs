@@ -4,6 +4,7 @@ use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind};
 use crate::class;
 use crate::heap::Block;
+use crate::sync::peek;
 use crate::{Allocator, CHUNK, Heap, Os, slab};
 use core::fmt::Write;
 
@@ -133,7 +134,7 @@ enum Place {
 fn place<O: Os>(a: &Allocator<O>, p: *mut u8) -> Place {
     let record = Arenas::record(p);
     let offset = p.addr() & (CHUNK - 1);
-    // SAFETY: records of the arena are readable; the process ends here, so a race does no harm.
+    // SAFETY: records of the arena are readable.
     unsafe {
         let is_used = |c: *mut Chunk| a.arenas.in_use(c) || a.arenas.annex.holds(Arenas::chunk(c));
         if !is_used(record) {
@@ -145,14 +146,14 @@ fn place<O: Os>(a: &Allocator<O>, p: *mut u8) -> Place {
             back += CHUNK;
         }
         match (*c).kind.get() {
-            Kind::LARGE | Kind::NESTED if back < (*c).len as usize * CHUNK => {
-                return Place::Inside((*c).bytes(), back + offset);
+            Kind::LARGE | Kind::NESTED if back < peek(&raw const (*c).len, 1) as usize * CHUNK => {
+                return Place::Inside(Chunk::bytes(c), back + offset);
             }
             Kind::HEAPS if back == 0 => return Place::Unknown,
             _ => {}
         }
-        let class = usize::from((*record).class);
-        Place::Free(match (class, (*record).bytes()) {
+        let class = usize::from(peek(&raw const (*record).class, 0));
+        Place::Free(match (class, Chunk::bytes(record)) {
             (0, bytes) => (offset == 0 && bytes != 0).then_some(bytes),
             _ => {
                 let whole = class::is_start(offset, class) && slab::index(p, class) < class::capacity(class);
@@ -218,7 +219,10 @@ pub unsafe fn is_free<O: Os>(a: &Allocator<O>, heap: *mut Heap, p: *mut u8, clas
         let there = Arenas::record(link.cast());
         let plausible = match (*there).kind.get() {
             Kind::HEAPS => true,
-            Kind::SLAB => usize::from((*there).class) == class && (*link).tag == Block::TAG,
+            Kind::SLAB => {
+                usize::from(peek(&raw const (*there).class, 0)) == class
+                    && peek(&raw const (*link).tag, Block::TAG) == Block::TAG
+            }
             _ => false,
         };
         plausible && a.is_cached(p, class)
@@ -238,7 +242,7 @@ impl<O: Os> Allocator<O> {
             // even if its owner releases it meanwhile.
             unsafe {
                 while !heap.is_null() {
-                    let mut block = (&raw const (*heap).head[class]).read_volatile();
+                    let mut block = peek(&raw const (*heap).head[class], core::ptr::null_mut());
                     for _ in 0..crate::heap::CACHE_BLOCKS {
                         if block.cast() == p {
                             return true;
@@ -248,12 +252,12 @@ impl<O: Os> Allocator<O> {
                         if !whole
                             || !self.arenas.contains(block.cast())
                             || (*c).kind.get() != Kind::SLAB
-                            || usize::from((*c).class) != class
-                            || (&raw const (*block).tag).read_volatile() != Block::TAG
+                            || usize::from(peek(&raw const (*c).class, 0)) != class
+                            || peek(&raw const (*block).tag, 0) != Block::TAG
                         {
                             break;
                         }
-                        block = (&raw const (*block).link).read_volatile();
+                        block = peek(&raw const (*block).link, core::ptr::null_mut());
                     }
                     heap = (*heap).next;
                 }

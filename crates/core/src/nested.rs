@@ -77,7 +77,7 @@ impl<O: Os> Allocator<O> {
             (*c).moved = false;
             (*c).len = len as u32;
             (*c).carved = len as u32;
-            (*c).set_bytes(bytes);
+            Chunk::set_bytes(c, bytes);
             (*c).kind.set(Kind::NESTED);
         }
         annex.large_blocks.fetch_add(1, Ordering::Relaxed);
@@ -93,7 +93,7 @@ impl<O: Os> Allocator<O> {
         let (annex, c) = (&self.arenas.annex, Arenas::record(p));
         // SAFETY: records of the annex's committed part are readable; of two that free the block one comes second.
         unsafe {
-            let (len, bytes) = ((*c).len as usize, (*c).bytes());
+            let (len, bytes) = ((*c).len as usize, Chunk::bytes(c));
             // A free one keeps this kind until the chunk is used again, so that a second free is told from a wild one.
             if p.addr() & (CHUNK - 1) != 0 || !Chunk::change_kind(c, Kind::NESTED, Kind::FREE) {
                 misuse::not_a_block(self, Call::Free, p);
@@ -147,7 +147,7 @@ impl<O: Os> Allocator<O> {
                 Err(_) => misuse::freed(self, Call::Free, p, class),
                 Ok(false) => {}
                 Ok(true) => {
-                    let owner = (*c).owner();
+                    let owner = Chunk::owner(c);
                     (*owner).pending.push(c);
                     self.note_slab();
                     // SeqCst: as in `Heap::give_remote`.
@@ -257,7 +257,7 @@ impl<O: Os> Allocator<O> {
         }
         if self.arenas.contains(p) {
             // SAFETY: the record is that of a large block.
-            return Some(unsafe { (*self.large_record(call, p)).bytes() });
+            return Some(unsafe { Chunk::bytes(self.large_record(call, p)) });
         }
         self.huge_bytes(p)
     }

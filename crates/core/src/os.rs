@@ -201,7 +201,7 @@ pub unsafe trait Os: Sync {
     fn pause(&self, _microseconds: u32) {}
 
     /// Wakes all that wait for `word`.
-    fn futex_wake_all(&self, word: &AtomicU32) {
+    fn futex_wake_all(&self, word: *const AtomicU32) {
         self.futex_wake(word);
     }
 
@@ -282,8 +282,8 @@ pub unsafe trait Os: Sync {
     /// Waits while `word` is `value`, for so many milliseconds at most. A wake-up may end it early, signals do not.
     fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32);
 
-    /// Wakes one waiter of `word`.
-    fn futex_wake(&self, word: &AtomicU32);
+    /// Wakes one waiter of `word`. Only the address is used: the word may not be there any more.
+    fn futex_wake(&self, word: *const AtomicU32);
 
     /// Writes one line, which may be empty, to standard error and ends the process with SIGABRT.
     fn die(&self, line: &[u8]) -> !;

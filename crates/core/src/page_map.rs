@@ -42,7 +42,9 @@ impl PageMap {
     }
 
     /// Reserves the map. Without it everything works, through slower paths. Called once, under the lock of the
-    /// registry; a thread that has a block to free took that lock, or got the block from one that did.
+    /// registry; a thread that has a block to free took that lock, or got the block from one that did. A thread that frees
+    /// NULL or a foreign pointer first comes behind it as well: the C library allocates when it makes the process's first
+    /// thread.
     pub fn set_up<O: Os>(&self, os: &O) {
         if let Some(base) = os.reserve_zeros(MAP_BYTES) {
             // SAFETY: called once, before anybody has a block.

@@ -549,7 +549,7 @@ impl<O: Os> Allocator<O> {
                 if walk.slabs <= due.keep.slabs {
                     walk.waiting += 1;
                 } else if due.slabs {
-                    batch.slabs[batch.slab_count] = (c, (*c).owner());
+                    batch.slabs[batch.slab_count] = (c, Chunk::owner(c));
                     batch.slab_count += 1;
                 }
                 return 1;

@@ -1,7 +1,7 @@
 //! realloc: in place where it can be, by moving pages where that is cheaper than copying, else by copying.
 
 use crate::arena::Arenas;
-use crate::chunk::State;
+use crate::chunk::{Chunk, State};
 use crate::class;
 use crate::figures::Use;
 use crate::os::Moved;
@@ -105,7 +105,7 @@ impl<O: Os> Allocator<O> {
                     self.free_large(p);
                 }
                 Moved::Lost => {
-                    self.lose_chunks(c, (*c).len as usize, Use::Large { bytes: (*c).bytes(), zero: false });
+                    self.lose_chunks(c, (*c).len as usize, Use::Large { bytes: Chunk::bytes(c), zero: false });
                     return core::ptr::null_mut();
                 }
             }

@@ -29,8 +29,11 @@ const APART: u32 = 1 << 31;
 
 /// A record with a [`Remote`] in it.
 pub trait Node: Sized {
-    /// The record's remote part.
-    fn remote(&self) -> &Remote<Self>;
+    /// The remote part of the record `node`. Not by a reference to the whole record, whose other fields its owner writes.
+    ///
+    /// # Safety
+    /// `node` must be a record for as long as the reference is used.
+    unsafe fn remote<'a>(node: *const Self) -> &'a Remote<Self>;
 }
 
 /// The slabs of a heap with remote frees that the owner has not seen: a stack that many push and one takes whole.
@@ -142,7 +145,7 @@ impl<T: Node> Pending<T> {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             // SAFETY: the node is valid, and the caller's alone until the exchange succeeds.
-            unsafe { (*node).remote().next.store(head, Ordering::Relaxed) };
+            unsafe { T::remote(node).next.store(head, Ordering::Relaxed) };
             // SeqCst pairs with the store of the heap's state when its thread ends: either that thread sees this
             // node, or the caller sees the state afterwards (see `life.rs`). It contains the Release that shows
             // `next` to the taker.
@@ -163,7 +166,7 @@ impl<T: Node> Pending<T> {
         while !node.is_null() {
             // SAFETY: a pushed node is valid; its link is read before `visit` resets the count, after which
             // another thread may push it again.
-            let next = unsafe { (*node).remote().next.load(Ordering::Relaxed) };
+            let next = unsafe { T::remote(node).next.load(Ordering::Relaxed) };
             visit(node);
             node = next;
         }
@@ -181,7 +184,7 @@ impl<T: Node> Pending<T> {
         while !node.is_null() {
             visit(node);
             // SAFETY: a pushed node is valid, and stays on the stack meanwhile.
-            node = unsafe { (*node).remote().next.load(Ordering::Relaxed) };
+            node = unsafe { T::remote(node).next.load(Ordering::Relaxed) };
         }
     }
 }

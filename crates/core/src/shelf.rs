@@ -56,14 +56,14 @@ impl Shelf {
     /// Blocks on it, and their bytes. For other threads: a guess.
     pub(crate) fn holds(shelf: *const Shelf) -> (u64, u64) {
         // SAFETY: as above.
-        let bytes = |c: *const Chunk| unsafe { (*c).bytes() as u64 };
+        let bytes = |c: *const Chunk| unsafe { Chunk::bytes(c) as u64 };
         Self::blocks(shelf).fold((0, 0), |(count, sum), c| (count + 1, sum + bytes(c)))
     }
 
     /// Whether the oldest block waits since at least `ticks` epochs. For other threads: a guess.
     pub(crate) fn is_due(shelf: *const Shelf, now: u8, ticks: u8) -> bool {
         // SAFETY: as above.
-        Self::blocks(shelf).last().is_some_and(|c| age::passed(unsafe { (*c).since() }, now) >= ticks)
+        Self::blocks(shelf).last().is_some_and(|c| age::passed(unsafe { Chunk::since_roughly(c, now) }, now) >= ticks)
     }
 
     /// Whether there is a place for `len` chunks more.
@@ -80,7 +80,7 @@ impl Shelf {
     unsafe fn push(&mut self, c: *mut Chunk, len: u32, since: u8) {
         // SAFETY: as the caller promises.
         unsafe {
-            (*c).set_since(since);
+            Chunk::set_since(c, since);
             (*c).next = self.newest;
         }
         self.newest = c;
@@ -158,7 +158,7 @@ impl<O: Os> Allocator<O> {
             (*heap).flow.unshelve(bytes);
             (*c).kind.set(Kind::LARGE);
             (*c).listed = false;
-            (*c).set_bytes(bytes);
+            Chunk::set_bytes(c, bytes);
             if carved < len {
                 (*c).carved = len;
             }
@@ -174,7 +174,7 @@ impl<O: Os> Allocator<O> {
     unsafe fn zero_shelved(&self, c: *mut Chunk, carved: usize) {
         // SAFETY: the block is the caller's.
         unsafe {
-            let bytes = (*c).bytes();
+            let bytes = Chunk::bytes(c);
             let dirty = if (*c).state == State::Clean { carved } else { (*c).len as usize };
             let taken = Taken { first: c, dirty: (0, dirty) };
             if !self.policy.zero_always() {
@@ -240,7 +240,7 @@ impl<O: Os> Allocator<O> {
         unsafe {
             let len = (*c).len;
             (*c).kind.set(Kind::SHELVED);
-            (*heap).flow.shelve((*c).bytes());
+            (*heap).flow.shelve(Chunk::bytes(c));
             (*heap).shelf.push(c, len, self.epoch());
         }
     }
@@ -283,9 +283,9 @@ impl<O: Os> Allocator<O> {
                     break;
                 }
                 (*c).kind.set(Kind::NONE);
-                (*heap).flow.unshelve((*c).bytes());
-                r.held.give(Use::Large { bytes: (*c).bytes(), zero: false });
-                let (len, used, since) = ((*c).len as usize, (*c).carved as usize, (*c).since());
+                (*heap).flow.unshelve(Chunk::bytes(c));
+                r.held.give(Use::Large { bytes: Chunk::bytes(c), zero: false });
+                let (len, used, since) = ((*c).len as usize, (*c).carved as usize, Chunk::since(c));
                 let behind = if (*c).state == State::Clean { age::NONE } else { since };
                 self.give_parts(r, [(c.add(used), len - used, behind), (c, used, since)]);
             }

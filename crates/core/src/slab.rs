@@ -74,7 +74,7 @@ pub unsafe fn set_up(arenas: &Arenas, c: *mut Chunk, class: usize, owner: *mut H
         // Relaxed: the slab is nobody's else yet.
         (*c).clean.store(0, Ordering::Relaxed);
         (*c).tables = arenas.tables(c);
-        (*c).set_owner(owner);
+        Chunk::set_owner(c, owner);
         (*c).kind.set(crate::chunk::Kind::SLAB);
     }
 }
@@ -257,7 +257,7 @@ pub unsafe fn take_one(c: *mut Chunk, page: usize) -> Option<(*mut u8, bool)> {
                     let clean = holes::dirty(c, offset, size, page);
                     if clean {
                         // One OS page, as most have no more.
-                        (*(*c).owner()).flow.take_clean(1);
+                        (*Chunk::owner(c)).flow.take_clean(1);
                     }
                     return Some((chunk.add(offset), clean));
                 }
@@ -343,7 +343,7 @@ pub unsafe fn is_full(c: *const Chunk) -> bool {
 #[inline]
 pub unsafe fn is_released(c: *const Chunk) -> bool {
     // SAFETY: the slab is the caller's.
-    unsafe { (*c).used == (*c).withheld() && (*c).balance == 0 }
+    unsafe { (*c).used == Chunk::withheld(c) && (*c).balance == 0 }
 }
 
 /// Marks the blocks of `batch` as free.

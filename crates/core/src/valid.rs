@@ -138,7 +138,7 @@ impl<O: Os> Allocator<O> {
                     let at = c.addr();
                     let capacity = class::capacity(class);
                     let kind = (*c).kind.get() == Kind::SLAB && usize::from((*c).class) == class;
-                    check(kind && (*c).owner() == annex::owner(), "a slab of the annex is one", at)?;
+                    check(kind && Chunk::owner(c) == annex::owner(), "a slab of the annex is one", at)?;
                     check(here.is_claimed(c), "a slab of the annex is claimed", at)?;
                     let mapped = !self.map.is_complete() || self.map.class(Arenas::chunk(c)) == class;
                     check(mapped, "the page map has the slab's class", at)?;
@@ -156,7 +156,7 @@ impl<O: Os> Allocator<O> {
         let (mut blocks, mut bytes, mut claimed) = (0, 0, true);
         here.for_each_large(|c| {
             // SAFETY: the record is at rest.
-            let (len, usable) = unsafe { ((*c).len as usize, (*c).bytes()) };
+            let (len, usable) = unsafe { ((*c).len as usize, Chunk::bytes(c)) };
             (blocks, bytes, chunks) = (blocks + 1, bytes + usable, chunks + len);
             claimed &= (0..len).all(|i| here.is_claimed(c.wrapping_add(i)));
         });
@@ -205,7 +205,7 @@ impl<O: Os> Allocator<O> {
                 let mut wrong = false;
                 (*heap).pending.for_each(|c| {
                     listed.pending += 1;
-                    wrong |= (*c).kind.get() != Kind::SLAB || (*c).owner() != heap || (*c).remote.counted() == 0;
+                    wrong |= (*c).kind.get() != Kind::SLAB || Chunk::owner(c) != heap || (*c).remote.counted() == 0;
                 });
                 check(!wrong, "pending slabs are the heap's and have a count", at)?;
                 heap = (*heap).next;
@@ -270,7 +270,7 @@ impl<O: Os> Allocator<O> {
         unsafe {
             let (mut c, mut before) = ((*heap).bins[class].head, core::ptr::null_mut());
             while !c.is_null() {
-                let fits = (*c).kind.get() == Kind::SLAB && usize::from((*c).class) == class && (*c).owner() == heap;
+                let fits = (*c).kind.get() == Kind::SLAB && usize::from((*c).class) == class && Chunk::owner(c) == heap;
                 check(fits, "a slab in a bin has its class and owner", c.addr())?;
                 check((*c).listed, "a slab in a bin is listed", c.addr())?;
                 check((*c).prev == before, "a bin is linked both ways", c.addr())?;
@@ -299,7 +299,7 @@ impl<O: Os> Allocator<O> {
                 // SAFETY: as above.
                 unsafe {
                     if (*c).kind.get() == Kind::SLAB {
-                        used += (*c).used as usize - (*c).withheld() as usize;
+                        used += (*c).used as usize - Chunk::withheld(c) as usize;
                         seen.in_bins += usize::from((*c).listed);
                         seen.counted += usize::from(usize::from((*c).class) < class::FIRST_PAGED);
                         seen.pending += usize::from((*c).remote.counted() != 0);
@@ -395,7 +395,7 @@ impl<O: Os> Allocator<O> {
                     census.free_chunks[(*c).state as usize] += (*c).len as usize;
                 }
                 Kind::LARGE | Kind::SHELVED | Kind::DEFERRED => {
-                    let (len, carved, bytes) = ((*c).len as usize, (*c).carved as usize, (*c).bytes());
+                    let (len, carved, bytes) = ((*c).len as usize, (*c).carved as usize, Chunk::bytes(c));
                     check(carved <= len && bytes <= carved * CHUNK, "bytes <= carved <= len", at)?;
                     check(bytes > 0 && bytes.is_multiple_of(self.page_size()), "bytes are whole OS pages", at)?;
                     walk.left = len - 1;
@@ -465,7 +465,11 @@ impl<O: Os> Allocator<O> {
             let (page, clean) = (self.page_size(), (*c).clean.load(Ordering::Relaxed));
             let class = usize::from((*c).class);
             let (size, capacity) = (class::SIZE[class] as usize, class::capacity(class) as usize);
-            let is_free = |i: usize| slab::is_free(c, Arenas::chunk(c).add(i * size));
+            // Not `slab::is_free`, which only guesses, as others may write meanwhile.
+            let word = |i: usize| {
+                Arenas::free_bits(c).add(i / 64).read() | slab::remote_word(c, i / 64).load(Ordering::Relaxed)
+            };
+            let is_free = |i: usize| word(i) >> (i % 64) & 1 != 0 || i >= (*c).carved as usize;
             for k in (0..16).filter(|k| clean >> k & 1 != 0) {
                 check(k * page < CHUNK, "a slab has so many OS pages", c.addr())?;
                 let (first, last) = (k * page / size, ((k + 1) * page - 1) / size);
@@ -515,15 +519,19 @@ impl<O: Os> Allocator<O> {
 /// The record must be readable, and at rest.
 unsafe fn known_zero(c: *mut Chunk, page: usize) -> (usize, usize) {
     // SAFETY: the caller's promise.
-    let c = unsafe { &*c };
-    let (len, carved) = (c.len as usize * CHUNK, c.carved as usize);
-    match c.kind.get() {
-        Kind::FREE if c.state == State::Clean => (0, len),
-        Kind::LARGE if c.zeroed && c.state == State::Clean => ((carved * CHUNK).max(c.bytes() + page), len),
-        Kind::LARGE | Kind::SHELVED | Kind::DEFERRED if c.state == State::Clean => (carved * CHUNK, len),
-        Kind::SLAB if c.zeroed => {
-            (carved * class::SIZE[usize::from(c.class)] as usize, CHUNK - usize::from(c.moved) * page)
+    unsafe {
+        let (len, carved) = ((*c).len as usize * CHUNK, (*c).carved as usize);
+        match (*c).kind.get() {
+            Kind::FREE if (*c).state == State::Clean => (0, len),
+            Kind::LARGE if (*c).zeroed && (*c).state == State::Clean => {
+                ((carved * CHUNK).max(Chunk::bytes(c) + page), len)
+            }
+            Kind::LARGE | Kind::SHELVED | Kind::DEFERRED if (*c).state == State::Clean => (carved * CHUNK, len),
+            Kind::SLAB if (*c).zeroed => {
+                let size = class::SIZE[usize::from((*c).class)] as usize;
+                (carved * size, CHUNK - usize::from((*c).moved) * page)
+            }
+            _ => (0, 0),
         }
-        _ => (0, 0),
     }
 }

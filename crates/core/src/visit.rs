@@ -124,7 +124,7 @@ impl<O: Os> Allocator<O> {
             let seat = (*heap).seat.load(Ordering::Relaxed);
             // Release pairs with the Acquire in `wait_parked` and with the load of the thread's next call.
             (*seat).heap.store(heap, Ordering::Release);
-            self.os.futex_wake(&*futex(seat));
+            self.os.futex_wake(futex(seat));
         }
     }
 
@@ -200,7 +200,7 @@ impl<O: Os> Allocator<O> {
             done |= 1 << i;
             // SAFETY: the owner's heap is visited, or its orphan guarded; if the slab still is its own, it is ours.
             unsafe {
-                if (*c).kind.get() != Kind::SLAB || (*c).owner() != owner {
+                if (*c).kind.get() != Kind::SLAB || Chunk::owner(c) != owner {
                     return;
                 }
                 Arenas::slab_age(c).store(age::NONE, Ordering::Relaxed);

@@ -48,7 +48,17 @@ pub unsafe fn free<O: Os>(a: &Allocator<O>, heap: *mut Heap, p: *mut u8) -> Resu
 #[derive(Debug)]
 pub struct Owner {
     heap: *mut Heap,
-    seat: Option<Box<Seat>>,
+    /// Null, or from a box. No box and no reference to the whole, as visitors use it through the same pointer.
+    seat: *mut Seat,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if !self.seat.is_null() {
+            // SAFETY: it is from a box, and nobody visits it any more.
+            drop(unsafe { Box::from_raw(self.seat) });
+        }
+    }
 }
 
 impl Owner {
@@ -58,14 +68,12 @@ impl Owner {
         if heap.is_null() {
             return None;
         }
-        let mut owner = Owner { heap, seat: None };
+        let seat = if seated { Box::into_raw(Box::new(Seat::new(heap))) } else { core::ptr::null_mut() };
         if seated {
-            let seat = Box::new(Seat::new(heap));
-            let seat = owner.seat.insert(seat);
             // SAFETY: the heap is the caller's; all its calls go through the seat, which lasts until `abandon`.
-            unsafe { a.set_seat(heap, &raw mut **seat) };
+            unsafe { a.set_seat(heap, seat) };
         }
-        Some(owner)
+        Some(Owner { heap, seat })
     }
 
     /// The heap, for comparisons.
@@ -75,7 +83,7 @@ impl Owner {
 
     /// Runs `f` with the heap, which nobody visits meanwhile.
     pub fn with<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce(*mut Heap) -> R) -> R {
-        let Some(seat) = &self.seat else { return f(self.heap) };
+        let Some(seat) = self.shared() else { return f(self.heap) };
         loop {
             // Relaxed: the visitor's barrier orders the store before the load; here only the compiler must not swap them.
             seat.busy.store(0, Ordering::Relaxed);
@@ -96,62 +104,63 @@ impl Owner {
             }
             seat.busy.store(Seat::IDLE, Ordering::Release);
             // SAFETY: the seat is this thread's, and not busy.
-            unsafe { a.wait_parked((&raw const **seat).cast_mut()) };
+            unsafe { a.wait_parked(self.seat) };
         }
     }
 
-    /// The seat, or null.
-    fn seat(&self) -> *const Seat {
-        self.seat.as_deref().map_or(core::ptr::null(), core::ptr::from_ref)
+    /// The seat, if there is one.
+    fn shared(&self) -> Option<&Seat> {
+        // SAFETY: the seat lasts as long as this; all of it is atomic.
+        unsafe { self.seat.as_ref() }
     }
 
     /// What the thread does before fork.
     pub fn fork_begin<O: Os>(&self, a: &Allocator<O>) -> Begin {
         let busy = |value| {
-            if let Some(seat) = &self.seat {
+            if let Some(seat) = self.shared() {
                 seat.busy.store(value, Ordering::Release);
             }
         };
         busy(0);
-        let begin = a.fork_begin(self.seat(), false, &mut a.fork_patience());
+        let begin = a.fork_begin(self.seat, false, &mut a.fork_patience());
         busy(Seat::IDLE);
         begin
     }
 
     /// The same in a handler that interrupted the thread in the middle of a fork.
     pub fn fork_begin_again<O: Os>(&self, a: &Allocator<O>) -> Begin {
-        a.fork_begin(self.seat(), true, &mut a.fork_patience())
+        a.fork_begin(self.seat, true, &mut a.fork_patience())
     }
 
     /// What the thread does after fork in the child, which is this process: other threads are to use their heaps no more.
     pub fn fork_child<O: Os>(&self, a: &Allocator<O>) {
-        a.fork_child(self.seat(), 0);
+        a.fork_child(self.seat, 0);
     }
 
     /// The same in the middle of another fork of the thread, in whose handlers a signal came.
     pub fn fork_child_in_fork<O: Os>(&self, a: &Allocator<O>) {
-        a.fork_child(self.seat(), 1);
+        a.fork_child(self.seat, 1);
     }
 
     /// Runs `f` as a call that the thread's seat does not tell of.
     pub fn fly<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce() -> R) -> R {
-        let flight = a.fly(self.seat());
+        let flight = a.fly(self.seat);
         assert!(flight.is_some(), "a fork is under way");
         f()
     }
 
     /// The same behind a fork in a nested call.
     pub fn fork_child_nested<O: Os>(&self, a: &Allocator<O>) {
-        a.fork_child_nested(self.seat(), 0, true);
+        a.fork_child_nested(self.seat, 0, true);
     }
 
     /// The thread's end while another one forks and does not get on with it.
     pub fn end_during_fork<O: Os>(self, a: &Allocator<O>) {
-        let seat = self.seat().cast_mut();
+        let seat = self.seat;
         // SAFETY: the seat is this thread's, outside of calls.
         assert!(!unsafe { a.wait_for_fork(seat) }, "the fork is over");
         // SAFETY: the seat is this thread's, in a call.
-        let left = self.seat.as_ref().is_some_and(|own| {
+        let left = self.shared().is_some_and(|own| {
             own.busy.store(0, Ordering::Release);
             // SAFETY: as above.
             let left = unsafe { a.leave_to_others(seat, GONE.heap()) };
@@ -163,7 +172,7 @@ impl Owner {
 
     /// The thread's end.
     pub fn abandon<O: Os>(self, a: &Allocator<O>) {
-        while let Some(seat) = &self.seat
+        while let Some(seat) = self.shared()
             && !self.with(a, |heap| {
                 // A visitor may have parked the heap since; then the thread waits. Acquire: one that found it busy is
                 // done with the seat.

@@ -150,7 +150,7 @@ unsafe impl Os for Interrupted {
     fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
         self.around(|fake| fake.futex_wait_for(word, value, milliseconds));
     }
-    fn futex_wake(&self, word: &AtomicU32) {
+    fn futex_wake(&self, word: *const AtomicU32) {
         self.around(|fake| fake.futex_wake(word));
     }
     fn die(&self, line: &[u8]) -> ! {

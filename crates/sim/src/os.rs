@@ -607,8 +607,8 @@ unsafe impl Os for System {
         }
     }
 
-    fn futex_wake(&self, word: &AtomicU32) {
-        let key = word.as_ptr().addr();
+    fn futex_wake(&self, word: *const AtomicU32) {
+        let key = word.addr();
         self.late();
         sched().wake(key, false);
     }

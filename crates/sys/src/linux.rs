@@ -96,6 +96,13 @@ fn wait_for(word: &AtomicU32, value: u32, nanoseconds: u64) {
     while futex::wait_bitset(word, futex::Flags::PRIVATE, value, Some(&end), any) == Err(Errno::INTR) && !is_over() {}
 }
 
+/// Wakes so many that wait for `word`.
+fn wake(word: *const AtomicU32, count: u32) {
+    // SAFETY: the kernel gets the address, and reads nothing there for a futex of this process. The memory may be gone, as
+    // `unpark` of the core says; neither this nor rustix reads it.
+    let _ = futex::wake(unsafe { &*word }, futex::Flags::PRIVATE, count);
+}
+
 fn pointer(p: *mut u8) -> *mut c_void {
     p.cast()
 }
@@ -277,9 +284,9 @@ unsafe impl Os for Linux {
         wait_for(&AtomicU32::new(0), 0, u64::from(microseconds) * 1000);
     }
 
-    fn futex_wake_all(&self, word: &AtomicU32) {
+    fn futex_wake_all(&self, word: *const AtomicU32) {
         self.count(Syscall::Futex);
-        let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
+        wake(word, i32::MAX as u32);
     }
 
     fn clock(&self) -> u64 {
@@ -400,9 +407,9 @@ unsafe impl Os for Linux {
         wait_for(word, value, u64::from(milliseconds) * 1_000_000);
     }
 
-    fn futex_wake(&self, word: &AtomicU32) {
+    fn futex_wake(&self, word: *const AtomicU32) {
         self.count(Syscall::Futex);
-        let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
+        wake(word, 1);
     }
 
     fn die(&self, line: &[u8]) -> ! {

@@ -127,8 +127,9 @@ impl Default for Large {
 }
 
 impl Node for Large {
-    fn remote(&self) -> &Remote<Large> {
-        &self.remote
+    unsafe fn remote<'a>(node: *const Large) -> &'a Remote<Large> {
+        // SAFETY: as the caller promises.
+        unsafe { &(*node).remote }
     }
 }
 

@@ -42,8 +42,9 @@ pub struct Slab {
 }
 
 impl Node for Slab {
-    fn remote(&self) -> &Remote<Slab> {
-        &self.remote
+    unsafe fn remote<'a>(node: *const Slab) -> &'a Remote<Slab> {
+        // SAFETY: as the caller promises.
+        unsafe { &(*node).remote }
     }
 }
 

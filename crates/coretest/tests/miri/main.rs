@@ -1,9 +1,7 @@
 //! Short histories of calls under Miri, which sees uses of memory that is not there or not set, data races, and values
 //! that weak memory allows: `cargo xtask miri`. Natively there is nothing here, as arenas want memory of their own.
 //!
-//! Miri's schedule and what loads return follow its seed, so each test is run with many. The tests of threads are ignored as
-//! long as `Chunk::owner`, `Chunk::bytes` and their kin take a reference to the whole record, of which owner and other threads
-//! write different fields: to Miri the reference alone is a data race.
+//! Miri's schedule and what loads return follow its seed, so each test is run with many.
 #![cfg(miri)]
 
 mod os;
@@ -92,7 +90,6 @@ fn one_thread() {
 /// Catches a block whose contents a thread sees late that gets it from another, or a free by another thread whose
 /// memory the owner uses too early.
 #[test]
-#[ignore = "a record is used through a reference to all of it, while another thread writes a field of its own"]
 fn blocks_change_hands() {
     let a = allocator(Plain::new(false));
     let (to, from) = channel::<Block>();
@@ -124,7 +121,6 @@ fn blocks_change_hands() {
 
 /// Catches an orphan that two threads use, or whose last writes its adopter does not see.
 #[test]
-#[ignore = "a record is used through a reference to all of it, while another thread writes a field of its own"]
 fn threads_end() {
     let a = allocator(Plain::new(false));
     let start = Barrier::new(2);
@@ -154,7 +150,6 @@ fn threads_end() {
 /// Catches memory that goes back while a thread uses it: heaps are visited, caches emptied and holes sent while their
 /// thread allocates and frees.
 #[test]
-#[ignore = "a record is used through a reference to all of it, while another thread writes a field of its own"]
 fn heaps_are_visited() {
     let a = allocator(Plain::new(true));
     let start = Barrier::new(2);

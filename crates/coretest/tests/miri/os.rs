@@ -195,7 +195,7 @@ unsafe impl Os for Plain {
         std::thread::yield_now();
     }
 
-    fn futex_wake(&self, _: &AtomicU32) {}
+    fn futex_wake(&self, _: *const AtomicU32) {}
 
     fn die(&self, line: &[u8]) -> ! {
         panic!("{}", String::from_utf8_lossy(line))
