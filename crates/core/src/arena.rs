@@ -19,7 +19,7 @@ pub(crate) use crate::chunk::RECORD_BYTES;
 use crate::commit::{self, Step};
 use crate::page_map::{ADDRESS_BITS, PageMap};
 use crate::reserve::{is_pressed, reserve};
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Lock, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Os, class};
 use core::cell::Cell;
 
@@ -54,11 +54,13 @@ pub struct Arena {
     first: Cell<usize>,
     /// Index of the first chunk that was never used.
     frontier: Cell<usize>,
-    /// Grows under the lock of the ranges; read under no lock ([`Arenas::contains`]).
+    /// Grows under `making`; read under no lock ([`Arenas::contains`]).
     committed: AtomicUsize,
+    /// Held while a step is made, so that each is made once (`commit.rs`). Comes after the lock of the ranges.
+    pub(crate) making: Lock,
     /// Index behind the last chunk that the frontier may come to: the annex, or what was given back (`reserve.rs`).
     pub(crate) end: Cell<usize>,
-    /// Index behind the last chunk of a step that is being committed under no lock, or was.
+    /// Index behind the last chunk of a step that is being committed ahead, or was.
     pub(crate) promised: Cell<usize>,
     /// What was never used was given back.
     pub(crate) released: Cell<bool>,
@@ -82,6 +84,7 @@ impl Arena {
             first: Cell::new(0),
             frontier: Cell::new(0),
             committed: AtomicUsize::new(0),
+            making: Lock::new(),
             end: Cell::new(0),
             promised: Cell::new(0),
             released: Cell::new(false),
@@ -125,8 +128,6 @@ pub struct Arenas {
     pub(crate) low: AtomicUsize,
     /// Reservations were given back: address space is limited.
     pub(crate) released: AtomicBool,
-    /// Steps that are being committed under no lock.
-    pub(crate) ahead: AtomicUsize,
     /// The end of the first arena, for nested calls.
     pub(crate) annex: Annex,
     /// For each possible base the arena there, plus 1.
@@ -159,7 +160,6 @@ impl Arenas {
             count: AtomicUsize::new(0),
             low: AtomicUsize::new(0),
             released: AtomicBool::new(false),
-            ahead: AtomicUsize::new(0),
             annex: Annex::new(),
             slots: [const { AtomicU8::new(0) }; SLOTS],
         }
@@ -167,9 +167,7 @@ impl Arenas {
 
     /// Bytes of all arenas that are usable, whether they hold memory or not.
     pub(crate) fn usable_bytes(&self) -> usize {
-        // Acquire: as in `add`.
-        let arenas = &self.arenas[..self.count.load(Ordering::Acquire)];
-        arenas.iter().map(|arena| arena.committed() << CHUNK_SHIFT).sum()
+        self.arenas().iter().map(|arena| arena.committed() << CHUNK_SHIFT).sum()
     }
 
     /// Whether `p` lies in the used part of an arena. Constant time.
@@ -451,6 +449,12 @@ impl Arenas {
         }
     }
 
+    /// The arenas that there are.
+    pub(crate) fn arenas(&self) -> &[Arena] {
+        // Acquire pairs with the Release in `add`.
+        &self.arenas[..self.count.load(Ordering::Acquire)]
+    }
+
     /// How many arenas there are.
     pub(crate) fn count(&self) -> usize {
         // Relaxed: who needs an arena holds the lock, or got an address in it.
@@ -526,6 +530,11 @@ impl Arena {
         if self.is_long() && !self.released.get() && is_pressed(os) {
             return false;
         }
+        // A step that is being made ahead is over first.
+        let _making = self.making.lock(os);
+        if end <= self.committed() {
+            return true;
+        }
         let fits = |step: &Step| step.to >= end;
         let exact = Some(Step { to: end, ..self.step_from_here() });
         // SAFETY: the steps lie in the arena, and the caller holds the lock.
@@ -549,16 +558,16 @@ impl Arena {
         Step { base: self.base(), chunks: self.chunks(), fresh, from: committed, to: committed }
     }
 
-    /// A step was made. Another thread may have gone further meanwhile.
+    /// A step was made, under `making`.
     pub(crate) fn note_step(&self, step: &Step) {
-        // Release pairs with the Acquire of `is_committed`.
-        self.committed.fetch_max(step.to, Ordering::Release);
+        // Release pairs with the Acquire of `is_committed` and `committed`.
+        self.committed.store(step.to, Ordering::Release);
     }
 
-    /// Index of the first chunk that is not committed; under the lock of the ranges.
+    /// Index of the first chunk that is not committed. It may grow at any time but under `making`.
     fn committed(&self) -> usize {
-        // Relaxed: the lock orders it.
-        self.committed.load(Ordering::Relaxed)
+        // Acquire pairs with the Release in `note_step`: the step was made.
+        self.committed.load(Ordering::Acquire)
     }
 
     /// Whether the frontier came near to the end of what is committed, for the first time since the last step.

@@ -2,9 +2,8 @@
 //!
 //! A step is six system calls that change mappings. They wait for the page faults of other threads, and page faults for
 //! them: milliseconds, if the system takes the processor away from one of those. So there are few (some 12 for the first
-//! half GiB), and from `AHEAD_FROM` on the next one is made before it is needed, under no lock: by the helper, if there
-//! is one, else by the thread whose request came near the end. Only a thread that is quicker than that waits for a step
-//! under the lock of the ranges.
+//! half GiB), and from `AHEAD_FROM` on the next one is made before it is needed, not under the lock of the ranges, by the
+//! thread whose request came near the end. Only a thread that is quicker than that waits for a step under that lock.
 
 use crate::arena::{Arenas, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_WORDS, RECORD_BYTES, SIDE_BYTES};
 use crate::page_map::PageMap;
@@ -54,7 +53,8 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Makes the step; false if the system refuses. What two threads commit is committed.
+    /// Makes the step; false if the system refuses. Once for what lies in chunks that may be in use: see
+    /// [`Allocator::commit_ahead`].
     ///
     /// # Safety
     /// The step must lie in an arena, and chunks before `from` be committed.
@@ -113,30 +113,9 @@ impl Arenas {
         self.low.swap(0, Ordering::Relaxed).checked_sub(1)
     }
 
-    /// The next step of arena `i` is about to be committed under no lock. The lock of the ranges must be held, so that a
-    /// thread which takes chunks of the same step later sees it.
-    pub(crate) fn begin_ahead(&self, i: usize, step: &Step) {
-        // SAFETY: the lock is held.
-        let arena = unsafe { self.nth(i) };
-        arena.promised.set(arena.promised.get().max(step.to));
-        self.ahead.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// That step was committed, or refused.
-    pub(crate) fn end_ahead(&self) {
-        // Release pairs with the Acquire of `commits_ahead`: the call is over.
-        self.ahead.fetch_sub(1, Ordering::Release);
-    }
-
-    /// In the child of a fork, whose only thread is committing nothing.
-    pub(crate) fn forked(&self) {
-        self.ahead.store(0, Ordering::Relaxed);
-    }
-
-    /// Whether chunks that the caller has may be made accessible by another thread just now.
-    pub(crate) fn commits_ahead(&self) -> bool {
-        // Acquire: see `end_ahead`. That one has begun was seen with the chunks, through the lock of the ranges.
-        self.ahead.load(Ordering::Acquire) != 0
+    /// In the child of a fork, whose only thread makes no step but one that a handler interrupted to fork: that one goes on.
+    pub(crate) fn forked<O: Os>(&self, os: &O) {
+        self.arenas().iter().for_each(|arena| arena.making.release(os));
     }
 
     /// The next step of arena `i`, if it may be made.
@@ -148,46 +127,35 @@ impl Arenas {
         let arena = unsafe { self.nth(i) };
         if arena.is_long() && is_pressed(os) { None } else { arena.step(0) }
     }
-
-    /// The step of arena `i` was made.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held.
-    pub(crate) unsafe fn note_step(&self, i: usize, step: &Step) {
-        // SAFETY: the lock is held.
-        unsafe { self.nth(i).note_step(step) }
-    }
 }
 
 impl<O: Os> Allocator<O> {
-    /// Makes the next step of the arena that is low, if one is. Under no lock, but when blocks have guards.
-    ///
-    /// A step that is made under no lock may come late: another thread has made the same step meanwhile, and uses its
-    /// chunks. To make them accessible once more does no harm, unless one was made inaccessible (a guard) or was
-    /// unmapped (moved pages). So with `harden=on` steps are made under the lock; and while one is made without it
-    /// ([`Arenas::commits_ahead`]; hardening may have begun since), no guard is set and no pages are moved.
+    /// Makes the next step of the arena that is low, if one is, under a lock of its own: threads that do not need the step go
+    /// on meanwhile. One that needs it waits, and does not make it as well: the call that comes later would give access
+    /// once more to what is in use by then, also to OS pages from which the program has taken it (guards, code).
     pub(crate) fn commit_ahead(&self) {
-        let Some(arena) = self.arenas.take_low() else { return };
-        // SAFETY: `with` holds the lock; what lies before the step is committed and stays so.
-        unsafe {
-            let step = self.ranges.with(&self.os, |_| {
-                let step = self.arenas.next_step(&self.os, arena)?;
-                if !self.policy.harden() {
-                    self.arenas.begin_ahead(arena, &step);
-                    return Some(step);
-                }
-                if step.make(&self.os, &self.map) {
-                    self.arenas.note_step(arena, &step);
-                }
-                None
-            });
-            let Some(step) = step else { return };
-            let made = step.make(&self.os, &self.map);
-            self.arenas.end_ahead();
-            if made {
-                self.ranges.with(&self.os, |_| self.arenas.note_step(arena, &step));
+        let Some(i) = self.arenas.take_low() else { return };
+        let Some(arena) = self.arenas.arenas().get(i) else { return };
+        let begun = self.ranges.with(&self.os, |_| {
+            if !arena.making.try_take() {
+                // Another thread is ahead already.
+                return None;
             }
+            // SAFETY: `with` holds the lock.
+            let step = unsafe { self.arenas.next_step(&self.os, i) };
+            match &step {
+                // What is not committed yet stays reserved, whatever goes back.
+                Some(step) => arena.promised.set(arena.promised.get().max(step.to)),
+                None => arena.making.release(&self.os),
+            }
+            step
+        });
+        let Some(step) = begun else { return };
+        // SAFETY: no other step of the arena is made meanwhile, so what lies before this one is committed.
+        if unsafe { step.make(&self.os, &self.map) } {
+            arena.note_step(&step);
         }
+        arena.making.release(&self.os);
     }
 }
 

@@ -367,7 +367,7 @@ impl<O: Os> Allocator<O> {
     pub fn fork_child(&self, seat: *const Seat, inner: u32) {
         let whole = self.locks().iter().all(|lock| lock.is_forked());
         self.locks().iter().for_each(|lock| lock.release(&self.os));
-        self.arenas.forked();
+        self.arenas.forked(&self.os);
         let mine = self.end_in_child(seat, inner);
         self.os.forked();
         // Relaxed: one thread.

@@ -110,14 +110,13 @@ impl<O: Os> Allocator<O> {
         true
     }
 
-    /// Makes an OS page inaccessible; false if there are too many guards, the system refuses, or a thread may undo it
-    /// (`commit.rs`; only just after hardening began).
+    /// Makes an OS page inaccessible; false if there are too many guards, or the system refuses.
     ///
     /// # Safety
     /// The OS page must be committed, the caller's, and not used.
     pub(crate) unsafe fn guard(&self, p: *mut u8) -> bool {
         // Relaxed: a bound that may be passed by a few.
-        if self.guards.count() >= MOST_GUARDS || self.arenas.commits_ahead() {
+        if self.guards.count() >= MOST_GUARDS {
             return false;
         }
         // SAFETY: as the caller promises.

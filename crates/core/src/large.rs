@@ -142,9 +142,7 @@ impl<O: Os> Allocator<O> {
                 (*c).moved = false;
                 self.moved.fetch_sub(1, Ordering::Relaxed);
                 let len = (*c).len as usize;
-                // As for a move (`realloc.rs`).
-                let renewable = !self.arenas.commits_ahead();
-                match if renewable { self.os.renew(p, len * CHUNK) } else { Moved::Not } {
+                match self.os.renew(p, len * CHUNK) {
                     Moved::Done => {
                         self.note_purged((*c).carved as usize * CHUNK);
                         (state, (*c).state) = (State::Clean, State::Clean);

@@ -323,6 +323,7 @@ impl<O: Os> Allocator<O> {
     /// which does no harm in a process of one thread. Where there were other threads, what they held may be half changed.
     pub fn fork_child_nested(&self, seat: *const Seat, inner: u32, alone: bool) {
         self.locks().iter().for_each(|lock| lock.release(&self.os));
+        self.arenas.forked(&self.os);
         let mut others = !alone || self.others_fly(seat);
         let mine = self.end_in_child(seat, inner);
         self.os.forked();

@@ -91,8 +91,7 @@ impl<O: Os> Allocator<O> {
             let bytes = (*Arenas::record(p)).carved as usize * CHUNK;
             // Relaxed: a bound that may be passed by a few.
             let few = self.moved.load(Ordering::Relaxed) < MOST_MOVED;
-            // A move unmaps for a moment what another thread may be committing (`commit.rs`).
-            let movable = bytes >= MOVE_PAGES && few && !self.policy.harden() && !self.arenas.commits_ahead();
+            let movable = bytes >= MOVE_PAGES && few && !self.policy.harden();
             let c = Arenas::record(new);
             match if movable { self.os.move_pages(p, new, bytes) } else { Moved::Not } {
                 Moved::Done => {

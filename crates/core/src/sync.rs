@@ -80,6 +80,12 @@ impl Lock {
         Guard { lock: self, os }
     }
 
+    /// Takes the lock without a guard if it is free.
+    pub fn try_take(&self) -> bool {
+        // Acquire: as in `take`.
+        self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
     /// Takes the lock without a guard, for fork. Spins a little, then sleeps.
     #[inline]
     pub fn take<O: Os>(&self, os: &O) {
