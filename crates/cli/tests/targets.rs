@@ -100,6 +100,47 @@ fn programs_for_other_c_libraries_are_refused() {
     }
 }
 
+/// Catches programs with a sanitizer that abort, hang or find nothing because another malloc is in front of its own; and
+/// those refused whose sanitizer has none.
+#[test]
+fn programs_with_a_sanitizer_are_refused() {
+    let neap = Neap::new();
+    let source = "#include <stdio.h>\nint main(void) { puts(\"ran\"); return 0; }\n";
+    for (flag, name) in [
+        ("-fsanitize=address", "AddressSanitizer"),
+        ("-fsanitize=thread", "ThreadSanitizer"),
+        ("-fsanitize=leak", "LeakSanitizer"),
+    ] {
+        // Clang links the runtime statically unless asked otherwise, GCC dynamically.
+        for (kind, linked) in [("", None), ("static", Some("-static-lib")), ("stripped", Some("-s"))] {
+            let short = flag.trim_start_matches("-fsanitize=").chars().next().expect("a name");
+            let linked = linked.map(|l| if l == "-s" { l.to_owned() } else { format!("{l}{short}san") });
+            let flags: Vec<&str> = [flag].into_iter().chain(linked.as_deref()).collect();
+            match compile(neap.dir.path(), &format!("{name}{kind}"), source, &flags) {
+                Some(program) => {
+                    let what = if kind == "static" { "anitizer" } else { name };
+                    assert_refused(&neap.run([&program]), 126, &["built with", what, "its own malloc", "hint: "]);
+                }
+                None => skip("programs_with_a_sanitizer_are_refused", &format!("no runtime for {flags:?}")),
+            }
+        }
+    }
+    match compile(neap.dir.path(), "undefined", source, &["-fsanitize=undefined"]) {
+        Some(program) => assert_eq!(stdout(&neap.run([&program])), "ran\n"),
+        None => skip("programs_with_a_sanitizer_are_refused", "no runtime for -fsanitize=undefined"),
+    }
+}
+
+/// Catches a runtime in LD_PRELOAD that neap would be put in front of.
+#[test]
+fn a_preloaded_sanitizer_is_refused() {
+    let neap = Neap::new();
+    for list in ["/usr/lib/libasan.so.8", "libc.so.6 libtsan.so.2"] {
+        let output = neap.command(["run", "--", "/bin/true"]).env("LD_PRELOAD", list).output().expect("neap starts");
+        assert_refused(&output, 126, &["LD_PRELOAD has", "Sanitizer", "own malloc", "take the runtime out"]);
+    }
+}
+
 /// Catches set-user-id programs that would run without the allocator, and refusals of those that would not.
 #[test]
 fn setuid_programs_are_refused_where_they_change_the_user() {

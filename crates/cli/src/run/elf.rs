@@ -1,6 +1,6 @@
 //! Looks at an ELF file: will its dynamic linker load `libneap.so` into it?
 //!
-//! Reads the file header and the program headers only; no I/O of its own.
+//! Reads the headers, and the names of dynamic symbols (`sanitizer`); no I/O of its own.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use object::elf::{self, FileHeader64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, ReadRef};
+
+use super::sanitizer::{self, Sanitizer};
 
 /// The e_machine of this build: programs of any other cannot load the library.
 #[cfg(target_arch = "x86_64")]
@@ -37,6 +39,8 @@ pub enum Refusal {
     OtherMachine(String),
     /// The dynamic linker of another C library.
     OtherLibc(PathBuf),
+    /// Built with a sanitizer that brings its own malloc.
+    Sanitized(&'static Sanitizer),
     /// An object file or a core file.
     NotAProgram(&'static str),
     /// Damaged.
@@ -88,6 +92,10 @@ fn inspect_native<'data, R: ReadRef<'data>>(data: R) -> Result<Loadable, Fault> 
             let path = PathBuf::from(OsStr::from_bytes(path));
             if !is_glibc_linker(&path) {
                 return Err(Fault::Refusal(Refusal::OtherLibc(path)));
+            }
+            // A program whose symbols cannot be read is for the dynamic linker to judge.
+            if let Ok(Some(sanitizer)) = sanitizer::find(data) {
+                return Err(Fault::Refusal(Refusal::Sanitized(sanitizer)));
             }
             return Ok(Loadable::Interpreter(path));
         }

@@ -1,6 +1,6 @@
 //! `neap run`: a program with neap as its malloc.
 //!
-//! The steps, each in a module: find the program and look at it (`target`, `elf`), put the library in a file
+//! The steps, each in a module: find the program and look at it (`target`, `elf`, `sanitizer`), put the library in a file
 //! (`library`), become the program or supervise it (`child`, `signals`), and report (`counters`, `summary`).
 
 pub mod child;
@@ -8,6 +8,7 @@ mod counters;
 mod elf;
 pub mod library;
 pub mod private_dir;
+mod sanitizer;
 pub mod signals;
 mod summary;
 pub mod target;
@@ -121,13 +122,16 @@ pub fn environment(library: &Path, settings: &[Setting]) -> Vec<(OsString, OsStr
     env
 }
 
-/// The library, then what was preloaded already (separated by colons or spaces, as the dynamic linker reads
-/// it), without a second mention of the library.
+/// What a list of libraries to preload names: separated by colons or spaces, as the dynamic linker reads it.
+fn preload_entries(list: &OsStr) -> impl Iterator<Item = &[u8]> {
+    list.as_bytes().split(|b| matches!(b, b':' | b' ')).filter(|entry| !entry.is_empty())
+}
+
+/// The library, then what was preloaded already, without a second mention of the library.
 fn preload_list(library: &Path, existing: Option<&OsStr>) -> OsString {
     let library = library.as_os_str().as_bytes();
     let mut list = library.to_vec();
-    let entries = existing.map(OsStr::as_bytes).unwrap_or_default().split(|b| matches!(b, b':' | b' '));
-    for entry in entries.filter(|entry| !entry.is_empty() && *entry != library) {
+    for entry in preload_entries(existing.unwrap_or_default()).filter(|entry| *entry != library) {
         list.push(b':');
         list.extend_from_slice(entry);
     }

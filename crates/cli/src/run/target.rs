@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use object::ReadCache;
 
 use super::elf::{self, Loadable, Refusal};
+use super::sanitizer::Sanitizer;
+use super::{LD_PRELOAD, preload_entries};
 use crate::error::{Error, system_message};
 use crate::sys::{self, Identity};
 
@@ -91,9 +93,29 @@ fn cannot_execute(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// Looks at the program, and at the interpreters if it is a script: can the library be loaded into it?
+/// Looks at the program, and at the interpreters if it is a script, and at what is preloaded already: can the library be
+/// loaded into it?
 pub fn inspect(path: &Path) -> Result<(), Error> {
-    follow(path, inspect_elf)
+    follow(path, inspect_elf)?;
+    let preloaded = std::env::var_os(LD_PRELOAD).unwrap_or_default();
+    match sanitizer_among(&preloaded) {
+        Some((library, sanitizer)) => Err(Error::cannot_run(format!(
+            "cannot run {} under neap: {LD_PRELOAD} has {}, the runtime of {}, which works only with its own malloc",
+            path.display(),
+            library.display(),
+            sanitizer.name
+        ))
+        .remedy(format!("run it without neap, or take the runtime out of {LD_PRELOAD}"))),
+        None => Ok(()),
+    }
+}
+
+/// The runtime of a sanitizer in a list of libraries to preload.
+fn sanitizer_among(list: &OsStr) -> Option<(&Path, &'static Sanitizer)> {
+    preload_entries(list).map(|entry| Path::new(OsStr::from_bytes(entry))).find_map(|path| {
+        let name = path.file_name()?;
+        Some((path, Sanitizer::of_library(name.as_bytes())?))
+    })
 }
 
 /// Why the kernel cannot execute a file that it may execute, where that can be seen.
@@ -196,6 +218,11 @@ fn inspect_elf(path: &Path, file: &File) -> Result<(), Error> {
             linker.display()
         ))
         .remedy("use a build of the program for glibc"),
+        Refusal::Sanitized(sanitizer) => Error::cannot_run(format!(
+            "cannot run {shown} under neap: it is built with {}, which works only with its own malloc",
+            sanitizer.name
+        ))
+        .remedy("run it without neap, or build it without -fsanitize"),
         Refusal::NotAProgram(what) => Error::cannot_run(format!("cannot run {shown}: it is {what}, not a program")),
         Refusal::Malformed(why) => Error::cannot_run(format!("cannot run {shown}: it is a damaged ELF file ({why})")),
     })
