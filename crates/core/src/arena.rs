@@ -38,8 +38,8 @@ pub(crate) const FEW_BYTES: usize = 2 * 8 * FEW_WORDS;
 pub(crate) const BEFORE_BITS: usize = RECORD_BYTES + FEW_BYTES;
 pub(crate) const BEFORE_AGES: usize = BEFORE_BITS + 2 * BITS_BYTES;
 pub(crate) const SIDE_BYTES: usize = BEFORE_AGES + 1;
-/// Shortest arena worth having.
-const MIN_ARENA: usize = 4 << 20;
+/// Shortest arena: that of one block where address space is nearly used up. Its side tables take the first chunk.
+const MIN_ARENA: usize = 4 * CHUNK;
 const SLOTS: usize = 1 << (ADDRESS_BITS - ARENA_SHIFT);
 
 /// One arena. Chunks `first..frontier` were used, those up to `committed` may be used at once.

@@ -152,6 +152,10 @@ pub(crate) fn reserve<O: Os>(os: &O, len: usize) -> Option<usize> {
         if let Some(p) = os.reserve(slot << ARENA_SHIFT, len) {
             return Some(p.expose_provenance());
         }
+        // No place is better than another where a limit is in the way.
+        if attempt == 0 && os.address_limit().is_some_and(|left| left < len) {
+            return None;
+        }
     }
     None
 }

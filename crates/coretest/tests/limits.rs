@@ -1,8 +1,10 @@
 //! A limit on address space that is set while the program runs: what is reserved and not used goes back, and every block
 //! stays what it was.
 
+use neap_core::Allocator;
+use neap_core::valid::Depth;
 use neap_coretest::history::OP_BYTES;
-use neap_coretest::{Call, Config, Model, Op, Setup};
+use neap_coretest::{Call, Config, Fake, Model, Op, Owner, Setup};
 use proptest::prelude::*;
 use proptest::test_runner::Config as Runs;
 
@@ -62,5 +64,42 @@ proptest! {
     #[test]
     fn refused(before in history(200), after in history(200)) {
         run(4096, 512 << 20, true, &[Call::Unreserve], &before, &after);
+    }
+}
+
+/// Takes blocks of `size` bytes on a new system until there are no more, and frees them. Returns how many there were, and
+/// how many reservations the call made that got none.
+fn fill(page_size: usize, limit: usize, size: usize) -> (usize, u64) {
+    let config = Config { page_size, address_limit: Some(limit), ..Config::default() };
+    let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(config)));
+    let Some(thread) = Owner::new(&a, true, true) else { return (0, 0) };
+    // SAFETY: the heap is lent by its thread.
+    let take = || thread.with(&a, |heap| unsafe { a.malloc(heap, size) });
+    let blocks: Vec<*mut u8> = std::iter::from_fn(|| Some(take()).filter(|p| !p.is_null())).collect();
+    let before = a.os.faults.count(Call::Reserve);
+    assert!(take().is_null(), "NULL, then a block");
+    let tries = a.os.faults.count(Call::Reserve) - before;
+    for &p in &blocks {
+        // SAFETY: the heap is lent by its thread; the blocks are this test's.
+        thread.with(&a, |heap| unsafe { a.free(heap, p) }).expect("a block");
+    }
+    // SAFETY: no other thread uses the allocator.
+    unsafe { a.validate(Depth::Bits) }.expect("valid");
+    (blocks.len(), tries)
+}
+
+/// Catches a program that starts with little address space and gets no block, or leaves most of it unused; and failing calls
+/// that try one place after the other where none can be had.
+#[test]
+fn little_address_space_is_used() {
+    for page_size in [4096, 65536] {
+        for limit in [512 << 10, 1 << 20, 2 << 20, 4 << 20, 8 << 20, 64 << 20] {
+            for size in [16, 64, 1024, 32 << 10] {
+                let (blocks, tries) = fill(page_size, limit, size);
+                let share = blocks * size * 100 / limit;
+                assert!(share >= 25, "{blocks} blocks of {size}: {share} % of {limit}, pages of {page_size}");
+                assert!(tries <= 4, "{tries} reservations of a call that fails below {limit}");
+            }
+        }
     }
 }
