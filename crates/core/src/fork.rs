@@ -8,7 +8,7 @@
 //!    heap of the thread's own ([`Allocator::fly`]).
 //! 2. The heap in each thread's seat is swapped for [`FORKED`], as a visitor does it (`visit.rs`), and all threads see that
 //!    (barrier). A call that finds [`FORKED`] is nested. It does not wait.
-//! 3. Calls that had begun before go on and end; the fork waits for them, for a moment (`IDLE`). Heaps of threads that
+//! 3. Calls that had begun before go on and end; the fork waits for them, for a moment (`LOOKS`). Heaps of threads that
 //!    stay in the middle of a call (without a processor, stopped, or in a handler) are lost in the child, as they may be half
 //!    changed.
 //! 4. The three locks are taken. Only the threads of 3. and the purger can want them. Such a thread waits, but not for
@@ -27,12 +27,13 @@
 use crate::batch::Work;
 use crate::heap::{FORKED, Seat};
 use crate::life::{LEFT, LOST, OWNED};
-use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::sync::{AtomicU32, Lock, Ordering, spin_loop};
 use crate::{Allocator, Heap, Os};
 
-/// Microseconds that a fork waits for calls that are under way, in two steps: most end within one, if their threads have
-/// a processor.
-const IDLE: u32 = 500;
+/// How often a fork looks whether calls that are under way have ended, and rounds of the processor's pause between two looks:
+/// some 40 us in all. Most end meanwhile if their threads have a processor. Those that have none are not waited for: where
+/// many threads share a processor, each sleep takes milliseconds. The simulation tries other orders anyway.
+const LOOKS: [u32; 2] = if cfg!(neap_sim) { [2, 1] } else { [10, 50] };
 /// Microseconds that a fork waits for another one to end before it joins that.
 const JOIN: u32 = 20_000;
 /// Microseconds that a fork waits for a lock, or for another one to begin or to end. Only a thread that is stopped in the
@@ -242,8 +243,11 @@ impl<O: Os> Allocator<O> {
         if others && !(self.os.has_barrier() && self.os.barrier()) {
             self.os.pause(SEEN);
         }
-        let mut patience = Patience::new(IDLE);
-        while self.is_any_busy() && patience.wait(&self.os) {}
+        let mut looks = LOOKS[0];
+        while self.is_any_busy() && looks > 0 {
+            (0..LOOKS[1]).for_each(|_| spin_loop());
+            looks -= 1;
+        }
         let lease = self.lease();
         for (n, lock) in self.locks().into_iter().enumerate() {
             if !lock.take_for_fork(&self.os, LOCK / 1000, lease) {

@@ -357,9 +357,11 @@ impl<O: Os> Allocator<O> {
         self.tell_news();
     }
 
-    /// The share of a thread that frees memory, where there can be no helper.
+    /// The share of a thread that frees memory, where there can be no helper: all of it where more waits than may.
     pub(crate) fn purge_inline(&self) {
-        self.purge_due(Heap::none(), self.due(self.urgency(), INLINE_BYTES), &mut Walk::new(), 1);
+        let ticks = self.urgency();
+        let batches = if ticks == 0 { usize::MAX } else { 1 };
+        self.purge_due(Heap::none(), self.due(ticks, INLINE_BYTES), &mut Walk::new(), batches);
     }
 
     /// Purges what is due, from the place of `walk` on, in at most `batches` batches; returns the bytes.

@@ -356,3 +356,17 @@ fn locked_holes_are_left_alone() {
     assert!(held <= most, "{held} bytes held, {most} allowed");
     own.abandon(a);
 }
+
+/// Catches a program without a helper that frees much and is idle from then on: whatever waits then stays.
+#[test]
+fn little_waits_without_a_helper() {
+    for size in [1 << 20, 20480, 48] {
+        let a = Box::new(Allocator::new(Fake::new(Config::default())));
+        let thread = thread(&a);
+        fill(&a, &thread, size, 160 << 20).into_iter().for_each(|p| free(&a, &thread, p));
+        let (dirty, _) = a.free_bytes();
+        assert!(dirty <= 33 << 20, "{dirty} bytes wait after {size} bytes each");
+        assert!(a.os.faults.count(Call::Purge) + a.os.faults.count(Call::PurgeRuns) < 2000);
+        thread.abandon(&a);
+    }
+}
