@@ -27,13 +27,13 @@
 use crate::batch::Work;
 use crate::heap::{FORKED, Seat};
 use crate::life::{LEFT, LOST, OWNED};
-use crate::sync::{AtomicU32, Lock, Ordering, spin_loop};
+use crate::sync::{AtomicU32, Lock, Ordering};
 use crate::{Allocator, Heap, Os};
 
-/// How often a fork looks whether calls that are under way have ended, and rounds of the processor's pause between two looks:
-/// some 40 us in all. Most end meanwhile if their threads have a processor. Those that have none are not waited for: where
-/// many threads share a processor, each sleep takes milliseconds. The simulation tries other orders anyway.
-const LOOKS: [u32; 2] = if cfg!(neap_sim) { [2, 1] } else { [10, 50] };
+/// How often a fork looks whether calls that are under way have ended, and microseconds between two looks. Most end meanwhile
+/// if their threads have a processor. Those that have none are not waited for: where many threads share a processor,
+/// each sleep takes milliseconds.
+const LOOKS: [u32; 2] = [10, 4];
 /// Microseconds that a fork waits for another one to end before it joins that.
 const JOIN: u32 = 20_000;
 /// Microseconds that a fork waits for a lock, or for another one to begin or to end. Only a thread that is stopped in the
@@ -46,7 +46,7 @@ const LEASE_BYTES: usize = 4 << 20;
 /// Microseconds that a call waits for a fork to end where it would else do nothing: the end of a thread, a control.
 pub const CALL: u32 = 20_000;
 /// Microseconds that stand for a barrier where the system has none: a processor's stores are seen by others long before.
-const SEEN: u32 = 1000;
+const SEEN: u32 = 20;
 
 /// A fork begins or ends.
 const CHANGES: u32 = 1 << 31;
@@ -245,7 +245,7 @@ impl<O: Os> Allocator<O> {
         }
         let mut looks = LOOKS[0];
         while self.is_any_busy() && looks > 0 {
-            (0..LOOKS[1]).for_each(|_| spin_loop());
+            self.os.pause(LOOKS[1]);
             looks -= 1;
         }
         let lease = self.lease();

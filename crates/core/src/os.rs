@@ -197,7 +197,7 @@ pub unsafe trait Os: Sync {
         self.prepare_barrier()
     }
 
-    /// Sleeps for about so many microseconds. Signals do not make it shorter.
+    /// Waits for about so many microseconds; some 20 without giving the processor up. Signals do not make it shorter.
     fn pause(&self, _microseconds: u32) {}
 
     /// Wakes all that wait for `word`.
