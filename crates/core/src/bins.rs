@@ -179,14 +179,15 @@ impl Heap {
         }
     }
 
-    /// Takes the room back that caches have come to have, so that what they can hold unseen is little again.
+    /// Takes the room back that caches and shelf have come to have, so that what they can hold unseen is little again.
     ///
     /// # Safety
     /// The heap must be the caller's and have caches, and they be empty.
     pub(crate) unsafe fn shrink_caps<O: Os>(heap: *mut Heap, a: &Allocator<O>) {
         // SAFETY: as the caller promises.
-        let less = (1..class::CLASSES).map(|class| unsafe { Self::shrink_cap(heap, class) }).sum();
-        a.forget_room(less);
+        let less: usize = (1..class::CLASSES).map(|class| unsafe { Self::shrink_cap(heap, class) }).sum();
+        // SAFETY: the heap is the caller's.
+        a.forget_room(less + unsafe { (*heap).shelf.uncount_room() });
     }
 
     /// [`Heap::shrink_caps`] for one class, whose cache is empty; returns the bytes.

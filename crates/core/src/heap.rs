@@ -402,6 +402,17 @@ impl Heap {
         (sum, cached)
     }
 
+    /// Whether caches or shelf may hold more than at first. For other threads: a guess.
+    ///
+    /// # Safety
+    /// `heap` must be a heap.
+    pub(crate) unsafe fn is_grown(heap: *mut Heap) -> bool {
+        // SAFETY: heaps are never unmapped; plain words, read whatever their owner does.
+        let cap = |class: usize| unsafe { peek(&raw const (*heap).cap[class], 0) };
+        // SAFETY: as above.
+        Shelf::is_counted(unsafe { &raw const (*heap).shelf }) || (1..CLASSES).any(|class| cap(class) > first(class))
+    }
+
     /// Blocks in the caches, and their bytes. For other threads: a guess.
     ///
     /// # Safety

@@ -28,7 +28,7 @@ pub(crate) const DELAY_TICKS: u8 = 5;
 pub(crate) const START_CHUNKS: usize = if cfg!(neap_sim) { 2 } else { (1 << 20) / CHUNK };
 /// So many slabs have to come to wait.
 const START_SLABS: usize = if cfg!(neap_sim) { 4 } else { 64 };
-/// So much the caches of all threads may hold before somebody looks whether they do: more than those of three busy threads.
+/// So much the caches and shelves of all threads may hold before they are looked at: more than those of three busy threads.
 const MOST_CACHED: usize = if cfg!(neap_sim) { 256 << 10 } else { 16 << 20 };
 /// Most bytes that a thread purges for others, where no helper can: some 100 us.
 const INLINE_BYTES: usize = if cfg!(neap_sim) { 256 << 10 } else { 2 << 20 };
@@ -69,7 +69,7 @@ pub struct Purger {
     pub(crate) flood: AtomicBool,
     /// Slabs that came to wait so far.
     slabs: AtomicUsize,
-    /// Bytes that the caches of all heaps may hold, without what each may from the beginning.
+    /// Bytes that the caches and shelves of all heaps may hold, without what each cache may from the beginning.
     cached: AtomicUsize,
     /// Bytes given back so far.
     pub(crate) purged: AtomicU64,
@@ -478,7 +478,7 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// A cache may hold so many bytes more than before: where all caches may hold much, somebody has to look what they do
+    /// A cache or a shelf may hold so many bytes more than before: where all caches may hold much, somebody has to look what they do
     /// hold once their threads are idle, as free has its fast path until they are full.
     #[cold]
     pub(crate) fn note_room(&self, bytes: usize) {

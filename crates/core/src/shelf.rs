@@ -4,7 +4,7 @@
 //! a lock. A shelf is short and holds little; what does not fit goes to the free ranges, where all heaps find it. What
 //! lies on a shelf waits as all free memory does: the purger looks at shelves in its visits.
 //!
-//! Invariant: blocks on a shelf have the kind [`Kind::SHELVED`], and `chunks` is the sum of their lengths.
+//! Invariant: blocks on a shelf have the kind [`Kind::SHELVED`], and `chunks`, at most `counted`, is the sum of their lengths.
 
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, State};
@@ -28,12 +28,14 @@ pub struct Shelf {
     newest: *mut Chunk,
     count: u32,
     chunks: u32,
+    /// So many chunks were counted as what threads may keep unseen ([`Allocator::note_room`]).
+    counted: u32,
 }
 
 impl Shelf {
     /// An empty shelf.
     pub const fn new() -> Self {
-        Shelf { newest: core::ptr::null_mut(), count: 0, chunks: 0 }
+        Shelf { newest: core::ptr::null_mut(), count: 0, chunks: 0, counted: 0 }
     }
 
     /// Its blocks, newest first. For other threads: a guess, which ends.
@@ -67,9 +69,36 @@ impl Shelf {
     }
 
     /// Whether there is a place for `len` chunks more.
-    #[inline(always)]
     fn has_place(&self, len: u32) -> bool {
         self.count < PLACES && self.chunks + len <= MOST_CHUNKS
+    }
+
+    /// The same, within what was counted.
+    #[inline(always)]
+    fn has_counted_place(&self, len: u32) -> bool {
+        self.count < PLACES && self.chunks + len <= self.counted
+    }
+
+    /// Counts room for `len` chunks more, and for as many again, as there is a place for; returns the bytes that were not
+    /// counted before.
+    fn count_room(&mut self, len: u32) -> usize {
+        let need = self.chunks + len;
+        let more = if need > self.counted { (2 * need).min(MOST_CHUNKS) - self.counted } else { 0 };
+        self.counted += more;
+        more as usize * CHUNK
+    }
+
+    /// What is not used does not count any more; returns its bytes.
+    pub(crate) fn uncount_room(&mut self) -> usize {
+        let less = self.counted - self.chunks;
+        self.counted = self.chunks;
+        less as usize * CHUNK
+    }
+
+    /// Whether any was counted. For other threads: a guess.
+    pub(crate) fn is_counted(shelf: *const Shelf) -> bool {
+        // SAFETY: as above.
+        unsafe { peek(&raw const (*shelf).counted, 0) != 0 }
     }
 
     /// Puts a block of `len` chunks first.
@@ -203,7 +232,7 @@ impl<O: Os> Allocator<O> {
             let c = Arenas::record(p);
             let fits = self.arenas.has_record(p)
                 && self.goes_on_shelf(c, p)
-                && (*heap).shelf.has_place((*c).len)
+                && (*heap).shelf.has_counted_place((*c).len)
                 && !self.minds((*heap).shelf.chunks + (*c).len);
             if fits {
                 Heap::undo_free_of_large(heap);
@@ -264,6 +293,10 @@ impl<O: Os> Allocator<O> {
             if !(*heap).shelf.has_place(len) {
                 self.unshelve(heap, |shelf| !(*shelf).has_place(len));
             }
+            let more = (*heap).shelf.count_room(len);
+            if more > 0 {
+                self.note_room(more);
+            }
             self.push_on_shelf(heap, c);
             if self.minds((*heap).shelf.chunks) {
                 self.want();
@@ -320,7 +353,8 @@ impl<O: Os> Allocator<O> {
                 (count, chunks, shelved) = (count + 1, chunks + (*c).len, shelved && (*c).kind.get() == Kind::SHELVED);
                 c = (*c).next;
             }
-            let counted = count == shelf.count && chunks == shelf.chunks && chunks <= MOST_CHUNKS && count <= PLACES;
+            let most = shelf.counted.min(MOST_CHUNKS);
+            let counted = count == shelf.count && chunks == shelf.chunks && chunks <= most && count <= PLACES;
             (shelved && counted).then_some(count as usize)
         }
     }

@@ -289,19 +289,21 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Empties the caches of heaps that were left alone, or of `all`, and takes in what others freed into them. True if
+    /// Empties the caches of heaps that were left alone, or of `all`, and takes in what others freed into them. Where all
+    /// caches may hold much, empty ones become small again too: else what is freed there later would wait unseen. True if
     /// that may have to be done later. The batch lock must be held. `mine` is the calling thread's heap, which its call
     /// uses, or [`Heap::none`].
     #[cold]
     pub(crate) fn empty_caches(&self, all: bool, mine: *mut Heap) -> bool {
         let mut waits = false;
+        let (_, much) = self.purger.came();
         let mut heap = self.registry.with(&self.os, |r| r.all);
         while !heap.is_null() {
             // SAFETY: heaps are never unmapped, and `next` never changes. What the thread changes meanwhile makes the
             // look at its caches a guess; `look` and `quiet` are the visitor's.
             unsafe {
                 let (look, cached) = Heap::look(heap);
-                let full = cached || !(*heap).pending.is_empty();
+                let full = cached || !(*heap).pending.is_empty() || (much && Heap::is_grown(heap));
                 let quiet = look == (*heap).look;
                 (*heap).quiet = if quiet { (*heap).quiet.saturating_add(1) } else { 0 };
                 (*heap).look = look;

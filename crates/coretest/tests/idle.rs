@@ -54,6 +54,52 @@ fn free_most(a: &Shared, thread: &Owner, blocks: Vec<*mut u8>) -> Vec<*mut u8> {
     kept
 }
 
+/// Many threads that have a large block each, 20 MB in all, and what may stay of that: heaps and tables.
+const THREADS: usize = 200;
+const SHELVED: usize = 100_000;
+const LEFT: usize = 1 << 20;
+
+fn one_large_block(a: &Shared, threads: &[Owner]) -> Vec<*mut u8> {
+    threads.iter().flat_map(|thread| fill(a, thread, SHELVED, SHELVED)).collect()
+}
+
+fn free_each(a: &Shared, threads: &[Owner], blocks: &[*mut u8]) {
+    threads.iter().zip(blocks).for_each(|(thread, &p)| free(a, thread, p));
+}
+
+/// Catches memory on the shelves of many threads that no purger ever looks at, as each has little.
+#[test]
+fn shelves_ask_for_a_purger() {
+    let a = system(4096);
+    let threads: Vec<_> = (0..THREADS).map(|_| thread(&a)).collect();
+    let blocks = one_large_block(&a, &threads);
+    let asked = || a.os.faults.count(Call::StartPurger);
+    assert_eq!(asked(), 0);
+    free_each(&a, &threads, &blocks);
+    assert_eq!(asked(), 1);
+    settle(&a);
+    assert!(a.os.usage().present < LEFT, "{} bytes held", a.os.usage().present);
+    threads.into_iter().for_each(|thread| thread.abandon(&a));
+}
+
+/// Catches a purger that ends while shelves have room for much: what is freed into them then waits unseen.
+#[test]
+fn room_on_shelves_is_taken_back() {
+    let a = system(4096);
+    let threads: Vec<_> = (0..THREADS).map(|_| thread(&a)).collect();
+    free_each(&a, &threads, &one_large_block(&a, &threads));
+    // From the shelves: while the purger looks, nothing lies there.
+    let blocks = one_large_block(&a, &threads);
+    let asked = || a.os.faults.count(Call::StartPurger);
+    assert_eq!(asked(), 1);
+    settle(&a);
+    free_each(&a, &threads, &blocks);
+    assert_eq!(asked(), 2);
+    settle(&a);
+    assert!(a.os.usage().present < LEFT, "{} bytes held", a.os.usage().present);
+    threads.into_iter().for_each(|thread| thread.abandon(&a));
+}
+
 /// Ticks until nothing waits.
 fn settle(a: &Shared) {
     for _ in 0..200 {
