@@ -112,6 +112,13 @@ const ROWS: &[Row] = &[
     row(LIMITS, "address_space_limited_later", "a limit that counts only at start: 16 GiB under 1 GiB"),
     row(LIMITS, "posix_memalign_sets_errno", "errno that says Success after a failure"),
     row(LIMITS, "program_comes_first", "arenas that tools take for the program"),
+    row(LIMITS, "refused_memory_takes_no_addresses", "64 GiB of addresses more for each malloc that fails"),
+    row(LIMITS, "questions_are_asked_again", "a question to the kernel that failed once, and is never asked again")
+        .inject(&["ioctl:error=ENOMEM:when=1..18"]),
+    row(LIMITS, "shrinking_succeeds_without_memory", "a realloc to fewer bytes that fails, or changes errno"),
+    row(LIMITS, "shrinking_succeeds_without_memory", "the same where blocks are filled")
+        .variant("::filled")
+        .env(&[("MALLOC_PERTURB_", "165")]),
 ];
 
 fn main() -> ExitCode {

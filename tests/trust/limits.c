@@ -35,6 +35,69 @@ static void program_comes_first(void) {
     CHECK(strstr(line, exe));
 }
 
-static const struct test_case cases[] = {CASE(address_space_limited_later), CASE(posix_memalign_sets_errno),
-                                         CASE(program_comes_first)};
+static void limit_data(void) {
+    free(filled(100));
+    struct rlimit limit = {64 << 20, 64 << 20};
+    CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
+}
+
+/* Takes all blocks of `size` that there are, as a chain. */
+static void **use_up(size_t size) {
+    void **last = NULL;
+    for (void **block; (block = malloc(size)); last = block) *block = last;
+    return last;
+}
+
+/* Where no memory is to be had, address space is of no use: a malloc that fails must not take more of it each time. */
+static void refused_memory_takes_no_addresses(void) {
+    limit_data();
+    use_up(100000);
+    long before = status_kib("VmSize:");
+    for (int i = 0; i < 50; i++) CHECK(malloc(100000) == NULL && errno == ENOMEM);
+    CHECK_AT(status_kib("VmSize:") - before < 1 << 20, status_kib("VmSize:"));
+}
+
+/* realloc to fewer bytes succeeds where there is no memory for another block, and leaves errno alone. */
+static void shrinking_succeeds_without_memory(void) {
+    static const size_t sizes[] = {1000, 20000, 300000};
+    char *blocks[3];
+    limit_data();
+    for (int i = 0; i < 3; i++) memset(blocks[i] = filled(sizes[i]), 7, sizes[i]);
+    for (size_t size = 1 << 20; size >= 16; size /= 4) use_up(size);
+    for (size_t size = 16; size < 1000; size += 16) use_up(size);
+    for (int i = 0; i < 3; i++) {
+        errno = 77;
+        char *p = realloc(blocks[i], 100);
+        CHECK_AT(p, i);
+        CHECK_AT(errno == 77, errno);
+        for (int k = 0; k < 100; k++) CHECK_AT(p[k] == 7, i);
+    }
+}
+
+/* calloc asks the kernel which OS pages hold memory. Run where the first questions fail: later ones are asked all the same,
+   so that calloc does not fill what the program left alone. */
+static void questions_are_asked_again(void) {
+    enum { SIZE = 32 << 20, ROUNDS = 60 };
+    long most = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        char *p = malloc(SIZE);
+        CHECK(p);
+        for (size_t at = 5 << 12; at < SIZE; at += 1 << 20) p[at] = 1;
+        free(p);
+        p = calloc(1, SIZE);
+        CHECK(p);
+        long resident = status_kib("VmRSS:");
+        if (round >= ROUNDS - 4 && resident > most) most = resident;
+        for (size_t at = 5 << 12; at < SIZE; at += 1 << 20) CHECK_AT(p[at] == 0, at);
+        free(p);
+        malloc_trim(0);
+    }
+    if (strict()) CHECK_AT(most < SIZE >> 10, most);
+}
+
+static const struct test_case cases[] = {
+    CASE(questions_are_asked_again),
+    CASE(address_space_limited_later), CASE(posix_memalign_sets_errno),         CASE(program_comes_first),
+    CASE(refused_memory_takes_no_addresses), CASE(shrinking_succeeds_without_memory),
+};
 TEST_MAIN(cases)

@@ -418,11 +418,20 @@ impl Arenas {
         let (base, first, start) = unsafe {
             let count = self.count.load(Ordering::Relaxed);
             let arenas = &self.arenas[..count];
-            let found = arenas.iter().enumerate().rev().find_map(|(i, a)| Some((i, a.extend(os, map, n, align)?)));
+            let mut refused = false;
+            let found = arenas.iter().enumerate().rev().find_map(|(i, arena)| {
+                match arena.extend(os, map, n, align) {
+                    Ok(found) => return Some((i, found)),
+                    Err(why) => refused |= why == Short::OfMemory,
+                }
+                None
+            });
             let (i, found) = match found {
                 Some(found) => found,
+                // Another arena would be refused memory as well: it would only be address space that nothing uses.
+                None if refused => return None,
                 // The new arena is the last.
-                None if self.add(os, n + align) => (count, self.arenas[count].extend(os, map, n, align)?),
+                None if self.add(os, n + align) => (count, self.arenas[count].extend(os, map, n, align).ok()?),
                 None => return None,
             };
             self.note_low(i);
@@ -510,39 +519,53 @@ impl Arenas {
     }
 }
 
+/// Why an arena cannot grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Short {
+    /// It has no room. Another one may have.
+    OfRoom,
+    /// The system refuses more memory.
+    OfMemory,
+}
+
 impl Arena {
     /// Moves the frontier by `n` chunks that start at a multiple of `align`: base, old frontier, their index.
-    unsafe fn extend<O: Os>(&self, os: &O, map: &PageMap, n: usize, align: usize) -> Option<(usize, usize, usize)> {
+    unsafe fn extend<O: Os>(
+        &self,
+        os: &O,
+        map: &PageMap,
+        n: usize,
+        align: usize,
+    ) -> Result<(usize, usize, usize), Short> {
         let (first, start) = (self.frontier.get(), self.frontier.get().next_multiple_of(align));
-        // SAFETY: the caller holds the lock of the ranges.
-        if start + n > self.end.get() || !unsafe { self.commit(os, map, start + n) } {
-            return None;
+        if start + n > self.end.get() {
+            return Err(Short::OfRoom);
         }
+        // SAFETY: the caller holds the lock of the ranges.
+        unsafe { self.commit(os, map, start + n)? };
         self.frontier.set(start + n);
-        Some((self.base(), first, start))
+        Ok((self.base(), first, start))
     }
 
     /// Commits chunks up to index `end` at least.
-    unsafe fn commit<O: Os>(&self, os: &O, map: &PageMap, end: usize) -> bool {
+    unsafe fn commit<O: Os>(&self, os: &O, map: &PageMap, end: usize) -> Result<(), Short> {
         if end <= self.committed() {
-            return true;
+            return Ok(());
         }
         if self.is_long() && !self.released.get() && is_pressed(os) {
-            return false;
+            return Err(Short::OfRoom);
         }
         // A step that is being made ahead is over first.
         let _making = self.making.lock(os);
         if end <= self.committed() {
-            return true;
+            return Ok(());
         }
         let fits = |step: &Step| step.to >= end;
         let exact = Some(Step { to: end, ..self.step_from_here() });
         // SAFETY: the steps lie in the arena, and the caller holds the lock.
         let made = self.step(end).filter(fits).into_iter().chain(exact).find(|step| unsafe { step.make(os, map) });
-        if let Some(step) = &made {
-            self.note_step(step);
-        }
-        made.is_some()
+        self.note_step(&made.ok_or(Short::OfMemory)?);
+        Ok(())
     }
 
     /// The next commit step, to `end` or further; `None` if all is committed.
@@ -585,7 +608,10 @@ impl Arena {
     unsafe fn extend_at<O: Os>(&self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
         let index = (record.addr() - self.base()) / RECORD_BYTES;
         // SAFETY: the caller holds the lock.
-        if index != self.frontier.get() || index + n > self.end.get() || !unsafe { self.commit(os, map, index + n) } {
+        if index != self.frontier.get()
+            || index + n > self.end.get()
+            || unsafe { self.commit(os, map, index + n) }.is_err()
+        {
             return false;
         }
         self.frontier.set(self.frontier.get() + n);

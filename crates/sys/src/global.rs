@@ -390,8 +390,12 @@ pub unsafe fn realloc_small(p: *mut u8, size: usize, foreign: ForeignFree) -> Op
         if size > MAX_SIZE {
             return Some(no_memory());
         }
+        let errno = libc::__errno_location();
+        let before = *errno;
         let new = malloc(size);
         if new.is_null() {
+            // The slow path may need no new block.
+            *errno = before;
             return None;
         }
         new.copy_from_nonoverlapping(p, old.min(size));
@@ -464,11 +468,19 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
         if size <= old && size >= old / 2 {
             return p;
         }
+        let errno = libc::__errno_location();
+        let before = *errno;
         let new = malloc_slow(size, 1, false);
-        if !new.is_null() {
-            new.copy_from_nonoverlapping(p, old.min(size));
-            free(p, not_foreign);
+        if new.is_null() {
+            if size > old {
+                return new;
+            }
+            // To shrink is never refused.
+            *errno = before;
+            return p;
         }
+        new.copy_from_nonoverlapping(p, old.min(size));
+        free(p, not_foreign);
         new
     }
 }

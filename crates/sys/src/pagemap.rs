@@ -20,9 +20,10 @@
 //! bytes for each OS page), else there is no answer: without /proc, and where a seccomp filter might end the process for
 //! asking.
 
+use crate::arch;
 use crate::global::NEAP;
 use crate::space::{Space, is_guest, space};
-use crate::{arch, status};
+use crate::status::{self, Filter};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use neap_core::Os;
 use neap_core::os::{Run, Touched};
@@ -78,6 +79,7 @@ const REGIONS: usize = 16;
 /// The file's number plus 1, and what tells it from others, for the child of a fork; 0: none.
 static LAST: AtomicI32 = AtomicI32::new(0);
 static LAST_IDENTITY: AtomicU64 = AtomicU64::new(0);
+static LAST_MARK: AtomicU64 = AtomicU64::new(0);
 
 /// See `Os::touched`.
 ///
@@ -113,6 +115,13 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
                 known.old.store(1, Ordering::Relaxed);
             }
             Err(_) if number == EACH => return None,
+            // No room at present.
+            Err(error) if status::is_passing(error) => return None,
+            // It is our file, and a question that the system refuses.
+            Err(error) if !matches!(error, Errno::BADF | Errno::NOTTY) => {
+                let _ = known.file.compare_exchange(number, NONE, Ordering::AcqRel, Ordering::Relaxed);
+                return None;
+            }
             // The number is the owner's.
             Err(_) if is_guest(known) => each = true,
             Err(_) => {
@@ -136,11 +145,15 @@ fn number(known: &Space) -> Option<i32> {
     if is_guest(known) {
         return Some(EACH);
     }
-    let opened = if status::is_hostile() { Err(Errno::PERM) } else { open_to_keep(known) };
+    let opened = match status::hostile() {
+        Filter::No => open_to_keep(known),
+        Filter::Yes => Err(Errno::PERM),
+        Filter::Unknown => return None,
+    };
     let new = match &opened {
         Ok(file) => file.as_ref().map_or(EACH, |file| file.as_raw_fd() + 1),
         // No room at present.
-        Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => return None,
+        Err(error) if status::is_passing(*error) => return None,
         Err(_) => NONE,
     };
     match known.file.compare_exchange(UNKNOWN, new, Ordering::AcqRel, Ordering::Acquire) {
@@ -151,6 +164,7 @@ fn number(known: &Space) -> Option<i32> {
                 known.identity.store(identity, Ordering::Release);
                 // Relaxed, here and below: for the child of a fork.
                 LAST_IDENTITY.store(identity, Ordering::Relaxed);
+                LAST_MARK.store(known.mark.load(Ordering::Relaxed), Ordering::Relaxed);
                 LAST.store(file.into_raw_fd() + 1, Ordering::Relaxed);
             }
             (new != NONE).then_some(new)
@@ -195,11 +209,14 @@ fn identity(file: impl AsFd) -> u64 {
     rustix::fs::fstat(file).map_or(0, |s| s.st_ino ^ s.st_dev.rotate_left(32))
 }
 
-/// Whether the file of this number plus 1 is the one that a process had from which this one was forked.
+/// Whether the file of this number plus 1 is the one that a process had from which this one was forked: its number on disk
+/// and its position, as the program may have another one of the same process.
 fn is_inherited(number: i32) -> bool {
-    // SAFETY: a number that is no file makes the call fail.
-    let identity = identity(unsafe { BorrowedFd::borrow_raw(number - 1) });
-    identity != 0 && identity == LAST_IDENTITY.load(Ordering::Relaxed)
+    // SAFETY: a number that is no file makes the calls fail.
+    let file = unsafe { BorrowedFd::borrow_raw(number - 1) };
+    // Relaxed: stored before the fork.
+    let (wanted, mark) = (LAST_IDENTITY.load(Ordering::Relaxed), LAST_MARK.load(Ordering::Relaxed));
+    rustix::fs::seek(file, SeekFrom::Current(0)) == Ok(mark) && wanted != 0 && identity(file) == wanted
 }
 
 /// In the child of a fork, which has one thread: closes the file of its parent.
@@ -409,6 +426,25 @@ mod tests {
                 let now = space().unwrap().file.load(Ordering::Relaxed) - 1;
                 assert_eq!((found.is_none(), now != file), (round == 9, true));
             }
+        }
+        crate::space::forget();
+    }
+
+    /// Catches a file of the program's that is taken for the one that was inherited, and closed: another pagemap of the same
+    /// process has the same number on disk.
+    #[test]
+    fn what_is_inherited_has_the_mark() {
+        let _one = ONE_AT_A_TIME.lock().unwrap();
+        crate::space::forget();
+        let p = mapping(&[3]);
+        // SAFETY: the mapping is 64 OS pages long; the files are this test's or ours.
+        unsafe {
+            assert_eq!(touched(p, 64 * PAGE, PAGE, &mut [Run::EMPTY; 8]).unwrap().runs, 1);
+            let ours = space().unwrap().file.load(Ordering::Relaxed);
+            assert!(is_inherited(ours));
+            let other = open().unwrap();
+            assert_eq!(identity(&other), LAST_IDENTITY.load(Ordering::Relaxed));
+            assert!(!is_inherited(other.as_raw_fd() + 1));
         }
         crate::space::forget();
     }

@@ -19,7 +19,8 @@
 //! helper is ended for that too ([`around_fork`]).
 
 use crate::global::NEAP;
-use crate::{arch, space, status};
+use crate::status::{self, Filter};
+use crate::{arch, space};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use neap_core::Os;
 use neap_core::heap::{Heap, Seat};
@@ -39,8 +40,9 @@ const GONE_MS: u32 = 100;
 static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Whether a filter watches the thread that started the helper, and so the helper.
 static FILTERED: AtomicBool = AtomicBool::new(false);
-/// What the process's credentials were when the helper was started.
-static CREDENTIALS: AtomicU64 = AtomicU64::new(0);
+/// What the process's credentials were when the helper was started; [`UNKNOWN`] where there was no room to look.
+static CREDENTIALS: AtomicU64 = AtomicU64::new(UNKNOWN);
+const UNKNOWN: u64 = 0;
 
 /// Where the helper has its stack and its thread storage: mapped once, from low to high addresses an OS page without
 /// access, the stack, storage below the thread pointer, the thread record. Written and used by the one thread that
@@ -123,12 +125,20 @@ pub fn start() -> bool {
     let Some(place) = Place::get() else { return false };
     place.prepare();
     // To look is to open a file. The helper would do so in the program's table, while the program uses it.
-    // Relaxed: the thread that is started below reads it.
-    FILTERED.store(status::is_filtered(), Ordering::Relaxed);
+    let filter = match status::filter() {
+        Filter::Unknown => status::filter_without_files(),
+        known => known,
+    };
     // Here and not in the helper: a change of user reaches the C library's threads by a signal, so not this one before the
     // helper is there. Where it cannot be seen whose the process is, a helper would keep rights that the process gave up.
-    let Some(look) = status::look() else { return false };
-    CREDENTIALS.store(look.credentials, Ordering::Relaxed);
+    let credentials = match status::look() {
+        Ok(look) => look.credentials,
+        Err(error) if status::is_passing(error) => UNKNOWN,
+        Err(_) => return false,
+    };
+    // Relaxed, twice: the thread that is started below reads it.
+    FILTERED.store(filter != Filter::No, Ordering::Relaxed);
+    CREDENTIALS.store(credentials, Ordering::Relaxed);
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
@@ -225,11 +235,11 @@ pub fn onward() -> Onward {
         return Onward::End;
     }
     let now = status::look();
-    if now.is_some_and(|look| look.one_is_left) {
+    if now.is_ok_and(|look| look.one_is_left) {
         end_process();
     }
-    // Relaxed: stored before the helper was started.
-    if now.is_some_and(|look| look.credentials == CREDENTIALS.load(Ordering::Relaxed)) {
+    // Relaxed: stored before the helper was started, or by the helper.
+    if now.is_ok_and(|look| look.credentials == CREDENTIALS.load(Ordering::Relaxed)) {
         return Onward::Go;
     }
     // The program may be idle from now on. But not under a filter.
@@ -264,8 +274,17 @@ extern "C" fn helper(again: u32) -> Leave {
     if again != 0 {
         // It was taken back: it may take locks again.
         ALIVE.fetch_add(1, Ordering::Relaxed);
-    } else if !FILTERED.load(Ordering::Relaxed) {
-        leave_files();
+    } else {
+        if !FILTERED.load(Ordering::Relaxed) {
+            leave_files();
+        }
+        if CREDENTIALS.load(Ordering::Relaxed) == UNKNOWN
+            && let (Ok(own), Ok(process)) = (status::look_at_self(), status::look())
+            && own.credentials == process.credentials
+        {
+            // No rights were given up since the start.
+            CREDENTIALS.store(own.credentials, Ordering::Relaxed);
+        }
     }
     let leave = NEAP.help();
     ALIVE.fetch_sub(1, Ordering::Relaxed);

@@ -6,7 +6,7 @@
 //! the program gives itself may do anything: neap has to hear of it before (`forbid`; the preload library has the
 //! functions by which programs do it, and says so by [`watch`]).
 
-use crate::space;
+use crate::{arch, space};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -213,6 +213,14 @@ pub fn filter() -> Filter {
     }
 }
 
+/// [`filter`] where the process has no room for another open file: by a call that few filters know.
+pub fn filter_without_files() -> Filter {
+    // SAFETY: the call takes no pointers.
+    let mode = unsafe { arch::syscall(libc::SYS_prctl as usize, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
+    // A kernel without seccomp does not know the question.
+    if mode == 0 || mode == -(libc::EINVAL as isize) { Filter::No } else { Filter::Yes }
+}
+
 /// Whether a seccomp filter watches the calling thread, or may.
 pub fn is_filtered() -> bool {
     filter() != Filter::No
@@ -256,11 +264,26 @@ impl Look {
     }
 }
 
-/// Looks at the process; `None` if that cannot be done.
-pub fn look() -> Option<Look> {
+/// Looks at the process.
+///
+/// # Errors
+/// That cannot be done, see [`is_passing`].
+pub fn look() -> Result<Look, Errno> {
+    look_at(c"/proc/self/status")
+}
+
+/// [`look`] at the calling thread.
+///
+/// # Errors
+/// As that.
+pub fn look_at_self() -> Result<Look, Errno> {
+    look_at(c"/proc/thread-self/status")
+}
+
+fn look_at(path: &core::ffi::CStr) -> Result<Look, Errno> {
     let mut look = Look::NEW;
-    each_line_of(c"/proc/self/status", PROCESS, |line| look.add(line)).ok()?;
-    Some(look)
+    each_line_of(path, PROCESS, |line| look.add(line))?;
+    Ok(look)
 }
 
 /// The exit status of the process's first thread, which has ended.
@@ -334,7 +357,7 @@ mod tests {
         assert_ne!(same, hash("Seccomp:\t0", "Seccomp:\t2"));
         assert_eq!(same, hash("100 kB", "200 kB"));
         assert_eq!(same, read(TEXT, 3).0);
-        assert!(look().is_some() && look() == look());
+        assert!(look().is_ok() && look() == look());
     }
 
     /// Catches numbers that are read wrong: a limit would be missed, or memory refused without need.
