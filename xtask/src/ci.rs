@@ -71,11 +71,25 @@ const TESTS: Step = cargo("the test programs", 200, &["test", "--workspace", "--
 
 /// What the gate runs behind the product.
 const TASKS: &[Step] =
-    &[task("simulation", 150, &["sim", "--steps", "5_000_000"]), task("torture", 150, &["torture", "--time", "120"])];
+    &[task("simulation", 150, &["sim", "--steps", "100_000_000"]), task("torture", 150, &["torture", "--time", "120"])];
 
 /// What the gate runs behind the build of the test programs.
 const CHECKS: &[Step] = &[
     cargo("lints", 60, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+    Step {
+        name: "lints of the simulation",
+        budget: 60,
+        run: Run::Cargo(&[
+            "clippy",
+            "--package=neap-sim",
+            "--profile=sim",
+            "--target-dir=target/sim",
+            "--",
+            "-D",
+            "warnings",
+        ]),
+        env: &[("RUSTFLAGS", "--cfg neap_sim")],
+    },
     Step {
         name: "documentation",
         budget: 40,
@@ -106,7 +120,10 @@ const ALONE: &[(&str, &str)] = &[];
 /// What `--long` runs behind the test programs.
 const LONG_STEPS: &[Step] = &[
     cargo("pictures", 90, &["test", "-p", "neap-report", "--features", "png"]),
-    task("simulation, long", 1200, &["sim", "--time", "1200"]),
+    task("simulation, long", 1200, &["sim", "--steps", "1_000_000_000"]),
+    task("all schedules of an end", 60, &["sim", "--replay", "crates/sim/scenarios/all-end.txt"]),
+    task("all schedules of a purge", 60, &["sim", "--replay", "crates/sim/scenarios/all-purge.txt"]),
+    task("faults put into the simulation", 1800, &["sim", "--mutants"]),
     task("torture, long", 3600, &["torture", "--time", "3600"]),
     task("Miri", 600, &["miri"]),
     task("AddressSanitizer", 300, &["asan"]),

@@ -8,6 +8,7 @@ mod experiments;
 mod faults;
 mod icount;
 mod install;
+mod mutants;
 mod nightly;
 mod peers;
 mod place;

@@ -29,6 +29,21 @@ pub fn set_hook(hook: fn(Point)) {
     HOOK.store(hook as *mut (), Ordering::Relaxed);
 }
 
+/// The fault that is on, of those that `cargo xtask sim --mutants` puts into a copy of the core; 0: none.
+static FAULT: plain::AtomicU32 = plain::AtomicU32::new(0);
+
+/// Has the fault of this number on.
+pub fn set_fault(number: u32) {
+    // Relaxed, here and below: as the hook.
+    FAULT.store(number, Ordering::Relaxed);
+}
+
+/// Whether the fault of this number is on.
+#[inline]
+pub fn has_fault(number: u32) -> bool {
+    FAULT.load(Ordering::Relaxed) == number
+}
+
 #[inline(always)]
 fn point(point: Point) {
     let hook = HOOK.load(Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The driver: workers are children of its own, each with its seeds, so that a finding that ends a worker, or hangs it,
 //! does not end the search.
 
-use crate::report::{FOUND, Shared, watch};
+use crate::report::{FOUND, Shared, processor_time, watch};
 use crate::scenario::Scenario;
 use crate::sched::Choices;
 use core::sync::atomic::Ordering;
@@ -17,6 +17,8 @@ pub struct Budget {
     pub steps: u64,
     /// Real time.
     pub time: Duration,
+    /// Time of a processor, of all workers together.
+    pub processor: Duration,
 }
 
 /// What a worker found.
@@ -47,6 +49,16 @@ pub struct Done {
     pub steps: u64,
     /// Runs of all workers.
     pub runs: u64,
+    /// Time of a processor that all workers took.
+    pub processor: Duration,
+}
+
+impl Done {
+    fn add(&mut self, shared: &Shared) {
+        self.steps += shared.steps.load(Ordering::Relaxed);
+        self.runs += shared.runs.load(Ordering::Relaxed);
+        self.processor += Duration::from_nanos(shared.processor.load(Ordering::Relaxed));
+    }
 }
 
 struct Worker {
@@ -108,8 +120,8 @@ impl Worker {
     }
 }
 
-/// Runs a scenario in a child of its own, exhaustively if it says so; what was found, if anything, and the steps.
-pub fn run_one(scenario: &Scenario, most_steps: u64) -> (Option<Found>, u64) {
+/// Runs a scenario in a child of its own, exhaustively if it says so; what was found, if anything, and what was done.
+pub fn run_one(scenario: &Scenario, most_steps: u64) -> (Option<Found>, Done) {
     let mut worker = spawn(|shared| {
         shared.seed.store(scenario.config.seed, Ordering::Relaxed);
         let (mut stacks, mut choices, mut steps) = (Vec::new(), Choices::new(scenario.config.rate as u32), 0);
@@ -117,6 +129,7 @@ pub fn run_one(scenario: &Scenario, most_steps: u64) -> (Option<Found>, u64) {
             steps += crate::simulate(scenario, &mut stacks, &mut choices);
             shared.steps.store(steps, Ordering::Relaxed);
             shared.runs.fetch_add(1, Ordering::Relaxed);
+            shared.note_time();
             if scenario.config.schedule != 2 || !choices.advance() || steps >= most_steps {
                 return;
             }
@@ -124,22 +137,23 @@ pub fn run_one(scenario: &Scenario, most_steps: u64) -> (Option<Found>, u64) {
     });
     loop {
         if let Some(found) = worker.poll() {
-            return (found, worker.shared.steps.load(Ordering::Relaxed));
+            let mut done = Done::default();
+            done.add(worker.shared);
+            return (found, done);
         }
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// A kind of finding: the first of its kind, how many there were, and after which time and steps of all workers the first
-/// came.
+/// A kind of finding: the first of its kind, how many there were, and after what the first came.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The first.
     pub first: Found,
     /// How many.
     pub count: u64,
-    /// Time and steps up to the first.
-    pub after: (Duration, u64),
+    /// Time up to the first, and what all workers had done by then.
+    pub after: (Duration, Done),
 }
 
 /// Which findings end a search.
@@ -153,17 +167,19 @@ pub enum Until {
     Never,
 }
 
-fn worker(first: u64, every: u64, steps: u64, end: Option<Instant>, adjust: &impl Fn(&mut Scenario)) -> Worker {
+/// A worker that runs the scenario of every `every`-th seed from `first` on, until it has used `left`.
+fn worker(first: u64, every: u64, left: Budget, end: Option<Instant>, adjust: &impl Fn(&mut Scenario)) -> Worker {
     spawn(move |shared| {
         let (mut stacks, mut done, mut seed) = (Vec::new(), 0, first);
         shared.seed.store(seed, Ordering::Relaxed);
-        while done < steps && end.is_none_or(|end| Instant::now() < end) {
+        while done < left.steps && processor_time() < left.processor && end.is_none_or(|end| Instant::now() < end) {
             shared.seed.store(seed, Ordering::Relaxed);
             let mut scenario = Scenario::draw(seed);
             adjust(&mut scenario);
             done += crate::simulate(&scenario, &mut stacks, &mut Choices::default());
             shared.steps.store(done, Ordering::Relaxed);
             shared.runs.fetch_add(1, Ordering::Relaxed);
+            shared.note_time();
             seed += every;
         }
     })
@@ -180,10 +196,10 @@ pub fn search(
 ) -> (Vec<Finding>, Done) {
     let begin = Instant::now();
     let end = begin.checked_add(budget.time);
-    let steps = budget.steps / jobs;
-    // Each with the steps that those before it made.
-    let mut workers: Vec<(Worker, u64)> =
-        (0..jobs).map(|job| (worker(first + job, jobs, steps, end, &adjust), 0)).collect();
+    let share = Budget { steps: budget.steps / jobs, processor: budget.processor / jobs as u32, ..budget };
+    // Each with what it may use.
+    let mut workers: Vec<(Worker, Budget)> =
+        (0..jobs).map(|job| (worker(first + job, jobs, share, end, &adjust), share)).collect();
     let mut done = Done::default();
     let mut findings: Vec<Finding> = Vec::new();
     let mut over = false;
@@ -199,10 +215,10 @@ pub fn search(
                 i += 1;
                 continue;
             };
-            let (ended, before) = workers.swap_remove(i);
-            let made = ended.shared.steps.load(Ordering::Relaxed);
-            done.steps += made;
-            done.runs += ended.shared.runs.load(Ordering::Relaxed);
+            let (ended, mut left) = workers.swap_remove(i);
+            let mut made = Done::default();
+            made.add(ended.shared);
+            done.add(ended.shared);
             let Some(found) = result.filter(|_| !over) else { continue };
             let next = found.seed + jobs;
             over = match until {
@@ -210,16 +226,16 @@ pub fn search(
                 Until::Says(text) => found.what.contains(text),
                 Until::Never => false,
             };
-            let others: u64 = workers.iter().map(|(w, _)| w.shared.steps.load(Ordering::Relaxed)).sum();
+            let mut all = done;
+            workers.iter().for_each(|(worker, _)| all.add(worker.shared));
             match findings.iter_mut().find(|f| f.first.kind() == found.kind()) {
                 Some(known) => known.count += 1,
-                None => {
-                    findings.push(Finding { first: found, count: 1, after: (begin.elapsed(), done.steps + others) })
-                }
+                None => findings.push(Finding { first: found, count: 1, after: (begin.elapsed(), all) }),
             }
-            let left = steps.saturating_sub(before + made);
-            if !over && left > 0 && end.is_none_or(|end| Instant::now() < end) {
-                workers.push((worker(next, jobs, left, end, &adjust), before + made));
+            left.steps = left.steps.saturating_sub(made.steps);
+            left.processor = left.processor.saturating_sub(made.processor);
+            if !over && left.steps > 0 && !left.processor.is_zero() && end.is_none_or(|end| Instant::now() < end) {
+                workers.push((worker(next, jobs, left, end, &adjust), left));
             }
         }
     }

@@ -3,6 +3,7 @@
 #![cfg(neap_sim)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod aim;
 pub mod driver;
 pub mod helper;
 pub mod os;
@@ -29,6 +30,7 @@ pub fn simulate(scenario: &Scenario, stacks: &mut Vec<ThreadStack>, choices: &mu
     let config = &scenario.config;
     let mut sched = Sched::new(config.seed, config.policy(), config.handlers, world::handle, seat::flush);
     sched.choices = core::mem::take(choices);
+    sched.explores = config.explore == 0;
     let mut stack = || stacks.pop().unwrap_or_default();
     for ops in &scenario.threads {
         let ops = ops.clone();

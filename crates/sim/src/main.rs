@@ -20,9 +20,11 @@ mod simulation {
     use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
 
-    const USAGE: &str = "neap-sim [--steps N] [--time SECONDS] [--seed S] [--jobs N] [--only] [--replay FILE]\n\
+    const USAGE: &str = "neap-sim [--steps N] [--time SECONDS] [--processor SECONDS] [--seed S] [--jobs N] [--only] [--replay FILE]\n\
          \x20        [--schedule random|pct|exhaustive] [--all | --until TEXT] [--no-shrink] [--trace] [--print]\n\
         \x20        [--out FILE]";
+
+    const FOREVER: Duration = Duration::from_secs(u64::MAX / 4);
 
     /// The command line.
     struct Options {
@@ -43,7 +45,7 @@ mod simulation {
 
     fn options() -> Result<Options, String> {
         let mut o = Options {
-            budget: Budget { steps: u64::MAX, time: Duration::from_secs(u64::MAX / 4) },
+            budget: Budget { steps: u64::MAX, time: FOREVER, processor: FOREVER },
             seed: 1,
             jobs: std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
             only: false,
@@ -62,6 +64,7 @@ mod simulation {
             match arg.as_str() {
                 "--steps" => o.budget.steps = number(value()?)?,
                 "--time" => o.budget.time = Duration::from_secs(number(value()?)?),
+                "--processor" => o.budget.processor = Duration::from_secs(number(value()?)?),
                 "--seed" => o.seed = number(value()?)?,
                 "--jobs" => o.jobs = number(value()?)?.max(1),
                 "--only" => o.only = true,
@@ -75,6 +78,8 @@ mod simulation {
                         other => return Err(format!("no schedule is called {other}")),
                     });
                 }
+                // For `cargo xtask sim --mutants`, whose builds have faults.
+                "--fault" => neap_core::points::set_fault(number(value()?)? as u32),
                 "--all" => o.until = Until::Never,
                 "--until" => o.until = Until::Says(value()?),
                 "--no-shrink" => o.shrink = false,
@@ -101,18 +106,6 @@ mod simulation {
         }
         let e = std::process::Command::new("/proc/self/exe").args(std::env::args_os().skip(1)).exec();
         eprintln!("neap-sim: addresses stay random: {e}");
-    }
-
-    /// Seconds of a processor that the workers took.
-    fn processor_time() -> f64 {
-        // SAFETY: all zero bytes are such a record; the call fills it.
-        let usage = unsafe {
-            let mut usage: libc::rusage = core::mem::zeroed();
-            libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage);
-            usage
-        };
-        let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
-        seconds(usage.ru_utime) + seconds(usage.ru_stime)
     }
 
     fn report(o: &Options, scenario: &Scenario, found: &Found) -> i32 {
@@ -174,9 +167,9 @@ mod simulation {
                 print!("{}", scenario.text());
                 return 0;
             }
-            let (found, steps) = run_one(&scenario, o.budget.steps);
+            let (found, done) = run_one(&scenario, o.budget.steps);
             let Some(found) = found else {
-                println!("passed: {steps} steps in {:.2} s", begin.elapsed().as_secs_f64());
+                println!("passed: {} runs, {} steps in {:.2} s", done.runs, done.steps, begin.elapsed().as_secs_f64());
                 return 0;
             };
             if o.shrink && o.only && !TRACE.load(Ordering::Relaxed) {
@@ -191,13 +184,17 @@ mod simulation {
             "{} runs, {} steps in {time:.1} s ({:.2} million in a second of a processor), {} workers, seeds from {}",
             done.runs,
             done.steps,
-            done.steps as f64 / processor_time() / 1e6,
+            done.steps as f64 / done.processor.as_secs_f64() / 1e6,
             o.jobs,
             o.seed
         );
         for f in &findings {
-            let (time, steps) = (f.after.0.as_secs_f64(), f.after.1 as f64 / 1e6);
-            println!("{} times, first after {time:.1} s and {steps:.1} million steps, seed {}:", f.count, f.first.seed);
+            let (time, steps) = (f.after.0.as_secs_f64(), f.after.1.steps as f64 / 1e6);
+            let processor = f.after.1.processor.as_secs_f64();
+            println!(
+                "{} times, first after {time:.1} s, {processor:.1} s of a processor, {steps:.1} million steps, seed {}:",
+                f.count, f.first.seed
+            );
             println!("    {}", f.first.what);
         }
         let wanted = findings.iter().map(|f| &f.first).find(|found| match &o.until {

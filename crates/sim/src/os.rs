@@ -218,6 +218,9 @@ fn protect(p: *mut u8, len: usize, protection: i32) {
 }
 
 /// Whether bytes are zero.
+///
+/// # Safety
+/// `p` must be valid for reads of `len` bytes.
 pub unsafe fn is_zero(p: *const u8, len: usize) -> bool {
     // SAFETY: as the caller promises.
     let bytes = unsafe { core::slice::from_raw_parts(p, len) };

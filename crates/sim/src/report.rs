@@ -2,6 +2,7 @@
 
 use crate::sched::{is_running, sched};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
 
 /// Exit status of a worker that found something.
 pub const FOUND: i32 = 101;
@@ -16,7 +17,8 @@ pub struct Shared {
     pub runs: AtomicU64,
     /// Likewise.
     pub steps: AtomicU64,
-    /// The run in progress began at this step.
+    /// Nanoseconds that the worker has had a processor.
+    pub processor: AtomicU64,
     len: AtomicUsize,
     text: [u8; TEXT],
 }
@@ -44,6 +46,11 @@ impl Shared {
         SHARED.store((&raw const *self).cast_mut(), Ordering::Relaxed);
     }
 
+    /// The worker's time so far.
+    pub fn note_time(&self) {
+        self.processor.store(processor_time().as_nanos() as u64, Ordering::Relaxed);
+    }
+
     /// What was found.
     pub fn text(&self) -> String {
         let len = self.len.load(Ordering::Relaxed).min(TEXT);
@@ -51,11 +58,21 @@ impl Shared {
     }
 }
 
+/// The time that this process has had a processor.
+pub fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills the record.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
+}
+
 fn tell(text: &str) {
     let shared = SHARED.load(Ordering::Relaxed);
     if shared.is_null() {
         return eprintln!("{text}");
     }
+    // SAFETY: the page stays.
+    unsafe { (*shared).note_time() };
     // SAFETY: the page is this process's to write; the driver reads it when the process has ended.
     unsafe {
         if (*shared).len.load(Ordering::Relaxed) == 0 {

@@ -1,5 +1,6 @@
 //! Scenarios: a system, policies, and what each thread does. Drawn from a seed, or read from a file.
 
+use crate::aim;
 use crate::os::lacks;
 use crate::random::Random;
 use crate::sched::Policy;
@@ -101,6 +102,8 @@ numbers! {
     limit = 0,
     /// Hardening.
     harden = 0,
+    /// An exhaustive search switches threads from this meeting on to the next one.
+    explore = 0,
 }
 
 impl Config {
@@ -137,7 +140,7 @@ impl Config {
 
     fn draw(r: &mut Random, seed: u64) -> Config {
         let any = |r: &mut Random, n: u64, value: u64| if r.one_in(n) { value } else { 0 };
-        let schedule = if r.one_in(4) { 1 } else { 0 };
+        let schedule = if r.one_in(3) { 1 } else { 0 };
         let missing = if r.one_in(4) {
             let all = [
                 lacks::ZEROS,
@@ -238,6 +241,8 @@ kinds! {
     Fill "fill",
     /// free of `a % 4096` blocks of this thread from `b` on, every `a / 4096 + 1`-th.
     Drain "drain",
+    /// free of `a` blocks of other threads, from `b` on.
+    Pass "pass",
     /// Contents and usable size of block `b`.
     Check "check",
     /// malloc_trim that keeps `a` bytes.
@@ -261,11 +266,12 @@ kinds! {
 }
 
 /// Scenarios that are run with variations, among those that are drawn.
-const KEPT: [&str; 4] = [
+const KEPT: [&str; 5] = [
     include_str!("../scenarios/tail-of-a-slab.txt"),
     include_str!("../scenarios/end-in-a-visit.txt"),
     include_str!("../scenarios/guards.txt"),
-    include_str!("../scenarios/small.txt"),
+    include_str!("../scenarios/all-end.txt"),
+    include_str!("../scenarios/all-purge.txt"),
 ];
 
 /// What threads do in a round.
@@ -323,8 +329,10 @@ impl Scenario {
     pub fn draw(seed: u64) -> Scenario {
         let mut r = Random::new(seed, 0);
         let config = Config::draw(&mut r, seed);
-        if r.one_in(3) {
-            return Scenario::vary(&mut r, config);
+        match r.below(8) {
+            0 | 1 => return Scenario::vary(&mut r, config),
+            2..6 => return aim::draw(&mut r, config),
+            _ => {}
         }
         let count = r.pick(&[1, 2, 2, 2, 3, 3, 4]);
         let mut scenario = Scenario { config, threads: vec![Vec::new(); count] };

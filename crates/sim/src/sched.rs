@@ -127,6 +127,8 @@ pub struct Sched {
     pub choices: Choices,
     /// Called at updates and system calls: what the thread stored so far is seen by the others.
     flush: fn(usize),
+    /// An exhaustive search tries other orders just now.
+    pub explores: bool,
     /// The thread that an exhaustive search chose.
     forced: usize,
     /// No other thread is left: the child of a fork.
@@ -230,6 +232,7 @@ impl Sched {
             clock: 1_000_000,
             slept: 0,
             choices: Choices::default(),
+            explores: true,
             flush,
             forced: NONE,
             alone: false,
@@ -345,7 +348,7 @@ impl Sched {
                 }
                 Policy::Exhaustive => {
                     let others = s.ready().filter(|&i| i != s.current).count();
-                    if others == 0 || s.choices.switches >= s.choices.bound {
+                    if others == 0 || !s.explores || s.choices.switches >= s.choices.bound {
                         return;
                     }
                     match s.choices.choose(others + 1) {
@@ -392,7 +395,7 @@ impl Sched {
             if count > 0 {
                 let n = match self.policy {
                     Policy::Random(_) => self.random.below(count),
-                    Policy::Exhaustive if count > 1 => self.choices.choose(count),
+                    Policy::Exhaustive if count > 1 && self.explores => self.choices.choose(count),
                     Policy::Exhaustive => 0,
                     Policy::Priorities(_) => {
                         return self.ready().max_by_key(|&i| self.threads[i].priority).unwrap_or(NONE);

@@ -55,6 +55,12 @@ impl Life {
     }
 }
 
+impl Default for Life {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Drop for Life {
     fn drop(&mut self) {
         // SAFETY: the thread has ended; what uses its seat from now on is wrong, and is to be seen.

@@ -115,13 +115,18 @@ impl World {
 
     /// Takes a block out of what is live; one of the running thread's if `own`.
     fn take(&mut self, pick: u64, own: bool) -> Option<Block> {
+        let me = sched().current;
+        self.take_if(pick, |owner| !own || owner == me)
+    }
+
+    /// Takes a block of a thread that is as `wanted`, the first one from `pick` on.
+    fn take_if(&mut self, pick: u64, wanted: impl Fn(usize) -> bool) -> Option<Block> {
         let count = self.blocks.len();
         if count == 0 {
             return None;
         }
         let first = pick as usize % count;
-        let me = sched().current;
-        let found = (0..count).map(|i| (first + i) % count).find(|&i| !own || self.blocks[i].owner == me)?;
+        let found = (0..count).map(|i| (first + i) % count).find(|&i| wanted(self.blocks[i].owner))?;
         let block = self.blocks.swap_remove(found);
         self.addresses.remove(&block.p.addr());
         self.bytes -= block.usable;
@@ -350,6 +355,13 @@ fn carry_out(op: Op) {
                 free(block);
             }
         }
+        Kind::Pass => {
+            for i in 0..op.a % 4096 {
+                let me = sched().current;
+                let Some(block) = world().take_if(op.b + i, |owner| owner != me) else { return };
+                free(block);
+            }
+        }
         Kind::Trim => {
             seat::in_call(|heap| world().a.trim_with(heap, size, || true));
         }
@@ -400,6 +412,10 @@ fn check_all(milliseconds: u64) {
     if world().leaves_notes {
         // What nested calls and children of vfork left is for the next slow path.
         seat::in_call(|_| world().a.settle());
+        if world().child {
+            // A handler forked in that call: the child goes no further.
+            end_of_child();
+        }
     }
     until_helper_rests();
     quietly(|| {
@@ -408,6 +424,7 @@ fn check_all(milliseconds: u64) {
         w.blocks.iter().for_each(|block| w.check(block));
         w.arrived = 0;
         w.meetings += 1;
+        sched().explores = w.meetings == w.config.explore;
     });
     sched().pass(milliseconds);
     sched().wake(MEET, true);
