@@ -8,7 +8,7 @@
 //!
 //! Test programs are found by asking cargo. A table names those that only `--long` runs, with the reason.
 
-mod binaries;
+pub mod binaries;
 mod command;
 mod count;
 mod record;
@@ -127,6 +127,8 @@ const LONG_STEPS: &[Step] = &[
     task("torture, long", 3600, &["torture", "--time", "3600"]),
     task("Miri", 600, &["miri"]),
     task("AddressSanitizer", 300, &["asan"]),
+    // All of them in a week.
+    task("mutants", 1200, &["mutants", "--daily", "7"]),
     task("the lab", 420, &["experiments", "--ci"]),
 ];
 

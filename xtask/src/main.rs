@@ -9,6 +9,7 @@ mod faults;
 mod icount;
 mod install;
 mod mutants;
+mod mutation;
 mod nightly;
 mod peers;
 mod place;
@@ -51,6 +52,8 @@ enum Command {
     Tsan(nightly::SanitizerArgs),
     /// Count instructions per operation with callgrind
     Icount(icount::Args),
+    /// Change the core in thousands of places, one at a time, and see whether a test fails
+    Mutants(mutation::Args),
     /// Simulate the core: threads, handlers, forks and the system, under one schedule after another
     Sim(sim::Args),
 }
@@ -69,6 +72,7 @@ fn main() -> anyhow::Result<()> {
         Command::Asan(args) => nightly::asan(args),
         Command::Tsan(args) => nightly::tsan(args),
         Command::Icount(args) => icount::main(args),
+        Command::Mutants(args) => mutation::main(args),
         Command::Sim(args) => sim::main(args),
     }
 }

@@ -8,7 +8,7 @@
 //! One build has all faults of the simulation ([`merge`]), of which one is on at a time. A fault for loom has a build of its
 //! own.
 
-use crate::place::root;
+use crate::place::{copy_tree, root};
 use crate::sim::build;
 use anyhow::{Context, Result, bail, ensure};
 use std::path::{Path, PathBuf};
@@ -126,11 +126,11 @@ pub fn main(names: &[String]) -> Result<()> {
     mutants.sort_by(|a, b| (&a.loom, &a.name).cmp(&(&b.loom, &b.name)));
     mutants.retain(|m| names.is_empty() || names.contains(&m.name));
     let begin = Instant::now();
-    copy_tree(&root, &tree)?;
+    copy_tree(&root, &tree, &|_, bytes| bytes)?;
     let patches = mutants.iter().map(|m| m.loom.is_none().then_some(m.patch.as_path())).collect::<Vec<_>>();
     merge::put_all(&root, &tree, &patches)?;
     let command = build(&tree, &root.join("target/sim/mutants-target"), "--cap-lints allow")?;
-    copy_tree(&root, &tree)?;
+    copy_tree(&root, &tree, &|_, bytes| bytes)?;
     println!("built in {:.0} s", begin.elapsed().as_secs_f64());
     let mut table = String::from("| fault | what is wrong | found by | after |\n|---|---|---|---|\n");
     print!("{table}");
@@ -172,23 +172,6 @@ fn patched(root: &Path, patch: &Path) -> Result<(String, String)> {
         .context("cannot start patch")?;
     ensure!(done.status.success(), "{} does not apply", patch.display());
     Ok((file, std::fs::read_to_string(&to)?))
-}
-
-/// Copies the tracked files of `root` to `tree`.
-fn copy_tree(root: &Path, tree: &Path) -> Result<()> {
-    let files = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().context("cannot start git")?;
-    ensure!(files.status.success(), "git ls-files");
-    for file in String::from_utf8(files.stdout)?.split_terminator('\0') {
-        let (from, to) = (root.join(file), tree.join(file));
-        let new = std::fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
-        // What did not change keeps its time, so that it is not built again.
-        if std::fs::read(&to).is_ok_and(|old| old == new) {
-            continue;
-        }
-        std::fs::create_dir_all(to.parent().context("a file lies in a directory")?)?;
-        std::fs::write(&to, new).with_context(|| format!("cannot write {}", to.display()))?;
-    }
-    Ok(())
 }
 
 /// All faults in one tree: each function that a patch changes is there twice, and its first line chooses.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use anyhow::{Context, Result, ensure};
 use neap_lab::allocators::{self, Allocator};
 use neap_lab::place::Place;
 use neap_lab::toolchain::run;
@@ -35,4 +36,22 @@ pub fn commit() -> String {
 /// The allocators called `names`; all that are built where it is empty, the others named on stderr.
 pub fn resolve(names: &[String]) -> anyhow::Result<Vec<Allocator>> {
     allocators::resolve(&lab(), names, &mut |reason| eprintln!("left out: {reason}"))
+}
+
+/// Copies the tracked files of `root` to `tree`, as `change` makes them of a path and what is there.
+pub fn copy_tree(root: &Path, tree: &Path, change: &dyn Fn(&str, Vec<u8>) -> Vec<u8>) -> Result<()> {
+    let files = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().context("cannot start git")?;
+    ensure!(files.status.success(), "git ls-files");
+    for file in String::from_utf8(files.stdout)?.split_terminator('\0') {
+        let (from, to) = (root.join(file), tree.join(file));
+        let old = std::fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
+        let new = change(file, old);
+        // What did not change keeps its time, so that it is not built again.
+        if std::fs::read(&to).is_ok_and(|old| old == new) {
+            continue;
+        }
+        std::fs::create_dir_all(to.parent().context("a file lies in a directory")?)?;
+        std::fs::write(&to, new).with_context(|| format!("cannot write {}", to.display()))?;
+    }
+    Ok(())
 }

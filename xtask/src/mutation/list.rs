@@ -1,0 +1,102 @@
+//! The mutants of the core, as `cargo mutants --list` makes them.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use crate::place::copy_tree;
+
+/// The release of cargo-mutants in use: another makes other mutants.
+const VERSION: &str = "27.1.0";
+
+/// One change of the source.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Mutant {
+    /// `crates/core/src/age.rs:12:5: replace + with - in next`.
+    pub name: String,
+    /// Its file, from the root.
+    pub file: String,
+    /// What is replaced.
+    pub span: Span,
+    /// By what; empty: it is deleted.
+    pub replacement: String,
+    pub genre: Genre,
+}
+
+/// What kind of change it is.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+pub enum Genre {
+    /// A function returns a fixed value at once.
+    FnValue,
+    BinaryOperator,
+    UnaryOperator,
+    /// An arm that is never taken.
+    MatchArm,
+    /// A guard that is always true or always false.
+    MatchArmGuard,
+    /// A field that is taken from the base of a struct expression.
+    StructField,
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Span {
+    pub start: Place,
+    pub end: Place,
+}
+
+/// A line and a column, from 1.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Place {
+    pub line: usize,
+    pub column: usize,
+}
+
+impl Mutant {
+    /// The name without line and column, which change with the code above: `age.rs: replace + with - in next`.
+    pub fn key(&self) -> String {
+        let change = self.name.splitn(4, ':').nth(3).unwrap_or_default();
+        let file = self.file.rsplit('/').next().unwrap_or_default();
+        format!("{file}:{change}")
+    }
+}
+
+/// Installs cargo-mutants if it is not there in the release that is wanted.
+fn install() -> Result<()> {
+    let version = Command::new("cargo").args(["mutants", "--version"]).output().context("cannot start cargo")?;
+    if String::from_utf8_lossy(&version.stdout).split_whitespace().any(|word| word == VERSION) {
+        return Ok(());
+    }
+    println!("mutants: installing cargo-mutants {VERSION}, which takes minutes");
+    let status = Command::new("cargo")
+        .args(["install", "--locked", "--quiet", "cargo-mutants", "--version", VERSION])
+        .status()
+        .context("cannot start cargo")?;
+    ensure!(status.success(), "cargo-mutants {VERSION} cannot be installed");
+    Ok(())
+}
+
+/// All mutants of the core at `root`. A copy at `tree` is read instead, as cargo-mutants leaves out unsafe functions with
+/// all that is in them, and so most of an allocator: there they are safe ones, and everything stays in its column.
+pub fn all(root: &Path, tree: &Path) -> Result<Vec<Mutant>> {
+    install()?;
+    copy_tree(root, tree, &|path, bytes| match String::from_utf8(bytes) {
+        Ok(text) if is_core(path) => text.replace("unsafe fn", "       fn").into_bytes(),
+        Ok(text) => text.into_bytes(),
+        Err(e) => e.into_bytes(),
+    })?;
+    let output = Command::new("cargo")
+        .args(["mutants", "--list", "--json", "--package", "neap-core"])
+        .current_dir(tree)
+        .output()
+        .context("cannot start cargo mutants")?;
+    ensure!(output.status.success(), "cargo mutants --list: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).context("the list of cargo-mutants")
+}
+
+/// Whether `path` is a source of the core.
+pub fn is_core(path: &str) -> bool {
+    path.starts_with("crates/core/src/") && path.ends_with(".rs")
+}
