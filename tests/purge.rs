@@ -105,6 +105,7 @@ const REFUSED: &[&str] = &[
     "gettid",
     "get_robust_list",
     "getrandom",
+    "capget",
 ];
 /// When the filter comes: before the first work, after it, before the program starts.
 const TIMES: &[&str] = &["first", "last", "at_start"];

@@ -85,6 +85,14 @@ const ROWS: &[Row] = &[
     row(HELPER, "starter_unmapped", "a helper that writes to unmapped thread storage").inject(NO_CLOCK),
     row(HELPER, "under_filter", "the same where a filter refuses the clock")
         .env(&[("NEAP_TRUST_CASE", "errno_of_the_starter")]),
+    row(
+        HELPER,
+        "lowest_number_stays",
+        "a file of the helper's in the program's table, where a program counts on numbers",
+    ),
+    row(HELPER, "under_filter", "the same in a container, whose filter the helper has")
+        .variant("::numbers")
+        .env(&[("NEAP_TRUST_CASE", "lowest_number_stays")]),
     row(HELPER, "vfork_child_frees", "a helper that ends with a child of vfork: 67 MB stay for ever"),
     row(HELPER, "sharing_child_ends", "a helper that ends with a child of clone, and holds a lock")
         .env(&[("NEAP_PURGE_DELAY", "1ms")]),

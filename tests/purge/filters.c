@@ -78,7 +78,7 @@ static void from_the_start(void) {
 /* NAME_first, NAME_last, NAME_at_start for each call. */
 #define CALLS(X)                                                                                        \
     X(process_madvise) X(ioctl) X(pread64) X(userfaultfd) X(membarrier) X(clone) X(clone3) X(madvise)    \
-    X(rt_sigprocmask) X(prctl) X(fcntl) X(openat) X(lseek) X(dup3) X(gettid) X(get_robust_list) X(getrandom)
+    X(rt_sigprocmask) X(prctl) X(fcntl) X(openat) X(lseek) X(dup3) X(gettid) X(get_robust_list) X(getrandom) X(capget)
 #define DENY(name)                                                                                      \
     static void name##_first(void) { denied = __NR_##name, first_refused(); }                            \
     static void name##_last(void) { denied = __NR_##name, last_refused(); }                              \

@@ -118,6 +118,20 @@ static void starter_unmapped(void) {
     }
 }
 
+/* A program of one thread counts on the lowest number that is free: nothing of neap's may have it meanwhile. */
+static void lowest_number_stays(void) {
+    int lowest = open("/dev/null", O_RDONLY);
+    close(lowest);
+    for (long end = now_ms() + 3000; now_ms() < end;) {
+        fill_and_free(20, 1 << 20);
+        for (long soon = now_ms() + 200; now_ms() < soon;) {
+            int file = open("/dev/null", O_RDONLY);
+            CHECK_AT(file == lowest, file);
+            close(file);
+        }
+    }
+}
+
 /* Runs the case that NEAP_TRUST_CASE names under a filter that refuses clock_gettime, as sandboxes that count on the
    vDSO have it. */
 static void under_filter(void) {
@@ -252,6 +266,7 @@ static void rights_given_up_at_start(void) {
 }
 
 static const struct test_case cases[] = {
+    CASE(lowest_number_stays),
     CASE(clone_function_returns), CASE(first_thread_exits), CASE(rights_given_up_without_proc),
     CASE(rights_given_up_at_start),
     CASE(start_beside_options), CASE(blocks_passed_on),  CASE(errno_of_the_starter), CASE(starter_unmapped),

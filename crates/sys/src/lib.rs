@@ -23,6 +23,7 @@ pub mod path;
 mod populate;
 pub mod purger;
 mod random;
+mod rights;
 pub mod sites;
 mod space;
 pub mod status;

@@ -19,9 +19,10 @@
 //! helper is ended for that too ([`around_fork`]).
 
 use crate::global::NEAP;
+use crate::rights::{self, Rights};
 use crate::status::{self, Filter};
 use crate::{arch, space};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use neap_core::Os;
 use neap_core::heap::{Heap, Seat};
 use neap_core::helper::Leave;
@@ -40,9 +41,6 @@ const GONE_MS: u32 = 100;
 static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Whether a filter watches the thread that started the helper, and so the helper.
 static FILTERED: AtomicBool = AtomicBool::new(false);
-/// What the process's credentials were when the helper was started; [`UNKNOWN`] where there was no room to look.
-static CREDENTIALS: AtomicU64 = AtomicU64::new(UNKNOWN);
-const UNKNOWN: u64 = 0;
 
 /// Where the helper has its stack and its thread storage: mapped once, from low to high addresses an OS page without
 /// access, the stack, storage below the thread pointer, the thread record. Written and used by the one thread that
@@ -124,21 +122,15 @@ pub fn start() -> bool {
     }
     let Some(place) = Place::get() else { return false };
     place.prepare();
-    // To look is to open a file. The helper would do so in the program's table, while the program uses it.
     let filter = match status::filter() {
         Filter::Unknown => status::filter_without_files(),
         known => known,
     };
-    // Here and not in the helper: a change of user reaches the C library's threads by a signal, so not this one before the
-    // helper is there. Where it cannot be seen whose the process is, a helper would keep rights that the process gave up.
-    let credentials = match status::look() {
-        Ok(look) => look.credentials,
-        Err(error) if status::is_passing(error) => UNKNOWN,
-        Err(_) => return false,
-    };
-    // Relaxed, twice: the thread that is started below reads it.
+    // Relaxed: the thread that is started below reads it.
     FILTERED.store(filter != Filter::No, Ordering::Relaxed);
-    CREDENTIALS.store(credentials, Ordering::Relaxed);
+    if !rights::note() {
+        return false;
+    }
     let flags = libc::CLONE_VM
         | libc::CLONE_FS
         | libc::CLONE_FILES
@@ -223,6 +215,12 @@ fn is_thread(tid: u32) -> bool {
     unsafe { arch::syscall(libc::SYS_tgkill as usize, [pid as usize, tid as usize, 0, 0, 0, 0]) == 0 }
 }
 
+/// Whether the calling thread is the helper.
+pub fn is_helper() -> bool {
+    // Relaxed: the helper's own place was stored before it was started.
+    arch::thread_pointer() == POINTER.load(Ordering::Relaxed).addr()
+}
+
 /// In the child of a fork, where the helper is not. Whether it was there, or about to be, in the parent.
 #[cold]
 pub fn forked() -> bool {
@@ -234,16 +232,13 @@ pub fn onward() -> Onward {
     if status::is_forbidden() {
         return Onward::End;
     }
-    let now = status::look();
-    if now.is_ok_and(|look| look.one_is_left) {
-        end_process();
+    match rights::look() {
+        Rights::Same => Onward::Go,
+        Rights::OneIsLeft => end_process(),
+        Rights::Changed if status::is_hostile() => Onward::End,
+        // The program may be idle from now on.
+        Rights::Changed => Onward::Finish,
     }
-    // Relaxed: stored before the helper was started, or by the helper.
-    if now.is_ok_and(|look| look.credentials == CREDENTIALS.load(Ordering::Relaxed)) {
-        return Onward::Go;
-    }
-    // The program may be idle from now on. But not under a filter.
-    if status::is_hostile() { Onward::End } else { Onward::Finish }
 }
 
 /// The helper is all that is left of the process, whose first thread has ended alone (`SYS_exit`, as the function of
@@ -259,13 +254,14 @@ fn end_process() -> ! {
 
 /// Gives the helper a table of files of its own, an empty one (close_range, Linux 5.9). In the program's table a file of
 /// ours would be in the way for some microseconds: another number than expected, or closed by us when the program has put
-/// one of its own in its place. And as long as the table is shared, each call on a file is dearer for the program.
-fn leave_files() {
+/// one of its own in its place. And as long as the table is shared, each call on a file is dearer for the program. False
+/// where it cannot be.
+fn leave_files() -> bool {
     /// CLOSE_RANGE_UNSHARE of include/uapi/linux/close_range.h.
     const UNSHARE: usize = 1 << 1;
     // SAFETY: the call takes no pointers. The table is shared with the thread that started this one, so what is closed
     // is closed in a copy, which the kernel does not even make.
-    unsafe { arch::syscall(libc::SYS_close_range as usize, [0, u32::MAX as usize, UNSHARE, 0, 0, 0]) };
+    unsafe { arch::syscall(libc::SYS_close_range as usize, [0, u32::MAX as usize, UNSHARE, 0, 0, 0]) == 0 }
 }
 
 /// What the thread runs, from its start or from a last step that failed to the next last step.
@@ -275,16 +271,7 @@ extern "C" fn helper(again: u32) -> Leave {
         // It was taken back: it may take locks again.
         ALIVE.fetch_add(1, Ordering::Relaxed);
     } else {
-        if !FILTERED.load(Ordering::Relaxed) {
-            leave_files();
-        }
-        if CREDENTIALS.load(Ordering::Relaxed) == UNKNOWN
-            && let (Ok(own), Ok(process)) = (status::look_at_self(), status::look())
-            && own.credentials == process.credentials
-        {
-            // No rights were given up since the start.
-            CREDENTIALS.store(own.credentials, Ordering::Relaxed);
-        }
+        rights::note_files(!FILTERED.load(Ordering::Relaxed) && leave_files());
     }
     let leave = NEAP.help();
     ALIVE.fetch_sub(1, Ordering::Relaxed);

@@ -239,6 +239,11 @@ fn digest(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3))
 }
 
+/// A number that tells one sequence of bytes from another.
+pub fn digest_of(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(BASIS, |hash, b| digest(hash, &[b]))
+}
+
 /// What [`look`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
@@ -269,20 +274,8 @@ impl Look {
 /// # Errors
 /// That cannot be done, see [`is_passing`].
 pub fn look() -> Result<Look, Errno> {
-    look_at(c"/proc/self/status")
-}
-
-/// [`look`] at the calling thread.
-///
-/// # Errors
-/// As that.
-pub fn look_at_self() -> Result<Look, Errno> {
-    look_at(c"/proc/thread-self/status")
-}
-
-fn look_at(path: &core::ffi::CStr) -> Result<Look, Errno> {
     let mut look = Look::NEW;
-    each_line_of(path, PROCESS, |line| look.add(line))?;
+    each_line_of(c"/proc/self/status", PROCESS, |line| look.add(line))?;
     Ok(look)
 }
 

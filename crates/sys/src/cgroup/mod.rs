@@ -37,6 +37,11 @@ pub(crate) fn memory(now: u64) -> Option<Memory> {
     PROBE.memory(Files { root: b"" }, now)
 }
 
+/// The last answer of [`memory`], without a look.
+pub(crate) fn last() -> Option<Memory> {
+    PROBE.last.get()
+}
+
 /// In the child of a fork that interrupted no call: another thread may have been looking in the parent. (A fork in a
 /// handler that interrupts a call leaves it alone: without other threads the interrupted look goes on in the child, and
 /// else the child never looks again.)

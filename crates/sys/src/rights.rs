@@ -1,0 +1,127 @@
+//! Whether the process has given rights up since its helper was started, which keeps those of its start: asked ten times a
+//! second.
+//!
+//! /proc/self/status tells all. It is read where the helper has a table of files of its own: in the program's table the
+//! file would be in the way for some microseconds, as another number than the program counts on. Else (under a filter,
+//! before Linux 5.9), and without /proc or room for a file, two calls ask for the process's first thread:
+//! capget(2) tells its capabilities; prlimit(2) is allowed as long as user and group are those of the caller, or the caller has
+//! CAP_SYS_RESOURCE, whose loss by the process capget shows. They do not see a change of supplementary groups alone.
+
+use crate::global::NEAP;
+use crate::{arch, status};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use neap_core::Os;
+
+/// What was seen when the helper was started, by file and by calls; [`UNKNOWN`] where that could not be asked.
+static BY_FILE: AtomicU64 = AtomicU64::new(UNKNOWN);
+static BY_CALLS: AtomicU64 = AtomicU64::new(UNKNOWN);
+const UNKNOWN: u64 = 0;
+/// Whether the helper has a table of files of its own.
+static OWN_FILES: AtomicBool = AtomicBool::new(false);
+
+/// What [`look`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// The rights of the start.
+    Same,
+    /// Others, or that cannot be told any more.
+    Changed,
+    /// The first thread has ended, and the helper is the only one left.
+    OneIsLeft,
+}
+
+/// Notes the rights of the process, by the thread that is about to start the helper. Not by the helper: a change of user
+/// reaches the C library's threads by a signal, so not this one, which has them blocked, before the helper is there. False
+/// where there is no way to ask: a helper would keep what the process gives up.
+pub fn note() -> bool {
+    let by_file = status::look().map_or(UNKNOWN, |look| look.credentials);
+    let by_calls = by_calls();
+    // Relaxed, here and below: the thread that is started next reads it.
+    BY_FILE.store(by_file, Ordering::Relaxed);
+    BY_CALLS.store(by_calls, Ordering::Relaxed);
+    by_file != UNKNOWN || by_calls != UNKNOWN
+}
+
+/// The helper has a table of files of its own, or not.
+pub fn note_files(own: bool) {
+    OWN_FILES.store(own, Ordering::Relaxed);
+}
+
+/// Whether the helper has a table of files of its own.
+pub fn has_own_files() -> bool {
+    OWN_FILES.load(Ordering::Relaxed)
+}
+
+/// Looks at the process, in the helper.
+pub fn look() -> Rights {
+    let (by_file, by_calls_then) = (BY_FILE.load(Ordering::Relaxed), BY_CALLS.load(Ordering::Relaxed));
+    if by_file != UNKNOWN && (has_own_files() || by_calls_then == UNKNOWN) {
+        return match status::look() {
+            Ok(look) if look.one_is_left => Rights::OneIsLeft,
+            Ok(look) if look.credentials == by_file => Rights::Same,
+            _ => Rights::Changed,
+        };
+    }
+    // Seldom, so a file may be opened for it.
+    if NEAP.os.has_ended(process()) && status::look().is_ok_and(|look| look.one_is_left) {
+        return Rights::OneIsLeft;
+    }
+    if by_calls() == by_calls_then { Rights::Same } else { Rights::Changed }
+}
+
+fn process() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
+}
+
+/// A number that changes when the first thread of the process gets other capabilities, or another user or group than the
+/// calling thread.
+fn by_calls() -> u64 {
+    /// _LINUX_CAPABILITY_VERSION_3 of include/uapi/linux/capability.h: two times effective, permitted, inheritable.
+    const VERSION: u32 = 0x2008_0522;
+    let header = [VERSION, process()];
+    let (mut sets, mut limit) = ([0u32; 6], [0u64; 2]);
+    let header_at = (&raw const header).expose_provenance();
+    let [sets_at, limit_at] = [(&raw mut sets).expose_provenance(), (&raw mut limit).expose_provenance()];
+    // SAFETY: the kernel reads the header, and writes to the sets.
+    let done = unsafe { arch::syscall(libc::SYS_capget as usize, [header_at, sets_at, 0, 0, 0, 0]) };
+    if done != 0 {
+        return UNKNOWN;
+    }
+    let arguments = [header[1] as usize, libc::RLIMIT_NOFILE as usize, 0, limit_at, 0, 0];
+    // SAFETY: no limit is set; the kernel writes to `limit`.
+    let same = unsafe { arch::syscall(libc::SYS_prlimit64 as usize, arguments) } == 0;
+    let bytes = sets.iter().flat_map(|set| set.to_le_bytes());
+    status::digest_of(bytes.chain([u8::from(same)])).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches rights that were given up and are not seen to be, by either way to ask; and a change that is none.
+    #[test]
+    fn sees_what_is_given_up() {
+        // SAFETY: the child changes only itself.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let mut codes = 0;
+                for own_files in [true, false] {
+                    assert!(note());
+                    note_files(own_files);
+                    codes |= i32::from(look() != Rights::Same);
+                }
+                // By the system call: of the first thread alone.
+                let other = if libc::geteuid() == 0 { libc::syscall(libc::SYS_setresuid, 7, 7, 7) } else { -1 };
+                for own_files in [true, false] {
+                    note_files(own_files);
+                    codes |= i32::from(other == 0 && look() != Rights::Changed) << 1;
+                }
+                libc::_exit(codes);
+            }
+            let mut status = -1;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert_eq!(status, 0);
+        }
+    }
+}
