@@ -1,6 +1,7 @@
 /* fork beside what else takes the C library's locks, in handlers, and over generations. */
 #include "trust.h"
 #include <dirent.h>
+#include <poll.h>
 #include <sys/time.h>
 #include <ucontext.h>
 
@@ -131,6 +132,34 @@ static void files_over_generations(void) {
     _exit(0);
 }
 
+/* A child that gets its helper at once, and whose parent ends while the helper visits the heap of the child's only thread:
+   the thread must not be taken for one that ended with the parent. */
+static void parent_ends_first(void) {
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    pid_t parent = fork();
+    CHECK(parent >= 0);
+    if (parent == 0) {
+        fill_and_free(20, 2 << 20);
+        for (int i = 0; i < 100; i++) free(filled(1000));
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child > 0) {
+            /* strace delays the child's thread before it knows its number, and the helper in the middle of the visit. */
+            nap(1300);
+            _exit(0);
+        }
+        nap(300);
+        free(malloc(1000));
+        free(malloc(100000));
+        CHECK(write(ends[1], "x", 1) == 1);
+        _exit(0);
+    }
+    CHECK(waitpid(parent, NULL, 0) == parent);
+    struct pollfd poll_for = {.fd = ends[0], .events = POLLIN};
+    CHECK(poll(&poll_for, 1, 10000) == 1);
+}
+
 #ifdef __x86_64__
 static volatile long steps_left;
 static volatile pid_t forked = -1;
@@ -192,5 +221,6 @@ static void start_of_helper(void) { SKIP("the trap flag is x86's"); }
 #endif
 
 static const struct test_case cases[] = {CASE(handlers_are_registered), CASE(forks_in_handlers),
-                                         CASE(files_over_generations), CASE(start_of_helper)};
+                                         CASE(files_over_generations), CASE(parent_ends_first),
+                                         CASE(start_of_helper)};
 TEST_MAIN(cases)

@@ -373,7 +373,6 @@ impl<O: Os> Allocator<O> {
         self.locks().iter().for_each(|lock| lock.release(&self.os));
         self.arenas.forked(&self.os);
         let mine = self.end_in_child(seat, inner);
-        self.os.forked();
         // Relaxed: one thread.
         let purged = self.purger.asked.swap(false, Ordering::Relaxed);
         if !whole {
@@ -423,7 +422,8 @@ impl<O: Os> Allocator<O> {
     }
 
     /// In a child: of the forks under way only the `inner` ones of its thread are left. Returns the thread's heap, which is
-    /// back in its seat where none is.
+    /// back in its seat where none is. Before there can be a helper: it would take the thread for one that ends with the
+    /// parent's, whose number the heap has.
     pub(crate) fn end_in_child(&self, seat: *const Seat, inner: u32) -> *mut Heap {
         // Relaxed: one thread.
         self.forks.word.store(inner, Ordering::Relaxed);
@@ -437,6 +437,11 @@ impl<O: Os> Allocator<O> {
                 (*mine).whole = false;
                 let _ = (*seat).heap.compare_exchange(FORKED.heap(), mine, Ordering::Relaxed, Ordering::Relaxed);
             }
+        }
+        self.os.forked();
+        if mine != Heap::none() {
+            // SAFETY: as above.
+            unsafe { self.set_thread(mine) };
         }
         mine
     }

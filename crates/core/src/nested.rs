@@ -326,7 +326,6 @@ impl<O: Os> Allocator<O> {
         self.arenas.forked(&self.os);
         let mut others = !alone || self.others_fly(seat);
         let mine = self.end_in_child(seat, inner);
-        self.os.forked();
         self.each_heap(|heap| {
             // SAFETY: heaps are never unmapped, and this process has one thread.
             unsafe {

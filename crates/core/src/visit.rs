@@ -59,7 +59,7 @@ impl<O: Os> Allocator<O> {
     ///
     /// # Safety
     /// `heap` must be the caller's.
-    pub unsafe fn set_thread(&self, heap: *mut Heap) {
+    pub(crate) unsafe fn set_thread(&self, heap: *mut Heap) {
         // Relaxed: at first the store of the seat publishes it; the child of a fork has one thread.
         // SAFETY: heaps are never unmapped.
         unsafe { (*heap).thread.store(self.os.thread_to_ask_for(), Ordering::Relaxed) }

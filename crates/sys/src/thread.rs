@@ -395,15 +395,12 @@ unsafe extern "C" fn in_child() {
         NEAP.fork_child_nested(seat, inner, !helped);
     } else {
         let entered = arch::enter();
-        NEAP.fork_child(seat, inner);
+        // Before there can be a helper.
         crate::cgroup::forked();
+        NEAP.fork_child(seat, inner);
         if let Some(entered) = entered {
             entered.leave();
         }
-    }
-    if is_heap(own()) {
-        // SAFETY: the heap is this thread's.
-        unsafe { NEAP.set_thread(own()) };
     }
     if NEAP.is_stranded() {
         // An interrupted call goes on with the heap that it has; the next one finds none.
