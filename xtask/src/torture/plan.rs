@@ -305,7 +305,9 @@ fn by_filter(draw: &mut Draw) -> Vec<String> {
         let busy = matches!(call, "futex" | "clock_gettime");
         let percent = if busy { 2 } else { draw.pick(&[3, 20, 60, 100]) };
         let what = if errors.is_empty() || draw.one_in(2) {
-            draw.pick(&["100", "1000", "5000", "50000"]).to_owned()
+            // A trim makes a call for each run of free OS pages: one of many seconds is no hang.
+            let late = if percent > 20 { "5000" } else { "50000" };
+            draw.pick(&["100", "1000", "5000", late]).to_owned()
         } else {
             format!("-{}", number(draw.pick(errors)))
         };
