@@ -128,12 +128,21 @@ static void on_own_stack(uint64_t *seed) {
     munmap(stack, STACK);
 }
 
+/* The C library loads what cancellation needs at the first one, and aborts where it has no memory for that. */
+static void cancel_once(void) {
+    pthread_t t;
+    if (!start_thread(&t, is_cancelled, NULL, 0, 0, 0)) return;
+    pthread_cancel(t);
+    pthread_join(t, NULL);
+}
+
 void *lives(void *unused) {
     static void *(*const bodies[])(void *) = {waits, waits, works, works_at_its_end, leaves_holes, leaves_holes};
     enum { MOST = 20 };
     uint64_t seed = new_seed();
     int slot = progress_begin("lives"), no_key = 0;
     if (atomic_fetch_add(&rounds, 1) == 0) no_key = pthread_key_create(&key, end_of_thread);
+    cancel_once();
     while (!atomic_load(&stop) && !no_key) {
         pthread_t t[MOST];
         int started = 0, count = (int)between(&seed, 1, MOST), detached = one_in(&seed, 2);
