@@ -230,6 +230,8 @@ impl<O: Os> Allocator<O> {
         if self.ranges.with(&self.os, |r| r.waiting()) < START_CHUNKS && self.purger.came() == before {
             // Relaxed: a hint for children.
             self.purger.asked.store(false, Ordering::Relaxed);
+            // Relaxed: for the next helper, whose start orders it.
+            self.purger.again.store(true, Ordering::Relaxed);
             return true;
         }
         helper.stay();

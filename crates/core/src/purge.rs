@@ -86,6 +86,8 @@ pub struct Purger {
     pub(crate) idle: AtomicU32,
     /// All holes that were due in some tick were refused: they are left alone for a while.
     refused: AtomicBool,
+    /// Ranges that were refused are tried again: by the next helper, once, as what locked them may be over.
+    pub(crate) again: AtomicBool,
     /// OS pages of holes that were used again, as of the last tick.
     pub(crate) reused: AtomicU64,
     /// How long the program had run at the last tick, in microseconds, and idle ticks in a row.
@@ -115,6 +117,7 @@ impl Purger {
             room: AtomicUsize::new(0),
             idle: AtomicU32::new(0),
             refused: AtomicBool::new(false),
+            again: AtomicBool::new(false),
             reused: AtomicU64::new(0),
             ran: AtomicU64::new(0),
             quiet: AtomicU32::new(0),
@@ -242,7 +245,9 @@ impl<O: Os> Allocator<O> {
         let cached = in_time && self.with_batch(|_| self.empty_caches(false, Heap::none()));
         let ticks = self.urgency();
         let slabs = !self.purger.refused.load(Ordering::Relaxed);
-        let due = Due { keep: self.keep(ticks, in_time), slabs, ..self.due(ticks, BATCH_BYTES) };
+        // Relaxed: one thread calls this. Of a lazy purge the system was told; nothing was refused there.
+        let lazy = self.purger.again.swap(false, Ordering::Relaxed) && self.policy.purge() != Purge::Lazy;
+        let due = Due { keep: self.keep(ticks, in_time), slabs, lazy, ..self.due(ticks, BATCH_BYTES) };
         let bytes = self.purge_due(Heap::none(), due, &mut walk, usize::MAX);
         if walk.punched > 0 {
             self.purger.refused.store(false, Ordering::Relaxed);

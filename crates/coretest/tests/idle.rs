@@ -382,6 +382,30 @@ fn locked_blocks_are_left_alone() {
     own.abandon(a);
 }
 
+/// Catches memory that stays for ever because it was locked when it was freed.
+#[test]
+fn what_was_locked_goes_back_later() {
+    const SIZE: usize = 200_000;
+    let a = &*system(4096);
+    let own = thread(a);
+    let (blocks, others) = (fill(a, &own, SIZE, 100 * SIZE), fill(a, &own, SIZE, 12 * SIZE));
+    if !blocks.iter().all(|&p| lock(p)) {
+        println!("SKIPPED: mlock is refused");
+        return;
+    }
+    blocks.iter().for_each(|&p| free(a, &own, p));
+    settle(a);
+    assert!(a.os.usage().present > 50 * SIZE, "nothing was locked");
+    // SAFETY: the OS pages are the allocator's, and mapped.
+    blocks.iter().for_each(|&p| assert_eq!(unsafe { libc::munlock(p.cast(), 1) }, 0));
+    // Something else is freed: the next helper.
+    others.into_iter().for_each(|p| free(a, &own, p));
+    settle(a);
+    let held = a.os.usage().present;
+    assert!(held <= TABLES * 4096, "{held} bytes held");
+    own.abandon(a);
+}
+
 /// The same for holes in slabs.
 #[test]
 fn locked_holes_are_left_alone() {
