@@ -127,6 +127,7 @@ const LONG_STEPS: &[Step] = &[
     task("torture, long", 3600, &["torture", "--time", "3600"]),
     task("Miri", 600, &["miri"]),
     task("AddressSanitizer", 300, &["asan"]),
+    task("ThreadSanitizer", 300, &["tsan"]),
     // All of them in a week.
     task("mutants", 1200, &["mutants", "--daily", "7"]),
     task("the lab", 420, &["experiments", "--ci"]),

@@ -123,6 +123,7 @@ mod tests {
 
     /// Catches a class whose block is smaller than the request, or not the smallest that fits.
     #[test]
+    #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn smallest_fitting_class() {
         for size in 0..=MAX_SMALL {
             let c = of(size);
@@ -148,6 +149,7 @@ mod tests {
 
     /// Catches a reciprocal for which `free` would take an interior pointer for a block, or the other way round.
     #[test]
+    #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn reciprocal_is_exact() {
         for c in 1..CLASSES {
             for off in 0..CHUNK as u32 {
@@ -160,6 +162,7 @@ mod tests {
 
     /// Catches an aligned request that gets a class with unaligned blocks.
     #[test]
+    #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn aligned_classes() {
         for shift in 0..=15 {
             let align = 1usize << shift;

@@ -261,13 +261,13 @@ impl<O: Os> Allocator<O> {
 
     /// All threads have their heaps again.
     fn unpark_all(&self) {
-        self.registry.with(&self.os, |_| {
-            // SAFETY: the lock is held.
-            self.each_heap(|heap| unsafe { self.back(heap) });
-        });
+        // Not `Locked::with`, which lends the whole registry: `each_heap` reads it as well.
+        let _guard = self.registry.raw().lock(&self.os);
+        // SAFETY: the lock is held.
+        self.each_heap(|heap| unsafe { self.back(heap) });
     }
 
-    /// Runs `f` with each heap. The lock of the registry must be held, or this be the only thread.
+    /// Runs `f` with each heap. The lock of the registry must be held, but not by `Locked::with`, or this be the only thread.
     pub(crate) fn each_heap(&self, mut f: impl FnMut(*mut Heap)) {
         // SAFETY: as above; heaps are never unmapped, and `next` never changes.
         unsafe {

@@ -223,6 +223,7 @@ mod tests {
 
     /// Catches an approximation that bends the distances, or the weights.
     #[test]
+    #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn functions_are_exact_enough() {
         for i in 1..2000 {
             let x = f64::from(i) / 2000.0;
@@ -238,6 +239,7 @@ mod tests {
     /// Catches samples that come too often, too rarely, or at regular distances: the weights of the samples sum up to
     /// the bytes that were asked for, for small and for long blocks.
     #[test]
+    #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn weights_are_unbiased() {
         for (size, interval) in [(16, 4096), (100, 4096), (4096, 4096), (100_000, 4096), (40, 512 << 10)] {
             let mut sampler = Sampler::new();
@@ -256,6 +258,7 @@ mod tests {
 
     /// Catches blocks that are chosen too often or too rarely.
     #[test]
+    #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn chances_are_those_of_the_weights() {
         for (size, interval) in [(16, 512), (512, 512), (4096, 512), (100, 4096), (1, 1), (0, 1)] {
             let mut state = 1u64;

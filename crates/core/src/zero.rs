@@ -271,7 +271,7 @@ mod tests {
     /// Catches samples that miss the ends, or look behind the range.
     #[test]
     fn samples_are_spread() {
-        for pages in [1, 2, 15, 16, 17, 100] {
+        for pages in if cfg!(miri) { [1, 2, 3, 4, 16, 17] } else { [1, 2, 15, 16, 17, 100] } {
             let mut range = std::vec![0u64; pages * 512];
             let len = pages * 4096;
             // SAFETY: the range is `len` bytes long.

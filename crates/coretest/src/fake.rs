@@ -24,7 +24,8 @@ use neap_core::Os;
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Run, Touched};
 use neap_core::sync::AtomicU32;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::ops::Range;
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock};
 
 /// What [`Os::clock`] says at first: as if the system had run for a while.
 const CLOCK: u64 = 1_000_000;
@@ -186,6 +187,12 @@ impl Drop for Fake {
 unsafe impl Os for Fake {
     fn page_size(&self) -> usize {
         self.config.page_size
+    }
+
+    /// Under ThreadSanitizer the process may use three ranges of addresses alone: arenas lie where it allows programs.
+    fn places(&self) -> Range<usize> {
+        static SANITIZED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("TSAN_OPTIONS").is_some());
+        if *SANITIZED { 0x5500_0000_0000..0x5a00_0000_0000 } else { 1 << 40..0x5400_0000_0000 }
     }
 
     fn reserve(&self, at: usize, len: usize) -> Option<*mut u8> {

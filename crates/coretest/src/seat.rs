@@ -4,7 +4,7 @@
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
 use neap_core::fork::Begin;
-use neap_core::heap::{Block, Name, PARKED, Seat};
+use neap_core::heap::{Block, FORKED, Name, PARKED, Seat};
 use neap_core::{Allocator, CHUNK, Heap, Os};
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
@@ -81,9 +81,14 @@ impl Owner {
         self.heap
     }
 
-    /// Runs `f` with the heap, which nobody visits meanwhile.
+    /// Runs `f` with the heap, which no thread visits meanwhile.
     pub fn with<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce(*mut Heap) -> R) -> R {
-        let Some(seat) = self.shared() else { return f(self.heap) };
+        self.try_with(a, f).expect("no fork is under way")
+    }
+
+    /// The same; `None` while another thread forks: the call is a nested one.
+    pub fn try_with<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
+        let Some(seat) = self.shared() else { return Some(f(self.heap)) };
         loop {
             // Relaxed: the visitor's barrier orders the store before the load; here only the compiler must not swap them.
             seat.busy.store(0, Ordering::Relaxed);
@@ -96,8 +101,10 @@ impl Owner {
             // Acquire pairs with the Release when a visitor gives the heap back.
             let heap = seat.heap.load(Ordering::Acquire);
             if heap != PARKED.heap() {
-                assert_eq!(heap, self.heap, "the seat holds another heap");
-                let result = f(heap);
+                let result = (heap != FORKED.heap()).then(|| {
+                    assert_eq!(heap, self.heap, "the seat holds another heap");
+                    f(heap)
+                });
                 // Release pairs with the visitor's look at `busy`.
                 seat.busy.store(Seat::IDLE, Ordering::Release);
                 return result;
@@ -130,6 +137,14 @@ impl Owner {
     /// The same in a handler that interrupted the thread in the middle of a fork.
     pub fn fork_begin_again<O: Os>(&self, a: &Allocator<O>) -> Begin {
         a.fork_begin(self.seat, true, &mut a.fork_patience())
+    }
+
+    /// What the thread does after fork in the parent.
+    pub fn fork_parent<O: Os>(&self, a: &Allocator<O>) {
+        let busy = |value| self.shared().into_iter().for_each(|seat| seat.busy.store(value, Ordering::Release));
+        busy(0);
+        a.fork_parent();
+        busy(Seat::IDLE);
     }
 
     /// What the thread does after fork in the child, which is this process: other threads are to use their heaps no more.
@@ -173,12 +188,15 @@ impl Owner {
     /// The thread's end.
     pub fn abandon<O: Os>(self, a: &Allocator<O>) {
         while let Some(seat) = self.shared()
-            && !self.with(a, |heap| {
+            && self.try_with(a, |heap| {
                 // A visitor may have parked the heap since; then the thread waits. Acquire: one that found it busy is
                 // done with the seat.
                 seat.heap.compare_exchange(heap, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
-            })
-        {}
+            }) != Some(true)
+        {
+            // A visit or a fork ends.
+            std::thread::yield_now();
+        }
         // SAFETY: the heap is the caller's, who has forgotten it; nobody can park it any more.
         unsafe { a.abandon(self.heap) };
     }

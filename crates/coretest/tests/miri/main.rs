@@ -7,7 +7,7 @@
 mod os;
 
 use neap_core::{Allocator, Heap};
-use neap_coretest::{Owner, pattern, seat};
+use neap_coretest::{Owner, seat};
 use os::Plain;
 use std::sync::Barrier;
 use std::sync::mpsc::channel;
@@ -29,19 +29,34 @@ fn allocator(os: Plain) -> Box<Shared> {
     Box::new(Allocator::new(os))
 }
 
-fn malloc(a: &Shared, own: &Owner, size: usize, id: u64) -> Block {
-    // SAFETY: the heap is lent by this thread; the block is new.
-    unsafe {
-        let p = own.with(a, |heap| seat::malloc(a, heap, size));
-        assert!(!p.is_null());
-        pattern::write(p, size, id);
-        Block { p, size, id }
-    }
+/// Where a block is written and looked at: its ends, and some bytes between. All of it would take most of the time.
+fn places(size: usize) -> impl Iterator<Item = usize> {
+    (0..size).step_by(1021).chain([size - 1])
+}
+
+/// What lies there.
+fn byte(id: u64, place: usize) -> u8 {
+    (id as usize * 31 + place * 7) as u8 | 1
+}
+
+fn write(b: Block) {
+    // SAFETY: the block is this thread's.
+    places(b.size).for_each(|i| unsafe { b.p.add(i).write(byte(b.id, i)) });
 }
 
 fn check(b: Block) {
     // SAFETY: the block is this thread's.
-    assert_eq!(unsafe { pattern::first_wrong(b.p, b.size, b.size, b.id) }, None, "contents changed");
+    let same = |i: usize| unsafe { b.p.add(i).read() } == byte(b.id, i);
+    assert!(places(b.size).all(same), "contents changed");
+}
+
+fn malloc(a: &Shared, own: &Owner, size: usize, id: u64) -> Block {
+    // SAFETY: the heap is lent by this thread.
+    let p = own.with(a, |heap| unsafe { seat::malloc(a, heap, size) });
+    assert!(!p.is_null());
+    let b = Block { p, size, id };
+    write(b);
+    b
 }
 
 fn free(a: &Shared, own: &Owner, b: Block) {
@@ -64,14 +79,14 @@ fn one_thread() {
     unsafe {
         for size in [64, 3000, 9000, 100_000] {
             let p = own.with(&a, |heap| a.calloc(heap, size));
-            assert!((0..size).step_by(509).all(|i| p.add(i).read() == 0));
+            assert!(places(size).all(|i| p.add(i).read() == 0));
             blocks.push(Block { p, size, id: 7 });
-            pattern::write(p, size, 7);
+            write(blocks[blocks.len() - 1]);
         }
         let p = own.with(&a, |heap| a.malloc_aligned(heap, 100, 4096, false));
         assert_eq!(p.addr() % 4096, 0);
-        pattern::write(p, 100, 9);
         blocks.push(Block { p, size: 100, id: 9 });
+        write(blocks[blocks.len() - 1]);
         for b in blocks.iter_mut().filter(|b| b.size < 50_000) {
             let old = a.usable_size(Heap::none(), neap_core::misuse::Call::UsableSize, b.p).expect("known");
             b.p = own.with(&a, |heap| a.realloc(heap, b.p, old, b.size + 100));
@@ -172,6 +187,113 @@ fn heaps_are_visited() {
             }
         });
     });
+    // SAFETY: all threads have ended.
+    unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
+}
+
+/// Catches a look at another thread's heap, slabs or blocks that is no atomic and no guess: figures and a census are
+/// taken while a thread allocates and frees small and large blocks, some of which wait on its shelf.
+#[test]
+fn figures_are_taken() {
+    let a = allocator(Plain::new(false));
+    let start = Barrier::new(2);
+    std::thread::scope(|scope| {
+        let (a, start) = (&*a, &start);
+        scope.spawn(move || {
+            let own = Owner::new(a, true, true).expect("a heap");
+            start.wait();
+            for round in 0..3 {
+                let blocks = [48, 9000, 40_000, 70_000].map(|size| malloc(a, &own, size, round));
+                blocks.into_iter().for_each(|b| free(a, &own, b));
+            }
+            own.abandon(a);
+        });
+        scope.spawn(move || {
+            start.wait();
+            for _ in 0..2 {
+                assert!(a.figures().heaps <= 1);
+                assert!(a.live().0 < 1000);
+                assert!(a.held() < 16 << 20);
+            }
+        });
+    });
+    let (live, figures) = (a.live(), a.figures());
+    assert_eq!((live, figures.live_blocks, figures.cached_blocks), ((0, 0), 0, 0));
+}
+
+/// Catches a nested call that uses what another thread is changing, or that hands a block on before its last use: one
+/// thread makes nested calls alone, the other ordinary ones, and each frees the other's blocks.
+#[test]
+fn calls_are_nested() {
+    let a = allocator(Plain::new(false));
+    let ((to_nested, ordinary), (to_ordinary, nested)) = (channel::<Block>(), channel::<Block>());
+    // The annex is there from the first heap on.
+    let own = Owner::new(&a, true, true).expect("a heap");
+    std::thread::scope(|scope| {
+        let a = &*a;
+        scope.spawn(move || {
+            for id in 0..6 {
+                let size = [48, 8192, 40_000][id % 3];
+                let b = Block { p: a.malloc_nested(size, 16, false), size, id: id as u64 };
+                assert!(!b.p.is_null());
+                write(b);
+                to_ordinary.send(b).expect("there is a receiver");
+                let b = ordinary.recv().expect("as many blocks");
+                check(b);
+                // SAFETY: the block is this thread's.
+                assert_eq!(unsafe { a.free_nested(b.p) }, Ok(()));
+            }
+        });
+        for id in 0..6 {
+            let b = malloc(a, &own, [8192, 70_000, 48][id % 3], 50 + id as u64);
+            to_nested.send(b).expect("there is a receiver");
+            free(a, &own, nested.recv().expect("as many blocks"));
+        }
+    });
+    own.abandon(&a);
+    a.purge();
+    // SAFETY: all threads have ended.
+    let census = unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
+    assert_eq!((census.small, census.large, census.deferred), (0, 0, 0));
+}
+
+/// Catches a heap that a thread uses although a fork took it away, or gets back with stale contents: one thread forks over
+/// and over, as far as the parent sees it, while another allocates.
+#[test]
+fn forks_begin_and_end() {
+    let a = allocator(Plain::new(true));
+    let start = Barrier::new(2);
+    std::thread::scope(|scope| {
+        let (a, start) = (&*a, &start);
+        scope.spawn(move || {
+            let own = Owner::new(a, true, true).expect("a heap");
+            start.wait();
+            for id in 0..12 {
+                let size = [48, 16_384][id % 2];
+                // SAFETY: the heap is lent by this thread.
+                let p = own.try_with(a, |heap| unsafe { seat::malloc(a, heap, size) });
+                let b = Block { p: p.unwrap_or_else(|| a.malloc_nested(size, 16, false)), size, id: id as u64 };
+                write(b);
+                check(b);
+                // SAFETY: the heap is lent by this thread, and the block its own.
+                let freed = own.try_with(a, |heap| unsafe { seat::free(a, heap, b.p) });
+                // SAFETY: as above.
+                assert_eq!(freed.unwrap_or_else(|| unsafe { a.free_nested(b.p) }), Ok(()));
+            }
+            own.abandon(a);
+        });
+        scope.spawn(move || {
+            let own = Owner::new(a, true, true).expect("a heap");
+            start.wait();
+            for _ in 0..3 {
+                if own.fork_begin(a) == neap_core::fork::Begin::Ready {
+                    own.fork_parent(a);
+                }
+            }
+            own.abandon(a);
+        });
+    });
+    a.purge();
     // SAFETY: all threads have ended.
     unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
 }
