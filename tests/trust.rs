@@ -62,7 +62,8 @@ const NO_CLOCK: &[&str] = &["clock_gettime:error=EPERM"];
 const LATE_HELPER: &[&str] = &["close_range:delay_exit=500000"];
 const SLOW_START: &[&str] = &["mmap,rt_sigprocmask:delay_enter=20000"];
 /// A child's thread knows its number late, and a visit of its heap takes long.
-const LATE_NUMBER: &[&str] = &["gettid:delay_enter=3000000", "membarrier:delay_exit=700000"];
+const LATE_NUMBER: &[&str] = &["gettid:delay_enter=5000000", "membarrier:delay_exit=1500000"];
+const LONG_VISIT: &[&str] = &["membarrier:delay_exit=1500000"];
 /// Every third of the calls that move memory or start a thread takes some milliseconds.
 const DELAYS: &[&str] = &[
     "process_madvise,madvise:delay_enter=5000:when=1+3",
@@ -111,6 +112,8 @@ const ROWS: &[Row] = &[
         "a child's only thread that is taken for one that ended with the parent: it waits for ever",
     )
     .inject(LATE_NUMBER),
+    row(FORK, "parent_of_a_bare_child_ends_first", "the same of a child that is made without handlers")
+        .inject(LONG_VISIT),
     row(FORK, "start_of_helper", "two helpers on one stack in the child of a fork that interrupted the start of one"),
     row(FORK, "files_over_generations", "a file that stays open in each child of a fork"),
     row(GUARDS, "guards_stay", "guard pages lost to a thread that makes memory usable").env(&[("NEAP_HARDEN", "on")]),

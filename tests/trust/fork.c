@@ -2,6 +2,7 @@
 #include "trust.h"
 #include <dirent.h>
 #include <poll.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <ucontext.h>
 
@@ -132,24 +133,23 @@ static void files_over_generations(void) {
     _exit(0);
 }
 
-/* A child that gets its helper at once, and whose parent ends while the helper visits the heap of the child's only thread:
-   the thread must not be taken for one that ended with the parent. */
-static void parent_ends_first(void) {
+/* A child whose helper visits the heap of its only thread just when the parent ends: the thread must not be taken for one
+   that ended with the parent. strace delays the helper in the middle of the visit. */
+static void parent_ends(pid_t (*make_child)(void), void (*work)(void)) {
     int ends[2];
     CHECK(pipe(ends) == 0);
     pid_t parent = fork();
     CHECK(parent >= 0);
     if (parent == 0) {
-        fill_and_free(20, 2 << 20);
-        for (int i = 0; i < 100; i++) free(filled(1000));
-        pid_t child = fork();
+        work();
+        pid_t child = make_child();
         CHECK(child >= 0);
         if (child > 0) {
-            /* strace delays the child's thread before it knows its number, and the helper in the middle of the visit. */
-            nap(1300);
+            nap(2500);
             _exit(0);
         }
-        nap(300);
+        work();
+        nap(4000);
         free(malloc(1000));
         free(malloc(100000));
         CHECK(write(ends[1], "x", 1) == 1);
@@ -159,6 +159,18 @@ static void parent_ends_first(void) {
     struct pollfd poll_for = {.fd = ends[0], .events = POLLIN};
     CHECK(poll(&poll_for, 1, 10000) == 1);
 }
+static void much_waits(void) {
+    fill_and_free(20, 2 << 20);
+    for (int i = 0; i < 100; i++) free(filled(1000));
+}
+
+/* The child has its helper from the fork on, and strace delays the system's answer to what number its thread has. */
+static void parent_ends_first(void) { parent_ends(fork, much_waits); }
+
+static pid_t bare_child(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
+
+/* No handler runs in the child, whose heap has the number of the parent's thread for ever. */
+static void parent_of_a_bare_child_ends_first(void) { parent_ends(bare_child, much_waits); }
 
 #ifdef __x86_64__
 static volatile long steps_left;
@@ -222,5 +234,6 @@ static void start_of_helper(void) { SKIP("the trap flag is x86's"); }
 
 static const struct test_case cases[] = {CASE(handlers_are_registered), CASE(forks_in_handlers),
                                          CASE(files_over_generations), CASE(parent_ends_first),
+                                         CASE(parent_of_a_bare_child_ends_first),
                                          CASE(start_of_helper)};
 TEST_MAIN(cases)

@@ -92,8 +92,10 @@ pub struct Heap {
     pub(crate) state: AtomicU32,
     /// The seat of its thread, if the thread has one that stays until [`crate::Allocator::abandon`].
     pub(crate) seat: AtomicPtr<Seat>,
-    /// The number of that thread, for [`crate::Os::has_ended`].
+    /// The number of that thread, for [`crate::Os::has_ended`], and of its process. A child that was made without fork
+    /// handlers has the numbers of its parent.
     pub(crate) thread: AtomicU32,
+    pub(crate) process: AtomicU32,
     /// What went between caches and slabs.
     pub(crate) flow: Flow,
     /// For visitors: what the caches looked like at the last tick, and for how many ticks.
@@ -228,6 +230,7 @@ impl Heap {
             state: AtomicU32::new(0),
             seat: AtomicPtr::new(core::ptr::null_mut()),
             thread: AtomicU32::new(0),
+            process: AtomicU32::new(0),
             flow: Flow::new(),
             look: 0,
             quiet: 0,

@@ -60,9 +60,21 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// `heap` must be the caller's.
     pub(crate) unsafe fn set_thread(&self, heap: *mut Heap) {
-        // Relaxed: at first the store of the seat publishes it; the child of a fork has one thread.
+        // Relaxed: at first the store of the seat publishes both; the child of a fork has one thread.
         // SAFETY: heaps are never unmapped.
-        unsafe { (*heap).thread.store(self.os.thread_to_ask_for(), Ordering::Relaxed) }
+        unsafe {
+            (*heap).thread.store(self.os.thread_to_ask_for(), Ordering::Relaxed);
+            (*heap).process.store(self.os.process().unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the thread of an owned heap has surely ended. Not where its number is one of another process: in a child that
+    /// was made without fork handlers.
+    unsafe fn has_ended(&self, heap: *mut Heap) -> bool {
+        // SAFETY: heaps are never unmapped. Relaxed: the load of the seat orders it, or the heap is parked.
+        let (thread, process) =
+            unsafe { ((*heap).thread.load(Ordering::Relaxed), (*heap).process.load(Ordering::Relaxed)) };
+        thread != 0 && self.os.process() == Some(process) && self.os.has_ended(thread)
     }
 
     /// Waits until the heap of `seat`, which was found parked, is back.
@@ -103,11 +115,11 @@ impl<O: Os> Allocator<O> {
     /// The seat of an owned heap, unless its thread has ended. The lock of the registry must be held.
     pub(crate) unsafe fn seat_of(&self, heap: *mut Heap) -> Option<*mut Seat> {
         // SAFETY: heaps are never unmapped.
-        let (seat, thread) = unsafe {
-            // Acquire pairs with the Release of `set_seat`. Relaxed: the load of the seat orders it.
-            ((*heap).seat.load(Ordering::Acquire), (*heap).thread.load(Ordering::Relaxed))
-        };
-        (!seat.is_null() && (thread == 0 || !self.os.has_ended(thread))).then_some(seat)
+        unsafe {
+            // Acquire pairs with the Release of `set_seat`.
+            let seat = (*heap).seat.load(Ordering::Acquire);
+            (!seat.is_null() && !self.has_ended(heap)).then_some(seat)
+        }
     }
 
     /// Whether the thread of a parked heap is in the middle of a call; after the barrier.
@@ -133,9 +145,8 @@ impl<O: Os> Allocator<O> {
     unsafe fn forget_ended(&self, heap: *mut Heap) -> bool {
         // SAFETY: heaps are never unmapped.
         unsafe {
-            // Relaxed, here and below: the heap is parked, so both stay.
-            let thread = (*heap).thread.load(Ordering::Relaxed);
-            let ended = (*heap).seat.load(Ordering::Relaxed).is_null() || (thread != 0 && self.os.has_ended(thread));
+            // Relaxed, here and below: the heap is parked, so it stays.
+            let ended = (*heap).seat.load(Ordering::Relaxed).is_null() || self.has_ended(heap);
             if ended {
                 (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
             }
