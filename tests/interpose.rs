@@ -19,6 +19,8 @@ const OWN: &[(&str, &[&str])] = &[
 ];
 
 const PROGRAM: Source = Source::new("interpose/own.c");
+const IDLE: Source = Source::new("interpose/idle.c");
+const CLOCK: Source = Source::with_flags("interpose/clock.c", &["-shared", "-fPIC"]);
 const LOADER: Source = Source::new("interpose/loader.c");
 const SECOND: Source = Source::with_flags("interpose/second.c", &["-shared"]);
 const TRACER: Source = Source::with_flags("interpose/tracer.c", &["-shared"]);
@@ -52,6 +54,16 @@ fn main() -> ExitCode {
                 move || beside(&source.build()?, place, "")?.contains(said).map(drop),
             ));
         }
+        cases.push(Case::new(
+            format!("preloaded::clock_{word}"),
+            "a helper that calls a function which needs the C library's thread storage, or a lock whose holder allocates",
+            move || idle_beside(&CLOCK.build()?, place).map(drop),
+        ));
+        cases.push(Case::new(
+            format!("preloaded::faketime_{word}"),
+            "the same with the library that pretends another time",
+            move || idle_beside(&installed("faketime/libfaketime.so.1")?, place).map(drop),
+        ));
         for name in ["libjemalloc.so.2", "libmimalloc.so.2"] {
             cases.push(Case::new(
                 format!("preloaded::{}_{word}", name.split('.').next().unwrap_or(name)),
@@ -88,15 +100,25 @@ fn installed(name: &str) -> Result<PathBuf, Stop> {
     found.ok_or_else(|| Stop::Skip(format!("{name} is not installed (tests/setup.sh installs it)")))
 }
 
-/// The program without functions of its own, with neap and another library preloaded.
-fn beside(other: &Path, place: Place, check: &str) -> Result<Finished, Stop> {
+/// What to preload: neap and another library.
+fn order(other: &Path, place: Place) -> Result<PathBuf, Stop> {
     let neap = library::require_neap()?;
     let (first, second) = match place {
         Place::InFront => (other, neap),
         Place::Behind => (neap, other),
     };
-    let order = PathBuf::from(format!("{}:{}", first.display(), second.display()));
-    let mut run = Run::new(PROGRAM.build_with(&[], &["-DOWN_NOTHING"])?).arg("all_calls").preload(Some(order));
+    Ok(PathBuf::from(format!("{}:{}", first.display(), second.display())))
+}
+
+/// The program that rests, with neap and another library preloaded.
+fn idle_beside(other: &Path, place: Place) -> Result<Finished, Stop> {
+    judge_case(Run::new(IDLE.build()?).arg("rest_after_work").preload(Some(order(other, place)?)))?.no_complaint()
+}
+
+/// The program without functions of its own, with neap and another library preloaded.
+fn beside(other: &Path, place: Place, check: &str) -> Result<Finished, Stop> {
+    let program = PROGRAM.build_with(&[], &["-DOWN_NOTHING"])?;
+    let mut run = Run::new(program).arg("all_calls").preload(Some(order(other, place)?));
     if !check.is_empty() {
         run = run.env("MALLOC_CHECK_", check);
     }

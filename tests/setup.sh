@@ -50,6 +50,7 @@ want_long openssh-server /usr/sbin/sshd
 want_long openssh-client ssh
 want_long valgrind valgrind
 want_long stress-ng stress-ng
+want_long libfaketime /usr/lib/*/faketime/libfaketime.so.1
 # The lab: another two allocators, a virtual environment.
 want_long libjemalloc2 /usr/lib/*/libjemalloc.so.2
 want_long libmimalloc2.0 /usr/lib/*/libmimalloc.so.2

@@ -149,7 +149,8 @@ fn exports() -> Outcome {
 }
 
 /// What libneap.so takes from other objects, and why. A new name has to be argued for here: none may allocate, wait for a
-/// lock or change errno where neap calls it.
+/// lock or change errno where neap calls it. A library in front of the C library may replace each of them: the helper thread
+/// calls only the plain memory ones.
 const IMPORTS: &[(&str, &str)] = &[
     ("__clone", "the other name of clone, which neap exports (`calls.rs`)"),
     ("__cxa_finalize", "the compiler's start-up code; weak"),
@@ -162,7 +163,6 @@ const IMPORTS: &[(&str, &str)] = &[
     ("_ZSt17__throw_bad_allocv", "bad_alloc; weak"),
     ("abort", "operator new without memory and without a C++ library"),
     ("bcmp", "plain memory"),
-    ("clock_gettime", "time without a system call"),
     ("dl_iterate_phdr", "operator new without memory: the C++ library of a plug-in"),
     ("dlclose", "as dl_iterate_phdr"),
     ("dlopen", "as dl_iterate_phdr; dlsym on the C library's handle"),

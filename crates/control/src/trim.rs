@@ -2,14 +2,12 @@
 
 use core::time::Duration;
 use neap_core::trim::Trimmed;
-use neap_sys::{global::NEAP, thread};
+use neap_sys::{clock, global::NEAP, thread};
 
 /// Time since some moment.
 fn now() -> Duration {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to `now`; this clock is always there, so errno is not touched.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
+    let now = clock::read(libc::CLOCK_MONOTONIC);
+    now.map_or(Duration::ZERO, |now| Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32))
 }
 
 /// Gives all free memory back to the system but for `keep` bytes: what waits in free ranges, the caches of all threads,

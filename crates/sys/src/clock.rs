@@ -1,25 +1,24 @@
 //! Clocks. errno of the caller stays as it is, also where a filter refuses the call.
 
-use crate::arch;
+use crate::{arch, vdso};
 
-/// A clock that the C library reads without a system call where it can. rustix would ask for the auxiliary vector first, by
-/// calls that a filter may punish.
+/// A clock that is read without a system call where the kernel has code for it. Not by the C library's function, which a
+/// library in front of it may replace (`vdso.rs`), nor by rustix's, which asks for the auxiliary vector by calls that a
+/// filter may punish.
 pub fn read(clock: libc::clockid_t) -> Option<libc::timespec> {
+    let Some(read) = vdso::clock_gettime() else { return by_system_call(clock) };
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: errno of the calling thread; writes to `time`.
-    unsafe {
-        let errno = libc::__errno_location();
-        let before = *errno;
-        if libc::clock_gettime(clock, &raw mut time) == 0 {
-            return Some(time);
-        }
-        *errno = before;
-    }
-    None
+    // SAFETY: writes to `time`.
+    let result = unsafe { read(clock, &raw mut time) };
+    (result == 0).then_some(time)
 }
 
 /// A clock of processor time, which is always a system call.
 pub fn processor_time(clock: libc::clockid_t) -> Option<libc::timespec> {
+    by_system_call(clock)
+}
+
+fn by_system_call(clock: libc::clockid_t) -> Option<libc::timespec> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let at = (&raw mut time).expose_provenance();
     // SAFETY: writes to `time`.

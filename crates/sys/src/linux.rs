@@ -4,7 +4,7 @@ use crate::random::Random;
 use crate::{arch, cgroup, clock, discard, moves, status};
 use core::ffi::c_void;
 use core::ops::Range;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use neap_core::Os;
 use neap_core::figures::Figures;
 use neap_core::helper::Helper;
@@ -114,9 +114,17 @@ fn pointer(p: *mut u8) -> *mut c_void {
 
 // SAFETY: each method does what the trait says, with fresh mappings or on the range it was given.
 unsafe impl Os for Linux {
+    /// Kept, as a library in front of the C library may replace getauxval by one that the helper thread cannot call.
     fn page_size(&self) -> usize {
-        // SAFETY: getauxval only reads.
-        unsafe { libc::getauxval(libc::AT_PAGESZ) as usize }
+        static KEPT: AtomicUsize = AtomicUsize::new(0);
+        // Relaxed: the number stands for itself.
+        let mut size = KEPT.load(Ordering::Relaxed);
+        if size == 0 {
+            // SAFETY: getauxval only reads.
+            size = unsafe { libc::getauxval(libc::AT_PAGESZ) as usize };
+            KEPT.store(size, Ordering::Relaxed);
+        }
+        size
     }
 
     /// Behind the program, as some tools take the first line of /proc/PID/maps for it, with 1 TiB for its heap (`brk`);

@@ -4,9 +4,9 @@
 //! The C library does not know the thread: it may be started from within any call (also under the C library's own locks,
 //! where pthread_create would wait for ever), and does not count as a thread of the program (the process ends when the last
 //! of those does, and stdio stays as cheap as with one thread). All signals are blocked in it. It has a stack and thread
-//! storage of its own (`Place`): what it calls of the C library, `getauxval`, `clock_gettime`, the copying of memory, and
-//! `abort` for a program whose heap is damaged, finds its own errno, stack canary and thread record there, and
-//! `arch::enter` a seat that is in a call. It calls nothing that takes a lock of the C library or uses other thread storage.
+//! storage of its own (`Place`): what it calls of the C library, the copying of memory, and `abort` for a program whose heap
+//! is damaged, finds its own errno, stack canary and thread record there, and `arch::enter` a seat that is in a call. It calls
+//! nothing that takes a lock of the C library, uses other thread storage, or may be replaced by a library that does.
 //!
 //! The kernel does count it. So
 //! - `unshare` and `setns`, which refuse processes of several threads, run while there is none ([`without_helper`]; the
@@ -63,7 +63,9 @@ impl Place {
 
     #[cold]
     fn make() -> Option<Place> {
+        // Both are looked up once, by a function that the helper could not call where a library replaces it.
         let page = NEAP.os.page_size();
+        let _ = crate::clock::read(libc::CLOCK_MONOTONIC);
         let whole = |bytes: usize| bytes.next_multiple_of(page);
         let storage = whole(storage_below()?);
         let len = page + STACK + storage + whole(arch::THREAD_RECORD);

@@ -397,6 +397,9 @@ pub fn thread_pointer() -> usize {
     at
 }
 
+/// The name of clock_gettime in the code that the kernel maps (vdso(7)).
+pub const VDSO_CLOCK: &core::ffi::CStr = c"__vdso_clock_gettime";
+
 /// Bytes from a thread pointer on that the C library may look at: its record of the thread.
 pub const THREAD_RECORD: usize = 4096;
 
