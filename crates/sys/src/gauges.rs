@@ -32,6 +32,10 @@ const _: () = assert!(size_of::<Counters>() <= FILE_BYTES, "the page is as long 
 pub fn publish(figures: &Figures, purge_calls: u64) {
     let page_size = NEAP.os.page_size();
     let Some(wiped) = space() else { return };
+    // A child on its parent's memory may be killed in the middle: the parent would publish nothing any more.
+    if is_guest(wiped) {
+        return;
+    }
     // Acquire pairs with the Release below: updates come one after the other.
     if wiped.publishing.swap(true, Ordering::Acquire) {
         return;
@@ -46,7 +50,7 @@ pub fn publish(figures: &Figures, purge_calls: u64) {
 fn own(wiped: &Space, page_size: usize) -> Option<&'static Counters> {
     let mut page = wiped.page.load(Ordering::Relaxed);
     if page.is_null() {
-        if wiped.pageless.load(Ordering::Relaxed) || is_guest(wiped) {
+        if wiped.pageless.load(Ordering::Relaxed) {
             return None;
         }
         let filter = status::filter();

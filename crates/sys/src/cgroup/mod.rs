@@ -14,8 +14,9 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
+use crate::space::{is_guest, settle};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use files::{Buffers, Files};
 use groups::{Groups, machine};
 use neap_core::os::Memory;
@@ -34,7 +35,11 @@ static PROBE: Probe = Probe::new();
 /// [`neap_core::Os::memory`], at the time `now` in milliseconds.
 #[cold]
 pub(crate) fn memory(now: u64) -> Option<Memory> {
-    PROBE.memory(Files { root: b"" }, now)
+    // A child on its parent's memory may be killed in the middle of a look, and the parent would never look again.
+    if is_guest(settle()) {
+        return last();
+    }
+    PROBE.memory(Files { root: b"" }, now, rustix::process::getpid().as_raw_nonzero().get().cast_unsigned())
 }
 
 /// The last answer of [`memory`], without a look.
@@ -52,8 +57,8 @@ pub(crate) fn forked() {
 /// Tells the memory that a process shares with others.
 #[derive(Debug)]
 struct Probe {
-    /// A thread looks.
-    looking: AtomicBool,
+    /// The process of which a thread looks; 0: none does.
+    looking: AtomicU32,
     view: UnsafeCell<View>,
     last: Last,
 }
@@ -64,28 +69,36 @@ unsafe impl Sync for Probe {}
 impl Probe {
     /// Not yet asked for anything.
     const fn new() -> Probe {
-        Probe { looking: AtomicBool::new(false), view: UnsafeCell::new(View::NEW), last: Last::new() }
+        Probe { looking: AtomicU32::new(0), view: UnsafeCell::new(View::NEW), last: Last::new() }
     }
 
-    fn memory(&self, files: Files, now: u64) -> Option<Memory> {
+    fn memory(&self, files: Files, now: u64, process: u32) -> Option<Memory> {
         // Acquire pairs with the Release below: what the last thread that looked wrote is seen.
-        if self.looking.swap(true, Ordering::Acquire) {
-            return self.last.get();
-        }
-        // SAFETY: `looking` was not set, so the view is this thread's.
-        let memory = unsafe { (*self.view.get()).memory(files, now) };
+        let take = |from| self.looking.compare_exchange(from, process, Ordering::Acquire, Ordering::Relaxed);
+        let left = match take(0) {
+            Ok(_) => false,
+            // Another process: this one is its child, made without fork handlers while a thread looked there.
+            Err(other) if other != process && take(other).is_ok() => true,
+            Err(_) => return self.last.get(),
+        };
+        // SAFETY: no other thread of this process looks, so the view is this thread's.
+        let memory = unsafe {
+            // What was being changed means nothing.
+            (*self.view.get()).found &= !left;
+            (*self.view.get()).memory(files, now)
+        };
         self.last.set(memory);
-        self.looking.store(false, Ordering::Release);
+        self.looking.store(0, Ordering::Release);
         memory
     }
 
     fn forked(&self) {
         // Relaxed, twice: there is one thread.
-        if self.looking.load(Ordering::Relaxed) {
+        if self.looking.load(Ordering::Relaxed) != 0 {
             // What a thread that is gone was changing means nothing.
             // SAFETY: there is one thread, and it is not in the middle of a look, which is a part of a call.
             unsafe { (*self.view.get()).found = false };
-            self.looking.store(false, Ordering::Relaxed);
+            self.looking.store(0, Ordering::Relaxed);
         }
     }
 }

@@ -77,7 +77,7 @@ impl Tree {
     }
 
     fn at(&self, now: u64) -> Option<Memory> {
-        self.probe.memory(Files { root: self.dir.as_os_str().as_bytes() }, now)
+        self.probe.memory(Files { root: self.dir.as_os_str().as_bytes() }, now, 1)
     }
 
     /// Limit and use in MiB, and whether threads wait, at the first call and at one that uses what is kept.
@@ -342,14 +342,14 @@ fn cost() {
         println!("{name}: median {:?}, 90th percentile {:?}", times[1000], times[1800]);
     };
     let probe = Probe::new();
-    println!("{:?}", probe.memory(files, 0));
-    time("a call", &mut || probe.memory(files, 0));
+    println!("{:?}", probe.memory(files, 0, 1));
+    time("a call", &mut || probe.memory(files, 0, 1));
     let mut now = 0;
     time("after a second", &mut || {
         now += SURVEY_MS;
-        probe.memory(files, now)
+        probe.memory(files, now, 1)
     });
-    time("the first call", &mut || Probe::new().memory(files, 0));
+    time("the first call", &mut || Probe::new().memory(files, 0, 1));
 }
 
 /// Catches a child of fork that gets old answers for ever, as a thread of its parent was looking, and a second thread that
@@ -359,8 +359,12 @@ fn another_thread_looks() {
     let tree = Tree::machine();
     tree.says_machine();
     tree.write("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n");
-    tree.probe.looking.store(true, Ordering::Relaxed);
+    tree.probe.looking.store(1, Ordering::Relaxed);
     tree.says_machine();
     tree.probe.forked();
     tree.says(8192, 4096, false);
+    // A child that was made without fork handlers: the process that looked is another.
+    tree.probe.looking.store(2, Ordering::Relaxed);
+    tree.write("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 2097152 kB\n");
+    tree.says(4096, 2048, false);
 }
