@@ -137,7 +137,14 @@ impl Display for Complaint<'_> {
         let Opt { env, kind, default, .. } = self.opt;
         let default = if default.is_empty() { "none" } else { default };
         let value = Quoted(self.text);
-        write!(f, "neap: {env}={value} is not understood; it may be {kind}; the default is used: {default}")
+        // Any path is understood. Whether a file can be made there is found out when it is used: under a filter of system
+        // calls it cannot.
+        let wrong = if matches!(kind, Kind::Directory) {
+            "does not work: no file can be made there"
+        } else {
+            "is not understood"
+        };
+        write!(f, "neap: {env}={value} {wrong}; it may be {kind}; the default is used: {default}")
     }
 }
 
@@ -210,7 +217,11 @@ mod tests {
         );
         assert_eq!(Id::Zero.option().refusal(b"").to_string(), "option `zero` accepts resident or always, not ``");
         let counters = Id::Counters.option().complaint(b"/none").to_string();
-        assert!(counters.ends_with("existing directory; the default is used: none"), "{counters}");
+        assert_eq!(
+            counters,
+            "neap: NEAP_COUNTERS=/none does not work: no file can be made there; it may be the path of an existing directory; \
+             the default is used: none"
+        );
     }
 
     /// Catches a value that breaks the line, the terminal or the buffer.
@@ -224,7 +235,8 @@ mod tests {
             for text in [wide.as_bytes(), &[0xff; 5000], &[b'\n'; 5000]] {
                 let line = opt.complaint(text).to_string();
                 assert!(line.len() <= Complaint::BYTES, "{} bytes: {line}", line.len());
-                assert!(line.contains("... is not understood") && !line.contains(char::is_control), "{line}");
+                let wrong = ["... is not understood", "... does not work"].iter().any(|wrong| line.contains(wrong));
+                assert!(wrong && !line.contains(char::is_control), "{line}");
             }
         }
     }

@@ -15,7 +15,8 @@
 use crate::global::{NEAP, usable_size};
 use crate::path::{Name, Path};
 use crate::space::{Space, is_guest, space};
-use crate::{arch, status, watch};
+use crate::status::{self, Filter};
+use crate::{arch, watch};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt::Write;
@@ -192,8 +193,10 @@ fn file(space: &Space) -> Option<&'static Header> {
             return None;
         }
         header = space.sites.load(Ordering::Acquire);
-        if header.is_null() {
-            match new(space) {
+        // Without room to look another allocation tries.
+        let filter = status::filter();
+        if header.is_null() && filter != Filter::Unknown {
+            match new(space, filter == Filter::Yes) {
                 Some(new) => {
                     header = core::ptr::from_ref(new).cast_mut();
                     space.sites.store(header, Ordering::Release);
@@ -207,10 +210,10 @@ fn file(space: &Space) -> Option<&'static Header> {
     unsafe { header.as_ref() }
 }
 
-fn new(space: &Space) -> Option<&'static Header> {
+fn new(space: &Space, filtered: bool) -> Option<&'static Header> {
     // A filter might end the process for such calls; a longer file than is allowed would bring SIGXFSZ.
     let too_long = getrlimit(Resource::Fsize).current.is_some_and(|most| most < FILE_BYTES as u64);
-    if status::is_filtered() || too_long {
+    if filtered || too_long {
         return None;
     }
     // SAFETY: written by `start` alone, before.
