@@ -3,7 +3,7 @@
 //! A fault is a patch in `crates/sim/mutants`. Its first line says what is wrong. Lines before the patch may be
 //! - `By loom: TEST`: the simulation knows no orders of weak memory, so a model of `tests/loom` is to find it;
 //! - `Around: SCENARIO`: where the usual search does not find it, variations of that scenario are tried;
-//! - `Explained: WHY`: why nothing finds it.
+//! - `Explained: WHY`: why nothing finds it; it is looked for only if it is named.
 //!
 //! One build has all faults of the simulation ([`merge`]), of which one is on at a time. A fault for loom has a build of its
 //! own.
@@ -137,12 +137,13 @@ pub fn main(names: &[String]) -> Result<()> {
     let mut missed = Vec::new();
     for (i, mutant) in mutants.iter().enumerate() {
         let found = match &mutant.loom {
+            _ if names.is_empty() && mutant.explained.is_some() => Ok(None),
             Some(test) => mutant.find_by_loom(&root, &tree, test),
             None => mutant.find(&command, i + 1),
         };
         let (by, after) = match (found, &mutant.explained) {
             (Ok(Some(found)), _) => (found.by, found.after),
-            (Ok(None), Some(why)) => (format!("explained: {why}"), String::new()),
+            (Ok(None), Some(why)) => (format!("not found: {why}"), String::new()),
             (Ok(None), None) => ("**not found**".into(), format!("{SECONDS} s")),
             (Err(e), _) => (format!("**{e}**"), String::new()),
         };

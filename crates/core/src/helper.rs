@@ -258,6 +258,11 @@ impl Helper {
         let _ = self.change(STARTING, RUNNING);
     }
 
+    /// At rest: no call wants no helper any more, and none is kept away all the same. For tests.
+    pub fn is_valid(&self) -> bool {
+        self.is_unwanted() || self.state.load(Ordering::SeqCst) != KEPT
+    }
+
     /// The helper wants to end. What it looks at afterwards tells whether it may: [`Helper::leave`] or [`Helper::stay`].
     pub fn resign(&self) {
         let _ = self.change(RUNNING, RESIGNING);

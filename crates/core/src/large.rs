@@ -14,7 +14,7 @@ use crate::{Allocator, CHUNK, Os, age};
 pub const MAX_LARGE: usize = Arenas::longest() * CHUNK;
 
 /// Chunks that are purged at once when they are dropped: a megabyte, some 50 us.
-const DROP_HERE: usize = (1 << 20) / CHUNK;
+const DROP_HERE: usize = if cfg!(neap_sim) { 1 } else { (1 << 20) / CHUNK };
 
 impl<O: Os> Allocator<O> {
     /// A large block of at least `size` bytes, aligned to `align`, with address space for `room` bytes to grow into.

@@ -208,6 +208,9 @@ impl<O: Os> Allocator<O> {
             self.registry.with(&self.os, |r| {
                 // Its thread has forgotten it, so nobody can park it any more. Relaxed: the lock orders it.
                 (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
+                // Before it is one: a handler that frees into it from then on leaves a note, and `drain`, which may take the
+                // note at once, looks for orphans only where there are any. Relaxed: the note orders it.
+                self.orphans.fetch_add(1, Ordering::Relaxed);
                 // SeqCst pairs with `Pending::push` and the load behind it: a thread that pushes a slab either
                 // comes before this store, and `collect` sees the slab, or sees ORPHAN and collects itself.
                 (*heap).state.store(ORPHAN, Ordering::SeqCst);
@@ -217,7 +220,6 @@ impl<O: Os> Allocator<O> {
                 }
                 (*heap).next_orphan = r.orphans;
                 r.orphans = heap;
-                self.orphans.fetch_add(1, Ordering::Relaxed);
             });
         }
         self.settle();

@@ -164,7 +164,8 @@ impl Purger {
 
     /// A nested call left something to do.
     pub(crate) fn note_deferred(&self) {
-        self.notes.fetch_or(DEFERRED, Ordering::Relaxed);
+        // Release pairs with the Acquire of `settle_notes`: who takes the note sees what it is about.
+        self.notes.fetch_or(DEFERRED, Ordering::Release);
     }
 }
 
@@ -345,7 +346,8 @@ impl<O: Os> Allocator<O> {
         if self.arenas.is_low() {
             self.commit_ahead();
         }
-        let notes = self.purger.notes.swap(0, Ordering::Relaxed);
+        // Acquire: see `note_deferred`.
+        let notes = self.purger.notes.swap(0, Ordering::Acquire);
         if notes & DEFERRED != 0 {
             self.drain();
         }

@@ -319,6 +319,8 @@ impl<O: Os> Allocator<O> {
         self.check_sums(ranges, census)?;
         check(census.moved == self.moved.load(Ordering::Relaxed), "moved blocks are counted", 0)?;
         check(self.check_deferred() == Some(census.deferred), "deferred blocks are on their stack", 0)?;
+        let seen = census.deferred == 0 || self.purger.is_drained_later();
+        check(seen, "deferred blocks are freed by the next slow path", 0)?;
         let gone = census.cached + census.remote;
         let used = used + census.small;
         check(used >= gone, "used counts live, cached and remotely freed blocks", 0)?;
@@ -335,6 +337,7 @@ impl<O: Os> Allocator<O> {
         let waiting = ranges.waiting() - ranges.dropped_chunks;
         check(waiting + ranges.lazy_chunks == dirty, "dirty chunks wait, or the system was told of them", 0)?;
         let seen_to = self.policy.purge() == Purge::Never || self.is_purged();
+        check(self.os.helper().is_valid(), "no helper is kept away for a call that has ended", 0)?;
         check(ranges.waiting() < START_CHUNKS || seen_to, "much memory that waits has a purger", 0)
     }
 
@@ -451,6 +454,7 @@ impl<O: Os> Allocator<O> {
                 check(slab::is_valid(c), "used + free bits == carved <= capacity", at)?;
                 let due = (*c).remote.counted() as i32 + i32::from((*c).balance);
                 check(due == remote_count, "count + balance == remote bits", at)?;
+                check((*c).balance <= 0, "frees are counted behind their bits", at)?;
                 census.remote += remote_count as usize;
                 self.check_clean_pages(c, census)?;
             }

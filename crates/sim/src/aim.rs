@@ -23,6 +23,8 @@ enum Shape {
     Large,
     /// Handlers make nested calls, and what they leave is done by others.
     Nested,
+    /// Threads fork while others are in the middle of calls.
+    Forks,
 }
 
 /// A scenario of some shape, on a system like `config` or on a plain one.
@@ -40,6 +42,7 @@ pub fn draw(r: &mut Random, config: Config) -> Scenario {
         Shape::Visits,
         Shape::Large,
         Shape::Nested,
+        Shape::Forks,
     ]);
     let mut scenario = Scenario { config: system(r, shape, config), threads: Vec::new() };
     let (count, rounds) = (r.pick(&[2, 2, 3]), 1 + r.below(4));
@@ -72,7 +75,8 @@ fn system(r: &mut Random, shape: Shape, config: Config) -> Config {
     let mut config = if r.one_in(4) { config } else { plain };
     match shape {
         Shape::Helper => {
-            (config.delay, config.pace) = (r.pick(&[0, 50, 100]), r.pick(&[2, 10, 50]));
+            // Ticks are 10 ms apart, or 20, so that sleepers and the helper wake at the same time.
+            (config.delay, config.pace) = (r.pick(&[0, 50, 50, 100]), r.pick(&[0, 0, 0, 2, 10]));
         }
         Shape::Guards => config.harden = 1,
         Shape::Visits => config.buffers = 1,
@@ -116,7 +120,7 @@ fn op(r: &mut Random, shape: Shape, i: usize, class: u64) -> Op {
         (Shape::Tails, _) => op(Kind::Pass, some, b),
         (Shape::Helper, 0..5) => op(Kind::Fill, r.pick(&[40_000, 200_000, 28_000]), some),
         (Shape::Helper, 5..8) => op(Kind::Drain, more, b),
-        (Shape::Helper, 8 | 9) => op(Kind::Sleep, r.scale(600), 0),
+        (Shape::Helper, 8 | 9) => op(Kind::Sleep, 10 * (1 + r.next() % 12), 0),
         (Shape::Helper, 10..14) => op(Kind::Alone, r.next() % 20, b),
         (Shape::Helper, 14) => op(Kind::Purge, 0, 0),
         (Shape::Helper, _) => op(Kind::Vfork, some, b),
@@ -143,5 +147,12 @@ fn op(r: &mut Random, shape: Shape, i: usize, class: u64) -> Op {
         (Shape::Nested, 12) => op(Kind::End, some % 3, b),
         (Shape::Nested, 13) => op(Kind::Trim, 0, 0),
         (Shape::Nested, _) => op(Kind::Rest, 0, 0),
+        (Shape::Forks, 0..4) => op(Kind::Fork, 0, b),
+        (Shape::Forks, 4..8) => op(Kind::Fill, class, more),
+        (Shape::Forks, 8..11) => op(Kind::Drain, more, b),
+        (Shape::Forks, 11) => op(Kind::Purge, 0, 0),
+        (Shape::Forks, 12) => op(Kind::Fill, 40_000, some),
+        (Shape::Forks, 13) => op(Kind::End, some % 3, b),
+        (Shape::Forks, _) => op(Kind::Pass, some, b),
     }
 }

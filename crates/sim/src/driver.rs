@@ -230,7 +230,10 @@ pub fn search(
             workers.iter().for_each(|(worker, _)| all.add(worker.shared));
             match findings.iter_mut().find(|f| f.first.kind() == found.kind()) {
                 Some(known) => known.count += 1,
-                None => findings.push(Finding { first: found, count: 1, after: (begin.elapsed(), all) }),
+                None => {
+                    eprintln!("seed {}: {}", found.seed, found.what);
+                    findings.push(Finding { first: found, count: 1, after: (begin.elapsed(), all) });
+                }
             }
             left.steps = left.steps.saturating_sub(made.steps);
             left.processor = left.processor.saturating_sub(made.processor);

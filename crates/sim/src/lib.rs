@@ -6,6 +6,7 @@
 pub mod aim;
 pub mod driver;
 pub mod helper;
+pub mod memory;
 pub mod os;
 pub mod pattern;
 pub mod random;

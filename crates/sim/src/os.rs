@@ -2,6 +2,7 @@
 //! [`Os`], may be late (other threads run before it, between its parts, and behind it), be done in part where the trait
 //! allows that, and be refused in each way that the trait documents.
 
+use crate::memory::{READ_WRITE, is_zero, map, protect};
 use crate::random::Random;
 use crate::scenario::Config;
 use crate::sched::{FOREVER, late, sched};
@@ -19,8 +20,6 @@ const HOST: usize = 4096;
 /// Where mappings for huge blocks and the page map go.
 const MAPPINGS: usize = 0x3000_0000_0000;
 const END_OF_MAPPINGS: usize = 0x4000_0000_0000;
-/// Key of threads that wait for a time.
-const PAUSE: usize = 2;
 
 /// Features that a system may lack: bits of [`Config::missing`].
 pub mod lacks {
@@ -194,39 +193,6 @@ impl Drop for System {
             unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(from), to - from) };
         }
     }
-}
-
-const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
-
-fn map(at: usize, len: usize, protection: i32, over: bool) -> Option<*mut u8> {
-    let fixed = if over { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
-    // SAFETY: a fresh mapping, or one over a range of this system.
-    let p = unsafe { libc::mmap(core::ptr::with_exposed_provenance_mut(at), len, protection, flags, -1, 0) };
-    if p == libc::MAP_FAILED {
-        return None;
-    }
-    assert_eq!(p.addr(), at, "the simulation needs MAP_FIXED_NOREPLACE (Linux 4.17)");
-    let _ = p.expose_provenance();
-    Some(p.cast())
-}
-
-fn protect(p: *mut u8, len: usize, protection: i32) {
-    // SAFETY: a range of this system.
-    let done = unsafe { libc::mprotect(p.cast(), len, protection) };
-    assert_eq!(done, 0, "mprotect");
-}
-
-/// Whether bytes are zero.
-///
-/// # Safety
-/// `p` must be valid for reads of `len` bytes.
-pub unsafe fn is_zero(p: *const u8, len: usize) -> bool {
-    // SAFETY: as the caller promises.
-    let bytes = unsafe { core::slice::from_raw_parts(p, len) };
-    // SAFETY: any bytes are words.
-    let (head, words, tail) = unsafe { bytes.align_to::<u64>() };
-    head.iter().chain(tail).all(|&b| b == 0) && words.iter().all(|&w| w == 0)
 }
 
 // SAFETY: memory comes from fresh mappings, which the model knows; each call does what the trait says.
@@ -526,7 +492,8 @@ unsafe impl Os for System {
         // What others have stored is seen long before that.
         crate::seat::flush_all();
         if sched().quiet == 0 {
-            sched().wait(PAUSE, sched().clock + u64::from(microseconds.div_ceil(1000)));
+            sched().clock += u64::from(microseconds / 1000);
+            sched().pause();
         }
     }
 

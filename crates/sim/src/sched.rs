@@ -11,6 +11,8 @@ use neap_core::points::Point;
 pub const NONE: usize = usize::MAX;
 /// Longest time of a system call, or without the processor, in steps of other threads.
 const LONG: u64 = 20_000;
+/// Longest pause of a thread, likewise.
+const PAUSE: u64 = 1000;
 /// Handlers of a run, at most, so that a run does not consist of them.
 const HANDLERS: u32 = 400;
 /// Steps without the end of an operation after which threads are taken to run in a circle.
@@ -464,6 +466,13 @@ impl Sched {
             _ => {}
         }
         self.threads[self.current].state = State::Ready;
+    }
+
+    /// The running thread pauses for some steps of others, whether they get on or not.
+    pub fn pause(&mut self) {
+        let until = self.steps + self.random.scale(PAUSE);
+        self.threads[self.current].state = State::Late(until);
+        self.switch();
     }
 
     /// The running thread waits for a wake of `key`, or until the clock says `until`.

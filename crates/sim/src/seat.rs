@@ -274,6 +274,9 @@ pub fn give_up() {
             // SAFETY: the thread's own seat, in a call that is not nested.
             given_up = unsafe { a.leave_to_others(life().seat, GONE.heap()) };
             leave();
+        } else if own() == GONE.heap() {
+            // A handler forked, and this is its child, which is stranded.
+            return;
         } else if forked && life().busy != Seat::IDLE {
             crate::finding("a thread ends in a nested call");
         }

@@ -1,7 +1,8 @@
 //! The process that is simulated: its allocator, its threads' operations, and what is known about every block.
 
 use crate::helper::{self, Helper};
-use crate::os::{System, is_zero};
+use crate::memory::is_zero;
+use crate::os::System;
 use crate::random::Random;
 use crate::scenario::{Config, Kind, Op, Scenario};
 use crate::sched::{FOREVER, quietly, sched};
@@ -407,15 +408,19 @@ fn meet(milliseconds: u64) {
     }
 }
 
+/// What nested calls and children of vfork left is for the next slow path, which this is.
+fn settle_notes() {
+    if world().leaves_notes {
+        seat::in_call(|_| world().a.settle());
+    }
+}
+
 /// All threads have met: everything is checked. The running one may be one that has just ended.
 fn check_all(milliseconds: u64) {
-    if world().leaves_notes {
-        // What nested calls and children of vfork left is for the next slow path.
-        seat::in_call(|_| world().a.settle());
-        if world().child {
-            // A handler forked in that call: the child goes no further.
-            end_of_child();
-        }
+    settle_notes();
+    if world().child {
+        // A handler forked in that call: the child goes no further.
+        end_of_child();
     }
     until_helper_rests();
     quietly(|| {
@@ -465,6 +470,7 @@ fn last() {
         free(block);
     }
     seat::give_up();
+    settle_notes();
     let mut patience = 20_000;
     while world().helper.is_alive() {
         sched().wait(SLEEP, sched().clock + 100);

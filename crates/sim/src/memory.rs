@@ -1,0 +1,37 @@
+//! Memory of the simulated system: the calls of the real one.
+
+/// Access for reading and writing.
+pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+/// A mapping at an address; over what is there if `over`, else `None` where something is.
+pub fn map(at: usize, len: usize, protection: i32, over: bool) -> Option<*mut u8> {
+    let fixed = if over { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
+    // SAFETY: a fresh mapping, or one over a range of this system.
+    let p = unsafe { libc::mmap(core::ptr::with_exposed_provenance_mut(at), len, protection, flags, -1, 0) };
+    if p == libc::MAP_FAILED {
+        return None;
+    }
+    assert_eq!(p.addr(), at, "the simulation needs MAP_FIXED_NOREPLACE (Linux 4.17)");
+    let _ = p.expose_provenance();
+    Some(p.cast())
+}
+
+/// Changes the access to a range of the simulated system.
+pub fn protect(p: *mut u8, len: usize, protection: i32) {
+    // SAFETY: a range of this system.
+    let done = unsafe { libc::mprotect(p.cast(), len, protection) };
+    assert_eq!(done, 0, "mprotect");
+}
+
+/// Whether bytes are zero.
+///
+/// # Safety
+/// `p` must be valid for reads of `len` bytes.
+pub unsafe fn is_zero(p: *const u8, len: usize) -> bool {
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { core::slice::from_raw_parts(p, len) };
+    // SAFETY: any bytes are words.
+    let (head, words, tail) = unsafe { bytes.align_to::<u64>() };
+    head.iter().chain(tail).all(|&b| b == 0) && words.iter().all(|&w| w == 0)
+}
