@@ -139,7 +139,8 @@ impl<O: Os> Allocator<O> {
     /// Takes `len` chunks, aligned to `align` bytes, for `what`, and marks the first with its kind.
     pub(crate) fn take_chunks(&self, len: usize, align: usize, what: Use) -> Option<Taken> {
         self.ranges.with(&self.os, |r| {
-            if !self.is_allowed(r, len, false) {
+            // Where the process is stranded the ranges may be half changed, and this is the call that a handler interrupted.
+            if self.is_stranded() || !self.is_allowed(r, len, false) {
                 return None;
             }
             // SAFETY: `with` holds the lock.
@@ -167,7 +168,10 @@ impl<O: Os> Allocator<O> {
     ) -> bool {
         self.ranges.with(&self.os, |r| {
             let parts = parts();
-            if let Some(parts) = parts {
+            // As in `take_chunks`: what is freed is lost.
+            if let Some(parts) = parts
+                && !self.is_stranded()
+            {
                 r.held.give(what);
                 // SAFETY: as the caller promises; `with` holds the lock.
                 unsafe { self.give_parts(r, parts) };

@@ -222,6 +222,10 @@ impl<O: Os> Allocator<O> {
         // SAFETY: `with` holds the lock of the ranges; the block is the caller's.
         self.ranges.with(&self.os, |r| unsafe {
             let len = (*c).len as usize;
+            if self.is_stranded() {
+                // As in `take_chunks`.
+                return false;
+            }
             if need > len {
                 if !self.is_allowed(r, need - len, false) {
                     return false;

@@ -422,6 +422,9 @@ impl<O: Os> Allocator<O> {
             _ => age::LAZY,
         };
         for (n, runs) in batch.runs().chunks(HOLD_RUNS).enumerate() {
+            if self.is_stranded() {
+                break;
+            }
             // SAFETY: `with` holds the lock; the runs are ours.
             self.ranges.with(&self.os, |r| unsafe {
                 for (i, run) in runs.iter().enumerate() {
@@ -507,6 +510,10 @@ impl<O: Os> Allocator<O> {
     /// The lock of the ranges must be held.
     #[cold]
     pub(crate) unsafe fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
+        if self.is_stranded() {
+            // A handler interrupted the purge and forked: another thread may have left the ranges half changed.
+            return false;
+        }
         while due.ranges && batch.count < Batch::RUNS / 2 && batch.bytes < due.bytes {
             // SAFETY: the lock is held; what was put aside is the purger's.
             let dropped = unsafe { r.take_dropped((due.bytes - batch.bytes).div_ceil(CHUNK)) };
