@@ -238,6 +238,10 @@ mod tests {
             p.set_limit(limit);
             assert_eq!(p.limit(), limit);
         }
+        for (bytes, limit) in [(0, OFF + 1), (usize::MAX, AUTO - 1)] {
+            p.set_limit(Limit::Bytes(bytes));
+            assert_eq!(p.limit(), Limit::Bytes(limit), "not taken for another choice");
+        }
         assert_eq!((p.delay(), p.bytes(), p.zero_always()), (DELAY_MS, None, false));
         p.set_bytes(Some(0));
         p.set_zero_always(true);
@@ -247,6 +251,12 @@ mod tests {
         assert!(!p.is_quiet());
         p.set_quiet(true);
         assert!(p.is_quiet());
+        p.set_quiet(false);
+        assert!(!p.is_quiet() && !p.foreign_abort());
+        p.set_foreign_abort(true);
+        assert!(p.foreign_abort());
+        p.set_foreign_abort(false);
+        assert!(!p.foreign_abort());
         p.set_mmap_threshold(1 << 20);
         assert_eq!(p.mmap_threshold(), 1 << 20);
         p.set_origin(0, 3);

@@ -236,6 +236,21 @@ mod tests {
         assert_eq!(chance(1e9), 1.0);
     }
 
+    /// Catches blocks that are chosen with another chance than their size says, and numbers that are used in part.
+    #[test]
+    fn choices_by_chance() {
+        for (size, interval) in [(1, 4096), (100, 4096), (4096, 4096), (20_000, 4096)] {
+            let chosen = (0..4096u64).filter(|i| by_chance(size, interval, i << 52 | 0xFFF)).count() as f64;
+            let wanted = chance(size as f64 / interval as f64) * 4096.0;
+            assert!((chosen - wanted).abs() <= 1.0, "{size} of {interval}: {chosen}, not {wanted}");
+        }
+        for interval in [0, 1] {
+            assert!(by_chance(1, interval, u64::MAX), "each block is chosen");
+        }
+        assert!(by_chance(0, 2, 1 << 62) && !by_chance(0, 2, 3 << 62), "no bytes count as one");
+        assert!(!by_chance(1, 2, u64::MAX));
+    }
+
     /// Catches samples that come too often, too rarely, or at regular distances: the weights of the samples sum up to
     /// the bytes that were asked for, for small and for long blocks.
     #[test]

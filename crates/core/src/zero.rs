@@ -268,6 +268,15 @@ mod tests {
         }
     }
 
+    /// Catches pauses that do not grow, have no end, or are another size's.
+    #[test]
+    fn pauses_double() {
+        let habits = Habits::new();
+        let pauses: std::vec::Vec<u8> = (0..8).map(|_| habits.punish(3)).collect();
+        assert_eq!(pauses, [1, 3, 7, 15, 31, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE]);
+        assert_eq!(habits.punish(4), 1);
+    }
+
     /// Catches samples that miss the ends, or look behind the range.
     #[test]
     fn samples_are_spread() {

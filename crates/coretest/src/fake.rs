@@ -25,7 +25,7 @@ use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Run, Touched};
 use neap_core::sync::AtomicU32;
 use std::ops::Range;
-use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock};
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What [`Os::clock`] says at first: as if the system had run for a while.
 const CLOCK: u64 = 1_000_000;
@@ -88,6 +88,8 @@ pub struct Fake {
     swap: OnceLock<Option<Swap>>,
     /// Ranges that were purged lazily and that [`Fake::reclaim`] has not taken yet; some may be in use again.
     lazy: Mutex<Vec<(usize, usize)>>,
+    /// Ranges that may have huge pages.
+    huge: Mutex<Vec<(usize, usize)>>,
 }
 
 impl Fake {
@@ -109,8 +111,14 @@ impl Fake {
             process: AtomicU32::new(1),
             swap: OnceLock::new(),
             lazy: Mutex::new(Vec::new()),
+            huge: Mutex::new(Vec::new()),
             config,
         }
+    }
+
+    /// Start and bytes of what may have huge pages, in the order of the calls.
+    pub fn huge(&self) -> Vec<(usize, usize)> {
+        self.huge.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The calling process is another one from now on; 0: the system must not be asked.
@@ -411,6 +419,7 @@ unsafe impl Os for Fake {
     /// Huge pages make no difference to what is in memory: the fake only checks the range.
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
         self.model().require("allow_huge", p.addr(), len, &[Access::Committed]);
+        self.huge.lock().unwrap_or_else(PoisonError::into_inner).push((p.addr(), len));
         true
     }
 
