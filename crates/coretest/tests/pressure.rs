@@ -1,0 +1,126 @@
+//! Limits on memory: one that the user sets, which holds, and those of the system, near which nothing waits.
+
+use neap_core::os::Memory;
+use neap_core::policy::Limit;
+use neap_core::valid::Depth;
+use neap_core::{Allocator, CHUNK};
+use neap_coretest::{Config, Fake, Owner};
+
+type Shared = Allocator<Fake>;
+
+const MIB: usize = 1 << 20;
+
+fn thread(a: &Shared) -> Owner {
+    Owner::new(a, true, true).expect("memory for a heap")
+}
+
+/// A block, or null.
+fn malloc(a: &Shared, thread: &Owner, size: usize) -> *mut u8 {
+    // SAFETY: the heap is lent by its thread.
+    thread.with(a, |heap| unsafe { a.malloc(heap, size) })
+}
+
+fn free(a: &Shared, thread: &Owner, p: *mut u8) {
+    // SAFETY: the heap is lent by its thread; the block is this test's.
+    thread.with(a, |heap| unsafe { a.free(heap, p) }).expect("a block");
+}
+
+fn valid(a: &Shared) {
+    // SAFETY: no other thread uses this allocator.
+    unsafe { a.validate(Depth::Bits) }.expect("valid");
+}
+
+/// Blocks of `size` bytes until there is no other, at most so many bytes.
+fn fill(a: &Shared, thread: &Owner, size: usize, most: usize) -> Vec<*mut u8> {
+    (0..most / size).map(|_| malloc(a, thread, size)).take_while(|p| !p.is_null()).collect()
+}
+
+/// Catches a limit of the user's that is passed, refuses what fits, or counts free memory so that it cannot be used again
+/// as blocks of another size.
+#[test]
+fn a_limit_of_the_users_holds() {
+    let limit = 64 * MIB;
+    for config in [Config::default(), Config { address_limit: Some(512 * MIB), ..Config::default() }] {
+        let a: Box<Shared> = Box::new(Allocator::new(Fake::new(config)));
+        a.policy.set_limit(Limit::Bytes(limit));
+        let t = thread(&a);
+        for size in [100, 5000, 100_000, 10 * MIB, 600, 40 * MIB, 30_000] {
+            let blocks = fill(&a, &t, size, 2 * limit);
+            let bytes = blocks.len() * size;
+            let chunked = if size > 32 << 10 { size.next_multiple_of(CHUNK) } else { size };
+            assert!(bytes <= limit, "{bytes} bytes in blocks of {size}");
+            // Heaps, and what blocks of slabs round up to.
+            assert!(blocks.len() * chunked + chunked + limit / 6 > limit, "only {bytes} bytes in blocks of {size} fit");
+            valid(&a);
+            blocks.into_iter().for_each(|p| free(&a, &t, p));
+        }
+        a.policy.set_limit(Limit::Off);
+        assert!(!malloc(&a, &t, 2 * limit).is_null(), "no limit any more");
+    }
+}
+
+/// Catches a block that grows beyond the limit, or that loses its contents where it may not.
+#[test]
+fn a_block_grows_to_the_limit() {
+    let a: Box<Shared> = Box::new(Allocator::new(Fake::new(Config::default())));
+    a.policy.set_limit(Limit::Bytes(64 * MIB));
+    let t = thread(&a);
+    let (mut p, mut size) = (malloc(&a, &t, MIB), MIB);
+    // SAFETY: the block has so many bytes.
+    unsafe { p.write_bytes(7, size) };
+    loop {
+        // SAFETY: the heap is lent by its thread; the block is this test's and has `size` bytes.
+        let q = t.with(&a, |heap| unsafe { a.realloc(heap, p, size, size + MIB) });
+        if q.is_null() {
+            break;
+        }
+        (p, size) = (q, size + MIB);
+        assert!(size <= 64 * MIB, "{size} bytes");
+    }
+    assert!(size >= 32 * MIB, "a copy fits twice at least: {size}");
+    // SAFETY: as above.
+    assert!(unsafe { core::slice::from_raw_parts(p, MIB) }.iter().all(|&byte| byte == 7));
+    valid(&a);
+    free(&a, &t, p);
+}
+
+/// Frees 200 MiB in blocks of a MiB; returns the most bytes that waited, and those that wait at the end.
+fn free_much(a: &Shared, t: &Owner) -> (usize, usize) {
+    let blocks = fill(a, t, MIB, 200 * MIB);
+    assert_eq!(blocks.len(), 200);
+    // SAFETY: the blocks have so many bytes.
+    blocks.iter().for_each(|p| unsafe { p.write_bytes(1, MIB) });
+    let mut most = 0;
+    for p in blocks {
+        free(a, t, p);
+        most = most.max(a.free_bytes().0);
+    }
+    valid(a);
+    (most, a.free_bytes().0)
+}
+
+/// Catches free memory that waits although the system's memory is short, with a helper and without, and memory that does
+/// not wait where there is plenty.
+#[test]
+fn nothing_waits_where_memory_is_short() {
+    let limit = 1024 * MIB;
+    for purger in [true, false] {
+        let run = |used| {
+            let a: Box<Shared> = Box::new(Allocator::new(Fake::new(Config { purger, ..Config::default() })));
+            a.os.set_memory(Some(Memory { limit, used, stalled: false }));
+            let t = thread(&a);
+            free_much(&a, &t)
+        };
+        // A MiB less is on the shelf of the heap.
+        let (most, _) = run(0);
+        assert!(!purger || most >= 196 * MIB, "{most} bytes waited at most, where memory is plenty");
+        // Less than twice what waits is left, from 50 MiB on: the thread gives back 16 of each 32 MiB that it frees, and wakes
+        // the helper, which does not run here, for the rest.
+        let (most, end) = run(limit - 100 * MIB);
+        let bound = if purger { 150 * MIB } else { 70 * MIB };
+        assert!(most <= bound && end <= most, "{most} bytes waited, {end} at the end");
+        // Nearly nothing is left: what waits goes at each look.
+        let (most, end) = run(limit - MIB);
+        assert!(most <= 33 * MIB && end <= 17 * MIB, "{most} bytes waited, {end} at the end");
+    }
+}
