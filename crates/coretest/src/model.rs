@@ -240,6 +240,9 @@ impl Model {
         let usable =
             unsafe { self.a.usable_size(Heap::none(), misuse::Call::UsableSize, p) }.expect("a live block is known");
         assert!(usable >= size, "{usable} usable bytes for a request of {size}");
+        // SAFETY: as above.
+        let quick = unsafe { self.a.quick_size(p) };
+        assert!(quick.is_none_or(|quick| quick == usable), "{quick:?} of {usable} usable bytes");
         let before = self.addresses.range(..p.addr() + usable).next_back();
         assert!(before.is_none_or(|(_, &end)| end <= p.addr()), "{p:p} (+ {usable}) overlaps {before:x?}");
         self.addresses.insert(p.addr(), p.addr() + usable);
@@ -345,6 +348,9 @@ impl Model {
         let live = census.small + census.large + census.huge;
         assert_eq!(live, self.blocks.len(), "live blocks: {census:?}");
         self.check_figures(&census);
+        if depth == Depth::Bits {
+            self.check_books(&census);
+        }
         census
     }
 
@@ -362,6 +368,22 @@ impl Model {
         let shelved = f.live + f.cached + f.slab_free - (f.slabs + f.large + f.huge);
         let least = census.shelved * self.a.page_size();
         assert!((shelved == 0) == (census.shelved == 0) && shelved >= least as u64, "{f:?} {census:?}");
+    }
+
+    /// The counts by size, and of what is not free, are those of the structures.
+    fn check_books(&self, census: &Census) {
+        let mut books = neap_core::census::Census::new();
+        self.a.take_census(&mut books);
+        let f = self.a.figures();
+        let dirty: u64 = books.dirty.iter().map(|count| count.bytes).sum();
+        assert_eq!([books.clean.bytes, dirty], [f.clean, f.dirty + f.lazy], "free ranges");
+        let blocks = books.blocks.iter().zip(neap_core::class::SIZE).map(|(&count, size)| count * u64::from(size));
+        if !self.a.policy.harden() {
+            // There, blocks that are guards count as used in slabs, but not as live.
+            assert_eq!(blocks.sum::<u64>() + books.tails, f.slab_free, "free blocks of slabs");
+            let (blocks, _) = self.a.live();
+            assert_eq!(blocks, census.small + census.large + census.cached + census.remote, "{census:?}");
+        }
     }
 
     /// Everything that the allocator takes for zero is.

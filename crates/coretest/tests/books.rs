@@ -1,0 +1,239 @@
+//! What is counted of blocks of handlers, of threads that end or rest, and of samples.
+
+use neap_core::census::Census;
+use neap_core::class::{self, SIZE};
+use neap_core::policy::Purge;
+use neap_core::valid::Depth;
+use neap_core::watch::Reason;
+use neap_core::{Allocator, CHUNK, misuse};
+use neap_coretest::{Config, Fake, Owner};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+type Shared = Allocator<Fake>;
+
+fn system(config: Config) -> Box<Shared> {
+    Box::new(Allocator::new(Fake::new(config)))
+}
+
+fn thread(a: &Shared) -> Owner {
+    Owner::new(a, true, true).expect("memory for a heap")
+}
+
+fn malloc(a: &Shared, thread: &Owner, size: usize) -> *mut u8 {
+    // SAFETY: the heap is lent by its thread.
+    let p = thread.with(a, |heap| unsafe { a.malloc(heap, size) });
+    assert!(!p.is_null(), "no block of {size} bytes");
+    p
+}
+
+fn free(a: &Shared, thread: &Owner, p: *mut u8) {
+    // SAFETY: the heap is lent by its thread; the block is this test's.
+    thread.with(a, |heap| unsafe { a.free(heap, p) }).expect("a block");
+}
+
+fn valid(a: &Shared) {
+    // SAFETY: no other thread uses this allocator.
+    unsafe { a.validate(Depth::Bits) }.expect("valid");
+}
+
+fn census(a: &Shared) -> Census {
+    let mut census = Census::new();
+    a.take_census(&mut census);
+    census
+}
+
+/// A block of a handler.
+fn nested(a: &Shared, size: usize) -> *mut u8 {
+    let p = a.malloc_nested(size, 16, false);
+    assert!(!p.is_null(), "no block of {size} bytes");
+    p
+}
+
+fn free_nested(a: &Shared, p: *mut u8) {
+    // SAFETY: the block is this test's.
+    unsafe { a.free_nested(p) }.expect("a block");
+}
+
+/// Catches blocks of handlers that the census leaves out, and memory that counts as held although it went back.
+#[test]
+fn blocks_of_handlers_are_counted() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let before = census(&a);
+    let class = class::of(100);
+    let (size, capacity) = (u64::from(SIZE[class]), u64::from(class::capacity(class)));
+    let blocks: Vec<_> = (0..5).map(|_| nested(&a, 100)).collect();
+    let with = census(&a);
+    assert_eq!(with.blocks[class] - before.blocks[class], capacity - 5);
+    assert_eq!(with.tails - before.tails, CHUNK as u64 - capacity * size);
+    assert_eq!(with.held - before.held, CHUNK as u64);
+    assert!(with.used - before.used >= CHUNK as u64);
+    let large = nested(&a, 100_000);
+    assert_eq!(census(&a).held - with.held, 102_400);
+    blocks.into_iter().for_each(|p| free_nested(&a, p));
+    assert_eq!(census(&a).blocks[class] - before.blocks[class], capacity);
+    // Large ones go at the next slow path.
+    free_nested(&a, large);
+    a.trim(0, || true);
+    assert_eq!(census(&a).held, census(&a).dirty.iter().map(|count| count.bytes).sum::<u64>());
+    // Again, as the memory of that slab went back.
+    let p = nested(&a, 100);
+    assert_eq!(census(&a).blocks[class] - before.blocks[class], capacity - 1);
+    free_nested(&a, p);
+    valid(&a);
+    t.abandon(&a);
+}
+
+/// Catches a pointer into a large block of a handler, or a second free of one, that is taken for a block.
+#[test]
+fn large_blocks_of_handlers_are_checked() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let line = |p: *mut u8| {
+        // SAFETY: the heap is lent by its thread; a wrong pointer is what the test is about.
+        let free = || t.with(&a, |heap| unsafe { a.free(heap, p) });
+        let end = catch_unwind(AssertUnwindSafe(free)).expect_err("a misuse that is not seen");
+        *end.downcast::<String>().expect("a line")
+    };
+    let p = nested(&a, 200_000);
+    for inside in [4096, CHUNK, 2 * CHUNK + 16] {
+        let (at, line) = (p.wrapping_add(inside), line(p.wrapping_add(inside)));
+        let wanted = format!(
+            "neap: free of {at:p}, which is not the start of a block (200704-byte block, {inside} bytes inside)"
+        );
+        assert!(line.starts_with(&wanted), "{line}");
+    }
+}
+
+/// Catches addresses of handlers that are given back while blocks lie there, or that are handed out afterwards.
+#[test]
+fn handlers_go_on_where_addresses_went_back() {
+    let a = system(Config { address_limit: Some(1 << 40), ..Config::default() });
+    let t = thread(&a);
+    let (small, large) = (nested(&a, 100), nested(&a, 200_000));
+    let taken = a.os.taken();
+    a.os.set_address_limit(512 << 20);
+    assert!(a.give_reservations_back());
+    assert!(a.os.taken() + (32 << 30) < taken, "{} of {taken} bytes of addresses stay", a.os.taken());
+    // SAFETY: the blocks have so many bytes.
+    unsafe {
+        small.write_bytes(1, 100);
+        large.write_bytes(2, 200_000);
+    }
+    // As many as there are: the fake ends the test if one lies where nothing is.
+    let more: Vec<_> = (0..2000).map(|_| a.malloc_nested(30_000, 16, false)).take_while(|p| !p.is_null()).collect();
+    assert!(!more.is_empty());
+    // SAFETY: as above.
+    more.iter().for_each(|p| unsafe { p.write_bytes(3, 30_000) });
+    valid(&a);
+    more.into_iter().chain([small, large]).for_each(|p| free_nested(&a, p));
+    a.trim(0, || true);
+    valid(&a);
+    t.abandon(&a);
+}
+
+/// Frees `len` bytes in blocks of 100 KB, all of which wait.
+fn wait(a: &Shared, t: &Owner, len: usize) {
+    let blocks: Vec<_> = (0..len / 102_400).map(|_| malloc(a, t, 102_400)).collect();
+    // SAFETY: the blocks have so many bytes.
+    blocks.iter().for_each(|p| unsafe { p.write_bytes(1, 102_400) });
+    blocks.into_iter().for_each(|p| free(a, t, p));
+}
+
+/// Catches memory that stays for ever when the last thread that works ends, where threads are the purger; and a thread
+/// that gives back what others will use soon.
+#[test]
+fn the_last_thread_gives_back_what_waits() {
+    let run = |len: usize, purge: Purge, threads: usize| {
+        let a = system(Config::default());
+        a.policy.set_purge(purge);
+        let main = thread(&a);
+        let others: Vec<_> = (0..threads).map(|_| thread(&a)).collect();
+        wait(&a, &main, len);
+        let before = a.free_bytes().0;
+        assert!(before > len / 2, "{before} bytes wait");
+        others.into_iter().for_each(|t| t.abandon(&a));
+        a.thread_ended();
+        valid(&a);
+        (before, a.free_bytes().0)
+    };
+    let (_, left) = run(24 << 20, Purge::Decay, 1);
+    assert_eq!(left, 0, "one thread is left, and may never call again");
+    let (before, left) = run(24 << 20, Purge::Never, 1);
+    assert_eq!(left, before, "nothing goes back");
+    let (before, left) = run(8 << 20, Purge::Decay, 1);
+    assert_eq!(left, before, "too little to be worth it");
+    // Two that go on.
+    let a = system(Config::default());
+    let (one, two, three) = (thread(&a), thread(&a), thread(&a));
+    wait(&a, &one, 24 << 20);
+    let before = a.free_bytes().0;
+    three.abandon(&a);
+    a.thread_ended();
+    assert_eq!(a.free_bytes().0, before, "it waits for its time: two threads go on");
+    one.abandon(&a);
+    two.abandon(&a);
+}
+
+/// Catches a thread that keeps what it has freed although it says that it will be idle.
+#[test]
+fn a_thread_that_rests_has_no_caches() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let (one, two) = (thread(&a), thread(&a));
+    let blocks: Vec<_> =
+        [16, 100, 700, 40_000].iter().flat_map(|&size| [size; 20]).map(|size| malloc(&a, &one, size)).collect();
+    for (i, p) in blocks.into_iter().enumerate() {
+        free(&a, if i % 2 == 0 { &one } else { &two }, p);
+    }
+    for t in [&one, &two] {
+        // SAFETY: the heap is lent by its thread.
+        t.with(&a, |heap| unsafe { a.rest(heap) });
+    }
+    let f = a.figures();
+    assert_eq!((f.cached_blocks, f.cached, f.live_blocks), (0, 0, 0));
+    valid(&a);
+}
+
+/// Catches a caller that waits for ever for a heap whose thread is in the middle of a call.
+#[test]
+fn busy_heaps_are_told_later() {
+    let a = system(Config::default());
+    let (one, two) = (thread(&a), thread(&a));
+    let is_watched = |t: &Owner| {
+        // SAFETY: the heap is lent by its thread.
+        t.with(&a, |heap| unsafe { a.is_watched_at(heap) })
+    };
+    one.with(&a, |_| {
+        a.set_reason(Reason::Counts, true);
+        a.tell_heaps();
+        assert!(is_watched(&two), "a heap that is idle");
+    });
+    let p = malloc(&a, &one, 100_000);
+    assert!(is_watched(&one), "it follows at its next slow path");
+    free(&a, &one, p);
+    valid(&a);
+}
+
+/// Catches samples that are due and are not taken, taken on the fast path, or no samples afterwards; and a refused one.
+#[test]
+fn samples_after_a_miss() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    // SAFETY: the heap is lent by its thread.
+    let sample = |size| t.with(&a, |heap| unsafe { a.sample_after_miss(heap, size) });
+    assert!(sample(100).is_null(), "no samples are wanted");
+    a.set_sample_interval(1);
+    assert!(sample(100).is_null(), "the heap has caches, so that its fast path serves");
+    a.set_reason(Reason::Samples, true);
+    a.tell_heaps();
+    let p = sample(100);
+    assert!(!p.is_null() && p.addr().is_multiple_of(CHUNK));
+    // SAFETY: the block is live.
+    assert!(unsafe { a.is_marked(p) });
+    // SAFETY: as above.
+    let usable = unsafe { a.usable_size(neap_core::Heap::none(), misuse::Call::UsableSize, p) };
+    assert_eq!(usable, Some(4096), "whole OS pages");
+    free(&a, &t, p);
+    assert!(sample(usize::MAX / 2).is_null(), "more than there can be");
+    valid(&a);
+}
