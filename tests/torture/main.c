@@ -116,7 +116,9 @@ int main(int argc, char **argv) {
     page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (file < 0 || page == MAP_FAILED) return 2;
     close(file);
-    prctl(PR_SET_NAME, "torture"); /* see inject.c */
+    for (int i = 4; i < argc; i++)
+        if (!strncmp(argv[i], "lives", 5)) cancel_once();
+    prctl(PR_SET_NAME, "torture"); /* Calls fail from here on: see inject.c. */
     long before = resident(), end = now_ms() + atol(argv[2]) * 1000;
     int storm = 0, slow = 0, started = 0;
     pthread_t threads[PROGRESS_SLOTS];

@@ -129,7 +129,7 @@ static void on_own_stack(uint64_t *seed) {
 }
 
 /* The C library loads what cancellation needs at the first one, and aborts where it has no memory for that. */
-static void cancel_once(void) {
+void cancel_once(void) {
     pthread_t t;
     if (!start_thread(&t, is_cancelled, NULL, 0, 0, 0)) return;
     pthread_cancel(t);
@@ -142,7 +142,6 @@ void *lives(void *unused) {
     uint64_t seed = new_seed();
     int slot = progress_begin("lives"), no_key = 0;
     if (atomic_fetch_add(&rounds, 1) == 0) no_key = pthread_key_create(&key, end_of_thread);
-    cancel_once();
     while (!atomic_load(&stop) && !no_key) {
         pthread_t t[MOST];
         int started = 0, count = (int)between(&seed, 1, MOST), detached = one_in(&seed, 2);

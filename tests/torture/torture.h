@@ -116,6 +116,7 @@ struct actor {
 };
 void *worker(void *unused);
 void *waves(void *unused);
+void cancel_once(void);
 void *lives(void *unused);
 void *holes(void *unused);
 void *small_stacks(void *unused);
