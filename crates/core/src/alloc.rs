@@ -214,6 +214,7 @@ impl<O: Os> Allocator<O> {
             Self::uncount_slab(c);
             if !self.soften_slab(c) {
                 self.map.set(Arenas::chunk(c), 0);
+                self.discard_lost(Arenas::chunk(c), CHUNK - self.page_size());
                 return self.lose_chunks(c, 1, Use::Slab);
             }
             let p = Arenas::chunk(c);

@@ -136,6 +136,17 @@ impl<O: Os> Allocator<O> {
         done
     }
 
+    /// Gives back the memory of chunks that are about to be lost because of their guard: what lies before it.
+    ///
+    /// # Safety
+    /// The range must be committed, the caller's, and hold nothing that is needed.
+    pub(crate) unsafe fn discard_lost(&self, p: *mut u8, len: usize) {
+        // SAFETY: as the caller promises.
+        if unsafe { self.os.purge(p, len) } {
+            self.note_purged(len);
+        }
+    }
+
     /// Chunks that were used for `what` are lost, as the system does not make all of them accessible again: they count as
     /// those that hold heaps, which stay.
     ///

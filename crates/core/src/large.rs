@@ -127,6 +127,7 @@ impl<O: Os> Allocator<O> {
             }
             if !self.soften_large(c) {
                 let what = Use::Large { bytes: Chunk::bytes(c), zero: false };
+                self.discard_lost(p, Chunk::bytes(c));
                 return self.lose_chunks(c, (*c).len as usize, what);
             }
             if state == State::Dirty && self.policy.harden() {

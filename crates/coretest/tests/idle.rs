@@ -440,3 +440,22 @@ fn little_waits_without_a_helper() {
         thread.abandon(&a);
     }
 }
+
+/// Catches memory that is lost with its addresses where the system does not make a guard accessible again.
+#[test]
+fn lost_chunks_hold_no_memory() {
+    const SIZE: usize = 200 << 10;
+    let a = system(4096);
+    a.harden();
+    let thread = thread(&a);
+    for round in 0..100 {
+        let blocks = fill(&a, &thread, if round % 2 == 0 { SIZE } else { 20480 }, SIZE);
+        a.os.faults.fail_nth(Call::Commit, a.os.faults.count(Call::Commit) + 1);
+        blocks.into_iter().for_each(|p| free(&a, &thread, p));
+        a.os.faults.clear();
+    }
+    settle(&a);
+    let held = a.os.usage().present;
+    assert!(held <= 2 * TABLES * 4096, "{held} bytes held");
+    thread.abandon(&a);
+}
