@@ -37,6 +37,11 @@ const CASES: &[(Source, &str, &str)] = &[
     (API, "trims", "a trim that ignores its time, or counts what was not there"),
     (API, "idle_thread", "a thread that keeps its caches although it says that it idles"),
     (API, "samples", "samples that are biased, or whose end is not told; errno changed; hooks that may not allocate"),
+    (
+        API,
+        "samples_beside_forks",
+        "a sample whose end is not told while a thread forks, or a thread that is never shown again",
+    ),
     (API, "sample_all", "a way to allocate or free that breaks when each block is a sample, fork included"),
 ];
 

@@ -3,6 +3,7 @@
 #include "purge.h"
 #include "../../include/neap.h"
 #include <malloc.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 
 static void options(void) {
@@ -175,10 +176,38 @@ static void sample_all(void) {
     neap_sample(NULL, NULL, 0);
     allocate((void *)3);
 }
-
+static atomic_int stop;
+static void *hold_and_free(void *unused) {
+    static void *p[64];
+    while (!atomic_load(&stop)) {
+        for (int i = 0; i < 64; i++) CHECK(p[i] = malloc(100));
+        for (int i = 0; i < 64; i++) free(p[i]);
+    }
+    return unused;
+}
+/* A thread frees samples, and is in the hook, while another one forks. */
+static void samples_beside_forks(void) {
+    CHECK(neap_sample(hook, live, 0) == NEAP_OK);
+    pthread_t t;
+    CHECK(pthread_create(&t, NULL, hold_and_free, NULL) == 0);
+    while (allocated < 1000) usleep(1000);
+    for (int i = 0; i < 2000; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) _exit(0);
+        CHECK(waitpid(child, NULL, 0) == child);
+    }
+    long n = allocated;
+    for (int i = 0; i < 1000 && allocated < n + 1000; i++) usleep(10000);
+    CHECK_AT(allocated >= n + 1000, allocated - n);
+    atomic_store(&stop, 1);
+    CHECK(pthread_join(t, NULL) == 0);
+    neap_sample(NULL, NULL, 0);
+    CHECK_AT(unknown == 0 && freed >= allocated - 20 && freed <= allocated, allocated - freed);
+}
 
 static const struct test_case CASES[] = {
     CASE(options), CASE(mallopt_brings_back), CASE(options_reach_what_waits), CASE(figures), CASE(trims), CASE(idle_thread), CASE(samples),
-    CASE(sample_all),
+    CASE(sample_all), CASE(samples_beside_forks),
 };
 TEST_MAIN(CASES)

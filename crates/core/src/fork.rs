@@ -126,7 +126,7 @@ impl Drop for Flight<'_> {
 }
 
 /// Marks in `seat`, which may be null, whether its thread is in a flight.
-fn mark(seat: *const Seat, flying: u32) {
+fn mark(seat: *const Seat, flying: u8) {
     // SAFETY: a thread's own seat, which lasts as long as it is in a call.
     if let Some(seat) = unsafe { seat.as_ref() } {
         // Relaxed: read by the same thread alone, also in a handler. The count is changed by an operation with Acquire
@@ -412,7 +412,7 @@ impl<O: Os> Allocator<O> {
     /// How many flights the thread of `seat` is in: 0 or 1.
     fn is_flying(seat: *const Seat) -> u32 {
         // SAFETY: the calling thread's own seat, or null. Relaxed: see `mark`.
-        unsafe { seat.as_ref() }.map_or(0, |seat| seat.flying.load(Ordering::Relaxed))
+        unsafe { seat.as_ref() }.map_or(0, |seat| seat.flying.load(Ordering::Relaxed).into())
     }
 
     /// In a child, before [`Allocator::end_in_child`]: whether another thread was in a flight when it was forked.

@@ -17,7 +17,7 @@ use crate::page_map::PageMap;
 use crate::remote::Pending;
 use crate::sample::Sampler;
 use crate::shelf::Shelf;
-use crate::sync::{AtomicPtr, AtomicU32, peek};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, peek};
 use crate::watch::Watch;
 use core::cell::UnsafeCell;
 
@@ -167,7 +167,9 @@ pub struct Seat {
     /// What the thread did before it got a heap of its own. Used by the thread alone.
     pub early: AtomicU32,
     /// The thread is in a flight, see [`crate::fork::Flight`]. Used by the thread alone.
-    pub(crate) flying: AtomicU32,
+    pub(crate) flying: AtomicU8,
+    /// The thread is in the hook for samples: what it allocates and frees there is not shown. Used by the thread alone.
+    pub in_hook: AtomicU8,
 }
 
 impl Seat {
@@ -181,7 +183,8 @@ impl Seat {
             busy: AtomicU32::new(Self::IDLE),
             forks: AtomicU32::new(0),
             early: AtomicU32::new(0),
-            flying: AtomicU32::new(0),
+            flying: AtomicU8::new(0),
+            in_hook: AtomicU8::new(0),
         }
     }
 }

@@ -101,7 +101,7 @@ fn malloc_watched(size: usize, heap: *mut Heap) -> *mut u8 {
     }
     // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
     let (p, sampled) = unsafe {
-        let sample = NEAP.sample_after_miss(heap, size);
+        let sample = if thread::in_hook() { core::ptr::null_mut() } else { NEAP.sample_after_miss(heap, size) };
         let p = if sample.is_null() { NEAP.malloc_after_miss(heap, size) } else { sample };
         NEAP.follow(heap);
         (p, !sample.is_null())
@@ -128,7 +128,7 @@ fn malloc_slow_watched(size: usize, align: usize, zero: bool) -> *mut u8 {
     let mut sampled = false;
     // SAFETY: `with_heap` lends a heap.
     let watched = |heap| unsafe {
-        if NEAP.is_sample(heap, size) {
+        if !thread::in_hook() && NEAP.is_sample(heap, size) {
             let p = NEAP.malloc_sample(heap, size, align, zero);
             if !p.is_null() {
                 sampled = true;

@@ -92,21 +92,19 @@ fn tell(p: *mut u8, event: u32, requested: usize, weight: u64) {
     let target = TARGET.load(Ordering::Acquire);
     // SAFETY: targets are never freed.
     let Some(target) = (unsafe { target.as_ref() }) else { return };
-    // SAFETY: `with_heap` lends a heap, here and below; the block is live.
-    let (inside, usable) = unsafe {
-        (thread::with_heap(|heap| NEAP.set_in_hook(heap, true), || true), usable_size(p, Call::UsableSize).unwrap_or(0))
-    };
-    // A thread that has given its heap up borrows one for each call: nothing there is sampled anyway.
-    if thread::has_heap() && inside != Some(false) {
+    if thread::in_hook() {
         return;
     }
+    // SAFETY: the block is live.
+    let usable = unsafe { usable_size(p, Call::UsableSize) }.unwrap_or(0);
     let sample = Sample { size: size_of::<Sample>(), event, reserved: 0, block: p.cast(), requested, usable, weight };
     // SAFETY: errno of the calling thread, which malloc and free keep; the hook is as `set` was promised.
     unsafe {
         let errno = libc::__errno_location();
         let kept = *errno;
+        thread::set_in_hook(true);
         (target.hook)(&raw const sample, target.context);
+        thread::set_in_hook(false);
         *errno = kept;
-        thread::with_heap(|heap| NEAP.set_in_hook(heap, false), || false);
     }
 }

@@ -310,6 +310,19 @@ pub fn has_heap() -> bool {
     is_heap(own) || own == PARKED.heap() || own == FORKED.heap()
 }
 
+/// Whether the calling thread is in the hook for samples. Its seat says so and not its heap, which it has not while another
+/// thread forks.
+pub fn in_hook() -> bool {
+    // SAFETY: the thread's own seat. Relaxed, here and below: used by the thread alone.
+    unsafe { (*arch::seat()).in_hook.load(Ordering::Relaxed) != 0 }
+}
+
+/// The calling thread enters the hook, or leaves it.
+pub fn set_in_hook(inside: bool) {
+    // SAFETY: the thread's own seat.
+    unsafe { (*arch::seat()).in_hook.store(inside.into(), Ordering::Relaxed) }
+}
+
 /// Lets the calling thread's heap, if it has one, follow what heaps shall show: in a nested call, at its next slow path.
 pub fn follow() {
     if has_heap() {
