@@ -295,7 +295,8 @@ unsafe fn scan(file: BorrowedFd<'_>, p: *mut u8, len: usize, runs: &mut [Run]) -
 
 unsafe fn read(file: BorrowedFd<'_>, p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> Result<Touched, Errno> {
     const PRESENT_OR_SWAPPED: u64 = 3 << 62;
-    let mut entries = [0u64; 256];
+    // 1 KiB: no call is to take more than 2 KiB of stack.
+    let mut entries = [0u64; 128];
     let (mut looked, mut count) = (0, 0);
     while looked < len {
         let most = ((len - looked) / page).min(entries.len());
