@@ -607,11 +607,11 @@ impl Arena {
     /// Takes `n` more chunks at the frontier if `record` is the first chunk behind it.
     unsafe fn extend_at<O: Os>(&self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
         let index = (record.addr() - self.base()) / RECORD_BYTES;
+        if index != self.frontier.get() || index + n > self.end.get() {
+            return false;
+        }
         // SAFETY: the caller holds the lock.
-        if index != self.frontier.get()
-            || index + n > self.end.get()
-            || unsafe { self.commit(os, map, index + n) }.is_err()
-        {
+        if unsafe { self.commit(os, map, index + n) }.is_err() {
             return false;
         }
         self.frontier.set(self.frontier.get() + n);

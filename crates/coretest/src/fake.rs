@@ -521,7 +521,7 @@ unsafe impl Os for Fake {
     fn futex_wake(&self, word: *const AtomicU32) {
         let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
         // SAFETY: the kernel reads nothing there.
-        unsafe { libc::syscall(libc::SYS_futex, word, op, 1) };
+        unsafe { libc::syscall(libc::SYS_futex, word.addr(), op, 1) };
     }
 
     /// Panics with the line, so that a test can catch it.
