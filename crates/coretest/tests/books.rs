@@ -2,7 +2,7 @@
 
 use neap_core::census::Census;
 use neap_core::class::{self, SIZE};
-use neap_core::policy::Purge;
+use neap_core::policy::{Limit, Purge};
 use neap_core::valid::Depth;
 use neap_core::watch::Reason;
 use neap_core::{Allocator, CHUNK, misuse};
@@ -79,7 +79,11 @@ fn blocks_of_handlers_are_counted() {
     // Again, as the memory of that slab went back.
     let p = nested(&a, 100);
     assert_eq!(census(&a).blocks[class] - before.blocks[class], capacity - 1);
+    // SAFETY: the block is this test's.
+    unsafe { p.write_bytes(1, 100) };
     free_nested(&a, p);
+    let done = a.trim(0, || true);
+    assert!((4096..=CHUNK).contains(&done.held), "an OS page of it was touched: {done:?}");
     valid(&a);
     t.abandon(&a);
 }
@@ -103,6 +107,11 @@ fn large_blocks_of_handlers_are_checked() {
         );
         assert!(line.starts_with(&wanted), "{line}");
     }
+    free(&a, &t, p);
+    // Its addresses are a handler's again, and in no use.
+    a.trim(0, || true);
+    let line = line(p);
+    assert!(line.starts_with(&format!("neap: free of {p:p}")) || line.starts_with("neap: double free"), "{line}");
 }
 
 /// Catches addresses of handlers that are given back while blocks lie there, or that are handed out afterwards.
@@ -235,5 +244,36 @@ fn samples_after_a_miss() {
     assert_eq!(usable, Some(4096), "whole OS pages");
     free(&a, &t, p);
     assert!(sample(usize::MAX / 2).is_null(), "more than there can be");
+    a.policy.set_limit(Limit::Bytes(8 << 20));
+    assert!(sample(16 << 20).is_null(), "more than the limit allows");
     valid(&a);
+}
+
+/// Catches zeroed blocks that lose their alignment, or are not zero, where the memory that was there comes back dense, and
+/// then untouched, so that it is given back instead of cleared; and memory that goes back although the user wants none to.
+#[test]
+fn zeroed_blocks_in_memory_that_was_used() {
+    for (purge, size) in [(Purge::Decay, 3 << 20), (Purge::Decay, 64 << 20), (Purge::Never, 3 << 20)] {
+        let a = system(Config::default());
+        a.policy.set_purge(purge);
+        let t = thread(&a);
+        let align = 4 << 20;
+        for round in 0..8 {
+            // SAFETY: the heap is lent by its thread.
+            let p = t.with(&a, |heap| unsafe { a.malloc_aligned(heap, size, align, true) });
+            assert!(!p.is_null() && p.addr().is_multiple_of(align), "{p:p} in round {round}");
+            // SAFETY: the block has so many bytes.
+            unsafe {
+                assert_eq!(a.os.first_nonzero(p, size), None, "round {round}");
+                if round < 2 {
+                    p.write_bytes(1, size);
+                }
+            }
+            free(&a, &t, p);
+            valid(&a);
+        }
+        if purge == Purge::Never {
+            assert_eq!(a.figures().totals.purged, 0);
+        }
+    }
 }

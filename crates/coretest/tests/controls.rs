@@ -107,6 +107,20 @@ fn a_trim_keeps_what_it_is_told_to() {
     valid(&a);
 }
 
+/// Catches holes between survivors that stay because free ranges may.
+#[test]
+fn a_trim_that_keeps_ranges_takes_holes() {
+    let a = system(4096);
+    let owner = thread(&a);
+    let kept = work(&a, &owner, &owner, 50);
+    let free_ranges = a.free_bytes().0;
+    let done = a.trim(1 << 30, || true);
+    assert!(done.complete && done.held > 1 << 20, "{done:?}");
+    assert!(a.free_bytes().0 >= free_ranges, "ranges that may stay went");
+    kept.into_iter().for_each(|p| free(&a, &owner, p));
+    valid(&a);
+}
+
 /// Catches books that differ from what the system holds, where the program touched all of its blocks.
 #[test]
 fn books_and_system_agree() {

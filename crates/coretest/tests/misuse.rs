@@ -77,6 +77,7 @@ fn interior_pointer() {
             let p = t.malloc(size).wrapping_add(inside);
             let line = t.line(t.own, p);
             assert!(line.starts_with(&format!("neap: free of {p:p}, which is not the start of a block")), "{line}");
+            assert!(line.contains(&format!(", {inside} bytes inside)")), "{line}");
         }
     });
 }
