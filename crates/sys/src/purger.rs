@@ -178,11 +178,14 @@ pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
     NEAP.around_fork(nested, fork)
 }
 
-/// The only thread of the program is about to end, but not its process: ends the helper, which would else be what the
-/// process still has, and whose status it would get.
+/// The first thread of the process is about to end, without an exit of the process: ends the helper, if it would be all
+/// that the process still has. Else the process would live until the helper sees that, see [`end_process`].
 #[cold]
 pub fn before_end() {
-    NEAP.end_helper(wait_until_forgotten);
+    // Two are this one and the helper.
+    if !status::is_forbidden() && status::threads().is_none_or(|count| count <= 2) {
+        NEAP.end_helper(wait_until_forgotten);
+    }
 }
 
 /// The process is about to give itself a filter of system calls. The helper ends, and from now on neap makes only calls
