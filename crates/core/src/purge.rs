@@ -39,7 +39,7 @@ const HOLD_RUNS: usize = if cfg!(neap_sim) { 2 } else { 8 };
 /// How long the lock is left alone after that, in spins, so that others get it.
 const LEAVE: usize = if cfg!(neap_sim) { 1 } else { 16 };
 /// Ticks without anything to do until the purger ends.
-const IDLE_TICKS: u32 = 5;
+const IDLE_TICKS: u32 = if cfg!(neap_sim) { 1 } else { 5 };
 /// Ticks after which holes are tried again that were refused.
 const HOLES_AGAIN: u64 = 64;
 /// Ticks after which a helper is asked for again, where there could be none.

@@ -21,6 +21,10 @@ pub trait Os: Sync {
     fn process(&self) -> Option<u32> {
         Some(1)
     }
+    /// Runs `f`, in which no handler comes: there are none here.
+    fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
     /// Starts a helper.
     fn start_helper(&self) -> bool {
         false
