@@ -165,12 +165,12 @@ fn with_heap_for<R>(weight: u32, mut f: impl FnMut(*mut Heap) -> R, mut nested: 
             return Some(nested());
         };
         if heap == GONE.heap() {
-            let result = if a.is_stranded() { Some(nested()) } else { with_borrowed(&mut f) };
+            let result = with_borrowed(&mut f, &mut nested);
             drop(flight);
             leave();
             return result;
         } else if is_early(weight) {
-            let result = with_borrowed(&mut f);
+            let result = with_borrowed(&mut f, &mut nested);
             drop(flight);
             leave();
             return result;
@@ -202,9 +202,12 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
     }
 }
 
-fn with_borrowed<R>(mut f: impl FnMut(*mut Heap) -> R) -> Option<R> {
-    let heap = allocator().acquire(false);
+fn with_borrowed<R>(mut f: impl FnMut(*mut Heap) -> R, mut nested: impl FnMut() -> R) -> Option<R> {
+    let heap = if allocator().is_stranded() { Heap::none() } else { allocator().acquire(false) };
     crate::trace!("borrowed {heap:p}");
+    if allocator().is_stranded() {
+        return Some(nested());
+    }
     if heap.is_null() {
         return None;
     }
@@ -226,8 +229,15 @@ fn acquire(flight: Flight<'_>) -> bool {
     if !heap.is_null() {
         seat().heap.store(heap, Ordering::Release);
     }
+    let stranded = a.is_stranded();
+    if stranded {
+        seat().heap.store(GONE.heap(), Ordering::Release);
+    }
     drop(flight);
     leave();
+    if stranded {
+        return true;
+    }
     if heap.is_null() {
         return false;
     }

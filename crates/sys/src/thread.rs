@@ -115,12 +115,12 @@ fn with_heap_for<R>(weight: u32, f: impl FnOnce(*mut Heap) -> R, nested: impl Fn
             return Some(nested());
         };
         if entered.heap == GONE.heap() {
-            let result = if NEAP.is_stranded() { Some(nested()) } else { with_borrowed(f) };
+            let result = with_borrowed(f, nested);
             drop(flight);
             entered.leave();
             return result;
         } else if is_early(weight) {
-            let result = with_borrowed(f);
+            let result = with_borrowed(f, nested);
             drop(flight);
             entered.leave();
             return result;
@@ -177,10 +177,14 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
     }
 }
 
-/// [`with_heap`] for a thread that has given its heap up, or has none yet: one that is borrowed for this call.
+/// [`with_heap`] for a thread that has given its heap up, or has none yet: one that is borrowed for this call. In a stranded
+/// process `nested` runs, also where a handler made it one meanwhile (it interrupted this, forked and returned in the child).
 #[cold]
-fn with_borrowed<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
-    let heap = NEAP.acquire(false);
+fn with_borrowed<R>(f: impl FnOnce(*mut Heap) -> R, nested: impl FnOnce() -> R) -> Option<R> {
+    let heap = if NEAP.is_stranded() { Heap::none() } else { NEAP.acquire(false) };
+    if NEAP.is_stranded() {
+        return Some(nested());
+    }
     if heap.is_null() {
         return None;
     }
@@ -203,8 +207,16 @@ fn acquire(entered: Entered, flight: Flight<'_>) -> bool {
     if !heap.is_null() {
         set_own(heap);
     }
+    // After the store: a handler may have interrupted all this and forked, and have returned in the child.
+    let stranded = NEAP.is_stranded();
+    if stranded {
+        set_own(GONE.heap());
+    }
     drop(flight);
     entered.leave();
+    if stranded {
+        return true;
+    }
     if heap.is_null() {
         return false;
     }
