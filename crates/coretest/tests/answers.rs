@@ -43,8 +43,7 @@ fn quick_size(a: &Shared, p: *mut u8) -> Option<usize> {
 fn quick_sizes() {
     let a = system(4096);
     let t = thread(&a);
-    for class in 1..CLASSES {
-        let size = SIZE[class] as usize;
+    for size in SIZE[1..CLASSES].iter().map(|&size| size as usize) {
         let (p, kept) = (malloc(&a, &t, size), malloc(&a, &t, size));
         // SAFETY: the block is live.
         let exact = unsafe { a.usable_size(Heap::none(), misuse::Call::UsableSize, p) };
