@@ -5,7 +5,7 @@
 #include <linux/seccomp.h>
 
 /* A limit on address space that the process sets on itself counts from then on: in a child, as it is for good. */
-static void limited_child(void) {
+static void limited_child(int slot) {
     fflush(NULL);
     pid_t child = fork();
     if (child == 0) {
@@ -18,7 +18,11 @@ static void limited_child(void) {
         _exit(0);
     }
     int status = 0;
-    if (child > 0 && waitpid(child, &status, 0) == child && status) fail("a child under a limit ended with %#x", status);
+    while (child > 0 && waitpid(child, &status, WNOHANG) == 0) {
+        nap_us(5000);
+        progress(slot);
+    }
+    if (child > 0 && status) fail("a child under a limit ended with %#x", status);
 }
 
 static long statm(int field) {
@@ -38,7 +42,7 @@ void *limits(void *unused) {
     uint64_t seed = new_seed();
     int slot = progress_begin("limits");
     atomic_store(&keeps_memory, 1);
-    limited_child();
+    limited_child(slot);
     while (!atomic_load(&stop)) {
         int kind = (int)below(&seed, 3), what = kind == 0 ? RLIMIT_AS : kind == 1 ? RLIMIT_DATA : RLIMIT_NOFILE;
         struct rlimit old, low;

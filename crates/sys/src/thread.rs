@@ -114,17 +114,13 @@ fn with_heap_for<R>(weight: u32, f: impl FnOnce(*mut Heap) -> R, nested: impl Fn
             entered.leave();
             return Some(nested());
         };
-        if entered.heap == GONE.heap() {
+        if entered.heap == GONE.heap() || is_early(weight) {
             let result = with_borrowed(f, nested);
             drop(flight);
             entered.leave();
             return result;
-        } else if is_early(weight) {
-            let result = with_borrowed(f, nested);
-            drop(flight);
-            entered.leave();
-            return result;
-        } else if !acquire(entered, flight) {
+        }
+        if !acquire(entered, flight) {
             return None;
         }
     }
