@@ -164,12 +164,7 @@ fn with_heap_for<R>(weight: u32, mut f: impl FnMut(*mut Heap) -> R, mut nested: 
             leave();
             return Some(nested());
         };
-        if heap == GONE.heap() {
-            let result = with_borrowed(&mut f, &mut nested);
-            drop(flight);
-            leave();
-            return result;
-        } else if is_early(weight) {
+        if heap == GONE.heap() || is_early(weight) {
             let result = with_borrowed(&mut f, &mut nested);
             drop(flight);
             leave();
