@@ -379,7 +379,7 @@ pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
 ///
 /// # Safety
 /// `p` must be a live block of neap's, or foreign.
-#[inline]
+#[inline(always)]
 pub unsafe fn realloc_small(p: *mut u8, size: usize, foreign: ForeignFree) -> Option<*mut u8> {
     // SAFETY: as the caller promises; both blocks have the bytes that are copied.
     unsafe {
