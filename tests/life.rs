@@ -1,7 +1,6 @@
 //! Life in a real process: early and late allocation, threads, forks, loaded libraries, limits.
 
-use std::io::Write;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, judge_case, library, suite};
@@ -100,7 +99,7 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (TLS, "of_main", "objects destroyed", "static C++ objects destroyed after the heap"),
 ];
 
-/// Cases with a function of their own below.
+/// Cases with a function of their own below, and one of `machine.rs`.
 const PREPARED_CASES: [(&str, &str); 5] = [
     ("threads", "idle"),
     ("limits", "overcommit_never"),
@@ -143,14 +142,6 @@ fn main() -> ExitCode {
     cases.push(
         Case::new("threads::idle_2000", "a heap that costs each idle thread more than 18 KiB", idle_threads)
             .exclusive(),
-    );
-    cases.push(
-        Case::new(
-            "limits::overcommit_never",
-            "reservations that vm.overcommit_memory=2 refuses or counts",
-            overcommit_never,
-        )
-        .exclusive(),
     );
     cases.push(Case::new("limits::locked", "reservations that mlockall makes resident", locked).exclusive());
     cases.push(
@@ -218,47 +209,6 @@ fn locked() -> Outcome {
     if kib > LOCKED_LIMIT_KIB {
         return Err(done.fail(&format!("RSS {kib} KiB, {LOCKED_LIMIT_KIB} at most")));
     }
-    Ok(())
-}
-
-/// Sets a kernel setting, and sets it back when dropped, or when this process dies: the helper that writes the
-/// old value waits for the end of its input.
-struct Setting(Child);
-
-impl Setting {
-    fn set(path: &str, value: &str) -> Result<Self, Stop> {
-        if !neap_tests::is_root() {
-            return Err(Stop::Skip(format!("only root can set {path}")));
-        }
-        let old = std::fs::read_to_string(path)?;
-        let helper = Command::new("sh")
-            .args(["-c", "read -r line; echo \"$1\" > \"$2\"", "restore"])
-            .args([old.trim(), path])
-            .stdin(Stdio::piped())
-            .spawn()?;
-        let setting = Setting(helper);
-        std::fs::write(path, value).map_err(|e| Stop::Skip(format!("{path} cannot be set here: {e}")))?;
-        Ok(setting)
-    }
-}
-
-impl Drop for Setting {
-    fn drop(&mut self) {
-        if let Some(mut input) = self.0.stdin.take() {
-            let _ = input.write_all(b"\n");
-        }
-        let _ = self.0.wait();
-    }
-}
-
-fn overcommit_never() -> Outcome {
-    LIMITS.build()?;
-    DSO.build()?;
-    let setting = Setting::set("/proc/sys/vm/overcommit_memory", "2")?;
-    let done = prepared(&LIMITS, "overcommit_never", &[])?;
-    drop(setting);
-    suite::note(format!("overcommit_memory=2: {}", done.stdout.lines().next().unwrap_or_default()));
-    done.no_complaint()?;
     Ok(())
 }
 

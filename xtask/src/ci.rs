@@ -115,7 +115,8 @@ const LONG: &[(&str, Option<&str>, &str)] = &[
 ];
 
 /// Test programs that run when nothing else does, and why.
-const ALONE: &[(&str, &str)] = &[];
+const ALONE: &[(&str, &str)] =
+    &[("tests/machine", "has the kernel refuse memory to all processes: those beside it would fail")];
 
 /// What `--long` runs behind the test programs.
 const LONG_STEPS: &[Step] = &[

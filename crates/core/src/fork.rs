@@ -12,7 +12,7 @@
 //!    stay in the middle of a call (without a processor, stopped, or in a handler) are lost in the child, as they may be half
 //!    changed.
 //! 4. The three locks are taken. Only the threads of 3. and the purger can want them. Such a thread waits, but not for
-//!    ever: it may be the one that the C library's fork waits for. After a while ([`Allocator::lease`]) it takes the lock
+//!    ever: it may be the one that the C library's fork waits for. After a while (`Allocator::lease`) it takes the lock
 //!    away (`sync.rs`).
 //!
 //! The child looks whether it still has the locks. If so, what they guard is whole. Else it is *stranded*, as the child of a

@@ -179,7 +179,7 @@ pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
 }
 
 /// The first thread of the process is about to end, without an exit of the process: ends the helper, if it would be all
-/// that the process still has. Else the process would live until the helper sees that, see [`end_process`].
+/// that the process still has. Else the process would live until the helper sees that, see `end_process`.
 #[cold]
 pub fn before_end() {
     // Two are this one and the helper.
