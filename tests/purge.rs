@@ -75,6 +75,7 @@ const CASES: &[Row] = &[
     (FILTERS, "kill_last", PLAIN, "the same where the filter comes while the helper lives"),
     (FILTERS, "kill_last_by_syscall", PLAIN, "the same where the program asks by way of syscall"),
     (FILTERS, "kill_last_all_threads", PLAIN, "a helper that gets the filter too"),
+    (FILTERS, "idle_behind_filter", PLAIN, "memory that waits for a helper which a filter has ended"),
     (FILTERS, "in_vfork_child", PLAIN, "a filter of a child on its parent's memory that is taken for the parent's"),
     (FILTERS, "threads_end", PLAIN, "memory of ended threads that stays because there can be no helper"),
     (FILTERS, "kill_under_load", PLAIN, "threads that were about to make an unusual call"),

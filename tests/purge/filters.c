@@ -102,6 +102,15 @@ static void killed_last(enum how how) {
 static void kill_last(void) { killed_last(BY_PRCTL); }
 static void kill_last_by_syscall(void) { killed_last(BY_SYSCALL); }
 static void kill_last_all_threads(void) { killed_last(ALL_THREADS); }
+/* The program is idle from then on: no thread that frees could do the helper's work. */
+static void idle_behind_filter(void) {
+    struct sock_fprog *program = all_but(__NR_userfaultfd, SECCOMP_RET_ERRNO | EPERM);
+    with_helper();
+    garbage_large();
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program))
+        SKIP("no seccomp filters here");
+    wait_for_rss(32 << 10);
+}
 /* A child on its parent's memory gives itself a filter, as a launcher of others does before exec. */
 static void in_vfork_child(void) {
     struct sock_fprog *program = all_but(__NR_userfaultfd, SECCOMP_RET_ERRNO | EPERM);
@@ -159,7 +168,7 @@ static void threads_end(void) {
 #define ROWS(name) {#name "_first", name##_first}, {#name "_last", name##_last}, {#name "_at_start", name##_at_start},
 static const struct test_case CASES[] = {
     CALLS(ROWS) CASE(kill_first), CASE(kill_last), CASE(kill_last_by_syscall), CASE(kill_last_all_threads),
-    CASE(kill_under_load), CASE(from_the_start), CASE(threads_end), CASE(in_vfork_child),
+    CASE(kill_under_load), CASE(from_the_start), CASE(threads_end), CASE(in_vfork_child), CASE(idle_behind_filter),
 };
 /* Started again by `refused_from_the_start`, the name of the case is the program's only argument. */
 int main(int argc, char **argv) {

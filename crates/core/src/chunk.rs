@@ -85,7 +85,8 @@ pub struct Chunk {
     pub class: u8,
     /// State of the free range.
     pub state: State,
-    /// Slab: OS pages that were never carved hold no memory, and so read as zero. Large block: the OS page behind it is a guard.
+    /// Slab: OS pages that were never carved hold no memory, and so read as zero. Large block: the OS page behind it is a
+    /// guard.
     pub zeroed: bool,
     /// Slab: it is in its heap's list of slabs with free blocks. Large block: it is a sample, see [`crate::sample`].
     pub listed: bool,

@@ -11,8 +11,8 @@ use crate::reserve::is_pressed;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, CHUNK_SHIFT, Os};
 
-/// First step in chunks; in the simulation, which has little memory, all steps are shorter. It is shorter than a huge page (2 MiB), so that where the system hands out huge pages unasked
-/// (THP=always), a small program gets none.
+/// First step in chunks; in the simulation, which has little memory, all steps are shorter. It is shorter than a huge page
+/// (2 MiB), so that where the system hands out huge pages unasked (THP=always), a small program gets none.
 const FIRST_STEP: usize = if cfg!(neap_sim) { 8 } else { (3 << 19) >> CHUNK_SHIFT };
 /// A program that comes to its third step is none of the small ones: it is so long at least.
 const THIRD_STEP: usize = if cfg!(neap_sim) { 8 } else { (16 << 20) >> CHUNK_SHIFT };

@@ -30,19 +30,22 @@ use crate::life::{LEFT, LOST, OWNED};
 use crate::sync::{AtomicU32, Lock, Ordering};
 use crate::{Allocator, Heap, Os};
 
-/// How often a fork looks whether calls that are under way have ended, and microseconds between two looks. Most end meanwhile
-/// if their threads have a processor. Those that have none are not waited for: where many threads share a processor,
-/// each sleep takes milliseconds.
-const LOOKS: [u32; 2] = [10, 4];
+/// How often a fork looks whether calls that are under way have ended. Most end meanwhile if their threads have a processor.
+/// Those that have none are not waited for: where many threads share a processor, each sleep takes milliseconds.
+const LOOKS: u32 = 10;
+/// Microseconds between two looks.
+const LOOK_EVERY: u32 = 4;
 /// Microseconds that a fork waits for another one to end before it joins that.
 const JOIN: u32 = 20_000;
 /// Microseconds that a fork waits for a lock, or for another one to begin or to end. Only a thread that is stopped in the
 /// middle of a call has a lock for so long.
 const LOCK: u32 = 2_000_000;
-/// Milliseconds that a thread leaves a lock to a fork: at least, and at most.
-const LEASE: [u32; 2] = [100, 5_000];
+/// Milliseconds that a thread leaves a lock to a fork, at least.
+const LEASE: u32 = 100;
 /// Bytes for which it waits a millisecond more: a fork copies the page tables of some ten times as many.
 const LEASE_BYTES: usize = 4 << 20;
+/// Milliseconds that it waits at most.
+const LONGEST_LEASE: u32 = 5_000;
 /// Microseconds that a call waits for a fork to end where it would else do nothing: the end of a thread, a control.
 pub const CALL: u32 = 20_000;
 /// Microseconds that stand for a barrier where the system has none: a processor's stores are seen by others long before.
@@ -207,13 +210,13 @@ impl<O: Os> Allocator<O> {
     /// long; where the kernel needs longer to copy the page tables, the child may be stranded without need.
     fn lease(&self) -> u32 {
         let bytes = self.arenas.usable_bytes() + self.huge_bytes.load(Ordering::Relaxed);
-        LEASE[0].saturating_add((bytes / LEASE_BYTES) as u32).min(LEASE[1])
+        LEASE.saturating_add((bytes / LEASE_BYTES) as u32).min(LONGEST_LEASE)
     }
 
     /// Runs `f` under a lock. False if it does not come free. As `f` does not wait for the C library, the lock is an
     /// ordinary one meanwhile: it cannot be taken away while `f` uses what it guards.
     fn pass(&self, lock: &Lock, f: impl FnOnce()) -> bool {
-        let taken = lock.take_for_fork(&self.os, LOCK / 1000, LEASE[0]) && lock.keep();
+        let taken = lock.take_for_fork(&self.os, LOCK / 1000, LEASE) && lock.keep();
         if taken {
             f();
             lock.release(&self.os);
@@ -243,9 +246,9 @@ impl<O: Os> Allocator<O> {
         if others && !(self.os.has_barrier() && self.os.barrier()) {
             self.os.pause(SEEN);
         }
-        let mut looks = LOOKS[0];
+        let mut looks = LOOKS;
         while self.is_any_busy() && looks > 0 {
-            self.os.pause(LOOKS[1]);
+            self.os.pause(LOOK_EVERY);
             looks -= 1;
         }
         let lease = self.lease();
@@ -403,7 +406,7 @@ impl<O: Os> Allocator<O> {
                 self.want();
             }
             // The only thread takes them at once.
-            self.locks().iter().for_each(|lock| assert!(lock.take_for_fork(&self.os, 0, LEASE[0])));
+            self.locks().iter().for_each(|lock| assert!(lock.take_for_fork(&self.os, 0, LEASE)));
         } else if purged {
             self.purge_in_child();
         }

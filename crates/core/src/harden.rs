@@ -7,8 +7,8 @@
 //! - the last OS page of a slab and the one behind a large block are inaccessible guards.
 //!
 //! Memory that was there before hardening began is used as before. Slabs are hardened from their first block on: such a
-//! one *withholds* the blocks that reach into its last OS page, for good ([`Chunk::withheld`]; they count as used). A guard is a mapping of its own, so there are at most `MOST_GUARDS`; beyond, the last OS page of a slab is
-//! only never used.
+//! one *withholds* the blocks that reach into its last OS page, for good ([`Chunk::withheld`]; they count as used). A guard
+//! is a mapping of its own, so there are at most `MOST_GUARDS`; beyond, the last OS page of a slab is only never used.
 //!
 //! Cost: no fast path, a memset for each free, a look at each block that is handed out, two system calls more for each
 //! slab and each large block.

@@ -153,8 +153,9 @@ pub static FORKED: Name = Name::new();
 /// Where a thread keeps its heap: three words of thread storage.
 ///
 /// A call adds 1 to `busy`, then loads `heap`, uses it, and sets `busy` to [`Seat::IDLE`]. A call that does not find 0 after
-/// the addition is nested: it takes the 1 back and touches neither heap nor locks (`nested.rs`). A visitor swaps `heap` for [`PARKED`], makes sure
-/// that the thread sees that from now on, and then looks whether `busy` is set. So one of them sees the other.
+/// the addition is nested: it takes the 1 back and touches neither heap nor locks (`nested.rs`). A visitor swaps `heap` for
+/// [`PARKED`], makes sure that the thread sees that from now on, and then looks whether `busy` is set. So one of them sees
+/// the other.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Seat {

@@ -8,7 +8,7 @@
 //! | `NONE` | there is no helper | `STARTING`: a thread asks for one ([`Helper::ask`]) |
 //! | `STARTING` | one thread is starting it | `RUNNING`: its first step; `INLINE`, `KEPT`: it could not be started |
 //! | `RUNNING` | it gives back what waits | `RESIGNING`: it wants to end |
-//! | `RESIGNING` | it looks a last time whether anything waits | `RUNNING`: something does, or a thread asks; `NONE`, `KEPT`: its last step |
+//! | `RESIGNING` | it looks a last time whether anything waits | `RUNNING`: yes, or a thread asks; `NONE`, `KEPT`: its last step |
 //! | `INLINE` | there can be none: the threads that free memory do its work | `STARTING`: a thread tries again |
 //! | `KEPT` | the same, as long as a call wants no helper ([`Helper::keep_away`]) | `STARTING` when the last such call ends |
 //!

@@ -11,7 +11,7 @@ use crate::{Allocator, CHUNK, Heap, Os};
 
 /// Chunks that have to wait in the child of a fork before it gets a purger at once: most children end soon, or call exec.
 const FORKED_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
-/// Chunks that have to wait where there can be no helper before a thread that ends gives some back.
+/// Chunks that have to wait before a thread gives them back that ends, or after which there can be no helper.
 const END_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
 /// Milliseconds from one look at what the helper may do ([`Os::onward`]) to the next, at most.
 const LOOK_MS: u32 = 100;
@@ -19,6 +19,8 @@ const LOOK_MS: u32 = 100;
 const PATIENCE_MS: u32 = 5000;
 /// The same in a handler that interrupted another call.
 const NESTED_PATIENCE_MS: u32 = 50;
+/// How often a helper that has to end gives back what waits, where the program goes on freeing memory.
+const FINISH_ROUNDS: usize = 8;
 
 impl<O: Os> Allocator<O> {
     /// Whether a helper thread will see to what is freed now.
@@ -87,11 +89,7 @@ impl<O: Os> Allocator<O> {
     /// so a thread does its share when it ends, and gives back all that waits where at most one other has a heap.
     #[cold]
     pub fn thread_ended(&self) {
-        if self.os.helper().who_roughly() != Who::Inline || self.policy.purge() == Purge::Never || self.is_guest() {
-            return;
-        }
-        let waiting = self.ranges.with(&self.os, |r| r.waiting());
-        if waiting < END_CHUNKS {
+        if self.os.helper().who_roughly() != Who::Inline || !self.much_waits() {
             return;
         }
         // Relaxed, twice: of two threads that end at the same time the later one counts both, as each has counted itself.
@@ -103,6 +101,24 @@ impl<O: Os> Allocator<O> {
         }
         // All of it, however soon after the last time: there may be no other call. A program whose threads come and go one
         // after the other, with more than `END_CHUNKS` each time, pays 0.3 to 0.7 ms for each MiB, as for mappings.
+        self.purge_all_due();
+    }
+
+    /// There will be no helper from now on, and the program may be idle: what waits goes at once, if it is much.
+    #[cold]
+    pub fn before_inline(&self) {
+        if self.much_waits() {
+            self.purge_all_due();
+        }
+    }
+
+    fn much_waits(&self) -> bool {
+        self.policy.purge() != Purge::Never
+            && !self.is_guest()
+            && self.ranges.with(&self.os, |r| r.waiting()) >= END_CHUNKS
+    }
+
+    fn purge_all_due(&self) {
         self.purge_due(Heap::none(), self.due(0, BATCH_BYTES), &mut Walk::new(), usize::MAX);
     }
 
@@ -203,12 +219,12 @@ impl<O: Os> Allocator<O> {
                 helper.sleep(&self.os, seen, left.min(LOOK_MS));
             }
             let onward = self.os.onward();
-            if onward == Onward::Finish && !helper.is_unwanted() {
-                // The program may be idle from now on, so that no thread comes to do it.
-                self.purge();
-            }
             if onward != Onward::Go || helper.is_unwanted() {
-                helper.resign();
+                if onward == Onward::Finish {
+                    self.finish();
+                } else {
+                    helper.resign();
+                }
                 // A call that wanted no helper and has ended since saw RUNNING, and did not ask: see `helper.rs`.
                 let kept = helper.is_unwanted();
                 if onward != Onward::Go || kept {
@@ -221,6 +237,24 @@ impl<O: Os> Allocator<O> {
                 return None;
             }
         }
+    }
+
+    /// Gives back all that waits, as the program may be idle from now on, and resigns: not before nothing waits any more,
+    /// or in [`FINISH_ROUNDS`].
+    fn finish(&self) {
+        for _ in 0..FINISH_ROUNDS {
+            if self.os.helper().is_unwanted() {
+                break;
+            }
+            let before = self.purger.came();
+            self.purge();
+            if self.resign(before) {
+                return;
+            }
+        }
+        // The next slow path of the program asks for another helper, or the end of the call that wanted none.
+        self.want();
+        self.os.helper().resign();
     }
 
     /// Ends the helper's work, unless more has come to wait meanwhile: chunks, or what is noted since `before`.

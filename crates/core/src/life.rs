@@ -206,7 +206,7 @@ impl<O: Os> Allocator<O> {
         unsafe {
             self.drop_caches(heap);
             self.registry.with(&self.os, |r| {
-                // Its thread has forgotten it, so nobody can park it any more. Relaxed: the lock orders it.
+                // Its thread has forgotten it, so it cannot be parked any more. Relaxed: the lock orders it.
                 (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
                 // Before it is one: a handler that frees into it from then on leaves a note, and `drain`, which may take the
                 // note at once, looks for orphans only where there are any. Relaxed: the note orders it.

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | malloc, calloc, aligned | a block of the annex (`annex.rs`); where that is full, a mapping of its own |
 //! | free of a small block | what every free to another thread's slab is (`remote.rs`) |
-//! | free of a large block | marks it [`Kind::DEFERRED`] and pushes it on a stack, which the next slow path of any thread empties |
+//! | free of a large block | marks it [`Kind::DEFERRED`] and pushes it on a stack, which any thread's next slow path empties |
 //! | free of a block of the annex, or a huge one | at once |
 //! | realloc | in place, or a new block, a copy, a free |
 //! | usable size | reads page map and record |

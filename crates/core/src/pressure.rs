@@ -18,7 +18,8 @@ pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
 /// What programs could take between two looks at the memory limit.
 const FAR: usize = 256 << 20;
 
-/// Bytes that may wait where the threads that free memory are the purger: it stays if they free none any more.
+/// Bytes that may wait where the threads that free memory are the purger, unless the user says how many: they stay if the
+/// threads free none any more.
 const INLINE_MOST: usize = 32 << 20;
 
 /// Whether memory is short: threads wait for it, or what is left is less than twice what waits here.
@@ -36,8 +37,10 @@ impl<O: Os> Allocator<O> {
         }
         let memory = self.memory();
         let short = memory.is_some_and(|m| is_short(&m, waiting));
-        let most = self.policy.bytes().or(memory.map(|m| m.limit / 4)).unwrap_or(usize::MAX);
-        let most = if self.has_helper() { most } else { most.min(INLINE_MOST) };
+        let most = self.policy.bytes().unwrap_or_else(|| {
+            let share = memory.map_or(usize::MAX, |m| m.limit / 4);
+            if self.has_helper() { share } else { share.min(INLINE_MOST) }
+        });
         self.purger.most.store(most, Ordering::Relaxed);
         if short || waiting > most { 0 } else { DELAY_TICKS }
     }

@@ -23,12 +23,13 @@ use crate::{Allocator, CHUNK, CHUNK_SHIFT, Heap, Os, age, tables};
 
 /// Free memory waits for so many ticks: what was freed just before one waits a tick less than the delay, at most.
 pub(crate) const DELAY_TICKS: u8 = 5;
-/// So much has to wait before anybody looks at it. The simulation has little memory, so its limits are lower, here and
+/// So much has to wait before a purger is asked for. The simulation has little memory, so its limits are lower, here and
 /// below.
 pub(crate) const START_CHUNKS: usize = if cfg!(neap_sim) { 2 } else { (1 << 20) / CHUNK };
 /// So many slabs have to come to wait.
 const START_SLABS: usize = if cfg!(neap_sim) { 4 } else { 64 };
-/// So much the caches and shelves of all threads may hold before they are looked at: more than those of three busy threads.
+/// So much the caches and shelves of all threads may hold before they are looked at: more than those of three busy
+/// threads.
 const MOST_CACHED: usize = if cfg!(neap_sim) { 256 << 10 } else { 16 << 20 };
 /// Most bytes that a thread purges for others, where no helper can: some 100 us.
 const INLINE_BYTES: usize = if cfg!(neap_sim) { 256 << 10 } else { 2 << 20 };
@@ -269,7 +270,7 @@ impl<O: Os> Allocator<O> {
             return Some(self.tick_length());
         }
         if !in_time {
-            // The caches were not looked at. That is no sign of work: with short ticks and a coarse clock each second one is so.
+            // The caches were not looked at. That is no sign of work: with short ticks and a coarse clock it comes often.
             return Some(self.tick_length());
         }
         // Relaxed: one thread calls this.
@@ -488,8 +489,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// A cache or a shelf may hold so many bytes more than before: where all caches may hold much, somebody has to look what they do
-    /// hold once their threads are idle, as free has its fast path until they are full.
+    /// A cache or a shelf may hold so many bytes more than before. Where all caches together may hold much, a purger has to
+    /// look what they do hold once their threads are idle, as free has its fast path until they are full.
     #[cold]
     pub(crate) fn note_room(&self, bytes: usize) {
         // SeqCst: see `helper.rs`.

@@ -336,7 +336,8 @@ pub unsafe fn is_full(c: *const Chunk) -> bool {
     unsafe { (*c).used == (*c).carved && (*c).carved == class::capacity(usize::from((*c).class)) }
 }
 
-/// Whether the slab can be released: no block is used but those that are withheld, and no other thread is in the middle of a free.
+/// Whether the slab can be released: no block is used but those that are withheld, and no other thread is in the middle of
+/// a free.
 ///
 /// # Safety
 /// As [`take_recycled`].

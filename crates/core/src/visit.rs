@@ -74,7 +74,8 @@ impl<O: Os> Allocator<O> {
         // SAFETY: heaps are never unmapped. Relaxed: the load of the seat orders it, or the heap is parked.
         let (thread, process) =
             unsafe { ((*heap).thread.load(Ordering::Relaxed), (*heap).process.load(Ordering::Relaxed)) };
-        thread != 0 && self.os.process() == Some(process) && self.os.has_ended(thread)
+        // The second question first: the answer is mostly no.
+        thread != 0 && self.os.has_ended(thread) && self.os.process() == Some(process)
     }
 
     /// Waits until the heap of `seat`, which was found parked, is back.
@@ -97,9 +98,9 @@ impl<O: Os> Allocator<O> {
     /// its first calls came when the C library was past the place where it would have (`crates/sys/src/thread.rs`). So
     /// the system is asked whether the thread still exists, before each use of the seat. What remains is a thread that did
     /// all of this: it made more calls after its last destructor than are called early there; none before; it exists when
-    /// the system is asked; and its storage is unmapped before the next instructions of the visitor. A thread that is past its destructors
-    /// does no work of the program's any more, so it does not stand still there either: the visits of heaps that were
-    /// left alone do not find it, only visits on request (trims) could.
+    /// the system is asked; and its storage is unmapped before the next instructions of the visitor. A thread that is past
+    /// its destructors does no work of the program's any more, so it does not stand still there either: the visits of heaps
+    /// that were left alone do not find it, only visits on request (trims) could.
     pub(crate) unsafe fn park(&self, heap: *mut Heap, name: *mut Heap) -> bool {
         // SAFETY: heaps are never unmapped; a seat lasts as long as the heap is owned, which the lock keeps so.
         unsafe {

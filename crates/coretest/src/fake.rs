@@ -21,8 +21,9 @@ use swap::Swap;
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use neap_core::Os;
+use neap_core::figures::Figures;
 use neap_core::helper::Helper;
-use neap_core::os::{Memory, Moved, Run, Touched};
+use neap_core::os::{Memory, Moved, Onward, Run, Touched};
 use neap_core::sync::AtomicU32;
 use std::ops::Range;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -90,6 +91,10 @@ pub struct Fake {
     lazy: Mutex<Vec<(usize, usize)>>,
     /// Ranges that may have huge pages.
     huge: Mutex<Vec<(usize, usize)>>,
+    /// What [`Os::onward`] says.
+    onward: Mutex<Onward>,
+    /// What another thread does at the end of the next purge.
+    meanwhile: Mutex<Option<fn()>>,
 }
 
 impl Fake {
@@ -112,6 +117,8 @@ impl Fake {
             swap: OnceLock::new(),
             lazy: Mutex::new(Vec::new()),
             huge: Mutex::new(Vec::new()),
+            onward: Mutex::new(Onward::Go),
+            meanwhile: Mutex::new(None),
             config,
         }
     }
@@ -119,6 +126,16 @@ impl Fake {
     /// Start and bytes of what may have huge pages, in the order of the calls.
     pub fn huge(&self) -> Vec<(usize, usize)> {
         self.huge.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What [`Os::onward`] says from now on.
+    pub fn set_onward(&self, onward: Onward) {
+        *self.onward.lock().unwrap_or_else(PoisonError::into_inner) = onward;
+    }
+
+    /// Another thread runs `f` when the figures are published next: at the end of a purge.
+    pub fn set_meanwhile(&self, f: fn()) {
+        *self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner) = Some(f);
     }
 
     /// The calling process is another one from now on; 0: the system must not be asked.
@@ -480,6 +497,17 @@ unsafe impl Os for Fake {
     /// [`Config::purger`].
     fn start_helper(&self) -> bool {
         self.granted(Call::StartPurger) && self.config.purger
+    }
+
+    fn publish(&self, _: &Figures) {
+        let f = self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(f) = f {
+            std::thread::spawn(f).join().expect("the other thread");
+        }
+    }
+
+    fn onward(&self) -> Onward {
+        *self.onward.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn helper(&self) -> &Helper {

@@ -4,6 +4,7 @@
 //! a feature would reach `libneap.so` as well whenever both are built together.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod calls;
 pub mod fake;
 pub mod history;
 pub mod model;

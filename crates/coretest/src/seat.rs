@@ -55,7 +55,7 @@ pub struct Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if !self.seat.is_null() {
-            // SAFETY: it is from a box, and nobody visits it any more.
+            // SAFETY: it is from a box, and its heap is not visited any more.
             drop(unsafe { Box::from_raw(self.seat) });
         }
     }

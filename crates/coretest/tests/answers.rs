@@ -3,33 +3,12 @@
 use neap_core::class::{CLASSES, SIZE};
 use neap_core::policy::Purge;
 use neap_core::watch::Reason;
-use neap_core::{Allocator, CHUNK, Heap, misuse};
-use neap_coretest::{Config, Fake, Owner};
-
-type Shared = Allocator<Fake>;
+use neap_core::{CHUNK, Heap, misuse};
+use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
+use neap_coretest::{Config, Owner};
 
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
-
-fn system(page_size: usize) -> Box<Shared> {
-    Box::new(Allocator::new(Fake::new(Config { page_size, ..Config::default() })))
-}
-
-fn thread(a: &Shared) -> Owner {
-    Owner::new(a, true, true).expect("memory for a heap")
-}
-
-fn malloc(a: &Shared, thread: &Owner, size: usize) -> *mut u8 {
-    // SAFETY: the heap is lent by its thread.
-    let p = thread.with(a, |heap| unsafe { a.malloc(heap, size) });
-    assert!(!p.is_null(), "no block of {size} bytes");
-    p
-}
-
-fn free(a: &Shared, thread: &Owner, p: *mut u8) {
-    // SAFETY: the heap is lent by its thread; the block is this test's.
-    thread.with(a, |heap| unsafe { a.free(heap, p) }).expect("a block");
-}
 
 /// The size of the block at `p`, without a look at more than the page map and the block.
 fn quick_size(a: &Shared, p: *mut u8) -> Option<usize> {
@@ -41,7 +20,7 @@ fn quick_size(a: &Shared, p: *mut u8) -> Option<usize> {
 /// exact way, which names a misuse.
 #[test]
 fn quick_sizes() {
-    let a = system(4096);
+    let a = system(Config::default());
     let t = thread(&a);
     for size in SIZE[1..CLASSES].iter().map(|&size| size as usize) {
         let (p, kept) = (malloc(&a, &t, size), malloc(&a, &t, size));
@@ -66,7 +45,7 @@ fn quick_sizes() {
 /// Catches blocks or bytes that the count of what is not free leaves out or counts twice, of each kind.
 #[test]
 fn what_is_not_free() {
-    let a = system(4096);
+    let a = system(Config::default());
     assert!(a.is_unused());
     let t = thread(&a);
     assert!(!a.is_unused());
@@ -107,7 +86,7 @@ fn within(p: *mut u8, len: usize) -> (usize, usize) {
 
 /// An allocator that gives memory back at once.
 fn eager(page_size: usize) -> Box<Shared> {
-    let a = system(page_size);
+    let a = system(Config { page_size, ..Config::default() });
     a.policy.set_purge(Purge::Eager);
     a
 }
@@ -140,8 +119,7 @@ fn dense_blocks_may_have_huge_pages() {
     let longer = 2 * len;
     let p = touch_each(&a, &t, longer, 1);
     assert_eq!(a.os.huge()[1..], [within(p, longer)]);
-    // SAFETY: no other thread uses the allocator.
-    unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
+    valid(&a);
 }
 
 /// Catches huge pages for blocks with none in them, and where OS pages have another size.

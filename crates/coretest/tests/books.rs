@@ -3,38 +3,11 @@
 use neap_core::census::Census;
 use neap_core::class::{self, SIZE};
 use neap_core::policy::{Limit, Purge};
-use neap_core::valid::Depth;
 use neap_core::watch::Reason;
-use neap_core::{Allocator, CHUNK, misuse};
-use neap_coretest::{Config, Fake, Owner};
+use neap_core::{CHUNK, misuse};
+use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
+use neap_coretest::{Config, Owner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-type Shared = Allocator<Fake>;
-
-fn system(config: Config) -> Box<Shared> {
-    Box::new(Allocator::new(Fake::new(config)))
-}
-
-fn thread(a: &Shared) -> Owner {
-    Owner::new(a, true, true).expect("memory for a heap")
-}
-
-fn malloc(a: &Shared, thread: &Owner, size: usize) -> *mut u8 {
-    // SAFETY: the heap is lent by its thread.
-    let p = thread.with(a, |heap| unsafe { a.malloc(heap, size) });
-    assert!(!p.is_null(), "no block of {size} bytes");
-    p
-}
-
-fn free(a: &Shared, thread: &Owner, p: *mut u8) {
-    // SAFETY: the heap is lent by its thread; the block is this test's.
-    thread.with(a, |heap| unsafe { a.free(heap, p) }).expect("a block");
-}
-
-fn valid(a: &Shared) {
-    // SAFETY: no other thread uses this allocator.
-    unsafe { a.validate(Depth::Bits) }.expect("valid");
-}
 
 fn census(a: &Shared) -> Census {
     let mut census = Census::new();

@@ -1,37 +1,17 @@
 //! What the core does in the child of a fork. There is no child here: the handlers run as they would in one, and other
 //! threads' heaps are used no more.
 
+use neap_core::Heap;
 use neap_core::fork::Begin;
-use neap_core::valid::{Census, Depth};
-use neap_core::{Allocator, Heap};
-use neap_coretest::{Call, Config, Fake, Owner};
+use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
+use neap_coretest::{Call, Config, Owner};
 use std::time::Instant;
-
-type Neap = Allocator<Fake>;
-
-fn system() -> Box<Neap> {
-    Box::new(Allocator::new(Fake::new(Config::default())))
-}
-
-fn thread(a: &Neap) -> Owner {
-    Owner::new(a, true, true).expect("memory for a heap")
-}
-
-fn malloc(a: &Neap, owner: &Owner, size: usize) -> *mut u8 {
-    // SAFETY: the heap is lent by its thread.
-    owner.with(a, |heap| unsafe { a.malloc(heap, size) })
-}
-
-fn free(a: &Neap, owner: &Owner, p: *mut u8) {
-    // SAFETY: the heap is lent by its thread; the block is live.
-    assert_eq!(owner.with(a, |heap| unsafe { a.free(heap, p) }), Ok(()));
-}
 
 /// Catches free memory that stays in a child although it asks for memory, or that stays in an idle one if it is much.
 #[test]
 fn what_waits_in_the_child_goes_back() {
     for (much, at_once) in [(8 << 20, 0), (40 << 20, 1)] {
-        let a = Box::new(Neap::new(Fake::new(Config { purger: true, ..Config::default() })));
+        let a = system(Config { purger: true, ..Config::default() });
         let mine = thread(&a);
         let asked = || a.os.faults.count(Call::StartPurger);
         let block = malloc(&a, &mine, much);
@@ -51,7 +31,7 @@ fn what_waits_in_the_child_goes_back() {
 /// child has all: the process ended with an internal error.
 #[test]
 fn a_fork_in_a_fork_starts_no_helper() {
-    let a = Box::new(Neap::new(Fake::new(Config { purger: true, ..Config::default() })));
+    let a = system(Config { purger: true, ..Config::default() });
     let mine = thread(&a);
     let asked = || a.os.faults.count(Call::StartPurger);
     let block = malloc(&a, &mine, 40 << 20);
@@ -65,7 +45,7 @@ fn a_fork_in_a_fork_starts_no_helper() {
 }
 
 /// Some blocks in the thread's caches, on its shelf, and live.
-fn work(a: &Neap, owner: &Owner) -> Vec<*mut u8> {
+fn work(a: &Shared, owner: &Owner) -> Vec<*mut u8> {
     let blocks: Vec<_> =
         (0..400).map(|i| malloc(a, owner, if i % 40 == 1 { 40_000 } else { [40, 900, 7000][i % 3] })).collect();
     let (freed, kept): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 3 != 0);
@@ -73,31 +53,26 @@ fn work(a: &Neap, owner: &Owner) -> Vec<*mut u8> {
     kept.into_iter().map(|(_, p)| p).collect()
 }
 
-fn validate(a: &Neap) -> Census {
-    // SAFETY: no other thread uses this allocator.
-    unsafe { a.validate(Depth::Bits) }.unwrap_or_else(|e| panic!("invalid: {} (at {:#x})", e.what, e.at))
-}
-
 /// Catches memory of other threads that a child loses although they were in no call, or that it uses although they were.
 #[test]
 fn idle_heaps_are_whole() {
-    let a = system();
+    let a = system(Config::default());
     let (mine, idle, busy) = (thread(&a), thread(&a), thread(&a));
     let kept = [&mine, &idle, &busy].map(|owner| work(&a, owner));
     busy.with(&a, |_| {
         assert_eq!(mine.fork_begin(&a), Begin::Ready);
         mine.fork_child(&a);
     });
-    let before = validate(&a);
+    let before = valid(&a);
     assert!(before.cached > 0 && before.shelved > 0, "{before:?}");
     // The child's first slow path.
     free(&a, &mine, malloc(&a, &mine, 5 << 20));
-    let after = validate(&a);
+    let after = valid(&a);
     assert!(after.cached < before.cached && after.shelved < before.shelved, "{before:?} {after:?}");
     // What blocks are live is not changed by it; all can be freed.
     assert_eq!((before.small, before.large), (after.small, after.large));
     kept.into_iter().flatten().for_each(|p| free(&a, &mine, p));
-    validate(&a);
+    valid(&a);
     let next = thread(&a);
     assert_eq!(next.heap(), idle.heap(), "the next thread adopts the heap that was left");
     let other = thread(&a);
@@ -109,7 +84,7 @@ fn idle_heaps_are_whole() {
 #[test]
 fn forks_in_handlers() {
     for others in [false, true] {
-        let a = system();
+        let a = system(Config::default());
         let mine = thread(&a);
         let kept = work(&a, &mine);
         let other = others.then(|| thread(&a));
@@ -118,7 +93,7 @@ fn forks_in_handlers() {
         if !others {
             kept.into_iter().for_each(|p| free(&a, &mine, p));
             mine.abandon(&a);
-            let census = validate(&a);
+            let census = valid(&a);
             assert_eq!((census.small, census.large, census.cached), (0, 0, 0), "{census:?}");
         }
         drop(other);
@@ -130,7 +105,7 @@ fn forks_in_handlers() {
 #[test]
 fn forks_in_handlers_beside_calls_without_a_heap() {
     for (mine_flies, other_flies) in [(false, false), (true, false), (false, true), (true, true)] {
-        let a = system();
+        let a = system(Config::default());
         let mine = thread(&a);
         let other = other_flies.then(|| a.fly(core::ptr::null()));
         let fork = || mine.with(&a, |_| mine.fork_child_nested(&a));
@@ -150,7 +125,7 @@ fn forks_in_handlers_beside_calls_without_a_heap() {
 /// Catches a lock that stays taken after a fork in a handler that interrupted its holder: here, fork itself.
 #[test]
 fn locks_are_free_again() {
-    let a = system();
+    let a = system(Config::default());
     let mine = thread(&a);
     assert_eq!(mine.fork_begin(&a), Begin::Ready);
     mine.fork_child_nested(&a);
@@ -164,7 +139,7 @@ fn locks_are_free_again() {
 /// Catches heaps that come back while another thread is still in the middle of its fork, or that never do.
 #[test]
 fn forks_share_what_they_need() {
-    let a = system();
+    let a = system(Config::default());
     let (one, two) = (thread(&a), thread(&a));
     let kept = [work(&a, &one), work(&a, &two)];
     assert_eq!(one.fork_begin(&a), Begin::Ready);
@@ -187,7 +162,7 @@ fn forks_share_what_they_need() {
     for (owner, blocks) in [&one, &two].into_iter().zip(kept) {
         blocks.into_iter().for_each(|p| free(&a, owner, p));
     }
-    validate(&a);
+    valid(&a);
 }
 
 /// Catches a thread that waits for seconds for a lock that the fork of a small process has, and a child that takes for whole what that thread may
@@ -195,7 +170,7 @@ fn forks_share_what_they_need() {
 #[test]
 fn a_lock_can_be_taken_from_a_fork() {
     for taken in [false, true] {
-        let a = system();
+        let a = system(Config::default());
         let mine = thread(&a);
         work(&a, &mine);
         assert_eq!(mine.fork_begin(&a), Begin::Ready);
@@ -216,7 +191,7 @@ fn a_lock_can_be_taken_from_a_fork() {
 /// no thread ever gets.
 #[test]
 fn a_thread_may_end_during_a_fork() {
-    let a = system();
+    let a = system(Config::default());
     let (mine, ends) = (thread(&a), thread(&a));
     work(&a, &ends);
     let heap = ends.heap();
@@ -227,5 +202,5 @@ fn a_thread_may_end_during_a_fork() {
     free(&a, &mine, malloc(&a, &mine, 5 << 20));
     let next = thread(&a);
     assert_eq!(next.heap(), heap, "the next thread adopts it");
-    validate(&a);
+    valid(&a);
 }

@@ -2,7 +2,10 @@
 
 use neap_core::Os;
 use neap_core::helper::{Answer, Who};
+use neap_core::os::Onward;
+use neap_coretest::calls::{self, Shared};
 use neap_coretest::fake::{Call, Config, Fake};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 fn system(purger: bool) -> Fake {
@@ -100,4 +103,27 @@ fn calls_that_a_fork_cut() {
     helper.end_stop(childs);
     assert!(!helper.is_unwanted());
     assert_eq!(helper.ask(&os, false), Answer::Helped);
+}
+
+/// Catches memory that the program frees while a helper that has to end gives the rest back: no purger would see it in a
+/// program that is idle from then on.
+#[test]
+fn the_last_thing_is_to_look_again() {
+    static A: LazyLock<&Shared> =
+        LazyLock::new(|| Box::leak(calls::system(Config { purger: true, ..Config::default() })));
+    fn free_much() {
+        let thread = calls::thread(&A);
+        let block = calls::malloc(&A, &thread, 40 << 20);
+        // SAFETY: the block has so many bytes.
+        unsafe { block.write_bytes(1, 40 << 20) };
+        calls::free(&A, &thread, block);
+        thread.abandon(&A);
+    }
+    free_much();
+    A.os.set_onward(Onward::Finish);
+    A.os.set_meanwhile(free_much);
+    let leave = A.help();
+    assert!(A.os.helper().take_leave(&leave), "nothing took it back");
+    assert_eq!(A.free_bytes().0, 0, "bytes that wait without a purger");
+    calls::valid(&A);
 }

@@ -2,10 +2,9 @@
 
 use neap_core::Allocator;
 use neap_core::policy::Purge;
+use neap_coretest::calls::{self, Shared, free, thread};
 use neap_coretest::{Call, Config, Fake, Owner};
 use std::collections::BTreeSet;
-
-type Shared = Allocator<Fake>;
 
 /// Bytes of blocks of one class.
 const BYTES: usize = 8 << 20;
@@ -17,11 +16,7 @@ const SIZES: [usize; 8] = [16, 48, 512, 1024, 2048, 3072, 5120, 20480];
 const PAGE_SIZES: [usize; 3] = [4096, 16384, 65536];
 
 fn system(page_size: usize) -> Box<Shared> {
-    Box::new(Allocator::new(Fake::new(Config { page_size, purger: true, ..Config::default() })))
-}
-
-fn thread(a: &Shared) -> Owner {
-    Owner::new(a, true, true).expect("memory for a heap")
+    calls::system(Config { page_size, purger: true, ..Config::default() })
 }
 
 /// Blocks of `size` bytes, written whole.
@@ -35,11 +30,6 @@ fn fill(a: &Shared, thread: &Owner, size: usize, bytes: usize) -> Vec<*mut u8> {
         })
     };
     (0..bytes / size).map(malloc).collect()
-}
-
-fn free(a: &Shared, thread: &Owner, p: *mut u8) {
-    // SAFETY: the heap is lent by its thread; the block is this test's.
-    thread.with(a, |heap| unsafe { a.free(heap, p) }).expect("a block");
 }
 
 /// Frees all blocks but one in [`SURVIVORS`], chosen by a generator; returns those.

@@ -1,38 +1,16 @@
 //! Limits on memory: one that the user sets, which holds, and those of the system, near which nothing waits.
 
+use neap_core::CHUNK;
 use neap_core::os::Memory;
 use neap_core::policy::Limit;
-use neap_core::valid::Depth;
-use neap_core::{Allocator, CHUNK};
-use neap_coretest::{Config, Fake, Owner};
-
-type Shared = Allocator<Fake>;
+use neap_coretest::calls::{Shared, free, system, thread, try_malloc, valid};
+use neap_coretest::{Config, Owner};
 
 const MIB: usize = 1 << 20;
 
-fn thread(a: &Shared) -> Owner {
-    Owner::new(a, true, true).expect("memory for a heap")
-}
-
-/// A block, or null.
-fn malloc(a: &Shared, thread: &Owner, size: usize) -> *mut u8 {
-    // SAFETY: the heap is lent by its thread.
-    thread.with(a, |heap| unsafe { a.malloc(heap, size) })
-}
-
-fn free(a: &Shared, thread: &Owner, p: *mut u8) {
-    // SAFETY: the heap is lent by its thread; the block is this test's.
-    thread.with(a, |heap| unsafe { a.free(heap, p) }).expect("a block");
-}
-
-fn valid(a: &Shared) {
-    // SAFETY: no other thread uses this allocator.
-    unsafe { a.validate(Depth::Bits) }.expect("valid");
-}
-
 /// Blocks of `size` bytes until there is no other, at most so many bytes.
 fn fill(a: &Shared, thread: &Owner, size: usize, most: usize) -> Vec<*mut u8> {
-    (0..most / size).map(|_| malloc(a, thread, size)).take_while(|p| !p.is_null()).collect()
+    (0..most / size).map(|_| try_malloc(a, thread, size)).take_while(|p| !p.is_null()).collect()
 }
 
 /// Catches a limit of the user's that is passed, refuses what fits, or counts free memory so that it cannot be used again
@@ -41,7 +19,7 @@ fn fill(a: &Shared, thread: &Owner, size: usize, most: usize) -> Vec<*mut u8> {
 fn a_limit_of_the_users_holds() {
     let limit = 64 * MIB;
     for config in [Config::default(), Config { address_limit: Some(512 * MIB), ..Config::default() }] {
-        let a: Box<Shared> = Box::new(Allocator::new(Fake::new(config)));
+        let a = system(config);
         a.policy.set_limit(Limit::Bytes(limit));
         let t = thread(&a);
         for size in [100, 5000, 100_000, 10 * MIB, 600, 40 * MIB, 30_000] {
@@ -55,17 +33,17 @@ fn a_limit_of_the_users_holds() {
             blocks.into_iter().for_each(|p| free(&a, &t, p));
         }
         a.policy.set_limit(Limit::Off);
-        assert!(!malloc(&a, &t, 2 * limit).is_null(), "no limit any more");
+        assert!(!try_malloc(&a, &t, 2 * limit).is_null(), "no limit any more");
     }
 }
 
 /// Catches a block that grows beyond the limit, or that loses its contents where it may not.
 #[test]
 fn a_block_grows_to_the_limit() {
-    let a: Box<Shared> = Box::new(Allocator::new(Fake::new(Config::default())));
+    let a = system(Config::default());
     a.policy.set_limit(Limit::Bytes(64 * MIB));
     let t = thread(&a);
-    let (mut p, mut size) = (malloc(&a, &t, MIB), MIB);
+    let (mut p, mut size) = (try_malloc(&a, &t, MIB), MIB);
     // SAFETY: the block has so many bytes.
     unsafe { p.write_bytes(7, size) };
     loop {
@@ -106,7 +84,7 @@ fn nothing_waits_where_memory_is_short() {
     let limit = 1024 * MIB;
     for purger in [true, false] {
         let run = |used| {
-            let a: Box<Shared> = Box::new(Allocator::new(Fake::new(Config { purger, ..Config::default() })));
+            let a = system(Config { purger, ..Config::default() });
             a.os.set_memory(Some(Memory { limit, used, stalled: false }));
             let t = thread(&a);
             free_much(&a, &t)

@@ -10,7 +10,7 @@ use neap_core::watch::Reason;
 use neap_counters::{Counters, FILE_BYTES};
 use neap_sys::global::NEAP;
 use neap_sys::path::{Name, Path};
-use neap_sys::{gauges, thread, watch};
+use neap_sys::{gauges, status, thread, watch};
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
@@ -44,7 +44,7 @@ fn publish(page: &'static Counters) {
     let (blocks, bytes) = thread::in_call(|_| NEAP.live()).unwrap_or((0, 0));
     page.blocks_inherited.store(blocks as u64, Ordering::Relaxed);
     page.bytes_inherited.store(bytes as u64, Ordering::Relaxed);
-    gauges::set_up(page, rustix::process::getpid().as_raw_nonzero().get().cast_unsigned(), true);
+    gauges::set_up(page, status::process(), true);
     NEAP.os.set_counters(page);
 }
 
@@ -58,7 +58,7 @@ pub extern "C" fn finish() {
 fn new_page() -> Option<&'static Counters> {
     // SAFETY: written by `start` alone, before.
     let directory = unsafe { (*core::ptr::addr_of!(DIRECTORY)).open_directory()? };
-    let pid = rustix::process::getpid().as_raw_nonzero();
+    let pid = status::process();
     for n in 0..1000 {
         let mut name = Name::new();
         write!(name, "{pid}.{n}").ok()?;

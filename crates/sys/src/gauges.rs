@@ -75,7 +75,7 @@ fn new(page_size: usize, filtered: bool) -> Option<&'static Counters> {
     // SAFETY: zeroed, shared, as long as a page and never unmapped; all fields are atomic.
     let page = unsafe { &*p.cast::<Counters>() };
     // Under a filter not even getpid is sure.
-    let pid = if filtered { 0 } else { rustix::process::getpid().as_raw_nonzero().get().cast_unsigned() };
+    let pid = if filtered { 0 } else { status::process() };
     set_up(page, pid, false);
     Some(page)
 }

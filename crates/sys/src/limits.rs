@@ -4,13 +4,9 @@
 use crate::global::NEAP;
 use crate::{purger, space, status, thread};
 
-fn process() -> u32 {
-    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
-}
-
 /// Whether prlimit means the calling process by this number.
 pub fn is_own(number: libc::pid_t) -> bool {
-    number == 0 || number.cast_unsigned() == process()
+    number == 0 || number.cast_unsigned() == status::process()
 }
 
 /// The process has set itself a limit on address space. Nothing in a nested call: what is reserved goes back when more
@@ -18,7 +14,7 @@ pub fn is_own(number: libc::pid_t) -> bool {
 #[cold]
 pub fn address_limit_set() {
     // The child of a vfork has limits of its own, but its parent's memory.
-    if status::is_forbidden() || !space::is_owner(process()) {
+    if status::is_forbidden() || !space::is_owner(status::process()) {
         return;
     }
     if thread::in_call(|_| NEAP.give_reservations_back()) != Some(true) {

@@ -343,7 +343,7 @@ unsafe impl Os for Linux {
     }
 
     fn process(&self) -> Option<u32> {
-        (!status::is_process_hidden()).then(|| rustix::process::getpid().as_raw_nonzero().get().cast_unsigned())
+        (!status::is_process_hidden()).then(status::process)
     }
 
     /// Its counts begin anew.

@@ -21,7 +21,7 @@
 use crate::global::NEAP;
 use crate::rights::{self, Rights};
 use crate::status::{self, Filter};
-use crate::{arch, space};
+use crate::{arch, space, thread};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use neap_core::Os;
 use neap_core::heap::{Heap, Seat};
@@ -188,11 +188,14 @@ pub fn before_end() {
     }
 }
 
-/// The process is about to give itself a filter of system calls. The helper ends, and from now on neap makes only calls
-/// that no filter can do without.
+/// The process is about to give itself a filter of system calls. The helper ends, much memory that waits goes, and from now
+/// on neap makes only calls that no filter can do without.
 #[cold]
 pub fn before_filter() {
-    without_helper(status::forbid);
+    without_helper(|| {
+        thread::in_call(|_| NEAP.before_inline());
+        status::forbid();
+    });
 }
 
 /// Waits until the kernel has forgotten the last helper, which has done its last step: a moment later it has left the
@@ -215,7 +218,7 @@ fn wait_until_forgotten() {
 
 /// Whether the process has a thread of this number.
 fn is_thread(tid: u32) -> bool {
-    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    let pid = status::process();
     // SAFETY: the call takes no pointers; signal 0 only asks.
     unsafe { arch::syscall(libc::SYS_tgkill as usize, [pid as usize, tid as usize, 0, 0, 0, 0]) == 0 }
 }

@@ -63,14 +63,10 @@ pub fn look() -> Rights {
         };
     }
     // Seldom, so a file may be opened for it.
-    if NEAP.os.has_ended(process()) && status::look().is_ok_and(|look| look.one_is_left) {
+    if NEAP.os.has_ended(status::process()) && status::look().is_ok_and(|look| look.one_is_left) {
         return Rights::OneIsLeft;
     }
     if by_calls() == by_calls_then { Rights::Same } else { Rights::Changed }
-}
-
-fn process() -> u32 {
-    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
 }
 
 /// A number that changes when the first thread of the process gets other capabilities, or another user or group than the
@@ -78,7 +74,7 @@ fn process() -> u32 {
 fn by_calls() -> u64 {
     /// _LINUX_CAPABILITY_VERSION_3 of include/uapi/linux/capability.h: two times effective, permitted, inheritable.
     const VERSION: u32 = 0x2008_0522;
-    let header = [VERSION, process()];
+    let header = [VERSION, status::process()];
     let (mut sets, mut limit) = ([0u32; 6], [0u64; 2]);
     let header_at = (&raw const header).expose_provenance();
     let [sets_at, limit_at] = [(&raw mut sets).expose_provenance(), (&raw mut limit).expose_provenance()];

@@ -218,7 +218,7 @@ fn new(space: &Space, filtered: bool) -> Option<&'static Header> {
     }
     // SAFETY: written by `start` alone, before.
     let directory = unsafe { (*DIRECTORY.0.get()).open_directory()? };
-    let pid = rustix::process::getpid().as_raw_nonzero().get();
+    let pid = crate::status::process();
     for n in 0..1000 {
         let mut name = Name::new();
         write!(name, "{pid}.{n}").ok()?;
@@ -257,7 +257,7 @@ fn new(space: &Space, filtered: bool) -> Option<&'static Header> {
         // SAFETY: zeroed, shared, longer than a header and never unmapped; all fields are atomic.
         let header = unsafe { &*p.cast::<Header>() };
         header.version.store(VERSION, Ordering::Relaxed);
-        header.pid.store(pid.cast_unsigned(), Ordering::Relaxed);
+        header.pid.store(pid, Ordering::Relaxed);
         header.interval.store(interval(), Ordering::Relaxed);
         header.lost.store(space.sites_lost.load(Ordering::Relaxed), Ordering::Relaxed);
         // Release: whoever sees the magic sees the rest.

@@ -104,7 +104,7 @@ fn is_unfiltered(line: &[u8]) -> bool {
     line.trim_ascii_end().ends_with(b"\t0")
 }
 
-/// Who may make no unusual call any more: nobody (0), all in this memory ([`ALL`]), or the process of this number, which
+/// Which processes of this memory may make no unusual call any more: none (0), all ([`ALL`]), or that of this number, which
 /// shares the memory of another one.
 static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
 const ALL: u32 = u32::MAX;
@@ -121,7 +121,8 @@ pub(crate) fn forbid() {
     }
 }
 
-fn process() -> u32 {
+/// The number of the calling process.
+pub fn process() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
 }
 

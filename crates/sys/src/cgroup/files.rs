@@ -12,8 +12,8 @@ pub(super) const ROOM: usize = 512;
 /// Room in front of a path and behind it: the root of a test, a file name and the NUL.
 const MARGIN: usize = 256;
 
-/// Bytes of a line that are looked at, and of a read; a path fits as well. Lines of mountinfo may be as long as their options; those of
-/// cgroups are short. What is needed of memory.stat and /proc/meminfo comes with one read.
+/// Bytes of a line that are looked at, and of a read; a path fits as well. Lines of mountinfo may be as long as their
+/// options; those of cgroups are short. What is needed of memory.stat and /proc/meminfo comes with one read.
 pub(super) const LINE: usize = 1024;
 
 const _: () = assert!(ROOM + MARGIN <= LINE, "a path is put together where lines are read");

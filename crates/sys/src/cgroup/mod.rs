@@ -39,7 +39,7 @@ pub(crate) fn memory(now: u64) -> Option<Memory> {
     if is_guest(settle()) {
         return last();
     }
-    PROBE.memory(Files { root: b"" }, now, rustix::process::getpid().as_raw_nonzero().get().cast_unsigned())
+    PROBE.memory(Files { root: b"" }, now, crate::status::process())
 }
 
 /// The last answer of [`memory`], without a look.

@@ -1,0 +1,43 @@
+//! What most tests of one thread do: make an allocator, threads, blocks, and look whether all is valid.
+
+use crate::{Config, Fake, Owner};
+use neap_core::Allocator;
+use neap_core::valid::{Census, Depth};
+
+/// An allocator of a fake system.
+pub type Shared = Allocator<Fake>;
+
+/// An allocator on a system like `config`.
+pub fn system(config: Config) -> Box<Shared> {
+    Box::new(Allocator::new(Fake::new(config)))
+}
+
+/// A thread, with caches and a seat.
+pub fn thread(a: &Shared) -> Owner {
+    Owner::new(a, true, true).expect("memory for a heap")
+}
+
+/// A block, or null.
+pub fn try_malloc(a: &Shared, thread: &Owner, size: usize) -> *mut u8 {
+    // SAFETY: the heap is lent by its thread.
+    thread.with(a, |heap| unsafe { a.malloc(heap, size) })
+}
+
+/// A block.
+pub fn malloc(a: &Shared, thread: &Owner, size: usize) -> *mut u8 {
+    let p = try_malloc(a, thread, size);
+    assert!(!p.is_null(), "no block of {size} bytes");
+    p
+}
+
+/// Frees a block of the test's.
+pub fn free(a: &Shared, thread: &Owner, p: *mut u8) {
+    // SAFETY: the heap is lent by its thread; the block is the test's.
+    thread.with(a, |heap| unsafe { a.free(heap, p) }).expect("a block");
+}
+
+/// Panics unless all is as `validate` wants it; returns what there is. No other thread may use the allocator.
+pub fn valid(a: &Shared) -> Census {
+    // SAFETY: as said.
+    unsafe { a.validate(Depth::Bits) }.unwrap_or_else(|e| panic!("invalid: {} (at {:#x})", e.what, e.at))
+}
