@@ -15,8 +15,6 @@ static struct slot table[SLOTS];
 static atomic_ulong numbers = 1;
 static atomic_size_t live;
 static int guards = -1;
-/* Bytes that all blocks may have. */
-enum { MOST = 96 << 20 };
 
 size_t live_bytes(void) { return atomic_load(&live); }
 
@@ -110,7 +108,7 @@ static unsigned char *allocate(uint64_t *seed, size_t size) {
 }
 
 static void make(uint64_t *seed, struct slot *s, size_t size) {
-    if (atomic_load(&live) + size > MOST) return;
+    if (atomic_load(&live) + size > MOST_LIVE) return;
     unsigned char *p = allocate(seed, size);
     if (!p) return;
     *s = (struct slot){.state = BUSY, .block = p, .size = size, .number = atomic_fetch_add(&numbers, 1)};
@@ -159,7 +157,7 @@ void step(uint64_t *seed, unsigned from, unsigned count) {
         case 0: check("by chance", s->block, s->size, s->number, s->size); break;
         case 1:
         case 2:
-            if (atomic_load(&live) < MOST) resize(s, one_in(seed, 3) ? s->size + s->size / 8 + 1 : pick_size(seed));
+            if (atomic_load(&live) < MOST_LIVE) resize(s, one_in(seed, 3) ? s->size + s->size / 8 + 1 : pick_size(seed));
             break;
         default: release(s, "before free");
         }

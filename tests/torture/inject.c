@@ -1,7 +1,7 @@
-/* inject SEED RULE... -- PROGRAM...: runs a program whose system calls are delayed or refused by chance.
+/* inject SEED RULE... -- PROGRAM...: runs a program whose system calls are delayed or refused by chance, or end it.
 
-   A rule is CALL:PERCENT:WHAT, where WHAT is a number of microseconds (the call comes so much later) or an error's number
-   with a minus (the call fails). A filter sends the calls here (seccomp user notification, Linux 5.0; letting them through
+   A rule is CALL:PERCENT:WHAT, where WHAT is a number of microseconds (the call comes so much later), an error's number
+   with a minus (the call fails), or `kill` (the call ends the process, always). A filter sends the calls here (seccomp user notification, Linux 5.0; letting them through
    needs 5.5). It costs microseconds a call and does not stop the program's other threads, as tracing does; but the program
    is started under a filter, which an allocator can see. The end of the program is passed on. */
 #define MANY 32
@@ -30,7 +30,7 @@ enum { CANNOT = 77, HANDLERS = 6 };
 static struct rule {
     int call;
     unsigned percent;
-    int error;
+    int error, kills;
     long delay_us;
 } rules[MANY];
 static int count;
@@ -57,6 +57,10 @@ static const struct {
     {"clock_gettime", __NR_clock_gettime},
     {"prctl", __NR_prctl},
     {"rt_sigprocmask", __NR_rt_sigprocmask},
+    {"memfd_create", __NR_memfd_create},
+    {"close_range", __NR_close_range},
+    {"mincore", __NR_mincore},
+    {"userfaultfd", __NR_userfaultfd},
 };
 
 static int parse(char *text) {
@@ -68,6 +72,7 @@ static int parse(char *text) {
         if (!strcmp(names[i].name, text)) rule.call = names[i].number;
     rule.percent = (unsigned)atoi(percent);
     long value = atol(what);
+    rule.kills = !strcmp(what, "kill");
     if (value < 0)
         rule.error = (int)-value;
     else
@@ -126,8 +131,9 @@ static int listen_to_self(void) {
     code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_prctl, 0, 1);
     code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
     for (int i = 0; i < count; i++) {
+        unsigned verdict = rules[i].kills ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_USER_NOTIF;
         code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)rules[i].call, 0, 1);
-        code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
+        code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, verdict);
     }
     code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
     struct sock_fprog filter = {n, code};

@@ -1,10 +1,12 @@
 /* torture SEED SECONDS PROGRESS-FILE ACTOR[=COUNT]... : see torture.h. Words that are no actors: `fail` says that system calls
-   are made to fail, `slow` that they are late, `small` and `large` choose sizes, `signals` starts a storm of signals. */
+   are made to fail, `slow` that they are late, `small` and `large` choose sizes, `signals` starts a storm of signals, `mdwe`
+   refuses memory that is executable after it was writable. */
 #include "torture.h"
 #include <stdarg.h>
 
 atomic_int stop, resting, keeps_memory, filtered;
 int calls_fail, sizes = 'm';
+FILE *nowhere;
 __thread int in_handler __attribute__((tls_model("initial-exec")));
 __thread int may_fork __attribute__((tls_model("initial-exec")));
 
@@ -81,7 +83,7 @@ static const struct actor actors[] = {
     {"worker", worker, 1},     {"waves", waves, 1},     {"lives", lives, 0}, {"holes", holes, 0}, {"options", options, 1}, {"quick_forks", quick_forks, 0}, {"growth", growth, 0},   {"small_stacks", small_stacks, 0},
     {"forks", forks, 0},       {"handlers", handlers, 0}, {"vforks", vforks, 0}, {"trims", trims, 1},
     {"limits", limits, 0},     {"mappings", mappings, 0}, {"advice", advice, 1}, {"filters", filters, 0},
-    {"libraries", libraries, 0}, {"rests", rests, 0},
+    {"libraries", libraries, 0}, {"rests", rests, 0},       {"sandbox", sandbox, 0}, {"garbage", garbage, 1},
 };
 
 /* RSS in KiB, or 0 where it cannot be read. */
@@ -118,6 +120,7 @@ int main(int argc, char **argv) {
     close(file);
     for (int i = 4; i < argc; i++)
         if (!strncmp(argv[i], "lives", 5)) cancel_once();
+    nowhere = fopen("/dev/null", "w");
     prctl(PR_SET_NAME, "torture"); /* Calls fail from here on: see inject.c. */
     long before = resident(), end = now_ms() + atol(argv[2]) * 1000;
     int storm = 0, slow = 0, started = 0;
@@ -129,6 +132,8 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[i], "small") || !strcmp(argv[i], "large")) sizes = argv[i][0];
         slow |= !strcmp(argv[i], "slow");
         storm |= !strcmp(argv[i], "signals");
+        /* An error: Linux before 6.3. */
+        if (!strcmp(argv[i], "mdwe")) prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0);
     }
     for (int i = 4; i < argc; i++) {
         size_t name = strcspn(argv[i], "=");

@@ -164,6 +164,42 @@ void *filters(void *unused) {
     return unused;
 }
 
+/* After a while the program gives itself a filter that ends it for some of the calls that neap makes and that it can do
+   without. Actors beside this one make none of them: neither they nor the end of the run may open files. */
+void *sandbox(void *unused) {
+    static const int calls[] = {__NR_membarrier, __NR_process_madvise, __NR_ioctl,   __NR_pread64,     __NR_openat,
+                                __NR_lseek,      __NR_fcntl,           __NR_dup3,    __NR_capget,      __NR_get_robust_list,
+                                __NR_gettid,     __NR_close_range,     __NR_prctl,   __NR_prlimit64,   __NR_memfd_create,
+                                __NR_getppid,    __NR_mincore,         __NR_tgkill,  __NR_userfaultfd, __NR_unshare};
+    enum { COUNT = sizeof calls / sizeof *calls };
+    uint64_t seed = new_seed();
+    int slot = progress_begin("sandbox");
+    struct sock_filter code[2 * COUNT + 2];
+    unsigned short n = 0;
+    unsigned verdict = one_in(&seed, 4) ? SECCOMP_RET_ERRNO | EPERM : SECCOMP_RET_KILL_PROCESS;
+    code[n++] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    int all = one_in(&seed, 2);
+    for (int i = 0; i < COUNT; i++) {
+        if (!all && one_in(&seed, 2)) continue;
+        code[n++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)calls[i], 0, 1);
+        code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, verdict);
+        if (calls[i] == __NR_openat) atomic_store(&keeps_memory, 1);
+    }
+    code[n++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog filter = {n, code};
+    rest(slot, (long)below(&seed, 1500));
+    atomic_store(&filtered, 1);
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0) {
+        if (one_in(&seed, 2))
+            syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter);
+        else
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
+    }
+    rest(slot, 1 << 30);
+    progress_end(slot);
+    return unused;
+}
+
 /* Loads and unloads a library, whose start and end allocate. */
 void *libraries(void *unused) {
     const char *name = getenv("TORTURE_PLUGIN");

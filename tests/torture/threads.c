@@ -199,7 +199,6 @@ void *small_stacks(void *unused) {
 void *trims(void *unused) {
     uint64_t seed = new_seed();
     int slot = progress_begin("trims");
-    FILE *nowhere = fopen("/dev/null", "w");
     for (long n = 0; !atomic_load(&stop); n++, progress(slot)) {
         switch (below(&seed, 8)) {
         case 0: (void)mallinfo2(); break;
@@ -213,7 +212,6 @@ void *trims(void *unused) {
         }
         if (one_in(&seed, 20)) rest(slot, (long)below(&seed, 100));
     }
-    if (nowhere) fclose(nowhere);
     progress_end(slot);
     return unused;
 }
@@ -240,6 +238,96 @@ void *rests(void *unused) {
         rest(slot, (long)between(&seed, 100, 1300));
         atomic_store(&resting, 0);
     }
+    progress_end(slot);
+    return unused;
+}
+
+/* A block of garbage: its first words, and a word in each OS page. */
+struct litter {
+    struct litter *next;
+    size_t size;
+    uint64_t number;
+};
+static uint64_t litter_at(const struct litter *l, size_t at) { return l->number ^ at * 0xD1342543DE82EF95ull; }
+
+static struct litter *make_litter(struct litter *next, size_t size) {
+    static atomic_ulong numbers = 1;
+    struct litter *l = malloc(size);
+    if (!l) return NULL;
+    *l = (struct litter){next, size, atomic_fetch_add(&numbers, 0x9E3779B97F4A7C15ull)};
+    for (size_t at = 4096; at + 8 <= size; at += 4096) {
+        uint64_t word = litter_at(l, at);
+        memcpy((char *)l + at, &word, 8);
+    }
+    return l;
+}
+
+static void free_litter(struct litter *l) {
+    for (size_t at = 4096; at + 8 <= l->size; at += 4096) {
+        uint64_t word;
+        memcpy(&word, (char *)l + at, 8);
+        if (word != litter_at(l, at)) fail("WRONG BYTES in garbage %p of %zu bytes, offset %zu", (void *)l, l->size, at);
+    }
+    free(l);
+}
+
+/* Memory of the program's own, which neap knows nothing of. */
+static void use_other_memory(int slot, size_t bytes) {
+    char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (size_t at = 0; p != MAP_FAILED && at < bytes; at += 4096) {
+        p[at] = 1;
+        if (at % (1 << 20) == 0) progress(slot);
+    }
+    if (p != MAP_FAILED) munmap(p, bytes);
+}
+
+static struct litter *litter_up(uint64_t *seed, int slot, struct litter *all, size_t low, size_t bytes) {
+    size_t taken = 0;
+    for (struct litter *l = all; l; l = l->next) taken += l->size;
+    for (int i = 0; taken < bytes; i++) {
+        struct litter *l = make_litter(all, between(seed, low, low * 5));
+        if (!l) break;
+        all = l;
+        taken += l->size;
+        if (i % 512 == 0) progress(slot);
+    }
+    return all;
+}
+
+/* Frees all; or all but one in twenty of the blocks of some OS pages, which it returns. */
+static struct litter *clean_up(uint64_t *seed, struct litter *all, int keep) {
+    struct litter *kept = NULL;
+    for (struct litter *l = all, *next; l; l = next) {
+        next = l->next;
+        if (keep && l->size >= 16 << 10 && one_in(seed, 20)) {
+            l->next = kept;
+            kept = l;
+        } else
+            free_litter(l);
+    }
+    return kept;
+}
+
+/* Comes near the process's memory limit and frees nearly all, again and again, with blocks of other sizes or with memory that
+   is not neap's. Of what was freed at most a quarter of the limit may wait, and nothing where the program needs it: else the
+   process is killed. 48 MiB are left for what others take meanwhile, sizes that are rounded up, and OS pages used in part. */
+void *garbage(void *unused) {
+    static const size_t least[] = {500, 2000, 16 << 10, 100 << 10, 1 << 20};
+    const char *text = getenv("TORTURE_MEMORY");
+    size_t limit = text ? strtoull(text, NULL, 0) : (size_t)384 << 20;
+    uint64_t seed = new_seed();
+    int slot = progress_begin("garbage");
+    struct litter *all = NULL;
+    for (; !atomic_load(&stop); progress(slot)) {
+        size_t others = live_bytes() + (48 << 20), most = limit / 6 * 5 - others;
+        all = litter_up(&seed, slot, all, least[below(&seed, sizeof least / sizeof *least)], most - below(&seed, most / 2));
+        if (one_in(&seed, 3)) rest(slot, (long)below(&seed, 300));
+        int alone = one_in(&seed, 2);
+        all = clean_up(&seed, all, alone);
+        if (one_in(&seed, 4)) rest(slot, (long)below(&seed, 300));
+        if (!alone) use_other_memory(slot, limit / 4 * 3 - others);
+    }
+    clean_up(&seed, all, 0);
     progress_end(slot);
     return unused;
 }

@@ -27,6 +27,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifndef PR_SET_MDWE
+#define PR_SET_MDWE 65
+#define PR_MDWE_REFUSE_EXEC_GAIN 1
+#endif
+
 /* Ends the process at once with a line on standard error. Takes no lock and no memory: what failed may hold all of them. */
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -63,6 +68,8 @@ extern atomic_int keeps_memory;
 extern int calls_fail;
 /* A filter was put on: there is no helper. */
 extern atomic_int filtered;
+/* /dev/null, opened before any filter comes. */
+extern FILE *nowhere;
 /* The kinds of sizes: see pick_size. */
 extern int sizes;
 
@@ -105,7 +112,9 @@ int borrow_block(uint64_t *seed, size_t size, unsigned char **block, size_t *len
 void give_back(int slot);
 /* As realloc, with all checks, for a block that was borrowed. */
 void resize_borrowed(int slot, size_t size);
+/* Bytes in blocks of the table, and the most that they may be. */
 size_t live_bytes(void);
+enum { MOST_LIVE = 96 << 20 };
 
 /* ---- Actors */
 
@@ -131,6 +140,8 @@ void *limits(void *unused);
 void *mappings(void *unused);
 void *advice(void *unused);
 void *filters(void *unused);
+void *sandbox(void *unused);
+void *garbage(void *unused);
 void *libraries(void *unused);
 void *rests(void *unused);
 void start_signals(uint64_t *seed);

@@ -55,10 +55,12 @@ struct Profile {
     extras: usize,
     /// Options by chance, on top.
     options: bool,
+    /// A limit of a memory cgroup, MiB.
+    memory: Option<u64>,
 }
 
 const fn profile(name: &'static str, actors: &'static [&'static str]) -> Profile {
-    Profile { name, actors, env: &[], injection: Injection::Any, extras: 1, options: true }
+    Profile { name, actors, env: &[], injection: Injection::Any, extras: 1, options: true, memory: None }
 }
 
 impl Profile {
@@ -72,6 +74,10 @@ impl Profile {
     }
     const fn extras(mut self, extras: usize) -> Self {
         self.extras = extras;
+        self
+    }
+    const fn memory(mut self, mib: u64) -> Self {
+        self.memory = Some(mib);
         self
     }
     const fn without_options(mut self) -> Self {
@@ -113,6 +119,8 @@ const PROFILES: &[Profile] = &[
         .without_options(),
     profile("rests", &["worker=2", "waves=1", "rests=1"]),
     profile("wrapped", &["worker=2", "libraries=1"]),
+    profile("sandbox", &["worker=2", "holes=1", "trims=1", "small_stacks=1", "quick_forks=1", "sandbox=1"]).extras(0),
+    profile("cgroup", &["worker=1", "garbage=1"]).memory(384).injection(Injection::Nothing).extras(0),
 ];
 
 /// Actors that may be added to any run.
@@ -176,6 +184,8 @@ pub struct Plan {
     pub inject: Inject,
     /// Whether the program with an allocator of its own runs.
     pub wrapped: bool,
+    /// Bytes that a memory cgroup lets the program have.
+    pub memory: Option<u64>,
 }
 
 /// Numbers of the profiles whose name is `only`; all where it is empty.
@@ -209,6 +219,9 @@ impl Plan {
                 actors.push(extra.to_owned());
             }
         }
+        if draw.one_in(8) {
+            actors.push("mdwe".to_owned());
+        }
         if draw.one_in(3) && !actors.iter().any(|a| a == "large") {
             actors.push(draw.pick(&["small", "large"]).to_owned());
         }
@@ -234,7 +247,13 @@ impl Plan {
             // A process that is started under a filter makes no such files, and says so.
             env.retain(|(_, value)| value != "@");
         }
-        let mut plan = Plan { seed, profile: profile.name, actors, env, inject, wrapped: profile.name == "wrapped" };
+        let memory = profile.memory.map(|mib| mib << 20);
+        if memory.is_some() {
+            // A limit of neap's own takes the place of the cgroup's.
+            env.retain(|(name, _)| *name != "NEAP_LIMIT");
+        }
+        let wrapped = profile.name == "wrapped";
+        let mut plan = Plan { seed, profile: profile.name, actors, env, inject, wrapped, memory };
         if plan.inject != Inject::None {
             plan.actors.push("slow".to_owned());
         }
@@ -256,6 +275,9 @@ impl Plan {
     /// The plan in one line.
     pub fn describe(&self) -> String {
         let mut text = format!("{} [{}]", self.profile, self.actors.join(" "));
+        if let Some(bytes) = self.memory {
+            let _ = write!(text, " cgroup={}M", bytes >> 20);
+        }
         for (name, value) in &self.env {
             let _ = write!(text, " {name}={value}");
         }
@@ -297,8 +319,14 @@ fn by_strace(draw: &mut Draw) -> Vec<String> {
     rules
 }
 
+/// Calls that neap leaves out in a process that was started under a filter, because that may end the process for them.
+const KILLED: &[&str] = &["process_madvise", "memfd_create", "close_range", "mincore", "userfaultfd"];
+
 fn by_filter(draw: &mut Draw) -> Vec<String> {
     let mut rules = Vec::new();
+    if draw.one_in(2) {
+        rules.extend(KILLED.iter().map(|call| format!("{call}:100:kill")));
+    }
     for _ in 0..=draw.below(4) {
         let (call, errors) = draw.pick(CALLS);
         // Most calls of the program itself are futexes and looks at the clock: late ones would be all that happens.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::group::Group;
 use super::plan::{Inject, Plan};
 use crate::place::root;
 
@@ -78,7 +79,18 @@ impl Tools {
         fs::write(&beats, vec![0u8; BEATS * (8 + NAME)])?;
         let output = scratch.join("output");
         let file = File::create(&output)?;
-        let mut command = self.command(plan, seconds, &scratch);
+        let group = match plan
+            .memory
+            .map(|limit| Group::new(&format!("neap-torture-{}-{number}", std::process::id()), limit))
+        {
+            None => None,
+            Some(Ok(group)) => Some(group),
+            Some(Err(why)) => {
+                fs::remove_dir_all(&scratch)?;
+                return Ok(Verdict::Skipped(why));
+            }
+        };
+        let mut command = self.command(plan, seconds, &scratch, group.as_ref());
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
         let mut child = command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
         let found = watch(&mut child, &beats, Duration::from_secs(seconds));
@@ -97,13 +109,13 @@ impl Tools {
     }
 
     /// The command of a plan: the library reaches only the program, not what injects.
-    fn command(&self, plan: &Plan, seconds: u64, scratch: &Path) -> Command {
+    fn command(&self, plan: &Plan, seconds: u64, scratch: &Path, group: Option<&Group>) -> Command {
         let bin = |name: &str| self.dir.join("bin").join(name);
         let program = bin(if plan.wrapped { "wrapped" } else { "torture" });
         let preload = format!("LD_PRELOAD={}", self.library.display());
         let mut command = match &plan.inject {
             Inject::None => {
-                let mut command = Command::new("env");
+                let mut command = group.map_or_else(|| Command::new("env"), |group| group.enter("env"));
                 command.arg(preload);
                 command
             }
@@ -124,6 +136,9 @@ impl Tools {
         };
         command.arg(program).arg(plan.seed.to_string()).arg(seconds.to_string()).arg(scratch.join("beats"));
         command.args(&plan.actors).env_remove("LD_PRELOAD").env("TORTURE_PLUGIN", bin("plugin.so"));
+        if let Some(bytes) = plan.memory {
+            command.env("TORTURE_MEMORY", bytes.to_string());
+        }
         for (name, value) in &plan.env {
             if value == "@" {
                 command.env(name, scratch)
