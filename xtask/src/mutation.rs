@@ -10,7 +10,7 @@ mod list;
 mod switch;
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
@@ -39,6 +39,9 @@ pub struct Args {
     /// Only mutants that lived when they were last run
     #[arg(long)]
     again: bool,
+    /// Go on where the last run ended: only mutants that did not run, and the results of both
+    #[arg(long, conflicts_with = "again")]
+    more: bool,
     /// Only list the mutants
     #[arg(long)]
     list: bool,
@@ -79,6 +82,21 @@ impl Outcome {
             Outcome::Apart => "not built".to_owned(),
         }
     }
+
+    /// What [`Outcome::describe`] wrote.
+    fn read(text: &str) -> Outcome {
+        let left = text.strip_prefix("lives, ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+        match text.strip_prefix("caught by ") {
+            Some(by) => Outcome::Caught(by.to_owned()),
+            None if text == Outcome::Unreached.describe() => Outcome::Unreached,
+            None if text == Outcome::Apart.describe() => Outcome::Apart,
+            None => Outcome::Lives(left.unwrap_or(0)),
+        }
+    }
+
+    fn is_alive(&self) -> bool {
+        matches!(self, Outcome::Lives(_) | Outcome::Unreached)
+    }
 }
 
 /// Runs `cargo xtask mutants`.
@@ -88,7 +106,12 @@ pub fn main(args: Args) -> Result<()> {
     std::fs::create_dir_all(&folder)?;
     let mutants = list::all(&root, &folder.join("list"))?;
     let record = folder.join("outcomes.txt");
-    let selected = select(&args, &mutants, &record)?;
+    let names = list::names(&mutants);
+    let before = match args.again || args.more {
+        true => recorded(&record)?,
+        false => HashMap::new(),
+    };
+    let selected = select(&args, &mutants, &names, &before)?;
     println!("mutants: {} in the core, {} of them selected", mutants.len(), selected.len());
     if args.list {
         selected.iter().for_each(|&i| println!("{}", mutants[i].name));
@@ -102,6 +125,7 @@ pub fn main(args: Args) -> Result<()> {
     println!("mutants: {} tests take {sum:.0} s of a processor", tests.len());
     let run = Run {
         mutants: &mutants,
+        names: &names,
         selected: &selected,
         sites: &built.sites,
         tests: &tests,
@@ -110,7 +134,7 @@ pub fn main(args: Args) -> Result<()> {
         end: args.minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(minutes * 60.0)),
         next: AtomicUsize::new(0),
         outcomes: Mutex::new(HashMap::new()),
-        record: Mutex::new(std::fs::File::create(&record)?),
+        record: Mutex::new(open(&record, before.is_empty())?),
     };
     let ended: Vec<Result<()>> = std::thread::scope(|scope| {
         let workers: Vec<_> =
@@ -118,11 +142,31 @@ pub fn main(args: Args) -> Result<()> {
         workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
     });
     ended.into_iter().collect::<Result<()>>()?;
-    report(&root, &mutants, run.outcomes.into_inner().expect("no worker panicked"))
+    let mut outcomes = run.outcomes.into_inner().expect("no worker panicked");
+    for (i, name) in names.iter().enumerate() {
+        if let Some(old) = before.get(name) {
+            outcomes.entry(i).or_insert_with(|| old.clone());
+        }
+    }
+    report(&root, &mutants, &names, &outcomes)
+}
+
+/// Opens the file of outcomes, an empty one if it is to be `new`.
+fn open(record: &Path, new: bool) -> Result<std::fs::File> {
+    let mut options = std::fs::OpenOptions::new();
+    options.create(true).write(true).truncate(new).append(!new);
+    options.open(record).with_context(|| format!("cannot write {}", record.display()))
+}
+
+/// What became of mutants in earlier runs. Of one that ran again the last line counts.
+fn recorded(record: &Path) -> Result<HashMap<String, Outcome>> {
+    let text = std::fs::read_to_string(record).context("nothing ran before")?;
+    let lines = text.lines().filter_map(|line| line.split_once('\t'));
+    Ok(lines.map(|(outcome, name)| (name.to_owned(), Outcome::read(outcome))).collect())
 }
 
 /// The mutants that `args` ask for.
-fn select(args: &Args, mutants: &[Mutant], record: &Path) -> Result<Vec<usize>> {
+fn select(args: &Args, mutants: &[Mutant], names: &[String], before: &HashMap<String, Outcome>) -> Result<Vec<usize>> {
     let (k, n) = match (&args.shard, args.daily) {
         (Some(shard), _) => {
             let (k, n) = shard.split_once('/').context("a shard is K/N")?;
@@ -135,18 +179,11 @@ fn select(args: &Args, mutants: &[Mutant], record: &Path) -> Result<Vec<usize>> 
         (None, None) => (1, 1),
     };
     ensure!((1..=n).contains(&k), "shard {k} of {n}");
-    let lived: Option<HashSet<String>> = match args.again {
-        true => {
-            let text = std::fs::read_to_string(record).context("nothing ran before")?;
-            let lines = text.lines().filter_map(|line| line.split_once('\t'));
-            Some(lines.filter(|line| line.0.starts_with("lives")).map(|line| line.1.to_owned()).collect())
-        }
-        false => None,
-    };
     let mut selected: Vec<usize> = (0..mutants.len())
         .filter(|&i| i % n == k - 1)
         .filter(|&i| args.file.as_ref().is_none_or(|text| mutants[i].file.contains(text.as_str())))
-        .filter(|&i| lived.as_ref().is_none_or(|lived| lived.contains(&mutants[i].key())))
+        .filter(|&i| !args.again || before.get(&names[i]).is_some_and(Outcome::is_alive))
+        .filter(|&i| !args.more || !before.contains_key(&names[i]))
         .collect();
     // At random, and the same each time.
     selected.sort_by_key(|&i| (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).swap_bytes());
@@ -156,6 +193,7 @@ fn select(args: &Args, mutants: &[Mutant], record: &Path) -> Result<Vec<usize>> 
 /// What the workers share.
 struct Run<'a> {
     mutants: &'a [Mutant],
+    names: &'a [String],
     selected: &'a [usize],
     sites: &'a HashMap<u32, u32>,
     tests: &'a [Test],
@@ -184,7 +222,7 @@ impl Run<'_> {
             if !matches!(outcome, Outcome::Caught(_) | Outcome::Apart) {
                 println!("{}: {}", mutant.name, outcome.describe());
             }
-            writeln!(self.record.lock().expect("no worker panics"), "{}\t{}", outcome.describe(), mutant.key())?;
+            writeln!(self.record.lock().expect("no worker panics"), "{}\t{}", outcome.describe(), self.names[i])?;
             self.outcomes.lock().expect("no worker panics").insert(i, outcome);
         }
     }
@@ -202,57 +240,127 @@ impl Run<'_> {
             let (cpu, wall) = ((seconds * 5.0).ceil() as u64 + 2, (seconds * 30.0) as u32 + 30);
             let mut command = tests::command(&tests);
             let ended = tests::run(command.env("NEAP_MUTANT", i.to_string()), log, cpu, wall)?;
-            if !ended.status.success() {
-                return Ok(Outcome::Caught(caught_by(&tests, log)));
+            let caught = (!ended.status.success()).then(|| caught_by(&tests, log));
+            tests.iter().for_each(|test| test.note(caught.as_ref().is_some_and(|by| test.name == *by)));
+            if let Some(by) = caught {
+                return Ok(Outcome::Caught(by));
             }
         }
         Ok(Outcome::Lives(left))
     }
 }
 
-/// The test that failed, as far as the output says so.
+/// The test that failed, or ran when the process ended, as far as the output says so.
 fn caught_by(tests: &[&Test], log: &Path) -> String {
     let output = std::fs::read(log).unwrap_or_default();
     let output = String::from_utf8_lossy(&output);
-    let failed = output.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
-    match (failed, tests) {
-        (Some(name), _) => name.to_owned(),
-        (None, [test]) => test.name.clone(),
+    let lines = || output.lines().filter_map(|line| line.strip_prefix("test ")?.split_once(" ... "));
+    let failed = lines().find(|line| line.1.ends_with("FAILED"));
+    let last = || lines().last().filter(|line| !line.1.ends_with("ok"));
+    let by = failed.or_else(last).and_then(|(name, _)| tests.iter().find(|test| test.is_called(name)));
+    match (by, tests) {
+        (Some(test), _) | (None, [test]) => test.name.clone(),
         (None, _) => format!("one of {} tests like {}", tests.len(), tests[0].name),
     }
 }
 
-/// What docs/mutants.md explains: a file, a mutant, a reason in each row of its table.
-fn explained(root: &Path) -> Result<HashSet<String>> {
-    let text = std::fs::read_to_string(root.join("docs/mutants.md")).context("docs/mutants.md")?;
-    let row = |line: &str| {
-        let cells: Vec<&str> = line.trim().strip_prefix('|')?.split(" | ").map(str::trim).collect();
-        let file = cells.first()?.trim_matches('`');
-        file.ends_with(".rs").then(|| format!("{file}: {}", cells[1].trim_matches('`').replace("\\|", "|")))
-    };
-    Ok(text.lines().filter_map(row).collect())
+/// Rows of the table in docs/mutants.md: what the name of a mutant begins with, and the parts that follow in it, with
+/// anything in between.
+struct Explained(Vec<Vec<String>>);
+
+impl Explained {
+    /// Reads the table: a file, a mutant, a reason in each row. `…` stands for any text.
+    fn read(text: &str) -> Self {
+        let row = |line: &str| {
+            let cells: Vec<&str> = line.trim().strip_prefix('|')?.split(" | ").map(str::trim).collect();
+            let file = cells.first()?.trim_matches('`');
+            let mutant = cells.get(1)?.trim_matches('`').replace("\\|", "|");
+            file.ends_with(".rs").then(|| format!("{file}: {mutant}").split('…').map(str::to_owned).collect())
+        };
+        Explained(text.lines().filter_map(row).collect())
+    }
+
+    /// Whether a row holds for the mutant `name`. One without a number holds for all of its name.
+    fn has(&self, name: &str) -> bool {
+        let plain = name.rsplit_once(" #").map_or(name, |(plain, _)| plain);
+        self.0.iter().any(|parts| matches(parts, name) || matches(parts, plain))
+    }
+}
+
+/// Whether `text` is `parts` in this order, with anything in between.
+fn matches(parts: &[String], text: &str) -> bool {
+    let Some((first, rest)) = parts.split_first() else { return false };
+    let Some(mut left) = text.strip_prefix(first.as_str()) else { return false };
+    let Some((last, middle)) = rest.split_last() else { return left.is_empty() };
+    for part in middle {
+        let Some(at) = left.find(part.as_str()) else { return false };
+        left = &left[at + part.len()..];
+    }
+    left.ends_with(last.as_str())
+}
+
+/// The bounds of a share of which `hits` of `n` at random were seen, with 95 % confidence (Wilson).
+fn bounds(hits: usize, n: usize) -> (f64, f64) {
+    let (hits, n, z) = (hits as f64, (n as f64).max(1.0), 1.96f64);
+    let (share, z2) = (hits / n, z * z);
+    let middle = (share + z2 / (2.0 * n)) / (1.0 + z2 / n);
+    let off = z * (share * (1.0 - share) / n + z2 / (4.0 * n * n)).sqrt() / (1.0 + z2 / n);
+    ((middle - off).max(0.0), middle + off)
 }
 
 /// Counts. Fails if a mutant lives that nothing explains.
-fn report(root: &Path, mutants: &[Mutant], outcomes: HashMap<usize, Outcome>) -> Result<()> {
-    let explained = explained(root)?;
-    let count = |which: fn(&Outcome) -> bool| outcomes.values().filter(|outcome| which(outcome)).count();
-    let apart = count(|outcome| *outcome == Outcome::Apart);
+fn report(root: &Path, mutants: &[Mutant], names: &[String], outcomes: &HashMap<usize, Outcome>) -> Result<()> {
+    let text = std::fs::read_to_string(root.join("docs/mutants.md")).context("docs/mutants.md")?;
+    let explained = Explained::read(&text);
+    let apart = outcomes.values().filter(|outcome| **outcome == Outcome::Apart).count();
     let ran = outcomes.len() - apart;
-    let caught = count(|outcome| matches!(outcome, Outcome::Caught(_)));
-    let lives = |i: &&usize| matches!(outcomes[*i], Outcome::Lives(_) | Outcome::Unreached);
-    let mut open: Vec<usize> =
-        outcomes.keys().filter(lives).copied().filter(|&i| !explained.contains(&mutants[i].key())).collect();
+    let lives: Vec<usize> = outcomes.iter().filter(|(_, outcome)| outcome.is_alive()).map(|(&i, _)| i).collect();
+    let mut open: Vec<usize> = lives.iter().copied().filter(|&i| !explained.has(&names[i])).collect();
     open.sort_unstable();
+    let (low, high) = bounds(lives.len(), ran);
     println!(
-        "mutants: {ran} ran, {caught} caught, {} live ({:.1} %), {} of these explained; {apart} are not built",
-        ran - caught,
-        (ran - caught) as f64 * 100.0 / ran.max(1) as f64,
-        ran - caught - open.len(),
+        "mutants: {ran} ran, {} caught, {} live ({:.1} %; of all, if these are a sample, {:.1} to {:.1} %), {} of these \
+         explained; {apart} are not built",
+        ran - lives.len(),
+        lives.len(),
+        lives.len() as f64 * 100.0 / ran.max(1) as f64,
+        low * 100.0,
+        high * 100.0,
+        lives.len() - open.len(),
     );
     if open.is_empty() {
         return Ok(());
     }
-    let names: Vec<String> = open.iter().map(|i| format!("{}: {}", mutants[*i].name, outcomes[i].describe())).collect();
-    bail!("neither caught nor explained in docs/mutants.md:\n{}", names.join("\n"))
+    let open: Vec<String> = open.iter().map(|i| format!("{}: {}", mutants[*i].name, outcomes[i].describe())).collect();
+    bail!("neither caught nor explained in docs/mutants.md:\n{}", open.join("\n"))
+}
+
+#[cfg(test)]
+mod tests_of_the_table {
+    use super::*;
+
+    /// Catches a row that holds for other mutants, or not for its own.
+    #[test]
+    fn rows_hold_for_their_mutants() {
+        let table = Explained::read(
+            "| file | mutant | why |\n|---|---|---|\n| `a.rs` | `replace ^= with \\|= in f` | x |\n\
+             | `a.rs` | `replace … with … in g` | y |\n| `b.rs` | `replace < with <= in h #2` | z |",
+        );
+        for name in
+            ["a.rs: replace ^= with |= in f", "a.rs: replace < with > in g #3", "b.rs: replace < with <= in h #2"]
+        {
+            assert!(table.has(name), "{name}");
+        }
+        for name in ["a.rs: replace ^= with &= in f", "a.rs: replace < with > in gg", "b.rs: replace < with <= in h"] {
+            assert!(!table.has(name), "{name}");
+        }
+    }
+
+    /// Catches a line of the record that is read as another outcome.
+    #[test]
+    fn outcomes_are_read_as_written() {
+        let all =
+            [Outcome::Caught("a: b".into()), Outcome::Lives(0), Outcome::Lives(7), Outcome::Unreached, Outcome::Apart];
+        all.iter().for_each(|outcome| assert_eq!(Outcome::read(&outcome.describe()), *outcome));
+    }
 }

@@ -80,6 +80,7 @@ pub struct Fake {
     address_limit: AtomicUsize,
     clock: AtomicU64,
     ran: AtomicU64,
+    published: AtomicU64,
     memory: Mutex<Option<Memory>>,
     model: Mutex<Model>,
     pagemap: Pagemap,
@@ -109,6 +110,7 @@ impl Fake {
             address_limit: AtomicUsize::new(config.address_limit.unwrap_or(usize::MAX)),
             clock: AtomicU64::new(CLOCK),
             ran: AtomicU64::new(0),
+            published: AtomicU64::new(0),
             memory: Mutex::new(config.memory),
             model: Mutex::new(Model::default()),
             pagemap: Pagemap::open(),
@@ -146,6 +148,11 @@ impl Fake {
     /// The program runs for so many microseconds, as far as [`Os::run_time`] says.
     pub fn run_for(&self, microseconds: u64) {
         self.ran.fetch_add(microseconds, Ordering::Relaxed);
+    }
+
+    /// How often [`Os::publish`] was called.
+    pub fn published(&self) -> u64 {
+        self.published.load(Ordering::Relaxed)
     }
 
     /// The clock goes on by so many milliseconds.
@@ -500,6 +507,7 @@ unsafe impl Os for Fake {
     }
 
     fn publish(&self, _: &Figures) {
+        self.published.fetch_add(1, Ordering::Relaxed);
         let f = self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(f) = f {
             std::thread::spawn(f).join().expect("the other thread");

@@ -5,7 +5,7 @@ use neap_core::policy::Purge;
 use neap_core::watch::Reason;
 use neap_core::{CHUNK, Heap, misuse};
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
-use neap_coretest::{Config, Owner};
+use neap_coretest::{Call, Config, Owner};
 
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
@@ -40,6 +40,32 @@ fn quick_sizes() {
     assert_eq!(quick_size(&a, large), None, "a large block");
     assert_eq!(quick_size(&a, mine.as_mut_ptr().cast()), None, "no block of neap's");
     assert_eq!(quick_size(&a, core::ptr::null_mut()), None, "null");
+}
+
+/// Catches a block that moves although its new size fits, one that wastes more than half of itself, or one that loses bytes.
+#[test]
+fn blocks_stay_where_they_fit() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    // SAFETY: the heap is lent by its thread; the block is this test's, and has `old` bytes.
+    let realloc = |p, old, size| t.with(&a, |heap| unsafe { a.realloc(heap, p, old, size) });
+    for size in SIZE[1..CLASSES].iter().map(|&size| size as usize) {
+        let p = malloc(&a, &t, size);
+        // SAFETY: the block has so many bytes.
+        unsafe { p.write_bytes(0x5A, size) };
+        for fits in [size, size - 1, size / 2] {
+            assert_eq!(realloc(p, size, fits), p, "{size} bytes to {fits}");
+        }
+        let short = size / 2 - 1;
+        let q = realloc(p, size, short);
+        assert_eq!(q == p, size == SIZE[1] as usize, "{size} bytes to {short}");
+        // SAFETY: the block has so many bytes.
+        assert!(unsafe { core::slice::from_raw_parts(q, short) }.iter().all(|&byte| byte == 0x5A));
+        free(&a, &t, q);
+    }
+    let p = malloc(&a, &t, 100_000);
+    assert_eq!(realloc(p, 102_400, 98_305), p, "the same OS pages");
+    free(&a, &t, p);
 }
 
 /// Catches blocks or bytes that the count of what is not free leaves out or counts twice, of each kind.
@@ -113,13 +139,54 @@ fn dense_blocks_may_have_huge_pages() {
     assert_eq!(a.os.huge(), [], "half of it was touched");
     let p = touch_each(&a, &t, len, 1);
     assert_eq!(a.os.huge(), [within(p, len)]);
+    let before = a.os.faults.count(Call::Touched);
     assert_eq!(touch_each(&a, &t, len, 1), p, "the same place again, as nothing else is free");
+    assert_eq!(a.os.faults.count(Call::Touched), before, "nothing is to be found out");
     assert_eq!(a.os.huge().len(), 1, "it is allowed already");
     // Longer: some of it may have huge pages already.
     let longer = 2 * len;
     let p = touch_each(&a, &t, longer, 1);
     assert_eq!(a.os.huge()[1..], [within(p, longer)]);
     valid(&a);
+}
+
+/// Catches a bound of what is dense that is not the documented one: all but one OS page in sixteen.
+#[test]
+fn what_is_dense() {
+    for (left_out, is_dense) in [(80, true), (81, false)] {
+        let a = eager(4096);
+        let t = thread(&a);
+        let p = malloc(&a, &t, 5 << 20);
+        for at in (left_out * 4096..5 << 20).step_by(4096) {
+            // SAFETY: the block has so many bytes.
+            unsafe { p.add(at).write(1) };
+        }
+        free(&a, &t, p);
+        assert_eq!(a.os.huge().len(), usize::from(is_dense), "{left_out} of 1280 OS pages were not touched");
+    }
+}
+
+/// Catches bits of huge pages that are given back with the addresses behind them, and memory of a huge page that stays
+/// behind a block that ends inside of it.
+#[test]
+fn huge_pages_where_addresses_went_back() {
+    let a = system(Config { address_limit: Some(1 << 40), ..Config::default() });
+    a.policy.set_purge(Purge::Eager);
+    let t = thread(&a);
+    let calls = || a.os.faults.count(Call::Purge);
+    // 16 MiB are free and clean: their tables go, and nothing else.
+    let p = malloc(&a, &t, 40 << 20);
+    free(&a, &t, p);
+    let before = calls();
+    a.purge();
+    assert_eq!(calls(), before);
+    a.os.set_address_limit(512 << 20);
+    assert!(a.give_reservations_back());
+    let p = touch_each(&a, &t, 5 * HUGE, 1);
+    assert_eq!(a.os.huge(), [within(p, 5 * HUGE)]);
+    let before = calls();
+    a.purge();
+    assert_eq!(calls(), before + 1, "the range, as its huge pages may hold more than blocks did");
 }
 
 /// Catches huge pages for blocks with none in them, and where OS pages have another size.

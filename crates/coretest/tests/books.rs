@@ -57,6 +57,8 @@ fn blocks_of_handlers_are_counted() {
     free_nested(&a, p);
     let done = a.trim(0, || true);
     assert!((4096..=CHUNK).contains(&done.held), "an OS page of it was touched: {done:?}");
+    let again = a.trim(0, || true);
+    assert_eq!((again.bytes, again.held), (0, 0), "it went already");
     valid(&a);
     t.abandon(&a);
 }

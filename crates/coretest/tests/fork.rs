@@ -39,6 +39,7 @@ fn a_fork_in_a_fork_starts_no_helper() {
     assert_eq!((mine.fork_begin(&a), mine.fork_begin_again(&a)), (Begin::Ready, Begin::Ready));
     mine.fork_child_in_fork(&a);
     assert_eq!(asked(), 1);
+    assert!(mine.try_with(&a, |_| ()).is_none(), "the thread is in the middle of a fork still");
     a.fork_parent();
     assert_eq!(asked(), 2, "behind the other fork");
     mine.abandon(&a);
@@ -134,6 +135,25 @@ fn locks_are_free_again() {
     free(&a, &next, malloc(&a, &next, 1 << 20));
     a.purge();
     assert_ne!(next.heap(), Heap::none());
+}
+
+/// Catches a child that takes another thread's heap for its own, where the forking thread has none.
+#[test]
+fn a_thread_without_a_heap_forks() {
+    let a = system(Config::default());
+    let other = thread(&a);
+    let kept = work(&a, &other);
+    assert_eq!(a.fork_begin(core::ptr::null(), false, &mut a.fork_patience()), Begin::Ready);
+    a.fork_child(core::ptr::null(), 0);
+    assert!(!a.is_stranded() && !a.is_forking());
+    let next = thread(&a);
+    assert_ne!(next.heap(), other.heap(), "nothing was abandoned yet");
+    // A slow path.
+    free(&a, &next, malloc(&a, &next, 5 << 20));
+    let adopter = thread(&a);
+    assert_eq!(adopter.heap(), other.heap(), "the heap of the thread that stayed behind is adopted");
+    kept.into_iter().for_each(|p| free(&a, &next, p));
+    valid(&a);
 }
 
 /// Catches heaps that come back while another thread is still in the middle of its fork, or that never do.

@@ -49,8 +49,12 @@ fn double_free() {
     each(|t| {
         for size in [1, 100, 1024, 5000, 32768] {
             for (first, second) in [(t.own, t.own), (t.other, t.other), (t.own, t.other), (t.other, t.own)] {
-                let (p, _keep) = (t.malloc(size), t.malloc(size));
+                // Neither the first block of a slab nor the only one.
+                let [_, p, later, last] = [(); 4].map(|()| t.malloc(size));
                 t.free(first, p);
+                // It is not the newest one in a cache.
+                t.free(first, later);
+                t.free(first, last);
                 let line = t.line(second, p);
                 assert!(line.starts_with(&format!("neap: double free of {p:p}")), "{line}");
             }
@@ -66,6 +70,25 @@ fn double_free_of_a_large_block() {
         t.free(t.own, p);
         let line = t.line(t.own, p);
         assert!(line.starts_with(&format!("neap: double free of {p:p} (102400-byte block")), "{line}");
+    });
+}
+
+/// Catches a line that names a block where none was, or the wrong call: inside a large block that is free.
+#[test]
+fn free_memory() {
+    each(|t| {
+        let p = t.malloc(200_000);
+        t.free(t.own, p);
+        let p = p.wrapping_add(65_536);
+        let line = t.line(t.own, p);
+        let wanted = format!("neap: double free of {p:p}, or never allocated: it lies in free memory (by thread ");
+        assert!(line.starts_with(&wanted), "{line}");
+        // SAFETY: a wrong pointer is what the test is about.
+        let ask = || unsafe { t.a.usable_size(t.own, neap_core::misuse::Call::UsableSize, p) };
+        let end = catch_unwind(AssertUnwindSafe(ask)).expect_err("a misuse that nobody saw");
+        let line = *end.downcast::<String>().expect("a line");
+        let wanted = format!("neap: malloc_usable_size of {p:p}, which lies in free memory (by thread ");
+        assert!(line.starts_with(&wanted), "{line}");
     });
 }
 

@@ -1,5 +1,6 @@
 //! The mutants of the core, as `cargo mutants --list` makes them.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
@@ -54,13 +55,19 @@ pub struct Place {
     pub column: usize,
 }
 
-impl Mutant {
-    /// The name without line and column, which change with the code above: `age.rs: replace + with - in next`.
-    pub fn key(&self) -> String {
-        let change = self.name.splitn(4, ':').nth(3).unwrap_or_default();
-        let file = self.file.rsplit('/').next().unwrap_or_default();
-        format!("{file}:{change}")
-    }
+/// Names without line and column, which change with the code above: `age.rs: replace + with - in next`. The second one
+/// of a name is `... #2`.
+pub fn names(mutants: &[Mutant]) -> Vec<String> {
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    let name = |mutant: &Mutant| {
+        let change = mutant.name.splitn(4, ':').nth(3).unwrap_or_default();
+        let file = mutant.file.rsplit('/').next().unwrap_or_default();
+        let name = format!("{file}:{change}");
+        let count = seen.entry(name.clone()).or_default();
+        *count += 1;
+        if *count == 1 { name } else { format!("{name} #{count}") }
+    };
+    mutants.iter().map(name).collect()
 }
 
 /// Installs cargo-mutants if it is not there in the release that is wanted.

@@ -1,11 +1,13 @@
 //! The tests that mutants have to pass, each with the sites where it comes and the time that it takes.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
@@ -16,6 +18,10 @@ use crate::ci::binaries::Binary;
 const ENVIRONMENT: &[(&str, &str)] = &[("PROPTEST_CASES", "12"), ("RUST_BACKTRACE", "0")];
 /// Steps of the simulation.
 const STEPS: &str = "1_000_000";
+/// A process that uses no processor for so long waits for what does not come. Tests sleep for milliseconds.
+const IDLE_MS: i32 = 5000;
+/// What the start of a process takes.
+const START: f64 = 0.005;
 /// Tests that are this quick share a process.
 const QUICK: f64 = 0.25;
 
@@ -31,12 +37,39 @@ pub struct Test {
     pub seconds: f64,
     /// Where it comes.
     reached: Vec<bool>,
+    /// For how many mutants it ran, and how many it caught.
+    ran: AtomicU32,
+    caught: AtomicU32,
 }
 
 impl Test {
     /// Whether it comes to `site`.
     pub fn reaches(&self, site: u32) -> bool {
         self.reached[site as usize]
+    }
+
+    fn new(name: String, program: PathBuf, folder: PathBuf, filter: Option<String>) -> Self {
+        let (ran, caught) = (AtomicU32::new(0), AtomicU32::new(0));
+        Test { name, program, folder, filter, seconds: 0.0, reached: Vec::new(), ran, caught }
+    }
+
+    /// Whether it is the one that the program calls `name`.
+    pub fn is_called(&self, name: &str) -> bool {
+        self.filter.as_deref() == Some(name)
+    }
+
+    /// Notes what became of a mutant.
+    pub fn note(&self, caught: bool) {
+        // Relaxed: these are counts, and order nothing.
+        self.ran.fetch_add(1, Ordering::Relaxed);
+        self.caught.fetch_add(u32::from(caught), Ordering::Relaxed);
+    }
+
+    /// How likely it passes, from what it did so far.
+    fn passes(&self) -> f64 {
+        // Relaxed: as above.
+        let [ran, caught] = [&self.ran, &self.caught].map(|count| f64::from(count.load(Ordering::Relaxed)));
+        1.0 - (caught + 1.0) / (ran + 4.0)
     }
 }
 
@@ -58,30 +91,35 @@ pub fn measure(built: &Built, sites: usize, folder: &Path, jobs: usize, longest:
         for name in names(binary)? {
             let (program, folder) = (binary.path.clone(), binary.package.clone());
             let title = format!("{}: {name}", binary.name.trim_start_matches("crates/"));
-            tests.push(Test { name: title, program, folder, filter: Some(name), seconds: 0.0, reached: Vec::new() });
+            tests.push(Test::new(title, program, folder, Some(name)));
         }
     }
     let (program, here) = (built.simulation.clone(), folder.to_owned());
-    let name = "the simulation".to_owned();
-    tests.push(Test { name, program, folder: here, filter: None, seconds: 0.0, reached: Vec::new() });
+    tests.push(Test::new("the simulation".to_owned(), program, here, None));
+    let cache = folder.join("measured.txt");
+    let known = Known::read(&cache, sites);
     let waiting = Mutex::new(tests);
     let measured = Mutex::new(Vec::new());
     let work = |job: usize| -> Result<()> {
         let (log, map) = (folder.join(format!("job-{job}.log")), folder.join(format!("sites-{job}")));
         loop {
             let Some(mut test) = waiting.lock().expect("no worker panics").pop() else { return Ok(()) };
-            std::fs::write(&map, vec![0; sites])?;
-            let mut command = command(&[&test]);
             // The simulation is worth its time.
             let longest = if test.filter.is_none() { 3600.0 } else { longest };
-            let ended = run(command.env("NEAP_SITES", &map), &log, (longest * 1.2).ceil() as u64, 3600)?;
-            if ended.seconds > longest {
-                println!("mutants: left out, as it takes long: {}", test.name);
-                continue;
+            if !known.fill(&mut test, longest)? {
+                std::fs::write(&map, vec![0; sites])?;
+                let mut command = command(&[&test]);
+                let ended = run(command.env("NEAP_SITES", &map), &log, (longest * 1.2).ceil() as u64, 3600)?;
+                test.seconds = ended.seconds;
+                let success = ended.status.success();
+                test.reached = std::fs::read(&map)?.into_iter().map(|byte| success && byte != 0).collect();
+                ensure!(
+                    success || ended.seconds > longest,
+                    "{} fails without a mutant; see {}",
+                    test.name,
+                    log.display()
+                );
             }
-            ensure!(ended.status.success(), "{} fails without a mutant; see {}", test.name, log.display());
-            test.seconds = ended.seconds;
-            test.reached = std::fs::read(&map)?.into_iter().map(|byte| byte != 0).collect();
             measured.lock().expect("no worker panics").push(test);
         }
     };
@@ -92,9 +130,57 @@ pub fn measure(built: &Built, sites: usize, folder: &Path, jobs: usize, longest:
     });
     ended.into_iter().collect::<Result<()>>()?;
     let mut tests = measured.into_inner().expect("no worker panicked");
+    std::fs::write(cache, tests.iter().map(|test| known.line(test)).collect::<Result<String>>()?)?;
+    tests.retain(|test| {
+        let fits = test.filter.is_none() || test.seconds <= longest;
+        if !fits {
+            println!("mutants: left out, as it takes long: {}", test.name);
+        }
+        fits
+    });
     // The quickest first.
     tests.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     Ok(tests)
+}
+
+/// What was measured of programs that are the same still: for each test its time and where it comes.
+struct Known {
+    sites: usize,
+    tests: HashMap<String, (f64, Vec<usize>)>,
+}
+
+impl Known {
+    fn read(cache: &Path, sites: usize) -> Self {
+        let line = |line: &str| {
+            let mut fields = line.split('\t');
+            let (key, seconds, list) = (fields.next()?.to_owned(), fields.next()?.parse().ok()?, fields.next()?);
+            Some((key, (seconds, list.split_terminator(',').filter_map(|site| site.parse().ok()).collect())))
+        };
+        let text = std::fs::read_to_string(cache).unwrap_or_default();
+        Known { sites, tests: text.lines().filter_map(line).collect() }
+    }
+
+    /// A test, and what its program was built from, so far as that tells in its time and in the number of sites.
+    fn key(&self, test: &Test) -> Result<String> {
+        let built = std::fs::metadata(&test.program)?.modified()?.duration_since(std::time::UNIX_EPOCH)?;
+        Ok(format!("{} of {} at {} with {}", test.name, test.program.display(), built.as_nanos(), self.sites))
+    }
+
+    fn line(&self, test: &Test) -> Result<String> {
+        let list: Vec<String> =
+            (0..self.sites).filter(|&site| test.reached[site]).map(|site| site.to_string()).collect();
+        Ok(format!("{}\t{}\t{}\n", self.key(test)?, test.seconds, list.join(",")))
+    }
+
+    /// Fills in what is known of `test`; false if it has to run. Of one that was ended early, with a smaller
+    /// `longest`, no site is known.
+    fn fill(&self, test: &mut Test, longest: f64) -> Result<bool> {
+        let Some((seconds, list)) = self.tests.get(&self.key(test)?) else { return Ok(false) };
+        test.seconds = *seconds;
+        test.reached = vec![false; self.sites];
+        list.iter().for_each(|&site| test.reached[site] = true);
+        Ok(!list.is_empty() || *seconds > longest)
+    }
 }
 
 /// The names of the tests in `binary`.
@@ -110,30 +196,40 @@ fn names(binary: &Binary) -> Result<Vec<String>> {
     Ok(names(&text).into_iter().filter(|name| !ignored.contains(name)).collect())
 }
 
-/// The tests that reach `site`, those of one program that are quick in one group, the quickest groups first, as long as
-/// they take `budget` seconds. Also how many do not fit.
+/// The tests that reach `site`, those of one program that are quick in one group. First the groups that catch most for
+/// their time, by what they caught before; as many as take `budget` seconds, and the simulation. Also how many do not fit.
 pub fn groups(tests: &[Test], site: u32, budget: f64) -> (Vec<Group>, usize) {
-    let mut groups: Vec<(f64, Group)> = Vec::new();
-    let (mut sum, mut left) = (0.0, 0);
+    let mut groups: Vec<Group> = Vec::new();
     for (i, test) in tests.iter().enumerate().filter(|(_, test)| test.reaches(site)) {
-        if sum + test.seconds > budget {
-            left += 1;
-            continue;
-        }
-        sum += test.seconds;
-        let same = |group: &&mut (f64, Group)| {
-            group.0 < QUICK && test.seconds < QUICK && tests[group.1[0]].program == test.program
+        let same = |group: &&mut Group| {
+            test.seconds + seconds(tests, group) < QUICK && tests[group[0]].program == test.program
         };
         match groups.iter_mut().find(same) {
-            Some(group) => {
-                group.0 += test.seconds;
-                group.1.push(i);
-            }
-            None => groups.push((test.seconds, vec![i])),
+            Some(group) => group.push(i),
+            None => groups.push(vec![i]),
         }
     }
-    groups.sort_by(|a, b| a.0.total_cmp(&b.0));
-    (groups.into_iter().map(|group| group.1).collect(), left)
+    let worth = |group: &Group| {
+        let passes: f64 = group.iter().map(|&t| tests[t].passes()).product();
+        (1.0 - passes) / (START + seconds(tests, group))
+    };
+    groups.sort_by(|a, b| worth(b).total_cmp(&worth(a)));
+    let (mut sum, mut left) = (0.0, 0);
+    groups.retain(|group| {
+        let fits = sum + seconds(tests, group) <= budget || tests[group[0]].filter.is_none();
+        if fits {
+            sum += seconds(tests, group);
+        } else {
+            left += group.len();
+        }
+        fits
+    });
+    (groups, left)
+}
+
+/// Processor seconds of a group.
+fn seconds(tests: &[Test], group: &Group) -> f64 {
+    group.iter().map(|&t| tests[t].seconds).sum()
 }
 
 /// The command that runs `tests`, which are of one program.
@@ -177,12 +273,10 @@ pub fn run(command: &mut Command, log: &Path, cpu: u64, wall: u32) -> Result<End
     unsafe { command.pre_exec(limit) };
     let child = command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
     let pid = child.id().cast_signed();
-    // SAFETY: waits for the child's end without collecting it, so that the number of its group stays its own.
-    unsafe {
-        let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-        libc::waitid(libc::P_PID, child.id(), info.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT);
-        libc::kill(-pid, libc::SIGKILL);
-    }
+    // Not collected, so that the number of its group stays its own.
+    wait_until_done(pid)?;
+    // SAFETY: no pointers; the group is that of the child, which is not collected yet.
+    unsafe { libc::kill(-pid, libc::SIGKILL) };
     let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
     // SAFETY: both are valid for writes, and nothing collected the child before.
     let waited = unsafe { libc::wait4(pid, &mut status, 0, usage.as_mut_ptr()) };
@@ -191,4 +285,32 @@ pub fn run(command: &mut Command, log: &Path, cpu: u64, wall: u32) -> Result<End
     let usage = unsafe { usage.assume_init() };
     let seconds = [usage.ru_utime, usage.ru_stime].map(|t| t.tv_sec as f64 + t.tv_usec as f64 / 1e6).iter().sum();
     Ok(Ended { status: ExitStatus::from_raw(status), seconds })
+}
+
+/// Waits until the child `pid` has ended, or waits for something that does not come.
+fn wait_until_done(pid: i32) -> Result<()> {
+    let mut before = None;
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
+    ensure!(fd >= 0, "pidfd_open: {}", std::io::Error::last_os_error());
+    let mut ended = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one record.
+    while unsafe { libc::poll(&raw mut ended, 1, IDLE_MS) } == 0 {
+        let now = processor_time(pid);
+        if now == before {
+            break;
+        }
+        before = now;
+    }
+    // SAFETY: the file is this function's.
+    unsafe { libc::close(fd) };
+    Ok(())
+}
+
+/// Ticks of a processor that the process `pid` has used so far.
+fn processor_time(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which may hold anything, begins the third field; the 14th and 15th are these.
+    let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
+    Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }

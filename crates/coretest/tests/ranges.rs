@@ -1,0 +1,327 @@
+//! The free ranges against a model that knows of each chunk what it is: any order of taking, freeing, lengthening and
+//! purging, in a long arena and in many short ones.
+
+use neap_core::arena::Arenas;
+use neap_core::chunk::{Chunk, Kind, State};
+use neap_core::page_map::PageMap;
+use neap_core::range::Ranges;
+use neap_core::{CHUNK, age};
+use neap_coretest::{Config, Fake};
+use std::collections::BTreeMap;
+
+/// What a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Is {
+    /// The test's.
+    Taken,
+    /// Put aside for the purger.
+    Dropped,
+    /// Free since this age; [`age::NONE`]: clean.
+    Free(u8),
+}
+
+/// A record's address, and chunks from there on.
+type Range = (usize, usize);
+
+const RECORD: usize = size_of::<Chunk>();
+/// From so many chunks on clean ranges start at a multiple of 2 MiB.
+const LONG: usize = (64 << 20) / CHUNK;
+
+struct Test {
+    os: Fake,
+    arenas: Box<Arenas>,
+    map: PageMap,
+    ranges: Box<Ranges>,
+    /// By the addresses of records.
+    chunks: BTreeMap<usize, Is>,
+    held: Vec<Range>,
+    random: u64,
+    /// There is one arena, with room for all.
+    is_long: bool,
+}
+
+fn at(record: usize) -> *mut Chunk {
+    core::ptr::with_exposed_provenance_mut(record)
+}
+
+/// The records of a range.
+fn records((c, len): Range) -> impl Iterator<Item = usize> {
+    (0..len).map(move |i| c + i * RECORD)
+}
+
+impl Test {
+    fn new(config: Config) -> Self {
+        let (random, is_long) = (config.seed, config.address_limit.is_none());
+        let (os, map) = (Fake::new(config), PageMap::new());
+        map.set_up(&os);
+        let (arenas, ranges) = (Box::new(Arenas::new()), Box::new(Ranges::new()));
+        Test { os, arenas, map, ranges, chunks: BTreeMap::new(), held: Vec::new(), random, is_long }
+    }
+
+    /// A number below `n`.
+    fn below(&mut self, n: usize) -> usize {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) as usize % n
+    }
+
+    /// Mostly few chunks.
+    fn length(&mut self) -> usize {
+        match self.below(12) {
+            0 => 1 + self.below(300),
+            1 => 30 + self.below(12),
+            _ => 1 + self.below(9),
+        }
+    }
+
+    fn set(&mut self, range: Range, is: Is) {
+        records(range).for_each(|c| _ = self.chunks.insert(c, is));
+    }
+
+    /// Maximal rows of free chunks of one state, clean or dirty.
+    fn free(&self, dirty: bool) -> Vec<Range> {
+        let mut found: Vec<Range> = Vec::new();
+        for (&c, &is) in &self.chunks {
+            if matches!(is, Is::Free(since) if (since != age::NONE) == dirty) {
+                match found.last_mut() {
+                    Some((start, len)) if *start + *len * RECORD == c => *len += 1,
+                    _ => found.push((c, 1)),
+                }
+            }
+        }
+        found
+    }
+
+    /// What the frontier skipped is free and clean.
+    fn notice_skipped(&mut self) {
+        for i in 0.. {
+            let Some((first, used)) = self.arenas.used(i) else { return };
+            for c in records((first.addr(), used)) {
+                self.chunks.entry(c).or_insert(Is::Free(age::NONE));
+            }
+        }
+    }
+
+    fn take(&mut self, clean: bool) {
+        let (len, align) = (self.length(), if self.below(6) == 0 { 1 << self.below(6) } else { 1 });
+        let (fresh, before) = (self.ranges.fresh_chunks, self.chunks.len());
+        let Test { os, arenas, map, ranges, .. } = self;
+        // SAFETY: this test alone uses the ranges.
+        let taken = unsafe {
+            if clean {
+                ranges.take_clean(os, arenas, map, len, align)
+            } else {
+                ranges.take(os, arenas, map, len, align * CHUNK)
+            }
+        };
+        // Lists hold each length below 32, then four lengths for each doubling.
+        let need = len + align - 1;
+        let sure = |rows: Vec<Range>| rows.iter().any(|row| row.1 >= need + if need < 32 { 0 } else { need / 4 + 1 });
+        let Some(taken) = taken else {
+            assert!(!sure(self.free(false)), "{len} clean chunks are free");
+            return assert!(clean || !sure(self.free(true)), "{len} dirty chunks are free");
+        };
+        assert!(Arenas::chunk(taken.first).addr().is_multiple_of(align * CHUNK));
+        let all = taken.is_clean();
+        assert!(!all || clean || !sure(self.free(true)), "{len} dirty chunks are free, and were not taken");
+        let known = records((taken.first.addr(), len)).all(|c| self.chunks.contains_key(&c));
+        assert!(!all || known || !sure(self.free(false)), "{len} clean chunks are free, and were not taken");
+        assert!(all || !clean);
+        for (i, c) in records((taken.first.addr(), len)).enumerate() {
+            let dirty = (taken.dirty.0..taken.dirty.1).contains(&i);
+            match self.chunks.get(&c) {
+                None => assert!(!dirty, "never used"),
+                Some(Is::Free(since)) => assert_eq!(*since != age::NONE, dirty, "chunk {i} of {len}"),
+                Some(other) => panic!("chunk {i} of {len} is {other:?}"),
+            }
+        }
+        let dirty = taken.dirty.1 - taken.dirty.0;
+        assert_eq!(self.ranges.fresh_chunks - fresh, len - dirty, "what was clean");
+        self.set((taken.first.addr(), len), Is::Taken);
+        self.notice_skipped();
+        // No more of the arena than that.
+        assert!(self.chunks.len() <= before + len + align.max(LONG));
+        self.held.push((taken.first.addr(), len));
+    }
+
+    /// A range of the test's, out of its list.
+    fn any_held(&mut self) -> Option<Range> {
+        let n = self.held.len();
+        (n > 0).then(|| self.below(n)).map(|i| self.held.swap_remove(i))
+    }
+
+    fn give(&mut self, range: Range, since: u8) {
+        // SAFETY: the range is this test's, and this test alone uses the ranges.
+        unsafe { self.ranges.give(&self.arenas, at(range.0), range.1, since) };
+        self.set(range, Is::Free(since));
+    }
+
+    /// All of a range, or a part of it.
+    fn give_some(&mut self) {
+        let Some((c, len)) = self.any_held() else { return };
+        let (from, since) = (if self.below(3) == 0 { self.below(len) } else { 0 }, self.any_age());
+        if from > 0 {
+            self.held.push((c, from));
+        }
+        self.give((c + from * RECORD, len - from), since);
+    }
+
+    fn any_age(&mut self) -> u8 {
+        match self.below(8) {
+            0 | 1 => age::NONE,
+            2 => age::LAZY,
+            n => age::FIRST + n as u8,
+        }
+    }
+
+    fn extend(&mut self) {
+        let Some((c, len)) = self.any_held() else { return };
+        let (more, after) = (self.length(), c + len * RECORD);
+        let Test { os, arenas, map, ranges, .. } = self;
+        // SAFETY: the range before is this test's, and this test alone uses the ranges.
+        let got = unsafe { ranges.extend(os, arenas, map, at(after), more) };
+        let room = [true, false].map(|dirty| self.free(dirty).iter().any(|row| row.0 == after && row.1 >= more));
+        match got {
+            None => {
+                let is_known = self.chunks.contains_key(&after);
+                assert!(room == [false; 2] && (is_known || !self.is_long), "the next {more} are free");
+            }
+            Some(State::Dirty) => assert!(room[0]),
+            Some(State::Clean) => assert!(room[1] || !self.chunks.contains_key(&after)),
+        }
+        let len = if got.is_some() { len + more } else { len };
+        self.set((c, len), Is::Taken);
+        self.held.push((c, len));
+    }
+
+    /// As the purger: out of a dirty range, from anywhere in it, and clean back.
+    fn purge(&mut self) {
+        let rows = self.free(true);
+        if rows.is_empty() {
+            return;
+        }
+        let (c, len) = rows[self.below(rows.len())];
+        let from = self.below(len);
+        let to = from + 1 + self.below(len - from);
+        // SAFETY: the range is free, and this test alone uses the ranges.
+        unsafe {
+            assert_eq!(Ranges::start_of(at(c + self.below(len) * RECORD)), at(c));
+            self.ranges.take_out(&self.arenas, at(c), from, to);
+        }
+        let range = (c + from * RECORD, to - from);
+        self.set(range, Is::Taken);
+        self.check();
+        let since = if self.below(4) == 0 { age::LAZY } else { age::NONE };
+        self.give(range, since);
+    }
+
+    fn put_aside(&mut self) {
+        let Some(range) = self.any_held() else { return };
+        // SAFETY: the range is this test's.
+        unsafe { self.ranges.drop_chunks(at(range.0), range.1) };
+        self.set(range, Is::Dropped);
+    }
+
+    fn take_aside(&mut self) {
+        let most = 1 + self.below(12);
+        // SAFETY: this test alone uses the ranges.
+        let Some((c, len)) = (unsafe { self.ranges.take_dropped(most) }) else {
+            return assert!(self.chunks.values().all(|is| *is != Is::Dropped));
+        };
+        assert!((1..=most).contains(&len));
+        assert!(records((c.addr(), len)).all(|c| self.chunks[&c] == Is::Dropped));
+        self.set((c.addr(), len), Is::Taken);
+        self.give((c.addr(), len), age::NONE);
+    }
+
+    /// Compares all records, ages and sums with the model.
+    fn check(&self) {
+        let count = |which: fn(&Is) -> bool| self.chunks.values().filter(|is| which(is)).count();
+        let (clean, free) = (count(|is| *is == Is::Free(age::NONE)), count(|is| matches!(is, Is::Free(_))));
+        let (lazy, aside) = (count(|is| *is == Is::Free(age::LAZY)), count(|is| *is == Is::Dropped));
+        let taken = self.chunks.len() - free;
+        assert_eq!(self.ranges.free_chunks, [clean, free - clean]);
+        assert_eq!((self.ranges.taken_chunks(), self.ranges.footprint()), (taken, taken + free - clean));
+        assert_eq!((self.ranges.lazy_chunks, self.ranges.waiting()), (lazy, free - clean - lazy + aside));
+        for dirty in [false, true] {
+            for (c, len) in self.free(dirty) {
+                // SAFETY: these records are in use, and this test alone uses them.
+                unsafe {
+                    let (first, last) = (at(c), at(c).add(len - 1));
+                    assert_eq!(((*first).kind.get(), (*first).state as usize), (Kind::FREE, usize::from(dirty)));
+                    assert_eq!(((*first).len as usize, (*last).len as usize), (len, len));
+                    let last = if len == 1 { Kind::FREE } else { Kind::FREE_END };
+                    assert_eq!((*at(c).add(len - 1)).kind.get(), last);
+                    assert!((1..len.max(2) - 1).all(|i| (*first.add(i)).kind.get() == Kind::NONE));
+                }
+            }
+        }
+        for (&c, &is) in &self.chunks {
+            // SAFETY: the ages of chunks in use are readable.
+            let age = unsafe { *self.arenas.ages(at(c)) };
+            match is {
+                Is::Free(since) => assert_eq!(age, since),
+                Is::Taken | Is::Dropped => assert_eq!(age, age::NONE, "nothing waits there"),
+            }
+            if is == Is::Taken {
+                // SAFETY: the record is in use.
+                assert_eq!(unsafe { (*at(c)).kind.get() }, Kind::NONE);
+            }
+        }
+        // SAFETY: this test alone uses the ranges.
+        assert!(unsafe { self.ranges.is_valid() });
+    }
+
+    fn run(&mut self, steps: usize) {
+        for _ in 0..steps {
+            match self.below(16) {
+                0..6 => self.take(false),
+                6 => self.take(true),
+                7..12 => self.give_some(),
+                12 => self.extend(),
+                13 => self.purge(),
+                14 => self.put_aside(),
+                _ => self.take_aside(),
+            }
+            self.check();
+        }
+    }
+}
+
+/// Catches ranges that overlap, are not joined, are said to be clean and are not, are not found although they are free, or
+/// lose the time since when they wait.
+#[test]
+fn ranges_are_as_the_model_says() {
+    for seed in 1..5 {
+        let mut test = Test::new(Config { seed, ..Config::default() });
+        test.run(400);
+        assert!(test.chunks.len() > 100);
+    }
+}
+
+/// Catches a range that reaches from one arena into the next, or beyond the end of one.
+#[test]
+fn short_arenas() {
+    for seed in 1..5 {
+        let mut test = Test::new(Config { seed, address_limit: Some((2 << 30) + (256 << 20)), ..Config::default() });
+        test.run(400);
+        assert!(test.arenas.used(2).is_some(), "three arenas at least");
+    }
+}
+
+/// Catches long ranges that share a page table with what lies before them, and short ones that do not and so leave gaps.
+#[test]
+fn long_ranges_start_at_huge_pages() {
+    let mut test = Test::new(Config::default());
+    let mut take = |len: usize| {
+        let Test { os, arenas, map, ranges, .. } = &mut test;
+        // SAFETY: this test alone uses the ranges.
+        let taken = unsafe { ranges.take(os, arenas, map, len, CHUNK) }.expect("addresses");
+        Arenas::chunk(taken.first).addr()
+    };
+    let first = take(1);
+    assert_eq!(take(3), first + CHUNK);
+    assert_eq!(take(LONG - 1), first + 4 * CHUNK, "no gap");
+    let long = take(LONG);
+    assert!(long.is_multiple_of(2 << 20) && long > first);
+    assert_eq!(take(5), first + (3 + LONG) * CHUNK, "in the gap");
+}

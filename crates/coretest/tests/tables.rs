@@ -1,0 +1,52 @@
+//! The side tables of free memory, which go back to the system, and nothing with them that is needed.
+
+use neap_core::CHUNK;
+use neap_coretest::calls::{free, malloc, system, thread, valid};
+use neap_coretest::{Call, Config};
+
+/// Catches an entry of a neighbour, or of the ends of a range, that goes back with a range's own, wherever they lie in
+/// their OS pages.
+#[test]
+fn neighbours_keep_their_entries() {
+    for page_size in [4096, 16384] {
+        let a = system(Config { page_size, ..Config::default() });
+        let t = thread(&a);
+        for extra in 0..66 {
+            let range = malloc(&a, &t, (700 + extra) * CHUNK);
+            let behind = [malloc(&a, &t, 2 * CHUNK), malloc(&a, &t, 40 * CHUNK)];
+            free(&a, &t, range);
+            a.purge();
+            valid(&a);
+            // What lies behind is a block still, and the range one range.
+            behind.into_iter().for_each(|p| free(&a, &t, p));
+            valid(&a);
+        }
+    }
+}
+
+/// Catches tables of long free ranges that stay, and a system that is asked to take those of short ones.
+#[test]
+fn tables_of_long_ranges_go() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let tables = || a.resident().expect("the fake can tell").tables;
+    let calls = || a.os.faults.count(Call::PurgeRuns);
+    // Slabs, so that there are records and bits.
+    let blocks: Vec<_> = (0..(64 << 20) / 1024).map(|_| malloc(&a, &t, 1024)).collect();
+    let behind = malloc(&a, &t, 100_000);
+    let full = tables();
+    blocks.into_iter().for_each(|p| free(&a, &t, p));
+    a.purge();
+    let (empty, before) = (tables(), calls());
+    // A thousand chunks, each with a record and few bits.
+    assert!(empty + 40_000 < full, "{empty} of {full} bytes of tables stay");
+    a.purge();
+    assert_eq!(calls(), before + 1, "one range is long");
+    // SAFETY: the heap is lent by its thread.
+    let p = t.with(&a, |heap| unsafe { a.malloc_aligned(heap, 990 * CHUNK, CHUNK, false) });
+    a.purge();
+    assert_eq!(calls(), before + 1, "what is left of it is short");
+    free(&a, &t, p);
+    free(&a, &t, behind);
+    valid(&a);
+}

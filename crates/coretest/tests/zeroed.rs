@@ -1,0 +1,150 @@
+//! What calloc clears of memory that was used: what was touched, and no more.
+
+use neap_core::CHUNK;
+use neap_core::policy::Purge;
+use neap_coretest::calls::{Shared, free, malloc, system, thread};
+use neap_coretest::{Call, Config, Owner};
+
+const MIB: usize = 1 << 20;
+
+fn with_thread(config: Config) -> (Box<Shared>, Owner) {
+    let a = system(config);
+    let t = thread(&a);
+    (a, t)
+}
+
+/// A zeroed block, which is zero; what was cleared for it, and what was not.
+fn calloc(a: &Shared, t: &Owner, size: usize) -> (*mut u8, u64, u64) {
+    let before = a.figures().totals;
+    // SAFETY: the heap is lent by its thread.
+    let p = t.with(a, |heap| unsafe { a.malloc_aligned(heap, size, 16, true) });
+    assert!(!p.is_null());
+    let after = a.figures().totals;
+    // SAFETY: the block has so many bytes.
+    assert_eq!(unsafe { a.os.first_nonzero(p, size) }, None);
+    (p, after.cleared - before.cleared, after.skipped - before.skipped)
+}
+
+/// Writes the first `touched` of each `of` OS pages.
+fn write(p: *mut u8, len: usize, touched: usize, of: usize) {
+    for page in (0..len / 4096).filter(|page| page % of < touched) {
+        // SAFETY: the block has so many bytes.
+        unsafe { p.add(page * 4096).write_bytes(0xFF, 4096) };
+    }
+}
+
+/// Catches clean memory that is cleared, or that counts as spared although the program did not ask for zeroes.
+#[test]
+fn clean_memory_is_not_cleared() {
+    let (a, t) = with_thread(Config::default());
+    let before = a.figures().totals;
+    malloc(&a, &t, 5 * MIB);
+    malloc(&a, &t, 40_000);
+    assert_eq!(a.figures().totals, before);
+    let (_, cleared, skipped) = calloc(&a, &t, 5 * MIB);
+    assert_eq!((cleared, skipped), (0, 5 << 20));
+    a.policy.set_zero_always(true);
+    let (_, cleared, _) = calloc(&a, &t, 5 * MIB);
+    assert_eq!(cleared, 5 << 20, "the user wants it");
+    let before = a.figures().totals;
+    malloc(&a, &t, 5 * MIB);
+    assert_eq!(a.figures().totals, before);
+}
+
+/// Catches untouched memory that is cleared, and a system that is asked of memory that was written all over each time.
+#[test]
+fn what_was_not_touched_is_not_cleared() {
+    let size = 6 * MIB;
+    // 3 and 4 of 10: more than a quarter in all is no reason to clear all, where no half of a look is dense.
+    for touched in [1, 3, 4] {
+        let (a, t) = with_thread(Config::default());
+        let p = malloc(&a, &t, size);
+        // One run after another, of 64 KiB.
+        write(p, size, touched * 16, 160);
+        free(&a, &t, p);
+        let (p, cleared, skipped) = calloc(&a, &t, size);
+        let written = (size / 4096 / 160 * touched * 16 + (size / 4096 % 160).min(touched * 16)) * 4096;
+        assert_eq!((cleared, skipped), (written as u64, (size - written) as u64), "{touched} of 10");
+        free(&a, &t, p);
+    }
+    let (a, t) = with_thread(Config::default());
+    let asked = || a.os.faults.count(Call::Touched);
+    let p = malloc(&a, &t, size);
+    write(p, size, 1, 1);
+    free(&a, &t, p);
+    for round in 0..6 {
+        let before = asked();
+        let (p, cleared, skipped) = calloc(&a, &t, size);
+        assert_eq!((cleared, skipped), (size as u64, 0), "round {round}");
+        assert_eq!(asked() > before, round == 0, "in round {round}, where all was written before");
+        write(p, size, 1, 1);
+        free(&a, &t, p);
+    }
+}
+
+/// Catches a block that was written once and then left alone, for which the program pays each time, and one that goes back
+/// to the system although the user wants none to.
+#[test]
+fn what_is_left_alone_goes_back() {
+    for (purge, purger) in [(Purge::Decay, false), (Purge::Decay, true), (Purge::Never, false)] {
+        let (a, t) = with_thread(Config { purger, ..Config::default() });
+        a.policy.set_purge(purge);
+        let size = 6 * MIB;
+        let mut p = malloc(&a, &t, size);
+        write(p, size, 1, 1);
+        let mut last = 0;
+        for _ in 0..4 {
+            free(&a, &t, p);
+            (p, last, _) = calloc(&a, &t, size);
+        }
+        assert_eq!(last == 0, purge == Purge::Decay, "{last} bytes are cleared each time");
+        assert_eq!(a.figures().totals.purged > 0 || purger, purge == Purge::Decay);
+        free(&a, &t, p);
+    }
+}
+
+/// Catches a clean block in place of another that has lost its alignment, where a helper gives the other back.
+#[test]
+fn blocks_keep_their_alignment() {
+    let (a, t) = with_thread(Config { purger: true, ..Config::default() });
+    let (size, align) = (3 * MIB, 4 * MIB);
+    // So that clean chunks do not begin at such a multiple.
+    malloc(&a, &t, 5 * CHUNK);
+    let mut places = Vec::new();
+    for round in 0..6 {
+        // SAFETY: the heap is lent by its thread.
+        let p = t.with(&a, |heap| unsafe { a.malloc_aligned(heap, size, align, true) });
+        assert!(!p.is_null() && p.addr().is_multiple_of(align), "{p:p} in round {round}");
+        if round == 0 {
+            write(p, size, 1, 1);
+        }
+        if !places.contains(&p) {
+            places.push(p);
+        }
+        free(&a, &t, p);
+    }
+    assert!(places.len() > 1, "a clean block took the place of one that was left alone");
+}
+
+/// Catches a program that pays four times for a block that it writes whole each time, as the last one was taken for one
+/// that is left alone.
+#[test]
+fn a_drop_that_was_wrong_is_not_repeated() {
+    let (a, t) = with_thread(Config::default());
+    let size = 6 * MIB;
+    let asked = || a.os.faults.count(Call::Touched);
+    let p = malloc(&a, &t, size);
+    write(p, size, 1, 1);
+    free(&a, &t, p);
+    // Was it written, and does the system have to be asked of it?
+    for (round, (written, asks)) in [(false, true), (true, false), (false, true), (true, true)].into_iter().enumerate()
+    {
+        let before = asked();
+        let (p, ..) = calloc(&a, &t, size);
+        assert_eq!(asked() > before, asks, "round {round}");
+        if written {
+            write(p, size, 1, 1);
+        }
+        free(&a, &t, p);
+    }
+}
