@@ -184,6 +184,9 @@ impl Helper {
             None => {
                 // Failure: there is one, which ends soon, or INLINE already.
                 let _ = self.change(NONE, INLINE);
+                if !self.is_unwanted() {
+                    let _ = self.change(KEPT, INLINE);
+                }
                 return Answer::Inline;
             }
         }
@@ -230,6 +233,7 @@ impl Helper {
         Answer::Inline
     }
 
+    #[cfg_attr(neap_sim, track_caller)]
     fn change(&self, from: u32, to: u32) -> bool {
         self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }

@@ -224,6 +224,10 @@ impl<O: Os> Allocator<O> {
                     self.finish();
                 } else {
                     helper.resign();
+                    if onward == Onward::End {
+                        // What waits is left to the program's threads. Behind the state: who takes the note asks.
+                        self.want();
+                    }
                 }
                 // A call that wanted no helper and has ended since saw RUNNING, and did not ask: see `helper.rs`.
                 let kept = helper.is_unwanted();
@@ -252,9 +256,10 @@ impl<O: Os> Allocator<O> {
                 return;
             }
         }
-        // The next slow path of the program asks for another helper, or the end of the call that wanted none.
-        self.want();
         self.os.helper().resign();
+        // The next slow path of the program asks for another helper, or the end of the call that wanted none. Behind the
+        // state: a thread that took the note before would find a helper, and only wake it.
+        self.want();
     }
 
     /// Ends the helper's work, unless more has come to wait meanwhile: chunks, or what is noted since `before`.

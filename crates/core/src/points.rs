@@ -5,6 +5,7 @@
 //! coroutines of one real thread, so the operations themselves are in sequential order, whatever `Ordering` says:
 //! orderings are for loom (`tests/loom`).
 
+use core::panic::Location;
 use core::sync::atomic::{self as plain, Ordering};
 
 /// What happens behind a point.
@@ -23,8 +24,11 @@ pub enum Point {
 /// The function in use, as an address; 0: none.
 static HOOK: plain::AtomicPtr<()> = plain::AtomicPtr::new(core::ptr::null_mut());
 
+/// What is called before each operation, with the place of the operation in the source.
+pub type Hook = fn(Point, &'static Location<'static>);
+
 /// Has `hook` called before each atomic operation from now on.
-pub fn set_hook(hook: fn(Point)) {
+pub fn set_hook(hook: Hook) {
     // Relaxed: the simulation has one real thread.
     HOOK.store(hook as *mut (), Ordering::Relaxed);
 }
@@ -45,16 +49,18 @@ pub fn has_fault(number: u32) -> bool {
 }
 
 #[inline(always)]
+#[track_caller]
 fn point(point: Point) {
     let hook = HOOK.load(Ordering::Relaxed);
     if !hook.is_null() {
         // SAFETY: only `set_hook` writes the address, and only that of such a function.
-        let hook = unsafe { core::mem::transmute::<*mut (), fn(Point)>(hook) };
-        hook(point);
+        let hook = unsafe { core::mem::transmute::<*mut (), Hook>(hook) };
+        hook(point, Location::caller());
     }
 }
 
 /// A turn of a loop that waits for another thread.
+#[track_caller]
 pub fn spin_loop() {
     point(Point::Spin);
 }
@@ -91,6 +97,7 @@ macro_rules! atomic {
 
             /// As in `core`.
             #[inline]
+            #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
                 point(Point::Load);
                 self.0.load(order)
@@ -98,6 +105,7 @@ macro_rules! atomic {
 
             /// As in `core`.
             #[inline]
+            #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
                 point(Point::Store);
                 self.0.store(value, order);
@@ -105,6 +113,7 @@ macro_rules! atomic {
 
             /// As in `core`.
             #[inline]
+            #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 point(Point::Update);
                 self.0.swap(value, order)
@@ -112,6 +121,7 @@ macro_rules! atomic {
 
             /// As in `core`.
             #[inline]
+            #[track_caller]
             pub fn compare_exchange(
                 &self,
                 current: $value,
@@ -125,6 +135,7 @@ macro_rules! atomic {
 
             /// As in `core`.
             #[inline]
+            #[track_caller]
             pub fn compare_exchange_weak(
                 &self,
                 current: $value,
@@ -137,6 +148,7 @@ macro_rules! atomic {
 
             /// As in `core`, in one step.
             #[inline]
+            #[track_caller]
             pub fn fetch_update(
                 &self,
                 success: Ordering,
@@ -149,6 +161,7 @@ macro_rules! atomic {
 
             /// As in `core`, in one step.
             #[inline]
+            #[track_caller]
             pub fn try_update(
                 &self,
                 success: Ordering,
@@ -181,6 +194,7 @@ macro_rules! updates {
             $(
                 /// As in `core`.
                 #[inline]
+                #[track_caller]
                 pub fn $op(&self, value: $value, order: Ordering) -> $value {
                     point(Point::Update);
                     self.0.$op(value, order)

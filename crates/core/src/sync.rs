@@ -75,12 +75,14 @@ impl Lock {
 
     /// Takes the lock.
     #[inline]
+    #[cfg_attr(neap_sim, track_caller)]
     pub fn lock<'a, O: Os>(&'a self, os: &'a O) -> Guard<'a, O> {
         self.take(os);
         Guard { lock: self, os }
     }
 
     /// Takes the lock without a guard if it is free.
+    #[cfg_attr(neap_sim, track_caller)]
     pub fn try_take(&self) -> bool {
         // Acquire: as in `take`.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -88,6 +90,7 @@ impl Lock {
 
     /// Takes the lock without a guard, for fork. Spins a little, then sleeps.
     #[inline]
+    #[cfg_attr(neap_sim, track_caller)]
     pub fn take<O: Os>(&self, os: &O) {
         // Acquire pairs with the Release of `release`: what the last holder wrote is seen.
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -96,6 +99,7 @@ impl Lock {
     }
 
     #[cold]
+    #[cfg_attr(neap_sim, track_caller)]
     fn take_slow<O: Os>(&self, os: &O) {
         for _ in 0..SPINS {
             spin_loop();
@@ -125,6 +129,7 @@ impl Lock {
 
     /// Takes the lock for a fork, which keeps it for at most `lease` milliseconds if others want it; false if it does not
     /// come free within `milliseconds`.
+    #[cfg_attr(neap_sim, track_caller)]
     pub fn take_for_fork<O: Os>(&self, os: &O, milliseconds: u32, lease: u32) -> bool {
         let mut waited = 0;
         loop {
@@ -171,6 +176,7 @@ impl Lock {
 
     /// Gives the lock back: by its holder, or by the child of a fork whose parent took it.
     #[inline]
+    #[cfg_attr(neap_sim, track_caller)]
     pub fn release<O: Os>(&self, os: &O) {
         // Release pairs with the Acquire of `take`.
         if self.word.swap(FREE, Ordering::Release) == WAITED {
@@ -207,6 +213,7 @@ impl<T> Locked<T> {
 
     /// Runs `f` with the value, under the lock. `f` must not take the same lock.
     #[inline]
+    #[cfg_attr(neap_sim, track_caller)]
     pub fn with<O: Os, R>(&self, os: &O, f: impl FnOnce(&mut T) -> R) -> R {
         let _guard = self.lock.lock(os);
         // SAFETY: the lock is held, and `f` does not take it again, so the reference is unique.

@@ -189,8 +189,8 @@ impl<O: Os> Allocator<O> {
                     check(seen, "an orphan has no frees that were not seen", at)?;
                 }
                 let seat = (*heap).seat.load(Ordering::Relaxed);
-                if !seat.is_null() {
-                    check(state == OWNED, "a heap with a seat has a thread", at)?;
+                check(seat.is_null() || state == OWNED, "a heap with a seat has a thread", at)?;
+                if let Some(seat) = self.seat_of(heap) {
                     check((*seat).heap.load(Ordering::Relaxed) == heap, "no heap is parked at rest", at)?;
                     check(
                         (*seat).busy.load(Ordering::Relaxed) == Seat::IDLE,
@@ -328,7 +328,7 @@ impl<O: Os> Allocator<O> {
         Ok(())
     }
 
-    /// What the ranges count against what was found, and that somebody sees to what waits.
+    /// What the ranges count against what was found, and that what waits has a purger.
     fn check_sums(&self, ranges: &Ranges, census: &Census) -> Result<(), Invalid> {
         let dirty = ranges.free_chunks[State::Dirty as usize];
         check(ranges.footprint() - dirty == census.taken_chunks, "taken chunks are counted", 0)?;
@@ -419,7 +419,7 @@ impl<O: Os> Allocator<O> {
                     walk.left = (*c).len as usize - 1;
                     census.dropped_chunks += (*c).len as usize;
                 }
-                _ => return check(false, "every chunk is somebody's", at),
+                _ => return check(false, "every chunk lies in a range of a known kind", at),
             }
         }
         Ok(())

@@ -1,8 +1,9 @@
 //! Scenarios aimed at what the core does seldom: short, with few threads, on a system that mostly grants all. Each shape
 //! brings threads together at one protocol of the core.
 
+use crate::process::habits;
 use crate::random::Random;
-use crate::scenario::{Config, Kind, Op, Scenario};
+use crate::scenario::{Config, Kind, Op, Scenario, draw_habits};
 
 /// What a scenario is aimed at.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +16,10 @@ enum Shape {
     Tails,
     /// The helper starts, ends, and is kept away while memory comes to wait.
     Helper,
+    /// The helper ends, or memory is refused, just when more comes to wait.
+    Ends,
+    /// Mappings of huge blocks are resized, and their addresses used again.
+    Huge,
     /// Blocks get guards while the arena grows.
     Guards,
     /// Caches are visited while their threads use them.
@@ -37,6 +42,9 @@ pub fn draw(r: &mut Random, config: Config) -> Scenario {
         Shape::Tails,
         Shape::Helper,
         Shape::Helper,
+        Shape::Ends,
+        Shape::Ends,
+        Shape::Huge,
         Shape::Guards,
         Shape::Visits,
         Shape::Visits,
@@ -67,6 +75,8 @@ fn system(r: &mut Random, shape: Shape, config: Config) -> Config {
         seed: config.seed,
         schedule: config.schedule,
         rate: if config.schedule == 1 { config.rate } else { r.pick(&[2, 3, 5, 10, 30, 100]) },
+        rare: if r.one_in(2) { r.pick(&[1, 2, 4, 8, 16, 32]) } else { 0 },
+        habits: if r.one_in(4) { draw_habits(r) } else { 0 },
         late: r.pick(&[0, 2, 5]),
         purges: r.pick(&[0, 1, 3]),
         buffers: r.next() & 1,
@@ -78,8 +88,22 @@ fn system(r: &mut Random, shape: Shape, config: Config) -> Config {
             // Ticks are 10 ms apart, or 20, so that sleepers and the helper wake at the same time.
             (config.delay, config.pace) = (r.pick(&[0, 50, 50, 100]), r.pick(&[0, 0, 0, 2, 10]));
         }
+        Shape::Ends => {
+            (config.delay, config.pace) = (r.pick(&[0, 50]), 0);
+            config.purge = r.pick(&[0, 0, 0, 2]);
+            config.rare = r.pick(&[1, 1, 2, 4]);
+            config.habits |= r.pick(&[0, 0, habits::LOCKS]);
+        }
+        // The arena is short, so that most large blocks are mappings.
+        Shape::Huge => {
+            (config.reservations, config.address_limit) = (1, r.pick(&[16 << 20, 32 << 20]));
+            config.late = r.pick(&[2, 2, 5]);
+        }
         Shape::Guards => config.harden = 1,
-        Shape::Visits => config.buffers = 1,
+        Shape::Visits => {
+            config.buffers = 1;
+            config.habits |= if r.one_in(3) { habits::NUMBERS } else { 0 };
+        }
         // One arena, so that what does not fit is a mapping of its own.
         Shape::Large if r.one_in(2) => (config.reservations, config.address_limit) = (1, 96 << 20),
         Shape::Nested => {
@@ -124,6 +148,18 @@ fn op(r: &mut Random, shape: Shape, i: usize, class: u64) -> Op {
         (Shape::Helper, 10..14) => op(Kind::Alone, r.next() % 20, b),
         (Shape::Helper, 14) => op(Kind::Purge, 0, 0),
         (Shape::Helper, _) => op(Kind::Vfork, some, b),
+        (Shape::Ends, 0..4) => op(Kind::Fill, r.pick(&[40_000, 70_000, 200_000]), 1 + some / 2),
+        (Shape::Ends, 4..9) => op(Kind::Drain, r.pick(&[some, more, all]) + 4096 * (b % 2), b),
+        (Shape::Ends, 9..12) => op(Kind::Sleep, 10 * (1 + r.next() % 12), 0),
+        (Shape::Ends, 12 | 13) => op(Kind::Calloc, r.pick(&[140_000, 200_000]), 0),
+        (Shape::Ends, 14) => op(if b & 1 == 0 { Kind::Purge } else { Kind::Trim }, 0, 0),
+        (Shape::Ends, _) => op(Kind::Alone, r.next() % 20, b),
+        (Shape::Huge, 0..4) => op(Kind::Malloc, (1 << 20) + r.scale(2 << 20), b),
+        (Shape::Huge, 4..9) => op(Kind::Realloc, (1 << 20) + r.scale(2 << 20), b),
+        (Shape::Huge, 9..13) => op(Kind::Free, 0, b),
+        (Shape::Huge, 13) => op(Kind::Check, 0, b),
+        (Shape::Huge, 14) => op(Kind::Aligned, 1 << 20, 21),
+        (Shape::Huge, _) => op(Kind::Pass, some, b),
         (Shape::Guards, 0..9) => op(Kind::Fill, r.pick(&[40_000, 33_000, 100_000, class]), more),
         (Shape::Guards, 9..12) => op(Kind::Drain, some, b),
         (Shape::Guards, 12 | 13) => op(Kind::Realloc, r.scale(200_000), b),
@@ -134,6 +170,7 @@ fn op(r: &mut Random, shape: Shape, i: usize, class: u64) -> Op {
         (Shape::Visits, 6..11) => op(Kind::Drain, more, b),
         (Shape::Visits, 11) => op(Kind::Fill, 40_000, some),
         (Shape::Visits, 12) => op(Kind::Sleep, 100 * some, 0),
+        (Shape::Visits, 13) if b & 1 == 0 => op(Kind::Vanish, 0, 0),
         (Shape::Visits, 13) => op(Kind::End, some % 3, b),
         (Shape::Visits, _) => op(Kind::Pass, some, b),
         (Shape::Large, 0..4) => op(Kind::Malloc, r.scale(3 << 20), b),

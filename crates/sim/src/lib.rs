@@ -9,6 +9,8 @@ pub mod helper;
 pub mod memory;
 pub mod os;
 pub mod pattern;
+pub mod places;
+pub mod process;
 pub mod random;
 pub mod report;
 pub mod scenario;
@@ -16,6 +18,7 @@ pub mod sched;
 pub mod seat;
 pub mod shrink;
 pub mod stack;
+pub mod system;
 pub mod world;
 
 pub use report::{child_failed, finding, is_child};
@@ -30,6 +33,7 @@ pub fn simulate(scenario: &Scenario, stacks: &mut Vec<ThreadStack>, choices: &mu
     let world = World::new(scenario);
     let config = &scenario.config;
     let mut sched = Sched::new(config.seed, config.policy(), config.handlers, world::handle, seat::flush);
+    sched.rare = config.rare;
     sched.choices = core::mem::take(choices);
     sched.explores = config.explore == 0;
     let mut stack = || stacks.pop().unwrap_or_default();

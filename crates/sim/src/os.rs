@@ -2,198 +2,17 @@
 //! [`Os`], may be late (other threads run before it, between its parts, and behind it), be done in part where the trait
 //! allows that, and be refused in each way that the trait documents.
 
-use crate::memory::{READ_WRITE, is_zero, map, protect};
-use crate::random::Random;
-use crate::scenario::Config;
-use crate::sched::{FOREVER, late, sched};
+use crate::memory::{READ_WRITE, is_zero, map};
+use crate::process::habits;
+use crate::sched::{FOREVER, sched};
+use crate::system::{HOST, MAPPINGS, System, lacks};
 use crate::{finding, helper, trace};
-use core::cell::UnsafeCell;
 use neap_core::Os;
+use neap_core::figures::Figures;
 use neap_core::helper::Helper;
-use neap_core::os::{Memory, Moved, Run, Touched};
+use neap_core::os::{Memory, Moved, Onward, Run, Touched};
 use neap_core::sync::AtomicU32;
-use neap_coretest::fake::model::{Access, Model};
-use std::collections::BTreeSet;
-
-/// Bytes of the machine's OS page.
-const HOST: usize = 4096;
-/// Where mappings for huge blocks and the page map go.
-const MAPPINGS: usize = 0x3000_0000_0000;
-const END_OF_MAPPINGS: usize = 0x4000_0000_0000;
-
-/// Features that a system may lack: bits of [`Config::missing`].
-pub mod lacks {
-    #![expect(missing_docs, reason = "named after the calls")]
-    pub const ZEROS: u64 = 1;
-    pub const MOVE: u64 = 2;
-    pub const RENEW: u64 = 4;
-    pub const PURGE: u64 = 8;
-    pub const PURGE_RUNS: u64 = 16;
-    pub const LAZY: u64 = 32;
-    pub const TOUCHED: u64 = 64;
-    pub const BARRIER: u64 = 128;
-    pub const MEMORY: u64 = 256;
-    pub const POPULATE: u64 = 512;
-    pub const RUN_TIME: u64 = 1024;
-    pub const HELPER: u64 = 2048;
-}
-
-struct State {
-    model: Model,
-    random: Random,
-    reservations: u64,
-    /// Nothing is refused any more.
-    kind: bool,
-    /// Calls that were refused.
-    refused: u64,
-    /// OS pages that were made inaccessible and are so still.
-    guards: BTreeSet<usize>,
-}
-
-/// The simulated system.
-pub struct System {
-    config: Config,
-    helper: Helper,
-    state: UnsafeCell<State>,
-}
-
-// SAFETY: there is one real thread.
-unsafe impl Sync for System {}
-
-impl System {
-    /// A system like `config`.
-    pub fn new(config: Config) -> Self {
-        let random = Random::new(config.seed, 2);
-        let state = State {
-            model: Model::default(),
-            random,
-            reservations: 0,
-            kind: false,
-            refused: 0,
-            guards: BTreeSet::new(),
-        };
-        System { config, helper: Helper::new(), state: UnsafeCell::new(state) }
-    }
-
-    #[expect(clippy::mut_from_ref, reason = "one real thread; no reference lives over a point")]
-    fn state(&self) -> &mut State {
-        // SAFETY: as said.
-        unsafe { &mut *self.state.get() }
-    }
-
-    /// From now on nothing is refused that the system has.
-    pub fn be_kind(&self) {
-        self.state().kind = true;
-    }
-
-    /// Calls that were refused so far.
-    pub fn refused(&self) -> u64 {
-        self.state().refused
-    }
-
-    /// How many OS pages are guards.
-    pub fn guards(&self) -> usize {
-        self.state().guards.len()
-    }
-
-    fn lacks(&self, what: u64) -> bool {
-        self.config.missing & what != 0
-    }
-
-    /// Whether a call is refused by chance, or because the system lacks it.
-    fn refuses(&self, what: u64) -> bool {
-        let s = self.state();
-        let refuses = self.lacks(what) || (!s.kind && s.random.below(1000) < self.config.fault as usize);
-        s.refused += u64::from(refuses);
-        refuses
-    }
-
-    fn late(&self) {
-        late(self.config.late);
-    }
-
-    /// A purge is on its way: the moment between a decision and its effect that matters most.
-    fn very_late(&self) {
-        late(self.config.purges);
-    }
-
-    fn below(&self, n: usize) -> usize {
-        if n == 0 { 0 } else { self.state().random.below(n) }
-    }
-
-    fn fits(&self, more: usize) -> bool {
-        self.config.address_limit == 0 || self.state().model.taken() + more <= self.config.address_limit as usize
-    }
-
-    fn whole_pages(&self, what: &str, address: usize, len: usize) {
-        let page = self.config.page as usize;
-        if len == 0 || !address.is_multiple_of(page) || !len.is_multiple_of(page) {
-            finding(&format!("{what}({address:#x}, {len:#x}): not whole OS pages"));
-        }
-    }
-
-    fn require(&self, what: &str, p: *mut u8, len: usize, allowed: &[Access]) {
-        self.whole_pages(what, p.addr(), len);
-        self.state().model.require(what, p.addr(), len, allowed);
-    }
-
-    /// Calls `f` with a few parts of the range, in order, with points in between.
-    fn in_parts(&self, p: *mut u8, len: usize, mut f: impl FnMut(*mut u8, usize)) {
-        let page = self.config.page as usize;
-        let mut from = 0;
-        while from < len {
-            let left = (len - from) / page;
-            let part = if self.below(2) == 0 { left } else { 1 + self.below(left) } * page;
-            f(p.wrapping_add(from), part);
-            from += part;
-            self.late();
-        }
-    }
-
-    /// Address space for a mapping: the first gap that is long enough, as kernels reuse addresses at once.
-    fn gap(&self, len: usize, align: usize) -> usize {
-        let mut at = MAPPINGS;
-        for (from, to) in self.state().model.all().filter(|&(from, _)| from >= MAPPINGS) {
-            if from >= at + len {
-                break;
-            }
-            at = to.next_multiple_of(align);
-        }
-        if at + len > END_OF_MAPPINGS {
-            finding("the simulation has no address space left");
-        }
-        at
-    }
-
-    fn set(&self, p: *mut u8, len: usize, protection: i32, access: Access) {
-        protect(p, len, protection);
-        self.state().model.set(p.addr(), len, access);
-    }
-
-    unsafe fn drop_pages(&self, p: *mut u8, len: usize) {
-        // SAFETY: as the caller promises.
-        let done = unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) };
-        assert_eq!(done, 0, "madvise");
-    }
-
-    /// Purges a range in parts.
-    unsafe fn purge_parts(&self, what: &str, p: *mut u8, len: usize) {
-        self.in_parts(p, len, |p, len| {
-            self.require(what, p, len, &[Access::Committed, Access::Mapped]);
-            // SAFETY: as the caller promises.
-            unsafe { self.drop_pages(p, len) };
-        });
-    }
-}
-
-impl Drop for System {
-    fn drop(&mut self) {
-        for (from, to) in self.state().model.all() {
-            // SAFETY: the system mapped this range, and its users are gone.
-            unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(from), to - from) };
-        }
-    }
-}
+use neap_coretest::fake::model::Access;
 
 // SAFETY: memory comes from fresh mappings, which the model knows; each call does what the trait says.
 unsafe impl Os for System {
@@ -217,6 +36,20 @@ unsafe impl Os for System {
         Some(p)
     }
 
+    unsafe fn unreserve(&self, p: *mut u8, len: usize) -> bool {
+        self.late();
+        self.require("unreserve", p, len, &[Access::Reserved, Access::Zeros, Access::Committed]);
+        if self.refuses(0) {
+            return false;
+        }
+        // SAFETY: a range of a reservation of this system that the caller gives up.
+        let done = unsafe { libc::munmap(p.cast(), len) };
+        assert_eq!(done, 0, "munmap");
+        self.state().model.remove(p.addr(), len);
+        self.late();
+        true
+    }
+
     fn reserve_zeros(&self, len: usize) -> Option<*mut u8> {
         self.whole_pages("reserve_zeros", 0, len);
         if self.refuses(lacks::ZEROS) || !self.fits(len) {
@@ -233,19 +66,16 @@ unsafe impl Os for System {
         self.late();
         let any = [Access::Reserved, Access::Zeros, Access::Committed];
         self.require("commit", p, len, &any);
+        let unguards = len == self.page_size();
         if self.refuses(0) {
+            // On Linux, where the process has all mappings that it may have.
+            if self.process.does_parts() && !unguards {
+                let part = self.below(len / self.page_size()) * self.page_size();
+                self.commit_parts(p, part, false);
+            }
             return false;
         }
-        let unguards = len == self.page_size();
-        self.in_parts(p, len, |p, len| {
-            self.set(p, len, READ_WRITE, Access::Committed);
-            let guards = &mut self.state().guards;
-            let lost = guards.range(p.addr()..p.addr() + len).next().copied();
-            if let Some(guard) = lost.filter(|_| !unguards) {
-                finding(&format!("a commit of more than an OS page makes the guard at {guard:#x} accessible"));
-            }
-            guards.remove(&p.addr());
-        });
+        self.commit_parts(p, len, unguards);
         true
     }
 
@@ -296,6 +126,11 @@ unsafe impl Os for System {
         self.state().model.require_whole_mapping("remap", p.addr(), old);
         if self.refuses(0) || !self.fits(new.saturating_sub(old)) {
             return None;
+        }
+        // SAFETY: a mapping of this system, and the caller uses it by its new length from now on.
+        if self.process.stays() && unsafe { self.resize_here(p, old, new) } {
+            self.late();
+            return Some(p);
         }
         // Elsewhere, so that nothing relies on its staying.
         let at = self.gap(new, self.page_size());
@@ -359,7 +194,7 @@ unsafe impl Os for System {
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {
         self.require("purge", p, len, &[Access::Committed, Access::Mapped]);
         self.very_late();
-        if self.refuses(lacks::PURGE) {
+        if self.process.is_locked() || self.refuses(lacks::PURGE) {
             return false;
         }
         // SAFETY: as the caller promises.
@@ -373,7 +208,7 @@ unsafe impl Os for System {
             trace!("purge_runs {:p} {:#x}", run.start, run.len);
         }
         self.very_late();
-        if self.lacks(lacks::PURGE_RUNS) {
+        if self.lacks(lacks::PURGE_RUNS) || self.process.is_locked() {
             return 0;
         }
         let refused = self.refuses(0);
@@ -396,7 +231,7 @@ unsafe impl Os for System {
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
         self.require("purge_lazily", p, len, &[Access::Committed]);
         self.very_late();
-        if self.refuses(lacks::LAZY) {
+        if self.process.is_locked() || self.refuses(lacks::LAZY) {
             return false;
         }
         self.in_parts(p, len, |p, len| {
@@ -412,7 +247,7 @@ unsafe impl Os for System {
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
         self.late();
         self.require("allow_huge", p, len, &[Access::Committed]);
-        true
+        !self.refuses(0)
     }
 
     unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
@@ -498,33 +333,48 @@ unsafe impl Os for System {
     }
 
     fn clock(&self) -> u64 {
-        sched().clock
+        self.process.clock()
+    }
+
+    fn futex_wake_all(&self, word: *const AtomicU32) {
+        let key = word.addr();
+        self.late();
+        sched().wake(key, true);
+    }
+
+    /// Observers take as long as they like, and no thread waits for them.
+    fn publish(&self, _: &Figures) {
+        self.late();
     }
 
     fn run_time(&self) -> Option<u64> {
-        (!self.refuses(lacks::RUN_TIME)).then(|| sched().clock * 1000 * (1 + self.config.seed % 2) / 2)
+        (!self.refuses(lacks::RUN_TIME)).then(|| self.process.run_time())
     }
 
     fn memory(&self) -> Option<Memory> {
-        if self.refuses(lacks::MEMORY) {
-            return None;
-        }
-        match self.config.memory {
-            1 => Some(Memory { limit: 64 << 30, used: 1 << 30, stalled: false }),
-            2 => Some(Memory { limit: 1 << 30, used: (1 << 30) - (4 << 20), stalled: false }),
-            3 => Some(Memory { limit: 256 << 20, used: 200 << 20, stalled: true }),
-            4 => Some(Memory { limit: 256 << 20, used: self.below(256) << 20, stalled: false }),
-            _ => None,
-        }
+        if self.refuses(lacks::MEMORY) { None } else { self.process.memory() }
     }
 
     fn helper(&self) -> &Helper {
         &self.helper
     }
 
-    /// A child of vfork is another process, in the same address space.
     fn process(&self) -> Option<u32> {
-        Some(1 + u32::from(helper::is_guest()))
+        self.process.number()
+    }
+
+    fn onward(&self) -> Onward {
+        self.late();
+        self.process.onward()
+    }
+
+    fn thread_to_ask_for(&self) -> u32 {
+        crate::seat::thread_number()
+    }
+
+    fn has_ended(&self, thread: u32) -> bool {
+        self.late();
+        self.process.has_ended(thread)
     }
 
     fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
@@ -536,14 +386,18 @@ unsafe impl Os for System {
 
     fn start_helper(&self) -> bool {
         self.late();
-        let started = !self.refuses(lacks::HELPER) && helper::start();
+        let started = !self.refuses(lacks::HELPER) && !self.process.is_forbidden() && helper::start();
         self.late();
         started
     }
 
     fn address_limit(&self) -> Option<usize> {
         let limit = self.config.address_limit as usize;
-        (limit != 0).then(|| limit.saturating_sub(self.state().model.taken()))
+        (limit != 0 && self.process.is_limited()).then(|| limit.saturating_sub(self.state().model.taken()))
+    }
+
+    fn looks_for_limits(&self) -> bool {
+        !self.process.has(habits::LIMITS) || self.config.seed % 2 == 0
     }
 
     fn random(&self) -> u64 {

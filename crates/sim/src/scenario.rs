@@ -1,9 +1,10 @@
 //! Scenarios: a system, policies, and what each thread does. Drawn from a seed, or read from a file.
 
 use crate::aim;
-use crate::os::lacks;
+use crate::process::habits;
 use crate::random::Random;
 use crate::sched::Policy;
+use crate::system::lacks;
 use neap_core::policy::{self, Limit, Purge};
 use neap_coretest::Choices;
 use std::fmt::Write as _;
@@ -64,6 +65,8 @@ numbers! {
     schedule = 0,
     /// Mean steps between switches; the number of changes of priorities; most switches of an exhaustive search.
     rate = 50,
+    /// Threads are stopped at places that the run seldom comes to: once in so many first times; 0: no place is preferred.
+    rare = 0,
     /// Bytes of an OS page.
     page = 4096,
     /// Bytes of address space; 0: no limit.
@@ -72,6 +75,8 @@ numbers! {
     reservations = 0,
     /// Features that the system lacks.
     missing = 0,
+    /// What changes while the process runs, and how the system answers: bits of `process::habits`.
+    habits = 0,
     /// Calls refused, in 1000.
     fault = 0,
     /// One system call in so many takes long; 0: none.
@@ -135,7 +140,12 @@ impl Config {
 
     /// Whether calls may fail although there is memory.
     pub fn is_limited(&self) -> bool {
-        self.address_limit != 0 || self.reservations != 0 || self.limit > 1 || self.fault != 0 || self.memory > 1
+        self.address_limit != 0
+            || self.reservations != 0
+            || self.limit > 1
+            || self.fault != 0
+            || self.memory > 1
+            || self.habits & habits::BURSTS != 0
     }
 
     fn draw(r: &mut Random, seed: u64) -> Config {
@@ -164,14 +174,16 @@ impl Config {
             seed,
             schedule,
             rate: if schedule == 1 { 2 + r.scale(40) } else { r.pick(&[3, 10, 30, 100, 300, 1000]) },
+            rare: if r.one_in(2) { r.pick(&[1, 2, 4, 8, 16, 32]) } else { 0 },
             page: if r.one_in(8) { r.pick(&[16384, 65536]) } else { 4096 },
             address_limit: if r.one_in(8) { r.pick(&[1 << 30, 128 << 20, 32 << 20]) } else { 0 },
             reservations: if r.one_in(10) { r.pick(&[1, 2]) } else { 0 },
             missing,
+            habits: if r.one_in(2) { draw_habits(r) } else { 0 },
             fault: if r.one_in(4) { r.scale(100) } else { 0 },
             late: r.pick(&[0, 2, 5, 20]),
             purges: r.pick(&[0, 1, 3, 10]),
-            memory: if r.one_in(6) { 1 + r.below(4) as u64 } else { 0 },
+            memory: if r.one_in(6) { 1 + r.below(5) as u64 } else { 0 },
             handlers: if r.one_in(3) { r.pick(&[100, 1000, 5000]) } else { 0 },
             seatless: any(r, 16, 1),
             buffers: any(r, 2, 1),
@@ -187,6 +199,11 @@ impl Config {
             ..Config::default()
         }
     }
+}
+
+/// Some of the system's habits.
+pub fn draw_habits(r: &mut Random) -> u64 {
+    (0..habits::COUNT).map(|bit| u64::from(r.one_in(4)) << bit).sum()
 }
 
 /// What a thread does next, with two numbers.
@@ -255,6 +272,8 @@ kinds! {
     Sleep "sleep",
     /// The thread ends, after it made `a` calls without a heap; another one takes its place.
     End "end",
+    /// The thread ends and leaves its heap behind; another one takes its place.
+    Vanish "vanish",
     /// fork; the child makes some calls.
     Fork "fork",
     /// A child of vfork frees `a` blocks from `b` on.
@@ -502,6 +521,7 @@ impl Op {
             54 | 55 => op(Kind::Purge, 0, 0),
             56 => op(Kind::Rest, 0, 0),
             57..60 => op(Kind::Sleep, r.scale(2000), 0),
+            60 | 61 if b & 7 == 0 => op(Kind::Vanish, 0, 0),
             60 | 61 => op(Kind::End, r.next() % 4, b),
             62 if b & 1 == 0 => op(Kind::Vfork, r.scale(200), b),
             62 => op(Kind::Alone, r.next() % 50, b),

@@ -2,8 +2,10 @@
 //! up at *points*: each atomic operation of the core, and before, in and behind each system call. Which thread is next
 //! depends on the seed alone, so a run can be repeated.
 
+use crate::places::Places;
 use crate::random::Random;
 use crate::stack::ThreadStack;
+use core::panic::Location;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use neap_core::points::Point;
 
@@ -120,6 +122,10 @@ pub struct Sched {
     progress: u64,
     changes: Vec<u64>,
     lowest: u64,
+    /// A thread is stopped where it has not been before once in so many times, and once in n times as many where it is for
+    /// the n-th time; 0: never.
+    pub rare: u64,
+    places: Places,
     random: Random,
     /// Virtual time in milliseconds.
     pub clock: u64,
@@ -160,7 +166,7 @@ pub fn quietly<R>(f: impl FnOnce() -> R) -> R {
 }
 
 /// What happens before each atomic operation.
-pub fn point(kind: Point) {
+pub fn point(kind: Point, place: &'static Location<'static>) {
     // SAFETY: there is one real thread.
     let s = unsafe { SCHED };
     if s.is_null() {
@@ -175,7 +181,9 @@ pub fn point(kind: Point) {
     if kind == Point::Update {
         (s.flush)(s.current);
     }
-    if s.steps >= s.next {
+    if s.rare != 0 && s.is_rare(place) {
+        s.stop_here();
+    } else if s.steps >= s.next {
         s.event();
     }
 }
@@ -230,6 +238,8 @@ impl Sched {
             progress: 0,
             changes,
             lowest: 1 << 32,
+            rare: 0,
+            places: Places::new(),
             random,
             clock: 1_000_000,
             slept: 0,
@@ -377,6 +387,28 @@ impl Sched {
         }
     }
 
+    /// Whether the running thread is to be stopped at this place.
+    fn is_rare(&mut self, place: &Location<'_>) -> bool {
+        let times = u64::from(self.places.visit(place));
+        self.random.one_in(self.rare * times) && !self.alone
+    }
+
+    /// Stops the running thread, mostly for long.
+    fn stop_here(&mut self) {
+        match self.policy {
+            Policy::Random(_) if self.random.one_in(4) => {}
+            Policy::Random(_) => {
+                self.threads[self.current].state = State::Late(self.steps + self.random.scale(LONG));
+            }
+            Policy::Priorities(_) => {
+                self.lowest -= 1;
+                self.threads[self.current].priority = self.lowest;
+            }
+            Policy::Exhaustive => return,
+        }
+        self.switch();
+    }
+
     /// Threads that can run, after what time and steps have done.
     fn ready(&self) -> impl Iterator<Item = usize> + '_ {
         let is_ready = |t: &Thread| match t.state {
@@ -415,16 +447,19 @@ impl Sched {
     fn let_time_pass(&mut self) {
         let late =
             self.threads.iter().filter_map(|t| if let State::Late(until) = t.state { Some(until) } else { None });
-        if let Some(until) = late.min() {
-            self.skipped += until.saturating_sub(self.steps);
-            self.steps = self.steps.max(until);
-            return;
-        }
         let wakes = self.threads.iter().filter_map(|t| match t.state {
             State::Waits(_, until) if until != FOREVER => Some(until),
             _ => None,
         });
-        let Some(until) = wakes.min() else {
+        let (late, wakes) = (late.min(), wakes.min());
+        // A thread that has no processor may be late for longer than others sleep.
+        let sleeps = self.rare != 0 && wakes.is_some() && matches!(self.policy, Policy::Random(_));
+        if let Some(until) = late.filter(|_| !sleeps || !self.random.one_in(4)) {
+            self.skipped += until.saturating_sub(self.steps);
+            self.steps = self.steps.max(until);
+            return;
+        }
+        let Some(until) = wakes else {
             crate::finding(&format!("deadlock: {}", self.waits()));
         };
         self.progress = self.real_steps();

@@ -1,8 +1,8 @@
 //! What `crates/sys/src/thread.rs` and `global.rs` do for each thread, for virtual ones: the seat, nested calls, the
 //! first and the last call. Change them together.
 
-use crate::os::System;
 use crate::sched::{is_running, quietly, sched};
+use crate::system::System;
 use crate::world::world;
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
@@ -23,11 +23,13 @@ pub struct Life {
     busy: u32,
     /// What it stored there and others do not see yet.
     buffered: bool,
+    /// The thread's number, 0 where the system does not tell whether it has ended.
+    number: u32,
 }
 
 impl Life {
     /// A thread that has called nothing yet.
-    pub fn new() -> Life {
+    pub fn new(number: u32) -> Life {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh mapping.
         let p =
@@ -36,7 +38,7 @@ impl Life {
         let seat = p.cast::<Seat>();
         // SAFETY: the mapping is new.
         unsafe { seat.write(Seat::new(Heap::none())) };
-        Life { seat, busy: Seat::IDLE, buffered: false }
+        Life { seat, busy: Seat::IDLE, buffered: false, number }
     }
 
     fn flush(&mut self) {
@@ -52,12 +54,6 @@ impl Life {
         if world().config.buffers == 0 {
             self.flush();
         }
-    }
-}
-
-impl Default for Life {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -290,7 +286,30 @@ pub fn give_up() {
 
 /// The thread has ended, and another one takes its place.
 pub fn be_born_again() {
-    quietly(|| *life() = Life::new());
+    quietly(|| *life() = Life::new(allocator().os.process.new_thread()));
+}
+
+/// The thread ends and leaves its heap behind: its first calls came when the C library was past the place where it would
+/// have given it up. Its storage stays until the threads meet: a visitor that asked just before may use it for some more
+/// instructions. Nothing where the system does not tell that a thread has ended.
+pub fn vanish() {
+    let number = life().number;
+    if number != 0 {
+        allocator().os.process.thread_ended(number);
+        let new = quietly(|| Life::new(allocator().os.process.new_thread()));
+        let old = core::mem::replace(life(), new);
+        world().vanished(old);
+    }
+}
+
+/// The thread's storage is used by a child of vfork as well, which has another number: it may not be asked for any more.
+pub fn share() {
+    life().number = 0;
+}
+
+/// The number of the running thread, 0 where the system does not tell whether it has ended.
+pub fn thread_number() -> u32 {
+    if is_running() && sched().current < world().lives.len() { life().number } else { 0 }
 }
 
 fn own() -> *mut Heap {
