@@ -6,7 +6,7 @@ use neap_core::policy::{Limit, Purge};
 use neap_core::watch::Reason;
 use neap_core::{CHUNK, misuse};
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
-use neap_coretest::{Config, Owner};
+use neap_coretest::{Call, Config, Owner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn census(a: &Shared) -> Census {
@@ -251,4 +251,38 @@ fn zeroed_blocks_in_memory_that_was_used() {
             assert_eq!(a.figures().totals.purged, 0);
         }
     }
+}
+
+/// Catches memory of hardened blocks that is lost with each free, or counted as lost.
+#[test]
+fn hardened_memory_comes_back() {
+    let a = system(Config::default());
+    a.harden();
+    let t = thread(&a);
+    a.tell_heaps();
+    let rounds = |n: usize| {
+        for _ in 0..n {
+            let blocks: Vec<_> = [100, 5000, 100_000].iter().flat_map(|&size| [size; 30]).collect();
+            let blocks: Vec<_> = blocks.into_iter().map(|size| malloc(&a, &t, size)).collect();
+            blocks.into_iter().for_each(|p| free(&a, &t, p));
+        }
+        a.figures().peak
+    };
+    let first = rounds(1);
+    assert_eq!(rounds(10), first, "each round has what the one before had");
+    valid(&a);
+}
+
+/// Catches caches and shelves that may hold much in all while no purger looks at them, and one that is asked for too early.
+#[test]
+fn caches_of_many_threads_have_a_purger() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let threads: Vec<_> = (0..16).map(|_| thread(&a)).collect();
+    for (i, t) in threads.iter().enumerate() {
+        assert_eq!(a.os.faults.count(Call::StartPurger), 0, "{i} threads");
+        // Half a MiB on a shelf counts as one that may be.
+        let p = malloc(&a, t, 8 * CHUNK);
+        free(&a, t, p);
+    }
+    assert_eq!(a.os.faults.count(Call::StartPurger), 1, "16 MiB");
 }

@@ -3,7 +3,7 @@
 use neap_core::CHUNK;
 use neap_core::os::Memory;
 use neap_core::policy::Limit;
-use neap_coretest::calls::{Shared, free, system, thread, try_malloc, valid};
+use neap_coretest::calls::{Shared, free, malloc, system, thread, try_malloc, valid};
 use neap_coretest::{Config, Owner};
 
 const MIB: usize = 1 << 20;
@@ -101,4 +101,44 @@ fn nothing_waits_where_memory_is_short() {
         let (most, end) = run(limit - MIB);
         assert!(most <= 33 * MIB && end <= 17 * MIB, "{most} bytes waited, {end} at the end");
     }
+}
+
+/// Catches memory that does not wait for its time although it is less than a quarter of the system's limit, and more than
+/// that which waits.
+#[test]
+fn a_quarter_of_the_limit_may_wait() {
+    for (limit, waits) in [(1024 * MIB, true), (70 * MIB, false)] {
+        let a = system(Config { purger: true, ..Config::default() });
+        a.os.set_memory(Some(Memory { limit, used: 0, stalled: false }));
+        let t = thread(&a);
+        let p = malloc(&a, &t, 20 * MIB);
+        free(&a, &t, p);
+        assert!(a.free_bytes().0 >= 20 * MIB);
+        a.tick();
+        assert_eq!(a.free_bytes().0 > 0, waits, "20 of {limit} bytes");
+    }
+}
+
+/// Catches a helper that ends while there is something to do, and one that does not end when there is nothing.
+#[test]
+fn a_helper_ends_after_five_idle_ticks() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let t = thread(&a);
+    let p = malloc(&a, &t, 20 * MIB);
+    free(&a, &t, p);
+    let tick = || {
+        a.os.advance(100);
+        a.tick().is_some()
+    };
+    // A thread whose caches change is at work.
+    for i in 0..20 {
+        let kept: Vec<_> = (0..=i % 3).map(|_| malloc(&a, &t, 100)).collect();
+        kept.into_iter().for_each(|p| free(&a, &t, p));
+        assert!(tick(), "tick {i}");
+    }
+    assert_eq!(a.free_bytes().0, 0);
+    // SAFETY: the heap is lent by its thread.
+    t.with(&a, |heap| unsafe { a.rest(heap) });
+    let left = (0..100).take_while(|_| tick()).count();
+    assert_eq!(left, 10, "five until the free blocks go, and five in which there is nothing to do");
 }
