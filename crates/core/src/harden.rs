@@ -207,6 +207,19 @@ impl<O: Os> Allocator<O> {
 mod tests {
     use super::*;
 
+    /// Catches random numbers in which a bit is mostly set, or mostly not.
+    #[test]
+    fn random_numbers_are_even() {
+        for mut state in 1..5 {
+            let mut set = [0; 64];
+            for _ in 0..4096 {
+                let n = next(&mut state);
+                set.iter_mut().enumerate().for_each(|(bit, count)| *count += n >> bit & 1);
+            }
+            assert!(set.iter().all(|count| (1800..2300).contains(count)), "{set:?}");
+        }
+    }
+
     /// Catches a block that reaches into the guard, and one too many that is withheld.
     #[test]
     fn withheld_blocks() {

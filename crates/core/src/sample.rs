@@ -221,6 +221,20 @@ impl<O: Os> Allocator<O> {
 mod tests {
     use super::*;
 
+    /// Catches random numbers in which a bit is mostly set, or mostly not.
+    #[test]
+    fn random_numbers_are_even() {
+        for seed in 1..5 {
+            let mut sampler = Sampler { seed, ..Sampler::new() };
+            let mut set = [0; 64];
+            for _ in 0..4096 {
+                let n = sampler.next();
+                set.iter_mut().enumerate().for_each(|(bit, count)| *count += n >> bit & 1);
+            }
+            assert!(set.iter().all(|count| (1800..2300).contains(count)), "{set:?}");
+        }
+    }
+
     /// Catches an approximation that bends the distances, or the weights.
     #[test]
     #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]

@@ -277,6 +277,23 @@ mod tests {
         assert_eq!(habits.punish(4), 1);
     }
 
+    /// Catches a byte that is not looked at, or one too many, wherever the length ends.
+    #[test]
+    fn each_byte_counts() {
+        let mut block = [0u64; 24];
+        let p = block.as_mut_ptr().cast::<u8>();
+        for len in if cfg!(miri) { 60..80 } else { 0..180 } {
+            for at in 0..=len {
+                // SAFETY: the block has so many bytes, and one more.
+                unsafe {
+                    p.add(at).write(1);
+                    assert_eq!(is_zeroed(p, len), at == len, "byte {at} of {len}");
+                    p.add(at).write(0);
+                }
+            }
+        }
+    }
+
     /// Catches samples that miss the ends, or look behind the range.
     #[test]
     fn samples_are_spread() {
