@@ -3,8 +3,9 @@
 
 use neap_core::Heap;
 use neap_core::fork::Begin;
+use neap_core::sync::Lock;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
-use neap_coretest::{Call, Config, Owner};
+use neap_coretest::{Call, Config, Fake, Owner};
 use std::time::Instant;
 
 /// Catches free memory that stays in a child although it asks for memory, or that stays in an idle one if it is much.
@@ -205,6 +206,20 @@ fn a_lock_can_be_taken_from_a_fork() {
         assert_eq!(a.is_stranded(), taken);
         assert!(!a.is_forking());
     }
+}
+
+/// Catches a fork that waits for ever for a lock that does not come free, or that takes it all the same.
+#[test]
+fn a_lock_may_not_come_free() {
+    let (os, lock) = (Fake::new(Config::default()), Lock::new());
+    let guard = lock.lock(&os);
+    let begun = Instant::now();
+    assert!(!lock.take_for_fork(&os, 30, 100));
+    assert!(begun.elapsed().as_millis() >= 20);
+    drop(guard);
+    assert!(lock.take_for_fork(&os, 30, 100) && lock.is_forked());
+    lock.release_for_fork(&os);
+    assert!(!lock.is_forked());
 }
 
 /// Catches a heap of a thread in a call that the child takes for whole, or one whose thread ended during the fork and that
