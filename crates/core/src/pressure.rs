@@ -4,7 +4,7 @@
 //! ([`FRESH_CHUNKS`]): a look is some 25 us of reading files. Where memory is short nothing waits, and the thread that
 //! frees or takes gives back its share at once.
 
-use crate::batch::{Due, Walk};
+use crate::batch::Walk;
 use crate::os::Memory;
 use crate::policy::Limit;
 use crate::purge::{DELAY_TICKS, LIMIT};
@@ -110,8 +110,8 @@ impl<O: Os> Allocator<O> {
             self.purge();
         } else {
             self.wake_helper();
-            let due = Due { slabs: false, ..self.due(0, FRESH_CHUNKS * CHUNK) };
-            self.purge_due(Heap::none(), due, &mut Walk::new(), 1);
+            // Without holes in slabs, which take longer.
+            self.purge_due(Heap::none(), self.due(0, FRESH_CHUNKS * CHUNK), &mut Walk::new(), 1);
         }
     }
 }

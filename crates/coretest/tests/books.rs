@@ -145,6 +145,14 @@ fn the_last_thread_gives_back_what_waits() {
     assert_eq!(left, 0, "one thread is left, and may never call again");
     let (before, left) = run(24 << 20, Purge::Never, 1);
     assert_eq!(left, before, "nothing goes back");
+    // Nor a process that only shares the memory with its owner, and may end at any time.
+    let a = system(Config::default());
+    let t = thread(&a);
+    wait(&a, &t, 24 << 20);
+    let before = a.free_bytes().0;
+    a.os.set_process(2);
+    a.thread_ended();
+    assert_eq!(a.free_bytes().0, before);
     let (before, left) = run(8 << 20, Purge::Decay, 1);
     assert_eq!(left, before, "too little to be worth it");
     // Two that go on.

@@ -1,8 +1,8 @@
 //! Limits on memory: one that the user sets, which holds, and those of the system, near which nothing waits.
 
-use neap_core::CHUNK;
 use neap_core::os::Memory;
 use neap_core::policy::Limit;
+use neap_core::{CHUNK, Os};
 use neap_coretest::calls::{Shared, free, malloc, system, thread, try_malloc, valid};
 use neap_coretest::{Config, Owner};
 
@@ -141,4 +141,48 @@ fn a_helper_ends_after_five_idle_ticks() {
     t.with(&a, |heap| unsafe { a.rest(heap) });
     let left = (0..100).take_while(|_| tick()).count();
     assert_eq!(left, 10, "five until the free blocks go, and five in which there is nothing to do");
+}
+
+/// Catches a helper that sleeps although more waits than the user allows, and one that is woken for less.
+#[test]
+fn a_helper_is_woken_where_more_waits_than_may() {
+    let a = system(Config { purger: true, ..Config::default() });
+    a.policy.set_bytes(Some(8 * MIB));
+    let t = thread(&a);
+    let [first, second, third] = [4, 3, 3].map(|size| malloc(&a, &t, size * MIB));
+    free(&a, &t, first);
+    a.tick();
+    assert_eq!(a.free_bytes().0, 4 * MIB, "so much may wait");
+    let woken = a.os.helper().woken();
+    free(&a, &t, second);
+    assert_eq!(a.os.helper().woken(), woken, "7 MiB");
+    free(&a, &t, third);
+    assert_ne!(a.os.helper().woken(), woken, "10 MiB");
+    a.tick();
+    assert_eq!(a.free_bytes().0, 0);
+}
+
+/// Catches a block that waits longer because it lay on a shelf, or goes back at once.
+#[test]
+fn time_on_a_shelf_counts() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let t = thread(&a);
+    let p = malloc(&a, &t, 20 * MIB);
+    free(&a, &t, p);
+    let tick = || {
+        a.os.advance(100);
+        a.tick();
+    };
+    (0..9).for_each(|_| tick());
+    let p = malloc(&a, &t, 8 * CHUNK);
+    free(&a, &t, p);
+    // Busy, so that it is not visited.
+    t.with(&a, |_| (0..3).for_each(|_| tick()));
+    assert_eq!(a.free_bytes().0, 0, "it is on the shelf");
+    // SAFETY: the heap is lent by its thread.
+    t.with(&a, |heap| unsafe { a.rest(heap) });
+    tick();
+    assert_eq!(a.free_bytes().0, 8 * CHUNK, "four ticks");
+    tick();
+    assert_eq!(a.free_bytes().0, 0);
 }
