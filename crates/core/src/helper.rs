@@ -138,6 +138,7 @@ impl Helper {
 
     /// Who gives memory back. A helper that resigns does not count: a thread that frees memory now has to ask.
     #[inline]
+    #[cfg_attr(neap_sim, track_caller)]
     pub fn who(&self) -> Who {
         Self::who_is(self.state.load(Ordering::SeqCst))
     }

@@ -24,6 +24,7 @@ const FINISH_ROUNDS: usize = 8;
 
 impl<O: Os> Allocator<O> {
     /// Whether a helper thread will see to what is freed now.
+    #[cfg_attr(neap_sim, track_caller)]
     pub(crate) fn has_helper(&self) -> bool {
         self.os.helper().who() == Who::Helper
     }

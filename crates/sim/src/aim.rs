@@ -151,7 +151,7 @@ fn op(r: &mut Random, shape: Shape, i: usize, class: u64) -> Op {
         (Shape::Ends, 0..4) => op(Kind::Fill, r.pick(&[40_000, 70_000, 200_000]), 1 + some / 2),
         (Shape::Ends, 4..9) => op(Kind::Drain, r.pick(&[some, more, all]) + 4096 * (b % 2), b),
         (Shape::Ends, 9..12) => op(Kind::Sleep, 10 * (1 + r.next() % 12), 0),
-        (Shape::Ends, 12 | 13) => op(Kind::Calloc, r.pick(&[140_000, 200_000]), 0),
+        (Shape::Ends, 12 | 13) => op(Kind::Calloc, 200_000, 0),
         (Shape::Ends, 14) => op(if b & 1 == 0 { Kind::Purge } else { Kind::Trim }, 0, 0),
         (Shape::Ends, _) => op(Kind::Alone, r.next() % 20, b),
         (Shape::Huge, 0..4) => op(Kind::Malloc, (1 << 20) + r.scale(2 << 20), b),

@@ -1,5 +1,8 @@
 //! Memory of the simulated system: the calls of the real one.
 
+use crate::finding;
+use neap_core::CHUNK;
+
 /// Access for reading and writing.
 pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
@@ -34,4 +37,23 @@ pub unsafe fn is_zero(p: *const u8, len: usize) -> bool {
     // SAFETY: any bytes are words.
     let (head, words, tail) = unsafe { bytes.align_to::<u64>() };
     head.iter().chain(tail).all(|&b| b == 0) && words.iter().all(|&w| w == 0)
+}
+
+/// A new block, which may be null, is to be zero: looks at short ones whole, at long ones here and there.
+pub fn check_zero(p: *mut u8, size: usize) {
+    const STEP: usize = 512;
+    // SAFETY: the block has `size` bytes.
+    let zero = p.is_null()
+        || unsafe {
+            if size <= CHUNK {
+                is_zero(p, size)
+            } else {
+                is_zero(p, 4096)
+                    && is_zero(p.add(size - 4096), 4096)
+                    && (0..size - 8).step_by(STEP).all(|at| p.add(at).cast::<u64>().read_unaligned() == 0)
+            }
+        };
+    if !zero {
+        finding(&format!("a zeroed block of {size} bytes is not zero"));
+    }
 }

@@ -1,5 +1,5 @@
 //! What blocks hold: words that tell which block and which offset they belong to. Short blocks are written whole; of
-//! long ones both ends, and some in every 4 KiB.
+//! long ones both ends, and some in every 4 KiB. Block 0 stands for those that are zeroed and never written.
 
 use neap_core::heap::Block;
 
@@ -8,6 +8,9 @@ const WHOLE: usize = 1024;
 const PAGE: usize = 4096;
 
 fn word(id: u64, offset: usize) -> u64 {
+    if id == 0 {
+        return 0;
+    }
     // Every eighth block starts with the tag of free blocks, which a program may write by chance.
     if offset == 0 && id.is_multiple_of(8) {
         return u64::from(Block::TAG) | (id << 32);

@@ -17,6 +17,8 @@ const LONG: u64 = 20_000;
 const PAUSE: u64 = 1000;
 /// Handlers of a run, at most, so that a run does not consist of them.
 const HANDLERS: u32 = 400;
+/// Key of a thread that has no processor for some milliseconds: none wakes it.
+const STOPPED: usize = 6;
 /// Steps without the end of an operation after which threads are taken to run in a circle.
 const STUCK: u64 = 3_000_000;
 
@@ -396,10 +398,15 @@ impl Sched {
     /// Stops the running thread, mostly for long.
     fn stop_here(&mut self) {
         match self.policy {
-            Policy::Random(_) if self.random.one_in(4) => {}
-            Policy::Random(_) => {
-                self.threads[self.current].state = State::Late(self.steps + self.random.scale(LONG));
-            }
+            Policy::Random(_) => match self.random.below(8) {
+                0 | 1 => {}
+                // For longer than others sleep.
+                2 | 3 => {
+                    let until = self.clock + self.random.pick(&[1, 10, 30, 100]);
+                    self.threads[self.current].state = State::Waits(STOPPED, until);
+                }
+                _ => self.threads[self.current].state = State::Late(self.steps + self.random.scale(LONG)),
+            },
             Policy::Priorities(_) => {
                 self.lowest -= 1;
                 self.threads[self.current].priority = self.lowest;
@@ -447,19 +454,16 @@ impl Sched {
     fn let_time_pass(&mut self) {
         let late =
             self.threads.iter().filter_map(|t| if let State::Late(until) = t.state { Some(until) } else { None });
-        let wakes = self.threads.iter().filter_map(|t| match t.state {
-            State::Waits(_, until) if until != FOREVER => Some(until),
-            _ => None,
-        });
-        let (late, wakes) = (late.min(), wakes.min());
-        // A thread that has no processor may be late for longer than others sleep.
-        let sleeps = self.rare != 0 && wakes.is_some() && matches!(self.policy, Policy::Random(_));
-        if let Some(until) = late.filter(|_| !sleeps || !self.random.one_in(4)) {
+        if let Some(until) = late.min() {
             self.skipped += until.saturating_sub(self.steps);
             self.steps = self.steps.max(until);
             return;
         }
-        let Some(until) = wakes else {
+        let wakes = self.threads.iter().filter_map(|t| match t.state {
+            State::Waits(_, until) if until != FOREVER => Some(until),
+            _ => None,
+        });
+        let Some(until) = wakes.min() else {
             crate::finding(&format!("deadlock: {}", self.waits()));
         };
         self.progress = self.real_steps();

@@ -1,7 +1,7 @@
 //! The process that is simulated: its allocator, its threads' operations, and what is known about every block.
 
 use crate::helper::{self, Helper};
-use crate::memory::is_zero;
+use crate::memory::check_zero;
 use crate::process::habits;
 use crate::random::Random;
 use crate::scenario::{Config, Kind, Op, Scenario};
@@ -10,7 +10,7 @@ use crate::seat::{self, Life};
 use crate::system::System;
 use crate::{finding, pattern, trace};
 use neap_core::valid::{Census, Depth};
-use neap_core::{Allocator, CHUNK, Os};
+use neap_core::{Allocator, Os};
 use std::collections::BTreeMap;
 
 /// Keys that threads wait for.
@@ -27,7 +27,9 @@ const MOST_FORKS: u32 = 3;
 struct Block {
     p: *mut u8,
     usable: usize,
+    /// What the block holds, and in how many bytes.
     id: u64,
+    written: usize,
     /// The thread that allocated it.
     owner: usize,
 }
@@ -169,14 +171,14 @@ impl World {
 
     fn check(&self, block: &Block) {
         // SAFETY: the block is live.
-        if let Some(offset) = unsafe { pattern::first_wrong(block.p, block.usable, block.usable, block.id) } {
+        if let Some(offset) = unsafe { pattern::first_wrong(block.p, block.usable, block.written, block.id) } {
             finding(&format!("contents of a live block of {} bytes changed at offset {offset:#x}", block.usable));
         }
     }
 }
 
-/// Takes a new block into the model; `p` may be null.
-fn received(p: *mut u8, size: usize, align: usize) {
+/// Takes a new block into the model; `p` may be null. `fresh`: it is zeroed, and is not written.
+fn received(p: *mut u8, size: usize, align: usize, fresh: bool) {
     sched().note_progress();
     let w = world();
     if p.is_null() {
@@ -197,34 +199,18 @@ fn received(p: *mut u8, size: usize, align: usize) {
     };
     let w = world();
     w.ids += 1;
-    let block = Block { p, usable, id: w.ids, owner: sched().current };
-    // SAFETY: the block has as many bytes.
-    unsafe { pattern::write(p, usable, block.id) };
-    w.add(block);
-}
-
-fn check_zero(p: *mut u8, size: usize) {
-    const STEP: usize = 512;
-    // SAFETY: the block has `size` bytes.
-    let zero = p.is_null()
-        || unsafe {
-            if size <= CHUNK {
-                is_zero(p, size)
-            } else {
-                is_zero(p, 4096)
-                    && is_zero(p.add(size - 4096), 4096)
-                    && (0..size - 8).step_by(STEP).all(|at| p.add(at).cast::<u64>().read_unaligned() == 0)
-            }
-        };
-    if !zero {
-        finding(&format!("a zeroed block of {size} bytes is not zero"));
+    let (id, written) = if fresh { (0, size) } else { (w.ids, usable) };
+    if !fresh {
+        // SAFETY: the block has as many bytes.
+        unsafe { pattern::write(p, usable, id) };
     }
+    w.add(Block { p, usable, id, written, owner: sched().current });
 }
 
 fn malloc(size: usize) {
     if !world().is_full() {
         let p = seat::malloc(size);
-        received(p, size, 16);
+        received(p, size, 16, false);
     }
 }
 
@@ -232,7 +218,8 @@ fn calloc(size: usize) {
     if !world().is_full() {
         let p = seat::calloc(size);
         check_zero(p, size);
-        received(p, size, 16);
+        let fresh = world().random().one_in(3);
+        received(p, size, 16, fresh);
     }
 }
 
@@ -242,7 +229,7 @@ fn aligned(size: usize, align: usize, zero: bool) {
         if zero {
             check_zero(p, size);
         }
-        received(p, size, align);
+        received(p, size, align, false);
     }
 }
 
@@ -270,10 +257,10 @@ fn realloc(block: Block, size: usize) {
     }
     let kept = block.usable.min(size);
     // SAFETY: the block has as many bytes.
-    if let Some(offset) = unsafe { pattern::first_wrong(p, kept, block.usable, block.id) } {
+    if let Some(offset) = unsafe { pattern::first_wrong(p, kept, block.written, block.id) } {
         finding(&format!("realloc from {} to {size} bytes lost contents at offset {offset:#x}", block.usable));
     }
-    received(p, size, 16);
+    received(p, size, 16, false);
 }
 
 fn look(block: Block) {
