@@ -129,6 +129,7 @@ const ROWS: &[Row] = &[
     row(STACK, "smallest_in_waves", "the same with all kinds of calls").env(&[("NEAP_LIMIT", "20M")]),
     row(STACK, "waves_under_filter", "400 MB that stay after all threads have ended, without a helper"),
     row(LIMITS, "address_space_limited_later", "a limit that counts only at start: 16 GiB under 1 GiB"),
+    row(LIMITS, "parts_sealed", "realloc or calloc of memory of which the program has sealed a part"),
     row(LIMITS, "posix_memalign_sets_errno", "errno that says Success after a failure"),
     row(LIMITS, "program_comes_first", "arenas that tools take for the program"),
     row(LIMITS, "refused_memory_takes_no_addresses", "64 GiB of addresses more for each malloc that fails"),

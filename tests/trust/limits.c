@@ -95,8 +95,41 @@ static void questions_are_asked_again(void) {
     if (strict()) CHECK_AT(most < SIZE >> 10, most);
 }
 
+/* Seals an OS page in the middle of a block: from then on it cannot be unmapped, moved, or get other access. */
+static void seal_middle(char *block, size_t size) {
+    enum { PAGE = 4096, MSEAL = 462 };
+    char *at = (char *)(((uintptr_t)block + size / 2) & -(uintptr_t)PAGE);
+    if (at > block && syscall(MSEAL, at, PAGE, 0) != 0) SKIP("mseal (Linux 6.10) is not there: errno %d", errno);
+}
+
+/* Blocks of which the program has sealed a part, and then resizes, frees, and gets again: no byte is lost, and what calloc
+   returns is zero. */
+static void parts_sealed(void) {
+    static const size_t sizes[] = {20000, 70000, 300000, 4 << 20, 40 << 20, (size_t)1200 << 20};
+    for (int round = 0; round < 8; round++)
+        for (int i = 0; i < 6; i++) {
+            size_t size = sizes[i], step = size / 16;
+            char *p = malloc(size), *wall = malloc(size); /* keeps it from growing in place */
+            CHECK(p && wall);
+            for (size_t at = 0; at < size; at += step) p[at] = (char)(at / step + 1);
+            seal_middle(p, size);
+            char *q = realloc(p, round % 2 ? size / 2 : size * 2);
+            CHECK_AT(q, size);
+            for (size_t at = 0; at < (round % 2 ? size / 2 : size); at += step) CHECK_AT(q[at] == (char)(at / step + 1), at);
+            free(q);
+            free(wall);
+            if (round % 3 == 0) malloc_trim(0);
+            if (round % 4 == 1) nap(150);
+            q = calloc(1, size);
+            CHECK_AT(q, size);
+            for (size_t at = 0; at < size; at += step) CHECK_AT(q[at] == 0, at);
+            memset(q, 1, size < 1 << 20 ? size : 1 << 20);
+            free(q);
+        }
+}
+
 static const struct test_case cases[] = {
-    CASE(questions_are_asked_again),
+    CASE(questions_are_asked_again), CASE(parts_sealed),
     CASE(address_space_limited_later), CASE(posix_memalign_sets_errno),         CASE(program_comes_first),
     CASE(refused_memory_takes_no_addresses), CASE(shrinking_succeeds_without_memory),
 };
