@@ -121,6 +121,9 @@ int main(int argc, char **argv) {
     for (int i = 4; i < argc; i++)
         if (!strncmp(argv[i], "lives", 5)) cancel_once();
     nowhere = fopen("/dev/null", "w");
+    /* With a buffer of its own the C library does not ask whether this is a terminal (ioctl), at the first use. */
+    static char buffer[BUFSIZ];
+    if (nowhere) setvbuf(nowhere, buffer, _IOFBF, sizeof buffer);
     prctl(PR_SET_NAME, "torture"); /* Calls fail from here on: see inject.c. */
     long before = resident(), end = now_ms() + atol(argv[2]) * 1000;
     int storm = 0, slow = 0, started = 0;
