@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use neap_counters::{Gauges, Snapshot};
 use neap_observe::{Error, Page};
-use neap_tests::{Case, Outcome, Source, Stop, library};
+use neap_tests::{Case, Outcome, Run, Source, Stop, library, sys};
 
 const STAGES: Source = Source::new("counters/stages.c");
 
@@ -26,9 +26,14 @@ fn main() -> ExitCode {
         Case::new("page::filtered", "a system call that a filter punishes", || nameless("filtered")),
         Case::new("page::no_files", "SIGXFSZ under a limit of file sizes", || nameless("no_files")),
         Case::new("page::keeps_no_file", "a file that stays open", keeps_no_file),
+        Case::new("exact::long_files", "SIGXFSZ under a limit of file sizes, where calls are counted", || {
+            exact_without_file(&["sh"], "ulimit -f 1")
+        }),
+        Case::new("exact::full_disk", "SIGBUS where there is no room for the page of counts", full_disk),
+        Case::new("exact::child_without_file", "a child that counts in its parent's page", child_without_file),
         Case::new("table::complete", "a case that is written but never run", || {
-            let cases = ["stages", "small_program", "forks", "forks_raw", "filtered", "no_files", "keeps_no_file"]
-                .map(|c| ("stages", c));
+            let cases = ["stages", "small_program", "forks", "forks_raw", "filtered", "no_files", "keeps_no_file"];
+            let cases = cases.iter().chain(&["child_without_file"]).map(|&c| ("stages", c)).collect::<Vec<_>>();
             neap_tests::all_cases_named(&[STAGES], &cases)
         }),
     ])
@@ -226,4 +231,38 @@ fn keeps_no_file() -> Outcome {
     let mut program = Program::start("keeps_no_file", &[])?;
     let says = program.stage()?;
     read(says.pid).map(|_| ())
+}
+
+/// A program that is to count its calls, and gets no file for it, runs all the same. `shell`: what runs a script that puts
+/// `before` in the way.
+fn exact_without_file(shell: &[&str], before: &str) -> Outcome {
+    let dir = sys::TempDir::new("neap-exact")?;
+    let script = format!("{before} || exit 77; LD_PRELOAD=$LIBRARY exec true");
+    let run = Run::new(shell[0]).args(&shell[1..]).args(["-c", &script]).plain();
+    let done = run.env("NEAP_COUNTERS", dir.path()).env("LIBRARY", library::require_neap()?).run()?;
+    match done.status.code() {
+        Some(77) => Err(Stop::Skip(format!("refused: {before}"))),
+        Some(0) if done.stderr.contains("NEAP_COUNTERS") => Ok(()),
+        _ => Err(done.fail("not run, or nothing said")),
+    }
+}
+
+fn full_disk() -> Outcome {
+    if !neap_tests::is_root() {
+        return Err(Stop::Skip("only root may mount".into()));
+    }
+    let fill = "mount -t tmpfs -o size=4k none $NEAP_COUNTERS && head -c 4096 /dev/zero > $NEAP_COUNTERS/full";
+    // What is mounted goes with its namespace.
+    exact_without_file(&["unshare", "--mount", "sh"], fill)
+}
+
+fn child_without_file() -> Outcome {
+    let dir = sys::TempDir::new("neap-exact")?;
+    let mut program = Program::start("child_without_file", &[("NEAP_COUNTERS", &dir.path().to_string_lossy())])?;
+    let before = read(program.stage()?.pid)?;
+    program.go_on()?;
+    let says = program.stage()?;
+    let after = read(says.pid)?;
+    let more = after.blocks_allocated - before.blocks_allocated;
+    check("the child's blocks", more < 1000, says, &after.gauges)
 }

@@ -114,9 +114,24 @@ static void keeps_no_file(void) {
     for (int fd = 0; fd < 48; fd++) CHECK_AT(fcntl(fd, F_GETFD) == before[fd], fd);
     stage();
 }
+/* The child has no room for a file of its own. */
+static void child_without_file(void) {
+    take(&small[0], 1000, 0);
+    stage();
+    struct rlimit none = {3, 3};
+    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    int status;
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (int i = 0; i < 10000; i++) free(malloc(100));
+        _exit(0);
+    }
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+    stage();
+}
 
 static const struct test_case CASES[] = {
     CASE(stages),   CASE(small_program), CASE(forks),         CASE(forks_raw),
-    CASE(filtered), CASE(no_files),      CASE(keeps_no_file),
+    CASE(filtered), CASE(no_files),      CASE(keeps_no_file), CASE(child_without_file),
 };
 TEST_MAIN(CASES)

@@ -111,6 +111,19 @@ static void idle_behind_filter(void) {
         SKIP("no seccomp filters here");
     wait_for_rss(32 << 10);
 }
+/* Whether there are filters here, as libraries ask: no filter comes of it. */
+static void questions_for_filters(void) {
+    errno = 0;
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) == -1 && (errno == EFAULT || errno == EINVAL));
+    for (unsigned flags = 0; flags <= SECCOMP_FILTER_FLAG_TSYNC; flags++) {
+        CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, NULL) == -1);
+        CHECK(syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL) == -1);
+    }
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, NULL) == -1);
+    with_helper();
+    garbage(100, 40 << 10, 300 << 10);
+    wait_for_rss(16 << 10);
+}
 /* A child on its parent's memory gives itself a filter, as a launcher of others does before exec. */
 static void in_vfork_child(void) {
     struct sock_fprog *program = all_but(__NR_userfaultfd, SECCOMP_RET_ERRNO | EPERM);
@@ -169,6 +182,7 @@ static void threads_end(void) {
 static const struct test_case CASES[] = {
     CALLS(ROWS) CASE(kill_first), CASE(kill_last), CASE(kill_last_by_syscall), CASE(kill_last_all_threads),
     CASE(kill_under_load), CASE(from_the_start), CASE(threads_end), CASE(in_vfork_child), CASE(idle_behind_filter),
+    CASE(questions_for_filters),
 };
 /* Started again by `refused_from_the_start`, the name of the case is the program's only argument. */
 int main(int argc, char **argv) {

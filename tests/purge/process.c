@@ -471,6 +471,16 @@ static void bare_fork(void) {
     errno = 0;
     CHECK(clone(cloned, NULL, SIGCHLD, NULL) == -1 && errno == EINVAL);
 }
+/* Arguments that cannot be read are the kernel's to refuse. */
+static void bare_clone_of_nothing(void) {
+    char *closed = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(closed != MAP_FAILED);
+    char *const wrong[] = {NULL, (char *)16, closed, closed - 4, (char *)-64};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        errno = 0;
+        CHECK_AT(syscall(SYS_clone3, wrong[i], 64) == -1 && (errno == EFAULT || errno == ENOSYS), errno);
+    }
+}
 
 /* A limit on address space, and threads that need much memory in turn. */
 static void *limited_life(void *arg) {
@@ -508,6 +518,6 @@ static const struct test_case CASES[] = {
     CASE(fork_with_helper), CASE(without_proc),   CASE(forks_under_load),   CASE(vfork_exec),
     CASE(bare_fork),        CASE(address_limit),      CASE(fork_in_unshare),
     CASE(idle_child),       CASE(vfork_frees),    CASE(vfork_asks),         CASE(vfork_unshares),
-    CASE(lowest_fd_at_start),
+    CASE(lowest_fd_at_start), CASE(bare_clone_of_nothing),
 };
 TEST_MAIN(CASES)

@@ -8,10 +8,7 @@
 //! - A limit on address space counts what neap has reserved: that is given back (`limits.rs` of the port).
 
 use core::ffi::{c_int, c_long, c_void};
-use neap_sys::{arch, limits, purger};
-
-/// SECCOMP_SET_MODE_STRICT and SECCOMP_SET_MODE_FILTER; the other operations only ask.
-const SETS_MODE: core::ops::RangeInclusive<usize> = 0..=1;
+use neap_sys::{arch, limits, purger, sites};
 
 /// The result of a call as the C library returns it.
 fn result(result: isize) -> c_long {
@@ -39,13 +36,28 @@ pub extern "C" fn setns(file: c_int, kind: c_int) -> c_int {
     result(purger::without_helper(call)) as c_int
 }
 
+/// Whether prctl(PR_SET_SECCOMP) with these arguments may put a filter in force. One without a filter is a question: what
+/// the kernel answers tells whether it has filters.
+fn sets_filter_by_prctl(mode: usize, filter: usize) -> bool {
+    mode as u32 == libc::SECCOMP_MODE_STRICT || filter != 0
+}
+
+/// The same for seccomp. The strict mode takes neither flags nor a pointer; the operations behind these two only ask.
+fn sets_filter(operation: usize, flags: usize, filter: usize) -> bool {
+    match operation as u32 {
+        libc::SECCOMP_SET_MODE_STRICT => flags as u32 == 0 && filter == 0,
+        libc::SECCOMP_SET_MODE_FILTER => filter != 0,
+        _ => false,
+    }
+}
+
 /// Linux: settings of a process and its threads.
 ///
 /// # Safety
 /// As the call itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    if option == libc::PR_SET_SECCOMP {
+    if option == libc::PR_SET_SECCOMP && sets_filter_by_prctl(a, b) {
         purger::before_filter();
     }
     // SAFETY: as the caller promises.
@@ -179,8 +191,8 @@ pub unsafe extern "C" fn clone(
 /// As the call itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
-    if number == libc::SYS_seccomp && SETS_MODE.contains(&a)
-        || number == libc::SYS_prctl && a as c_int == libc::PR_SET_SECCOMP
+    if number == libc::SYS_seccomp && sets_filter(a, b, c)
+        || number == libc::SYS_prctl && a as c_int == libc::PR_SET_SECCOMP && sets_filter_by_prctl(b, c)
     {
         purger::before_filter();
     }
@@ -188,9 +200,10 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
     let call = || unsafe { arch::syscall(number as usize, [a, b, c, d, e, f]) };
     result(match number {
         libc::SYS_unshare | libc::SYS_setns => purger::without_helper(call),
-        libc::SYS_clone3 if a != 0 && b >= size_of::<u64>() => {
-            // SAFETY: as the caller promises: a `struct clone_args`, whose first member are the flags.
-            let flags = unsafe { *core::ptr::with_exposed_provenance::<u64>(a) };
+        // The address may be a wrong one, for which the kernel has an answer.
+        libc::SYS_clone3 if b >= size_of::<u64>() && sites::is_readable(a as u64) => {
+            // SAFETY: a `struct clone_args`, whose first member are the flags; they can be read.
+            let flags = unsafe { core::ptr::with_exposed_provenance::<u64>(a).read_unaligned() };
             if shares_memory(flags as usize) { call() } else { purger::around_fork(call) }
         }
         libc::SYS_clone if !shares_memory(a) => purger::around_fork(call),

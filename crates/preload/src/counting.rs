@@ -11,8 +11,11 @@ use neap_counters::{Counters, FILE_BYTES};
 use neap_sys::global::NEAP;
 use neap_sys::path::{Name, Path};
 use neap_sys::{gauges, status, thread, watch};
-use rustix::fs::{Mode, OFlags};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::process::{Resource, getrlimit};
 
 static mut DIRECTORY: Path = Path::new();
 
@@ -31,8 +34,9 @@ pub fn start(directory: &CStr) -> bool {
     true
 }
 
-/// A file of its own for the child.
+/// A file of its own for the child. Where there can be none it does not count: the page that it has is its parent's.
 unsafe extern "C" fn in_child() {
+    NEAP.os.forget_counters();
     if let Some(page) = new_page() {
         publish(page);
     }
@@ -56,6 +60,10 @@ pub extern "C" fn finish() {
 }
 
 fn new_page() -> Option<&'static Counters> {
+    // A longer file than is allowed would bring SIGXFSZ.
+    if getrlimit(Resource::Fsize).current.is_some_and(|most| most < FILE_BYTES as u64) {
+        return None;
+    }
     // SAFETY: written by `start` alone, before.
     let directory = unsafe { (*core::ptr::addr_of!(DIRECTORY)).open_directory()? };
     let pid = status::process();
@@ -65,17 +73,29 @@ fn new_page() -> Option<&'static Counters> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = match rustix::fs::openat(&directory, name.c_str()?, flags, Mode::RUSR | Mode::WUSR) {
             Ok(file) => file,
-            Err(rustix::io::Errno::EXIST) => continue,
+            Err(Errno::EXIST) => continue,
             Err(_) => return None,
         };
-        rustix::fs::ftruncate(&file, FILE_BYTES as u64).ok()?;
-        // SAFETY: a fresh shared mapping of the whole file.
-        let p = unsafe {
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            mmap(core::ptr::null_mut(), FILE_BYTES, access, MapFlags::SHARED, &file, 0).ok()?
-        };
-        // SAFETY: zeroed and never unmapped; all fields are atomic.
-        return Some(unsafe { &*p.cast::<Counters>() });
+        let page = map(&file);
+        if page.is_none() {
+            let _ = rustix::fs::unlinkat(&directory, name.c_str()?, AtFlags::empty());
+        }
+        return page;
     }
     None
+}
+
+/// Makes a new file a page, and maps it.
+fn map(file: &OwnedFd) -> Option<&'static Counters> {
+    // Where the disk is full this fails, instead of the first write to the mapping with SIGBUS.
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, FILE_BYTES as u64) {
+        // A file system that cannot promise room.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => rustix::fs::ftruncate(file, FILE_BYTES as u64).ok()?,
+        done => done.ok()?,
+    }
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh shared mapping of the whole file.
+    let p = unsafe { mmap(core::ptr::null_mut(), FILE_BYTES, access, MapFlags::SHARED, file, 0).ok()? };
+    // SAFETY: zeroed and never unmapped; all fields are atomic.
+    Some(unsafe { &*p.cast::<Counters>() })
 }

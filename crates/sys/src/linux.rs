@@ -57,6 +57,12 @@ impl Linux {
         self.counters.store(core::ptr::from_ref(page).cast_mut(), Ordering::Release);
     }
 
+    /// From now on this process does not count.
+    pub fn forget_counters(&self) {
+        // Relaxed: in the child of a fork, which has one thread.
+        self.counters.store(core::ptr::null_mut(), Ordering::Relaxed);
+    }
+
     /// The address of a thread's list of robust locks; 0: none.
     fn robust_list(&self, thread: u32) -> Result<usize, isize> {
         let (mut list, mut len) = (0usize, 0usize);

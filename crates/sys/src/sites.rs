@@ -474,8 +474,9 @@ impl Stack {
     }
 }
 
-/// Whether an address can be read: a system call that looks at it, and then refuses an operation that does not exist.
-fn is_readable(address: u64) -> bool {
+/// Whether the 8 bytes at an address can be read: a system call that looks at them, and then refuses an operation that does
+/// not exist. False where a filter may punish the question.
+pub fn is_readable(address: u64) -> bool {
     const NO_SUCH_OPERATION: usize = usize::MAX;
     if status::is_forbidden() {
         return false;
