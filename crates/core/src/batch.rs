@@ -253,4 +253,20 @@ mod tests {
             }
         }
     }
+
+    /// Catches a purge that goes on although the system refuses each run, or that ends because it refused some.
+    #[test]
+    fn refusals_end_what_is_in_vain() {
+        let refuse = |mut sent: Sent| {
+            for _ in 0..REFUSALS {
+                assert!(sent.goes_on());
+                sent.add(&[], true);
+            }
+            sent.goes_on()
+        };
+        assert!(!refuse(Sent::default()));
+        let mut sent = Sent::default();
+        sent.add(&[Run { len: 4096, ..Run::EMPTY }], false);
+        assert!(refuse(sent));
+    }
 }

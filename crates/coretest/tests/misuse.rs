@@ -148,6 +148,9 @@ fn foreign_pointer() {
         unsafe {
             assert!(!Heap::free(t.own, &t.a.map, p));
             assert!(t.a.free_after_miss(t.own, p).is_err());
+            // Nor is NULL a misuse.
+            assert!(!Heap::free(t.own, &t.a.map, core::ptr::null_mut()));
+            assert_eq!(t.a.free_after_miss(t.own, core::ptr::null_mut()), Ok(()));
         }
     });
 }

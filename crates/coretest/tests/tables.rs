@@ -50,3 +50,22 @@ fn tables_of_long_ranges_go() {
     free(&a, &t, behind);
     valid(&a);
 }
+
+/// Catches a program that pays system calls for each megabyte by which it grows, and one that has far more made usable than
+/// it needs.
+#[test]
+fn growth_takes_few_calls() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let first = a.os.faults.count(Call::Commit);
+    assert!(first <= 7, "{first} calls for the first step");
+    for _ in 0..1000 {
+        malloc(&a, &t, CHUNK);
+    }
+    let calls = a.os.faults.count(Call::Commit);
+    assert!(calls <= 7 * 12, "{calls} calls for 64 MiB");
+    let end = malloc(&a, &t, CHUNK);
+    // SAFETY: the heap is lent by its thread.
+    let far = t.with(&a, |heap| unsafe { a.malloc(heap, 1 << 30) });
+    assert!(far.addr().abs_diff(end.addr()) < 128 << 20);
+}
