@@ -294,3 +294,41 @@ fn caches_of_many_threads_have_a_purger() {
     }
     assert_eq!(a.os.faults.count(Call::StartPurger), 1, "16 MiB");
 }
+
+/// Catches slabs that stay although another thread has freed all of their blocks.
+#[test]
+fn what_another_thread_frees_is_released() {
+    for size in [16, 64, 1000, 5000, 30_000] {
+        let a = system(Config::default());
+        let (one, two) = (thread(&a), thread(&a));
+        let blocks: Vec<_> = (0..(1 << 20) / size).map(|_| malloc(&a, &one, size)).collect();
+        assert!(a.figures().slabs >= 1 << 20);
+        // In two goes, as the owner takes some in before there are more.
+        for half in blocks.chunks(blocks.len() / 2 + 1) {
+            half.iter().for_each(|&p| free(&a, &two, p));
+            // SAFETY: the heaps are lent by their threads.
+            [&two, &one].into_iter().for_each(|t| t.with(&a, |heap| unsafe { a.rest(heap) }));
+            valid(&a);
+        }
+        assert_eq!(a.figures().slabs, 0, "blocks of {size} bytes");
+    }
+}
+
+/// Catches counts of used blocks that are wrong where a cache is filled from several slabs.
+#[test]
+fn caches_are_filled_from_several_slabs() {
+    for size in [16, 64, 200, 1000] {
+        let a = system(Config::default());
+        let t = thread(&a);
+        let blocks: Vec<_> = (0..(1 << 20) / size).map(|_| malloc(&a, &t, size)).collect();
+        // Two or three in each slab.
+        let step = CHUNK / size * 2 / 5;
+        blocks.iter().step_by(step).for_each(|&p| free(&a, &t, p));
+        // SAFETY: the heap is lent by its thread.
+        t.with(&a, |heap| unsafe { a.rest(heap) });
+        for _ in 0..20 {
+            malloc(&a, &t, size);
+            valid(&a);
+        }
+    }
+}
