@@ -127,3 +127,17 @@ fn the_last_thing_is_to_look_again() {
     assert_eq!(A.free_bytes().0, 0, "bytes that wait without a purger");
     calls::valid(&A);
 }
+
+/// Catches a helper that is to end and gives back first what has not waited for its time.
+#[test]
+fn one_that_has_to_end_leaves_the_rest() {
+    let a = calls::system(Config { purger: true, ..Config::default() });
+    let thread = calls::thread(&a);
+    let block = calls::malloc(&a, &thread, 40 << 20);
+    calls::free(&a, &thread, block);
+    a.os.set_onward(Onward::End);
+    let leave = a.help();
+    assert!(a.os.helper().take_leave(&leave));
+    assert_eq!(a.free_bytes().0, 40 << 20);
+    assert_eq!(a.os.helper().who(), Who::Nobody, "the next one that frees memory asks");
+}

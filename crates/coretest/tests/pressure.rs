@@ -186,3 +186,19 @@ fn time_on_a_shelf_counts() {
     tick();
     assert_eq!(a.free_bytes().0, 0);
 }
+
+/// Catches a system whose memory runs out while much waits here, of which threads hear too late.
+#[test]
+fn the_limit_is_looked_at_while_much_waits() {
+    let limit = 2048 * MIB;
+    let a = system(Config { purger: true, ..Config::default() });
+    a.os.set_memory(Some(Memory { limit, used: limit / 2, stalled: false }));
+    let t = thread(&a);
+    let mut blocks = fill(&a, &t, MIB, 240 * MIB);
+    blocks.drain(..200).for_each(|p| free(&a, &t, p));
+    let before = a.free_bytes().0;
+    assert!(before >= 190 * MIB, "memory is plenty still");
+    a.os.set_memory(Some(Memory { limit, used: limit - MIB, stalled: false }));
+    blocks.into_iter().for_each(|p| free(&a, &t, p));
+    assert!(a.free_bytes().0 <= 34 * MIB, "{} bytes wait", a.free_bytes().0);
+}
