@@ -71,9 +71,11 @@ static void work_as_child(uint64_t *seed) {
     check_all("at the end of a child");
 }
 
-/* A chain of children, each the child of the one before. */
-static _Noreturn void generations_of_children(uint64_t *seed, int count) {
+/* A chain of children, each the child of the one before. Each shows progress in the actor's place, in memory that all share:
+   the whole chain may take long. */
+static _Noreturn void generations_of_children(uint64_t *seed, int count, int slot) {
     work_as_child(seed);
+    progress(slot);
     while (count-- > 0) {
         pid_t child = fork();
         if (child != 0) {
@@ -81,6 +83,7 @@ static _Noreturn void generations_of_children(uint64_t *seed, int count) {
             break;
         }
         work_as_child(seed);
+        progress(slot);
     }
     _exit(0);
 }
@@ -94,7 +97,7 @@ void *forks(void *unused) {
         int quick = one_in(&seed, 2);
         pid_t child = fork();
         if (child == 0 && quick) _exit(0);
-        if (child == 0) generations_of_children(&its, generations);
+        if (child == 0) generations_of_children(&its, generations, slot);
         await(child, "fork");
         progress(slot);
         if (one_in(&seed, 10)) rest(slot, 50);
