@@ -148,3 +148,18 @@ fn a_drop_that_was_wrong_is_not_repeated() {
         free(&a, &t, p);
     }
 }
+
+/// Catches memory that goes back instead of being cleared although the user wants none to.
+#[test]
+fn what_is_left_alone_stays_where_the_user_wants_it() {
+    let (a, t) = with_thread(Config::default());
+    a.policy.set_purge(Purge::Never);
+    let size = 6 * MIB;
+    let mut p = malloc(&a, &t, size);
+    write(p, size, 16, 160);
+    for _ in 0..3 {
+        free(&a, &t, p);
+        (p, ..) = calloc(&a, &t, size);
+        assert_eq!(a.figures().totals.purged, 0);
+    }
+}
