@@ -54,7 +54,7 @@ impl Mutant {
     /// Searches for fault `number` of `command`.
     fn find(&self, command: &Path, number: usize) -> Result<Option<Found>> {
         let fault = number.to_string();
-        let found = by_search(command, &["--fault", &fault], "any")?;
+        let found = by_search(command, &["--fault", &fault], "any schedule")?;
         let (None, Some(scenario)) = (&found, &self.around) else { return Ok(found) };
         let file = format!("crates/sim/scenarios/{scenario}.txt");
         by_search(command, &["--fault", &fault, "--around", &file], &format!("kept `{scenario}`"))
@@ -90,7 +90,10 @@ fn by_search(command: &Path, more: &[&str], how: &str) -> Result<Option<Found>> 
         let before = numbers.split(end).next().unwrap_or_default();
         before.rsplit(", ").next().unwrap_or_default().trim_start_matches("first after ").to_owned()
     };
+    // Without places, and without what each thread waits for.
     let what = what.trim().split(" (").next().unwrap_or_default().replace('|', "/");
+    let what = what.replace("invalid:", "validate:").replace("deadlock: thread", "deadlock");
+    let what = what.split(" 0: Waits").next().unwrap_or_default();
     let after = format!("{} s, {} million steps", field(" s of a processor"), field(" million steps"));
     Ok(Some(Found { by: format!("{how}: {what}"), after }))
 }

@@ -335,7 +335,7 @@ impl<O: Os> Allocator<O> {
         check(ranges.lazy_chunks >= census.lazy_chunks, "lazily purged chunks are counted", 0)?;
         check(ranges.dropped_chunks == census.dropped_chunks, "dropped chunks are counted", 0)?;
         let waiting = ranges.waiting() - ranges.dropped_chunks;
-        check(waiting + ranges.lazy_chunks == dirty, "dirty chunks wait, or the system was told of them", 0)?;
+        check(waiting + ranges.lazy_chunks == dirty, "dirty chunks wait, or were purged lazily", 0)?;
         let seen_to = self.policy.purge() == Purge::Never || self.is_purged();
         check(self.os.helper().is_valid(), "no helper is kept away for a call that has ended", 0)?;
         check(ranges.waiting() < START_CHUNKS || seen_to, "much memory that waits has a purger", 0)
@@ -350,7 +350,7 @@ impl<O: Os> Allocator<O> {
         census.lazy_chunks += usize::from(age == age::LAZY);
         census.taken_chunks += usize::from(!free);
         if kind == Kind::SLAB {
-            return check(age != age::LAZY, "the system was told of free ranges alone", at);
+            return check(age != age::LAZY, "only free ranges are purged lazily", at);
         }
         let waits = free && state == State::Dirty;
         check((age != age::NONE) == waits, "chunks of dirty free ranges have an age, others have none", at)
@@ -475,7 +475,7 @@ impl<O: Os> Allocator<O> {
             };
             let is_free = |i: usize| word(i) >> (i % 64) & 1 != 0 || i >= (*c).carved as usize;
             for k in (0..16).filter(|k| clean >> k & 1 != 0) {
-                check(k * page < CHUNK, "a slab has so many OS pages", c.addr())?;
+                check(k * page < CHUNK, "a clean OS page lies in its slab", c.addr())?;
                 let (first, last) = (k * page / size, ((k + 1) * page - 1) / size);
                 let unused = (first..=last.min(capacity - 1)).all(is_free);
                 check(unused, "no block of a clean OS page is used", c.addr())?;

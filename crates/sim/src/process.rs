@@ -49,8 +49,8 @@ impl Phase {
 
 struct State {
     random: Random,
-    /// Nothing is in the way any more.
-    kind: bool,
+    /// Nothing is in the way any more, since this time: the program only ends.
+    kind: Option<u64>,
     /// The helper may do nothing before this time, and none may be started.
     forbidden: u64,
     /// Each helper is to finish before this time.
@@ -74,7 +74,7 @@ impl Process {
     pub fn new(config: Config) -> Self {
         let state = State {
             random: Random::new(config.seed, 3),
-            kind: false,
+            kind: None,
             forbidden: 0,
             finishes: 0,
             refusing: Phase::default(),
@@ -94,12 +94,12 @@ impl Process {
 
     /// Whether the system has this habit, and is not kind.
     pub fn has(&self, habit: u64) -> bool {
-        self.config.habits & habit != 0 && !self.state().kind
+        self.config.habits & habit != 0 && self.state().kind.is_none()
     }
 
     /// From now on nothing is in the way.
     pub fn be_kind(&self) {
-        self.state().kind = true;
+        self.state().kind = Some(sched().clock);
     }
 
     /// Whether calls are refused at present.
@@ -193,7 +193,8 @@ impl Process {
 
     /// Microseconds that other threads of the process have run.
     pub fn run_time(&self) -> u64 {
-        let now = sched().clock * 1000;
+        // A program that is idle runs no more.
+        let now = self.state().kind.unwrap_or(sched().clock) * 1000;
         let now =
             if self.has(habits::IDLE) { now - now % 2_000_000 - self.state().random.below(20_000) as u64 } else { now };
         now * (1 + self.config.seed % 2) / 2
