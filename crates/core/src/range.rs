@@ -323,7 +323,8 @@ impl Ranges {
             let free = (*before).len as usize;
             let right =
                 if arenas.in_use(after) && (*after).kind.get() == Kind::FREE { (*after).len as usize } else { 0 };
-            let left = missing.saturating_sub(right);
+            // A right neighbour that is long enough alone was taken above.
+            let left = missing - right;
             if free < left {
                 return None;
             }
@@ -335,9 +336,6 @@ impl Ranges {
             self.remove(before);
             if free > left {
                 self.insert(before, free - left, State::Clean);
-            }
-            if right > missing {
-                self.insert(after.add(missing), right - missing, State::Clean);
             }
             self.note_fresh(missing);
             Some(Taken { first: c.sub(left), dirty: (left, left + have) })

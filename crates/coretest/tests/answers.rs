@@ -65,7 +65,16 @@ fn blocks_stay_where_they_fit() {
     }
     let p = malloc(&a, &t, 100_000);
     assert_eq!(realloc(p, 102_400, 98_305), p, "the same OS pages");
-    free(&a, &t, p);
+    let behind = malloc(&a, &t, 2 << 20);
+    assert_eq!(realloc(p, 102_400, 110_000), p, "the same chunks");
+    // What cannot stay moves its pages, if it is long.
+    let moved = || a.os.faults.count(Call::MovePages);
+    let q = realloc(p, 110_592, 300_000);
+    assert_eq!((q == p, moved()), (false, 0));
+    let end = malloc(&a, &t, 100_000);
+    let r = realloc(behind, 2 << 20, 20 << 20);
+    assert_eq!((r == behind, moved()), (false, 1));
+    [q, r, end].into_iter().for_each(|p| free(&a, &t, p));
 }
 
 /// Catches blocks or bytes that the count of what is not free leaves out or counts twice, of each kind.
