@@ -169,16 +169,18 @@ static void fill_and_free(void) {
     for (int i = 0; i < COUNT; i++) free(p[i]);
 }
 
-static void *on_little_stack(void *unused) {
+/* Shows progress in the actor's place: near a memory limit each call that is refused visits all heaps, which takes long where
+   system calls are late. */
+static void *on_little_stack(void *slot) {
     uint64_t seed = new_seed();
     if (one_in(&seed, 3)) fill_and_free();
     switch (below(&seed, 4)) {
     case 0: malloc_trim(0); break;
     case 1: (void)mallinfo2(); break;
     }
-    steps(&seed, 100);
+    for (int i = 0; i < 20; i++, progress((int)(intptr_t)slot)) steps(&seed, 5);
     if (one_in(&seed, 4)) malloc_trim(0);
-    return unused;
+    return NULL;
 }
 void *small_stacks(void *unused) {
     enum { MOST = 16 };
@@ -187,7 +189,7 @@ void *small_stacks(void *unused) {
     while (!atomic_load(&stop)) {
         pthread_t t[MOST];
         int started = 0;
-        for (int i = 0; i < MOST; i++) started += start_thread(&t[started], on_little_stack, NULL, PTHREAD_STACK_MIN, 0, 0);
+        for (int i = 0; i < MOST; i++) started += start_thread(&t[started], on_little_stack, (void *)(intptr_t)slot, PTHREAD_STACK_MIN, 0, 0);
         for (int i = 0; i < started; i++, progress(slot)) pthread_join(t[i], NULL);
         if (one_in(&seed, 5)) rest(slot, 100);
         progress(slot);
