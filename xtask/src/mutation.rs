@@ -256,7 +256,7 @@ fn caught_by(tests: &[&Test], log: &Path) -> String {
     let output = String::from_utf8_lossy(&output);
     let lines = || output.lines().filter_map(|line| line.strip_prefix("test ")?.split_once(" ... "));
     let failed = lines().find(|line| line.1.ends_with("FAILED"));
-    let last = || lines().last().filter(|line| !line.1.ends_with("ok"));
+    let last = || lines().next_back().filter(|line| !line.1.ends_with("ok"));
     let by = failed.or_else(last).and_then(|(name, _)| tests.iter().find(|test| test.is_called(name)));
     match (by, tests) {
         (Some(test), _) | (None, [test]) => test.name.clone(),

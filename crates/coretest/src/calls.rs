@@ -31,6 +31,7 @@ pub fn malloc(a: &Shared, thread: &Owner, size: usize) -> *mut u8 {
 }
 
 /// Frees a block of the test's.
+#[expect(clippy::not_unsafe_ptr_arg_deref, reason = "for tests, whose blocks these are")]
 pub fn free(a: &Shared, thread: &Owner, p: *mut u8) {
     // SAFETY: the heap is lent by its thread; the block is the test's.
     thread.with(a, |heap| unsafe { a.free(heap, p) }).expect("a block");
