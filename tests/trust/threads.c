@@ -1,5 +1,10 @@
 /* Threads whose first call comes as they end: the C library frees what belongs to a thread after its key destructors. */
 #include "trust.h"
+#include <malloc.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 static void *wait_a_little(void *unused) {
     usleep(2000);
@@ -46,5 +51,49 @@ static void detached_leave_nothing(void) {
     CHECK_AT(after - before < 4096, after - before);
 }
 
-static const struct test_case cases[] = {CASE(detached), CASE(detached_leave_nothing)};
+/* A thread ends past the C library, its stack goes, and another process gets its number: the seat is gone all the same. */
+static volatile pid_t number;
+static void *end_at_once(void *unused) {
+    static void *p[2000];
+    for (int i = 0; i < 2000; i++) p[i] = malloc(100);
+    for (int i = 0; i < 2000; i++) free(p[i]);
+    number = syscall(SYS_gettid);
+    syscall(SYS_exit, 0);
+    return unused;
+}
+static void number_of_another(void) {
+    size_t length = 1 << 20;
+    char *stack = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(stack != MAP_FAILED);
+    pthread_attr_t attributes;
+    pthread_t t;
+    CHECK(pthread_attr_init(&attributes) == 0 && pthread_attr_setstack(&attributes, stack, length) == 0);
+    CHECK(pthread_create(&t, &attributes, end_at_once, NULL) == 0 && pthread_join(t, NULL) == 0);
+    CHECK(mprotect(stack, length, PROT_NONE) == 0);
+    int last = open("/proc/sys/kernel/ns_last_pid", O_WRONLY);
+    if (last < 0) SKIP("numbers of processes cannot be chosen: errno %d", errno);
+    for (int i = 0; i < 100; i++) {
+        char text[20];
+        int bytes = snprintf(text, sizeof text, "%d", number - 1);
+        if (pwrite(last, text, bytes, 0) != bytes) SKIP("numbers of processes cannot be chosen: errno %d", errno);
+        pid_t pid = fork();
+        if (pid == 0) {
+            alarm(60);
+            if (getpid() == number) pause();
+            _exit(0);
+        }
+        CHECK(pid > 0);
+        if (pid == number) {
+            /* Until the child has told the kernel of its locks. */
+            usleep(100000);
+            malloc_trim(0);
+            CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+            return;
+        }
+        CHECK(waitpid(pid, NULL, 0) == pid);
+    }
+    SKIP("another process was quicker each time");
+}
+
+static const struct test_case cases[] = {CASE(detached), CASE(detached_leave_nothing), CASE(number_of_another)};
 TEST_MAIN(cases)
