@@ -55,6 +55,8 @@ struct State {
     forbidden: u64,
     /// Each helper is to finish before this time.
     finishes: u64,
+    /// The helper's rights stay as they are meanwhile.
+    held: bool,
     refusing: Phase,
     locked: Phase,
     limited: Phase,
@@ -77,6 +79,7 @@ impl Process {
             kind: None,
             forbidden: 0,
             finishes: 0,
+            held: false,
             refusing: Phase::default(),
             locked: Phase::default(),
             limited: Phase::default(),
@@ -100,6 +103,11 @@ impl Process {
     /// From now on nothing is in the way.
     pub fn be_kind(&self) {
         self.state().kind = Some(sched().clock);
+    }
+
+    /// Whether the helper may go on for as long as it likes, from now on.
+    pub fn hold(&self, holds: bool) {
+        self.state().held = holds;
     }
 
     /// Whether calls are refused at present.
@@ -132,7 +140,7 @@ impl Process {
 
     /// What the helper is to do.
     pub fn onward(&self) -> Onward {
-        if !self.has(habits::RIGHTS) {
+        if !self.has(habits::RIGHTS) || self.state().held {
             return Onward::Go;
         }
         let (s, now) = (self.state(), sched().clock);

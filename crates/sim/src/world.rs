@@ -425,6 +425,9 @@ fn settle_notes() {
 
 /// All threads have met: everything is checked. The running one may be one that has just ended.
 fn check_all(milliseconds: u64) {
+    // A helper that has to end leaves a note, and the next one is not to end for that before the check.
+    world().a.os.process.hold(true);
+    until_helper_rests();
     settle_notes();
     if world().child {
         // A handler forked in that call: the child goes no further.
@@ -436,6 +439,7 @@ fn check_all(milliseconds: u64) {
         let w = world();
         w.blocks.iter().for_each(|block| w.check(block));
         w.graves.clear();
+        w.a.os.process.hold(false);
         w.arrived = 0;
         w.meetings += 1;
         sched().explores = w.meetings == w.config.explore;
@@ -479,14 +483,17 @@ fn last() {
         free(block);
     }
     seat::give_up();
-    settle_notes();
-    let mut patience = 20_000;
-    while world().helper.is_alive() {
-        sched().wait(SLEEP, sched().clock + 100);
-        sched().note_progress();
-        patience -= 1;
-        if patience == 0 {
-            finding("the helper never ends although the program is idle");
+    // A helper that had to end may have left a note meanwhile.
+    for _ in 0..2 {
+        settle_notes();
+        let mut patience = 20_000;
+        while world().helper.is_alive() {
+            sched().wait(SLEEP, sched().clock + 100);
+            sched().note_progress();
+            patience -= 1;
+            if patience == 0 {
+                finding("the helper never ends although the program is idle");
+            }
         }
     }
     quietly(|| check_empty(false));
