@@ -40,9 +40,12 @@ pub unsafe fn is_zero(p: *const u8, len: usize) -> bool {
 }
 
 /// A new block, which may be null, is to be zero: looks at short ones whole, at long ones here and there.
-pub fn check_zero(p: *mut u8, size: usize) {
+///
+/// # Safety
+/// `p` must be null or valid for reads of `size` bytes.
+pub unsafe fn check_zero(p: *mut u8, size: usize) {
     const STEP: usize = 512;
-    // SAFETY: the block has `size` bytes.
+    // SAFETY: as the caller promises.
     let zero = p.is_null()
         || unsafe {
             if size <= CHUNK {

@@ -397,7 +397,7 @@ unsafe impl Os for System {
     }
 
     fn looks_for_limits(&self) -> bool {
-        !self.process.has(habits::LIMITS) || self.config.seed % 2 == 0
+        !self.process.has(habits::LIMITS) || self.config.seed.is_multiple_of(2)
     }
 
     fn random(&self) -> u64 {

@@ -217,7 +217,8 @@ fn malloc(size: usize) {
 fn calloc(size: usize) {
     if !world().is_full() {
         let p = seat::calloc(size);
-        check_zero(p, size);
+        // SAFETY: null, or a new block of so many bytes.
+        unsafe { check_zero(p, size) };
         let fresh = world().random().one_in(3);
         received(p, size, 16, fresh);
     }
@@ -227,7 +228,8 @@ fn aligned(size: usize, align: usize, zero: bool) {
     if !world().is_full() {
         let p = seat::malloc_aligned(size, align, zero);
         if zero {
-            check_zero(p, size);
+            // SAFETY: null, or a new block of so many bytes.
+            unsafe { check_zero(p, size) };
         }
         received(p, size, align, false);
     }
