@@ -97,6 +97,8 @@ const ROWS: &[Row] = &[
     row(HELPER, "under_filter", "the same in a container, whose filter the helper has")
         .variant("::numbers")
         .env(&[("NEAP_TRUST_CASE", "lowest_number_stays")]),
+    row(HELPER, "filter_beside_questions", "a thread that is killed for a question it was about to ask")
+        .inject(&["lseek:delay_exit=20000"]),
     row(HELPER, "vfork_child_frees", "a helper that ends with a child of vfork: 67 MB stay for ever"),
     row(HELPER, "sharing_child_ends", "a helper that ends with a child of clone, and holds a lock")
         .env(&[("NEAP_PURGE_DELAY", "1ms")]),

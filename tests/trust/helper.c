@@ -142,6 +142,28 @@ static void under_filter(void) {
     CHECK(0 && "exec");
 }
 
+static void *ask_without_end(void *unused) {
+    enum { SIZE = 4 << 20, PAGE = 4096 };
+    for (size_t round = 0;; round++) {
+        char *p = calloc(1, SIZE);
+        CHECK(p && p[round * PAGE % SIZE] == 0);
+        for (size_t at = round % 3 * PAGE; at < SIZE; at += 3 * PAGE) p[at] = 1;
+        free(p);
+    }
+    return unused;
+}
+/* A filter that ends the process for a question of calloc's, for all threads, while they are about to ask. */
+static void filter_beside_questions(void) {
+    struct sock_fprog *program = all_but(__NR_ioctl, SECCOMP_RET_KILL_PROCESS);
+    pthread_t t[3];
+    for (int i = 0; i < 3; i++) CHECK(pthread_create(&t[i], NULL, ask_without_end, NULL) == 0);
+    usleep(100000);
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, program) == 0);
+    usleep(100000);
+    _exit(0);
+}
+
 /* A child of vfork that frees must not take the helper with it when it ends: what is freed later still goes back. */
 static void vfork_child_frees(void) {
     static char *p[64];
@@ -270,6 +292,6 @@ static const struct test_case cases[] = {
     CASE(clone_function_returns), CASE(first_thread_exits), CASE(rights_given_up_without_proc),
     CASE(rights_given_up_at_start),
     CASE(start_beside_options), CASE(blocks_passed_on),  CASE(errno_of_the_starter), CASE(starter_unmapped),
-    CASE(under_filter),         CASE(vfork_child_frees), CASE(sharing_child_ends),
+    CASE(under_filter),         CASE(filter_beside_questions), CASE(vfork_child_frees), CASE(sharing_child_ends),
 };
 TEST_MAIN(cases)

@@ -1,6 +1,7 @@
 //! [`Os`] on Linux. Every call is a bare system call: errno is not touched.
 
 use crate::random::Random;
+use crate::status::Asking;
 use crate::{arch, cgroup, clock, discard, moves, status};
 use core::ffi::c_void;
 use core::ops::Range;
@@ -249,6 +250,7 @@ unsafe impl Os for Linux {
 
     unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
         let Some(first) = runs.first() else { return 0 };
+        let _asking = Asking::begin();
         // SAFETY: as the caller promises.
         let batch = |runs: &[Run]| unsafe { crate::batch::purge(runs, |n| self.count_purges(n)) };
         match discard::works() {
@@ -273,23 +275,27 @@ unsafe impl Os for Linux {
     }
 
     unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
+        let _asking = Asking::begin();
         // SAFETY: as the caller promises.
         unsafe { crate::populate::populate(p, len, || self.count(Syscall::Madvise)) }
     }
 
     unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched> {
         self.count(Syscall::Other);
+        let _asking = Asking::begin();
         // SAFETY: as the caller promises.
         unsafe { crate::pagemap::touched(p, len, self.page_size(), runs) }
     }
 
     fn prepare_barrier(&self) -> bool {
         self.count(Syscall::Other);
+        let _asking = Asking::begin();
         crate::barrier::prepare()
     }
 
     fn barrier(&self) -> bool {
         self.count(Syscall::Other);
+        let _asking = Asking::begin();
         crate::barrier::all_threads()
     }
 
@@ -318,6 +324,7 @@ unsafe impl Os for Linux {
     }
 
     fn run_time(&self) -> Option<u64> {
+        let _asking = Asking::begin();
         if status::is_forbidden() {
             return None;
         }
@@ -330,6 +337,7 @@ unsafe impl Os for Linux {
     }
 
     fn memory(&self) -> Option<Memory> {
+        let _asking = Asking::begin();
         if status::is_forbidden() {
             return None;
         }
@@ -349,6 +357,7 @@ unsafe impl Os for Linux {
     }
 
     fn process(&self) -> Option<u32> {
+        let _asking = Asking::begin();
         (!status::is_process_hidden()).then(status::process)
     }
 
@@ -366,6 +375,7 @@ unsafe impl Os for Linux {
     }
 
     fn start_helper(&self) -> bool {
+        let _asking = Asking::begin();
         crate::purger::start()
     }
 
@@ -374,10 +384,12 @@ unsafe impl Os for Linux {
     }
 
     fn publish(&self, figures: &Figures) {
+        let _asking = Asking::begin();
         crate::gauges::publish(figures, self.purge_calls.load(Ordering::Relaxed));
     }
 
     fn address_limit(&self) -> Option<usize> {
+        let _asking = Asking::begin();
         // To ask for limits, and to look at files, is what a filter of the program's own may punish.
         if status::is_forbidden() {
             return None;
@@ -393,6 +405,7 @@ unsafe impl Os for Linux {
     }
 
     fn random(&self) -> u64 {
+        let _asking = Asking::begin();
         self.random.next()
     }
 
@@ -401,6 +414,7 @@ unsafe impl Os for Linux {
     }
 
     fn thread_to_ask_for(&self) -> u32 {
+        let _asking = Asking::begin();
         if !status::may_ask() {
             return 0;
         }
@@ -415,6 +429,7 @@ unsafe impl Os for Linux {
     /// ends, just before it tells those who wait for the end, who may then unmap the thread's storage. The thread's number
     /// is there for longer than that. Another thread of the process may have the number one day; it counts as this one.
     fn has_ended(&self, thread: u32) -> bool {
+        let _asking = Asking::begin();
         if status::is_forbidden() {
             return false;
         }

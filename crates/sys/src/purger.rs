@@ -20,7 +20,7 @@
 
 use crate::global::NEAP;
 use crate::rights::{self, Rights};
-use crate::status::{self, Filter};
+use crate::status::{self, Asking, Filter};
 use crate::{arch, space, thread};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use neap_core::Os;
@@ -182,8 +182,11 @@ pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
 /// that the process still has. Else the process would live until the helper sees that, see `end_process`.
 #[cold]
 pub fn before_end() {
+    let asking = Asking::begin();
     // Two are this one and the helper.
-    if !status::is_forbidden() && status::threads().is_none_or(|count| count <= 2) {
+    let is_last = !status::is_forbidden() && status::threads().is_none_or(|count| count <= 2);
+    drop(asking);
+    if is_last {
         NEAP.end_helper(wait_until_forgotten);
     }
 }
@@ -195,6 +198,7 @@ pub fn before_filter() {
     without_helper(|| {
         thread::in_call(|_| NEAP.before_inline());
         status::forbid();
+        status::wait_for_askers();
     });
 }
 

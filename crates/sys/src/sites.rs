@@ -15,7 +15,7 @@
 use crate::global::{NEAP, usable_size};
 use crate::path::{Name, Path};
 use crate::space::{Space, is_guest, space};
-use crate::status::{self, Filter};
+use crate::status::{self, Asking, Filter};
 use crate::{arch, watch};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -193,6 +193,7 @@ fn file(space: &Space) -> Option<&'static Header> {
             return None;
         }
         header = space.sites.load(Ordering::Acquire);
+        let _asking = Asking::begin();
         // Without room to look another allocation tries.
         let filter = status::filter();
         if header.is_null() && filter != Filter::Unknown {
@@ -280,6 +281,7 @@ fn has_memory(space: &Space, header: &'static Header, slot: u64) -> bool {
     if space.sites_steps.load(Ordering::Relaxed) & 1 << step != 0 {
         return true;
     }
+    let _asking = Asking::begin();
     if space.sites_full.load(Ordering::Relaxed) == FULL || status::is_forbidden() {
         return false;
     }
@@ -478,6 +480,7 @@ impl Stack {
 /// not exist. False where a filter may punish the question.
 pub fn is_readable(address: u64) -> bool {
     const NO_SUCH_OPERATION: usize = usize::MAX;
+    let _asking = Asking::begin();
     if status::is_forbidden() {
         return false;
     }

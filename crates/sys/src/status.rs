@@ -4,10 +4,12 @@
 //! munmap, mremap, mprotect, madvise, futex) only after a look here. A filter that the program was started with lets
 //! those pass that every other program makes ([`is_hostile`]); those that few make are left out ([`is_filtered`]). One that
 //! the program gives itself may do anything: neap has to hear of it before (`forbid`; the preload library has the
-//! functions by which programs do it, and says so by [`watch`]).
+//! functions by which programs do it, and says so by [`watch`]), and it waits for threads that have looked ([`Asking`]).
 
+use crate::global::NEAP;
 use crate::{arch, space};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use neap_core::fork::Patience;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -121,6 +123,39 @@ pub(crate) fn forbid() {
     }
 }
 
+/// Stretches in which a thread may make unusual calls that were not forbidden when it looked.
+static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
+/// Microseconds that a filter waits for them at most. Only a thread that is stopped needs longer, and a child on its
+/// parent's memory (`vfork`) that was killed in one leaves it behind.
+const LONGEST: u32 = 1_000_000;
+
+/// A thread that holds this may make unusual calls, where [`is_forbidden`] says that they are not forbidden: a filter
+/// comes into force when it is dropped.
+#[derive(Debug)]
+pub struct Asking(());
+
+impl Asking {
+    /// For the calling thread.
+    pub fn begin() -> Asking {
+        // SeqCst, as in `is_forbidden` and `wait_for_askers`: this thread sees that all is forbidden, or is seen.
+        UNDER_WAY.fetch_add(1, Ordering::SeqCst);
+        Asking(())
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        // In the child of a fork in a handler that interrupted this thread here, it is counted no more.
+        let _ = UNDER_WAY.try_update(Ordering::SeqCst, Ordering::Relaxed, |n| n.checked_sub(1));
+    }
+}
+
+/// Behind [`forbid`]: waits until no thread is about to make a call that was not forbidden before.
+pub(crate) fn wait_for_askers() {
+    let mut patience = Patience::new(LONGEST);
+    while UNDER_WAY.load(Ordering::SeqCst) != 0 && patience.wait(&NEAP.os) {}
+}
+
 /// The number of the calling process.
 pub fn process() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
@@ -128,7 +163,8 @@ pub fn process() -> u32 {
 
 /// In the child of a fork, which has its parent's filter, and memory of its own.
 pub fn forked() {
-    // Relaxed: one thread.
+    // Relaxed, here and below: one thread.
+    UNDER_WAY.store(0, Ordering::Relaxed);
     let who = FORBIDDEN.load(Ordering::Relaxed);
     if who != 0 && who != ALL {
         let parents =
