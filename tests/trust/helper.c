@@ -161,6 +161,8 @@ static void filter_beside_questions(void) {
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, program) == 0);
     usleep(100000);
+    /* The C library might ask what its output is, by the call that the filter punishes. */
+    CHECK(write(1, "ok\n", 3) == 3);
     _exit(0);
 }
 
