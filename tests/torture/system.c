@@ -136,6 +136,15 @@ void *advice(void *unused) {
     return unused;
 }
 
+/* For all threads, or for the calling one. */
+static void put_in_force(struct sock_fprog *filter, int all) {
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return;
+    if (all)
+        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, filter);
+    else
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter);
+}
+
 /* After a while the program gives itself a filter, which may refuse a call that neap makes. */
 void *filters(void *unused) {
     static const int calls[] = {-1, __NR_madvise, __NR_process_madvise, __NR_membarrier, __NR_ioctl, __NR_mremap, __NR_openat, -1};
@@ -153,12 +162,7 @@ void *filters(void *unused) {
     atomic_store(&filtered, 1);
     if (code[1].k != (unsigned)-1) atomic_store(&keeps_memory, 1);
     int all = one_in(&seed, 2);
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0) {
-        if (all)
-            syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter);
-        else
-            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
-    }
+    put_in_force(&filter, all);
     rest(slot, 1 << 30);
     progress_end(slot);
     return unused;
@@ -189,12 +193,7 @@ void *sandbox(void *unused) {
     struct sock_fprog filter = {n, code};
     rest(slot, (long)below(&seed, 1500));
     atomic_store(&filtered, 1);
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0) {
-        if (one_in(&seed, 2))
-            syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter);
-        else
-            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter);
-    }
+    put_in_force(&filter, one_in(&seed, 2));
     rest(slot, 1 << 30);
     progress_end(slot);
     return unused;

@@ -185,6 +185,7 @@ impl Helper {
             None => {
                 // Failure: there is one, which ends soon, or INLINE already.
                 let _ = self.change(NONE, INLINE);
+                // The last call that wanted none asks here as it ends.
                 if !self.is_unwanted() {
                     let _ = self.change(KEPT, INLINE);
                 }

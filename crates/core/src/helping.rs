@@ -11,7 +11,7 @@ use crate::{Allocator, CHUNK, Heap, Os};
 
 /// Chunks that have to wait in the child of a fork before it gets a purger at once: most children end soon, or call exec.
 const FORKED_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
-/// Chunks that have to wait before a thread gives them back that ends, or after which there can be no helper.
+/// Chunks that have to wait before a thread gives them back that ends, or that ends the helper for good.
 const END_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
 /// Milliseconds from one look at what the helper may do ([`Os::onward`]) to the next, at most.
 const LOOK_MS: u32 = 100;
@@ -244,8 +244,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Gives back all that waits, as the program may be idle from now on, and resigns: not before nothing waits any more,
-    /// or in [`FINISH_ROUNDS`].
+    /// Gives back all that waits, as the program may be idle from now on, until nothing waits any more, or
+    /// [`FINISH_ROUNDS`] times. The helper has resigned then.
     fn finish(&self) {
         for _ in 0..FINISH_ROUNDS {
             if self.os.helper().is_unwanted() {

@@ -74,7 +74,7 @@ impl<O: Os> Allocator<O> {
         // SAFETY: heaps are never unmapped. Relaxed: the load of the seat orders it, or the heap is parked.
         let (thread, process) =
             unsafe { ((*heap).thread.load(Ordering::Relaxed), (*heap).process.load(Ordering::Relaxed)) };
-        // The second question first: the answer is mostly no.
+        // Whose number it is comes last: mostly the thread lives.
         thread != 0 && self.os.has_ended(thread) && self.os.process() == Some(process)
     }
 

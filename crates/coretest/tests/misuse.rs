@@ -38,7 +38,7 @@ impl Two {
 
     /// The line with which freeing `p` ends.
     fn line(&self, heap: *mut Heap, p: *mut u8) -> String {
-        let end = catch_unwind(AssertUnwindSafe(|| self.free(heap, p))).expect_err("a misuse that nobody saw");
+        let end = catch_unwind(AssertUnwindSafe(|| self.free(heap, p))).expect_err("the misuse is seen");
         *end.downcast::<String>().expect("a line")
     }
 }
@@ -85,7 +85,7 @@ fn free_memory() {
         assert!(line.starts_with(&wanted), "{line}");
         // SAFETY: a wrong pointer is what the test is about.
         let ask = || unsafe { t.a.usable_size(t.own, neap_core::misuse::Call::UsableSize, p) };
-        let end = catch_unwind(AssertUnwindSafe(ask)).expect_err("a misuse that nobody saw");
+        let end = catch_unwind(AssertUnwindSafe(ask)).expect_err("the misuse is seen");
         let line = *end.downcast::<String>().expect("a line");
         let wanted = format!("neap: malloc_usable_size of {p:p}, which lies in free memory (by thread ");
         assert!(line.starts_with(&wanted), "{line}");

@@ -198,7 +198,6 @@ pub fn before_filter() {
     without_helper(|| {
         thread::in_call(|_| NEAP.before_inline());
         status::forbid();
-        status::wait_for_askers();
     });
 }
 

@@ -111,7 +111,7 @@ fn is_unfiltered(line: &[u8]) -> bool {
 static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
 const ALL: u32 = u32::MAX;
 
-/// From now on unusual calls are forbidden to this process, and looks at files too. To this one alone where the memory is
+/// From now on unusual calls are forbidden to this process, and looks at files too, and none is under way. To this one alone where the memory is
 /// that of another process (`vfork`), which has no filter.
 pub(crate) fn forbid() {
     // SeqCst, here and below: see `purger::start`.
@@ -120,10 +120,13 @@ pub(crate) fn forbid() {
         let _ = FORBIDDEN.try_update(Ordering::SeqCst, Ordering::SeqCst, |who| (who != ALL).then(process));
     } else {
         FORBIDDEN.store(ALL, Ordering::SeqCst);
+        // No thread is about to make a call that was not forbidden when it looked. A guest has one thread, this one.
+        let mut patience = Patience::new(LONGEST);
+        while UNDER_WAY.load(Ordering::SeqCst) != 0 && patience.wait(&NEAP.os) {}
     }
 }
 
-/// Stretches in which a thread may make unusual calls that were not forbidden when it looked.
+/// Stretches in which a thread may make unusual calls that were not forbidden when it began.
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
 /// Microseconds that a filter waits for them at most. Only a thread that is stopped needs longer, and a child on its
 /// parent's memory (`vfork`) that was killed in one leaves it behind.
@@ -132,28 +135,34 @@ const LONGEST: u32 = 1_000_000;
 /// A thread that holds this may make unusual calls, where [`is_forbidden`] says that they are not forbidden: a filter
 /// comes into force when it is dropped.
 #[derive(Debug)]
-pub struct Asking(());
+pub struct Asking {
+    counted: bool,
+}
 
 impl Asking {
-    /// For the calling thread.
+    /// For the calling thread. Where the calls are forbidden a filter has no reason to wait for it.
     pub fn begin() -> Asking {
-        // SeqCst, as in `is_forbidden` and `wait_for_askers`: this thread sees that all is forbidden, or is seen.
+        // SeqCst, as in `is_forbidden` and `forbid`: this thread sees that they are forbidden, or is seen.
         UNDER_WAY.fetch_add(1, Ordering::SeqCst);
-        Asking(())
+        let mut asking = Asking { counted: true };
+        if is_forbidden() {
+            asking.end();
+        }
+        asking
+    }
+
+    fn end(&mut self) {
+        if core::mem::take(&mut self.counted) {
+            // In the child of a fork in a handler that interrupted this thread here, it is counted no more.
+            let _ = UNDER_WAY.try_update(Ordering::SeqCst, Ordering::Relaxed, |n| n.checked_sub(1));
+        }
     }
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        // In the child of a fork in a handler that interrupted this thread here, it is counted no more.
-        let _ = UNDER_WAY.try_update(Ordering::SeqCst, Ordering::Relaxed, |n| n.checked_sub(1));
+        self.end();
     }
-}
-
-/// Behind [`forbid`]: waits until no thread is about to make a call that was not forbidden before.
-pub(crate) fn wait_for_askers() {
-    let mut patience = Patience::new(LONGEST);
-    while UNDER_WAY.load(Ordering::SeqCst) != 0 && patience.wait(&NEAP.os) {}
 }
 
 /// The number of the calling process.
