@@ -51,7 +51,7 @@ static void detached_leave_nothing(void) {
     CHECK_AT(after - before < 4096, after - before);
 }
 
-/* A thread ends past the C library, its stack goes, and another process gets its number: the seat is gone all the same. */
+/* A thread ends past the C library, its stack goes, and its number comes again: the seat is gone all the same. */
 static volatile pid_t number;
 static void *end_at_once(void *unused) {
     static void *p[2000];
@@ -61,7 +61,9 @@ static void *end_at_once(void *unused) {
     syscall(SYS_exit, 0);
     return unused;
 }
-static void number_of_another(void) {
+
+/* Runs such a thread; returns what chooses the numbers of the next ones. */
+static int end_past_the_library(void) {
     size_t length = 1 << 20;
     char *stack = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(stack != MAP_FAILED);
@@ -72,10 +74,21 @@ static void number_of_another(void) {
     CHECK(mprotect(stack, length, PROT_NONE) == 0);
     int last = open("/proc/sys/kernel/ns_last_pid", O_WRONLY);
     if (last < 0) SKIP("numbers of processes cannot be chosen: errno %d", errno);
+    return last;
+}
+
+/* The next process or thread gets the number, unless another one is quicker. */
+static void number_again(int last) {
+    char text[20];
+    int bytes = snprintf(text, sizeof text, "%d", number - 1);
+    if (pwrite(last, text, bytes, 0) != bytes) SKIP("numbers of processes cannot be chosen: errno %d", errno);
+}
+
+/* Another process has the number. */
+static void number_of_another(void) {
+    int last = end_past_the_library();
     for (int i = 0; i < 100; i++) {
-        char text[20];
-        int bytes = snprintf(text, sizeof text, "%d", number - 1);
-        if (pwrite(last, text, bytes, 0) != bytes) SKIP("numbers of processes cannot be chosen: errno %d", errno);
+        number_again(last);
         pid_t pid = fork();
         if (pid == 0) {
             alarm(60);
@@ -95,5 +108,28 @@ static void number_of_another(void) {
     SKIP("another process was quicker each time");
 }
 
-static const struct test_case cases[] = {CASE(detached), CASE(detached_leave_nothing), CASE(number_of_another)};
+/* A later thread of the same process has the number. */
+static void *trim_as_the_number(void *unused) {
+    if (syscall(SYS_gettid) != number) return unused;
+    malloc_trim(0);
+    return (void *)&number;
+}
+static void number_of_a_later_thread(void) {
+    int last = end_past_the_library();
+    for (int i = 0; i < 100; i++) {
+        pthread_t t;
+        void *had_it;
+        number_again(last);
+        CHECK(pthread_create(&t, NULL, trim_as_the_number, NULL) == 0 && pthread_join(t, &had_it) == 0);
+        if (had_it) return;
+    }
+    SKIP("another process was quicker each time");
+}
+
+static const struct test_case cases[] = {
+    CASE(detached),
+    CASE(detached_leave_nothing),
+    CASE(number_of_another),
+    CASE(number_of_a_later_thread),
+};
 TEST_MAIN(cases)

@@ -17,7 +17,7 @@ use crate::page_map::PageMap;
 use crate::remote::Pending;
 use crate::sample::Sampler;
 use crate::shelf::Shelf;
-use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, peek};
+use crate::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, peek};
 use crate::watch::Watch;
 use core::cell::UnsafeCell;
 
@@ -92,9 +92,10 @@ pub struct Heap {
     pub(crate) state: AtomicU32,
     /// The seat of its thread, if the thread has one that stays until [`crate::Allocator::abandon`].
     pub(crate) seat: AtomicPtr<Seat>,
-    /// The number of that thread, for [`crate::Os::has_ended`], and of its process. A child that was made without fork
-    /// handlers has the numbers of its parent.
+    /// That thread, for [`crate::Os::has_ended`] (number 0: it must not be asked for), and the number of its process. A child
+    /// that was made without fork handlers has those of its parent.
     pub(crate) thread: AtomicU32,
+    pub(crate) place: AtomicUsize,
     pub(crate) process: AtomicU32,
     /// What went between caches and slabs.
     pub(crate) flow: Flow,
@@ -234,6 +235,7 @@ impl Heap {
             state: AtomicU32::new(0),
             seat: AtomicPtr::new(core::ptr::null_mut()),
             thread: AtomicU32::new(0),
+            place: AtomicUsize::new(0),
             process: AtomicU32::new(0),
             flow: Flow::new(),
             look: 0,

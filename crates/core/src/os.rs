@@ -53,6 +53,15 @@ pub enum Onward {
     End,
 }
 
+/// A thread. The system gives its number to a later thread, whose place is another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Not 0.
+    pub number: u32,
+    /// An address in the thread's own storage.
+    pub place: usize,
+}
+
 /// Memory that this process may use together with others, and how much of it is used: of the nearest container that
 /// has a limit, or of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,14 +274,14 @@ pub unsafe trait Os: Sync {
     /// The number of the calling thread, as tools show it.
     fn thread_id(&self) -> u32;
 
-    /// The number of the calling thread for [`Os::has_ended`]; 0 if that must not be asked.
-    fn thread_to_ask_for(&self) -> u32 {
-        0
+    /// What the system knows the calling thread by, for [`Os::has_ended`]; `None` if that must not be asked.
+    fn thread_to_ask_for(&self) -> Option<Thread> {
+        None
     }
 
-    /// Whether the thread of this number, of [`Os::thread_to_ask_for`], has surely ended, so that its thread storage may
-    /// not be there any more. False where the system cannot tell.
-    fn has_ended(&self, _thread: u32) -> bool {
+    /// Whether this thread, of [`Os::thread_to_ask_for`], has surely ended, so that its thread storage may not be there any
+    /// more. False where the system cannot tell.
+    fn has_ended(&self, _thread: Thread) -> bool {
         false
     }
 

@@ -15,6 +15,7 @@ use crate::class::CLASSES;
 use crate::heap::{PARKED, Seat};
 use crate::holes;
 use crate::life::{LOST, ORPHAN, OWNED};
+use crate::os::Thread;
 use crate::purge::DELAY_TICKS;
 use crate::shelf::Shelf;
 use crate::sync::{AtomicU32, Ordering};
@@ -60,10 +61,12 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// `heap` must be the caller's.
     pub(crate) unsafe fn set_thread(&self, heap: *mut Heap) {
-        // Relaxed: at first the store of the seat publishes both; the child of a fork has one thread.
+        let (number, place) = self.os.thread_to_ask_for().map_or((0, 0), |thread| (thread.number, thread.place));
+        // Relaxed: at first the store of the seat publishes all; the child of a fork has one thread.
         // SAFETY: heaps are never unmapped.
         unsafe {
-            (*heap).thread.store(self.os.thread_to_ask_for(), Ordering::Relaxed);
+            (*heap).thread.store(number, Ordering::Relaxed);
+            (*heap).place.store(place, Ordering::Relaxed);
             (*heap).process.store(self.os.process().unwrap_or(0), Ordering::Relaxed);
         }
     }
@@ -72,10 +75,12 @@ impl<O: Os> Allocator<O> {
     /// was made without fork handlers.
     unsafe fn has_ended(&self, heap: *mut Heap) -> bool {
         // SAFETY: heaps are never unmapped. Relaxed: the load of the seat orders it, or the heap is parked.
-        let (thread, process) =
-            unsafe { ((*heap).thread.load(Ordering::Relaxed), (*heap).process.load(Ordering::Relaxed)) };
+        let (number, place, process) = unsafe {
+            let number = (*heap).thread.load(Ordering::Relaxed);
+            (number, (*heap).place.load(Ordering::Relaxed), (*heap).process.load(Ordering::Relaxed))
+        };
         // Whose number it is comes last: mostly the thread lives.
-        thread != 0 && self.os.has_ended(thread) && self.os.process() == Some(process)
+        number != 0 && self.os.has_ended(Thread { number, place }) && self.os.process() == Some(process)
     }
 
     /// Waits until the heap of `seat`, which was found parked, is back.

@@ -10,7 +10,7 @@ use crate::{finding, helper, trace};
 use neap_core::Os;
 use neap_core::figures::Figures;
 use neap_core::helper::Helper;
-use neap_core::os::{Memory, Moved, Onward, Run, Touched};
+use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
 use neap_core::sync::AtomicU32;
 use neap_coretest::fake::model::Access;
 
@@ -368,11 +368,11 @@ unsafe impl Os for System {
         self.process.onward()
     }
 
-    fn thread_to_ask_for(&self) -> u32 {
-        crate::seat::thread_number()
+    fn thread_to_ask_for(&self) -> Option<Thread> {
+        crate::seat::thread_to_ask_for()
     }
 
-    fn has_ended(&self, thread: u32) -> bool {
+    fn has_ended(&self, thread: Thread) -> bool {
         self.late();
         self.process.has_ended(thread)
     }

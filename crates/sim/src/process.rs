@@ -6,8 +6,8 @@ use crate::scenario::Config;
 use crate::sched::{is_running, sched};
 use crate::world::world;
 use core::cell::UnsafeCell;
-use neap_core::os::{Memory, Onward};
-use std::collections::BTreeSet;
+use neap_core::os::{Memory, Onward, Thread};
+use std::collections::BTreeMap;
 
 /// What changes, and how the system answers: bits of [`Config::habits`].
 pub mod habits {
@@ -60,8 +60,9 @@ struct State {
     refusing: Phase,
     locked: Phase,
     limited: Phase,
-    /// Numbers of threads that have ended.
-    ended: BTreeSet<u32>,
+    /// Where the thread of each number lives, and numbers of threads that have ended.
+    places: BTreeMap<u32, usize>,
+    unused: Vec<u32>,
     threads: u32,
 }
 
@@ -83,7 +84,8 @@ impl Process {
             refusing: Phase::default(),
             locked: Phase::default(),
             limited: Phase::default(),
-            ended: BTreeSet::new(),
+            places: BTreeMap::new(),
+            unused: Vec::new(),
             threads: 0,
         };
         Process { config, state: UnsafeCell::new(state) }
@@ -175,22 +177,27 @@ impl Process {
         (!self.is_forbidden()).then(|| 1 + u32::from(helper::is_guest()) + 2 * u32::from(child))
     }
 
-    /// The number of a new thread, 0 where the system does not tell.
-    pub fn new_thread(&self) -> u32 {
+    /// A new thread, `None` where the system does not tell. By chance with the number of one that has ended.
+    pub fn new_thread(&self) -> Option<Thread> {
         let s = self.state();
         s.threads += 1;
         let tells = self.has(habits::NUMBERS) && !s.random.one_in(4);
-        if tells { s.threads } else { 0 }
+        let again = if s.random.one_in(2) { s.unused.pop() } else { None };
+        let thread = Thread { number: again.unwrap_or(s.threads), place: s.threads as usize };
+        s.places.insert(thread.number, thread.place);
+        tells.then_some(thread)
     }
 
-    /// The thread of this number has ended.
-    pub fn thread_ended(&self, number: u32) {
-        self.state().ended.insert(number);
+    /// This thread has ended.
+    pub fn thread_ended(&self, thread: Thread) {
+        let s = self.state();
+        s.places.remove(&thread.number);
+        s.unused.push(thread.number);
     }
 
-    /// Whether the thread of this number has ended, or (by chance) that the system cannot tell.
-    pub fn has_ended(&self, number: u32) -> bool {
-        self.state().ended.contains(&number)
+    /// Whether this thread has ended.
+    pub fn has_ended(&self, thread: Thread) -> bool {
+        self.state().places.get(&thread.number) != Some(&thread.place)
     }
 
     /// Milliseconds.

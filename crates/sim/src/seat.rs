@@ -8,6 +8,7 @@ use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
 use neap_core::fork::{Begin, Flight};
 use neap_core::heap::{Block, FORKED, Name, PARKED, Seat};
+use neap_core::os::Thread;
 use neap_core::sync::Ordering;
 use neap_core::{Allocator, CHUNK, Heap};
 
@@ -23,13 +24,13 @@ pub struct Life {
     busy: u32,
     /// What it stored there and others do not see yet.
     buffered: bool,
-    /// The thread's number, 0 where the system does not tell whether it has ended.
-    number: u32,
+    /// The thread, `None` where the system does not tell whether it has ended.
+    thread: Option<Thread>,
 }
 
 impl Life {
     /// A thread that has called nothing yet.
-    pub fn new(number: u32) -> Life {
+    pub fn new(thread: Option<Thread>) -> Life {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh mapping.
         let p =
@@ -38,7 +39,7 @@ impl Life {
         let seat = p.cast::<Seat>();
         // SAFETY: the mapping is new.
         unsafe { seat.write(Seat::new(Heap::none())) };
-        Life { seat, busy: Seat::IDLE, buffered: false, number }
+        Life { seat, busy: Seat::IDLE, buffered: false, thread }
     }
 
     fn flush(&mut self) {
@@ -293,9 +294,8 @@ pub fn be_born_again() {
 /// have given it up. Its storage stays until the threads meet: a visitor that asked just before may use it for some more
 /// instructions. Nothing where the system does not tell that a thread has ended.
 pub fn vanish() {
-    let number = life().number;
-    if number != 0 {
-        allocator().os.process.thread_ended(number);
+    if let Some(thread) = life().thread {
+        allocator().os.process.thread_ended(thread);
         let new = quietly(|| Life::new(allocator().os.process.new_thread()));
         let old = core::mem::replace(life(), new);
         world().vanished(old);
@@ -304,12 +304,12 @@ pub fn vanish() {
 
 /// The thread's storage is used by a child of vfork as well, which has another number: it may not be asked for any more.
 pub fn share() {
-    life().number = 0;
+    life().thread = None;
 }
 
-/// The number of the running thread, 0 where the system does not tell whether it has ended.
-pub fn thread_number() -> u32 {
-    if is_running() && sched().current < world().lives.len() { life().number } else { 0 }
+/// The running thread, `None` where the system does not tell whether it has ended.
+pub fn thread_to_ask_for() -> Option<Thread> {
+    if is_running() && sched().current < world().lives.len() { life().thread } else { None }
 }
 
 fn own() -> *mut Heap {

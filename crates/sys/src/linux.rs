@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use neap_core::Os;
 use neap_core::figures::Figures;
 use neap_core::helper::Helper;
-use neap_core::os::{Memory, Moved, Onward, Run, Touched};
+use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
 use neap_counters::{Counters, Syscall};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -36,6 +36,9 @@ impl Default for Linux {
         Self::new()
     }
 }
+
+/// What the system returns for the number of a thread that is not there.
+const NO_THREAD: isize = -(libc::ESRCH as isize);
 
 impl Linux {
     /// The system, not yet asked for anything.
@@ -72,6 +75,17 @@ impl Linux {
         let done =
             unsafe { arch::syscall(libc::SYS_get_robust_list as usize, [thread as usize, to[0], to[1], 0, 0, 0]) };
         if done == 0 { Ok(list) } else { Err(done) }
+    }
+
+    /// Whether the thread of this number, which the process has or had, surely has no list of robust locks any more: it has
+    /// ended, if the C library gives threads one.
+    pub fn has_no_locks(&self, thread: u32) -> bool {
+        let _asking = Asking::begin();
+        if status::is_forbidden() {
+            return false;
+        }
+        self.count(Syscall::Other);
+        matches!(self.robust_list(thread), Ok(0) | Err(NO_THREAD))
     }
 
     fn count_purges(&self, n: u64) {
@@ -413,35 +427,37 @@ unsafe impl Os for Linux {
         rustix::thread::gettid().as_raw_nonzero().get() as u32
     }
 
-    fn thread_to_ask_for(&self) -> u32 {
+    fn thread_to_ask_for(&self) -> Option<Thread> {
         let _asking = Asking::begin();
         if !status::may_ask() {
-            return 0;
+            return None;
         }
         // SAFETY: the call takes no pointers. A filter may refuse even this.
-        let thread = unsafe { arch::syscall(libc::SYS_gettid as usize, [0; 6]) };
+        let number = unsafe { arch::syscall(libc::SYS_gettid as usize, [0; 6]) };
+        let number = u32::try_from(number).ok().filter(|&number| number != 0)?;
         // musl has a list only where a program uses robust locks.
-        let thread = u32::try_from(thread).unwrap_or(0);
-        if self.robust_list(thread).is_ok_and(|list| list != 0) { thread } else { 0 }
+        let place = self.robust_list(number).ok().filter(|&list| list != 0)?;
+        Some(Thread { number, place })
     }
 
-    /// By the list of robust locks, which the C library registers for each thread: the kernel forgets it when the thread
-    /// ends, just before it tells those who wait for the end, who may then unmap the thread's storage. The thread's number
-    /// is there for longer than that. Another thread of the process may have the number one day; it counts as this one.
-    fn has_ended(&self, thread: u32) -> bool {
+    /// By the list of robust locks, which the C library registers for each thread, and which lies in the thread's own record:
+    /// the kernel forgets it when the thread ends, just before it tells those who wait for the end, who may then unmap the
+    /// thread's storage. The thread's number is there for longer than that, and comes back: then the list lies elsewhere. A
+    /// thread that gives the kernel another list by itself counts as one that has ended: its heap is left alone.
+    fn has_ended(&self, thread: Thread) -> bool {
         let _asking = Asking::begin();
         if status::is_forbidden() {
             return false;
         }
-        const NONE: isize = -(libc::ESRCH as isize);
         self.count(Syscall::Other);
-        match self.robust_list(thread) {
-            Ok(0) | Err(NONE) => true,
+        match self.robust_list(thread.number) {
+            Ok(list) if list != thread.place => true,
+            Err(NO_THREAD) => true,
             // A thread of another process may have the number by now.
             // SAFETY: the call takes no pointers; signal 0 only asks.
             _ => unsafe {
-                let numbers = [status::process() as usize, thread as usize, 0, 0, 0, 0];
-                arch::syscall(libc::SYS_tgkill as usize, numbers) == NONE
+                let numbers = [status::process() as usize, thread.number as usize, 0, 0, 0, 0];
+                arch::syscall(libc::SYS_tgkill as usize, numbers) == NO_THREAD
             },
         }
     }

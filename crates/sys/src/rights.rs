@@ -10,7 +10,6 @@
 use crate::global::NEAP;
 use crate::{arch, status};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use neap_core::Os;
 
 /// What was seen when the helper was started, by file and by calls; [`UNKNOWN`] where that could not be asked.
 static BY_FILE: AtomicU64 = AtomicU64::new(UNKNOWN);
@@ -63,7 +62,7 @@ pub fn look() -> Rights {
         };
     }
     // Seldom, so a file may be opened for it.
-    if NEAP.os.has_ended(status::process()) && status::look().is_ok_and(|look| look.one_is_left) {
+    if NEAP.os.has_no_locks(status::process()) && status::look().is_ok_and(|look| look.one_is_left) {
         return Rights::OneIsLeft;
     }
     if by_calls() == by_calls_then { Rights::Same } else { Rights::Changed }

@@ -347,14 +347,17 @@ pub fn rest() {
     }
 }
 
-/// Registers the fork handlers, once.
+/// Registers the fork handlers, once. Where the C library has no memory for that, the next thread asks again.
 pub fn watch_fork() {
     if !FORK_HANDLERS.swap(true, Ordering::AcqRel) {
         if let Some(process) = NEAP.os.process() {
             crate::space::note_owner(process);
         }
         // SAFETY: the handlers stay as long as the library, which cannot be unloaded.
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+        let refused = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+        if refused != 0 {
+            FORK_HANDLERS.store(false, Ordering::Release);
+        }
     }
 }
 
