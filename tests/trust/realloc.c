@@ -5,48 +5,33 @@
 
 enum { PAGE = 4096, SIZE = 4 << 20, FAR = 40, MOST_KEPT = 16 };
 
-static int maps_file;
-static long most = 65530;
-
-static long mappings(void) {
-    static char text[1 << 16];
-    long count = 0;
-    ssize_t n;
-    lseek(maps_file, 0, SEEK_SET);
-    while ((n = read(maps_file, text, sizeof text)) > 0)
-        for (ssize_t i = 0; i < n; i++) count += text[i] == '\n';
-    return count;
-}
-
-/* Mappings to use up: every other OS page of one is made readable. */
-static char *spare;
-static size_t spare_at = PAGE;
+/* Mappings to use up: every other OS page of one is made readable, which makes two more; half of another, one more. */
+static char *spare, *half;
+static size_t spare_at = PAGE, spare_end;
 
 static void set_up(void) {
+    long most = 65530;
     FILE *f = fopen("/proc/sys/vm/max_map_count", "r");
     if (f) {
         CHECK(fscanf(f, "%ld", &most) == 1);
         fclose(f);
     }
     if (most > 200000) SKIP("vm.max_map_count is %ld, too many to use up", most);
-    maps_file = open("/proc/self/maps", O_RDONLY);
-    CHECK(maps_file >= 0);
-    size_t size = (size_t)most * PAGE + (1 << 20);
-    spare = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    CHECK(spare != MAP_FAILED);
+    spare_end = (size_t)most * PAGE + (1 << 20);
+    spare = mmap(NULL, spare_end, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    half = mmap(NULL, 2 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(spare != MAP_FAILED && half != MAP_FAILED);
 }
 
-/* Comes to about `left` mappings below the limit. */
+/* Leaves about `left` mappings to the limit: takes all that there are, and gives back. */
 static void leave_mappings(long left) {
-    for (long need; (need = most - left - mappings()) > 3;) {
-        long step = need > 4 ? need / 2 - 1 : 1;
-        for (long i = 0; i < step; i++, spare_at += 2 * PAGE)
-            if (mprotect(spare + spare_at, PAGE, PROT_READ)) return;
-    }
-    while (mappings() > most - left + 2 && spare_at > 3 * PAGE) {
+    CHECK(mprotect(half, 2 * PAGE, PROT_NONE) == 0);
+    for (; mprotect(spare + spare_at, PAGE, PROT_READ) == 0; spare_at += 2 * PAGE) CHECK(spare_at + 3 * PAGE < spare_end);
+    for (long given = 0; given <= left && spare_at > 2 * PAGE; given += 2) {
         spare_at -= 2 * PAGE;
-        mprotect(spare + spare_at, PAGE, PROT_NONE);
+        CHECK(mprotect(spare + spare_at, PAGE, PROT_NONE) == 0);
     }
+    if (left % 2 == 0) mprotect(half, PAGE, PROT_READ);
 }
 
 /* A block of SIZE bytes that realloc has moved and grown several times, as a growing vector does. */
