@@ -249,7 +249,12 @@ impl Plan {
         }
         let memory = profile.memory.map(|mib| mib << 20);
         if memory.is_some() {
-            // A limit of neap's own takes the place of the cgroup's.
+            // A third of the limit may wait then, while the program takes memory that is not neap's.
+            env.retain(|(_, value)| value != "never");
+        }
+        // A limit of neap's own takes the place of the cgroup's; and the C library ends a program that has no memory for the
+        // thread storage of a library.
+        if memory.is_some() || actors.iter().any(|actor| actor.starts_with("libraries")) {
             env.retain(|(name, _)| *name != "NEAP_LIMIT");
         }
         let wrapped = profile.name == "wrapped";
@@ -259,6 +264,8 @@ impl Plan {
         }
         if plan.fails_calls() {
             plan.actors.push("fail".to_owned());
+            // Files that cannot be made cost a line each.
+            plan.env.retain(|(_, value)| value != "@");
         }
         plan
     }
