@@ -70,9 +70,10 @@ pub struct Arena {
 
 /// Words of the bits for huge pages of a long arena, one bit for each: they lie behind the ages.
 pub(crate) const HUGE_WORDS: usize = ARENA_ALIGN / crate::dense::HUGE_PAGE / 64;
+/// Their bytes.
+pub(crate) const HUGE_BYTES: usize = HUGE_WORDS * size_of::<u64>();
 const _: () = assert!(
-    (ARENA_ALIGN >> CHUNK_SHIFT) * SIDE_BYTES + HUGE_WORDS * 8
-        <= first_chunk(ARENA_ALIGN >> CHUNK_SHIFT) << CHUNK_SHIFT,
+    (ARENA_ALIGN >> CHUNK_SHIFT) * SIDE_BYTES + HUGE_BYTES <= first_chunk(ARENA_ALIGN >> CHUNK_SHIFT) << CHUNK_SHIFT,
     "the bits for huge pages must lie before the first chunk"
 );
 
@@ -338,12 +339,6 @@ impl Arenas {
         self.arenas[usize::from(self.slot(base)) - 1].chunks()
     }
 
-    /// Whether the records `a` and `b` belong to the same arena, so that neighbours may be joined.
-    #[inline]
-    pub fn same(a: *const Chunk, b: *const Chunk) -> bool {
-        (a.addr() ^ b.addr()) < ARENA_ALIGN
-    }
-
     /// Whether `record` is below the frontier of its arena and not below its first chunk.
     ///
     /// # Safety
@@ -354,14 +349,6 @@ impl Arenas {
         let arena = &self.arenas[usize::from(slot) - 1];
         let index = (record.addr() - base) / RECORD_BYTES;
         slot != 0 && index >= arena.first.get() && index < arena.frontier.get()
-    }
-
-    /// The arena of `record`.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held while the reference lives.
-    pub unsafe fn of(&self, record: *const Chunk) -> &Arena {
-        &self.arenas[usize::from(self.slot(record.addr())) - 1]
     }
 
     /// Calls `visit` with the record of every chunk that was ever used. The lock of the ranges must be held.

@@ -90,7 +90,7 @@ pub fn of_aligned(size: usize, align: usize) -> Option<usize> {
     if size > MAX_SMALL || align > MAX_SMALL {
         return None;
     }
-    let mut class = of(if size < align { align } else { size });
+    let mut class = of(size.max(align));
     while class < CLASSES {
         if SIZE[class] as usize & (align - 1) == 0 {
             return Some(class);

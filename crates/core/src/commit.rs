@@ -5,7 +5,7 @@
 //! half GiB), and from `AHEAD_FROM` on the next one is made before it is needed, not under the lock of the ranges, by the
 //! thread whose request came near the end. Only a thread that is quicker than that waits for a step under that lock.
 
-use crate::arena::{Arenas, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_WORDS, RECORD_BYTES, SIDE_BYTES};
+use crate::arena::{Arenas, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_BYTES, RECORD_BYTES, SIDE_BYTES};
 use crate::page_map::PageMap;
 use crate::reserve::is_pressed;
 use crate::sync::Ordering;
@@ -75,7 +75,7 @@ impl Step {
         // The ages and the bits for huge pages are few: all at once. Not what lies between them and the first chunk: it
         // can be a GiB, which counts where writable memory is limited, and is filled where the program locks all memory.
         let ages = (chunks * BEFORE_AGES) & !(page - 1);
-        let bits = if chunks << CHUNK_SHIFT == crate::arena::ARENA_ALIGN { HUGE_WORDS * size_of::<u64>() } else { 0 };
+        let bits = if chunks << CHUNK_SHIFT == crate::arena::ARENA_ALIGN { HUGE_BYTES } else { 0 };
         let end_of_ages = (chunks * SIDE_BYTES + bits).next_multiple_of(page);
         // SAFETY: this part lies in the reservation.
         (!self.fresh || unsafe { os.commit(at(base + ages), end_of_ages - ages) })

@@ -10,7 +10,7 @@
 //!
 //! The page map goes only where the port knows that no other thread can be reading it.
 
-use crate::arena::{ARENA_ALIGN, ARENA_SHIFT, Arenas, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_WORDS};
+use crate::arena::{ARENA_ALIGN, ARENA_SHIFT, Arenas, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_BYTES};
 use crate::arena::{RECORD_BYTES, SIDE_BYTES};
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Os};
@@ -65,7 +65,7 @@ impl Arenas {
             let to = (base + table + of.end * entry).next_multiple_of(page);
             if of.is_empty() { from..from } else { from..to }
         };
-        let bits = if arena.is_long() { HUGE_WORDS * size_of::<u64>() } else { 0 };
+        let bits = if arena.is_long() { HUGE_BYTES } else { 0 };
         let ages = (base + chunks * BEFORE_AGES) & !(page - 1);
         let mut parts = [const { 0..0 }; PARTS];
         let tables = [0, RECORD_BYTES, BEFORE_BITS, BEFORE_BITS + BITS_BYTES].map(|before| chunks * before);

@@ -80,6 +80,7 @@ pub struct Fake {
     address_limit: AtomicUsize,
     clock: AtomicU64,
     ran: AtomicU64,
+    paused: AtomicU64,
     published: AtomicU64,
     memory: Mutex<Option<Memory>>,
     model: Mutex<Model>,
@@ -110,6 +111,7 @@ impl Fake {
             address_limit: AtomicUsize::new(config.address_limit.unwrap_or(usize::MAX)),
             clock: AtomicU64::new(CLOCK),
             ran: AtomicU64::new(0),
+            paused: AtomicU64::new(0),
             published: AtomicU64::new(0),
             memory: Mutex::new(config.memory),
             model: Mutex::new(Model::default()),
@@ -182,6 +184,16 @@ impl Fake {
     /// Bytes of address space taken at present.
     pub fn taken(&self) -> usize {
         self.model().taken()
+    }
+
+    /// Bytes of reservations that may be written at present.
+    pub fn committed(&self) -> usize {
+        self.model().bytes(Access::Committed)
+    }
+
+    /// Microseconds of all calls of [`Os::pause`], which take no time here.
+    pub fn paused(&self) -> u64 {
+        self.paused.load(Ordering::Relaxed)
     }
 
     /// Whether the call goes through: it is not made to fail, and the system has it.
@@ -552,6 +564,10 @@ unsafe impl Os for Fake {
         let time = libc::timespec { tv_sec: seconds.into(), tv_nsec: i64::from(rest) * 1_000_000 };
         // SAFETY: the word and the time live as long as the call; an early return is allowed.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, &raw const time) };
+    }
+
+    fn pause(&self, microseconds: u32) {
+        self.paused.fetch_add(microseconds.into(), Ordering::Relaxed);
     }
 
     fn futex_wake(&self, word: *const AtomicU32) {

@@ -39,6 +39,11 @@ impl Model {
         self.taken
     }
 
+    /// Bytes of all pieces with this access.
+    pub fn bytes(&self, access: Access) -> usize {
+        self.pieces.iter().filter(|(_, piece)| piece.access == access).map(|(from, piece)| piece.end - from).sum()
+    }
+
     /// Every piece as `(from, to)`.
     pub fn all(&self) -> impl Iterator<Item = (usize, usize)> {
         self.pieces.iter().map(|(&from, piece)| (from, piece.end))

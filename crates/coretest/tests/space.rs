@@ -1,0 +1,211 @@
+//! Address space: what is asked of the system for blocks that are long, aligned, or do not fit, and how much of it is made
+//! usable.
+
+use neap_core::alloc::MAX_SIZE;
+use neap_core::census::Census;
+use neap_core::{CHUNK, Os};
+use neap_coretest::calls::{Shared, free, malloc, system, thread, try_malloc, valid};
+use neap_coretest::{Call, Config, Owner};
+
+const MIB: usize = 1 << 20;
+
+/// A system with so much address space.
+fn short(address_limit: usize) -> Box<Shared> {
+    system(Config { address_limit: Some(address_limit), ..Config::default() })
+}
+
+fn aligned(a: &Shared, t: &Owner, size: usize, align: usize) -> *mut u8 {
+    // SAFETY: the heap is lent by its thread.
+    t.with(a, |heap| unsafe { a.malloc_aligned(heap, size, align, false) })
+}
+
+fn free_nested(a: &Shared, p: *mut u8) {
+    // SAFETY: the block is the test's.
+    unsafe { a.free_nested(p) }.expect("a block");
+}
+
+/// Catches a request beyond PTRDIFF_MAX for which the system is asked.
+#[test]
+fn more_than_there_can_be() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let calls = || [Call::Map, Call::Reserve, Call::Commit].map(|call| a.os.faults.count(call));
+    let before = calls();
+    for size in [MAX_SIZE - CHUNK + 1, MAX_SIZE, MAX_SIZE + 1, usize::MAX] {
+        assert!(try_malloc(&a, &t, size).is_null(), "{size}");
+    }
+    assert_eq!(calls(), before);
+}
+
+/// Catches blocks that get a mapping of their own although an arena could be had that holds them: where address space is
+/// limited, an arena is as long as a block needs, with its tables.
+#[test]
+fn long_blocks_in_short_arenas() {
+    // An arena of 32 MiB is the first. Others are as long up to 500 chunks, and longer from there on.
+    for chunks in (473..496).step_by(5).chain(496..514) {
+        let a = short(256 * MIB);
+        let t = thread(&a);
+        malloc(&a, &t, chunks * CHUNK);
+        let f = a.figures();
+        assert_eq!((f.huge_blocks, f.large_blocks), (0, 1), "{chunks} chunks");
+        valid(&a);
+    }
+    // Alignment needs room as well, and no more than that.
+    let a = short(250 * MIB);
+    let t = thread(&a);
+    let p = aligned(&a, &t, 150_000, 64 * MIB);
+    assert!(p.addr().is_multiple_of(64 * MIB));
+    assert_eq!((a.figures().huge_blocks, a.figures().large_blocks), (0, 1));
+}
+
+/// Catches a program that ends where it has as many arenas as there can be: it may have no more, and keeps what it has.
+#[test]
+fn as_many_arenas_as_there_can_be() {
+    let a = short(3 * MIB);
+    let t = thread(&a);
+    let mut blocks = Vec::new();
+    for _ in 0..1000 {
+        // A little more, so that each arena is short.
+        a.os.set_address_limit(a.os.taken() + MIB / 2);
+        let p = try_malloc(&a, &t, CHUNK);
+        if p.is_null() {
+            break;
+        }
+        blocks.push(p);
+    }
+    assert!((128..1000).contains(&blocks.len()), "{} blocks of a chunk", blocks.len());
+    valid(&a);
+    blocks.into_iter().for_each(|p| free(&a, &t, p));
+    valid(&a);
+}
+
+/// Catches an address behind an arena, or in its part that is not usable yet, that is taken for a block's place.
+#[test]
+fn addresses_without_memory_are_foreign() {
+    for limit in [usize::MAX, 64 * MIB] {
+        let a = short(limit);
+        let t = thread(&a);
+        let p = malloc(&a, &t, 100_000);
+        assert!(a.arenas.contains(p));
+        let nested = a.malloc_nested(100, 16, false);
+        assert!(a.arenas.contains(nested));
+        let arena = p.addr() & !((64 << 30) - 1);
+        let len = if limit == usize::MAX { 64 << 30 } else { 8 * MIB };
+        // The tables; in front of the annex; behind the arena.
+        for at in [0, CHUNK, len - len / 16 - CHUNK, len] {
+            let at = core::ptr::without_provenance_mut::<u8>(arena + at);
+            assert!(!a.arenas.contains(at), "{at:p}, where the arena begins at {arena:#x}");
+        }
+    }
+}
+
+/// Catches more memory that is made usable than a program of that size needs: it counts where writable memory is limited.
+#[test]
+fn what_is_usable_is_little() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    malloc(&a, &t, 100);
+    let small = a.os.committed();
+    // A step of 1.5 MiB, and the ages of the whole arena.
+    assert!(small < 3 * MIB, "{small} bytes");
+    for mib in 1..=256 {
+        malloc(&a, &t, MIB - 4096);
+        // Steps of 16 MiB, and then as much again, the next one ahead of need.
+        let (usable, most) = (a.os.committed(), (mib * 3).max(42) * MIB);
+        assert!(usable < most, "{usable} bytes for {mib} MiB");
+    }
+}
+
+/// Catches a handler's block that makes more usable than the megabytes that it lies in, or none.
+#[test]
+fn what_is_usable_in_handlers_is_little() {
+    let a = system(Config::default());
+    let _t = thread(&a);
+    for (size, groups) in [(100, 1), (100, 0), (CHUNK * 15, 0), (CHUNK, 1), (CHUNK * 14, 0), (CHUNK * 40, 3)] {
+        let before = a.os.committed();
+        assert!(!a.malloc_nested(size, 16, false).is_null());
+        let more = a.os.committed() - before;
+        // Tables have some 18 KiB for each, in whole OS pages.
+        let most = groups * (MIB + 40 * 1024);
+        assert!((groups * MIB..=most).contains(&more), "{more} bytes for a block of {size}");
+    }
+}
+
+/// Catches a handler's block that has not its alignment: one of a megabyte or a gigabyte, as far as there is room.
+#[test]
+fn alignments_of_handlers() {
+    let a = system(Config::default());
+    let _t = thread(&a);
+    for shift in 4..36 {
+        let p = a.malloc_nested(100, 1 << shift, true);
+        assert!(p.addr().is_multiple_of(1 << shift), "{p:p}, aligned to {} bytes", 1_u64 << shift);
+        assert!(shift > 28 || a.arenas.contains(p), "{} bytes", 1 << shift);
+    }
+}
+
+/// Catches memory of handlers that is lost where addresses go back: what was usable and free stays usable.
+#[test]
+fn free_memory_of_handlers_stays() {
+    let a = short(1 << 40);
+    let _t = thread(&a);
+    // Six megabytes, of which the middle ones are free again.
+    let blocks: Vec<_> = (0..6).map(|_| a.malloc_nested(MIB, 16, false)).collect();
+    blocks[1..].iter().for_each(|&p| free_nested(&a, p));
+    a.trim(0, || true);
+    a.os.set_address_limit(512 * MIB);
+    assert!(a.give_reservations_back());
+    let before = a.os.committed();
+    let again: Vec<_> = (0..5).map(|_| a.malloc_nested(MIB, 16, false)).collect();
+    assert!(again.iter().all(|&p| a.arenas.contains(p) && p != blocks[0]), "{again:?} beside {blocks:?}");
+    assert_eq!(a.os.committed(), before);
+    assert!(again.iter().enumerate().all(|(i, p)| !again[..i].contains(p)), "a block twice: {again:?}");
+    valid(&a);
+}
+
+fn most_huge(a: &Shared) -> (u64, u64) {
+    let mut census = Census::new();
+    a.take_census(&mut census);
+    (census.most_huge.count, census.most_huge.bytes)
+}
+
+/// Catches huge blocks that are counted wrong, at present or at most, that are copied to grow, or whose addresses inside
+/// are taken for blocks.
+#[test]
+fn huge_blocks_are_counted() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let (gib, remapped) = (1 << 30, || a.os.faults.count(Call::Remap));
+    assert_eq!(most_huge(&a), (0, 0));
+    let [p, q] = [63 * gib, 64 * gib].map(|size| malloc(&a, &t, size));
+    let f = a.figures();
+    assert_eq!((f.huge_blocks, f.huge as usize), (2, 127 * gib));
+    assert_eq!((f.live_blocks, f.live as usize), (2, 127 * gib));
+    free(&a, &t, p);
+    // SAFETY: the heap is lent by its thread; the pointer is foreign, as it is the inside of a huge block.
+    assert!(t.with(&a, |heap| unsafe { a.free(heap, q.wrapping_add(4096)) }).is_err());
+    assert_eq!(most_huge(&a), (2, 127 << 30));
+    // SAFETY: the heap is lent by its thread; the block is this test's.
+    let r = t.with(&a, |heap| unsafe { a.realloc(heap, q, 64 * gib, 130 * gib) });
+    assert_eq!((remapped(), a.figures().huge as usize), (1, 130 * gib));
+    assert_eq!(most_huge(&a), (2, 130 << 30));
+    free(&a, &t, r);
+    let f = a.figures();
+    assert_eq!((f.huge_blocks, f.huge, most_huge(&a)), (0, 0, (2, 130 << 30)));
+    assert_eq!(a.os.faults.count(Call::Unmap), 2);
+}
+
+/// Catches a shortest huge block that is not a MiB: where no arena is to be had, shorter blocks get no mapping each.
+#[test]
+fn the_shortest_huge_block() {
+    let a = system(Config { address_limit: Some(64 * MIB), reservations: Some(1), ..Config::default() });
+    let t = thread(&a);
+    while !try_malloc(&a, &t, CHUNK).is_null() {}
+    assert!(try_malloc(&a, &t, MIB - 4096).is_null() && try_malloc(&a, &t, MIB - 1).is_null());
+    assert_eq!(a.figures().huge_blocks, 0);
+    let p = malloc(&a, &t, MIB);
+    assert_eq!((a.figures().huge_blocks, a.figures().huge as usize), (1, MIB));
+    let q = malloc(&a, &t, 2 * MIB + 1);
+    assert_eq!(a.figures().huge as usize, 3 * MIB + a.os.page_size());
+    [p, q].into_iter().for_each(|p| free(&a, &t, p));
+    assert_eq!(a.figures().huge, 0);
+}
