@@ -269,4 +269,13 @@ mod tests {
         sent.add(&[Run { len: 4096, ..Run::EMPTY }], false);
         assert!(refuse(sent));
     }
+
+    /// Catches chunks that were put aside, and go in any case, where others are to stay.
+    #[test]
+    fn what_may_go() {
+        let mut r = Ranges::new();
+        (r.free_chunks, r.lazy_chunks, r.dropped_chunks) = ([7, 100], 10, 30);
+        assert_eq!((r.waiting(), r.beyond(0)), (120, usize::MAX));
+        assert_eq!((r.beyond(60), r.beyond(90), r.beyond(95)), (30, 0, 0));
+    }
 }

@@ -266,3 +266,18 @@ impl<O: Os> Allocator<O> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a text that is written behind the end of its line, or cut before.
+    #[test]
+    fn lines_are_cut() {
+        let mut line = Line { text: [0; 256], len: 0 };
+        for _ in 0..100 {
+            assert!(write!(line, "abc{}", 7).is_ok());
+        }
+        assert_eq!((line.len, &line.text[..5], &line.text[252..]), (256, &b"abc7a"[..], &b"abc7"[..]));
+    }
+}

@@ -237,6 +237,7 @@ mod tests {
         for limit in [Limit::Off, Limit::Bytes(4096), Limit::Auto] {
             p.set_limit(limit);
             assert_eq!(p.limit(), limit);
+            assert_eq!(p.has_own_limit(), limit == Limit::Bytes(4096));
         }
         for (bytes, limit) in [(0, OFF + 1), (usize::MAX, AUTO - 1)] {
             p.set_limit(Limit::Bytes(bytes));
@@ -256,7 +257,11 @@ mod tests {
         p.set_foreign_abort(true);
         assert!(p.foreign_abort());
         p.set_foreign_abort(false);
-        assert!(!p.foreign_abort());
+        assert!(!p.foreign_abort() && !p.harden());
+        p.set_harden(true);
+        assert!(p.harden());
+        p.set_harden(false);
+        assert!(!p.harden());
         p.set_mmap_threshold(1 << 20);
         assert_eq!(p.mmap_threshold(), 1 << 20);
         p.set_origin(0, 3);

@@ -115,3 +115,18 @@ impl<O: Os> Allocator<O> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches memory that counts as short although twice what waits is left, or as plenty although a byte less is.
+    #[test]
+    fn what_is_short() {
+        let memory = Memory { limit: 1000, used: 900, stalled: false };
+        assert!(!is_short(&memory, 50) && is_short(&memory, 51));
+        assert!(is_short(&Memory { used: 901, ..memory }, 50));
+        assert!(is_short(&Memory { used: 0, stalled: true, ..memory }, 0), "threads wait for memory");
+        assert!(is_short(&Memory { used: 2000, ..memory }, 1), "more is used than may be");
+    }
+}

@@ -40,6 +40,8 @@ pub struct Config {
     pub address_limit: Option<usize>,
     /// How many reservations of a chosen address are granted, if not all: what does not fit them becomes huge.
     pub reservations: Option<u64>,
+    /// What [`Os::places`] says, if not what it says by default.
+    pub places: Option<Range<usize>>,
     /// Features that this system lacks: these calls always fail. Without [`Call::Reserve`] it is a system that
     /// never grants a chosen address, without [`Call::ReserveZeros`] one in which the page map is missing.
     pub missing: Vec<Call>,
@@ -59,6 +61,7 @@ impl Default for Config {
             page_size: 4096,
             address_limit: None,
             reservations: None,
+            places: None,
             missing: Vec::new(),
             touched_runs: None,
             memory: None,
@@ -235,6 +238,9 @@ unsafe impl Os for Fake {
 
     /// Under ThreadSanitizer the process may use three ranges of addresses alone: arenas lie where it allows programs.
     fn places(&self) -> Range<usize> {
+        if let Some(places) = &self.config.places {
+            return places.clone();
+        }
         static SANITIZED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("TSAN_OPTIONS").is_some());
         if *SANITIZED { 0x5500_0000_0000..0x5a00_0000_0000 } else { 1 << 40..0x5400_0000_0000 }
     }

@@ -224,6 +224,7 @@ impl Setup {
                 address_limit: [None, None, None, Some(1 << 30), Some(128 << 20), Some(32 << 20)]
                     [usize::from(b[1] % 6)],
                 reservations: [None, None, None, Some(1), Some(2)][usize::from(b[2] / 16 % 5)],
+                places: None,
                 missing,
                 touched_runs: [None, None, Some(1), Some(3)][usize::from(kind / 4 % 4)],
                 memory: MEMORY[usize::from(kind / 16 % 4)],

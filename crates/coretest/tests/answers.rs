@@ -240,3 +240,35 @@ fn blocks_of_handlers_where_there_is_little() {
         assert_eq!(a.realloc_nested(small, 1024, 30_000), core::ptr::null_mut());
     }
 }
+
+/// Catches a zeroed block of a handler that is cleared although it is clean: all of it would be touched.
+#[test]
+fn clean_blocks_of_handlers_stay_untouched() {
+    let a = system(Config::default());
+    let _t = thread(&a);
+    assert!(!a.malloc_nested(100, 16, true).is_null());
+    let before = a.os.usage().present;
+    assert!(!a.malloc_nested(4 << 20, 16, true).is_null());
+    let grown = a.os.usage().present - before;
+    assert!(grown < CHUNK, "{grown} bytes were touched");
+}
+
+/// Catches a large block that stays large although it shrinks to a small one, and one that takes twice the addresses that it
+/// needs although it is short.
+#[test]
+fn blocks_that_move_have_just_what_they_need() {
+    let a = system(Config { page_size: 65536, ..Config::default() });
+    let t = thread(&a);
+    // SAFETY: the heap is lent by its thread; the block is this test's.
+    let realloc = |a: &Shared, t: &Owner, p, old, size| t.with(a, |heap| unsafe { a.realloc(heap, p, old, size) });
+    let p = realloc(&a, &t, malloc(&a, &t, 40_000), 65536, 32768);
+    // SAFETY: the block is live.
+    assert_eq!(unsafe { a.usable_size(Heap::none(), misuse::Call::UsableSize, p) }, Some(32768));
+    let a = system(Config::default());
+    let t = thread(&a);
+    let p = malloc(&a, &t, 100_000);
+    malloc(&a, &t, 100_000);
+    let q = realloc(&a, &t, p, 102_400, 4 * CHUNK);
+    assert_ne!(p, q);
+    assert_eq!(malloc(&a, &t, 300_000), q.wrapping_add(4 * CHUNK), "the next chunks are free");
+}

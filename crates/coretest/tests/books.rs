@@ -3,7 +3,7 @@
 use neap_core::census::Census;
 use neap_core::class::{self, SIZE};
 use neap_core::policy::{Limit, Purge};
-use neap_core::watch::Reason;
+use neap_core::watch::{Reason, Watch};
 use neap_core::{CHUNK, misuse};
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
 use neap_coretest::{Call, Config, Owner};
@@ -331,4 +331,69 @@ fn caches_are_filled_from_several_slabs() {
             valid(&a);
         }
     }
+}
+
+/// Catches a heap that is used although the thread that had it ended in a handler: it may be half changed.
+#[test]
+fn lost_heaps_are_left_alone() {
+    let a = system(Config::default());
+    let (lost, other) = (thread(&a), thread(&a));
+    let p = malloc(&a, &lost, 40_000);
+    free(&a, &lost, p);
+    let free_before = a.free_bytes();
+    // SAFETY: the heap is its thread's, which does not use it any more.
+    lost.with(&a, |heap| unsafe { a.lose(heap) });
+    a.trim(0, || true);
+    assert_eq!(a.free_bytes(), free_before, "its block stays on its shelf");
+    assert_eq!(malloc(&a, &other, 40_000) == p, false);
+    let next = thread(&a);
+    assert_ne!(next.heap(), lost.heap());
+}
+
+/// Catches memory that is said to be known where the system did not answer each question.
+#[test]
+fn resident_memory_is_all_or_nothing() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    malloc(&a, &t, 63 << 30);
+    let asked = || a.os.faults.count(Call::Touched);
+    let before = asked();
+    assert!(a.resident().is_some());
+    let questions = asked() - before;
+    assert!(questions > 3, "{questions}");
+    for n in 1..=questions {
+        a.os.faults.fail_nth(Call::Touched, asked() + n);
+        assert_eq!(a.resident(), None, "question {n} of {questions}");
+    }
+}
+
+/// Catches a heap that is not tried again though its thread was in a call, one that has caches while each call is watched, or
+/// none when the watch is over.
+#[test]
+fn heaps_show_what_they_shall() {
+    let a = system(Config::default());
+    let (one, two) = (thread(&a), thread(&a));
+    let barriers = || a.os.faults.count(Call::Barrier);
+    a.set_reason(Reason::Samples, true);
+    assert_eq!(a.watch(), Watch::Allocations);
+    a.set_reason(Reason::Samples, false);
+    one.with(&a, |_| {
+        a.set_reason(Reason::Counts, true);
+        let before = barriers();
+        a.tell_heaps();
+        assert!(barriers() - before > 2, "one heap is visited once, the other one more than once");
+    });
+    assert_eq!(a.watch(), Watch::Everything);
+    let cached = |t: &Owner| {
+        // SAFETY: the heap is lent by its thread.
+        t.with(&a, |heap| unsafe { a.follow(heap) });
+        let p = malloc(&a, t, 100);
+        free(&a, t, p);
+        a.figures().cached_blocks
+    };
+    assert_eq!((cached(&one), cached(&two)), (0, 0));
+    a.set_reason(Reason::Counts, false);
+    let first = cached(&one);
+    assert!(first > 0 && cached(&two) > first, "both have caches again");
+    valid(&a);
 }

@@ -267,3 +267,48 @@ fn heaps_sample_by_bytes() {
     assert!(!owner.with(&a, |heap| unsafe { a.set_in_hook(heap, true) }));
     assert!(!(0..1000).any(|_| due(1 << 30)), "in a hook");
 }
+
+/// Catches a trim that finds nothing where only holes in slabs are free.
+#[test]
+fn a_trim_takes_holes_where_no_range_is_free() {
+    let a = system(4096);
+    let t = thread(&a);
+    // SAFETY: the heap is lent by its thread; the block has so many bytes.
+    let malloc = |_| t.with(&a, |heap| unsafe { a.malloc(heap, 1024).cast::<[u8; 1024]>() });
+    let blocks: Vec<_> = (0..4096).map(malloc).collect();
+    // SAFETY: the blocks have so many bytes.
+    blocks.iter().for_each(|p| unsafe { p.write([1; 1024]) });
+    blocks.iter().enumerate().filter(|(i, _)| i % 64 != 0).for_each(|(_, p)| free(&a, &t, p.cast()));
+    assert_eq!(a.free_bytes().0, 0, "each slab has a block that is left");
+    let done = a.trim(0, || true);
+    assert!(done.held > 3 << 20, "{done:?}");
+    valid(&a);
+}
+
+/// Catches heaps that take their samples at the same bytes, and samples that leave a mapping behind where no arena has room.
+#[test]
+fn samples_are_each_heaps_own() {
+    let a = system(4096);
+    a.set_sample_interval(1000);
+    let first = |_| {
+        let owner = thread(&a);
+        // SAFETY: the heap is lent by its thread.
+        owner.with(&a, |heap| unsafe { (0..100_000).position(|_| a.is_sample(heap, 1)) })
+    };
+    let places: std::collections::BTreeSet<_> = (0..8).map(first).collect();
+    assert!(places.len() > 5, "{places:?}");
+    let mapped = || a.os.faults.count(Call::Map);
+    let owner = thread(&a);
+    let before = mapped();
+    // SAFETY: as above.
+    assert!(owner.with(&a, |heap| unsafe { a.malloc_sample(heap, 65 << 30, 1, false) }).is_null());
+    assert_eq!(mapped(), before, "no arena is so long");
+    let short = Config { address_limit: Some(512 << 20), reservations: Some(1), ..Config::default() };
+    let a: Box<Shared> = Box::new(Allocator::new(Fake::new(short)));
+    let owner = thread(&a);
+    let taken = a.os.taken();
+    // SAFETY: as above.
+    assert!(owner.with(&a, |heap| unsafe { a.malloc_sample(heap, 100 << 20, 1, false) }).is_null());
+    assert_eq!((a.os.faults.count(Call::Map), a.os.taken(), a.figures().huge_blocks), (1, taken, 0));
+    valid(&a);
+}

@@ -239,3 +239,21 @@ fn a_thread_may_end_during_a_fork() {
     assert_eq!(next.heap(), heap, "the next thread adopts it");
     valid(&a);
 }
+
+/// Catches a lock that is had twice, and one that a fork keeps longer than it may, or not at all.
+#[test]
+fn a_lock_has_one_holder() {
+    let (os, lock) = (Fake::new(Config::default()), Lock::new());
+    assert!(lock.try_take() && !lock.try_take());
+    lock.release(&os);
+    assert!(lock.try_take());
+    lock.release(&os);
+    assert!(lock.take_for_fork(&os, 0, 200) && !lock.try_take());
+    let begun = Instant::now();
+    lock.take(&os);
+    let waited = begun.elapsed().as_millis();
+    assert!((190..10_000).contains(&waited), "taken from the fork after {waited} ms");
+    assert!(!lock.is_forked());
+    lock.release(&os);
+    assert!(lock.take_for_fork(&os, 0, 0) && lock.is_forked(), "a lock that may be taken at once is a fork's too");
+}

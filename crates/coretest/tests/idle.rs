@@ -449,3 +449,94 @@ fn lost_chunks_hold_no_memory() {
     assert!(held <= 2 * TABLES * 4096, "{held} bytes held");
     thread.abandon(&a);
 }
+
+/// Catches a helper that ends while something waits, because it was idle before: nothing would give that back then.
+#[test]
+fn a_helper_stays_while_anything_waits() {
+    for what in ["holes", "a range", "a shelf"] {
+        let a = system(4096);
+        let own = thread(&a);
+        let blocks = fill(&a, &own, 1024, 2 << 20);
+        let [first, large] = [20 << 20, 8 << 16].map(|size| fill(&a, &own, size, size)[0]);
+        free(&a, &own, first);
+        let tick = || a.tick().map(|wait| a.os.advance(wait.into())).is_some();
+        while a.free_bytes().0 > 0 {
+            assert!(tick());
+        }
+        // Four idle ticks: after the fifth it ends.
+        assert!((0..4).all(|_| tick()));
+        let before = a.os.usage().present;
+        let freed = match what {
+            "holes" => {
+                blocks.iter().enumerate().filter(|(i, _)| i % 64 != 0).for_each(|(_, &p)| free(&a, &own, p));
+                3 << 19
+            }
+            _ => {
+                free(&a, &own, large);
+                8 << 16
+            }
+        };
+        if what != "a shelf" {
+            // SAFETY: the heap is lent by its thread.
+            own.with(&a, |heap| unsafe { a.rest(heap) });
+        }
+        settle(&a);
+        let went = before - a.os.usage().present;
+        assert!(went >= freed, "{what}: {went} of {freed} bytes");
+    }
+}
+
+/// Catches a helper that looks for longer than it has to because caches are called full that are not.
+#[test]
+fn a_helper_ends_where_caches_are_empty() {
+    let a = system(4096);
+    let own = thread(&a);
+    // A shelf that had a block, and has room for more.
+    let p = fill(&a, &own, 8 << 16, 8 << 16)[0];
+    free(&a, &own, p);
+    assert_eq!(fill(&a, &own, 8 << 16, 8 << 16)[0], p);
+    a.os.advance(100);
+    let ticks = (1..100).find(|_| a.tick().map(|wait| a.os.advance(wait.into())).is_none());
+    assert_eq!(ticks, Some(6), "five that find nothing, and the last");
+}
+
+/// Catches a purger that is asked for because a few slabs have free blocks.
+#[test]
+fn few_slabs_ask_for_no_purger() {
+    let a = system(4096);
+    let own = thread(&a);
+    let blocks = fill(&a, &own, 1024, 4 << 20);
+    let asked = |slabs: usize| {
+        // One block in each slab stays.
+        let gone = blocks.iter().enumerate().skip(slabs * 64).take(30 * 64).filter(|(i, _)| i % 64 != 0);
+        gone.for_each(|(_, &p)| free(&a, &own, p));
+        a.os.faults.count(Call::StartPurger)
+    };
+    assert_eq!(asked(0), 0, "30 slabs");
+    assert_eq!((asked(30), asked(60)), (0, 1), "64 slabs");
+}
+
+/// Catches holes that go back in each cycle of a program that needs them in the next.
+#[test]
+fn cycles_keep_their_holes() {
+    let a = system(4096);
+    let own = thread(&a);
+    let mut blocks = fill(&a, &own, 2048, BYTES);
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        let (kept, gone): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 16 == 0);
+        let before = a.figures().totals.purged;
+        gone.iter().for_each(|&(_, p)| free(&a, &own, p));
+        for _ in 0..20 {
+            a.os.run_for(50_000);
+            a.os.advance(a.tick().unwrap_or(100).into());
+        }
+        seen.push(a.figures().totals.purged - before);
+        let again = fill(&a, &own, 2048, gone.len() * 2048);
+        let mut all: Vec<_> = kept.into_iter().map(|(_, p)| p).chain(again).collect();
+        all.sort();
+        blocks = all;
+    }
+    assert!(seen[0] > BYTES as u64 / 2, "{seen:?}");
+    assert_eq!(seen[3..], [0, 0], "{seen:?}");
+}

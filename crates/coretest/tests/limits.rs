@@ -2,6 +2,7 @@
 //! stays what it was.
 
 use neap_core::Allocator;
+use neap_core::Os;
 use neap_core::valid::Depth;
 use neap_coretest::history::OP_BYTES;
 use neap_coretest::{Call, Config, Fake, Model, Op, Owner, Setup};
@@ -101,5 +102,60 @@ fn little_address_space_is_used() {
                 assert!(tries <= 4, "{tries} reservations of a call that fails below {limit}");
             }
         }
+    }
+}
+
+/// Catches arenas that lie elsewhere than the system wants them, at the same places in each process, or nowhere where it
+/// grants none of its own places.
+#[test]
+fn arenas_lie_where_there_is_room() {
+    const TIB: usize = 1 << 40;
+    let first = |seed, places| {
+        let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(Config { seed, places, ..Config::default() })));
+        let thread = Owner::new(&a, true, true).expect("memory for a heap");
+        (thread.heap().addr(), a.os.faults.count(Call::Reserve), a.os.places())
+    };
+    let (mut high, mut all) = (0, 0);
+    for seed in 1..=24 {
+        let (at, tries, places) = first(seed << 20, None);
+        assert!(places.contains(&at), "{at:#x}");
+        (high, all) = (high + usize::from(at > 8 * TIB), all + tries);
+    }
+    assert!(high > 12, "{high} of 24 lie beyond 8 TiB");
+    assert!(all < 36, "{all} tries: another test may have a place already, but no more than that");
+    // Behind all that a program may have.
+    let (at, tries, _) = first(1, Some(1 << 47..1 << 48));
+    assert!((TIB..8 * TIB + (64 << 30)).contains(&at) && tries <= 18, "{at:#x} after {tries} tries");
+    let (at, tries, _) = first(1, Some(0..0));
+    assert!((TIB..8 * TIB + (64 << 30)).contains(&at) && tries <= 3, "{at:#x} after {tries} tries");
+}
+
+/// Catches reservations that are given back although much address space is left, or kept although little is; and parts of
+/// them that stay although nothing lies there.
+#[test]
+fn what_is_not_used_goes_where_little_is_left() {
+    const LITTLE: usize = 8 << 30;
+    let config = Config { address_limit: Some(1 << 40), ..Config::default() };
+    let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(config)));
+    let _thread = Owner::new(&a, true, true).expect("memory for a heap");
+    assert!(!a.malloc_nested(100, 16, false).is_null());
+    let taken = a.os.taken();
+    a.os.set_address_limit(taken + LITTLE);
+    assert!(!a.give_reservations_back() && a.os.taken() == taken);
+    a.os.set_address_limit(taken + LITTLE - 4096);
+    assert!(a.give_reservations_back());
+    let left = (64 << 30) - (taken - a.os.taken());
+    assert!(left < 16 << 20, "{left} bytes of the arena stay");
+    // SAFETY: no other thread uses the allocator.
+    unsafe { a.validate(Depth::Bits) }.expect("valid");
+}
+
+/// Catches a page map, which is reserved in one piece, where a process starts with little address space.
+#[test]
+fn a_limited_process_has_no_page_map() {
+    for (address_limit, maps) in [(None, 1), (Some(128 << 20), 0)] {
+        let a: Allocator<Fake> = Allocator::new(Fake::new(Config { address_limit, ..Config::default() }));
+        let _thread = Owner::new(&a, true, true).expect("memory for a heap");
+        assert_eq!(a.os.faults.count(Call::ReserveZeros), maps, "{address_limit:?}");
     }
 }

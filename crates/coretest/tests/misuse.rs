@@ -154,3 +154,34 @@ fn foreign_pointer() {
         }
     });
 }
+
+/// Catches a pointer to memory of neap's own, or behind a block of a handler, that is called a part of a block.
+#[test]
+fn memory_that_is_no_blocks() {
+    each(|t| {
+        let p = t.own.cast::<u8>();
+        let line = t.line(t.own, p);
+        assert!(line.starts_with(&format!("neap: free of {p:p}, which neap did not allocate")), "{line}");
+        let long = t.a.malloc_nested(250_000, 16, false);
+        t.free(t.own, long);
+        let short = t.a.malloc_nested(100_000, 16, false);
+        assert_eq!(short, long, "the first of these chunks");
+        let p = short.wrapping_add(3 << 16);
+        let line = t.line(t.own, p);
+        assert!(line.starts_with(&format!("neap: double free of {p:p}, or never allocated")), "{line}");
+    });
+}
+
+/// Catches a double free that is not seen in each second slab: by another thread, of a block in its owner's cache.
+#[test]
+fn double_free_in_each_slab() {
+    each(|t| {
+        let blocks: Vec<_> = (0..2000).map(|_| t.malloc(112)).collect();
+        let some: Vec<_> = blocks.into_iter().skip(100).step_by(600).collect();
+        some.iter().for_each(|&p| t.free(t.own, p));
+        for p in some {
+            let line = t.line(t.other, p);
+            assert!(line.starts_with(&format!("neap: double free of {p:p}")), "{line}");
+        }
+    });
+}

@@ -4,7 +4,7 @@ use neap_core::os::Memory;
 use neap_core::policy::Limit;
 use neap_core::{CHUNK, Os};
 use neap_coretest::calls::{Shared, free, malloc, system, thread, try_malloc, valid};
-use neap_coretest::{Config, Owner};
+use neap_coretest::{Call, Config, Owner};
 
 const MIB: usize = 1 << 20;
 
@@ -97,6 +97,9 @@ fn nothing_waits_where_memory_is_short() {
         let (most, end) = run(limit - 100 * MIB);
         let bound = if purger { 150 * MIB } else { 70 * MIB };
         assert!(most <= bound && end <= most, "{most} bytes waited, {end} at the end");
+        // A sixteenth is left, which is not nearly nothing: a helper has the rest.
+        let (most, _) = run(limit - limit / 16);
+        assert!(!purger || most >= 60 * MIB, "{most} bytes waited at most");
         // Nearly nothing is left: what waits goes at each look.
         let (most, end) = run(limit - MIB);
         assert!(most <= 33 * MIB && end <= 17 * MIB, "{most} bytes waited, {end} at the end");
@@ -201,4 +204,86 @@ fn the_limit_is_looked_at_while_much_waits() {
     a.os.set_memory(Some(Memory { limit, used: limit - MIB, stalled: false }));
     blocks.into_iter().for_each(|p| free(&a, &t, p));
     assert!(a.free_bytes().0 <= 34 * MIB, "{} bytes wait", a.free_bytes().0);
+}
+
+/// Catches memory that goes before its time although no more waits than may, to the byte.
+#[test]
+fn just_as_much_waits_as_may() {
+    for (size, waits) in [(8 * MIB, true), (8 * MIB + CHUNK, false)] {
+        let a = system(Config { purger: true, ..Config::default() });
+        a.policy.set_bytes(Some(8 * MIB));
+        let t = thread(&a);
+        let p = malloc(&a, &t, size);
+        free(&a, &t, p);
+        a.tick();
+        assert_eq!(a.free_bytes().0, if waits { size } else { 0 });
+    }
+}
+
+/// Catches a wrong figure of what is used of the user's limit.
+#[test]
+fn a_limit_of_the_users_is_published() {
+    let a = system(Config { purger: true, ..Config::default() });
+    a.policy.set_limit(Limit::Bytes(64 * MIB));
+    let t = thread(&a);
+    let (kept, freed) = (malloc(&a, &t, 20 * MIB), malloc(&a, &t, 4 * MIB));
+    free(&a, &t, freed);
+    a.look_at_limit();
+    let f = a.figures();
+    let blocks = 24 << 20;
+    assert_eq!(f.memory_limit, 64 << 20);
+    assert!((blocks..blocks + (1 << 20)).contains(&f.memory_used), "{} bytes, and heaps", f.memory_used);
+    free(&a, &t, kept);
+}
+
+/// Catches caches of idle threads that are emptied, again and again, where memory is short but nothing waits.
+#[test]
+fn where_nothing_waits_nothing_is_done() {
+    let a = system(Config::default());
+    a.os.set_memory(Some(Memory { limit: 1 << 40, used: 0, stalled: true }));
+    let (one, idle) = (thread(&a), thread(&a));
+    let p = malloc(&a, &idle, 100);
+    free(&a, &idle, p);
+    let cached = a.figures().cached_blocks;
+    assert!(cached > 0);
+    let looks = a.os.faults.count(Call::Memory);
+    let p = malloc(&a, &one, 40 * MIB);
+    assert!(a.os.faults.count(Call::Memory) > looks, "much was taken");
+    assert_eq!(a.figures().cached_blocks, cached);
+    free(&a, &one, p);
+}
+
+/// Catches a limit that is not looked at any more because far more waited once.
+#[test]
+fn the_limit_is_looked_at_when_less_waits() {
+    let limit = 512 * MIB;
+    let a = system(Config { purger: true, ..Config::default() });
+    a.os.set_memory(Some(Memory { limit, used: 0, stalled: false }));
+    let t = thread(&a);
+    let mut blocks = fill(&a, &t, MIB, 200 * MIB);
+    blocks.drain(..120).for_each(|p| free(&a, &t, p));
+    assert!(a.free_bytes().0 >= 110 * MIB);
+    a.purge();
+    a.os.set_memory(Some(Memory { limit, used: limit - MIB, stalled: false }));
+    blocks.into_iter().for_each(|p| free(&a, &t, p));
+    assert!(a.free_bytes().0 <= 34 * MIB, "{} bytes wait", a.free_bytes().0);
+}
+
+/// Catches a thread that gives more back in one call than its share, where there is no helper, or none of it.
+#[test]
+fn a_thread_gives_back_its_share() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let p = malloc(&a, &t, 24 * MIB);
+    free(&a, &t, p);
+    let mut purged = 0;
+    for call in 0..40 {
+        a.os.advance(100);
+        let p = malloc(&a, &t, 100_000);
+        free(&a, &t, p);
+        let now = a.figures().totals.purged;
+        assert!(now - purged <= 2 << 20, "{} bytes in call {call}", now - purged);
+        purged = now;
+    }
+    assert!(purged >= 23 << 20, "{purged} of 24 MiB");
 }

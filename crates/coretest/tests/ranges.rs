@@ -325,3 +325,34 @@ fn long_ranges_start_at_huge_pages() {
     assert!(long.is_multiple_of(2 << 20) && long > first);
     assert_eq!(take(5), first + (3 + LONG) * CHUNK, "in the gap");
 }
+
+/// Catches free memory that is left out where a block could be made of it and of clean memory beside it, and blocks made of it
+/// where less than an eighth is free.
+#[test]
+fn ranges_join_their_clean_neighbours() {
+    let take = |test: &mut Test, len: usize| {
+        let Test { os, arenas, map, ranges, .. } = test;
+        // SAFETY: the test alone uses the ranges.
+        let taken = unsafe { ranges.take(os, arenas, map, len, CHUNK) }.expect("addresses");
+        (taken.first, taken.dirty)
+    };
+    let give = |test: &mut Test, c, len, since| {
+        // SAFETY: the chunks are the test's, who alone uses the ranges.
+        unsafe { test.ranges.give(&test.arenas, c, len, since) }
+    };
+    for (len, joined) in [(32, true), (39, true), (40, false)] {
+        let mut test = Test::new(Config::default());
+        let (c, _) = take(&mut test, 4);
+        give(&mut test, c, 4, age::FIRST);
+        let (first, dirty) = take(&mut test, len);
+        assert_eq!((first == c, dirty), (joined, (0, if joined { 4 } else { 0 })), "4 of {len} chunks are free");
+    }
+    // The neighbour before it has just what is missing.
+    let mut test = Test::new(Config::default());
+    let (c, _) = take(&mut test, 8);
+    let (behind, _) = take(&mut test, 1);
+    assert_eq!(behind, c.wrapping_add(8));
+    give(&mut test, c, 4, age::NONE);
+    give(&mut test, c.wrapping_add(4), 4, age::FIRST);
+    assert_eq!(take(&mut test, 8), (c, (4, 8)));
+}

@@ -1,6 +1,7 @@
 //! The side tables of free memory, which go back to the system, and nothing with them that is needed.
 
 use neap_core::CHUNK;
+use neap_core::policy::Purge;
 use neap_coretest::calls::{free, malloc, system, thread, valid};
 use neap_coretest::{Call, Config};
 
@@ -69,4 +70,72 @@ fn growth_takes_few_calls() {
     // SAFETY: the heap is lent by its thread.
     let far = t.with(&a, |heap| unsafe { a.malloc(heap, 1 << 30) });
     assert!(far.addr().abs_diff(end.addr()) < 128 << 20);
+}
+
+/// Catches tables that stay, or go too often, where memory goes back at once and there may be no helper.
+#[test]
+fn tables_go_when_much_was_freed_at_once() {
+    for (purger, size, gone) in [(false, 1 << 30, 1), (false, 500 << 20, 0), (true, 1 << 30, 0)] {
+        let a = system(Config { purger, ..Config::default() });
+        let t = thread(&a);
+        // Starts the helper, if there can be one.
+        let p = malloc(&a, &t, 4 << 20);
+        free(&a, &t, p);
+        a.purge();
+        a.policy.set_purge(Purge::Eager);
+        let p = malloc(&a, &t, size);
+        let before = a.os.faults.count(Call::PurgeRuns);
+        free(&a, &t, p);
+        let calls = a.os.faults.count(Call::PurgeRuns) - before;
+        assert_eq!(calls, gone, "{size} bytes, with a helper: {purger}");
+    }
+}
+
+/// Catches tables that stay when a program rests that has freed much, and a system that is asked after little.
+#[test]
+fn tables_go_when_the_program_rests() {
+    for (mib, tables) in [(24, 0), (64, 1)] {
+        let a = system(Config { purger: true, ..Config::default() });
+        let t = thread(&a);
+        let p = malloc(&a, &t, mib << 20);
+        malloc(&a, &t, 100_000);
+        free(&a, &t, p);
+        while let Some(wait) = a.tick() {
+            a.os.advance(wait.into());
+        }
+        assert_eq!(a.os.faults.count(Call::PurgeRuns), mib as u64 / 4 + tables, "{mib} MiB, 4 MiB at a time");
+    }
+}
+
+/// Catches a purge of tables that takes more ranges than it has room for.
+#[test]
+fn sixteen_ranges_at_a_time() {
+    let a = system(Config::default());
+    a.policy.set_purge(Purge::Eager);
+    let t = thread(&a);
+    let blocks: Vec<_> = (0..20).map(|_| (malloc(&a, &t, 16 << 20), malloc(&a, &t, 100_000)).0).collect();
+    blocks.into_iter().for_each(|p| free(&a, &t, p));
+    let before = a.os.faults.count(Call::PurgeRuns);
+    a.purge();
+    assert_eq!(a.os.faults.count(Call::PurgeRuns), before + 16);
+    valid(&a);
+}
+
+/// Catches a batch that is longer than 4 MiB, or a purge that leaves some of what is free.
+#[test]
+fn memory_goes_back_in_batches() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let t = thread(&a);
+    let blocks: Vec<_> = (0..2).map(|_| (malloc(&a, &t, 3 << 20), malloc(&a, &t, 100_000)).0).collect();
+    blocks.into_iter().for_each(|p| free(&a, &t, p));
+    let before = a.os.faults.count(Call::PurgeRuns);
+    assert_eq!(a.purge(), 6 << 20);
+    assert_eq!(a.os.faults.count(Call::PurgeRuns), before + 2, "4 MiB and 2");
+    // Holes in slabs as well.
+    let blocks: Vec<_> = (0..4096).map(|_| malloc(&a, &t, 1024)).collect();
+    blocks.iter().enumerate().filter(|(i, _)| i % 64 != 0).for_each(|(_, &p)| free(&a, &t, p));
+    assert_eq!(a.free_bytes().0, 0);
+    let bytes = a.purge();
+    assert!(bytes > 3 << 20, "{bytes} bytes of holes");
+    valid(&a);
 }

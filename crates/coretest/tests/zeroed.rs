@@ -163,3 +163,81 @@ fn what_is_left_alone_stays_where_the_user_wants_it() {
         assert_eq!(a.figures().totals.purged, 0);
     }
 }
+
+/// Catches a block from a thread's shelf that is not zero, is cleared where it was not touched, or goes back for nothing.
+#[test]
+fn blocks_from_a_shelf_are_cleared() {
+    let (a, t) = with_thread(Config::default());
+    let size = 8 * CHUNK;
+    let p = malloc(&a, &t, size);
+    write(p, 3 * 4096, 1, 1);
+    free(&a, &t, p);
+    assert_eq!(a.figures().cached, size as u64, "it is on the shelf");
+    let (q, cleared, skipped) = calloc(&a, &t, size);
+    assert_eq!((q, cleared, skipped), (p, 3 * 4096, (size - 3 * 4096) as u64));
+    assert_eq!(a.figures().totals.purged, 0);
+}
+
+/// Catches a block that is cleared whole although less than a quarter of it was touched, or in parts although more was, where
+/// the touched OS pages lie close together at its start.
+#[test]
+fn what_counts_as_dense() {
+    let size = 6 * MIB;
+    let quarter = size / 4096 / 4;
+    // The system names 16 runs at a time: a long one and 15 single OS pages.
+    for (first, whole) in [(64, false), (quarter - 15, false), (quarter - 14, true)] {
+        let (a, t) = with_thread(Config::default());
+        let p = malloc(&a, &t, size);
+        write(p, first * 4096, 1, 1);
+        write(p.wrapping_add((first + 1) * 4096), 32 * 4096, 1, 2);
+        free(&a, &t, p);
+        let (q, cleared, _) = calloc(&a, &t, size);
+        assert_eq!((q, cleared), (p, if whole { size } else { (first + 16) * 4096 } as u64), "{first} OS pages first");
+    }
+}
+
+/// Catches small blocks that are looked at, and not cleared, although the user wants all to be cleared.
+#[test]
+fn all_blocks_are_cleared_where_the_user_wants_it() {
+    for (always, wanted) in [(true, 20_480), (false, 0)] {
+        let (a, t) = with_thread(Config::default());
+        a.policy.set_zero_always(always);
+        // Twice: the second block was used before, and holds nothing.
+        let cleared: Vec<_> = (0..2)
+            .map(|_| {
+                let (p, cleared, _) = calloc(&a, &t, 20_480);
+                free(&a, &t, p);
+                cleared
+            })
+            .collect();
+        assert_eq!(cleared[1], wanted, "{cleared:?}");
+    }
+}
+
+/// Catches memory that was put aside for the helper and stays, is counted as free, or goes where free ranges are to stay; and
+/// a batch of it that is too long.
+#[test]
+fn what_is_put_aside_goes_back() {
+    let (a, t) = with_thread(Config { purger: true, ..Config::default() });
+    let sizes = [3 * MIB, 7 * MIB / 2];
+    let blocks = sizes.map(|size| {
+        let p = malloc(&a, &t, size);
+        write(p, size, 1, 1);
+        p
+    });
+    blocks.into_iter().for_each(|p| free(&a, &t, p));
+    // Written and cleared, left alone, and so put aside.
+    let blocks = sizes.map(|size| {
+        let (p, ..) = calloc(&a, &t, size);
+        free(&a, &t, p);
+        calloc(&a, &t, size).0
+    });
+    let aside = sizes.iter().sum::<usize>();
+    assert_eq!(a.figures().dirty, aside as u64);
+    assert_eq!(a.trim(aside, || true).bytes, 0, "so much is to stay");
+    let (calls, present) = (a.os.faults.count(Call::PurgeRuns), a.os.usage().present);
+    a.tick();
+    assert_eq!((a.figures().dirty, a.os.faults.count(Call::PurgeRuns) - calls), (0, 2), "4 MiB and the rest");
+    assert_eq!(present - a.os.usage().present, aside);
+    blocks.into_iter().for_each(|p| free(&a, &t, p));
+}

@@ -1,0 +1,89 @@
+//! Shelves: which blocks a thread gets back, how long they lie there, and what is counted of them.
+
+use neap_core::CHUNK;
+use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
+use neap_coretest::{Call, Config, Owner, seat};
+
+/// malloc as the calls of a process do it.
+fn take(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
+    // SAFETY: the heap is lent by its thread.
+    let p = t.with(a, |heap| unsafe { seat::malloc(a, heap, size) });
+    assert!(!p.is_null(), "no block of {size} bytes");
+    p
+}
+
+/// Catches a block that lies on the shelf and is not used again, one that wastes more than an eighth, or one too short.
+#[test]
+fn blocks_come_back_that_fit() {
+    let cases = [(8, 8, true), (9, 8, true), (10, 8, false), (7, 8, false), (16, 15, true), (16, 13, false)];
+    for (kept, wanted, fits) in cases {
+        let a = system(Config::default());
+        let t = thread(&a);
+        let p = take(&a, &t, kept * CHUNK);
+        free(&a, &t, p);
+        assert_eq!(a.figures().cached, (kept * CHUNK) as u64);
+        let q = take(&a, &t, wanted * CHUNK);
+        assert_eq!(q == p, fits, "{wanted} chunks, where {kept} lie on the shelf");
+        assert_eq!(a.figures().cached, if fits { 0 } else { kept * CHUNK } as u64);
+        valid(&a);
+    }
+}
+
+/// Catches a block that stays on the shelf of a thread that goes on, one that leaves it before its time, or because an older
+/// one does.
+#[test]
+fn blocks_leave_when_they_are_old() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let t = thread(&a);
+    let (old, young) = (malloc(&a, &t, 8 * CHUNK), malloc(&a, &t, 4 * CHUNK));
+    let p = malloc(&a, &t, 20 << 20);
+    free(&a, &t, p);
+    free(&a, &t, old);
+    let mut seen = Vec::new();
+    for tick in 1..10 {
+        if tick == 4 {
+            free(&a, &t, young);
+        }
+        // A thread whose caches change is at work, and not visited for them.
+        let kept: Vec<_> = (0..=tick % 3).map(|_| malloc(&a, &t, 100)).collect();
+        kept.into_iter().for_each(|p| free(&a, &t, p));
+        a.os.advance(100);
+        a.tick();
+        seen.push(a.figures().cached as usize / (4 * CHUNK));
+    }
+    assert_eq!(seen, [2, 2, 2, 3, 1, 1, 1, 0, 0], "in units of 4 chunks");
+}
+
+/// How many threads may free blocks of so many chunks each, one after the other, until a purger is asked for.
+fn threads_until_asked(chunks: &[usize]) -> usize {
+    let a = system(Config { purger: true, ..Config::default() });
+    let asked = |_: &usize| {
+        let t = thread(&a);
+        let blocks: Vec<_> = chunks.iter().map(|n| malloc(&a, &t, n * CHUNK)).collect();
+        blocks.into_iter().for_each(|p| free(&a, &t, p));
+        a.os.faults.count(Call::StartPurger) > 0
+    };
+    (1..100).find(asked).expect("16 MiB are much")
+}
+
+/// Catches room on a shelf that is counted twice, or not at all: a purger would come too early, or too late.
+#[test]
+fn room_is_counted_once() {
+    assert_eq!(threads_until_asked(&[8]), 16, "a MiB each: as much again as lies there");
+    assert_eq!(threads_until_asked(&[4, 4]), 32, "the second has the room that was counted with the first");
+    assert_eq!(threads_until_asked(&[4, 8]), 11, "one and a half MiB each");
+}
+
+/// Catches room that still counts when a thread has given it back: at last each block would ask for a purger.
+#[test]
+fn room_is_given_back() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let t = thread(&a);
+    for _ in 0..40 {
+        let p = malloc(&a, &t, 8 * CHUNK);
+        free(&a, &t, p);
+        // SAFETY: the heap is lent by its thread.
+        t.with(&a, |heap| unsafe { a.rest(heap) });
+    }
+    assert_eq!(a.os.faults.count(Call::StartPurger), 0);
+}

@@ -1,0 +1,60 @@
+//! Slabs: how much of one is touched, where its blocks lie, and when it may be released.
+
+use neap_core::arena::Arenas;
+use neap_core::sync::AtomicU64;
+use neap_core::{CHUNK, class, slab};
+use neap_coretest::Config;
+use neap_coretest::calls::{malloc, system, thread};
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+/// Catches a slab that is released while another thread is in the middle of a free of its last block.
+#[test]
+fn a_slab_stays_while_a_free_is_under_way() {
+    let a = system(Config::default());
+    let heap = a.acquire(false);
+    let class = class::of(5000);
+    // SAFETY: the heap is this test's, and so is the slab of its only block.
+    unsafe {
+        let p = a.malloc(heap, 5000);
+        let (c, i) = (Arenas::record(p), slab::index(p, class) as usize);
+        // The first half of a free by another thread: the bit without the count.
+        slab::remote_word(c, i / 64).fetch_or(1 << (i % 64), Ordering::Relaxed);
+        assert_eq!(slab::collect(c), Ok(()));
+        assert_eq!((*c).used, 0);
+        assert!(!slab::is_released(c), "the other thread has not counted its free yet");
+        // The other half.
+        assert_eq!((*c).remote.free(&AtomicU64::new(0), 1), Ok(true));
+        assert_eq!(slab::collect(c), Ok(()));
+        assert!(slab::is_released(c));
+    }
+}
+
+/// Catches memory of a slab that is touched before its blocks are handed out.
+#[test]
+fn blocks_are_made_by_the_page() {
+    for size in [48, 512, 1024] {
+        let a = system(Config::default());
+        let t = thread(&a);
+        let first = malloc(&a, &t, size);
+        let end = (first.addr() & !(CHUNK - 1)) + CHUNK;
+        let mut top = first.addr() + size;
+        for _ in 0..CHUNK / size / 2 {
+            let behind = top.next_multiple_of(4096);
+            assert_eq!(a.os.first_held(behind, end), None, "behind blocks of {size} bytes that end at {top:#x}");
+            top = top.max(malloc(&a, &t, size).addr() + size);
+        }
+    }
+}
+
+/// Catches hardened blocks whose places follow one another.
+#[test]
+fn hardened_blocks_lie_anywhere() {
+    let a = system(Config::default());
+    a.harden();
+    let t = thread(&a);
+    a.tell_heaps();
+    // 64 words of 64 blocks.
+    let words: BTreeSet<_> = (0..200).map(|_| malloc(&a, &t, 16).addr() % CHUNK / 1024).collect();
+    assert!(words.len() > 32, "200 blocks in {} of 64 words", words.len());
+}
