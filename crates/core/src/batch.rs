@@ -267,7 +267,13 @@ mod tests {
         assert!(!refuse(Sent::default()));
         let mut sent = Sent::default();
         sent.add(&[Run { len: 4096, ..Run::EMPTY }], false);
-        assert!(refuse(sent));
+        assert!(refuse(sent) && !sent.is_in_vain());
+        sent.add(&[], true);
+        assert!(!sent.is_in_vain() && sent.went(0) && sent.was_refused(1) && !sent.went(1));
+        let mut sent = Sent::default();
+        assert!(!sent.is_in_vain(), "nothing was tried");
+        sent.add(&[], true);
+        assert!(sent.is_in_vain());
     }
 
     /// Catches chunks that were put aside, and go in any case, where others are to stay.

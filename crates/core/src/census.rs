@@ -8,6 +8,8 @@ use crate::{Allocator, CHUNK, Os};
 
 /// Sizes of free ranges are told by powers of two: from `1 << i` chunks to less than twice as many.
 pub const SIZES: usize = 24;
+/// All that are longer. No range of an arena is.
+const LONGEST: usize = SIZES - 1;
 /// Chunks that are looked at under one hold of the lock.
 const LOOK: usize = 4 * 1024;
 
@@ -104,7 +106,7 @@ impl Census {
                 let bytes = u64::from(len) * CHUNK as u64;
                 // SAFETY: the lock is held, which guards free ranges.
                 if unsafe { (*c).state } == State::Dirty {
-                    self.dirty[(len.max(1).ilog2() as usize).min(SIZES - 1)].add(1, bytes);
+                    self.dirty[(len.max(1).ilog2() as usize).min(LONGEST)].add(1, bytes);
                     self.held += bytes;
                 } else {
                     self.clean.add(1, bytes);
@@ -112,7 +114,7 @@ impl Census {
                 (len as usize).max(1)
             }
             Kind::DROPPED => {
-                self.dirty[(len.max(1).ilog2() as usize).min(SIZES - 1)].add(1, u64::from(len) * CHUNK as u64);
+                self.dirty[(len.max(1).ilog2() as usize).min(LONGEST)].add(1, u64::from(len) * CHUNK as u64);
                 self.held += u64::from(len) * CHUNK as u64;
                 (len as usize).max(1)
             }

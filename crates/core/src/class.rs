@@ -175,4 +175,16 @@ mod tests {
             }
         }
     }
+
+    /// Catches an aligned request that gets a larger class than it needs, or that is taken for a large one, at each end.
+    #[test]
+    fn aligned_classes_are_the_smallest() {
+        for size in [0, 1, 16, 17, 100, 128, 129, 1000, 1025, 5000, MAX_SMALL - 1, MAX_SMALL] {
+            for align in (0..=15).map(|shift| 1usize << shift) {
+                let fits = |&c: &usize| SIZE[c] as usize >= size && (SIZE[c] as usize).is_multiple_of(align);
+                assert_eq!(of_aligned(size, align), (1..CLASSES).find(fits), "{size} aligned to {align}");
+            }
+        }
+        assert_eq!([of_aligned(MAX_SMALL + 1, 16), of_aligned(1, 2 * MAX_SMALL)], [None, None]);
+    }
 }

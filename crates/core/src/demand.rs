@@ -244,4 +244,40 @@ mod tests {
         d.tick();
         assert_eq!(d.keep, 0);
     }
+
+    /// Catches a regret for more than was purged, or for what was purged in the window before and taken again since.
+    #[test]
+    fn regrets_end_where_purges_do() {
+        let mut d = Demand::new();
+        let take = |d: &mut Demand, count| {
+            d.take_clean(count);
+            d.tick();
+            d.keep
+        };
+        d.purged(10);
+        assert_eq!([take(&mut d, 4), take(&mut d, 100), take(&mut d, 5)], [4, 10, 10]);
+        let mut d = Demand::new();
+        d.purged(10);
+        (0..WINDOW_TICKS).for_each(|_| d.tick());
+        d.purged(5);
+        assert_eq!([take(&mut d, 12), take(&mut d, 9), take(&mut d, 9)], [12, 15, 15]);
+    }
+
+    /// Catches a spare that is not the documented part, and one that is found in a single window.
+    #[test]
+    fn an_eighth_is_spare() {
+        let mut d = Demand::new();
+        d.purged(80);
+        d.take_clean(80);
+        (0..WINDOW_TICKS).for_each(|_| d.tick());
+        let mut window = |low: usize| {
+            (0..WINDOW_TICKS).for_each(|_| {
+                d.still_waits(low + 1);
+                d.still_waits(low);
+                d.tick();
+            });
+            d.keep
+        };
+        assert_eq!([9, 9, 10, 10, 70, 70].map(&mut window), [80, 80, 80, 70, 60, 0]);
+    }
 }

@@ -257,3 +257,111 @@ fn a_lock_has_one_holder() {
     lock.release(&os);
     assert!(lock.take_for_fork(&os, 0, 0) && lock.is_forked(), "a lock that may be taken at once is a fork's too");
 }
+
+/// Catches a fork that waits although no other thread is in a call, that does not make other threads see it, or that waits
+/// long for those that are in the middle of one.
+#[test]
+fn a_fork_waits_for_calls_alone() {
+    let barriers = |a: &Shared| a.os.faults.count(Call::Barrier);
+    let a = system(Config::default());
+    let mine = thread(&a);
+    mine.fly(&a, || ());
+    assert_eq!(mine.fork_begin(&a), Begin::Ready);
+    assert_eq!((a.os.paused(), barriers(&a)), (0, 0), "the only thread");
+    mine.fork_parent(&a);
+    let other = thread(&a);
+    assert_eq!(mine.fork_begin(&a), Begin::Ready);
+    assert_eq!((a.os.paused(), barriers(&a)), (0, 1), "the other one is idle");
+    mine.fork_parent(&a);
+    for flies in [true, false] {
+        let before = a.os.paused();
+        let fork = || assert_eq!(mine.fork_begin(&a), Begin::Ready);
+        if flies {
+            other.fly(&a, fork);
+        } else {
+            other.with(&a, |_| fork());
+        }
+        assert_eq!(a.os.paused() - before, 40, "ten looks, each after 4 us");
+        mine.fork_parent(&a);
+    }
+    assert!(!a.is_forking());
+    // Not begun: nothing ends.
+    a.fork_parent();
+    assert!(!a.is_forking() && a.fly(core::ptr::null()).is_some());
+    let a = system(Config { missing: vec![Call::Barrier], ..Config::default() });
+    let (mine, _other) = (thread(&a), thread(&a));
+    assert_eq!(mine.fork_begin(&a), Begin::Ready);
+    assert_eq!(a.os.paused(), 20, "in place of the barrier");
+    mine.fork_parent(&a);
+    valid(&a);
+}
+
+/// Catches a fork that does not wait for another one to end, or that waits for ever.
+#[test]
+fn forks_join_after_a_while() {
+    let a = system(Config::default());
+    let (first, _second) = (thread(&a), thread(&a));
+    assert_eq!(first.fork_begin(&a), Begin::Ready);
+    let mut patience = a.fork_patience();
+    let mut begin = || a.fork_begin(core::ptr::null(), false, &mut patience);
+    assert_eq!(begin(), Begin::Later);
+    let mut patience = a.fork_patience();
+    let before = a.os.paused();
+    let begin = loop {
+        match a.fork_begin(core::ptr::null(), false, &mut patience) {
+            Begin::Later => assert!(patience.wait(&a.os)),
+            begin => break begin,
+        }
+    };
+    assert_eq!(begin, Begin::Ready);
+    assert!((20_000..22_000).contains(&(a.os.paused() - before)), "{} us", a.os.paused() - before);
+    a.fork_parent();
+    assert!(a.is_forking(), "one of two has ended");
+    a.fork_parent();
+    assert!(!a.is_forking());
+    valid(&a);
+}
+
+/// Catches the end of a thread that does not wait for a fork, or waits although there is none.
+#[test]
+fn ends_of_threads_wait_for_a_fork() {
+    let a = system(Config::default());
+    let (mine, other) = (thread(&a), thread(&a));
+    let mut seat = neap_core::heap::Seat::new(other.heap());
+    // SAFETY: no other thread uses this seat.
+    assert!(unsafe { a.wait_for_fork(&raw mut seat) });
+    assert_eq!(a.os.paused(), 0);
+    assert_eq!(mine.fork_begin(&a), Begin::Ready);
+    let before = a.os.paused();
+    other.end_during_fork(&a);
+    assert!((20_000..22_000).contains(&(a.os.paused() - before)), "{} us", a.os.paused() - before);
+    mine.fork_parent(&a);
+    valid(&a);
+}
+
+/// Catches totals of the parent in its child, and a child whose figures are not shown although it has as much as a program
+/// that shows them, or shown although it has less.
+#[test]
+fn a_child_counts_anew() {
+    for (chunks, shown) in [(19, 0), (30, 1)] {
+        let a = system(Config::default());
+        let mine = thread(&a);
+        let p = malloc(&a, &mine, 8 << 20);
+        free(&a, &mine, p);
+        a.purge();
+        // SAFETY: the heap is lent by its thread.
+        free(&a, &mine, mine.with(&a, |heap| unsafe { a.calloc(heap, 5000) }));
+        let totals = a.figures().totals;
+        assert!(totals.purged > 0 && totals.skipped + totals.cleared > 0, "{totals:?}");
+        malloc(&a, &mine, (chunks - 4) << 16);
+        a.publish();
+        let before = a.os.published();
+        assert_eq!(mine.fork_begin(&a), Begin::Ready);
+        mine.fork_child(&a);
+        assert_eq!(a.figures().totals, Default::default());
+        malloc(&a, &mine, 1 << 16);
+        malloc(&a, &mine, 1 << 16);
+        assert_eq!((a.os.published() - before).min(1), shown, "{chunks} chunks");
+        mine.abandon(&a);
+    }
+}

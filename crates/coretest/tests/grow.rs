@@ -109,6 +109,8 @@ fn not_everywhere() {
     assert_eq!(grown(Config { page_size: 16384, ..Config::default() }, 512, false), u64::from(PROVEN) + 1);
     assert_eq!(grown(Config { page_size: 65536, ..Config::default() }, 512, false), 0);
     assert_eq!(grown(Config { memory: Some(near), ..Config::default() }, 512, false), 0);
+    let plenty = Memory { limit: 1 << 30, used: 0, stalled: false };
+    assert_eq!(grown(Config { memory: Some(plenty), ..Config::default() }, 512, false), u64::from(PROVEN) + 1);
     assert_eq!(grown(Config::default(), 4096, false), 0, "a program may leave OS pages of such blocks alone");
     assert_eq!(grown(Config::default(), 512, true), 0, "hardened blocks are handed out at random");
     let a = system(Config::default());

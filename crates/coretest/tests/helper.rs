@@ -3,6 +3,7 @@
 use neap_core::Os;
 use neap_core::helper::{Answer, Who};
 use neap_core::os::Onward;
+use neap_core::policy::Purge;
 use neap_coretest::calls::{self, Shared};
 use neap_coretest::fake::{Call, Config, Fake};
 use std::sync::LazyLock;
@@ -140,4 +141,102 @@ fn one_that_has_to_end_leaves_the_rest() {
     assert!(a.os.helper().take_leave(&leave));
     assert_eq!(a.free_bytes().0, 40 << 20);
     assert_eq!(a.os.helper().who(), Who::Nobody, "the next one that frees memory asks");
+    let before = started(&a.os);
+    calls::malloc(&a, &thread, 3000);
+    assert_eq!(started(&a.os), before + 1);
+}
+
+/// Catches a helper that has resigned and stays, and does not count as one; and one that is kept away for ever where the
+/// system does not tell whose process it is.
+#[test]
+fn helpers_that_stay_and_that_cannot() {
+    let os = system(true);
+    let helper = os.helper();
+    helper.ask(&os, false);
+    helper.begin();
+    helper.resign();
+    let leave = helper.leave(false);
+    helper.stay();
+    assert_eq!(helper.who(), Who::Helper);
+    assert!(!helper.take_leave(&leave));
+    let os = system(true);
+    let helper = os.helper();
+    let stop = helper.keep_away(&os, 0);
+    assert_eq!((helper.ask(&os, false), started(&os)), (Answer::Inline, 0));
+    os.set_process(0);
+    assert_eq!(helper.ask(&os, true), Answer::Inline);
+    assert!(helper.end_stop(stop), "a helper was asked for meanwhile");
+    assert_eq!((helper.ask(&os, true), helper.who(), started(&os)), (Answer::Inline, Who::Inline, 0));
+    assert!(helper.is_valid());
+}
+
+/// Frees so many bytes in blocks of 100 KB.
+fn free_in_parts(a: &Shared, thread: &neap_coretest::Owner, len: usize) {
+    let blocks: Vec<_> = (0..len / 102_400).map(|_| calls::malloc(a, thread, 102_400)).collect();
+    blocks.into_iter().for_each(|p| calls::free(a, thread, p));
+}
+
+/// Catches memory that waits for ever behind a change of what the user wants, and a helper for what need not go back.
+#[test]
+fn purging_resumes() {
+    for (waits, purge, starts) in [(4 << 20, Purge::Decay, 1), (4 << 20, Purge::Never, 0), (700 << 10, Purge::Decay, 0)]
+    {
+        let a = calls::system(Config { purger: true, ..Config::default() });
+        a.policy.set_purge(Purge::Never);
+        let thread = calls::thread(&a);
+        free_in_parts(&a, &thread, waits);
+        // SAFETY: the heap is lent by its thread.
+        thread.with(&a, |heap| unsafe { a.rest(heap) });
+        assert_eq!(started(&a.os), 0);
+        a.policy.set_purge(purge);
+        a.resume_purging();
+        assert_eq!(started(&a.os), starts, "{waits} bytes wait, {purge:?}");
+        a.os.helper().begin();
+        let woken = a.os.helper().woken();
+        a.resume_purging();
+        assert_eq!(a.os.helper().woken() != woken, starts > 0);
+    }
+}
+
+/// Catches memory that stays where there will be no helper any more, and one that is started behind the last thread's end.
+#[test]
+fn before_there_is_no_helper() {
+    for (waits, goes) in [(24 << 20, true), (8 << 20, false)] {
+        let a = calls::system(Config::default());
+        let thread = calls::thread(&a);
+        free_in_parts(&a, &thread, waits);
+        let before = a.free_bytes().0;
+        assert!(before > waits / 2);
+        a.before_inline();
+        assert_eq!(a.free_bytes().0, if goes { 0 } else { before }, "{waits} bytes");
+    }
+    let a = calls::system(Config { purger: true, ..Config::default() });
+    let thread = calls::thread(&a);
+    let mut ended = 0;
+    a.end_helper(|| ended += 1);
+    free_in_parts(&a, &thread, 24 << 20);
+    assert_eq!((ended, started(&a.os)), (1, 0));
+    assert_eq!(a.os.helper().who(), Who::Inline);
+}
+
+/// Catches a process that only shares the memory and gives it back, an owner that does not, and a start that is tried at each
+/// look although it was refused.
+#[test]
+fn owners_purge_where_there_is_no_helper() {
+    for guest in [false, true] {
+        let a = calls::system(Config::default());
+        let thread = calls::thread(&a);
+        free_in_parts(&a, &thread, 2 << 20);
+        assert_eq!((a.os.helper().who(), started(&a.os)), (Who::Inline, 1));
+        if guest {
+            a.os.set_process(2);
+        }
+        let before = a.figures().totals.purged;
+        for _ in 0..8 {
+            a.os.advance(100);
+            free_in_parts(&a, &thread, 40 << 20);
+        }
+        assert_eq!(a.figures().totals.purged > before, !guest, "of a guest: {guest}");
+        assert_eq!(started(&a.os), 1);
+    }
 }

@@ -185,3 +185,19 @@ fn double_free_in_each_slab() {
         }
     });
 }
+
+/// Catches a second free that is not seen because the program wrote to the block behind its tag.
+#[test]
+fn double_free_of_a_block_that_was_written() {
+    for newer in 0..3 {
+        let a = Box::new(Allocator::new(Fake::new(Config::default())));
+        let t = Two { own: a.acquire(true), other: Heap::none(), a };
+        let [p, later, last] = [(); 3].map(|()| t.malloc(64));
+        t.free(t.own, p);
+        [later, last][..newer.min(2)].iter().for_each(|&q| t.free(t.own, q));
+        // SAFETY: the memory is there; that the block is free is what the test is about.
+        unsafe { p.cast::<usize>().add(1).write(7) };
+        let line = t.line(t.own, p);
+        assert!(line.starts_with(&format!("neap: double free of {p:p}")), "{line}");
+    }
+}

@@ -3,6 +3,7 @@
 
 use neap_core::alloc::MAX_SIZE;
 use neap_core::census::Census;
+use neap_core::policy::Limit;
 use neap_core::{CHUNK, Os};
 use neap_coretest::calls::{Shared, free, malloc, system, thread, try_malloc, valid};
 use neap_coretest::{Call, Config, Owner};
@@ -208,4 +209,102 @@ fn the_shortest_huge_block() {
     assert_eq!(a.figures().huge as usize, 3 * MIB + a.os.page_size());
     [p, q].into_iter().for_each(|p| free(&a, &t, p));
     assert_eq!(a.figures().huge, 0);
+}
+
+/// Catches room at the end of an arena that is not used, for a new block or for one that grows where it is.
+#[test]
+fn arenas_are_used_to_their_ends() {
+    // 512 chunks: tables take 10, handlers have 32, heaps one.
+    let room = 512 - 10 - 32 - 1;
+    let a = short(256 * MIB);
+    let t = thread(&a);
+    let taken = a.os.taken();
+    malloc(&a, &t, room * CHUNK);
+    assert_eq!(a.os.taken(), taken);
+    let a = short(256 * MIB);
+    let t = thread(&a);
+    let p = malloc(&a, &t, 400 * CHUNK);
+    // SAFETY: the heap is lent by its thread; the block is this test's.
+    let q = t.with(&a, |heap| unsafe { a.realloc(heap, p, 400 * CHUNK, room * CHUNK) });
+    assert_eq!(q, p);
+    valid(&a);
+}
+
+/// Catches reservations that go back, or become shorter, although no limit is set.
+#[test]
+fn arenas_are_long_where_there_is_no_limit() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let taken = a.os.taken();
+    for n in 1..=2 {
+        malloc(&a, &t, 62 << 30);
+        assert_eq!((a.figures().huge_blocks, a.figures().large_blocks), (0, n));
+        assert_eq!(a.os.taken() - taken, n as usize * (64 << 30));
+    }
+}
+
+/// Catches a chunk that counts as usable and is not: the first one behind each step.
+#[test]
+fn what_is_contained_can_be_read() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let p = malloc(&a, &t, 100_000);
+    let usable = (0..).map(|i| p.wrapping_add(i * CHUNK)).take_while(|&p| a.arenas.contains(p));
+    // SAFETY: the memory of an arena that is usable can be read.
+    let sum: usize = usable.map(|p| unsafe { usize::from(p.read_volatile()) + 1 }).sum();
+    assert!((10..=24).contains(&sum), "{sum} chunks");
+}
+
+/// Catches another reservation that is made where the system refuses memory: it would be refused there as well.
+#[test]
+fn refused_memory_takes_no_addresses() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let (taken, calls) = (a.os.taken(), a.os.faults.count(Call::Reserve));
+    a.os.faults.fail_by_chance(1.0);
+    assert!(try_malloc(&a, &t, 100 * MIB).is_null());
+    a.os.faults.clear();
+    assert_eq!((a.os.taken(), a.os.faults.count(Call::Reserve)), (taken, calls));
+    malloc(&a, &t, 100 * MIB);
+    valid(&a);
+}
+
+/// Catches huge blocks that are refused or lost where there are more than the first table has.
+#[test]
+fn many_huge_blocks() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let mut blocks: Vec<_> = (0..40).map(|_| malloc(&a, &t, 64 << 30)).collect();
+    assert_eq!(a.figures().huge_blocks, 40);
+    valid(&a);
+    blocks.drain(..).rev().for_each(|p| free(&a, &t, p));
+    assert_eq!((a.figures().huge_blocks, a.figures().huge), (0, 0));
+    valid(&a);
+}
+
+/// Catches a block that grows in place beyond the user's limit, or that is moved although it may grow.
+#[test]
+fn blocks_grow_in_place_to_the_limit() {
+    let a = system(Config::default());
+    a.policy.set_limit(Limit::Bytes(64 * MIB));
+    let t = thread(&a);
+    let p = malloc(&a, &t, 30 * MIB);
+    // SAFETY: the heap is lent by its thread; the block is this test's.
+    let realloc = |old, size| t.with(&a, |heap| unsafe { a.realloc(heap, p, old, size) });
+    assert_eq!([realloc(30 * MIB, 33 * MIB), realloc(33 * MIB, 60 * MIB)], [p, p]);
+    assert!(realloc(60 * MIB, 70 * MIB).is_null());
+    valid(&a);
+}
+
+/// Catches tables that hold an OS page for a few slabs of large blocks each: the bits of 64 such slabs lie in one.
+#[test]
+fn bits_of_few_blocks_lie_together() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let tables = || a.resident().expect("the fake can tell").tables;
+    let before = tables();
+    let blocks: Vec<_> = (0..64 * 64).map(|_| malloc(&a, &t, 1024)).collect();
+    blocks.iter().step_by(2).for_each(|&p| free(&a, &t, p));
+    // Records and bits, each perhaps across the end of an OS page, and ages.
+    assert!(tables() - before <= 6 * 4096, "{} bytes", tables() - before);
 }

@@ -1,0 +1,232 @@
+//! Caches and the slabs behind them: how much they hold, what comes back from other threads, and what stays.
+
+use neap_core::class::{self, FIRST_PAGED, SIZE};
+use neap_core::{CHUNK, Heap, misuse};
+use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
+use neap_coretest::{Call, Config, Owner};
+
+fn calloc(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
+    // SAFETY: the heap is lent by its thread.
+    let p = t.with(a, |heap| unsafe { a.calloc(heap, size) });
+    // SAFETY: the block has so many bytes.
+    assert_eq!(unsafe { a.os.first_nonzero(p, size) }, None, "a block of {size} bytes");
+    p
+}
+
+fn rest(a: &Shared, t: &Owner) {
+    // SAFETY: the heap is lent by its thread.
+    t.with(a, |heap| unsafe { a.rest(heap) });
+}
+
+fn many(a: &Shared, t: &Owner, size: usize, count: usize) -> Vec<*mut u8> {
+    (0..count).map(|_| malloc(a, t, size)).collect()
+}
+
+/// Catches a cache that does not grow to its documented size (64 KiB, 1,024 blocks), passes it, or does not keep its newest
+/// quarter where it is full.
+#[test]
+fn caches_grow_and_keep_a_quarter() {
+    for (size, most) in [(16, 1024), (64, 1024), (1024, 64), (2048, 16), (3072, 10)] {
+        let a = system(Config::default());
+        let t = thread(&a);
+        let blocks = many(&a, &t, size, 3 * most);
+        let mut cached = a.figures().cached_blocks as usize;
+        let mut full = 0;
+        for p in blocks {
+            free(&a, &t, p);
+            let now = a.figures().cached_blocks as usize;
+            if now != cached + 1 {
+                assert_eq!((cached, now), (most, most / 4 + 1), "{size} bytes");
+                full += 1;
+            }
+            cached = now;
+        }
+        assert!(full > 0, "{size} bytes");
+    }
+}
+
+/// Catches a cache that is filled block by block: each time it has half of what it may hold, or what an OS page has.
+#[test]
+fn caches_are_filled_by_many() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let mut fills = Vec::new();
+    let mut last = 0;
+    for _ in 0..2000 {
+        malloc(&a, &t, 16);
+        let now = a.figures().cached_blocks;
+        if now + 1 != last {
+            fills.push(now + 1);
+        }
+        last = now;
+    }
+    assert!(
+        fills.iter().all(|&count| (64..=512).contains(&count)) && fills.iter().any(|&count| count >= 256),
+        "{fills:?}"
+    );
+}
+
+/// Catches zeroed blocks for which a cache is given up, zeroes that are counted wrong, and a largest small block that is a
+/// large one.
+#[test]
+fn zeroed_blocks_of_slabs() {
+    for size in [1, 100, 2047, 2048, 3000, 4097, 5000, 32768] {
+        let a = system(Config::default());
+        let t = thread(&a);
+        let blocks: Vec<_> = (0..8).map(|_| calloc(&a, &t, size)).collect();
+        assert_eq!(a.figures().large_blocks, 0);
+        let usable = SIZE[class::of(size)] as usize;
+        // SAFETY: the blocks have so many bytes.
+        blocks.iter().for_each(|p| unsafe { p.write_bytes(0xA5, size) });
+        blocks.into_iter().for_each(|p| free(&a, &t, p));
+        if usable < SIZE[FIRST_PAGED] as usize {
+            assert!(a.figures().cached_blocks >= 4, "{size} bytes");
+        }
+        for _ in 0..10 {
+            let before = a.figures().totals;
+            calloc(&a, &t, size);
+            let after = a.figures().totals;
+            let [cleared, skipped] = [after.cleared - before.cleared, after.skipped - before.skipped];
+            assert_eq!(cleared + skipped, size as u64, "{cleared} bytes cleared, {skipped} not");
+        }
+        valid(&a);
+    }
+}
+
+/// Catches a slab that is taken and given back with each block of a class without a cache, one that stays beside others,
+/// and one that stays when its thread has ended.
+#[test]
+fn one_empty_slab_stays_where_there_is_no_cache() {
+    let size = 5000;
+    let slabs = |a: &Shared| a.figures().slabs as usize / CHUNK;
+    let a = system(Config::default());
+    let t = thread(&a);
+    // From now on the class has no cache.
+    free(&a, &t, calloc(&a, &t, size));
+    assert_eq!((slabs(&a), a.figures().cached_blocks), (1, 0));
+    let blocks = many(&a, &t, size, 50);
+    assert!(slabs(&a) > 3);
+    blocks.into_iter().for_each(|p| free(&a, &t, p));
+    assert_eq!(slabs(&a), 1);
+    // One with a block, listed first or last: the empty one is not needed.
+    let blocks = many(&a, &t, size, 2 * class::capacity(class::of(size)) as usize);
+    let (first, second) = blocks.split_at(blocks.len() / 2);
+    free(&a, &t, second[0]);
+    first.iter().for_each(|&p| free(&a, &t, p));
+    assert_eq!(slabs(&a), 1, "the other one has a free block");
+    second[1..].iter().for_each(|&p| free(&a, &t, p));
+    assert_eq!(slabs(&a), 1);
+    valid(&a);
+    t.abandon(&a);
+    // The next slow path of another thread looks.
+    let u = thread(&a);
+    // Classes with a cache keep none.
+    let p = malloc(&a, &u, 100);
+    free(&a, &u, p);
+    rest(&a, &u);
+    assert!(slabs(&a) <= 1);
+    valid(&a);
+}
+
+/// Catches a program that grows although another thread frees each of its blocks: they are used again.
+#[test]
+fn what_another_thread_frees_is_used_again() {
+    for size in [16, 100, 1000, 5000, 8192] {
+        let a = system(Config::default());
+        let (maker, user) = (thread(&a), thread(&a));
+        if size >= 4096 {
+            // Without a cache.
+            free(&a, &maker, calloc(&a, &maker, size));
+        }
+        let mut most = 0;
+        for round in 0..20 {
+            let blocks = many(&a, &maker, size, 4 * CHUNK / size);
+            let slabs = a.figures().slabs;
+            if round == 3 {
+                most = slabs;
+            }
+            assert!(round < 3 || slabs <= most, "{size} bytes: {slabs} bytes of slabs, {most} before");
+            blocks.into_iter().for_each(|p| free(&a, &user, p));
+            rest(&a, &user);
+        }
+        valid(&a);
+    }
+}
+
+/// Catches a thread that takes new slabs although slabs of threads that have ended have free blocks.
+#[test]
+fn slabs_of_ended_threads_are_used() {
+    for size in [16, 200, 3000] {
+        let a = system(Config::default());
+        let mine = thread(&a);
+        let others: Vec<_> = (0..6).map(|_| thread(&a)).collect();
+        let mut kept = Vec::new();
+        // All have theirs before the first one ends.
+        let all: Vec<_> = others.iter().map(|t| many(&a, t, size, CHUNK / size / 2)).collect();
+        for (t, mut blocks) in others.into_iter().zip(all) {
+            kept.push(blocks.pop().expect("a block"));
+            blocks.into_iter().for_each(|p| free(&a, &t, p));
+            t.abandon(&a);
+        }
+        let before = a.figures().slabs as usize;
+        assert_eq!(before, 6 * CHUNK, "{size} bytes");
+        // Most of three slabs of six.
+        let blocks = many(&a, &mine, size, CHUNK / size * 3);
+        assert_eq!(a.figures().slabs as usize, before, "{size} bytes");
+        blocks.into_iter().chain(kept).for_each(|p| free(&a, &mine, p));
+        valid(&a);
+    }
+}
+
+/// Catches room of caches or shelves that counts for ever, so that a program gets a helper which has nothing to do.
+#[test]
+fn room_counts_as_long_as_it_is_there() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let t = thread(&a);
+    // The caches of these classes to their greatest size, some 250 KiB; their slabs stay.
+    let sizes = [128, 256, 512, 1024];
+    for round in 0..80 {
+        for size in sizes {
+            let kept = if round == 0 { [0, 2 * CHUNK / size - 1] } else { [usize::MAX; 2] };
+            let blocks = many(&a, &t, size, 2 * CHUNK / size - usize::from(round > 0) * 2);
+            blocks.into_iter().enumerate().filter(|(i, _)| !kept.contains(i)).for_each(|(_, p)| free(&a, &t, p));
+        }
+        assert_eq!(a.os.faults.count(Call::StartPurger), 0, "round {round}");
+        rest(&a, &t);
+    }
+    let p = malloc(&a, &t, 1024);
+    assert!(a.figures().cached_blocks <= 1, "caches are small again");
+    free(&a, &t, p);
+    let a = system(Config { purger: true, ..Config::default() });
+    let t = thread(&a);
+    for round in 0..60 {
+        let p = malloc(&a, &t, 8 * CHUNK);
+        free(&a, &t, p);
+        rest(&a, &t);
+        a.purge();
+        assert_eq!(a.os.faults.count(Call::StartPurger), 0, "round {round}, shelf");
+    }
+}
+
+/// Catches a size that is asked for without a heap and told wrong, at the ends of the tables.
+#[test]
+fn sizes_at_the_ends() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    for (size, usable) in [(0, 16), (16, 16), (17, 32), (1024, 1024), (1025, 1152), (32768, 32768), (32769, 36864)] {
+        let p = malloc(&a, &t, size);
+        // SAFETY: the block is live.
+        let found = unsafe { a.usable_size(Heap::none(), misuse::Call::UsableSize, p) };
+        assert_eq!(found, Some(usable), "{size} bytes");
+        assert_eq!(a.figures().large_blocks > 0, size > 32768);
+    }
+    for (size, align, usable) in
+        [(32768, 64, 32768), (20000, 32768, 32768), (100, 128, 128), (129, 128, 256), (1, 65536, 4096)]
+    {
+        // SAFETY: the heap is lent by its thread.
+        let p = t.with(&a, |heap| unsafe { a.malloc_aligned(heap, size, align, false) });
+        // SAFETY: the block is live.
+        let found = unsafe { a.usable_size(Heap::none(), misuse::Call::UsableSize, p) };
+        assert_eq!((found, p.addr() % align), (Some(usable), 0), "{size} bytes at {align}");
+    }
+}
