@@ -230,3 +230,31 @@ fn sizes_at_the_ends() {
         assert_eq!((found, p.addr() % align), (Some(usable), 0), "{size} bytes at {align}");
     }
 }
+
+/// Catches caches that stay large when their threads are idle: what is freed into them later would wait unseen.
+#[test]
+fn room_in_caches_is_taken_back() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let asked = || a.os.faults.count(Call::StartPurger);
+    let threads: Vec<_> = (0..300).map(|_| thread(&a)).collect();
+    let mut blocks = Vec::new();
+    for t in &threads {
+        many(&a, t, 1024, 64).into_iter().for_each(|p| free(&a, t, p));
+        // All that lie in its cache, so that there is nothing to be taken from it.
+        let mut own = Vec::new();
+        while a.figures().cached_blocks > 0 {
+            own.push(malloc(&a, t, 1024));
+        }
+        blocks.push(own);
+    }
+    assert_eq!(asked(), 1, "300 caches of 64 KiB");
+    let ends = (0..100).any(|_| {
+        a.os.advance(100);
+        a.tick().is_none()
+    });
+    assert!(ends);
+    for (t, own) in threads.iter().zip(blocks) {
+        own.into_iter().for_each(|p| free(&a, t, p));
+    }
+    assert_eq!(asked(), 2, "the same caches again");
+}

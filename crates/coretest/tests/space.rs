@@ -308,3 +308,19 @@ fn bits_of_few_blocks_lie_together() {
     // Records and bits, each perhaps across the end of an OS page, and ages.
     assert!(tables() - before <= 6 * 4096, "{} bytes", tables() - before);
 }
+
+/// Catches a program that has to wait for a step of its arena: from the third one on each is made ahead of need, once.
+#[test]
+fn steps_are_made_ahead() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let mut last = a.os.committed();
+    let mut steps = 0;
+    for chunks in 0..2000 {
+        let p = malloc(&a, &t, CHUNK);
+        assert!(chunks < 48 || a.arenas.contains(p.wrapping_add(CHUNK)), "{chunks} chunks");
+        steps += usize::from(a.os.committed() != last);
+        last = a.os.committed();
+    }
+    assert!(steps <= 7, "{steps} steps to 125 MiB");
+}
