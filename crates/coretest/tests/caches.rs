@@ -258,3 +258,19 @@ fn room_in_caches_is_taken_back() {
     }
     assert_eq!(asked(), 2, "the same caches again");
 }
+
+/// Catches a block that was in a cache and still looks like a free one when it is handed out past caches.
+#[test]
+fn blocks_past_caches_look_live() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    many(&a, &t, 5000, 8).into_iter().for_each(|p| free(&a, &t, p));
+    // The class loses its cache.
+    calloc(&a, &t, 5000);
+    for p in many(&a, &t, 5000, 8) {
+        // SAFETY: the block is live.
+        assert_eq!(unsafe { a.quick_size(p) }, Some(5120));
+        free(&a, &t, p);
+    }
+    valid(&a);
+}

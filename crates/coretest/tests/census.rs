@@ -3,6 +3,7 @@
 use neap_core::CHUNK;
 use neap_core::census::{Census, Count};
 use neap_core::os::Memory;
+use neap_core::policy::Limit;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
 use neap_coretest::{Call, Config, Owner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -256,4 +257,45 @@ fn hardened_blocks_are_looked_at() {
     let [one, two] = [1, 2].map(places);
     assert_ne!(one, two, "two processes");
     assert!(!one.is_sorted());
+}
+
+/// Catches zeroes that are counted wrong where a zeroed block is made of memory that was used and of clean memory before it.
+#[test]
+fn zeroed_blocks_of_two_kinds_of_memory() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let [clean, dirty, _kept] = [10, 20, 1].map(|chunks| malloc(&a, &t, chunks * CHUNK));
+    free(&a, &t, clean);
+    rest(&a, &t);
+    a.purge();
+    // SAFETY: the block has so many bytes.
+    unsafe { dirty.write_bytes(1, 20 * CHUNK) };
+    free(&a, &t, dirty);
+    rest(&a, &t);
+    let before = a.figures().totals;
+    // SAFETY: the heap is lent by its thread.
+    let p = t.with(&a, |heap| unsafe { a.calloc(heap, 25 * CHUNK) });
+    assert_eq!(p, dirty.wrapping_sub(5 * CHUNK));
+    let after = a.figures().totals;
+    assert_eq!((after.cleared - before.cleared, after.skipped - before.skipped), (20 << 16, 5 << 16));
+    // SAFETY: the block has so many bytes.
+    assert_eq!(unsafe { a.os.first_nonzero(p, 25 * CHUNK) }, None);
+}
+
+/// Catches free memory that waits and counts against the user's limit while a new block passes it, and memory that goes back
+/// although there is room.
+#[test]
+fn what_waits_makes_room_below_a_limit() {
+    let a = system(Config { purger: true, ..Config::default() });
+    a.policy.set_limit(Limit::Bytes(64 * MIB));
+    let t = thread(&a);
+    let [one, _kept, two, _behind] = [20 * MIB, CHUNK, 20 * MIB, CHUNK].map(|size| malloc(&a, &t, size));
+    [one, two].into_iter().for_each(|p| free(&a, &t, p));
+    let waits = || a.figures().dirty as usize;
+    let before = waits();
+    assert!(before >= 20 * MIB);
+    malloc(&a, &t, 300_000);
+    assert!(waits() + MIB > before, "there is room");
+    malloc(&a, &t, 46 * MIB);
+    assert_eq!(waits(), 0, "no range is long enough, and with another one the limit is passed");
 }
