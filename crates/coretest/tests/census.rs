@@ -298,4 +298,5 @@ fn what_waits_makes_room_below_a_limit() {
     assert!(waits() + MIB > before, "there is room");
     malloc(&a, &t, 46 * MIB);
     assert_eq!(waits(), 0, "no range is long enough, and with another one the limit is passed");
+    assert!(a.figures().peak as usize <= 64 * MIB, "{} bytes at one time", a.figures().peak);
 }

@@ -324,3 +324,16 @@ fn steps_are_made_ahead() {
     }
     assert!(steps <= 7, "{steps} steps to 125 MiB");
 }
+
+/// Catches addresses of later arenas that stay where a limit is set: those of each go back as far as they were never used.
+#[test]
+fn addresses_of_all_arenas_go_back() {
+    let a = short(1 << 40);
+    let t = thread(&a);
+    malloc(&a, &t, 62 << 30);
+    let before = a.os.taken();
+    a.os.set_address_limit(512 * MIB);
+    assert!(a.give_reservations_back());
+    // More than all of the first one.
+    assert!(before - a.os.taken() > 64 << 30, "{:#x} of {before:#x}", before - a.os.taken());
+}
