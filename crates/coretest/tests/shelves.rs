@@ -15,7 +15,8 @@ fn take(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
 /// Catches a block that lies on the shelf and is not used again, one that wastes more than an eighth, or one too short.
 #[test]
 fn blocks_come_back_that_fit() {
-    let cases = [(8, 8, true), (9, 8, true), (10, 8, false), (7, 8, false), (16, 15, true), (16, 13, false)];
+    let cases =
+        [(8, 8, true), (9, 8, true), (10, 8, false), (7, 8, false), (16, 16, true), (16, 15, true), (16, 13, false)];
     for (kept, wanted, fits) in cases {
         let a = system(Config::default());
         let t = thread(&a);
@@ -86,4 +87,24 @@ fn room_is_given_back() {
         t.with(&a, |heap| unsafe { a.rest(heap) });
     }
     assert_eq!(a.os.faults.count(Call::StartPurger), 0);
+}
+
+/// Catches a shelf that holds less than 2 MiB or more, or blocks from the size on that the user wants to go back at once.
+#[test]
+fn shelves_hold_so_much() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let blocks: Vec<_> = (0..5).map(|_| malloc(&a, &t, 8 * CHUNK)).collect();
+    for (i, p) in blocks.into_iter().enumerate() {
+        free(&a, &t, p);
+        assert_eq!(a.figures().cached, ((i + 1).min(4) * 8 * CHUNK) as u64);
+    }
+    let a = system(Config::default());
+    a.policy.set_mmap_threshold(8 * CHUNK);
+    let t = thread(&a);
+    for (chunks, kept) in [(8, 0), (7, 7)] {
+        let p = malloc(&a, &t, chunks * CHUNK);
+        free(&a, &t, p);
+        assert_eq!(a.figures().cached, (kept * CHUNK) as u64, "{chunks} chunks");
+    }
 }
