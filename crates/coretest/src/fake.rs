@@ -7,6 +7,7 @@
 
 mod faults;
 mod kernel;
+mod log;
 pub mod model;
 mod pagemap;
 mod pages;
@@ -14,6 +15,7 @@ mod swap;
 
 pub use faults::{CALLS, Call, Faults};
 use kernel::{READ_WRITE, mmap, mmap_aligned};
+use log::Log;
 use model::{Access, Model};
 use pagemap::{HOST_PAGE, Pagemap};
 pub use pages::{Page, Usage};
@@ -30,6 +32,11 @@ use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What [`Os::clock`] says at first: as if the system had run for a while.
 const CLOCK: u64 = 1_000_000;
+
+/// Calls that cannot fail, as the log calls them.
+const ALLOW_HUGE: u64 = 100;
+const PAUSE: u64 = 101;
+const PUBLISH: u64 = 102;
 
 /// What kind of system to pretend.
 #[derive(Clone, Debug)]
@@ -100,6 +107,7 @@ pub struct Fake {
     onward: Mutex<Onward>,
     /// What another thread does at the end of the next purge.
     meanwhile: Mutex<Option<fn()>>,
+    log: Mutex<Log>,
 }
 
 impl Fake {
@@ -126,6 +134,7 @@ impl Fake {
             huge: Mutex::new(Vec::new()),
             onward: Mutex::new(Onward::Go),
             meanwhile: Mutex::new(None),
+            log: Mutex::default(),
             config,
         }
     }
@@ -199,14 +208,22 @@ impl Fake {
         self.paused.load(Ordering::Relaxed)
     }
 
+    /// All calls so far.
+    pub fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether the call goes through: it is not made to fail, and the system has it.
     fn granted(&self, call: Call) -> bool {
         let missing = self.config.missing.contains(&call);
-        self.faults.pass(call, missing)
+        let granted = self.faults.pass(call, missing);
+        self.log().note(call as u64, 0, granted.into());
+        granted
     }
 
     /// Panics unless address and length are whole OS pages of this system.
     fn whole_pages(&self, call: Call, address: usize, len: usize) {
+        self.log().note(call as u64, address, len);
         let page = self.config.page_size;
         assert!(
             len > 0 && address.is_multiple_of(page) && len.is_multiple_of(page),
@@ -257,6 +274,7 @@ unsafe impl Os for Fake {
         }
         let p = mmap(at, len, libc::PROT_NONE, libc::MAP_FIXED_NOREPLACE)?;
         self.reservations.fetch_add(1, Ordering::Relaxed);
+        self.log().hand_out(at, len);
         assert_eq!(p.addr(), at, "the tests need a kernel with MAP_FIXED_NOREPLACE");
         model.add(p.expose_provenance(), len, Access::Reserved);
         Some(p)
@@ -287,6 +305,7 @@ unsafe impl Os for Fake {
         }
         let p = mmap_aligned(len, self.config.page_size, libc::PROT_READ)?;
         model.add(p.expose_provenance(), len, Access::Zeros);
+        self.log().hand_out(p.addr(), len);
         Some(p)
     }
 
@@ -329,6 +348,7 @@ unsafe impl Os for Fake {
         }
         let p = mmap_aligned(len, align, READ_WRITE)?;
         model.add(p.expose_provenance(), len, Access::Mapped);
+        self.log().hand_out(p.addr(), len);
         Some(p)
     }
 
@@ -371,12 +391,14 @@ unsafe impl Os for Fake {
         assert_ne!(moved, libc::MAP_FAILED, "mremap of a mapping of the fake");
         model.remove(p.addr(), old);
         model.add(moved.expose_provenance(), new, Access::Mapped);
+        self.log().hand_out(moved.addr(), new);
         Some(moved.cast())
     }
 
     /// A call that is made to fail leaves what lies at `to`, or not, or not even the range.
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> Moved {
-        self.whole_pages(Call::MovePages, from.addr() | to.addr(), len);
+        self.whole_pages(Call::MovePages, from.addr(), len);
+        self.whole_pages(Call::MovePages, to.addr(), len);
         assert!(from.addr().abs_diff(to.addr()) >= len, "move_pages: {from:p} and {to:p} overlap");
         let mut model = self.model();
         model.require("move_pages from", from.addr(), len, &[Access::Committed]);
@@ -461,6 +483,7 @@ unsafe impl Os for Fake {
     /// Huge pages make no difference to what is in memory: the fake only checks the range.
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
         self.model().require("allow_huge", p.addr(), len, &[Access::Committed]);
+        self.log().note(ALLOW_HUGE, p.addr(), len);
         self.huge.lock().unwrap_or_else(PoisonError::into_inner).push((p.addr(), len));
         true
     }
@@ -525,6 +548,7 @@ unsafe impl Os for Fake {
     }
 
     fn publish(&self, _: &Figures) {
+        self.log().note(PUBLISH, 0, 0);
         self.published.fetch_add(1, Ordering::Relaxed);
         let f = self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(f) = f {
@@ -574,6 +598,7 @@ unsafe impl Os for Fake {
 
     fn pause(&self, microseconds: u32) {
         self.paused.fetch_add(microseconds.into(), Ordering::Relaxed);
+        self.log().note(PAUSE, 0, microseconds as usize);
     }
 
     fn futex_wake(&self, word: *const AtomicU32) {

@@ -420,6 +420,18 @@ impl Model {
         }
     }
 
+    /// What the history has come to: calls of the system, live blocks, the place of the newest one, figures and counts by
+    /// size, in one text.
+    pub fn record(&self) -> String {
+        let mut books = neap_core::census::Census::new();
+        self.a.take_census(&mut books);
+        let log = self.a.os.log();
+        let newest = self.blocks.last().map(|block| (log.place(block.p.addr()), block.usable));
+        let calls = log.sum();
+        drop(log);
+        format!("{calls:?} {newest:?} {:?} {books:?}", self.a.figures())
+    }
+
     /// Frees everything, ends all threads, and checks that all memory is free again.
     pub fn finish(mut self) {
         self.a.os.faults.clear();
