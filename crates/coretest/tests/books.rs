@@ -345,7 +345,7 @@ fn lost_heaps_are_left_alone() {
     lost.with(&a, |heap| unsafe { a.lose(heap) });
     a.trim(0, || true);
     assert_eq!(a.free_bytes(), free_before, "its block stays on its shelf");
-    assert_eq!(malloc(&a, &other, 40_000) == p, false);
+    assert_ne!(malloc(&a, &other, 40_000), p);
     let next = thread(&a);
     assert_ne!(next.heap(), lost.heap());
 }
