@@ -140,7 +140,8 @@ fn add(sum: u64, text: &str) -> u64 {
 /// Runs a history of zeroed blocks of which little is written, and writes a line for each few of them.
 fn run_zeroed(number: u64, lines: &mut String) {
     let mut numbers = Numbers(number << 32 | 1);
-    let mut config = Config { page_size: 4096 << (number % 3 * 2), purger: number % 2 == 0, ..Config::default() };
+    let mut config =
+        Config { page_size: 4096 << (number % 3 * 2), purger: number.is_multiple_of(2), ..Config::default() };
     config.seed = (1 << 32) + number;
     let a = Box::new(Allocator::new(Fake::new(config)));
     let owner = Owner::new(&a, true, true).expect("a heap");
