@@ -230,3 +230,26 @@ impl<T> Locked<T> {
         &self.lock
     }
 }
+
+#[cfg(all(test, not(any(loom, neap_sim))))]
+mod tests {
+    use super::*;
+
+    /// Catches a lock of a thread that is taken for a fork's, and one that a fork has made ordinary twice.
+    #[test]
+    fn locks_of_forks_are_kept_once() {
+        let lock = Lock::new();
+        assert!(!lock.keep());
+        assert!(lock.try_take() && !lock.keep() && !lock.try_take());
+        lock.word.store(FORKED, Ordering::Relaxed);
+        assert!(lock.keep() && !lock.keep());
+        assert_eq!(lock.word.load(Ordering::Relaxed), HELD);
+    }
+
+    /// Catches a value that is not the lock's.
+    #[test]
+    fn the_value_is_the_locks() {
+        let locked = Locked::new(7);
+        assert_eq!(locked.value(), locked.value.get());
+    }
+}

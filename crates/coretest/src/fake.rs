@@ -25,7 +25,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use neap_core::Os;
 use neap_core::figures::Figures;
 use neap_core::helper::Helper;
-use neap_core::os::{Memory, Moved, Onward, Run, Touched};
+use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
 use neap_core::sync::AtomicU32;
 use std::ops::Range;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -108,6 +108,8 @@ pub struct Fake {
     /// What another thread does at the end of the next purge.
     meanwhile: Mutex<Option<fn()>>,
     log: Mutex<Log>,
+    /// How often [`Os::has_ended`] says no.
+    living: AtomicU64,
 }
 
 impl Fake {
@@ -135,6 +137,7 @@ impl Fake {
             onward: Mutex::new(Onward::Go),
             meanwhile: Mutex::new(None),
             log: Mutex::default(),
+            living: AtomicU64::new(u64::MAX),
             config,
         }
     }
@@ -157,6 +160,11 @@ impl Fake {
     /// The calling process is another one from now on; 0: the system must not be asked.
     pub fn set_process(&self, process: u32) {
         self.process.store(process, Ordering::Relaxed);
+    }
+
+    /// [`Os::has_ended`] says no so many times from now on, and yes behind that.
+    pub fn end_threads_after(&self, questions: u64) {
+        self.living.store(questions, Ordering::Relaxed);
     }
 
     /// The program runs for so many microseconds, as far as [`Os::run_time`] says.
@@ -579,6 +587,14 @@ unsafe impl Os for Fake {
     fn thread_id(&self) -> u32 {
         // SAFETY: gettid has no preconditions.
         unsafe { libc::gettid() as u32 }
+    }
+
+    fn thread_to_ask_for(&self) -> Option<Thread> {
+        Some(Thread { number: 1, place: 1 })
+    }
+
+    fn has_ended(&self, _: Thread) -> bool {
+        self.living.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err()
     }
 
     fn futex_wait(&self, word: &AtomicU32, value: u32) {

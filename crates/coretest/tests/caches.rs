@@ -274,3 +274,37 @@ fn blocks_past_caches_look_live() {
     }
     valid(&a);
 }
+
+/// Blocks in the cache of a thread, after others have trimmed: what a visit left.
+fn left_by_a_visit(a: &Shared, questions: u64) -> u64 {
+    a.os.end_threads_after(questions);
+    a.trim(0, || true);
+    a.os.end_threads_after(u64::MAX);
+    a.figures().cached_blocks
+}
+
+/// Catches a visit of a heap whose thread has ended, and so to a seat that may be gone: before it is parked, before it is
+/// used, and before it is given back.
+#[test]
+fn threads_that_have_ended_are_not_visited() {
+    let fill = |a: &Shared, t: &Owner| many(a, t, 64, 100).into_iter().for_each(|p| free(a, t, p));
+    // How many questions a visit asks: from which on is the heap given back?
+    let a = system(Config::default());
+    let t = thread(&a);
+    fill(&a, &t);
+    let cached = a.figures().cached_blocks;
+    assert!(cached >= 100, "{cached}");
+    assert_eq!(left_by_a_visit(&a, 0), cached, "ended before");
+    // In a child of fork without handlers the number is one of the parent's.
+    a.os.set_process(2);
+    assert_eq!(left_by_a_visit(&a, 0), 0, "a number of another process");
+    for (questions, left) in [(1, true), (2, false)] {
+        let a = system(Config::default());
+        let t = thread(&a);
+        fill(&a, &t);
+        let cached = left_by_a_visit(&a, questions);
+        assert_eq!(cached > 0, left, "ended after {questions} questions: {cached}");
+        // The seat is not written any more: its heap stays parked.
+        assert_eq!(left_by_a_visit(&a, u64::MAX), cached, "visited once more");
+    }
+}
