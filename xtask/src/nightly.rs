@@ -76,7 +76,7 @@ pub fn tsan(args: SanitizerArgs) -> Result<()> {
 fn sanitized(sanitizer: &str, tests: &[String], more: &[&str]) -> Command {
     let mut command = nightly(sanitizer, &["test", "-p", "neap-coretest", "--profile", "models", "--target", TARGET]);
     command.args(more).args(tests.iter().flat_map(|test| ["--test", test]));
-    command.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}"));
+    command.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}")).env("NEAP_TEST_SANITIZER", sanitizer);
     // Reports name lines. Tests unwind, so a standard library that is built for them does as well.
     command.env("CARGO_PROFILE_MODELS_DEBUG", "line-tables-only").env("CARGO_PROFILE_MODELS_PANIC", "unwind");
     command
