@@ -30,10 +30,19 @@ fn main() -> ExitCode {
             exact_without_file(&["sh"], "ulimit -f 1")
         }),
         Case::new("exact::full_disk", "SIGBUS where there is no room for the page of counts", full_disk),
-        Case::new("exact::child_without_file", "a child that counts in its parent's page", child_without_file),
+        Case::new("exact::child_without_file", "a child that counts in its parent's page", || {
+            uncounted_child("child_without_file")
+        }),
+        Case::new("exact::child_under_filter", "a child that is ended for the file that it would count in", || {
+            uncounted_child("child_under_filter")
+        }),
         Case::new("table::complete", "a case that is written but never run", || {
             let cases = ["stages", "small_program", "forks", "forks_raw", "filtered", "no_files", "keeps_no_file"];
-            let cases = cases.iter().chain(&["child_without_file"]).map(|&c| ("stages", c)).collect::<Vec<_>>();
+            let cases = cases
+                .iter()
+                .chain(&["child_without_file", "child_under_filter"])
+                .map(|&c| ("stages", c))
+                .collect::<Vec<_>>();
             neap_tests::all_cases_named(&[STAGES], &cases)
         }),
     ])
@@ -256,9 +265,9 @@ fn full_disk() -> Outcome {
     exact_without_file(&["unshare", "--mount", "sh"], fill)
 }
 
-fn child_without_file() -> Outcome {
+fn uncounted_child(case: &str) -> Outcome {
     let dir = sys::TempDir::new("neap-exact")?;
-    let mut program = Program::start("child_without_file", &[("NEAP_COUNTERS", &dir.path().to_string_lossy())])?;
+    let mut program = Program::start(case, &[("NEAP_COUNTERS", &dir.path().to_string_lossy())])?;
     let before = read(program.stage()?.pid)?;
     program.go_on()?;
     let says = program.stage()?;

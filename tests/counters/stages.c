@@ -114,24 +114,37 @@ static void keeps_no_file(void) {
     for (int fd = 0; fd < 48; fd++) CHECK_AT(fcntl(fd, F_GETFD) == before[fd], fd);
     stage();
 }
-/* The child has no room for a file of its own. */
-static void child_without_file(void) {
-    take(&small[0], 1000, 0);
-    stage();
-    struct rlimit none = {3, 3};
-    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+/* Between two stages: a child that allocates, and then ends. */
+static void child_that_ends(void) {
     int status;
     pid_t pid = fork();
     if (pid == 0) {
         for (int i = 0; i < 10000; i++) free(malloc(100));
         _exit(0);
     }
-    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0);
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+    CHECK_AT(status == 0, status);
     stage();
+}
+/* The child has no room for a file of its own. */
+static void child_without_file(void) {
+    take(&small[0], 1000, 0);
+    stage();
+    struct rlimit none = {3, 3};
+    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    child_that_ends();
+}
+/* To open a file would end the child. */
+static void child_under_filter(void) {
+    take(&small[0], 1000, 0);
+    stage();
+    filter(all_but(SYS_openat, SECCOMP_RET_KILL_PROCESS));
+    child_that_ends();
 }
 
 static const struct test_case CASES[] = {
     CASE(stages),   CASE(small_program), CASE(forks),         CASE(forks_raw),
     CASE(filtered), CASE(no_files),      CASE(keeps_no_file), CASE(child_without_file),
+    CASE(child_under_filter),
 };
 TEST_MAIN(CASES)

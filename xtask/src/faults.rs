@@ -102,18 +102,17 @@ impl Suite {
     fn names(&self, args: &Args) -> Result<Vec<String>> {
         let listed =
             self.command().arg("--list").stderr(Stdio::inherit()).output().context("cannot start the tests")?;
+        ensure!(listed.status.success(), "the tests cannot be listed");
         let text = String::from_utf8_lossy(&listed.stdout).into_owned();
         let wanted = |name: &str| {
             name.contains(&args.only)
                 && !name.starts_with("table::")
                 && !(args.without_delays && name.ends_with("::delayed"))
         };
-        Ok(text
-            .lines()
-            .filter_map(|line| line.strip_suffix(": test"))
-            .filter(|n| wanted(n))
-            .map(str::to_owned)
-            .collect())
+        let names = text.lines().filter_map(|line| line.strip_suffix(": test")).filter(|name| wanted(name));
+        let names: Vec<_> = names.map(str::to_owned).collect();
+        ensure!(!names.is_empty(), "no program has {:?} in its name", args.only);
+        Ok(names)
     }
 
     /// Runs one test so many times; returns how often it failed.

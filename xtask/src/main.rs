@@ -16,6 +16,8 @@ mod place;
 mod sim;
 mod torture;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 /// Tasks of the neap workspace that people and CI both run.
@@ -58,8 +60,8 @@ enum Command {
     Sim(sim::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
         Command::Ci(args) => ci::main(args),
         Command::Install(args) => install::main(args),
         Command::Peers(args) => peers::main(args),
@@ -74,5 +76,13 @@ fn main() -> anyhow::Result<()> {
         Command::Icount(args) => icount::main(args),
         Command::Mutants(args) => mutation::main(args),
         Command::Sim(args) => sim::main(args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // Causes, but no stack of this program: it would hide what its user looks for.
+        Err(error) => {
+            eprintln!("Error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::{Allocator, CHUNK, Os};
 
 /// Sizes of free ranges are told by powers of two: from `1 << i` chunks to less than twice as many.
 pub const SIZES: usize = 24;
-/// All that are longer. No range of an arena is.
+/// The last of them. A longer range would count there, but no arena has room for one.
 const LONGEST: usize = SIZES - 1;
 /// Chunks that are looked at under one hold of the lock.
 const LOOK: usize = 4 * 1024;

@@ -2,6 +2,7 @@
 
 use crate::{Config, Fake, Owner};
 use neap_core::Allocator;
+use neap_core::census::Census as Books;
 use neap_core::valid::{Census, Depth};
 
 /// An allocator of a fake system.
@@ -10,6 +11,15 @@ pub type Shared = Allocator<Fake>;
 /// An allocator on a system like `config`.
 pub fn system(config: Config) -> Box<Shared> {
     Box::new(Allocator::new(Fake::new(config)))
+}
+
+/// A hardened allocator on a system like `config`, and a thread of it.
+pub fn hardened(config: Config) -> (Box<Shared>, Owner) {
+    let a = system(config);
+    a.harden();
+    let t = thread(&a);
+    a.tell_heaps();
+    (a, t)
 }
 
 /// A thread, with caches and a seat.
@@ -35,6 +45,26 @@ pub fn malloc(a: &Shared, thread: &Owner, size: usize) -> *mut u8 {
 pub fn free(a: &Shared, thread: &Owner, p: *mut u8) {
     // SAFETY: the heap is lent by its thread; the block is the test's.
     thread.with(a, |heap| unsafe { a.free(heap, p) }).expect("a block");
+}
+
+/// Frees a block of the test's as a handler does.
+#[expect(clippy::not_unsafe_ptr_arg_deref, reason = "for tests, whose blocks these are")]
+pub fn free_nested(a: &Shared, p: *mut u8) {
+    // SAFETY: the block is the test's.
+    unsafe { a.free_nested(p) }.expect("a block");
+}
+
+/// What a thread does that waits for long: its caches go back.
+pub fn rest(a: &Shared, thread: &Owner) {
+    // SAFETY: the heap is lent by its thread.
+    thread.with(a, |heap| unsafe { a.rest(heap) });
+}
+
+/// What observers are told of blocks and free memory by size.
+pub fn books(a: &Shared) -> Books {
+    let mut books = Books::new();
+    a.take_census(&mut books);
+    books
 }
 
 /// Panics unless all is as `validate` wants it; returns what there is. No other thread may use the allocator.

@@ -107,6 +107,7 @@ pub struct Fake {
     onward: Mutex<Onward>,
     /// What another thread does at the end of the next purge.
     meanwhile: Mutex<Option<fn()>>,
+    /// All calls so far.
     log: Mutex<Log>,
     /// How often [`Os::has_ended`] says no.
     living: AtomicU64,
@@ -266,7 +267,8 @@ unsafe impl Os for Fake {
         if let Some(places) = &self.config.places {
             return places.clone();
         }
-        static SANITIZED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("TSAN_OPTIONS").is_some());
+        static SANITIZED: LazyLock<bool> =
+            LazyLock::new(|| std::env::var_os("NEAP_TEST_SANITIZER").is_some_and(|name| name == "thread"));
         if *SANITIZED { 0x5500_0000_0000..0x5a00_0000_0000 } else { 1 << 40..0x5400_0000_0000 }
     }
 

@@ -1,5 +1,6 @@
 //! Carries out a history on the allocator and on a model of it at once, and compares after each operation.
 
+use crate::calls;
 use crate::fake::Fake;
 use crate::history::{Op, Setup};
 use crate::pattern;
@@ -372,8 +373,7 @@ impl Model {
 
     /// The counts by size, and of what is not free, are those of the structures.
     fn check_books(&self, census: &Census) {
-        let mut books = neap_core::census::Census::new();
-        self.a.take_census(&mut books);
+        let books = calls::books(&self.a);
         let f = self.a.figures();
         let dirty: u64 = books.dirty.iter().map(|count| count.bytes).sum();
         assert_eq!([books.clean.bytes, dirty], [f.clean, f.dirty + f.lazy], "free ranges");
@@ -423,8 +423,7 @@ impl Model {
     /// What the history has come to: calls of the system, live blocks, the place of the newest one, figures and counts by
     /// size, in one text.
     pub fn record(&self) -> String {
-        let mut books = neap_core::census::Census::new();
-        self.a.take_census(&mut books);
+        let books = calls::books(&self.a);
         let log = self.a.os.log();
         let newest = self.blocks.last().map(|block| (log.place(block.p.addr()), block.usable));
         let calls = log.sum();

@@ -1,19 +1,12 @@
 //! What is counted of blocks of handlers, of threads that end or rest, and of samples.
 
-use neap_core::census::Census;
 use neap_core::class::{self, SIZE};
 use neap_core::policy::{Limit, Purge};
 use neap_core::watch::{Reason, Watch};
 use neap_core::{CHUNK, misuse};
-use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
+use neap_coretest::calls::{Shared, books, free, free_nested, hardened, malloc, system, thread, valid};
 use neap_coretest::{Call, Config, Owner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-fn census(a: &Shared) -> Census {
-    let mut census = Census::new();
-    a.take_census(&mut census);
-    census
-}
 
 /// A block of a handler.
 fn nested(a: &Shared, size: usize) -> *mut u8 {
@@ -22,36 +15,31 @@ fn nested(a: &Shared, size: usize) -> *mut u8 {
     p
 }
 
-fn free_nested(a: &Shared, p: *mut u8) {
-    // SAFETY: the block is this test's.
-    unsafe { a.free_nested(p) }.expect("a block");
-}
-
 /// Catches blocks of handlers that the census leaves out, and memory that counts as held although it went back.
 #[test]
 fn blocks_of_handlers_are_counted() {
     let a = system(Config::default());
     let t = thread(&a);
-    let before = census(&a);
+    let before = books(&a);
     let class = class::of(100);
     let (size, capacity) = (u64::from(SIZE[class]), u64::from(class::capacity(class)));
     let blocks: Vec<_> = (0..5).map(|_| nested(&a, 100)).collect();
-    let with = census(&a);
+    let with = books(&a);
     assert_eq!(with.blocks[class] - before.blocks[class], capacity - 5);
     assert_eq!(with.tails - before.tails, CHUNK as u64 - capacity * size);
     assert_eq!(with.held - before.held, CHUNK as u64);
     assert!(with.used - before.used >= CHUNK as u64);
     let large = nested(&a, 100_000);
-    assert_eq!(census(&a).held - with.held, 102_400);
+    assert_eq!(books(&a).held - with.held, 102_400);
     blocks.into_iter().for_each(|p| free_nested(&a, p));
-    assert_eq!(census(&a).blocks[class] - before.blocks[class], capacity);
+    assert_eq!(books(&a).blocks[class] - before.blocks[class], capacity);
     // Large ones go at the next slow path.
     free_nested(&a, large);
     a.trim(0, || true);
-    assert_eq!(census(&a).held, census(&a).dirty.iter().map(|count| count.bytes).sum::<u64>());
+    assert_eq!(books(&a).held, books(&a).dirty.iter().map(|count| count.bytes).sum::<u64>());
     // Again, as the memory of that slab went back.
     let p = nested(&a, 100);
-    assert_eq!(census(&a).blocks[class] - before.blocks[class], capacity - 1);
+    assert_eq!(books(&a).blocks[class] - before.blocks[class], capacity - 1);
     // SAFETY: the block is this test's.
     unsafe { p.write_bytes(1, 100) };
     free_nested(&a, p);
@@ -264,10 +252,7 @@ fn zeroed_blocks_in_memory_that_was_used() {
 /// Catches memory of hardened blocks that is lost with each free, or counted as lost.
 #[test]
 fn hardened_memory_comes_back() {
-    let a = system(Config::default());
-    a.harden();
-    let t = thread(&a);
-    a.tell_heaps();
+    let (a, t) = hardened(Config::default());
     let rounds = |n: usize| {
         for _ in 0..n {
             let blocks: Vec<_> = [100, 5000, 100_000].iter().flat_map(|&size| [size; 30]).collect();

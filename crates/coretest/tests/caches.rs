@@ -2,7 +2,7 @@
 
 use neap_core::class::{self, FIRST_PAGED, SIZE};
 use neap_core::{CHUNK, Heap, misuse};
-use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
+use neap_coretest::calls::{Shared, free, malloc, rest, system, thread, valid};
 use neap_coretest::{Call, Config, Owner};
 
 fn calloc(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
@@ -11,11 +11,6 @@ fn calloc(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
     // SAFETY: the block has so many bytes.
     assert_eq!(unsafe { a.os.first_nonzero(p, size) }, None, "a block of {size} bytes");
     p
-}
-
-fn rest(a: &Shared, t: &Owner) {
-    // SAFETY: the heap is lent by its thread.
-    t.with(a, |heap| unsafe { a.rest(heap) });
 }
 
 fn many(a: &Shared, t: &Owner, size: usize, count: usize) -> Vec<*mut u8> {
@@ -288,7 +283,6 @@ fn left_by_a_visit(a: &Shared, questions: u64) -> u64 {
 #[test]
 fn threads_that_have_ended_are_not_visited() {
     let fill = |a: &Shared, t: &Owner| many(a, t, 64, 100).into_iter().for_each(|p| free(a, t, p));
-    // How many questions a visit asks: from which on is the heap given back?
     let a = system(Config::default());
     let t = thread(&a);
     fill(&a, &t);

@@ -1,28 +1,17 @@
 //! What the books say, to the byte: free ranges by size, slabs with holes, memory that waits for the helper, hardened blocks.
 
 use neap_core::CHUNK;
-use neap_core::census::{Census, Count};
+use neap_core::census::Count;
 use neap_core::os::Memory;
 use neap_core::policy::Limit;
-use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
-use neap_coretest::{Call, Config, Owner};
+use neap_coretest::calls::{books, free, hardened, malloc, rest, system, thread, valid};
+use neap_coretest::{Call, Config};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const MIB: usize = 1 << 20;
 
-fn census(a: &Shared) -> Census {
-    let mut census = Census::new();
-    a.take_census(&mut census);
-    census
-}
-
 fn count(count: u64, chunks: usize) -> Count {
     Count { count, bytes: (chunks * CHUNK) as u64 }
-}
-
-fn rest(a: &Shared, t: &Owner) {
-    // SAFETY: the heap is lent by its thread.
-    t.with(a, |heap| unsafe { a.rest(heap) });
 }
 
 /// Catches a free range that counts for another size or another length, and what was ever used or held at most.
@@ -34,19 +23,19 @@ fn free_ranges_by_size() {
     let chunks = [5, 1, 6, 1, 1, 1, 9, 1, 40, 1];
     let blocks: Vec<_> = chunks.iter().map(|n| malloc(&a, &t, n * CHUNK)).collect();
     let all = 1 + chunks.iter().sum::<usize>();
-    let c = census(&a);
+    let c = books(&a);
     assert_eq!((c.used, c.peak, c.held), ((all * CHUNK) as u64, (all * CHUNK) as u64, ((all - 1) * CHUNK) as u64));
     assert_eq!(a.figures().peak, c.peak);
     let (kept, gone): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 2 == 1);
     gone.into_iter().for_each(|(_, p)| free(&a, &t, p));
     rest(&a, &t);
-    let c = census(&a);
+    let c = books(&a);
     let dirty = [count(1, 1), count(0, 0), count(2, 11), count(1, 9), count(0, 0), count(1, 40)];
     assert_eq!(c.dirty[..6], dirty);
     assert!(c.dirty[6..].iter().all(|&count| count == Count::default()));
     assert_eq!((c.clean, c.held), (count(0, 0), ((all - 1) * CHUNK) as u64));
     a.purge();
-    let c = census(&a);
+    let c = books(&a);
     assert!(c.dirty.iter().all(|&count| count == Count::default()));
     assert_eq!((c.clean, c.held, c.used), (count(5, 61), (5 * CHUNK) as u64, (all * CHUNK) as u64));
     let f = a.figures();
@@ -78,7 +67,7 @@ fn slabs_hold_what_was_used() {
         let now = a.held() as usize;
         assert_eq!((held - now, done.bytes), (done.bytes, done.bytes));
         assert!(done.bytes >= whole, "{done:?}: at least {whole} bytes of OS pages of {page_size}");
-        let c = census(&a);
+        let c = books(&a);
         let live = (blocks.len() - of_slab / 2) as u64;
         let class = neap_core::class::of(size);
         let capacity = u64::from(neap_core::class::capacity(class));
@@ -114,12 +103,12 @@ fn memory_put_aside_is_held() {
             break;
         }
     }
-    let (c, f) = (census(&a), a.figures());
+    let (c, f) = (books(&a), a.figures());
     let aside = Count { count: 1, bytes: size as u64 };
     assert_eq!(c.dirty[(size / CHUNK).ilog2() as usize], aside);
     assert_eq!((c.held as usize, f.lazy as usize + f.dirty as usize, f.totals.purged), (2 * size, size, 0));
     a.tick();
-    let (c, f) = (census(&a), a.figures());
+    let (c, f) = (books(&a), a.figures());
     assert_eq!((c.held as usize, f.lazy + f.dirty, f.totals.purged as usize), (size, 0, size));
     valid(&a);
 }
@@ -193,10 +182,7 @@ fn holes_that_are_needed_again_are_held() {
 /// Catches guards that are not made, not counted, or stay; and a block that is lost with its guard and counts as live.
 #[test]
 fn guards_are_made_and_go() {
-    let a = system(Config::default());
-    a.harden();
-    let t = thread(&a);
-    a.tell_heaps();
+    let (a, t) = hardened(Config::default());
     let guards = || (a.guards.count(), a.os.faults.count(Call::Guard));
     let small = malloc(&a, &t, 100);
     assert_eq!(guards(), (1, 1), "the last OS page of its slab");
@@ -230,10 +216,7 @@ fn guards_are_made_and_go() {
 #[test]
 fn hardened_blocks_are_looked_at() {
     for size in [16, 100, 1000, 3000] {
-        let a = system(Config::default());
-        a.harden();
-        let t = thread(&a);
-        a.tell_heaps();
+        let (a, t) = hardened(Config::default());
         let p = malloc(&a, &t, size);
         // SAFETY: the block has so many bytes.
         unsafe { p.write_bytes(1, size) };
@@ -248,10 +231,7 @@ fn hardened_blocks_are_looked_at() {
         assert!(line.starts_with(&format!("neap: corrupted free block {p:p}")), "{line}");
     }
     let places = |seed| {
-        let a = system(Config { seed, ..Config::default() });
-        a.harden();
-        let t = thread(&a);
-        a.tell_heaps();
+        let (a, t) = hardened(Config { seed, ..Config::default() });
         (0..16).map(|_| malloc(&a, &t, 100).addr() % CHUNK).collect::<Vec<_>>()
     };
     let [one, two] = [1, 2].map(places);

@@ -238,14 +238,14 @@ fn run_any(number: u64, lines: &mut String) {
     }
 }
 
-/// Catches any change of what the allocator does that nobody meant: other calls of the system, other places, other figures.
+/// Catches a change of what the allocator does: other calls of the system, other places, other figures.
 #[test]
 fn histories_are_as_recorded() {
     if std::env::var_os("NEAP_TEST_SANITIZER").is_some() {
         eprintln!("SKIPPED: the tables of sanitizers lie where arenas would");
         return;
     }
-    // SAFETY: no pointers. Huge pages would make memory resident that nobody touched.
+    // SAFETY: no pointers. Huge pages would make memory resident that was not touched.
     unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("records.txt");
     if std::env::var_os("NEAP_RECORD").is_some() {

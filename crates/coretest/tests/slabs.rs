@@ -4,7 +4,7 @@ use neap_core::arena::Arenas;
 use neap_core::sync::AtomicU64;
 use neap_core::{CHUNK, class, slab};
 use neap_coretest::Config;
-use neap_coretest::calls::{malloc, system, thread};
+use neap_coretest::calls::{hardened, malloc, system, thread};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -50,10 +50,7 @@ fn blocks_are_made_by_the_page() {
 /// Catches hardened blocks whose places follow one another.
 #[test]
 fn hardened_blocks_lie_anywhere() {
-    let a = system(Config::default());
-    a.harden();
-    let t = thread(&a);
-    a.tell_heaps();
+    let (a, t) = hardened(Config::default());
     // 64 words of 64 blocks.
     let words: BTreeSet<_> = (0..200).map(|_| malloc(&a, &t, 16).addr() % CHUNK / 1024).collect();
     assert!(words.len() > 32, "200 blocks in {} of 64 words", words.len());

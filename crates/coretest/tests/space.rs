@@ -2,10 +2,9 @@
 //! usable.
 
 use neap_core::alloc::MAX_SIZE;
-use neap_core::census::Census;
 use neap_core::policy::Limit;
 use neap_core::{CHUNK, Os};
-use neap_coretest::calls::{Shared, free, malloc, system, thread, try_malloc, valid};
+use neap_coretest::calls::{Shared, books, free, free_nested, malloc, system, thread, try_malloc, valid};
 use neap_coretest::{Call, Config, Owner};
 
 const MIB: usize = 1 << 20;
@@ -18,11 +17,6 @@ fn short(address_limit: usize) -> Box<Shared> {
 fn aligned(a: &Shared, t: &Owner, size: usize, align: usize) -> *mut u8 {
     // SAFETY: the heap is lent by its thread.
     t.with(a, |heap| unsafe { a.malloc_aligned(heap, size, align, false) })
-}
-
-fn free_nested(a: &Shared, p: *mut u8) {
-    // SAFETY: the block is the test's.
-    unsafe { a.free_nested(p) }.expect("a block");
 }
 
 /// Catches a request beyond PTRDIFF_MAX for which the system is asked.
@@ -164,9 +158,8 @@ fn free_memory_of_handlers_stays() {
 }
 
 fn most_huge(a: &Shared) -> (u64, u64) {
-    let mut census = Census::new();
-    a.take_census(&mut census);
-    (census.most_huge.count, census.most_huge.bytes)
+    let most = books(a).most_huge;
+    (most.count, most.bytes)
 }
 
 /// Catches huge blocks that are counted wrong, at present or at most, that are copied to grow, or whose addresses inside

@@ -37,6 +37,10 @@ pub fn start(directory: &CStr) -> bool {
 /// A file of its own for the child. Where there can be none it does not count: the page that it has is its parent's.
 unsafe extern "C" fn in_child() {
     NEAP.os.forget_counters();
+    // The program's own filter may end the process for the calls that make a file.
+    if status::is_forbidden() {
+        return;
+    }
     if let Some(page) = new_page() {
         publish(page);
     }

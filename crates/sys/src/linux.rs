@@ -443,7 +443,8 @@ unsafe impl Os for Linux {
     /// By the list of robust locks, which the C library registers for each thread, and which lies in the thread's own record:
     /// the kernel forgets it when the thread ends, just before it tells those who wait for the end, who may then unmap the
     /// thread's storage. The thread's number is there for longer than that, and comes back: then the list lies elsewhere. A
-    /// thread that gives the kernel another list by itself counts as one that has ended: its heap is left alone.
+    /// thread that gives the kernel another list by itself counts as one that has ended: its heap is left alone. (If it does
+    /// so in the microseconds of a visit, it waits for its heap for ever. The C library does it before the first call.)
     fn has_ended(&self, thread: Thread) -> bool {
         let _asking = Asking::begin();
         if status::is_forbidden() {

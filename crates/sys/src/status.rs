@@ -111,8 +111,8 @@ fn is_unfiltered(line: &[u8]) -> bool {
 static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
 const ALL: u32 = u32::MAX;
 
-/// From now on unusual calls are forbidden to this process, and looks at files too, and none is under way. To this one alone where the memory is
-/// that of another process (`vfork`), which has no filter.
+/// From now on unusual calls are forbidden to this process, and looks at files too, and none is under way unless it takes
+/// more than [`LONGEST`]. To this one alone where the memory is that of another process (`vfork`), which has no filter.
 pub(crate) fn forbid() {
     // SeqCst, here and below: see `purger::start`.
     if space::is_guest(space::here()) {

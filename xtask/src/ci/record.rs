@@ -12,6 +12,8 @@ use super::count::Count;
 
 /// A step that takes longer than this many times its budget is pointed out.
 const SLOW: u32 = 2;
+/// How many lines of a failed step are repeated at the end, where they are found even if only that was kept.
+const REPEATED: usize = 60;
 
 /// A run of CI. Its lanes share it.
 pub struct Record {
@@ -24,7 +26,8 @@ pub struct Record {
 #[derive(Default)]
 struct Sums {
     count: Count,
-    failed: Vec<String>,
+    /// The steps that failed, and the end of what they printed.
+    failed: Vec<(String, String)>,
     skipped: Vec<String>,
     slow: Vec<String>,
 }
@@ -63,7 +66,7 @@ impl Record {
     pub fn fail(&self, name: &str, why: &str) {
         let mut sums = self.lock();
         sums.count.failed += 1;
-        sums.failed.push(name.to_owned());
+        sums.failed.push((name.to_owned(), why.to_owned()));
         println!("ci: {} {name} FAILED: {why}", self.clock());
     }
 
@@ -92,7 +95,8 @@ impl Record {
             sums.skipped.push(format!("{name}: {}", line.trim_start_matches("SKIPPED ")));
         }
         if !ended.success {
-            sums.failed.push(name.to_owned());
+            let lines: Vec<&str> = ended.output.trim_end().lines().collect();
+            sums.failed.push((name.to_owned(), lines[lines.len().saturating_sub(REPEATED)..].join("\n")));
             println!("----- {} -----\n{}", ended.log.display(), ended.output.trim_end());
             println!("----- to repeat it: {command}");
         }
@@ -107,8 +111,8 @@ impl Record {
         for line in &sums.slow {
             println!("ci: more than {SLOW} times its budget: {line}");
         }
-        for name in &sums.failed {
-            println!("ci: failed: {name}");
+        for (name, output) in &sums.failed {
+            println!("ci: failed: {name}\n{output}");
         }
         println!("ci: {tier}, {} ignored, {:.0} s in all", sums.count.ignored, self.start.elapsed().as_secs_f64());
         println!("{} passed, {} failed", sums.count.passed, sums.count.failed);

@@ -18,6 +18,9 @@ use anyhow::{Result, bail, ensure};
 use plan::{Draw, Plan};
 use process::{Tools, Verdict};
 
+/// How many lines of a finding's output are printed: its machine may be gone when somebody reads of it.
+const SHOWN: usize = 100;
+
 /// Arguments of `cargo xtask torture`.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
@@ -172,12 +175,12 @@ impl Series {
         match verdict {
             Verdict::Passed => results.passed += 1,
             Verdict::Skipped(why) => results.skipped.push(format!("{}: {why}", plan.describe())),
-            Verdict::Found(what) => {
+            Verdict::Found(finding) => {
                 results.findings += 1;
-                let first = what.lines().next().unwrap_or_default();
-                let last = what.lines().last().unwrap_or_default();
-                println!("FOUND after {now} s: {first}\n  run: {}\n{last}", plan.describe());
+                println!("FOUND after {now} s: {}\n  run: {}", finding.what, plan.describe());
                 println!("  to repeat: cargo xtask torture --repeat {:x} --times 20 --each {}", plan.seed, self.each);
+                println!("  whole output: {}", finding.kept.display());
+                finding.output.lines().take(SHOWN).for_each(|line| println!("  | {line}"));
                 self.over.fetch_or(!self.keep_going, Ordering::Relaxed);
             }
         }

@@ -243,14 +243,10 @@ impl Plan {
                 _ => Inject::Filter(by_filter(&mut draw)),
             },
         };
-        if matches!(inject, Inject::Filter(_)) {
-            // A process that is started under a filter makes no such files, and says so.
-            env.retain(|(_, value)| value != "@");
-        }
         let memory = profile.memory.map(|mib| mib << 20);
         if memory.is_some() {
             // A third of the limit may wait then, while the program takes memory that is not neap's.
-            env.retain(|(_, value)| value != "never");
+            env.retain(|(name, value)| *name != "NEAP_PURGE" || value != "never");
         }
         // A limit of neap's own takes the place of the cgroup's; and the C library ends a program that has no memory for the
         // thread storage of a library.
@@ -264,7 +260,9 @@ impl Plan {
         }
         if plan.fails_calls() {
             plan.actors.push("fail".to_owned());
-            // Files that cannot be made cost a line each.
+        }
+        if plan.fails_calls() || matches!(plan.inject, Inject::Filter(_)) {
+            // A file that cannot be made costs a line, and so does one that a process under a filter does not make.
             plan.env.retain(|(_, value)| value != "@");
         }
         plan

@@ -33,8 +33,17 @@ pub enum Verdict {
     Passed,
     /// It cannot run here; why.
     Skipped(String),
-    /// The first line says what was found, the rest is its output.
-    Found(String),
+    Found(Finding),
+}
+
+/// A run that failed.
+pub struct Finding {
+    /// What was found, in one line.
+    pub what: String,
+    /// What the program printed, behind it the stacks of one that hangs.
+    pub output: String,
+    /// The file that keeps all of it.
+    pub kept: PathBuf,
 }
 
 /// Built programs and the library to torture.
@@ -93,19 +102,20 @@ impl Tools {
         let mut command = self.command(plan, seconds, &scratch, group.as_ref());
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
         let mut child = command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
-        let found = watch(&mut child, &beats, Duration::from_secs(seconds));
+        let end = watch(&mut child, &beats, Duration::from_secs(seconds));
         kill_group(child.id());
         let text = String::from_utf8_lossy(&fs::read(&output)?).into_owned();
-        let verdict = match judge(found, &text) {
-            Verdict::Found(what) => {
-                let kept = self.dir.join(format!("finding-{:x}.txt", plan.seed));
-                fs::write(&kept, format!("{}\n{command:?}\n{what}\n{text}", plan.describe()))?;
-                Verdict::Found(format!("{what}\n  output: {}", kept.display()))
-            }
-            other => other,
-        };
         fs::remove_dir_all(&scratch)?;
-        Ok(verdict)
+        Ok(match judge(&end, &text) {
+            Judgement::Passed => Verdict::Passed,
+            Judgement::Cannot => Verdict::Skipped("no notifications of seccomp here".into()),
+            Judgement::Found(what) => {
+                let kept = self.dir.join(format!("finding-{:x}.txt", plan.seed));
+                let output = if let End::Hang(_, stacks) = end { text + &stacks } else { text };
+                fs::write(&kept, format!("{}\n{command:?}\n{what}\n{output}", plan.describe()))?;
+                Verdict::Found(Finding { what, output, kept })
+            }
+        })
     }
 
     /// The command of a plan: the library reaches only the program, not what injects.
@@ -178,10 +188,10 @@ fn build_library() -> Result<PathBuf> {
     Ok(root().join("target/release/libneap.so"))
 }
 
-/// How a program ended: its status, or why it was stopped.
+/// How a program ended: its status, or why it was stopped, and the stacks of its threads.
 enum End {
     Status(std::process::ExitStatus),
-    Hang(String),
+    Hang(String, String),
 }
 
 /// Waits for the end. A hang is an actor that stands still, or a program that does not end.
@@ -201,11 +211,11 @@ fn watch(child: &mut Child, beats: &Path, time: Duration) -> End {
                 let name = page.get(BEATS * 8 + i * NAME..).map_or(&[][..], |rest| &rest[..NAME.min(rest.len())]);
                 let name = String::from_utf8_lossy(name);
                 let why = format!("HANG: the actor {} stands still", name.trim_end_matches('\0'));
-                return End::Hang(why + &stacks(child.id()));
+                return End::Hang(why, stacks(child.id()));
             }
         }
         if start.elapsed() > time + PATIENCE {
-            return End::Hang("HANG: the program does not end".to_owned() + &stacks(child.id()));
+            return End::Hang("HANG: the program does not end".to_owned(), stacks(child.id()));
         }
         std::thread::sleep(LOOK);
     }
@@ -244,21 +254,28 @@ fn kill_group(group: u32) {
     let _ = Command::new("kill").args(["-9", "--", &format!("-{group}")]).stderr(Stdio::null()).status();
 }
 
-fn judge(end: End, output: &str) -> Verdict {
+/// What a run's end and output mean.
+enum Judgement {
+    Passed,
+    /// The program cannot run here.
+    Cannot,
+    /// What was found, in one line.
+    Found(String),
+}
+
+fn judge(end: &End, output: &str) -> Judgement {
     let complaint = output.lines().find(|line| line.starts_with("neap: ") || line.starts_with("torture: "));
     match end {
-        End::Hang(why) => Verdict::Found(why),
-        End::Status(status) if status.code() == Some(CANNOT) => {
-            Verdict::Skipped("no notifications of seccomp here".into())
-        }
+        End::Hang(why, _) => Judgement::Found(why.clone()),
+        End::Status(status) if status.code() == Some(CANNOT) => Judgement::Cannot,
         End::Status(status) => match (complaint, status.success()) {
-            (Some(line), _) => Verdict::Found(line.to_owned()),
-            (None, false) => Verdict::Found(match status.signal() {
+            (Some(line), _) => Judgement::Found(line.to_owned()),
+            (None, false) => Judgement::Found(match status.signal() {
                 Some(signal) => format!("CRASH: signal {signal}"),
                 None => format!("the program ended with {status}"),
             }),
-            (None, true) if output.lines().any(|line| line == "ok") => Verdict::Passed,
-            (None, true) => Verdict::Found("the program ended early, with status 0".into()),
+            (None, true) if output.lines().any(|line| line == "ok") => Judgement::Passed,
+            (None, true) => Judgement::Found("the program ended early, with status 0".into()),
         },
     }
 }
