@@ -18,6 +18,11 @@ static int guards = -1;
 
 size_t live_bytes(void) { return atomic_load(&live); }
 
+size_t memory_limit(void) {
+    const char *text = getenv("TORTURE_MEMORY");
+    return text ? strtoull(text, NULL, 0) : (size_t)384 << 20;
+}
+
 static uint64_t word_at(uint64_t number, size_t i) { return number * 0x9E3779B97F4A7C15ull + i * 0xD1342543DE82EF95ull; }
 
 static void fill_from(unsigned char *block, size_t from, size_t size, uint64_t number) {
@@ -60,7 +65,16 @@ void check_guard(unsigned char *block) {
 static const size_t special[] = {1,     16,    24,    1000,  3072,  4096,  5000,  8192,   20000,
                                  28000, 32768, 32769, 60000, 65536, 65537, 73728, 300000, 524288};
 
+/* Most bytes that the table may come to, in a memory cgroup: a sixth of its limit. */
+static size_t most_bytes(void) {
+    static atomic_size_t known;
+    size_t most = atomic_load(&known);
+    if (!most) atomic_store(&known, most = getenv("TORTURE_MEMORY") ? memory_limit() / 6 : SIZE_MAX);
+    return most;
+}
+
 static size_t pick_size(uint64_t *seed) {
+    if (live_bytes() > most_bytes()) return between(seed, 1, 1024);
     uint64_t kind = below(seed, 100);
     if (sizes == 's' ? kind < 90 : sizes == 'l' ? kind < 10 : kind < 50) return between(seed, 1, 1024);
     if (kind < 70) return between(seed, 1024, 32768);

@@ -312,16 +312,15 @@ static struct litter *clean_up(uint64_t *seed, struct litter *all, int keep) {
 
 /* Comes near the process's memory limit and frees nearly all, again and again, with blocks of other sizes or with memory that
    is not neap's. Of what was freed at most a quarter of the limit may wait, and nothing where the program needs it: else the
-   process is killed. 48 MiB are left for what others take meanwhile, sizes that are rounded up, and OS pages used in part. */
+   process is killed. A sixth of the limit is left for the table of blocks, and 48 MiB for sizes that are rounded up, and for
+   OS pages used in part. */
 void *garbage(void *unused) {
     static const size_t least[] = {500, 2000, 16 << 10, 100 << 10, 1 << 20};
-    const char *text = getenv("TORTURE_MEMORY");
-    size_t limit = text ? strtoull(text, NULL, 0) : (size_t)384 << 20;
+    const size_t limit = memory_limit(), others = limit / 6 + (48 << 20), most = limit / 6 * 5 - others;
     uint64_t seed = new_seed();
     int slot = progress_begin("garbage");
     struct litter *all = NULL;
     for (; !atomic_load(&stop); progress(slot)) {
-        size_t others = live_bytes() + (48 << 20), most = limit / 6 * 5 - others;
         all = litter_up(&seed, slot, all, least[below(&seed, sizeof least / sizeof *least)], most - below(&seed, most / 2));
         if (one_in(&seed, 3)) rest(slot, (long)below(&seed, 300));
         int alone = one_in(&seed, 2);

@@ -114,6 +114,8 @@ void give_back(int slot);
 void resize_borrowed(int slot, size_t size);
 /* Bytes in blocks of the table, and the most that they may be. */
 size_t live_bytes(void);
+/* Of the cgroup, whose table of blocks comes to a sixth of it. */
+size_t memory_limit(void);
 enum { MOST_LIVE = 96 << 20 };
 
 /* ---- Actors */
