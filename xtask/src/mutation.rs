@@ -36,7 +36,7 @@ pub struct Args {
     /// Only mutants in files with this text in their name
     #[arg(long, value_name = "TEXT")]
     file: Option<String>,
-    /// Only mutants that lived when they were last run
+    /// Only mutants that lived when they were last run, and that docs/mutants.md does not explain
     #[arg(long)]
     again: bool,
     /// Go on where the last run ended: only mutants that did not run, and the results of both
@@ -58,6 +58,9 @@ pub struct Args {
     #[arg(long)]
     jobs: Option<usize>,
 }
+
+/// Which mutants may live, and why.
+const EXPLAINED: &str = "docs/mutants.md";
 
 /// What became of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +114,8 @@ pub fn main(args: Args) -> Result<()> {
         true => recorded(&record)?,
         false => HashMap::new(),
     };
-    let selected = select(&args, &mutants, &names, &before)?;
+    let explained = Explained::read(&std::fs::read_to_string(root.join(EXPLAINED)).context(EXPLAINED)?);
+    let selected = select(&args, &mutants, &names, &before, &explained)?;
     println!("mutants: {} in the core, {} of them selected", mutants.len(), selected.len());
     if args.list {
         selected.iter().for_each(|&i| println!("{}", mutants[i].name));
@@ -148,7 +152,7 @@ pub fn main(args: Args) -> Result<()> {
             outcomes.entry(i).or_insert_with(|| old.clone());
         }
     }
-    report(&root, &mutants, &names, &outcomes)
+    report(&mutants, &names, &outcomes, &explained)
 }
 
 /// Opens the file of outcomes, an empty one if it is to be `new`.
@@ -166,7 +170,13 @@ fn recorded(record: &Path) -> Result<HashMap<String, Outcome>> {
 }
 
 /// The mutants that `args` ask for.
-fn select(args: &Args, mutants: &[Mutant], names: &[String], before: &HashMap<String, Outcome>) -> Result<Vec<usize>> {
+fn select(
+    args: &Args,
+    mutants: &[Mutant],
+    names: &[String],
+    before: &HashMap<String, Outcome>,
+    explained: &Explained,
+) -> Result<Vec<usize>> {
     let (k, n) = match (&args.shard, args.daily) {
         (Some(shard), _) => {
             let (k, n) = shard.split_once('/').context("a shard is K/N")?;
@@ -182,7 +192,7 @@ fn select(args: &Args, mutants: &[Mutant], names: &[String], before: &HashMap<St
     let mut selected: Vec<usize> = (0..mutants.len())
         .filter(|&i| i % n == k - 1)
         .filter(|&i| args.file.as_ref().is_none_or(|text| mutants[i].file.contains(text.as_str())))
-        .filter(|&i| !args.again || before.get(&names[i]).is_some_and(Outcome::is_alive))
+        .filter(|&i| !args.again || before.get(&names[i]).is_some_and(Outcome::is_alive) && !explained.has(&names[i]))
         .filter(|&i| !args.more || !before.contains_key(&names[i]))
         .collect();
     // At random, and the same each time.
@@ -309,9 +319,12 @@ fn bounds(hits: usize, n: usize) -> (f64, f64) {
 }
 
 /// Counts. Fails if a mutant lives that nothing explains.
-fn report(root: &Path, mutants: &[Mutant], names: &[String], outcomes: &HashMap<usize, Outcome>) -> Result<()> {
-    let text = std::fs::read_to_string(root.join("docs/mutants.md")).context("docs/mutants.md")?;
-    let explained = Explained::read(&text);
+fn report(
+    mutants: &[Mutant],
+    names: &[String],
+    outcomes: &HashMap<usize, Outcome>,
+    explained: &Explained,
+) -> Result<()> {
     let apart = outcomes.values().filter(|outcome| **outcome == Outcome::Apart).count();
     let ran = outcomes.len() - apart;
     let lives: Vec<usize> = outcomes.iter().filter(|(_, outcome)| outcome.is_alive()).map(|(&i, _)| i).collect();
@@ -332,7 +345,7 @@ fn report(root: &Path, mutants: &[Mutant], names: &[String], outcomes: &HashMap<
         return Ok(());
     }
     let open: Vec<String> = open.iter().map(|i| format!("{}: {}", mutants[*i].name, outcomes[i].describe())).collect();
-    bail!("neither caught nor explained in docs/mutants.md:\n{}", open.join("\n"))
+    bail!("neither caught nor explained in {EXPLAINED}:\n{}", open.join("\n"))
 }
 
 #[cfg(test)]
