@@ -1,12 +1,15 @@
 //! What is counted of blocks of handlers, of threads that end or rest, and of samples.
 
+use neap_core::arena::Arenas;
+use neap_core::chunk::Kind;
 use neap_core::class::{self, SIZE};
 use neap_core::policy::{Limit, Purge};
 use neap_core::watch::{Reason, Watch};
-use neap_core::{CHUNK, misuse};
-use neap_coretest::calls::{Shared, books, free, free_nested, hardened, malloc, system, thread, valid};
+use neap_core::{CHUNK, age, misuse};
+use neap_coretest::calls::{Shared, books, free, free_nested, hardened, malloc, rest, system, thread, valid};
 use neap_coretest::{Call, Config, Owner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 
 /// A block of a handler.
 fn nested(a: &Shared, size: usize) -> *mut u8 {
@@ -333,6 +336,41 @@ fn lost_heaps_are_left_alone() {
     assert_ne!(malloc(&a, &other, 40_000), p);
     let next = thread(&a);
     assert_ne!(next.heap(), lost.heap());
+}
+
+/// Catches a block that a handler frees, whose thread has ended, and that waits until the next thread takes the heap over.
+#[test]
+fn what_a_handler_frees_of_an_ended_thread_is_seen() {
+    let a = system(Config::default());
+    let (ended, other) = (thread(&a), thread(&a));
+    let p = malloc(&a, &ended, 5000);
+    ended.abandon(&a);
+    free_nested(&a, p);
+    assert_eq!(valid(&a).small, 0);
+    // A slow path of another thread.
+    free(&a, &other, malloc(&a, &other, 5 << 20));
+    // SAFETY: the record is readable.
+    let kind = unsafe { (*Arenas::record(p)).kind.get() };
+    assert!(kind != Kind::SLAB, "its slab is released");
+}
+
+/// Catches a slab of a thread that was lost whose free memory is looked at again and again, though it stays as it is.
+#[test]
+fn slabs_of_lost_heaps_are_looked_at_once() {
+    let a = system(Config::default());
+    let lost = thread(&a);
+    let blocks: Vec<_> = (0..64).map(|_| malloc(&a, &lost, 1024)).collect();
+    blocks[1..].iter().for_each(|&p| free(&a, &lost, p));
+    rest(&a, &lost);
+    // SAFETY: the heap is its thread's, which does not use it any more; the record is that of a slab.
+    let age = lost.with(&a, |heap| unsafe {
+        a.lose(heap);
+        Arenas::slab_age(Arenas::record(blocks[0]))
+    });
+    assert_ne!(age.load(Ordering::Relaxed), age::NONE, "free memory waits there");
+    assert_eq!(a.purge(), 0);
+    assert_eq!(age.load(Ordering::Relaxed), age::NONE);
+    valid(&a);
 }
 
 /// Catches memory that is said to be known where the system did not answer each question.

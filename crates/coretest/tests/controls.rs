@@ -246,8 +246,11 @@ fn samples_are_blocks() {
             });
         }
     }
-    // SAFETY: as above.
-    owner.with(&a, |heap| unsafe { assert!(a.malloc_sample(heap, usize::MAX / 4, 1, false).is_null()) });
+    // SAFETY: as above. What is foreign is not read.
+    owner.with(&a, |heap| unsafe {
+        assert!(a.malloc_sample(heap, usize::MAX / 4, 1, false).is_null());
+        assert!(!a.is_marked(core::ptr::without_provenance_mut(CHUNK)), "foreign, at a multiple of a chunk");
+    });
     valid(&a);
 }
 

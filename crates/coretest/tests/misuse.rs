@@ -1,7 +1,7 @@
 //! What a program does wrong is told from what it may do: each misuse ends in its line, and nothing else does.
 
 use neap_core::heap::Block;
-use neap_core::{Allocator, Heap};
+use neap_core::{Allocator, CHUNK, Heap, class};
 use neap_coretest::{Call, Config, Fake, seat};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -199,5 +199,56 @@ fn double_free_of_a_block_that_was_written() {
         unsafe { p.cast::<usize>().add(1).write(7) };
         let line = t.line(t.own, p);
         assert!(line.starts_with(&format!("neap: double free of {p:p}")), "{line}");
+    }
+}
+
+/// Catches a line that names a block where none was, or none where one was, in memory that was a slab.
+#[test]
+fn free_memory_of_a_slab() {
+    for missing in [vec![], vec![Call::ReserveZeros]] {
+        let a = Box::new(Allocator::new(Fake::new(Config { missing, ..Config::default() })));
+        let t = Two { own: a.acquire(false), other: Heap::none(), a };
+        let p = t.malloc(5000);
+        assert!(p.addr().is_multiple_of(CHUNK), "the first block of a slab");
+        t.free(t.own, p);
+        let class = class::of(5000);
+        let (size, blocks) = (class::SIZE[class] as usize, class::capacity(class) as usize);
+        assert!(blocks * size < CHUNK, "there is room behind the last block");
+        for i in [0, blocks - 1] {
+            let p = p.wrapping_add(i * size);
+            let line = t.line(t.own, p);
+            assert!(line.starts_with(&format!("neap: double free of {p:p} ({size}-byte block, by")), "{line}");
+        }
+        for inside in [16, size - 16, blocks * size] {
+            let p = p.wrapping_add(inside);
+            let line = t.line(t.own, p);
+            assert!(line.starts_with(&format!("neap: double free of {p:p}, or never allocated")), "{line}");
+        }
+    }
+}
+
+/// Catches a live block that is called free, as a block in a cache was written after its free and points to it: itself, or
+/// by way of a block of another size.
+#[test]
+fn what_written_free_blocks_point_to() {
+    // SAFETY: the memory is there; that some of it is free is what the test is about.
+    let write = |p: *mut u8, tag: u32, link: *mut u8| unsafe {
+        p.cast::<u64>().write(tag.into());
+        p.cast::<*mut u8>().add(1).write(link);
+    };
+    for detour in [false, true] {
+        let a = Box::new(Allocator::new(Fake::new(Config::default())));
+        let t = Two { own: a.acquire(true), other: a.acquire(true), a };
+        let ([live, free, written], between) = ([(); 3].map(|()| t.malloc(16)), t.malloc(64));
+        t.free(t.own, free);
+        t.free(t.other, written);
+        write(live, Block::TAG, free);
+        if detour {
+            write(written, Block::TAG, between);
+            write(between, Block::TAG, live);
+        } else {
+            write(written, 7, live);
+        }
+        t.free(t.own, live);
     }
 }

@@ -106,6 +106,17 @@ fn nothing_waits_where_memory_is_short() {
     }
 }
 
+/// Catches a program that grows in small steps and never has its limit looked at, or at each step.
+#[test]
+fn the_limit_is_looked_at_while_a_program_grows() {
+    let a = system(Config::default());
+    a.os.set_memory(Some(Memory { limit: 1024 * MIB, used: 900 * MIB, stalled: false }));
+    let t = thread(&a);
+    fill(&a, &t, MIB, 64 * MIB);
+    let looks = a.os.faults.count(Call::Memory);
+    assert!((3..=5).contains(&looks), "{looks} looks in 64 MiB");
+}
+
 /// Catches memory that does not wait for its time although it is less than a quarter of the system's limit, and more than
 /// that which waits.
 #[test]

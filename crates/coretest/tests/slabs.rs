@@ -1,10 +1,11 @@
 //! Slabs: how much of one is touched, where its blocks lie, and when it may be released.
 
 use neap_core::arena::Arenas;
+use neap_core::slab::{self, Taken};
 use neap_core::sync::AtomicU64;
-use neap_core::{CHUNK, class, slab};
+use neap_core::{CHUNK, class};
 use neap_coretest::Config;
-use neap_coretest::calls::{hardened, malloc, system, thread};
+use neap_coretest::calls::{free, hardened, malloc, system, thread};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -54,4 +55,44 @@ fn hardened_blocks_lie_anywhere() {
     // 64 words of 64 blocks.
     let words: BTreeSet<_> = (0..200).map(|_| malloc(&a, &t, 16).addr() % CHUNK / 1024).collect();
     assert!(words.len() > 32, "200 blocks in {} of 64 words", words.len());
+}
+
+/// Catches a slab that hands out more blocks than are wanted, or blocks behind its end.
+#[test]
+fn slabs_give_what_is_wanted_and_no_more() {
+    for size in [16, 5000] {
+        let a = system(Config::default());
+        let heap = a.acquire(false);
+        let class = class::of(size);
+        // SAFETY: the heap is this test's, and so is the slab of its only block.
+        unsafe {
+            let first = a.malloc(heap, size);
+            let c = Arenas::record(first);
+            let mut out = Taken::new();
+            // The OS page has more of the small ones, and one of the others.
+            for want in [2, 5, 8] {
+                slab::carve(c, want, 4096, &mut out);
+                assert!(out.count <= want && (size > 16 || out.count == want), "{} blocks for {want}", out.count);
+            }
+            let carved = out.count;
+            let mut one_by_one = 0;
+            while let Some((p, _)) = slab::take_one(c, 4096) {
+                assert_eq!(Arenas::record(p), c, "{p:p} lies behind the slab of {first:p}");
+                one_by_one += 1;
+            }
+            assert_eq!(1 + carved + one_by_one, class::capacity(class));
+            slab::carve(c, 100, 4096, &mut out);
+            assert_eq!(out.count, carved, "nothing is left");
+        }
+    }
+}
+
+/// Catches OS pages of a hardened slab that go back to the system although they never held memory.
+#[test]
+fn hardened_slabs_know_what_was_never_used() {
+    let (a, t) = hardened(Config::default());
+    let [_, p] = [(); 2].map(|()| malloc(&a, &t, 100));
+    free(&a, &t, p);
+    let bytes = a.purge();
+    assert!(bytes <= 2 * 4096, "{bytes} bytes for one block");
 }

@@ -196,6 +196,50 @@ fn what_counts_as_dense() {
     }
 }
 
+/// Catches parts of a block that count as cleared and as spared, or as neither, where it was touched here and there at its
+/// start and all over behind that; and one that is cleared whole though just a half was touched.
+#[test]
+fn all_bytes_are_counted() {
+    let (a, t) = with_thread(Config::default());
+    let size = 6 * MIB;
+    let p = malloc(&a, &t, size);
+    write(p, 32 * 4096, 1, 2);
+    write(p.wrapping_add(64 * 4096), size - 64 * 4096, 1, 1);
+    free(&a, &t, p);
+    let (_, cleared, skipped) = calloc(&a, &t, size);
+    assert!(skipped >= 16 * 4096 && cleared + skipped == size as u64, "{cleared} and {skipped} bytes of {size}");
+    let (a, t) = with_thread(Config::default());
+    let size = 5 * MIB;
+    let p = malloc(&a, &t, size);
+    write(p, size, 80, 160);
+    free(&a, &t, p);
+    let (_, cleared, skipped) = calloc(&a, &t, size);
+    assert_eq!((cleared, skipped), (size as u64 / 2, size as u64 / 2));
+    // A block of a slab.
+    let p = malloc(&a, &t, 20_480);
+    write(p, 20_480, 2, 5);
+    free(&a, &t, p);
+    let (q, cleared, skipped) = calloc(&a, &t, 20_480);
+    assert_eq!((q, cleared, skipped), (p, 2 * 4096, 3 * 4096));
+}
+
+/// Catches parts of a block that stay for ever though they were written once, and system calls for short parts, of which
+/// each costs more than clearing does.
+#[test]
+fn long_parts_that_are_left_alone_go_back() {
+    let size = 5 * MIB;
+    for (pages, gone) in [(16, 8 * 16 * 4096), (15, 0)] {
+        let (a, t) = with_thread(Config::default());
+        let p = malloc(&a, &t, size);
+        write(p, size, pages, 160);
+        for purged in [0, gone] {
+            free(&a, &t, p);
+            assert_eq!(calloc(&a, &t, size).0, p);
+            assert_eq!(a.figures().totals.purged, purged, "{pages} of each 160 OS pages");
+        }
+    }
+}
+
 /// Catches small blocks that are looked at, and not cleared, although the user wants all to be cleared.
 #[test]
 fn all_blocks_are_cleared_where_the_user_wants_it() {
