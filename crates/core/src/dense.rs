@@ -42,10 +42,12 @@ impl Arenas {
         range.all(|i| bits[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 != 0)
     }
 
-    /// Notes that it may; whether it could not before.
-    pub(crate) fn set_huge(&self, from: usize, to: usize) -> bool {
-        let Some((bits, range)) = self.huge_bits(from, to) else { return false };
-        range.fold(false, |new, i| new | (bits[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed) >> (i % 64) & 1 == 0))
+    /// Notes that it may.
+    fn set_huge(&self, from: usize, to: usize) {
+        let Some((bits, range)) = self.huge_bits(from, to) else { return };
+        range.for_each(|i| {
+            bits[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
+        });
     }
 }
 
@@ -68,11 +70,13 @@ impl<O: Os> Allocator<O> {
             let touched: usize = runs[..found.runs].iter().map(|r| r.len).sum();
             if found.looked == len && touched >= len - len / DENSE {
                 let start = p.wrapping_add(from - p.addr());
-                let marked = self.ranges.with(&self.os, |r| {
+                let may = self.ranges.with(&self.os, |r| {
                     r.marks += 1;
-                    r.marks <= MOST_MARKS && self.arenas.set_huge(from, to)
+                    r.marks <= MOST_MARKS
                 });
-                if marked {
+                if may {
+                    // No other thread marks a part of it, as it is the caller's.
+                    self.arenas.set_huge(from, to);
                     self.os.allow_huge(start, to - from);
                 }
             }

@@ -84,7 +84,7 @@ impl<O: Os> Allocator<O> {
                 return clean;
             }
             self.purge_large(taken.first);
-            Taken { dirty: (0, 0), ..taken }
+            Taken { first: taken.first, dirty: (0, 0) }
         }
     }
 
@@ -231,11 +231,9 @@ impl<O: Os> Allocator<O> {
                 if !self.is_allowed(r, need - len, false) {
                     return false;
                 }
-                let Some(state) = r.extend(&self.os, &self.arenas, &self.map, c.add(len), need - len) else {
+                // Whether they hold anything does not matter: all chunks of the block count as used from now on.
+                if r.extend(&self.os, &self.arenas, &self.map, c.add(len), need - len).is_none() {
                     return false;
-                };
-                if state == State::Dirty {
-                    (*c).state = State::Dirty;
                 }
                 (*c).len = need as u32;
             } else if need < len {

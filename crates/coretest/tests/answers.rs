@@ -161,6 +161,22 @@ fn dense_blocks_may_have_huge_pages() {
     valid(&a);
 }
 
+/// Catches a range that counts as allowed huge pages because one behind it is.
+#[test]
+fn huge_pages_are_allowed_each() {
+    let a = eager(4096);
+    let t = thread(&a);
+    let len = 5 * HUGE;
+    let [p, q] = [(); 2].map(|()| malloc(&a, &t, len));
+    assert!(p < q);
+    for (n, block) in [q, p].into_iter().enumerate() {
+        // SAFETY: the block has so many bytes.
+        unsafe { block.write_bytes(1, len) };
+        free(&a, &t, block);
+        assert_eq!(a.os.huge()[n..], [within(block, len)]);
+    }
+}
+
 /// Catches a bound of what is dense that is not the documented one: all but one OS page in sixteen.
 #[test]
 fn what_is_dense() {

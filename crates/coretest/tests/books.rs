@@ -269,6 +269,18 @@ fn hardened_memory_comes_back() {
     valid(&a);
 }
 
+/// Catches contents of a hardened large block that stay when it is free.
+#[test]
+fn hardened_blocks_leave_nothing() {
+    let (a, t) = hardened(Config::default());
+    let p = malloc(&a, &t, 200_000);
+    // SAFETY: the block has so many bytes.
+    unsafe { p.write_bytes(1, 200_000) };
+    free(&a, &t, p);
+    // SAFETY: free memory of an arena can be read.
+    assert_eq!(unsafe { a.os.first_nonzero(p, 200_000) }, None);
+}
+
 /// Catches caches and shelves that may hold much in all while no purger looks at them, and one that is asked for too early.
 #[test]
 fn caches_of_many_threads_have_a_purger() {

@@ -35,6 +35,20 @@ fn growth_is_published() {
     assert_eq!(a.os.published(), 4);
 }
 
+/// Catches a large program that publishes when it shrinks by little: less than an eighth is no news.
+#[test]
+fn an_eighth_less_is_news() {
+    let (a, t) = with_thread(false);
+    // A thread that gives memory back publishes as well.
+    a.policy.set_purge(Purge::Never);
+    let mut blocks: Vec<_> = (0..80).map(|_| malloc(&a, &t, MIB)).collect();
+    let before = a.os.published();
+    blocks.drain(..9).for_each(|p| free(&a, &t, p));
+    assert_eq!(a.os.published(), before);
+    blocks.drain(..3).for_each(|p| free(&a, &t, p));
+    assert_eq!(a.os.published(), before + 1);
+}
+
 /// Catches a program that goes up and down with each call and publishes each time, or that is never heard of again.
 #[test]
 fn ups_and_downs_are_few() {

@@ -106,5 +106,6 @@ fn shelves_hold_so_much() {
         let p = malloc(&a, &t, chunks * CHUNK);
         free(&a, &t, p);
         assert_eq!(a.figures().cached, (kept * CHUNK) as u64, "{chunks} chunks");
+        assert_eq!(a.figures().totals.purged, 8 * CHUNK as u64);
     }
 }

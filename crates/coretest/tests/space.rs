@@ -2,6 +2,7 @@
 //! usable.
 
 use neap_core::alloc::MAX_SIZE;
+use neap_core::arena::Arenas;
 use neap_core::policy::Limit;
 use neap_core::{CHUNK, Os};
 use neap_coretest::calls::{Shared, books, free, free_nested, malloc, system, thread, try_malloc, valid};
@@ -329,4 +330,100 @@ fn addresses_of_all_arenas_go_back() {
     assert!(a.give_reservations_back());
     // More than all of the first one.
     assert!(before - a.os.taken() > 64 << 30, "{:#x} of {before:#x}", before - a.os.taken());
+}
+
+/// Resizes a block of the test's.
+fn realloc(a: &Shared, t: &Owner, p: *mut u8, old: usize, size: usize) -> *mut u8 {
+    // SAFETY: the heap is lent by its thread; the block is the test's.
+    t.with(a, |heap| unsafe { a.realloc(heap, p, old, size) })
+}
+
+/// Catches a block that keeps what is behind its new end.
+#[test]
+fn what_is_behind_a_shorter_block_is_free() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let p = malloc(&a, &t, 10 * MIB);
+    assert_eq!(realloc(&a, &t, p, 10 * MIB, 4 * MIB), p);
+    assert_eq!(a.figures().dirty, 6 << 20);
+    valid(&a);
+}
+
+/// Catches bytes that went back with a block whose pages had moved, and are counted wrong.
+#[test]
+fn moved_blocks_go_back_at_once() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let (p, _behind) = (malloc(&a, &t, 2 * MIB), malloc(&a, &t, 2 * MIB));
+    let q = realloc(&a, &t, p, 2 * MIB, 20 * MIB);
+    assert_eq!((q == p, a.os.faults.count(Call::MovePages)), (false, 1));
+    let before = a.figures().totals.purged;
+    free(&a, &t, q);
+    assert_eq!(a.figures().totals.purged - before, 20 << 20);
+    valid(&a);
+}
+
+/// Catches room behind a block that counts as used by it, where just the chunks that it uses were used before.
+#[test]
+fn room_that_was_not_used_stays_clean() {
+    let a = system(Config { missing: vec![Call::MovePages], ..Config::default() });
+    let t = thread(&a);
+    let [p, _kept, last] = [MIB, CHUNK, 4 * MIB].map(|size| malloc(&a, &t, size));
+    free(&a, &t, last);
+    // It has as much room again, which nothing ever used.
+    let q = realloc(&a, &t, p, MIB, 4 * MIB);
+    assert_eq!(q, last);
+    let before = a.figures().dirty;
+    free(&a, &t, q);
+    assert_eq!(a.figures().dirty - before, 4 << 20);
+    valid(&a);
+}
+
+/// Catches an arena that grows, or keeps its addresses, under a limit that another process has set.
+#[test]
+fn a_limit_is_found_where_an_arena_grows() {
+    let a = short(1 << 40);
+    let t = thread(&a);
+    let limit = a.os.taken() - (32 << 30);
+    a.os.set_address_limit(limit);
+    // More than the first step.
+    malloc(&a, &t, 40 * MIB);
+    assert!(a.os.taken() <= limit, "{:#x} bytes of addresses", a.os.taken());
+    valid(&a);
+}
+
+/// Catches an arena that takes most of the addresses that are left, where the first one had few.
+#[test]
+fn later_arenas_leave_addresses_to_the_program() {
+    let a = short(256 * MIB);
+    let t = thread(&a);
+    let left = 128 << 30;
+    a.os.set_address_limit(a.os.taken() + left);
+    let before = a.os.taken();
+    malloc(&a, &t, 64 * MIB);
+    assert_eq!(a.os.taken() - before, left / 8);
+}
+
+/// Catches a block that gets a mapping of its own although a new arena has just the room for it.
+#[test]
+fn the_longest_arena_is_used() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    // A block so long begins at a multiple of 2 MiB, for which an arena is to have room.
+    malloc(&a, &t, (Arenas::longest() - 2 * MIB / CHUNK) * CHUNK);
+    assert_eq!((a.figures().huge_blocks, a.figures().large_blocks), (0, 1));
+}
+
+/// Catches a look at a record that may not be read: that of an address in the tables, or of one that is not usable yet.
+#[test]
+fn foreign_pointers_go_on_no_shelf() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let p = malloc(&a, &t, 100_000);
+    let arena = p.addr() & !((64 << 30) - 1);
+    for at in [arena + CHUNK, arena + MIB, p.addr() + (1 << 30), arena + (60 << 30)] {
+        let at = core::ptr::without_provenance_mut(at);
+        // SAFETY: the heap is lent by its thread; the pointer is foreign.
+        assert!(!t.with(&a, |heap| unsafe { a.shelve_after_miss(heap, at) }), "{at:p}");
+    }
 }

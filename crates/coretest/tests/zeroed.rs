@@ -103,6 +103,29 @@ fn what_is_left_alone_goes_back() {
     }
 }
 
+/// Catches memory that is put aside although no helper will see to it.
+#[test]
+fn what_is_left_alone_goes_at_once() {
+    for (purger, size, aside) in [(false, 6 * MIB, 0), (true, 6 * MIB, 6 * MIB)] {
+        let (a, t) = with_thread(Config { purger, ..Config::default() });
+        // Asks for a helper, and stays behind.
+        let helped = malloc(&a, &t, 20 * MIB);
+        free(&a, &t, helped);
+        malloc(&a, &t, 20 * MIB);
+        let p = malloc(&a, &t, size);
+        write(p, size, 1, 1);
+        free(&a, &t, p);
+        let before = a.figures().dirty;
+        // Cleared, left alone, and so dropped.
+        for _ in 0..2 {
+            let (p, ..) = calloc(&a, &t, size);
+            free(&a, &t, p);
+        }
+        calloc(&a, &t, size);
+        assert_eq!((before, a.figures().dirty), (size as u64, aside as u64), "{size} bytes, a helper: {purger}");
+    }
+}
+
 /// Catches a clean block in place of another that has lost its alignment, where a helper gives the other back.
 #[test]
 fn blocks_keep_their_alignment() {
