@@ -61,6 +61,7 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (DL, "load_1000_times", "", "memory lost with each dlopen and dlclose"),
     (DL, "load_in_threads", "", "a deadlock between the linker's lock and the allocator's"),
     (DL, "deepbind", "", "a block of the C library, freed by the program, that corrupts a heap"),
+    (DL, "deepbind_under_filter", "", "a question about such a block for which a filter ends the program"),
     (DL, "by_dlsym", "", "foreign blocks that are not told from our own"),
     (DL, "by_dlsym_in_threads", "", "the same with many arenas of the C library"),
     (DL, "by_rtld_next", "", "a malloc wrapper that mixes two allocators"),

@@ -45,6 +45,21 @@ static inline struct sock_fprog *all_but(int number, unsigned verdict) {
     return &program;
 }
 
+/* None of these calls: each has the verdict. */
+static inline struct sock_fprog *none_of(const int *numbers, int count, unsigned verdict) {
+    enum { MOST = 32 };
+    static struct sock_filter code[2 * MOST + 2] = {FILTER_NUMBER};
+    static struct sock_fprog program = {0, code};
+    CHECK_AT(count <= MOST, count);
+    program.len = 1;
+    for (int i = 0; i < count; i++) {
+        code[program.len++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)numbers[i], 0, 1);
+        code[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, verdict);
+    }
+    code[program.len++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    return &program;
+}
+
 /* Puts it in force, for good. */
 static inline void filter(struct sock_fprog *program) {
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);

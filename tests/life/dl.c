@@ -1,5 +1,6 @@
 /* Libraries that come and go, and blocks that another allocator made. */
 #include "check.h"
+#include "filter.h"
 #include <dlfcn.h>
 #include <malloc.h>
 
@@ -91,6 +92,16 @@ static void deepbind(void) {
     check_foreign(((void *(*)(void))dlsym(lib, "malloc_address"))());
     use_foreign((make_fn)dlsym(lib, "make"), (make_aligned_fn)dlsym(lib, "make_aligned"));
     CHECK(dlclose(lib) == 0);
+}
+
+/* The same where the program's own filter ends it for a question that the C library would not ask. */
+static void deepbind_under_filter(void) {
+    static const int UNUSUAL[] = {SYS_mincore, SYS_openat, SYS_getpid, SYS_gettid};
+    void *lib = open_dso(RTLD_DEEPBIND);
+    make_fn make = (make_fn)dlsym(lib, "make");
+    make_aligned_fn make_aligned = (make_aligned_fn)dlsym(lib, "make_aligned");
+    filter(none_of(UNUSUAL, sizeof UNUSUAL / sizeof *UNUSUAL, SECCOMP_RET_KILL_PROCESS));
+    use_foreign(make, make_aligned);
 }
 
 /* Blocks straight from the C library, as a program gets them that looks malloc up by itself. */
@@ -192,6 +203,7 @@ static void operators_of_a_plugin(void) {
 
 static const struct test_case CASES[] = {
     CASE(load_1000_times), CASE(load_in_threads),     CASE(deepbind),     CASE(by_dlsym),
+    CASE(deepbind_under_filter),
     CASE(by_rtld_next),    CASE(by_dlsym_in_threads), CASE(dlmopen_namespace),
     CASE(library_loaded_late), CASE(operators_of_a_plugin),
 };

@@ -9,6 +9,9 @@ use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use neap_core::misuse::{self, Call};
 use neap_sys::global::NEAP;
+use neap_sys::status::{self, Asking};
+use rustix::io::Errno;
+use rustix::mm;
 
 /// No block of the C library's main heap lies below: the end of the program in memory, or the program break when neap
 /// started, whichever is lower. A program that opens neap late has a heap by then.
@@ -82,12 +85,20 @@ fn is_mapped(p: usize, len: usize) -> bool {
     let start = p & !(page - 1);
     let pages = (p + len - start).div_ceil(page);
     let mut residency = [0u8; 4];
+    if pages > residency.len() {
+        return false;
+    }
+    let asking = Asking::begin();
+    let at = core::ptr::without_provenance_mut::<c_void>(start);
+    if status::is_forbidden() {
+        drop(asking);
+        // A filter of the program's own may end the process for mincore. This call says the same, and only that some
+        // memory is unmapped is an answer. Systems that imitate Linux may not look at the range, so it is the second choice.
+        // SAFETY: what is mapped stays as it is.
+        return unsafe { mm::madvise(at, pages * page, mm::Advice::WillNeed) } != Err(Errno::NOMEM);
+    }
     // SAFETY: mincore writes one byte for each of at most four pages.
-    pages <= 4
-        && unsafe {
-            let at = core::ptr::without_provenance_mut::<c_void>(start);
-            libc::mincore(at, pages * page, residency.as_mut_ptr()) == 0
-        }
+    unsafe { libc::mincore(at, pages * page, residency.as_mut_ptr()) == 0 }
 }
 
 /// Whether `p` has the header of a live block of glibc's malloc.
