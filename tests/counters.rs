@@ -36,11 +36,17 @@ fn main() -> ExitCode {
         Case::new("exact::child_under_filter", "a child that is ended for the file that it would count in", || {
             uncounted_child("child_under_filter")
         }),
+        Case::new("exact::bare_child", "a child made without fork handlers that counts in its parent's page", || {
+            uncounted_child("bare_child")
+        }),
+        Case::new("sites::child_under_filter", "a child that is ended for the file that it would record in", || {
+            unrecorded_child("child_under_filter")
+        }),
         Case::new("table::complete", "a case that is written but never run", || {
             let cases = ["stages", "small_program", "forks", "forks_raw", "filtered", "no_files", "keeps_no_file"];
             let cases = cases
                 .iter()
-                .chain(&["child_without_file", "child_under_filter"])
+                .chain(&["child_without_file", "child_under_filter", "bare_child"])
                 .map(|&c| ("stages", c))
                 .collect::<Vec<_>>();
             neap_tests::all_cases_named(&[STAGES], &cases)
@@ -274,4 +280,15 @@ fn uncounted_child(case: &str) -> Outcome {
     let after = read(says.pid)?;
     let more = after.blocks_allocated - before.blocks_allocated;
     check("the child's blocks", more < 1000, says, &after.gauges)
+}
+
+fn unrecorded_child(case: &str) -> Outcome {
+    let dir = sys::TempDir::new("neap-sites")?;
+    let mut program = Program::start(case, &[("NEAP_SITES", &dir.path().to_string_lossy())])?;
+    program.stage()?;
+    program.go_on()?;
+    // The program says so only if its child has ended well.
+    program.stage()?;
+    let files = std::fs::read_dir(dir.path())?.count();
+    if files == 1 { Ok(()) } else { Err(Stop::Fail(format!("{files} files"))) }
 }

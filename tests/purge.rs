@@ -78,6 +78,7 @@ const CASES: &[Row] = &[
     (FILTERS, "kill_last_all_threads", PLAIN, "a helper that gets the filter too"),
     (FILTERS, "idle_behind_filter", PLAIN, "memory that waits for a helper which a filter has ended"),
     (FILTERS, "questions_for_filters", PLAIN, "a question whether there are filters that is taken for one"),
+    (FILTERS, "refused_filters", PLAIN, "a process without helper for ever, as a filter was asked for and refused"),
     (FILTERS, "in_vfork_child", PLAIN, "a filter of a child on its parent's memory that is taken for the parent's"),
     (FILTERS, "threads_end", PLAIN, "memory of ended threads that stays because there can be no helper"),
     (FILTERS, "kill_under_load", PLAIN, "threads that were about to make an unusual call"),
@@ -109,6 +110,11 @@ const REFUSED: &[&str] = &[
     "get_robust_list",
     "getrandom",
     "capget",
+    "prlimit64",
+    "tgkill",
+    "memfd_create",
+    "fallocate",
+    "close_range",
 ];
 /// When the filter comes: before the first work, after it, before the program starts.
 const TIMES: &[&str] = &["first", "last", "at_start"];
@@ -135,14 +141,20 @@ fn main() -> ExitCode {
         let refused: Vec<String> = REFUSED.iter().flat_map(|c| TIMES.iter().map(move |t| format!("{c}_{t}"))).collect();
         let mut named: Vec<_> = CASES.iter().map(|(source, case, _, _)| (source.stem(), *case)).collect();
         named.extend(refused.iter().map(|case| ("filters", case.as_str())));
-        named.extend([("container", "relay"), ("idle", "loaded_late")]);
+        named.extend([("container", "relay"), ("idle", "loaded_late"), ("idle", "loaded_late_under_filter")]);
         neap_tests::all_cases_named(&[IDLE, PROCESS, FILTERS, CONTAINER, MAPPINGS], &named)
     }));
     cases.push(Case::new("traced::small_programs", "a helper thread in a program that holds little memory", traced));
     cases.push(
         Case::new("container::relay", "a process that is killed for what another one has freed", relay).exclusive(),
     );
-    cases.push(Case::new("idle::loaded_late", "a helper that goes on in a library that is closed", loaded_late));
+    let late = [
+        ("loaded_late", "a helper that goes on in a library that is closed"),
+        ("loaded_late_under_filter", "a filter that was there before the library, and ends the process for its calls"),
+    ];
+    for (case, catches) in late {
+        cases.push(Case::new(format!("idle::{case}"), catches, || loaded_late(case)));
+    }
     for policy in POLICIES {
         for forks in [false, true] {
             let name = if forks { "load_with_forks" } else { "load" };
@@ -218,9 +230,9 @@ fn traced() -> Outcome {
 }
 
 /// Without preload: the program loads the library by itself, uses it, and closes it.
-fn loaded_late() -> Outcome {
+fn loaded_late(case: &str) -> Outcome {
     let path = library::require_neap()?;
-    judge_case(Run::new(IDLE.build()?).arg("loaded_late").env("LIBRARY", path).plain())?.no_complaint()?;
+    judge_case(Run::new(IDLE.build()?).arg(case).env("LIBRARY", path).plain())?.no_complaint()?;
     Ok(())
 }
 

@@ -100,6 +100,10 @@ const ROWS: &[Row] = &[
         .env(&[("NEAP_TRUST_CASE", "lowest_number_stays")]),
     row(HELPER, "filter_beside_questions", "a thread that is killed for a question it was about to ask")
         .inject(&["lseek:delay_exit=20000"]),
+    row(HELPER, "filter_beside_start", "a thread that is killed as it is about to start a helper")
+        .inject(&["rt_sigprocmask:delay_enter=250000"]),
+    row(HELPER, "unshare_behind_the_helper", "a call that is refused, as the kernel is late to forget the helper")
+        .inject(&["exit:delay_enter=1500000"]),
     row(HELPER, "vfork_child_frees", "a helper that ends with a child of vfork: 67 MB stay for ever"),
     row(HELPER, "sharing_child_ends", "a helper that ends with a child of clone, and holds a lock")
         .env(&[("NEAP_PURGE_DELAY", "1ms")]),

@@ -27,13 +27,14 @@ static void give(void **p) {
     free(*p);
     *p = NULL;
 }
-/* Says what is held, and waits. */
-static void stage(void) {
+/* Says what this process holds, and waits. */
+static void stage_of(pid_t pid) {
     char line[100];
-    int n = snprintf(line, sizeof line, "%d %zu %zu\n", (int)getpid(), held, blocks);
+    int n = snprintf(line, sizeof line, "%d %zu %zu\n", (int)pid, held, blocks);
     CHECK(write(1, line, n) == n);
     CHECK(read(0, line, sizeof line) >= 0);
 }
+static void stage(void) { stage_of(getpid()); }
 static void grow(void) {
     for (int i = 0; i < SMALL; i++) take(&small[i], 100 + i % 900, i % 10 == 0);
     for (int i = 0; i < LARGE; i++) take(&large[i], 1 << 20, i % 2);
@@ -114,17 +115,26 @@ static void keeps_no_file(void) {
     for (int fd = 0; fd < 48; fd++) CHECK_AT(fcntl(fd, F_GETFD) == before[fd], fd);
     stage();
 }
-/* Between two stages: a child that allocates, and then ends. */
-static void child_that_ends(void) {
+/* Between two stages: a child (`pid` is 0 there) that allocates, and then ends. */
+static void child_ends(pid_t pid, pid_t parent) {
     int status;
-    pid_t pid = fork();
     if (pid == 0) {
         for (int i = 0; i < 10000; i++) free(malloc(100));
         _exit(0);
     }
     CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
     CHECK_AT(status == 0, status);
+    stage_of(parent);
+}
+static void child_that_ends(void) {
+    pid_t parent = getpid();
+    child_ends(fork(), parent);
+}
+static void bare_child(void) {
+    pid_t parent = getpid();
+    take(&small[0], 1000, 0);
     stage();
+    child_ends((pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0), parent);
 }
 /* The child has no room for a file of its own. */
 static void child_without_file(void) {
@@ -134,17 +144,21 @@ static void child_without_file(void) {
     CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
     child_that_ends();
 }
-/* To open a file would end the child. */
+/* To make a file, and to ask whether there may be one, would end the child. */
 static void child_under_filter(void) {
+    static const int UNUSUAL[] = {SYS_openat, SYS_prlimit64, SYS_getrlimit, SYS_ioctl, SYS_lseek, SYS_fcntl, SYS_mincore,
+                                  SYS_memfd_create, SYS_fallocate, SYS_ftruncate, SYS_gettid, SYS_get_robust_list, SYS_capget,
+                                  SYS_membarrier, SYS_getrandom, SYS_getpid, SYS_getppid, SYS_tgkill, SYS_process_madvise};
+    pid_t parent = getpid();
     take(&small[0], 1000, 0);
     stage();
-    filter(all_but(SYS_openat, SECCOMP_RET_KILL_PROCESS));
-    child_that_ends();
+    filter(none_of(UNUSUAL, sizeof UNUSUAL / sizeof *UNUSUAL, SECCOMP_RET_KILL_PROCESS));
+    child_ends(fork(), parent);
 }
 
 static const struct test_case CASES[] = {
     CASE(stages),   CASE(small_program), CASE(forks),         CASE(forks_raw),
     CASE(filtered), CASE(no_files),      CASE(keeps_no_file), CASE(child_without_file),
-    CASE(child_under_filter),
+    CASE(child_under_filter), CASE(bare_child),
 };
 TEST_MAIN(CASES)

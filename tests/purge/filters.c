@@ -78,7 +78,8 @@ static void from_the_start(void) {
 /* NAME_first, NAME_last, NAME_at_start for each call. */
 #define CALLS(X)                                                                                        \
     X(process_madvise) X(ioctl) X(pread64) X(userfaultfd) X(membarrier) X(clone) X(clone3) X(madvise)    \
-    X(rt_sigprocmask) X(prctl) X(fcntl) X(openat) X(lseek) X(dup3) X(gettid) X(get_robust_list) X(getrandom) X(capget)
+    X(rt_sigprocmask) X(prctl) X(fcntl) X(openat) X(lseek) X(dup3) X(gettid) X(get_robust_list) X(getrandom) X(capget) \
+    X(prlimit64) X(tgkill) X(memfd_create) X(fallocate) X(close_range)
 #define DENY(name)                                                                                      \
     static void name##_first(void) { denied = __NR_##name, first_refused(); }                            \
     static void name##_last(void) { denied = __NR_##name, last_refused(); }                              \
@@ -122,6 +123,17 @@ static void questions_for_filters(void) {
     CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 1, NULL) == -1);
     with_helper();
     garbage(100, 40 << 10, 300 << 10);
+    wait_for_rss(16 << 10);
+}
+/* Filters that the kernel refuses: nothing is given up for those. */
+static void refused_filters(void) {
+    struct sock_fprog none = {0, NULL}, *nowhere = (struct sock_fprog *)8;
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &none) == -1 && errno == EINVAL);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, nowhere) == -1 && errno == EFAULT);
+    CHECK(prctl(PR_SET_SECCOMP, 77, &none) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, ~0u, all_but(__NR_userfaultfd, SECCOMP_RET_ERRNO | EPERM)) == -1);
+    with_helper();
     wait_for_rss(16 << 10);
 }
 /* A child on its parent's memory gives itself a filter, as a launcher of others does before exec. */
@@ -182,7 +194,7 @@ static void threads_end(void) {
 static const struct test_case CASES[] = {
     CALLS(ROWS) CASE(kill_first), CASE(kill_last), CASE(kill_last_by_syscall), CASE(kill_last_all_threads),
     CASE(kill_under_load), CASE(from_the_start), CASE(threads_end), CASE(in_vfork_child), CASE(idle_behind_filter),
-    CASE(questions_for_filters),
+    CASE(questions_for_filters), CASE(refused_filters),
 };
 /* Started again by `refused_from_the_start`, the name of the case is the program's only argument. */
 int main(int argc, char **argv) {

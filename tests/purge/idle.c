@@ -1,4 +1,5 @@
 /* Memory that was freed goes back while the program does nothing; who sees to it comes late and does not stay. */
+#include "filter.h"
 #include "purge.h"
 #include <dlfcn.h>
 #include <sys/resource.h>
@@ -181,6 +182,23 @@ static void loaded_late(void) {
     WAIT_FOR(threads() == 1, PATIENCE_MS);
 }
 
+/* The program's own filter is there before the library, which has not seen it come. */
+static void loaded_late_under_filter(void) {
+    static const int UNUSUAL[] = {SYS_clone, SYS_membarrier, SYS_ioctl, SYS_process_madvise, SYS_memfd_create};
+    filter(none_of(UNUSUAL, sizeof UNUSUAL / sizeof *UNUSUAL, SECCOMP_RET_KILL_PROCESS));
+    void *lib = dlopen(getenv("LIBRARY"), RTLD_NOW | RTLD_LOCAL);
+    CHECK(lib);
+    void *(*take)(size_t) = (void *(*)(size_t))dlsym(lib, "malloc");
+    void (*give)(void *) = (void (*)(void *))dlsym(lib, "free");
+    CHECK(take && give);
+    for (int round = 0; round < 3; round++) {
+        static char *p[200];
+        for (int i = 0; i < 200; i++) CHECK((p[i] = take(1 << 20)));
+        for (int i = 0; i < 200; i++) memset(p[i], 1, 1 << 20);
+        for (int i = 0; i < 200; i++) give(p[i]);
+    }
+}
+
 /* The C library does not count the helper: when main's thread and the last other one end, the process does. */
 static void *last(void *arg) {
     garbage_large();
@@ -216,7 +234,7 @@ static const struct test_case CASES[] = {
     CASE(large),          CASE(small),          CASE(mixed),
     CASE(blocks_at_hand), CASE(little_memory),  CASE(never),
     CASE(exit_is_prompt), CASE(no_more_threads), CASE(last_thread_ends),
-    CASE(loaded_late),    CASE(freeing_thread_blocks), CASE(caches_of_idle_threads),
+    CASE(loaded_late),    CASE(loaded_late_under_filter), CASE(freeing_thread_blocks), CASE(caches_of_idle_threads),
     CASE(helper_comes_and_goes), CASE(caches_filled_late),
 };
 TEST_MAIN(CASES)

@@ -166,6 +166,33 @@ static void filter_beside_questions(void) {
     _exit(0);
 }
 
+static void *fill_without_end(void *unused) {
+    atomic_store(&done, 1);
+    for (;;) fill_and_free(8, 1 << 20);
+    return unused;
+}
+/* A filter that ends the process for what a thread does first that starts a helper. Run where that call is late. */
+static void filter_beside_start(void) {
+    struct sock_fprog *program = all_but(__NR_rt_sigprocmask, SECCOMP_RET_KILL_PROCESS);
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    started(fill_without_end, NULL);
+    while (!atomic_load(&done)) usleep(1000);
+    usleep(100000);
+    CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, program) == 0);
+    usleep(600000);
+    CHECK(write(1, "ok\n", 3) == 3);
+    _exit(0);
+}
+
+/* The kernel may be late to forget a helper that has ended; a call that wants a process of one thread waits for that. */
+static void unshare_behind_the_helper(void) {
+    for (int i = 0; i < 3; i++) {
+        fill_and_free(40, 1 << 20);
+        if (strict()) WAIT_FOR(threads() == 2, PATIENCE_MS);
+        CHECK(unshare(CLONE_THREAD) == 0);
+    }
+}
+
 /* A child of vfork that frees must not take the helper with it when it ends: what is freed later still goes back. */
 static void vfork_child_frees(void) {
     static char *p[64];
@@ -290,7 +317,7 @@ static void rights_given_up_at_start(void) {
 }
 
 static const struct test_case cases[] = {
-    CASE(lowest_number_stays),
+    CASE(lowest_number_stays), CASE(filter_beside_start), CASE(unshare_behind_the_helper),
     CASE(clone_function_returns), CASE(first_thread_exits), CASE(rights_given_up_without_proc),
     CASE(rights_given_up_at_start),
     CASE(start_beside_options), CASE(blocks_passed_on),  CASE(errno_of_the_starter), CASE(starter_unmapped),

@@ -4,20 +4,32 @@
 //! - `unshare` and `setns` refuse processes of several threads: they run while the helper is stopped.
 //! - A child made by `clone` or `syscall`, so without fork handlers, is made while the helper is stopped.
 //! - A filter of system calls may end the process for a call that neap alone makes: before it comes, neap gives those
-//!   up. Programs ask for it by `prctl`, or by `syscall`, as the C library has no `seccomp`.
+//!   up, unless it is refused. Programs ask for it by `prctl`, or by `syscall`, as the C library has no `seccomp`.
 //! - A limit on address space counts what neap has reserved: that is given back (`limits.rs` of the port).
 
+use crate::lookup;
 use core::ffi::{c_int, c_long, c_void};
 use neap_sys::{arch, limits, purger, sites};
 
 /// The result of a call as the C library returns it.
 fn result(result: isize) -> c_long {
-    const MAX_ERRNO: isize = 4095;
-    if (-MAX_ERRNO..0).contains(&result) {
+    if arch::is_error(result) {
         crate::c::set_errno(-result as c_int);
         return -1;
     }
     result as c_long
+}
+
+/// Whether the program's calls of the functions by which it gives itself a filter come here. Not where it has opened neap by
+/// itself, aside or behind the C library, or where another library stands in front, which may not pass them on.
+pub fn sees_filters() -> bool {
+    let own = [(c"prctl", prctl as *mut c_void), (c"syscall", syscall as *mut c_void)];
+    own.into_iter().all(|(name, own)| {
+        // SAFETY: a look-up by name.
+        let first = unsafe { lookup::symbol(libc::RTLD_DEFAULT, name) };
+        // A static program has no look-up, and no other function.
+        first.is_null() || first == own
+    })
 }
 
 /// Linux: takes the process out of some of the namespaces and tables that it shares.
@@ -57,11 +69,10 @@ fn sets_filter(operation: usize, flags: usize, filter: usize) -> bool {
 /// As the call itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    if option == libc::PR_SET_SECCOMP && sets_filter_by_prctl(a, b) {
-        purger::before_filter();
-    }
     // SAFETY: as the caller promises.
-    result(unsafe { arch::syscall(libc::SYS_prctl as usize, [option as usize, a, b, c, d, 0]) }) as c_int
+    let call = || unsafe { arch::syscall(libc::SYS_prctl as usize, [option as usize, a, b, c, d, 0]) };
+    let is_filter = option == libc::PR_SET_SECCOMP && sets_filter_by_prctl(a, b);
+    result(if is_filter { purger::around_filter(call) } else { call() }) as c_int
 }
 
 /// Limits of a process (0: this one), by prlimit64, which the C library's other functions use too.
@@ -191,14 +202,13 @@ pub unsafe extern "C" fn clone(
 /// As the call itself.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
-    if number == libc::SYS_seccomp && sets_filter(a, b, c)
-        || number == libc::SYS_prctl && a as c_int == libc::PR_SET_SECCOMP && sets_filter_by_prctl(b, c)
-    {
-        purger::before_filter();
-    }
     // SAFETY: as the caller promises.
     let call = || unsafe { arch::syscall(number as usize, [a, b, c, d, e, f]) };
     result(match number {
+        libc::SYS_seccomp if sets_filter(a, b, c) => purger::around_filter(call),
+        libc::SYS_prctl if a as c_int == libc::PR_SET_SECCOMP && sets_filter_by_prctl(b, c) => {
+            purger::around_filter(call)
+        }
         libc::SYS_unshare | libc::SYS_setns => purger::without_helper(call),
         // The address may be a wrong one, for which the kernel has an answer.
         libc::SYS_clone3 if b >= size_of::<u64>() && sites::is_readable(a as u64) => {
@@ -210,9 +220,8 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         libc::SYS_fork => purger::around_fork(call),
         libc::SYS_prlimit64 | libc::SYS_setrlimit => {
             let done = call();
-            let (own, resource, new) =
-                if number == libc::SYS_setrlimit { (true, a, b) } else { (limits::is_own(a as libc::pid_t), b, c) };
-            if done == 0 && own && is_address_limit(resource, new) {
+            let (process, resource, new) = if number == libc::SYS_setrlimit { (0, a, b) } else { (a, b, c) };
+            if done == 0 && is_address_limit(resource, new) && limits::is_own(process as libc::pid_t) {
                 limits::address_limit_set();
             }
             done

@@ -10,12 +10,11 @@ use neap_core::watch::Reason;
 use neap_counters::{Counters, FILE_BYTES};
 use neap_sys::global::NEAP;
 use neap_sys::path::{Name, Path};
-use neap_sys::{gauges, status, thread, watch};
+use neap_sys::{gauges, limits, purger, status, thread, watch};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
-use rustix::process::{Resource, getrlimit};
 
 static mut DIRECTORY: Path = Path::new();
 
@@ -64,8 +63,7 @@ pub extern "C" fn finish() {
 }
 
 fn new_page() -> Option<&'static Counters> {
-    // A longer file than is allowed would bring SIGXFSZ.
-    if getrlimit(Resource::Fsize).current.is_some_and(|most| most < FILE_BYTES as u64) {
+    if limits::is_too_long(FILE_BYTES) {
         return None;
     }
     // SAFETY: written by `start` alone, before.
@@ -91,8 +89,8 @@ fn new_page() -> Option<&'static Counters> {
 
 /// Makes a new file a page, and maps it.
 fn map(file: &OwnedFd) -> Option<&'static Counters> {
-    // Where the disk is full this fails, instead of the first write to the mapping with SIGBUS.
-    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, FILE_BYTES as u64) {
+    // Where the disk is full this fails, instead of the first write to the mapping with SIGBUS. A signal would end it.
+    match purger::without_signals(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, FILE_BYTES as u64)) {
         // A file system that cannot promise room.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => rustix::fs::ftruncate(file, FILE_BYTES as u64).ok()?,
         done => done.ok()?,

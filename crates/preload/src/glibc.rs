@@ -5,6 +5,7 @@ use core::fmt::Write;
 use neap_control::info::{self, Info, ShortInfo};
 use neap_control::{glibc, trim};
 use rustix::fd::BorrowedFd;
+use rustix::io::retry_on_intr;
 
 /// glibc: sets a parameter. 1, or 0 for a value that is out of range; unknown parameters are fine. errno is kept.
 #[unsafe(no_mangle)]
@@ -89,7 +90,15 @@ pub extern "C" fn malloc_stats() {
     let mut out = Buffered::new(|text| {
         // SAFETY: standard error, if it is open.
         let stderr = unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
-        rustix::io::write(stderr, text).is_ok_and(|n| n == text.len())
+        let mut left = text;
+        while !left.is_empty() {
+            // A pipe may take a part, and a signal may come.
+            match retry_on_intr(|| rustix::io::write(stderr, left)) {
+                Ok(n) if n > 0 => left = &left[n..],
+                _ => return false,
+            }
+        }
+        true
     });
     // There is nobody to tell.
     let _ = info::text(&mut out).and_then(|()| out.flush());

@@ -3,7 +3,7 @@
 //!
 //! Who is heard last wins: glibc's variables, GLIBC_TUNABLES, neap's own.
 
-use crate::{c, counting, foreign};
+use crate::{c, calls, counting, foreign};
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write;
 use neap_control::{glibc, options};
@@ -22,8 +22,9 @@ static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) =
 static END: extern "C" fn() = counting::finish;
 
 extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
-    // `calls.rs` has the functions by which a program gives itself a filter.
-    neap_sys::status::watch();
+    if calls::sees_filters() {
+        neap_sys::status::watch();
+    }
     foreign::start();
     c::start();
     thread::watch_fork();

@@ -15,6 +15,7 @@
 use crate::global::NEAP;
 use crate::space::{Space, is_guest, space};
 use crate::status::{self, Filter};
+use crate::{limits, purger};
 use core::sync::atomic::Ordering;
 use neap_core::Os;
 use neap_core::figures::Figures;
@@ -23,7 +24,6 @@ use neap_counters::{Counters, FILE_BYTES, Gauges, MAGIC, NAME, VERSION};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::mm::{self, MapFlags, ProtFlags};
-use rustix::process::{Resource, getrlimit};
 
 const _: () = assert!(size_of::<Counters>() <= FILE_BYTES, "the page is as long as its file");
 
@@ -92,8 +92,7 @@ pub fn set_up(page: &Counters, pid: u32, exact: bool) {
 
 /// A memory file of one OS page, or `None`.
 fn file(len: usize) -> Option<OwnedFd> {
-    // A longer file than that would bring SIGXFSZ.
-    if getrlimit(Resource::Fsize).current.is_some_and(|most| most < len as u64) {
+    if limits::is_too_long(len) {
         return None;
     }
     // Since 6.3 kernels want to be told that nobody will execute it.
@@ -101,7 +100,8 @@ fn file(len: usize) -> Option<OwnedFd> {
         .or_else(|_| rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC))
         .ok()?;
     // Not ftruncate: where memory is short this fails, instead of the first write to the mapping with SIGBUS.
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64).ok()?;
+    // Without signals: one would end it (EINTR), and the page would have no name.
+    purger::without_signals(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)).ok()?;
     Some(file)
 }
 

@@ -2,11 +2,28 @@
 //! the kernel refused every mapping from then on: it is given back at once.
 
 use crate::global::NEAP;
-use crate::{purger, space, status, thread};
+use crate::{arch, purger, space, status, thread};
+use core::ffi::c_uint;
+use neap_core::Os;
+
+/// A limit of the process that is in force (RLIMIT_AS, ...). `None` where there is none, or the system does not tell: a
+/// filter may refuse the question, for which the call of rustix has no answer.
+pub fn current(resource: c_uint) -> Option<u64> {
+    let mut limit = [libc::RLIM_INFINITY; 2];
+    let at = (&raw mut limit).expose_provenance();
+    // SAFETY: no limit is set; the kernel writes two words.
+    let done = unsafe { arch::syscall(libc::SYS_prlimit64 as usize, [0, resource as usize, 0, at, 0, 0]) };
+    (done == 0).then_some(limit[0]).filter(|&limit| limit != libc::RLIM_INFINITY)
+}
+
+/// Whether a file of so many bytes would bring SIGXFSZ.
+pub fn is_too_long(bytes: usize) -> bool {
+    current(libc::RLIMIT_FSIZE).is_some_and(|most| most < bytes as u64)
+}
 
 /// Whether prlimit means the calling process by this number.
 pub fn is_own(number: libc::pid_t) -> bool {
-    number == 0 || number.cast_unsigned() == status::process()
+    number == 0 || NEAP.os.process() == Some(number.cast_unsigned())
 }
 
 /// The process has set itself a limit on address space. Nothing in a nested call: what is reserved goes back when more

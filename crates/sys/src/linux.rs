@@ -2,19 +2,18 @@
 
 use crate::random::Random;
 use crate::status::Asking;
-use crate::{arch, cgroup, clock, discard, moves, status};
+use crate::{arch, cgroup, clock, discard, limits, moves, space, status};
 use core::ffi::c_void;
 use core::ops::Range;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use neap_core::Os;
 use neap_core::figures::Figures;
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
 use neap_counters::{Counters, Syscall};
 use rustix::fd::BorrowedFd;
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
-use rustix::process::{Resource, getrlimit};
 use rustix::thread::futex;
 
 /// Microseconds that [`Os::pause`] waits on its processor: less than it takes to sleep and wake.
@@ -25,7 +24,6 @@ const SPINS: u32 = 40;
 /// Linux.
 #[derive(Debug)]
 pub struct Linux {
-    counters: AtomicPtr<Counters>,
     /// Calls that gave memory back, since the process began or its last fork.
     purge_calls: AtomicU64,
     random: Random,
@@ -43,28 +41,28 @@ const NO_THREAD: isize = -(libc::ESRCH as isize);
 impl Linux {
     /// The system, not yet asked for anything.
     pub const fn new() -> Self {
-        let counters = AtomicPtr::new(core::ptr::null_mut());
-        Linux { counters, purge_calls: AtomicU64::new(0), random: Random::new() }
+        Linux { purge_calls: AtomicU64::new(0), random: Random::new() }
     }
 
-    /// The counters page, if this process counts.
+    /// The counters page, if this process counts. Not the child of a fork, however it was made, before it has a page of its
+    /// own.
     #[inline]
     pub fn counters(&self) -> Option<&'static Counters> {
         // Acquire pairs with the Release of `set_counters`.
-        let counters = self.counters.load(Ordering::Acquire);
+        let counters = space::here().counts.load(Ordering::Acquire);
         // SAFETY: a counters page is never unmapped, and all its fields are atomic.
         unsafe { counters.as_ref() }
     }
 
     /// From now on this process counts, in `page`.
     pub fn set_counters(&self, page: &'static Counters) {
-        self.counters.store(core::ptr::from_ref(page).cast_mut(), Ordering::Release);
+        space::settle().counts.store(core::ptr::from_ref(page).cast_mut(), Ordering::Release);
     }
 
-    /// From now on this process does not count.
+    /// In the child of a fork: it does not count. The kernel has done that, where it can (`Space`).
     pub fn forget_counters(&self) {
-        // Relaxed: in the child of a fork, which has one thread.
-        self.counters.store(core::ptr::null_mut(), Ordering::Relaxed);
+        // Relaxed: a page that is not there cannot be misread.
+        space::settle().counts.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
 
     /// The address of a thread's list of robust locks; 0: none.
@@ -86,6 +84,11 @@ impl Linux {
         }
         self.count(Syscall::Other);
         matches!(self.robust_list(thread), Ok(0) | Err(NO_THREAD))
+    }
+
+    /// Whether the thread of this number surely has a list of robust locks.
+    pub fn has_locks(&self, thread: u32) -> bool {
+        self.robust_list(thread).is_ok_and(|list| list != 0)
     }
 
     fn count_purges(&self, n: u64) {
@@ -363,11 +366,11 @@ unsafe impl Os for Linux {
     }
 
     fn helper(&self) -> &Helper {
-        &crate::space::here().helper
+        &space::here().helper
     }
 
     fn settle_helper(&self) -> &Helper {
-        &crate::space::settle().helper
+        &space::settle().helper
     }
 
     fn process(&self) -> Option<u32> {
@@ -381,11 +384,13 @@ unsafe impl Os for Linux {
         self.random.forked();
         status::forked();
         crate::pagemap::forked();
-        crate::space::forked(self.process());
+        space::forked(self.process());
     }
 
     fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
-        crate::purger::without_signals(f)
+        // A filter that came between the two calls could leave all signals blocked.
+        let _asking = Asking::begin();
+        if status::is_forbidden() { f() } else { crate::purger::without_signals(f) }
     }
 
     fn start_helper(&self) -> bool {
@@ -408,7 +413,7 @@ unsafe impl Os for Linux {
         if status::is_forbidden() {
             return None;
         }
-        let limit = getrlimit(Resource::As).current? as usize;
+        let limit = limits::current(libc::RLIMIT_AS)? as usize;
         let taken = status::mapped_pages().unwrap_or(0).saturating_mul(self.page_size());
         Some(limit.saturating_sub(taken))
     }
@@ -481,8 +486,8 @@ unsafe impl Os for Linux {
 
     fn die(&self, line: &[u8]) -> ! {
         // SAFETY: standard error, if it is open.
-        let stderr = unsafe { BorrowedFd::borrow_raw(2) };
-        let _ = rustix::io::write(stderr, line);
+        let stderr = unsafe { BorrowedFd::borrow_raw(crate::purger::standard_error()) };
+        let _ = retry_on_intr(|| rustix::io::write(stderr, line));
         // SAFETY: ends the process with SIGABRT, also where the signal is blocked or handled.
         unsafe { libc::abort() }
     }

@@ -11,7 +11,7 @@
 //! The kernel does count it. So
 //! - `unshare` and `setns`, which refuse processes of several threads, run while there is none ([`without_helper`]; the
 //!   preload library has the two functions);
-//! - before the process gives itself a seccomp filter, the helper is stopped for good ([`before_filter`], likewise);
+//! - before the process gives itself a seccomp filter, the helper is stopped for good ([`around_filter`], likewise);
 //! - when the process changes its user, its groups or its capabilities, the helper gives back what waits and ends within
 //!   a tenth of a second; the next one is started by a thread that has the new ones.
 //!
@@ -27,6 +27,7 @@ use neap_core::Os;
 use neap_core::heap::{Heap, Seat};
 use neap_core::helper::Leave;
 use neap_core::os::Onward;
+use rustix::fd::RawFd;
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 
 /// Bytes of the helper's stack. It touches three OS pages of it.
@@ -34,8 +35,8 @@ const STACK: usize = 64 * 1024;
 /// Most bytes of thread storage below the thread pointer: more than a program can have in practice. Only the OS pages of
 /// errno and the seat are touched.
 const MOST_STORAGE: usize = 64 << 20;
-/// Milliseconds that the kernel may need to forget a thread; another one may have got its number.
-const GONE_MS: u32 = 100;
+/// Milliseconds that are waited for the kernel to forget a thread, which has to get a processor for that.
+const GONE_MS: u32 = 5000;
 
 /// Helpers that may hold a lock: 0 or 1. Copied to the child of a fork.
 static ALIVE: AtomicU32 = AtomicU32::new(0);
@@ -110,9 +111,11 @@ fn storage_below() -> Option<usize> {
 
 /// See `Os::undisturbed`.
 pub fn without_signals<R>(f: impl FnOnce() -> R) -> R {
-    let before = block_signals(u64::MAX);
+    let before = set_mask(u64::MAX);
     let result = f();
-    block_signals(before);
+    if let Some(before) = before {
+        set_mask(before);
+    }
     result
 }
 
@@ -152,13 +155,14 @@ pub fn start() -> bool {
     started
 }
 
-/// Sets the mask of blocked signals; returns the one before.
-fn block_signals(mask: u64) -> u64 {
+/// Sets the mask of blocked signals; returns the one before, or `None` if that is refused.
+fn set_mask(mask: u64) -> Option<u64> {
     let (new, mut old) = (mask, 0u64);
     let (new, old_at) = ((&raw const new).expose_provenance(), (&raw mut old).expose_provenance());
     // SAFETY: both masks are eight bytes, as the kernel's are.
-    unsafe { arch::syscall(libc::SYS_rt_sigprocmask as usize, [libc::SIG_SETMASK as usize, new, old_at, 8, 0, 0]) };
-    old
+    let done =
+        unsafe { arch::syscall(libc::SYS_rt_sigprocmask as usize, [libc::SIG_SETMASK as usize, new, old_at, 8, 0, 0]) };
+    (done == 0).then_some(old)
 }
 
 /// Runs `f` while there is no helper: it is ended first, and none is started meanwhile.
@@ -191,14 +195,17 @@ pub fn before_end() {
     }
 }
 
-/// The process is about to give itself a filter of system calls. The helper ends, much memory that waits goes, and from now
-/// on neap makes only calls that no filter can do without.
+/// Runs `call`, by which the process gives itself a filter of system calls. Before that the helper ends, much memory that
+/// waits goes, and from then on neap makes only calls that no filter can do without, unless the call is refused.
 #[cold]
-pub fn before_filter() {
+pub fn around_filter(call: impl FnOnce() -> isize) -> isize {
     without_helper(|| {
         thread::in_call(|_| NEAP.before_inline());
-        status::forbid();
-    });
+        let asked = status::forbid();
+        let result = call();
+        asked.answered(!arch::is_error(result));
+        result
+    })
 }
 
 /// Waits until the kernel has forgotten the last helper, which has done its last step: a moment later it has left the
@@ -211,7 +218,8 @@ fn wait_until_forgotten() {
     let last = &space::here().helper.thread;
     let tid = last.load(Ordering::SeqCst);
     let mut patience = GONE_MS;
-    while tid != 0 && patience > 0 && is_thread(tid) {
+    // The C library's threads have a list of robust locks: one of those has the helper's number by now.
+    while tid != 0 && patience > 0 && is_thread(tid) && !NEAP.os.has_locks(tid) {
         NEAP.os.futex_wait_for(last, tid, 1);
         patience -= 1;
     }
@@ -225,6 +233,24 @@ fn is_thread(tid: u32) -> bool {
     // SAFETY: the call takes no pointers; signal 0 only asks.
     unsafe { arch::syscall(libc::SYS_tgkill as usize, [pid as usize, tid as usize, 0, 0, 0, 0]) == 0 }
 }
+
+/// The number of the program's standard error in the table of files of the calling thread, which ends the process.
+pub fn standard_error() -> RawFd {
+    if is_helper() && rights::has_own_files() {
+        let program = status::process() as usize;
+        // SAFETY: the calls take no pointers, and put two files into the helper's own table (Linux 5.6).
+        let copy = unsafe {
+            let program = arch::syscall(libc::SYS_pidfd_open as usize, [program, 0, 0, 0, 0, 0]);
+            arch::syscall(libc::SYS_pidfd_getfd as usize, [program as usize, STANDARD_ERROR, 0, 0, 0, 0])
+        };
+        if !arch::is_error(copy) {
+            return copy as RawFd;
+        }
+    }
+    STANDARD_ERROR as RawFd
+}
+
+const STANDARD_ERROR: usize = libc::STDERR_FILENO as usize;
 
 /// Whether the calling thread is the helper.
 pub fn is_helper() -> bool {

@@ -16,7 +16,7 @@ use crate::global::{NEAP, usable_size};
 use crate::path::{Name, Path};
 use crate::space::{Space, is_guest, space};
 use crate::status::{self, Asking, Filter};
-use crate::{arch, watch};
+use crate::{arch, limits, watch};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
 use core::fmt::Write;
@@ -28,7 +28,6 @@ use neap_sites::unwind::{Frame, Row, Tables, by_frame_pointer};
 use neap_sites::{CAPACITY, ENTRY_BYTES, Entry, FILE_BYTES, HEADER_BYTES, Header, MAGIC, VERSION};
 use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::mm::{self, MapFlags, ProtFlags};
-use rustix::process::{Resource, getrlimit};
 
 /// Slots whose memory is taken at once.
 const STEP: u64 = CAPACITY / 64;
@@ -212,9 +211,8 @@ fn file(space: &Space) -> Option<&'static Header> {
 }
 
 fn new(space: &Space, filtered: bool) -> Option<&'static Header> {
-    // A filter might end the process for such calls; a longer file than is allowed would bring SIGXFSZ.
-    let too_long = getrlimit(Resource::Fsize).current.is_some_and(|most| most < FILE_BYTES as u64);
-    if filtered || too_long {
+    // A filter might end the process for such calls, also for the question of the limit.
+    if filtered || limits::is_too_long(FILE_BYTES) {
         return None;
     }
     // SAFETY: written by `start` alone, before.

@@ -31,6 +31,8 @@ pub struct Space {
     pub old: AtomicU32,
     /// `pagemap.rs`: how often the file was opened again.
     pub reopened: AtomicU32,
+    /// `linux.rs`: the page in which this process counts its calls, if it does.
+    pub counts: AtomicPtr<Counters>,
     /// `gauges.rs`: the page, if there is one.
     pub page: AtomicPtr<Counters>,
     /// `gauges.rs`: there can be no page.
@@ -61,6 +63,7 @@ impl Space {
             old: AtomicU32::new(0),
             mark: AtomicU64::new(0),
             reopened: AtomicU32::new(0),
+            counts: AtomicPtr::new(core::ptr::null_mut()),
             page: AtomicPtr::new(core::ptr::null_mut()),
             pageless: AtomicBool::new(false),
             publishing: AtomicBool::new(false),

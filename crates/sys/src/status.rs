@@ -8,7 +8,7 @@
 
 use crate::global::NEAP;
 use crate::{arch, space};
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use neap_core::fork::Patience;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -106,23 +106,55 @@ fn is_unfiltered(line: &[u8]) -> bool {
     line.trim_ascii_end().ends_with(b"\t0")
 }
 
-/// Which processes of this memory may make no unusual call any more: none (0), all ([`ALL`]), or that of this number, which
-/// shares the memory of another one.
-static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
-const ALL: u32 = u32::MAX;
+/// Which processes of this memory may make no unusual call: none (0); all, as there are filters or a thread asks for one,
+/// whose number is in the upper half ([`ONE`]); or that with the number in the lower half, which shares the memory of
+/// another one.
+static FORBIDDEN: AtomicU64 = AtomicU64::new(0);
+const ONE: u64 = 1 << 32;
+/// A filter is in force, as far as this process knows. Until then it is not known what to leave out for good.
+static IN_FORCE: AtomicBool = AtomicBool::new(false);
+
+/// The process asks for a filter.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// In the memory of another process, which has no filter: the number of the one that asks.
+    guest: Option<u32>,
+}
 
 /// From now on unusual calls are forbidden to this process, and looks at files too, and none is under way unless it takes
-/// more than [`LONGEST`]. To this one alone where the memory is that of another process (`vfork`), which has no filter.
-pub(crate) fn forbid() {
+/// more than [`LONGEST`]. To this one alone where the memory is that of another process (`vfork`).
+pub(crate) fn forbid() -> Asked {
     // SeqCst, here and below: see `purger::start`.
     if space::is_guest(space::here()) {
+        let guest = process();
         // Failure: all are meant already.
-        let _ = FORBIDDEN.try_update(Ordering::SeqCst, Ordering::SeqCst, |who| (who != ALL).then(process));
-    } else {
-        FORBIDDEN.store(ALL, Ordering::SeqCst);
-        // No thread is about to make a call that was not forbidden when it looked. A guest has one thread, this one.
-        let mut patience = Patience::new(LONGEST);
-        while UNDER_WAY.load(Ordering::SeqCst) != 0 && patience.wait(&NEAP.os) {}
+        let alone = |who| (who < ONE).then_some(u64::from(guest));
+        let _ = FORBIDDEN.try_update(Ordering::SeqCst, Ordering::SeqCst, alone);
+        return Asked { guest: Some(guest) };
+    }
+    FORBIDDEN.fetch_add(ONE, Ordering::SeqCst);
+    // No thread is about to make a call that was not forbidden when it looked. A guest has one thread, this one.
+    let mut patience = Patience::new(LONGEST);
+    while UNDER_WAY.load(Ordering::SeqCst) != 0 && patience.wait(&NEAP.os) {}
+    Asked { guest: None }
+}
+
+impl Asked {
+    /// The filter is `in_force`, or was refused: then calls are forbidden only for other ones.
+    pub(crate) fn answered(self, in_force: bool) {
+        match (self.guest, in_force) {
+            // Relaxed: who does not see it yet leaves a call out, and looks again.
+            (None, true) => IN_FORCE.store(true, Ordering::Relaxed),
+            (None, false) => {
+                FORBIDDEN.fetch_sub(ONE, Ordering::SeqCst);
+            }
+            (Some(_), true) => {}
+            (Some(guest), false) => {
+                // Failure: it stands for another process by now.
+                let _ = FORBIDDEN.compare_exchange(u64::from(guest), 0, Ordering::SeqCst, Ordering::Relaxed);
+            }
+        }
     }
 }
 
@@ -175,16 +207,17 @@ pub fn forked() {
     // Relaxed, here and below: one thread.
     UNDER_WAY.store(0, Ordering::Relaxed);
     let who = FORBIDDEN.load(Ordering::Relaxed);
-    if who != 0 && who != ALL {
-        let parents =
-            rustix::process::getppid().is_some_and(|parent| parent.as_raw_nonzero().get().cast_unsigned() == who);
-        FORBIDDEN.store(if parents { ALL } else { 0 }, Ordering::Relaxed);
+    if who != 0 && who < ONE {
+        let parents = rustix::process::getppid()
+            .is_some_and(|parent| u64::from(parent.as_raw_nonzero().get().cast_unsigned()) == who);
+        FORBIDDEN.store(if parents { ONE } else { 0 }, Ordering::Relaxed);
+        IN_FORCE.store(parents, Ordering::Relaxed);
     }
 }
 
 /// Whether not even the number of the process may be asked for: [`is_forbidden`], but where it is known to be needed.
 pub fn is_process_hidden() -> bool {
-    FORBIDDEN.load(Ordering::SeqCst) == ALL
+    FORBIDDEN.load(Ordering::SeqCst) >= ONE
 }
 
 /// Whether the process has asked for a filter. One load, but for one that had a child which did so in its memory: for calls
@@ -193,9 +226,14 @@ pub fn is_process_hidden() -> bool {
 pub fn is_forbidden() -> bool {
     match FORBIDDEN.load(Ordering::SeqCst) {
         0 => false,
-        ALL => true,
-        who => who == process(),
+        ONE.. => true,
+        who => who == u64::from(process()),
     }
+}
+
+/// What is known where calls are forbidden.
+fn forbidden() -> Filter {
+    if IN_FORCE.load(Ordering::Relaxed) { Filter::Yes } else { Filter::Unknown }
 }
 
 /// The program cannot give itself a filter without our hearing of it.
@@ -225,7 +263,8 @@ pub enum Filter {
     No,
     /// There is one, or the process cannot tell: calls that few programs make are better left out.
     Yes,
-    /// The process has no room to look: those calls are left out now, and it is looked again at the next one.
+    /// The process has no room to look, or asks for a filter just now: those calls are left out now, and it is looked again
+    /// at the next one.
     Unknown,
 }
 
@@ -234,7 +273,7 @@ pub enum Filter {
 /// refuses them; one of its own may do anything.
 pub fn hostile() -> Filter {
     match (WATCHED.load(Ordering::Relaxed), is_forbidden()) {
-        (_, true) => Filter::Yes,
+        (_, true) => forbidden(),
         (true, false) => Filter::No,
         (false, false) => filter(),
     }
@@ -248,7 +287,7 @@ pub fn is_hostile() -> bool {
 /// Whether a seccomp filter watches the calling thread.
 pub fn filter() -> Filter {
     if is_forbidden() {
-        return Filter::Yes;
+        return forbidden();
     }
     // A kernel without seccomp has no such line.
     let mut unfiltered = true;

@@ -317,6 +317,12 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
+/// Whether this is the result of a system call that failed.
+pub fn is_error(result: isize) -> bool {
+    const MAX_ERRNO: isize = 4095;
+    (-MAX_ERRNO..0).contains(&result)
+}
+
 // A thread that the C library knows nothing of: clone(flags, stack, tid, 0, tls), and in the new thread entry(0), which
 // returns its last step, a compare-exchange. If that fails, entry(1); else a futex wake of its word and exit(0), for
 // which the thread uses registers alone: its stack is free for another thread as soon as the word has changed.
