@@ -85,6 +85,7 @@ const CASES: &[Row] = &[
     (CONTAINER, "own_limit", ("NEAP_LIMIT", "64M"), "a limit that is not kept, or after which nothing works"),
     (CONTAINER, "no_limit", ("NEAP_LIMIT", "off"), "a limit although it is off"),
     (MAPPINGS, "large_blocks", PLAIN, "a heap whose mappings grow with its blocks, up to vm.max_map_count"),
+    (MAPPINGS, "moved_blocks_shrink", PLAIN, "the same of blocks that realloc moved, and that got shorter since"),
 ];
 
 /// Seconds that a case may take: for what hangs.

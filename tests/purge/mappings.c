@@ -41,5 +41,29 @@ static void large_blocks(void) {
     wait_for_rss(64 << 10);
 }
 
-static const struct test_case CASES[] = {CASE(large_blocks)};
+/* Blocks that realloc moved, and that get shorter before they go; what they leave is taken by blocks that stay. */
+static void moved_blocks_shrink(void) {
+    enum { ROUNDS = 3000 };
+    static char *kept[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++) {
+        char *p = malloc(600 << 10);
+        CHECK_AT(p, i);
+        /* Longer than any OS page. */
+        for (int at = 0; at < 600 << 10; at += 64 << 10) p[at] = (char)i;
+        char *behind = malloc(64 << 10);
+        p = realloc(p, 1100 << 10);
+        CHECK_AT(behind && p, i);
+        p = realloc(p, 200 << 10);
+        CHECK_AT(p && p[128 << 10] == (char)i, i);
+        kept[i] = malloc(300 << 10);
+        CHECK_AT(kept[i], i);
+        kept[i][0] = 1;
+        free(p);
+        free(behind);
+        if (i % 100 == 0) CHECK_AT(mappings() < MOST, i);
+    }
+    for (int i = 0; i < ROUNDS; i++) free(kept[i]);
+}
+
+static const struct test_case CASES[] = {CASE(large_blocks), CASE(moved_blocks_shrink)};
 TEST_MAIN(CASES)

@@ -157,11 +157,20 @@ impl<O: Os> Allocator<O> {
         self.ranges.with(&self.os, |r| {
             r.held.give(what);
             // SAFETY: the chunks are the caller's, and `with` holds the lock.
-            unsafe {
-                age::set(&self.arenas, c, len, age::NONE);
-                (0..len).for_each(|i| (*c.add(i)).kind.set(Kind::HEAPS));
-            }
+            unsafe { self.mark_lost(c, len) };
         });
+    }
+
+    /// Marks chunks that are lost.
+    ///
+    /// # Safety
+    /// The chunks must be the caller's, and the lock of the ranges be held.
+    pub(crate) unsafe fn mark_lost(&self, c: *mut Chunk, len: usize) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            age::set(&self.arenas, c, len, age::NONE);
+            (0..len).for_each(|i| (*c.add(i)).kind.set(Kind::HEAPS));
+        }
     }
 
     /// A random free block of a hardened slab, all zero; does not return if it was written. True if no OS page of it

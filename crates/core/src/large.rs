@@ -214,12 +214,8 @@ impl<O: Os> Allocator<O> {
         if unsafe { (*c).zeroed && bytes != Chunk::bytes(c) } {
             return false;
         }
-        // What was used and is not any more goes back at once where the policy says so: before others can have it.
         // SAFETY: the block is the caller's, and behind its new end it holds nothing that is needed.
-        let since = unsafe {
-            let cut = ((*c).carved as usize).saturating_sub(need) * CHUNK;
-            if cut > 0 { self.age_of_freed(p.add(need * CHUNK), cut) } else { age::NONE }
-        };
+        let since = unsafe { self.cut_large(c, need) };
         // SAFETY: `with` holds the lock of the ranges; the block is the caller's.
         self.ranges.with(&self.os, |r| unsafe {
             let len = (*c).len as usize;
@@ -243,8 +239,10 @@ impl<O: Os> Allocator<O> {
                 if len > used {
                     r.give(&self.arenas, c.add(used), len - used, behind);
                 }
-                if used > need {
-                    r.give(&self.arenas, c.add(need), used - need, since);
+                match since {
+                    _ if used == need => {}
+                    Some(since) => r.give(&self.arenas, c.add(need), used - need, since),
+                    None => self.mark_lost(c.add(need), used - need),
                 }
                 (*c).len = need as u32;
                 (*c).carved = need as u32;
@@ -256,5 +254,31 @@ impl<O: Os> Allocator<O> {
             self.note_news(r);
             true
         })
+    }
+
+    /// Prepares the chunks that the large block of `c` used behind the first `need` for others, before they can have them;
+    /// returns the age of these chunks, or `None` if they are lost. They go back at once where the policy says so. Where the
+    /// block's pages were moved they are mapped anew: the end of the block renews its own part only, so they would be
+    /// mappings apart as long as the process lives, which may have 65,530.
+    ///
+    /// # Safety
+    /// The block must be the caller's, and hold nothing behind `need` chunks that is needed.
+    unsafe fn cut_large(&self, c: *mut Chunk, need: usize) -> Option<u8> {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let cut = ((*c).carved as usize).saturating_sub(need) * CHUNK;
+            if cut == 0 || self.is_stranded() {
+                return Some(age::NONE);
+            }
+            let p = Arenas::chunk(c).add(need * CHUNK);
+            match if (*c).moved { self.os.renew(p, cut) } else { Moved::Not } {
+                Moved::Done => {
+                    self.note_purged(cut);
+                    Some(age::NONE)
+                }
+                Moved::Not => Some(self.age_of_freed(p, cut)),
+                Moved::Lost => None,
+            }
+        }
     }
 }
