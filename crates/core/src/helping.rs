@@ -188,6 +188,17 @@ impl<O: Os> Allocator<O> {
         result
     }
 
+    /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many
+    /// milliseconds to call it again, or `None` when nothing waits: then there is no helper any more. For a helper that is
+    /// no thread of its own, see [`Allocator::help`].
+    #[cold]
+    pub fn tick(&self) -> Option<u32> {
+        let helper = self.os.helper();
+        helper.begin();
+        let next = self.round();
+        if next.is_some() || helper.take_leave(&helper.leave(false)) { next } else { Some(self.tick_length()) }
+    }
+
     /// What a helper does all its life, until it wants to end: for [`Os::start_helper`], which has the thread take the
     /// last step, and call this again where that fails.
     #[cold]

@@ -15,6 +15,12 @@ use crate::{Allocator, CHUNK, Heap, Os};
 /// So many chunks may be taken that were clean until the memory limit is looked at.
 pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
 
+/// While nearly nothing is left holes do not wait for their time, but are looked for so many milliseconds apart at least, and
+/// so many times as long apart as it takes: a program whose blocks come and go all over its slabs is to pay a twentieth of a
+/// processor at most.
+const SWEEP_MS: u64 = 500;
+const SWEEP_SHARE: u64 = 20;
+
 /// What programs could take between two looks at the memory limit.
 const FAR: usize = 256 << 20;
 
@@ -27,22 +33,50 @@ fn is_short(memory: &Memory, waiting: usize) -> bool {
     memory.stalled || memory.limit.saturating_sub(memory.used) < 2 * waiting
 }
 
+/// Whether nearly nothing is left.
+fn is_near(memory: &Memory) -> bool {
+    memory.limit.saturating_sub(memory.used) < memory.limit / 16
+}
+
+/// The same, or that it may be used up before the next look.
+fn is_nearly_used_up(memory: &Memory) -> bool {
+    is_near(memory) || memory.limit.saturating_sub(memory.used) < FRESH_CHUNKS * CHUNK
+}
+
 impl<O: Os> Allocator<O> {
     /// How many ticks memory may wait at present: fewer where more waits than may, none where memory is short.
     #[cold]
     pub(crate) fn urgency(&self) -> u8 {
         let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
-        if waiting == 0 {
+        let may_sweep = self.may_sweep();
+        if waiting == 0 && !may_sweep {
             return DELAY_TICKS;
         }
         let memory = self.memory();
-        let short = memory.is_some_and(|m| is_short(&m, waiting));
+        let short =
+            memory.is_some_and(|m| (waiting > 0 && is_short(&m, waiting)) || (may_sweep && is_nearly_used_up(&m)));
         let most = self.policy.bytes().unwrap_or_else(|| {
             let share = memory.map_or(usize::MAX, |m| m.limit / 4);
             if self.has_helper() { share } else { share.min(INLINE_MOST) }
         });
         self.purger.most.store(most, Ordering::Relaxed);
         if short || waiting > most { 0 } else { DELAY_TICKS }
+    }
+
+    /// Whether the helper may look for holes in slabs before their time. It alone, as a thread in a call cannot visit its own
+    /// heap; and not where the limit is the process's own, which counts chunks.
+    fn may_sweep(&self) -> bool {
+        // Relaxed, here and below: a number that stands for itself.
+        self.has_helper()
+            && !self.policy.has_own_limit()
+            && self.os.clock() >= self.purger.sweep_from.load(Ordering::Relaxed)
+    }
+
+    /// The helper has looked for holes of any age, since the clock said `begun`.
+    pub(crate) fn note_sweep(&self, begun: u64) {
+        let now = self.os.clock();
+        let pause = (now.saturating_sub(begun) * SWEEP_SHARE).max(SWEEP_MS);
+        self.purger.sweep_from.store(now + pause, Ordering::Relaxed);
     }
 
     /// Looks up how much may wait, so that a helper that is new is woken when more does.
@@ -98,15 +132,18 @@ impl<O: Os> Allocator<O> {
 
     /// Has what waits given back where memory is short: by the helper, and by this thread as much as came to wait between
     /// two looks, as the helper may not get a processor before others need the memory; all of it at once where nearly
-    /// nothing is left, or where there is no helper.
+    /// nothing is left, or where there is no helper. Holes in slabs go likewise, by the helper alone.
     #[cold]
     pub(crate) fn mind_limit(&self) {
         let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
-        let Some(memory) = self.memory().filter(|m| waiting > 0 && is_short(m, waiting)) else {
+        let memory = self.memory();
+        if memory.is_some_and(|m| is_nearly_used_up(&m)) && self.may_sweep() {
+            self.wake_helper();
+        }
+        let Some(memory) = memory.filter(|m| waiting > 0 && is_short(m, waiting)) else {
             return;
         };
-        let near = memory.limit.saturating_sub(memory.used) < memory.limit / 16;
-        if near || !self.has_helper() {
+        if is_near(&memory) || !self.has_helper() {
             self.purge();
         } else {
             self.wake_helper();

@@ -83,6 +83,8 @@ pub struct Purger {
     /// Chunks that waited when the limit was last looked at, and what was left of it then, in bytes; 0: not known.
     looked: AtomicUsize,
     pub(crate) room: AtomicUsize,
+    /// Clock from which on holes need not wait for their time where memory is short.
+    pub(crate) sweep_from: AtomicU64,
     /// Ticks in a row that found nothing; where there can be no helper, ticks since one was asked for.
     pub(crate) idle: AtomicU32,
     /// All holes that were due in some tick were refused: they are left alone for a while.
@@ -116,6 +118,7 @@ impl Purger {
             notes: AtomicU8::new(0),
             looked: AtomicUsize::new(0),
             room: AtomicUsize::new(0),
+            sweep_from: AtomicU64::new(0),
             idle: AtomicU32::new(0),
             refused: AtomicBool::new(false),
             again: AtomicBool::new(false),
@@ -199,17 +202,6 @@ impl<O: Os> Allocator<O> {
         bytes + annexed
     }
 
-    /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many
-    /// milliseconds to call it again, or `None` when nothing waits: then there is no helper any more. For a helper that is
-    /// no thread of its own, see [`Allocator::help`].
-    #[cold]
-    pub fn tick(&self) -> Option<u32> {
-        let helper = self.os.helper();
-        helper.begin();
-        let next = self.round();
-        if next.is_some() || helper.take_leave(&helper.leave(false)) { next } else { Some(self.tick_length()) }
-    }
-
     /// [`Allocator::tick`], of which `None` says that the helper has resigned, and has to leave.
     #[cold]
     pub(crate) fn round(&self) -> Option<u32> {
@@ -250,7 +242,11 @@ impl<O: Os> Allocator<O> {
         // Relaxed: one thread calls this. Of a lazy purge the system was told; nothing was refused there.
         let lazy = self.purger.again.swap(false, Ordering::Relaxed) && self.policy.purge() != Purge::Lazy;
         let due = Due { keep: self.keep(ticks, in_time), slabs, lazy, ..self.due(ticks, BATCH_BYTES) };
+        let begun = self.os.clock();
         let bytes = self.purge_due(Heap::none(), due, &mut walk, usize::MAX);
+        if ticks == 0 {
+            self.note_sweep(begun);
+        }
         if walk.punched > 0 {
             self.purger.refused.store(false, Ordering::Relaxed);
         }

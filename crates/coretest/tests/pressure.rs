@@ -3,7 +3,7 @@
 use neap_core::os::Memory;
 use neap_core::policy::Limit;
 use neap_core::{CHUNK, Os};
-use neap_coretest::calls::{Shared, free, malloc, system, thread, try_malloc, valid};
+use neap_coretest::calls::{Shared, free, malloc, rest, system, thread, try_malloc, valid};
 use neap_coretest::{Call, Config, Owner};
 
 const MIB: usize = 1 << 20;
@@ -115,6 +115,36 @@ fn the_limit_is_looked_at_while_a_program_grows() {
     fill(&a, &t, MIB, 64 * MIB);
     let looks = a.os.faults.count(Call::Memory);
     assert!((3..=5).contains(&looks), "{looks} looks in 64 MiB");
+}
+
+/// Catches holes in slabs that wait for their time although nearly no memory is left, that go where there is plenty, and
+/// slabs that are looked at again and again.
+#[test]
+fn holes_do_not_wait_where_nearly_nothing_is_left() {
+    let limit = 1024 * MIB;
+    for (used, near) in [(limit - limit / 8, false), (limit - limit / 32, true)] {
+        let a = system(Config { purger: true, ..Config::default() });
+        let t = thread(&a);
+        let punched = || {
+            let blocks = fill(&a, &t, 512, 16 * MIB);
+            let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 64 == 0);
+            freed.into_iter().for_each(|(_, p)| free(&a, &t, p));
+            rest(&a, &t);
+            assert!(a.free_bytes().0 < 2 * MIB, "holes alone");
+            a.os.set_memory(Some(Memory { limit, used, stalled: false }));
+            let before = a.figures().totals.purged;
+            // Woken, not in time.
+            assert!(a.tick().is_some());
+            let purged = a.figures().totals.purged - before;
+            kept.into_iter().for_each(|(_, p)| free(&a, &t, p));
+            purged >= 8 << 20
+        };
+        assert_eq!(punched(), near, "{used} bytes are used");
+        assert!(!punched(), "a moment later");
+        a.os.advance(600);
+        assert_eq!(punched(), near, "some time later");
+        valid(&a);
+    }
 }
 
 /// Catches memory that does not wait for its time although it is less than a quarter of the system's limit, and more than
