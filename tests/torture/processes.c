@@ -150,17 +150,21 @@ void *handlers(void *unused) {
 
 enum { GROWERS = 4, GROWN = 2000 };
 static unsigned char *grown[GROWERS][GROWN];
+static int growth_slot;
 
+/* Notes progress for the parent, as fills may take long (MALLOC_PERTURB_). */
 static void *grow(void *arg) {
     unsigned char **mine = grown[(long)arg];
-    for (size_t i = 0; i < GROWN; i++)
+    for (size_t i = 0; i < GROWN; i++) {
         if ((mine[i] = malloc(60000 + i % 7 * 60000))) mine[i][0] = (unsigned char)i;
+        if (i % 100 == 0) progress(growth_slot);
+    }
     return NULL;
 }
 
 /* Gigabytes of addresses that are made usable by several threads at once, in children, as only growth is of interest. */
 void *growth(void *unused) {
-    int slot = progress_begin("growth");
+    int slot = growth_slot = progress_begin("growth");
     for (; !atomic_load(&stop); progress(slot)) {
         pid_t child = fork();
         if (child == 0) {
@@ -170,7 +174,7 @@ void *growth(void *unused) {
             for (int i = 0; i < GROWERS; i++)
                 if (made[i]) pthread_join(t[i], NULL);
             for (int i = 0; i < GROWERS; i++)
-                for (int k = 0; k < GROWN; k++)
+                for (int k = 0; k < GROWN; k++, progress(slot))
                     if (grown[i][k]) {
                         if (grown[i][k][0] != (unsigned char)k) fail("WRONG BYTES in a block that was just made");
                         check_guard(grown[i][k]);
