@@ -77,6 +77,7 @@ const CASES: &[Row] = &[
     (FILTERS, "kill_last_by_syscall", PLAIN, "the same where the program asks by way of syscall"),
     (FILTERS, "kill_last_all_threads", PLAIN, "a helper that gets the filter too"),
     (FILTERS, "idle_behind_filter", PLAIN, "memory that waits for a helper which a filter has ended"),
+    (FILTERS, "no_room_to_look", PLAIN, "a filter that is overlooked where the process can open no file"),
     (FILTERS, "questions_for_filters", PLAIN, "a question whether there are filters that is taken for one"),
     (FILTERS, "refused_filters", PLAIN, "a process without helper for ever, as a filter was asked for and refused"),
     (FILTERS, "in_vfork_child", PLAIN, "a filter of a child on its parent's memory that is taken for the parent's"),

@@ -1,6 +1,7 @@
 /* Filters of system calls: one that refuses a call neap may use, and one that ends the process for all but a few. */
 #include "filter.h"
 #include "purge.h"
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 /* A call that no library sees. */
@@ -136,6 +137,25 @@ static void refused_filters(void) {
     with_helper();
     wait_for_rss(16 << 10);
 }
+/* A filter that the process cannot see: it has no room for another open file, and its question is answered as by a kernel
+   without filters. */
+static void no_room_to_look(void) {
+    static struct sock_filter code[] = {
+        FILTER_NUMBER,
+        FILTER_CALL(__NR_prctl, SECCOMP_RET_ERRNO | EINVAL),
+        FILTER_CALL(__NR_close_range, SECCOMP_RET_KILL_PROCESS),
+        FILTER_CALL(__NR_process_madvise, SECCOMP_RET_KILL_PROCESS),
+        FILTER_CALL(__NR_memfd_create, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    static struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(bare(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0) == 0);
+    if (bare(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)&program)) SKIP("no seccomp filters here");
+    struct rlimit none = {3, 3};
+    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    work();
+    nap(300);
+}
 /* A child on its parent's memory gives itself a filter, as a launcher of others does before exec. */
 static void in_vfork_child(void) {
     struct sock_fprog *program = all_but(__NR_userfaultfd, SECCOMP_RET_ERRNO | EPERM);
@@ -194,7 +214,7 @@ static void threads_end(void) {
 static const struct test_case CASES[] = {
     CALLS(ROWS) CASE(kill_first), CASE(kill_last), CASE(kill_last_by_syscall), CASE(kill_last_all_threads),
     CASE(kill_under_load), CASE(from_the_start), CASE(threads_end), CASE(in_vfork_child), CASE(idle_behind_filter),
-    CASE(questions_for_filters), CASE(refused_filters),
+    CASE(questions_for_filters), CASE(refused_filters), CASE(no_room_to_look),
 };
 /* Started again by `refused_from_the_start`, the name of the case is the program's only argument. */
 int main(int argc, char **argv) {
