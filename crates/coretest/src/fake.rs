@@ -12,6 +12,7 @@ pub mod model;
 mod pagemap;
 mod pages;
 mod swap;
+mod within;
 
 pub use faults::{CALLS, Call, Faults};
 use kernel::{READ_WRITE, mmap, mmap_aligned};
@@ -20,6 +21,8 @@ use model::{Access, Model};
 use pagemap::{HOST_PAGE, Pagemap};
 pub use pages::{Page, Usage};
 use swap::Swap;
+pub use within::Moment;
+use within::Within;
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use neap_core::Os;
@@ -105,8 +108,7 @@ pub struct Fake {
     huge: Mutex<Vec<(usize, usize)>>,
     /// What [`Os::onward`] says.
     onward: Mutex<Onward>,
-    /// What another thread does at the end of the next purge.
-    meanwhile: Mutex<Option<fn()>>,
+    within: Within,
     /// All calls so far.
     log: Mutex<Log>,
     /// How often [`Os::has_ended`] says no.
@@ -136,7 +138,7 @@ impl Fake {
             lazy: Mutex::new(Vec::new()),
             huge: Mutex::new(Vec::new()),
             onward: Mutex::new(Onward::Go),
-            meanwhile: Mutex::new(None),
+            within: Within::default(),
             log: Mutex::default(),
             living: AtomicU64::new(u64::MAX),
             config,
@@ -153,9 +155,9 @@ impl Fake {
         *self.onward.lock().unwrap_or_else(PoisonError::into_inner) = onward;
     }
 
-    /// Another thread runs `f` when the figures are published next: at the end of a purge.
-    pub fn set_meanwhile(&self, f: fn()) {
-        *self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner) = Some(f);
+    /// The thread that makes the next call of this kind runs `f` in the middle of it.
+    pub fn set_within(&self, moment: Moment, f: fn()) {
+        self.within.set(moment, f);
     }
 
     /// The calling process is another one from now on; 0: the system must not be asked.
@@ -330,6 +332,10 @@ unsafe impl Os for Fake {
         let done = unsafe { libc::mprotect(p.cast(), len, READ_WRITE) } == 0;
         if done {
             model.set(p.addr(), len, Access::Committed);
+        }
+        drop(model);
+        if len >= 16 << 20 {
+            self.within.reach(Moment::LongCommit);
         }
         done
     }
@@ -560,10 +566,7 @@ unsafe impl Os for Fake {
     fn publish(&self, _: &Figures) {
         self.log().note(PUBLISH, 0, 0);
         self.published.fetch_add(1, Ordering::Relaxed);
-        let f = self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(f) = f {
-            std::thread::spawn(f).join().expect("the other thread");
-        }
+        self.within.reach(Moment::Publish);
     }
 
     fn onward(&self) -> Onward {
@@ -596,6 +599,7 @@ unsafe impl Os for Fake {
     }
 
     fn has_ended(&self, _: Thread) -> bool {
+        self.within.reach(Moment::Question);
         self.living.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err()
     }
 

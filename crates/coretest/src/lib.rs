@@ -11,7 +11,7 @@ pub mod model;
 pub mod pattern;
 pub mod seat;
 
-pub use fake::{Call, Config, Fake};
+pub use fake::{Call, Config, Fake, Moment};
 pub use history::{Choices, Op, Setup};
 pub use model::Model;
 pub use seat::Owner;

@@ -5,8 +5,10 @@ use neap_core::Heap;
 use neap_core::fork::Begin;
 use neap_core::sync::Lock;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
-use neap_coretest::{Call, Config, Fake, Owner};
-use std::time::Instant;
+use neap_coretest::{Call, Config, Fake, Moment, Owner};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Catches free memory that stays in a child although it asks for memory, or that stays in an idle one if it is much.
 #[test]
@@ -364,4 +366,79 @@ fn a_child_counts_anew() {
         assert_eq!((a.os.published() - before).min(1), shown, "{chunks} chunks");
         mine.abandon(&a);
     }
+}
+
+/// Catches a child that counts its thread as the parent's: others would ask whether that one has ended.
+#[test]
+fn a_child_knows_its_thread() {
+    let a = system(Config::default());
+    let mine = thread(&a);
+    work(&a, &mine);
+    assert_eq!(mine.fork_begin(&a), Begin::Ready);
+    a.os.set_process(2);
+    mine.fork_child(&a);
+    a.os.end_threads_after(0);
+    a.trim(0, || true);
+    assert!(a.figures().cached_blocks > 0, "the heap of a thread of this process that has ended is left alone");
+}
+
+/// What a thread of a test waits for, for some seconds.
+fn comes(what: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    while !what() && begun.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    what()
+}
+
+/// Catches a child that waits for ever for a step of an arena which another thread was making when it forked.
+#[test]
+fn a_step_that_was_cut_is_made_again() {
+    static A: LazyLock<&Shared> = LazyLock::new(|| Box::leak(system(Config::default())));
+    static CUT: AtomicBool = AtomicBool::new(false);
+    // The thread that makes the step stays behind in the parent.
+    A.os.set_within(Moment::LongCommit, || {
+        CUT.store(true, Ordering::Release);
+        loop {
+            std::thread::park();
+        }
+    });
+    std::thread::spawn(|| {
+        let other = thread(&A);
+        (0..100).for_each(|_| {
+            malloc(&A, &other, 1 << 16);
+        });
+    });
+    assert!(comes(|| CUT.load(Ordering::Acquire)));
+    assert_eq!(A.fork_begin(core::ptr::null(), false, &mut A.fork_patience()), Begin::Ready);
+    A.fork_child(core::ptr::null(), 0);
+    let child = std::thread::spawn(|| {
+        let mine = thread(&A);
+        malloc(&A, &mine, 40 << 20);
+    });
+    assert!(comes(|| child.is_finished()));
+    child.join().expect("a block");
+}
+
+/// Catches a lock that is taken from a fork which uses what it guards.
+#[test]
+fn a_lock_in_use_is_kept() {
+    static A: LazyLock<&Shared> = LazyLock::new(|| Box::leak(system(Config::default())));
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    static TOO_EARLY: AtomicBool = AtomicBool::new(false);
+    let (mine, _other) = (thread(&A), thread(&A));
+    A.os.set_within(Moment::Question, || {
+        std::thread::spawn(|| {
+            // It takes the lock of all heaps.
+            A.figures();
+            TAKEN.store(true, Ordering::Release);
+        });
+        // Longer than a fork keeps a lock that others want.
+        std::thread::sleep(Duration::from_millis(300));
+        TOO_EARLY.store(TAKEN.load(Ordering::Acquire), Ordering::Release);
+    });
+    assert_eq!(mine.fork_begin(&A), Begin::Ready);
+    assert!(!TOO_EARLY.load(Ordering::Acquire));
+    mine.fork_parent(&A);
+    assert!(comes(|| TAKEN.load(Ordering::Acquire)));
 }

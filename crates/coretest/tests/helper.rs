@@ -5,7 +5,7 @@ use neap_core::helper::{Answer, Who};
 use neap_core::os::Onward;
 use neap_core::policy::Purge;
 use neap_coretest::calls::{self, Shared};
-use neap_coretest::fake::{Call, Config, Fake};
+use neap_coretest::fake::{Call, Config, Fake, Moment};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -122,7 +122,7 @@ fn the_last_thing_is_to_look_again() {
     }
     free_much();
     A.os.set_onward(Onward::Finish);
-    A.os.set_meanwhile(free_much);
+    A.os.set_within(Moment::Publish, || std::thread::spawn(free_much).join().expect("the other thread"));
     let leave = A.help();
     assert!(A.os.helper().take_leave(&leave), "nothing took it back");
     assert_eq!(A.free_bytes().0, 0, "bytes that wait without a purger");
@@ -144,6 +144,31 @@ fn one_that_has_to_end_leaves_the_rest() {
     let before = started(&a.os);
     calls::malloc(&a, &thread, 3000);
     assert_eq!(started(&a.os), before + 1);
+}
+
+/// Catches a helper that looks before its time, and one that sleeps on although it was woken.
+#[test]
+fn a_helper_sleeps_until_its_time() {
+    let a = calls::system(Config { purger: true, ..Config::default() });
+    a.policy.set_delay(600_000);
+    let thread = calls::thread(&a);
+    calls::free(&a, &thread, calls::malloc(&a, &thread, 8 << 20));
+    let before = a.os.published();
+    std::thread::scope(|scope| {
+        let helper = scope.spawn(|| a.os.helper().take_leave(&a.help()));
+        std::thread::sleep(Duration::from_millis(300));
+        let slept = a.os.published() == before;
+        // Again and again: it may not have begun yet.
+        let begun = Instant::now();
+        while a.os.published() == before && begun.elapsed() < Duration::from_secs(10) {
+            a.resume_purging();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let woken = a.os.published() > before;
+        a.os.set_onward(Onward::End);
+        assert!(helper.join().expect("a helper that ends"));
+        assert!(slept && woken, "{slept} {woken}");
+    });
 }
 
 /// Catches a helper that has resigned and stays, and does not count as one; and one that is kept away for ever where the

@@ -133,6 +133,10 @@ fn blocks_keep_their_alignment() {
     let (size, align) = (3 * MIB, 4 * MIB);
     // So that clean chunks do not begin at such a multiple.
     malloc(&a, &t, 5 * CHUNK);
+    // Long enough for the alignment, wherever it begins.
+    let p = malloc(&a, &t, size + align);
+    write(p, size + align, 1, 1);
+    free(&a, &t, p);
     let mut places = Vec::new();
     for round in 0..6 {
         // SAFETY: the heap is lent by its thread.
