@@ -290,10 +290,14 @@ impl Explained {
         Explained(text.lines().filter_map(row).collect())
     }
 
-    /// Whether a row holds for the mutant `name`. One without a number holds for all of its name.
+    /// Whether a row holds for the mutant `name`. One without a number holds for all of its name, `#1` for the first, whose
+    /// own name has none.
     fn has(&self, name: &str) -> bool {
         let plain = name.rsplit_once(" #").map_or(name, |(plain, _)| plain);
-        self.0.iter().any(|parts| matches(parts, name) || matches(parts, plain))
+        let first = format!("{plain} #1");
+        self.0.iter().any(|parts| {
+            matches(parts, name) || matches(parts, plain) || (name == plain && matches(parts, first.as_str()))
+        })
     }
 }
 
@@ -357,8 +361,10 @@ mod tests_of_the_table {
     fn rows_hold_for_their_mutants() {
         let table = Explained::read(
             "| file | mutant | why |\n|---|---|---|\n| `a.rs` | `replace ^= with \\|= in f` | x |\n\
-             | `a.rs` | `replace … with … in g` | y |\n| `b.rs` | `replace < with <= in h #2` | z |",
+             | `a.rs` | `replace … with … in g` | y |\n| `b.rs` | `replace < with <= in h #2` | z |\n\
+             | `b.rs` | `replace + with - in h #1` | z |",
         );
+        assert!(table.has("b.rs: replace + with - in h") && !table.has("b.rs: replace + with - in h #2"));
         for name in
             ["a.rs: replace ^= with |= in f", "a.rs: replace < with > in g #3", "b.rs: replace < with <= in h #2"]
         {

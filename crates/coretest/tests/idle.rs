@@ -346,98 +346,6 @@ fn before_the_first_use() {
     });
 }
 
-/// Locks the OS page of `p` in memory, as a program may do that forgets to unlock it. False where that is not allowed.
-fn lock(p: *mut u8) -> bool {
-    // SAFETY: the page is a block's.
-    unsafe { libc::mlock(p.cast(), 1) == 0 }
-}
-
-/// Catches memory that stays because the system refused other memory in the same batch, and a purger that never ends
-/// because of what is refused.
-#[test]
-fn locked_blocks_are_left_alone() {
-    const SIZE: usize = 200_000;
-    let a = &*system(4096);
-    let own = thread(a);
-    let blocks = fill(a, &own, SIZE, 200 * SIZE);
-    // Not two neighbours: each run is one block.
-    let (kept, gone): (Vec<_>, Vec<_>) = (0..blocks.len()).partition(|i| i % 2 == 0);
-    let locked: Vec<_> = gone.iter().step_by(10).collect();
-    if !locked.iter().all(|&&i| lock(blocks[i].wrapping_add(SIZE / 2))) {
-        println!("SKIPPED: mlock is refused");
-        return;
-    }
-    gone.iter().for_each(|&i| free(a, &own, blocks[i]));
-    settle(a);
-    let (held, live) = (a.os.usage().present, kept.len() * SIZE.next_multiple_of(4096));
-    let most = live + locked.len() * SIZE.next_multiple_of(4096) + TABLES * 4096;
-    assert!(held <= most, "{held} bytes held, {most} allowed");
-    own.abandon(a);
-}
-
-/// Catches a range that counts as clean although the system refused to take it, or others that count as refused with it: in a
-/// batch that is made free in several steps.
-#[test]
-fn what_was_refused_stays_dirty() {
-    let size = 2 * CHUNK;
-    for seed in 1..9 {
-        let a = Allocator::new(Fake::new(Config { seed, ..Config::default() }));
-        let own = thread(&a);
-        let blocks: Vec<_> = (0..24).map(|_| (fill(&a, &own, size, size)[0], malloc(&a, &own, size)).0).collect();
-        blocks.iter().for_each(|&p| free(&a, &own, p));
-        // One of the ranges, by chance.
-        a.os.faults.fail_nth(Call::PurgeRuns, a.os.faults.count(Call::PurgeRuns) + 1);
-        let went = a.purge();
-        assert_eq!((went, a.free_bytes().0), (23 * size, size), "seed {seed}");
-        assert_eq!((a.purge(), a.free_bytes().0), (size, 0), "seed {seed}");
-    }
-}
-
-/// Catches memory that stays for ever because it was locked when it was freed.
-#[test]
-fn what_was_locked_goes_back_later() {
-    const SIZE: usize = 200_000;
-    let a = &*system(4096);
-    let own = thread(a);
-    let (blocks, others) = (fill(a, &own, SIZE, 100 * SIZE), fill(a, &own, SIZE, 12 * SIZE));
-    if !blocks.iter().all(|&p| lock(p)) {
-        println!("SKIPPED: mlock is refused");
-        return;
-    }
-    blocks.iter().for_each(|&p| free(a, &own, p));
-    settle(a);
-    assert!(a.os.usage().present > 50 * SIZE, "nothing was locked");
-    // SAFETY: the OS pages are the allocator's, and mapped.
-    blocks.iter().for_each(|&p| assert_eq!(unsafe { libc::munlock(p.cast(), 1) }, 0));
-    // Something else is freed: the next helper.
-    others.into_iter().for_each(|p| free(a, &own, p));
-    settle(a);
-    let held = a.os.usage().present;
-    assert!(held <= TABLES * 4096, "{held} bytes held");
-    own.abandon(a);
-}
-
-/// The same for holes in slabs.
-#[test]
-fn locked_holes_are_left_alone() {
-    const SIZE: usize = 512;
-    let a = &*system(4096);
-    let own = thread(a);
-    let blocks = fill(a, &own, SIZE, BYTES);
-    let locked: Vec<_> = blocks.iter().skip(64).step_by(1280).copied().collect();
-    if !locked.iter().all(|&p| lock(p)) {
-        println!("SKIPPED: mlock is refused");
-        return;
-    }
-    let (kept, gone): (Vec<_>, Vec<_>) = (0..blocks.len()).partition(|i| i % 128 == 0);
-    gone.iter().for_each(|&i| free(a, &own, blocks[i]));
-    settle(a);
-    // A locked OS page keeps those of its slab.
-    let (held, most) = (a.os.usage().present, kept.len() * 4096 + locked.len() * 65536 + TABLES * 4096);
-    assert!(held <= most, "{held} bytes held, {most} allowed");
-    own.abandon(a);
-}
-
 /// Catches a program without a helper that frees much and is idle from then on: whatever waits then stays.
 #[test]
 fn little_waits_without_a_helper() {
@@ -507,6 +415,45 @@ fn a_helper_stays_while_anything_waits() {
     }
 }
 
+/// The same for memory that is held for the program, less than a helper is started for.
+#[test]
+fn a_helper_stays_while_memory_is_held() {
+    let a = system(4096);
+    let own = Owner::new(&*a, false, true).expect("memory for a heap");
+    let tick = || {
+        a.os.run_for(50_000);
+        a.tick().map(|wait| a.os.advance(wait.into())).is_some()
+    };
+    for _ in 0..3 {
+        fill(&a, &own, 12 * CHUNK, 12 * CHUNK).into_iter().for_each(|p| free(&a, &own, p));
+        (0..20).for_each(|_| _ = tick());
+    }
+    for ticks in 0.. {
+        if a.free_bytes().0 == 0 {
+            assert!((50..300).contains(&ticks), "{ticks} ticks");
+            break;
+        }
+        assert!(tick(), "{:?} bytes wait after {ticks} ticks", a.free_bytes());
+    }
+}
+
+/// Catches a tick that does not count though the clock is nearly there, as clocks are coarse; and one that counts though the
+/// helper was woken long before its time.
+#[test]
+fn coarse_clocks() {
+    for (passes, gone) in [(88, true), (87, false)] {
+        let a = system(4096);
+        let own = thread(&a);
+        free(&a, &own, malloc(&a, &own, 20 << 20));
+        assert_eq!(a.tick(), Some(100));
+        for _ in 0..7 {
+            a.os.advance(passes);
+            a.tick();
+        }
+        assert_eq!(a.free_bytes().0 == 0, gone, "after seven ticks of {passes} ms");
+    }
+}
+
 /// Catches a helper that looks for longer than it has to because caches are called full that are not.
 #[test]
 fn a_helper_ends_where_caches_are_empty() {
@@ -560,4 +507,50 @@ fn cycles_keep_their_holes() {
     }
     assert!(seen[0] > BYTES as u64 / 2, "{seen:?}");
     assert_eq!(seen[3..], [0, 0], "{seen:?}");
+    // A helper that holds them does not end.
+    blocks.iter().enumerate().filter(|(i, _)| i % 16 != 0).for_each(|(_, &p)| free(&a, &own, p));
+    let before = a.figures().totals.purged;
+    for tick in 0..400 {
+        a.os.run_for(50_000);
+        match a.tick() {
+            Some(wait) => a.os.advance(wait.into()),
+            None => {
+                let purged = a.figures().totals.purged - before;
+                assert!(purged > BYTES as u64 / 2, "{purged} bytes went when it ended in tick {tick}");
+                break;
+            }
+        }
+    }
+}
+
+/// Catches holes that are held though the program never missed them: those that went back on request, as it took others.
+#[test]
+fn holes_that_went_on_request_are_no_reason() {
+    let a = system(4096);
+    let own = thread(&a);
+    let blocks = fill(&a, &own, 512, 40 * CHUNK);
+    let (_, gone): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 128 < 8);
+    let ticks = |n: usize| {
+        for _ in 0..n {
+            a.os.run_for(50_000);
+            a.os.advance(a.tick().unwrap_or(100).into());
+        }
+    };
+    let free_all = |blocks: &[(usize, *mut u8)]| {
+        blocks.iter().for_each(|&(_, p)| free(&a, &own, p));
+        calls::rest(&a, &own);
+    };
+    // The holes of one slab go in their time, all others on request.
+    let (request, time) = gone.split_at(39 * 120);
+    free_all(request);
+    assert_eq!(a.purge(), 39 * 15 * 4096);
+    free_all(time);
+    ticks(8);
+    let again: Vec<_> = fill(&a, &own, 512, gone.len() * 512).into_iter().enumerate().collect();
+    ticks(1);
+    let before = a.figures().totals.purged;
+    free_all(&again);
+    ticks(10);
+    let went = a.figures().totals.purged - before;
+    assert_eq!(went, 25 * 15 * 4096, "of 40 slabs 15 are held, as 15 OS pages were missed");
 }

@@ -166,9 +166,11 @@ fn memory_that_is_no_blocks() {
         t.free(t.own, long);
         let short = t.a.malloc_nested(100_000, 16, false);
         assert_eq!(short, long, "the first of these chunks");
-        let p = short.wrapping_add(3 << 16);
-        let line = t.line(t.own, p);
-        assert!(line.starts_with(&format!("neap: double free of {p:p}, or never allocated")), "{line}");
+        for chunks in [2, 3] {
+            let p = short.wrapping_add(chunks << 16);
+            let line = t.line(t.own, p);
+            assert!(line.starts_with(&format!("neap: double free of {p:p}, or never allocated")), "{line}");
+        }
     });
 }
 
@@ -228,7 +230,7 @@ fn free_memory_of_a_slab() {
 }
 
 /// Catches a live block that is called free, as a block in a cache was written after its free and points to it: itself, or
-/// by way of a block of another size.
+/// by way of a block of another size, of one in memory that was a slab, or of memory that is no block of anybody's.
 #[test]
 fn what_written_free_blocks_point_to() {
     // SAFETY: the memory is there; that some of it is free is what the test is about.
@@ -236,18 +238,25 @@ fn what_written_free_blocks_point_to() {
         p.cast::<u64>().write(tag.into());
         p.cast::<*mut u8>().add(1).write(link);
     };
-    for detour in [false, true] {
+    for way in 0..4 {
         let a = Box::new(Allocator::new(Fake::new(Config::default())));
         let t = Two { own: a.acquire(true), other: a.acquire(true), a };
-        let ([live, free, written], between) = ([(); 3].map(|()| t.malloc(16)), t.malloc(64));
+        let ([live, free, written], other_size) = ([(); 3].map(|()| t.malloc(16)), t.malloc(64));
         t.free(t.own, free);
         t.free(t.other, written);
+        // A heap without caches releases the slab with its only block.
+        let uncached = t.a.acquire(false);
+        // SAFETY: the heap is this test's.
+        let released = unsafe { t.a.malloc(uncached, 16) };
+        write(released, Block::TAG, live);
+        t.free(uncached, released);
+        write(other_size, Block::TAG, live);
         write(live, Block::TAG, free);
-        if detour {
-            write(written, Block::TAG, between);
-            write(between, Block::TAG, live);
-        } else {
-            write(written, 7, live);
+        match way {
+            0 => write(written, 7, live),
+            1 => write(written, Block::TAG, other_size),
+            2 => write(written, Block::TAG, released),
+            _ => write(written, Block::TAG, core::ptr::without_provenance_mut(CHUNK)),
         }
         t.free(t.own, live);
     }

@@ -109,3 +109,17 @@ fn shelves_hold_so_much() {
         assert_eq!(a.figures().totals.purged, 8 * CHUNK as u64);
     }
 }
+
+/// Catches a thread that fills its shelf on its fast path, and asks for no purger though there is none and it has enough for
+/// one.
+#[test]
+fn a_full_shelf_asks_for_a_purger() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let t = thread(&a);
+    let asked = [(); 2].map(|()| take(&a, &t, 8 * CHUNK)).map(|p| {
+        // SAFETY: the heap is lent by its thread; the block is this test's.
+        t.with(&a, |heap| unsafe { seat::free(&a, heap, p) }).expect("a block");
+        a.os.faults.count(Call::StartPurger)
+    });
+    assert_eq!(asked, [0, 1]);
+}

@@ -83,6 +83,16 @@ fn slabs_give_what_is_wanted_and_no_more() {
             assert_eq!(1 + carved + one_by_one, class::capacity(class));
             slab::carve(c, 100, 4096, &mut out);
             assert_eq!(out.count, carved, "nothing is left");
+            let mut recycled = Taken::new();
+            for i in 0..12 {
+                let mut batch = slab::Batch::new();
+                batch.add(i);
+                assert_eq!(slab::give(c, batch), Ok(()));
+            }
+            for want in [3, 5, 12] {
+                assert_eq!(slab::take_recycled(c, want, 4096, &mut recycled), Ok(()));
+                assert_eq!(recycled.count, want);
+            }
         }
     }
 }

@@ -427,3 +427,24 @@ fn foreign_pointers_go_on_no_shelf() {
         assert!(!t.with(&a, |heap| unsafe { a.shelve_after_miss(heap, at) }), "{at:p}");
     }
 }
+
+/// Catches free memory that is passed over although a block fits there: a range behind a shorter one of nearly its length,
+/// and one that has clean memory beside it, behind a longer one that has none.
+#[test]
+fn free_memory_is_found_behind_other() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let t = thread(&a);
+    let [long, short] = [1010, 985].map(|chunks| (malloc(&a, &t, chunks * CHUNK), malloc(&a, &t, 2 * CHUNK)).0);
+    free(&a, &t, long);
+    free(&a, &t, short);
+    assert_eq!(malloc(&a, &t, 1000 * CHUNK), long, "not the one that was freed last");
+    let a = system(Config { purger: true, ..Config::default() });
+    let t = thread(&a);
+    let [alone, _, dirty, clean, _] = [40, 2, 20, 60, 2].map(|chunks| malloc(&a, &t, chunks * CHUNK));
+    assert_eq!(clean, dirty.wrapping_add(20 * CHUNK));
+    free(&a, &t, clean);
+    a.purge();
+    free(&a, &t, alone);
+    free(&a, &t, dirty);
+    assert_eq!(malloc(&a, &t, 64 * CHUNK), dirty);
+}

@@ -1,7 +1,7 @@
 //! What calloc clears of memory that was used: what was touched, and no more.
 
-use neap_core::CHUNK;
 use neap_core::policy::Purge;
+use neap_core::{CHUNK, Os};
 use neap_coretest::calls::{Shared, free, malloc, system, thread};
 use neap_coretest::{Call, Config, Owner};
 
@@ -248,6 +248,15 @@ fn all_bytes_are_counted() {
     free(&a, &t, p);
     let (q, cleared, skipped) = calloc(&a, &t, 20_480);
     assert_eq!((q, cleared, skipped), (p, 2 * 4096, 3 * 4096));
+    // One that begins in the middle of an OS page.
+    let [first, second] = [(); 2].map(|()| malloc(&a, &t, 10_240));
+    let p = if first.addr().is_multiple_of(4096) { second } else { first };
+    assert_eq!(p.addr() % 4096, 2048);
+    // SAFETY: the block has so many bytes.
+    unsafe { p.write_bytes(0xFF, 100) };
+    free(&a, &t, p);
+    let (q, cleared, skipped) = calloc(&a, &t, 10_240);
+    assert_eq!((q, cleared, skipped), (p, 2048, 8192));
 }
 
 /// Catches parts of a block that stay for ever though they were written once, and system calls for short parts, of which
@@ -297,6 +306,8 @@ fn what_is_put_aside_goes_back() {
         p
     });
     blocks.into_iter().for_each(|p| free(&a, &t, p));
+    a.tick();
+    let woken = a.os.helper().woken();
     // Written and cleared, left alone, and so put aside.
     let blocks = sizes.map(|size| {
         let (p, ..) = calloc(&a, &t, size);
@@ -304,6 +315,7 @@ fn what_is_put_aside_goes_back() {
         calloc(&a, &t, size).0
     });
     let aside = sizes.iter().sum::<usize>();
+    assert_eq!(a.os.helper().woken() - woken, 1, "it shall not wait for the next tick, and is woken once");
     assert_eq!(a.figures().dirty, aside as u64);
     assert_eq!(a.trim(aside, || true).bytes, 0, "so much is to stay");
     let (calls, present) = (a.os.faults.count(Call::PurgeRuns), a.os.usage().present);
