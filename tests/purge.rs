@@ -83,6 +83,7 @@ const CASES: &[Row] = &[
     (FILTERS, "in_vfork_child", PLAIN, "a filter of a child on its parent's memory that is taken for the parent's"),
     (FILTERS, "threads_end", PLAIN, "memory of ended threads that stays because there can be no helper"),
     (FILTERS, "kill_under_load", PLAIN, "threads that were about to make an unusual call"),
+    (FILTERS, "kill_under_load_once_refused", PLAIN, "the same where such calls were forbidden and allowed again"),
     (CONTAINER, "own_limit", ("NEAP_LIMIT", "64M"), "a limit that is not kept, or after which nothing works"),
     (CONTAINER, "no_limit", ("NEAP_LIMIT", "off"), "a limit although it is off"),
     (MAPPINGS, "large_blocks", PLAIN, "a heap whose mappings grow with its blocks, up to vm.max_map_count"),

@@ -127,13 +127,16 @@ static void questions_for_filters(void) {
     wait_for_rss(16 << 10);
 }
 /* Filters that the kernel refuses: nothing is given up for those. */
-static void refused_filters(void) {
+static void refuse_filters(void) {
     struct sock_fprog none = {0, NULL}, *nowhere = (struct sock_fprog *)8;
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &none) == -1 && errno == EINVAL);
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, nowhere) == -1 && errno == EFAULT);
     CHECK(prctl(PR_SET_SECCOMP, 77, &none) == -1 && errno == EINVAL);
     CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, ~0u, all_but(__NR_userfaultfd, SECCOMP_RET_ERRNO | EPERM)) == -1);
+}
+static void refused_filters(void) {
+    refuse_filters();
     with_helper();
     wait_for_rss(16 << 10);
 }
@@ -185,15 +188,19 @@ static void *busy(void *arg) {
     }
     return NULL;
 }
-static void kill_under_load(void) {
+static void under_load(int refused, enum how how) {
     pthread_t t[3];
     for (intptr_t i = 0; i < 3; i++) CHECK(pthread_create(&t[i], NULL, busy, (void *)i) == 0);
     nap(20);
-    kill_others(BY_PRCTL);
+    for (int i = 0; i < refused; i++) refuse_filters();
+    kill_others(how);
     work();
     /* pthread_join may need calls beyond those. */
     nap(1000);
 }
+static void kill_under_load(void) { under_load(0, BY_PRCTL); }
+/* What the threads were not allowed to do, they are for some moments. */
+static void kill_under_load_once_refused(void) { under_load(20, ALL_THREADS); }
 
 /* Without a helper: what ended threads have freed goes back with the last of them, though the program is idle then. */
 static void *fill_and_end(void *arg) {
@@ -214,7 +221,7 @@ static void threads_end(void) {
 static const struct test_case CASES[] = {
     CALLS(ROWS) CASE(kill_first), CASE(kill_last), CASE(kill_last_by_syscall), CASE(kill_last_all_threads),
     CASE(kill_under_load), CASE(from_the_start), CASE(threads_end), CASE(in_vfork_child), CASE(idle_behind_filter),
-    CASE(questions_for_filters), CASE(refused_filters), CASE(no_room_to_look),
+    CASE(questions_for_filters), CASE(refused_filters), CASE(no_room_to_look), CASE(kill_under_load_once_refused),
 };
 /* Started again by `refused_from_the_start`, the name of the case is the program's only argument. */
 int main(int argc, char **argv) {

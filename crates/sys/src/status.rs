@@ -136,13 +136,17 @@ pub(crate) fn forbid() -> Asked {
     FORBIDDEN.fetch_add(ONE, Ordering::SeqCst);
     // No thread is about to make a call that was not forbidden when it looked. A guest has one thread, this one.
     let mut patience = Patience::new(LONGEST);
-    while UNDER_WAY.load(Ordering::SeqCst) != 0 && patience.wait(&NEAP.os) {}
+    while is_under_way() && patience.wait(&NEAP.os) {}
     Asked { guest: None }
 }
 
 impl Asked {
     /// The filter is `in_force`, or was refused: then calls are forbidden only for other ones.
     pub(crate) fn answered(self, in_force: bool) {
+        if !in_force {
+            // SeqCst: before unusual calls are allowed again, see `is_under_way`.
+            REFUSED.store(true, Ordering::SeqCst);
+        }
         match (self.guest, in_force) {
             // Relaxed: who does not see it yet leaves a call out, and looks again.
             (None, true) => IN_FORCE.store(true, Ordering::Relaxed),
@@ -160,40 +164,47 @@ impl Asked {
 
 /// Stretches in which a thread may make unusual calls that were not forbidden when it began.
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
+/// Stretches that began when the calls were forbidden: a filter need not wait for them, unless the calls have been allowed
+/// since, as an earlier filter was refused. They are apart, as in a busy process one or the other is under way at any time.
+static LATE: AtomicU32 = AtomicU32::new(0);
+/// A filter was refused.
+static REFUSED: AtomicBool = AtomicBool::new(false);
 /// Microseconds that a filter waits for them at most. Only a thread that is stopped needs longer, and a child on its
 /// parent's memory (`vfork`) that was killed in one leaves it behind.
 const LONGEST: u32 = 1_000_000;
+
+/// Whether a thread may be about to make a call that was not forbidden when it looked.
+fn is_under_way() -> bool {
+    // SeqCst, in this order: a stretch is counted in the second before it leaves the first.
+    UNDER_WAY.load(Ordering::SeqCst) != 0 || (REFUSED.load(Ordering::SeqCst) && LATE.load(Ordering::SeqCst) != 0)
+}
 
 /// A thread that holds this may make unusual calls, where [`is_forbidden`] says that they are not forbidden: a filter
 /// comes into force when it is dropped.
 #[derive(Debug)]
 pub struct Asking {
-    counted: bool,
+    counted: &'static AtomicU32,
 }
 
 impl Asking {
-    /// For the calling thread. Where the calls are forbidden a filter has no reason to wait for it.
+    /// For the calling thread.
     pub fn begin() -> Asking {
         // SeqCst, as in `is_forbidden` and `forbid`: this thread sees that they are forbidden, or is seen.
         UNDER_WAY.fetch_add(1, Ordering::SeqCst);
-        let mut asking = Asking { counted: true };
+        let asking = Asking { counted: &UNDER_WAY };
         if is_forbidden() {
-            asking.end();
+            LATE.fetch_add(1, Ordering::SeqCst);
+            drop(asking);
+            return Asking { counted: &LATE };
         }
         asking
-    }
-
-    fn end(&mut self) {
-        if core::mem::take(&mut self.counted) {
-            // In the child of a fork in a handler that interrupted this thread here, it is counted no more.
-            let _ = UNDER_WAY.try_update(Ordering::SeqCst, Ordering::Relaxed, |n| n.checked_sub(1));
-        }
     }
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        self.end();
+        // In the child of a fork in a handler that interrupted this thread here, it is counted no more.
+        let _ = self.counted.try_update(Ordering::SeqCst, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 }
 
@@ -206,6 +217,7 @@ pub fn process() -> u32 {
 pub fn forked() {
     // Relaxed, here and below: one thread.
     UNDER_WAY.store(0, Ordering::Relaxed);
+    LATE.store(0, Ordering::Relaxed);
     let who = FORBIDDEN.load(Ordering::Relaxed);
     if who != 0 && who < ONE {
         let parents = rustix::process::getppid()
@@ -454,6 +466,30 @@ mod tests {
             let p = mm::mmap_anonymous(core::ptr::null_mut(), LEN, ProtFlags::empty(), flags).unwrap();
             assert!(mapped_pages().unwrap() > before + LEN / 65536 / 2);
             mm::munmap(p, LEN).unwrap();
+        }
+    }
+
+    /// Catches a filter that comes into force while a thread makes unusual calls: one that began when they were forbidden, for
+    /// a filter that was refused then.
+    #[test]
+    fn a_filter_waits_for_those_that_were_allowed_again() {
+        // SAFETY: the child, of one thread, changes only itself.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                UNDER_WAY.store(0, Ordering::SeqCst);
+                let asked = forbid();
+                let late = Asking::begin();
+                let before = (is_forbidden(), is_under_way());
+                asked.answered(false);
+                let then = (is_forbidden(), is_under_way());
+                drop(late);
+                let good = before == (true, false) && then == (false, true) && !is_under_way();
+                libc::_exit(i32::from(!good));
+            }
+            let mut status = -1;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert_eq!(status, 0);
         }
     }
 }
