@@ -314,7 +314,7 @@ fn what_another_thread_frees_is_released() {
     }
 }
 
-/// Catches counts of used blocks that are wrong where a cache is filled from several slabs.
+/// Catches counts of used blocks that are wrong where a cache is filled from several slabs, and one that is filled from one.
 #[test]
 fn caches_are_filled_from_several_slabs() {
     for size in [16, 64, 200, 1000] {
@@ -326,10 +326,13 @@ fn caches_are_filled_from_several_slabs() {
         blocks.iter().step_by(step).for_each(|&p| free(&a, &t, p));
         // SAFETY: the heap is lent by its thread.
         t.with(&a, |heap| unsafe { a.rest(heap) });
+        let mut filled = 0;
         for _ in 0..20 {
             malloc(&a, &t, size);
+            filled = filled.max(a.figures().cached_blocks);
             valid(&a);
         }
+        assert!(filled > 3, "{filled} blocks of {size} bytes at once");
     }
 }
 

@@ -111,6 +111,15 @@ fn one_empty_slab_stays_where_there_is_no_cache() {
     assert_eq!(slabs(&a), 1, "the other one has a free block");
     second[1..].iter().for_each(|&p| free(&a, &t, p));
     assert_eq!(slabs(&a), 1);
+    // The other way round: the empty one is the last of the list.
+    let blocks = many(&a, &t, size, 2 * class::capacity(class::of(size)) as usize);
+    let (first, second) = blocks.split_at(blocks.len() / 2);
+    free(&a, &t, first[0]);
+    free(&a, &t, second[0]);
+    first[1..].iter().for_each(|&p| free(&a, &t, p));
+    assert_eq!(slabs(&a), 1, "the other one has a free block");
+    second[1..].iter().for_each(|&p| free(&a, &t, p));
+    assert_eq!(slabs(&a), 1);
     valid(&a);
     t.abandon(&a);
     // The next slow path of another thread looks.

@@ -219,6 +219,26 @@ fn calloc_leaves_holes_untouched() {
     }
 }
 
+/// Catches a zeroed block that is not zero: of its three OS pages only the middle one, which it has for itself, went back.
+#[test]
+fn blocks_share_pages_with_holes() {
+    let (a, size) = (system(4096), 7168);
+    let own = thread(&a);
+    let blocks = fill(&a, &own, size, 1 << 20);
+    blocks.iter().step_by(3).for_each(|&p| free(&a, &own, p));
+    settle(&a);
+    assert!(a.figures().totals.purged > 0);
+    for _ in 0..blocks.len() / 3 {
+        // SAFETY: the heap is lent by its thread; the block has `size` bytes.
+        let dirty = own.with(&a, |heap| unsafe {
+            let p = a.calloc(heap, size);
+            a.os.first_nonzero(p, size)
+        });
+        assert_eq!(dirty, None, "a zeroed block is not zero");
+    }
+    own.abandon(&a);
+}
+
 /// Catches side tables that stay when all blocks are gone, and those that are not as they should be at the next use.
 #[test]
 fn tables_go_back() {
@@ -273,6 +293,10 @@ fn cycles_keep_their_memory() {
         a.os.advance(a.tick().unwrap_or(100).into());
     }
     assert_eq!(a.free_bytes().0, 0);
+    // The purger ends and comes back within the time for which it remembers.
+    assert_eq!(pulse(&a, &thread, 3), 0);
+    a.os.advance(5_000);
+    assert_eq!(pulse(&a, &thread, 1), 0);
     // Busy with something else.
     assert_eq!(pulse(&a, &thread, 3), 0);
     for tick in 0..350 {

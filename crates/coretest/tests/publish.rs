@@ -1,7 +1,7 @@
 //! When figures are published: at each look of a helper, and else when a program grows or shrinks by much.
 
 use neap_core::policy::Purge;
-use neap_coretest::calls::{Shared, free, malloc, system, thread};
+use neap_coretest::calls::{Shared, free, malloc, rest, system, thread};
 use neap_coretest::{Config, Owner};
 
 const MIB: usize = 1 << 20;
@@ -93,4 +93,22 @@ fn a_helper_publishes() {
     a.policy.set_delay(1005);
     malloc(&a, &t, 8 * MIB);
     assert_eq!(a.os.published(), before + 4);
+}
+
+/// Catches figures that are old although the threads that free memory look each tick, as they are the purger.
+#[test]
+fn threads_that_purge_publish() {
+    let (a, t) = with_thread(false);
+    let p = malloc(&a, &t, 8 * MIB);
+    free(&a, &t, p);
+    assert_eq!(a.figures().purger, 2, "there is no helper");
+    for _ in 0..5 {
+        let before = a.os.published();
+        a.os.advance(100);
+        // Too little to be news.
+        let p = malloc(&a, &t, 400_000);
+        free(&a, &t, p);
+        rest(&a, &t);
+        assert_eq!(a.os.published(), before + 1);
+    }
 }
