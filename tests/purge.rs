@@ -80,6 +80,7 @@ const CASES: &[Row] = &[
     (FILTERS, "no_room_to_look", PLAIN, "a filter that is overlooked where the process can open no file"),
     (FILTERS, "questions_for_filters", PLAIN, "a question whether there are filters that is taken for one"),
     (FILTERS, "refused_filters", PLAIN, "a process without helper for ever, as a filter was asked for and refused"),
+    (FILTERS, "pretended", PLAIN, "calloc that trusts a filter which only says that memory went back"),
     (FILTERS, "in_vfork_child", PLAIN, "a filter of a child on its parent's memory that is taken for the parent's"),
     (FILTERS, "threads_end", PLAIN, "memory of ended threads that stays because there can be no helper"),
     (FILTERS, "kill_under_load", PLAIN, "threads that were about to make an unusual call"),

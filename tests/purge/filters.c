@@ -126,6 +126,13 @@ static void questions_for_filters(void) {
     garbage(100, 40 << 10, 300 << 10);
     wait_for_rss(16 << 10);
 }
+/* The filter says that memory went back, and it did not: it must not be taken for zero. */
+static void pretended(void) {
+    with_helper();
+    check_zeroed();
+    filter(all_but(__NR_madvise, SECCOMP_RET_ERRNO | 0));
+    work();
+}
 /* Filters that the kernel refuses: nothing is given up for those. */
 static void refuse_filters(void) {
     struct sock_fprog none = {0, NULL}, *nowhere = (struct sock_fprog *)8;
@@ -222,6 +229,7 @@ static const struct test_case CASES[] = {
     CALLS(ROWS) CASE(kill_first), CASE(kill_last), CASE(kill_last_by_syscall), CASE(kill_last_all_threads),
     CASE(kill_under_load), CASE(from_the_start), CASE(threads_end), CASE(in_vfork_child), CASE(idle_behind_filter),
     CASE(questions_for_filters), CASE(refused_filters), CASE(no_room_to_look), CASE(kill_under_load_once_refused),
+    CASE(pretended),
 };
 /* Started again by `refused_from_the_start`, the name of the case is the program's only argument. */
 int main(int argc, char **argv) {

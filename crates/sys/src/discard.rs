@@ -1,8 +1,10 @@
 //! Giving memory back, where that makes it read as zero: MADV_DONTNEED.
 //!
 //! The core takes memory that was given back for zeroed memory. Some systems do nothing and say that they did: qemu
-//! before version 9, when it runs a program of another processor. So the first range that goes back is looked at.
+//! before version 9, when it runs a program of another processor. So the first range that goes back is looked at; and each
+//! one where the program has a filter of its own, which may do the same to one thread from some moment on.
 
+use crate::status;
 use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::mm;
 
@@ -12,12 +14,13 @@ const WORKS: u32 = 1;
 const FAILS: u32 = 2;
 static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
 
-/// Whether ranges may be given back without a look at them: `None` until one was looked at.
+/// Whether ranges may be given back without a look at them: `None` where one has to be looked at.
 pub fn works() -> Option<bool> {
     // Relaxed: all threads find the same.
     match STATE.load(Ordering::Relaxed) {
-        UNKNOWN => None,
-        state => Some(state == WORKS),
+        FAILS => Some(false),
+        WORKS if !status::is_forbidden() => Some(true),
+        _ => None,
     }
 }
 
@@ -37,7 +40,7 @@ pub unsafe fn discard(p: *mut u8, len: usize) -> bool {
 #[inline]
 unsafe fn discard_by(p: *mut u8, len: usize, call: impl FnOnce(*mut u8, usize) -> bool, state: &AtomicU32) -> bool {
     match state.load(Ordering::Relaxed) {
-        WORKS => call(p, len),
+        WORKS if !status::is_forbidden() => call(p, len),
         FAILS => false,
         _ => {
             // SAFETY: the range is the caller's, writable, and not empty. Volatile: the call changes what is read.

@@ -266,17 +266,19 @@ unsafe impl Os for Linux {
     }
 
     unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
-        let Some(first) = runs.first() else { return 0 };
         let _asking = Asking::begin();
-        // SAFETY: as the caller promises.
-        let batch = |runs: &[Run]| unsafe { crate::batch::purge(runs, |n| self.count_purges(n)) };
-        match discard::works() {
-            Some(true) => batch(runs),
-            Some(false) => 0,
+        let mut done = 0;
+        while let Some(run) = runs.get(done) {
             // SAFETY: as the caller promises.
-            None if unsafe { self.purge(first.start, first.len) } => 1 + batch(&runs[1..]),
-            None => 0,
+            unsafe {
+                match discard::works() {
+                    Some(true) => return done + crate::batch::purge(&runs[done..], |n| self.count_purges(n)),
+                    None if self.purge(run.start, run.len) => done += 1,
+                    _ => break,
+                }
+            }
         }
+        done
     }
 
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
