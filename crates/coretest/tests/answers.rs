@@ -297,6 +297,7 @@ fn what_a_moved_block_leaves_is_mapped_anew() {
     for refused in 0..16 {
         let a = system(Config { seed: refused + 1, ..Config::default() });
         let t = thread(&a);
+        // SAFETY: the heap is lent by its thread; the block is this test's, and has `old` bytes.
         let realloc = |p, old, size| t.with(&a, |heap| unsafe { a.realloc(heap, p, old, size) });
         let (p, behind) = (malloc(&a, &t, LONG / 2), malloc(&a, &t, CHUNK));
         // SAFETY: the block has so many bytes.

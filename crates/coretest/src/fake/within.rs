@@ -14,8 +14,11 @@ pub enum Moment {
 }
 
 /// What happens in the next call of a kind.
+type Plan = (Moment, fn());
+
+/// The plan, until that call.
 #[derive(Debug, Default)]
-pub(super) struct Within(Mutex<Option<(Moment, fn())>>);
+pub(super) struct Within(Mutex<Option<Plan>>);
 
 impl Within {
     pub fn set(&self, moment: Moment, f: fn()) {
