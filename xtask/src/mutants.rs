@@ -312,3 +312,23 @@ mod merge {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a change of the core after which a fault can no longer be put back.
+    #[test]
+    fn patches_apply() {
+        let root = root();
+        std::fs::create_dir_all(root.join("target/sim")).expect("a folder");
+        let files = std::fs::read_dir(root.join("crates/sim/mutants")).expect("the faults");
+        let patches: Vec<PathBuf> = files.map(|entry| entry.expect("an entry").path()).collect();
+        assert!(patches.len() > 70, "{} faults", patches.len());
+        for patch in patches {
+            let (file, text) = patched(&root, &patch).expect("a patch that applies");
+            let before = std::fs::read_to_string(root.join(file)).expect("the file that it changes");
+            assert_ne!(before, text, "{} changes nothing", patch.display());
+        }
+    }
+}
