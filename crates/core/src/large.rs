@@ -239,10 +239,11 @@ impl<O: Os> Allocator<O> {
                 if len > used {
                     r.give(&self.arenas, c.add(used), len - used, behind);
                 }
-                match since {
-                    _ if used == need => {}
-                    Some(since) => r.give(&self.arenas, c.add(need), used - need, since),
-                    None => self.mark_lost(c.add(need), used - need),
+                if used > need {
+                    match since {
+                        Some(since) => r.give(&self.arenas, c.add(need), used - need, since),
+                        None => self.mark_lost(c.add(need), used - need),
+                    }
                 }
                 (*c).len = need as u32;
                 (*c).carved = need as u32;
