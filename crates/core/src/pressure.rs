@@ -166,4 +166,14 @@ mod tests {
         assert!(is_short(&Memory { used: 0, stalled: true, ..memory }, 0), "threads wait for memory");
         assert!(is_short(&Memory { used: 2000, ..memory }, 1), "more is used than may be");
     }
+
+    /// Catches a limit that counts as nearly used up while 16 MiB are left, or a sixteenth, whichever is more; or as far away
+    /// although a byte less is left.
+    #[test]
+    fn what_is_nearly_used_up() {
+        for (limit, left) in [(64 << 20, 16 << 20), (1 << 30, 64 << 20)] {
+            let memory = |left| Memory { limit, used: limit - left, stalled: false };
+            assert!(!is_nearly_used_up(&memory(left)) && is_nearly_used_up(&memory(left - 1)), "{left} of {limit}");
+        }
+    }
 }

@@ -471,6 +471,7 @@ unsafe impl Os for Fake {
 
     /// A call that is made to fail fails half-way: some runs, from the first on, are purged.
     unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
+        self.within.reach(Moment::PurgeRuns);
         let model = self.model();
         for run in runs {
             self.whole_pages(Call::PurgeRuns, run.start.addr(), run.len);

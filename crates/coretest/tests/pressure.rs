@@ -4,9 +4,11 @@ use neap_core::os::Memory;
 use neap_core::policy::Limit;
 use neap_core::{CHUNK, Os};
 use neap_coretest::calls::{Shared, free, malloc, rest, system, thread, try_malloc, valid};
-use neap_coretest::{Call, Config, Owner};
+use neap_coretest::{Call, Config, Moment, Owner};
+use std::sync::LazyLock;
 
 const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
 
 /// Blocks of `size` bytes until there is no other, at most so many bytes.
 fn fill(a: &Shared, thread: &Owner, size: usize, most: usize) -> Vec<*mut u8> {
@@ -117,34 +119,58 @@ fn the_limit_is_looked_at_while_a_program_grows() {
     assert!((3..=5).contains(&looks), "{looks} looks in 64 MiB");
 }
 
+/// Makes holes in slabs while `used` bytes of a gigabyte are used, and has the helper woken; whether it has punched them.
+fn are_punched(a: &Shared, t: &Owner, used: usize) -> bool {
+    let blocks = fill(a, t, 512, 16 * MIB);
+    let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 64 == 0);
+    freed.into_iter().for_each(|(_, p)| free(a, t, p));
+    rest(a, t);
+    assert!(a.free_bytes().0 < 2 * MIB, "holes alone");
+    a.os.set_memory(Some(Memory { limit: GIB, used, stalled: false }));
+    let before = a.figures().totals.purged;
+    // Woken, not in time.
+    assert!(a.tick().is_some());
+    let purged = a.figures().totals.purged - before;
+    kept.into_iter().for_each(|(_, p)| free(a, t, p));
+    purged >= 8 << 20
+}
+
 /// Catches holes in slabs that wait for their time although nearly no memory is left, that go where there is plenty, and
 /// slabs that are looked at again and again.
 #[test]
 fn holes_do_not_wait_where_nearly_nothing_is_left() {
-    let limit = 1024 * MIB;
-    for (used, near) in [(limit - limit / 8, false), (limit - limit / 32, true)] {
+    for (used, near) in [(GIB - GIB / 8, false), (GIB - GIB / 32, true)] {
         let a = system(Config { purger: true, ..Config::default() });
         let t = thread(&a);
-        let punched = || {
-            let blocks = fill(&a, &t, 512, 16 * MIB);
-            let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 64 == 0);
-            freed.into_iter().for_each(|(_, p)| free(&a, &t, p));
-            rest(&a, &t);
-            assert!(a.free_bytes().0 < 2 * MIB, "holes alone");
-            a.os.set_memory(Some(Memory { limit, used, stalled: false }));
-            let before = a.figures().totals.purged;
-            // Woken, not in time.
-            assert!(a.tick().is_some());
-            let purged = a.figures().totals.purged - before;
-            kept.into_iter().for_each(|(_, p)| free(&a, &t, p));
-            purged >= 8 << 20
-        };
-        assert_eq!(punched(), near, "{used} bytes are used");
-        assert!(!punched(), "a moment later");
+        assert_eq!(are_punched(&a, &t, used), near, "{used} bytes are used");
+        assert!(!are_punched(&a, &t, used), "a moment later");
         a.os.advance(600);
-        assert_eq!(punched(), near, "some time later");
+        assert_eq!(are_punched(&a, &t, used), near, "some time later");
         valid(&a);
     }
+}
+
+/// Catches a look for holes that takes long and comes again after half a second all the same.
+#[test]
+fn a_long_look_for_holes_is_seldom() {
+    static A: LazyLock<&Shared> = LazyLock::new(|| Box::leak(system(Config { purger: true, ..Config::default() })));
+    let t = thread(&A);
+    A.os.set_within(Moment::PurgeRuns, || A.os.advance(100));
+    assert!(are_punched(&A, &t, GIB - GIB / 32));
+    for (later, punched) in [(600, false), (1300, false), (200, true)] {
+        A.os.advance(later);
+        assert_eq!(are_punched(&A, &t, GIB - GIB / 32), punched, "{later} ms later");
+    }
+}
+
+/// Catches holes that go before their time for a limit of the user's, which counts chunks: they gain nothing there.
+#[test]
+fn holes_wait_beside_a_limit_of_the_users() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let t = thread(&a);
+    // What the blocks take, and a bit: less than a sixteenth is left.
+    a.policy.set_limit(Limit::Bytes(18 * MIB));
+    assert!(!are_punched(&a, &t, 0));
 }
 
 /// Catches memory that does not wait for its time although it is less than a quarter of the system's limit, and more than

@@ -9,6 +9,8 @@ pub enum Moment {
     LongCommit,
     /// The question whether a thread has ended.
     Question,
+    /// Several ranges are purged.
+    PurgeRuns,
     /// Figures are published: at the end of a purge.
     Publish,
 }
