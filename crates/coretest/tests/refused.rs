@@ -36,10 +36,16 @@ fn settle(a: &Shared) {
     panic!("something still waits");
 }
 
-/// Locks the OS page of `p` in memory, as a program may do that forgets to unlock it. False where that is not allowed.
+/// Locks the OS page of `p` in memory, as a program may do that forgets to unlock it. False where that is not allowed. By
+/// the call itself: AddressSanitizer has a function mlock that does nothing.
 fn lock(p: *mut u8) -> bool {
     // SAFETY: the page is a block's.
-    unsafe { libc::mlock(p.cast(), 1) == 0 }
+    unsafe { libc::syscall(libc::SYS_mlock, p, 1usize) == 0 }
+}
+
+fn unlock(p: *mut u8) {
+    // SAFETY: the page is the allocator's, and mapped.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_munlock, p, 1usize) }, 0);
 }
 
 /// Catches memory that stays because the system refused other memory in the same batch, and a purger that never ends
@@ -107,8 +113,7 @@ fn what_was_not_tried_waits() {
         assert_eq!((a.purge(), a.free_bytes().0), (0, 24 * size));
         let again = a.os.faults.count(Call::StartPurger) - asked;
         assert_eq!(again, u64::from(purge == Purge::Lazy), "{purge:?}");
-        // SAFETY: the OS pages are the allocator's, and mapped.
-        blocks.iter().for_each(|&p| assert_eq!(unsafe { libc::munlock(p.cast(), 1) }, 0));
+        blocks.iter().for_each(|&p| unlock(p));
         a.policy.set_purge(Purge::Decay);
         (0..10).for_each(|_| a.os.advance(a.tick().unwrap_or(100).into()));
         assert!(a.free_bytes().0 <= 9 * size, "{} bytes wait, {purge:?}", a.free_bytes().0);
@@ -129,8 +134,7 @@ fn what_was_locked_goes_back_later() {
     blocks.iter().for_each(|&p| free(a, &own, p));
     settle(a);
     assert!(a.os.usage().present > 50 * SIZE, "nothing was locked");
-    // SAFETY: the OS pages are the allocator's, and mapped.
-    blocks.iter().for_each(|&p| assert_eq!(unsafe { libc::munlock(p.cast(), 1) }, 0));
+    blocks.iter().for_each(|&p| unlock(p));
     // Something else is freed: the next helper.
     others.into_iter().for_each(|p| free(a, &own, p));
     settle(a);
@@ -191,8 +195,7 @@ fn refused_holes_keep_no_others() {
             free_holes(&slabs[..16]);
             while tick() {}
             assert!(before - a.os.usage().present < 16 * 15 * 4096, "nothing was locked");
-            // SAFETY: the OS pages are the allocator's, and mapped.
-            slabs[..16].iter().for_each(|slab| assert_eq!(unsafe { libc::munlock(slab[64].cast(), 1) }, 0));
+            slabs[..16].iter().for_each(|slab| unlock(slab[64]));
             // Starts the next helper.
             free(a, &own, large);
             (20 << 20) + 16 * 14 * 4096
