@@ -109,7 +109,7 @@ const CASES: &[(&str, &str, &str)] = &[
     ("misuse/free_wild.c", says::NOT_OURS, "a crash on an address beyond the page map"),
     ("misuse/write_after_free.c", says::CORRUPTED, "a free list followed to where the program wrote it"),
     ("misuse/write_after_free_two_words.c", says::CORRUPTED, "a forged pointer that looks like a block"),
-    ("misuse/write_after_free_idle.c", says::CORRUPTED, "a message of the helper's that nobody reads"),
+    ("misuse/write_after_free_idle.c", says::CORRUPTED, "a message of the helper's that is printed nowhere"),
     ("misuse/write_after_purge.c", says::REAPPEARED, "a write to a free OS page that the next owner finds"),
     (
         "misuse/realloc_purged.c",

@@ -78,6 +78,7 @@ const CASES: &[Row] = &[
     (FILTERS, "kill_last_all_threads", PLAIN, "a helper that gets the filter too"),
     (FILTERS, "idle_behind_filter", PLAIN, "memory that waits for a helper which a filter has ended"),
     (FILTERS, "no_room_to_look", PLAIN, "a filter that is overlooked where the process can open no file"),
+    (FILTERS, "strict_mode", PLAIN, "a call behind the one that asks for the strict mode"),
     (FILTERS, "questions_for_filters", PLAIN, "a question whether there are filters that is taken for one"),
     (FILTERS, "refused_filters", PLAIN, "a process without helper for ever, as a filter was asked for and refused"),
     (FILTERS, "pretended", PLAIN, "calloc that trusts a filter which only says that memory went back"),

@@ -166,6 +166,21 @@ static void no_room_to_look(void) {
     work();
     nap(300);
 }
+/* The strict mode allows to read, to write and to end. */
+static void strict_mode(void) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        with_helper();
+        garbage_large();
+        if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT)) syscall(SYS_exit, 1);
+        free(malloc(100));
+        syscall(SYS_exit, 0);
+    }
+    int status;
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 1) SKIP("no seccomp here");
+    CHECK_AT(status == 0, status);
+}
 /* A child on its parent's memory gives itself a filter, as a launcher of others does before exec. */
 static void in_vfork_child(void) {
     struct sock_fprog *program = all_but(__NR_userfaultfd, SECCOMP_RET_ERRNO | EPERM);
@@ -228,7 +243,7 @@ static void threads_end(void) {
 static const struct test_case CASES[] = {
     CALLS(ROWS) CASE(kill_first), CASE(kill_last), CASE(kill_last_by_syscall), CASE(kill_last_all_threads),
     CASE(kill_under_load), CASE(from_the_start), CASE(threads_end), CASE(in_vfork_child), CASE(idle_behind_filter),
-    CASE(questions_for_filters), CASE(refused_filters), CASE(no_room_to_look), CASE(kill_under_load_once_refused),
+    CASE(questions_for_filters), CASE(refused_filters), CASE(no_room_to_look), CASE(strict_mode), CASE(kill_under_load_once_refused),
     CASE(pretended),
 };
 /* Started again by `refused_from_the_start`, the name of the case is the program's only argument. */

@@ -54,6 +54,28 @@ pub fn free_nested(a: &Shared, p: *mut u8) {
     unsafe { a.free_nested(p) }.expect("a block");
 }
 
+/// Blocks of `size` bytes, written whole, `bytes` in all.
+pub fn fill(a: &Shared, thread: &Owner, size: usize, bytes: usize) -> Vec<*mut u8> {
+    let malloc = |_| {
+        // SAFETY: the heap is lent by its thread; the block has `size` bytes.
+        thread.with(a, |heap| unsafe {
+            let p = a.malloc(heap, size);
+            p.write_bytes(0xA5, size);
+            p
+        })
+    };
+    (0..bytes / size).map(malloc).collect()
+}
+
+/// Ticks until nothing waits.
+pub fn settle(a: &Shared) {
+    for _ in 0..200 {
+        let Some(wait) = a.tick() else { return };
+        a.os.advance(wait.into());
+    }
+    panic!("something still waits");
+}
+
 /// What a thread does that waits for long: its caches go back.
 pub fn rest(a: &Shared, thread: &Owner) {
     // SAFETY: the heap is lent by its thread.

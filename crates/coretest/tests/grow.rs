@@ -4,6 +4,7 @@ use neap_core::grow::PROVEN;
 use neap_core::os::Memory;
 use neap_core::valid::Depth;
 use neap_core::{Allocator, CHUNK, class};
+use neap_coretest::calls::settle;
 use neap_coretest::{Call, Config, Fake, Owner};
 
 type Shared = Allocator<Fake>;
@@ -51,15 +52,6 @@ fn check(a: &Shared) {
         a.validate(Depth::Bits).expect("valid");
         a.for_each_clean(|p, len| assert_eq!(a.os.first_nonzero(p, len), None, "known zero, but is not"));
     }
-}
-
-/// Ticks until nothing waits.
-fn settle(a: &Shared) {
-    for _ in 0..200 {
-        let Some(wait) = a.tick() else { return };
-        a.os.advance(wait.into());
-    }
-    panic!("something still waits");
 }
 
 /// A step of xorshift64.

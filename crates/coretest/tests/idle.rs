@@ -2,7 +2,7 @@
 
 use neap_core::policy::Purge;
 use neap_core::{Allocator, CHUNK};
-use neap_coretest::calls::{self, Shared, free, malloc, thread};
+use neap_coretest::calls::{self, Shared, fill, free, malloc, settle, thread};
 use neap_coretest::{Call, Config, Fake, Owner};
 use std::collections::BTreeSet;
 
@@ -17,19 +17,6 @@ const PAGE_SIZES: [usize; 3] = [4096, 16384, 65536];
 
 fn system(page_size: usize) -> Box<Shared> {
     calls::system(Config { page_size, purger: true, ..Config::default() })
-}
-
-/// Blocks of `size` bytes, written whole.
-fn fill(a: &Shared, thread: &Owner, size: usize, bytes: usize) -> Vec<*mut u8> {
-    let malloc = |_| {
-        // SAFETY: the heap is lent by its thread; the block has `size` bytes.
-        thread.with(a, |heap| unsafe {
-            let p = a.malloc(heap, size);
-            p.write_bytes(0xA5, size);
-            p
-        })
-    };
-    (0..bytes / size).map(malloc).collect()
 }
 
 /// Frees all blocks but one in [`SURVIVORS`], chosen by a generator; returns those.
@@ -88,15 +75,6 @@ fn room_on_shelves_is_taken_back() {
     settle(&a);
     assert!(a.os.usage().present < LEFT, "{} bytes held", a.os.usage().present);
     threads.into_iter().for_each(|thread| thread.abandon(&a));
-}
-
-/// Ticks until nothing waits.
-fn settle(a: &Shared) {
-    for _ in 0..200 {
-        let Some(wait) = a.tick() else { return };
-        a.os.advance(wait.into());
-    }
-    panic!("something still waits");
 }
 
 /// Panics unless what the system holds is little more than the OS pages of these blocks, plus `more` bytes.

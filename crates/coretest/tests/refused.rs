@@ -2,8 +2,8 @@
 
 use neap_core::CHUNK;
 use neap_core::policy::Purge;
-use neap_coretest::calls::{self, Shared, free, malloc, rest, thread};
-use neap_coretest::{Call, Config, Owner};
+use neap_coretest::calls::{self, Shared, fill, free, malloc, rest, settle, thread};
+use neap_coretest::{Call, Config};
 
 /// Bytes of blocks of one class.
 const BYTES: usize = 8 << 20;
@@ -12,28 +12,6 @@ const TABLES: usize = 32;
 
 fn system(page_size: usize) -> Box<Shared> {
     calls::system(Config { page_size, purger: true, ..Config::default() })
-}
-
-/// Blocks of `size` bytes, written whole.
-fn fill(a: &Shared, thread: &Owner, size: usize, bytes: usize) -> Vec<*mut u8> {
-    let malloc = |_| {
-        // SAFETY: the heap is lent by its thread; the block has `size` bytes.
-        thread.with(a, |heap| unsafe {
-            let p = a.malloc(heap, size);
-            p.write_bytes(0xA5, size);
-            p
-        })
-    };
-    (0..bytes / size).map(malloc).collect()
-}
-
-/// Ticks until nothing waits.
-fn settle(a: &Shared) {
-    for _ in 0..200 {
-        let Some(wait) = a.tick() else { return };
-        a.os.advance(wait.into());
-    }
-    panic!("something still waits");
 }
 
 /// Locks the OS page of `p` in memory, as a program may do that forgets to unlock it. False where that is not allowed. By

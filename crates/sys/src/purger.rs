@@ -196,16 +196,17 @@ pub fn before_end() {
 }
 
 /// Runs `call`, by which the process gives itself a filter of system calls. Before that the helper ends, much memory that
-/// waits goes, and from then on neap makes only calls that no filter can do without, unless the call is refused.
+/// waits goes, and from then on neap makes only calls that no filter can do without, unless the call is refused. Behind it
+/// neap makes none at all: the strict mode allows not even those.
 #[cold]
 pub fn around_filter(call: impl FnOnce() -> isize) -> isize {
-    without_helper(|| {
+    let asked = without_helper(|| {
         thread::in_call(|_| NEAP.before_inline());
-        let asked = status::forbid();
-        let result = call();
-        asked.answered(!arch::is_error(result));
-        result
-    })
+        status::forbid()
+    });
+    let result = call();
+    asked.answered(!arch::is_error(result));
+    result
 }
 
 /// Waits until the kernel has forgotten the last helper, which has done its last step: a moment later it has left the

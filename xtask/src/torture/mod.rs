@@ -18,7 +18,7 @@ use anyhow::{Result, bail, ensure};
 use plan::{Draw, Plan};
 use process::{Tools, Verdict};
 
-/// How many lines of a finding's output are printed: its machine may be gone when somebody reads of it.
+/// How many lines of a finding's output are printed: the machine with the whole of it may be gone later.
 const SHOWN: usize = 100;
 
 /// Arguments of `cargo xtask torture`.
