@@ -1,6 +1,8 @@
 /* OS pages that are inaccessible stay so while other threads make memory usable: with harden=on the guard behind each block
    of whole OS pages, and what the program itself protects in its blocks. */
 #include "trust.h"
+#include <errno.h>
+#include <sys/syscall.h>
 
 enum { THREADS = 4, BLOCKS = 3000 };
 static char *block[THREADS][BLOCKS];
@@ -74,5 +76,85 @@ static void programs_pages_stay(void) { in_children(protected_trial, trial_ms(40
 
 static void guards_stay(void) { in_children(trial, trial_ms(4000), 0); }
 
-static const struct test_case cases[] = {CASE(guards_stay), CASE(programs_pages_stay)};
+enum { CHANGED = 24, CHANGED_SIZE = 5 * 65536 };
+
+/* What a program does to an OS page, and by which call. */
+enum change { PROTECTED, PROTECTED_BY_NUMBER, GUARDED, NOT_COPIED, WIPED, LOCKED, CHANGES };
+
+static int changed(enum change how, char *page) {
+    switch (how) {
+    case PROTECTED: return mprotect(page, PAGE, PROT_NONE);
+    case PROTECTED_BY_NUMBER: return (int)syscall(SYS_mprotect, page, PAGE, PROT_READ);
+    case GUARDED: return madvise(page, PAGE, 102);
+    case NOT_COPIED: return madvise(page, PAGE, MADV_DONTFORK);
+    case WIPED: return madvise(page, PAGE, MADV_WIPEONFORK);
+    default: return mlock(page, PAGE);
+    }
+}
+
+/* KiB that the process has locked. */
+static long locked_kib(void) {
+    char line[256];
+    long kib = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+    CHECK(f);
+    while (fgets(line, sizeof line, f)) (void)sscanf(line, "VmLck: %ld", &kib);
+    fclose(f);
+    return kib;
+}
+
+/* A child of fork must find its parent's bytes. */
+static void read_in_child(char **of, int count) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        for (int i = 0; i < count; i++)
+            for (int k = 0; k < CHANGED_SIZE; k += PAGE) CHECK_AT(of[i][k] == 7, k);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_AT(status == 0, status);
+}
+
+/* Changes one OS page of each block, makes it shorter than that where `shorter` says so, frees it, and uses the memory again. */
+static void changed_and_freed(enum change how, int at, int shorter) {
+    static char *p[2 * CHANGED];
+    for (int i = 0; i < CHANGED; i++) {
+        p[i] = aligned_alloc(PAGE, CHANGED_SIZE);
+        CHECK(p[i]);
+        memset(p[i], 1, CHANGED_SIZE);
+        if (changed(how, p[i] + at) != 0) {
+            /* Guards came with Linux 6.13, MADV_WIPEONFORK with 4.14; how much may be locked is limited. */
+            CHECK_AT(errno == EINVAL || how == LOCKED, errno);
+            return;
+        }
+    }
+    /* Some are shorter first, and make place for the others' next owners. */
+    for (int i = 0; shorter && i < CHANGED; i++) {
+        p[i] = realloc(p[i], 65536);
+        CHECK(p[i] && p[i][0] == 1);
+    }
+    if (!shorter)
+        for (int i = 0; i < CHANGED; i++) free(p[i]);
+    int first = shorter ? CHANGED : 0;
+    if (how == LOCKED) CHECK_AT(locked_kib() == 0, locked_kib());
+    for (int i = first; i < 2 * CHANGED; i++) {
+        p[i] = malloc(CHANGED_SIZE);
+        CHECK(p[i]);
+        memset(p[i], 7, CHANGED_SIZE);
+    }
+    read_in_child(p + first, 2 * CHANGED - first);
+    for (int i = 0; i < 2 * CHANGED; i++) free(p[i]);
+}
+
+/* What a program does to OS pages of a large block must not meet the next owner, wherever in the block they are. */
+static void freed_blocks_are_as_new(void) {
+    static const int places[] = {0, 2 * 65536 + 3 * PAGE, CHANGED_SIZE - PAGE};
+    for (int how = 0; how < CHANGES; how++)
+        for (int i = 0; i < 3; i++) changed_and_freed(how, places[i], 0);
+    for (int how = 0; how < CHANGES; how++) changed_and_freed(how, places[1], 1);
+}
+
+static const struct test_case cases[] = {CASE(guards_stay), CASE(programs_pages_stay), CASE(freed_blocks_are_as_new)};
 TEST_MAIN(cases)

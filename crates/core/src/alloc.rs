@@ -37,8 +37,8 @@ pub struct Allocator<O: Os> {
     page_size: AtomicUsize,
     /// Orphans at present; a hint.
     pub(crate) orphans: AtomicUsize,
-    /// Large blocks whose pages were moved.
-    pub(crate) moved: AtomicUsize,
+    /// Large blocks that are apart, see `apart.rs`.
+    pub(crate) apart: AtomicUsize,
     /// Bytes of all huge blocks.
     pub(crate) huge_bytes: AtomicUsize,
     pub(crate) purger: Purger,
@@ -78,7 +78,7 @@ impl<O: Os> Allocator<O> {
             policy: Policy::new(),
             page_size: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
-            moved: AtomicUsize::new(0),
+            apart: AtomicUsize::new(0),
             huge_bytes: AtomicUsize::new(0),
             purger: Purger::new(),
             habits: Habits::new(),

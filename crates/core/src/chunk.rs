@@ -2,7 +2,7 @@
 
 use crate::heap::Heap;
 use crate::remote::Remote;
-use crate::sync::{AtomicPtr, AtomicU8, AtomicU16, Ordering, peek};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, Ordering, peek};
 
 /// What a chunk is. Invariant: inside a free range or a large block, only the first record (and the last one of a
 /// free range) has a kind; all others are [`Kind::NONE`]. So a pointer into the middle is never taken for a start.
@@ -73,7 +73,7 @@ pub enum State {
 ///
 /// Which fields mean something depends on `kind`:
 /// - free range: `state`, `len`, `next`, `prev` (first chunk); `len` (last chunk);
-/// - large block: `len` chunks, `bytes` usable, `carved` chunks at the front that it ever used, `moved`, `listed`;
+/// - large block: `len` chunks, `bytes` usable, `carved` chunks at the front that it ever used, `apart`, `listed`;
 /// - slab: `class`, `owner`, `carved`, `used`, `balance`, `hint`, `zeroed`, `listed`, `tables`, `next`, `prev`, `remote`.
 ///   Invariant: `used + (free bits) == carved <= capacity`, and `used` counts the blocks in caches as well.
 #[repr(C, align(64))]
@@ -102,9 +102,8 @@ pub struct Chunk {
     pub used: u32,
     /// Slab: `log2` of the chunks of its arena, which says where the side tables lie.
     pub tables: u8,
-    /// Slab: its last OS page is a guard. Large block: its pages were moved here, so it may be a mapping apart from its
-    /// neighbours.
-    pub moved: bool,
+    /// See [`Chunk::is_apart`].
+    apart: AtomicBool,
     /// Slab: a bit for each OS page that reads as zero, as no block on it was handed out since it was purged. Bits are
     /// set by the purger while all blocks there are its own, and cleared by the owner.
     pub clean: AtomicU16,
@@ -181,6 +180,27 @@ impl Chunk {
     pub unsafe fn set_owner(c: *mut Chunk, heap: *mut Heap) {
         // SAFETY: as `owner`.
         unsafe { (*c).owner_or_bytes.store(heap, Ordering::Relaxed) }
+    }
+
+    /// Slab: its last OS page is a guard. Large block: it may be mapped unlike its neighbours, see `apart.rs`.
+    ///
+    /// # Safety
+    /// `c` must be a record.
+    #[inline]
+    pub unsafe fn is_apart(c: *const Chunk) -> bool {
+        // Relaxed, here and below: who changes it has the chunk, as has who looks.
+        // SAFETY: the record is readable, and this field atomic.
+        unsafe { (*c).apart.load(Ordering::Relaxed) }
+    }
+
+    /// Sets [`Chunk::is_apart`].
+    ///
+    /// # Safety
+    /// The chunk of `c` must be the caller's.
+    #[inline]
+    pub unsafe fn set_apart(c: *mut Chunk, apart: bool) {
+        // SAFETY: the record is readable, and this field atomic.
+        unsafe { (*c).apart.store(apart, Ordering::Relaxed) }
     }
 
     /// Blocks of a slab that nobody ever gets, see [`crate::harden`].

@@ -90,7 +90,7 @@ impl<O: Os> Allocator<O> {
                 Arenas::chunk(c).write_bytes(0, CHUNK);
             }
             slab::carve_all(c, withheld, clean, page);
-            (*c).moved = self.guard(Arenas::chunk(c).add(CHUNK - page));
+            Chunk::set_apart(c, self.guard(Arenas::chunk(c).add(CHUNK - page)));
         }
     }
 
@@ -101,10 +101,10 @@ impl<O: Os> Allocator<O> {
     pub(crate) unsafe fn soften_slab(&self, c: *mut Chunk) -> bool {
         // SAFETY: the slab is the caller's; its last OS page is committed.
         unsafe {
-            if (*c).moved && !self.unguard(Arenas::chunk(c).add(CHUNK - self.page_size())) {
+            if Chunk::is_apart(c) && !self.unguard(Arenas::chunk(c).add(CHUNK - self.page_size())) {
                 return false;
             }
-            (*c).moved = false;
+            Chunk::set_apart(c, false);
             (*c).len = 0;
         }
         true

@@ -140,7 +140,7 @@ pub unsafe fn take(c: *mut Chunk, page: usize, hole: &mut Hole) -> bool {
             clean |= pages(0, CHUNK, page) & (u32::MAX << unused) as u16;
         }
         // The last one may be a guard.
-        let end = CHUNK / page - usize::from((*c).moved);
+        let end = CHUNK / page - usize::from(Chunk::is_apart(c));
         (hole.slab, hole.pages) = (c, 0);
         hole.blocks[..capacity.div_ceil(64)].fill(0);
         let mut pinned = false;

@@ -1,13 +1,12 @@
 //! Large blocks: ranges of chunks from an arena, in whole OS pages. The memory behind the last OS page in use is
 //! address space only. Constant time apart from clearing; one lock.
 
+use crate::apart::Renewed;
 use crate::arena::Arenas;
 use crate::chunk::{Chunk, Kind, State};
 use crate::figures::Use;
 use crate::misuse::{self, Call};
-use crate::os::Moved;
 use crate::range::Taken;
-use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Os, age};
 
 /// Most bytes of a large block; beyond, a huge block.
@@ -55,7 +54,7 @@ impl<O: Os> Allocator<O> {
             (*c).state = if taken.dirty.1 > used { State::Dirty } else { State::Clean };
             // The class of an earlier slab: `misuse.rs` takes it for the size of what was here last.
             (*c).class = 0;
-            (*c).moved = false;
+            Chunk::set_apart(c, false);
             (*c).listed = false;
             (*c).zeroed = false;
             (*c).len = len as u32;
@@ -130,6 +129,14 @@ impl<O: Os> Allocator<O> {
                 self.discard_lost(p, Chunk::bytes(c));
                 return self.lose_chunks(c, (*c).len as usize, what);
             }
+            match self.renew_apart(c) {
+                Renewed::Usable => {}
+                Renewed::Clean => (state, (*c).state) = (State::Clean, State::Clean),
+                Renewed::Lost => {
+                    let what = Use::Large { bytes: Chunk::bytes(c), zero: false };
+                    return self.lose_chunks(c, (*c).len as usize, what);
+                }
+            }
             if state == State::Dirty && self.policy.harden() {
                 let used = (*c).carved as usize * CHUNK;
                 if self.os.purge(p, used) {
@@ -137,22 +144,6 @@ impl<O: Os> Allocator<O> {
                     state = State::Clean;
                 } else {
                     p.write_bytes(0, used);
-                }
-            }
-            if (*c).moved {
-                (*c).moved = false;
-                self.moved.fetch_sub(1, Ordering::Relaxed);
-                let len = (*c).len as usize;
-                match self.os.renew(p, len * CHUNK) {
-                    Moved::Done => {
-                        self.note_purged((*c).carved as usize * CHUNK);
-                        (state, (*c).state) = (State::Clean, State::Clean);
-                    }
-                    Moved::Not => {}
-                    Moved::Lost => {
-                        let what = Use::Large { bytes: Chunk::bytes(c), zero: false };
-                        return self.lose_chunks(c, len, what);
-                    }
                 }
             }
         }
@@ -258,27 +249,21 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Prepares the chunks that the large block of `c` used behind the first `need` for others, before they can have them;
-    /// returns the age of these chunks, or `None` if they are lost. They go back at once where the policy says so. Where the
-    /// block's pages were moved they are mapped anew: the end of the block renews its own part only, so they would be
-    /// mappings apart as long as the process lives, which may have 65,530.
+    /// returns the age of these chunks, or `None` if they are lost. They go back at once where the policy says so.
     ///
     /// # Safety
     /// The block must be the caller's, and hold nothing behind `need` chunks that is needed.
     unsafe fn cut_large(&self, c: *mut Chunk, need: usize) -> Option<u8> {
         // SAFETY: as the caller promises.
         unsafe {
-            let cut = ((*c).carved as usize).saturating_sub(need) * CHUNK;
-            if cut == 0 || self.is_stranded() {
+            let used = (*c).carved as usize;
+            if used <= need || self.is_stranded() {
                 return Some(age::NONE);
             }
-            let p = Arenas::chunk(c).add(need * CHUNK);
-            match if (*c).moved { self.os.renew(p, cut) } else { Moved::Not } {
-                Moved::Done => {
-                    self.note_purged(cut);
-                    Some(age::NONE)
-                }
-                Moved::Not => Some(self.age_of_freed(p, cut)),
-                Moved::Lost => None,
+            match self.renew_end(c, need, used) {
+                Renewed::Clean => Some(age::NONE),
+                Renewed::Usable => Some(self.age_of_freed(Arenas::chunk(c.add(need)), (used - need) * CHUNK)),
+                Renewed::Lost => None,
             }
         }
     }

@@ -38,6 +38,7 @@ extern crate std;
 pub mod age;
 pub mod alloc;
 pub mod annex;
+mod apart;
 pub mod arena;
 mod batch;
 pub mod bins;

@@ -74,7 +74,7 @@ impl<O: Os> Allocator<O> {
         unsafe {
             (*c).state = State::Clean;
             (*c).class = 0;
-            (*c).moved = false;
+            Chunk::set_apart(c, false);
             (*c).len = len as u32;
             (*c).carved = len as u32;
             Chunk::set_bytes(c, bytes);

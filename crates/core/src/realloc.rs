@@ -90,13 +90,12 @@ impl<O: Os> Allocator<O> {
             // Everything that the old block ever used, also behind its end: what stays is clean.
             let bytes = (*Arenas::record(p)).carved as usize * CHUNK;
             // Relaxed: a bound that may be passed by a few.
-            let few = self.moved.load(Ordering::Relaxed) < MOST_MOVED;
+            let few = self.apart.load(Ordering::Relaxed) < MOST_MOVED;
             let movable = bytes >= MOVE_PAGES && few && !self.policy.harden();
             let c = Arenas::record(new);
             match if movable { self.os.move_pages(p, new, bytes) } else { Moved::Not } {
                 Moved::Done => {
-                    (*c).moved = true;
-                    self.moved.fetch_add(1, Ordering::Relaxed);
+                    self.set_apart(c);
                     self.release_large(p, State::Clean);
                 }
                 Moved::Not => {

@@ -253,7 +253,7 @@ impl<O: Os> Allocator<O> {
             p.addr() & (CHUNK - 1) == 0
                 && (*c).kind.get() == Kind::LARGE
                 && (*c).len <= LONGEST
-                && !(*c).moved
+                && !Chunk::is_apart(c)
                 && self.policy.purge() != Purge::Eager
                 && ((*c).len as usize * CHUNK) < self.policy.mmap_threshold()
         }

@@ -68,7 +68,7 @@ pub unsafe fn set_up(arenas: &Arenas, c: *mut Chunk, class: usize, owner: *mut H
         (*c).hint = 0;
         (*c).balance = 0;
         (*c).len = 0;
-        (*c).moved = false;
+        Chunk::set_apart(c, false);
         (*c).carved = 0;
         (*c).used = 0;
         // Relaxed: the slab is nobody's else yet.

@@ -67,8 +67,8 @@ pub struct Census {
     pub taken_chunks: usize,
     /// OS pages of slabs that hold no used block and read as zero.
     pub clean_pages: usize,
-    /// Large blocks whose pages were moved.
-    pub moved: usize,
+    /// Large blocks that are apart, see [`crate::apart`].
+    pub apart: usize,
 }
 
 /// What the lists say about slabs, to compare with what the records say.
@@ -317,7 +317,7 @@ impl<O: Os> Allocator<O> {
         check(unsafe { ranges.is_valid() }, "free ranges are in their lists", 0)?;
         check(census.shelved == listed.shelved, "every shelved block is on a shelf", 0)?;
         self.check_sums(ranges, census)?;
-        check(census.moved == self.moved.load(Ordering::Relaxed), "moved blocks are counted", 0)?;
+        check(census.apart == self.apart.load(Ordering::Relaxed), "blocks apart are counted", 0)?;
         check(self.check_deferred() == Some(census.deferred), "deferred blocks are on their stack", 0)?;
         let seen = census.deferred == 0 || self.purger.is_drained_later();
         check(seen, "deferred blocks are freed by the next slow path", 0)?;
@@ -405,7 +405,7 @@ impl<O: Os> Allocator<O> {
                     census.large += usize::from((*c).kind.get() == Kind::LARGE);
                     census.deferred += usize::from((*c).kind.get() == Kind::DEFERRED);
                     census.shelved += usize::from((*c).kind.get() == Kind::SHELVED);
-                    census.moved += usize::from((*c).moved);
+                    census.apart += usize::from(Chunk::is_apart(c));
                 }
                 Kind::SLAB => {
                     census.slabs += 1;
@@ -506,7 +506,7 @@ impl<O: Os> Allocator<O> {
                     unsafe { if (*c).kind.get() == Kind::SLAB { (*c).clean.load(Ordering::Relaxed) } else { 0 } };
                 // The last OS page of a slab may be a guard.
                 // SAFETY: as above.
-                let pages = CHUNK / page - usize::from(unsafe { (*c).moved });
+                let pages = CHUNK / page - usize::from(unsafe { Chunk::is_apart(c) });
                 for k in (0..pages).filter(|k| clean >> k & 1 != 0) {
                     visit(p.wrapping_add(k * page), page);
                 }
@@ -533,7 +533,7 @@ unsafe fn known_zero(c: *mut Chunk, page: usize) -> (usize, usize) {
             Kind::LARGE | Kind::SHELVED | Kind::DEFERRED if (*c).state == State::Clean => (carved * CHUNK, len),
             Kind::SLAB if (*c).zeroed => {
                 let size = class::SIZE[usize::from((*c).class)] as usize;
-                (carved * size, CHUNK - usize::from((*c).moved) * page)
+                (carved * size, CHUNK - usize::from(Chunk::is_apart(c)) * page)
             }
             _ => (0, 0),
         }

@@ -288,35 +288,3 @@ fn blocks_that_move_have_just_what_they_need() {
     assert_ne!(p, q);
     assert_eq!(malloc(&a, &t, 300_000), q.wrapping_add(4 * CHUNK), "the next chunks are free");
 }
-
-/// Catches a block that was moved and gets shorter, and whose rest stays a mapping apart, or is used although the system
-/// did not map it again.
-#[test]
-fn what_a_moved_block_leaves_is_mapped_anew() {
-    const LONG: usize = 2 << 20;
-    for refused in 0..16 {
-        let a = system(Config { seed: refused + 1, ..Config::default() });
-        let t = thread(&a);
-        // SAFETY: the heap is lent by its thread; the block is this test's, and has `old` bytes.
-        let realloc = |p, old, size| t.with(&a, |heap| unsafe { a.realloc(heap, p, old, size) });
-        let (p, behind) = (malloc(&a, &t, LONG / 2), malloc(&a, &t, CHUNK));
-        // SAFETY: the block has so many bytes.
-        unsafe { p.write_bytes(7, LONG / 2) };
-        let q = realloc(p, LONG / 2, LONG);
-        let renewed = a.os.faults.count(Call::Renew);
-        if refused > 0 {
-            a.os.faults.fail_nth(Call::Renew, renewed + 1);
-        }
-        assert!(q != p && realloc(q, LONG, LONG / 4) == q);
-        assert_eq!(a.os.faults.count(Call::Renew), renewed + 1);
-        // SAFETY: the block is this test's.
-        assert!(unsafe { core::slice::from_raw_parts(q, LONG / 4) }.iter().all(|&byte| byte == 7));
-        valid(&a);
-        // Where it was, and behind it.
-        let blocks: Vec<_> = (0..8).map(|_| malloc(&a, &t, LONG / 4)).collect();
-        // SAFETY: the blocks have so many bytes.
-        blocks.iter().for_each(|p| unsafe { p.write_bytes(1, LONG / 4) });
-        blocks.into_iter().chain([q, behind]).for_each(|p| free(&a, &t, p));
-        valid(&a);
-    }
-}

@@ -6,9 +6,11 @@
 //! - A filter of system calls may end the process for a call that neap alone makes: before it comes, neap gives those
 //!   up, unless it is refused. Programs ask for it by `prctl`, or by `syscall`, as the C library has no `seccomp`.
 //! - A limit on address space counts what neap has reserved: that is given back (`limits.rs` of the port).
+//! - What changes how a large block is mapped must not reach its next owner (`apart.rs` of the core).
 
 use crate::lookup;
-use core::ffi::{c_int, c_long, c_void};
+use core::ffi::{c_int, c_long, c_uint, c_void};
+use neap_sys::global::NEAP;
 use neap_sys::{arch, limits, purger, sites};
 
 /// The result of a call as the C library returns it.
@@ -136,6 +138,90 @@ pub unsafe extern "C" fn prlimit64(
     unsafe { limit(process, resource, new, old) }
 }
 
+/// Guards without mappings of their own (Linux 6.13); libc has no name for it yet.
+const MADV_GUARD_INSTALL: c_int = 102;
+
+/// Notes what the program changes of the OS page at `p`, which stays when it frees the block there. Before the change, as
+/// it may be made in part where it fails.
+fn note_change(number: c_long, p: usize, third: usize) {
+    let stays = match number {
+        libc::SYS_mprotect => third as c_int != libc::PROT_READ | libc::PROT_WRITE,
+        libc::SYS_madvise => {
+            matches!(third as c_int, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL)
+        }
+        _ => true,
+    };
+    if stays {
+        NEAP.note_changed(core::ptr::without_provenance(p));
+    }
+}
+
+/// A system call that [`note_change`] has to know of.
+unsafe fn change(number: c_long, p: *const c_void, arguments: [usize; 3]) -> c_int {
+    note_change(number, p.addr(), arguments[1]);
+    let [len, a, b] = arguments;
+    // SAFETY: as the callers promise.
+    result(unsafe { arch::syscall(number as usize, [p.expose_provenance(), len, a, b, 0, 0]) }) as c_int
+}
+
+/// POSIX: what may be done with OS pages.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mprotect(p: *mut c_void, len: usize, protection: c_int) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { change(libc::SYS_mprotect, p, [len, protection as usize, 0]) }
+}
+
+/// Linux: the same, and a key.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pkey_mprotect(p: *mut c_void, len: usize, protection: c_int, key: c_int) -> c_int {
+    // As the C library does: kernels without keys have no such call.
+    if key == -1 {
+        // SAFETY: as the caller promises, here and below.
+        return unsafe { mprotect(p, len, protection) };
+    }
+    unsafe { change(libc::SYS_pkey_mprotect, p, [len, protection as usize, key as usize]) }
+}
+
+/// Linux: advice on OS pages.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { change(libc::SYS_madvise, p, [len, advice as usize, 0]) }
+}
+
+/// POSIX: keeps OS pages in memory.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock(p: *const c_void, len: usize) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { change(libc::SYS_mlock, p, [len, 0, 0]) }
+}
+
+/// Linux: the same, with flags.
+///
+/// # Safety
+/// As the call itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock2(p: *const c_void, len: usize, flags: c_uint) -> c_int {
+    if flags == 0 {
+        // As the C library does: kernels before 4.4 have no mlock2.
+        // SAFETY: as the caller promises, here and below.
+        return unsafe { mlock(p, len) };
+    }
+    unsafe { change(libc::SYS_mlock2, p, [len, flags as usize, 0]) }
+}
+
 /// Whether a child made with these flags is on its parent's memory.
 fn shares_memory(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize != 0
@@ -225,6 +311,10 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
                 limits::address_limit_set();
             }
             done
+        }
+        libc::SYS_mprotect | libc::SYS_pkey_mprotect | libc::SYS_madvise | libc::SYS_mlock | libc::SYS_mlock2 => {
+            note_change(number, a, c);
+            call()
         }
         _ => call(),
     })

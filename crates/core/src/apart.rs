@@ -1,0 +1,101 @@
+//! Large blocks that are mapped unlike their neighbours, so that the next owner must not get their mappings: they are
+//! mapped anew when they are freed, and so is the end that a shorter one leaves.
+//!
+//! - Pages were moved there: mappings apart from their neighbours would stay as long as the process lives, which may have
+//!   65,530.
+//! - The program changed them: what it made inaccessible would end the next owner by SIGSEGV, what it keeps from children
+//!   would be missing in a child, and what it locked would not go back. With glibc such a block is unmapped.
+//!
+//! A small block shares its OS pages with others. What a program changes of those stays, as with glibc.
+
+use crate::arena::Arenas;
+use crate::chunk::{Chunk, Kind};
+use crate::os::Moved;
+use crate::sync::Ordering;
+use crate::{Allocator, CHUNK, Os};
+
+/// What became of memory that may be apart.
+pub(crate) enum Renewed {
+    /// It was not apart, and is as it was.
+    Usable,
+    /// It was mapped anew, and reads as zero.
+    Clean,
+    /// The system refuses: nobody may have it.
+    Lost,
+}
+
+impl<O: Os> Allocator<O> {
+    /// Takes note that the program is about to change how the OS page at `p` is mapped. Takes no lock, so it may be called
+    /// anywhere; does nothing where `p` lies in no large block of the caller's.
+    pub fn note_changed(&self, p: *const u8) {
+        if !self.arenas.has_record(p) {
+            return;
+        }
+        let mut c = Arenas::record(p);
+        // SAFETY: records of committed chunks are readable. Inside a block they have no kind, and stay as they are as long as
+        // the caller has the block; elsewhere they may change, but are records all the same.
+        unsafe {
+            while (*c).kind.get() == Kind::NONE {
+                c = c.sub(1);
+                if !self.arenas.has_record(Arenas::chunk(c)) {
+                    return;
+                }
+            }
+            if (*c).kind.get() == Kind::LARGE && !Chunk::is_apart(c) {
+                self.set_apart(c);
+            }
+        }
+    }
+
+    /// Marks a large block as apart, which it was not.
+    ///
+    /// # Safety
+    /// The block must be the caller's.
+    pub(crate) unsafe fn set_apart(&self, c: *mut Chunk) {
+        // SAFETY: as the caller promises.
+        unsafe { Chunk::set_apart(c, true) };
+        // Relaxed, here and below: a count.
+        self.apart.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Maps a large block anew before others get it, if it is apart.
+    ///
+    /// # Safety
+    /// The block must be the caller's, and hold nothing that is needed.
+    pub(crate) unsafe fn renew_apart(&self, c: *mut Chunk) -> Renewed {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let renewed = self.renew_end(c, 0, (*c).len as usize);
+            if Chunk::is_apart(c) {
+                Chunk::set_apart(c, false);
+                self.apart.fetch_sub(1, Ordering::Relaxed);
+            }
+            renewed
+        }
+    }
+
+    /// Maps the chunks `from..to` of a large block anew, if it is apart.
+    ///
+    /// # Safety
+    /// The block must be the caller's, and these chunks hold nothing that is needed.
+    pub(crate) unsafe fn renew_end(&self, c: *mut Chunk, from: usize, to: usize) -> Renewed {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if !Chunk::is_apart(c) {
+                return Renewed::Usable;
+            }
+            let (p, len) = (Arenas::chunk(c.add(from)), (to - from) * CHUNK);
+            match self.os.renew(p, len) {
+                Moved::Done => {
+                    self.note_purged(((*c).carved as usize).min(to).saturating_sub(from) * CHUNK);
+                    Renewed::Clean
+                }
+                Moved::Not => {
+                    self.discard_lost(p, len);
+                    Renewed::Lost
+                }
+                Moved::Lost => Renewed::Lost,
+            }
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Large blocks that are mapped unlike their neighbours: their memory is mapped anew before others get it.
+
+use neap_core::CHUNK;
+use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
+use neap_coretest::{Call, Config};
+
+/// Bytes of the blocks here: more than one chunk, and short enough for the shelf.
+const LONG: usize = 4 * CHUNK;
+
+fn renewed(a: &Shared) -> u64 {
+    a.os.faults.count(Call::Renew)
+}
+
+/// Catches a block that was moved and gets shorter, and whose rest stays a mapping apart, or is used although the system
+/// did not map it again.
+#[test]
+fn what_a_moved_block_leaves_is_mapped_anew() {
+    const LONG: usize = 2 << 20;
+    for refused in 0..16 {
+        let a = system(Config { seed: refused + 1, ..Config::default() });
+        let t = thread(&a);
+        // SAFETY: the heap is lent by its thread; the block is this test's, and has `old` bytes.
+        let realloc = |p, old, size| t.with(&a, |heap| unsafe { a.realloc(heap, p, old, size) });
+        let (p, behind) = (malloc(&a, &t, LONG / 2), malloc(&a, &t, CHUNK));
+        // SAFETY: the block has so many bytes.
+        unsafe { p.write_bytes(7, LONG / 2) };
+        let q = realloc(p, LONG / 2, LONG);
+        let before = renewed(&a);
+        if refused > 0 {
+            a.os.faults.fail_nth(Call::Renew, before + 1);
+        }
+        assert!(q != p && realloc(q, LONG, LONG / 4) == q);
+        assert_eq!(renewed(&a), before + 1);
+        // SAFETY: the block is this test's.
+        assert!(unsafe { core::slice::from_raw_parts(q, LONG / 4) }.iter().all(|&byte| byte == 7));
+        valid(&a);
+        // Where it was, and behind it.
+        let blocks: Vec<_> = (0..8).map(|_| malloc(&a, &t, LONG / 4)).collect();
+        // SAFETY: the blocks have so many bytes.
+        blocks.iter().for_each(|p| unsafe { p.write_bytes(1, LONG / 4) });
+        blocks.into_iter().chain([q, behind]).for_each(|p| free(&a, &t, p));
+        valid(&a);
+    }
+}
+
+/// Catches a block of which the program changed an OS page, first, last or between, and which the next owner gets with
+/// that, from the shelf or from the ranges; and one that is mapped anew for nothing.
+#[test]
+fn what_a_program_changed_is_mapped_anew() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let first = malloc(&a, &t, LONG);
+    free(&a, &t, first);
+    assert_eq!(renewed(&a), 0, "nobody changed it");
+    for at in [0, CHUNK - 1, CHUNK, 2 * CHUNK + 5000, LONG - 1] {
+        let (p, before) = (malloc(&a, &t, LONG), renewed(&a));
+        a.note_changed(p.wrapping_add(at));
+        a.note_changed(p);
+        valid(&a);
+        free(&a, &t, p);
+        assert_eq!(renewed(&a), before + 1, "changed at {at}");
+        let p = malloc(&a, &t, LONG);
+        free(&a, &t, p);
+        assert_eq!(renewed(&a), before + 1, "the next owner changed nothing");
+    }
+    valid(&a);
+}
+
+/// Catches memory that the system does not map anew, and that others get as the program left it, or that stays resident.
+#[test]
+fn what_cannot_be_mapped_anew_is_lost() {
+    for seed in 1..16 {
+        let a = system(Config { seed, ..Config::default() });
+        let t = thread(&a);
+        let p = malloc(&a, &t, LONG);
+        // SAFETY: the block has so many bytes.
+        unsafe { p.write_bytes(7, LONG) };
+        a.note_changed(p);
+        a.os.faults.fail_nth(Call::Renew, renewed(&a) + 1);
+        free(&a, &t, p);
+        valid(&a);
+        for _ in 0..64 {
+            let q = malloc(&a, &t, LONG);
+            assert!(q.is_null() || q.addr() >= p.addr() + LONG || q.addr() + LONG <= p.addr());
+        }
+    }
+}
+
+/// Catches a change outside of large blocks that is taken for one inside: in small blocks, in free memory, in what is no
+/// memory of neap's.
+#[test]
+fn changes_elsewhere_count_for_nothing() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let (large, small, mine) = (malloc(&a, &t, 16 * LONG), malloc(&a, &t, 3000), 0_u8);
+    free(&a, &t, large);
+    for at in (0..16 * LONG).step_by(CHUNK) {
+        a.note_changed(large.wrapping_add(at));
+    }
+    a.note_changed(small);
+    a.note_changed(&raw const mine);
+    a.note_changed(core::ptr::null());
+    a.note_changed(core::ptr::without_provenance(usize::MAX));
+    valid(&a);
+    let again = malloc(&a, &t, LONG);
+    free(&a, &t, again);
+    free(&a, &t, small);
+    assert_eq!(renewed(&a), 0);
+    valid(&a);
+}
