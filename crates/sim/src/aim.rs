@@ -156,7 +156,7 @@ fn op(r: &mut Random, shape: Shape, i: usize, class: u64) -> Op {
         (Shape::Ends, _) => op(Kind::Alone, r.next() % 20, b),
         (Shape::Huge, 0..4) => op(Kind::Malloc, (1 << 20) + r.scale(2 << 20), b),
         (Shape::Huge, 4..9) => op(Kind::Realloc, (1 << 20) + r.scale(2 << 20), b),
-        (Shape::Huge, 9..13) => op(Kind::Free, 0, b),
+        (Shape::Huge, 9..13) => op(Kind::Free, u64::from(b & 0xE00 == 0), b),
         (Shape::Huge, 13) => op(Kind::Check, 0, b),
         (Shape::Huge, 14) => op(Kind::Aligned, 1 << 20, 21),
         (Shape::Huge, _) => op(Kind::Pass, some, b),

@@ -252,7 +252,7 @@ kinds! {
     Aligned "aligned",
     /// realloc of block `b` to `a` bytes.
     Realloc "realloc",
-    /// free of block `b`.
+    /// free of block `b`; where `a` is 1 it is a large one of which the program made an OS page inaccessible.
     Free "free",
     /// malloc of `a` bytes, `b` times.
     Fill "fill",
@@ -513,7 +513,7 @@ impl Op {
             14..18 => op(Kind::Calloc, size, b),
             18 => op(Kind::Aligned, size.min(200_000), r.below(17) as u64 + 64 * (b & 1)),
             19..24 => op(Kind::Realloc, size, b),
-            24..38 => op(Kind::Free, 0, b),
+            24..38 => op(Kind::Free, u64::from(b & 0xE00 == 0), b),
             38..43 => Op::draw_fill(r, size),
             43..49 => op(Kind::Drain, 1 + r.next() % 300 + 4096 * (r.next() % 3), b),
             49..52 => op(Kind::Check, 0, b),

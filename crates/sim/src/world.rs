@@ -1,7 +1,7 @@
 //! The process that is simulated: its allocator, its threads' operations, and what is known about every block.
 
 use crate::helper::{self, Helper};
-use crate::memory::check_zero;
+use crate::memory::{check_zero, protect};
 use crate::process::habits;
 use crate::random::Random;
 use crate::scenario::{Config, Kind, Op, Scenario};
@@ -9,6 +9,8 @@ use crate::sched::{FOREVER, quietly, sched};
 use crate::seat::{self, Life};
 use crate::system::System;
 use crate::{finding, pattern, trace};
+use neap_core::arena::Arenas;
+use neap_core::chunk::Kind as RecordKind;
 use neap_core::valid::{Census, Depth};
 use neap_core::{Allocator, Os};
 use std::collections::BTreeMap;
@@ -235,8 +237,25 @@ fn aligned(size: usize, align: usize, zero: bool) {
     }
 }
 
+/// The program makes an OS page of a large block inaccessible, and is about to free it like that.
+fn change(block: &Block, at: u64) {
+    let w = world();
+    // SAFETY: records of what the arenas contain can be read.
+    let large = w.a.arenas.contains(block.p) && unsafe { (*Arenas::record(block.p)).kind.get() } == RecordKind::LARGE;
+    if large {
+        let page = w.config.page as usize;
+        let at = block.p.wrapping_add(at as usize % (block.usable / page) * page);
+        w.a.note_changed(at);
+        protect(at, page, libc::PROT_NONE);
+    }
+}
+
 fn free(block: Block) {
     world().check(&block);
+    release(&block);
+}
+
+fn release(block: &Block) {
     // SAFETY: the block was live, and is this thread's now.
     if unsafe { seat::free(block.p) }.is_err() {
         finding("a live block is foreign");
@@ -353,7 +372,13 @@ fn carry_out(op: Op) {
             let Some(block) = world().take(op.b, op.b & 1 == 0) else { return };
             match op.kind {
                 Kind::Realloc => realloc(block, size),
-                Kind::Free => free(block),
+                Kind::Free => {
+                    world().check(&block);
+                    if op.a == 1 {
+                        change(&block, op.b);
+                    }
+                    release(&block);
+                }
                 _ => look(block),
             }
         }
