@@ -188,6 +188,11 @@ impl Annex {
         }
     }
 
+    /// Chunks of the caller's are lost: they stay claimed.
+    pub(crate) fn lose(&self, len: usize) {
+        self.used.fetch_sub(len, Ordering::Relaxed);
+    }
+
     /// Commits the groups of some chunks of the caller's; false if the system refuses.
     fn commit<O: Os>(&self, os: &O, map: &PageMap, index: usize, len: usize) -> bool {
         let (first, end) = (index / GROUP, (index + len).div_ceil(GROUP));

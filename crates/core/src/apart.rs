@@ -28,7 +28,7 @@ impl<O: Os> Allocator<O> {
     /// Takes note that the program is about to change how the OS page at `p` is mapped. Takes no lock, so it may be called
     /// anywhere; does nothing where `p` lies in no large block of the caller's.
     pub fn note_changed(&self, p: *const u8) {
-        if !self.arenas.has_record(p) {
+        if !self.arenas.contains(p) {
             return;
         }
         let mut c = Arenas::record(p);
@@ -37,11 +37,11 @@ impl<O: Os> Allocator<O> {
         unsafe {
             while (*c).kind.get() == Kind::NONE {
                 c = c.sub(1);
-                if !self.arenas.has_record(Arenas::chunk(c)) {
+                if !self.arenas.contains(Arenas::chunk(c)) {
                     return;
                 }
             }
-            if (*c).kind.get() == Kind::LARGE && !Chunk::is_apart(c) {
+            if matches!((*c).kind.get(), Kind::LARGE | Kind::NESTED) && !Chunk::is_apart(c) {
                 self.set_apart(c);
             }
         }
@@ -66,11 +66,22 @@ impl<O: Os> Allocator<O> {
         // SAFETY: as the caller promises.
         unsafe {
             let renewed = self.renew_end(c, 0, (*c).len as usize);
+            self.unset_apart(c);
+            renewed
+        }
+    }
+
+    /// A large block that is about to be free, or lost, is apart no longer.
+    ///
+    /// # Safety
+    /// The block must be the caller's.
+    pub(crate) unsafe fn unset_apart(&self, c: *mut Chunk) {
+        // SAFETY: as the caller promises.
+        unsafe {
             if Chunk::is_apart(c) {
                 Chunk::set_apart(c, false);
                 self.apart.fetch_sub(1, Ordering::Relaxed);
             }
-            renewed
         }
     }
 

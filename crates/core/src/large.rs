@@ -125,17 +125,13 @@ impl<O: Os> Allocator<O> {
                 return self.free_annexed(p);
             }
             if !self.soften_large(c) {
-                let what = Use::Large { bytes: Chunk::bytes(c), zero: false };
                 self.discard_lost(p, Chunk::bytes(c));
-                return self.lose_chunks(c, (*c).len as usize, what);
+                return self.lose_large(c);
             }
             match self.renew_apart(c) {
                 Renewed::Usable => {}
                 Renewed::Clean => (state, (*c).state) = (State::Clean, State::Clean),
-                Renewed::Lost => {
-                    let what = Use::Large { bytes: Chunk::bytes(c), zero: false };
-                    return self.lose_chunks(c, (*c).len as usize, what);
-                }
+                Renewed::Lost => return self.lose_large(c),
             }
             if state == State::Dirty && self.policy.harden() {
                 let used = (*c).carved as usize * CHUNK;
@@ -164,6 +160,18 @@ impl<O: Os> Allocator<O> {
         };
         if !ours {
             misuse::not_a_block(self, Call::Free, p);
+        }
+    }
+
+    /// Nobody gets the chunks of a large block any more.
+    ///
+    /// # Safety
+    /// The block must be the caller's.
+    pub(crate) unsafe fn lose_large(&self, c: *mut Chunk) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            self.unset_apart(c);
+            self.lose_chunks(c, (*c).len as usize, Use::Large { bytes: Chunk::bytes(c), zero: false });
         }
     }
 

@@ -14,6 +14,7 @@
 //! What a nested free cannot do it notes, and `Allocator::drain` does it in the next slow path (`settle`) or tick.
 
 use crate::alloc::{Foreign, MAX_SIZE};
+use crate::apart::Renewed;
 use crate::arena::Arenas;
 use crate::batch::Work;
 use crate::chunk::{Chunk, Kind, State};
@@ -72,6 +73,8 @@ impl<O: Os> Allocator<O> {
         };
         // SAFETY: the chunks are ours.
         unsafe {
+            // Earlier blocks left their kinds.
+            (1..len).for_each(|i| (*c.add(i)).kind.set(Kind::NONE));
             (*c).state = State::Clean;
             (*c).class = 0;
             Chunk::set_apart(c, false);
@@ -98,13 +101,14 @@ impl<O: Os> Allocator<O> {
             if p.addr() & (CHUNK - 1) != 0 || !Chunk::change_kind(c, Kind::NESTED, Kind::FREE) {
                 misuse::not_a_block(self, Call::Free, p);
             }
-            if self.os.purge(p, len * CHUNK) {
-                self.note_purged(bytes);
-            } else {
-                p.write_bytes(0, bytes);
-            }
             annex.large_blocks.fetch_sub(1, Ordering::Relaxed);
             annex.large_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            match self.renew_apart(c) {
+                Renewed::Clean => {}
+                Renewed::Usable if self.os.purge(p, len * CHUNK) => self.note_purged(bytes),
+                Renewed::Usable => p.write_bytes(0, bytes),
+                Renewed::Lost => return annex.lose(len),
+            }
             annex.give(c, len);
         }
     }

@@ -1,9 +1,8 @@
 //! realloc: in place where it can be, by moving pages where that is cheaper than copying, else by copying.
 
 use crate::arena::Arenas;
-use crate::chunk::{Chunk, State};
+use crate::chunk::State;
 use crate::class;
-use crate::figures::Use;
 use crate::os::Moved;
 use crate::sync::Ordering;
 use crate::{Allocator, CHUNK, Heap, Os};
@@ -103,7 +102,7 @@ impl<O: Os> Allocator<O> {
                     self.free_large(p);
                 }
                 Moved::Lost => {
-                    self.lose_chunks(c, (*c).len as usize, Use::Large { bytes: Chunk::bytes(c), zero: false });
+                    self.lose_large(c);
                     return core::ptr::null_mut();
                 }
             }

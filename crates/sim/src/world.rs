@@ -241,8 +241,8 @@ fn aligned(size: usize, align: usize, zero: bool) {
 fn change(block: &Block, at: u64) {
     let w = world();
     // SAFETY: records of what the arenas contain can be read.
-    let large = w.a.arenas.contains(block.p) && unsafe { (*Arenas::record(block.p)).kind.get() } == RecordKind::LARGE;
-    if large {
+    let kind = w.a.arenas.contains(block.p).then(|| unsafe { (*Arenas::record(block.p)).kind.get() });
+    if matches!(kind, Some(RecordKind::LARGE | RecordKind::NESTED)) {
         let page = w.config.page as usize;
         let at = block.p.wrapping_add(at as usize % (block.usable / page) * page);
         w.a.note_changed(at);
