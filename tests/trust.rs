@@ -127,6 +127,9 @@ const ROWS: &[Row] = &[
     row(GUARDS, "guards_stay", "guard pages lost to a thread that makes memory usable").env(&[("NEAP_HARDEN", "on")]),
     row(GUARDS, "programs_pages_stay", "access that a program took away from a part of its block, and that comes back"),
     row(GUARDS, "freed_blocks_are_as_new", "OS pages of a freed block that stay inaccessible, locked, or no child's"),
+    row(GUARDS, "freed_blocks_are_as_new", "the same where freed blocks are filled")
+        .variant("::filled")
+        .env(&[("MALLOC_PERTURB_", "165")]),
     row(SHIM, "memalign_over_posix", "a call inside the library that a program's function takes"),
     row(WRAP, "each_call_once", "a second name that leads to an interposable one"),
     row(STACK, "bytes_for_each_call", "a call that takes more than 2 KiB of stack"),

@@ -47,6 +47,16 @@ impl<O: Os> Allocator<O> {
         }
     }
 
+    /// Whether the memory of the block at `p` stays as it is when the block is freed: not that of a huge block, nor of a
+    /// large one that is apart. Of these two the program may have made parts inaccessible.
+    ///
+    /// # Safety
+    /// `p` must be a live block of the caller's.
+    pub unsafe fn stays_mapped(&self, p: *const u8) -> bool {
+        // SAFETY: the block is the caller's, so its record stays as it is.
+        self.arenas.contains(p) && (self.map.class(p) != 0 || !unsafe { Chunk::is_apart(Arenas::record(p)) })
+    }
+
     /// Marks a large block as apart, which it was not.
     ///
     /// # Safety
@@ -101,11 +111,7 @@ impl<O: Os> Allocator<O> {
                     self.note_purged(((*c).carved as usize).min(to).saturating_sub(from) * CHUNK);
                     Renewed::Clean
                 }
-                Moved::Not => {
-                    self.discard_lost(p, len);
-                    Renewed::Lost
-                }
-                Moved::Lost => Renewed::Lost,
+                Moved::Not | Moved::Lost => Renewed::Lost,
             }
         }
     }

@@ -347,7 +347,7 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
     // SAFETY: as the caller promises; the block has as many bytes, which nobody needs any more.
     unsafe {
         let size = usable_size(p, Call::Free)?;
-        if watch::fill() != 0 {
+        if watch::fill() != 0 && NEAP.stays_mapped(p) {
             p.write_bytes(watch::fill(), size);
         }
         Some(size)

@@ -105,6 +105,10 @@ unsafe fn move_piece(os: &Linux, from: *mut u8, to: *mut u8, len: usize) -> Piec
 pub unsafe fn renew(os: &Linux, p: *mut u8, len: usize) -> Moved {
     // SAFETY: the range is committed memory of ours whose contents are not needed. munmap does all or nothing.
     if !unsafe { os.unmap(p, len) } {
+        os.count(Syscall::Madvise);
+        // Not by `discard`, which may write to memory: this may be inaccessible.
+        // SAFETY: as above.
+        let _ = unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxDontNeed) };
         return Moved::Not;
     }
     if map_again(os, p, len) { Moved::Done } else { Moved::Lost }
