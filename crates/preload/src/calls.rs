@@ -182,9 +182,10 @@ pub unsafe extern "C" fn mprotect(p: *mut c_void, len: usize, protection: c_int)
 pub unsafe extern "C" fn pkey_mprotect(p: *mut c_void, len: usize, protection: c_int, key: c_int) -> c_int {
     // As the C library does: kernels without keys have no such call.
     if key == -1 {
-        // SAFETY: as the caller promises, here and below.
+        // SAFETY: as the caller promises.
         return unsafe { mprotect(p, len, protection) };
     }
+    // SAFETY: as above.
     unsafe { change(libc::SYS_pkey_mprotect, p, [len, protection as usize, key as usize]) }
 }
 
@@ -216,9 +217,10 @@ pub unsafe extern "C" fn mlock(p: *const c_void, len: usize) -> c_int {
 pub unsafe extern "C" fn mlock2(p: *const c_void, len: usize, flags: c_uint) -> c_int {
     if flags == 0 {
         // As the C library does: kernels before 4.4 have no mlock2.
-        // SAFETY: as the caller promises, here and below.
+        // SAFETY: as the caller promises.
         return unsafe { mlock(p, len) };
     }
+    // SAFETY: as above.
     unsafe { change(libc::SYS_mlock2, p, [len, flags as usize, 0]) }
 }
 
