@@ -130,6 +130,11 @@ const ROWS: &[Row] = &[
     row(GUARDS, "freed_blocks_are_as_new", "the same where freed blocks are filled")
         .variant("::filled")
         .env(&[("MALLOC_PERTURB_", "165")]),
+    row(GUARDS, "ends_grow_again", "a block that grows into an OS page that was inaccessible before it got shorter"),
+    row(GUARDS, "ends_grow_again", "the same where freed blocks are filled")
+        .variant("::filled")
+        .env(&[("MALLOC_PERTURB_", "165")]),
+    row(GUARDS, "freed_at_the_limit_of_mappings", "addresses lost at each free of a block that cannot be unmapped"),
     row(SHIM, "memalign_over_posix", "a call inside the library that a program's function takes"),
     row(WRAP, "each_call_once", "a second name that leads to an interposable one"),
     row(STACK, "bytes_for_each_call", "a call that takes more than 2 KiB of stack"),

@@ -156,5 +156,58 @@ static void freed_blocks_are_as_new(void) {
     for (int how = 0; how < CHANGES; how++) changed_and_freed(how, places[1], 1);
 }
 
-static const struct test_case cases[] = {CASE(guards_stay), CASE(programs_pages_stay), CASE(freed_blocks_are_as_new)};
+/* A block whose end the program protects, that gets shorter than that, and grows again. */
+static void ends_grow_again(void) {
+    for (int cut = PAGE; cut < 3 * 65536; cut += 3 * PAGE) {
+        char *p = aligned_alloc(PAGE, CHANGED_SIZE);
+        CHECK(p);
+        memset(p, 3, CHANGED_SIZE);
+        CHECK(mprotect(p + CHANGED_SIZE - cut, PAGE, cut & 2 * PAGE ? PROT_NONE : PROT_READ) == 0);
+        p = realloc(p, (size_t)(CHANGED_SIZE - cut));
+        CHECK(p);
+        p = realloc(p, CHANGED_SIZE);
+        CHECK(p);
+        memset(p + CHANGED_SIZE - cut, 4, (size_t)cut);
+        for (int k = 0; k < CHANGED_SIZE; k++) CHECK_AT(p[k] == (k < CHANGED_SIZE - cut ? 3 : 4), k);
+        free(p);
+    }
+}
+
+enum { REFUSED = 3000, SPARE = 150000 };
+
+/* KiB that the process may write to, in /proc/self/status. */
+static long data_kib(void) {
+    char line[256];
+    long kib = -1;
+    FILE *f = fopen("/proc/self/status", "r");
+    CHECK(f);
+    while (fgets(line, sizeof line, f)) (void)sscanf(line, "VmData: %ld", &kib);
+    fclose(f);
+    return kib;
+}
+
+/* In a process that has all mappings that it may have a block cannot be unmapped, nor changed: it is as good as before. */
+static void freed_at_the_limit_of_mappings(void) {
+    char *p = malloc(16 * CHANGED_SIZE);
+    CHECK(p);
+    free(p);
+    char *spare = mmap(NULL, (size_t)SPARE * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(spare != MAP_FAILED);
+    long used = 0;
+    while (used < SPARE && mprotect(spare + used * PAGE, PAGE, PROT_READ) == 0) used += 2;
+    if (used >= SPARE) SKIP("vm.max_map_count is too many to use up");
+    long before = data_kib();
+    for (int i = 0; i < REFUSED; i++) {
+        p = aligned_alloc(PAGE, CHANGED_SIZE);
+        CHECK_AT(p, i);
+        p[0] = 1;
+        if (mprotect(p + PAGE, PAGE, PROT_NONE) == 0) CHECK(mprotect(p + PAGE, PAGE, PROT_READ | PROT_WRITE) == 0);
+        free(p);
+    }
+    long more = data_kib() - before;
+    CHECK_AT(more < REFUSED * (CHANGED_SIZE / 1024) / 10, more);
+}
+
+static const struct test_case cases[] = {CASE(guards_stay), CASE(programs_pages_stay), CASE(freed_blocks_are_as_new),
+                                         CASE(ends_grow_again), CASE(freed_at_the_limit_of_mappings)};
 TEST_MAIN(cases)

@@ -57,15 +57,17 @@ impl<O: Os> Allocator<O> {
         self.arenas.contains(p) && (self.map.class(p) != 0 || !unsafe { Chunk::is_apart(Arenas::record(p)) })
     }
 
-    /// Marks a large block as apart, which it was not.
+    /// Marks a large block as apart.
     ///
     /// # Safety
     /// The block must be the caller's.
     pub(crate) unsafe fn set_apart(&self, c: *mut Chunk) {
+        // Several threads of the program may change the same block.
         // SAFETY: as the caller promises.
-        unsafe { Chunk::set_apart(c, true) };
-        // Relaxed, here and below: a count.
-        self.apart.fetch_add(1, Ordering::Relaxed);
+        if unsafe { Chunk::mark_apart(c) } {
+            // Relaxed, here and below: a count.
+            self.apart.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Maps a large block anew before others get it, if it is apart.
@@ -93,6 +95,17 @@ impl<O: Os> Allocator<O> {
                 self.apart.fetch_sub(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Makes what a large block has behind its first `bytes` in their last chunk accessible, if it is apart: it stays the
+    /// block's, which may grow into it again. False if the system refuses.
+    ///
+    /// # Safety
+    /// The block must be the caller's, as long, and hold nothing behind `bytes` that is needed.
+    pub(crate) unsafe fn open_end(&self, c: *mut Chunk, bytes: usize) -> bool {
+        let len = bytes.next_multiple_of(CHUNK) - bytes;
+        // SAFETY: as the caller promises; the chunks that the block ever used are committed.
+        unsafe { len == 0 || !Chunk::is_apart(c) || self.os.commit(Arenas::chunk(c).add(bytes), len) }
     }
 
     /// Maps the chunks `from..to` of a large block anew, if it is apart.

@@ -203,6 +203,16 @@ impl Chunk {
         unsafe { (*c).apart.store(apart, Ordering::Relaxed) }
     }
 
+    /// Sets it; false if it was set before.
+    ///
+    /// # Safety
+    /// The chunk of `c` must be the caller's.
+    #[inline]
+    pub unsafe fn mark_apart(c: *mut Chunk) -> bool {
+        // SAFETY: the record is readable, and this field atomic.
+        unsafe { !(*c).apart.swap(true, Ordering::Relaxed) }
+    }
+
     /// Blocks of a slab that nobody ever gets, see [`crate::harden`].
     ///
     /// # Safety

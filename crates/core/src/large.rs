@@ -125,7 +125,13 @@ impl<O: Os> Allocator<O> {
                 return self.free_annexed(p);
             }
             if !self.soften_large(c) {
-                self.discard_lost(p, Chunk::bytes(c));
+                let bytes = Chunk::bytes(c);
+                if Chunk::is_apart(c) {
+                    // Not `discard_lost`, which may write to memory: the program may have made it inaccessible.
+                    let _ = self.os.renew(p, bytes);
+                } else {
+                    self.discard_lost(p, bytes);
+                }
                 return self.lose_large(c);
             }
             match self.renew_apart(c) {
@@ -214,7 +220,12 @@ impl<O: Os> Allocator<O> {
             return false;
         }
         // SAFETY: the block is the caller's, and behind its new end it holds nothing that is needed.
-        let since = unsafe { self.cut_large(c, need) };
+        let since = unsafe {
+            if bytes < Chunk::bytes(c) && !self.open_end(c, bytes) {
+                return false;
+            }
+            self.cut_large(c, need)
+        };
         // SAFETY: `with` holds the lock of the ranges; the block is the caller's.
         self.ranges.with(&self.os, |r| unsafe {
             let len = (*c).len as usize;

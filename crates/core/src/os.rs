@@ -144,9 +144,9 @@ pub unsafe trait Os: Sync {
     /// Both ranges must be committed and must not overlap; what `to` holds must not be needed.
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> Moved;
 
-    /// Replaces a committed range by fresh memory that reads as zero and is one mapping with its neighbours again:
-    /// for ranges that are mapped unlike these. "The other range" of [`Moved`] is this one; where it was not done its memory
-    /// goes back all the same, if the system gives it back.
+    /// Replaces a committed range by fresh memory that reads as zero and is one mapping with its neighbours again (unless
+    /// the process has as many mappings as it may): for ranges that are mapped unlike these. "The other range" of [`Moved`]
+    /// is this one; where it was not done its memory goes back all the same, if the system gives it back.
     ///
     /// # Safety
     /// The range must be committed and hold nothing that is needed.

@@ -1,7 +1,7 @@
 //! Large blocks that are mapped unlike their neighbours: their memory is mapped anew before others get it.
 
 use neap_core::CHUNK;
-use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
+use neap_coretest::calls::{Shared, free, hardened, malloc, system, thread, valid};
 use neap_coretest::{Call, Config};
 
 /// Bytes of the blocks here: more than one chunk, and short enough for the shelf.
@@ -107,4 +107,59 @@ fn changes_elsewhere_count_for_nothing() {
     free(&a, &t, small);
     assert_eq!(renewed(&a), 0);
     valid(&a);
+}
+
+/// Catches a block that gets shorter within a chunk and grows again, so that the program meets what it had made inaccessible
+/// behind the shorter one; and one that is open in parts only, as the system refused the rest.
+#[test]
+fn a_changed_block_may_grow_again() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    // SAFETY: the heap is lent by its thread; the block is this test's, and has `old` bytes.
+    let realloc = |p, old, size| t.with(&a, |heap| unsafe { a.realloc(heap, p, old, size) });
+    let commits = || a.os.faults.count(Call::Commit);
+    let page = a.page_size();
+    for (changed, refused) in [(false, false), (true, false), (true, true)] {
+        let p = malloc(&a, &t, LONG);
+        // SAFETY: the block has so many bytes.
+        unsafe { p.write_bytes(7, LONG) };
+        if changed {
+            a.note_changed(p.wrapping_add(LONG - page));
+        }
+        let before = commits();
+        if refused {
+            a.os.faults.fail_nth(Call::Commit, before + 1);
+        }
+        let q = realloc(p, LONG, LONG - page);
+        assert_eq!((q == p, commits() > before), (!refused, changed), "{changed} {refused}");
+        // SAFETY: the block has so many bytes.
+        assert!(unsafe { core::slice::from_raw_parts(q, LONG - page) }.iter().all(|&byte| byte == 7));
+        valid(&a);
+        free(&a, &t, q);
+        valid(&a);
+    }
+}
+
+/// Catches memory that is written when a hardened block is lost because of its guard, although the program may have made it
+/// inaccessible; and such a block that others get.
+#[test]
+fn a_changed_block_is_lost_with_its_guard() {
+    for changed in [false, true] {
+        let (a, t) = hardened(Config::default());
+        let p = malloc(&a, &t, LONG);
+        if changed {
+            a.note_changed(p);
+        }
+        let counts = || [Call::Purge, Call::Renew].map(|call| a.os.faults.count(call));
+        let before = counts();
+        a.os.faults.fail_nth(Call::Commit, a.os.faults.count(Call::Commit) + 1);
+        free(&a, &t, p);
+        let [purged, renewed] = [0, 1].map(|i| counts()[i] - before[i]);
+        assert_eq!((purged, renewed), if changed { (0, 1) } else { (1, 0) });
+        valid(&a);
+        let q = malloc(&a, &t, LONG);
+        assert!(q.addr() >= p.addr() + LONG || q.addr() + LONG <= p.addr());
+        free(&a, &t, q);
+        valid(&a);
+    }
 }

@@ -11,7 +11,7 @@ use neap_core::class::{MAX_SMALL, MAX_TABLE};
 use neap_core::heap::FORKED;
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
-use neap_core::{Allocator, CHUNK, Heap};
+use neap_core::{Allocator, CHUNK, Heap, Os};
 
 /// The allocator.
 pub static NEAP: Allocator<Linux> = Allocator::new(Linux::new());
@@ -465,7 +465,9 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
             sites::allocated(new);
             return new;
         }
-        if size <= old && size >= old / 2 {
+        // What the program may have made inaccessible is not kept behind a shorter block: it would be copied when that grows.
+        let keeps = || old - size < NEAP.os.page_size() || NEAP.stays_mapped(p);
+        if size <= old && size >= old / 2 && keeps() {
             return p;
         }
         let errno = libc::__errno_location();

@@ -11,6 +11,7 @@
 //! A block may lie in several mappings: it was moved and has grown since, or the program locked a part of it. Each of
 //! them is moved by one call. If a later one is refused, what was moved is copied back, which cannot fail.
 
+use crate::arch;
 use crate::linux::Linux;
 use core::sync::atomic::{AtomicU32, Ordering};
 use neap_core::Os;
@@ -28,6 +29,9 @@ const WORKS: u32 = 1;
 const FAILS: u32 = 2;
 /// Whether MREMAP_DONTUNMAP is there (Linux 5.7).
 static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
+
+/// What madvise answers for an advice that the kernel does not know.
+const UNKNOWN_ADVICE: isize = libc::EINVAL as isize;
 
 /// What became of one mapping.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,14 +70,24 @@ pub unsafe fn move_pages(os: &Linux, from: *mut u8, to: *mut u8, len: usize) -> 
 unsafe fn take_back(os: &Linux, from: *mut u8, to: *mut u8, done: usize, lost: bool) -> Moved {
     let mut lost = lost;
     if done > 0 {
-        // SAFETY: both are mapped, writable and ours. What then lies at `to` is not needed.
+        // SAFETY: both are mapped and ours. What then lies at `to` is not needed.
         unsafe {
+            open(os, from, done);
+            open(os, to, done);
             from.copy_from_nonoverlapping(to, done);
             // What the program said of the pages (that they are locked, say) went with them.
             lost = if lost { os.unmap(to, done) || lost } else { renew(os, to, done) == Moved::Lost };
         }
     }
     if lost { Moved::Lost } else { Moved::Not }
+}
+
+/// Makes memory readable and writable that is about to be copied: the program may have changed that, and a mapping that
+/// moves stays as it is, at both places.
+unsafe fn open(os: &Linux, p: *mut u8, len: usize) {
+    // What is refused here is mostly as it should be already.
+    // SAFETY: as the caller promises: the range is ours.
+    unsafe { os.commit(p, len) };
 }
 
 /// Moves memory that lies in one mapping.
@@ -89,6 +103,8 @@ unsafe fn move_piece(os: &Linux, from: *mut u8, to: *mut u8, len: usize) -> Piec
             // Another thread has mapped something there meanwhile, so the kernel chose another place.
             // SAFETY: the pages lie at `at`, which is ours alone; `from` is mapped, and reads as zero.
             unsafe {
+                open(os, from, len);
+                open(os, at, len);
                 from.copy_from_nonoverlapping(at, len);
                 os.unmap(at, len);
             }
@@ -105,13 +121,37 @@ unsafe fn move_piece(os: &Linux, from: *mut u8, to: *mut u8, len: usize) -> Piec
 pub unsafe fn renew(os: &Linux, p: *mut u8, len: usize) -> Moved {
     // SAFETY: the range is committed memory of ours whose contents are not needed. munmap does all or nothing.
     if !unsafe { os.unmap(p, len) } {
-        os.count(Syscall::Madvise);
-        // Not by `discard`, which may write to memory: this may be inaccessible.
         // SAFETY: as above.
-        let _ = unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxDontNeed) };
-        return Moved::Not;
+        return if unsafe { undo(os, p, len) } { Moved::Done } else { Moved::Not };
     }
     if map_again(os, p, len) { Moved::Done } else { Moved::Lost }
+}
+
+/// Guards without mappings of their own go (Linux 6.13): MADV_GUARD_REMOVE of include/uapi/asm-generic/mman-common.h.
+const GUARD_REMOVE: usize = 103;
+
+/// Makes a range as `renew` does, where the process has all mappings that it may have: to unmap a part of one takes one
+/// more. Mostly all of the range lies in one then, as what the program asked for was refused too: nothing is to be undone.
+/// False if the system refuses a part of it; the memory goes back all the same, unless it is locked.
+unsafe fn undo(os: &Linux, p: *mut u8, len: usize) -> bool {
+    let advise = |advice: usize| {
+        os.count(Syscall::Madvise);
+        // SAFETY: the range is ours; none of the advices below does more than the caller asks for.
+        unsafe { arch::syscall(libc::SYS_madvise as usize, [p.expose_provenance(), len, advice, 0, 0, 0]) }
+    };
+    // A kernel that does not know an advice has nothing that it would undo.
+    let undone = |advice: usize| matches!(-advise(advice), 0 | UNKNOWN_ADVICE);
+    // SAFETY: as above.
+    let open = unsafe { os.commit(p, len) };
+    let as_before =
+        open && undone(libc::MADV_DOFORK as usize) && undone(libc::MADV_KEEPONFORK as usize) && undone(GUARD_REMOVE);
+    if as_before {
+        // SAFETY: as above; it is writable.
+        return unsafe { os.purge(p, len) };
+    }
+    // Not by `purge`, which may write to memory: this may be inaccessible.
+    let _ = advise(libc::MADV_DONTNEED as usize);
+    false
 }
 
 /// Maps fresh memory where a range of an arena was unmapped; false if that is refused or something lies there.
@@ -220,7 +260,7 @@ unsafe fn remap(
     let [p, hint] = [p, hint].map(|p| p.expose_provenance());
     let call = libc::SYS_mremap as usize;
     // SAFETY: as the callers promise; nothing is unmapped but the end of `p..p + old` if `new` is less.
-    let result = unsafe { crate::arch::syscall(call, [p, old, new, flags.bits() as usize, hint, 0]) };
+    let result = unsafe { arch::syscall(call, [p, old, new, flags.bits() as usize, hint, 0]) };
     if result < 0 && result > -4096 {
         return Err(Errno::from_raw_os_error(-result as i32));
     }
@@ -230,6 +270,7 @@ unsafe fn remap(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::mm::MprotectFlags;
 
     const LEN: usize = 4 << 20;
     const PAGE: usize = 4096;
@@ -304,6 +345,61 @@ mod tests {
                 // Not lost: it can be written. Lost: nothing of it stays mapped.
                 assert_eq!(os.commit(to, ends[1]), !lost);
                 assert!(os.unmap(from, 3 * LEN));
+            }
+        }
+    }
+
+    /// Catches a move that ends by SIGSEGV where it is taken back, as the program has taken access to a part away.
+    #[test]
+    fn takes_back_what_is_not_accessible() {
+        let os = Linux::new();
+        if !is_usable(&os) {
+            return;
+        }
+        for access in [MprotectFlags::READ, MprotectFlags::empty()] {
+            let from = arena(&os, 0);
+            // SAFETY: the arena is this test's.
+            unsafe {
+                let (to, half) = (from.add(LEN), LEN / 2);
+                mm::mprotect(from.add(half).cast(), PAGE, access).unwrap();
+                for (at, len) in [(0, half), (half, PAGE)] {
+                    assert_eq!(move_piece(&os, from.add(at), to.add(at), len), Piece::Moved);
+                }
+                assert_eq!(take_back(&os, from, to, half + PAGE, false), Moved::Not);
+                assert!(is_whole(from));
+                to.write_bytes(1, LEN);
+                assert!(os.unmap(from, 3 * LEN));
+            }
+        }
+    }
+
+    /// Catches memory that is lost for good, or that the next owner gets as it is, where nothing can be unmapped.
+    #[test]
+    fn undoes_changes_in_place() {
+        let os = Linux::new();
+        let dontneed = mm::Advice::LinuxDontNeed;
+        for change in 0..4 {
+            let p = arena(&os, 0);
+            // SAFETY: the arena is this test's.
+            unsafe {
+                let page = p.add(LEN / 2);
+                match change {
+                    0 => {}
+                    1 => mm::mprotect(page.cast(), PAGE, MprotectFlags::empty()).unwrap(),
+                    2 => mm::madvise(page.cast(), PAGE, mm::Advice::LinuxDontFork).unwrap(),
+                    // Linux 6.13.
+                    _ => drop(arch::syscall(
+                        libc::SYS_madvise as usize,
+                        [page.expose_provenance(), PAGE, GUARD_REMOVE - 1, 0, 0, 0],
+                    )),
+                }
+                assert!(undo(&os, p, LEN), "change {change}");
+                assert!((0..LEN).all(|i| p.add(i).read() == 0), "change {change}");
+                p.write_bytes(1, LEN);
+                assert!(mm::mlock(page.cast(), PAGE).is_err() || !undo(&os, p, LEN), "locked memory stays");
+                let _ = mm::munlock(page.cast(), PAGE);
+                mm::madvise(p.cast(), LEN, dontneed).unwrap();
+                assert!(os.unmap(p, 3 * LEN));
             }
         }
     }
