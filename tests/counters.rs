@@ -36,6 +36,9 @@ fn main() -> ExitCode {
         Case::new("exact::child_under_filter", "a child that is ended for the file that it would count in", || {
             uncounted_child("child_under_filter")
         }),
+        Case::new("exact::started_under_filter", "a program that is ended for the file that it would count in", || {
+            started_under_filter()
+        }),
         Case::new("exact::bare_child", "a child made without fork handlers that counts in its parent's page", || {
             uncounted_child("bare_child")
         }),
@@ -46,7 +49,7 @@ fn main() -> ExitCode {
             let cases = ["stages", "small_program", "forks", "forks_raw", "filtered", "no_files", "keeps_no_file"];
             let cases = cases
                 .iter()
-                .chain(&["child_without_file", "child_under_filter", "bare_child"])
+                .chain(&["child_without_file", "child_under_filter", "started_under_filter", "bare_child"])
                 .map(|&c| ("stages", c))
                 .collect::<Vec<_>>();
             neap_tests::all_cases_named(&[STAGES], &cases)
@@ -280,6 +283,15 @@ fn uncounted_child(case: &str) -> Outcome {
     let after = read(says.pid)?;
     let more = after.blocks_allocated - before.blocks_allocated;
     check("the child's blocks", more < 1000, says, &after.gauges)
+}
+
+fn started_under_filter() -> Outcome {
+    let dir = sys::TempDir::new("neap-exact")?;
+    let mut program = Program::start("started_under_filter", &[("NEAP_COUNTERS", &dir.path().to_string_lossy())])?;
+    program.stage()?;
+    // Its own, its child's, and that of what the child became.
+    let files = std::fs::read_dir(dir.path())?.count();
+    if files == 3 { Ok(()) } else { Err(Stop::Fail(format!("{files} files"))) }
 }
 
 fn unrecorded_child(case: &str) -> Outcome {

@@ -156,9 +156,23 @@ static void child_under_filter(void) {
     child_ends(fork(), parent);
 }
 
+/* A filter that a program is started with may end it for a call that other programs do not make. */
+static void started_under_filter(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        filter(all_but(SYS_fallocate, SECCOMP_RET_KILL_PROCESS));
+        execlp("true", "true", (char *)NULL);
+        _exit(127);
+    }
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK_AT(status == 0, status);
+    stage();
+}
+
 static const struct test_case CASES[] = {
     CASE(stages),   CASE(small_program), CASE(forks),         CASE(forks_raw),
     CASE(filtered), CASE(no_files),      CASE(keeps_no_file), CASE(child_without_file),
-    CASE(child_under_filter), CASE(bare_child),
+    CASE(child_under_filter), CASE(bare_child), CASE(started_under_filter),
 };
 TEST_MAIN(CASES)

@@ -10,10 +10,10 @@ use neap_core::watch::Reason;
 use neap_counters::{Counters, FILE_BYTES};
 use neap_sys::global::NEAP;
 use neap_sys::path::{Name, Path};
-use neap_sys::{gauges, limits, purger, status, thread, watch};
+use neap_sys::{gauges, limits, status, thread, watch};
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 static mut DIRECTORY: Path = Path::new();
@@ -87,13 +87,15 @@ fn new_page() -> Option<&'static Counters> {
     None
 }
 
+/// What a new file holds.
+static ZEROS: [u8; FILE_BYTES] = [0; FILE_BYTES];
+
 /// Makes a new file a page, and maps it.
 fn map(file: &OwnedFd) -> Option<&'static Counters> {
-    // Where the disk is full this fails, instead of the first write to the mapping with SIGBUS. A signal would end it.
-    match purger::without_signals(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, FILE_BYTES as u64)) {
-        // A file system that cannot promise room.
-        Err(Errno::OPNOTSUPP | Errno::NOSYS) => rustix::fs::ftruncate(file, FILE_BYTES as u64).ok()?,
-        done => done.ok()?,
+    // Where the disk is full this fails, instead of the first store to the mapping with SIGBUS. Not fallocate: a filter that
+    // the program was started with may end the process for that.
+    if retry_on_intr(|| rustix::io::write(file, &ZEROS)) != Ok(FILE_BYTES) {
+        return None;
     }
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a fresh shared mapping of the whole file.
