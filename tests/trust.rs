@@ -105,6 +105,11 @@ const ROWS: &[Row] = &[
     row(HELPER, "unshare_behind_the_helper", "a call that is refused, as the kernel is late to forget the helper")
         .inject(&["exit:delay_enter=1500000"]),
     row(HELPER, "vfork_child_frees", "a helper that ends with a child of vfork: 67 MB stay for ever"),
+    row(
+        HELPER,
+        "vfork_children_under_filters",
+        "a child that is killed by its filter, as another one has a filter too",
+    ),
     row(HELPER, "sharing_child_ends", "a helper that ends with a child of clone, and holds a lock")
         .env(&[("NEAP_PURGE_DELAY", "1ms")]),
     row(HELPER, "clone_function_returns", "a child that lives as long as its helper, and has the helper's exit status"),

@@ -316,11 +316,62 @@ static void rights_given_up_at_start(void) {
     give_rights_up(tasks);
 }
 
+/* What a filter of the two children below ends a process for. */
+static void few_calls(void) {
+    static const int UNUSUAL[] = {SYS_openat, SYS_ioctl, SYS_lseek, SYS_mincore, SYS_membarrier, SYS_process_madvise, SYS_clone};
+    filter(none_of(UNUSUAL, sizeof UNUSUAL / sizeof *UNUSUAL, SECCOMP_RET_KILL_PROCESS));
+}
+/* Steps of the two, which share their parent's memory. */
+static atomic_int step;
+static void reach(int n) {
+    while (atomic_load(&step) < n) sched_yield();
+}
+static void *second_child(void *unused) {
+    pid_t child = vfork();
+    if (child == 0) {
+        reach(1);
+        few_calls();
+        atomic_store(&step, 2);
+        reach(3);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_AT(status == 0, status);
+    return unused;
+}
+/* Two children of vfork have filters; what neap leaves out is left out in both. */
+static void vfork_children_under_filters(void) {
+    enum { BLOCKS = 64, SIZE = 300000 };
+    static char *block[BLOCKS];
+    pthread_t other = started(second_child, NULL);
+    pid_t child = vfork();
+    if (child == 0) {
+        few_calls();
+        atomic_store(&step, 1);
+        reach(2);
+        for (size_t size = SIZE; size < 6 * SIZE; size += SIZE / 4) {
+            for (int i = 0; i < BLOCKS; i++) {
+                block[i] = calloc(1, size);
+                if (block[i]) memset(block[i], 1, size);
+            }
+            for (int i = 0; i < BLOCKS; i++) free(block[i]);
+        }
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    atomic_store(&step, 3);
+    pthread_join(other, NULL);
+    CHECK_AT(status == 0, status);
+}
+
 static const struct test_case cases[] = {
     CASE(lowest_number_stays), CASE(filter_beside_start), CASE(unshare_behind_the_helper),
     CASE(clone_function_returns), CASE(first_thread_exits), CASE(rights_given_up_without_proc),
     CASE(rights_given_up_at_start),
     CASE(start_beside_options), CASE(blocks_passed_on),  CASE(errno_of_the_starter), CASE(starter_unmapped),
     CASE(under_filter),         CASE(filter_beside_questions), CASE(vfork_child_frees), CASE(sharing_child_ends),
+    CASE(vfork_children_under_filters),
 };
 TEST_MAIN(cases)

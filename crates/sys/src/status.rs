@@ -107,10 +107,20 @@ fn is_unfiltered(line: &[u8]) -> bool {
 }
 
 /// Which processes of this memory may make no unusual call: none (0); all, as there are filters or a thread asks for one,
-/// whose number is in the upper half ([`ONE`]); or that with the number in the lower half, which shares the memory of
-/// another one.
+/// whose number is in the upper half ([`ONE`]); or those of [`GUESTS`], which share the memory of another one ([`SOME`]).
 static FORBIDDEN: AtomicU64 = AtomicU64::new(0);
 const ONE: u64 = 1 << 32;
+const SOME: u64 = 1;
+/// The last ones that asked for a filter in the memory of another process (`vfork`). Most have ended, or run another program.
+static GUESTS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+static NEXT_GUEST: AtomicU32 = AtomicU32::new(0);
+
+/// Whether the process of this number is one of them.
+fn is_forbidden_guest(process: u32) -> bool {
+    // SeqCst: as `FORBIDDEN`.
+    GUESTS.iter().any(|guest| guest.load(Ordering::SeqCst) == process)
+}
+
 /// A filter is in force, as far as this process knows. Until then it is not known what to leave out for good.
 static IN_FORCE: AtomicBool = AtomicBool::new(false);
 
@@ -128,9 +138,10 @@ pub(crate) fn forbid() -> Asked {
     // SeqCst, here and below: see `purger::start`.
     if space::is_guest(space::here()) {
         let guest = process();
-        // Failure: all are meant already.
-        let alone = |who| (who < ONE).then_some(u64::from(guest));
-        let _ = FORBIDDEN.try_update(Ordering::SeqCst, Ordering::SeqCst, alone);
+        // Relaxed: a number that no other one gets for a while.
+        let place = NEXT_GUEST.fetch_add(1, Ordering::Relaxed) as usize % GUESTS.len();
+        GUESTS[place].store(guest, Ordering::SeqCst);
+        FORBIDDEN.fetch_or(SOME, Ordering::SeqCst);
         return Asked { guest: Some(guest) };
     }
     FORBIDDEN.fetch_add(ONE, Ordering::SeqCst);
@@ -155,8 +166,10 @@ impl Asked {
             }
             (Some(_), true) => {}
             (Some(guest), false) => {
-                // Failure: it stands for another process by now.
-                let _ = FORBIDDEN.compare_exchange(u64::from(guest), 0, Ordering::SeqCst, Ordering::Relaxed);
+                // One place: it may have a filter already. Failure: it is another process's by now.
+                let free =
+                    |place: &AtomicU32| place.compare_exchange(guest, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+                let _ = GUESTS.iter().any(free);
             }
         }
     }
@@ -221,10 +234,11 @@ pub fn forked() {
     let who = FORBIDDEN.load(Ordering::Relaxed);
     if who != 0 && who < ONE {
         let parents = rustix::process::getppid()
-            .is_some_and(|parent| u64::from(parent.as_raw_nonzero().get().cast_unsigned()) == who);
+            .is_some_and(|parent| is_forbidden_guest(parent.as_raw_nonzero().get().cast_unsigned()));
         FORBIDDEN.store(if parents { ONE } else { 0 }, Ordering::Relaxed);
         IN_FORCE.store(parents, Ordering::Relaxed);
     }
+    GUESTS.iter().for_each(|guest| guest.store(0, Ordering::Relaxed));
 }
 
 /// Whether not even the number of the process may be asked for: [`is_forbidden`], but where it is known to be needed.
@@ -239,7 +253,7 @@ pub fn is_forbidden() -> bool {
     match FORBIDDEN.load(Ordering::SeqCst) {
         0 => false,
         ONE.. => true,
-        who => who == u64::from(process()),
+        _ => is_forbidden_guest(process()),
     }
 }
 
