@@ -21,7 +21,7 @@ pub fn neap_release() -> Result<&'static Path, Stop> {
 fn build(folder: &str, options: &[&str]) -> Result<PathBuf, String> {
     let target = crate::target_dir();
     let path = target.join(folder).join("neap");
-    if crate::is_built() {
+    if crate::place::is_built() {
         return std::fs::canonicalize(&path).map_err(|e| format!("{}: {e}", path.display()));
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -19,6 +19,7 @@ pub mod command;
 pub mod compile;
 pub mod lab;
 pub mod library;
+pub mod place;
 pub mod process;
 pub mod profiler;
 pub mod suite;
@@ -29,30 +30,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use compile::Source;
+pub use place::{package_dir, target_dir};
 pub use process::{Daemon, Finished, Run};
 pub use suite::{Case, Outcome, Stop};
 
 /// Exit status by which a test program says that it cannot run here; its last line gives the reason.
 pub const SKIP_STATUS: i32 = 77;
-
-/// Folder of this package, where the sources of the test programs lie.
-pub fn package_dir() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Cargo's target folder of the running test, found through the tag that cargo leaves in a folder that it makes. Without
-/// `..`: the kernel's names of what lies in it have none.
-pub fn target_dir() -> PathBuf {
-    let exe = std::env::current_exe().unwrap_or_default();
-    let tagged = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists()).map(Path::to_path_buf);
-    let beside = || package_dir().join("../target");
-    tagged.unwrap_or_else(|| beside().canonicalize().unwrap_or_else(|_| beside()))
-}
-
-/// Whether library and command were built just before the tests were started.
-pub(crate) fn is_built() -> bool {
-    std::env::var_os("NEAP_TEST_BUILT").is_some()
-}
 
 /// A program in `PATH` or at an absolute path; the test is skipped where it is missing.
 pub fn program(name: &str) -> Result<PathBuf, Stop> {

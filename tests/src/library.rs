@@ -59,7 +59,7 @@ fn choose() -> Result<Library, String> {
 fn build() -> Result<Library, String> {
     let target = crate::target_dir();
     let path = target.join("release/libneap.so");
-    if crate::is_built() {
+    if crate::place::is_built() {
         return std::fs::canonicalize(&path).map(Library::File).map_err(|e| format!("{}: {e}", path.display()));
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

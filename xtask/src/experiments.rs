@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use neap_lab::plan::{self, Done, Event, Request};
+use neap_lab::event::Event;
+use neap_lab::plan::{self, Done, Request};
 use neap_lab::text::{duration_text, gates_off_text};
 use neap_lab::{allocators, failure::failure};
 use neap_report::markdown::{Options, document};

@@ -8,6 +8,7 @@ mod experiments;
 mod faults;
 mod icount;
 mod install;
+mod layers;
 mod mutants;
 mod mutation;
 mod nightly;
@@ -56,6 +57,8 @@ enum Command {
     Icount(icount::Args),
     /// Change the core in thousands of places, one at a time, and see whether a test fails
     Mutants(mutation::Args),
+    /// Show which modules of a crate use which, and where in a circle
+    Layers(layers::Args),
     /// Simulate the core: threads, handlers, forks and the system, under one schedule after another
     Sim(sim::Args),
 }
@@ -75,7 +78,9 @@ fn main() -> ExitCode {
         Command::Tsan(args) => nightly::tsan(args),
         Command::Icount(args) => icount::main(args),
         Command::Mutants(args) => mutation::main(args),
-        Command::Sim(args) => sim::main(args),
+        Command::Layers(args) => layers::main(&args),
+        Command::Sim(args) if args.mutants => mutants::main(&args.options),
+        Command::Sim(args) => sim::main(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

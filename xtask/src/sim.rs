@@ -11,10 +11,10 @@ use std::process::Command;
 pub struct Args {
     /// Put each fault of crates/sim/mutants into a copy of the tree, and see how long the simulation takes to find it
     #[arg(long)]
-    mutants: bool,
+    pub mutants: bool,
     /// Options of the simulation (see docs/testing.md), or with --mutants the names of some of them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    options: Vec<String>,
+    pub options: Vec<String>,
 }
 
 /// Builds the simulation of the tree at `tree`, with more flags for the compiler; returns its command.
@@ -32,10 +32,7 @@ pub fn build(tree: &Path, target: &Path, flags: &str) -> Result<PathBuf> {
 }
 
 /// Runs `cargo xtask sim`.
-pub fn main(args: Args) -> Result<()> {
-    if args.mutants {
-        return crate::mutants::main(&args.options);
-    }
+pub fn main(args: &Args) -> Result<()> {
     let root = root();
     let command = build(&root, &root.join("target/sim"), "")?;
     let usual = ["--steps".to_owned(), "20_000_000".to_owned()];

@@ -17,8 +17,10 @@ use std::process::exit;
 
 use clap::Parser;
 
-use crate::args::{Cli, Command, PageinArgs, RunArgs};
+use crate::args::{Cli, Command};
 use crate::error::{Error, FAILED, cannot_print};
+use crate::pagein::args::PageinArgs;
+use crate::run::args::RunArgs;
 
 /// The C entry point. Rust's own would set SIGPIPE to "ignore" and reopen closed standard descriptors before
 /// `main`; the program that `neap run` becomes must find both as neap's caller left them.

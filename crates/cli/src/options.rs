@@ -5,6 +5,7 @@ use std::fs;
 use std::io::IsTerminal;
 use std::path::Path;
 
+use clap::Args;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use neap_options::{Kind, Opt, TABLE};
 use serde::Serialize;
@@ -12,6 +13,24 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::sys;
 use crate::values::{self, Now};
+
+/// Arguments of `neap options`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  neap options                           what programs started from here would run with
+  MALLOC_TRIM_THRESHOLD_=131072 neap options
+  neap options --pid 4711                what a running program runs with
+  neap options --json | jq -r '.options[].env'")]
+pub struct OptionsArgs {
+    /// Print the table as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show the values in the running process PID, and who chose them
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+}
 
 /// A checked `NAME=VALUE`, as the environment variable that it becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@
 //! | [`catalogue`] | what the experiments are: cases, claims, charts, verdicts |
 //! | [`sources`] | the C programs, carried inside and compiled on demand |
 //! | [`environment`] | what measured programs are not handed down |
+//! | [`event`] | what happens in a run, for progress |
 //! | [`allocators`], [`peers`] | what is measured, and how the other allocators are built |
 //! | [`plan`], [`session`], `turns` | a run from its request to its files; its rounds; who runs when |
 //! | [`runner`] | one case under one allocator |
@@ -24,6 +25,7 @@
 pub mod allocators;
 pub mod catalogue;
 pub mod environment;
+pub mod event;
 pub mod failure;
 pub mod interrupt;
 pub mod machine;

@@ -10,13 +10,14 @@
 //! cases there are verdicts on what was measured until then.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Error, Result};
 use neap_results::{Experiment, Noise, Row, Run, SCHEMA, View};
 
 use crate::allocators::{self, Allocator};
 use crate::catalogue::{self, Case, Design};
+use crate::event::Event;
 use crate::failure::failure;
 use crate::interrupt;
 use crate::peers;
@@ -49,23 +50,6 @@ pub struct Request {
     pub command: String,
     /// The commit of the project's tree, where it is run from there.
     pub commit: Option<String>,
-}
-
-/// What happens, for progress.
-#[derive(Debug)]
-pub enum Event<'a> {
-    /// An allocator that is not measured, and why.
-    LeftOut(&'a str),
-    /// A case begins: experiment, case, its number, of how many.
-    Begins(&'a str, &'a str, usize, usize),
-    /// A case has ended: experiment, case, its time, allocators that failed.
-    Ended(&'a str, &'a str, Duration, &'a [String]),
-    /// A round is run again: experiment, case, why.
-    Again(&'a str, &'a str, &'a str),
-    /// An experiment has ended: its name, its time, with the making of its programs.
-    Finished(&'a str, Duration),
-    /// An error of the lab has ended an experiment before its time.
-    Broken(&'a str, &'a Error),
 }
 
 /// How a run ended.

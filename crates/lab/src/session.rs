@@ -11,9 +11,9 @@ use neap_results::{Listing, Noise, Repeat, Row};
 
 use crate::allocators::{self, Allocator};
 use crate::catalogue::Design;
+use crate::event::Event;
 use crate::noise::Watch;
 use crate::outcome::{Metric, Outcome};
-use crate::plan::Event;
 use crate::runner::Runner;
 use crate::store::Writer;
 use crate::turns::Group;

@@ -5,8 +5,6 @@
 
 use neap_results::{GLIBC, NEAP, View};
 
-use crate::plot::Marker;
-
 /// Where a chart is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Theme {
@@ -108,6 +106,27 @@ pub struct Look {
     pub dash: &'static str,
     /// Drawn broader: neap.
     pub bold: bool,
+}
+
+/// The shape of a point: told apart without colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marker {
+    /// A disc.
+    Circle,
+    /// A square.
+    Square,
+    /// A square on its point.
+    Diamond,
+    /// A triangle that points up.
+    Up,
+    /// One that points down.
+    Down,
+    /// One that points to the right.
+    Right,
+    /// A narrow, high rectangle.
+    Bar,
+    /// A wide, low one.
+    Plate,
 }
 
 const MARKERS: [Marker; 8] = [

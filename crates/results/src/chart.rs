@@ -4,7 +4,29 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Better;
+/// Whether a figure is the better the less or the more it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Better {
+    /// Times, bytes, faults.
+    Less,
+    /// Rates.
+    More,
+    /// Neither: a description of the work.
+    #[default]
+    Neither,
+}
+
+impl Better {
+    /// What is usual for a unit: rates are the better the more, times and sizes the less, counts neither.
+    pub fn of_unit(unit: &str) -> Better {
+        match unit {
+            unit if unit.ends_with("/s") => Better::More,
+            "ns" | "us" | "ms" | "s" | "B" | "KiB" | "MiB" | "GiB" => Better::Less,
+            _ => Better::Neither,
+        }
+    }
+}
 
 /// One chart.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::SCHEMA;
+/// The version of the schema.
+pub const SCHEMA: u64 = 1;
 
 /// Why a text is no run that this version reads. Each message names the cause and the remedy.
 #[derive(Debug)]

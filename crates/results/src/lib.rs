@@ -32,13 +32,13 @@ pub mod stats;
 pub mod suite;
 mod view;
 
-pub use chart::{Axis, Chart, ChartKind, Column, Mark, Point, Position, Series, Table};
+pub use chart::{Axis, Better, Chart, ChartKind, Column, Mark, Point, Position, Series, Table};
 pub use compare::{Change, Comparison, Missing, Outcome, compare};
-pub use error::ReadError;
+pub use error::{ReadError, SCHEMA};
 pub use row::{Row, rows_from_csv, rows_to_csv};
 pub use run::{
-    Allocator, Better, Case, Claim, ClaimFigure, Experiment, Kind, Listing, Machine, Metric, Noise, NoiseCheck, Param,
-    Repeat, Run, SCHEMA, Verdict, notes_from,
+    Allocator, Case, Claim, ClaimFigure, Experiment, Kind, Listing, Machine, Metric, Noise, NoiseCheck, Param, Repeat,
+    Run, Verdict, notes_from,
 };
 pub use stats::{Ratio, Spread};
 pub use view::{Figure, Value, View};

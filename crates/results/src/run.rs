@@ -8,10 +8,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Chart, ReadError, Row, Table};
-
-/// The version of the schema.
-pub const SCHEMA: u64 = 1;
+use crate::error::SCHEMA;
+use crate::{Better, Chart, ReadError, Row, Table};
 
 /// One run of the lab.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -250,30 +248,6 @@ pub struct Metric {
     pub better: Better,
 }
 
-/// Whether a figure is the better the less or the more it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Better {
-    /// Times, bytes, faults.
-    Less,
-    /// Rates.
-    More,
-    /// Neither: a description of the work.
-    #[default]
-    Neither,
-}
-
-impl Better {
-    /// What is usual for a unit: rates are the better the more, times and sizes the less, counts neither.
-    pub fn of_unit(unit: &str) -> Better {
-        match unit {
-            unit if unit.ends_with("/s") => Better::More,
-            "ns" | "us" | "ms" | "s" | "B" | "KiB" | "MiB" | "GiB" => Better::Less,
-            _ => Better::Neither,
-        }
-    }
-}
-
 /// One sentence computed from the rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
@@ -357,11 +331,6 @@ impl Experiment {
     /// Its title; its name where it has none.
     pub fn heading(&self) -> &str {
         if self.title.is_empty() { &self.name } else { &self.title }
-    }
-
-    /// What came of it in one sentence; see [`crate::judge::lead`].
-    pub fn lead(&self) -> Option<String> {
-        crate::judge::lead(&self.verdicts)
     }
 
     /// Whether less or more of a metric is better.

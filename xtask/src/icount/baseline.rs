@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Count, write_csv};
+use super::figure::{Count, write_csv};
 use crate::place::root;
 use neap_results::NEAP;
 

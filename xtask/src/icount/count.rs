@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Count, Op};
+use super::figure::{Count, Op};
 use crate::place::root;
 use neap_lab::allocators::Allocator;
 use neap_lab::toolchain::{cc, is_stale, run};

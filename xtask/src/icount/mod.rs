@@ -9,15 +9,15 @@
 
 mod baseline;
 mod count;
+mod figure;
 
 use std::fs;
-use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use serde::{Deserialize, Serialize};
+use anyhow::{Result, bail};
 
 use crate::place::root;
 use count::{CALLGRIND, Programs, SINGLE_STEP};
+use figure::{Count, Op, write_csv};
 use neap_lab::allocators::Allocator;
 use neap_lab::toolchain::{available, cc, need};
 use neap_results::NEAP;
@@ -44,16 +44,6 @@ pub struct Args {
     bless: bool,
 }
 
-/// One kind of operation.
-pub struct Op {
-    /// What ops.c is called with.
-    letter: char,
-    /// For the table.
-    title: &'static str,
-    /// The two counts.
-    counts: (u64, u64),
-}
-
 /// The kinds of ops.c. Counts are multiples of 1,000 for d and g, and of 86 for h, so that both runs
 /// end at the same point of their cycle; big blocks cost much more each, so fewer will do.
 const OPS: [Op; 12] = [
@@ -73,23 +63,6 @@ const OPS: [Op; 12] = [
 
 const fn op(letter: char, title: &'static str, count: u64) -> Op {
     Op { letter, title, counts: (count, 3 * count) }
-}
-
-/// One measured figure; a row of `icount.csv`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Count {
-    /// Which allocator.
-    pub allocator: String,
-    /// Its version.
-    pub version: String,
-    /// Letter of the operation.
-    pub op: char,
-    /// What the operation is.
-    pub title: String,
-    /// `callgrind` or `single-step`.
-    pub method: String,
-    /// Instructions per operation; none where the allocator failed.
-    pub instructions: Option<f64>,
 }
 
 /// Runs the command.
@@ -138,16 +111,6 @@ fn chosen_ops(letters: &[char]) -> Result<Vec<&'static Op>> {
     }
     let chosen = |op: &&Op| letters.is_empty() || letters.contains(&op.letter);
     Ok(OPS.iter().filter(chosen).collect())
-}
-
-/// Writes counts as CSV.
-fn write_csv(path: &Path, counts: &[Count]) -> Result<()> {
-    let mut writer = csv::Writer::from_path(path).with_context(|| format!("cannot write {}", path.display()))?;
-    for count in counts {
-        writer.serialize(count)?;
-    }
-    writer.flush()?;
-    Ok(())
 }
 
 /// Operations down, allocators across.

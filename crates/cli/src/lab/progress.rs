@@ -2,7 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use neap_lab::plan::Event;
+use neap_lab::event::Event;
 use neap_lab::text::duration_text;
 
 /// Shows what a run does.

@@ -5,14 +5,15 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
-use neap_trace::Usage;
 use neap_trace::track::Tracker;
 
+use super::args::PageinArgs;
+use super::footer;
 use super::output::Output;
 use super::perf::{Denied, Events, Wanted};
 use super::scan::{self, Scanner};
-use super::{Watched, Watcher, finish, footer};
-use crate::args::PageinArgs;
+use super::stat::Stat;
+use super::watch::{Watched, Watcher, collector, finish};
 use crate::error::{Error, system_message};
 use crate::run::signals;
 
@@ -22,9 +23,6 @@ const LOOK: Duration = Duration::from_millis(50);
 const ATTEMPTS: u32 = 10;
 /// What is there after that time lasts.
 const LASTING: Duration = Duration::from_millis(5);
-
-/// The flag of the kernel's threads (linux/sched.h).
-const PF_KTHREAD: u64 = 0x0020_0000;
 
 /// Traces a process until it ends, the time is over, or neap is told to stop.
 pub fn run(args: &PageinArgs, pid: u32) -> Result<u8, Error> {
@@ -87,7 +85,7 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
             let began = began();
             // What is mapped from now on is told by records; what was mapped before, by /proc.
             adopt(&mut tracker, pid);
-            (super::collector(args, events, tracker)?, began)
+            (collector(args, events, tracker)?, began)
         }
         Err(why) => {
             if fs::read(format!("/proc/{pid}/maps")).is_err() {
@@ -164,40 +162,6 @@ fn wait(pid: u32, mut count: Stat, deadline: Option<Instant>) -> Stat {
     }
 }
 
-/// What the kernel tells of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stat {
-    /// Faults of it and of the children that it waited for.
-    usage: Usage,
-    /// Whether it only waits for somebody to ask how it ended.
-    pub ended: bool,
-    /// Whether it is one of the kernel's threads.
-    kernel: bool,
-}
-
-impl Stat {
-    /// Of that process.
-    pub fn of(pid: u32) -> io::Result<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
-    }
-
-    /// `pid (name) state ppid pgrp session tty tpgid flags minflt cminflt majflt cmajflt ...`, and num_threads as the 20th.
-    fn parse(text: &str) -> Option<Self> {
-        // The name may have blanks and parentheses.
-        let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-        let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
-        // The first thread of a process can end before the others.
-        let ended = matches!(*fields.first()?, "Z" | "X") && number(20)? <= 1;
-        let kernel = number(9)? & PF_KTHREAD != 0;
-        Some(Self {
-            usage: Usage { minor: number(10)? + number(11)?, major: number(12)? + number(13)? },
-            ended,
-            kernel,
-        })
-    }
-}
-
 fn no_process(pid: u32, error: &io::Error) -> Error {
     let cause = match error.kind() {
         // What /proc says of one.
@@ -205,25 +169,4 @@ fn no_process(pid: u32, error: &io::Error) -> Error {
         _ => system_message(error),
     };
     Error::failed(format!("cannot trace process {pid}: {cause}")).remedy("is it still running?")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Catches counts of the wrong columns, names that end the parsing, and a process that is thought to be gone when
-    /// only its first thread is.
-    #[test]
-    fn stat_is_read() {
-        let line = |state: &str, threads: u32| {
-            format!("7 (a) b) c) {state} 1 7 7 0 -1 4194304 100 20 3 4 5 6 7 8 20 0 {threads} 0 99 1000 10")
-        };
-        let usage = Usage { minor: 120, major: 7 };
-        assert_eq!(Stat::parse(&line("S", 1)), Some(Stat { usage, ended: false, kernel: false }));
-        assert_eq!(Stat::parse(&line("Z", 1)), Some(Stat { usage, ended: true, kernel: false }));
-        assert_eq!(Stat::parse(&line("Z", 2)), Some(Stat { usage, ended: false, kernel: false }));
-        assert_eq!(Stat::parse("7 (a) S 1 2"), None);
-        let kernel = line("S", 1).replace("4194304", "2129984");
-        assert_eq!(Stat::parse(&kernel), Some(Stat { usage, ended: false, kernel: true }));
-    }
 }

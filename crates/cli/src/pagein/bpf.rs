@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use neap_trace::perf::attr::Counter;
 use neap_trace::perf::record::{Happened, Record, Sample};
 
-use super::sys::{self, Mapped};
+use super::sys::{self, Instruction, Mapped};
 
 /// Bytes before the slots, and bytes of a slot.
 const HEADER: usize = 64;
@@ -99,9 +99,6 @@ fn in_first_namespace() -> bool {
     const FIRST: &str = "pid:[4026531836]";
     std::fs::read_link("/proc/self/ns/pid").is_ok_and(|name| name.as_os_str() == FIRST)
 }
-
-/// An instruction: `struct bpf_insn { __u8 code; __u8 dst_reg:4, src_reg:4; __s16 off; __s32 imm; };`
-pub type Instruction = [u8; 8];
 
 const fn instruction(code: u8, registers: u8, offset: i16, value: i32) -> Instruction {
     let ([a, b], [c, d, e, f]) = (offset.to_ne_bytes(), value.to_ne_bytes());

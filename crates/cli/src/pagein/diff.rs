@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use neap_trace::diff::{Diff, Totals, Unreadable, read, text};
 use serde::Serialize;
 
-use crate::args::DiffArgs;
+use super::args::DiffArgs;
 use crate::error::{Error, cannot_print, system_message};
 use crate::sys;
 

@@ -56,7 +56,7 @@ pub fn of_program(tables: &mut Tables, facts: &Facts, command: &[OsString], ende
     common(tables, facts);
     let untraced = untraced(tables, facts, store);
     let summary = &mut tables.summary;
-    summary.command = super::shown(command);
+    summary.command = command.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
     summary.pid = ended.pid;
     summary.end = match (ended.status.code(), ended.status.signal()) {
         (Some(status), _) => End::Exited(status),

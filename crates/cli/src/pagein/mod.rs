@@ -2,9 +2,10 @@
 //!
 //! The steps, each in a module: open the events (`perf`), collect them in a thread while the program runs (`collect`,
 //! `store`), or attach to one (`attach`), or do without events (`scan`); find symbols (`resolve`, `files`); explain
-//! what the trace covers (`footer`), and write it. `diff` compares two that were written. What needs no system calls is
+//! what the trace covers (`footer`), and write it (`watch` puts these together). `diff` compares two that were written. What needs no system calls is
 //! in `crates/trace` and `crates/symbols`.
 
+pub mod args;
 mod attach;
 mod blocks;
 mod bpf;
@@ -20,48 +21,32 @@ mod progress;
 mod resolve;
 mod scan;
 mod sites;
+mod stat;
 mod store;
 mod sys;
 mod unwind;
+mod watch;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use neap_options::Id;
 use neap_trace::format::Format;
-use neap_trace::track::Tracker;
-use neap_trace::{Clock, Source, Tables};
 
-use crate::args::{PageinAction, PageinArgs};
-use crate::error::{Error, FAILED, system_message};
+use crate::error::{Error, FAILED};
 use crate::options::Setting;
 use crate::run::child::{self, Attendant, Program, Status};
+use crate::run::environment;
 use crate::run::library::{self, Placed};
 use crate::run::private_dir::{PrivateDir, volatile_bases};
 use crate::run::target;
 
-use self::collect::{Collected, Collector};
+use self::args::{PageinAction, PageinArgs};
 use self::exact::Exact;
 use self::output::Output;
-use self::perf::{Denied, Events, Wanted};
-use self::progress::Told;
-use self::resolve::Resolved;
-use self::scan::Scanner;
-use self::store::Store;
-
-pub use self::perf::{Callgraph, Detail};
-
-/// What watches the program.
-enum Watcher {
-    /// perf events.
-    Perf { collector: Collector, kernel: bool, clock: ClockReading },
-    /// Scans of page tables, and why.
-    Scan { scanner: Scanner, why: Denied },
-}
+use self::watch::{Watcher, finish, watch};
 
 /// A program that runs and is watched.
 struct Launched {
@@ -78,16 +63,6 @@ impl Attendant for Launched {
             None => ().wait(pid),
         }
     }
-}
-
-/// What was watched, and what can be said about it.
-struct Watched {
-    collected: Collected,
-    clock: Clock,
-    /// None for scans.
-    kernel: Option<bool>,
-    /// Why there are no events.
-    why: Option<Denied>,
 }
 
 /// Runs the command; the result is the program's exit status, as with `neap run`.
@@ -174,7 +149,7 @@ impl Recorded {
     }
 
     fn environment(&self) -> Vec<(OsString, OsString)> {
-        crate::run::environment(&self.library.path, &self.settings)
+        environment::with_library(&self.library.path, &self.settings)
     }
 }
 
@@ -182,169 +157,4 @@ impl Recorded {
 fn after(ended: &child::Ended, error: Error) -> Result<u8, Error> {
     error.report();
     if ended.status.success() { Ok(FAILED) } else { Ok(child::end_like(ended.status)) }
-}
-
-/// Starts to watch a process that waits for its exec.
-fn watch(args: &PageinArgs, pid: i32, sites: Option<&OsStr>) -> Result<Watcher, Error> {
-    let monotonic = sites.is_some();
-    let wanted = Wanted { on_exec: true, callgraph: args.callgraph, detail: args.detail(), monotonic };
-    let mut tracker = Tracker::default();
-    tracker.tables_mut().summary.pid = pid.unsigned_abs();
-    if let Some(directory) = sites {
-        tracker.expect_sites(directory.as_bytes());
-    }
-    match Events::open(&[pid], wanted) {
-        Ok(events) => collector(args, events, tracker),
-        Err(why) => {
-            let scanner = Scanner::start(pid.unsigned_abs(), tracker)
-                .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
-            Ok(Watcher::Scan { scanner, why })
-        }
-    }
-}
-
-/// Starts the thread that collects.
-fn collector(args: &PageinArgs, events: Events, mut tracker: Tracker) -> Result<Watcher, Error> {
-    if args.detail() == Detail::Begin {
-        tracker.only_begins();
-    }
-    let kernel = events.kernel;
-    let clock = ClockReading::now(events.rings.first().and_then(sys::Ring::tsc));
-    let collector = Collector::start(events, tracker, args.sites)
-        .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
-    Ok(Watcher::Perf { collector, kernel, clock })
-}
-
-impl Watcher {
-    fn finish(self) -> Watched {
-        match self {
-            Self::Perf { collector, kernel, clock } => {
-                let clock = clock.conversion();
-                Watched { collected: collector.finish(), clock, kernel: Some(kernel), why: None }
-            }
-            Self::Scan { scanner, why } => {
-                Watched { collected: scanner.finish(), clock: Clock::default(), kernel: None, why: Some(why) }
-            }
-        }
-    }
-}
-
-/// Resolves and writes a trace; `complete` fills in its summary.
-fn finish(
-    args: &PageinArgs,
-    watched: Watched,
-    output: &mut Output,
-    complete: impl FnOnce(&mut Tables, &footer::Facts, &Store),
-) -> Result<(), Error> {
-    let Collected { tracker, store, malformed, files } = watched.collected;
-    let format = args.format;
-    let facts = footer::Facts {
-        not_completed: tracker.not_completed(),
-        not_waited_for: tracker.not_waited_for(),
-        running: tracker.running(),
-        malformed,
-        kernel: watched.kernel,
-        detail: args.detail(),
-        // Only formats that show what is missing lack it.
-        rich: format.rich,
-        why: watched.why,
-    };
-    let (mut tables, stack_mappings) = tracker.into_tables();
-    tables.clock = Clock { origin: tables.clock.origin, ..watched.clock };
-    complete(&mut tables, &facts, &store);
-    let resolved = Resolved::new(tables, &stack_mappings, store, files, format.rich)
-        .map_err(|e| Error::failed(format!("cannot read the faults back: {}", system_message(&e))))?;
-    output.write(format, &Told::new(&resolved))?;
-    if !format.footer {
-        for line in resolved.tables().summary.lines() {
-            eprintln!("# {}", line.replace(char::is_control, "?"));
-        }
-    }
-    if args.output.is_none() {
-        eprintln!("neap: {} faults in {}", resolved.tables().summary.faults, output.path().display());
-    }
-    Ok(())
-}
-
-/// Two readings of two clocks say how long a cycle is.
-struct ClockReading {
-    published: Option<(u32, u16)>,
-    start: Option<(u64, u64)>,
-    /// The wall clock: a few milliseconds before the first fault.
-    wall: u64,
-}
-
-impl ClockReading {
-    fn now(published: Option<(u32, u16)>) -> Self {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { published, start: sys::tsc_and_clock(), wall: u64::try_from(wall.as_nanos()).unwrap_or(0) }
-    }
-
-    /// The conversion that the kernel published; else what is measured from the start to now.
-    fn conversion(&self) -> Clock {
-        const SHIFT: u16 = 31;
-        if self.published.is_some() {
-            return Clock { tsc: self.published, wall: self.wall, ..Clock::default() };
-        }
-        let Some(((cycles, ns), (cycles_now, ns_now))) = self.start.zip(sys::tsc_and_clock()) else {
-            return Clock { wall: self.wall, ..Clock::default() };
-        };
-        let (cycles, ns) = (cycles_now.saturating_sub(cycles), ns_now.saturating_sub(ns));
-        let mult = (u128::from(ns) << SHIFT).checked_div(u128::from(cycles)).and_then(|mult| u32::try_from(mult).ok());
-        Clock { tsc: mult.map(|mult| (mult, SHIFT)), measured: true, wall: self.wall, ..Clock::default() }
-    }
-}
-
-/// A time on the command line: `10s`, `500ms`, `2min`; seconds without a unit.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let scale = match unit {
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "min" | "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err("a time is a number and ms, s, min or h".to_owned()),
-    };
-    let seconds = number.parse::<f64>().map_err(|_| "a time begins with a number".to_owned())? * scale;
-    Duration::try_from_secs_f64(seconds).map_err(|_| "that time is too long".to_owned())
-}
-
-/// A sampling interval on the command line: as the option of the library.
-pub fn parse_interval(text: &str) -> Result<u64, String> {
-    let option = Id::SitesInterval.option();
-    match option.parse(text.as_bytes()) {
-        Some(neap_options::Value::Bytes(bytes)) => Ok(bytes),
-        _ => Err(format!("it is {}", option.kind)),
-    }
-}
-
-/// A format on the command line.
-pub fn parse_format(text: &str) -> Result<&'static Format, String> {
-    Format::from_name(text).ok_or_else(|| {
-        let names: Vec<&str> = neap_trace::format::FORMATS.iter().map(|format| format.name).collect();
-        format!("the formats are {}", names.join(", "))
-    })
-}
-
-/// The arguments as text, for people.
-fn shown(command: &[OsString]) -> Vec<String> {
-    command.iter().map(|argument| argument.to_string_lossy().into_owned()).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Catches times that are read wrong.
-    #[test]
-    fn durations() {
-        assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(parse_duration("1.5"), Ok(Duration::from_millis(1500)));
-        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
-        for bad in ["", "s", "-1s", "1 day", "1e400"] {
-            assert!(parse_duration(bad).is_err(), "{bad}");
-        }
-    }
 }

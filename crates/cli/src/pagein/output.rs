@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use neap_trace::Source;
 use neap_trace::format::Format;
 
-use crate::args::PageinArgs;
+use super::args::PageinArgs;
 use crate::error::{Error, cannot_print, system_message};
 use crate::sys;
 

@@ -12,9 +12,9 @@ use neap_trace::perf::attr::Counter;
 use neap_trace::perf::record::{Happened, Record, Sample};
 use neap_trace::track::{Tracker, parse_maps};
 
-use super::attach::Stat;
 use super::collect::Collected;
 use super::files::Files;
+use super::stat::Stat;
 use super::store::Store;
 use super::sys::{self, Wakeup};
 use super::unwind::Proc;

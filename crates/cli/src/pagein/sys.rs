@@ -12,8 +12,6 @@ pub use crate::sys::page_size;
 use libc::{c_int, c_ulong, c_void};
 use neap_trace::perf::attr::Event;
 
-use super::bpf::Instruction;
-
 /// `PERF_EVENT_IOC_ENABLE`.
 const ENABLE: c_ulong = 0x2400;
 /// `PERF_EVENT_IOC_SET_OUTPUT`.
@@ -79,6 +77,9 @@ pub fn bpf_array(value_size: u32, entries: u32) -> io::Result<OwnedFd> {
     const MMAPABLE: u32 = 1 << 10;
     bpf(MAP_CREATE, &[ARRAY, 4, value_size, entries, MMAPABLE])
 }
+
+/// An instruction: `struct bpf_insn { __u8 code; __u8 dst_reg:4, src_reg:4; __s16 off; __s32 imm; };`
+pub type Instruction = [u8; 8];
 
 /// Loads a BPF program for samples.
 ///

@@ -3,9 +3,11 @@
 //! The steps, each in a module: find the program and look at it (`target`, `elf`, `sanitizer`), put the library in a file
 //! (`library`), become the program or supervise it (`child`, `signals`), and report (`counters`, `summary`).
 
+pub mod args;
 pub mod child;
 mod counters;
 mod elf;
+pub mod environment;
 pub mod library;
 pub mod private_dir;
 mod sanitizer;
@@ -13,24 +15,18 @@ pub mod signals;
 mod summary;
 pub mod target;
 
-use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use neap_options::SET_BY_RUN;
-
-use crate::args::RunArgs;
 use crate::error::{Error, FAILED};
 use crate::options::Setting;
 
+use self::args::RunArgs;
 use self::child::Program;
+use self::environment::with_library;
 use self::private_dir::PrivateDir;
 use self::summary::{Style, Summary};
-
-/// The name of the variable by which the dynamic linker is told.
-const LD_PRELOAD: &str = "LD_PRELOAD";
 
 /// Runs the command; the result is the program's exit status. Does not return where neap becomes the program
 /// or dies by the program's signal.
@@ -50,7 +46,7 @@ pub fn run(args: RunArgs) -> Result<u8, Error> {
 
     let mut settings = args.settings.clone();
     if !args.wants_summary() {
-        let program = Program::new(&path, &args.command, environment(&library.path, &settings))?;
+        let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
         if library.is_temporary() {
             // Somebody must stay to remove the file.
             let ended = child::supervise(&program)?;
@@ -63,7 +59,7 @@ pub fn run(args: RunArgs) -> Result<u8, Error> {
     let counters_dir = PrivateDir::create(&private_dir::volatile_bases(), "neap-counters")
         .map_err(|reasons| Error::failed(format!("no directory for the counters: {reasons}")))?;
     settings.push(counters_setting(&counters_dir)?);
-    let program = Program::new(&path, &args.command, environment(&library.path, &settings))?;
+    let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
     let ended = child::supervise(&program)?;
     let report = counters::read(counters_dir.path(), ended.pid);
     let summary = Summary::new(&args.command, &ended, report);
@@ -97,47 +93,6 @@ fn counters_setting(dir: &PrivateDir) -> Result<Setting, Error> {
     Ok(Setting { name: opt.name, env: opt.env, value })
 }
 
-/// neap's own environment with the library first in LD_PRELOAD, and the settings.
-pub fn environment(library: &Path, settings: &[Setting]) -> Vec<(OsString, OsString)> {
-    let replaced = |name: &OsStr| name == LD_PRELOAD || name == SET_BY_RUN || settings.iter().any(|s| name == s.env);
-    let mut env: Vec<_> = std::env::vars_os().filter(|(name, _)| !replaced(name)).collect();
-    env.push((LD_PRELOAD.into(), preload_list(library, std::env::var_os(LD_PRELOAD).as_deref())));
-    for (i, setting) in settings.iter().enumerate() {
-        // The last of several wins, as with shell assignments.
-        if !settings[i + 1..].iter().any(|later| later.env == setting.env) {
-            env.push((setting.env.into(), setting.value.clone().into()));
-        }
-    }
-    // What an outer `neap run` has set still is.
-    let mut names = std::env::var_os(SET_BY_RUN).unwrap_or_default();
-    for setting in settings {
-        if !names.is_empty() {
-            names.push(",");
-        }
-        names.push(setting.name);
-    }
-    if !names.is_empty() {
-        env.push((SET_BY_RUN.into(), names));
-    }
-    env
-}
-
-/// What a list of libraries to preload names: separated by colons or spaces, as the dynamic linker reads it.
-fn preload_entries(list: &OsStr) -> impl Iterator<Item = &[u8]> {
-    list.as_bytes().split(|b| matches!(b, b':' | b' ')).filter(|entry| !entry.is_empty())
-}
-
-/// The library, then what was preloaded already, without a second mention of the library.
-fn preload_list(library: &Path, existing: Option<&OsStr>) -> OsString {
-    let library = library.as_os_str().as_bytes();
-    let mut list = library.to_vec();
-    for entry in preload_entries(existing.unwrap_or_default()).filter(|entry| *entry != library) {
-        list.push(b':');
-        list.extend_from_slice(entry);
-    }
-    OsString::from_vec(list)
-}
-
 /// Writes the summary to the file, or to standard error.
 fn write_summary(summary: &Summary, file: Option<File>, json: bool, path: Option<&Path>) -> Result<(), Error> {
     let stderr = std::io::stderr();
@@ -152,29 +107,4 @@ fn write_summary(summary: &Summary, file: Option<File>, json: bool, path: Option
         Some(path) => Error::failed(format!("cannot write the summary to {}: {e}", path.display())),
         None => Error::failed(format!("cannot write the summary: {e}")),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Catches a lost or reordered preload of the user, and a list that grows with every nested `neap run`.
-    #[test]
-    fn an_existing_preload_is_kept_after_ours() {
-        let ours = Path::new("/c/libneap.so");
-        assert_eq!(preload_list(ours, None), "/c/libneap.so");
-        assert_eq!(preload_list(ours, Some(OsStr::new(""))), "/c/libneap.so");
-        assert_eq!(preload_list(ours, Some(OsStr::new("/a.so b.so"))), "/c/libneap.so:/a.so:b.so");
-        assert_eq!(preload_list(ours, Some(OsStr::new("/c/libneap.so:/a.so"))), "/c/libneap.so:/a.so");
-    }
-
-    /// Catches two values for one variable, of which a program may take either.
-    #[test]
-    fn the_last_setting_wins() {
-        let setting = |value: &str| Setting { name: "foreign", env: "NEAP_FOREIGN", value: value.to_owned() };
-        let env = environment(Path::new("/c/libneap.so"), &[setting("pass"), setting("abort")]);
-        let values: Vec<_> = env.iter().filter(|(name, _)| name == "NEAP_FOREIGN").map(|(_, v)| v).collect();
-        assert_eq!(values, ["abort"]);
-        assert_eq!(env.iter().filter(|(name, _)| name == LD_PRELOAD).count(), 1);
-    }
 }

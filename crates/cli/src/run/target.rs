@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use object::ReadCache;
 
 use super::elf::{self, Loadable, Refusal};
+use super::environment::{LD_PRELOAD, preload_entries};
 use super::sanitizer::Sanitizer;
-use super::{LD_PRELOAD, preload_entries};
 use crate::error::{Error, system_message};
 use crate::sys::{self, Identity};
 

@@ -2,10 +2,10 @@
 
 use neap_results::{Axis, Chart, Position, Spread, Value, View};
 
+use super::frame::{Frame, Size, cell_text};
 use super::grid::{Grid, GridRow};
 use super::scale::{Scale, thin, tick_text};
 use super::svg::{Anchor, Svg, TEXT, width_of};
-use super::{Frame, Size, cell_text};
 use crate::theme::{Ink, Look, look};
 
 /// From one name to the next.

@@ -4,6 +4,7 @@
 //! colours, so that a page cannot turn them dark, name their points or tell what they show; others want JavaScript.
 //! What is here are two kinds of charts and a scale.
 
+mod frame;
 mod grid;
 mod lines;
 mod rows;
@@ -11,46 +12,18 @@ mod scale;
 mod sheet;
 mod svg;
 
-use neap_results::judge::{number, quantity};
-pub use neap_results::judge::{status_words, value_text as cell_text};
-use neap_results::{Better, Chart, ChartKind, Value, View};
+use neap_results::judge::quantity;
+pub use neap_results::judge::status_words;
+use neap_results::{Better, Chart, ChartKind, View};
 
+pub use frame::{Size, cell_text};
 pub use grid::{Grid, GridRow};
 pub use lines::position_text;
 pub use sheet::Sheet;
-pub use svg::{Marker, escaped};
+pub use svg::escaped;
 
 use crate::theme::Theme;
 use svg::Svg;
-
-/// For which screens a chart is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Size {
-    /// 900 pixels: as wide as the page.
-    Wide,
-    /// Two beside each other are as wide.
-    Half,
-    /// 350 pixels: a phone.
-    Narrow,
-}
-
-impl Size {
-    fn width(self) -> f64 {
-        match self {
-            Size::Wide => 900.0,
-            Size::Half => 440.0,
-            Size::Narrow => 350.0,
-        }
-    }
-}
-
-/// The edges of a plot.
-struct Frame {
-    left: f64,
-    right: f64,
-    top: f64,
-    bottom: f64,
-}
 
 /// A chart without the frame of a file.
 struct Drawing {
@@ -129,20 +102,6 @@ fn describe(chart: &Chart, grid: &Grid) -> String {
         };
     }
     text + " The table has all values."
-}
-
-/// A value alone, or why there is none as far as a chart has room: a program's last words stand under the chart.
-fn short_cell_text(cell: &Value, unit: &str) -> String {
-    match cell {
-        Value::Is(spread) if unit == "ratio" => number(spread.median),
-        Value::Is(spread) => quantity(spread.median, unit),
-        Value::Failed(status) => {
-            let short = status.split(" (").next().unwrap_or_default();
-            cell_text(&Value::Failed(short.to_owned()), unit)
-        }
-        Value::Skipped(_) => "skipped".into(),
-        Value::Absent => cell_text(cell, unit),
-    }
 }
 
 #[cfg(test)]
@@ -227,15 +186,6 @@ mod tests {
         assert!(text.contains(">calloc and free (less is better)</text>") && text.contains("color=\"#56b4e9\""));
         assert!(text.contains("<desc id=\"sizes-d\">Line chart of"), "{text}");
         assert_eq!((text.matches("<svg").count(), text.matches("</svg>").count()), (1, 1));
-    }
-
-    // Would catch a program's last words that run out of the picture, and a failure without its kind.
-    #[test]
-    fn failures_are_short() {
-        let text = |value: Value| short_cell_text(&value, "ms");
-        assert_eq!(text(Value::Failed("exit:3 (mmap: Cannot allocate memory)".into())), "failed: exit status 3");
-        assert_eq!(text(Value::Failed("signal:11".into())), "failed: crashed (signal 11)");
-        assert_eq!(text(Value::Skipped("skipped: no pages in the pool".into())), "skipped");
     }
 
     // Would catch an empty frame for an experiment that was skipped.

@@ -2,12 +2,12 @@
 
 use neap_results::{Chart, ChartKind, Value, View};
 
+use super::frame::{Size, cell_text, short_cell_text};
 use super::grid::{Grid, GridRow};
 use super::lines::{legend, position_text};
 use super::scale::{Scale, thin, tick_text};
-use super::svg::{Anchor, Marker, Svg, TEXT, width_of};
-use super::{Size, cell_text, short_cell_text};
-use crate::theme::{Ink, Look, look};
+use super::svg::{Anchor, Svg, TEXT, width_of};
+use crate::theme::{Ink, Look, Marker, look};
 
 /// From one row to the next.
 const STEP: f64 = 24.0;

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use crate::theme::{Ink, Theme};
+use crate::theme::{Ink, Marker, Theme};
 
 /// A picture in the making.
 #[derive(Debug)]
@@ -166,27 +166,6 @@ impl Svg {
         }
         text + &self.body + "</svg>\n"
     }
-}
-
-/// The shape of a point: told apart without colour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Marker {
-    /// A disc.
-    Circle,
-    /// A square.
-    Square,
-    /// A square on its point.
-    Diamond,
-    /// A triangle that points up.
-    Up,
-    /// One that points down.
-    Down,
-    /// One that points to the right.
-    Right,
-    /// A narrow, high rectangle.
-    Bar,
-    /// A wide, low one.
-    Plate,
 }
 
 fn dashes(dash: &str) -> String {

@@ -1,11 +1,11 @@
 //! The sentence that leads an experiment.
 
-use crate::{Kind, Verdict};
+use crate::{Experiment, Kind, Verdict};
 
 /// What came of an experiment, in one sentence: in how many of the ranked figures neap is first, and who is next by how
 /// much; or, where it is behind in any, the first shortfall. An experiment without a rank has its first finding or
 /// goal. Without a verdict there is none.
-pub fn lead(verdicts: &[Verdict]) -> Option<String> {
+fn lead(verdicts: &[Verdict]) -> Option<String> {
     let judged: Vec<&Verdict> = verdicts.iter().filter(|verdict| verdict.holds.is_some()).collect();
     let ranks: Vec<&Verdict> = judged.iter().copied().filter(|verdict| verdict.kind == Kind::Rank).collect();
     let behind: Vec<&Verdict> = ranks.iter().copied().filter(|verdict| verdict.holds == Some(false)).collect();
@@ -21,6 +21,13 @@ pub fn lead(verdicts: &[Verdict]) -> Option<String> {
             all - missed
         ),
     })
+}
+
+impl Experiment {
+    /// What came of it in one sentence.
+    pub fn lead(&self) -> Option<String> {
+        lead(&self.verdicts)
+    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,6 @@ mod rank;
 mod shape;
 mod text;
 
-pub use lead::lead;
 pub use rank::{at_least, at_most, growth, rank, ratio, rivals};
 pub use shape::{Fit, find_jump, fit_power, flat, jump, power};
 pub use text::{number, quantity, size, spread_text, status_words, times, value_text};

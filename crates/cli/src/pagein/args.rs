@@ -1,0 +1,206 @@
+//! The arguments of `neap pagein`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, FromArgMatches, Subcommand};
+use neap_options::Id;
+use neap_trace::format::Format;
+
+use super::perf::{Callgraph, Detail};
+
+const PAGEIN_EXAMPLES: &str = "\
+Examples:
+  neap pagein -- ls                      writes pagein.PID
+  neap pagein -o - -- python3 -c pass    writes to standard output
+  neap pagein --format table -- ./server
+  neap pagein --exact --format table -- ./server    each page of a file that it touches
+  neap pagein --sites --format table -- ./server    where the blocks at the faults were allocated
+  neap pagein --callgraph dwarf --format table -- ./server    callers, without frame pointers
+  neap pagein --pid 1234 --duration 10s -o faults
+  neap pagein --format html -o faults.html -- ./server
+  neap pagein --format folded --callgraph fp -o - -- ls | flamegraph.pl > faults.svg
+  neap pagein diff before.json after.json
+  neap pagein -- neap run -- ./server    a program on neap
+
+Each line of the classic format: number, page, C (code) or D (data), cycles
+since the first fault, instruction, symbol, object. The trace ends with what it
+covers and what it does not.
+
+Exit status: that of the program; 125 when neap itself fails, 126 when the
+program cannot be run, 127 when it is not found.";
+
+const DIFF_EXAMPLES: &str = "\
+Examples:
+  neap pagein --format json -o before.json -- ./server-1 --check
+  neap pagein --format json -o after.json -- ./server-2 --check
+  neap pagein diff before.json after.json
+  neap pagein diff --json before.json after.json | jq '.functions[:10]'
+
+A and B are traces in the format json or csv; `-` is standard input. Functions,
+mappings and pages of files are matched by their names, wherever they lay.
+A program whose name is `diff` is traced with: neap pagein -- diff ...";
+
+/// Arguments of `neap pagein`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = PAGEIN_EXAMPLES,
+    after_long_help = pagein_long_help(),
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true
+)]
+pub struct PageinArgs {
+    /// What to do with traces; none to make one.
+    #[command(subcommand)]
+    pub action: Option<PageinAction>,
+
+    /// Write the trace to FILE; `-` is standard output [default: pagein.PID, with the format's ending]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// How the trace is written (see below)
+    #[arg(long, value_name = "FORMAT", default_value = "classic", value_parser = parse_format)]
+    pub format: &'static Format,
+
+    /// Write the trace as JSON: short for --format json
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+
+    /// How much to learn about each fault [default: begin for classic and folded, else full]
+    #[arg(long, value_name = "DETAIL")]
+    pub detail: Option<Detail>,
+
+    /// Turn fault-around off for the program's files, so that each page of them that it touches is a fault of its own
+    #[arg(long, conflicts_with = "pid")]
+    pub exact: bool,
+
+    /// Find the callers of each faulting instruction too
+    #[arg(long, value_name = "HOW")]
+    pub callgraph: Option<Callgraph>,
+
+    /// Run the program on neap and show where the blocks were allocated; with BYTES, record one allocation in so many bytes
+    #[arg(
+        long,
+        value_name = "BYTES",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        value_parser = parse_interval,
+        conflicts_with = "pid"
+    )]
+    pub sites: Option<u64>,
+
+    /// Trace a process that runs already
+    #[arg(long, value_name = "PID")]
+    pub pid: Option<u32>,
+
+    /// With --pid: stop after that time (10s, 500ms, 2min)
+    #[arg(long, value_name = "TIME", requires = "pid", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+impl PageinArgs {
+    /// The arguments of `neap pagein`, by a parser of that command alone: building the one of all commands would be a
+    /// tenth of what neap adds to the start of a program. None where they are refused: that one says why.
+    pub fn alone(arguments: &[OsString]) -> Option<Self> {
+        let own = arguments.get(1..).filter(|own| own.first().is_some_and(|name| name == "pagein"))?;
+        let matches = Self::augment_args(clap::Command::new("pagein")).try_get_matches_from(own).ok()?;
+        Self::from_arg_matches(&matches).ok()
+    }
+
+    /// How much is learnt about each fault: not more than the format shows, unless it was asked for.
+    pub fn detail(&self) -> Detail {
+        self.detail.unwrap_or(if self.format.rich { Detail::Full } else { Detail::Begin })
+    }
+}
+
+/// What `neap pagein` does with traces.
+#[derive(Debug, Subcommand)]
+pub enum PageinAction {
+    /// Compare two traces by kind, function, mapping and page of a file
+    Diff(DiffArgs),
+}
+
+/// Arguments of `neap pagein diff`.
+#[derive(Debug, Args)]
+#[command(after_help = DIFF_EXAMPLES)]
+pub struct DiffArgs {
+    /// The first trace (json or csv)
+    #[arg(value_name = "A")]
+    pub before: PathBuf,
+
+    /// The second trace (json or csv)
+    #[arg(value_name = "B")]
+    pub after: PathBuf,
+
+    /// Print the comparison as JSON, with all that did not change
+    #[arg(long)]
+    pub json: bool,
+
+    /// Print at most N lines of each list
+    #[arg(long, value_name = "N", default_value_t = 20, conflicts_with = "json")]
+    pub limit: usize,
+}
+
+/// The examples, and the formats.
+fn pagein_long_help() -> String {
+    let mut text = format!("{PAGEIN_EXAMPLES}\n\nFormats:\n");
+    for format in neap_trace::format::FORMATS {
+        text.push_str(&format!("  {:<8}  {}\n", format.name, format.doc));
+    }
+    text
+}
+
+/// A time on the command line: `10s`, `500ms`, `2min`; seconds without a unit.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "min" | "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("a time is a number and ms, s, min or h".to_owned()),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| "a time begins with a number".to_owned())? * scale;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "that time is too long".to_owned())
+}
+
+/// A sampling interval on the command line: as the option of the library.
+fn parse_interval(text: &str) -> Result<u64, String> {
+    let option = Id::SitesInterval.option();
+    match option.parse(text.as_bytes()) {
+        Some(neap_options::Value::Bytes(bytes)) => Ok(bytes),
+        _ => Err(format!("it is {}", option.kind)),
+    }
+}
+
+/// A format on the command line.
+fn parse_format(text: &str) -> Result<&'static Format, String> {
+    Format::from_name(text).ok_or_else(|| {
+        let names: Vec<&str> = neap_trace::format::FORMATS.iter().map(|format| format.name).collect();
+        format!("the formats are {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches times that are read wrong.
+    #[test]
+    fn durations() {
+        assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_duration("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
+        for bad in ["", "s", "-1s", "1 day", "1e400"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+}

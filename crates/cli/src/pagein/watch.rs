@@ -1,0 +1,149 @@
+//! What watches a process, and what becomes of what it saw: symbols, the footer, the file.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use neap_trace::track::Tracker;
+use neap_trace::{Clock, Source, Tables};
+
+use super::args::PageinArgs;
+use super::collect::{Collected, Collector};
+use super::footer;
+use super::output::Output;
+use super::perf::{Denied, Detail, Events, Wanted};
+use super::progress::Told;
+use super::resolve::Resolved;
+use super::scan::Scanner;
+use super::store::Store;
+use super::sys;
+use crate::error::{Error, system_message};
+
+/// What watches the program.
+pub enum Watcher {
+    /// perf events.
+    Perf { collector: Collector, kernel: bool, clock: ClockReading },
+    /// Scans of page tables, and why.
+    Scan { scanner: Scanner, why: Denied },
+}
+
+/// What was watched, and what can be said about it.
+pub struct Watched {
+    collected: Collected,
+    clock: Clock,
+    /// None for scans.
+    kernel: Option<bool>,
+    /// Why there are no events.
+    why: Option<Denied>,
+}
+
+/// Starts to watch a process that waits for its exec.
+pub fn watch(args: &PageinArgs, pid: i32, sites: Option<&OsStr>) -> Result<Watcher, Error> {
+    let monotonic = sites.is_some();
+    let wanted = Wanted { on_exec: true, callgraph: args.callgraph, detail: args.detail(), monotonic };
+    let mut tracker = Tracker::default();
+    tracker.tables_mut().summary.pid = pid.unsigned_abs();
+    if let Some(directory) = sites {
+        tracker.expect_sites(directory.as_bytes());
+    }
+    match Events::open(&[pid], wanted) {
+        Ok(events) => collector(args, events, tracker),
+        Err(why) => {
+            let scanner = Scanner::start(pid.unsigned_abs(), tracker)
+                .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
+            Ok(Watcher::Scan { scanner, why })
+        }
+    }
+}
+
+/// Starts the thread that collects.
+pub fn collector(args: &PageinArgs, events: Events, mut tracker: Tracker) -> Result<Watcher, Error> {
+    if args.detail() == Detail::Begin {
+        tracker.only_begins();
+    }
+    let kernel = events.kernel;
+    let clock = ClockReading::now(events.rings.first().and_then(sys::Ring::tsc));
+    let collector = Collector::start(events, tracker, args.sites)
+        .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
+    Ok(Watcher::Perf { collector, kernel, clock })
+}
+
+impl Watcher {
+    pub fn finish(self) -> Watched {
+        match self {
+            Self::Perf { collector, kernel, clock } => {
+                let clock = clock.conversion();
+                Watched { collected: collector.finish(), clock, kernel: Some(kernel), why: None }
+            }
+            Self::Scan { scanner, why } => {
+                Watched { collected: scanner.finish(), clock: Clock::default(), kernel: None, why: Some(why) }
+            }
+        }
+    }
+}
+
+/// Resolves and writes a trace; `complete` fills in its summary.
+pub fn finish(
+    args: &PageinArgs,
+    watched: Watched,
+    output: &mut Output,
+    complete: impl FnOnce(&mut Tables, &footer::Facts, &Store),
+) -> Result<(), Error> {
+    let Collected { tracker, store, malformed, files } = watched.collected;
+    let format = args.format;
+    let facts = footer::Facts {
+        not_completed: tracker.not_completed(),
+        not_waited_for: tracker.not_waited_for(),
+        running: tracker.running(),
+        malformed,
+        kernel: watched.kernel,
+        detail: args.detail(),
+        // Only formats that show what is missing lack it.
+        rich: format.rich,
+        why: watched.why,
+    };
+    let (mut tables, stack_mappings) = tracker.into_tables();
+    tables.clock = Clock { origin: tables.clock.origin, ..watched.clock };
+    complete(&mut tables, &facts, &store);
+    let resolved = Resolved::new(tables, &stack_mappings, store, files, format.rich)
+        .map_err(|e| Error::failed(format!("cannot read the faults back: {}", system_message(&e))))?;
+    output.write(format, &Told::new(&resolved))?;
+    if !format.footer {
+        for line in resolved.tables().summary.lines() {
+            eprintln!("# {}", line.replace(char::is_control, "?"));
+        }
+    }
+    if args.output.is_none() {
+        eprintln!("neap: {} faults in {}", resolved.tables().summary.faults, output.path().display());
+    }
+    Ok(())
+}
+
+/// Two readings of two clocks say how long a cycle is.
+pub struct ClockReading {
+    published: Option<(u32, u16)>,
+    start: Option<(u64, u64)>,
+    /// The wall clock: a few milliseconds before the first fault.
+    wall: u64,
+}
+
+impl ClockReading {
+    fn now(published: Option<(u32, u16)>) -> Self {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { published, start: sys::tsc_and_clock(), wall: u64::try_from(wall.as_nanos()).unwrap_or(0) }
+    }
+
+    /// The conversion that the kernel published; else what is measured from the start to now.
+    fn conversion(&self) -> Clock {
+        const SHIFT: u16 = 31;
+        if self.published.is_some() {
+            return Clock { tsc: self.published, wall: self.wall, ..Clock::default() };
+        }
+        let Some(((cycles, ns), (cycles_now, ns_now))) = self.start.zip(sys::tsc_and_clock()) else {
+            return Clock { wall: self.wall, ..Clock::default() };
+        };
+        let (cycles, ns) = (cycles_now.saturating_sub(cycles), ns_now.saturating_sub(ns));
+        let mult = (u128::from(ns) << SHIFT).checked_div(u128::from(cycles)).and_then(|mult| u32::try_from(mult).ok());
+        Clock { tsc: mult.map(|mult| (mult, SHIFT)), measured: true, wall: self.wall, ..Clock::default() }
+    }
+}

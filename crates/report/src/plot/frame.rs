@@ -1,0 +1,63 @@
+//! What the kinds of charts share: how wide they are, where they lie, and what a value is called.
+
+use neap_results::Value;
+pub use neap_results::judge::value_text as cell_text;
+use neap_results::judge::{number, quantity};
+
+/// For which screens a chart is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// 900 pixels: as wide as the page.
+    Wide,
+    /// Two beside each other are as wide.
+    Half,
+    /// 350 pixels: a phone.
+    Narrow,
+}
+
+impl Size {
+    /// Pixels.
+    pub fn width(self) -> f64 {
+        match self {
+            Size::Wide => 900.0,
+            Size::Half => 440.0,
+            Size::Narrow => 350.0,
+        }
+    }
+}
+
+/// The edges of a plot.
+pub struct Frame {
+    pub left: f64,
+    pub right: f64,
+    pub top: f64,
+    pub bottom: f64,
+}
+
+/// A value alone, or why there is none as far as a chart has room: a program's last words stand under the chart.
+pub fn short_cell_text(cell: &Value, unit: &str) -> String {
+    match cell {
+        Value::Is(spread) if unit == "ratio" => number(spread.median),
+        Value::Is(spread) => quantity(spread.median, unit),
+        Value::Failed(status) => {
+            let short = status.split(" (").next().unwrap_or_default();
+            cell_text(&Value::Failed(short.to_owned()), unit)
+        }
+        Value::Skipped(_) => "skipped".into(),
+        Value::Absent => cell_text(cell, unit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Would catch a program's last words that run out of the picture, and a failure without its kind.
+    #[test]
+    fn failures_are_short() {
+        let text = |value: Value| short_cell_text(&value, "ms");
+        assert_eq!(text(Value::Failed("exit:3 (mmap: Cannot allocate memory)".into())), "failed: exit status 3");
+        assert_eq!(text(Value::Failed("signal:11".into())), "failed: crashed (signal 11)");
+        assert_eq!(text(Value::Skipped("skipped: no pages in the pool".into())), "skipped");
+    }
+}

@@ -1,0 +1,366 @@
+//! `cargo xtask layers`: which module of a crate uses which, floor by floor, and where they use each other in a circle.
+//!
+//! A module uses another one where a path in its code leads there: `crate::a::B`, `super::b`, a module that it declares. What
+//! a module re-exports counts as a use of the module where it is, and the re-export itself is no use. What tests use does not
+//! count, nor what is written inside the body of a macro.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use syn::visit::{self, Visit};
+
+use crate::place::root;
+
+/// Options of `cargo xtask layers`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Crates, by the folders of their sources; all of the workspace if none is named
+    crates: Vec<PathBuf>,
+}
+
+/// Most modules of a crate that may use each other in a circle, where it is not none. To be lowered, never raised.
+const ALLOWED: &[(&str, usize)] = &[
+    ("crates/core/src", 38),
+    ("crates/lab/src", 6),
+    ("crates/options/src", 2),
+    ("crates/preload/src", 4),
+    ("crates/sim/src", 7),
+    ("crates/sys/src", 20),
+    ("crates/trace/src", 2),
+];
+
+/// A module by its place: `[]` is the root of the crate.
+type Module = Vec<String>;
+
+/// The modules of a crate, and what each uses.
+struct Graph {
+    uses: BTreeMap<Module, BTreeSet<Module>>,
+}
+
+/// Runs `cargo xtask layers`.
+pub fn main(args: &Args) -> Result<()> {
+    let root = root();
+    let folders = if args.crates.is_empty() { folders(&root)? } else { args.crates.clone() };
+    let mut failed = Vec::new();
+    for folder in folders {
+        let graph = Graph::read(&root.join(&folder))?;
+        let name = folder.display().to_string();
+        println!("{name}: {} modules, largest circle {}", graph.uses.len(), graph.largest_circle());
+        for (floor, modules) in graph.floors().iter().enumerate() {
+            let names = |circle: &Vec<Module>| circle.iter().map(shown).collect::<Vec<_>>().join(" <-> ");
+            println!("  {floor:>2}  {}", modules.iter().map(names).collect::<Vec<_>>().join(", "));
+        }
+        if graph.largest_circle() > allowed(&name) {
+            failed.push(name);
+        }
+    }
+    ensure!(failed.is_empty(), "modules use each other in a circle, in {}", failed.join(", "));
+    Ok(())
+}
+
+fn allowed(folder: &str) -> usize {
+    ALLOWED.iter().find(|(name, _)| *name == folder).map_or(1, |(_, modules)| *modules)
+}
+
+fn shown(module: &Module) -> String {
+    if module.is_empty() { "(root)".to_owned() } else { module.join("::") }
+}
+
+/// The folders of sources of the workspace's crates.
+fn folders(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut folders = vec![PathBuf::from("xtask/src"), PathBuf::from("tests/src")];
+    for entry in fs::read_dir(root.join("crates"))? {
+        let folder = Path::new("crates").join(entry?.file_name()).join("src");
+        if root.join(&folder).is_dir() {
+            folders.push(folder);
+        }
+    }
+    folders.sort();
+    Ok(folders)
+}
+
+impl Graph {
+    fn read(folder: &Path) -> Result<Graph> {
+        let mut files = BTreeMap::new();
+        find(folder, &Module::new(), &mut files)?;
+        ensure!(!files.is_empty(), "no source files in {}", folder.display());
+        let mut parsed = BTreeMap::new();
+        for (module, path) in files {
+            let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let file = syn::parse_file(&text).with_context(|| format!("cannot parse {}", path.display()))?;
+            parsed.insert(module, file);
+        }
+        Ok(Graph::of(&parsed))
+    }
+
+    fn of(files: &BTreeMap<Module, syn::File>) -> Graph {
+        let mut names = Names { modules: files.keys().cloned().collect(), exported: BTreeMap::new() };
+        for (module, file) in files {
+            let mut reader = Reader::new(&names, module);
+            reader.visit_file(file);
+            let exported = reader.exported;
+            names.exported.extend(exported.into_iter().map(|(name, at)| ((module.clone(), name), at)));
+        }
+        let uses = files.iter().map(|(module, file)| {
+            let mut reader = Reader::new(&names, module);
+            reader.visit_file(file);
+            reader.uses.remove(module);
+            (module.clone(), reader.uses)
+        });
+        Graph { uses: uses.collect() }
+    }
+
+    /// What a module leads to, itself included only by a circle.
+    fn reached(&self, from: &Module) -> BTreeSet<&Module> {
+        let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+        while let Some(module) = open.pop() {
+            for next in &self.uses[module] {
+                if seen.insert(next) {
+                    open.push(next);
+                }
+            }
+        }
+        seen
+    }
+
+    /// Modules that use each other, and each other one for itself.
+    fn circles(&self) -> Vec<Vec<Module>> {
+        let reached: BTreeMap<_, _> = self.uses.keys().map(|module| (module, self.reached(module))).collect();
+        let mut circles: Vec<Vec<Module>> = Vec::new();
+        for module in self.uses.keys() {
+            let same = |other: &Module| reached[module].contains(other) && reached[other].contains(module);
+            match circles.iter_mut().find(|circle| same(&circle[0])) {
+                Some(circle) => circle.push(module.clone()),
+                None => circles.push(vec![module.clone()]),
+            }
+        }
+        circles
+    }
+
+    fn largest_circle(&self) -> usize {
+        self.circles().iter().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Circles by floor: each uses only what is on lower ones.
+    fn floors(&self) -> Vec<Vec<Vec<Module>>> {
+        let mut left = self.circles();
+        let (mut floors, mut below) = (Vec::new(), BTreeSet::new());
+        while !left.is_empty() {
+            let stands = |circle: &Vec<Module>| {
+                circle.iter().flat_map(|m| &self.uses[m]).all(|used| below.contains(used) || circle.contains(used))
+            };
+            let (floor, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(stands);
+            below.extend(floor.iter().flatten().cloned());
+            floors.push(floor);
+            left = rest;
+        }
+        floors
+    }
+}
+
+/// Finds the file of each module.
+fn find(folder: &Path, module: &Module, files: &mut BTreeMap<Module, PathBuf>) -> Result<()> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    for entry in entries {
+        let path = entry?.path();
+        let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { continue };
+        let inner = || module.iter().cloned().chain([stem.to_owned()]).collect::<Module>();
+        if path.is_dir() {
+            find(&path, &inner(), files)?;
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            let own = matches!(stem, "mod" | "lib" | "main");
+            files.insert(if own { module.clone() } else { inner() }, path);
+        }
+    }
+    Ok(())
+}
+
+/// What names lead to.
+struct Names {
+    modules: BTreeSet<Module>,
+    /// What a module re-exports by that name: the module where it is.
+    exported: BTreeMap<(Module, String), Module>,
+}
+
+impl Names {
+    /// The module that a path in `module` leads to: the longest part of it that is one. `None`: to another crate, or to a name.
+    fn find(&self, module: &Module, path: &[String]) -> Option<Module> {
+        let mut at = module.clone();
+        let mut rest = path;
+        match path.first()?.as_str() {
+            "crate" => {
+                at.clear();
+                rest = &path[1..];
+            }
+            "self" => rest = &path[1..],
+            "super" => {
+                while rest.first().is_some_and(|name| name == "super") {
+                    at.pop();
+                    rest = &rest[1..];
+                }
+            }
+            name => {
+                // Relative, if it is a module that this one declares.
+                at.push(name.to_owned());
+                if !self.modules.contains(&at) {
+                    return None;
+                }
+                rest = &path[1..];
+            }
+        }
+        // A module inside a file is the file's.
+        while !self.modules.contains(&at) {
+            at.pop()?;
+        }
+        for name in rest {
+            at.push(name.clone());
+            if !self.modules.contains(&at) {
+                at.pop();
+                let exported = self.exported.get(&(at.clone(), name.clone()));
+                return Some(exported.cloned().unwrap_or(at));
+            }
+        }
+        Some(at)
+    }
+}
+
+/// Reads what one file uses, and what it re-exports.
+struct Reader<'a> {
+    names: &'a Names,
+    /// Where the code is: the file's module, and modules inside the file.
+    place: Module,
+    uses: BTreeSet<Module>,
+    exported: Vec<(String, Module)>,
+}
+
+impl<'a> Reader<'a> {
+    fn new(names: &'a Names, module: &Module) -> Self {
+        Reader { names, place: module.clone(), uses: BTreeSet::new(), exported: Vec::new() }
+    }
+
+    /// Visits the paths of a `use`, each with the name that it gets.
+    fn leaves(before: &mut Vec<String>, tree: &syn::UseTree, visit: &mut impl FnMut(&[String], String)) {
+        match tree {
+            syn::UseTree::Path(path) => {
+                before.push(path.ident.to_string());
+                Self::leaves(before, &path.tree, visit);
+                before.pop();
+            }
+            syn::UseTree::Group(group) => group.items.iter().for_each(|tree| Self::leaves(before, tree, visit)),
+            syn::UseTree::Name(syn::UseName { ident }) if ident == "self" => {
+                let name = before.last().cloned().unwrap_or_default();
+                visit(before, name);
+            }
+            syn::UseTree::Name(syn::UseName { ident }) | syn::UseTree::Rename(syn::UseRename { ident, .. }) => {
+                let name = match tree {
+                    syn::UseTree::Rename(renamed) => renamed.rename.to_string(),
+                    _ => ident.to_string(),
+                };
+                before.push(ident.to_string());
+                visit(before, name);
+                before.pop();
+            }
+            _ => visit(before, String::new()),
+        }
+    }
+}
+
+/// Whether an item is for tests only.
+fn is_test(attributes: &[syn::Attribute]) -> bool {
+    attributes.iter().any(|attribute| {
+        let list = attribute.meta.require_list();
+        attribute.path().is_ident("cfg") && list.is_ok_and(|list| list.tokens.to_string() == "test")
+    })
+}
+
+impl<'ast> Visit<'ast> for Reader<'_> {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if !is_test(&item.attrs) {
+            self.place.push(item.ident.to_string());
+            visit::visit_item_mod(self, item);
+            self.place.pop();
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        let public = !matches!(item.vis, syn::Visibility::Inherited);
+        if !is_test(&item.attrs) {
+            Self::leaves(&mut Vec::new(), &item.tree, &mut |path, name| {
+                let Some(at) = self.names.find(&self.place, path) else { return };
+                if public {
+                    self.exported.push((name, at));
+                } else {
+                    self.uses.insert(at);
+                }
+            });
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        if path.leading_colon.is_none() && path.segments.len() > 1 {
+            let names: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+            self.uses.extend(self.names.find(&self.place, &names));
+        }
+        visit::visit_path(self, path);
+    }
+
+    // The place of `pub(in crate::a)` is not used.
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches an arrow upward: modules that come to use each other in a circle, or in a larger one than before.
+    #[test]
+    fn no_circle_is_new() {
+        for folder in folders(&root()).expect("the crates") {
+            let graph = Graph::read(&root().join(&folder)).expect("its modules");
+            let (name, largest) = (folder.display().to_string(), graph.largest_circle());
+            assert_eq!(largest, allowed(&name), "{name}: see cargo xtask layers {name}");
+        }
+    }
+
+    /// Catches a reader that overlooks a way to use a module, or takes a test's or another crate's for one.
+    #[test]
+    fn what_a_module_uses() {
+        let module =
+            |name: &str| name.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect::<Module>();
+        let used = |place: &str, code: &str| {
+            let mut files: BTreeMap<Module, syn::File> = ["", "a", "b", "b::c", "b::d", "e"]
+                .into_iter()
+                .map(|name| (module(name), syn::parse_file("").expect("no code")))
+                .collect();
+            files.insert(module(""), syn::parse_file("pub use b::{Short, d::T as Long}; mod b;").expect("code"));
+            files.insert(module(place), syn::parse_file(code).expect("code"));
+            Graph::of(&files).uses[&module(place)].iter().map(|m| m.join("::")).collect::<Vec<_>>()
+        };
+        assert_eq!(used("a", "use crate::b::{self, c::X, d::{Y, Z}};"), ["b", "b::c", "b::d"]);
+        assert_eq!(used("a", "use crate::{Long, Other}; fn f(x: crate::Short) {}"), ["", "b", "b::d"]);
+        assert_eq!(used("b::c", "use super::d; use super::Parent;"), ["b", "b::d"]);
+        assert_eq!(used("b", "mod c; pub use c::X; fn f() { self::d::h(); other::i(); }"), ["b::d"]);
+        assert_eq!(used("b", "mod c; fn f() { c::g(); }"), ["b::c"]);
+        assert_eq!(used("b::c", "mod inside { use super::Own; use super::super::d; }"), ["b::d"]);
+        assert_eq!(used("a", "fn f(x: crate::e::T) -> u8 { crate::b::c::N }"), ["b::c", "e"]);
+        assert_eq!(used("a", "#[cfg(test)] mod tests { use crate::b; } use std::e; use ::e::X;"), Vec::<String>::new());
+    }
+
+    /// Catches circles that are not found, or floors on which a module stands too low.
+    #[test]
+    fn circles_and_floors() {
+        let module = |name: &str| vec![name.to_owned()];
+        let edges = [("a", "b"), ("b", "c"), ("c", "b"), ("c", "d")];
+        let mut uses: BTreeMap<Module, BTreeSet<Module>> =
+            ["a", "b", "c", "d"].into_iter().map(|name| (module(name), BTreeSet::new())).collect();
+        for (from, to) in edges {
+            uses.get_mut(&module(from)).expect("a module").insert(module(to));
+        }
+        let graph = Graph { uses };
+        assert_eq!(graph.largest_circle(), 2);
+        let floors = [vec![vec![module("d")]], vec![vec![module("b"), module("c")]], vec![vec![module("a")]]];
+        assert_eq!(graph.floors(), floors);
+    }
+}
