@@ -103,7 +103,7 @@ static void check_resident(long before, size_t live, int slow) {
     const char *purge = getenv("NEAP_PURGE");
     if (calls_fail || atomic_load(&keeps_memory) || (purge && strcmp(purge, "eager") && strcmp(purge, "decay"))) return;
     int slot = progress_begin("idle at the end");
-    long most = before + (live ? (long)(live >> 10) + SLOTS * 8 : 0) + (atomic_load(&filtered) ? FILTERED_KIB : QUIET_KIB);
+    long most = before + (live ? (long)(live >> 10) + SLOTS * 8 : 0) + (atomic_load(&filtered) ? FILTERED_KIB + atomic_load(&threshold_kib) : QUIET_KIB);
     for (long end = now_ms() + (slow ? MUCH_PATIENCE_MS : PATIENCE_MS); resident() > most; progress(slot)) {
         if (now_ms() > end) fail("MEMORY STAYS: RSS is %ld KiB, %ld at the start, %zu are in blocks", resident(), before, live >> 10);
         nap_us(20000);

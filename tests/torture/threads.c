@@ -198,6 +198,15 @@ void *small_stacks(void *unused) {
     return unused;
 }
 
+atomic_long threshold_kib;
+
+/* Memory may wait up to this; where there can be no helper thread, it stays. */
+static void set_threshold(long n) {
+    int bytes = (int)((64 << 20) + n % 2 * 4096);
+    atomic_store(&threshold_kib, bytes >> 10);
+    mallopt(M_TRIM_THRESHOLD, bytes);
+}
+
 void *trims(void *unused) {
     uint64_t seed = new_seed();
     int slot = progress_begin("trims");
@@ -209,7 +218,7 @@ void *trims(void *unused) {
             break;
         case 2: malloc_trim(below(&seed, 1 << 20)); break;
         case 3:
-        case 4: mallopt(M_TRIM_THRESHOLD, (int)((64 << 20) + n % 2 * 4096)); break;
+        case 4: set_threshold(n); break;
         default: malloc_trim(0);
         }
         if (one_in(&seed, 20)) rest(slot, (long)below(&seed, 100));
@@ -223,7 +232,7 @@ void *options(void *unused) {
     int slot = progress_begin("options");
     while (!atomic_load(&stop)) {
         for (long n = 0, end = now_ms() + 1500; now_ms() < end && !atomic_load(&stop); n++, progress(slot))
-            mallopt(M_TRIM_THRESHOLD, (int)((64 << 20) + n % 2 * 4096));
+            set_threshold(n);
         rest(slot, 3000);
     }
     progress_end(slot);

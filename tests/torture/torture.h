@@ -68,6 +68,8 @@ extern atomic_int keeps_memory;
 extern int calls_fail;
 /* A filter was put on: there is no helper. */
 extern atomic_int filtered;
+/* KiB up to which memory may wait, as an actor chose; 0 where none did. */
+extern atomic_long threshold_kib;
 /* /dev/null, opened before any filter comes. */
 extern FILE *nowhere;
 /* The kinds of sizes: see pick_size. */
