@@ -234,8 +234,12 @@ void *vforks(void *unused) {
 static int forks_in_handlers;
 static __thread uint64_t handler_seed __attribute__((tls_model("initial-exec")));
 
+/* Signals may come faster than handlers end, each in the one before (SA_NODEFER): a stack has room for some. */
+enum { MOST_HANDLERS = 8 };
+
 static void handle(int signal) {
     (void)signal;
+    if (in_handler >= MOST_HANDLERS) return;
     int saved = errno;
     in_handler++;
     if (!handler_seed) handler_seed = new_seed();
