@@ -67,7 +67,7 @@ pub struct Census {
     pub taken_chunks: usize,
     /// OS pages of slabs that hold no used block and read as zero.
     pub clean_pages: usize,
-    /// Large blocks that are apart, see [`crate::apart`].
+    /// Large blocks that are apart, see `apart.rs`.
     pub apart: usize,
 }
 
