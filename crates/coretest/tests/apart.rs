@@ -163,3 +163,17 @@ fn a_changed_block_is_lost_with_its_guard() {
         valid(&a);
     }
 }
+
+/// Catches a freed block that is filled although parts of it may be inaccessible, and one that is not although none can be.
+#[test]
+fn what_stays_mapped() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let [small, large, changed, huge] = [3000, LONG, LONG, 64 << 30].map(|size| malloc(&a, &t, size));
+    a.note_changed(small);
+    a.note_changed(changed);
+    // SAFETY: the blocks are this test's.
+    let stay = [small, large, changed, huge].map(|p| unsafe { a.stays_mapped(p) });
+    assert_eq!(stay, [true, true, false, false]);
+    [small, large, changed, huge].into_iter().for_each(|p| free(&a, &t, p));
+}
