@@ -92,17 +92,6 @@ static int changed(enum change how, char *page) {
     }
 }
 
-/* KiB that the process has locked. */
-static long locked_kib(void) {
-    char line[256];
-    long kib = -1;
-    FILE *f = fopen("/proc/self/status", "r");
-    CHECK(f);
-    while (fgets(line, sizeof line, f)) (void)sscanf(line, "VmLck: %ld", &kib);
-    fclose(f);
-    return kib;
-}
-
 /* A child of fork must find its parent's bytes. */
 static void read_in_child(char **of, int count) {
     pid_t child = fork();
@@ -138,7 +127,7 @@ static void changed_and_freed(enum change how, int at, int shorter) {
     if (!shorter)
         for (int i = 0; i < CHANGED; i++) free(p[i]);
     int first = shorter ? CHANGED : 0;
-    if (how == LOCKED) CHECK_AT(locked_kib() == 0, locked_kib());
+    if (how == LOCKED) CHECK_AT(status_kib("VmLck:") == 0, status_kib("VmLck:"));
     for (int i = first; i < 2 * CHANGED; i++) {
         p[i] = malloc(CHANGED_SIZE);
         CHECK(p[i]);
@@ -175,17 +164,6 @@ static void ends_grow_again(void) {
 
 enum { REFUSED = 3000, SPARE = 150000 };
 
-/* KiB that the process may write to, in /proc/self/status. */
-static long data_kib(void) {
-    char line[256];
-    long kib = -1;
-    FILE *f = fopen("/proc/self/status", "r");
-    CHECK(f);
-    while (fgets(line, sizeof line, f)) (void)sscanf(line, "VmData: %ld", &kib);
-    fclose(f);
-    return kib;
-}
-
 /* In a process that has all mappings that it may have a block cannot be unmapped, nor changed: it is as good as before. */
 static void freed_at_the_limit_of_mappings(void) {
     char *p = malloc(16 * CHANGED_SIZE);
@@ -196,7 +174,7 @@ static void freed_at_the_limit_of_mappings(void) {
     long used = 0;
     while (used < SPARE && mprotect(spare + used * PAGE, PAGE, PROT_READ) == 0) used += 2;
     if (used >= SPARE) SKIP("vm.max_map_count is too many to use up");
-    long before = data_kib();
+    long before = status_kib("VmData:");
     for (int i = 0; i < REFUSED; i++) {
         p = aligned_alloc(PAGE, CHANGED_SIZE);
         CHECK_AT(p, i);
@@ -204,7 +182,7 @@ static void freed_at_the_limit_of_mappings(void) {
         if (mprotect(p + PAGE, PAGE, PROT_NONE) == 0) CHECK(mprotect(p + PAGE, PAGE, PROT_READ | PROT_WRITE) == 0);
         free(p);
     }
-    long more = data_kib() - before;
+    long more = status_kib("VmData:") - before;
     CHECK_AT(more < REFUSED * (CHANGED_SIZE / 1024) / 10, more);
 }
 

@@ -20,7 +20,7 @@ pub(crate) enum Renewed {
     Usable,
     /// It was mapped anew, and reads as zero.
     Clean,
-    /// The system refuses: nobody may have it.
+    /// The system refuses: it must not be handed out any more.
     Lost,
 }
 

@@ -169,7 +169,7 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Nobody gets the chunks of a large block any more.
+    /// The chunks of a large block are never handed out again.
     ///
     /// # Safety
     /// The block must be the caller's.

@@ -51,7 +51,7 @@ fn what_a_program_changed_is_mapped_anew() {
     let t = thread(&a);
     let first = malloc(&a, &t, LONG);
     free(&a, &t, first);
-    assert_eq!(renewed(&a), 0, "nobody changed it");
+    assert_eq!(renewed(&a), 0, "it was not changed");
     for at in [0, CHUNK - 1, CHUNK, 2 * CHUNK + 5000, LONG - 1] {
         let (p, before) = (malloc(&a, &t, LONG), renewed(&a));
         a.note_changed(p.wrapping_add(at));

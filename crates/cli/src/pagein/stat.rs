@@ -13,7 +13,7 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 pub struct Stat {
     /// Faults of it and of the children that it waited for.
     pub usage: Usage,
-    /// Whether it only waits for somebody to ask how it ended.
+    /// Whether it has ended, and its parent has yet to wait for it.
     pub ended: bool,
     /// Whether it is one of the kernel's threads.
     pub kernel: bool,
