@@ -9,6 +9,8 @@ mod faults;
 mod icount;
 mod install;
 mod layers;
+#[cfg(test)]
+mod links;
 mod mutants;
 mod mutation;
 mod nightly;

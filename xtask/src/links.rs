@@ -1,0 +1,98 @@
+//! Tests of the documents that people write: links, and the list of decisions.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::place::root;
+
+/// The documents of the repository: markdown, but for what builds and fetched sources leave.
+fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.is_dir() && !path.is_symlink() && !name.starts_with('.') && !["target", "build"].contains(&name) {
+            documents(&path, found);
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
+    }
+}
+
+/// The text of a document without its code.
+fn prose(path: &Path) -> String {
+    let text = fs::read_to_string(path).expect("a document");
+    let mut code = false;
+    let mut kept = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            code = !code;
+        } else if !code {
+            kept.extend([line, "\n"]);
+        }
+    }
+    kept
+}
+
+/// Where the links of a text lead: what stands in the brackets of `[text](place)`.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split(')').next())
+}
+
+/// The name by which a heading is linked: lower case, hyphens for spaces, no other signs.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim_start_matches('#').trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
+}
+
+/// Why a link of the document at `from` leads nowhere.
+fn fault(from: &Path, link: &str) -> Option<String> {
+    if link.starts_with("http://") || link.starts_with("https://") {
+        return None;
+    }
+    let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+    let to = if file.is_empty() { from.to_owned() } else { from.parent().expect("a folder").join(file) };
+    let shown = from.strip_prefix(root()).unwrap_or(from).display();
+    if !to.exists() {
+        return Some(format!("{shown}: no file {file}"));
+    }
+    let is_there = heading.is_empty()
+        || prose(&to).lines().filter(|line| line.starts_with('#')).any(|line| anchor(line) == heading);
+    (!is_there).then(|| format!("{shown}: no heading {link}"))
+}
+
+/// Catches a link to a file or a heading that was moved or renamed.
+#[test]
+fn links_lead_somewhere() {
+    let mut found = Vec::new();
+    documents(&root(), &mut found);
+    assert!(found.len() > 20, "{found:?}");
+    let faults = |path: &PathBuf| links(&prose(path)).filter_map(|link| fault(path, link)).collect::<Vec<_>>();
+    let faults: Vec<String> = found.iter().flat_map(faults).collect();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Catches a check that takes a missing file or heading for one that is there.
+#[test]
+fn links_that_lead_nowhere() {
+    let from = root().join("docs/invariants.md");
+    let faults = |link: &str| fault(&from, link).is_some();
+    assert!(faults("none.md") && faults("#none") && faults("ARCHITECTURE.md#none"));
+    assert!(!faults("ARCHITECTURE.md") && !faults("#handlers-and-forks") && !faults("https://none.example/#none"));
+    assert_eq!(links("[a](b.md), [c](#d)").collect::<Vec<_>>(), ["b.md", "#d"]);
+}
+
+/// Catches a decision without a line in the list, and a line that is there twice.
+#[test]
+fn decisions_are_listed() {
+    let folder = root().join("docs/decisions");
+    let mut files = Vec::new();
+    documents(&folder, &mut files);
+    let names: BTreeSet<String> =
+        files.iter().map(|path| path.file_name().expect("a name").to_string_lossy().into_owned()).collect();
+    let list = prose(&folder.join("README.md"));
+    let mut listed: Vec<&str> = links(&list).filter(|link| !link.starts_with("..")).collect();
+    listed.push("README.md");
+    listed.sort_unstable();
+    assert_eq!(listed, names.iter().map(String::as_str).collect::<Vec<_>>());
+}
