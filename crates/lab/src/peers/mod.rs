@@ -17,10 +17,12 @@ use crate::failure::failure;
 use crate::interrupt;
 use crate::place::Place;
 use crate::sources::{self, Hash, PEERS_LOCK};
-use crate::toolchain::{self, cc, cxx, need, shell_line};
+use crate::toolchain::{self, cc, cxx, need};
 
+mod recipe;
 mod recipes;
 
+use recipe::{Job, Recipe};
 use recipes::RECIPES;
 
 /// What `peers.json` says about one peer.
@@ -43,50 +45,6 @@ pub struct PeerRecord {
 
 /// All of `peers.json`: name to record.
 pub type Records = BTreeMap<String, PeerRecord>;
-
-/// How one peer is built.
-pub struct Recipe {
-    /// Its name on the command line and in the tables.
-    pub name: &'static str,
-    /// The crate that carries its source.
-    pub krate: &'static str,
-    /// Builds `job.output` and returns the allocator's version.
-    pub build: fn(&mut Job) -> Result<String>,
-    /// File of Debian's package, with the package's name, for when the source cannot be built.
-    pub debian: Option<(&'static str, &'static str)>,
-    /// Environment for measuring.
-    pub env: &'static [(&'static str, &'static str)],
-}
-
-/// One build in progress.
-pub struct Job {
-    /// The crate's folder.
-    pub source: PathBuf,
-    /// Scratch folder of this peer.
-    pub scratch: PathBuf,
-    /// The library to make.
-    pub output: PathBuf,
-    /// The crate's version.
-    pub crate_version: String,
-    commands: Vec<String>,
-}
-
-impl Job {
-    /// Runs one build command and keeps its text for the record.
-    pub fn run(&mut self, command: &mut Command) -> Result<()> {
-        let line = shell_line(command)
-            .replace(&*self.source.to_string_lossy(), "$SRC")
-            .replace(&*self.scratch.to_string_lossy(), "$TMP")
-            .replace(&*self.output.to_string_lossy(), "$OUT");
-        self.commands.push(line);
-        interrupt::run(command).map(drop)
-    }
-
-    /// Keeps a line about commands that were not run through [`Job::run`].
-    pub fn note(&mut self, line: impl Into<String>) {
-        self.commands.push(line.into());
-    }
-}
 
 /// The names of all peers, in the order of the tables.
 pub fn names() -> impl Iterator<Item = &'static str> {
@@ -256,15 +214,14 @@ fn build(place: &Place, recipe: &Recipe, sources: &Sources, tell: &mut dyn FnMut
     // Under another name until it is whole: who measures meanwhile finds the old one.
     let partial = scratch.join("library.so");
     let output = place.peers.join(format!("{}.so", recipe.name));
-    let mut job =
-        Job { source, scratch: scratch.clone(), output: partial.clone(), crate_version, commands: Vec::new() };
+    let mut job = Job::new(source, scratch.clone(), partial.clone(), crate_version);
     let env = recipe.env.iter().map(|&(k, v)| (k.into(), v.into())).collect();
     let compiler = toolchain::version_line(&cc());
     let made_of = made_of(recipe, PEERS_LOCK.1);
     let record = match (recipe.build)(&mut job) {
         Ok(version) => {
             let source = format!("crate {} {}", recipe.krate, job.crate_version);
-            PeerRecord { version, source, commands: job.commands, compiler, made_of, env }
+            PeerRecord { version, source, commands: job.into_commands(), compiler, made_of, env }
         }
         Err(error) if error.is::<interrupt::Interrupted>() => return Err(error),
         Err(error) => {

@@ -7,7 +7,7 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 
-use super::{Job, Recipe};
+use super::recipe::{Job, Recipe};
 use crate::interrupt::run;
 use crate::toolchain::{cc, cxx, need};
 

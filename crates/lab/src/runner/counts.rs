@@ -1,5 +1,6 @@
 //! What is counted instead of timed: system calls by strace, instructions by callgrind.
 
+use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -8,29 +9,36 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{Runner, end_text, refused};
+use super::launch::{Launcher, end_text, refused};
 use crate::interrupt;
 use crate::outcome::{Metric, Outcome};
 use crate::scratch::Scratch;
-use crate::sources;
 use crate::toolchain::find_program;
 
 /// The system calls that the traced cases count.
 pub(super) const TRACED_CALLS: &str = "madvise,process_madvise,mmap,munmap,mremap";
 
-impl Runner<'_> {
-    /// The program under strace; the counted calls come as figures per 1,000 frees.
-    pub(super) fn traced(
+/// strace, and whether it can be used here.
+#[derive(Default)]
+pub(super) struct Strace {
+    /// Why it cannot be used, once that was asked; `None` inside where it can.
+    refused: OnceCell<Option<String>>,
+}
+
+impl Strace {
+    /// Runs a program under strace; the counted calls come as figures per 1,000 frees.
+    pub(super) fn run(
         &self,
-        name: &str,
+        launcher: &Launcher,
+        program: &Path,
         arguments: &[String],
         variables: &[String],
         timeout: Duration,
     ) -> Result<Outcome> {
-        if self.no_strace.get().is_none() {
-            let _ = self.no_strace.set(cannot_trace()?);
+        if self.refused.get().is_none() {
+            let _ = self.refused.set(cannot_trace()?);
         }
-        if let Some(Some(reason)) = self.no_strace.get() {
+        if let Some(Some(reason)) = self.refused.get() {
             return Ok(Outcome::skipped(reason));
         }
         let scratch = Scratch::new("strace")?;
@@ -39,9 +47,9 @@ impl Runner<'_> {
         for variable in variables {
             command.extend(["-E".into(), variable.into()]);
         }
-        command.push(sources::experiment(self.place, name)?.into());
+        command.push(program.into());
         command.extend(arguments.iter().map(OsString::from));
-        let mut outcome = self.measure(&[], &command, timeout)?;
+        let mut outcome = launcher.measure(&[], &command, timeout)?;
         if outcome.is_ok() {
             let frees = outcome.value("frees").context("the program does not tell its number of frees")?;
             let text = fs::read_to_string(&counts).context("strace left no counts")?;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Runner;
+use super::launch::Launcher;
 use crate::catalogue::HUGE_KINDS;
 use crate::memory::meminfo;
 use crate::outcome::Outcome;
+use crate::place::Place;
 use crate::settings::{Settings, chosen};
 use crate::sources;
 
@@ -25,22 +26,23 @@ const HUGE: u64 = 2 << 20;
 
 /// Walks over memory of one kind.
 pub fn run(
-    runner: &Runner,
+    place: &Place,
+    launcher: &Launcher,
     kind: &str,
     (low, high, step): (u32, u32, u32),
     variables: &[String],
     timeout: Duration,
 ) -> Result<Outcome> {
-    let mut settings = Settings::new(runner.place);
-    if let Err(reason) = prepare(&mut settings, runner, kind, high) {
+    let mut settings = Settings::new(place);
+    if let Err(reason) = prepare(&mut settings, place, kind, high) {
         return Ok(Outcome::skipped(format!("{reason:#}")));
     }
     let numbers = [("--low", low), ("--high", high), ("--step", step)];
-    let mut command: Vec<OsString> = vec![sources::experiment(runner.place, "huge")?.into(), "--kind".into()];
+    let mut command: Vec<OsString> = vec![sources::experiment(place, "huge")?.into(), "--kind".into()];
     command.push(kind.into());
     command.extend(numbers.iter().flat_map(|(name, value)| [OsString::from(name), value.to_string().into()]));
     let before = pages_of_64_kib();
-    let outcome = runner.measure(variables, &command, timeout);
+    let outcome = launcher.measure(variables, &command, timeout);
     let after = pages_of_64_kib();
     drop(settings);
     let outcome = outcome?;
@@ -69,7 +71,7 @@ fn pages_of_64_kib() -> Option<u64> {
 }
 
 /// Makes the system give this kind of memory; fails where it does not.
-fn prepare(settings: &mut Settings, runner: &Runner, kind: &str, high: u32) -> Result<()> {
+fn prepare(settings: &mut Settings, place: &Place, kind: &str, high: u32) -> Result<()> {
     match kind {
         "thp" => {
             allow(settings, &format!("{THP}/enabled"))?;
@@ -89,7 +91,7 @@ fn prepare(settings: &mut Settings, runner: &Runner, kind: &str, high: u32) -> R
             reserve(settings, (1u64 << high) / HUGE + 2)?;
             let mounted = || fs::read_to_string("/proc/mounts").is_ok_and(|text| text.contains(" hugetlbfs "));
             if kind == "file" && !mounted() {
-                settings.mount("hugetlbfs", &runner.place.cache.join("hugetlbfs"))?;
+                settings.mount("hugetlbfs", &place.cache.join("hugetlbfs"))?;
             }
             Ok(())
         }

@@ -4,19 +4,17 @@
 mod cgroup;
 mod counts;
 mod huge;
+mod launch;
 mod pagein;
 mod redis;
 mod tls;
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
-use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::allocators::Allocator;
 use crate::catalogue::{Case, Design, Work};
@@ -28,35 +26,31 @@ use crate::place::Place;
 use crate::sources;
 use crate::toolchain::find_program;
 use cgroup::Group;
-use counts::TRACED_CALLS;
+use counts::{Strace, TRACED_CALLS};
+use launch::{Launcher, status_of};
 
 pub use cgroup::remove_leftovers;
 
 /// The memory limit of the workers, as a multiple of one worker's peak.
 const WORKERS_LIMIT: f64 = 1.5;
-/// How a program ends that finds that the machine lacks what it needs (lab/experiments/experiment.h).
-const UNABLE: &str = "exit:5";
-/// A launcher that outlives the time limit of its program by this is stuck.
-const GRACE: Duration = Duration::from_secs(30);
 
 /// Runs cases.
 pub struct Runner<'a> {
     place: &'a Place,
-    launcher: PathBuf,
+    launcher: Launcher,
     /// The checksum of each workload, thread count and scale, from whoever came first.
     checksums: RefCell<BTreeMap<(String, u32, u32), String>>,
     /// The server of tls-chunks, once it was needed.
     tls: RefCell<Option<tls::Service>>,
-    /// Why strace cannot be used, once somebody asked; none where it can.
-    no_strace: OnceCell<Option<String>>,
+    strace: Strace,
 }
 
 impl<'a> Runner<'a> {
     /// Builds the launcher.
     pub fn new(place: &'a Place) -> Result<Runner<'a>> {
-        let launcher = sources::launcher(place)?;
-        let (checksums, tls, no_strace) = Default::default();
-        Ok(Runner { place, launcher, checksums, tls, no_strace })
+        let launcher = Launcher::build(place)?;
+        let (checksums, tls, strace) = Default::default();
+        Ok(Runner { place, launcher, checksums, tls, strace })
     }
 
     /// Builds what the case needs, so that no measured run waits for a compiler. Where there is no compiler for it, says
@@ -83,7 +77,7 @@ impl<'a> Runner<'a> {
         let Some(nothing) = find_program("true") else {
             return Ok(());
         };
-        self.launch(&allocator.variables(), &[nothing.into()], Duration::from_secs(10)).map(drop)
+        self.launcher.launch(&allocator.variables(), &[nothing.into()], Duration::from_secs(10)).map(drop)
     }
 
     /// Ends what an experiment has kept running for its cases. Returns what is to be said of it, as paragraphs.
@@ -104,13 +98,18 @@ impl<'a> Runner<'a> {
         variables.extend(case.env.iter().map(|(name, value)| format!("{name}={value}")));
         match &case.work {
             Work::Program(name, arguments) => self.program(name, arguments, &variables, timeout),
-            Work::Traced(name, arguments) => self.traced(name, arguments, &variables, timeout),
+            Work::Traced(name, arguments) => {
+                self.strace.run(&self.launcher, &sources::experiment(self.place, name)?, arguments, &variables, timeout)
+            }
             Work::Instructions(program) => counts::instructions(program, &variables, timeout),
             Work::Workers(arguments) => self.workers(arguments, &variables, timeout),
             Work::Redis { warm_up, load } => redis::run_load(allocator, (*warm_up, *load), timeout),
-            Work::Tls { chunk, seconds } => tls::run(self, &variables, (*chunk, *seconds), timeout),
+            Work::Tls { chunk, seconds } => {
+                let mut service = self.tls.borrow_mut();
+                tls::run(&mut service, self.place, &self.launcher, &variables, (*chunk, *seconds), timeout)
+            }
             Work::Pagein(program) => pagein::run(self.place, program, allocator),
-            Work::Huge { kind, bits } => huge::run(self, kind, *bits, &variables, timeout),
+            Work::Huge { kind, bits } => huge::run(self.place, &self.launcher, kind, *bits, &variables, timeout),
             Work::Workload { name, threads, scale } => self.workload(name, *threads, *scale, &variables, timeout),
         }
     }
@@ -118,7 +117,7 @@ impl<'a> Runner<'a> {
     fn program(&self, name: &str, arguments: &[String], variables: &[String], timeout: Duration) -> Result<Outcome> {
         let mut command = vec![sources::experiment(self.place, name)?.into_os_string()];
         command.extend(arguments.iter().map(OsString::from));
-        self.measure(variables, &command, timeout)
+        self.launcher.measure(variables, &command, timeout)
     }
 
     /// One worker alone for its peak, then all of them in a group with the limit.
@@ -153,7 +152,7 @@ impl<'a> Runner<'a> {
     ) -> Result<Outcome> {
         let mut command = vec![sources::workload(self.place, name)?.into_os_string()];
         command.extend(["--threads".into(), threads.to_string().into(), "--scale".into(), scale.to_string().into()]);
-        let (text, stderr) = self.launch(variables, &command, timeout)?;
+        let (text, stderr) = self.launcher.launch(variables, &command, timeout)?;
         let launched = Launched::parse(&text)?;
         let status = status_of(launched.status, &stderr);
         if status != "ok" {
@@ -168,71 +167,6 @@ impl<'a> Runner<'a> {
             true => Ok(Outcome::good(launched.costs)),
             false => Ok(Outcome::failed("wrong-checksum")),
         }
-    }
-
-    /// Starts a program through the launcher and reads its figures.
-    fn measure(&self, variables: &[String], command: &[OsString], timeout: Duration) -> Result<Outcome> {
-        let (text, stderr) = self.launch(variables, command, timeout)?;
-        let launched = Launched::parse(&text)?;
-        let status = status_of(launched.status, &stderr);
-        Ok(if status == "ok" { launched.outcome() } else { Outcome::failed(status) })
-    }
-
-    /// Starts a program through the launcher; returns what the launcher printed, and what was said on standard error.
-    fn launch(&self, variables: &[String], command: &[OsString], timeout: Duration) -> Result<(String, String)> {
-        let mut launcher = Command::new(&self.launcher);
-        launcher.arg(timeout.as_secs().to_string()).args(variables).arg("--").args(command);
-        let out = interrupt::output(&mut launcher, Some(timeout + GRACE))?;
-        match out.status {
-            Some(status) if status.success() => Ok((out.stdout, out.stderr)),
-            Some(status) => bail!("the launcher ended with {status}: {}", out.stderr.trim()),
-            None => Ok(("timeout 0 0 0 0 0 0 -\n".into(), String::new())),
-        }
-    }
-}
-
-/// The status of a program, with its last words where it ended by itself: `exit:3 (mmap: Cannot allocate memory)`. One
-/// that ran without its allocator has failed, and one that says that this machine lacks something was not run.
-fn status_of(status: &str, stderr: &str) -> String {
-    if let Some(reason) = refused(stderr) {
-        return reason;
-    }
-    let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-    // Last words of a Python program may be long.
-    let words: String = last.trim().chars().take(120).collect();
-    match status {
-        UNABLE => format!("skipped: {words}"),
-        _ if status.starts_with("exit:") && !words.is_empty() => format!("{status} ({words})"),
-        _ => status.into(),
-    }
-}
-
-/// Why the dynamic linker did not load a library, where it says so. What is preloaded and is no library it leaves out,
-/// and the program goes on with glibc; a library that needs a missing one ends the program.
-///
-/// ```text
-/// ERROR: ld.so: object '/x/lib.so' from LD_PRELOAD cannot be preloaded (invalid ELF header): ignored.
-/// PROGRAM: error while loading shared libraries: libgone.so: cannot open shared object file: No such file or directory
-/// ```
-fn refused(stderr: &str) -> Option<String> {
-    const LEFT_OUT: &str = "from LD_PRELOAD cannot be preloaded";
-    const NOT_FOUND: &str = "error while loading shared libraries: ";
-    stderr.lines().find_map(|line| match (line.split_once(LEFT_OUT), line.split_once(NOT_FOUND)) {
-        (Some((_, rest)), _) => {
-            let reason = rest.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'));
-            Some(format!("not preloaded ({})", reason.map_or(rest.trim(), |(reason, _)| reason)))
-        }
-        (None, Some((_, reason))) => Some(format!("not loaded ({})", reason.trim())),
-        (None, None) => None,
-    })
-}
-
-/// How a process ended, as in [`Outcome::status`].
-fn end_text(status: Option<ExitStatus>) -> String {
-    match status.map(|status| (status.signal(), status.code())) {
-        Some((Some(signal), _)) => format!("signal:{signal}"),
-        Some((_, code)) => format!("exit:{}", code.unwrap_or(-1)),
-        None => "timeout".into(),
     }
 }
 
@@ -264,26 +198,6 @@ mod tests {
     use super::*;
     use crate::catalogue;
     use crate::place::for_test;
-
-    // Would catch a failure without its reason, and words that are taken for one where there is none.
-    #[test]
-    fn failures_have_their_reason() {
-        assert_eq!(status_of("exit:3", "warning\nmmap: no memory\n\n"), "exit:3 (mmap: no memory)");
-        assert_eq!(status_of("exit:3", ""), "exit:3");
-        assert_eq!(status_of("ok", "a warning\n"), "ok");
-        assert_eq!(status_of("signal:6", "free(): invalid pointer\n"), "signal:6");
-        assert_eq!(status_of("exit:5", "needs Linux 5.14\n"), "skipped: needs Linux 5.14");
-    }
-
-    // Would catch glibc measured under the name of a library that could not be loaded.
-    #[test]
-    fn a_library_that_was_left_out_is_no_success() {
-        let line =
-            "ERROR: ld.so: object '/a/b.so' from LD_PRELOAD cannot be preloaded (invalid ELF header): ignored.\n";
-        assert_eq!(status_of("ok", line), "not preloaded (invalid ELF header)");
-        let line = "p: error while loading shared libraries: libgone.so: cannot open shared object file\n";
-        assert_eq!(status_of("exit:127", line), "not loaded (libgone.so: cannot open shared object file)");
-    }
 
     // Would catch a case that fills the machine instead of saying that it does not fit.
     #[test]
@@ -342,7 +256,7 @@ mod tests {
         let place = for_test();
         let runner = Runner::new(&place).unwrap();
         let timeout = Duration::from_secs(60);
-        let outcome = huge::run(&runner, "small", (11, 17, 3), &[], timeout).unwrap();
+        let outcome = huge::run(&place, &runner.launcher, "small", (11, 17, 3), &[], timeout).unwrap();
         for name in ["ns-11", "ns-14", "ns-17"] {
             assert!(outcome.value(name).is_some(), "{name}: {outcome:?}");
         }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use neap_results::{GLIBC, Listing, NEAP};
 use serde::Deserialize;
 
-use super::{end_text, refused};
+use super::launch::{end_text, refused};
 use crate::allocators::Allocator;
 use crate::catalogue::FAULT_KINDS;
 use crate::interrupt;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::{end_text, refused};
+use super::launch::{end_text, refused};
 use crate::allocators::Allocator;
 use crate::interrupt::{Guarded, Interrupted, TimedOut, run_within, sleep};
 use crate::outcome::{Metric, Outcome};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::Runner;
+use super::launch::Launcher;
 use crate::interrupt::{self, Guarded, Interrupted};
 use crate::outcome::Outcome;
 use crate::place::Place;
@@ -45,19 +45,25 @@ impl Service {
 }
 
 /// Downloads in chunks of so many bytes, for so many seconds, under one allocator.
-pub fn run(runner: &Runner, variables: &[String], (chunk, seconds): (u64, f64), timeout: Duration) -> Result<Outcome> {
-    let mut service = runner.tls.borrow_mut();
+pub fn run(
+    service: &mut Option<Service>,
+    place: &Place,
+    launcher: &Launcher,
+    variables: &[String],
+    (chunk, seconds): (u64, f64),
+    timeout: Duration,
+) -> Result<Outcome> {
     if service.is_none() {
-        *service = Some(start(runner.place)?);
+        *service = Some(start(place)?);
     }
-    let Some(Service(Ok(running))) = &*service else {
+    let Some(Service(Ok(running))) = service else {
         let reason = service.as_ref().and_then(|service| service.0.as_ref().err());
         return Ok(Outcome::skipped(reason.map_or("no server", String::as_str)));
     };
     let mut command: Vec<OsString> = vec![running.python.clone().into(), running.client.clone().into()];
     command.push(running.folder.path().into());
     command.extend([chunk.to_string().into(), seconds.to_string().into()]);
-    runner.measure(variables, &command, timeout)
+    launcher.measure(variables, &command, timeout)
 }
 
 /// Makes the environment and starts the server; an interruption is the only error.

@@ -1,24 +1,13 @@
 //! Blocks of neap's heap, and where they were allocated.
 
+use super::block_rows::{BlockKey, HeapBlock};
 use super::sites::{Allocation, HistoryId, Late};
-use super::{HeapBlock, Tracker, World};
+use super::{Tracker, World};
 use crate::perf::record::Sample;
-use crate::{Block, BlockId, Id, MappingId, MappingKind, ProcessId, SiteSummary, StackId};
+use crate::{Block, BlockId, MappingId, MappingKind, ProcessId, SiteSummary, StackId};
 
-/// Blocks that are kept: faults of more of them have none. Some 100 bytes each.
-const MAX_BLOCKS: usize = 1 << 20;
 /// The alignment of neap's arenas.
 const ARENA_ALIGN: u64 = 1 << 36;
-
-/// A block of an image of a process, and when it was allocated; 0 where that is not known.
-pub(super) type BlockKey = (ProcessId, HeapBlock, u64);
-
-/// What is known of a block beside its row.
-#[derive(Clone, Copy)]
-pub(super) struct BlockState {
-    key: BlockKey,
-    faults: u32,
-}
 
 impl Tracker {
     /// From now on files of sites in that directory are looked out for.
@@ -56,11 +45,10 @@ impl Tracker {
     /// Fills in the sites of blocks that had none.
     pub(super) fn complete(&mut self, late: &[Late]) {
         for found in late {
-            let Some(state) = self.block_states.get(found.block.index()).copied() else { continue };
-            let site = self.site(state.key.0, found.frames);
+            let Some(process) = self.blocks.process(found.block) else { continue };
+            let site = self.site(process, found.frames);
             self.tables.blocks[found.block] = Block { address: found.address, size: found.size, site };
-            // The next fault there is in another block.
-            self.blocks.remove(&state.key);
+            self.blocks.forget(found.block);
         }
     }
 
@@ -71,14 +59,7 @@ impl Tracker {
             interval: self.sites_interval.max(1),
             ..SiteSummary::default()
         };
-        for ((_, row), state) in self.tables.blocks.iter().zip(&self.block_states) {
-            let count = match row.site {
-                Some(_) => &mut summary.with_site,
-                None if row.size == 0 => &mut summary.in_no_block,
-                None => &mut summary.without_site,
-            };
-            *count += u64::from(state.faults);
-        }
+        self.blocks.add_faults(&self.tables.blocks, &mut summary);
         Some(summary)
     }
 
@@ -113,19 +94,7 @@ impl Tracker {
 
     /// The row of a block, for one more fault.
     fn block_row(&mut self, key: BlockKey, site: Option<StackId>) -> Option<BlockId> {
-        let number = match self.blocks.get(&key) {
-            Some(&known) => known,
-            None if self.tables.blocks.len() >= MAX_BLOCKS => return None,
-            None => {
-                let (_, HeapBlock { address, size }, _) = key;
-                let number = self.tables.blocks.push(Block { address, size, site });
-                self.block_states.push(BlockState { key, faults: 0 });
-                self.blocks.insert(key, number);
-                number
-            }
-        };
-        self.block_states[number.index()].faults += 1;
-        Some(number)
+        self.blocks.count(&mut self.tables.blocks, key, site)
     }
 
     /// The stack of an allocation, as a path in the tree; none where it has no frames.

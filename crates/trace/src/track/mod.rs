@@ -1,6 +1,7 @@
 //! Turns records into a trace: keeps the processes, threads and mappings of each moment, pairs the beginning of each
 //! fault with its end, and says why it happened.
 
+mod block_rows;
 mod blocks;
 mod kind;
 mod mappings;
@@ -17,15 +18,15 @@ use std::collections::{HashMap, VecDeque};
 use crate::perf::attr::Counter;
 use crate::perf::record::{Happened, Record, Sample};
 use crate::{
-    Access, BlockId, Fault, FileId, Id, MappingId, Mode, ObjectId, ProcessId, StackId, StackNode, Subject, Tables,
-    ThreadId,
+    Access, Fault, FileId, Id, MappingId, Mode, ObjectId, ProcessId, StackId, StackNode, Subject, Tables, ThreadId,
 };
 
+pub use block_rows::HeapBlock;
 pub use kind::{Evidence, refine};
 pub use maps::{MapsLine, parse_maps};
 pub use sites::{Allocation, HistoryId};
 
-use self::blocks::{BlockKey, BlockState};
+use self::block_rows::BlockRows;
 use self::rows::Rows;
 use self::sites::Sites;
 use self::space::Space;
@@ -40,15 +41,6 @@ const MAX_MAPPINGS: usize = if cfg!(test) { 1 << 16 } else { 1 << 20 };
 const MAX_OBJECTS: usize = 1 << 18;
 /// Frames that are kept of one stack.
 const MAX_FRAMES: usize = 256;
-
-/// A block of neap's heap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HeapBlock {
-    /// Its address.
-    pub address: u64,
-    /// Its usable bytes.
-    pub size: u64,
-}
 
 /// Where an object was seen first: whoever wants to read what the process has there can look for it while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,9 +140,7 @@ pub struct Tracker {
     unkept: u64,
     stacks: HashMap<(Option<StackId>, u64, Option<MappingId>), StackId>,
     stack_mappings: Vec<Option<MappingId>>,
-    blocks: HashMap<BlockKey, BlockId>,
-    /// For each block in the table.
-    block_states: Vec<BlockState>,
+    blocks: BlockRows,
     /// Where files of sites are; none where nobody asked for them.
     sites_directory: Option<Vec<u8>>,
     sites: Sites,
