@@ -22,7 +22,7 @@ pub struct Args {
 
 /// Most modules of a crate that may use each other in a circle, where it is not none. To be lowered, never raised.
 const ALLOWED: &[(&str, usize)] = &[
-    ("crates/core/src", 38),
+    ("crates/core/src", 3),
     ("crates/options/src", 2),
     ("crates/preload/src", 4),
     ("crates/sim/src", 7),

@@ -1,254 +1,82 @@
 //! The allocator as a whole: which layer serves a request. The fast paths are in [`Heap`]; what is here runs when
 //! they give up.
 
-use crate::arena::Arenas;
-use crate::chunk::{Chunk, Kind};
-use crate::class;
-use crate::figures::{Publisher, Use};
-use crate::fork::Forks;
-use crate::harden::Guards;
-use crate::heap::Block;
-use crate::huge::Huge;
-use crate::life::Registry;
-use crate::misuse::{self, Call};
-use crate::page_map::PageMap;
-use crate::policy::{Policy, Purge};
-use crate::purge::Purger;
-use crate::range::{Ranges, Taken};
-use crate::remote::Pending;
-use crate::sync::{AtomicBool, AtomicU8, AtomicUsize, Locked, Ordering};
-use crate::zero::Habits;
-use crate::{CHUNK, CHUNK_SHIFT, Heap, Os, age, holes, slab};
+pub use crate::MAX_SIZE;
+use crate::back::trim::Trimmed;
+pub use crate::blocks::Foreign;
+use crate::blocks::habits::Habits;
+use crate::blocks::heap::Block;
+use crate::blocks::large::MAX_LARGE;
+use crate::blocks::misuse::Call;
+use crate::blocks::{Blocks, class};
+use crate::observe::Observed;
+use crate::pages::chunk::Chunk;
+use crate::pages::layout;
+use crate::pages::notes::{DEFERRED, LIMIT, TABLES, WANTED};
+use crate::system::policy::Purge;
+use crate::{CHUNK, Heap, Os};
+use core::ops::Deref;
 
-/// Largest request: PTRDIFF_MAX, so that the difference of two pointers into a block fits.
-pub const MAX_SIZE: usize = isize::MAX as usize;
 /// Zeroed blocks from this size on are taken past the cache where that saves clearing them.
 const ZEROED_PAST_CACHE: usize = 2048;
 
 /// The allocator. A process has one; tests have many.
 #[derive(Debug)]
 pub struct Allocator<O: Os> {
-    /// From address to size class.
-    pub map: PageMap,
-    /// The system.
-    pub os: O,
-    /// What users chose.
-    pub policy: Policy,
-    page_size: AtomicUsize,
-    /// Orphans at present; a hint.
-    pub(crate) orphans: AtomicUsize,
-    /// Large blocks that are apart, see `apart.rs`.
-    pub(crate) apart: AtomicUsize,
-    /// Bytes of all huge blocks.
-    pub(crate) huge_bytes: AtomicUsize,
-    pub(crate) purger: Purger,
-    pub(crate) habits: Habits,
-    pub(crate) publisher: Publisher,
-    /// Why heaps are watched: a bit for each [`crate::watch::Reason`].
-    pub(crate) watched: AtomicU8,
-    /// Inaccessible OS pages, see `harden.rs`.
-    pub guards: Guards,
-    /// Mean bytes between two samples; 0: none are taken.
-    pub(crate) sample_interval: AtomicUsize,
-    /// Forks that are under way.
-    pub(crate) forks: Forks,
-    pub(crate) registry: Locked<Registry>,
-    pub(crate) huge: Huge,
-    /// Large blocks that nested calls freed, see `nested.rs`.
-    pub(crate) deferred: Pending<Chunk>,
-    /// There are heaps that a fork left.
-    pub(crate) left: AtomicBool,
-    /// This is the child of a fork in a nested call, whose other threads may have left anything half changed.
-    pub(crate) stranded: AtomicBool,
-    pub(crate) ranges: Locked<Ranges>,
-    /// The address ranges that memory comes from.
-    pub arenas: Arenas,
+    observed: Observed<O>,
 }
 
-/// A block that neap does not know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Foreign;
+impl<O: Os> Deref for Allocator<O> {
+    type Target = Observed<O>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Observed<O> {
+        &self.observed
+    }
+}
 
 impl<O: Os> Allocator<O> {
     /// An allocator that has asked the system for nothing yet.
     pub const fn new(os: O) -> Self {
-        Allocator {
-            map: PageMap::new(),
-            os,
-            policy: Policy::new(),
-            page_size: AtomicUsize::new(0),
-            orphans: AtomicUsize::new(0),
-            apart: AtomicUsize::new(0),
-            huge_bytes: AtomicUsize::new(0),
-            purger: Purger::new(),
-            habits: Habits::new(),
-            publisher: Publisher::new(),
-            watched: AtomicU8::new(0),
-            guards: Guards::new(),
-            sample_interval: AtomicUsize::new(0),
-            forks: Forks::new(),
-            registry: Locked::new(Registry::new()),
-            huge: Huge::new(),
-            deferred: Pending::new(),
-            left: AtomicBool::new(false),
-            stranded: AtomicBool::new(false),
-            ranges: Locked::new(Ranges::new()),
-            arenas: Arenas::new(),
+        Allocator { observed: Observed::new(os) }
+    }
+
+    /// Does what lower layers noted. The last thing that a slow path does, under no lock.
+    #[inline]
+    pub fn settle(&self) {
+        if self.notes.is_any() || self.arenas.is_low() {
+            self.settle_notes();
         }
     }
 
-    /// First use; under the lock of the registry.
-    pub(crate) fn set_up(&self) {
-        self.page_size.store(self.os.page_size(), Ordering::Relaxed);
-        // The arena first: how much address space it gets tells whether the map may have its share.
-        // SAFETY: `with` holds the lock.
-        if self.ranges.with(&self.os, |_| unsafe { self.arenas.set_up(&self.os) }) {
-            self.map.set_up(&self.os);
+    #[cold]
+    fn settle_notes(&self) {
+        if self.arenas.is_low() {
+            self.commit_ahead();
         }
-        // Not before: a block of the annex that the page map does not know would be lost to it.
-        self.ranges.with(&self.os, |_| self.arenas.open_annex());
-    }
-
-    /// The present epoch: the age of memory that is freed now.
-    #[inline]
-    pub fn epoch(&self) -> u8 {
-        self.purger.epoch()
-    }
-
-    /// Bytes of an OS page.
-    #[inline]
-    pub fn page_size(&self) -> usize {
-        self.page_size.load(Ordering::Relaxed)
-    }
-
-    /// `size` rounded up to whole OS pages.
-    #[inline]
-    pub(crate) fn whole_pages(&self, size: usize) -> usize {
-        let page = self.page_size();
-        (size + page - 1) & !(page - 1)
+        let notes = self.notes.take(DEFERRED | LIMIT | TABLES);
+        if notes & DEFERRED != 0 {
+            self.drain();
+        }
+        if notes & LIMIT != 0 {
+            self.mind_limit();
+        }
+        if notes & TABLES != 0 {
+            self.with_batch(|_| self.purge_tables());
+        }
+        // Behind the others, which may leave this note.
+        if self.notes.take(WANTED) != 0 && self.policy.purge() != Purge::Never {
+            self.poke();
+        }
+        self.tell_news();
     }
 
     /// Gives back what waits where a limit of the process's own leaves no room for `len` chunks. Called under no lock.
     #[inline]
-    pub(crate) fn make_room(&self, len: usize) {
-        if self.policy.has_own_limit() && !self.ranges.with(&self.os, |r| self.is_allowed(r, len, true)) {
+    fn make_room(&self, len: usize) {
+        if !self.has_room(len) {
             self.purge();
         }
-    }
-
-    /// Takes `len` chunks, aligned to `align` bytes, for `what`, and marks the first with its kind.
-    pub(crate) fn take_chunks(&self, len: usize, align: usize, what: Use) -> Option<Taken> {
-        self.ranges.with(&self.os, |r| {
-            // Where the process is stranded the ranges may be half changed, and this is the call that a handler interrupted.
-            if self.is_stranded() || !self.is_allowed(r, len, false) {
-                return None;
-            }
-            // SAFETY: `with` holds the lock.
-            let taken = unsafe { r.take(&self.os, &self.arenas, &self.map, len, align) }?;
-            // SAFETY: the chunks are ours.
-            unsafe { (*taken.first).kind.set(what.kind()) };
-            r.held.take(what, (taken.dirty.1 - taken.dirty.0) * CHUNK);
-            self.note_news(r);
-            if self.note_fresh(r.fresh_chunks, r.waiting()) {
-                r.fresh_chunks = 0;
-            }
-            Some(taken)
-        })
-    }
-
-    /// Frees the parts `(first record, chunks, age)` that `parts` returns, if any, which were used for `what`; it is
-    /// called under the lock.
-    ///
-    /// # Safety
-    /// As [`Ranges::give`], for each part.
-    pub(crate) unsafe fn give_chunks<const N: usize>(
-        &self,
-        what: Use,
-        parts: impl FnOnce() -> Option<[(*mut Chunk, usize, u8); N]>,
-    ) -> bool {
-        self.ranges.with(&self.os, |r| {
-            let parts = parts();
-            // As in `take_chunks`: what is freed is lost.
-            if let Some(parts) = parts
-                && !self.is_stranded()
-            {
-                r.held.give(what);
-                // SAFETY: as the caller promises; `with` holds the lock.
-                unsafe { self.give_parts(r, parts) };
-            }
-            self.note_given(r);
-            parts.is_some()
-        })
-    }
-
-    /// Frees the parts `(first record, chunks, age)`.
-    ///
-    /// # Safety
-    /// As [`Ranges::give`], for each part.
-    #[inline]
-    pub(crate) unsafe fn give_parts<const N: usize>(&self, r: &mut Ranges, parts: [(*mut Chunk, usize, u8); N]) {
-        for (c, len, since) in parts {
-            if len > 0 {
-                // SAFETY: as the caller promises.
-                unsafe { r.give(&self.arenas, c, len, since) };
-            }
-        }
-    }
-
-    /// Notes what there is to note when chunks were freed. The lock of the ranges is held.
-    #[inline]
-    pub(crate) fn note_given(&self, r: &mut Ranges) {
-        self.note_waiting(r.waiting());
-        self.note_freed(r);
-        self.note_news(r);
-    }
-
-    /// Gives the chunk of an empty slab back.
-    ///
-    /// # Safety
-    /// The slab must be the caller's, in no list, and [`slab::is_released`].
-    pub(crate) unsafe fn release_slab(&self, c: *mut Chunk) {
-        // SAFETY: the slab is the caller's.
-        unsafe {
-            slab::wipe(c);
-            Self::uncount_slab(c);
-            if !self.soften_slab(c) {
-                self.map.set(Arenas::chunk(c), 0);
-                self.discard_lost(Arenas::chunk(c), CHUNK - self.page_size());
-                return self.lose_chunks(c, 1, Use::Slab);
-            }
-            let p = Arenas::chunk(c);
-            self.map.set(p, 0);
-            let clean = holes::is_clean(c, self.page_size());
-            let since = if clean { age::NONE } else { self.age_of_freed(p, CHUNK) };
-            self.give_chunks(Use::Slab, || {
-                (*c).kind.set(Kind::NONE);
-                // A visitor of this heap may hold the record from before, and must not take the next owner's slab for it.
-                Chunk::set_owner(c, core::ptr::null_mut());
-                // An age that the slab had would stay with a clean chunk.
-                age::set(&self.arenas, c, 1, age::NONE);
-                Some([(c, 1, since)])
-            });
-        }
-    }
-
-    /// The age of memory that is freed now; purged first, and so clean, where the policy says so.
-    ///
-    /// # Safety
-    /// The range must be committed, the caller's, and hold nothing that is needed.
-    pub(crate) unsafe fn age_of_freed(&self, p: *mut u8, len: usize) -> u8 {
-        if self.policy.purge() != Purge::Eager && len < self.policy.mmap_threshold() {
-            return self.purger.epoch();
-        }
-        // SAFETY: as the caller promises.
-        unsafe {
-            self.mark_if_dense(p, len);
-            if !self.os.purge(p, len) {
-                return self.purger.epoch();
-            }
-        }
-        self.note_purged(len);
-        age::NONE
     }
 
     /// malloc for a heap of the caller's, whatever its fast path said. Null if there is no memory.
@@ -274,7 +102,7 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the heap is the caller's. On the fast path, with a size of the table, `pop` ran and failed.
         unsafe {
             if size <= class::MAX_TABLE && Heap::is_fast(heap) {
-                return Heap::refill(heap, self, class::of(size));
+                return self.refill(heap, class::of(size));
             }
             self.malloc(heap, size)
         }
@@ -284,27 +112,45 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the heap is the caller's.
         unsafe {
             if Heap::caches_class(heap, class) {
-                return Heap::malloc_class(heap, self, class);
+                let p = Heap::pop(heap, class, Block::untag);
+                return if p.is_null() { self.refill(heap, class) } else { p };
             }
-            match Heap::take_one(heap, self, class) {
+            match self.take_one(heap, class) {
                 Some((p, true)) => p,
-                Some((p, false)) => Self::untagged(p),
+                Some((p, false)) => Blocks::<O>::untagged(p),
                 None => core::ptr::null_mut(),
             }
         }
     }
 
-    /// Wipes the tag that a recycled block may still have from its time in a cache, so that its free does not
-    /// look like a second one.
-    pub(crate) unsafe fn untagged(p: *mut u8) -> *mut u8 {
-        // SAFETY: the block is new to the caller, and at least MIN_BLOCK long.
+    /// After [`Heap::pop`] failed: a block of `class` from the slabs, which fill the cache. Null if there is no memory.
+    unsafe fn refill(&self, heap: *mut Heap, class: usize) -> *mut u8 {
+        // SAFETY: the heap is the caller's, and has caches.
         unsafe {
-            let block = p.cast::<Block>();
-            if (*block).tag == Block::TAG {
-                (*block).tag = 0;
-            }
+            self.make_room_for_slab(heap, class);
+            let p = Heap::refill(heap, self, class);
+            self.settle();
+            p
         }
-        p
+    }
+
+    /// One block straight from the slabs; true if it is known to read as zero. `None` if there is no memory.
+    unsafe fn take_one(&self, heap: *mut Heap, class: usize) -> Option<(*mut u8, bool)> {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            self.make_room_for_slab(heap, class);
+            let taken = Heap::take_one(heap, self, class);
+            self.settle();
+            taken
+        }
+    }
+
+    /// [`Allocator::make_room`] where the heap has no slab of `class` with free blocks.
+    unsafe fn make_room_for_slab(&self, heap: *mut Heap, class: usize) {
+        // SAFETY: the heap is the caller's.
+        if self.policy.has_own_limit() && unsafe { Heap::has_no_slab(heap, class) } {
+            self.make_room(1);
+        }
     }
 
     pub(crate) unsafe fn malloc_whole_pages(&self, heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
@@ -327,7 +173,7 @@ impl<O: Os> Allocator<O> {
         self.make_room(size.div_ceil(CHUNK));
         let mut p = self.malloc_large(size, align, 0, zero);
         if p.is_null() {
-            p = self.malloc_huge(size, align);
+            p = self.huge.malloc(self, size, align);
         }
         self.settle();
         p
@@ -347,14 +193,14 @@ impl<O: Os> Allocator<O> {
             let class = class::of(size);
             if class >= class::FIRST_PAGED && Heap::caches_class(heap, class) {
                 Heap::flush(heap, self, class, 0);
-                self.forget_room(Heap::shrink_cap(heap, class));
+                self.notes.forget_room(Heap::shrink_cap(heap, class));
                 Heap::uncache_class(heap, class);
             }
             if size >= ZEROED_PAST_CACHE && Heap::cache_is_empty(heap, class) {
-                return match Heap::take_one(heap, self, class) {
+                return match self.take_one(heap, class) {
                     None => core::ptr::null_mut(),
                     Some((p, zero)) => {
-                        let cleared = if zero { 0 } else { self.clear_block(p, size, class) };
+                        let cleared = if zero { 0 } else { Habits::clear_block(self, p, size, class) };
                         (*heap).flow.zeroed(cleared, size - cleared);
                         p
                     }
@@ -428,7 +274,7 @@ impl<O: Os> Allocator<O> {
             }
             None => {
                 // SAFETY: as the caller promises.
-                return if unsafe { self.free_huge(p) } { Ok(()) } else { Err(Foreign) };
+                return if unsafe { self.huge.free(self, p) } { Ok(()) } else { Err(Foreign) };
             }
         };
         // SAFETY: `p` lies in a slab of this class.
@@ -443,22 +289,6 @@ impl<O: Os> Allocator<O> {
         }
         self.settle();
         Ok(())
-    }
-
-    /// Does not return unless `p`, in a slab of `class`, is a block that is not free.
-    unsafe fn check_block(&self, heap: *mut Heap, call: Call, p: *mut u8, class: usize) {
-        // SAFETY: `p` lies in a slab of this class; once it is a block, its tag may be read.
-        unsafe {
-            if !class::is_start(p.addr() & (CHUNK - 1), class) {
-                misuse::interior(self, call, p, class);
-            }
-            let untouched = class >= class::FIRST_PAGED && !Heap::caches_class(heap, class);
-            let tagged = !untouched && (*p.cast::<Block>()).tag == Block::TAG;
-            let free = if tagged { misuse::is_free(self, heap, p, class) } else { slab::is_free(Arenas::record(p), p) };
-            if free {
-                misuse::freed(self, call, p, class);
-            }
-        }
     }
 
     /// Size of the block at `p`, if a look at page map and tag is enough to know that it is a live small one. It is not
@@ -477,21 +307,6 @@ impl<O: Os> Allocator<O> {
         live.then(|| class::SIZE[class] as usize)
     }
 
-    /// Class of the slab at `p`, also where the page map is missing.
-    #[inline]
-    pub(crate) fn small_class(&self, p: *const u8) -> Option<usize> {
-        let class = self.map.class(p);
-        if class != 0 {
-            return Some(class);
-        }
-        if self.map.is_complete() || !self.arenas.contains(p) {
-            return None;
-        }
-        let c = Arenas::record(p);
-        // SAFETY: records of committed chunks are readable; that of a live block's slab does not change.
-        unsafe { ((*c).kind.get() == Kind::SLAB).then(|| usize::from((*c).class)) }
-    }
-
     /// Usable bytes of the block at `p`, constant for its life; `None` if neap does not know it. `call` is who asks.
     ///
     /// # Safety
@@ -506,11 +321,170 @@ impl<O: Os> Allocator<O> {
             // SAFETY: the record is that of a large block.
             return Some(unsafe { Chunk::bytes(self.large_record(call, p)) });
         }
-        self.huge_bytes(p)
+        self.huge.bytes(p)
     }
 
-    /// Bytes in free ranges: dirty, clean.
-    pub fn free_bytes(&self) -> (usize, usize) {
-        self.ranges.with(&self.os, |r| (r.free_chunks[1] << CHUNK_SHIFT, r.free_chunks[0] << CHUNK_SHIFT))
+    /// Resizes the block at `p`, whose usable size is `old`, to at least `size` bytes. Null if there is no memory;
+    /// then the block is as it was.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's; `p` must be a block of the caller's with usable size `old`.
+    pub unsafe fn realloc(&self, heap: *mut Heap, p: *mut u8, old: usize, size: usize) -> *mut u8 {
+        // SAFETY: as the caller promises, here and below.
+        unsafe {
+            if self.fits_in_place(old, size) {
+                return p;
+            }
+            if old > class::MAX_SMALL && size > class::MAX_SMALL {
+                if !self.arenas.contains(p) {
+                    let moved = self.huge.resize(self, p, size);
+                    if !moved.is_null() {
+                        return moved;
+                    }
+                } else {
+                    if self.resize_large(p, size) {
+                        self.settle();
+                        return p;
+                    }
+                    // A block of the annex stays where it is neither to grow nor to shrink; to shrink it is copied below, as
+                    // `move_large` wants the longer block to be the new one.
+                    if size > old {
+                        let moved = self.move_large(p, old, size);
+                        self.settle();
+                        if !moved.is_null() {
+                            return moved;
+                        }
+                    }
+                }
+            }
+            let new = self.malloc(heap, size);
+            if new.is_null() {
+                // To shrink is never refused.
+                return if size <= old { p } else { new };
+            }
+            new.copy_from_nonoverlapping(p, old.min(size));
+            let _ = self.free(heap, p);
+            new
+        }
+    }
+
+    /// After [`Heap::malloc`] failed: a sample, if one is due in a heap that shows its allocations. Else null, and
+    /// nothing has happened to the heap.
+    ///
+    /// # Safety
+    /// As [`Allocator::malloc_after_miss`].
+    pub unsafe fn sample_after_miss(&self, heap: *mut Heap, size: usize) -> *mut u8 {
+        // SAFETY: the heap is the caller's. On the fast path a block may be half taken: that is for others to mend.
+        unsafe {
+            if Heap::is_fast(heap) || !self.is_sample(heap, size) {
+                return core::ptr::null_mut();
+            }
+            self.malloc_sample(heap, size, CHUNK, false)
+        }
+    }
+
+    /// A block that is known as a sample until it is freed. Null if there is no memory, or if no arena can hold it: then
+    /// the block is not to be a sample.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's.
+    pub unsafe fn malloc_sample(&self, heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
+        if size > MAX_LARGE {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the heap is the caller's; the record is that of the new block, which is the caller's.
+        unsafe {
+            let p = self.malloc_whole_pages(heap, size, align.max(CHUNK), zero);
+            if p.is_null() || !self.arenas.contains(p) {
+                if !p.is_null() {
+                    let _ = self.free(heap, p);
+                }
+                return core::ptr::null_mut();
+            }
+            (*layout::record(p)).listed = true;
+            p
+        }
+    }
+
+    /// A heap for the calling thread, with caches or without, or null if there is no memory.
+    pub fn acquire(&self, cached: bool) -> *mut Heap {
+        self.observed.acquire(cached)
+    }
+
+    /// Takes the caches away from the caller's heap: from now on its calls take their slow paths.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's.
+    pub unsafe fn drop_caches(&self, heap: *mut Heap) {
+        // SAFETY: as the caller promises.
+        unsafe { self.observed.drop_caches(heap) };
+        self.settle();
+    }
+
+    /// Ends a thread's use of its heap: caches and remote frees go back to the slabs, and it becomes an orphan.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's, who forgets it.
+    pub unsafe fn abandon(&self, heap: *mut Heap) {
+        // SAFETY: as the caller promises.
+        unsafe { self.observed.abandon(heap) };
+        self.settle();
+    }
+
+    /// Brings a heap to what heaps shall show, if it has not followed yet. Under no lock, and not between a fast path that
+    /// failed and what comes after it.
+    ///
+    /// # Safety
+    /// The heap must be the caller's, and not one that was borrowed for a call.
+    pub unsafe fn follow(&self, heap: *mut Heap) {
+        // SAFETY: as the caller promises.
+        unsafe { self.observed.follow(heap) };
+        self.settle();
+    }
+
+    /// Tells all heaps what they shall show. Called under no lock, by a thread whose own heap shows it already.
+    pub fn tell_heaps(&self) {
+        self.show_everywhere();
+        self.settle();
+    }
+
+    /// The calling thread will be idle: its caches go back to the slabs, its large blocks to the free ranges, and the
+    /// blocks that others freed come home. The memory then goes as the policy says.
+    ///
+    /// # Safety
+    /// `heap` must be the caller's.
+    pub unsafe fn rest(&self, heap: *mut Heap) {
+        // SAFETY: the heap is the caller's.
+        unsafe { self.empty_heap(heap) };
+        self.settle();
+    }
+
+    /// Gives all free memory in dirty ranges back to the system, at once; returns the bytes.
+    #[cold]
+    pub fn purge(&self) -> usize {
+        self.purge_with(Heap::none())
+    }
+
+    /// [`Allocator::purge`] by a thread in a call that uses its heap `mine`, whose caches go as well.
+    #[cold]
+    pub fn purge_with(&self, mine: *mut Heap) -> usize {
+        let bytes = self.purge_all(mine);
+        self.settle();
+        self.publish();
+        bytes
+    }
+
+    /// Gives free memory back to the system until `keep` bytes are left in free ranges, or `go_on` says that it is
+    /// enough: it is asked after each heap and each batch. Called under no lock.
+    pub fn trim(&self, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
+        self.trim_with(Heap::none(), keep, go_on)
+    }
+
+    /// [`Allocator::trim`] by a thread in a call that uses its heap `mine`, or [`Heap::none`].
+    pub fn trim_with(&self, mine: *mut Heap, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
+        let done = self.trim_all(mine, keep, go_on);
+        self.settle();
+        self.publish();
+        done
     }
 }

@@ -24,10 +24,12 @@
 //! Forks of several threads at the same time share the state: the first one prepares, the last one ends it. The next one
 //! waits for that, for a while (`JOIN`), so that heaps come back in a program that forks all the time.
 
-use crate::batch::Work;
-use crate::heap::{FORKED, Seat};
-use crate::life::{LEFT, LOST, OWNED};
-use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::back::Back;
+use crate::back::forks::CHANGES;
+pub use crate::back::forks::Flight;
+use crate::blocks::heap::{FORKED, Seat};
+use crate::blocks::registry::{LEFT, LOST, OWNED};
+use crate::system::sync::{Lock, Ordering};
 use crate::{Allocator, Heap, Os};
 
 /// How often a fork looks whether calls that are under way have ended. Most end meanwhile if their threads have a processor.
@@ -50,9 +52,6 @@ const LONGEST_LEASE: u32 = 5_000;
 pub const CALL: u32 = 20_000;
 /// Microseconds that stand for a barrier where the system has none: a processor's stores are seen by others long before.
 const SEEN: u32 = 20;
-
-/// A fork begins or ends.
-const CHANGES: u32 = 1 << 31;
 
 /// Waits that end.
 #[derive(Debug)]
@@ -91,85 +90,7 @@ pub enum Begin {
     Refused,
 }
 
-/// Forks that are under way.
-#[derive(Debug, Default)]
-pub struct Forks {
-    /// Forks between their handlers; [`CHANGES`] while the first one begins or the last one ends. 0: none.
-    word: AtomicU32,
-    /// Calls under way that no seat tells of, and ticks of the purger.
-    flights: AtomicU32,
-}
-
-impl Forks {
-    /// None.
-    pub const fn new() -> Self {
-        Forks { word: AtomicU32::new(0), flights: AtomicU32::new(0) }
-    }
-}
-
-/// A call that no seat tells other threads of, until it is dropped.
-///
-/// The thread's own seat has a mark for it, so that a fork in a handler knows which of the calls under way is the one that
-/// it interrupted. The mark is there only while the call is counted: a handler that comes between the two takes the call
-/// for another thread's, which is the safe side.
-#[derive(Debug)]
-pub struct Flight<'a> {
-    forks: &'a Forks,
-    /// The thread's seat; null for a thread in which no handler forks.
-    seat: *const Seat,
-}
-
-impl Drop for Flight<'_> {
-    fn drop(&mut self) {
-        mark(self.seat, 0);
-        // Release pairs with the Acquire of a fork that waits: what the call did is seen. In the child of a fork in a
-        // handler that interrupted this call just here, it is counted no more.
-        let _ = self.forks.flights.try_update(Ordering::Release, Ordering::Relaxed, |n| n.checked_sub(1));
-    }
-}
-
-/// Marks in `seat`, which may be null, whether its thread is in a flight.
-fn mark(seat: *const Seat, flying: u8) {
-    // SAFETY: a thread's own seat, which lasts as long as it is in a call.
-    if let Some(seat) = unsafe { seat.as_ref() } {
-        // Relaxed: read by the same thread alone, also in a handler. The count is changed by an operation with Acquire
-        // before this, and by one with Release behind it.
-        seat.flying.store(flying, Ordering::Relaxed);
-    }
-}
-
 impl<O: Os> Allocator<O> {
-    /// Whether a fork is under way, from its preparation to the handler behind it.
-    #[inline]
-    pub fn is_forking(&self) -> bool {
-        // Acquire: under the batch lock this is seen by a thread that takes it after the fork did.
-        self.forks.word.load(Ordering::Acquire) != 0
-    }
-
-    /// Begins a call that takes locks or a heap without a seat that tells of it. `None` while a fork is under way: the call
-    /// is a nested one. `seat` is the calling thread's, or null where no handler of it forks.
-    #[must_use]
-    pub fn fly(&self, seat: *const Seat) -> Option<Flight<'_>> {
-        let flight = self.take_off(seat);
-        // SeqCst: see `take_off`.
-        (self.forks.word.load(Ordering::SeqCst) == 0).then_some(flight)
-    }
-
-    /// [`Allocator::fly`], also while a fork is under way: for a thread that is in a call, of which its seat will not tell
-    /// any more.
-    #[must_use]
-    pub fn take_off(&self, seat: *const Seat) -> Flight<'_> {
-        // SeqCst, here and in `fly`, pairs with the store and load of a fork: it sees the flight, or the flight sees it.
-        self.forks.flights.fetch_add(1, Ordering::SeqCst);
-        mark(seat, 1);
-        Flight { forks: &self.forks, seat }
-    }
-
-    /// Runs `f` under the batch lock; while a fork is under way it does nothing.
-    pub(crate) fn with_batch<R: Default>(&self, f: impl FnOnce(&mut Work) -> R) -> R {
-        self.purger.batch.with(&self.os, |work| if self.is_forking() { R::default() } else { f(work) })
-    }
-
     /// Before fork, in a call of the forking thread, which has `seat`. `inner`: it is in the middle of a fork already, and a
     /// handler forks. Where the answer is [`Begin::Later`], the thread leaves the call, waits with `patience`, and tries
     /// again.
@@ -291,7 +212,7 @@ impl<O: Os> Allocator<O> {
                 // SAFETY: the lock is held, so the seat of a heap with a thread is there. `whole` is the fork's.
                 unsafe {
                     if !(*heap).whole && self.is_forked(heap) {
-                        (*heap).whole = !Self::is_busy(heap);
+                        (*heap).whole = !Back::<O>::is_busy(heap);
                         busy |= !(*heap).whole;
                     }
                 }
@@ -398,7 +319,7 @@ impl<O: Os> Allocator<O> {
         });
         if left {
             self.left.store(true, Ordering::Relaxed);
-            self.purger.note_deferred();
+            self.note_deferred();
         }
         if inner > 0 {
             if purged {
@@ -412,18 +333,6 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// How many flights the thread of `seat` is in: 0 or 1.
-    fn is_flying(seat: *const Seat) -> u32 {
-        // SAFETY: the calling thread's own seat, or null. Relaxed: see `mark`.
-        unsafe { seat.as_ref() }.map_or(0, |seat| seat.flying.load(Ordering::Relaxed).into())
-    }
-
-    /// In a child, before [`Allocator::end_in_child`]: whether another thread was in a flight when it was forked.
-    pub(crate) fn others_fly(&self, seat: *const Seat) -> bool {
-        // Relaxed: one thread.
-        self.forks.flights.load(Ordering::Relaxed) > Self::is_flying(seat)
-    }
-
     /// In a child: of the forks under way only the `inner` ones of its thread are left. Returns the thread's heap, which is
     /// back in its seat where none is. Before there can be a helper: it would take the thread for one that ends with the
     /// parent's, whose number the heap has.
@@ -431,7 +340,7 @@ impl<O: Os> Allocator<O> {
         // Relaxed: one thread.
         self.forks.word.store(inner, Ordering::Relaxed);
         let flights = self.forks.flights.load(Ordering::Relaxed);
-        self.forks.flights.store(flights.min(Self::is_flying(seat)), Ordering::Relaxed);
+        self.forks.flights.store(flights.min(Back::<O>::is_flying(seat)), Ordering::Relaxed);
         let mine = self.heap_of(seat);
         if inner == 0 && mine != Heap::none() {
             // SAFETY: the only thread's own heap and seat. Its number is still that of the parent's thread, so the system
@@ -488,9 +397,33 @@ impl<O: Os> Allocator<O> {
                     (*heap).state.store(LEFT, Ordering::SeqCst);
                 }
                 self.left.store(true, Ordering::Relaxed);
-                self.purger.note_deferred();
+                self.note_deferred();
             }
             true
         })
+    }
+
+    /// After a fork in a nested call, in the child, whose only thread has `seat`; `inner` other forks of it are under way;
+    /// `alone`: the parent had no helper either. The interrupted call goes on when the handler returns, so the locks that
+    /// it holds must stay good, and nobody else holds one any more: all are released, and released again by their holder,
+    /// which does no harm in a process of one thread. Where there were other threads, what they held may be half changed.
+    pub fn fork_child_nested(&self, seat: *const Seat, inner: u32, alone: bool) {
+        self.locks().iter().for_each(|lock| lock.release(&self.os));
+        self.arenas.forked(&self.os);
+        let mut others = !alone || self.others_fly(seat);
+        let mine = self.end_in_child(seat, inner);
+        self.each_heap(|heap| {
+            // SAFETY: heaps are never unmapped, and this process has one thread.
+            unsafe {
+                if heap != mine && (*heap).state.load(Ordering::Relaxed) == OWNED {
+                    others = true;
+                    // Its seat stays: the interrupted call may be in the middle of a visit.
+                    (*heap).state.store(LOST, Ordering::SeqCst);
+                }
+            }
+        });
+        if others {
+            self.stranded.store(true, Ordering::Relaxed);
+        }
     }
 }

@@ -35,60 +35,28 @@
 #[cfg(test)]
 extern crate std;
 
-pub mod age;
 pub mod alloc;
-pub mod annex;
-mod apart;
-pub mod arena;
-mod batch;
-pub mod bins;
-pub mod census;
-pub mod chunk;
-pub mod claims;
-pub mod class;
-mod commit;
-mod demand;
-mod dense;
-pub mod figures;
+pub mod back;
+pub mod blocks;
 pub mod fork;
-pub mod grow;
-pub mod harden;
-pub mod heap;
-pub mod helper;
-mod helping;
-pub mod holes;
-pub mod huge;
-pub mod large;
-pub mod life;
-pub mod misuse;
-pub mod nested;
-pub mod os;
-pub mod page_map;
-#[cfg(neap_sim)]
-pub mod points;
-pub mod policy;
-mod pressure;
-pub mod purge;
-pub mod range;
-pub mod realloc;
-pub mod remote;
-mod reserve;
-pub mod resident;
-pub mod sample;
-pub mod shelf;
-pub mod slab;
-pub mod sync;
-mod tables;
-pub mod trim;
-pub mod valid;
-pub mod visit;
-pub mod watch;
-pub mod zero;
+pub mod help;
+pub mod observe;
+pub mod pages;
+pub mod system;
 
 pub use alloc::Allocator;
-pub use heap::Heap;
-pub use os::Os;
+pub use back::{trim, visit};
+pub use blocks::heap::Heap;
+pub use blocks::{class, grow, heap, misuse, nested, realloc, sampler as sample, slab, watch};
+pub use observe::{census, resident, valid};
+pub use pages::{arena, chunk, page_map, range};
+pub use system::os::Os;
+#[cfg(neap_sim)]
+pub use system::points;
+pub use system::{figures, helper, os, policy, sync};
 
+/// Largest request: PTRDIFF_MAX, so that the difference of two pointers into a block fits.
+pub const MAX_SIZE: usize = isize::MAX as usize;
 /// Bytes of a chunk. A multiple of every OS page size that neap supports (4, 16 and 64 KiB).
 pub const CHUNK: usize = 1 << CHUNK_SHIFT;
 /// `log2(CHUNK)`. The interior-pointer check of `free` works on the low 16 bits of an address: change both together.

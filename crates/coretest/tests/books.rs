@@ -1,11 +1,12 @@
 //! What is counted of blocks of handlers, of threads that end or rest, and of samples.
 
-use neap_core::arena::Arenas;
+use neap_core::blocks::record;
 use neap_core::chunk::Kind;
 use neap_core::class::{self, SIZE};
+use neap_core::pages::{age, layout};
 use neap_core::policy::{Limit, Purge};
 use neap_core::watch::{Reason, Watch};
-use neap_core::{CHUNK, age, misuse};
+use neap_core::{CHUNK, misuse};
 use neap_coretest::calls::{Shared, books, free, free_nested, hardened, malloc, rest, system, thread, valid};
 use neap_coretest::{Call, Config, Owner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -365,7 +366,7 @@ fn what_a_handler_frees_of_an_ended_thread_is_seen() {
     // A slow path of another thread.
     free(&a, &other, malloc(&a, &other, 5 << 20));
     // SAFETY: the record is readable.
-    let kind = unsafe { (*Arenas::record(p)).kind.get() };
+    let kind = unsafe { (*layout::record(p)).kind.get() };
     assert!(kind != Kind::SLAB, "its slab is released");
 }
 
@@ -380,7 +381,7 @@ fn slabs_of_lost_heaps_are_looked_at_once() {
     // SAFETY: the heap is its thread's, which does not use it any more; the record is that of a slab.
     let age = lost.with(&a, |heap| unsafe {
         a.lose(heap);
-        Arenas::slab_age(Arenas::record(blocks[0]))
+        record::slab_age(layout::record(blocks[0]))
     });
     assert_ne!(age.load(Ordering::Relaxed), age::NONE, "free memory waits there");
     assert_eq!(a.purge(), 0);
@@ -456,7 +457,7 @@ fn a_trim_takes_what_others_freed() {
     a.trim(0, || true);
     assert_eq!(valid(&a).small, 0);
     // SAFETY: the record is readable.
-    let kinds = || blocks.iter().map(|&p| unsafe { (*Arenas::record(p)).kind.get() });
+    let kinds = || blocks.iter().map(|&p| unsafe { (*layout::record(p)).kind.get() });
     assert!(kinds().all(|kind| kind != Kind::SLAB), "all slabs are released");
     free(&a, &owner, large[0]);
     assert_eq!(a.trim(0, || true).held, 100 * 4096);

@@ -1,11 +1,11 @@
 //! The free ranges against a model that knows of each chunk what it is: any order of taking, freeing, lengthening and
 //! purging, in a long arena and in many short ones.
 
-use neap_core::arena::Arenas;
+use neap_core::CHUNK;
 use neap_core::chunk::{Chunk, Kind, State};
-use neap_core::page_map::PageMap;
+use neap_core::pages::space::Space;
+use neap_core::pages::{age, layout};
 use neap_core::range::Ranges;
-use neap_core::{CHUNK, age};
 use neap_coretest::{Config, Fake};
 use std::collections::BTreeMap;
 
@@ -28,9 +28,7 @@ const RECORD: usize = size_of::<Chunk>();
 const LONG: usize = (64 << 20) / CHUNK;
 
 struct Test {
-    os: Fake,
-    arenas: Box<Arenas>,
-    map: PageMap,
+    space: Box<Space<Fake>>,
     ranges: Box<Ranges>,
     /// By the addresses of records.
     chunks: BTreeMap<usize, Is>,
@@ -52,10 +50,9 @@ fn records((c, len): Range) -> impl Iterator<Item = usize> {
 impl Test {
     fn new(config: Config) -> Self {
         let (random, is_long) = (config.seed, config.address_limit.is_none());
-        let (os, map) = (Fake::new(config), PageMap::new());
-        map.set_up(&os);
-        let (arenas, ranges) = (Box::new(Arenas::new()), Box::new(Ranges::new()));
-        Test { os, arenas, map, ranges, chunks: BTreeMap::new(), held: Vec::new(), random, is_long }
+        let (space, ranges) = (Box::new(Space::new(Fake::new(config))), Box::new(Ranges::new()));
+        space.map.set_up(&space.os);
+        Test { space, ranges, chunks: BTreeMap::new(), held: Vec::new(), random, is_long }
     }
 
     /// A number below `n`.
@@ -94,7 +91,7 @@ impl Test {
     /// What the frontier skipped is free and clean.
     fn notice_skipped(&mut self) {
         for i in 0.. {
-            let Some((first, used)) = self.arenas.used(i) else { return };
+            let Some((first, used)) = self.space.arenas.used(i) else { return };
             for c in records((first.addr(), used)) {
                 self.chunks.entry(c).or_insert(Is::Free(age::NONE));
             }
@@ -104,14 +101,10 @@ impl Test {
     fn take(&mut self, clean: bool) {
         let (len, align) = (self.length(), if self.below(6) == 0 { 1 << self.below(6) } else { 1 });
         let (fresh, before) = (self.ranges.fresh_chunks, self.chunks.len());
-        let Test { os, arenas, map, ranges, .. } = self;
+        let Test { space, ranges, .. } = self;
         // SAFETY: this test alone uses the ranges.
         let taken = unsafe {
-            if clean {
-                ranges.take_clean(os, arenas, map, len, align)
-            } else {
-                ranges.take(os, arenas, map, len, align * CHUNK)
-            }
+            if clean { ranges.take_clean(space, len, align) } else { ranges.take(space, len, align * CHUNK) }
         };
         // Lists hold each length below 32, then four lengths for each doubling.
         let need = len + align - 1;
@@ -120,7 +113,7 @@ impl Test {
             assert!(!sure(self.free(false)), "{len} clean chunks are free");
             return assert!(clean || !sure(self.free(true)), "{len} dirty chunks are free");
         };
-        assert!(Arenas::chunk(taken.first).addr().is_multiple_of(align * CHUNK));
+        assert!(layout::chunk(taken.first).addr().is_multiple_of(align * CHUNK));
         let all = taken.is_clean();
         assert!(!all || clean || !sure(self.free(true)), "{len} dirty chunks are free, and were not taken");
         let known = records((taken.first.addr(), len)).all(|c| self.chunks.contains_key(&c));
@@ -151,7 +144,7 @@ impl Test {
 
     fn give(&mut self, range: Range, since: u8) {
         // SAFETY: the range is this test's, and this test alone uses the ranges.
-        unsafe { self.ranges.give(&self.arenas, at(range.0), range.1, since) };
+        unsafe { self.ranges.give(&self.space.arenas, at(range.0), range.1, since) };
         self.set(range, Is::Free(since));
     }
 
@@ -176,9 +169,9 @@ impl Test {
     fn extend(&mut self) {
         let Some((c, len)) = self.any_held() else { return };
         let (more, after) = (self.length(), c + len * RECORD);
-        let Test { os, arenas, map, ranges, .. } = self;
+        let Test { space, ranges, .. } = self;
         // SAFETY: the range before is this test's, and this test alone uses the ranges.
-        let got = unsafe { ranges.extend(os, arenas, map, at(after), more) };
+        let got = unsafe { ranges.extend(space, at(after), more) };
         let room = [true, false].map(|dirty| self.free(dirty).iter().any(|row| row.0 == after && row.1 >= more));
         match got {
             None => {
@@ -205,7 +198,7 @@ impl Test {
         // SAFETY: the range is free, and this test alone uses the ranges.
         unsafe {
             assert_eq!(Ranges::start_of(at(c + self.below(len) * RECORD)), at(c));
-            self.ranges.take_out(&self.arenas, at(c), from, to);
+            self.ranges.take_out(&self.space.arenas, at(c), from, to);
         }
         let range = (c + from * RECORD, to - from);
         self.set(range, Is::Taken);
@@ -257,7 +250,7 @@ impl Test {
         }
         for (&c, &is) in &self.chunks {
             // SAFETY: the ages of chunks in use are readable.
-            let age = unsafe { *self.arenas.ages(at(c)) };
+            let age = unsafe { *self.space.arenas.ages(at(c)) };
             match is {
                 Is::Free(since) => assert_eq!(age, since),
                 Is::Taken | Is::Dropped => assert_eq!(age, age::NONE, "nothing waits there"),
@@ -304,7 +297,7 @@ fn short_arenas() {
     for seed in 1..5 {
         let mut test = Test::new(Config { seed, address_limit: Some((2 << 30) + (256 << 20)), ..Config::default() });
         test.run(400);
-        assert!(test.arenas.used(2).is_some(), "three arenas at least");
+        assert!(test.space.arenas.used(2).is_some(), "three arenas at least");
     }
 }
 
@@ -313,10 +306,10 @@ fn short_arenas() {
 fn long_ranges_start_at_huge_pages() {
     let mut test = Test::new(Config::default());
     let mut take = |len: usize| {
-        let Test { os, arenas, map, ranges, .. } = &mut test;
+        let Test { space, ranges, .. } = &mut test;
         // SAFETY: this test alone uses the ranges.
-        let taken = unsafe { ranges.take(os, arenas, map, len, CHUNK) }.expect("addresses");
-        Arenas::chunk(taken.first).addr()
+        let taken = unsafe { ranges.take(space, len, CHUNK) }.expect("addresses");
+        layout::chunk(taken.first).addr()
     };
     let first = take(1);
     assert_eq!(take(3), first + CHUNK);
@@ -331,14 +324,14 @@ fn long_ranges_start_at_huge_pages() {
 #[test]
 fn ranges_join_their_clean_neighbours() {
     let take = |test: &mut Test, len: usize| {
-        let Test { os, arenas, map, ranges, .. } = test;
+        let Test { space, ranges, .. } = test;
         // SAFETY: the test alone uses the ranges.
-        let taken = unsafe { ranges.take(os, arenas, map, len, CHUNK) }.expect("addresses");
+        let taken = unsafe { ranges.take(space, len, CHUNK) }.expect("addresses");
         (taken.first, taken.dirty)
     };
     let give = |test: &mut Test, c, len, since| {
         // SAFETY: the chunks are the test's, who alone uses the ranges.
-        unsafe { test.ranges.give(&test.arenas, c, len, since) }
+        unsafe { test.ranges.give(&test.space.arenas, c, len, since) }
     };
     for (len, joined) in [(32, true), (39, true), (40, false)] {
         let mut test = Test::new(Config::default());

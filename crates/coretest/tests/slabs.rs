@@ -1,6 +1,7 @@
 //! Slabs: how much of one is touched, where its blocks lie, and when it may be released.
 
-use neap_core::arena::Arenas;
+use neap_core::blocks::record;
+use neap_core::pages::layout;
 use neap_core::slab::{self, Taken};
 use neap_core::sync::AtomicU64;
 use neap_core::{CHUNK, class};
@@ -18,9 +19,9 @@ fn a_slab_stays_while_a_free_is_under_way() {
     // SAFETY: the heap is this test's, and so is the slab of its only block.
     unsafe {
         let p = a.malloc(heap, 5000);
-        let (c, i) = (Arenas::record(p), slab::index(p, class) as usize);
+        let (c, i) = (layout::record(p), slab::index(p, class) as usize);
         // The first half of a free by another thread: the bit without the count.
-        slab::remote_word(c, i / 64).fetch_or(1 << (i % 64), Ordering::Relaxed);
+        record::remote_word(c, i / 64).fetch_or(1 << (i % 64), Ordering::Relaxed);
         assert_eq!(slab::collect(c), Ok(()));
         assert_eq!((*c).used, 0);
         assert!(!slab::is_released(c), "the other thread has not counted its free yet");
@@ -67,7 +68,7 @@ fn slabs_give_what_is_wanted_and_no_more() {
         // SAFETY: the heap is this test's, and so is the slab of its only block.
         unsafe {
             let first = a.malloc(heap, size);
-            let c = Arenas::record(first);
+            let c = layout::record(first);
             let mut out = Taken::new();
             // The OS page has more of the small ones, and one of the others.
             for want in [2, 5, 8] {
@@ -77,7 +78,7 @@ fn slabs_give_what_is_wanted_and_no_more() {
             let carved = out.count;
             let mut one_by_one = 0;
             while let Some((p, _)) = slab::take_one(c, 4096) {
-                assert_eq!(Arenas::record(p), c, "{p:p} lies behind the slab of {first:p}");
+                assert_eq!(layout::record(p), c, "{p:p} lies behind the slab of {first:p}");
                 one_by_one += 1;
             }
             assert_eq!(1 + carved + one_by_one, class::capacity(class));

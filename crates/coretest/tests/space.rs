@@ -2,7 +2,7 @@
 //! usable.
 
 use neap_core::alloc::MAX_SIZE;
-use neap_core::arena::Arenas;
+use neap_core::pages::layout;
 use neap_core::policy::Limit;
 use neap_core::{CHUNK, Os};
 use neap_coretest::calls::{Shared, books, free, free_nested, malloc, system, thread, try_malloc, valid};
@@ -410,7 +410,7 @@ fn the_longest_arena_is_used() {
     let a = system(Config::default());
     let t = thread(&a);
     // A block so long begins at a multiple of 2 MiB, for which an arena is to have room.
-    malloc(&a, &t, (Arenas::longest() - 2 * MIB / CHUNK) * CHUNK);
+    malloc(&a, &t, (layout::longest() - 2 * MIB / CHUNK) * CHUNK);
     assert_eq!((a.figures().huge_blocks, a.figures().large_blocks), (0, 1));
 }
 

@@ -9,8 +9,8 @@ use crate::sched::{FOREVER, quietly, sched};
 use crate::seat::{self, Life};
 use crate::system::System;
 use crate::{finding, pattern, trace};
-use neap_core::arena::Arenas;
 use neap_core::chunk::Kind as RecordKind;
+use neap_core::pages::layout;
 use neap_core::valid::{Census, Depth};
 use neap_core::{Allocator, Os};
 use std::collections::BTreeMap;
@@ -241,7 +241,7 @@ fn aligned(size: usize, align: usize, zero: bool) {
 fn change(block: &Block, at: u64) {
     let w = world();
     // SAFETY: records of what the arenas contain can be read.
-    let kind = w.a.arenas.contains(block.p).then(|| unsafe { (*Arenas::record(block.p)).kind.get() });
+    let kind = w.a.arenas.contains(block.p).then(|| unsafe { (*layout::record(block.p)).kind.get() });
     if matches!(kind, Some(RecordKind::LARGE | RecordKind::NESTED)) {
         let page = w.config.page as usize;
         let at = block.p.wrapping_add(at as usize % (block.usable / page) * page);

@@ -5,22 +5,13 @@
 //! RUSTFLAGS="--cfg loom" cargo test -p neap-loom --release
 //! ```
 //!
-//! `claims.rs`, `helper.rs`, `remote.rs` and `sync.rs` are the core's own files. `protocol` repeats what `heap.rs` and `life.rs` do
-//! with them, `visit`, `purge` and `nested` what the files of these names (and `annex.rs`) do: change both together.
+//! `claims.rs`, `helper.rs`, `remote.rs` and `sync.rs` are the core's own files. `protocol` repeats what `bins.rs` and `lives.rs` do
+//! with them, `visit`, `purge` and `nested` what the files of these names (and `annexed.rs`) do: change both together.
 #![cfg(loom)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
-#[path = "../../../crates/core/src/claims.rs"]
-pub mod claims;
-#[path = "../../../crates/core/src/helper.rs"]
-pub mod helper;
-#[path = "../../../crates/core/src/remote.rs"]
-pub mod remote;
-#[path = "../../../crates/core/src/sync.rs"]
-pub mod sync;
-
 pub mod nested;
-pub mod os;
 pub mod protocol;
 pub mod purge;
+pub mod system;
 pub mod visit;

@@ -1,9 +1,9 @@
 //! What nested calls share with others: chunks of the annex, its slabs, and blocks whose free is deferred. See
 //! `crates/core/src/{annex,nested}.rs`.
 
-use crate::claims::Claims;
-use crate::remote::{DoubleFree, Node, Pending, Remote};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::system::claims::Claims;
+use crate::system::remote::{DoubleFree, Node, Pending, Remote};
+use crate::system::sync::{AtomicU32, AtomicU64, Ordering};
 use loom::cell::UnsafeCell;
 
 /// Bits of a [`Row`]: the last two of a word and the first two of the next.

@@ -1,7 +1,7 @@
 //! Slabs and heaps, as far as remote frees, abandon and adoption go.
 
-use crate::remote::{DoubleFree, Node, Pending, Remote, take_bits};
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::system::remote::{DoubleFree, Node, Pending, Remote, take_bits};
+use crate::system::sync::{AtomicU32, AtomicU64, Ordering};
 use core::sync::atomic::{AtomicBool, Ordering as Plain};
 use loom::cell::UnsafeCell;
 use loom::sync::Mutex;

@@ -1,9 +1,9 @@
 //! The purger's batches and who the purger is: what `crates/core/src/purge.rs`, `alloc.rs` (`give_chunks`) and `fork.rs`
 //! (`prepare`) do. Change both together. The locks are the core's own.
 
-use crate::helper::{Helper, Leave, Who};
-use crate::os::{Futex, Os};
-use crate::sync::{AtomicU32, Lock, Ordering};
+use crate::system::helper::{Helper, Leave, Who};
+use crate::system::os::{Futex, Os};
+use crate::system::sync::{AtomicU32, Lock, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;

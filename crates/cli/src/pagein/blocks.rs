@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use neap_core::arena::ARENA_ALIGN;
 use neap_core::chunk::{Kind, RECORD_BYTES, Seen};
+use neap_core::pages::layout::ARENA_ALIGN;
 use neap_core::{CHUNK, class};
 use neap_trace::track::HeapBlock;
 

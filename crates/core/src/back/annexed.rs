@@ -1,0 +1,36 @@
+//! Memory of the blocks of reentrant calls goes back (`blocks/annexed.rs`).
+
+use crate::Os;
+use crate::back::Back;
+use crate::back::batch::Work;
+use crate::blocks::{class, misuse};
+use crate::system::os::Run;
+use crate::system::remote::DoubleFree;
+use crate::system::sync::Ordering;
+
+impl<O: Os> Back<O> {
+    /// Gives the memory of the annex's slabs back that no block uses; returns the bytes, and adds those that held memory to
+    /// `held`. Under the batch lock: a fork finds no block on its way.
+    pub(crate) fn purge_annex(&self, work: &mut Work, mut held: Option<&mut usize>) -> usize {
+        let annex = &self.annexed;
+        if annex.slab_count.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let slabs = (1..class::CLASSES).flat_map(|class| annex.slabs_of(class));
+        let mut purge = |run: Run| {
+            if let Some(held) = &mut held {
+                // SAFETY: all blocks there are ours.
+                **held += unsafe { self.held_by(run, &mut work.touched) };
+            }
+            // SAFETY: as above.
+            unsafe { self.release(run.start, run.len) }
+        };
+        let masks = &mut work.punch.holes[0].blocks;
+        let purge = |c| match annex.purge_slab(c, masks, &mut purge) {
+            Ok(bytes) => bytes,
+            // SAFETY: a slab of the annex.
+            Err(DoubleFree) => unsafe { misuse::double_free_seen_late(self, c) },
+        };
+        slabs.map(purge).sum()
+    }
+}

@@ -1,0 +1,229 @@
+//! What the purger takes at a time, and how it finds it: see `purge.rs`.
+
+use crate::Heap;
+use crate::blocks::holes::{self, Hole};
+use crate::pages::age;
+use crate::pages::chunk::{Chunk, Kind};
+use crate::pages::range::Ranges;
+use crate::pages::release::MOST_RUNS;
+use crate::system::os::Run;
+
+/// Slabs of one round, with one barrier for all. The simulation has few slabs.
+pub(crate) const SLABS: usize = if cfg!(neap_sim) { 3 } else { 16 };
+
+const _: () = assert!(SLABS <= 32, "`Back::punch` has a bit for each");
+const _: () =
+    assert!(Batch::RUNS <= MOST_RUNS && SLABS * holes::MOST_RUNS <= MOST_RUNS, "`Sent` has a bit for each run");
+
+/// A slab that waits, and the heap that owned it when it was seen.
+pub(crate) type DueSlab = (*mut Chunk, *mut Heap);
+
+/// Bytes of a batch, at most: less than a millisecond of purging, as a thread that needs more address space may have to
+/// wait for the kernel that long.
+pub(crate) const BATCH_BYTES: usize = if cfg!(neap_sim) { 512 << 10 } else { 4 << 20 };
+
+/// A place in the table of ages, and what was seen on the way there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Walk {
+    pub(crate) arena: usize,
+    pub(crate) index: usize,
+    /// The free range that the walk was last in: a hint, as it may be gone.
+    pub(crate) range: *mut Chunk,
+    /// Chunks that wait but are not due.
+    pub(crate) waiting: usize,
+    /// Slabs that were due.
+    pub(crate) slabs: usize,
+    /// Chunks that were taken out of free ranges, and bytes of the holes that went back.
+    pub(crate) purged: usize,
+    pub(crate) punched: usize,
+}
+
+impl Walk {
+    /// A walk that begins.
+    pub(crate) const fn new() -> Self {
+        Walk { arena: 0, index: 0, range: core::ptr::null_mut(), waiting: 0, slabs: 0, purged: 0, punched: 0 }
+    }
+
+    /// First record of the dirty free range that `c` lies in. In a long one the walk stops between two holds of the lock,
+    /// and it would be long to go back from there: a record of that kind is always the first of a range.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held; `c` must lie in such a range.
+    pub(crate) unsafe fn start_of(&mut self, c: *mut Chunk) -> *mut Chunk {
+        let last = self.range;
+        // SAFETY: records that were readable stay so. A range whose addresses hold that of `c` has `c` in it.
+        unsafe {
+            let holds = |r: *mut Chunk| r <= c && c.addr() < r.wrapping_add((*r).len as usize).addr();
+            if last.is_null() || (*last).kind.get() != Kind::FREE || !holds(last) {
+                self.range = Ranges::start_of(c);
+            }
+        }
+        self.range
+    }
+}
+
+/// Free chunks that wait, and slabs whose free memory waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Keep {
+    pub(crate) chunks: usize,
+    pub(crate) slabs: usize,
+}
+
+/// What is to be purged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Due {
+    pub(crate) now: u8,
+    /// Epochs that must have passed.
+    pub(crate) ticks: u8,
+    /// Also what the system was told of already.
+    pub(crate) lazy: bool,
+    /// Also holes in slabs.
+    pub(crate) slabs: bool,
+    /// Free ranges; without them, holes alone.
+    pub(crate) ranges: bool,
+    /// What is to stay although it is due.
+    pub(crate) keep: Keep,
+    /// Most bytes in a batch.
+    pub(crate) bytes: usize,
+}
+
+impl Due {
+    /// Whether memory of that age is due. Without branches, so that many ages can be looked at in one instruction.
+    #[inline(always)]
+    pub(crate) fn is(self, age: u8) -> bool {
+        let (waits, told) = (age != age::NONE, age == age::LAZY);
+        (told & self.lazy) | (waits & !told & (age::passed(age, self.now) >= self.ticks))
+    }
+
+    /// Index of the first age that is due, or their number.
+    pub(crate) fn first_of(self, ages: &[u8]) -> usize {
+        const AT_ONCE: usize = 64;
+        let any = |ages: &&[u8]| ages.iter().fold(false, |any, &age| any | self.is(age));
+        let before = ages.chunks(AT_ONCE).take_while(|ages| !any(ages)).count() * AT_ONCE;
+        let rest = ages.get(before..).unwrap_or_default();
+        ages.len() - rest.len() + rest.iter().take_while(|&&age| !self.is(age)).count()
+    }
+}
+
+/// Memory on its way to the system.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) runs: [Run; Batch::RUNS],
+    pub(crate) count: usize,
+    pub(crate) bytes: usize,
+    /// Slabs to look for holes in.
+    pub(crate) slabs: [DueSlab; SLABS],
+    pub(crate) slab_count: usize,
+}
+
+/// Holes on their way to the system, and what is needed to send them.
+#[derive(Debug)]
+pub(crate) struct Punch {
+    /// Holes that were taken. Each due slab is taken at most once, so there is room for all.
+    pub(crate) holes: [Hole; SLABS],
+    pub(crate) count: usize,
+    /// Their OS pages; the runs of hole `i` end at `ends[i]`.
+    pub(crate) runs: [Run; SLABS * holes::MOST_RUNS],
+    pub(crate) ends: [usize; SLABS],
+    /// Heaps to visit.
+    pub(crate) owners: [*mut Heap; SLABS],
+}
+
+/// What the holder of the batch lock works with. It lies here and not on the stack, as any thread may have to purge, and
+/// a thread may have a stack of 16 KiB.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) batch: Batch,
+    pub(crate) punch: Punch,
+    /// Room for an answer of [`crate::Os::touched`].
+    pub(crate) touched: [Run; Work::TOUCHED],
+}
+
+// SAFETY: the pointers are used under the batch lock, under the rules of `visit.rs` and `holes.rs`, by any thread.
+unsafe impl Send for Work {}
+
+impl Work {
+    /// Runs of touched OS pages that are asked for at a time.
+    const TOUCHED: usize = 16;
+
+    pub(crate) const fn new() -> Self {
+        Work {
+            batch: Batch::new(),
+            punch: Punch {
+                holes: [Hole::NONE; SLABS],
+                count: 0,
+                runs: [Run::EMPTY; SLABS * holes::MOST_RUNS],
+                ends: [0; SLABS],
+                owners: [core::ptr::null_mut(); SLABS],
+            },
+            touched: [Run::EMPTY; Work::TOUCHED],
+        }
+    }
+}
+
+impl Batch {
+    /// Runs of a batch, at most.
+    pub(crate) const RUNS: usize = if cfg!(neap_sim) { 8 } else { 64 };
+
+    pub(crate) const fn new() -> Self {
+        let nothing = (core::ptr::null_mut(), core::ptr::null_mut());
+        Batch { runs: [Run::EMPTY; Self::RUNS], count: 0, bytes: 0, slabs: [nothing; SLABS], slab_count: 0 }
+    }
+
+    /// Empties the batch.
+    pub(crate) fn clear(&mut self) {
+        (self.count, self.bytes, self.slab_count) = (0, 0, 0);
+    }
+
+    pub(crate) fn push(&mut self, run: Run) {
+        self.runs[self.count] = run;
+        self.count += 1;
+        self.bytes += run.len;
+    }
+
+    pub(crate) fn is_full(&self, due: Due) -> bool {
+        self.count == Self::RUNS || self.bytes >= due.bytes || self.slab_count == SLABS
+    }
+
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs[..self.count]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches an age that is skipped, or taken though it is not due, when many are looked at together.
+    #[test]
+    fn the_first_that_is_due() {
+        let keep = Keep::default();
+        for (now, ticks, lazy) in [(10, 5, false), (10, 5, true), (3, 5, false), (10, 0, true)] {
+            let due = Due { now, ticks, lazy, slabs: true, ranges: true, keep, bytes: BATCH_BYTES };
+            let is = |age: u8| match age {
+                age::NONE => false,
+                age::LAZY => lazy,
+                age => age::passed(age, now) >= ticks,
+            };
+            // Each look at 200 ages is some 20,000 steps to Miri.
+            for other in (0..=255).step_by(if cfg!(miri) { 85 } else { 1 }) {
+                assert_eq!(due.is(other), is(other), "{other} {due:?}");
+                for at in [0, 1, 63, 64, 65, 199] {
+                    let mut ages = [age::NONE; 200];
+                    ages[at] = other;
+                    assert_eq!(due.first_of(&ages), if is(other) { at } else { 200 });
+                    assert_eq!(due.first_of(&ages[..at]), at);
+                }
+            }
+        }
+    }
+
+    /// Catches chunks that were put aside, and go in any case, where others are to stay.
+    #[test]
+    fn what_may_go() {
+        let mut r = Ranges::new();
+        (r.free_chunks, r.lazy_chunks, r.dropped_chunks) = ([7, 100], 10, 30);
+        assert_eq!((r.waiting(), r.beyond(0)), (120, usize::MAX));
+        assert_eq!((r.beyond(60), r.beyond(90), r.beyond(95)), (30, 0, 0));
+    }
+}

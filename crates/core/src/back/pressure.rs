@@ -1,0 +1,149 @@
+//! Memory limits: how near the process is to one, and what is done there.
+//!
+//! The limit is looked at by the purger at each tick, and by threads that took or freed much since the last look
+//! (`pages/notes.rs`): a look is some 25 us of reading files. Where memory is short nothing waits, and the thread that
+//! frees or takes gives back its share at once.
+
+use crate::back::Back;
+use crate::back::batch::Walk;
+use crate::pages::age::DELAY_TICKS;
+use crate::pages::notes::{FRESH_CHUNKS, GROWN};
+use crate::system::os::Memory;
+use crate::system::policy::Limit;
+use crate::system::sync::Ordering;
+use crate::{CHUNK, Heap, Os};
+
+/// While nearly nothing is left holes do not wait for their time, but are looked for so many milliseconds apart at least, and
+/// so many times as long apart as it takes: a program whose blocks come and go all over its slabs is to pay a twentieth of a
+/// processor at most.
+const SWEEP_MS: u64 = 500;
+const SWEEP_SHARE: u64 = 20;
+
+/// Bytes that may wait where the threads that free memory are the purger, unless the user says how many: they stay if the
+/// threads free none any more.
+const INLINE_MOST: usize = 32 << 20;
+
+/// Whether memory is short: threads wait for it, or what is left is less than twice what waits here.
+fn is_short(memory: &Memory, waiting: usize) -> bool {
+    memory.stalled || memory.limit.saturating_sub(memory.used) < 2 * waiting
+}
+
+/// Whether nearly nothing is left.
+fn is_near(memory: &Memory) -> bool {
+    memory.limit.saturating_sub(memory.used) < memory.limit / 16
+}
+
+/// The same, or that it may be used up before the next look.
+fn is_nearly_used_up(memory: &Memory) -> bool {
+    is_near(memory) || memory.limit.saturating_sub(memory.used) < FRESH_CHUNKS * CHUNK
+}
+
+impl<O: Os> Back<O> {
+    /// How many ticks memory may wait at present: fewer where more waits than may, none where memory is short.
+    #[cold]
+    pub(crate) fn urgency(&self) -> u8 {
+        let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
+        let may_sweep = self.may_sweep();
+        if waiting == 0 && !may_sweep {
+            return DELAY_TICKS;
+        }
+        let memory = self.memory();
+        let short =
+            memory.is_some_and(|m| (waiting > 0 && is_short(&m, waiting)) || (may_sweep && is_nearly_used_up(&m)));
+        let most = self.policy.bytes().unwrap_or_else(|| {
+            let share = memory.map_or(usize::MAX, |m| m.limit / 4);
+            if self.has_helper() { share } else { share.min(INLINE_MOST) }
+        });
+        self.notes.most.store(most, Ordering::Relaxed);
+        if short || waiting > most { 0 } else { DELAY_TICKS }
+    }
+
+    /// Whether the helper may look for holes in slabs before their time. It alone, as a thread in a call cannot visit its own
+    /// heap; and not where the limit is the process's own, which counts chunks.
+    fn may_sweep(&self) -> bool {
+        // Relaxed, here and below: a number that stands for itself.
+        self.has_helper()
+            && !self.policy.has_own_limit()
+            && self.os.clock() >= self.purger.sweep_from.load(Ordering::Relaxed)
+    }
+
+    /// The helper has looked for holes of any age, since the clock said `begun`.
+    pub(crate) fn note_sweep(&self, begun: u64) {
+        let now = self.os.clock();
+        let pause = (now.saturating_sub(begun) * SWEEP_SHARE).max(SWEEP_MS);
+        self.purger.sweep_from.store(now + pause, Ordering::Relaxed);
+    }
+
+    /// Looks up how much may wait, so that a helper that is new is woken when more does.
+    pub fn look_at_limit(&self) {
+        self.urgency();
+    }
+
+    /// The limit that counts, and what is used of it.
+    #[cold]
+    fn memory(&self) -> Option<Memory> {
+        let memory = match self.policy.limit() {
+            Limit::Off => None,
+            Limit::Auto => self.os.memory(),
+            Limit::Bytes(limit) => {
+                let used = self.ranges.with(&self.os, |r| r.footprint()) * CHUNK;
+                Some(Memory { limit, used, stalled: false })
+            }
+        };
+        let room = memory.map_or(usize::MAX, |m| m.limit.saturating_sub(m.used));
+        self.notes.room.store(room, Ordering::Relaxed);
+        let (limit, used) = memory.map_or((0, 0), |m| (m.limit as u64, m.used as u64));
+        self.purger.limit.store(limit, Ordering::Relaxed);
+        self.purger.used.store(used, Ordering::Relaxed);
+        memory
+    }
+
+    /// Has what waits given back where memory is short: by the helper, and by this thread as much as came to wait between
+    /// two looks, as the helper may not get a processor before others need the memory; all of it at once where nearly
+    /// nothing is left, or where there is no helper. Holes in slabs go likewise, by the helper alone.
+    #[cold]
+    pub(crate) fn mind_limit(&self) {
+        let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
+        let memory = self.memory();
+        if memory.is_some_and(|m| is_nearly_used_up(&m)) && self.may_sweep() {
+            self.wake_helper();
+        }
+        let Some(memory) = memory.filter(|m| waiting > 0 && is_short(m, waiting)) else {
+            return;
+        };
+        if is_near(&memory) || !self.has_helper() {
+            self.purge_all(Heap::none());
+            // Observers see what is left.
+            self.notes.leave(GROWN);
+        } else {
+            self.wake_helper();
+            // Without holes in slabs, which take longer.
+            self.purge_due(Heap::none(), self.due(0, FRESH_CHUNKS * CHUNK), &mut Walk::new(), 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches memory that counts as short although twice what waits is left, or as plenty although a byte less is.
+    #[test]
+    fn what_is_short() {
+        let memory = Memory { limit: 1000, used: 900, stalled: false };
+        assert!(!is_short(&memory, 50) && is_short(&memory, 51));
+        assert!(is_short(&Memory { used: 901, ..memory }, 50));
+        assert!(is_short(&Memory { used: 0, stalled: true, ..memory }, 0), "threads wait for memory");
+        assert!(is_short(&Memory { used: 2000, ..memory }, 1), "more is used than may be");
+    }
+
+    /// Catches a limit that counts as nearly used up while 16 MiB are left, or a sixteenth, whichever is more; or as far away
+    /// although a byte less is left.
+    #[test]
+    fn what_is_nearly_used_up() {
+        for (limit, left) in [(64 << 20, 16 << 20), (1 << 30, 64 << 20)] {
+            let memory = |left| Memory { limit, used: limit - left, stalled: false };
+            assert!(!is_nearly_used_up(&memory(left)) && is_nearly_used_up(&memory(left - 1)), "{left} of {limit}");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! The purger: gives free memory back to the system when it was not used again for a while.
+//!
+//! It goes through the ages of all chunks (`age.rs`), takes what is due out of the free ranges, a batch at a time, gives
+//! that back without holding any lock that an allocating thread could wait for, and makes it free again, now clean.
+//! Memory on its way is never more than a batch.
+//!
+//! Who is the purger: a helper thread, which is started when enough waits and ends when nothing does (`helper.rs`,
+//! `helping.rs`); where there can be none, the threads that free memory, a small batch each time
+//! (`INLINE_BYTES`). A program of which little free memory waits (`START_CHUNKS`) has neither.
+//!
+//! Cost: a tick looks at one byte for each chunk in use. The lock of the ranges is held for some microseconds at a time,
+//! whatever the bytes.
+
+use crate::back::Back;
+use crate::back::batch::{BATCH_BYTES, Batch, Due, Keep, Walk};
+use crate::blocks::record;
+use crate::pages::age;
+use crate::pages::chunk::{Chunk, Kind};
+use crate::pages::layout;
+use crate::pages::range::Ranges;
+use crate::pages::{FREED, tables};
+use crate::system::os::Run;
+use crate::system::policy::Purge;
+use crate::system::sync::{AtomicU8, Ordering};
+use crate::{CHUNK, CHUNK_SHIFT, Heap, Os};
+
+/// Most bytes that a thread purges for others, where no helper can: some 100 us. The simulation has little memory, so its
+/// limits are lower, here and below.
+const INLINE_BYTES: usize = if cfg!(neap_sim) { 256 << 10 } else { 2 << 20 };
+/// Chunks that are looked at under one hold of the lock, and runs that are taken or given back: some microseconds, as
+/// long as a thread that wants the lock spins.
+const LOOK: usize = if cfg!(neap_sim) { 16 } else { 1024 };
+const HOLD_RUNS: usize = if cfg!(neap_sim) { 2 } else { 8 };
+/// How long the lock is left alone after that, in spins, so that others get it.
+const LEAVE: usize = if cfg!(neap_sim) { 1 } else { 16 };
+/// Ticks after which holes are tried again that were refused.
+const HOLES_AGAIN: u64 = 64;
+/// Ticks without anything to do until the purger ends.
+const IDLE_TICKS: u32 = if cfg!(neap_sim) { 1 } else { 5 };
+
+impl<O: Os> Back<O> {
+    /// Gives all free memory back to the system, at once; returns the bytes. `mine` is the heap that the call uses, whose
+    /// caches go as well, or [`Heap::none`].
+    #[cold]
+    pub(crate) fn purge_all(&self, mine: *mut Heap) -> usize {
+        self.drain();
+        let due = Due { lazy: true, ..self.due(0, BATCH_BYTES) };
+        self.with_batch(|_| self.empty_caches(true, mine));
+        let bytes = self.purge_due(mine, due, &mut Walk::new(), usize::MAX);
+        let annexed = self.with_batch(|work| {
+            self.purge_tables();
+            self.purge_annex(work, None)
+        });
+        bytes + annexed
+    }
+
+    /// One look at all that waits: gives back what is due. Returns in how many milliseconds to look again, or `None` when
+    /// nothing waits: then the helper has resigned.
+    #[cold]
+    pub(crate) fn purge_old(&self) -> Option<u32> {
+        // 0 before the first use, when nothing can wait.
+        if self.page_size() == 0 || self.policy.purge() == Purge::Never {
+            self.os.helper().resign();
+            return None;
+        }
+        self.drain();
+        // A helper that was woken before its time looks at what is urgent; time has not gone by for the rest.
+        let in_time = self.time_is_up();
+        if in_time {
+            self.forget_old_demand();
+            self.next_epoch();
+            self.with_batch(|work| self.purge_annex(work, None));
+            if self.purger.ticks.load(Ordering::Relaxed).is_multiple_of(HOLES_AGAIN) {
+                self.purger.set_refused(false);
+            }
+        }
+        self.notes.flood.store(false, Ordering::Relaxed);
+        let before = self.notes.came();
+        let mut walk = Walk::new();
+        let cached = in_time && self.with_batch(|_| self.empty_caches(false, Heap::none()));
+        let ticks = self.urgency();
+        let slabs = !self.purger.refused.load(Ordering::Relaxed);
+        // Relaxed: one thread calls this. Of a lazy purge the system was told; nothing was refused there.
+        let lazy = self.purger.again.swap(false, Ordering::Relaxed) && self.policy.purge() != Purge::Lazy;
+        let due = Due { keep: self.keep(ticks, in_time), slabs, lazy, ..self.due(ticks, BATCH_BYTES) };
+        let begun = self.os.clock();
+        let bytes = self.purge_due(Heap::none(), due, &mut walk, usize::MAX);
+        if ticks == 0 {
+            self.note_sweep(begun);
+        }
+        if walk.punched > 0 {
+            self.purger.set_refused(false);
+        }
+        self.ranges.with(&self.os, |r| {
+            r.demand.purged(walk.purged);
+            r.holes.purged(walk.punched / self.page_size());
+            r.holes.still_waits(walk.slabs);
+        });
+        let rests = bytes == 0 && walk.waiting == 0;
+        let freed = self.ranges.with(&self.os, |r| r.freed_chunks);
+        if freed >= if rests { tables::FREED_AT_REST } else { FREED } {
+            self.with_batch(|_| self.purge_tables());
+        }
+        // A fork cut it short: the next tick looks again.
+        if !rests || cached || self.is_forking() {
+            self.purger.idle.store(0, Ordering::Relaxed);
+            return Some(self.tick_length());
+        }
+        if !in_time {
+            // The caches were not looked at. That is no sign of work: with short ticks and a coarse clock it comes often.
+            return Some(self.tick_length());
+        }
+        // Relaxed: one thread calls this.
+        if self.purger.idle.fetch_add(1, Ordering::Relaxed) < IDLE_TICKS || !self.resign(before) {
+            return Some(self.tick_length());
+        }
+        None
+    }
+
+    /// Whether a tick has passed since the epoch last went on, or nearly: clocks are coarse.
+    pub(crate) fn time_is_up(&self) -> bool {
+        let passed = self.os.clock().saturating_sub(self.purger.last.load(Ordering::Relaxed));
+        passed >= u64::from(self.tick_length() - self.tick_length() / 8)
+    }
+
+    pub(crate) fn next_epoch(&self) {
+        self.epoch.store(age::next(self.epoch()), Ordering::Relaxed);
+        self.purger.ticks.fetch_add(1, Ordering::Relaxed);
+        self.purger.last.store(self.os.clock(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn due(&self, ticks: u8, bytes: usize) -> Due {
+        let slabs = bytes == BATCH_BYTES;
+        Due { now: self.epoch(), ticks, lazy: false, slabs, ranges: true, keep: Keep::default(), bytes }
+    }
+
+    /// The share of a thread that frees memory, where there can be no helper: all of it where more waits than may.
+    pub(crate) fn purge_inline(&self) {
+        let ticks = self.urgency();
+        let batches = if ticks == 0 { usize::MAX } else { 1 };
+        self.purge_due(Heap::none(), self.due(ticks, INLINE_BYTES), &mut Walk::new(), batches);
+    }
+
+    /// Purges what is due, from the place of `walk` on, in at most `batches` batches; returns the bytes.
+    #[cold]
+    pub(crate) fn purge_due(&self, mine: *mut Heap, due: Due, walk: &mut Walk, batches: usize) -> usize {
+        let (mut bytes, mut done) = (0, 0);
+        loop {
+            let more = self.with_batch(|work| {
+                let more = self.fill(walk, due, &mut work.batch);
+                if work.batch.count > 0 {
+                    bytes += self.send(&work.batch, due.lazy);
+                    done += 1;
+                }
+                if work.batch.slab_count > 0 {
+                    let punched = self.punch(mine, work, None);
+                    walk.punched += punched;
+                    bytes += punched;
+                }
+                more
+            });
+            if !more || done == batches {
+                return bytes;
+            }
+        }
+    }
+
+    /// Fills the batch with what is due, from the place of `walk` on. True if there is more to look at.
+    #[cold]
+    pub(crate) fn fill(&self, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
+        batch.clear();
+        loop {
+            // SAFETY: `with` holds the lock.
+            let more = self.ranges.with(&self.os, |r| unsafe { self.gather(r, walk, due, batch) });
+            Self::leave_lock();
+            if !more || batch.is_full(due) {
+                return more;
+            }
+        }
+    }
+
+    /// Gives a batch back to the system, and makes it free again; returns the bytes that went.
+    #[cold]
+    pub(crate) fn send(&self, batch: &Batch, now: bool) -> usize {
+        let lazily = !now && self.policy.purge() == Purge::Lazy;
+        // SAFETY: the runs were taken out of free ranges, so they are nobody's.
+        let done = unsafe { self.release_runs(batch.runs(), lazily) };
+        // What was not tried waits once more; what was refused would be refused again.
+        let age = |i| match (done.went(i), done.was_refused(i)) {
+            (true, _) if !lazily => age::NONE,
+            (false, false) => self.epoch(),
+            _ => age::LAZY,
+        };
+        for (n, runs) in batch.runs().chunks(HOLD_RUNS).enumerate() {
+            if self.is_stranded() {
+                break;
+            }
+            // SAFETY: `with` holds the lock; the runs are ours.
+            self.ranges.with(&self.os, |r| unsafe {
+                for (i, run) in runs.iter().enumerate() {
+                    let since = age(n * HOLD_RUNS + i);
+                    r.give(&self.arenas, layout::record(run.start), run.len >> CHUNK_SHIFT, since);
+                }
+                if done.tried < batch.count {
+                    // It may not have waited before (`Due::lazy`), so that there is no purger.
+                    self.note_waiting(r.waiting());
+                }
+            });
+            Self::leave_lock();
+        }
+        done.bytes
+    }
+
+    /// Leaves the lock of the ranges to those who wait for it.
+    fn leave_lock() {
+        (0..LEAVE).for_each(|_| crate::system::sync::spin_loop());
+    }
+
+    /// Takes some of what is due out of the free ranges, from the place of `walk` on. True if there is more to look at.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    #[cold]
+    pub(crate) unsafe fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
+        if self.is_stranded() {
+            // A handler interrupted the purge and forked: another thread may have left the ranges half changed.
+            return false;
+        }
+        while due.ranges && batch.count < Batch::RUNS / 2 && batch.bytes < due.bytes {
+            // SAFETY: the lock is held; what was put aside is the purger's.
+            let dropped = unsafe { r.take_dropped((due.bytes - batch.bytes).div_ceil(CHUNK)) };
+            let Some((c, len)) = dropped else { break };
+            batch.push(Run { start: layout::chunk(c), len: len * CHUNK });
+        }
+        let mut left = LOOK;
+        while let Some((first, used)) = self.arenas.used(walk.arena) {
+            while walk.index < used {
+                if left == 0 || batch.is_full(due) {
+                    return true;
+                }
+                let had = batch.count;
+                // SAFETY: the lock is held, and the index lies in the used part of the arena.
+                let step = unsafe { self.look(r, first.add(walk.index), used - walk.index, walk, due, batch) };
+                walk.index += step;
+                left = left.saturating_sub(step.max((batch.count - had) * LOOK / HOLD_RUNS));
+            }
+            (walk.arena, walk.index) = (walk.arena + 1, 0);
+        }
+        false
+    }
+
+    /// Looks at the chunk `c` and those of its kind behind it, of which the arena has `most`; returns how many.
+    #[cold]
+    unsafe fn look(
+        &self,
+        r: &mut Ranges,
+        c: *mut Chunk,
+        most: usize,
+        walk: &mut Walk,
+        due: Due,
+        batch: &mut Batch,
+    ) -> usize {
+        // SAFETY: the lock is held; ages of slabs are written by their owners, so they are read as atomics.
+        unsafe {
+            let ages = self.arenas.ages(c).cast::<AtomicU8>();
+            // Acquire pairs with the Release of `slab::wait`: who sees a slab's age sees that it is a slab.
+            let age = |i: usize| (*ages.add(i)).load(Ordering::Acquire);
+            if age(0) == age::NONE {
+                return (1..most.min(LOOK)).find(|&i| age(i) != age::NONE).unwrap_or(most.min(LOOK));
+            }
+            if (*c).kind.get() == Kind::SLAB {
+                if !due.is(age(0)) {
+                    walk.waiting += 1;
+                    return 1;
+                }
+                walk.slabs += 1;
+                if walk.slabs <= due.keep.slabs {
+                    walk.waiting += 1;
+                } else if due.slabs {
+                    batch.slabs[batch.slab_count] = (c, record::owner(c));
+                    batch.slab_count += 1;
+                }
+                return 1;
+            }
+            // Every other chunk that waits lies in a dirty free range.
+            let start = walk.start_of(c);
+            let from = c.offset_from_unsigned(start);
+            let left = (*start).len as usize - from;
+            let seen = left.min(LOOK);
+            // Ages of free ranges are written under the lock.
+            let ages = |i: usize, len: usize| core::slice::from_raw_parts(self.arenas.ages(c.add(i)), len);
+            let first = if due.ranges { due.first_of(ages(0, seen)) } else { seen };
+            // What the system was told of does not wait.
+            let told = |ages: &[u8]| ages.iter().filter(|&&age| age == age::LAZY).count();
+            walk.waiting += first - if r.lazy_chunks > 0 { told(ages(0, first)) } else { 0 };
+            if first == seen {
+                return seen;
+            }
+            let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first).min(r.beyond(due.keep.chunks));
+            if most == 0 {
+                walk.waiting += seen - first;
+                return seen;
+            }
+            let len = ages(first, most).iter().take_while(|&&age| due.is(age)).count();
+            r.take_out(&self.arenas, start, from + first, from + first + len);
+            walk.purged += len;
+            batch.push(Run { start: layout::chunk(c.add(first)), len: len * CHUNK });
+            first + len
+        }
+    }
+}

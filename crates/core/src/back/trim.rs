@@ -1,0 +1,140 @@
+//! Trimming: all free memory goes back now, because somebody asks for it. Caches of all threads, holes and free ranges,
+//! as the purger would take them, in its batches, so that no other thread waits longer than for one of those. Unlike
+//! the purger it asks the system how much memory there was.
+
+use crate::back::Back;
+use crate::back::batch::{BATCH_BYTES, Due, Keep, Walk, Work};
+use crate::blocks::registry::OWNED;
+use crate::system::os::Run;
+use crate::system::sync::Ordering;
+use crate::{CHUNK, Heap, Os};
+
+/// What a trim did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trimmed {
+    /// Address space given back.
+    pub bytes: usize,
+    /// How much of it held memory (resident or swapped); all of it where the system cannot tell.
+    pub held: usize,
+    /// It went through to the end.
+    pub complete: bool,
+}
+
+/// A trim under way.
+struct Trim<'a, O: Os, F> {
+    a: &'a Back<O>,
+    /// The heap that the call uses.
+    mine: *mut Heap,
+    go_on: F,
+    done: Trimmed,
+}
+
+impl<O: Os> Back<O> {
+    /// Gives free memory back to the system until `keep` bytes are left in free ranges, or `go_on` says that it is
+    /// enough: it is asked after each heap and each batch. Called under no lock, by a thread in a call that uses its heap
+    /// `mine`, or [`Heap::none`].
+    pub(crate) fn trim_all(&self, mine: *mut Heap, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
+        self.drain();
+        let mut trim = Trim { a: self, mine, go_on, done: Trimmed::default() };
+        trim.done.complete = trim.caches() && trim.chunks(keep);
+        if trim.done.complete {
+            self.with_batch(|work| {
+                self.purge_tables();
+                trim.done.bytes += self.purge_annex(work, Some(&mut trim.done.held));
+            });
+        }
+        trim.done
+    }
+
+    /// How much of a run holds memory, or is swapped out. `runs` is room for the system's answer.
+    ///
+    /// # Safety
+    /// The run must be committed, and the caller's.
+    pub(crate) unsafe fn held_by(&self, run: Run, runs: &mut [Run]) -> usize {
+        let (mut held, mut from) = (0, 0);
+        while from < run.len {
+            // SAFETY: as the caller promises; what is left of the run lies in it.
+            let touched = unsafe { self.os.touched(run.start.add(from), run.len - from, runs) };
+            let Some(touched) = touched.filter(|t| t.looked > 0) else { return run.len };
+            held += runs[..touched.runs].iter().map(|r| r.len).sum::<usize>();
+            from += touched.looked;
+        }
+        held
+    }
+}
+
+impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
+    /// Empties the caches of all heaps that can be visited, then takes in what came back to each from the others. False
+    /// if it was cut short.
+    fn caches(&mut self) -> bool {
+        self.visit_heaps(|heap| unsafe {
+            // SAFETY: heaps are never unmapped; the look is a guess.
+            Heap::look(heap).1
+        }) && self.visit_heaps(|heap| unsafe {
+            // SAFETY: as above.
+            !(*heap).pending.is_empty()
+        })
+    }
+
+    fn visit_heaps(&mut self, wants: impl Fn(*mut Heap) -> bool) -> bool {
+        let a = self.a;
+        let mut heap = a.registry.with(&a.os, |r| r.all);
+        while !heap.is_null() {
+            // SAFETY: heaps are never unmapped, and `next` never changes. A visited heap is ours meanwhile.
+            unsafe {
+                if (*heap).state.load(Ordering::Relaxed) == OWNED && wants(heap) {
+                    a.with_batch(|_| a.visit(self.mine, &mut [heap], |heap| a.empty_heap(heap)));
+                }
+                heap = (*heap).next;
+            }
+            if !(self.go_on)() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Gives back what waits in free ranges, but for `keep` bytes, and in holes. False if it was cut short.
+    fn chunks(&mut self, keep: usize) -> bool {
+        if keep == 0 {
+            return self.pass(0, true, true);
+        }
+        self.pass(keep, true, false) && self.pass(0, false, true)
+    }
+
+    fn pass(&mut self, keep: usize, ranges: bool, slabs: bool) -> bool {
+        let mut walk = Walk::new();
+        loop {
+            let a = self.a;
+            if !a.with_batch(|work| self.send_some(work, &mut walk, keep, ranges, slabs)) {
+                return true;
+            }
+            if !(self.go_on)() {
+                return false;
+            }
+        }
+    }
+
+    /// Gives a batch back, from the place of `walk` on. True if there is more to look at.
+    fn send_some(&mut self, work: &mut Work, walk: &mut Walk, keep: usize, ranges: bool, slabs: bool) -> bool {
+        let a = self.a;
+        let bytes = a.ranges.with(&a.os, |r| (r.free_chunks[1] + r.dropped_chunks) * CHUNK);
+        let spare = bytes.saturating_sub(keep) / CHUNK * CHUNK;
+        if ranges && !slabs && spare == 0 {
+            return false;
+        }
+        let bytes = if slabs { BATCH_BYTES } else { spare.min(BATCH_BYTES) };
+        let due = Due { now: a.epoch(), ticks: 0, lazy: true, slabs, ranges, keep: Keep::default(), bytes };
+        let more = a.fill(walk, due, &mut work.batch);
+        if work.batch.count > 0 {
+            let Work { batch, touched, .. } = work;
+            // SAFETY: the runs were taken out of free ranges, so no thread uses them.
+            self.done.held += batch.runs().iter().map(|&run| unsafe { a.held_by(run, touched) }).sum::<usize>();
+            self.done.bytes += a.send(batch, true);
+        }
+        if work.batch.slab_count > 0 {
+            self.done.bytes += a.punch(self.mine, work, Some(&mut self.done.held));
+        }
+        more
+    }
+}

@@ -1,0 +1,496 @@
+//! Heaps: what one thread owns, and the fast paths of malloc and free.
+//!
+//! A heap has, for each size class, a cache (a list of free blocks, newest first) and the slabs it owns that have
+//! free blocks. malloc takes from the cache and free puts into the cache, whoever owns the block's slab: neither
+//! locks, calls the system or writes what another thread reads. Blocks move between cache and slabs in batches.
+//!
+//! A block in a cache is tagged in its first word, with the link behind it. So malloc sees a block that was
+//! written after free, and free sees a block that is freed twice; the suspicion is confirmed or dropped in
+//! `misuse.rs`. Blocks that are free in their slab are not touched.
+//!
+//! Equation of a cache: `cap - room == blocks in the list`.
+
+use crate::blocks::class::{self, CLASSES};
+use crate::blocks::flow::Flow;
+use crate::blocks::large_cache::Shelf;
+use crate::blocks::sampler::Sampler;
+use crate::blocks::watch::Watch;
+use crate::pages::chunk::{Chunk, List};
+use crate::pages::page_map::PageMap;
+use crate::system::remote::Pending;
+use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, peek};
+use core::cell::UnsafeCell;
+
+/// What lies in a block while it is in a cache.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Block {
+    /// [`Block::TAG`].
+    pub tag: u32,
+    unused: u32,
+    /// The next block of the cache; its end is the heap's `nothing`.
+    pub link: *mut Block,
+}
+
+const _: () = assert!(size_of::<Block>() <= class::MIN_BLOCK, "a free block holds tag and link");
+
+impl Block {
+    /// First word of a block in a cache. No small number, no ASCII, no likely half of an address.
+    pub const TAG: u32 = 0xF4EE_B10C;
+
+    /// `tag ^= TAG`; whether it was the tag. One instruction and a branch, if the compiler sees it.
+    #[inline(always)]
+    #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "an unsafe function is no FnOnce, which Heap::malloc takes")]
+    pub fn untag(block: *mut Block) -> bool {
+        // SAFETY: called by `Heap::pop` alone, for a block or the end of a cache.
+        unsafe {
+            (*block).tag ^= Block::TAG;
+            (*block).tag == 0
+        }
+    }
+}
+
+/// Most blocks that the cache of one class holds.
+pub(crate) const CACHE_BLOCKS: usize = 1024;
+/// Most bytes likewise, for blocks up to [`SMALL_BLOCK`] and for larger ones. Large blocks cost more to touch than
+/// to fetch, so a cache of them saves little.
+const CACHE_BYTES: [usize; 2] = [64 * 1024, 32 * 1024];
+const SMALL_BLOCK: usize = 1024;
+/// A cache starts with this many bytes.
+const FIRST_BYTES: usize = 2 * 1024;
+/// A cache of a heap without caches has this much room: negative, see [`Heap::undo_free`].
+pub(crate) const NO_ROOM: i32 = i32::MIN / 2;
+
+/// A heap. The first fields are what the fast paths read.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Heap {
+    /// malloc takes the fast path for sizes below this: [`class::MAX_TABLE`] + 1, or 0 for a heap without caches and for
+    /// one whose allocations are watched (`watch.rs`).
+    limit: usize,
+    /// The end of every cache list: a block whose tag is not the tag.
+    pub(crate) nothing: Block,
+    /// First block of each cache.
+    pub(crate) head: [*mut Block; CLASSES],
+    /// How many more blocks each cache takes.
+    pub(crate) room: [i32; CLASSES],
+    /// [`class::RECIPROCAL`], close to the rest.
+    reciprocal: [u32; CLASSES],
+    /// [`class::SMALL_CLASS`], close to the rest.
+    small_class: [u8; class::MAX_TABLE + 1],
+    /// Size of each cache at present, in blocks.
+    pub(crate) cap: [u16; CLASSES],
+    /// Slabs of each class that this heap owns and that have free blocks.
+    pub(crate) bins: [List; CLASSES],
+    /// How many slabs of each class this heap owns, for those of several blocks in an OS page, see `grow.rs`.
+    pub(crate) slabs: [u32; class::FIRST_PAGED],
+    /// Slabs with remote frees that this heap has not seen.
+    pub(crate) pending: Pending<Chunk>,
+    /// Large blocks kept for the next request.
+    pub(crate) shelf: Shelf,
+    /// Whose it is, see `life.rs`.
+    pub(crate) state: AtomicU32,
+    /// The seat of its thread, if the thread has one that stays until `Allocator::abandon`.
+    pub(crate) seat: AtomicPtr<Seat>,
+    /// That thread, for [`crate::Os::has_ended`] (number 0: it must not be asked for), and the number of its process. A child
+    /// that was made without fork handlers has those of its parent.
+    pub(crate) thread: AtomicU32,
+    pub(crate) place: AtomicUsize,
+    pub(crate) process: AtomicU32,
+    /// What went between caches and slabs.
+    pub(crate) flow: Flow,
+    /// For visitors: what the caches looked like at the last tick, and for how many ticks.
+    pub(crate) look: u64,
+    pub(crate) quiet: u8,
+    /// For forks: the thread is in no call, and makes nested ones until the fork has ended.
+    pub(crate) whole: bool,
+    /// State of a generator of random numbers; 0: not used yet.
+    pub(crate) random: u64,
+    /// What this heap shows to watchers at present.
+    pub(crate) watch: Watch,
+    /// Which block is the next sample.
+    pub(crate) sampler: Sampler,
+    /// The next heap in the list of all.
+    pub(crate) next: *mut Heap,
+    /// The next orphan.
+    pub(crate) next_orphan: *mut Heap,
+}
+
+const _: () = assert!(size_of::<Heap>() <= 4096, "a heap shall fit into the smallest OS page");
+
+/// A heap that is only a name: its address stands for "no heap of its own", and both fast paths fail on it. It shows
+/// that it is watched, so the slow paths, too, look for names only where somebody may watch.
+#[derive(Debug)]
+pub struct Name(UnsafeCell<Heap>);
+
+// SAFETY: malloc never passes the limit of 0, and only reads. free decrements a `room`, which is undone
+// ([`Heap::undo_free`]). Threads that share a name do so at the same time, without atomics, as the fast path costs every
+// free of every heap. That is a data race by the letter of the language, the only one that is left so: each access
+// is one load or store of an aligned word on the processors that neap knows, a lost one changes the room by 1, its value
+// means nothing here but its sign, and an undo brings one that has gone far back to NO_ROOM, 2^29 before the sign changes.
+unsafe impl Sync for Name {}
+
+impl Name {
+    /// A name.
+    #[expect(clippy::new_without_default, reason = "for statics only")]
+    pub const fn new() -> Self {
+        Name(UnsafeCell::new(Heap { watch: Watch::Everything, ..Heap::new() }))
+    }
+
+    /// The address to compare with.
+    #[inline]
+    pub const fn heap(&'static self) -> *mut Heap {
+        self.0.get()
+    }
+}
+
+/// The heap of a thread that has called nothing yet.
+pub static NONE: Name = Name::new();
+/// The heap of a thread whose heap is being visited, see `visit.rs`.
+pub static PARKED: Name = Name::new();
+/// The heap of a thread while another one forks, see `fork.rs`.
+pub static FORKED: Name = Name::new();
+
+/// Where a thread keeps its heap: three words of thread storage.
+///
+/// A call adds 1 to `busy`, then loads `heap`, uses it, and sets `busy` to [`Seat::IDLE`]. A call that does not find 0 after
+/// the addition is nested: it takes the 1 back and touches neither heap nor locks (`nested.rs`). A visitor swaps `heap` for
+/// [`PARKED`], makes sure that the thread sees that from now on, and then looks whether `busy` is set. So one of them sees
+/// the other.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Seat {
+    /// The thread's heap, or a [`Name`].
+    pub heap: AtomicPtr<Heap>,
+    /// [`Seat::IDLE`] unless a call of the thread uses the heap, or a lock.
+    pub busy: AtomicU32,
+    /// Forks that this thread is in the middle of: in nested calls, and 2^16 for each of the others.
+    pub forks: AtomicU32,
+    /// What the thread did before it got a heap of its own. Used by the thread alone.
+    pub early: AtomicU32,
+    /// The thread is in a flight, see `back/flight.rs`. Used by the thread alone.
+    pub(crate) flying: AtomicU8,
+    /// The thread is in the hook for samples: what it allocates and frees there is not shown. Used by the thread alone.
+    pub in_hook: AtomicU8,
+}
+
+impl Seat {
+    /// `busy` where no call uses the heap: one less than 0, so that one instruction adds and tells.
+    pub const IDLE: u32 = u32::MAX;
+
+    /// The seat of a thread that uses `heap`.
+    pub const fn new(heap: *mut Heap) -> Self {
+        Seat {
+            heap: AtomicPtr::new(heap),
+            busy: AtomicU32::new(Self::IDLE),
+            forks: AtomicU32::new(0),
+            early: AtomicU32::new(0),
+            flying: AtomicU8::new(0),
+            in_hook: AtomicU8::new(0),
+        }
+    }
+}
+
+/// Greatest size of the cache of `class`, in blocks.
+pub(crate) const fn most(class: usize) -> u16 {
+    let size = class::SIZE[class] as usize;
+    let n = CACHE_BYTES[(size > SMALL_BLOCK) as usize] / size;
+    if n > CACHE_BLOCKS {
+        CACHE_BLOCKS as u16
+    } else if n < 1 {
+        1
+    } else {
+        n as u16
+    }
+}
+
+/// Size of a new cache of `class`, in blocks.
+pub(crate) const fn first(class: usize) -> u16 {
+    let n = (FIRST_BYTES / class::SIZE[class] as usize) as u16;
+    let n = if n < 2 { 2 } else { n };
+    if n < most(class) { n } else { most(class) }
+}
+
+impl Default for Heap {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Heap {
+    /// A heap without caches that owns nothing.
+    pub const fn new() -> Self {
+        Heap {
+            limit: 0,
+            nothing: Block { tag: 0, unused: 0, link: core::ptr::null_mut() },
+            head: [core::ptr::null_mut(); CLASSES],
+            room: [NO_ROOM; CLASSES],
+            reciprocal: class::RECIPROCAL,
+            small_class: class::SMALL_CLASS,
+            cap: [0; CLASSES],
+            bins: [const { List::new() }; CLASSES],
+            slabs: [0; class::FIRST_PAGED],
+            pending: Pending::new(),
+            shelf: Shelf::new(),
+            state: AtomicU32::new(0),
+            seat: AtomicPtr::new(core::ptr::null_mut()),
+            thread: AtomicU32::new(0),
+            place: AtomicUsize::new(0),
+            process: AtomicU32::new(0),
+            flow: Flow::new(),
+            look: 0,
+            quiet: 0,
+            whole: false,
+            random: 0,
+            watch: Watch::Nothing,
+            sampler: Sampler::new(),
+            next: core::ptr::null_mut(),
+            next_orphan: core::ptr::null_mut(),
+        }
+    }
+
+    /// [`NONE`].
+    #[inline]
+    pub fn none() -> *mut Heap {
+        NONE.heap()
+    }
+
+    /// The fast path of malloc: a block, or null for "take the slow path". `untag` is [`Block::untag`], or the
+    /// processor's best form of it.
+    ///
+    /// # Safety
+    /// `heap` must be the calling thread's, or [`Heap::none`].
+    #[inline(always)]
+    pub unsafe fn malloc(heap: *mut Heap, size: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
+        // SAFETY: the heap is the caller's; the class is below CLASSES.
+        unsafe {
+            if size >= (*heap).limit {
+                return core::ptr::null_mut();
+            }
+            let class = usize::from(*(&raw const (*heap).small_class).cast::<u8>().add(size));
+            Self::pop(heap, class, untag)
+        }
+    }
+
+    /// Takes a block from a cache, or null if the first one is not a free block: `Heap::refill` mends that.
+    #[inline(always)]
+    pub(crate) unsafe fn pop(heap: *mut Heap, class: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
+        // SAFETY: the heap has caches, so every head is a block or `nothing`.
+        unsafe {
+            let head = (&raw mut (*heap).head).cast::<*mut Block>().add(class);
+            let block = *head;
+            if !untag(block) {
+                return core::ptr::null_mut();
+            }
+            *head = (*block).link;
+            *(&raw mut (*heap).room).cast::<i32>().add(class) += 1;
+            block.cast()
+        }
+    }
+
+    /// The fast path of free: false for "take the slow path".
+    ///
+    /// # Safety
+    /// `heap` must be the calling thread's, or [`Heap::none`]. `p` may be anything.
+    #[inline(always)]
+    pub unsafe fn free(heap: *mut Heap, map: &PageMap, p: *mut u8) -> bool {
+        // SAFETY: the heap is the caller's; a class other than 0 says that `p` lies in a slab, so it is readable.
+        unsafe {
+            let class = map.class(p);
+            let room = (&raw mut (*heap).room).cast::<i32>().add(class);
+            *room -= 1;
+            if *room < 0 {
+                return false;
+            }
+            let reciprocal = *(&raw const (*heap).reciprocal).cast::<u32>().add(class);
+            if (p.addr() as u16 as u32).wrapping_mul(reciprocal) >> 16 != 0 {
+                return false;
+            }
+            let block = p.cast::<Block>();
+            if (*block).tag == Block::TAG {
+                return false;
+            }
+            let head = (&raw mut (*heap).head).cast::<*mut Block>().add(class);
+            (*block).tag = Block::TAG;
+            (*block).link = *head;
+            *head = block;
+            true
+        }
+    }
+
+    /// Gives the heap empty caches, or none: then every call takes its slow path.
+    ///
+    /// # Safety
+    /// The heap must be the caller's, and its caches empty.
+    pub unsafe fn set_cached(heap: *mut Heap, cached: bool) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            // No reference to the whole: the caches point to `nothing`.
+            (*heap).limit = if cached { class::MAX_TABLE + 1 } else { 0 };
+            (*heap).nothing.tag = 0;
+            for class in 1..CLASSES {
+                (*heap).head[class] = &raw mut (*heap).nothing;
+                (*heap).cap[class] = if cached { first(class) } else { 0 };
+                (*heap).room[class] = if cached { i32::from(first(class)) } else { NO_ROOM };
+            }
+        }
+    }
+
+    /// Whether the heap has a cache for blocks of `class`.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[inline]
+    pub(crate) unsafe fn caches_class(heap: *mut Heap, class: usize) -> bool {
+        // SAFETY: the heap is the caller's.
+        unsafe { (*heap).cap[class] != 0 }
+    }
+
+    /// From now on the heap has no cache for blocks of `class`, whose cache is empty.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    pub(crate) unsafe fn uncache_class(heap: *mut Heap, class: usize) {
+        // SAFETY: the heap is the caller's.
+        unsafe {
+            (*heap).cap[class] = 0;
+            (*heap).room[class] = NO_ROOM;
+        }
+    }
+
+    /// Whether the heap has caches.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[inline]
+    pub unsafe fn is_cached(heap: *mut Heap) -> bool {
+        // SAFETY: the heap is the caller's. Blocks of the first class are cached if any are.
+        unsafe { (*heap).cap[1] != 0 }
+    }
+
+    /// Whether malloc may take the fast path.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[inline]
+    pub(crate) unsafe fn is_fast(heap: *mut Heap) -> bool {
+        // SAFETY: the heap is the caller's.
+        unsafe { (*heap).limit != 0 }
+    }
+
+    /// Lets malloc take the fast path, or makes every malloc take its slow path, which then finds the caches as they are.
+    ///
+    /// # Safety
+    /// The heap must be the caller's, and have caches.
+    pub(crate) unsafe fn set_fast(heap: *mut Heap, fast: bool) {
+        // SAFETY: the heap is the caller's.
+        unsafe { (*heap).limit = if fast { class::MAX_TABLE + 1 } else { 0 } }
+    }
+
+    /// A number that changes when the caches do, and whether there is a block in them. For other threads: a guess.
+    ///
+    /// # Safety
+    /// `heap` must be a heap.
+    pub(crate) unsafe fn look(heap: *mut Heap) -> (u64, bool) {
+        // SAFETY: heaps are never unmapped.
+        let shelved = Shelf::count(unsafe { &raw const (*heap).shelf });
+        let (mut sum, mut cached) = (shelved as u64, shelved > 0);
+        for class in 1..CLASSES {
+            // SAFETY: heaps are never unmapped; plain words, read whatever their owner does.
+            let (room, head, cap) = unsafe {
+                (
+                    peek(&raw const (*heap).room[class], 0),
+                    peek(&raw const (*heap).head[class], core::ptr::null_mut()),
+                    peek(&raw const (*heap).cap[class], 1),
+                )
+            };
+            cached |= room < i32::from(cap) && room >= 0;
+            let word = u64::from(room.cast_unsigned()) ^ (head.addr() as u64).rotate_left(32);
+            sum = (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+        }
+        (sum, cached)
+    }
+
+    /// Whether caches or shelf may hold more than at first. For other threads: a guess.
+    ///
+    /// # Safety
+    /// `heap` must be a heap.
+    pub(crate) unsafe fn is_grown(heap: *mut Heap) -> bool {
+        // SAFETY: heaps are never unmapped; plain words, read whatever their owner does.
+        let cap = |class: usize| unsafe { peek(&raw const (*heap).cap[class], 0) };
+        // SAFETY: as above.
+        Shelf::is_counted(unsafe { &raw const (*heap).shelf }) || (1..CLASSES).any(|class| cap(class) > first(class))
+    }
+
+    /// Blocks in the caches, and their bytes. For other threads: a guess.
+    ///
+    /// # Safety
+    /// `heap` must be a heap.
+    pub(crate) unsafe fn cached_now(heap: *mut Heap) -> (u64, u64) {
+        let (mut blocks, mut bytes) = (0, 0);
+        for class in 1..CLASSES {
+            // SAFETY: heaps are never unmapped; plain words, read whatever their owner does.
+            let (room, cap) =
+                unsafe { (peek(&raw const (*heap).room[class], 0), peek(&raw const (*heap).cap[class], 0)) };
+            // A heap without caches has a cap of 0; a free that is about to fail has a room of -1.
+            let cap = i32::from(cap);
+            let n = u64::from((cap - room.clamp(0, cap)).cast_unsigned());
+            blocks += n;
+            bytes += n * u64::from(class::SIZE[class]);
+        }
+        (blocks, bytes)
+    }
+
+    /// Whether the block at `p` is in this heap's cache. Linear.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    pub(crate) unsafe fn caches(heap: *mut Heap, p: *mut u8, class: usize) -> bool {
+        // SAFETY: the heap is the caller's; the list ends at `nothing`, or at a block that was written.
+        unsafe {
+            let mut block = (*heap).head[class];
+            while !block.is_null() && block != &raw mut (*heap).nothing && (*block).tag == Block::TAG {
+                if block.cast() == p {
+                    return true;
+                }
+                block = (*block).link;
+            }
+            false
+        }
+    }
+
+    /// Undoes the count of a [`Heap::free`] that failed for a block of `class`. Every such free must be undone, that
+    /// of NULL (class 0) and that of a [`Name`] as well: after 2^30 others a room would be positive.
+    ///
+    /// # Safety
+    /// The heap must be the caller's, or a [`Name`].
+    #[inline]
+    pub unsafe fn undo_free(heap: *mut Heap, class: usize) {
+        // SAFETY: the heap is the caller's; the class is below CLASSES. The rooms of a name mean nothing: threads
+        // that write them at the same time leave a number close to NO_ROOM.
+        unsafe {
+            let room = (&raw mut (*heap).room).cast::<i32>().add(class);
+            *room = if *room < NO_ROOM / 2 { NO_ROOM } else { *room + 1 };
+        }
+    }
+
+    /// [`Heap::undo_free`] of a large block: the class 0 of the page map, which has no room ever.
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[inline(always)]
+    pub(crate) unsafe fn undo_free_of_large(heap: *mut Heap) {
+        // SAFETY: the heap is the caller's.
+        unsafe { (*heap).room[0] = NO_ROOM }
+    }
+
+    /// Whether the cache of `class` is empty (as one that the heap does not have).
+    ///
+    /// # Safety
+    /// The heap must be the caller's.
+    #[inline]
+    pub(crate) unsafe fn cache_is_empty(heap: *mut Heap, class: usize) -> bool {
+        // SAFETY: the heap is the caller's.
+        unsafe { (*heap).head[class] == &raw mut (*heap).nothing }
+    }
+}

@@ -1,0 +1,270 @@
+//! Huge blocks: a mapping of its own for each. Used where no arena can hold the block: beyond
+//! [`crate::blocks::large::MAX_LARGE`], or where address space is limited.
+//!
+//! Their addresses and lengths stand in slots, searched from the first: linear in the number of huge blocks, of which
+//! there are few. No lock, so that nested calls may use them: a slot is null, `TAKEN` while its block is made or
+//! resized, or the address of a block; whoever swaps it for null has freed the block. Tables of more slots are mapped as
+//! they are needed, and stay.
+
+use crate::pages::Pages;
+use crate::system::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::{CHUNK, Os};
+
+/// Shortest huge block: below, no mapping is tried when arenas are exhausted.
+const MIN_HUGE: usize = 1 << 20;
+/// Slots that need no mapping.
+const FIRST: usize = 32;
+/// Slots of a table, which has whole OS pages of any size.
+const SLOTS: usize = (CHUNK - size_of::<usize>()) / size_of::<Slot>();
+/// A slot that is neither free nor a block.
+const TAKEN: *mut u8 = core::ptr::without_provenance_mut(1);
+
+/// Place for one huge block. All zero bytes are a free one.
+#[derive(Debug)]
+struct Slot {
+    p: AtomicPtr<u8>,
+    /// Written while the slot is [`TAKEN`].
+    bytes: AtomicUsize,
+}
+
+/// More slots. All zero bytes are a table without blocks that is the last.
+#[repr(C)]
+#[derive(Debug)]
+struct Table {
+    next: *mut Table,
+    slots: [Slot; SLOTS],
+}
+
+const _: () = assert!(size_of::<Table>() <= CHUNK, "a table has a mapping of a chunk's length");
+
+/// All huge blocks.
+#[derive(Debug)]
+pub struct Huge {
+    first: [Slot; FIRST],
+    /// The newest table.
+    more: AtomicPtr<Table>,
+    count: AtomicUsize,
+    /// Most blocks at one time so far, and most bytes.
+    most_blocks: AtomicUsize,
+    most_bytes: AtomicUsize,
+}
+
+// SAFETY: slots are atomic; a table's link is written before the table is shown.
+unsafe impl Sync for Huge {}
+
+impl Default for Huge {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Huge {
+    /// No huge block.
+    pub const fn new() -> Self {
+        Huge {
+            first: [const { Slot { p: AtomicPtr::new(core::ptr::null_mut()), bytes: AtomicUsize::new(0) } }; FIRST],
+            more: AtomicPtr::new(core::ptr::null_mut()),
+            count: AtomicUsize::new(0),
+            most_blocks: AtomicUsize::new(0),
+            most_bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// The first slot that is as `f` says.
+    fn find_slot(&self, mut f: impl FnMut(&Slot) -> bool) -> Option<&Slot> {
+        if let Some(slot) = self.first.iter().find(|slot| f(slot)) {
+            return Some(slot);
+        }
+        // Acquire pairs with the Release of `more_slots`: the table is linked.
+        let mut table = self.more.load(Ordering::Acquire);
+        while !table.is_null() {
+            // SAFETY: tables are never unmapped, and their links never change.
+            let slots = unsafe { &*table };
+            if let Some(slot) = slots.slots.iter().find(|slot| f(slot)) {
+                return Some(slot);
+            }
+            table = slots.next;
+        }
+        None
+    }
+
+    /// The slot of the block at `p`, swapped for `to`: null, [`TAKEN`], or `p` to leave it as it is.
+    fn find(&self, p: *mut u8, to: *mut u8) -> Option<&Slot> {
+        if self.count() == 0 || p.is_null() || p == TAKEN {
+            return None;
+        }
+        // Acquire pairs with the Release where the block was put there. Of two that free it one finds it.
+        self.find_slot(|s| {
+            s.p.load(Ordering::Relaxed) == p
+                && s.p.compare_exchange(p, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        })
+    }
+
+    /// A slot, [`TAKEN`], or `None` if there is no memory for one.
+    fn reserve<O: Os>(&self, os: &O) -> Option<&Slot> {
+        let take = |s: &Slot| {
+            s.p.load(Ordering::Relaxed).is_null()
+                // Acquire pairs with the Release of `free`: its last use is over.
+                && s.p.compare_exchange(core::ptr::null_mut(), TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        self.find_slot(take).or_else(|| if self.more_slots(os) { self.find_slot(take) } else { None })
+    }
+
+    fn more_slots<O: Os>(&self, os: &O) -> bool {
+        let Some(table) = os.map(CHUNK, os.page_size()) else { return false };
+        let table = table.cast::<Table>();
+        let mut next = self.more.load(Ordering::Acquire);
+        loop {
+            // SAFETY: a fresh mapping of zeroes, long enough, and nobody's else until the exchange.
+            unsafe { (*table).next = next };
+            match self.more.compare_exchange_weak(next, table, Ordering::Release, Ordering::Acquire) {
+                Ok(_) => return true,
+                Err(now) => next = now,
+            }
+        }
+    }
+
+    /// Checks that no two blocks overlap. For tests. Quadratic.
+    pub(crate) fn is_valid(&self) -> bool {
+        let (mut apart, mut count) = (true, 0);
+        let range = |s: &Slot| (s.p.load(Ordering::Relaxed).addr(), s.bytes.load(Ordering::Relaxed));
+        self.find_slot(|a| {
+            let (p, bytes) = range(a);
+            if p == 0 {
+                return false;
+            }
+            count += 1;
+            apart &= p != TAKEN.addr() && bytes > 0;
+            self.find_slot(|b| {
+                let (q, more) = range(b);
+                apart &= core::ptr::eq(a, b) || q == 0 || p + bytes <= q || q + more <= p;
+                false
+            });
+            false
+        });
+        apart && count == self.count()
+    }
+
+    /// Calls `visit` with start and length of each mapping, and whether it is a block: else it holds slots.
+    pub(crate) fn for_each_mapping(&self, mut visit: impl FnMut(*mut u8, usize, bool)) {
+        self.find_slot(|s| {
+            // Acquire pairs with the Release where the block was put there: the length is there.
+            let p = s.p.load(Ordering::Acquire);
+            if !p.is_null() && p != TAKEN {
+                visit(p, s.bytes.load(Ordering::Relaxed), true);
+            }
+            false
+        });
+        // Acquire pairs with the Release of `more_slots`.
+        let mut table = self.more.load(Ordering::Acquire);
+        while !table.is_null() {
+            visit(table.cast(), CHUNK, false);
+            // SAFETY: tables are never unmapped, and their links never change.
+            table = unsafe { (*table).next };
+        }
+    }
+
+    /// There are `blocks` of `bytes` now.
+    fn note_most(&self, blocks: usize, bytes: usize) {
+        // Relaxed: each number stands for itself.
+        self.most_blocks.fetch_max(blocks, Ordering::Relaxed);
+        self.most_bytes.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Most blocks at one time so far, and most bytes.
+    pub(crate) fn most(&self) -> (usize, usize) {
+        (self.most_blocks.load(Ordering::Relaxed), self.most_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Huge blocks at present.
+    pub(crate) fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+impl Huge {
+    /// A huge block, zeroed, or null if there is no memory.
+    pub(crate) fn malloc<O: Os>(&self, pages: &Pages<O>, size: usize, align: usize) -> *mut u8 {
+        if size < MIN_HUGE && align <= CHUNK {
+            return core::ptr::null_mut();
+        }
+        if !pages.ranges.with(&pages.os, |r| pages.is_allowed(r, size.div_ceil(CHUNK), false)) {
+            return core::ptr::null_mut();
+        }
+        self.map(pages, size, align)
+    }
+
+    /// [`Huge::malloc`] of any size, whatever limit the process has for itself. Takes no lock.
+    pub(crate) fn map<O: Os>(&self, pages: &Pages<O>, size: usize, align: usize) -> *mut u8 {
+        let page = pages.os.page_size();
+        let Some(bytes) = size.max(1).checked_next_multiple_of(page) else {
+            return core::ptr::null_mut();
+        };
+        let Some(slot) = self.reserve(&pages.os) else {
+            return core::ptr::null_mut();
+        };
+        let p = pages.os.map(bytes, align.max(page)).unwrap_or(core::ptr::null_mut());
+        if !p.is_null() {
+            slot.bytes.store(bytes, Ordering::Relaxed);
+            let blocks = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+            let all = pages.huge_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+            self.note_most(blocks, all);
+        }
+        // Release pairs with the Acquire of `find`: the length is there; or of `reserve`.
+        slot.p.store(p, Ordering::Release);
+        p
+    }
+
+    /// Usable bytes of the huge block at `p`, if there is one.
+    pub(crate) fn bytes(&self, p: *mut u8) -> Option<usize> {
+        self.find(p, p).map(|slot| slot.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Frees the huge block at `p`; false if there is none.
+    ///
+    /// # Safety
+    /// If there is one, it must be the caller's.
+    pub(crate) unsafe fn free<O: Os>(&self, pages: &Pages<O>, p: *mut u8) -> bool {
+        let Some(slot) = self.find(p, TAKEN) else { return false };
+        let bytes = slot.bytes.load(Ordering::Relaxed);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        pages.huge_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        // Release pairs with the Acquire of `reserve`. Before the mapping goes: others may get its address.
+        slot.p.store(core::ptr::null_mut(), Ordering::Release);
+        // Where the process has all mappings that it may have, to unmap may be refused, as it may take one more.
+        // SAFETY: the mapping is in no slot, so it is ours alone.
+        let _ = unsafe { pages.os.unmap(p, bytes) || pages.release_uncounted(p, bytes) };
+        true
+    }
+
+    /// Resizes the huge block at `p`, moving its pages where needed. Null if that cannot be done; then it is as it
+    /// was.
+    ///
+    /// # Safety
+    /// `p` must be a huge block of the caller's.
+    pub(crate) unsafe fn resize<O: Os>(&self, pages: &Pages<O>, p: *mut u8, size: usize) -> *mut u8 {
+        let null = core::ptr::null_mut();
+        let Some(bytes) = size.checked_next_multiple_of(pages.page_size()).filter(|&bytes| bytes >= MIN_HUGE) else {
+            return null;
+        };
+        let more = bytes.saturating_sub(self.bytes(p).unwrap_or(0)).div_ceil(CHUNK);
+        if !pages.ranges.with(&pages.os, |r| pages.is_allowed(r, more, false)) {
+            return null;
+        }
+        // Taken meanwhile: others may get the old address as soon as the pages have moved.
+        let Some(slot) = self.find(p, TAKEN) else { return null };
+        let old = slot.bytes.load(Ordering::Relaxed);
+        // SAFETY: the block is a mapping of ours.
+        let moved = unsafe { pages.os.remap(p, old, bytes) };
+        if moved.is_some() {
+            // Relaxed, as all uses: a count. Wraps around where the block shrinks.
+            let more = bytes.wrapping_sub(old);
+            let all = pages.huge_bytes.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
+            self.note_most(0, all);
+            slot.bytes.store(bytes, Ordering::Relaxed);
+        }
+        // Release pairs with the Acquire of `find`.
+        slot.p.store(moved.unwrap_or(p), Ordering::Release);
+        moved.unwrap_or(null)
+    }
+}

@@ -1,0 +1,299 @@
+//! What the program did wrong: confirmed here, said in one line, and the process ended. Never on a fast path.
+
+use crate::blocks::heap::Block;
+use crate::blocks::{Blocks, class, slab};
+use crate::pages::chunk::{Chunk, Kind};
+use crate::pages::layout;
+use crate::system::sync::peek;
+use crate::{CHUNK, Heap, Os};
+use core::fmt::Write;
+
+/// One line of text, cut where it would be too long.
+struct Line {
+    text: [u8; 256],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        for &b in s.as_bytes() {
+            if self.len < self.text.len() {
+                self.text[self.len] = b;
+                self.len += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn die<O: Os>(a: &Blocks<O>, what: core::fmt::Arguments<'_>) -> ! {
+    if a.policy.is_quiet() {
+        a.os.die(&[]);
+    }
+    let mut line = Line { text: [0; 256], len: 0 };
+    // Writing into the buffer cannot fail.
+    let _ = writeln!(line, "neap: {what}");
+    a.os.die(&line.text[..line.len])
+}
+
+/// A block in a cache was written: its tag is gone.
+#[cold]
+pub fn corrupted<O: Os>(a: &Blocks<O>, p: *mut u8, class: usize) -> ! {
+    let size = class::SIZE[class];
+    if a.map.class(p) != class && a.map.is_complete() {
+        die(a, format_args!("corrupted free list of {size}-byte blocks: a free block was written and points to {p:p}"));
+    }
+    die(a, format_args!("corrupted free block {p:p} ({size}-byte block): written after free"));
+}
+
+/// A free block whose OS page went back to the system was written since. Its tag went with the OS page, so if it was freed
+/// twice, the second one did not see the first, and somebody else may have it.
+#[cold]
+pub fn written<O: Os>(a: &Blocks<O>, p: *mut u8, class: usize) -> ! {
+    let size = class::SIZE[class];
+    die(a, format_args!("corrupted free block {p:p} ({size}-byte block): written after free, or freed twice"));
+}
+
+/// Blocks came back to the slab `c` that were free already: found when a cache was given back.
+///
+/// # Safety
+/// `c` must be the record of a slab.
+#[cold]
+pub unsafe fn double_free_seen_late<O: Os>(a: &Blocks<O>, c: *mut Chunk) -> ! {
+    let p = layout::chunk(c);
+    // SAFETY: as the caller promises.
+    let size = class::SIZE[usize::from(unsafe { (*c).class })];
+    die(a, format_args!("double free in the {size}-byte blocks at {p:p} (seen by thread {})", a.os.thread_id()))
+}
+
+/// What the program asked for, as the message names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// free, and all that frees.
+    Free,
+    /// realloc.
+    Realloc,
+    /// malloc_usable_size.
+    UsableSize,
+}
+
+impl Call {
+    fn name(self) -> &'static str {
+        match self {
+            Call::Free => "free",
+            Call::Realloc => "realloc",
+            Call::UsableSize => "malloc_usable_size",
+        }
+    }
+}
+
+/// `p`, a block of a slab of `class`, is free.
+#[cold]
+pub fn freed<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8, class: usize) -> ! {
+    free_block(a, call, p, class::SIZE[class] as usize)
+}
+
+/// The block of `size` bytes at `p` is free.
+fn free_block<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8, size: usize) -> ! {
+    let (thread, name) = (a.os.thread_id(), call.name());
+    if call == Call::Free {
+        die(a, format_args!("double free of {p:p} ({size}-byte block, by thread {thread})"));
+    }
+    die(a, format_args!("{name} of {p:p}, which is free ({size}-byte block, by thread {thread})"));
+}
+
+/// `p` lies in a slab of `class` but not at the start of a block.
+#[cold]
+pub fn interior<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8, class: usize) -> ! {
+    let name = call.name();
+    let size = class::SIZE[class] as usize;
+    let inside = (p.addr() & (CHUNK - 1)) % size;
+    die(
+        a,
+        format_args!("{name} of {p:p}, which is not the start of a block ({size}-byte blocks, {inside} bytes inside)"),
+    )
+}
+
+/// Where an address lies that is in an arena, in no slab, and not the start of a large block.
+enum Place {
+    /// In a large block of so many bytes, so many bytes behind its start.
+    Inside(usize, usize),
+    /// In free memory that was used before. If a block of so many bytes started here when the memory was last cut into
+    /// blocks of one size, or was one large block, its size.
+    Free(Option<usize>),
+    /// In memory that was never handed out, or that holds what is neap's own.
+    Unknown,
+}
+
+/// Finds the place of `p`.
+///
+/// The record of a chunk keeps the class of its last slab, or the bytes of the last large block that started there, until
+/// the chunk is used again. A large block does not touch the records behind its first: a class there is that of an
+/// earlier slab. The records of a long free range may have gone back to the system (`tables.rs`); then no size is known.
+fn place<O: Os>(a: &Blocks<O>, p: *mut u8) -> Place {
+    let record = layout::record(p);
+    let offset = p.addr() & (CHUNK - 1);
+    // SAFETY: records of the arena are readable.
+    unsafe {
+        let is_used = |c: *mut Chunk| a.arenas.in_use(c) || a.arenas.annex.holds(layout::chunk(c));
+        if !is_used(record) {
+            return Place::Unknown;
+        }
+        let (mut c, mut back) = (record, 0);
+        while (*c).kind.get() == Kind::NONE && is_used(c.sub(1)) {
+            c = c.sub(1);
+            back += CHUNK;
+        }
+        match (*c).kind.get() {
+            Kind::LARGE | Kind::NESTED if back < peek(&raw const (*c).len, 1) as usize * CHUNK => {
+                return Place::Inside(Chunk::bytes(c), back + offset);
+            }
+            Kind::HEAPS if back == 0 => return Place::Unknown,
+            _ => {}
+        }
+        let class = usize::from(peek(&raw const (*record).class, 0));
+        Place::Free(match (class, Chunk::bytes(record)) {
+            (0, bytes) => (offset == 0 && bytes != 0).then_some(bytes),
+            _ => {
+                let whole = class::is_start(offset, class) && slab::index(p, class) < class::capacity(class);
+                whole.then(|| class::SIZE[class] as usize)
+            }
+        })
+    }
+}
+
+/// `p` lies in an arena, in no slab, and is not the start of a large block.
+#[cold]
+pub fn not_a_block<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8) -> ! {
+    let name = call.name();
+    match place(a, p) {
+        Place::Inside(bytes, inside) => die(
+            a,
+            format_args!(
+                "{name} of {p:p}, which is not the start of a block ({bytes}-byte block, {inside} bytes inside)"
+            ),
+        ),
+        Place::Free(Some(size)) => free_block(a, call, p, size),
+        Place::Free(None) => {
+            let thread = a.os.thread_id();
+            if call == Call::Free {
+                die(
+                    a,
+                    format_args!(
+                        "double free of {p:p}, or never allocated: it lies in free memory (by thread {thread})"
+                    ),
+                )
+            }
+            die(a, format_args!("{name} of {p:p}, which lies in free memory (by thread {thread})"))
+        }
+        Place::Unknown => foreign(a, call, p),
+    }
+}
+
+/// `p` is no block of neap's, nor, it seems, of anybody's.
+#[cold]
+pub fn foreign<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8) -> ! {
+    let name = call.name();
+    die(a, format_args!("{name} of {p:p}, which neap did not allocate"))
+}
+
+/// Whether the tagged block at `p` is really free: in its slab, in this heap's cache, or in another cache.
+///
+/// Tag and link may be the program's own data: a list's node that holds the tag's number and points to a node that
+/// was freed before. So only a block that is found in a cache is free.
+///
+/// # Safety
+/// `p` must be a block of a slab of `class`; `heap` must be the caller's.
+#[cold]
+pub unsafe fn is_free<O: Os>(a: &Blocks<O>, heap: *mut Heap, p: *mut u8, class: usize) -> bool {
+    // SAFETY: `p` is a block; what its link points to is read only where an arena has memory.
+    unsafe {
+        if slab::is_free(layout::record(p), p) || Heap::caches(heap, p, class) {
+            return true;
+        }
+        let link = (*p.cast::<Block>()).link;
+        if !link.addr().is_multiple_of(align_of::<Block>()) || !a.arenas.contains(link.cast()) {
+            return false;
+        }
+        let there = layout::record(link.cast());
+        let plausible = match (*there).kind.get() {
+            Kind::HEAPS => true,
+            Kind::SLAB => {
+                usize::from(peek(&raw const (*there).class, 0)) == class
+                    && peek(&raw const (*link).tag, Block::TAG) == Block::TAG
+            }
+            _ => false,
+        };
+        plausible && a.is_cached(p, class)
+    }
+}
+
+impl<O: Os> Blocks<O> {
+    /// Does not return unless `p`, in a slab of `class`, is a block that is not free.
+    pub(crate) unsafe fn check_block(&self, heap: *mut Heap, call: Call, p: *mut u8, class: usize) {
+        // SAFETY: `p` lies in a slab of this class; once it is a block, its tag may be read.
+        unsafe {
+            if !class::is_start(p.addr() & (CHUNK - 1), class) {
+                interior(self, call, p, class);
+            }
+            let untouched = class >= class::FIRST_PAGED && !Heap::caches_class(heap, class);
+            let tagged = !untouched && (*p.cast::<Block>()).tag == Block::TAG;
+            let free = if tagged { is_free(self, heap, p, class) } else { slab::is_free(layout::record(p), p) };
+            if free {
+                freed(self, call, p, class);
+            }
+        }
+    }
+
+    /// Whether the block at `p` is in the cache of some heap, as far as one can see while their owners go on: a walk
+    /// that meets a block on its way out ends early.
+    ///
+    /// # Safety
+    /// `p` must be a block of a slab of `class`.
+    unsafe fn is_cached(&self, p: *mut u8, class: usize) -> bool {
+        self.registry.with(&self.os, |r| {
+            let mut heap = r.all;
+            // SAFETY: heaps are never unmapped. A block is read only where a slab of the class is, which has memory
+            // even if its owner releases it meanwhile.
+            unsafe {
+                while !heap.is_null() {
+                    let mut block = peek(&raw const (*heap).head[class], core::ptr::null_mut());
+                    for _ in 0..crate::blocks::heap::CACHE_BLOCKS {
+                        if block.cast() == p {
+                            return true;
+                        }
+                        let c = layout::record(block.cast());
+                        let whole = class::is_start(block.addr() & (CHUNK - 1), class);
+                        if !whole
+                            || !self.arenas.contains(block.cast())
+                            || (*c).kind.get() != Kind::SLAB
+                            || usize::from(peek(&raw const (*c).class, 0)) != class
+                            || peek(&raw const (*block).tag, 0) != Block::TAG
+                        {
+                            break;
+                        }
+                        block = peek(&raw const (*block).link, core::ptr::null_mut());
+                    }
+                    heap = (*heap).next;
+                }
+            }
+            false
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a text that is written behind the end of its line, or cut before.
+    #[test]
+    fn lines_are_cut() {
+        let mut line = Line { text: [0; 256], len: 0 };
+        for _ in 0..100 {
+            assert!(write!(line, "abc{}", 7).is_ok());
+        }
+        assert_eq!((line.len, &line.text[..5], &line.text[252..]), (256, &b"abc7a"[..], &b"abc7"[..]));
+    }
+}

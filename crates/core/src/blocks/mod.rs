@@ -1,0 +1,124 @@
+//! Blocks: what malloc hands out. Slabs of small blocks and the heaps that cache them, large blocks, huge blocks, and the
+//! blocks of reentrant calls.
+//!
+//! This layer takes its memory from `pages`, and says there what waits. When that goes back is not its concern.
+
+pub mod annexed;
+pub mod apart;
+pub mod bins;
+pub mod cached_large;
+pub mod class;
+pub mod flow;
+pub mod grow;
+pub mod guards;
+pub mod habits;
+pub mod harden;
+pub mod heap;
+pub mod holes;
+pub mod huge;
+pub mod large;
+pub mod large_cache;
+pub mod lives;
+pub mod marks;
+pub mod misuse;
+pub mod nested;
+pub mod realloc;
+pub mod record;
+pub mod registry;
+pub mod sampler;
+pub mod slab;
+pub mod watch;
+pub mod watching;
+
+use crate::Os;
+use crate::blocks::annexed::Annexed;
+use crate::blocks::flow::Flow;
+use crate::blocks::guards::Guards;
+use crate::blocks::habits::Habits;
+use crate::blocks::huge::Huge;
+use crate::blocks::registry::Registry;
+use crate::pages::Pages;
+use crate::pages::chunk::{Chunk, Kind};
+use crate::pages::layout;
+use crate::system::remote::Pending;
+use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Locked};
+use core::ops::Deref;
+
+/// A block that neap does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreign;
+
+/// The blocks of a process.
+#[derive(Debug)]
+pub struct Blocks<O: Os> {
+    pages: Pages<O>,
+    pub(crate) registry: Locked<Registry>,
+    /// Heaps that there are.
+    pub(crate) heaps: AtomicUsize,
+    /// Orphans at present; a hint.
+    pub(crate) orphans: AtomicUsize,
+    /// There are heaps that a fork left.
+    pub(crate) left: AtomicBool,
+    /// Frees by threads without a heap, and blocks of reentrant calls.
+    pub(crate) stray: Flow,
+    /// Large blocks that are apart, see `apart.rs`.
+    pub(crate) apart: AtomicUsize,
+    pub(crate) habits: Habits,
+    /// Inaccessible OS pages, see `harden.rs`.
+    pub guards: Guards,
+    /// Why heaps are watched: a bit for each [`crate::blocks::watch::Reason`].
+    pub(crate) watched: AtomicU8,
+    /// Mean bytes between two samples; 0: none are taken.
+    pub(crate) sample_interval: AtomicUsize,
+    pub(crate) huge: Huge,
+    /// Slabs and large blocks of reentrant calls.
+    pub(crate) annexed: Annexed,
+    /// Large blocks that reentrant calls freed, see `nested.rs`.
+    pub(crate) deferred: Pending<Chunk>,
+}
+
+impl<O: Os> Deref for Blocks<O> {
+    type Target = Pages<O>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Pages<O> {
+        &self.pages
+    }
+}
+
+impl<O: Os> Blocks<O> {
+    /// No block yet.
+    pub const fn new(os: O) -> Self {
+        Blocks {
+            pages: Pages::new(os),
+            registry: Locked::new(Registry::new()),
+            heaps: AtomicUsize::new(0),
+            orphans: AtomicUsize::new(0),
+            left: AtomicBool::new(false),
+            stray: Flow::new(),
+            apart: AtomicUsize::new(0),
+            habits: Habits::new(),
+            guards: Guards::new(),
+            watched: AtomicU8::new(0),
+            sample_interval: AtomicUsize::new(0),
+            huge: Huge::new(),
+            annexed: Annexed::new(),
+            deferred: Pending::new(),
+        }
+    }
+
+    /// Class of the slab at `p`, also where the page map is missing.
+    #[inline]
+    pub(crate) fn small_class(&self, p: *const u8) -> Option<usize> {
+        let class = self.map.class(p);
+        if class != 0 {
+            return Some(class);
+        }
+        if self.map.is_complete() || !self.arenas.contains(p) {
+            return None;
+        }
+        let c = layout::record(p);
+        // SAFETY: records of committed chunks are readable; that of a live block's slab does not change.
+        unsafe { ((*c).kind.get() == Kind::SLAB).then(|| usize::from((*c).class)) }
+    }
+}

@@ -1,0 +1,68 @@
+//! realloc: in place where it can be, by moving pages where that is cheaper than copying, else by copying.
+
+use crate::blocks::{Blocks, class};
+use crate::pages::chunk::State;
+use crate::pages::layout;
+use crate::system::os::Moved;
+use crate::system::sync::Ordering;
+use crate::{CHUNK, Os};
+
+/// Large blocks from this size on move their pages instead of copying.
+const MOVE_PAGES: usize = 512 << 10;
+/// Most blocks whose pages were moved at one time: each may cost two mappings, of which a process has 65,530.
+const MOST_MOVED: usize = 8192;
+
+/// Whether a small block of `old` bytes may stay where it is for `size` bytes: it is long enough, and at most half of
+/// it would be wasted.
+#[inline]
+pub fn small_fits(old: usize, size: usize) -> bool {
+    size <= old && (size >= old / 2 || old == class::MIN_BLOCK)
+}
+
+impl<O: Os> Blocks<O> {
+    pub(crate) fn fits_in_place(&self, old: usize, size: usize) -> bool {
+        if old > class::MAX_SMALL {
+            let bytes = size.max(1).checked_next_multiple_of(self.page_size());
+            return size > class::MAX_SMALL && bytes == Some(old);
+        }
+        small_fits(old, size)
+    }
+
+    /// Moves a large block that cannot grow where it is. One that is long enough to move its pages gets twice the
+    /// address space it needs now (not memory), as it will likely grow again; a shorter one is better off in a dirty
+    /// range that just fits.
+    pub(crate) unsafe fn move_large(&self, p: *mut u8, old: usize, size: usize) -> *mut u8 {
+        let room = if old < MOVE_PAGES { 0 } else { size.saturating_add(size) };
+        let mut new = self.malloc_large(size, CHUNK, room, false);
+        if new.is_null() {
+            new = self.malloc_large(size, CHUNK, 0, false);
+        }
+        if new.is_null() {
+            return new;
+        }
+        // SAFETY: both blocks are ours, committed and apart. The new one has more chunks than the old one has at all.
+        unsafe {
+            // Everything that the old block ever used, also behind its end: what stays is clean.
+            let bytes = (*layout::record(p)).carved as usize * CHUNK;
+            // Relaxed: a bound that may be passed by a few.
+            let few = self.apart.load(Ordering::Relaxed) < MOST_MOVED;
+            let movable = bytes >= MOVE_PAGES && few && !self.policy.harden();
+            let c = layout::record(new);
+            match if movable { self.os.move_pages(p, new, bytes) } else { Moved::Not } {
+                Moved::Done => {
+                    self.set_apart(c);
+                    self.release_large(p, State::Clean);
+                }
+                Moved::Not => {
+                    new.copy_from_nonoverlapping(p, old.min(size));
+                    self.free_large(p);
+                }
+                Moved::Lost => {
+                    self.lose_large(c);
+                    return core::ptr::null_mut();
+                }
+            }
+        }
+        new
+    }
+}

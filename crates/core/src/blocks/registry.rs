@@ -1,0 +1,47 @@
+//! The registry: every heap that there is, and who has it.
+
+use crate::Heap;
+
+/// A thread owns the heap.
+pub const OWNED: u32 = 0;
+/// Nobody owns the heap; the lock of the registry guards it.
+pub const ORPHAN: u32 = 1;
+/// The heap of a thread that a fork left behind in the parent, in the middle of a call: nobody touches it any more.
+pub const LOST: u32 = 2;
+/// The heap of a thread that a fork left behind, outside of calls: it is whole, and waits to be abandoned.
+pub const LEFT: u32 = 3;
+
+/// All heaps. Used under its lock.
+#[derive(Debug)]
+pub struct Registry {
+    pub(crate) ready: bool,
+    /// Every heap, newest first.
+    pub(crate) all: *mut Heap,
+    /// Heaps without a thread, newest first.
+    pub(crate) orphans: *mut Heap,
+    /// Room for heaps in the current chunk.
+    pub(crate) store: *mut u8,
+    pub(crate) store_left: usize,
+}
+
+// SAFETY: heaps in the registry are reached under its lock.
+unsafe impl Send for Registry {}
+
+impl Default for Registry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Registry {
+    /// No heap.
+    pub const fn new() -> Self {
+        Registry {
+            ready: false,
+            all: core::ptr::null_mut(),
+            orphans: core::ptr::null_mut(),
+            store: core::ptr::null_mut(),
+            store_left: 0,
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Sampling: which blocks stand for the others, and how a sampled block is known when it is freed.
+//!
+//! Samples are a Poisson process over the bytes that a thread asks for: each byte starts a sample with the same chance,
+//! one in `Blocks::sample_interval`, whatever came before. A block of `s` bytes is a sample with the probability
+//! `p = 1 - exp(-s / interval)`, so it stands for `1 / p` blocks like it, that is for `s / p` bytes ([`weight`]).
+//!
+//! A sampled block is a large one, whatever its size: it has chunks of its own, so that free takes its slow path by
+//! itself, and its record says that it is a sample (`marks.rs`). One OS page for each live sample is the
+//! price.
+
+/// When the next sample is due in one heap. All zero bytes are a sampler that has not started.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    /// Bytes until the next sample.
+    left: u64,
+    /// The interval that `left` was drawn for; 0: none was.
+    interval: usize,
+    seed: u64,
+    /// The thread is in a hook: what it allocates there is not sampled.
+    pub(crate) in_hook: bool,
+}
+
+impl Sampler {
+    pub(crate) const fn new() -> Self {
+        Sampler { left: 0, interval: 0, seed: 0, in_hook: false }
+    }
+
+    /// A number from xorshift64*, whose state is never 0.
+    fn next(&mut self) -> u64 {
+        let mut x = self.seed;
+        x ^= x >> 12;
+        x ^= x << 25;
+        x ^= x >> 27;
+        self.seed = x;
+        x.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// Draws the bytes until the next sample: exponential, with mean `interval`.
+    fn draw(&mut self, interval: usize) -> u64 {
+        // 53 bits, never 0: in (0, 1].
+        let uniform = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        (-ln(uniform) * interval as f64) as u64 + 1
+    }
+
+    /// Counts `size` bytes; whether their block is a sample.
+    pub(crate) fn is_due(&mut self, size: usize, interval: usize, random: impl FnOnce() -> u64) -> bool {
+        if self.interval != interval {
+            self.interval = interval;
+            self.seed = random() | 1;
+            self.left = self.draw(interval);
+        }
+        let size = size.max(1) as u64;
+        if self.left > size {
+            self.left -= size;
+            return false;
+        }
+        self.left = self.draw(interval);
+        true
+    }
+}
+
+/// The natural logarithm of a number in (0, 1], to some ten digits.
+fn ln(x: f64) -> f64 {
+    let bits = x.to_bits();
+    let exponent = (bits >> 52) as i64 - 1023;
+    let mantissa = f64::from_bits(bits & ((1 << 52) - 1) | 1023 << 52);
+    // ln m = 2 artanh((m - 1) / (m + 1)), whose argument is at most a third.
+    let s = (mantissa - 1.0) / (mantissa + 1.0);
+    let (square, mut term, mut sum) = (s * s, s, 0.0);
+    let mut odd = 1.0;
+    while odd < 20.0 {
+        sum += term / odd;
+        term *= square;
+        odd += 2.0;
+    }
+    2.0 * sum + exponent as f64 * core::f64::consts::LN_2
+}
+
+/// `1 - exp(-x)` for `x >= 0`.
+fn chance(x: f64) -> f64 {
+    if x > 40.0 {
+        return 1.0;
+    }
+    // 1 - exp(-x) by its series for a small part of x, then doubled: 1 - (1 - p)^2 = p (2 - p).
+    let mut part = x / 1024.0;
+    part = part * (1.0 - part / 2.0 * (1.0 - part / 3.0 * (1.0 - part / 4.0)));
+    for _ in 0..10 {
+        part *= 2.0 - part;
+    }
+    part
+}
+
+/// The bytes that a sampled block of `size` bytes stands for, at a mean distance of `interval` bytes. 0 bytes count as
+/// one.
+pub fn weight(size: usize, interval: usize) -> u64 {
+    let (size, interval) = (size.max(1) as f64, interval.max(1) as f64);
+    // At least its own bytes, whatever was rounded.
+    (size / chance(size / interval)).max(size) as u64
+}
+
+/// Whether a block of `size` bytes is one of those that are `interval` bytes apart in the mean, where nobody counts the
+/// bytes: by a random number.
+pub fn by_chance(size: usize, interval: u64, random: u64) -> bool {
+    if interval <= 1 {
+        return true;
+    }
+    // 53 bits: in [0, 1).
+    let uniform = (random >> 11) as f64 / (1u64 << 53) as f64;
+    uniform < chance(size.max(1) as f64 / interval as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches random numbers in which a bit is mostly set, or mostly not.
+    #[test]
+    fn random_numbers_are_even() {
+        for seed in 1..5 {
+            let mut sampler = Sampler { seed, ..Sampler::new() };
+            let mut set = [0; 64];
+            for _ in 0..4096 {
+                let n = sampler.next();
+                set.iter_mut().enumerate().for_each(|(bit, count)| *count += n >> bit & 1);
+            }
+            assert!(set.iter().all(|count| (1800..2300).contains(count)), "{set:?}");
+        }
+    }
+
+    /// Catches an approximation that bends the distances, or the weights.
+    #[test]
+    #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
+    fn functions_are_exact_enough() {
+        for i in 1..2000 {
+            let x = f64::from(i) / 2000.0;
+            assert!((ln(x) - x.ln()).abs() < 1e-9, "ln {x}");
+            for x in [x * 1e-9, x * 1e-3, x, x * 30.0] {
+                let wanted = -(-x).exp_m1();
+                assert!((chance(x) / wanted - 1.0).abs() < 1e-10, "chance {x}");
+            }
+        }
+        assert_eq!(chance(1e9), 1.0);
+    }
+
+    /// Catches blocks that are chosen with another chance than their size says, and numbers that are used in part.
+    #[test]
+    fn choices_by_chance() {
+        for (size, interval) in [(1, 4096), (100, 4096), (4096, 4096), (20_000, 4096)] {
+            let chosen = (0..4096u64).filter(|i| by_chance(size, interval, i << 52 | 0xFFF)).count() as f64;
+            let wanted = chance(size as f64 / interval as f64) * 4096.0;
+            assert!((chosen - wanted).abs() <= 1.0, "{size} of {interval}: {chosen}, not {wanted}");
+        }
+        for interval in [0, 1] {
+            assert!(by_chance(1, interval, u64::MAX), "each block is chosen");
+        }
+        assert!(by_chance(0, 2, 1 << 62) && !by_chance(0, 2, 3 << 62), "no bytes count as one");
+        assert!(!by_chance(1, 2, u64::MAX));
+    }
+
+    /// Catches samples that come too often, too rarely, or at regular distances: the weights of the samples sum up to
+    /// the bytes that were asked for, for small and for long blocks.
+    #[test]
+    #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
+    fn weights_are_unbiased() {
+        for (size, interval) in [(16, 4096), (100, 4096), (4096, 4096), (100_000, 4096), (40, 512 << 10)] {
+            let mut sampler = Sampler::new();
+            let (mut bytes, mut seen, mut samples) = (0u64, 0, 0u64);
+            while bytes < 20_000 * interval as u64 {
+                bytes += size as u64;
+                if sampler.is_due(size, interval, || 4711) {
+                    seen += weight(size, interval);
+                    samples += 1;
+                }
+            }
+            let error = seen as f64 / bytes as f64 - 1.0;
+            assert!(error.abs() < 4.0 / (samples as f64).sqrt(), "{size} of {interval}: {error}");
+        }
+    }
+
+    /// Catches blocks that are chosen too often or too rarely.
+    #[test]
+    #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
+    fn chances_are_those_of_the_weights() {
+        for (size, interval) in [(16, 512), (512, 512), (4096, 512), (100, 4096), (1, 1), (0, 1)] {
+            let mut state = 1u64;
+            let mut next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state
+            };
+            let chosen = (0..100_000).filter(|_| by_chance(size, interval, next())).count() as f64;
+            let wanted = 1e5 * size.max(1) as f64 / weight(size, interval as usize) as f64;
+            assert!((chosen - wanted).abs() < 5.0 * wanted.sqrt() + 1.0, "{size} of {interval}: {chosen} {wanted}");
+        }
+    }
+
+    /// Catches a weight that is less than the block, or that wraps around.
+    #[test]
+    fn weights_are_sane() {
+        assert_eq!(weight(1 << 30, 1), 1 << 30);
+        assert_eq!(weight(0, 1), 1);
+        for shift in 0..47 {
+            let weight = weight(1 << shift, 512 << 10);
+            assert!(weight >= 1 << shift && weight >= (512 << 10) - 1, "{shift}: {weight}");
+        }
+    }
+}

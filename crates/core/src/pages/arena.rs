@@ -1,0 +1,490 @@
+//! Arenas: reserved address ranges (`layout.rs`), committed from the front as they are needed (`commit.rs`). Look-ups by
+//! address take no lock.
+
+use crate::pages::annex::{self, Annex};
+use crate::pages::chunk::Chunk;
+use crate::pages::commit::{self, Step};
+use crate::pages::layout::{
+    ARENA_ALIGN, ARENA_SHIFT, BEFORE_AGES, MAX_ARENAS, MIN_ARENA, RECORD_BYTES, SIDE_BYTES, SLOTS, at, first_chunk,
+    longest, split,
+};
+use crate::pages::page_map::{ADDRESS_BITS, PageMap};
+use crate::pages::place::{is_pressed, reserve, share};
+use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Lock, Ordering};
+use crate::{CHUNK, CHUNK_SHIFT, Os};
+use core::cell::Cell;
+
+/// One arena. Chunks `first..frontier` were used, those up to `committed` may be used at once.
+///
+/// `len` and `first` are set before a slot shows the arena. The other cells are used under the lock of the ranges.
+/// There is no exclusive reference to an arena, as look-ups have shared ones at any time.
+#[derive(Debug, Default)]
+pub struct Arena {
+    base: AtomicUsize,
+    len: Cell<usize>,
+    /// Index of the first chunk after the side tables.
+    first: Cell<usize>,
+    /// Index of the first chunk that was never used.
+    frontier: Cell<usize>,
+    /// Grows under `making`; read under no lock ([`Arenas::contains`]).
+    committed: AtomicUsize,
+    /// Held while a step is made, so that each is made once (`commit.rs`). Comes after the lock of the ranges.
+    pub(crate) making: Lock,
+    /// Index behind the last chunk that the frontier may come to: the annex, or what was given back (`reserve.rs`).
+    pub(crate) end: Cell<usize>,
+    /// Index behind the last chunk of a step that is being committed ahead, or was.
+    pub(crate) promised: Cell<usize>,
+    /// What was never used was given back.
+    pub(crate) released: Cell<bool>,
+    /// What `committed` was when [`Arena::comes_low`] last said so.
+    noted_low: Cell<usize>,
+}
+
+impl Arena {
+    const fn new() -> Self {
+        Arena {
+            base: AtomicUsize::new(0),
+            len: Cell::new(0),
+            first: Cell::new(0),
+            frontier: Cell::new(0),
+            committed: AtomicUsize::new(0),
+            making: Lock::new(),
+            end: Cell::new(0),
+            promised: Cell::new(0),
+            released: Cell::new(false),
+            noted_low: Cell::new(0),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn base(&self) -> usize {
+        // Acquire pairs with the Release in `Arenas::add`: the tables are there when the base is.
+        self.base.load(Ordering::Acquire)
+    }
+
+    #[inline]
+    pub(crate) fn chunks(&self) -> usize {
+        self.len.get() >> CHUNK_SHIFT
+    }
+
+    /// Index of the first chunk after the side tables.
+    pub(crate) fn first(&self) -> usize {
+        self.first.get()
+    }
+
+    /// Index behind the last chunk that is committed, or may be just now.
+    pub(crate) fn in_steps(&self) -> usize {
+        self.committed().max(self.promised.get())
+    }
+
+    /// Whether it is as long as can be, so that most of it is never used.
+    pub(crate) fn is_long(&self) -> bool {
+        self.len.get() == ARENA_ALIGN
+    }
+}
+
+/// All arenas. Lookups take no lock; `add` and `extend` are called under the lock of the ranges.
+#[derive(Debug)]
+pub struct Arenas {
+    arenas: [Arena; MAX_ARENAS],
+    count: AtomicUsize,
+    /// The number, plus 1, of an arena whose next step is to be committed ahead (`commit.rs`).
+    pub(crate) low: AtomicUsize,
+    /// Reservations were given back: address space is limited.
+    pub(crate) released: AtomicBool,
+    /// The end of the first arena, for nested calls.
+    pub(crate) annex: Annex,
+    /// For each possible base the arena there, plus 1.
+    slots: [AtomicU8; SLOTS],
+}
+
+// SAFETY: an arena's base, length and first chunk are written before `count` and `slots` show it, and never change; how
+// much of it is committed is atomic; the other fields are used under the lock of the ranges.
+unsafe impl Sync for Arenas {}
+
+const _: () = assert!(MAX_ARENAS < 256, "slots hold the arena's number in a byte");
+
+impl Default for Arenas {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Arenas {
+    /// No arena.
+    pub const fn new() -> Self {
+        Arenas {
+            arenas: [const { Arena::new() }; MAX_ARENAS],
+            count: AtomicUsize::new(0),
+            low: AtomicUsize::new(0),
+            released: AtomicBool::new(false),
+            annex: Annex::new(),
+            slots: [const { AtomicU8::new(0) }; SLOTS],
+        }
+    }
+
+    /// Bytes of all arenas that are usable, whether they hold memory or not.
+    pub(crate) fn usable_bytes(&self) -> usize {
+        self.arenas().iter().map(|arena| arena.committed() << CHUNK_SHIFT).sum()
+    }
+
+    /// Whether `p` lies in the used part of an arena. Constant time.
+    #[inline]
+    pub fn contains(&self, p: *const u8) -> bool {
+        let Some(arena) = self.arena_at(p) else { return false };
+        // SAFETY: the arena is complete.
+        unsafe {
+            Self::index(p) >= (*arena).first.get() && Self::is_committed(arena, Self::index(p)) || self.annex.holds(p)
+        }
+    }
+
+    /// Whether [`Arenas::record`] of `p` is one that may be read, but for those of the annex. Others may have mappings
+    /// between the side tables, where parts of them were given back.
+    #[inline(always)]
+    pub(crate) fn has_record(&self, p: *const u8) -> bool {
+        let index = Self::index(p);
+        // SAFETY: the arena is complete.
+        self.arena_at(p)
+            .is_some_and(|arena| unsafe { index >= (*arena).first.get() && Self::is_committed(arena, index) })
+    }
+
+    /// The arena that has reserved `p`.
+    #[inline(always)]
+    fn arena_at(&self, p: *const u8) -> Option<*const Arena> {
+        let a = p.addr();
+        if a >> ADDRESS_BITS != 0 {
+            return None;
+        }
+        // SAFETY: the slot index is below SLOTS.
+        // Acquire pairs with the Release in `add`: the arena is complete. A slot is set once: a stale 0 is possible only
+        // for addresses that this thread cannot have got from there.
+        let slot = unsafe { self.slots.get_unchecked(a >> ARENA_SHIFT) }.load(Ordering::Acquire);
+        // SAFETY: slots hold numbers of arenas.
+        (slot != 0).then(|| unsafe { self.arenas.as_ptr().add(usize::from(slot) - 1) })
+    }
+
+    /// Index of the chunk at `p` in its arena.
+    #[inline(always)]
+    fn index(p: *const u8) -> usize {
+        (p.addr() & (ARENA_ALIGN - 1)) >> CHUNK_SHIFT
+    }
+
+    /// Whether the chunk of that index and its record may be used.
+    ///
+    /// # Safety
+    /// The arena must be complete.
+    #[inline(always)]
+    unsafe fn is_committed(arena: *const Arena, index: usize) -> bool {
+        // Acquire pairs with the Release in `note_step`: the records there are mapped.
+        // SAFETY: as the caller promises; the number only grows.
+        index < unsafe { (*arena).committed.load(Ordering::Acquire) }
+    }
+
+    /// The ages of the chunk that `record` describes and of those behind it.
+    #[inline]
+    pub fn ages(&self, record: *const Chunk) -> *mut u8 {
+        let (base, index) = split(record);
+        at(base + BEFORE_AGES * self.chunks_at(base) + index)
+    }
+
+    /// Where the chunk of `record` is: the arena's start, the chunk's index, and the chunks of the arena.
+    pub(crate) fn place(&self, record: *const Chunk) -> (usize, usize, usize) {
+        let (base, index) = split(record);
+        (base, index, self.chunks_at(base))
+    }
+
+    /// Whether the arena of `record` is a long one, so that there is room elsewhere for what does not fit now.
+    pub(crate) fn is_long(&self, record: *const Chunk) -> bool {
+        self.chunks_at(split(record).0) << CHUNK_SHIFT == ARENA_ALIGN
+    }
+
+    /// `log2` of the chunks of the arena that `record` lies in. Its length is a power of two.
+    pub fn tables(&self, record: *const Chunk) -> u8 {
+        self.chunks_at(split(record).0).ilog2() as u8
+    }
+
+    /// The number, plus 1, of the arena at an address; 0 if there is none.
+    #[inline]
+    fn slot(&self, address: usize) -> u8 {
+        // Acquire pairs with the Release in `add`: the arena is complete.
+        self.slots[address >> ARENA_SHIFT].load(Ordering::Acquire)
+    }
+
+    /// Chunks of the arena at `base`, which must be one.
+    #[inline]
+    pub(crate) fn chunks_at(&self, base: usize) -> usize {
+        // The slot of an existing base names a complete arena.
+        self.arenas[usize::from(self.slot(base)) - 1].chunks()
+    }
+
+    /// Whether `record` is below the frontier of its arena and not below its first chunk.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub unsafe fn in_use(&self, record: *const Chunk) -> bool {
+        let (base, index) = split(record);
+        let slot = self.slot(base);
+        let arena = &self.arenas[usize::from(slot) - 1];
+        slot != 0 && index >= arena.first.get() && index < arena.frontier.get()
+    }
+
+    /// Calls `visit` with the record of every chunk that was ever used. The lock of the ranges must be held.
+    pub fn for_each(&self, mut visit: impl FnMut(*mut Chunk)) {
+        for i in 0..self.count.load(Ordering::Relaxed) {
+            // The lock is held, so nothing here changes.
+            let arena = &self.arenas[i];
+            let (base, from, to) = (arena.base(), arena.first.get(), arena.frontier.get());
+            (from..to).for_each(|index| visit(at(base + index * RECORD_BYTES)));
+        }
+    }
+
+    /// Record of the first chunk of arena `i` that was ever used, and how many were; `None` behind the last arena. The
+    /// lock of the ranges must be held.
+    pub fn used(&self, i: usize) -> Option<(*mut Chunk, usize)> {
+        if i >= self.count.load(Ordering::Relaxed) {
+            return None;
+        }
+        // The lock is held, so nothing here changes.
+        let arena = &self.arenas[i];
+        Some((at(arena.base() + arena.first.get() * RECORD_BYTES), arena.frontier.get() - arena.first.get()))
+    }
+
+    /// Calls `visit` with start and length of each arena's part that may be used at once and never was. The lock of
+    /// the ranges must be held.
+    pub(crate) fn for_each_unused(&self, mut visit: impl FnMut(*const u8, usize)) {
+        for i in 0..self.count.load(Ordering::Relaxed) {
+            // The lock is held, so nothing here changes.
+            let arena = &self.arenas[i];
+            let (base, from, to) = (arena.base(), arena.frontier.get(), arena.committed());
+            visit(at(base + (from << CHUNK_SHIFT)), (to - from) << CHUNK_SHIFT);
+        }
+    }
+
+    /// Takes `n` chunks at the frontier of some arena, aligned to `align` chunks; the gap in front, if any, is
+    /// given to `gap` (record, chunks). All are clean. Adds an arena where none has room.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub unsafe fn extend<O: Os>(
+        &self,
+        os: &O,
+        map: &PageMap,
+        n: usize,
+        align: usize,
+        mut gap: impl FnMut(*mut Chunk, usize),
+    ) -> Option<*mut Chunk> {
+        // SAFETY: the lock is held, so the arenas are the caller's.
+        let (base, first, start) = unsafe {
+            let count = self.count.load(Ordering::Relaxed);
+            let arenas = &self.arenas[..count];
+            let mut refused = false;
+            let found = arenas.iter().enumerate().rev().find_map(|(i, arena)| {
+                match arena.extend(os, map, n, align) {
+                    Ok(found) => return Some((i, found)),
+                    Err(why) => refused |= why == Short::OfMemory,
+                }
+                None
+            });
+            let (i, found) = match found {
+                Some(found) => found,
+                // Another arena would be refused memory as well: it would only be address space that nothing uses.
+                None if refused => return None,
+                // The new arena is the last.
+                None if self.add(os, n + align) => (count, self.arenas[count].extend(os, map, n, align).ok()?),
+                None => return None,
+            };
+            self.note_low(i);
+            found
+        };
+        if start > first {
+            gap(at(base + first * RECORD_BYTES), start - first);
+        }
+        Some(at(base + start * RECORD_BYTES))
+    }
+
+    /// Takes `n` more chunks at the frontier of the arena of `record` if that is the first chunk behind it; for growing
+    /// in place.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held; the chunk before `record` must be in use.
+    pub unsafe fn extend_at<O: Os>(&self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
+        // SAFETY: the lock is held, and the chunk before lies in an arena.
+        unsafe {
+            let i = usize::from(self.slot(record.sub(1).addr())) - 1;
+            let done = self.arenas[i].extend_at(os, map, record, n);
+            self.note_low(i);
+            done
+        }
+    }
+
+    /// The arenas that there are.
+    pub(crate) fn arenas(&self) -> &[Arena] {
+        // Acquire pairs with the Release in `add`.
+        &self.arenas[..self.count.load(Ordering::Acquire)]
+    }
+
+    /// How many arenas there are.
+    pub(crate) fn count(&self) -> usize {
+        // Relaxed: who needs an arena holds the lock, or got an address in it.
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Arena `i`.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held while the reference lives, and `i` be less than [`Arenas::count`].
+    pub(crate) unsafe fn nth(&self, i: usize) -> &Arena {
+        &self.arenas[i]
+    }
+
+    /// Opens the annex, once the page map is there, or known to be missing. The lock of the ranges must be held.
+    pub(crate) fn open_annex(&self) {
+        if let Some((first, _)) = self.used(0)
+            // SAFETY: the lock is held.
+            && !unsafe { self.nth(0) }.released.get()
+        {
+            let (base, _, chunks) = self.place(first);
+            self.annex.open(base, chunks);
+        }
+    }
+
+    /// Reserves one more arena with room for `n` chunks, as long as the system allows.
+    pub(crate) unsafe fn add<O: Os>(&self, os: &O, n: usize) -> bool {
+        let count = self.count.load(Ordering::Relaxed);
+        if count == MAX_ARENAS || n > longest() {
+            return false;
+        }
+        if count > 0 && is_pressed(os) {
+            // SAFETY: the lock is held.
+            unsafe { self.give_back(os) };
+        }
+        let need = (n * (CHUNK + SIDE_BYTES) + 2 * CHUNK).next_power_of_two().max(MIN_ARENA);
+        let mut len = ARENA_ALIGN;
+        if count > 0 && self.is_limited() {
+            len = share(os, need);
+        }
+        while len >= need {
+            if let Some(base) = reserve(os, len) {
+                let chunks = len >> CHUNK_SHIFT;
+                let first = first_chunk(chunks);
+                // The lock is held; this entry is not yet shown to any thread.
+                let arena = &self.arenas[count];
+                arena.len.set(len);
+                arena.first.set(first);
+                arena.frontier.set(first);
+                // Relaxed: the slot publishes it.
+                arena.committed.store(first, Ordering::Relaxed);
+                arena.end.set(chunks - if count == 0 { annex::share(chunks) } else { 0 });
+                // Release pairs with the Acquire of `base`.
+                arena.base.store(base, Ordering::Release);
+                // Release pairs with the Acquire of `slot` and `arena_at`.
+                self.slots[base >> ARENA_SHIFT].store(count as u8 + 1, Ordering::Release);
+                self.count.store(count + 1, Ordering::Release);
+                return true;
+            }
+            // Refused: most likely a limit on address space.
+            len = (len / 4).min(share(os, need));
+        }
+        false
+    }
+}
+
+/// Why an arena cannot grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Short {
+    /// It has no room. Another one may have.
+    OfRoom,
+    /// The system refuses more memory.
+    OfMemory,
+}
+
+impl Arena {
+    /// Moves the frontier by `n` chunks that start at a multiple of `align`: base, old frontier, their index.
+    unsafe fn extend<O: Os>(
+        &self,
+        os: &O,
+        map: &PageMap,
+        n: usize,
+        align: usize,
+    ) -> Result<(usize, usize, usize), Short> {
+        let (first, start) = (self.frontier.get(), self.frontier.get().next_multiple_of(align));
+        if start + n > self.end.get() {
+            return Err(Short::OfRoom);
+        }
+        // SAFETY: the caller holds the lock of the ranges.
+        unsafe { self.commit(os, map, start + n)? };
+        self.frontier.set(start + n);
+        Ok((self.base(), first, start))
+    }
+
+    /// Commits chunks up to index `end` at least.
+    unsafe fn commit<O: Os>(&self, os: &O, map: &PageMap, end: usize) -> Result<(), Short> {
+        if end <= self.committed() {
+            return Ok(());
+        }
+        if self.is_long() && !self.released.get() && is_pressed(os) {
+            return Err(Short::OfRoom);
+        }
+        // A step that is being made ahead is over first.
+        let _making = self.making.lock(os);
+        if end <= self.committed() {
+            return Ok(());
+        }
+        let fits = |step: &Step| step.to >= end;
+        let exact = Some(Step { to: end, ..self.step_from_here() });
+        // SAFETY: the steps lie in the arena, and the caller holds the lock.
+        let made = self.step(end).filter(fits).into_iter().chain(exact).find(|step| unsafe { step.make(os, map) });
+        self.note_step(&made.ok_or(Short::OfMemory)?);
+        Ok(())
+    }
+
+    /// The next commit step, to `end` or further; `None` if all is committed.
+    pub(crate) fn step(&self, end: usize) -> Option<Step> {
+        let committed = self.committed();
+        let to = end.max(committed + commit::step(committed - self.first.get())).min(self.end.get());
+        (to > committed).then(|| Step { to, ..self.step_from_here() })
+    }
+
+    fn step_from_here(&self) -> Step {
+        let committed = self.committed();
+        let fresh = committed == self.first.get();
+        Step { base: self.base(), chunks: self.chunks(), fresh, from: committed, to: committed }
+    }
+
+    /// A step was made, under `making`.
+    pub(crate) fn note_step(&self, step: &Step) {
+        // Release pairs with the Acquire of `is_committed` and `committed`.
+        self.committed.store(step.to, Ordering::Release);
+    }
+
+    /// Index of the first chunk that is not committed. It may grow at any time but under `making`.
+    fn committed(&self) -> usize {
+        // Acquire pairs with the Release in `note_step`: the step was made.
+        self.committed.load(Ordering::Acquire)
+    }
+
+    /// Whether the frontier came near to the end of what is committed, for the first time since the last step.
+    pub(crate) fn comes_low(&self) -> bool {
+        let committed = self.committed();
+        let low = commit::is_low(committed - self.first.get(), committed - self.frontier.get());
+        let comes = low && self.noted_low.get() != committed;
+        if comes {
+            self.noted_low.set(committed);
+        }
+        comes
+    }
+
+    /// Takes `n` more chunks at the frontier if `record` is the first chunk behind it.
+    unsafe fn extend_at<O: Os>(&self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
+        let index = (record.addr() - self.base()) / RECORD_BYTES;
+        if index != self.frontier.get() || index + n > self.end.get() {
+            return false;
+        }
+        // SAFETY: the caller holds the lock.
+        if unsafe { self.commit(os, map, index + n) }.is_err() {
+            return false;
+        }
+        self.frontier.set(self.frontier.get() + n);
+        true
+    }
+}

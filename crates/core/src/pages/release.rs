@@ -1,0 +1,157 @@
+//! Memory goes back to the system: the only file that makes the system's purge calls. Whoever calls it says when; what has
+//! gone is counted here.
+
+use crate::Os;
+use crate::pages::{Pages, age};
+use crate::system::os::Run;
+use crate::system::policy::Purge;
+
+/// Most runs of a call of [`Pages::release_runs`].
+pub(crate) const MOST_RUNS: usize = 128;
+/// Runs that are refused before it is clear that all are: the system cannot, or the program locked all its memory.
+const REFUSALS: u32 = if cfg!(neap_sim) { 2 } else { 8 };
+
+/// What became of runs that were to go back to the system. There is room for as many as any caller has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    /// So many of them were tried.
+    pub(crate) tried: usize,
+    /// A bit for each that was refused.
+    refused: u128,
+    /// Bytes that went.
+    pub(crate) bytes: usize,
+}
+
+impl Sent {
+    /// Whether it is worth while to try the next run.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.bytes > 0 || self.refused.count_ones() < REFUSALS
+    }
+
+    /// These runs went, and the one behind them was refused if `refused`.
+    pub(crate) fn add(&mut self, went: &[Run], refused: bool) {
+        self.bytes += went.iter().map(|run| run.len).sum::<usize>();
+        self.tried += went.len();
+        if refused {
+            self.refused |= 1 << self.tried;
+            self.tried += 1;
+        }
+    }
+
+    /// Whether run `i` was refused.
+    pub(crate) fn was_refused(&self, i: usize) -> bool {
+        self.refused >> i & 1 != 0
+    }
+
+    /// Whether run `i` went.
+    pub(crate) fn went(&self, i: usize) -> bool {
+        i < self.tried && !self.was_refused(i)
+    }
+
+    /// Whether runs were refused, and none went.
+    pub(crate) fn is_in_vain(&self) -> bool {
+        self.bytes == 0 && self.refused != 0
+    }
+}
+
+impl<O: Os> Pages<O> {
+    /// Gives the memory of a range back, now: it reads as zero afterwards. False if the system refuses.
+    ///
+    /// # Safety
+    /// The range must be committed or mapped, the caller's, and hold nothing that is needed.
+    pub(crate) unsafe fn release(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as the caller promises.
+        let done = unsafe { self.os.purge(p, len) };
+        if done {
+            self.notes.count_purged(len);
+        }
+        done
+    }
+
+    /// [`Pages::release`] of what was counted when it was freed, or is not counted at all.
+    ///
+    /// # Safety
+    /// As that.
+    pub(crate) unsafe fn release_uncounted(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { self.os.purge(p, len) }
+    }
+
+    /// Makes a range read as zero: gives its memory back, or clears it where the system refuses.
+    ///
+    /// # Safety
+    /// As [`Pages::release`].
+    pub(crate) unsafe fn release_or_clear(&self, p: *mut u8, len: usize) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if !self.release(p, len) {
+                p.write_bytes(0, len);
+            }
+        }
+    }
+
+    /// The age of memory that is freed now; given back first, and so clean, where the policy says so.
+    ///
+    /// # Safety
+    /// As [`Pages::release`]; the range must be committed.
+    pub(crate) unsafe fn age_of_freed(&self, p: *mut u8, len: usize) -> u8 {
+        if self.policy.purge() != Purge::Eager && len < self.policy.mmap_threshold() {
+            return self.epoch();
+        }
+        // SAFETY: as the caller promises.
+        unsafe {
+            self.mark_if_dense(p, len);
+            if self.release(p, len) { age::NONE } else { self.epoch() }
+        }
+    }
+
+    /// Gives runs back, also those behind one that the system refuses, unless it refuses all. `lazily`: it is told that it
+    /// may take them when it wants to.
+    ///
+    /// # Safety
+    /// As [`Pages::release`], for each run, of which there are at most [`MOST_RUNS`].
+    pub(crate) unsafe fn release_runs(&self, runs: &[Run], lazily: bool) -> Sent {
+        let mut sent = Sent::default();
+        while sent.tried < runs.len() && sent.goes_on() {
+            let left = &runs[sent.tried..];
+            // SAFETY: as the caller promises.
+            let done = unsafe {
+                if lazily {
+                    left.iter().take_while(|r| self.os.purge_lazily(r.start, r.len)).count()
+                } else {
+                    self.os.purge_runs(left)
+                }
+            };
+            sent.add(&left[..done], done < left.len());
+        }
+        self.notes.count_purged(sent.bytes);
+        sent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a purge that goes on although the system refuses each run, or that ends because it refused some.
+    #[test]
+    fn refusals_end_what_is_in_vain() {
+        let refuse = |mut sent: Sent| {
+            for _ in 0..REFUSALS {
+                assert!(sent.goes_on());
+                sent.add(&[], true);
+            }
+            sent.goes_on()
+        };
+        assert!(!refuse(Sent::default()));
+        let mut sent = Sent::default();
+        sent.add(&[Run { len: 4096, ..Run::EMPTY }], false);
+        assert!(refuse(sent) && !sent.is_in_vain());
+        sent.add(&[], true);
+        assert!(!sent.is_in_vain() && sent.went(0) && sent.was_refused(1) && !sent.went(1));
+        let mut sent = Sent::default();
+        assert!(!sent.is_in_vain(), "nothing was tried");
+        sent.add(&[], true);
+        assert!(sent.is_in_vain());
+    }
+}

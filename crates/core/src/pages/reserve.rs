@@ -1,0 +1,131 @@
+//! Reservations: where arenas lie, how long they are, and what goes back.
+//!
+//! Where address space becomes limited while the program runs (RLIMIT_AS), what neap has reserved and never used would
+//! count, and every mapping of the program itself would be refused.
+//!
+//! A long arena keeps what is committed; the rest is unmapped, and its frontier stays where it is. More arenas are then as
+//! long as the limit allows (`arena.rs`), so from then on the system itself keeps the limit. It happens
+//! - when the port hears that a limit was set ([`Pages::give_reservations_back`]), and
+//! - when a long arena would grow under a limit that leaves little room ([`is_pressed`]): another process may have set it.
+//!
+//! The page map goes only where the port knows that no other thread can be reading it.
+
+use crate::pages::Pages;
+use crate::pages::arena::Arenas;
+use crate::pages::layout::{
+    ARENA_ALIGN, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_BYTES, RECORD_BYTES, SIDE_BYTES,
+};
+use crate::pages::place::{LITTLE, is_pressed};
+use crate::system::sync::Ordering;
+use crate::{CHUNK, Os};
+use core::ops::Range;
+
+/// The parts of an arena that may be committed, by address, each possibly empty: four tables, of the chunks in use and of
+/// the annex; the ages and the bits for huge pages; chunks in use; the annex.
+pub(crate) const PARTS: usize = 11;
+/// Those of [`PARTS`] that are tables.
+pub(crate) const TABLES: usize = 9;
+
+impl Arenas {
+    /// Reserves the first arena; false where address space is limited, so that other reservations should not be made.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub unsafe fn set_up<O: Os>(&self, os: &O) -> bool {
+        // SAFETY: the lock is held.
+        unsafe { self.add(os, 1) && !self.is_limited() }
+    }
+
+    /// Whether the first arena had to be shorter than others would be, or some were given back in part. The lock of the
+    /// ranges must be held.
+    pub(crate) fn is_limited(&self) -> bool {
+        // SAFETY: the lock is held. Relaxed: written under it.
+        unsafe { !self.nth(0).is_long() || self.released.load(Ordering::Relaxed) }
+    }
+
+    /// The [`PARTS`] of arena `i`. The lock of the ranges must be held.
+    pub(crate) fn parts(&self, i: usize, page: usize) -> [Range<usize>; PARTS] {
+        // SAFETY: the lock is held.
+        let arena = unsafe { self.nth(i) };
+        let (base, chunks) = (arena.base(), arena.chunks());
+        let used = arena.first()..arena.in_steps();
+        let annex = if i == 0 { self.annex.in_use(chunks) } else { chunks..chunks };
+        let part = |table: usize, entry: usize, of: &Range<usize>| {
+            let from = (base + table + of.start * entry) & !(page - 1);
+            let to = (base + table + of.end * entry).next_multiple_of(page);
+            if of.is_empty() { from..from } else { from..to }
+        };
+        let bits = if arena.is_long() { HUGE_BYTES } else { 0 };
+        let ages = (base + chunks * BEFORE_AGES) & !(page - 1);
+        let mut parts = [const { 0..0 }; PARTS];
+        let tables = [0, RECORD_BYTES, BEFORE_BITS, BEFORE_BITS + BITS_BYTES].map(|before| chunks * before);
+        for (j, (table, entry)) in tables.into_iter().zip([RECORD_BYTES, FEW_BYTES, BITS_BYTES, BITS_BYTES]).enumerate()
+        {
+            parts[2 * j] = part(table, entry, &used);
+            parts[2 * j + 1] = part(table, entry, &annex);
+        }
+        parts[8] = ages..(base + chunks * SIDE_BYTES + bits).next_multiple_of(page);
+        parts[9] = part(0, CHUNK, &used);
+        parts[10] = part(0, CHUNK, &annex);
+        parts
+    }
+
+    /// Gives back what of long arenas was never used. Each of them once, as others may use the addresses from then on.
+    ///
+    /// # Safety
+    /// The lock of the ranges must be held.
+    pub(crate) unsafe fn give_back<O: Os>(&self, os: &O) {
+        for i in 0..self.count() {
+            // SAFETY: the lock is held.
+            let arena = unsafe { self.nth(i) };
+            if !arena.is_long() || arena.released.get() {
+                continue;
+            }
+            arena.released.set(true);
+            arena.end.set(arena.in_steps());
+            if i == 0 {
+                self.annex.cut();
+            }
+            // Relaxed: read under the lock.
+            self.released.store(true, Ordering::Relaxed);
+            let (mut from, end) = (arena.base(), arena.base() + ARENA_ALIGN);
+            let behind = end..end;
+            for part in self.parts(i, os.page_size()).iter().chain([&behind]) {
+                if part.start > from {
+                    // SAFETY: nothing here is committed or will be: the arena and the annex end before.
+                    unsafe { os.unreserve(core::ptr::with_exposed_provenance_mut(from), part.start - from) };
+                }
+                from = from.max(part.end);
+            }
+        }
+    }
+}
+
+impl<O: Os> Pages<O> {
+    /// Address space is limited from now on: gives back what is reserved and not used, if that leaves little. Returns
+    /// whether it did.
+    pub fn give_reservations_back(&self) -> bool {
+        self.ranges.with(&self.os, |_| {
+            let pressed = is_pressed(&self.os);
+            if pressed {
+                // SAFETY: `with` holds the lock.
+                unsafe { self.arenas.give_back(&self.os) };
+            }
+            pressed
+        })
+    }
+
+    /// Gives the page map back, if it is still more than is left of address space: frees are slower from then on.
+    ///
+    /// # Safety
+    /// No other thread may be in a call of the allocator, or begin one before this returns; nor may this thread, in a
+    /// handler that interrupted a call.
+    pub unsafe fn give_map_back(&self) {
+        self.ranges.with(&self.os, |_| {
+            if self.os.address_limit().is_some_and(|left| left < LITTLE) {
+                // SAFETY: as the caller promises.
+                unsafe { self.map.give_back(&self.os) };
+            }
+        });
+    }
+}
