@@ -5,7 +5,7 @@
 //! *nested* ones meanwhile (`nested.rs`), which use no heap and no lock:
 //!
 //! 1. `Forks::word` is set. From now on no visit and no batch begins (`Allocator::with_batch`), and no call without a
-//!    heap of the thread's own ([`Allocator::fly`]).
+//!    heap of the thread's own (`Back::fly`).
 //! 2. The heap in each thread's seat is swapped for [`FORKED`], as a visitor does it (`visit.rs`), and all threads see that
 //!    (barrier). A call that finds [`FORKED`] is nested. It does not wait.
 //! 3. Calls that had begun before go on and end; the fork waits for them, for a moment (`LOOKS`). Heaps of threads that

@@ -21,14 +21,24 @@
 //! | reserved, clean, dirty | no memory may lie there yet; known to read as zero; may hold anything |
 //! | purge | give OS pages back to the system; they are clean afterwards |
 //! | nested call | one in a signal handler that interrupted another call of its thread, see [`nested`] |
-//! | annex | chunks for nested calls, see [`annex`] |
+//! | annex | chunks for nested calls, see [`pages::annex`] |
 //! | orphan | a heap whose thread has ended; a new thread adopts it whole |
+//! | note | what a layer leaves for those above it to do, see [`pages::notes`] |
 //!
 //! # Layers
 //!
-//! Downward only: [`alloc`], and [`nested`] beside it, use [`heap`] (its slow paths are in [`bins`]), [`large`] and
-//! [`huge`]; these use [`slab`] and [`range`]; these use [`arena`] and [`page_map`]; these use [`chunk`] and [`os`].
-//! `docs/ARCHITECTURE.md` walks the first malloc through all of them.
+//! ```text
+//! alloc, fork, help       which layer serves a call; what forks and helpers do
+//! observe                 figures, census, checks
+//! back                    when memory goes back: purger, visits, limits, trim
+//! blocks                  what malloc hands out: classes, slabs, heaps, large, huge, nested
+//! pages                   what memory there is: arenas, records, page map, ranges, release
+//! system                  the system as a trait, atomics, locks, policy
+//! ```
+//!
+//! A layer uses those below it and no other; `cargo xtask layers` shows it. The four in the middle are structs, each of which
+//! owns the one below ([`Allocator`] > `Observed` > `Back` > `Blocks` > `Pages`) and leads to it by `Deref`, so that no call
+//! can go upward. What a lower layer wants done it notes; [`Allocator::settle`] has the notes done at the end of a slow path.
 #![no_std]
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -62,4 +72,4 @@ pub const CHUNK: usize = 1 << CHUNK_SHIFT;
 /// `log2(CHUNK)`. The interior-pointer check of `free` works on the low 16 bits of an address: change both together.
 pub const CHUNK_SHIFT: u32 = 16;
 
-const _: () = assert!(CHUNK_SHIFT == 16, "heap::Heap::free checks the low 16 bits of a pointer");
+const _: () = assert!(CHUNK_SHIFT == 16, "blocks::heap::Heap::free checks the low 16 bits of a pointer");

@@ -141,7 +141,7 @@ impl<O: Os> Back<O> {
     }
 
     /// Ends the helper for good: the thread that calls this is about to end, and is the last one. `ended` as in
-    /// [`Allocator::without_helper`].
+    /// `Allocator::without_helper`.
     pub fn end_helper(&self, ended: impl FnOnce()) {
         if self.os.settle_helper().keep_away(&self.os, PATIENCE_MS).is_some() {
             ended();

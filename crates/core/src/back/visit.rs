@@ -36,7 +36,7 @@ fn futex(seat: *mut Seat) -> *const AtomicU32 {
 }
 
 impl<O: Os> Back<O> {
-    /// Tells visitors where the thread of `heap` keeps it. The seat must last until [`Back::abandon`].
+    /// Tells visitors where the thread of `heap` keeps it. The seat must last until `Allocator::abandon`.
     ///
     /// # Safety
     /// `heap` must be the caller's, and `seat` the place that all its calls load it from.

@@ -6,7 +6,7 @@
 //! 1. takes the blocks of such OS pages, while it visits the owner's heap (`visit.rs`) or holds the lock that stands in
 //!    for an orphan's owner ([`take`]);
 //! 2. gives the OS pages back, under no lock;
-//! 3. notes them as clean, and frees the blocks as any other thread would ([`crate::remote`]): nothing new is needed
+//! 3. notes them as clean, and frees the blocks as any other thread would (`system/remote.rs`): nothing new is needed
 //!    for their way back, and the owner need not be visited again.
 //!
 //! A clean OS page stays so until one of its blocks is taken ([`dirty`]); calloc need not clear what lies on clean ones.

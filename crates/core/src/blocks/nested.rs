@@ -218,7 +218,7 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// [`Blocks::usable_size`] in a nested call.
+    /// `Allocator::usable_size` in a nested call.
     ///
     /// # Safety
     /// `p` must be a block of the caller's, or foreign.
@@ -235,7 +235,7 @@ impl<O: Os> Blocks<O> {
         self.huge.bytes(p)
     }
 
-    /// realloc in a nested call: see [`Blocks::realloc`].
+    /// realloc in a nested call: see `Allocator::realloc`.
     ///
     /// # Safety
     /// `p` must be a block of the caller's with usable size `old`.

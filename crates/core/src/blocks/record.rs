@@ -30,7 +30,7 @@ pub unsafe fn set_owner(c: *mut Chunk, heap: *mut Heap) {
 /// The free bits of the slab that `record` describes, used by the owner alone: one for each block.
 ///
 /// # Safety
-/// `record` must be that of a slab, and from [`layout::record`].
+/// `record` must be that of a slab, and from `layout::record`.
 #[inline]
 pub unsafe fn free_bits(record: *const Chunk) -> *mut u64 {
     // SAFETY: as the caller promises.

@@ -212,7 +212,7 @@ impl Chunk {
         unsafe { !(*c).apart.swap(true, Ordering::Relaxed) }
     }
 
-    /// Blocks of a slab that nobody ever gets, see [`crate::harden`].
+    /// Blocks of a slab that nobody ever gets, see `blocks/harden.rs`.
     ///
     /// # Safety
     /// The slab must be the caller's.
@@ -222,7 +222,7 @@ impl Chunk {
         unsafe { (*c).len }.saturating_sub(1)
     }
 
-    /// Since when the shelved block waits, see [`crate::age`]. It has the place of a slab's hint.
+    /// Since when the shelved block waits, see `age.rs`. It has the place of a slab's hint.
     ///
     /// # Safety
     /// The block must be the caller's.

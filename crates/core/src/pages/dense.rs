@@ -5,7 +5,7 @@
 //! (`purge=eager`), this is most of what such a block costs; under other policies memory is reused before it faults
 //! again, and nothing is marked.
 //!
-//! Each mark may be a mapping of its own: there are at most [`MOST_MARKS`], and neighbouring ones are one.
+//! Each mark may be a mapping of its own: there are at most `MOST_MARKS`, and neighbouring ones are one.
 
 use crate::pages::Pages;
 use crate::pages::arena::Arenas;

@@ -1,5 +1,5 @@
 //! What the chunks that are taken hold: sums that each taking and giving back keeps, under the lock of the ranges, so that
-//! figures need no walk. And when the sums have changed so far that observers want to know ([`Held::news`]).
+//! figures need no walk. And when the sums have changed so far that observers want to know (`Held::news`).
 
 use crate::CHUNK;
 use crate::pages::chunk::Kind;

@@ -6,7 +6,7 @@
 //! A long arena keeps what is committed; the rest is unmapped, and its frontier stays where it is. More arenas are then as
 //! long as the limit allows (`arena.rs`), so from then on the system itself keeps the limit. It happens
 //! - when the port hears that a limit was set ([`Pages::give_reservations_back`]), and
-//! - when a long arena would grow under a limit that leaves little room ([`is_pressed`]): another process may have set it.
+//! - when a long arena would grow under a limit that leaves little room (`is_pressed`): another process may have set it.
 //!
 //! The page map goes only where the port knows that no other thread can be reading it.
 

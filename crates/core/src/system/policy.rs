@@ -135,7 +135,7 @@ impl Policy {
         self.harden.load(Ordering::Relaxed) != 0
     }
 
-    /// Sets whether new memory is hardened. Heaps keep their caches until [`crate::Allocator::harden`].
+    /// Sets whether new memory is hardened. Heaps keep their caches until `Allocator::harden`.
     pub fn set_harden(&self, harden: bool) {
         self.harden.store(harden.into(), Ordering::Relaxed);
     }
