@@ -1,9 +1,14 @@
 //! Scenarios aimed at what the core does seldom: short, with few threads, on a system that mostly grants all. Each shape
 //! brings threads together at one protocol of the core.
 
-use crate::process::habits;
+use crate::config::{Config, habits};
 use crate::random::Random;
-use crate::scenario::{Config, Kind, Op, Scenario, draw_habits};
+use crate::scenario::{Kind, Op, Scenario};
+
+/// Some of the system's habits.
+pub fn draw_habits(r: &mut Random) -> u64 {
+    (0..habits::COUNT).map(|bit| u64::from(r.one_in(4)) << bit).sum()
+}
 
 /// What a scenario is aimed at.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +38,7 @@ enum Shape {
 }
 
 /// A scenario of some shape, on a system like `config` or on a plain one.
-pub fn draw(r: &mut Random, config: Config) -> Scenario {
+pub fn scenario(r: &mut Random, config: Config) -> Scenario {
     let shape = r.pick(&[
         Shape::Lives,
         Shape::Lives,

@@ -1,7 +1,9 @@
 //! The driver: workers are children of its own, each with its seeds, so that a finding that ends a worker, or hangs it,
 //! does not end the search.
 
+use crate::draw;
 use crate::report::{FOUND, Shared, processor_time, watch};
+use crate::run::simulate;
 use crate::scenario::Scenario;
 use crate::sched::Choices;
 use core::sync::atomic::Ordering;
@@ -126,7 +128,7 @@ pub fn run_one(scenario: &Scenario, most_steps: u64) -> (Option<Found>, Done) {
         shared.seed.store(scenario.config.seed, Ordering::Relaxed);
         let (mut stacks, mut choices, mut steps) = (Vec::new(), Choices::new(scenario.config.rate as u32), 0);
         loop {
-            steps += crate::simulate(scenario, &mut stacks, &mut choices);
+            steps += simulate(scenario, &mut stacks, &mut choices);
             shared.steps.store(steps, Ordering::Relaxed);
             shared.runs.fetch_add(1, Ordering::Relaxed);
             shared.note_time();
@@ -174,9 +176,9 @@ fn worker(first: u64, every: u64, left: Budget, end: Option<Instant>, adjust: &i
         shared.seed.store(seed, Ordering::Relaxed);
         while done < left.steps && processor_time() < left.processor && end.is_none_or(|end| Instant::now() < end) {
             shared.seed.store(seed, Ordering::Relaxed);
-            let mut scenario = Scenario::draw(seed);
+            let mut scenario = draw::scenario(seed);
             adjust(&mut scenario);
-            done += crate::simulate(&scenario, &mut stacks, &mut Choices::default());
+            done += simulate(&scenario, &mut stacks, &mut Choices::default());
             shared.steps.store(done, Ordering::Relaxed);
             shared.runs.fetch_add(1, Ordering::Relaxed);
             shared.note_time();

@@ -13,6 +13,7 @@ fn main() {
 
 #[cfg(neap_sim)]
 mod simulation {
+    use neap_sim::draw;
     use neap_sim::driver::{Budget, Found, Until, run_one, search};
     use neap_sim::report::TRACE;
     use neap_sim::scenario::Scenario;
@@ -160,7 +161,7 @@ mod simulation {
         if o.replay.is_some() || o.only {
             let mut scenario = match &o.replay {
                 Some(file) => read(file),
-                None => Scenario::draw(o.seed),
+                None => draw::scenario(o.seed),
             };
             adjust(&mut scenario);
             if o.print {
@@ -205,7 +206,7 @@ mod simulation {
         match wanted {
             None => i32::from(!findings.is_empty()),
             Some(found) => {
-                let mut scenario = Scenario::draw(found.seed);
+                let mut scenario = draw::scenario(found.seed);
                 adjust(&mut scenario);
                 report(&o, &scenario, found)
             }

@@ -2,11 +2,11 @@
 //! [`Os`], may be late (other threads run before it, between its parts, and behind it), be done in part where the trait
 //! allows that, and be refused in each way that the trait documents.
 
+use crate::config::{habits, lacks};
 use crate::memory::{READ_WRITE, is_zero, map};
-use crate::process::habits;
-use crate::sched::{FOREVER, sched};
-use crate::system::{HOST, MAPPINGS, System, lacks};
-use crate::{finding, helper, trace};
+use crate::sched::{FOREVER, is_running, sched};
+use crate::system::{HOST, MAPPINGS, System};
+use crate::{finding, trace};
 use neap_core::Os;
 use neap_core::figures::Figures;
 use neap_core::helper::Helper;
@@ -318,14 +318,14 @@ unsafe impl Os for System {
         if self.refuses(lacks::BARRIER) {
             return false;
         }
-        crate::seat::flush_all();
+        self.flush_all();
         self.late();
         true
     }
 
     fn pause(&self, microseconds: u32) {
         // What others have stored is seen long before that.
-        crate::seat::flush_all();
+        self.flush_all();
         if sched().quiet == 0 {
             sched().clock += u64::from(microseconds / 1000);
             sched().pause();
@@ -369,7 +369,8 @@ unsafe impl Os for System {
     }
 
     fn thread_to_ask_for(&self) -> Option<Thread> {
-        crate::seat::thread_to_ask_for()
+        let lives = self.lives();
+        if is_running() && sched().current < lives.len() { lives[sched().current].thread } else { None }
     }
 
     fn has_ended(&self, thread: Thread) -> bool {
@@ -386,7 +387,7 @@ unsafe impl Os for System {
 
     fn start_helper(&self) -> bool {
         self.late();
-        let started = !self.refuses(lacks::HELPER) && !self.process.is_forbidden() && helper::start();
+        let started = !self.refuses(lacks::HELPER) && !self.process.is_forbidden() && self.process.start_helper();
         self.late();
         started
     }

@@ -1,37 +1,15 @@
 //! What the system says of the process, and how that changes while it runs: its rights, its memory, its limits, its time.
 
-use crate::helper;
+use crate::config::{Config, habits};
+use crate::finding;
 use crate::random::Random;
-use crate::scenario::Config;
 use crate::sched::{is_running, sched};
-use crate::world::world;
 use core::cell::UnsafeCell;
 use neap_core::os::{Memory, Onward, Thread};
 use std::collections::BTreeMap;
 
-/// What changes, and how the system answers: bits of [`Config::habits`].
-pub mod habits {
-    /// The clock has steps of 10 ms.
-    pub const COARSE: u64 = 1;
-    /// Half of all calls are refused for a while.
-    pub const BURSTS: u64 = 2;
-    /// Memory is locked for a while, so that none of it goes back.
-    pub const LOCKS: u64 = 4;
-    /// Mappings are resized where they are, if there is room.
-    pub const STAYS: u64 = 8;
-    /// A limit on address space comes and goes.
-    pub const LIMITS: u64 = 16;
-    /// What is refused was done in part.
-    pub const PARTS: u64 = 32;
-    /// The program does not run while its time goes by, and run times of threads that ended are missing.
-    pub const IDLE: u64 = 64;
-    /// The system tells whether a thread has ended.
-    pub const NUMBERS: u64 = 128;
-    /// The process gets other rights than the helper, or may make no more unusual calls for a while.
-    pub const RIGHTS: u64 = 256;
-    /// How many there are.
-    pub const COUNT: u32 = 9;
-}
+/// Key that the virtual thread of the helpers waits for.
+pub(crate) const START: usize = 1;
 
 /// A state that begins and ends by chance.
 #[derive(Clone, Copy, Default)]
@@ -64,6 +42,12 @@ struct State {
     places: BTreeMap<u32, usize>,
     unused: Vec<u32>,
     threads: u32,
+    /// There is a helper: it was started and has not done its last step.
+    helper: bool,
+    /// This is the child of a fork: it has no helper, and can start none, as it does not run for long.
+    child: bool,
+    /// A bit for each thread that is a child of vfork at present.
+    guests: u32,
 }
 
 /// The process, as the system sees it.
@@ -87,6 +71,9 @@ impl Process {
             places: BTreeMap::new(),
             unused: Vec::new(),
             threads: 0,
+            helper: false,
+            child: false,
+            guests: 0,
         };
         Process { config, state: UnsafeCell::new(state) }
     }
@@ -173,8 +160,60 @@ impl Process {
 
     /// The number of the process. A child of vfork is another one, in the same address space; so is a child of fork.
     pub fn number(&self) -> Option<u32> {
-        let child = is_running() && world().is_child();
-        (!self.is_forbidden()).then(|| 1 + u32::from(helper::is_guest()) + 2 * u32::from(child))
+        (!self.is_forbidden()).then(|| 1 + u32::from(self.is_guest()) + 2 * u32::from(self.is_child()))
+    }
+
+    /// The running thread is a child of vfork from now on, or no more.
+    pub fn set_guest(&self, guest: bool) {
+        let (s, bit) = (self.state(), 1 << sched().current);
+        s.guests = if guest { s.guests | bit } else { s.guests & !bit };
+    }
+
+    /// Whether the running thread is a child of vfork.
+    fn is_guest(&self) -> bool {
+        if !is_running() {
+            return false;
+        }
+        let current = sched().current;
+        current < 32 && self.state().guests >> current & 1 != 0
+    }
+
+    /// This is the child of a fork from now on. Whether its parent had a helper.
+    pub fn forked(&self) -> bool {
+        let s = self.state();
+        s.child = true;
+        core::mem::take(&mut s.helper)
+    }
+
+    /// Whether this is the child of a fork.
+    pub fn is_child(&self) -> bool {
+        self.state().child
+    }
+
+    /// Starts the helper; false if there can be none.
+    pub fn start_helper(&self) -> bool {
+        let s = self.state();
+        if s.child {
+            return false;
+        }
+        if core::mem::replace(&mut s.helper, true) {
+            finding("a helper is started while another one has not ended");
+        }
+        if self.is_guest() {
+            finding("a child of vfork starts a helper, which ends with it");
+        }
+        sched().wake(START, true);
+        true
+    }
+
+    /// Whether there is a helper.
+    pub fn has_helper(&self) -> bool {
+        self.state().helper
+    }
+
+    /// The helper has done its last step.
+    pub fn helper_ended(&self) {
+        self.state().helper = false;
     }
 
     /// A new thread, `None` where the system does not tell. By chance with the number of one that has ended.

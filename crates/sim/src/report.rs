@@ -1,6 +1,5 @@
 //! Findings: what is wrong goes to a page that the driver shares with its workers, and ends the worker.
 
-use crate::sched::{is_running, sched};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 
@@ -24,7 +23,6 @@ pub struct Shared {
 }
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
-static CHILD: AtomicBool = AtomicBool::new(false);
 /// Every operation is printed.
 pub static TRACE: AtomicBool = AtomicBool::new(false);
 
@@ -83,20 +81,20 @@ fn tell(text: &str) {
     }
 }
 
-fn place() -> String {
-    if !is_running() {
-        return String::new();
-    }
-    let s = sched();
-    let child = if CHILD.load(Ordering::Relaxed) { ", in the child of a fork" } else { "" };
-    let handler = if s.in_handler() { ", in a handler" } else { "" };
-    let thread = if s.current == crate::sched::NONE { String::new() } else { format!(", thread {}", s.current) };
-    format!(" (step {}{thread}{handler}{child})", s.steps)
+/// Where a run is: the scheduler knows.
+static mut PLACE: fn() -> String = String::new;
+
+/// From now on `place` says where a run is.
+pub fn set_place(place: fn() -> String) {
+    // SAFETY: there is one real thread.
+    unsafe { PLACE = place };
 }
 
 /// Something is wrong: tells the driver, and ends the worker.
 #[cold]
 pub fn finding(what: &str) -> ! {
+    // SAFETY: there is one real thread.
+    let place = unsafe { PLACE };
     tell(&format!("{what}{}", place()));
     if std::env::var_os("NEAP_SIM_BACKTRACE").is_some() {
         eprintln!("{}", std::backtrace::Backtrace::force_capture());
@@ -108,11 +106,6 @@ pub fn finding(what: &str) -> ! {
 /// The child of a fork failed: so does its parent.
 pub fn child_failed(status: i32) -> ! {
     finding(&format!("the child of a fork ended with wait status {status:#x}"))
-}
-
-/// This process is the child of a simulated fork.
-pub fn is_child() {
-    CHILD.store(true, Ordering::Relaxed);
 }
 
 /// Panics and bad accesses are findings.

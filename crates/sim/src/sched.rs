@@ -4,6 +4,7 @@
 
 use crate::places::Places;
 use crate::random::Random;
+use crate::report;
 use crate::stack::ThreadStack;
 use core::panic::Location;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -159,6 +160,18 @@ pub fn is_running() -> bool {
     unsafe { !SCHED.is_null() }
 }
 
+/// Where the run is, for a finding.
+fn place() -> String {
+    if !is_running() {
+        return String::new();
+    }
+    let s = sched();
+    let child = if s.alone { ", in the child of a fork" } else { "" };
+    let handler = if s.in_handler() { ", in a handler" } else { "" };
+    let thread = if s.current == NONE { String::new() } else { format!(", thread {}", s.current) };
+    format!(" (step {}{thread}{handler}{child})", s.steps)
+}
+
 /// Runs `f` without points.
 pub fn quietly<R>(f: impl FnOnce() -> R) -> R {
     sched().quiet += 1;
@@ -281,6 +294,7 @@ impl Sched {
     pub fn run(&mut self, mortal: usize) {
         // SAFETY: one real thread.
         unsafe { SCHED = self };
+        report::set_place(place);
         while self.threads[..mortal].iter().any(|t| t.state != State::Done) {
             let next = self.choose();
             self.current = next;
@@ -332,7 +346,7 @@ impl Sched {
     /// There is something to do at this step.
     fn event(&mut self) {
         if self.real_steps() > self.progress + STUCK {
-            crate::finding("no thread gets on: no operation ended for millions of steps");
+            report::finding("no thread gets on: no operation ended for millions of steps");
         }
         if self.steps >= self.next_handler {
             let thread = &self.threads[self.current];
@@ -464,12 +478,12 @@ impl Sched {
             _ => None,
         });
         let Some(until) = wakes.min() else {
-            crate::finding(&format!("deadlock: {}", self.waits()));
+            report::finding(&format!("deadlock: {}", self.waits()));
         };
         self.progress = self.real_steps();
         self.slept += until - self.clock;
         if self.slept > 3_600_000 {
-            crate::finding(&format!("only sleepers get on: {}", self.waits()));
+            report::finding(&format!("only sleepers get on: {}", self.waits()));
         }
         self.clock = until;
     }
@@ -500,7 +514,7 @@ impl Sched {
 
     fn wait_alone(&mut self) {
         match self.threads[self.current].state {
-            State::Waits(_, FOREVER) => crate::finding("deadlock in the child of a fork"),
+            State::Waits(_, FOREVER) => report::finding("deadlock in the child of a fork"),
             State::Waits(_, until) => self.clock = self.clock.max(until),
             _ => {}
         }

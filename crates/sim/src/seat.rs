@@ -1,85 +1,35 @@
 //! What `crates/sys/src/thread.rs` and `global.rs` do for each thread, for virtual ones: the seat, nested calls, the
 //! first and the last call. Change them together.
 
-use crate::sched::{is_running, quietly, sched};
+use crate::life::Life;
+use crate::sched::{quietly, sched};
 use crate::system::System;
 use crate::world::world;
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
 use neap_core::fork::{Begin, Flight};
 use neap_core::heap::{Block, FORKED, Name, PARKED, Seat};
-use neap_core::os::Thread;
 use neap_core::sync::Ordering;
 use neap_core::{Allocator, CHUNK, Heap};
 
 /// The heap of a thread that has given its heap up.
 static GONE: Name = Name::new();
-const PAGE: usize = 4096;
-
-/// A virtual thread's storage, which is unmapped when the thread ends.
-#[derive(Debug)]
-pub struct Life {
-    seat: *mut Seat,
-    /// `busy` as the thread itself sees it.
-    busy: u32,
-    /// What it stored there and others do not see yet.
-    buffered: bool,
-    /// The thread, `None` where the system does not tell whether it has ended.
-    thread: Option<Thread>,
-}
-
-impl Life {
-    /// A thread that has called nothing yet.
-    pub fn new(thread: Option<Thread>) -> Life {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh mapping.
-        let p =
-            unsafe { libc::mmap(core::ptr::null_mut(), PAGE, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
-        assert_ne!(p, libc::MAP_FAILED, "memory for a seat");
-        let seat = p.cast::<Seat>();
-        // SAFETY: the mapping is new.
-        unsafe { seat.write(Seat::new(Heap::none())) };
-        Life { seat, busy: Seat::IDLE, buffered: false, thread }
-    }
-
-    fn flush(&mut self) {
-        if core::mem::replace(&mut self.buffered, false) {
-            // SAFETY: the thread's own seat.
-            unsafe { (*self.seat).busy.as_ptr().write(self.busy) };
-        }
-    }
-
-    fn set_busy(&mut self, busy: u32) {
-        self.busy = busy;
-        self.buffered = true;
-        if world().config.buffers == 0 {
-            self.flush();
-        }
-    }
-}
-
-impl Drop for Life {
-    fn drop(&mut self) {
-        // SAFETY: the thread has ended; what uses its seat from now on is wrong, and is to be seen.
-        unsafe { libc::munmap(self.seat.cast(), PAGE) };
-    }
-}
-
 fn life() -> &'static mut Life {
-    &mut world().lives[sched().current]
+    &mut allocator().os.lives()[sched().current]
 }
 
 /// What `thread` stored is seen by all from now on.
 pub fn flush(thread: usize) {
-    if let Some(life) = world().lives.get_mut(thread) {
+    if let Some(life) = allocator().os.lives().get_mut(thread) {
         life.flush();
     }
 }
 
-/// What all threads stored is seen by all.
-pub fn flush_all() {
-    if is_running() {
-        world().lives.iter_mut().for_each(Life::flush);
+fn set_busy(busy: u32) {
+    let life = life();
+    life.set_busy(busy);
+    if world().config.buffers == 0 {
+        life.flush();
     }
 }
 
@@ -89,7 +39,7 @@ fn allocator() -> &'static Allocator<System> {
 
 fn seat() -> &'static Seat {
     // SAFETY: the running thread's seat.
-    unsafe { &*life().seat }
+    unsafe { &*life().seat() }
 }
 
 fn is_heap(heap: *mut Heap) -> bool {
@@ -99,11 +49,10 @@ fn is_heap(heap: *mut Heap) -> bool {
 /// Begins a call: the heap in the seat, or `None` in a nested call.
 fn enter() -> Option<*mut Heap> {
     // A handler may come before this one instruction, or behind it.
-    let life = life();
-    if life.busy != Seat::IDLE {
+    if life().busy() != Seat::IDLE {
         return None;
     }
-    life.set_busy(0);
+    set_busy(0);
     // Acquire pairs with the Release when a visitor gives the heap back.
     let heap = seat().heap.load(Ordering::Acquire);
     // What the caller does to the heap next has no atomic operation before it.
@@ -112,13 +61,13 @@ fn enter() -> Option<*mut Heap> {
 }
 
 fn leave() {
-    life().set_busy(Seat::IDLE);
+    set_busy(Seat::IDLE);
     neap_core::points::spin_loop();
 }
 
 fn wait_parked() {
     // SAFETY: the thread's own seat, which it has left.
-    unsafe { allocator().wait_parked(life().seat) };
+    unsafe { allocator().wait_parked(life().seat()) };
 }
 
 /// Calls of a thread that borrow a heap before it gets one of its own: fewer than in `crates/sys`, as lives are short.
@@ -156,7 +105,7 @@ fn with_heap_for<R>(weight: u32, mut f: impl FnMut(*mut Heap) -> R, mut nested: 
             wait_parked();
             continue;
         }
-        let flight = if heap == FORKED.heap() { None } else { a.fly(life().seat) };
+        let flight = if heap == FORKED.heap() { None } else { a.fly(life().seat()) };
         let Some(flight) = flight else {
             leave();
             return Some(nested());
@@ -181,7 +130,7 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
             wait_parked();
             continue;
         }
-        let flight = if heap == FORKED.heap() { None } else { allocator().fly(life().seat) };
+        let flight = if heap == FORKED.heap() { None } else { allocator().fly(life().seat()) };
         if flight.is_none() && !is_heap(heap) {
             leave();
             return None;
@@ -235,7 +184,7 @@ fn acquire(flight: Flight<'_>) -> bool {
     }
     if world().config.seatless == 0 {
         // SAFETY: the heap is this thread's, and the seat lasts until its end.
-        unsafe { a.set_seat(heap, life().seat) };
+        unsafe { a.set_seat(heap, life().seat()) };
     }
     true
 }
@@ -252,7 +201,7 @@ pub fn give_up() {
     let mut given_up = false;
     while !given_up {
         let end = |own| {
-            let flight = a.take_off(life().seat);
+            let flight = a.take_off(life().seat());
             // Acquire pairs with the Release of a visitor who found the thread busy.
             let gone = seat().heap.compare_exchange(own, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok();
             crate::trace!("gives up {own:p}: {gone}");
@@ -267,19 +216,19 @@ pub fn give_up() {
         with_heap(end, || forked = true);
         if forked && own() == FORKED.heap() {
             // SAFETY: the thread's own seat, outside of calls.
-            if unsafe { a.wait_for_fork(life().seat) } {
+            if unsafe { a.wait_for_fork(life().seat()) } {
                 continue;
             }
             if enter().is_none() {
                 crate::finding("a thread ends in a nested call");
             }
             // SAFETY: the thread's own seat, in a call that is not nested.
-            given_up = unsafe { a.leave_to_others(life().seat, GONE.heap()) };
+            given_up = unsafe { a.leave_to_others(life().seat(), GONE.heap()) };
             leave();
         } else if own() == GONE.heap() {
             // A handler forked, and this is its child, which is stranded.
             return;
-        } else if forked && life().busy != Seat::IDLE {
+        } else if forked && life().busy() != Seat::IDLE {
             crate::finding("a thread ends in a nested call");
         }
     }
@@ -298,18 +247,13 @@ pub fn vanish() {
         allocator().os.process.thread_ended(thread);
         let new = quietly(|| Life::new(allocator().os.process.new_thread()));
         let old = core::mem::replace(life(), new);
-        world().vanished(old);
+        world().bury(old);
     }
 }
 
 /// The thread's storage is used by a child of vfork as well, which has another number: it may not be asked for any more.
 pub fn share() {
     life().thread = None;
-}
-
-/// The running thread, `None` where the system does not tell whether it has ended.
-pub fn thread_to_ask_for() -> Option<Thread> {
-    if is_running() && sched().current < world().lives.len() { life().thread } else { None }
 }
 
 fn own() -> *mut Heap {
@@ -328,7 +272,7 @@ pub fn strand() {
 
 /// The thread's seat.
 pub fn place() -> *mut Seat {
-    life().seat
+    life().seat()
 }
 
 /// Before fork; false in a nested call, or where a lock does not come free.
@@ -336,7 +280,7 @@ pub fn enter_fork() -> bool {
     let a = allocator();
     let mut patience = a.fork_patience();
     while enter().is_some() {
-        let begin = a.fork_begin(life().seat, false, &mut patience);
+        let begin = a.fork_begin(life().seat(), false, &mut patience);
         leave();
         match begin {
             Begin::Ready => return true,
@@ -359,7 +303,7 @@ pub fn leave_fork() {
 
 /// Whether the thread is in the middle of a call.
 pub fn is_nested() -> bool {
-    life().busy != Seat::IDLE
+    life().busy() != Seat::IDLE
 }
 
 /// malloc, as `libneap.so` has it.

@@ -1,10 +1,11 @@
 //! The simulated system itself: its memory, what it lacks and refuses, and how late it is. `os.rs` has its calls.
 
+use crate::config::Config;
 use crate::finding;
+use crate::life::Life;
 use crate::memory::{READ_WRITE, protect};
 use crate::process::Process;
 use crate::random::Random;
-use crate::scenario::Config;
 use crate::sched::late;
 use core::cell::UnsafeCell;
 use neap_core::helper::Helper;
@@ -16,23 +17,6 @@ pub(crate) const HOST: usize = 4096;
 /// Where mappings for huge blocks and the page map go.
 pub(crate) const MAPPINGS: usize = 0x3000_0000_0000;
 const END_OF_MAPPINGS: usize = 0x4000_0000_0000;
-
-/// Features that a system may lack: bits of [`Config::missing`].
-pub mod lacks {
-    #![expect(missing_docs, reason = "named after the calls")]
-    pub const ZEROS: u64 = 1;
-    pub const MOVE: u64 = 2;
-    pub const RENEW: u64 = 4;
-    pub const PURGE: u64 = 8;
-    pub const PURGE_RUNS: u64 = 16;
-    pub const LAZY: u64 = 32;
-    pub const TOUCHED: u64 = 64;
-    pub const BARRIER: u64 = 128;
-    pub const MEMORY: u64 = 256;
-    pub const POPULATE: u64 = 512;
-    pub const RUN_TIME: u64 = 1024;
-    pub const HELPER: u64 = 2048;
-}
 
 pub(crate) struct State {
     pub(crate) model: Model,
@@ -53,6 +37,7 @@ pub struct System {
     /// What the system says of the process.
     pub process: Process,
     state: UnsafeCell<State>,
+    lives: UnsafeCell<Vec<Life>>,
 }
 
 // SAFETY: there is one real thread.
@@ -70,13 +55,31 @@ impl System {
             refused: 0,
             guards: BTreeSet::new(),
         };
-        System { process: Process::new(config.clone()), config, helper: Helper::new(), state: UnsafeCell::new(state) }
+        System {
+            process: Process::new(config.clone()),
+            config,
+            helper: Helper::new(),
+            state: UnsafeCell::new(state),
+            lives: UnsafeCell::default(),
+        }
     }
 
     #[expect(clippy::mut_from_ref, reason = "one real thread; no reference lives over a point")]
     pub(crate) fn state(&self) -> &mut State {
         // SAFETY: as said.
         unsafe { &mut *self.state.get() }
+    }
+
+    /// The storage of each thread.
+    #[expect(clippy::mut_from_ref, reason = "one real thread; no reference lives over a point")]
+    pub fn lives(&self) -> &mut Vec<Life> {
+        // SAFETY: as said.
+        unsafe { &mut *self.lives.get() }
+    }
+
+    /// What all threads stored is seen by all.
+    pub fn flush_all(&self) {
+        self.lives().iter_mut().for_each(Life::flush);
     }
 
     /// From now on nothing is refused that the system has.

@@ -1,0 +1,65 @@
+//! The storage of a virtual thread.
+
+use neap_core::Heap;
+use neap_core::heap::Seat;
+use neap_core::os::Thread;
+
+const PAGE: usize = 4096;
+
+/// A virtual thread's storage, which is unmapped when the thread ends.
+#[derive(Debug)]
+pub struct Life {
+    seat: *mut Seat,
+    /// `busy` as the thread itself sees it.
+    busy: u32,
+    /// What it stored there and others do not see yet.
+    buffered: bool,
+    /// The thread, `None` where the system does not tell whether it has ended.
+    pub thread: Option<Thread>,
+}
+
+impl Life {
+    /// A thread that has called nothing yet.
+    pub fn new(thread: Option<Thread>) -> Life {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a fresh mapping.
+        let p =
+            unsafe { libc::mmap(core::ptr::null_mut(), PAGE, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
+        assert_ne!(p, libc::MAP_FAILED, "memory for a seat");
+        let seat = p.cast::<Seat>();
+        // SAFETY: the mapping is new.
+        unsafe { seat.write(Seat::new(Heap::none())) };
+        Life { seat, busy: Seat::IDLE, buffered: false, thread }
+    }
+
+    /// The seat.
+    pub fn seat(&self) -> *mut Seat {
+        self.seat
+    }
+
+    /// `busy` as the thread itself sees it.
+    pub fn busy(&self) -> u32 {
+        self.busy
+    }
+
+    /// What the thread stored is seen by all.
+    pub fn flush(&mut self) {
+        if core::mem::replace(&mut self.buffered, false) {
+            // SAFETY: the thread's own seat.
+            unsafe { (*self.seat).busy.as_ptr().write(self.busy) };
+        }
+    }
+
+    /// The thread stores `busy`; others see it at the next flush.
+    pub fn set_busy(&mut self, busy: u32) {
+        self.busy = busy;
+        self.buffered = true;
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        // SAFETY: the thread has ended; what uses its seat from now on is wrong, and is to be seen.
+        unsafe { libc::munmap(self.seat.cast(), PAGE) };
+    }
+}
