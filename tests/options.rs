@@ -1,6 +1,7 @@
 //! Options in the environment of whole programs: what is understood, what is refused, and who must not see them.
 
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
 use std::process::ExitCode;
 
 use neap_options::{Kind, Opt, TABLE};
@@ -8,12 +9,19 @@ use neap_tests::sys::TempDir;
 use neap_tests::{Case, Outcome, Run, Source, Stop, install, library, program};
 
 const SECURE: Source = Source::new("options/secure.c");
+const TABLE_OF: Source = Source::new("options/table.c");
 
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
         Case::new("environment::good", "a value of the table that the library refuses", good),
         Case::new("environment::bad", "a bad value that is swallowed, stops the program, or is told badly", bad),
         Case::new("environment::several", "a bad value that hides the other options", several),
+        Case::new(
+            "table::environment",
+            "an option of the table that the library does not take from its variable",
+            taken,
+        ),
+        Case::new("table::program", "an option that the program cannot set, or can where only the start may", set),
         Case::new("environment::names", "a variable that only begins like an option's, taken for it", names),
         Case::new(
             "secure::ignored",
@@ -62,12 +70,12 @@ fn good() -> Outcome {
 fn bad() -> Outcome {
     want(
         &complaints(&[("NEAP_PURGE", "sometimes")])?,
-        "neap: NEAP_PURGE=sometimes is not understood; it may be decay, eager, lazy or never; \
+        "neap: NEAP_PURGE=sometimes is invalid; use decay, eager, lazy or never; \
          the default is used: decay\n",
     )?;
     want(
         &complaints(&[("NEAP_LIMIT", "512")])?,
-        "neap: NEAP_LIMIT=512 is not understood; it may be a size from 1M to 128T (as 4096, 64K or 2GiB), auto or \
+        "neap: NEAP_LIMIT=512 is invalid; use a size from 1M to 128T (as 4096, 64K or 2GiB), auto or \
          off; the default is used: auto\n",
     )?;
     let long = "a\nb".repeat(10_000);
@@ -81,7 +89,7 @@ fn bad() -> Outcome {
 
 fn several() -> Outcome {
     let found = complaints(&[("NEAP_LIMIT", "x"), ("NEAP_ZERO", ""), ("NEAP_PURGE", "eager"), ("NEAP_FOREIGN", "y")])?;
-    let told: Vec<_> = found.lines().filter_map(|line| line.split(" is not").next()).collect();
+    let told: Vec<_> = found.lines().filter_map(|line| line.split(" is invalid").next()).collect();
     let wanted = ["neap: NEAP_FOREIGN=y", "neap: NEAP_ZERO=", "neap: NEAP_LIMIT=x"];
     if told == wanted { Ok(()) } else { Err(Stop::Fail(format!("told are {told:?}, not {wanted:?}"))) }
 }
@@ -90,11 +98,49 @@ fn names() -> Outcome {
     want(&complaints(&[("NEAP_PURGE_", "x"), ("NEAP_LIMITS", "x"), ("NEAP_", "x"), ("XNEAP_ZERO", "x")])?, "")
 }
 
+/// A value that is not the default.
+fn other(opt: &Opt, dir: &Path) -> String {
+    match opt.kind {
+        Kind::Choice(words) => words.iter().find(|word| **word != opt.default).expect("a choice").to_string(),
+        Kind::Directory => dir.display().to_string(),
+        Kind::Size { .. } => "64M".into(),
+        Kind::Duration { .. } => "7s".into(),
+    }
+}
+
+/// Runs `table.c` with an argument for each option; one line of what it prints is what is wanted for the option.
+fn table(env: bool, argument: impl Fn(&Opt) -> String, wanted: impl Fn(&Opt, &str) -> String) -> Outcome {
+    library::require_neap()?;
+    let dir = TempDir::new("table")?;
+    let run = Run::new(TABLE_OF.build()?).args(TABLE.iter().map(|opt| format!("{}={}", opt.name, argument(opt))));
+    let values: Vec<_> = TABLE.iter().map(|opt| other(opt, dir.path())).collect();
+    let variables = TABLE.iter().zip(&values).filter(|_| env);
+    let done = variables.fold(run, |run, (opt, value)| run.env(opt.env, value)).run()?.success()?;
+    let lines: Vec<_> =
+        TABLE.iter().zip(&values).map(|(opt, value)| format!("{}: {}\n", opt.name, wanted(opt, value))).collect();
+    if done.stdout == lines.concat() { Ok(()) } else { Err(done.fail(&format!("wanted:\n{}", lines.concat()))) }
+}
+
+fn taken() -> Outcome {
+    table(true, |_| String::new(), |_, value| format!("0, {value} by environment"))
+}
+
+fn set() -> Outcome {
+    table(
+        false,
+        |opt| other(opt, Path::new("/")),
+        |opt, value| match opt.start_only {
+            true => format!("3, {} by default", opt.default),
+            false => format!("0, {value} by the program"),
+        },
+    )
+}
+
 /// A program with the library linked in, as a preload is ignored there anyway; first without, then with other rights.
 fn secure() -> Outcome {
     let archive = library::require_neap()?.with_file_name("libneap.a");
     let built = SECURE.build_with(&[&archive], &[])?;
-    let run = |path: &std::path::Path| {
+    let run = |path: &Path| {
         let run = Run::new(path).env("NEAP_PURGE", "sometimes").env("NEAP_COUNTERS", "/nonexistent");
         let run = run.env("MALLOC_PERTURB_", "165").env("GLIBC_TUNABLES", "glibc.malloc.perturb=165");
         run.plain().run()?.success()

@@ -1,11 +1,12 @@
 //! Which values options have: for programs started from this environment, or in a running process; and who chose them.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
 
 use neap_counters::Gauges;
-use neap_options::glibc::{Control, Effect, tunables};
-use neap_options::{Id, Milliseconds, Opt, Origin, SET_BY_RUN, Size, TABLE};
+use neap_options::environment;
+use neap_options::glibc::{By, Effect, Saved, Target};
+use neap_options::{Id, Opt, Origin, TABLE, Value};
 
 use crate::error::Error;
 
@@ -20,72 +21,29 @@ pub struct Now {
     pub variable: Option<&'static str>,
 }
 
-/// The values with which a program would start in an environment, in the order of the table. The library reads the
-/// same variables in the same order.
+/// The values with which a program would start in an environment, in the order of the table.
 pub fn from_environment(get: impl Fn(&str) -> Option<OsString>) -> Vec<Now> {
     let default = |opt: &Opt| Now { value: opt.default.to_owned(), origin: Origin::Default, variable: None };
-    let mut all: Vec<Now> = TABLE.iter().map(default).collect();
-    let mut glibc = Glibc { all: &mut all, no_mmap: false, threshold: None, never: false };
-    for control in neap_options::glibc::TABLE {
-        let text = control.env.and_then(&get);
-        if let Some(number) = text.and_then(|text| Control::parse(text.as_bytes())) {
-            glibc.apply(control, number, Origin::GlibcEnvironment, control.env);
-        }
-    }
-    let text = get("GLIBC_TUNABLES").unwrap_or_default();
-    for (control, number) in tunables(text.as_bytes()) {
-        glibc.apply(control, number, Origin::Tunables, Some("GLIBC_TUNABLES"));
-    }
-    let from_run = get(SET_BY_RUN).unwrap_or_default();
-    for (opt, now) in TABLE.iter().zip(&mut all) {
-        let Some(text) = get(opt.env).filter(|text| !(text.is_empty() && opt.kind == neap_options::Kind::Directory))
-        else {
-            continue;
-        };
-        if opt.parse(text.as_bytes()).is_some() {
-            let by_run = from_run.as_bytes().split(|&b| b == b',').any(|name| name == opt.name.as_bytes());
-            let origin = if by_run { Origin::Run } else { Origin::Environment };
-            *now = Now { value: text.to_string_lossy().into_owned(), origin, variable: Some(opt.env) };
-        }
-    }
-    all
+    let mut values = Values(TABLE.iter().map(default).collect());
+    let variable = |name: &str| get(name).map(OsString::into_vec);
+    environment::read(variable, &Saved::new(), &mut values, |_, _| {});
+    values.0
 }
 
-/// What glibc's controls have done so far.
-struct Glibc<'a> {
-    all: &'a mut [Now],
-    /// M_MMAP_MAX is 0, and this is the threshold for when it is not.
-    no_mmap: bool,
-    threshold: Option<String>,
-    /// `purge=never` because of M_TRIM_THRESHOLD.
-    never: bool,
-}
+/// The values of all options.
+struct Values(Vec<Now>);
 
-impl Glibc<'_> {
-    fn apply(&mut self, control: &Control, number: u64, origin: Origin, variable: Option<&'static str>) {
-        let set = |now: &mut Now, value: String| *now = Now { value, origin, variable };
-        match control.effect(number) {
-            Some(Effect::Option(Id::MmapThreshold, value)) if self.no_mmap => self.threshold = Some(value.to_string()),
-            Some(Effect::Option(id, value)) => {
-                if id == Id::Purge {
-                    self.never = true;
-                } else if id == Id::PurgeBytes && std::mem::take(&mut self.never) {
-                    set(&mut self.all[Id::Purge as usize], "decay".to_owned());
-                }
-                set(&mut self.all[id as usize], value.to_string());
-            }
-            Some(Effect::Mmap(on)) if on == self.no_mmap => {
-                let now = &mut self.all[Id::MmapThreshold as usize];
-                let value = if on { self.threshold.take() } else { None };
-                if !on {
-                    self.threshold = Some(now.value.clone());
-                }
-                set(now, value.unwrap_or_else(|| "none".to_owned()));
-                self.no_mmap = !on;
-            }
-            _ => {}
-        }
+impl Target for Values {
+    fn number(&self, id: Id) -> u64 {
+        let value = id.option().parse(self.0[id as usize].value.as_bytes());
+        value.and_then(|value| id.option().kind.number(value)).unwrap_or(0)
     }
+
+    fn set(&mut self, id: Id, value: Value<'_>, By { origin, variable }: By) {
+        self.0[id as usize] = Now { value: value.to_string(), origin, variable };
+    }
+
+    fn act(&mut self, _: Effect) {}
 }
 
 /// The values in process `pid`, as its counters page tells them.
@@ -100,27 +58,14 @@ pub fn of_process(pid: u32) -> Result<Vec<Now>, Error> {
 }
 
 fn of_gauges(g: &Gauges, counters: &str) -> Vec<Now> {
-    let word = |opt: &Opt, code: u64| match opt.kind {
-        neap_options::Kind::Choice(words) => words.get(code as usize).map(|word| (*word).to_owned()),
-        _ => None,
-    };
-    let size = |bytes: u64, all: &str| if bytes == u64::MAX { all.to_owned() } else { Size(bytes).to_string() };
-    let value = |opt: &Opt| match opt.id {
-        Id::Counters => counters.to_owned(),
-        // The page does not tell the directory and the interval, only who chose them.
-        Id::Sites if Origin::of(g.origins, Id::Sites as usize) != Origin::Default => "set".to_owned(),
-        Id::Sites => String::new(),
-        Id::SitesInterval if Origin::of(g.origins, Id::SitesInterval as usize) != Origin::Default => "set".to_owned(),
-        Id::SitesInterval => opt.default.to_owned(),
-        Id::Foreign => word(opt, g.foreign).unwrap_or_default(),
-        Id::Purge => word(opt, g.policy).unwrap_or_default(),
-        Id::PurgeDelay => Milliseconds(u32::try_from(g.purge_delay).unwrap_or(u32::MAX)).to_string(),
-        Id::PurgeBytes => size(g.purge_bytes, "auto"),
-        Id::Zero => word(opt, g.zero).unwrap_or_default(),
-        Id::MmapThreshold => size(g.mmap_threshold, "none"),
-        Id::Harden => word(opt, g.harden).unwrap_or_default(),
-        Id::Limit if g.limit == 0 => "off".to_owned(),
-        Id::Limit => size(g.limit, "auto"),
+    let words = g.words();
+    let gauge = |name| Gauges::TABLE.iter().position(|row| row.name == name).map(|place| words[place]);
+    let value = |opt: &Opt| match (opt.gauge.and_then(gauge), opt.id) {
+        (Some(number), _) => opt.kind.value(number).map_or_else(String::new, |value| value.to_string()),
+        (None, Id::Counters) => counters.to_owned(),
+        // The page does not show the value, only who chose it.
+        (None, id) if Origin::of(g.origins, id as usize) != Origin::Default => "set".to_owned(),
+        (None, _) => opt.default.to_owned(),
     };
     let now = |(i, opt)| Now { value: value(opt), origin: Origin::of(g.origins, i), variable: None };
     TABLE.iter().enumerate().map(now).collect()
@@ -136,6 +81,7 @@ fn same(opt: &Opt, a: &str, b: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use neap_options::environment::SET_BY_RUN;
 
     fn of(variables: &[(&str, &str)]) -> Vec<Now> {
         from_environment(|name| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| value.into()))
@@ -176,6 +122,14 @@ mod tests {
         assert_eq!(shown(&[never], Id::Purge).0, "never");
         let back = ("GLIBC_TUNABLES", "glibc.malloc.trim_threshold=7");
         assert_eq!(shown(&[never, back], Id::Purge), ("decay".into(), Origin::Tunables));
+    }
+
+    /// Catches an option whose gauge is not on the page.
+    #[test]
+    fn gauges_exist() {
+        for gauge in TABLE.iter().filter_map(|opt| opt.gauge) {
+            assert!(Gauges::TABLE.iter().any(|row| row.name == gauge), "{gauge}");
+        }
     }
 
     /// Catches gauges that are read as another option, or a default that is not the table's.

@@ -316,7 +316,7 @@ fn a_bad_variable_is_told_and_ignored() {
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("ran\n", Some(0)));
     assert_eq!(
         common::stderr(&output),
-        "neap: NEAP_PURGE=sometimes is not understood; it may be decay, eager, lazy or never; \
+        "neap: NEAP_PURGE=sometimes is invalid; use decay, eager, lazy or never; \
          the default is used: decay\n"
     );
 }

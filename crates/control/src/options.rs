@@ -1,10 +1,10 @@
-//! Options at run time.
+//! What programs read and set while they run: options by name, and the parameters of mallopt.
 
-use crate::settings;
 use core::ffi::{CStr, c_char};
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_core::watch::Reason;
+use neap_options::glibc::{self, By, Effect, Saved, Target};
 use neap_options::{Id, Opt, Origin, Value};
 use neap_sys::{global::NEAP, sites, thread, watch};
 
@@ -37,6 +37,7 @@ static COUNTERS: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Notes the path that option `counters` was set to.
 pub fn note_counters(path: &'static CStr) {
+    // Release pairs with the Acquire of `value`.
     COUNTERS.store(path.as_ptr().cast_mut(), Ordering::Release);
 }
 
@@ -46,34 +47,21 @@ pub fn find(name: &str) -> Result<&'static Opt, Error> {
 }
 
 /// The value of an option in force.
-pub fn value(id: Id) -> Value<'static> {
-    settings::read(&NEAP.policy, id).unwrap_or_else(|| {
-        match id {
-            Id::Sites => return Value::Path(sites::directory()),
-            Id::SitesInterval => return Value::Bytes(sites::interval().max(1)),
-            _ => {}
+pub fn value(option: &Opt) -> Value<'static> {
+    option.load(&NEAP.policy).unwrap_or_else(|| match option.id {
+        Id::Sites => Value::Path(sites::directory()),
+        Id::SitesInterval => Value::Bytes(sites::interval().max(1)),
+        _ => {
+            let path = COUNTERS.load(Ordering::Acquire);
+            // SAFETY: `note_counters` stores strings that live for ever.
+            Value::Path(if path.is_null() { b"" } else { unsafe { CStr::from_ptr(path) }.to_bytes() })
         }
-        let path = COUNTERS.load(Ordering::Acquire);
-        // SAFETY: the path is a string that lives for ever, see `note_counters`.
-        Value::Path(if path.is_null() { b"" } else { unsafe { CStr::from_ptr(path) }.to_bytes() })
     })
 }
 
-/// Who chose it.
-pub fn origin(id: Id) -> Origin {
-    Origin::of(NEAP.policy.origins(), id as usize)
-}
-
-/// Sets an option of the core while nobody else runs: the program starts. False if it has no such value.
-pub fn start_with(id: Id, value: Value<'_>, by: Origin) -> bool {
-    let known = settings::apply(&NEAP.policy, id, value);
-    if known {
-        note_origin(id, by);
-    }
-    if id == Id::Harden {
-        watch::set(Reason::Harden, NEAP.policy.harden());
-    }
-    known
+/// Who chose the value of an option.
+pub fn origin(option: &Opt) -> Origin {
+    Origin::of(NEAP.policy.origins(), option.id as usize)
 }
 
 /// Notes who chose the value of an option.
@@ -88,21 +76,55 @@ pub fn set(name: &str, text: &[u8]) -> Result<(), Error> {
         return Err(Error::StartOnly);
     }
     let value = option.parse(text).ok_or(Error::BadValue)?;
-    if !set_value(option.id, value, Origin::Program) {
-        return Err(Error::BadValue);
-    }
+    Process.set(option.id, value, By { origin: Origin::Program, variable: None });
     Ok(())
 }
 
-/// Sets an option of the core at any time. False if it has no such value.
-pub(crate) fn set_value(id: Id, value: Value<'_>, by: Origin) -> bool {
-    let known = start_with(id, value, by);
-    if known && matches!(id, Id::Purge | Id::PurgeDelay | Id::PurgeBytes | Id::Limit) {
-        // What waits may have to go earlier than the purger thinks, or to go at all.
-        thread::in_call(|_| {
-            NEAP.resume_purging();
-            NEAP.look_at_limit();
-        });
+/// What glibc's controls have replaced in this process.
+pub static SAVED: Saved = Saved::new();
+
+/// mallopt: 0 for a value out of range, else 1, also for an unknown parameter.
+pub fn mallopt(parameter: i32, value: i32) -> i32 {
+    // A size is as wide as an address: a negative number becomes one of the greatest.
+    let number = i64::from(value).cast_unsigned();
+    let by = By { origin: Origin::Mallopt, variable: None };
+    glibc::by_parameter(parameter).is_none_or(|control| SAVED.apply(control, number, by, &mut Process)).into()
+}
+
+/// This process: what options and controls are set in.
+#[derive(Debug)]
+pub struct Process;
+
+impl Target for Process {
+    fn number(&self, id: Id) -> u64 {
+        id.option().setting.map_or(0, |setting| NEAP.policy.word(setting) as u64)
     }
-    known
+
+    /// Sets an option that the core keeps; leaves others alone.
+    fn set(&mut self, id: Id, value: Value<'_>, by: By) {
+        let option = id.option();
+        if !option.store(&NEAP.policy, value) {
+            return;
+        }
+        note_origin(id, by.origin);
+        if id == Id::Harden {
+            watch::set(Reason::Harden, NEAP.policy.harden());
+        }
+        if option.guides_purger && matches!(by.origin, Origin::Mallopt | Origin::Program) {
+            // What waits may have to go earlier than the purger thinks, or to go at all.
+            thread::in_call(|_| {
+                NEAP.resume_purging();
+                NEAP.look_at_limit();
+            });
+        }
+    }
+
+    fn act(&mut self, effect: Effect) {
+        match effect {
+            Effect::Fill(byte) => watch::set_fill(byte),
+            Effect::Caches(on) => watch::set(Reason::NoCaches, !on),
+            Effect::Report(on) => NEAP.policy.set_quiet(!on),
+            _ => {}
+        }
+    }
 }

@@ -30,8 +30,8 @@ impl fmt::Display for Origin {
 
 /// The value of an option in force, and who chose it. `docs/options.md` lists the options.
 pub fn option(name: &str) -> Result<(Value, Origin), OptionError> {
-    let id = neap_control::options::find(name)?.id;
-    Ok((Value(neap_control::options::value(id)), Origin(neap_control::options::origin(id))))
+    let option = neap_control::options::find(name)?;
+    Ok((Value(neap_control::options::value(option)), Origin(neap_control::options::origin(option))))
 }
 
 /// Sets an option. What waits to go back to the system goes by the new value from now on.

@@ -1,244 +1,226 @@
-//! glibc's controls: parameters of mallopt, environment variables and tunables, and what they mean to neap. One table;
-//! the library, `neap options`, docs/controls.md and the tests come from it.
+//! glibc's controls: parameters of mallopt, environment variables and tunables; which there are, and what setting one does.
+//! Those that set an option are in the option's entry (`table.rs`), the others here. The library, `neap options`,
+//! docs/controls.md and the tests come from both.
 //!
-//! Numbers are read as glibc reads them, and what it ignores without a word is ignored here too: an unknown tunable, a
-//! number that is none, one out of range. (mallopt says no to the latter.)
+//! Numbers are read as glibc reads them, and what it ignores without a word is ignored here too: an unknown tunable, text
+//! that is not a number, one out of range. (mallopt returns 0 for the latter.)
 
-use crate::{Id, Value};
+use crate::{Id, TABLE, Value};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use neap_core::policy::Purge;
 
-/// One control.
-#[derive(Clone, Copy, Debug)]
-pub struct Control {
-    /// Its name in code.
-    pub knob: Knob,
-    /// Name and number of the parameter of mallopt.
-    pub parameter: Option<(&'static str, i32)>,
-    /// The environment variable.
-    pub env: Option<&'static str>,
-    /// The tunable, without `glibc.malloc.`.
-    pub tunable: Option<&'static str>,
-    /// Greatest value; a negative number is above all others, as glibc takes it.
-    pub max: u64,
-    /// glibc's default.
-    pub default: &'static str,
-    /// What it is to glibc.
-    pub glibc: &'static str,
-    /// What it is to neap.
-    pub neap: &'static str,
-}
+pub use crate::origin::By;
+pub use crate::table::{Control, Effect};
 
-/// Names a control in code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Knob {
-    /// How much free memory may be kept.
-    TrimThreshold,
-    /// From which size on blocks go back when they are freed.
-    MmapThreshold,
-    /// How many such blocks there may be.
-    MmapMax,
-    /// What blocks are filled with.
-    Perturb,
-    /// What happens when a mistake is found.
-    CheckAction,
-    /// How many blocks caches hold.
-    TcacheCount,
-    /// Known, and without a meaning to neap.
-    Other,
-}
-
-/// What setting a control does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Nothing.
-    Nothing,
-    /// An option of neap gets a value.
-    Option(Id, Value<'static>),
-    /// Blocks are filled with this byte when they are freed, and with its complement when they are new; 0: not.
-    Fill(u8),
-    /// Whether blocks may go back when they are freed, as [`Knob::MmapThreshold`] says.
-    Mmap(bool),
-    /// Whether threads keep free blocks at hand.
-    Caches(bool),
-    /// Whether a mistake is told before it ends the process.
-    Told(bool),
-}
-
-/// A number that glibc takes for all addresses and more.
-const ALL: u64 = 128 << 40;
 const ANY: u64 = u64::MAX;
-const INT: u64 = i32::MAX as u64;
 
-const fn other(
+const fn control(
     parameter: Option<(&'static str, i32)>,
     env: Option<&'static str>,
     tunable: &'static str,
     max: u64,
 ) -> Control {
-    Control { knob: Knob::Other, parameter, env, tunable: Some(tunable), max, default: "", glibc: "", neap: "" }
+    Control { parameter, env, tunable, max, default: "", glibc: "", neap: "", effect: |_| Effect::Nothing }
 }
 
-/// Every control of glibc 2.42 and before.
-pub const TABLE: &[Control] = &[
+/// The controls of glibc 2.42 and before that set no option.
+const OTHERS: &[Control] = &[
     Control {
-        knob: Knob::TrimThreshold,
-        parameter: Some(("M_TRIM_THRESHOLD", -1)),
-        env: Some("MALLOC_TRIM_THRESHOLD_"),
-        tunable: Some("trim_threshold"),
-        max: ANY,
-        default: "128 KiB, then twice the dynamic mmap threshold",
-        glibc: "Free memory at the top of the heap beyond so many bytes goes back when a block is freed; -1: never.",
-        neap: "The option `purge_bytes`: free memory beyond so many bytes goes back at once, the rest after `purge_delay`. -1: `purge=never`.",
-    },
-    Control {
-        knob: Knob::MmapThreshold,
-        parameter: Some(("M_MMAP_THRESHOLD", -3)),
-        env: Some("MALLOC_MMAP_THRESHOLD_"),
-        tunable: Some("mmap_threshold"),
-        max: ANY,
-        default: "128 KiB, grows up to 32 MiB",
-        glibc: "Blocks of at least so many bytes are mappings of their own, and go back when they are freed.",
-        neap: "The option `mmap_threshold`: they go back when they are freed. -1: `none`.",
-    },
-    Control {
-        knob: Knob::MmapMax,
-        parameter: Some(("M_MMAP_MAX", -4)),
-        env: Some("MALLOC_MMAP_MAX_"),
-        tunable: Some("mmap_max"),
-        max: INT,
-        default: "65536",
-        glibc: "Most blocks that are mappings of their own; 0: none is.",
-        neap: "0: `mmap_threshold=none`, until it is raised again. Other numbers do nothing, as these blocks are no mappings of their own.",
-    },
-    Control {
+        default: "128 KiB",
         glibc: "How many bytes more the heap grows by than it has to, and how many stay when it shrinks.",
         neap: "Nothing: neap grows in steps of 1.5 MiB, from the third on 16 MiB and more, beside which a pad is no gain; what stays when memory is freed is a matter of `purge_delay` and `purge_bytes`.",
-        default: "128 KiB",
-        ..other(Some(("M_TOP_PAD", -2)), Some("MALLOC_TOP_PAD_"), "top_pad", ANY)
+        ..control(Some(("M_TOP_PAD", -2)), Some("MALLOC_TOP_PAD_"), "top_pad", ANY)
     },
     Control {
-        knob: Knob::Perturb,
-        parameter: Some(("M_PERTURB", -6)),
-        env: Some("MALLOC_PERTURB_"),
-        tunable: Some("perturb"),
-        max: ANY,
         default: "0",
         glibc: "Freed blocks are filled with the lowest byte of the number, new ones (not calloc's) with its complement; 0: not.",
-        neap: "The same, for all usable bytes of freed blocks. Caches are given up meanwhile, so calls are slower.",
+        neap: "The same, for all usable bytes of freed blocks. Threads have no caches meanwhile, so calls are slower.",
+        effect: |number| Effect::Fill(number as u8),
+        ..control(Some(("M_PERTURB", -6)), Some("MALLOC_PERTURB_"), "perturb", ANY)
     },
     Control {
-        knob: Knob::CheckAction,
-        glibc: "What happens when a mistake is found, until 2.26: bit 0 tells it, bit 1 ends the process. Since then it always does both.",
-        neap: "2 (and 6): a mistake ends the process without a word. All others: with one line; a process with a damaged heap never goes on.",
         default: "3",
-        ..other(Some(("M_CHECK_ACTION", -5)), Some("MALLOC_CHECK_"), "check", ANY)
+        glibc: "What happens when an error is detected, until 2.26: bit 0 reports it, bit 1 ends the process. Since then it always does both.",
+        neap: "2 (and 6): an error ends the process without a message. All others: with one line; a process with a damaged heap never goes on.",
+        // Only the combination that ends the process without a message differs.
+        effect: |number| Effect::Report(number & 3 != 2),
+        ..control(Some(("M_CHECK_ACTION", -5)), Some("MALLOC_CHECK_"), "check", ANY)
     },
     Control {
+        default: "8 on 64 bits",
         glibc: "How many arenas there may be before their number is limited.",
         neap: "Nothing: there is one set of arenas for all threads, so there is no number to limit.",
-        default: "8 on 64 bits",
-        ..other(Some(("M_ARENA_TEST", -7)), Some("MALLOC_ARENA_TEST"), "arena_test", ANY)
+        ..control(Some(("M_ARENA_TEST", -7)), Some("MALLOC_ARENA_TEST"), "arena_test", ANY)
     },
     Control {
+        default: "8 for each processor",
         glibc: "Most arenas; set to save memory.",
         neap: "Nothing: all threads share one set of arenas, as with 1 in glibc, and do not wait for each other. A thread's own are 3 KiB and its caches, which go back when it rests.",
-        default: "8 for each processor",
-        ..other(Some(("M_ARENA_MAX", -8)), Some("MALLOC_ARENA_MAX"), "arena_max", ANY)
+        ..control(Some(("M_ARENA_MAX", -8)), Some("MALLOC_ARENA_MAX"), "arena_max", ANY)
     },
     Control {
-        glibc: "Longest blocks that fast bins keep, at most 160; 0: none.",
-        neap: "Nothing: there are no such bins. What threads keep at hand is given up by the tunable `tcache_count=0`.",
         default: "128",
-        ..other(Some(("M_MXFAST", 1)), None, "mxfast", 160)
+        glibc: "Longest blocks that fast bins keep, at most 160; 0: none.",
+        neap: "Nothing: there are no such bins. The tunable `tcache_count=0` turns the caches of threads off.",
+        ..control(Some(("M_MXFAST", 1)), None, "mxfast", 160)
     },
     Control {
-        knob: Knob::TcacheCount,
+        default: "7",
         glibc: "Most blocks of a size in a thread's cache; 0: no caches.",
         neap: "0: no caches. Other numbers do nothing.",
-        default: "7",
-        ..other(None, None, "tcache_count", 65535)
+        effect: |number| Effect::Caches(number > 0),
+        ..control(None, None, "tcache_count", 65535)
     },
     Control {
+        default: "1032",
         glibc: "Longest blocks in a thread's cache.",
         neap: "Nothing.",
-        default: "1032",
-        ..other(None, None, "tcache_max", ANY)
+        ..control(None, None, "tcache_max", ANY)
     },
     Control {
+        default: "0, without limit",
         glibc: "Most blocks that are looked at to fill a thread's cache.",
         neap: "Nothing.",
-        default: "0, without limit",
-        ..other(None, None, "tcache_unsorted_limit", ANY)
+        ..control(None, None, "tcache_unsorted_limit", ANY)
     },
     Control {
+        default: "0",
         glibc: "1: madvise for huge pages, 2: huge pages from hugetlb.",
         neap: "Nothing: huge pages come where density was proven.",
-        default: "0",
-        ..other(None, None, "hugetlb", ANY)
+        ..control(None, None, "hugetlb", ANY)
     },
 ];
 
 impl Control {
-    /// The parameter of mallopt with this number.
-    pub fn by_parameter(number: i32) -> Option<&'static Control> {
-        TABLE.iter().find(|control| control.parameter.is_some_and(|(_, n)| n == number))
+    /// What setting it to `number` does; `None` if the number is out of range.
+    pub fn does(&self, number: u64) -> Option<Effect> {
+        (number <= self.max).then(|| (self.effect)(number))
     }
+}
 
-    /// The tunable of this full name (`glibc.malloc.perturb`).
-    pub fn by_tunable(name: &[u8]) -> Option<&'static Control> {
-        let name = name.strip_prefix(b"glibc.malloc.")?;
-        TABLE.iter().find(|control| control.tunable.is_some_and(|tunable| tunable.as_bytes() == name))
-    }
+/// Every control.
+pub fn all() -> impl Iterator<Item = &'static Control> {
+    TABLE.iter().flat_map(|opt| opt.glibc).chain(OTHERS)
+}
 
-    /// What a value does; `None` if it is out of range.
-    pub fn effect(&self, value: u64) -> Option<Effect> {
-        if value > self.max {
-            return None;
-        }
-        Some(match self.knob {
-            Knob::TrimThreshold if value > ALL => Effect::Option(Id::Purge, Value::Word("never")),
-            Knob::TrimThreshold => Effect::Option(Id::PurgeBytes, Value::Bytes(value)),
-            Knob::MmapThreshold if value > ALL => Effect::Option(Id::MmapThreshold, Value::Word("none")),
-            Knob::MmapThreshold => Effect::Option(Id::MmapThreshold, Value::Bytes(value)),
-            Knob::MmapMax => Effect::Mmap(value > 0),
-            Knob::Perturb => Effect::Fill(value as u8),
-            // Bit 0: tell, bit 1: end the process. Only the combination that ends it without a word is another one.
-            Knob::CheckAction => Effect::Told(value & 3 != 2),
-            Knob::TcacheCount => Effect::Caches(value > 0),
-            Knob::Other => Effect::Nothing,
-        })
-    }
-
-    /// The value of an environment variable or a tunable: decimal, octal (`0...`) or hexadecimal (`0x...`), with a sign;
-    /// `None` if it is no number.
-    pub fn parse(text: &[u8]) -> Option<u64> {
-        let text = text.trim_ascii_start();
-        let (negative, digits) = match text {
-            [b'-', rest @ ..] => (true, rest),
-            [b'+', rest @ ..] => (false, rest),
-            _ => (false, text),
-        };
-        let (radix, digits) = match digits {
-            [b'0', b'x' | b'X', rest @ ..] => (16, rest),
-            [b'0', rest @ ..] if !rest.is_empty() => (8, rest),
-            _ => (10, digits),
-        };
-        if digits.is_empty() {
-            return None;
-        }
-        let number = digits.iter().try_fold(0u64, |n, &b| {
-            let digit = u64::from((b as char).to_digit(radix)?);
-            n.checked_mul(u64::from(radix))?.checked_add(digit)
-        })?;
-        Some(if negative { number.wrapping_neg() } else { number })
-    }
+/// The parameter of mallopt with this number.
+pub fn by_parameter(number: i32) -> Option<&'static Control> {
+    all().find(|control| control.parameter.is_some_and(|(_, n)| n == number))
 }
 
 /// The tunables in the text of GLIBC_TUNABLES that are controls of malloc, with their numbers, in order.
 pub fn tunables(text: &[u8]) -> impl Iterator<Item = (&'static Control, u64)> + '_ {
     text.split(|&b| b == b':').filter_map(|part| {
-        let at = part.iter().position(|&b| b == b'=')?;
-        Some((Control::by_tunable(&part[..at])?, Control::parse(&part[at + 1..])?))
+        let (name, text) = part.split_at(part.iter().position(|&b| b == b'=')?);
+        let name = name.strip_prefix(b"glibc.malloc.")?;
+        Some((all().find(|control| control.tunable.as_bytes() == name)?, number(&text[1..])?))
     })
+}
+
+/// The number in an environment variable or a tunable: decimal, octal (`0...`) or hexadecimal (`0x...`), with a sign;
+/// `None` if it is not a number.
+pub fn number(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii_start();
+    let (negative, digits) = match text {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        _ => (false, text),
+    };
+    let (radix, digits) = match digits {
+        [b'0', b'x' | b'X', rest @ ..] => (16, rest),
+        [b'0', rest @ ..] if !rest.is_empty() => (8, rest),
+        _ => (10, digits),
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    let number = digits.iter().try_fold(0u64, |n, &b| {
+        let digit = u64::from((b as char).to_digit(radix)?);
+        n.checked_mul(u64::from(radix))?.checked_add(digit)
+    })?;
+    Some(if negative { number.wrapping_neg() } else { number })
+}
+
+/// What controls act on: a process, or a picture of one.
+pub trait Target {
+    /// The number of an option's value.
+    fn number(&self, id: Id) -> u64;
+    /// Sets an option.
+    fn set(&mut self, id: Id, value: Value<'_>, by: By);
+    /// Does what is not the value of an option: [`Effect::Fill`], [`Effect::Caches`], [`Effect::Report`].
+    fn act(&mut self, effect: Effect);
+}
+
+/// Values that controls have replaced, to be restored when the control is set back.
+#[derive(Debug)]
+pub struct Saved {
+    /// M_MMAP_MAX is 0, and `threshold` is the number of `mmap_threshold` for when it is not.
+    no_mmap: AtomicBool,
+    threshold: AtomicU64,
+    /// M_TRIM_THRESHOLD is -1: the number of `purge` before that; else [`NOTHING`].
+    purge: AtomicU64,
+}
+
+const NOTHING: u64 = u64::MAX;
+
+impl Default for Saved {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// All orderings are relaxed: each value stands for itself.
+impl Saved {
+    /// Nothing.
+    pub const fn new() -> Saved {
+        Saved { no_mmap: AtomicBool::new(false), threshold: AtomicU64::new(0), purge: AtomicU64::new(NOTHING) }
+    }
+
+    /// Does what setting a control to `number` means; false if the number is out of range.
+    pub fn apply(&self, control: &Control, number: u64, by: By, target: &mut impl Target) -> bool {
+        let Some(effect) = control.does(number) else { return false };
+        match effect {
+            Effect::Nothing => {}
+            Effect::Mmap(on) => self.allow_mmap(on, by, target),
+            Effect::Option(Id::MmapThreshold, value) if self.no_mmap.load(Ordering::Relaxed) => {
+                let number = Id::MmapThreshold.option().kind.number(value);
+                self.threshold.store(number.unwrap_or(NOTHING), Ordering::Relaxed);
+            }
+            Effect::Option(id, value) => {
+                let now = target.number(Id::Purge);
+                let is_never = now == Purge::Never as u64;
+                if id == Id::Purge && !is_never {
+                    self.purge.store(now, Ordering::Relaxed);
+                } else if id == Id::PurgeBytes {
+                    let before = Id::Purge.option().kind.value(self.purge.swap(NOTHING, Ordering::Relaxed));
+                    // Unless the policy was set by other means meanwhile.
+                    if let Some(before) = before.filter(|_| is_never) {
+                        target.set(Id::Purge, before, by);
+                    }
+                }
+                target.set(id, value, by);
+            }
+            effect => target.act(effect),
+        }
+        true
+    }
+
+    /// M_MMAP_MAX: 0 puts the threshold aside, any other number brings it back.
+    fn allow_mmap(&self, on: bool, by: By, target: &mut impl Target) {
+        let kind = Id::MmapThreshold.option().kind;
+        let (none, now) = (Value::Word("none"), target.number(Id::MmapThreshold));
+        if self.no_mmap.swap(!on, Ordering::Relaxed) != on {
+            return;
+        }
+        if !on {
+            self.threshold.store(now, Ordering::Relaxed);
+            target.set(Id::MmapThreshold, none, by);
+        } else if kind.value(now) == Some(none) {
+            // It was not set by other means meanwhile.
+            let before = kind.value(self.threshold.load(Ordering::Relaxed));
+            target.set(Id::MmapThreshold, before.unwrap_or(none), by);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -247,8 +229,8 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    fn control(parameter: i32) -> &'static Control {
-        Control::by_parameter(parameter).expect("a parameter")
+    fn parameter(number: i32) -> &'static Control {
+        by_parameter(number).expect("a parameter")
     }
 
     /// Catches a number of <malloc.h> that is another here.
@@ -266,16 +248,16 @@ mod tests {
             ("M_ARENA_MAX", -8),
         ];
         for (name, number) in wanted {
-            assert_eq!(control(number).parameter, Some((name, number)));
+            assert_eq!(parameter(number).parameter, Some((name, number)));
         }
-        assert_eq!(TABLE.iter().filter(|c| c.parameter.is_some()).count(), wanted.len());
-        assert!(Control::by_parameter(0).is_none() && Control::by_parameter(77).is_none());
+        assert_eq!(all().filter(|c| c.parameter.is_some()).count(), wanted.len());
+        assert!(by_parameter(0).is_none() && by_parameter(77).is_none());
     }
 
     /// Catches a variable or a tunable that is another here than in glibc, or there twice.
     #[test]
     fn names_are_glibcs() {
-        let envs: Vec<_> = TABLE.iter().filter_map(|c| c.env).collect();
+        let envs: Vec<_> = all().filter_map(|c| c.env).collect();
         for env in [
             "MALLOC_CHECK_",
             "MALLOC_TOP_PAD_",
@@ -289,7 +271,7 @@ mod tests {
             assert_eq!(envs.iter().filter(|&&e| e == env).count(), 1, "{env}");
         }
         assert_eq!(envs.len(), 8);
-        for control in TABLE {
+        for control in all() {
             assert!(control.glibc.ends_with('.') && control.neap.ends_with('.') && !control.default.is_empty());
         }
     }
@@ -312,15 +294,15 @@ mod tests {
             ("1 ", None),
             ("99999999999999999999", None),
         ] {
-            assert_eq!(Control::parse(text.as_bytes()), wanted, "{text:?}");
+            assert_eq!(number(text.as_bytes()), wanted, "{text:?}");
         }
     }
 
     /// Catches a control that does something else than the table says.
     #[test]
     fn effects() {
-        use Effect::{Caches, Fill, Mmap, Nothing, Option, Told};
-        for (parameter, value, wanted) in [
+        use Effect::{Caches, Fill, Mmap, Nothing, Option, Report};
+        for (number, value, wanted) in [
             (-1, 131_072, Some(Option(Id::PurgeBytes, Value::Bytes(131_072)))),
             (-1, u64::MAX, Some(Option(Id::Purge, Value::Word("never")))),
             (-3, 1 << 20, Some(Option(Id::MmapThreshold, Value::Bytes(1 << 20)))),
@@ -334,26 +316,26 @@ mod tests {
             (1, 161, None),
             (1, u64::MAX, None),
             (-8, 1, Some(Nothing)),
-            (-5, 0, Some(Told(true))),
-            (-5, 1, Some(Told(true))),
-            (-5, 2, Some(Told(false))),
-            (-5, 3, Some(Told(true))),
-            (-5, 7, Some(Told(true))),
+            (-5, 0, Some(Report(true))),
+            (-5, 1, Some(Report(true))),
+            (-5, 2, Some(Report(false))),
+            (-5, 3, Some(Report(true))),
+            (-5, 7, Some(Report(true))),
         ] {
-            assert_eq!(control(parameter).effect(value), wanted, "{parameter} {value}");
+            assert_eq!(parameter(number).does(value), wanted, "{number} {value}");
         }
-        let count = Control::by_tunable(b"glibc.malloc.tcache_count").expect("a tunable");
-        assert_eq!((count.effect(0), count.effect(7)), (Some(Caches(false)), Some(Caches(true))));
+        let count = all().find(|control| control.tunable == "tcache_count").expect("a tunable");
+        assert_eq!((count.does(0), count.does(7)), (Some(Caches(false)), Some(Caches(true))));
     }
 
     /// Catches options of the table that refuse what a control sets them to.
     #[test]
     fn values_are_those_of_options() {
         use std::string::ToString;
-        for control in TABLE {
+        for control in all() {
             for value in [0, 1, 131_072, 128 << 40, u64::MAX] {
-                if let Some(Effect::Option(id, value)) = control.effect(value) {
-                    assert_eq!(id.option().parse(value.to_string().as_bytes()), Some(value), "{:?}", control.knob);
+                if let Some(Effect::Option(id, value)) = control.does(value) {
+                    assert_eq!(id.option().parse(value.to_string().as_bytes()), Some(value), "{}", control.tunable);
                 }
             }
         }
@@ -364,8 +346,8 @@ mod tests {
     fn tunables_are_found() {
         let text = b"glibc.malloc.perturb=0x5:x=1:glibc.rtld.nns=3:glibc.malloc.none=1:glibc.malloc.check:\
             glibc.malloc.mmap_max=z:glibc.malloc.trim_threshold=131072:";
-        let found: Vec<_> = tunables(text).map(|(control, n)| (control.knob, n)).collect();
-        assert_eq!(found, [(Knob::Perturb, 5), (Knob::TrimThreshold, 131_072)]);
+        let found: Vec<_> = tunables(text).map(|(control, n)| (control.tunable, n)).collect();
+        assert_eq!(found, [("perturb", 5), ("trim_threshold", 131_072)]);
         assert_eq!(tunables(b"").count(), 0);
     }
 }

@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-/// Who chose a value. The numbers stand in the counters page, four bits for each option.
+/// Who chose a value. The numbers are stored in the counters page, four bits for each option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Origin {
-    /// Nobody.
+    /// No one.
     #[default]
     Default = 0,
     /// The option's environment variable.
@@ -23,35 +23,36 @@ pub enum Origin {
     Program = 6,
 }
 
+/// An origin, and the environment variable where it is one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct By {
+    /// Who chose.
+    pub origin: Origin,
+    /// The variable.
+    pub variable: Option<&'static str>,
+}
+
 impl Origin {
-    /// All of them, each at the place of its number.
-    pub const ALL: [Origin; 7] = [
-        Origin::Default,
-        Origin::Environment,
-        Origin::Run,
-        Origin::GlibcEnvironment,
-        Origin::Tunables,
-        Origin::Mallopt,
-        Origin::Program,
+    /// All of them, each at the place of its number, with what they are called.
+    const ALL: [(Origin, &str); 7] = [
+        (Origin::Default, "default"),
+        (Origin::Environment, "environment"),
+        (Origin::Run, "neap run --set"),
+        (Origin::GlibcEnvironment, "glibc's environment"),
+        (Origin::Tunables, "GLIBC_TUNABLES"),
+        (Origin::Mallopt, "mallopt"),
+        (Origin::Program, "the program"),
     ];
 
     /// The one of the option at `place` in the table, out of the four bits for each.
-    pub const fn of(origins: u64, place: usize) -> Origin {
+    pub fn of(origins: u64, place: usize) -> Origin {
         let number = (origins >> (place % 16 * 4) & 0xF) as usize;
-        if number < Self::ALL.len() { Self::ALL[number] } else { Origin::Program }
+        Self::ALL.get(number).map_or(Origin::Program, |(origin, _)| *origin)
     }
 
     /// In one word or two.
     pub const fn name(self) -> &'static str {
-        match self {
-            Origin::Default => "default",
-            Origin::Environment => "environment",
-            Origin::Run => "neap run --set",
-            Origin::GlibcEnvironment => "glibc's environment",
-            Origin::Tunables => "GLIBC_TUNABLES",
-            Origin::Mallopt => "mallopt",
-            Origin::Program => "the program",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -68,7 +69,7 @@ mod tests {
     /// Catches an origin that is read as another.
     #[test]
     fn numbers_are_places() {
-        for (i, origin) in Origin::ALL.into_iter().enumerate() {
+        for (i, (origin, _)) in Origin::ALL.into_iter().enumerate() {
             assert_eq!(origin as usize, i);
             assert_eq!(Origin::of((i as u64) << 12, 3), origin);
         }

@@ -1,132 +1,293 @@
-//! The options. To add one: a line in `Id`, an entry here, a section in docs/options.md; the compiler and the tests
-//! name every other place.
+//! The options. To add one: an entry here, which says all there is to say of it, and a section in docs/options.md. Tests
+//! name what is missing: the section, the gauge, the function that starts what is not a setting of the core.
 
-use crate::{Id, Kind, Opt};
+use crate::text::{Complaint, Refusal};
+use crate::{Kind, Value};
+use neap_core::policy::{Policy, Setting};
 
-/// Most bytes of a size: all addresses that a program has.
+/// One option.
+#[derive(Clone, Copy, Debug)]
+pub struct Opt {
+    /// Its name in code.
+    pub id: Id,
+    /// Lower-case name, as in `neap run --set name=value`.
+    pub name: &'static str,
+    /// The environment variable.
+    pub env: &'static str,
+    /// What it accepts.
+    pub kind: Kind,
+    /// The default, as it would be written; empty: not set.
+    pub default: &'static str,
+    /// It can be set only when the program starts.
+    pub start_only: bool,
+    /// Where the core keeps it, as [`Kind::number`]; none if the library starts something instead.
+    pub setting: Option<Setting>,
+    /// The gauge on the counters page that shows the same number.
+    pub gauge: Option<&'static str>,
+    /// Free memory waits by it, so the purger looks again when it is set.
+    pub guides_purger: bool,
+    /// What it does, for `--help` and the documentation.
+    pub doc: &'static str,
+    /// Controls of glibc's that set it.
+    pub glibc: &'static [Control],
+}
+
+/// A control of glibc's: parameter of mallopt, environment variable and tunable.
+#[derive(Clone, Copy, Debug)]
+pub struct Control {
+    /// Name and number of the parameter of mallopt.
+    pub parameter: Option<(&'static str, i32)>,
+    /// The environment variable.
+    pub env: Option<&'static str>,
+    /// The tunable, without `glibc.malloc.`.
+    pub tunable: &'static str,
+    /// Greatest value; a negative number is above all others, as glibc takes it.
+    pub max: u64,
+    /// glibc's default.
+    pub default: &'static str,
+    /// What it is to glibc.
+    pub glibc: &'static str,
+    /// What it is to neap.
+    pub neap: &'static str,
+    /// What setting it to a number does.
+    pub effect: fn(u64) -> Effect,
+}
+
+/// What setting a control does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    Nothing,
+    /// An option of neap gets a value.
+    Option(Id, Value<'static>),
+    /// Whether blocks may go back when they are freed, as [`Id::MmapThreshold`] says.
+    Mmap(bool),
+    /// Blocks are filled with this byte when they are freed, and with its complement when they are new; 0: not.
+    Fill(u8),
+    /// Whether threads have caches.
+    Caches(bool),
+    /// Whether an error is reported before it ends the process.
+    Report(bool),
+}
+
+/// Most bytes of a size: all addresses that a program has. Controls of glibc's take more for "never".
 const ALL: u64 = 128 << 40;
-/// Least memory limit: a process needs about so much to start. Refuses `limit=512`, meant as megabytes, and 0.
+/// Least memory limit: a process needs about this much to start. Refuses `limit=512`, meant as megabytes, and 0.
 const LEAST_LIMIT: u64 = 1 << 20;
 const HOUR: u32 = 60 * 60 * 1000;
 
-/// Every option of neap.
-pub const TABLE: &[Opt] = &[
-    Opt {
-        id: Id::Counters,
+/// An option that the library starts when the program does; what an entry does not say is as here.
+const START: Opt = Opt {
+    id: Id::Counters,
+    name: "",
+    env: "",
+    kind: Kind::Directory,
+    default: "",
+    start_only: true,
+    setting: None,
+    gauge: None,
+    guides_purger: false,
+    doc: "",
+    glibc: &[],
+};
+
+/// An option that can be set at any time.
+const ANY_TIME: Opt = Opt { start_only: false, ..START };
+
+macro_rules! options {
+    ($($id:ident = $like:ident { $($field:ident: $value:expr,)* })*) => {
+        /// Names an option in code. The numbers are the places in [`TABLE`].
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Id {
+            $(#[doc = concat!("See the entry `", stringify!($id), "` of the table.")] $id,)*
+        }
+
+        /// Every option of neap.
+        pub const TABLE: &[Opt] = &[$(Opt { id: Id::$id, $($field: $value,)* ..$like }),*];
+    };
+}
+
+options! {
+    Counters = START {
         name: "counters",
         env: "NEAP_COUNTERS",
         kind: Kind::Directory,
-        default: "",
         doc: "Count blocks, bytes and system calls, in a file for each process in this directory (slower; used by neap run --summary).",
-        start_only: true,
-    },
-    Opt {
-        id: Id::Foreign,
+    }
+    Foreign = ANY_TIME {
         name: "foreign",
         env: "NEAP_FOREIGN",
         kind: Kind::Choice(&["pass", "abort"]),
         default: "pass",
+        setting: Some(Setting::ForeignAbort),
+        gauge: Some("foreign"),
         doc: "What free does with a block of another allocator: pass it on to the C library where it is plausibly one of its blocks, or abort.",
-        start_only: false,
-    },
-    Opt {
-        id: Id::Purge,
+    }
+    Purge = ANY_TIME {
         name: "purge",
         env: "NEAP_PURGE",
+        // In the order of the core's `Purge`.
         kind: Kind::Choice(&["decay", "eager", "lazy", "never"]),
         default: "decay",
+        setting: Some(Setting::Purge),
+        gauge: Some("policy"),
+        guides_purger: true,
         doc: "When free memory goes back to the system: when it was not used again for purge_delay (decay), at once (eager), as decay but the system takes it only when it is short of memory (lazy), or only when the program asks (never).",
-        start_only: false,
-    },
-    Opt {
-        id: Id::PurgeDelay,
+    }
+    PurgeDelay = ANY_TIME {
         name: "purge_delay",
         env: "NEAP_PURGE_DELAY",
         kind: Kind::Duration { min: 0, max: HOUR },
         default: "500ms",
+        setting: Some(Setting::Delay),
+        gauge: Some("purge_delay"),
+        guides_purger: true,
         doc: "How long free memory waits for its next use before it goes back.",
-        start_only: false,
-    },
-    Opt {
-        id: Id::PurgeBytes,
+    }
+    PurgeBytes = ANY_TIME {
         name: "purge_bytes",
         env: "NEAP_PURGE_BYTES",
         kind: Kind::Size { words: &["auto"], min: 0, max: ALL },
         default: "auto",
-        doc: "How much free memory waits at most; what is more goes back before its time. auto is a quarter of the memory limit.",
-        start_only: false,
-    },
-    Opt {
-        id: Id::Zero,
+        setting: Some(Setting::Bytes),
+        gauge: Some("purge_bytes"),
+        guides_purger: true,
+        doc: "Most free memory that waits; what is more goes back before its time. auto is a quarter of the memory limit.",
+        glibc: &[Control {
+            parameter: Some(("M_TRIM_THRESHOLD", -1)),
+            env: Some("MALLOC_TRIM_THRESHOLD_"),
+            tunable: "trim_threshold",
+            max: u64::MAX,
+            default: "128 KiB, then twice the dynamic mmap threshold",
+            glibc: "Free memory at the top of the heap beyond this many bytes goes back when a block is freed; -1: never.",
+            neap: "The option `purge_bytes`: free memory beyond this many bytes goes back at once, the rest after `purge_delay`. -1: `purge=never`.",
+            effect: |bytes| match bytes {
+                0..=ALL => Effect::Option(Id::PurgeBytes, Value::Bytes(bytes)),
+                _ => Effect::Option(Id::Purge, Value::Word("never")),
+            },
+        }],
+    }
+    Zero = ANY_TIME {
         name: "zero",
         env: "NEAP_ZERO",
         kind: Kind::Choice(&["resident", "always"]),
         default: "resident",
+        setting: Some(Setting::ZeroAlways),
+        gauge: Some("zero"),
         doc: "What calloc clears of memory that is used again: only the OS pages that may hold something (resident), or all of it (always).",
-        start_only: false,
-    },
-    Opt {
-        id: Id::MmapThreshold,
+    }
+    MmapThreshold = ANY_TIME {
         name: "mmap_threshold",
         env: "NEAP_MMAP_THRESHOLD",
         kind: Kind::Size { words: &["none"], min: 0, max: ALL },
         default: "none",
-        doc: "Blocks of at least so many bytes go back to the system as soon as they are freed.",
-        start_only: false,
-    },
-    Opt {
-        id: Id::Limit,
+        setting: Some(Setting::MmapThreshold),
+        gauge: Some("mmap_threshold"),
+        doc: "Blocks of at least this many bytes go back to the system as soon as they are freed.",
+        glibc: &[
+            Control {
+                parameter: Some(("M_MMAP_THRESHOLD", -3)),
+                env: Some("MALLOC_MMAP_THRESHOLD_"),
+                tunable: "mmap_threshold",
+                max: u64::MAX,
+                default: "128 KiB, grows up to 32 MiB",
+                glibc: "Blocks of at least this many bytes are mappings of their own, and go back when they are freed.",
+                neap: "The option `mmap_threshold`: they go back when they are freed. -1: `none`.",
+                effect: |bytes| Effect::Option(
+                    Id::MmapThreshold,
+                    if bytes <= ALL { Value::Bytes(bytes) } else { Value::Word("none") },
+                ),
+            },
+            Control {
+                parameter: Some(("M_MMAP_MAX", -4)),
+                env: Some("MALLOC_MMAP_MAX_"),
+                tunable: "mmap_max",
+                max: i32::MAX as u64,
+                default: "65536",
+                glibc: "Most blocks that are mappings of their own; 0: none is.",
+                neap: "0: `mmap_threshold=none`, until it is raised again. Other numbers do nothing, as these blocks are not mappings of their own.",
+                effect: |count| Effect::Mmap(count > 0),
+            },
+        ],
+    }
+    Limit = ANY_TIME {
         name: "limit",
         env: "NEAP_LIMIT",
         kind: Kind::Size { words: &["auto", "off"], min: LEAST_LIMIT, max: ALL },
         default: "auto",
+        setting: Some(Setting::Limit),
+        gauge: Some("limit"),
+        guides_purger: true,
         doc: "Which memory limit counts: that of the container or the machine, for which no allocation fails (auto), none (off), or a size for this process, beyond which allocations fail.",
-        start_only: false,
-    },
-    Opt {
-        id: Id::Harden,
+    }
+    Harden = START {
         name: "harden",
         env: "NEAP_HARDEN",
         kind: Kind::Choice(&["off", "on"]),
         default: "off",
-        doc: "Whether errors on the heap are made harmless or seen where that costs time: zeroed frees, random places, guard pages, no free lists.",
-        start_only: true,
-    },
-    Opt {
-        id: Id::Sites,
+        setting: Some(Setting::Harden),
+        gauge: Some("harden"),
+        doc: "Makes errors on the heap harmless, or detects them, where that costs time: zeroed frees, random places, guard pages, no free lists.",
+    }
+    Sites = START {
         name: "sites",
         env: "NEAP_SITES",
         kind: Kind::Directory,
-        default: "",
         doc: "Record where blocks are allocated, in a file for each process in this directory (slower; used by neap pagein --sites).",
-        start_only: true,
-    },
-    Opt {
-        id: Id::SitesInterval,
+    }
+    SitesInterval = START {
         name: "sites_interval",
         env: "NEAP_SITES_INTERVAL",
         kind: Kind::Size { words: &[], min: 1, max: ALL },
         default: "1",
-        doc: "The sampling interval of sites: so many bytes lie between two recorded allocations in the mean; 1: all are recorded.",
-        start_only: true,
-    },
-];
-
-// An entry in the wrong place: order TABLE as `Id` is.
-const _: () = {
-    let mut i = 0;
-    while i < TABLE.len() {
-        assert!(TABLE[i].id as usize == i);
-        i += 1;
+        doc: "The sampling interval of sites: the mean number of bytes between two recorded allocations; 1: all are recorded.",
     }
-    assert!(TABLE.len() == Id::SitesInterval as usize + 1, "name the last of `Id` here");
-};
+}
+
+impl Id {
+    /// The option of this name.
+    pub const fn option(self) -> &'static Opt {
+        &TABLE[self as usize]
+    }
+}
+
+impl Opt {
+    /// The option that users call `name`.
+    pub fn by_name(name: &str) -> Option<&'static Opt> {
+        TABLE.iter().find(|opt| opt.name == name)
+    }
+
+    /// The value that `text` stands for; none if the option does not accept it.
+    pub fn parse<'a>(&self, text: &'a [u8]) -> Option<Value<'a>> {
+        self.kind.parse(text)
+    }
+
+    /// Sets it in the core; false if that does not keep it, or the option does not accept the value.
+    pub fn store(&self, policy: &Policy, value: Value<'_>) -> bool {
+        let word = self.kind.number(value).map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+        self.setting.zip(word).map(|(setting, word)| policy.set_word(setting, word)).is_some()
+    }
+
+    /// The value in the core; none if that does not keep it.
+    pub fn load(&self, policy: &Policy) -> Option<Value<'static>> {
+        self.kind.value(policy.word(self.setting?) as u64)
+    }
+
+    /// Why `text` was refused, for `neap run --set`.
+    pub fn refusal<'a>(&'a self, text: &'a [u8]) -> Refusal<'a> {
+        Refusal { name: self.name, kind: &self.kind, text }
+    }
+
+    /// The line, without its end, by which the library says that its variable has a bad value.
+    pub fn complaint<'a>(&'a self, text: &'a [u8]) -> Complaint<'a> {
+        Complaint { env: self.env, kind: &self.kind, default: self.default, text }
+    }
+}
 
 #[cfg(test)]
 mod tests {
     extern crate std;
     use super::*;
-    use crate::Value;
     use std::vec::Vec;
 
     /// Catches a variable that cannot be guessed from the name, and names that shells do not take.
@@ -164,6 +325,8 @@ mod tests {
     fn entries_make_sense() {
         for opt in TABLE {
             assert!(opt.doc.ends_with('.'), "{}", opt.name);
+            assert_eq!(opt.setting.is_some(), opt.gauge.is_some(), "{}: shown where it is kept", opt.name);
+            assert!(opt.start_only || opt.setting.is_some(), "{}: nothing to set while the program runs", opt.name);
             let words = match opt.kind {
                 Kind::Choice(words) => words,
                 Kind::Size { words, min, max } => {

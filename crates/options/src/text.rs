@@ -1,88 +1,9 @@
-//! What is allowed, and what was refused, in words. One wording for the library, the command and the documentation.
+//! What is said of a value that is refused. One wording for the library and the command.
 
+use crate::Kind;
 use core::fmt::{Display, Formatter, Result, Write};
 
-use crate::{Kind, Opt, Value};
-
-/// A number of bytes as an option takes it: in the largest unit that divides it (`128T`, `1M`, `4097`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
-
-impl Display for Size {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let shift = (self.0.trailing_zeros() / 10 * 10).min(40);
-        match (self.0, shift) {
-            (0, _) | (_, 0) => write!(f, "{}", self.0),
-            (bytes, shift) => write!(f, "{}{}", bytes >> shift, ["K", "M", "G", "T"][shift as usize / 10 - 1]),
-        }
-    }
-}
-
-/// A span of time as an option takes it: in the largest unit that divides it (`1h`, `90s`, `500ms`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Milliseconds(pub u32);
-
-impl Display for Milliseconds {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let ms = self.0;
-        match ms {
-            0 => f.write_str("0"),
-            _ if ms.is_multiple_of(3_600_000) => write!(f, "{}h", ms / 3_600_000),
-            _ if ms.is_multiple_of(60_000) => write!(f, "{}min", ms / 60_000),
-            _ if ms.is_multiple_of(1000) => write!(f, "{}s", ms / 1000),
-            _ => write!(f, "{ms}ms"),
-        }
-    }
-}
-
-/// What is accepted: `decay, eager, lazy or never`.
-impl Display for Kind {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        match *self {
-            Kind::Choice(words) => {
-                let Some((first, rest)) = words.split_first() else { return Ok(()) };
-                f.write_str(first)?;
-                or(f, rest)
-            }
-            Kind::Directory => f.write_str("the path of an existing directory"),
-            Kind::Size { words, min, max } => {
-                write!(f, "a size from {} to {} (as 4096, 64K or 2GiB)", Size(min), Size(max))?;
-                or(f, words)
-            }
-            Kind::Duration { min, max } => {
-                write!(f, "a time from {} to {} (as 500ms or 2s)", Milliseconds(min), Milliseconds(max))
-            }
-        }
-    }
-}
-
-/// A value as it would be written. A path that is no text is shown with replacement characters.
-impl Display for Value<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        match *self {
-            Value::Word(word) => f.write_str(word),
-            Value::Path(path) => {
-                for chunk in path.utf8_chunks() {
-                    f.write_str(chunk.valid())?;
-                    f.write_str(if chunk.invalid().is_empty() { "" } else { "\u{fffd}" })?;
-                }
-                Ok(())
-            }
-            Value::Bytes(bytes) => Size(bytes).fmt(f),
-            Value::Milliseconds(ms) => Milliseconds(ms).fmt(f),
-        }
-    }
-}
-
-/// Further words of a list that has begun.
-fn or(f: &mut Formatter<'_>, words: &[&str]) -> Result {
-    for (i, word) in words.iter().enumerate() {
-        write!(f, "{}{word}", if i + 1 == words.len() { " or " } else { ", " })?;
-    }
-    Ok(())
-}
-
-/// Text of a user's within a line of ours: one line, not long, whatever it is.
+/// A user's text as part of a line of ours: one line, cut where it is long.
 struct Quoted<'a>(&'a [u8]);
 
 /// Most characters of a value that are shown.
@@ -108,43 +29,41 @@ impl Display for Quoted<'_> {
 /// Why a value was refused: ``option `zero` accepts resident or always, not `x` ``.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'a> {
-    pub(crate) opt: &'a Opt,
+    pub(crate) name: &'a str,
+    pub(crate) kind: &'a Kind,
     pub(crate) text: &'a [u8],
 }
 
 impl Display for Refusal<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        write!(f, "option `{}` accepts {}, not `{}`", self.opt.name, self.opt.kind, Quoted(self.text))
+        write!(f, "option `{}` accepts {}, not `{}`", self.name, self.kind, Quoted(self.text))
     }
 }
 
 /// A bad value in the environment:
-/// `neap: NEAP_ZERO=x is not understood; it may be resident or always; the default is used: resident`.
+/// `neap: NEAP_ZERO=x is invalid; use resident or always; the default is used: resident`.
 /// Never longer than [`Complaint::BYTES`].
 #[derive(Clone, Copy, Debug)]
 pub struct Complaint<'a> {
-    pub(crate) opt: &'a Opt,
+    pub(crate) env: &'a str,
+    pub(crate) kind: &'a Kind,
+    pub(crate) default: &'a str,
     pub(crate) text: &'a [u8],
 }
 
 impl Complaint<'_> {
-    /// Longest line that may come out; a test holds the table to it.
+    /// Longest line that may come out; a test checks it for the whole table.
     pub const BYTES: usize = 511;
 }
 
 impl Display for Complaint<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let Opt { env, kind, default, .. } = self.opt;
+        let Complaint { env, kind, default, text } = *self;
         let default = if default.is_empty() { "none" } else { default };
-        let value = Quoted(self.text);
-        // Any path is understood. Whether a file can be made there is found out when it is used: under a filter of system
-        // calls it cannot.
-        let wrong = if matches!(kind, Kind::Directory) {
-            "does not work: no file can be made there"
-        } else {
-            "is not understood"
-        };
-        write!(f, "neap: {env}={value} {wrong}; it may be {kind}; the default is used: {default}")
+        // Every path is valid. Whether a file can be made there is known when it is made: a filter of system calls may
+        // refuse it.
+        let wrong = if *kind == Kind::Directory { "does not work: no file can be made there" } else { "is invalid" };
+        write!(f, "neap: {env}={} {wrong}; use {kind}; the default is used: {default}", Quoted(text))
     }
 }
 
@@ -152,7 +71,7 @@ impl Display for Complaint<'_> {
 mod tests {
     extern crate std;
     use super::*;
-    use crate::{Id, TABLE};
+    use crate::{Id, TABLE, Value};
     use std::string::ToString;
 
     /// Catches a unit that changes the number.
@@ -170,16 +89,16 @@ mod tests {
             (1 << 50, "1024T"),
             (u64::MAX, "18446744073709551615"),
         ] {
-            assert_eq!(Size(bytes).to_string(), text);
+            assert_eq!(Value::Bytes(bytes).to_string(), text);
         }
         for (ms, text) in
             [(0, "0"), (1, "1ms"), (1500, "1500ms"), (90_000, "90s"), (120_000, "2min"), (7_200_000, "2h")]
         {
-            assert_eq!(Milliseconds(ms).to_string(), text);
+            assert_eq!(Value::Milliseconds(ms).to_string(), text);
         }
     }
 
-    /// Catches lists that do not read as a sentence, and a range or a word that is not told.
+    /// Catches lists that do not read as a sentence, and a range or a word that is missing.
     #[test]
     fn what_is_allowed_in_words() {
         for (id, text) in [
@@ -212,14 +131,14 @@ mod tests {
     fn refusals_say_all() {
         assert_eq!(
             Id::Purge.option().complaint(b"sometimes").to_string(),
-            "neap: NEAP_PURGE=sometimes is not understood; it may be decay, eager, lazy or never; \
+            "neap: NEAP_PURGE=sometimes is invalid; use decay, eager, lazy or never; \
              the default is used: decay"
         );
         assert_eq!(Id::Zero.option().refusal(b"").to_string(), "option `zero` accepts resident or always, not ``");
         let counters = Id::Counters.option().complaint(b"/none").to_string();
         assert_eq!(
             counters,
-            "neap: NEAP_COUNTERS=/none does not work: no file can be made there; it may be the path of an existing directory; \
+            "neap: NEAP_COUNTERS=/none does not work: no file can be made there; use the path of an existing directory; \
              the default is used: none"
         );
     }
@@ -235,7 +154,7 @@ mod tests {
             for text in [wide.as_bytes(), &[0xff; 5000], &[b'\n'; 5000]] {
                 let line = opt.complaint(text).to_string();
                 assert!(line.len() <= Complaint::BYTES, "{} bytes: {line}", line.len());
-                let wrong = ["... is not understood", "... does not work"].iter().any(|wrong| line.contains(wrong));
+                let wrong = ["... is invalid", "... does not work"].iter().any(|wrong| line.contains(wrong));
                 assert!(wrong && !line.contains(char::is_control), "{line}");
             }
         }

@@ -50,12 +50,12 @@ fn controls() -> String {
         "\n| mallopt | variable | tunable | to glibc | default there | to neap |\n|---|---|---|---|---|---|\n",
     );
     let code = |name: Option<&str>| name.map_or_else(String::new, |name| format!("`{name}`"));
-    for control in glibc::TABLE {
+    for control in glibc::all() {
         let parameter = control.parameter.map_or_else(String::new, |(name, number)| format!("`{name}` ({number})"));
         let line = format!(
             "| {parameter} | {} | {} | {} | {} | {} |",
             code(control.env),
-            code(control.tunable),
+            code(Some(control.tunable)),
             control.glibc,
             control.default,
             control.neap

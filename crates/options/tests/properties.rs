@@ -1,13 +1,13 @@
 //! Any text, and any value of any option.
 
-use neap_options::{Complaint, Kind, Milliseconds, Opt, Size, TABLE, Value};
+use neap_options::{Complaint, Kind, TABLE, Value};
 use proptest::prelude::*;
 
 const ANY_SIZE: Kind = Kind::Size { words: &[], min: 0, max: u64::MAX };
 const ANY_TIME: Kind = Kind::Duration { min: 0, max: u32::MAX };
 
 fn parse(kind: Kind, text: &str) -> Option<Value<'_>> {
-    Opt { kind, ..TABLE[0] }.parse(text.as_bytes())
+    kind.parse(text.as_bytes())
 }
 
 /// A number with a unit as the documentation describes it, computed without care for overflow, in 128 bits.
@@ -55,10 +55,10 @@ proptest! {
     #[test]
     fn what_is_written_is_read(number in any::<u64>(), shift in 0u32..64) {
         let number = number >> shift << (shift / 2);
-        let text = Size(number).to_string();
+        let text = Value::Bytes(number).to_string();
         prop_assert_eq!(parse(ANY_SIZE, &text), Some(Value::Bytes(number)));
         let milliseconds = (number >> 32) as u32;
-        let text = Milliseconds(milliseconds).to_string();
+        let text = Value::Milliseconds(milliseconds).to_string();
         prop_assert_eq!(parse(ANY_TIME, &text), Some(Value::Milliseconds(milliseconds)));
     }
 

@@ -114,7 +114,7 @@ pub unsafe extern "C" fn neap_option_get(option: *const c_char, value: *mut c_ch
     // SAFETY: as the caller promises.
     unsafe {
         match options::find(name(option)) {
-            Ok(option) => put(options::value(option.id), value, size),
+            Ok(option) => put(options::value(option), value, size),
             Err(error) => result(error),
         }
     }
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn neap_option_origin(option: *const c_char, origin: *mut 
     // SAFETY: as the caller promises.
     unsafe {
         match options::find(name(option)) {
-            Ok(option) => put(options::origin(option.id), origin, size),
+            Ok(option) => put(options::origin(option), origin, size),
             Err(error) => result(error),
         }
     }

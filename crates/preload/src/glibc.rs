@@ -3,14 +3,14 @@
 use core::ffi::{c_int, c_void};
 use core::fmt::Write;
 use neap_control::info::{self, Info, ShortInfo};
-use neap_control::{glibc, trim};
+use neap_control::{options, trim};
 use rustix::fd::BorrowedFd;
 use rustix::io::retry_on_intr;
 
 /// glibc: sets a parameter. 1, or 0 for a value that is out of range; unknown parameters are fine. errno is kept.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
-    glibc::mallopt(parameter, value)
+    options::mallopt(parameter, value)
 }
 
 /// glibc: gives free memory back to the system, but for `pad` bytes of free ranges; 1 if memory went back, else 0.

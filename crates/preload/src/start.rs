@@ -1,14 +1,12 @@
 //! What happens when the library is loaded: options and glibc's controls are read from the environment. malloc works
 //! before that, with the defaults, as the dynamic linker and other libraries call it earlier.
-//!
-//! Who is heard last wins: glibc's variables, GLIBC_TUNABLES, neap's own.
 
 use crate::{c, calls, counting, foreign};
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write;
-use neap_control::{glibc, options};
-use neap_options::glibc::{Control, tunables};
-use neap_options::{Complaint, Id, Opt, Origin, TABLE, Value};
+use neap_control::options::{self, Process, SAVED};
+use neap_options::glibc::{By, Effect, Target};
+use neap_options::{Complaint, Id, Opt, Origin, Value, environment};
 use neap_sys::{sites, thread};
 
 /// glibc calls the functions of this section with the arguments of main.
@@ -33,87 +31,89 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     if secure || environment.is_null() {
         return;
     }
-    // SAFETY: glibc passes the process's environment.
-    let variable = |name| unsafe { variable(environment, name) };
-    for control in neap_options::glibc::TABLE {
-        let text = control.env.and_then(variable);
-        if let Some(number) = text.and_then(|text| Control::parse(text.to_bytes())) {
-            glibc::apply(control, number, Origin::GlibcEnvironment);
-        }
-    }
-    let text = variable("GLIBC_TUNABLES").map_or(&b""[..], CStr::to_bytes);
-    for (control, number) in tunables(text) {
-        glibc::apply(control, number, Origin::Tunables);
-    }
-    let from_run = variable(neap_options::SET_BY_RUN).map_or(&b""[..], CStr::to_bytes);
-    let origin = |option: &Opt| {
-        let named = from_run.split(|&b| b == b',').any(|name| name == option.name.as_bytes());
-        if named { Origin::Run } else { Origin::Environment }
-    };
-    for option in TABLE {
-        if let Some(value) = variable(option.env) {
-            set(option, value, origin(option));
-        }
-    }
-    // At the end: from here on allocations are recorded.
-    if let Some(directory) = variable(Id::Sites.option().env).filter(|directory| !directory.is_empty()) {
-        let interval = variable(Id::SitesInterval.option().env).map(CStr::to_bytes);
-        let interval = interval.and_then(|text| Id::SitesInterval.option().parse(text));
-        let interval = if let Some(Value::Bytes(bytes)) = interval { bytes } else { 1 };
-        // SAFETY: the constructor runs once, before main. The environment begins at the end of the first thread's stack.
-        if unsafe { sites::start(directory, interval, environment.addr()) } {
-            options::note_origin(Id::Sites, origin(Id::Sites.option()));
-        } else {
-            complain(Id::Sites.option(), directory);
-        }
-    }
+    let environment = Environment(environment);
+    let mut start = Start { environment, sites: None, interval: 1 };
+    let variable = |name: &str| environment.variable(name).map(CStr::to_bytes);
+    environment::read(variable, &SAVED, &mut start, complain);
+    start.record_sites();
 }
 
-/// The value of the environment variable `name`.
-unsafe fn variable(environment: *const *const c_char, name: &str) -> Option<&'static CStr> {
-    // SAFETY: the environment is an array of strings that ends with NULL.
-    unsafe {
-        let mut entry = environment;
-        while !(*entry).is_null() {
-            let text = CStr::from_ptr(*entry);
-            let bytes = text.to_bytes();
-            if bytes.len() > name.len() && bytes.starts_with(name.as_bytes()) && bytes[name.len()] == b'=' {
-                return Some(CStr::from_ptr((*entry).add(name.len() + 1)));
+/// The environment of the process: an array of strings that ends with NULL, and lives for ever.
+#[derive(Clone, Copy)]
+struct Environment(*const *const c_char);
+
+impl Environment {
+    /// The value of the variable `name`.
+    fn variable(self, name: &str) -> Option<&'static CStr> {
+        // SAFETY: the C library passes such an array to constructors.
+        unsafe {
+            let mut entry = self.0;
+            while !(*entry).is_null() {
+                let rest = CStr::from_ptr(*entry).to_bytes().strip_prefix(name.as_bytes());
+                if rest.is_some_and(|rest| rest.first() == Some(&b'=')) {
+                    return Some(CStr::from_ptr((*entry).add(name.len() + 1)));
+                }
+                entry = entry.add(1);
             }
-            entry = entry.add(1);
         }
+        None
     }
-    None
-}
 
-/// Sets one option, or says what is allowed.
-fn set(option: &Opt, text: &'static CStr, by: Origin) {
-    let value = option.parse(text.to_bytes());
-    let known = match (option.id, value) {
-        // An empty path is as good as none.
-        (Id::Counters, _) => text.is_empty() || count(text, by),
-        // Begins at the end of `start`, which complains.
-        (Id::Sites, _) => true,
-        (Id::SitesInterval, Some(_)) => {
-            options::note_origin(Id::SitesInterval, by);
-            true
-        }
-        (id, Some(value)) => options::start_with(id, value, by),
-        (_, None) => false,
-    };
-    if !known {
-        complain(option, text);
+    /// The path in the variable of an option that has one.
+    fn path(self, id: Id) -> &'static CStr {
+        self.variable(id.option().env).unwrap_or(c"")
     }
 }
 
-/// Starts to count; false if that cannot be.
-fn count(directory: &'static CStr, by: Origin) -> bool {
-    let started = counting::start(directory);
-    if started {
-        options::note_counters(directory);
-        options::note_origin(Id::Counters, by);
+/// What the environment chooses: the core's options at once, those that start something by what they start.
+struct Start {
+    environment: Environment,
+    /// Who chose to record sites.
+    sites: Option<Origin>,
+    interval: u64,
+}
+
+impl Target for Start {
+    fn number(&self, id: Id) -> u64 {
+        Process.number(id)
     }
-    started
+
+    fn set(&mut self, id: Id, value: Value<'_>, by: By) {
+        match (id, value) {
+            (Id::Counters, _) => {
+                let directory = self.environment.path(id);
+                if !counting::start(directory) {
+                    return complain(id.option(), directory.to_bytes());
+                }
+                options::note_counters(directory);
+                options::note_origin(id, by.origin);
+            }
+            (Id::Sites, _) => self.sites = Some(by.origin),
+            (Id::SitesInterval, Value::Bytes(bytes)) => {
+                self.interval = bytes;
+                options::note_origin(id, by.origin);
+            }
+            _ => Process.set(id, value, by),
+        }
+    }
+
+    fn act(&mut self, effect: Effect) {
+        Process.act(effect);
+    }
+}
+
+impl Start {
+    /// Option `sites`. At the end, as allocations are recorded from here on.
+    fn record_sites(self) {
+        let Some(by) = self.sites else { return };
+        let directory = self.environment.path(Id::Sites);
+        // SAFETY: the constructor runs once, before main. The environment begins at the end of the first thread's stack.
+        if unsafe { sites::start(directory, self.interval, self.environment.0.addr()) } {
+            options::note_origin(Id::Sites, by);
+        } else {
+            complain(Id::Sites.option(), directory.to_bytes());
+        }
+    }
 }
 
 /// A line in the making; what does not fit is left out.
@@ -131,10 +131,11 @@ impl Write for Line {
     }
 }
 
-fn complain(option: &Opt, text: &CStr) {
+/// Says on standard error that a value is bad.
+fn complain(option: &Opt, text: &[u8]) {
     let mut line = Line { text: [0; Complaint::BYTES + 1], len: 0 };
     // Neither the line nor what is written to it fails.
-    let _ = writeln!(line, "{}", option.complaint(text.to_bytes()));
+    let _ = writeln!(line, "{}", option.complaint(text));
     // SAFETY: standard error, if it is open.
     let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
     let _ = rustix::io::write(stderr, &line.text[..line.len]);

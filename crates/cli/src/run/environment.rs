@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use neap_options::SET_BY_RUN;
+use neap_options::environment::SET_BY_RUN;
 
 use crate::options::Setting;
 

@@ -59,7 +59,7 @@ impl Neap {
         command.args(arguments);
         command.env("HOME", self.dir.path());
         let options = neap_options::TABLE.iter().map(|opt| opt.env);
-        let glibc = neap_options::glibc::TABLE.iter().filter_map(|control| control.env);
+        let glibc = neap_options::glibc::all().filter_map(|control| control.env);
         let others = ["XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "TMPDIR", "LD_PRELOAD", "GLIBC_TUNABLES"];
         for name in others.into_iter().chain(options).chain(glibc) {
             command.env_remove(name);

@@ -1,9 +1,30 @@
-//! What users may choose: when memory goes back to the system, and what calloc clears.
+//! What users may choose: when memory goes back to the system, what calloc clears, and so on.
 //!
-//! Each value is one atomic word, so that it can be read anywhere and set at any time. The names and defaults that
-//! users see stand in the options table (`crates/options`).
+//! Each setting is one atomic word, so that it can be read anywhere and set at any time. What users call it, and which
+//! words stand for which values, is in the options table (`crates/options`).
 
 use crate::system::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// What can be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// [`Policy::purge`], by its number.
+    Purge,
+    /// [`Policy::delay`].
+    Delay,
+    /// [`Policy::bytes`]; the largest number stands for `None`.
+    Bytes,
+    /// [`Policy::zero_always`]: 0 or 1.
+    ZeroAlways,
+    /// [`Policy::mmap_threshold`].
+    MmapThreshold,
+    /// [`Policy::limit`]: 0 stands for none, the largest number for `Auto`.
+    Limit,
+    /// [`Policy::foreign_abort`]: 0 or 1.
+    ForeignAbort,
+    /// [`Policy::harden`]: 0 or 1.
+    Harden,
+}
 
 /// When free memory goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,16 +43,6 @@ pub enum Purge {
 impl Purge {
     /// All of them, each at the place of its number.
     pub const ALL: [Purge; 4] = [Purge::Decay, Purge::Eager, Purge::Lazy, Purge::Never];
-
-    /// What users call it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Purge::Decay => "decay",
-            Purge::Eager => "eager",
-            Purge::Lazy => "lazy",
-            Purge::Never => "never",
-        }
-    }
 }
 
 /// Which memory limit counts.
@@ -41,24 +52,18 @@ pub enum Limit {
     Off,
     /// That of the container, or of the machine. Never makes an allocation fail.
     Auto,
-    /// So many bytes for this process: allocations beyond fail.
+    /// This many bytes for this process: allocations beyond fail.
     Bytes(usize),
 }
 
 /// Default of [`Policy::delay`].
 pub const DELAY_MS: u32 = 500;
 
-/// The choices, each with its default.
+/// The settings, each with its default.
 #[derive(Debug)]
 pub struct Policy {
-    purge: AtomicU32,
-    delay: AtomicU32,
-    bytes: AtomicUsize,
-    zero_always: AtomicU32,
-    mmap_threshold: AtomicUsize,
-    limit: AtomicUsize,
-    foreign_abort: AtomicU32,
-    harden: AtomicU32,
+    /// One for each [`Setting`].
+    words: [AtomicUsize; SETTINGS],
     quiet: AtomicU32,
     /// Four bits for each option: who chose its value.
     origins: AtomicU64,
@@ -70,31 +75,37 @@ impl Default for Policy {
     }
 }
 
+const SETTINGS: usize = Setting::Harden as usize + 1;
 const AUTO: usize = usize::MAX;
 const OFF: usize = 0;
 
 impl Policy {
-    /// The defaults.
+    /// The defaults: those of the options table, as a test of that crate checks.
     pub const fn new() -> Self {
-        Policy {
-            purge: AtomicU32::new(Purge::Decay as u32),
-            delay: AtomicU32::new(DELAY_MS),
-            bytes: AtomicUsize::new(AUTO),
-            zero_always: AtomicU32::new(0),
-            mmap_threshold: AtomicUsize::new(AUTO),
-            limit: AtomicUsize::new(AUTO),
-            foreign_abort: AtomicU32::new(0),
-            harden: AtomicU32::new(0),
-            quiet: AtomicU32::new(0),
-            origins: AtomicU64::new(0),
-        }
+        let mut words = [const { AtomicUsize::new(0) }; SETTINGS];
+        words[Setting::Delay as usize] = AtomicUsize::new(DELAY_MS as usize);
+        words[Setting::Bytes as usize] = AtomicUsize::new(AUTO);
+        words[Setting::MmapThreshold as usize] = AtomicUsize::new(usize::MAX);
+        words[Setting::Limit as usize] = AtomicUsize::new(AUTO);
+        Policy { words, quiet: AtomicU32::new(0), origins: AtomicU64::new(0) }
+    }
+
+    /// The word of a setting.
+    #[inline]
+    pub fn word(&self, setting: Setting) -> usize {
+        // Relaxed, here and below: a value stands for itself.
+        self.words[setting as usize].load(Ordering::Relaxed)
+    }
+
+    /// Sets the word of a setting, as [`Setting`] describes it.
+    pub fn set_word(&self, setting: Setting, word: usize) {
+        self.words[setting as usize].store(word, Ordering::Relaxed);
     }
 
     /// When free memory goes back.
     #[inline]
     pub fn purge(&self) -> Purge {
-        // Relaxed, here and below: a value stands for itself.
-        match self.purge.load(Ordering::Relaxed) {
+        match self.word(Setting::Purge) {
             1 => Purge::Eager,
             2 => Purge::Lazy,
             3 => Purge::Never,
@@ -104,48 +115,46 @@ impl Policy {
 
     /// Sets when free memory goes back.
     pub fn set_purge(&self, purge: Purge) {
-        self.purge.store(purge as u32, Ordering::Relaxed);
+        self.set_word(Setting::Purge, purge as usize);
     }
 
     /// Milliseconds that free memory waits for its next use.
     pub fn delay(&self) -> u32 {
-        self.delay.load(Ordering::Relaxed)
+        self.word(Setting::Delay) as u32
     }
 
     /// Sets how long free memory waits.
     pub fn set_delay(&self, milliseconds: u32) {
-        self.delay.store(milliseconds, Ordering::Relaxed);
+        self.set_word(Setting::Delay, milliseconds as usize);
     }
 
     /// Most bytes of free memory that wait; more goes back before its time. `None`: a quarter of the limit.
     pub fn bytes(&self) -> Option<usize> {
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        (bytes != AUTO).then_some(bytes)
+        Some(self.word(Setting::Bytes)).filter(|bytes| *bytes != AUTO)
     }
 
     /// Sets how much free memory waits.
     pub fn set_bytes(&self, bytes: Option<usize>) {
-        // The largest number stands for `None`.
-        self.bytes.store(bytes.map_or(AUTO, |bytes| bytes.min(AUTO - 1)), Ordering::Relaxed);
+        self.set_word(Setting::Bytes, bytes.map_or(AUTO, |bytes| bytes.min(AUTO - 1)));
     }
 
     /// Whether new memory is hardened, see `harden.rs`.
     #[inline]
     pub fn harden(&self) -> bool {
-        self.harden.load(Ordering::Relaxed) != 0
+        self.word(Setting::Harden) != 0
     }
 
     /// Sets whether new memory is hardened. Heaps keep their caches until `Allocator::harden`.
     pub fn set_harden(&self, harden: bool) {
-        self.harden.store(harden.into(), Ordering::Relaxed);
+        self.set_word(Setting::Harden, harden.into());
     }
 
-    /// Whether a mistake of the program ends it without a line that says which.
+    /// Whether an error of the program ends it without a message.
     pub fn is_quiet(&self) -> bool {
         self.quiet.load(Ordering::Relaxed) != 0
     }
 
-    /// Sets whether a mistake ends the program without a word.
+    /// Sets whether an error of the program ends it without a message.
     pub fn set_quiet(&self, quiet: bool) {
         self.quiet.store(quiet.into(), Ordering::Relaxed);
     }
@@ -153,23 +162,23 @@ impl Policy {
     /// Whether zeroed blocks are always cleared whole.
     #[inline]
     pub fn zero_always(&self) -> bool {
-        self.zero_always.load(Ordering::Relaxed) != 0
+        self.word(Setting::ZeroAlways) != 0
     }
 
     /// Sets whether zeroed blocks are always cleared whole.
     pub fn set_zero_always(&self, always: bool) {
-        self.zero_always.store(always.into(), Ordering::Relaxed);
+        self.set_word(Setting::ZeroAlways, always.into());
     }
 
-    /// Blocks of at least so many bytes go back as soon as they are freed; `usize::MAX`: none.
+    /// Blocks of at least this many bytes go back as soon as they are freed; `usize::MAX`: none.
     #[inline]
     pub fn mmap_threshold(&self) -> usize {
-        self.mmap_threshold.load(Ordering::Relaxed)
+        self.word(Setting::MmapThreshold)
     }
 
     /// Sets from which size on blocks go back as soon as they are freed.
     pub fn set_mmap_threshold(&self, bytes: usize) {
-        self.mmap_threshold.store(bytes, Ordering::Relaxed);
+        self.set_word(Setting::MmapThreshold, bytes);
     }
 
     /// Whether the limit is a size for this process.
@@ -181,7 +190,7 @@ impl Policy {
     /// Which memory limit counts.
     #[inline]
     pub fn limit(&self) -> Limit {
-        match self.limit.load(Ordering::Relaxed) {
+        match self.word(Setting::Limit) {
             OFF => Limit::Off,
             AUTO => Limit::Auto,
             bytes => Limit::Bytes(bytes),
@@ -195,17 +204,12 @@ impl Policy {
             Limit::Auto => AUTO,
             Limit::Bytes(bytes) => bytes.clamp(OFF + 1, AUTO - 1),
         };
-        self.limit.store(word, Ordering::Relaxed);
+        self.set_word(Setting::Limit, word);
     }
 
     /// Whether the process ends when a block of another allocator is freed, whatever it looks like.
     pub fn foreign_abort(&self) -> bool {
-        self.foreign_abort.load(Ordering::Relaxed) != 0
-    }
-
-    /// Sets whether the process ends when a block of another allocator is freed.
-    pub fn set_foreign_abort(&self, abort: bool) {
-        self.foreign_abort.store(abort.into(), Ordering::Relaxed);
+        self.word(Setting::ForeignAbort) != 0
     }
 
     /// Who chose the values, four bits for each option in the order of the options table.
@@ -254,14 +258,11 @@ mod tests {
         assert!(p.is_quiet());
         p.set_quiet(false);
         assert!(!p.is_quiet() && !p.foreign_abort());
-        p.set_foreign_abort(true);
-        assert!(p.foreign_abort());
-        p.set_foreign_abort(false);
-        assert!(!p.foreign_abort() && !p.harden());
+        p.set_word(Setting::ForeignAbort, 1);
+        assert!(p.foreign_abort() && !p.harden());
+        p.set_word(Setting::ForeignAbort, 0);
         p.set_harden(true);
-        assert!(p.harden());
-        p.set_harden(false);
-        assert!(!p.harden());
+        assert!(p.harden() && !p.foreign_abort());
         p.set_mmap_threshold(1 << 20);
         assert_eq!(p.mmap_threshold(), 1 << 20);
         p.set_origin(0, 3);

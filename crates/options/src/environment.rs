@@ -1,0 +1,48 @@
+//! What a program is started with: which variables of the environment count, in which order. The last one wins: glibc's
+//! variables, GLIBC_TUNABLES, neap's own.
+
+use crate::glibc::{self, Saved, Target};
+use crate::origin::By;
+use crate::{Kind, Opt, Origin, TABLE};
+
+/// The variable by which `neap run` says which options it has set: their names, with commas between.
+pub const SET_BY_RUN: &str = "NEAP_SET_BY_RUN";
+
+/// The variable of glibc's tunables.
+const TUNABLES: &str = "GLIBC_TUNABLES";
+
+/// Sets in `target` what the environment says. A value that its option does not accept goes to `refuse`, and the default
+/// stays.
+pub fn read<T: AsRef<[u8]>>(
+    variable: impl Fn(&str) -> Option<T>,
+    saved: &Saved,
+    target: &mut impl Target,
+    mut refuse: impl FnMut(&Opt, &[u8]),
+) {
+    for control in glibc::all() {
+        if let Some(number) = control.env.and_then(&variable).and_then(|text| glibc::number(text.as_ref())) {
+            let by = By { origin: Origin::GlibcEnvironment, variable: control.env };
+            saved.apply(control, number, by, target);
+        }
+    }
+    if let Some(text) = variable(TUNABLES) {
+        for (control, number) in glibc::tunables(text.as_ref()) {
+            saved.apply(control, number, By { origin: Origin::Tunables, variable: Some(TUNABLES) }, target);
+        }
+    }
+    let run = variable(SET_BY_RUN);
+    let set_by_run = |name: &str| {
+        run.as_ref().is_some_and(|names| names.as_ref().split(|&b| b == b',').any(|n| n == name.as_bytes()))
+    };
+    for opt in TABLE {
+        let Some(text) = variable(opt.env) else { continue };
+        let text = text.as_ref();
+        let origin = if set_by_run(opt.name) { Origin::Run } else { Origin::Environment };
+        match opt.parse(text) {
+            Some(value) => target.set(opt.id, value, By { origin, variable: Some(opt.env) }),
+            // An empty path is as good as none.
+            None if text.is_empty() && opt.kind == Kind::Directory => {}
+            None => refuse(opt, text),
+        }
+    }
+}
