@@ -5,36 +5,22 @@ use crate::blocks::{Blocks, class, slab};
 use crate::pages::chunk::{Chunk, Kind};
 use crate::pages::layout;
 use crate::system::sync::peek;
+use crate::system::text::Text;
 use crate::{CHUNK, Heap, Os};
 use core::fmt::Write;
 
-/// One line of text, cut where it would be too long.
-struct Line {
-    text: [u8; 256],
-    len: usize,
-}
-
-impl Write for Line {
-    fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        for &b in s.as_bytes() {
-            if self.len < self.text.len() {
-                self.text[self.len] = b;
-                self.len += 1;
-            }
-        }
-        Ok(())
-    }
-}
+/// Bytes of a message at most, and one.
+const LINE: usize = 257;
 
 #[cold]
 fn die<O: Os>(a: &Blocks<O>, what: core::fmt::Arguments<'_>) -> ! {
     if a.policy.is_quiet() {
         a.os.die(&[]);
     }
-    let mut line = Line { text: [0; 256], len: 0 };
-    // Writing into the buffer cannot fail.
+    let mut line = Text::<LINE>::new();
+    // What does not fit is left out.
     let _ = writeln!(line, "neap: {what}");
-    a.os.die(&line.text[..line.len])
+    a.os.die(line.bytes())
 }
 
 /// A block in a cache was written: its tag is gone.
@@ -280,20 +266,5 @@ impl<O: Os> Blocks<O> {
             }
             false
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Catches a text that is written behind the end of its line, or cut before.
-    #[test]
-    fn lines_are_cut() {
-        let mut line = Line { text: [0; 256], len: 0 };
-        for _ in 0..100 {
-            assert!(write!(line, "abc{}", 7).is_ok());
-        }
-        assert_eq!((line.len, &line.text[..5], &line.text[252..]), (256, &b"abc7a"[..], &b"abc7"[..]));
     }
 }

@@ -10,3 +10,4 @@ pub mod points;
 pub mod policy;
 pub mod remote;
 pub mod sync;
+pub mod text;
