@@ -1,5 +1,5 @@
 //! What `neap-sys` does for each thread: a seat for its heap, so that visitors can use it while the thread does
-//! something else. Change this with `crates/sys/src/{thread,global}.rs`.
+//! something else. Change this with `crates/sys/src/thread/` and `global.rs`.
 
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;

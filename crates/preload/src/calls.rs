@@ -5,13 +5,13 @@
 //! - A child made by `clone` or `syscall`, so without fork handlers, is made while the helper is stopped.
 //! - A filter of system calls may end the process for a call that neap alone makes: before it comes, neap gives those
 //!   up, unless it is refused. Programs ask for it by `prctl`, or by `syscall`, as the C library has no `seccomp`.
-//! - A limit on address space counts what neap has reserved: that is given back (`limits.rs` of the port).
+//! - A limit on address space counts what neap has reserved: that is given back (`program.rs` of the port).
 //! - What changes how a large block is mapped must not reach its next owner (`apart.rs` of the core).
 
 use crate::lookup;
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use neap_sys::global::NEAP;
-use neap_sys::{arch, limits, purger, sites};
+use neap_sys::{arch, may_read, program};
 
 /// The result of a call as the C library returns it.
 fn result(result: isize) -> c_long {
@@ -39,7 +39,7 @@ pub fn sees_filters() -> bool {
 pub extern "C" fn unshare(flags: c_int) -> c_int {
     // SAFETY: the call takes no pointers.
     let call = || unsafe { arch::syscall(libc::SYS_unshare as usize, [flags as usize, 0, 0, 0, 0, 0]) };
-    result(purger::without_helper(call)) as c_int
+    result(program::without_helper(call)) as c_int
 }
 
 /// Linux: moves the process into the namespaces behind a file.
@@ -47,7 +47,7 @@ pub extern "C" fn unshare(flags: c_int) -> c_int {
 pub extern "C" fn setns(file: c_int, kind: c_int) -> c_int {
     // SAFETY: the call takes no pointers.
     let call = || unsafe { arch::syscall(libc::SYS_setns as usize, [file as usize, kind as usize, 0, 0, 0, 0]) };
-    result(purger::without_helper(call)) as c_int
+    result(program::without_helper(call)) as c_int
 }
 
 /// Whether prctl(PR_SET_SECCOMP) with these arguments may put a filter in force. One without a filter is a question: what
@@ -74,7 +74,7 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     // SAFETY: as the caller promises.
     let call = || unsafe { arch::syscall(libc::SYS_prctl as usize, [option as usize, a, b, c, d, 0]) };
     let is_filter = option == libc::PR_SET_SECCOMP && sets_filter_by_prctl(a, b);
-    result(if is_filter { purger::around_filter(call) } else { call() }) as c_int
+    result(if is_filter { program::around_filter(call) } else { call() }) as c_int
 }
 
 /// Limits of a process (0: this one), by prlimit64, which the C library's other functions use too.
@@ -82,8 +82,8 @@ unsafe fn limit(process: libc::pid_t, resource: c_int, new: *const c_void, old: 
     let arguments = [process as usize, resource as usize, new.expose_provenance(), old.expose_provenance(), 0, 0];
     // SAFETY: as the callers promise.
     let done = result(unsafe { arch::syscall(libc::SYS_prlimit64 as usize, arguments) }) as c_int;
-    if done == 0 && is_address_limit(resource as usize, new.addr()) && limits::is_own(process) {
-        limits::address_limit_set();
+    if done == 0 && is_address_limit(resource as usize, new.addr()) && program::is_own(process) {
+        program::address_limit_set();
     }
     done
 }
@@ -241,7 +241,7 @@ extern "C" fn run_in_child(start: *mut c_void) -> c_int {
     // SAFETY: `clone` passes a `Start`, which the child has a copy of.
     let Start { f, arg } = unsafe { start.cast::<Start>().read() };
     let status = f(arg);
-    purger::before_end();
+    program::before_end();
     status
 }
 
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn clone(
     match f {
         Some(f) if !shares_memory(flags as usize) => {
             let mut start = Start { f, arg };
-            purger::around_fork(|| call(Some(run_in_child), (&raw mut start).cast()) as isize) as c_int
+            program::around_fork(|| call(Some(run_in_child), (&raw mut start).cast()) as isize) as c_int
         }
         _ => call(f, arg),
     }
@@ -293,24 +293,24 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
     // SAFETY: as the caller promises.
     let call = || unsafe { arch::syscall(number as usize, [a, b, c, d, e, f]) };
     result(match number {
-        libc::SYS_seccomp if sets_filter(a, b, c) => purger::around_filter(call),
+        libc::SYS_seccomp if sets_filter(a, b, c) => program::around_filter(call),
         libc::SYS_prctl if a as c_int == libc::PR_SET_SECCOMP && sets_filter_by_prctl(b, c) => {
-            purger::around_filter(call)
+            program::around_filter(call)
         }
-        libc::SYS_unshare | libc::SYS_setns => purger::without_helper(call),
+        libc::SYS_unshare | libc::SYS_setns => program::without_helper(call),
         // The address may be a wrong one, for which the kernel has an answer.
-        libc::SYS_clone3 if b >= size_of::<u64>() && sites::is_readable(a as u64) => {
+        libc::SYS_clone3 if b >= size_of::<u64>() && may_read(a as u64) => {
             // SAFETY: a `struct clone_args`, whose first member are the flags; they can be read.
             let flags = unsafe { core::ptr::with_exposed_provenance::<u64>(a).read_unaligned() };
-            if shares_memory(flags as usize) { call() } else { purger::around_fork(call) }
+            if shares_memory(flags as usize) { call() } else { program::around_fork(call) }
         }
-        libc::SYS_clone if !shares_memory(a) => purger::around_fork(call),
-        libc::SYS_fork => purger::around_fork(call),
+        libc::SYS_clone if !shares_memory(a) => program::around_fork(call),
+        libc::SYS_fork => program::around_fork(call),
         libc::SYS_prlimit64 | libc::SYS_setrlimit => {
             let done = call();
             let (process, resource, new) = if number == libc::SYS_setrlimit { (0, a, b) } else { (a, b, c) };
-            if done == 0 && is_address_limit(resource, new) && limits::is_own(process as libc::pid_t) {
-                limits::address_limit_set();
+            if done == 0 && is_address_limit(resource, new) && program::is_own(process as libc::pid_t) {
+                program::address_limit_set();
             }
             done
         }

@@ -8,8 +8,8 @@ use crate::lookup;
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use neap_core::misuse::{self, Call};
+use neap_sys::filter::Asking;
 use neap_sys::global::NEAP;
-use neap_sys::status::{self, Asking};
 use rustix::io::Errno;
 use rustix::mm;
 
@@ -88,15 +88,13 @@ fn is_mapped(p: usize, len: usize) -> bool {
     if pages > residency.len() {
         return false;
     }
-    let asking = Asking::begin();
     let at = core::ptr::without_provenance_mut::<c_void>(start);
-    if status::is_forbidden() {
-        drop(asking);
+    let Some(_asking) = Asking::if_allowed() else {
         // A filter of the program's own may end the process for mincore. This call says the same, and only that some
         // memory is unmapped is an answer. Systems that imitate Linux may not look at the range, so it is the second choice.
         // SAFETY: what is mapped stays as it is.
         return unsafe { mm::madvise(at, pages * page, mm::Advice::WillNeed) } != Err(Errno::NOMEM);
-    }
+    };
     // SAFETY: mincore writes one byte for each of at most four pages.
     unsafe { libc::mincore(at, pages * page, residency.as_mut_ptr()) == 0 }
 }

@@ -5,9 +5,10 @@ use crate::{c, calls, counting, foreign};
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write;
 use neap_control::options::{self, Process, SAVED};
+use neap_core::text::Text;
 use neap_options::glibc::{By, Effect, Target};
 use neap_options::{Complaint, Id, Opt, Origin, Value, environment};
-use neap_sys::{sites, thread};
+use neap_sys::{thread, watch};
 
 /// glibc calls the functions of this section with the arguments of main.
 #[used]
@@ -21,7 +22,7 @@ static END: extern "C" fn() = counting::finish;
 
 extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     if calls::sees_filters() {
-        neap_sys::status::watch();
+        neap_sys::filter::watch();
     }
     foreign::start();
     c::start();
@@ -108,7 +109,7 @@ impl Start {
         let Some(by) = self.sites else { return };
         let directory = self.environment.path(Id::Sites);
         // SAFETY: the constructor runs once, before main. The environment begins at the end of the first thread's stack.
-        if unsafe { sites::start(directory, self.interval, self.environment.0.addr()) } {
+        if unsafe { watch::start_sites(directory, self.interval, self.environment.0.addr()) } {
             options::note_origin(Id::Sites, by);
         } else {
             complain(Id::Sites.option(), directory.to_bytes());
@@ -116,27 +117,12 @@ impl Start {
     }
 }
 
-/// A line in the making; what does not fit is left out.
-struct Line {
-    text: [u8; Complaint::BYTES + 1],
-    len: usize,
-}
-
-impl Write for Line {
-    fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        let n = s.len().min(self.text.len() - self.len);
-        self.text[self.len..self.len + n].copy_from_slice(&s.as_bytes()[..n]);
-        self.len += n;
-        Ok(())
-    }
-}
-
 /// Says on standard error that a value is bad.
 fn complain(option: &Opt, text: &[u8]) {
-    let mut line = Line { text: [0; Complaint::BYTES + 1], len: 0 };
-    // Neither the line nor what is written to it fails.
+    let mut line = Text::<{ Complaint::BYTES + 2 }>::new();
+    // What does not fit is left out; nothing is done where it cannot be written.
     let _ = writeln!(line, "{}", option.complaint(text));
     // SAFETY: standard error, if it is open.
     let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
-    let _ = rustix::io::write(stderr, &line.text[..line.len]);
+    let _ = rustix::io::write(stderr, line.bytes());
 }

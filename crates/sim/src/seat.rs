@@ -1,4 +1,4 @@
-//! What `crates/sys/src/thread.rs` and `global.rs` do for each thread, for virtual ones: the seat, nested calls, the
+//! What `crates/sys/src/thread/` and `global.rs` do for each thread, for virtual ones: the seat, nested calls, the
 //! first and the last call. Change them together.
 
 use crate::life::Life;

@@ -1,22 +1,24 @@
-//! The allocator of the process, and the calls that the C surface and the Rust crate share.
+//! How does a call of the program get to the allocator? The calls that the C surface and the Rust crate share.
 //!
 //! Each call tries the fast path of [`Heap`] on the thread's heap; all else is in one `#[cold]` function each. Calls
 //! that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
-use crate::linux::Linux;
-use crate::{arch, hooks, sites, thread, watch};
+use crate::observe::{samples, sites};
+use crate::system::space;
+use crate::thread::{self, Turn};
+use crate::{arch, slot, watch};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
 use neap_core::class::{MAX_SMALL, MAX_TABLE};
 use neap_core::heap::FORKED;
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
-use neap_core::{Allocator, CHUNK, Heap, Os};
+use neap_core::sample::weight;
+use neap_core::{CHUNK, Heap, Os};
 
-/// The allocator.
-pub static NEAP: Allocator<Linux> = Allocator::new(Linux::new());
+pub use crate::allocator::NEAP;
 
-/// What free does with a pointer that neap does not know; set by whoever owns the process's `free`.
+/// What free does with a pointer that neap does not know; set by the crate that owns the process's `free`.
 pub type ForeignFree = unsafe fn(*mut u8);
 
 #[cold]
@@ -26,19 +28,39 @@ fn no_memory() -> *mut u8 {
     core::ptr::null_mut()
 }
 
-/// Counts a new block, where the process counts; passes `p` on, with errno where it is null.
-#[inline]
-fn handed_out(p: *mut u8) -> *mut u8 {
+/// The last step of the slow paths that allocate: passes a new block of `size` bytes on, with errno where it is null. Where
+/// calls are watched the block is filled unless it is `zero`, counted, recorded, and shown if it is `sampled`.
+fn finish(p: *mut u8, size: usize, sampled: bool, zero: bool) -> *mut u8 {
     if p.is_null() {
         return no_memory();
     }
-    if let Some(counters) = NEAP.os.counters() {
-        // SAFETY: `p` is a block that was just made.
-        let bytes = unsafe { usable_size(p, Call::UsableSize) }.unwrap_or(0);
-        counters.blocks_allocated.fetch_add(1, Ordering::Relaxed);
-        counters.bytes_allocated.fetch_add(bytes as u64, Ordering::Relaxed);
+    if NEAP.is_watched() {
+        finish_watched(p, size, sampled, zero);
     }
     p
+}
+
+#[cold]
+#[inline(never)]
+fn finish_watched(p: *mut u8, size: usize, sampled: bool, zero: bool) {
+    if !zero && watch::fill() != 0 {
+        // SAFETY: the block is new, and has as many bytes.
+        unsafe { p.write_bytes(!watch::fill(), size) };
+    }
+    // SAFETY: the block is new.
+    let usable = unsafe { usable_size(p, Call::UsableSize) }.unwrap_or(0);
+    if let Some(counters) = NEAP.os.counters() {
+        counters.blocks_allocated.fetch_add(1, Ordering::Relaxed);
+        counters.bytes_allocated.fetch_add(usable as u64, Ordering::Relaxed);
+    }
+    if sites::interval() != 0
+        && let Some(space) = space::space()
+    {
+        space.sites.record(|| space.is_guest(), p, usable);
+    }
+    if sampled {
+        samples::call(samples::ALLOCATED, p, size, usable, weight(size, NEAP.sample_interval()));
+    }
 }
 
 /// `malloc`: a block of at least `size` bytes, aligned to 16.
@@ -91,17 +113,17 @@ fn malloc_fresh(size: usize) -> *mut u8 {
     if p.is_null() { no_memory() } else { p }
 }
 
-/// [`malloc_entered`], where the thread has no heap or somebody watches.
+/// [`malloc_entered`], where the thread has no heap or calls are watched.
 #[cold]
 #[inline(never)]
 fn malloc_watched(size: usize, heap: *mut Heap) -> *mut u8 {
-    if !thread::is_heap(heap) {
+    if !slot::is_heap(heap) {
         arch::leave();
         return malloc_slow(size, 1, false);
     }
     // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
     let (p, sampled) = unsafe {
-        let sample = if thread::in_hook() { core::ptr::null_mut() } else { NEAP.sample_after_miss(heap, size) };
+        let sample = if slot::in_hook() { core::ptr::null_mut() } else { NEAP.sample_after_miss(heap, size) };
         let p = if sample.is_null() { NEAP.malloc_after_miss(heap, size) } else { sample };
         NEAP.follow(heap);
         (p, !sample.is_null())
@@ -112,48 +134,20 @@ fn malloc_watched(size: usize, heap: *mut Heap) -> *mut u8 {
 
 /// A block of at least `size` bytes aligned to `align`, a power of two, from the slow path; zeroed if asked for.
 fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
-    if NEAP.is_watched() {
-        return malloc_slow_watched(size, align, zero);
-    }
-    // SAFETY: `with_heap` lends a heap.
-    let aligned = |heap| unsafe { NEAP.malloc_aligned(heap, size, align, zero) };
-    let p = thread::with_heap(aligned, || NEAP.malloc_nested(size, align, zero));
-    p.filter(|p| !p.is_null()).unwrap_or_else(no_memory)
-}
-
-/// [`malloc_slow`], where somebody watches.
-#[cold]
-#[inline(never)]
-fn malloc_slow_watched(size: usize, align: usize, zero: bool) -> *mut u8 {
     let mut sampled = false;
-    // SAFETY: `with_heap` lends a heap.
-    let watched = |heap| unsafe {
-        if !thread::in_hook() && NEAP.is_sample(heap, size) {
-            let p = NEAP.malloc_sample(heap, size, align, zero);
-            if !p.is_null() {
-                sampled = true;
-                return p;
-            }
-        }
-        NEAP.malloc_aligned(heap, size, align, zero)
+    let p = match Turn::to_allocate() {
+        // SAFETY: the heap is lent to this call, here and below.
+        Turn::Heap(lent) => unsafe {
+            let heap = lent.heap();
+            let wanted = NEAP.is_watched() && !slot::in_hook() && NEAP.is_sample(heap, size);
+            let sample = if wanted { NEAP.malloc_sample(heap, size, align, zero) } else { core::ptr::null_mut() };
+            sampled = !sample.is_null();
+            if sampled { sample } else { NEAP.malloc_aligned(heap, size, align, zero) }
+        },
+        Turn::Nested => NEAP.malloc_nested(size, align, zero),
+        Turn::NoMemory => core::ptr::null_mut(),
     };
-    let p = thread::with_heap(watched, || NEAP.malloc_nested(size, align, zero));
-    finish(p.unwrap_or(core::ptr::null_mut()), size, sampled, zero)
-}
-
-/// What the slow paths do with a new block: it is counted, filled unless it is `zero`, recorded, and shown if it is a
-/// sample.
-fn finish(p: *mut u8, size: usize, sampled: bool, zero: bool) -> *mut u8 {
-    let p = handed_out(p);
-    if !zero && !p.is_null() && watch::fill() != 0 {
-        // SAFETY: the block is new, and has as many bytes.
-        unsafe { p.write_bytes(!watch::fill(), size) };
-    }
-    sites::allocated(p);
-    if sampled {
-        hooks::allocated(p, size);
-    }
-    p
+    finish(p, size, sampled, zero)
 }
 
 /// malloc and calloc in a handler that interrupted another call of this thread.
@@ -199,20 +193,15 @@ fn calloc_entered(bytes: usize, heap: *mut Heap) -> *mut u8 {
 
 #[inline(never)]
 fn calloc_slow(bytes: usize) -> *mut u8 {
-    if bytes <= MAX_TABLE {
-        let p = malloc(bytes);
-        if !p.is_null() {
-            // SAFETY: the block has as many bytes.
-            unsafe { p.write_bytes(0, bytes) };
-        }
-        return p;
+    if bytes > MAX_TABLE {
+        return malloc_slow(bytes, 1, true);
     }
-    if NEAP.is_watched() {
-        return malloc_slow_watched(bytes, 1, true);
+    let p = malloc(bytes);
+    if !p.is_null() {
+        // SAFETY: the block has as many bytes.
+        unsafe { p.write_bytes(0, bytes) };
     }
-    // SAFETY: `with_heap` lends a heap.
-    let p = thread::with_heap(|heap| unsafe { NEAP.calloc(heap, bytes) }, || NEAP.malloc_nested(bytes, 1, true));
-    p.filter(|p| !p.is_null()).unwrap_or_else(no_memory)
+    p
 }
 
 /// A block of at least `size` bytes aligned to `align`, a power of two; zeroed if asked for.
@@ -278,7 +267,7 @@ unsafe fn free_missed(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
     }
 }
 
-/// [`free_entered`], where the thread has no heap or somebody watches.
+/// [`free_entered`], where the thread has no heap or calls are watched.
 ///
 /// # Safety
 /// As that.
@@ -288,7 +277,7 @@ unsafe fn free_watched(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
     // SAFETY: the thread's own heap, or a name; the fast path has just failed on it.
     unsafe {
         Heap::undo_free(heap, NEAP.map.class(p));
-        if thread::is_heap(heap) {
+        if slot::is_heap(heap) {
             NEAP.follow(heap);
         }
         arch::leave();
@@ -296,20 +285,20 @@ unsafe fn free_watched(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
     // SAFETY: as the caller of `free` promises.
     unsafe {
         if NEAP.is_marked(p) {
-            hooks::freed(p);
+            samples::call(samples::FREED, p, 0, usable_size(p, Call::UsableSize).unwrap_or(0), 0);
             NEAP.take_mark(p);
         }
         let size = size_to_free(p);
         // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
-        let known = match thread::with_heap_to_free(|heap| NEAP.free(heap, p), || NEAP.free_nested(p)) {
-            Some(known) => known,
-            None => NEAP.free_nested(p),
+        let known = match Turn::to_free() {
+            Turn::Heap(lent) => NEAP.free(lent.heap(), p),
+            Turn::Nested | Turn::NoMemory => NEAP.free_nested(p),
         };
         if known.is_err() { foreign(p) } else { freed(size) }
     }
 }
 
-/// [`free`] in a handler that interrupted another call of this thread. Nobody is told if the block is a sample: a hook
+/// [`free`] in a handler that interrupted another call of this thread. No hook is called if the block is a sample: it
 /// may be what was interrupted.
 ///
 /// # Safety
@@ -336,7 +325,7 @@ fn freed(size: Option<usize>) {
     }
 }
 
-/// Usable bytes of a block that is about to be freed, where somebody wants to know them; it is filled if that is wanted.
+/// Usable bytes of a block that is about to be freed, where they are counted or filled; it is filled where that is on.
 ///
 /// # Safety
 /// As [`free`].
@@ -344,7 +333,7 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
     if NEAP.os.counters().is_none() && watch::fill() == 0 {
         return None;
     }
-    // SAFETY: as the caller promises; the block has as many bytes, which nobody needs any more.
+    // SAFETY: as the caller promises; the block has as many bytes, which are not needed any more.
     unsafe {
         let size = usable_size(p, Call::Free)?;
         if watch::fill() != 0 && NEAP.stays_mapped(p) {
@@ -354,7 +343,7 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
     }
 }
 
-/// Usable bytes of the block at `p`; `None` if neap does not know it. `call` is who asks.
+/// Usable bytes of the block at `p`; `None` if neap does not know it. `call` is the call that asks.
 ///
 /// # Safety
 /// `p` must be a live block of neap's, or foreign.
@@ -367,7 +356,7 @@ pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
         // SAFETY: as the caller promises.
         return unsafe { NEAP.usable_size_nested(call, p) };
     }
-    let heap = if thread::is_heap(entered.heap) { entered.heap } else { Heap::none() };
+    let heap = if slot::is_heap(entered.heap) { entered.heap } else { Heap::none() };
     // SAFETY: as the caller promises.
     let size = unsafe { NEAP.usable_size(heap, call, p) };
     entered.leave();
@@ -412,59 +401,31 @@ pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     if size > MAX_SIZE {
         return no_memory();
     }
-    if NEAP.is_watched() {
-        // SAFETY: as the caller promises.
-        return unsafe { realloc_watched(p, old, size) };
-    }
-    // SAFETY: as the caller promises.
-    unsafe { realloc_plain(p, old, size) }
-}
-
-/// [`realloc`], whoever watches.
-///
-/// # Safety
-/// As that.
-#[inline]
-unsafe fn realloc_plain(p: *mut u8, old: usize, size: usize) -> *mut u8 {
-    // SAFETY: `with_heap` lends a heap; as the caller promises.
-    let new =
-        unsafe { thread::with_heap(|heap| NEAP.realloc(heap, p, old, size), || NEAP.realloc_nested(p, old, size)) };
-    let new = new.unwrap_or(core::ptr::null_mut());
+    // SAFETY: as the caller promises, here and below; the heap is lent to this call.
+    let new = unsafe {
+        if NEAP.is_watched() && (watch::fill() != 0 || NEAP.is_marked(p)) {
+            return realloc_by_copy(p, old, size);
+        }
+        match Turn::to_allocate() {
+            Turn::Heap(lent) => NEAP.realloc(lent.heap(), p, old, size),
+            Turn::Nested => NEAP.realloc_nested(p, old, size),
+            Turn::NoMemory => core::ptr::null_mut(),
+        }
+    };
     if !new.is_null() {
         freed(Some(old));
     }
-    handed_out(new)
+    finish(new, size, false, true)
 }
 
-/// Gives free memory back to the system; returns the bytes. 0 in a nested call, which gives nothing back.
-pub fn purge() -> usize {
-    thread::in_call(|heap| NEAP.purge_with(heap)).unwrap_or(0)
-}
-
-/// Bytes in free ranges: dirty, clean. None in a nested call.
-pub fn free_bytes() -> (usize, usize) {
-    thread::in_call(|_| NEAP.free_bytes()).unwrap_or((0, 0))
-}
-
-/// How much memory the system holds for neap; by neap's own books where the system cannot tell. 0 in a nested call.
-pub fn held() -> usize {
-    let held = thread::in_call(|_| NEAP.resident().map_or_else(|| NEAP.held(), |r| r.total()));
-    held.unwrap_or(0) as usize
-}
-
-/// [`realloc`] while somebody watches: by copying, where the old block is a sample, or blocks are filled.
+/// [`realloc`] where the old block is a sample, or blocks are filled.
 ///
 /// # Safety
 /// As [`realloc`].
 #[cold]
-unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
+unsafe fn realloc_by_copy(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     // SAFETY: as the caller promises; both blocks have the bytes that are copied.
     unsafe {
-        if watch::fill() == 0 && !NEAP.is_marked(p) {
-            let new = realloc_plain(p, old, size);
-            sites::allocated(new);
-            return new;
-        }
         // What the program may have made inaccessible is not kept behind a shorter block: it would be copied when that grows.
         let keeps = || old - size < NEAP.os.page_size() || NEAP.stays_mapped(p);
         if size <= old && size >= old / 2 && keeps() {
@@ -493,6 +454,22 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
 /// None; the type is that of [`ForeignFree`].
 unsafe fn not_foreign(p: *mut u8) {
     neap_core::misuse::foreign(&NEAP, Call::Realloc, p)
+}
+
+/// Gives free memory back to the system; returns the bytes. 0 in a nested call, which gives nothing back.
+pub fn purge() -> usize {
+    thread::in_call(|heap| NEAP.purge_with(heap)).unwrap_or(0)
+}
+
+/// Bytes in free ranges: dirty, clean. None in a nested call.
+pub fn free_bytes() -> (usize, usize) {
+    thread::in_call(|_| NEAP.free_bytes()).unwrap_or((0, 0))
+}
+
+/// How much memory the system holds for neap; by neap's own books where the system cannot tell. 0 in a nested call.
+pub fn held() -> usize {
+    let held = thread::in_call(|_| NEAP.resident().map_or_else(|| NEAP.held(), |r| r.total()));
+    held.unwrap_or(0) as usize
 }
 
 #[cfg(test)]

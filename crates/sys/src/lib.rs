@@ -1,32 +1,34 @@
 //! The port of neap to Linux: system calls, thread storage, threads and fork, and the one allocator of the process.
 //!
+//! | layer, from below | what is there |
+//! |---|---|
+//! | [`arch`], `slot` | all that depends on the processor; what each thread keeps in thread storage |
+//! | `system`, `observe` | plain functions over system calls; what a process shows of itself |
+//! | `helper` | how the helper thread runs |
+//! | [`linux`] | what the core asks of the system, put together from these |
+//! | `allocator` | the one allocator of the process |
+//! | [`thread`] | which heap a call uses, the end of a thread, and fork |
+//! | [`watch`], [`program`] | calls that are counted, filled, sampled; calls of the program that neap has to know of |
+//! | [`global`], [`hooks`] | malloc, free and their kin |
+//!
 //! May depend on `neap-core`, `neap-counters`, `neap-sites`, `rustix` (system calls that leave errno alone) and the C library
 //! (thread exit, fork handlers, process start values).
 #![cfg_attr(not(test), no_std)]
 
+mod allocator;
 #[cfg(target_arch = "x86_64")]
 #[path = "arch/x86_64.rs"]
 pub mod arch;
-mod barrier;
-mod batch;
-mod cgroup;
-pub mod clock;
-mod discard;
-pub mod gauges;
 pub mod global;
+mod helper;
 pub mod hooks;
-pub mod limits;
 pub mod linux;
-mod moves;
-mod pagemap;
-pub mod path;
-mod populate;
-pub mod purger;
-mod random;
-mod rights;
-pub mod sites;
-mod space;
-pub mod status;
+mod observe;
+pub mod program;
+mod slot;
+mod system;
 pub mod thread;
-mod vdso;
 pub mod watch;
+
+pub use observe::{files, may_read, page, sites};
+pub use system::{call, clock, filter};

@@ -1,7 +1,10 @@
-//! What is done with blocks on the slow paths when somebody wants it: see `neap_core::watch`.
+//! Which calls take their slow paths so that blocks are counted, filled, sampled or recorded? See `neap_core::watch`.
 
-use crate::global::NEAP;
+use crate::allocator::NEAP;
+use crate::observe::sites;
+use crate::system::space;
 use crate::thread;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicU8, Ordering};
 use neap_core::watch::Reason;
 
@@ -26,6 +29,20 @@ pub fn set_fill(byte: u8) {
 pub fn set(reason: Reason, on: bool) {
     NEAP.set_reason(reason, on);
     thread::follow();
-    // In a nested call nobody is told: each follows at its next slow path.
+    // In a nested call no heap is visited: each follows at its next slow path.
     thread::in_call(|_| NEAP.tell_heaps());
+}
+
+/// Begins to record where blocks are allocated, see [`sites::start`].
+///
+/// # Safety
+/// As that.
+pub unsafe fn start_sites(directory: &CStr, interval: u64, stack_end: usize) -> bool {
+    let Some(space) = space::space() else { return false };
+    // SAFETY: as the caller promises.
+    let started = unsafe { sites::start(&space.sites, directory, interval, stack_end) };
+    if started {
+        set(Reason::Sites, true);
+    }
+    started
 }

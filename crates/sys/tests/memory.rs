@@ -2,7 +2,7 @@
 
 use neap_core::Os;
 use neap_core::os::Memory;
-use neap_sys::linux::Linux;
+use neap_sys::global::NEAP;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -164,7 +164,7 @@ fn inside() {
     if std::env::var_os(INSIDE).is_none() {
         return;
     }
-    let linux = Linux::new();
+    let linux = &NEAP.os;
     let mut blocks = Vec::new();
     for line in std::io::stdin().lines() {
         line.unwrap();
@@ -182,7 +182,7 @@ fn inside() {
 /// Catches an answer without a limit or a use, and errno changed by a file that is not there.
 #[test]
 fn this_process() {
-    let linux = Linux::new();
+    let linux = &NEAP.os;
     // SAFETY: errno of this thread.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
@@ -197,14 +197,13 @@ fn this_process() {
 /// Catches a child of fork that waits for a thread that is not there, or that believes half a record.
 #[test]
 fn forks_while_other_threads_ask() {
-    static LINUX: Linux = Linux::new();
     static DONE: AtomicBool = AtomicBool::new(false);
-    let Some(want) = LINUX.memory() else { return eprintln!("skipped: no /proc here") };
+    let Some(want) = NEAP.os.memory() else { return eprintln!("skipped: no /proc here") };
     let asking: Vec<_> = (0..2)
         .map(|_| {
             std::thread::spawn(|| {
                 while !DONE.load(Ordering::Relaxed) {
-                    LINUX.memory();
+                    NEAP.os.memory();
                 }
             })
         })
@@ -217,7 +216,7 @@ fn forks_while_other_threads_ask() {
             // SAFETY: both calls are safe after fork.
             unsafe {
                 libc::alarm(20);
-                libc::_exit(i32::from(LINUX.memory().map(|m| m.limit) != Some(want.limit)))
+                libc::_exit(i32::from(NEAP.os.memory().map(|m| m.limit) != Some(want.limit)))
             }
         }
         let mut status = -1;

@@ -1,5 +1,5 @@
 //! Visits to a heap, as far as seat, barrier and the thread's end go: what `crates/core/src/visit.rs` and
-//! `crates/sys/src/thread.rs` do. Change both together.
+//! `crates/sys/src/thread/` do. Change both together.
 //!
 //! The system's barrier is a full fence in the visitor, and one in the owner between its two steps: what the owner's
 //! processor has done of them when the barrier comes is what the visitor sees.

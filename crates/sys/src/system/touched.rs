@@ -1,7 +1,7 @@
-//! Which OS pages hold memory: the kernel's answer, from /proc/self/pagemap.
+//! Which OS pages hold memory? The kernel answers, from /proc/self/pagemap.
 //!
 //! The file is opened at the first question and kept open, as opening takes five times as long as asking. It belongs to
-//! the address space that it was opened in, so its number lies in memory that the child of a fork does not get
+//! the address space that it was opened in, so its number ([`Kept`]) lies in memory that the child of a fork does not get
 //! (`space.rs`); the child closes what it inherited ([`forked`]), or, where it was made without the C library's fork,
 //! replaces it when it asks. A fork just while another thread opens the file leaves the child a file that is never closed.
 //!
@@ -21,11 +21,11 @@
 //! asking.
 
 use crate::arch;
-use crate::global::NEAP;
-use crate::space::{Space, is_guest, space};
-use crate::status::{self, Filter};
-use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
-use neap_core::Os;
+use crate::system::call::identity;
+use crate::system::filter::{self, Filter};
+use crate::system::probe::SCAN;
+use crate::system::{clock, lines, random};
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use neap_core::os::{Run, Touched};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom};
@@ -41,6 +41,34 @@ const EACH: i32 = -2;
 const LOWEST: i32 = 48;
 /// How often a file that was closed is opened again.
 const REOPENS: u32 = 16;
+
+/// The file that is kept open; all zero before the first question.
+#[derive(Debug)]
+pub struct Kept {
+    /// The file's number plus 1, or why there is none.
+    file: AtomicI32,
+    /// How often the file was opened again.
+    reopened: AtomicU32,
+    /// What tells the file from others, 0 until it is known.
+    identity: AtomicU64,
+    /// The file's position, 0 until it is known.
+    mark: AtomicU64,
+    /// When it was last looked at whether the file still is the same.
+    checked: AtomicU64,
+}
+
+impl Kept {
+    /// None yet.
+    pub const fn new() -> Kept {
+        Kept {
+            file: AtomicI32::new(UNKNOWN),
+            reopened: AtomicU32::new(0),
+            identity: AtomicU64::new(0),
+            mark: AtomicU64::new(0),
+            checked: AtomicU64::new(0),
+        }
+    }
+}
 
 /// struct pm_scan_arg of include/uapi/linux/fs.h.
 #[repr(C)]
@@ -81,26 +109,31 @@ static LAST: AtomicI32 = AtomicI32::new(0);
 static LAST_IDENTITY: AtomicU64 = AtomicU64::new(0);
 static LAST_MARK: AtomicU64 = AtomicU64::new(0);
 
-/// See `Os::touched`.
+/// See `Os::touched`. `is_guest`: whether the process is a guest of the owner of `known`.
 ///
 /// # Safety
 /// The range must be mapped, and `len` be whole OS pages of `page` bytes.
-pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> Option<Touched> {
-    if status::is_forbidden() {
+pub unsafe fn touched(
+    known: &Kept,
+    is_guest: impl Fn() -> bool,
+    p: *mut u8,
+    len: usize,
+    page: usize,
+    runs: &mut [Run],
+) -> Option<Touched> {
+    if filter::is_forbidden() {
         return None;
     }
-    let known = space()?;
     let mut each = false;
     loop {
-        let number = if each { EACH } else { number(known)? };
+        let number = if each { EACH } else { number(known, &is_guest)? };
         let own = if number == EACH { Some(open().ok()?) } else { None };
         // SAFETY: a number that is no file any more makes the calls fail.
         let file = own.as_ref().map_or_else(|| unsafe { BorrowedFd::borrow_raw(number - 1) }, OwnedFd::as_fd);
         let same = if own.is_some() { Same::Yes } else { is_same(file, known) };
-        let old = known.old.load(Ordering::Relaxed) != 0;
         let result = match same {
             // SAFETY: as the caller promises.
-            Same::Yes if old => unsafe { read(file, p, len, page, runs) },
+            Same::Yes if SCAN.known() == Some(false) => unsafe { read(file, p, len, page, runs) },
             // SAFETY: likewise.
             Same::Yes => unsafe { scan(file, p, len, runs) },
             Same::No => Err(Errno::BADF),
@@ -111,19 +144,17 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
         };
         match result {
             Ok(touched) => return Some(touched),
-            Err(Errno::NOTTY) if known.old.load(Ordering::Relaxed) == 0 && is_pagemap(file, known, page) => {
-                known.old.store(1, Ordering::Relaxed);
-            }
+            Err(Errno::NOTTY) if SCAN.known() != Some(false) && is_pagemap(file, known, page) => SCAN.note(false),
             Err(_) if number == EACH => return None,
             // No room at present.
-            Err(error) if status::is_passing(error) => return None,
+            Err(error) if lines::is_passing(error) => return None,
             // It is our file, and a question that the system refuses.
             Err(error) if !matches!(error, Errno::BADF | Errno::NOTTY) => {
                 let _ = known.file.compare_exchange(number, NONE, Ordering::AcqRel, Ordering::Relaxed);
                 return None;
             }
             // The number is the owner's.
-            Err(_) if is_guest(known) => each = true,
+            Err(_) if is_guest() => each = true,
             Err(_) => {
                 // The program has closed the file; its number may be another's by now.
                 let next = if known.reopened.fetch_add(1, Ordering::Relaxed) < REOPENS { UNKNOWN } else { NONE };
@@ -136,16 +167,16 @@ pub unsafe fn touched(p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> 
 }
 
 /// The file's number plus 1, opened where it is not yet, or [`EACH`].
-fn number(known: &Space) -> Option<i32> {
+fn number(known: &Kept, is_guest: impl Fn() -> bool) -> Option<i32> {
     // Acquire pairs with the Release when it was stored: the file's position is known.
     let number = known.file.load(Ordering::Acquire);
     if number != UNKNOWN {
         return (number != NONE).then_some(number);
     }
-    if is_guest(known) {
+    if is_guest() {
         return Some(EACH);
     }
-    let opened = match status::hostile() {
+    let opened = match filter::hostile() {
         Filter::No => open_to_keep(known),
         Filter::Yes => Err(Errno::PERM),
         Filter::Unknown => return None,
@@ -153,7 +184,7 @@ fn number(known: &Space) -> Option<i32> {
     let new = match &opened {
         Ok(file) => file.as_ref().map_or(EACH, |file| file.as_raw_fd() + 1),
         // No room at present.
-        Err(error) if status::is_passing(*error) => return None,
+        Err(error) if lines::is_passing(*error) => return None,
         Err(_) => NONE,
     };
     match known.file.compare_exchange(UNKNOWN, new, Ordering::AcqRel, Ordering::Acquire) {
@@ -179,7 +210,7 @@ fn open() -> Result<OwnedFd, Errno> {
 }
 
 /// Opens the file, with what [`is_same`] needs; `None` where it can have no high number.
-fn open_to_keep(known: &Space) -> Result<Option<OwnedFd>, Errno> {
+fn open_to_keep(known: &Kept) -> Result<Option<OwnedFd>, Errno> {
     let low = open()?;
     let inherited = LAST.swap(0, Ordering::Relaxed);
     let file = if inherited != 0 && is_inherited(inherited) {
@@ -195,18 +226,13 @@ fn open_to_keep(known: &Space) -> Result<Option<OwnedFd>, Errno> {
             Err(e) => return Err(e),
         }
     };
-    let mark = NEAP.os.random() >> 2;
+    let mark = random::next() >> 2;
     rustix::fs::seek(&file, SeekFrom::Start(mark))?;
     // The same for two threads that do this at a time: the first one's stays.
     if known.mark.compare_exchange(0, mark, Ordering::AcqRel, Ordering::Acquire).is_err() {
         rustix::fs::seek(&file, SeekFrom::Start(known.mark.load(Ordering::Acquire)))?;
     }
     Ok(Some(file))
-}
-
-/// What tells a file from all others that are open; 0 if nobody can tell.
-fn identity(file: impl AsFd) -> u64 {
-    rustix::fs::fstat(file).map_or(0, |s| s.st_ino ^ s.st_dev.rotate_left(32))
 }
 
 /// Whether the file of this number plus 1 is the one that a process had from which this one was forked: its number on disk
@@ -222,7 +248,7 @@ fn is_inherited(number: i32) -> bool {
 /// In the child of a fork, which has one thread: closes the file of its parent.
 pub fn forked() {
     let number = LAST.swap(0, Ordering::Relaxed);
-    if number != 0 && !status::is_forbidden() && is_inherited(number) {
+    if number != 0 && !filter::is_forbidden() && is_inherited(number) {
         // SAFETY: the file is ours.
         drop(unsafe { OwnedFd::from_raw_fd(number - 1) });
     }
@@ -238,11 +264,11 @@ enum Same {
 }
 
 /// Whether `file` is what was opened: by its position, each time, and by its number on disk, at each step of the clock.
-fn is_same(file: BorrowedFd<'_>, known: &Space) -> Same {
+fn is_same(file: BorrowedFd<'_>, known: &Kept) -> Same {
     if rustix::fs::seek(file, SeekFrom::Current(0)) != Ok(known.mark.load(Ordering::Relaxed)) {
         return Same::No;
     }
-    let now = NEAP.os.clock();
+    let now = clock::coarse_milliseconds();
     if known.checked.swap(now, Ordering::Relaxed) == now {
         return Same::Yes;
     }
@@ -251,8 +277,8 @@ fn is_same(file: BorrowedFd<'_>, known: &Space) -> Same {
 }
 
 /// Whether `file` still is the pagemap: the page at `known`, which was written, is there.
-fn is_pagemap(file: BorrowedFd<'_>, known: &Space, page: usize) -> bool {
-    let p = core::ptr::from_ref(known).cast_mut().cast::<u8>();
+fn is_pagemap(file: BorrowedFd<'_>, known: &Kept, page: usize) -> bool {
+    let p = core::ptr::from_ref(known).cast_mut().cast::<u8>().map_addr(|at| at & !(page - 1));
     let mut runs = [Run::EMPTY; 1];
     // SAFETY: the page is mapped.
     unsafe { read(file, p, page, page, &mut runs).is_ok_and(|t| t.runs == 1) }
@@ -357,19 +383,18 @@ mod tests {
     #[test]
     fn finds_what_was_written() {
         let _one = ONE_AT_A_TIME.lock().unwrap();
-        let p = mapping(&[0, 1, 2, 10, 63]);
+        let (p, known) = (mapping(&[0, 1, 2, 10, 63]), Kept::new());
         // SAFETY: the mapping is 64 OS pages long.
         unsafe {
             // A page that was read but not written is the zero page.
             let _ = p.add(20 * PAGE).read_volatile();
             let mut runs = [Run::EMPTY; 8];
-            let t = touched(p, 64 * PAGE, PAGE, &mut runs).unwrap();
+            let t = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap();
             assert_eq!(t.looked, 64 * PAGE);
-            let zero_page_counts = space().unwrap().old.load(Ordering::Relaxed) != 0;
-            if !zero_page_counts {
+            if SCAN.known() != Some(false) {
                 assert_eq!(found(p, &runs[..t.runs]), [(0, 3), (10, 1), (63, 1)]);
             }
-            let t = touched(p, 64 * PAGE, PAGE, &mut runs[..1]).unwrap();
+            let t = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs[..1]).unwrap();
             assert_eq!(found(p, &runs[..1]), [(0, 3)]);
             assert!(t.looked >= 3 * PAGE && t.looked <= 10 * PAGE, "{t:?}");
 
@@ -385,20 +410,20 @@ mod tests {
     #[test]
     fn notices_that_it_was_closed() {
         let _one = ONE_AT_A_TIME.lock().unwrap();
-        crate::space::forget();
+        let known = Kept::new();
         let p = mapping(&[3]);
         let mut runs = [Run::EMPTY; 8];
         // SAFETY: the mapping is 64 OS pages long; the file that is closed is ours.
         unsafe {
-            assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
-            let file = space().unwrap().file.load(Ordering::Relaxed) - 1;
+            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
+            let file = known.file.load(Ordering::Relaxed) - 1;
             assert!(file >= LOWEST);
             libc::close(file);
-            assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
+            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
-            let file = space().unwrap().file.load(Ordering::Relaxed) - 1;
+            let file = known.file.load(Ordering::Relaxed) - 1;
             libc::dup2(null, file);
-            assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
+            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
         }
     }
 
@@ -407,28 +432,27 @@ mod tests {
     #[test]
     fn notices_another_of_its_kind() {
         let _one = ONE_AT_A_TIME.lock().unwrap();
-        crate::space::forget();
+        let known = Kept::new();
         let p = mapping(&[3]);
         let mut runs = [Run::EMPTY; 8];
-        let path = std::format!("/proc/self/task/{}/pagemap\0", NEAP.os.thread_id());
+        let path = std::format!("/proc/self/task/{}/pagemap\0", rustix::thread::gettid().as_raw_nonzero());
         // SAFETY: the mapping is 64 OS pages long; the file that is replaced is ours.
         unsafe {
             for round in 0..10 {
-                assert_eq!(touched(p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
-                let file = space().unwrap().file.load(Ordering::Relaxed) - 1;
+                assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
+                let file = known.file.load(Ordering::Relaxed) - 1;
                 let other = libc::open(path.as_ptr().cast(), libc::O_RDONLY);
                 if round == 9 {
                     // As it was restored.
                     libc::lseek(other, libc::lseek(file, 0, libc::SEEK_CUR), libc::SEEK_SET);
-                    space().unwrap().checked.store(0, Ordering::Relaxed);
+                    known.checked.store(0, Ordering::Relaxed);
                 }
                 libc::dup2(other, file);
-                let found = touched(p, 64 * PAGE, PAGE, &mut runs);
-                let now = space().unwrap().file.load(Ordering::Relaxed) - 1;
+                let found = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs);
+                let now = known.file.load(Ordering::Relaxed) - 1;
                 assert_eq!((found.is_none(), now != file), (round == 9, true));
             }
         }
-        crate::space::forget();
     }
 
     /// Catches a file of the program's that is taken for the one that was inherited, and closed: another pagemap of the same
@@ -436,17 +460,16 @@ mod tests {
     #[test]
     fn what_is_inherited_has_the_mark() {
         let _one = ONE_AT_A_TIME.lock().unwrap();
-        crate::space::forget();
+        let known = Kept::new();
         let p = mapping(&[3]);
         // SAFETY: the mapping is 64 OS pages long; the files are this test's or ours.
         unsafe {
-            assert_eq!(touched(p, 64 * PAGE, PAGE, &mut [Run::EMPTY; 8]).unwrap().runs, 1);
-            let ours = space().unwrap().file.load(Ordering::Relaxed);
+            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut [Run::EMPTY; 8]).unwrap().runs, 1);
+            let ours = known.file.load(Ordering::Relaxed);
             assert!(is_inherited(ours));
             let other = open().unwrap();
             assert_eq!(identity(&other), LAST_IDENTITY.load(Ordering::Relaxed));
             assert!(!is_inherited(other.as_raw_fd() + 1));
         }
-        crate::space::forget();
     }
 }

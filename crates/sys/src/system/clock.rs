@@ -1,6 +1,7 @@
-//! Clocks. errno of the caller stays as it is, also where a filter refuses the call.
+//! What time is it? errno of the caller stays as it is, also where a filter refuses the call.
 
-use crate::{arch, vdso};
+use crate::arch;
+use crate::system::vdso;
 
 /// A clock that is read without a system call where the kernel has code for it. Not by the C library's function, which a
 /// library in front of it may replace (`vdso.rs`), nor by rustix's, which asks for the auxiliary vector by calls that a
@@ -13,8 +14,24 @@ pub fn read(clock: libc::clockid_t) -> Option<libc::timespec> {
     (result == 0).then_some(time)
 }
 
+/// Milliseconds of a clock that never goes back, a tick of the kernel (1 to 10 ms) late.
+pub fn coarse_milliseconds() -> u64 {
+    let milliseconds =
+        |now: libc::timespec| now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000;
+    read(libc::CLOCK_MONOTONIC_COARSE).map_or(0, milliseconds)
+}
+
+/// See `Os::run_time`.
+pub fn other_threads_microseconds() -> Option<u64> {
+    let read = |clock| {
+        let time = processor_time(clock)?;
+        Some(time.tv_sec.cast_unsigned() * 1_000_000 + time.tv_nsec.cast_unsigned() / 1000)
+    };
+    Some(read(libc::CLOCK_PROCESS_CPUTIME_ID)?.saturating_sub(read(libc::CLOCK_THREAD_CPUTIME_ID)?))
+}
+
 /// A clock of processor time, which is always a system call.
-pub fn processor_time(clock: libc::clockid_t) -> Option<libc::timespec> {
+fn processor_time(clock: libc::clockid_t) -> Option<libc::timespec> {
     by_system_call(clock)
 }
 

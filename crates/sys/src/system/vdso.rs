@@ -1,4 +1,4 @@
-//! The kernel's own clock_gettime, in the code that it maps into each process (vDSO).
+//! Where is the kernel's own clock_gettime, in the code that it maps into each process (vDSO)?
 //!
 //! The C library has a function for it, which a program or a library in front of the C library may replace: one that
 //! pretends another time, or counts calls. Such a function takes locks, allocates, and uses thread storage that the helper
@@ -9,6 +9,7 @@
 //! number of symbols is taken: there are about ten.
 
 use crate::arch;
+use crate::system::call;
 use core::ffi::CStr;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -38,8 +39,7 @@ pub fn clock_gettime() -> Option<ClockGettime> {
 
 #[cold]
 fn look() -> usize {
-    // SAFETY: getauxval only reads.
-    let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } as usize;
+    let base = call::auxiliary(libc::AT_SYSINFO_EHDR);
     if base == 0 {
         return NONE;
     }

@@ -1,4 +1,4 @@
-//! Memory of an arena moved or replaced (mremap, mmap), so that no call is done in part.
+//! How is memory of an arena moved or replaced (mremap, mmap), so that no call is done in part?
 //!
 //! Two properties of the plain calls lose memory, so they are not used here:
 //! - MREMAP_FIXED, since Linux 6.17, moves a range of several mappings one mapping at a time, and may fail in the
@@ -12,8 +12,8 @@
 //! them is moved by one call. If a later one is refused, what was moved is copied back, which cannot fail.
 
 use crate::arch;
-use crate::linux::Linux;
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::system::probe::MOVE;
+use crate::system::space::count;
 use neap_core::Os;
 use neap_core::os::Moved;
 use neap_counters::Syscall;
@@ -22,13 +22,6 @@ use rustix::mm::{self, MapFlags, MremapFlags, ProtFlags};
 
 /// Most mappings that a range may lie in. A block that doubles by realloc gets one more at each move.
 const MOST_PIECES: usize = 16;
-
-/// Not tried yet.
-const UNKNOWN: u32 = 0;
-const WORKS: u32 = 1;
-const FAILS: u32 = 2;
-/// Whether MREMAP_DONTUNMAP is there (Linux 5.7).
-static STATE: AtomicU32 = AtomicU32::new(UNKNOWN);
 
 /// What madvise answers for an advice that the kernel does not know.
 const UNKNOWN_ADVICE: isize = libc::EINVAL as isize;
@@ -47,7 +40,7 @@ enum Piece {
 ///
 /// # Safety
 /// As that.
-pub unsafe fn move_pages(os: &Linux, from: *mut u8, to: *mut u8, len: usize) -> Moved {
+pub unsafe fn move_pages(os: &impl Os, from: *mut u8, to: *mut u8, len: usize) -> Moved {
     if !is_usable(os) {
         return Moved::Not;
     }
@@ -67,7 +60,7 @@ pub unsafe fn move_pages(os: &Linux, from: *mut u8, to: *mut u8, len: usize) -> 
 }
 
 /// Copies `done` bytes back that were moved before a later piece was refused.
-unsafe fn take_back(os: &Linux, from: *mut u8, to: *mut u8, done: usize, lost: bool) -> Moved {
+unsafe fn take_back(os: &impl Os, from: *mut u8, to: *mut u8, done: usize, lost: bool) -> Moved {
     let mut lost = lost;
     if done > 0 {
         // SAFETY: both are mapped and ours. What then lies at `to` is not needed.
@@ -84,20 +77,20 @@ unsafe fn take_back(os: &Linux, from: *mut u8, to: *mut u8, done: usize, lost: b
 
 /// Makes memory readable and writable that is about to be copied: the program may have changed that, and a mapping that
 /// moves stays as it is, at both places.
-unsafe fn open(os: &Linux, p: *mut u8, len: usize) {
+unsafe fn open(os: &impl Os, p: *mut u8, len: usize) {
     // What is refused here is mostly as it should be already.
     // SAFETY: as the caller promises: the range is ours.
     unsafe { os.commit(p, len) };
 }
 
 /// Moves memory that lies in one mapping.
-unsafe fn move_piece(os: &Linux, from: *mut u8, to: *mut u8, len: usize) -> Piece {
+unsafe fn move_piece(os: &impl Os, from: *mut u8, to: *mut u8, len: usize) -> Piece {
     // SAFETY: what lies at `to` is not needed, and nobody uses it.
     if !unsafe { os.unmap(to, len) } {
         return Piece::Stayed;
     }
     // SAFETY: `from` is ours and stays mapped.
-    match unsafe { remap(os, from, len, len, MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP, to) } {
+    match unsafe { remap(from, len, len, MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP, to) } {
         Ok(at) if at == to => return Piece::Moved,
         Ok(at) => {
             // Another thread has mapped something there meanwhile, so the kernel chose another place.
@@ -118,7 +111,7 @@ unsafe fn move_piece(os: &Linux, from: *mut u8, to: *mut u8, len: usize) -> Piec
 ///
 /// # Safety
 /// As that.
-pub unsafe fn renew(os: &Linux, p: *mut u8, len: usize) -> Moved {
+pub unsafe fn renew(os: &impl Os, p: *mut u8, len: usize) -> Moved {
     // SAFETY: the range is committed memory of ours whose contents are not needed. munmap does all or nothing.
     if !unsafe { os.unmap(p, len) } {
         // SAFETY: as above.
@@ -133,9 +126,9 @@ const GUARD_REMOVE: usize = 103;
 /// Makes a range as `renew` does, where the process has all mappings that it may have: to unmap a part of one takes one
 /// more. Mostly all of the range lies in one then, as what the program asked for was refused too: nothing is to be undone.
 /// False if the system refuses a part of it; the memory goes back all the same, unless it is locked.
-unsafe fn undo(os: &Linux, p: *mut u8, len: usize) -> bool {
+unsafe fn undo(os: &impl Os, p: *mut u8, len: usize) -> bool {
     let advise = |advice: usize| {
-        os.count(Syscall::Madvise);
+        count(Syscall::Madvise);
         // SAFETY: the range is ours; none of the advices below does more than the caller asks for.
         unsafe { arch::syscall(libc::SYS_madvise as usize, [p.expose_provenance(), len, advice, 0, 0, 0]) }
     };
@@ -155,8 +148,8 @@ unsafe fn undo(os: &Linux, p: *mut u8, len: usize) -> bool {
 }
 
 /// Maps fresh memory where a range of an arena was unmapped; false if that is refused or something lies there.
-fn map_again(os: &Linux, p: *mut u8, len: usize) -> bool {
-    os.count(Syscall::Mmap);
+fn map_again(os: &impl Os, p: *mut u8, len: usize) -> bool {
+    count(Syscall::Mmap);
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: a fresh mapping that replaces nothing.
     let mapped = unsafe { mm::mmap_anonymous(p.cast(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
@@ -172,7 +165,7 @@ fn map_again(os: &Linux, p: *mut u8, len: usize) -> bool {
 
 /// Writes where the mappings end that `p..p + len` lies in, as bytes from `p`; returns how many, or `None` if they are too
 /// many or cannot be told.
-unsafe fn split(os: &Linux, p: *mut u8, len: usize, ends: &mut [usize; MOST_PIECES]) -> Option<usize> {
+unsafe fn split(os: &impl Os, p: *mut u8, len: usize, ends: &mut [usize; MOST_PIECES]) -> Option<usize> {
     let page = os.page_size();
     let mut done = 0;
     for (i, end) in ends.iter_mut().enumerate() {
@@ -202,10 +195,10 @@ unsafe fn split(os: &Linux, p: *mut u8, len: usize, ends: &mut [usize; MOST_PIEC
 /// of several mappings (EFAULT), then to go on where something else lies (ENOMEM). `None` for other answers: memory
 /// that is locked beyond a limit (EAGAIN), or sealed (EPERM). Near the limit of mappings the answer may be wrong (newer
 /// kernels refuse every mremap then); so it only says what to try.
-unsafe fn is_one(os: &Linux, p: *mut u8, len: usize) -> Option<bool> {
+unsafe fn is_one(os: &impl Os, p: *mut u8, len: usize) -> Option<bool> {
     let page = os.page_size();
     // SAFETY: without MREMAP_MAYMOVE the range stays where it is.
-    match unsafe { remap(os, p, len, len + page, MremapFlags::empty(), core::ptr::null_mut()) } {
+    match unsafe { remap(p, len, len + page, MremapFlags::empty(), core::ptr::null_mut()) } {
         Err(Errno::NOMEM) => Some(true),
         Err(Errno::FAULT) => Some(false),
         Err(_) => None,
@@ -221,21 +214,20 @@ unsafe fn is_one(os: &Linux, p: *mut u8, len: usize) -> Option<bool> {
 /// Whether memory can be moved now: the kernel has MREMAP_DONTUNMAP, and the process may have an OS page more than it
 /// has. Limits (RLIMIT_AS, RLIMIT_DATA) may be set by now that are below what it has; then what was unmapped could not be
 /// mapped again. By trying, as to ask for limits is a call that a filter may punish.
-fn is_usable(os: &Linux) -> bool {
-    let state = STATE.load(Ordering::Relaxed);
-    let page = os.page_size();
-    if state == FAILS {
+fn is_usable(os: &impl Os) -> bool {
+    if MOVE.known() == Some(false) {
         return false;
     }
+    let page = os.page_size();
     let Some(p) = os.map(page, page) else { return false };
-    if state == UNKNOWN {
+    if MOVE.known().is_none() {
         let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
         // SAFETY: the mapping was just made; it stays, and its page goes to a place that is free.
-        let moved = unsafe { remap(os, p, page, page, flags, core::ptr::null_mut()) };
+        let moved = unsafe { remap(p, page, page, flags, core::ptr::null_mut()) };
         // Any other error is a lack of memory or of mappings: it is tried again.
         match moved {
-            Ok(_) => STATE.store(WORKS, Ordering::Relaxed),
-            Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => STATE.store(FAILS, Ordering::Relaxed),
+            Ok(_) => MOVE.note(true),
+            Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => MOVE.note(false),
             Err(_) => {}
         }
         if let Ok(at) = moved {
@@ -244,19 +236,12 @@ fn is_usable(os: &Linux) -> bool {
         }
     }
     // SAFETY: the mapping was just made.
-    unsafe { os.unmap(p, page) && STATE.load(Ordering::Relaxed) == WORKS }
+    unsafe { os.unmap(p, page) && MOVE.works() }
 }
 
 /// mremap, whose last argument is a hint without MREMAP_FIXED: rustix has it with that flag only.
-unsafe fn remap(
-    os: &Linux,
-    p: *mut u8,
-    old: usize,
-    new: usize,
-    flags: MremapFlags,
-    hint: *mut u8,
-) -> Result<*mut u8, Errno> {
-    os.count(Syscall::Mremap);
+unsafe fn remap(p: *mut u8, old: usize, new: usize, flags: MremapFlags, hint: *mut u8) -> Result<*mut u8, Errno> {
+    count(Syscall::Mremap);
     let [p, hint] = [p, hint].map(|p| p.expose_provenance());
     let call = libc::SYS_mremap as usize;
     // SAFETY: as the callers promise; nothing is unmapped but the end of `p..p + old` if `new` is less.
@@ -270,6 +255,8 @@ unsafe fn remap(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::allocator::NEAP;
+    use crate::linux::Linux;
     use rustix::mm::MprotectFlags;
 
     const LEN: usize = 4 << 20;
@@ -302,20 +289,20 @@ mod tests {
     /// Catches a range of several mappings that is moved in part, or not at all where it could be, and memory that stays.
     #[test]
     fn moves_all_mappings_or_none() {
-        let os = Linux::new();
-        if !is_usable(&os) {
+        let os = &NEAP.os;
+        if !is_usable(os) {
             return;
         }
         for (parts, moves) in [(0, true), (1, true), (MOST_PIECES / 2 - 1, true), (MOST_PIECES / 2, false)] {
-            let from = arena(&os, parts);
+            let from = arena(os, parts);
             // SAFETY: the arena is this test's.
             unsafe {
                 let to = from.add(LEN);
-                let moved = move_pages(&os, from, to, LEN);
+                let moved = move_pages(os, from, to, LEN);
                 assert_eq!(moved, if moves { Moved::Done } else { Moved::Not }, "{parts} parts");
                 assert!(is_whole(if moves { to } else { from }), "{parts} parts");
                 assert!(!moves || (0..LEN).all(|i| from.add(i).read() == 0), "{parts} parts");
-                assert_eq!(renew(&os, to, LEN), Moved::Done);
+                assert_eq!(renew(os, to, LEN), Moved::Done);
                 assert!((0..LEN).all(|i| to.add(i).read() == 0));
                 assert!(os.unmap(from, 3 * LEN));
             }
@@ -325,21 +312,21 @@ mod tests {
     /// Catches pieces that were moved before one was refused, and that are not where they were afterwards.
     #[test]
     fn takes_back_what_was_moved() {
-        let os = Linux::new();
-        if !is_usable(&os) {
+        let os = &NEAP.os;
+        if !is_usable(os) {
             return;
         }
         for lost in [false, true] {
-            let from = arena(&os, 3);
+            let from = arena(os, 3);
             // SAFETY: the arena is this test's.
             unsafe {
                 let to = from.add(LEN);
                 let mut ends = [0; MOST_PIECES];
-                assert_eq!(split(&os, from, LEN, &mut ends), Some(7));
+                assert_eq!(split(os, from, LEN, &mut ends), Some(7));
                 assert_eq!(ends[..3], [16 * PAGE, 17 * PAGE, 48 * PAGE]);
-                assert_eq!(move_piece(&os, from, to, ends[0]), Piece::Moved);
-                assert_eq!(move_piece(&os, from.add(ends[0]), to.add(ends[0]), PAGE), Piece::Moved);
-                let moved = take_back(&os, from, to, ends[1], lost);
+                assert_eq!(move_piece(os, from, to, ends[0]), Piece::Moved);
+                assert_eq!(move_piece(os, from.add(ends[0]), to.add(ends[0]), PAGE), Piece::Moved);
+                let moved = take_back(os, from, to, ends[1], lost);
                 assert_eq!(moved, if lost { Moved::Lost } else { Moved::Not });
                 assert!(is_whole(from));
                 // Not lost: it can be written. Lost: nothing of it stays mapped.
@@ -352,20 +339,20 @@ mod tests {
     /// Catches a move that ends by SIGSEGV where it is taken back, as the program has taken access to a part away.
     #[test]
     fn takes_back_what_is_not_accessible() {
-        let os = Linux::new();
-        if !is_usable(&os) {
+        let os = &NEAP.os;
+        if !is_usable(os) {
             return;
         }
         for access in [MprotectFlags::READ, MprotectFlags::empty()] {
-            let from = arena(&os, 0);
+            let from = arena(os, 0);
             // SAFETY: the arena is this test's.
             unsafe {
                 let (to, half) = (from.add(LEN), LEN / 2);
                 mm::mprotect(from.add(half).cast(), PAGE, access).unwrap();
                 for (at, len) in [(0, half), (half, PAGE)] {
-                    assert_eq!(move_piece(&os, from.add(at), to.add(at), len), Piece::Moved);
+                    assert_eq!(move_piece(os, from.add(at), to.add(at), len), Piece::Moved);
                 }
-                assert_eq!(take_back(&os, from, to, half + PAGE, false), Moved::Not);
+                assert_eq!(take_back(os, from, to, half + PAGE, false), Moved::Not);
                 assert!(is_whole(from));
                 to.write_bytes(1, LEN);
                 assert!(os.unmap(from, 3 * LEN));
@@ -376,10 +363,10 @@ mod tests {
     /// Catches memory that is lost for good, or that the next owner gets as it is, where nothing can be unmapped.
     #[test]
     fn undoes_changes_in_place() {
-        let os = Linux::new();
+        let os = &NEAP.os;
         let dontneed = mm::Advice::LinuxDontNeed;
         for change in 0..4 {
-            let p = arena(&os, 0);
+            let p = arena(os, 0);
             // SAFETY: the arena is this test's.
             unsafe {
                 let page = p.add(LEN / 2);
@@ -393,10 +380,10 @@ mod tests {
                         [page.expose_provenance(), PAGE, GUARD_REMOVE - 1, 0, 0, 0],
                     )),
                 }
-                assert!(undo(&os, p, LEN), "change {change}");
+                assert!(undo(os, p, LEN), "change {change}");
                 assert!((0..LEN).all(|i| p.add(i).read() == 0), "change {change}");
                 p.write_bytes(1, LEN);
-                assert!(mm::mlock(page.cast(), PAGE).is_err() || !undo(&os, p, LEN), "locked memory stays");
+                assert!(mm::mlock(page.cast(), PAGE).is_err() || !undo(os, p, LEN), "locked memory stays");
                 let _ = mm::munlock(page.cast(), PAGE);
                 mm::madvise(p.cast(), LEN, dontneed).unwrap();
                 assert!(os.unmap(p, 3 * LEN));
@@ -407,12 +394,12 @@ mod tests {
     /// Catches a range at the end of a mapping that grows when it is only asked about.
     #[test]
     fn questions_change_nothing() {
-        let os = Linux::new();
+        let os = &NEAP.os;
         let p = os.map(4 * PAGE, PAGE).unwrap();
         // SAFETY: a fresh mapping.
         unsafe {
             assert!(os.unmap(p.add(2 * PAGE), 2 * PAGE));
-            if let Some(one) = is_one(&os, p, 2 * PAGE) {
+            if let Some(one) = is_one(os, p, 2 * PAGE) {
                 assert!(one);
                 assert!(!os.commit(p.add(2 * PAGE), PAGE), "an OS page was mapped");
             }

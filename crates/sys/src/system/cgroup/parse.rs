@@ -3,6 +3,8 @@
 //! A line that is not understood is `None`: what is written there by newer kernels or by a container's own file
 //! systems must not end a process.
 
+use crate::system::lines::number;
+
 /// Which interface the memory controller has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
@@ -29,16 +31,6 @@ pub(super) enum Seen<'a> {
     /// The mount does not tell. Its mount point is the best guess: in a container it is what the container was given,
     /// and a root of `/..` is a cgroup around this one.
     Unknown,
-}
-
-/// A decimal number at the start of `text`; what follows must not be part of it. `None` also where it is too large.
-pub(super) fn number(text: &[u8]) -> Option<u64> {
-    let digits = text.iter().take_while(|b| b.is_ascii_digit()).count();
-    let (number, rest) = text.split_at_checked(digits)?;
-    if number.is_empty() || rest.first().is_some_and(|b| !b.is_ascii_whitespace()) {
-        return None;
-    }
-    number.iter().try_fold(0u64, |n, b| n.checked_mul(10)?.checked_add(u64::from(b - b'0')))
 }
 
 /// The number behind `key` and one or more spaces: a line of memory.stat, or of /proc/meminfo with the colon in `key`.
@@ -144,26 +136,6 @@ fn listed(list: &[u8], word: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Catches a number that is cut, wraps, or is taken from a word.
-    #[test]
-    fn numbers() {
-        for (text, n) in [
-            (&b"0\n"[..], Some(0)),
-            (b"42", Some(42)),
-            (b"9223372036854771712\n", Some(9_223_372_036_854_771_712)),
-            (b"18446744073709551615", Some(u64::MAX)),
-            (b"18446744073709551616", None),
-            (b"99999999999999999999999", None),
-            (b"max\n", None),
-            (b"-1", None),
-            (b"12x", None),
-            (b"", None),
-            (b"\n", None),
-        ] {
-            assert_eq!(number(text), n, "{text:?}");
-        }
-    }
 
     /// Catches a key that is found as the start or the end of another.
     #[test]

@@ -1,8 +1,9 @@
 //! Which cgroups limit this process, where their files lie, and what they say. Functions that open files are not inlined,
 //! so that their frames do not add up.
 
-use super::files::{Buffers, Files, LINE, Path, parent};
-use super::parse::{Mount, Seen, Version, group, kilobytes, mount, number, pressure, seen, unescape, value};
+use super::files::{Buffers, Files, LINE, Path, parent, push_groups};
+use super::parse::{Mount, Seen, Version, group, kilobytes, mount, pressure, seen, unescape, value};
+use crate::system::lines::{digest_of, number};
 use neap_core::os::Memory;
 
 /// cgroups with a limit that are kept, the innermost ones. Kubernetes sets three around a process: of the container, of
@@ -79,7 +80,7 @@ impl Groups {
     #[inline(never)]
     fn locate(&mut self, files: Files, version: Version, buffers: &mut Buffers) {
         let Buffers { line, own, point: path } = buffers;
-        let own = own.as_bytes();
+        let own = own.bytes();
         let Some(mut lines) = files.lines(b"/proc/self", b"mountinfo", line) else { return };
         while let Some(line) = lines.next() {
             let Some(Mount { root, point }) = mount(line, version) else { continue };
@@ -91,10 +92,10 @@ impl Groups {
             if !path.extend(unescape(point)) {
                 continue;
             }
-            self.top = path.as_bytes().len();
+            self.top = path.bytes().len();
             self.version = Some(version);
             if let Seen::At(below) = seen {
-                path.push_groups(below);
+                push_groups(path, below);
             }
             self.path = *path;
             if seen != Seen::Unknown {
@@ -110,7 +111,7 @@ impl Groups {
         let Some(version) = self.version else { return };
         // v1 says "none" with the largest number of OS pages, and a limit above all memory is none either.
         let total = total(files).unwrap_or(i64::MAX.cast_unsigned() >> 1);
-        let mut dir = self.path.as_bytes();
+        let mut dir = self.path.bytes();
         for depth in 0..MAX_DEPTH {
             if depth > 0 && version == Version::V1 && flat(files, dir) {
                 break;
@@ -131,6 +132,11 @@ impl Groups {
         }
     }
 
+    /// The directory of a level.
+    fn front(&self, level: &Level) -> &[u8] {
+        self.path.bytes().get(..level.len).unwrap_or_default()
+    }
+
     /// What the cgroup says that has the least memory left. `None` if there is none, or if one cannot be read any more.
     #[cold]
     pub(super) fn memory(&self, files: Files, buffers: &mut Buffers) -> Option<Memory> {
@@ -139,7 +145,7 @@ impl Groups {
         // Bytes in use, with what can be taken back; `None` once the level was looked at more closely.
         let mut raw = [None; MAX_LEVELS];
         for (level, raw) in levels.iter().zip(&mut raw) {
-            *raw = Some(usage(files, version, self.path.front(level.len))?);
+            *raw = Some(usage(files, version, self.front(level))?);
         }
         let left = |level: &Level, used: u64| level.limit.saturating_sub(used);
         let mut best: Option<(Level, u64)> = None;
@@ -155,7 +161,7 @@ impl Groups {
             if best.is_some_and(|(least, least_used)| left(&level, used) >= left(&least, least_used)) {
                 break;
             }
-            let used = used.saturating_sub(reclaimable(files, version, self.path.front(level.len), &mut buffers.line));
+            let used = used.saturating_sub(reclaimable(files, version, self.front(&level), &mut buffers.line));
             if best.is_none_or(|(least, least_used)| left(&level, used) < left(&least, least_used)) {
                 best = Some((level, used));
             }
@@ -163,7 +169,7 @@ impl Groups {
         let (level, used) = best?;
         let own = match version {
             Version::V1 => None,
-            Version::V2 => stalled(files, self.path.front(level.len), b"memory.pressure"),
+            Version::V2 => stalled(files, self.front(&level), b"memory.pressure"),
         };
         let stalled = own.unwrap_or_else(|| machine_stalled(files));
         Some(Memory { limit: bytes(level.limit), used: bytes(used), stalled })
@@ -202,11 +208,8 @@ fn own_group(files: Files, buffers: &mut Buffers) -> Option<(Version, u64)> {
     while let Some(line) = lines.next() {
         let Some((version, own)) = group(line) else { continue };
         path.clear();
-        path.push_groups(own);
-        // FNV-1a.
-        let hash =
-            line.iter().fold(0xcbf2_9ce4_8422_2325, |h: u64, &b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-        found = Some((version, hash));
+        push_groups(path, own);
+        found = Some((version, digest_of(line.iter().copied())));
         if version == Version::V1 {
             break;
         }

@@ -1,5 +1,4 @@
-//! Whether the process has given rights up since its helper was started, which keeps those of its start: asked ten times a
-//! second.
+//! Has the process given rights up since its helper was started, which keeps those of its start? Asked ten times a second.
 //!
 //! /proc/self/status tells all. It is read where the helper has a table of files of its own: in the program's table the
 //! file would be in the way for some microseconds, as another number than the program counts on. Else (under a filter,
@@ -7,8 +6,8 @@
 //! capget(2) tells its capabilities; prlimit(2) is allowed as long as user and group are those of the caller, or the caller has
 //! CAP_SYS_RESOURCE, whose loss by the process capget shows. They do not see a change of supplementary groups alone.
 
-use crate::global::NEAP;
-use crate::{arch, status};
+use crate::arch;
+use crate::system::{alive, call, lines};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What was seen when the helper was started, by file and by calls; [`UNKNOWN`] where that could not be asked.
@@ -33,7 +32,7 @@ pub enum Rights {
 /// reaches the C library's threads by a signal, so not this one, which has them blocked, before the helper is there. False
 /// where there is no way to ask: a helper would keep what the process gives up.
 pub fn note() -> bool {
-    let by_file = status::look().map_or(UNKNOWN, |look| look.credentials);
+    let by_file = lines::look().map_or(UNKNOWN, |look| look.credentials);
     let by_calls = by_calls();
     // Relaxed, here and below: the thread that is started next reads it.
     BY_FILE.store(by_file, Ordering::Relaxed);
@@ -55,14 +54,14 @@ pub fn has_own_files() -> bool {
 pub fn look() -> Rights {
     let (by_file, by_calls_then) = (BY_FILE.load(Ordering::Relaxed), BY_CALLS.load(Ordering::Relaxed));
     if by_file != UNKNOWN && (has_own_files() || by_calls_then == UNKNOWN) {
-        return match status::look() {
+        return match lines::look() {
             Ok(look) if look.one_is_left => Rights::OneIsLeft,
             Ok(look) if look.credentials == by_file => Rights::Same,
             _ => Rights::Changed,
         };
     }
     // Seldom, so a file may be opened for it.
-    if NEAP.os.has_no_locks(status::process()) && status::look().is_ok_and(|look| look.one_is_left) {
+    if alive::has_no_locks(call::process()) && lines::look().is_ok_and(|look| look.one_is_left) {
         return Rights::OneIsLeft;
     }
     if by_calls() == by_calls_then { Rights::Same } else { Rights::Changed }
@@ -73,7 +72,7 @@ pub fn look() -> Rights {
 fn by_calls() -> u64 {
     /// _LINUX_CAPABILITY_VERSION_3 of include/uapi/linux/capability.h: two times effective, permitted, inheritable.
     const VERSION: u32 = 0x2008_0522;
-    let header = [VERSION, status::process()];
+    let header = [VERSION, call::process()];
     let (mut sets, mut limit) = ([0u32; 6], [0u64; 2]);
     let header_at = (&raw const header).expose_provenance();
     let [sets_at, limit_at] = [(&raw mut sets).expose_provenance(), (&raw mut limit).expose_provenance()];
@@ -86,7 +85,7 @@ fn by_calls() -> u64 {
     // SAFETY: no limit is set; the kernel writes to `limit`.
     let same = unsafe { arch::syscall(libc::SYS_prlimit64 as usize, arguments) } == 0;
     let bytes = sets.iter().flat_map(|set| set.to_le_bytes());
-    status::digest_of(bytes.chain([u8::from(same)])).max(1)
+    lines::digest_of(bytes.chain([u8::from(same)])).max(1)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Numbers that an outsider cannot guess, and from which nothing else can be found out: SipHash-2-4 of a counter, with a
-//! key from the kernel.
+//! Where do random numbers come from, which an outsider cannot guess, and from which nothing else can be found out?
+//! SipHash-2-4 of a counter, with a key from the kernel.
 //!
 //! The key comes from getrandom(2), which every program on a current glibc calls at its start (its malloc does). Where
 //! that is refused or forbidden, the key is the SipHash of the time and of addresses, with the sixteen bytes of AT_RANDOM
@@ -9,36 +9,49 @@
 //! A key is made once for each process: again in the child of a fork. A child that was made without the C library's fork
 //! goes on with its parent's numbers; those only spread blocks and samples.
 
-use crate::{arch, status};
+use crate::arch;
+use crate::system::filter::{self, Asking};
+use crate::system::{call, clock};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Words of a key.
 const WORDS: usize = 2;
 const GRND_NONBLOCK: usize = 1;
 
+/// The generator of the process.
+static RANDOM: Random = Random::new();
+
+/// The next number; no two threads get the same one. Never waits.
+pub fn next() -> u64 {
+    let _asking = Asking::begin();
+    RANDOM.next()
+}
+
+/// In the child of a fork, which has one thread: its next number has a key of its own.
+pub fn forked() {
+    RANDOM.forked();
+}
+
 /// A generator.
 #[derive(Debug)]
-pub struct Random {
+struct Random {
     /// 0: not made yet.
     key: [AtomicU64; WORDS],
     count: AtomicU64,
 }
 
 impl Random {
-    /// One without a key.
-    pub const fn new() -> Self {
+    const fn new() -> Self {
         Random { key: [const { AtomicU64::new(0) }; WORDS], count: AtomicU64::new(0) }
     }
 
-    /// The next number; no two threads get the same one. Never waits.
-    pub fn next(&self) -> u64 {
+    fn next(&self) -> u64 {
         // Relaxed: only that each value is taken once matters.
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         siphash(self.key(), &[count])
     }
 
-    /// In the child of a fork, which has one thread: makes a key of its own at the next number.
-    pub fn forked(&self) {
+    fn forked(&self) {
         self.key.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
@@ -65,7 +78,7 @@ impl Random {
 /// A fresh key.
 fn seed() -> [u64; WORDS] {
     let mut bytes = [0u64; WORDS];
-    if !status::is_forbidden() {
+    if !filter::is_forbidden() {
         let arguments = [(&raw mut bytes).expose_provenance(), size_of_val(&bytes), GRND_NONBLOCK, 0, 0, 0];
         // SAFETY: the kernel writes to `bytes`.
         let got = unsafe { arch::syscall(libc::SYS_getrandom as usize, arguments) };
@@ -78,12 +91,12 @@ fn seed() -> [u64; WORDS] {
 
 /// A key for where the kernel gives none.
 fn derived() -> [u64; WORDS] {
-    let now = crate::clock::read(libc::CLOCK_MONOTONIC).unwrap_or(libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    let now = clock::read(libc::CLOCK_MONOTONIC).unwrap_or(libc::timespec { tv_sec: 0, tv_nsec: 0 });
     let here = (&raw const now).addr() as u64;
     let time = now.tv_sec.cast_unsigned().rotate_left(32) ^ now.tv_nsec.cast_unsigned();
     // SAFETY: getauxval only reads; AT_RANDOM points to sixteen bytes.
     let key = unsafe {
-        let bytes = core::ptr::with_exposed_provenance::<[u64; WORDS]>(libc::getauxval(libc::AT_RANDOM) as usize);
+        let bytes = core::ptr::with_exposed_provenance::<[u64; WORDS]>(call::auxiliary(libc::AT_RANDOM));
         if bytes.is_null() { [here, time] } else { bytes.read_unaligned() }
     };
     [siphash(key, &[time, here, 0]), siphash(key, &[time, here, 1])]
@@ -158,7 +171,7 @@ mod tests {
         assert_ne!(a, b);
         // SAFETY: AT_RANDOM points to sixteen bytes.
         let secret = unsafe {
-            core::ptr::with_exposed_provenance::<[u64; 2]>(libc::getauxval(libc::AT_RANDOM) as usize).read_unaligned()
+            core::ptr::with_exposed_provenance::<[u64; 2]>(call::auxiliary(libc::AT_RANDOM)).read_unaligned()
         };
         assert!(a.iter().chain(&b).all(|word| !secret.contains(word)));
     }

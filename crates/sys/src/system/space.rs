@@ -1,79 +1,42 @@
-//! What is known about this address space, and nowhere else: one OS page that the kernel wipes in the child of a fork
-//! (MADV_WIPEONFORK, Linux 4.14), however it was forked. A child that was made without the C library's fork, so without
-//! our handlers, tells from it what it has not.
+//! What is known about this address space, and nowhere else? One OS page that the kernel wipes in the child of a fork
+//! (MADV_WIPEONFORK), however it was forked. A child that was made without the C library's fork, so without our handlers,
+//! tells from it what it has not. What is in it belongs to the modules that define its parts.
 //!
 //! `SPACE` points to one of three places, and changes once: from `UNSETTLED`, which nothing is written to, to the page, or
 //! to `COMMON` where the kernel cannot wipe it or has no memory for it.
 
-use crate::global::NEAP;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use neap_core::Os;
+use crate::observe::page::Page;
+use crate::observe::sites::Ring;
+use crate::system::{call, filter, touched};
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use neap_core::helper::Helper;
-use neap_counters::Counters;
-use neap_sites::Header;
+use neap_counters::Syscall;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
 /// The page's contents; zeroes in the child of a fork.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Space {
-    /// `purger.rs`: the helper.
+    /// The helper.
     pub helper: Helper,
-    /// `pagemap.rs`: the file's number plus 1, or why there is none.
-    pub file: AtomicI32,
-    /// `pagemap.rs`: what tells the file from others, 0 until it is known.
-    pub identity: AtomicU64,
-    /// `pagemap.rs`: the file's position, 0 until it is known.
-    pub mark: AtomicU64,
-    /// `pagemap.rs`: when it was last looked at whether the file still is the same.
-    pub checked: AtomicU64,
-    /// `pagemap.rs`: the kernel has no PAGEMAP_SCAN.
-    pub old: AtomicU32,
-    /// `pagemap.rs`: how often the file was opened again.
-    pub reopened: AtomicU32,
-    /// `linux.rs`: the page in which this process counts its calls, if it does.
-    pub counts: AtomicPtr<Counters>,
-    /// `gauges.rs`: the page, if there is one.
-    pub page: AtomicPtr<Counters>,
-    /// `gauges.rs`: there can be no page.
-    pub pageless: AtomicBool,
-    /// `gauges.rs`: a thread publishes.
-    pub publishing: AtomicBool,
-    /// `sites.rs`: the file, if there is one.
-    pub sites: AtomicPtr<Header>,
-    /// `sites.rs`: there can be no file.
-    pub siteless: AtomicBool,
-    /// `sites.rs`: a thread makes it.
-    pub sites_making: AtomicBool,
-    /// `sites.rs`: 1 when no more memory is to be had for it.
-    pub sites_full: AtomicU32,
-    /// `sites.rs`: a bit for each part of it that has memory.
-    pub sites_steps: AtomicU64,
-    /// `sites.rs`: allocations that were not recorded before there was a file.
-    pub sites_lost: AtomicU64,
+    /// The file that says which OS pages hold memory.
+    pub pagemap: touched::Kept,
+    /// The counters page.
+    pub page: Page,
+    /// The file of allocation sites.
+    pub sites: Ring,
 }
 
 impl Space {
     const fn new() -> Self {
-        Space {
-            helper: Helper::new(),
-            file: AtomicI32::new(0),
-            identity: AtomicU64::new(0),
-            checked: AtomicU64::new(0),
-            old: AtomicU32::new(0),
-            mark: AtomicU64::new(0),
-            reopened: AtomicU32::new(0),
-            counts: AtomicPtr::new(core::ptr::null_mut()),
-            page: AtomicPtr::new(core::ptr::null_mut()),
-            pageless: AtomicBool::new(false),
-            publishing: AtomicBool::new(false),
-            sites: AtomicPtr::new(core::ptr::null_mut()),
-            siteless: AtomicBool::new(false),
-            sites_making: AtomicBool::new(false),
-            sites_full: AtomicU32::new(0),
-            sites_steps: AtomicU64::new(0),
-            sites_lost: AtomicU64::new(0),
-        }
+        Space { helper: Helper::new(), pagemap: touched::Kept::new(), page: Page::new(), sites: Ring::new() }
+    }
+
+    /// Whether the calling process shares the address space of another one, which it may leave at any time (`vfork`,
+    /// `clone(CLONE_VM)`; see `neap_core::helper`): what it opens is no file of the owner's, and what bears its number is
+    /// not the owner's either. So it makes nothing that is noted here.
+    pub fn is_guest(&self) -> bool {
+        self.helper.is_owner(filter::known_process()) == Some(false)
     }
 }
 
@@ -96,7 +59,8 @@ pub fn is_owner(process: u32) -> bool {
 }
 
 /// In the child of a fork that was made with handlers.
-pub fn forked(process: Option<u32>) {
+pub fn forked() {
+    let process = filter::known_process();
     note_owner(process.unwrap_or(0));
     let space = SPACE.load(Ordering::Acquire);
     if !core::ptr::eq(space, &raw const UNSETTLED) {
@@ -128,8 +92,7 @@ pub fn space() -> Option<&'static Space> {
 
 #[cold]
 fn make() {
-    // The system is asked, as calls of the program's come here before the first that allocates.
-    let page = NEAP.os.page_size();
+    let page = call::page_size();
     let (unsettled, common) = ((&raw const UNSETTLED).cast_mut(), (&raw const COMMON).cast_mut());
     // SAFETY: a fresh mapping, which stays unless it cannot be wiped or another thread was first.
     unsafe {
@@ -149,17 +112,16 @@ fn make() {
     }
 }
 
-/// Whether the calling process shares the address space of another one, which it may leave at any time (`vfork`,
-/// `clone(CLONE_VM)`; see `neap_core::helper`): what it opens is no file of the owner's, and what bears its number is not
-/// the owner's either. So it makes nothing that is noted here.
-pub fn is_guest(space: &Space) -> bool {
-    space.helper.is_owner(NEAP.os.process()) == Some(false)
+/// Counts a system call, where this process counts.
+pub fn count(call: Syscall) {
+    count_many(call, 1);
 }
 
-/// Forgets the page, as if the process had just started. For tests.
-#[cfg(test)]
-pub fn forget() {
-    SPACE.store((&raw const UNSETTLED).cast_mut(), Ordering::Release);
+/// Counts `n` of them.
+pub fn count_many(call: Syscall, n: u64) {
+    if let Some(counters) = here().page.counts() {
+        counters.syscalls[call as usize].fetch_add(n, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

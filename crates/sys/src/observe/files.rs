@@ -1,0 +1,92 @@
+//! Where do the files lie that a process makes for readers outside, and how are they made and mapped?
+
+use crate::system::call;
+use core::cell::UnsafeCell;
+use core::ffi::CStr;
+use core::fmt::Write;
+use neap_core::text::Text;
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
+use rustix::io::Errno;
+use rustix::mm::{self, MapFlags, ProtFlags};
+
+/// Files that a process may have in a directory, its earlier images' and those of earlier processes of its number included.
+const MOST: u32 = 1000;
+
+/// A directory that is chosen once: a copy, as a program may write over its environment.
+#[derive(Debug)]
+pub struct Directory {
+    path: UnsafeCell<Text<4096>>,
+}
+
+// SAFETY: written by `set` alone, while the process has one thread; from then on it is only read.
+unsafe impl Sync for Directory {}
+
+impl Directory {
+    /// None yet.
+    #[expect(clippy::new_without_default, reason = "for statics only")]
+    pub const fn new() -> Self {
+        Directory { path: UnsafeCell::new(Text::new()) }
+    }
+
+    /// Chooses it; false if the path is too long.
+    ///
+    /// # Safety
+    /// To be called once, while the process has one thread.
+    pub unsafe fn set(&self, path: &CStr) -> bool {
+        // SAFETY: as the caller promises, nobody else reads or writes it now.
+        unsafe { (*self.path.get()).append(path.to_bytes()) }
+    }
+
+    fn path(&self) -> &Text<4096> {
+        // SAFETY: it is only read, see `Sync`.
+        unsafe { &*self.path.get() }
+    }
+
+    /// Its path; empty before it is chosen.
+    pub fn bytes(&self) -> &[u8] {
+        self.path().bytes()
+    }
+
+    /// Makes a file in it, named PID.N with the first N that is free, of which `make` makes what is wanted. There is no file
+    /// where it cannot.
+    pub fn create<T>(&self, make: impl FnOnce(&OwnedFd) -> Option<T>) -> Option<T> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat(CWD, self.path().c_str()?, flags, Mode::empty()).ok()?;
+        let pid = call::process();
+        for n in 0..MOST {
+            let mut name = Text::<32>::new();
+            write!(name, "{pid}.{n}").ok()?;
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let file = match openat(&directory, name.c_str()?, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => file,
+                Err(Errno::EXIST) => continue,
+                Err(_) => return None,
+            };
+            let made = make(&file);
+            if made.is_none() {
+                let _ = unlinkat(&directory, name.c_str()?, AtFlags::empty());
+            }
+            return made;
+        }
+        None
+    }
+}
+
+/// A shared mapping of the front of a file, or without one. With `own` it is not there in the child of a fork.
+pub fn map(file: Option<&OwnedFd>, len: usize, own: bool) -> Option<*mut u8> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping, which goes if it would be copied.
+    unsafe {
+        let p = match file {
+            Some(file) => mm::mmap(core::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0),
+            None => mm::mmap_anonymous(core::ptr::null_mut(), len, access, MapFlags::SHARED),
+        };
+        let p = p.ok()?;
+        if own && mm::madvise(p, len, mm::Advice::LinuxDontFork).is_err() {
+            let _ = mm::munmap(p, len);
+            return None;
+        }
+        Some(p.cast())
+    }
+}

@@ -1,0 +1,9 @@
+//! What a process shows of itself: the counters page, the file of allocation sites, the hook for samples.
+
+pub mod files;
+pub mod page;
+pub mod samples;
+pub mod sites;
+mod stack;
+
+pub use stack::may_read;

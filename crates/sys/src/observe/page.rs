@@ -1,0 +1,195 @@
+//! The page that shows observers how much memory is where (layout: crates/counters): who makes it, and who writes to it?
+//!
+//! It is made at the first publication, so never in programs that stay small: a memory file, mapped shared and closed at
+//! once, whose name observers find in /proc/PID/maps. Under a seccomp filter, which might end the process for an unusual
+//! call, and where there are no memory files, it is a shared mapping without a name. A process that counts each call (option
+//! `counters`) has its page in a file of a directory, and the gauges are there as well.
+//!
+//! **Fork.** The child must not write into its parent's page, however it was forked. So the kernel does not copy the
+//! mapping (MADV_DONTFORK), and [`Page`] lies in memory that it wipes: the child finds no page and makes its own when it
+//! has something to tell. The lock of publication is part of it, so it is free in the child. What remains is a child that
+//! is forked by a signal handler which interrupted a publication, and that returns from the handler: it would fault. A
+//! handler that forks and returns inside of malloc has broken other rules before.
+
+use crate::observe::files::{Directory, map};
+use crate::system::call;
+use crate::system::filter::{self, Filter};
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use neap_core::figures::Figures;
+use neap_core::policy::{Limit, Policy};
+use neap_counters::{Counters, FILE_BYTES, Gauges, MAGIC, NAME, VERSION};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::io::retry_on_intr;
+
+const _: () = assert!(size_of::<Counters>() <= FILE_BYTES, "the page is as long as its file");
+
+/// The pages of this process; all zero where it has none yet. Pages are never unmapped, and all their fields are atomic.
+#[derive(Debug)]
+pub struct Page {
+    /// The page in which this process counts its calls, if it does.
+    counts: AtomicPtr<Counters>,
+    /// The page for gauges alone, if there is one.
+    own: AtomicPtr<Counters>,
+    /// There can be no such page.
+    is_refused: AtomicBool,
+    /// A thread publishes.
+    publishing: AtomicBool,
+}
+
+impl Page {
+    /// None yet.
+    pub(crate) const fn new() -> Page {
+        Page {
+            counts: AtomicPtr::new(core::ptr::null_mut()),
+            own: AtomicPtr::new(core::ptr::null_mut()),
+            is_refused: AtomicBool::new(false),
+            publishing: AtomicBool::new(false),
+        }
+    }
+
+    /// The page in which this process counts, if it does.
+    #[inline]
+    pub fn counts(&self) -> Option<&'static Counters> {
+        // SAFETY: see above. Acquire pairs with the Release of `set_counts`.
+        unsafe { self.counts.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// From now on this process counts, in `page`, or does not count.
+    pub fn set_counts(&self, page: Option<&'static Counters>) {
+        let page = page.map_or(core::ptr::null_mut(), |page| core::ptr::from_ref(page).cast_mut());
+        self.counts.store(page, Ordering::Release);
+    }
+
+    /// Shows what `gauges` makes. Where two threads publish at a time, one does it.
+    #[cold]
+    pub fn publish(&self, gauges: impl FnOnce() -> Gauges) {
+        // Acquire pairs with the Release below: updates come one after the other.
+        if self.publishing.swap(true, Ordering::Acquire) {
+            return;
+        }
+        if let Some(page) = self.counts().or_else(|| self.own()) {
+            page.set_gauges(&gauges());
+        }
+        self.publishing.store(false, Ordering::Release);
+    }
+
+    /// The process's own page, made where there is none yet.
+    fn own(&self) -> Option<&'static Counters> {
+        // Relaxed, here and below: used by the thread that publishes.
+        let own = self.own.load(Ordering::Relaxed);
+        if !own.is_null() || self.is_refused.load(Ordering::Relaxed) {
+            // SAFETY: see above.
+            return unsafe { own.as_ref() };
+        }
+        let filter = filter::filter();
+        if filter == Filter::Unknown {
+            // Another publication makes it.
+            return None;
+        }
+        let new = new(filter == Filter::Yes);
+        match new {
+            Some(new) => self.own.store(core::ptr::from_ref(new).cast_mut(), Ordering::Relaxed),
+            None => self.is_refused.store(true, Ordering::Relaxed),
+        }
+        new
+    }
+}
+
+fn new(filtered: bool) -> Option<&'static Counters> {
+    let len = call::page_size();
+    let p = if filtered { None } else { memory_file(len).and_then(|file| map(Some(&file), len, true)) };
+    // SAFETY: zeroed, shared, as long as a page and never unmapped; all fields are atomic.
+    let page = unsafe { &*p.or_else(|| map(None, len, true))?.cast::<Counters>() };
+    // Under a filter not even getpid is sure.
+    set_up(page, if filtered { 0 } else { call::process() }, false);
+    Some(page)
+}
+
+/// A zeroed page in a new file of a directory. The child of a fork that is made without handlers knows nothing of it
+/// ([`Page`] is wiped), and one with handlers makes its own.
+pub fn in_directory(directory: &Directory) -> Option<&'static Counters> {
+    static ZEROS: [u8; FILE_BYTES] = [0; FILE_BYTES];
+    if call::is_too_long(FILE_BYTES) {
+        return None;
+    }
+    let p = directory.create(|file| {
+        // Where the disk is full this fails, instead of the first store to the mapping with SIGBUS. Not fallocate: a filter
+        // that the program was started with may end the process for that.
+        let written = retry_on_intr(|| rustix::io::write(file, &ZEROS)) == Ok(FILE_BYTES);
+        if written { map(Some(file), FILE_BYTES, false) } else { None }
+    })?;
+    // SAFETY: zeroed, shared and never unmapped; all fields are atomic.
+    Some(unsafe { &*p.cast::<Counters>() })
+}
+
+/// Makes a zeroed page one that readers know.
+pub fn set_up(page: &Counters, pid: u32, exact: bool) {
+    page.version.store(VERSION, Ordering::Relaxed);
+    page.pid.store(pid, Ordering::Relaxed);
+    page.size.store(size_of::<Counters>() as u32, Ordering::Relaxed);
+    page.exact.store(exact.into(), Ordering::Relaxed);
+    // Release: a reader that sees the magic sees the rest.
+    page.magic.store(MAGIC, Ordering::Release);
+}
+
+/// A memory file of one OS page, or `None`.
+fn memory_file(len: usize) -> Option<OwnedFd> {
+    if call::is_too_long(len) {
+        return None;
+    }
+    // Since 6.3 kernels want to hear that it will not be executed.
+    let file = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC))
+        .ok()?;
+    // Not ftruncate: where memory is short this fails, instead of the first write to the mapping with SIGBUS.
+    // Without signals: one would end it (EINTR), and the page would have no name.
+    call::without_signals(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)).ok()?;
+    Some(file)
+}
+
+/// The figures and the options, as the page has them.
+pub fn gauges(f: &Figures, policy: &Policy, purge_calls: u64) -> Gauges {
+    let limit = match policy.limit() {
+        Limit::Off => 0,
+        Limit::Auto => u64::MAX,
+        Limit::Bytes(bytes) => bytes as u64,
+    };
+    Gauges {
+        updated: f.clock,
+        ticks: f.ticks,
+        purger: u64::from(f.purger),
+        policy: policy.purge() as u64,
+        purge_delay: u64::from(policy.delay()),
+        purge_bytes: policy.bytes().map_or(u64::MAX, |bytes| bytes as u64),
+        limit,
+        memory_limit: f.memory_limit,
+        memory_used: f.memory_used,
+        page_size: call::page_size() as u64,
+        live_blocks: f.live_blocks,
+        live_bytes: f.live,
+        cached_blocks: f.cached_blocks,
+        cached_bytes: f.cached,
+        dirty_bytes: f.dirty,
+        lazy_bytes: f.lazy,
+        clean_bytes: f.clean,
+        slab_bytes: f.slabs,
+        slab_free_bytes: f.slab_free,
+        large_blocks: f.large_blocks,
+        large_bytes: f.large,
+        huge_blocks: f.huge_blocks,
+        huge_bytes: f.huge,
+        heaps: f.heaps,
+        purged_bytes: f.totals.purged,
+        purge_calls,
+        cleared_bytes: f.totals.cleared,
+        skipped_bytes: f.totals.skipped,
+        zero: policy.zero_always().into(),
+        mmap_threshold: if policy.mmap_threshold() == usize::MAX { u64::MAX } else { policy.mmap_threshold() as u64 },
+        foreign: policy.foreign_abort().into(),
+        origins: policy.origins(),
+        peak_bytes: f.peak,
+        held_bytes: f.held.min(f.dirty),
+        harden: policy.harden().into(),
+    }
+}

@@ -1,0 +1,80 @@
+//! Which hook is called for sampled blocks, and how? (`neap_core::sample` says which blocks those are.)
+//!
+//! A hook runs in the thread that allocates or frees, under no lock of neap's and not in the middle of a call, so it may
+//! allocate and free. What it allocates is not sampled, and it is not called for samples that it frees itself. Nor for what
+//! signal handlers do that interrupted a call: what they allocate is no sample, and a sample that they free ends without a
+//! call.
+
+use crate::slot;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+/// [`Sample::event`]: a block was allocated.
+pub const ALLOCATED: u32 = 1;
+/// [`Sample::event`]: a block that was a sample is about to be freed.
+pub const FREED: u32 = 2;
+
+/// What a hook gets. Fields are added at the end only; `size` says how many bytes there are.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Bytes of this structure.
+    pub size: usize,
+    /// [`ALLOCATED`] or [`FREED`].
+    pub event: u32,
+    /// 0.
+    pub reserved: u32,
+    /// The block. Nobody else has this address from the first event to the second.
+    pub block: *mut c_void,
+    /// Bytes that were asked for; 0 when it is freed.
+    pub requested: usize,
+    /// Usable bytes of the block, whole OS pages as it is a sample.
+    pub usable: usize,
+    /// Bytes that were asked for by all blocks that this one stands for; 0 when it is freed.
+    pub weight: u64,
+}
+
+/// What is called.
+pub type Hook = unsafe extern "C" fn(sample: *const Sample, context: *mut c_void);
+
+/// A hook and its argument. Never freed, as another thread may be about to call it.
+#[derive(Debug)]
+pub struct Target {
+    /// The hook.
+    pub hook: Hook,
+    /// What it is passed.
+    pub context: *mut c_void,
+}
+
+static TARGET: AtomicPtr<Target> = AtomicPtr::new(core::ptr::null_mut());
+
+/// From now on `target` is called, or nothing where it is null.
+///
+/// # Safety
+/// A target must stay for ever, and its hook be callable with its argument at any time, by any thread.
+pub unsafe fn set(target: *mut Target) {
+    // Release pairs with the Acquire in `call`.
+    TARGET.store(target, Ordering::Release);
+}
+
+/// Calls the hook, if there is one: `block`, of `usable` bytes, was allocated or is about to be freed.
+#[cold]
+pub fn call(event: u32, block: *mut u8, requested: usize, usable: usize, weight: u64) {
+    // Acquire pairs with the Release in `set`.
+    // SAFETY: targets stay for ever.
+    let Some(target) = (unsafe { TARGET.load(Ordering::Acquire).as_ref() }) else { return };
+    if slot::in_hook() {
+        return;
+    }
+    let size = size_of::<Sample>();
+    let sample = Sample { size, event, reserved: 0, block: block.cast(), requested, usable, weight };
+    // SAFETY: errno of the calling thread, which malloc and free keep; the hook is as `set` was promised.
+    unsafe {
+        let errno = libc::__errno_location();
+        let kept = *errno;
+        slot::set_in_hook(true);
+        (target.hook)(&raw const sample, target.context);
+        slot::set_in_hook(false);
+        *errno = kept;
+    }
+}

@@ -1,0 +1,223 @@
+//! Where are blocks allocated, for a reader outside (layout: crates/sites; option `sites`)?
+//!
+//! While it is on, every malloc takes its slow path (`Reason::Sites`), which comes here with the new block. What is recorded
+//! goes into a ring in a shared mapping: one addition claims a slot, so there is no lock, nothing is allocated, and a handler
+//! may interrupt it anywhere and record its own blocks. The memory of the file is taken in steps by MADV_POPULATE_WRITE, which
+//! fails where a store would bring SIGBUS, and is no fault in a trace.
+//!
+//! **Fork.** The mapping is not copied (MADV_DONTFORK), and [`Ring`] lies in memory that the kernel wipes: the child makes a
+//! file of its own when it allocates.
+
+use crate::observe::files::{Directory, map};
+use crate::observe::stack::{self, callers};
+use crate::system::filter::{self, Asking, Filter};
+use crate::system::{call, clock, random};
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use neap_core::sample::by_chance;
+use neap_sites::{CAPACITY, ENTRY_BYTES, Entry, FILE_BYTES, HEADER_BYTES, Header, MAGIC, VERSION};
+use rustix::fd::OwnedFd;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use rustix::mm;
+
+/// Slots whose memory is taken at once.
+const STEP: u64 = CAPACITY / 64;
+const STEP_BYTES: usize = STEP as usize * ENTRY_BYTES;
+
+/// Bytes between two recorded allocations in the mean; 0: nothing is recorded.
+static INTERVAL: AtomicU64 = AtomicU64::new(0);
+/// The directory of the files.
+static DIRECTORY: Directory = Directory::new();
+
+/// The file of this process; all zero where it has none yet. It is never unmapped, and all its fields are atomic.
+#[derive(Debug)]
+pub struct Ring {
+    /// The mapped file, if there is one.
+    header: AtomicPtr<Header>,
+    /// There can be no file.
+    is_refused: AtomicBool,
+    /// A thread makes it.
+    making: AtomicBool,
+    /// No more memory is to be had for it.
+    is_full: AtomicBool,
+    /// A bit for each part of it that has memory.
+    steps: AtomicU64,
+    /// Allocations that were not recorded before there was a file.
+    lost: AtomicU64,
+}
+
+/// Begins to record, in a new file in `directory`, allocations that are `interval` bytes apart in the mean; `stack_end` as
+/// for [`stack::start`]. False if there can be no file.
+///
+/// # Safety
+/// As [`stack::start`].
+pub unsafe fn start(ring: &Ring, directory: &CStr, interval: u64, stack_end: usize) -> bool {
+    // SAFETY: as the caller promises.
+    if !unsafe { stack::start(stack_end) && DIRECTORY.set(directory) } {
+        return false;
+    }
+    // Relaxed: the process has one thread.
+    INTERVAL.store(interval.max(1), Ordering::Relaxed);
+    let started = ring.file(|| false).is_some();
+    if !started {
+        INTERVAL.store(0, Ordering::Relaxed);
+    }
+    started
+}
+
+/// Bytes between two recorded allocations in the mean; 0: nothing is recorded.
+#[inline]
+pub fn interval() -> u64 {
+    INTERVAL.load(Ordering::Relaxed)
+}
+
+/// The directory of the files; empty where nothing is recorded.
+pub fn directory() -> &'static [u8] {
+    if interval() == 0 { b"" } else { DIRECTORY.bytes() }
+}
+
+fn now() -> u64 {
+    let nanoseconds = |time: libc::timespec| {
+        time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.cast_unsigned())
+    };
+    clock::read(libc::CLOCK_MONOTONIC).map_or(0, nanoseconds)
+}
+
+/// Takes memory for a part of a mapping.
+fn populate(p: *mut c_void, bytes: usize) -> rustix::io::Result<()> {
+    // SAFETY: the range is in a mapping of this module's, and keeps its contents.
+    unsafe { mm::madvise(p, bytes, mm::Advice::LinuxPopulateWrite) }
+}
+
+impl Ring {
+    /// No file.
+    pub(crate) const fn new() -> Ring {
+        Ring {
+            header: AtomicPtr::new(core::ptr::null_mut()),
+            is_refused: AtomicBool::new(false),
+            making: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
+            steps: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// A new block of `size` bytes: it is recorded, if it is chosen. Called in slow paths, also of handlers. `is_guest`: the
+    /// calling process is a guest of the owner of this file.
+    #[cold]
+    #[inline(never)]
+    pub fn record(&self, is_guest: impl Fn() -> bool, p: *mut u8, size: usize) {
+        let interval = interval();
+        if !by_chance(size, interval, if interval <= 1 { 0 } else { random::next() }) {
+            return;
+        }
+        let Some(header) = self.file(is_guest) else {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let number = header.head.fetch_add(1, Ordering::Relaxed);
+        let slot = number % CAPACITY;
+        if !self.has_memory(header, slot) {
+            header.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let mut entry = Entry::new(now(), p.addr() as u64, size as u64);
+        callers(&mut entry);
+        let (words, used) = entry.encode(number);
+        let base = core::ptr::from_ref(header).cast::<u8>();
+        for (i, &word) in words[..used].iter().enumerate() {
+            // SAFETY: the slot is within the file, whose mapping is never unmapped, and it has memory.
+            let place = unsafe { &*base.add(HEADER_BYTES + slot as usize * ENTRY_BYTES + i * 8).cast::<AtomicU64>() };
+            // Relaxed: the check tells whether all words are there.
+            place.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// The process's own file, made where there is none yet. Where two want that at a time, one does, and the other's
+    /// allocation is lost.
+    fn file(&self, is_guest: impl Fn() -> bool) -> Option<&'static Header> {
+        // Acquire pairs with the Release below.
+        // SAFETY: the mapping is never unmapped, and all fields are atomic.
+        let made = || unsafe { self.header.load(Ordering::Acquire).as_ref() };
+        if let Some(header) = made() {
+            return Some(header);
+        }
+        // Acquire pairs with the Release below: of threads that come here one after the other, the second sees the file.
+        if self.is_refused.load(Ordering::Relaxed) || is_guest() || self.making.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let _asking = Asking::begin();
+        // Without room to look another allocation tries.
+        let filter = filter::filter();
+        if made().is_none() && filter != Filter::Unknown {
+            match self.new_file(filter == Filter::Yes) {
+                Some(new) => self.header.store(core::ptr::from_ref(new).cast_mut(), Ordering::Release),
+                None => self.is_refused.store(true, Ordering::Relaxed),
+            }
+        }
+        self.making.store(false, Ordering::Release);
+        made()
+    }
+
+    fn new_file(&self, filtered: bool) -> Option<&'static Header> {
+        // A filter might end the process for such calls, also for the question of the limit.
+        if filtered || call::is_too_long(FILE_BYTES) {
+            return None;
+        }
+        let p = DIRECTORY.create(|file| self.map(file))?;
+        let (rows, bytes) = stack::rows();
+        let _ = populate(rows, bytes);
+        // SAFETY: zeroed, shared, longer than a header and never unmapped; all fields are atomic.
+        let header = unsafe { &*p.cast::<Header>() };
+        header.version.store(VERSION, Ordering::Relaxed);
+        header.pid.store(call::process(), Ordering::Relaxed);
+        header.interval.store(interval(), Ordering::Relaxed);
+        header.lost.store(self.lost.load(Ordering::Relaxed), Ordering::Relaxed);
+        // Release: a reader that sees the magic sees the rest.
+        header.magic.store(MAGIC, Ordering::Release);
+        Some(header)
+    }
+
+    /// Maps a new file, with memory for its first slots.
+    fn map(&self, file: &OwnedFd) -> Option<*mut u8> {
+        rustix::fs::ftruncate(file, FILE_BYTES as u64).ok()?;
+        let p = map(Some(file), FILE_BYTES, true)?;
+        let (mut taken, mut steps) = (populate(p.cast(), HEADER_BYTES + STEP_BYTES), 1);
+        // Before Linux 5.14: all of it at once.
+        if taken == Err(Errno::INVAL) {
+            taken = rustix::fs::fallocate(file, FallocateFlags::empty(), 0, FILE_BYTES as u64);
+            steps = u64::MAX;
+        }
+        self.steps.store(steps, Ordering::Relaxed);
+        if taken.is_err() {
+            // SAFETY: nobody has seen the mapping.
+            let _ = unsafe { mm::munmap(p.cast(), FILE_BYTES) };
+            return None;
+        }
+        Some(p)
+    }
+
+    /// Whether there is memory for a slot; it is taken if not.
+    fn has_memory(&self, header: &'static Header, slot: u64) -> bool {
+        let step = slot / STEP;
+        // Relaxed: memory that is there stays.
+        if self.steps.load(Ordering::Relaxed) & 1 << step != 0 {
+            return true;
+        }
+        let _asking = Asking::begin();
+        if self.is_full.load(Ordering::Relaxed) || filter::is_forbidden() {
+            return false;
+        }
+        let base = core::ptr::from_ref(header).cast_mut().cast::<u8>();
+        let start = base.wrapping_add(HEADER_BYTES + step as usize * STEP_BYTES);
+        // The slots begin at a page of 4 KiB; where pages are longer, at the page around that.
+        let aligned = start.map_addr(|address| address & !(call::page_size() - 1));
+        if populate(aligned.cast(), STEP_BYTES + (start.addr() - aligned.addr())).is_err() {
+            self.is_full.store(true, Ordering::Relaxed);
+            return false;
+        }
+        self.steps.fetch_or(1 << step, Ordering::Relaxed);
+        true
+    }
+}

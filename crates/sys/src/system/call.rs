@@ -1,0 +1,110 @@
+//! Which questions does neap ask the kernel? The calls that any module may make; none of them touches errno.
+
+use crate::arch;
+use core::ffi::c_ulong;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use rustix::fd::AsFd;
+
+/// An entry of the auxiliary vector; 0 where there is none.
+pub fn auxiliary(kind: c_ulong) -> usize {
+    // SAFETY: getauxval only reads.
+    unsafe { libc::getauxval(kind) as usize }
+}
+
+/// Bytes of an OS page. Kept, as a library in front of the C library may replace getauxval by one that the helper thread
+/// cannot call.
+pub fn page_size() -> usize {
+    static KEPT: AtomicUsize = AtomicUsize::new(0);
+    // Relaxed: the number stands for itself.
+    let mut size = KEPT.load(Ordering::Relaxed);
+    if size == 0 {
+        size = auxiliary(libc::AT_PAGESZ);
+        KEPT.store(size, Ordering::Relaxed);
+    }
+    size
+}
+
+/// The number of the calling process.
+pub fn process() -> u32 {
+    rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
+}
+
+/// System calls that are given no address: of whatever process, thread or file, they read and write no memory of this one.
+#[derive(Clone, Copy, Debug)]
+#[repr(i64)]
+#[expect(missing_docs, reason = "named as in the manual")]
+pub enum Plain {
+    CloseRange = libc::SYS_close_range,
+    ExitGroup = libc::SYS_exit_group,
+    Gettid = libc::SYS_gettid,
+    Membarrier = libc::SYS_membarrier,
+    PidfdGetfd = libc::SYS_pidfd_getfd,
+    PidfdOpen = libc::SYS_pidfd_open,
+    Tgkill = libc::SYS_tgkill,
+}
+
+/// Makes such a call: its result, or the negated error.
+pub fn plain<const N: usize>(call: Plain, arguments: [usize; N]) -> isize {
+    let mut all = [0; 6];
+    all[..N].copy_from_slice(&arguments);
+    // SAFETY: none of these calls is given an address.
+    unsafe { arch::syscall(call as usize, all) }
+}
+
+/// A limit of the process that is in force (RLIMIT_AS, ...). `None` where there is none, or the system does not tell: a
+/// filter may refuse the question, for which the call of rustix has no answer.
+pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = [libc::RLIM_INFINITY; 2];
+    let at = (&raw mut limit).expose_provenance();
+    // SAFETY: no limit is set; the kernel writes two words.
+    let done = unsafe { arch::syscall(libc::SYS_prlimit64 as usize, [0, resource as usize, 0, at, 0, 0]) };
+    (done == 0).then_some(limit[0]).filter(|&limit| limit != libc::RLIM_INFINITY)
+}
+
+/// Whether a file of so many bytes would bring SIGXFSZ.
+pub fn is_too_long(bytes: usize) -> bool {
+    limit(libc::RLIMIT_FSIZE).is_some_and(|most| most < bytes as u64)
+}
+
+/// Sets the mask of blocked signals; returns the one before, or `None` if that is refused.
+fn set_mask(mask: u64) -> Option<u64> {
+    let (new, mut old) = (mask, 0u64);
+    let (new, old_at) = ((&raw const new).expose_provenance(), (&raw mut old).expose_provenance());
+    let arguments = [libc::SIG_SETMASK as usize, new, old_at, 8, 0, 0];
+    // SAFETY: both masks are eight bytes, as the kernel's are.
+    let done = unsafe { arch::syscall(libc::SYS_rt_sigprocmask as usize, arguments) };
+    (done == 0).then_some(old)
+}
+
+/// Runs `f` with all signals blocked.
+pub fn without_signals<R>(f: impl FnOnce() -> R) -> R {
+    let before = set_mask(u64::MAX);
+    let result = f();
+    if let Some(before) = before {
+        set_mask(before);
+    }
+    result
+}
+
+/// Whether the calling thread surely has no seccomp filter, asked by a call that few filters know.
+pub fn has_no_filter() -> bool {
+    // SAFETY: this question takes no pointers.
+    let mode = unsafe { arch::syscall(libc::SYS_prctl as usize, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
+    // An error may be a filter's answer, also that of a kernel without seccomp, which does not know the question.
+    mode == 0
+}
+
+/// Whether the 8 bytes at an address can be read: a system call that looks at them, and then refuses an operation that does
+/// not exist.
+pub fn is_readable(address: u64) -> bool {
+    const NO_SUCH_OPERATION: usize = usize::MAX;
+    let arguments = [NO_SUCH_OPERATION, address as usize, 0, 8, 0, 0];
+    // SAFETY: the call reads 8 bytes, and changes nothing.
+    let result = unsafe { arch::syscall(libc::SYS_rt_sigprocmask as usize, arguments) };
+    result == -(libc::EINVAL as isize)
+}
+
+/// What tells a file from all others that are open; 0 if the system does not say.
+pub fn identity(file: impl AsFd) -> u64 {
+    rustix::fs::fstat(file).map_or(0, |s| s.st_ino ^ s.st_dev.rotate_left(32))
+}

@@ -1,0 +1,35 @@
+//! The system, module by module: plain functions over system calls, and what was found out about them. Nothing here knows
+//! of the allocator.
+//!
+//! | question | module |
+//! |---|---|
+//! | Which questions are asked? | `call` |
+//! | How does a thread wait? | `wait` |
+//! | What time is it? | `clock`, `vdso` |
+//! | What do the kernel's text files say? | `lines` |
+//! | May an unusual call be made? | `filter` |
+//! | Which features does the kernel have, and what is done without them? | `probe` |
+//! | Where do random numbers come from? | `random` |
+//! | What is known about this address space alone? | `space` |
+//! | How does memory go back, and how is it populated? | `purge` |
+//! | How is memory moved or replaced? | `moves` |
+//! | Which OS pages hold memory? | `touched` |
+//! | Does a thread still live? | `alive` |
+//! | How do all threads pass a barrier? | `barrier` |
+//! | How much memory may the process use? | `cgroup` |
+
+pub mod alive;
+pub mod barrier;
+pub mod call;
+pub mod cgroup;
+pub mod clock;
+pub mod filter;
+pub mod lines;
+pub mod moves;
+pub mod probe;
+pub mod purge;
+pub mod random;
+pub mod space;
+pub mod touched;
+mod vdso;
+pub mod wait;

@@ -1,0 +1,120 @@
+//! Which features does the kernel have, and what is done without them?
+//!
+//! | feature | since | how it is found out | without it |
+//! |---|---|---|---|
+//! | [`DISCARD`]: MADV_DONTNEED that clears | always; qemu before 9 does nothing | the first range that goes back is looked at | memory counts as dirty |
+//! | [`PURGE_MANY`]: process_madvise on oneself | 6.13 | a call without ranges | one madvise for each range |
+//! | [`POPULATE`]: MADV_POPULATE_WRITE | 5.14 | the first call's error | the faults come one by one |
+//! | [`MOVE`]: MREMAP_DONTUNMAP | 5.7 | a page is mapped and moved | realloc copies |
+//! | [`BARRIER`]: membarrier, private and expedited | 4.14 | the process is registered | no heap is visited; a fork pauses |
+//! | [`SCAN`]: PAGEMAP_SCAN | 6.7 | the first question's error | entries of /proc/self/pagemap are read |
+//! | MADV_WIPEONFORK | 4.14 | at each page that needs it | `space::COMMON`; no counters page |
+//! | MAP_FIXED_NOREPLACE | 4.17 | the address that comes back | the address is a hint |
+//! | files in memory, MFD_NOEXEC_SEAL | 3.17, 6.3 | at each page that needs one | a mapping without a name |
+//! | CLOSE_RANGE_UNSHARE | 5.9 | when the helper starts | the helper opens no file |
+//! | pidfd_open, pidfd_getfd | 5.6 | when the helper ends the process | its own standard error |
+//! | getrandom | 3.17 | at each key | a key from the time and AT_RANDOM |
+//! | the vDSO's clock | always; not under valgrind | at the first look | a system call |
+//! | /proc, cgroups, seccomp | | at each look | "not known", see `lines`, `cgroup`, `filter` |
+//!
+//! What is found out once stays, so a filter that comes later is looked at as well: see [`Feature::is_usable`].
+
+use crate::system::filter::{self, Filter};
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// How many programs make a call: how likely a filter lets it pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rarity {
+    /// All programs.
+    Usual,
+    /// Most: a filter that the program was started with lets it pass or refuses it ([`filter::hostile`]).
+    Common,
+    /// Few: any filter may end the process for it ([`filter::filter`]).
+    Rare,
+}
+
+/// What is known of a feature.
+#[derive(Debug)]
+pub struct Feature {
+    state: AtomicU8,
+    rarity: Rarity,
+}
+
+const UNKNOWN: u8 = 0;
+const WORKS: u8 = 1;
+const FAILS: u8 = 2;
+
+/// See the table.
+pub static DISCARD: Feature = Feature::new(Rarity::Usual);
+/// See the table.
+pub static PURGE_MANY: Feature = Feature::new(Rarity::Rare);
+/// See the table.
+pub static POPULATE: Feature = Feature::new(Rarity::Common);
+/// See the table.
+pub static MOVE: Feature = Feature::new(Rarity::Usual);
+/// See the table.
+pub static BARRIER: Feature = Feature::new(Rarity::Common);
+/// See the table.
+pub static SCAN: Feature = Feature::new(Rarity::Common);
+
+impl Feature {
+    /// One that was not tried yet.
+    pub const fn new(rarity: Rarity) -> Feature {
+        Feature { state: AtomicU8::new(UNKNOWN), rarity }
+    }
+
+    /// Whether the kernel has it; `None` before it was tried.
+    #[inline]
+    pub fn known(&self) -> Option<bool> {
+        // Relaxed: all threads find the same.
+        match self.state.load(Ordering::Relaxed) {
+            UNKNOWN => None,
+            state => Some(state == WORKS),
+        }
+    }
+
+    /// Notes whether the kernel has it.
+    pub fn note(&self, works: bool) {
+        self.state.store(if works { WORKS } else { FAILS }, Ordering::Relaxed);
+    }
+
+    /// Whether it is known to work, and may be used now.
+    #[inline]
+    pub fn works(&self) -> bool {
+        self.known() == Some(true) && (self.rarity == Rarity::Usual || !filter::is_forbidden())
+    }
+
+    /// Whether it may be used or tried now. Where there is a filter that may end the process for it, it is not there.
+    pub fn is_usable(&self) -> bool {
+        if self.known().is_some() {
+            return self.works();
+        }
+        let filter = match self.rarity {
+            Rarity::Usual => Filter::No,
+            Rarity::Common => filter::hostile(),
+            Rarity::Rare => filter::filter(),
+        };
+        if filter == Filter::Yes {
+            self.note(false);
+        }
+        filter == Filter::No
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a feature that is used before it was tried, or tried again after it failed.
+    #[test]
+    fn what_is_found_out_stays() {
+        for rarity in [Rarity::Usual, Rarity::Common, Rarity::Rare] {
+            let feature = Feature::new(rarity);
+            assert!(feature.known().is_none() && !feature.works());
+            feature.note(true);
+            assert!(feature.works() && feature.is_usable());
+            feature.note(false);
+            assert!(feature.known() == Some(false) && !feature.works() && !feature.is_usable());
+        }
+    }
+}

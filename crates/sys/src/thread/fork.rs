@@ -1,0 +1,89 @@
+//! What happens around a fork of the program? `neap_core::fork` says what holds between the handlers.
+
+use crate::allocator::NEAP;
+use crate::arch;
+use crate::helper::thread as helper;
+use crate::slot;
+use crate::system::{cgroup, filter, space};
+use core::sync::atomic::{AtomicBool, Ordering};
+use neap_core::fork::Begin;
+
+static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
+
+/// Registers the fork handlers, once. Where the C library has no memory for that, the next thread asks again.
+pub fn watch_fork() {
+    if !FORK_HANDLERS.swap(true, Ordering::AcqRel) {
+        if let Some(process) = filter::known_process() {
+            space::note_owner(process);
+        }
+        // SAFETY: the handlers stay as long as the library, which cannot be unloaded.
+        let refused = unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
+        if refused != 0 {
+            FORK_HANDLERS.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// What a slot counts for a fork that is not one in a nested call.
+const FORK: u32 = 1 << 16;
+
+/// From here to [`in_parent`] or [`in_child`] all calls of all threads are nested ones, and no lock is held. A fork in a
+/// handler that interrupted a call (also this one) leaves the locks alone: the call may hold them.
+unsafe extern "C" fn before_fork() {
+    let mut patience = NEAP.fork_patience();
+    while let Some(entered) = arch::enter() {
+        let begin = NEAP.fork_begin(arch::seat(), slot::forks().load(Ordering::Relaxed) >= FORK, &mut patience);
+        if begin == Begin::Ready {
+            slot::forks().fetch_add(FORK, Ordering::Relaxed);
+        }
+        entered.leave();
+        match begin {
+            Begin::Ready => return,
+            Begin::Refused => break,
+            // Outside of the call, as the other fork waits for this thread.
+            Begin::Later => {
+                patience.wait(&NEAP.os);
+            }
+        }
+    }
+    slot::forks().fetch_add(1, Ordering::Relaxed);
+}
+
+/// Whether the fork that ends was one in a nested call. Those end in the reverse order of their beginnings.
+fn was_nested() -> bool {
+    let nested = !slot::forks().load(Ordering::Relaxed).is_multiple_of(FORK);
+    slot::forks().fetch_sub(if nested { 1 } else { FORK }, Ordering::Relaxed);
+    nested
+}
+
+unsafe extern "C" fn in_parent() {
+    if !was_nested() {
+        let entered = arch::enter();
+        NEAP.fork_parent();
+        if let Some(entered) = entered {
+            entered.leave();
+        }
+    }
+}
+
+#[cold]
+unsafe extern "C" fn in_child() {
+    let helped = helper::forked();
+    let nested = was_nested();
+    let inner = slot::forks().load(Ordering::Relaxed) / FORK;
+    if nested {
+        NEAP.fork_child_nested(arch::seat(), inner, !helped);
+    } else {
+        let entered = arch::enter();
+        // Before there can be a helper.
+        cgroup::forked();
+        NEAP.fork_child(arch::seat(), inner);
+        if let Some(entered) = entered {
+            entered.leave();
+        }
+    }
+    if NEAP.is_stranded() {
+        // An interrupted call goes on with the heap that it has; the next one finds none.
+        slot::set_heap(slot::gone());
+    }
+}
