@@ -46,6 +46,11 @@ const STEPS: &[(&str, &str, &str)] = &[
     ("thread_start", "", "the same of a thread's first use"),
     ("thread_end", "", "the same of a thread's end"),
     ("forks", "", "the same of fork, in the parent or in the child"),
+    (
+        "stranded",
+        "",
+        "a call that gets no memory, or loses some, in the child of a fork in a handler that interrupted it",
+    ),
 ];
 const CRASHES: &[(&str, &str, &str)] = &[
     ("abort_handler", "reported", "a crash reporter that waits for ever in malloc"),

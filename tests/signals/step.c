@@ -9,6 +9,7 @@
 #include <malloc.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
 #ifndef __x86_64__
 int main(void) { SKIP("the trap flag is x86's"); }
@@ -266,7 +267,116 @@ static void forks(void) {
     }
 }
 
+/* Forks in each call that is stepped through, and the steps between two. Where the first one is changes from call to call. */
+enum { FORKS = 16, FORK_STRIDE = 13 };
+static long fork_at;
+static int forks_left;
+static volatile int is_child;
+static unsigned long children;
+
+static void on_trap_fork(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info;
+    int saved = errno;
+    steps++;
+    if (!is_child && forks_left > 0 && steps == fork_at) {
+        fork_at += FORK_STRIDE;
+        forks_left--;
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) {
+            alarm(120);
+            is_child = 1;
+            /* No steps from here on. */
+            ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] &= ~0x100ll;
+        } else {
+            int status;
+            while (waitpid(pid, &status, 0) < 0) CHECK(errno == EINTR);
+            CHECK_AT(status == 0, status);
+            children++;
+        }
+    }
+    errno = saved;
+}
+
+/* Before a call that is stepped through. */
+static void fork_in_next(void) {
+    fork_at = steps + 1 + (long)(next_random(&seed) % (2 * FORK_STRIDE));
+    forks_left = FORKS;
+}
+
+/* Behind the call that was interrupted: a child goes on for a while, with blocks of before too, and ends. */
+static void end_child(char **before, int count, size_t size) {
+    if (!is_child) return;
+    for (int i = 0; i < count; i++) {
+        if (!before[i]) continue;
+        CHECK_FILL(before[i], size, (uint64_t)i);
+        free(before[i]);
+    }
+    for (int i = 0; i < 200; i++) work();
+    for (int i = 0; i < SLOTS; i++) {
+        if (slots[i].p) CHECK_FILL(slots[i].p, slots[i].size, slots[i].fill);
+        free(slots[i].p);
+    }
+    _exit(0);
+}
+
+static void *idle(void *ready) {
+    /* So many that the thread has a heap, whose state the child does not know. */
+    for (int i = 0; i < 200; i++) free(malloc(100));
+    pthread_barrier_wait(ready);
+    pause();
+    return NULL;
+}
+
+/* The handler forks in the middle of calls, and its child returns into them, in a process of several threads: the
+ * interrupted call is to get its memory, and to lose nothing. */
+static void stranded(void) {
+    pthread_barrier_t ready;
+    pthread_t other;
+    CHECK(pthread_barrier_init(&ready, NULL, 2) == 0 && pthread_create(&other, NULL, idle, &ready) == 0);
+    pthread_barrier_wait(&ready);
+    /* Makes the file of the counters, for which all signals are blocked. */
+    free(malloc(8 << 20));
+    start();
+    struct sigaction trap = {.sa_sigaction = on_trap_fork, .sa_flags = SA_SIGINFO};
+    CHECK(sigaction(SIGTRAP, &trap, NULL) == 0);
+    static char *p[64];
+    /* Refills that need a new slab, blocks past the caches, large ones: of sizes that were not used before. */
+    for (size_t size = 300; size < 60000; size = size * 5 / 4) {
+        enum { N = 8 };
+        for (int i = 0; i < N; i++) {
+            fork_in_next();
+            switch (i) {
+            /* A step for each few bytes that are cleared, or copied below. */
+            case 0: STEPPED(p[i] = size < 2000 ? calloc(1, size) : malloc(size)); break;
+            case 1: STEPPED(p[i] = aligned_alloc(4096, size)); break;
+            default: STEPPED(p[i] = malloc(size));
+            }
+            CHECK(p[i]);
+            fill(p[i], size, (uint64_t)i);
+            end_child(p, i + 1, size);
+        }
+        for (int i = 0; i < N && size < 3000; i += 4) {
+            fork_in_next();
+            STEPPED(p[i] = realloc(p[i], size * 2 + 100));
+            CHECK(p[i]);
+            end_child(p, N, size);
+        }
+        for (int i = 0; i < N; i++) {
+            char *old = p[i];
+            CHECK_FILL(old, size, (uint64_t)i);
+            p[i] = NULL;
+            fork_in_next();
+            STEPPED(free(old));
+            end_child(p, N, size);
+        }
+    }
+    finish("stranded");
+    dprintf(1, "%lu children\n", children);
+    CHECK_AT(children > 1000, children);
+}
+
 static const struct test_case cases[] = {CASE(small), CASE(large), CASE(hand_over), CASE(remote), CASE(purge),
-                                         CASE(thread_start), CASE(thread_end), CASE(forks)};
+                                         CASE(thread_start), CASE(thread_end), CASE(forks), CASE(stranded)};
 TEST_MAIN(cases)
 #endif

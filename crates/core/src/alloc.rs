@@ -51,6 +51,10 @@ impl<O: Os> Allocator<O> {
 
     #[cold]
     fn settle_notes(&self) {
+        if self.is_stranded() {
+            // All of it uses what another thread may have left half changed.
+            return;
+        }
         if self.arenas.is_low() {
             self.commit_ahead();
         }
@@ -174,6 +178,10 @@ impl<O: Os> Allocator<O> {
         let mut p = self.malloc_large(size, align, 0, zero);
         if p.is_null() {
             p = self.huge.malloc(self, size, align);
+        }
+        if p.is_null() && self.is_stranded() {
+            // See `malloc_stranded`.
+            p = self.malloc_nested(size, align, zero);
         }
         self.settle();
         p

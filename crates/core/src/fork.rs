@@ -299,7 +299,8 @@ impl<O: Os> Allocator<O> {
         let mine = self.end_in_child(seat, inner);
         // Relaxed: one thread.
         let purged = self.purger.asked.swap(false, Ordering::Relaxed);
-        if !whole {
+        // The child of a stranded process is one too.
+        if !whole || self.is_stranded() {
             self.stranded.store(true, Ordering::Relaxed);
             return;
         }

@@ -3,6 +3,7 @@
 
 use neap_core::Heap;
 use neap_core::fork::Begin;
+use neap_core::misuse::Call as Asker;
 use neap_core::sync::Lock;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
 use neap_coretest::{Call, Config, Fake, Moment, Owner};
@@ -101,6 +102,56 @@ fn forks_in_handlers() {
             assert_eq!((census.small, census.large, census.cached), (0, 0, 0), "{census:?}");
         }
         drop(other);
+    }
+}
+
+/// Catches a call that gets no memory because a handler that interrupted it forked: in the child, which is stranded, the call
+/// goes on, and may take nothing that another thread may have left half changed.
+#[test]
+fn interrupted_calls_get_memory_in_a_stranded_child() {
+    type Call = fn(&Shared, *mut Heap) -> (*mut u8, usize, usize);
+    // SAFETY: `with` lends the thread's own heap, here and below.
+    let calls: [Call; 8] = [
+        |a, heap| (unsafe { a.malloc(heap, 700) }, 700, 16),
+        |a, heap| (unsafe { a.malloc(heap, 30_000) }, 30_000, 16),
+        |a, heap| (unsafe { a.malloc(heap, 300_000) }, 300_000, 16),
+        |a, heap| (unsafe { a.malloc_aligned(heap, 900, 512, false) }, 900, 512),
+        |a, heap| (unsafe { a.malloc_aligned(heap, 10, 1 << 20, false) }, 10, 1 << 20),
+        |a, heap| (unsafe { a.calloc(heap, 700) }, 700, 16),
+        |a, heap| (unsafe { a.calloc(heap, 30_000) }, 30_000, 16),
+        |a, heap| (unsafe { a.calloc(heap, 300_000) }, 300_000, 16),
+    ];
+    for (n, call) in calls.into_iter().enumerate() {
+        for cached in [true, false] {
+            let a = system(Config::default());
+            let (mine, _other) = (thread(&a), thread(&a));
+            let before = malloc(&a, &mine, 200_000);
+            mine.with(&a, |heap| {
+                if !cached {
+                    // SAFETY: as above.
+                    unsafe { a.drop_caches(heap) };
+                }
+                mine.fork_child_nested(&a);
+                assert!(a.is_stranded());
+                let (p, size, align) = call(&a, heap);
+                assert!(!p.is_null() && p.addr().is_multiple_of(align), "call {n}, cached {cached}: {p:p}");
+                // SAFETY: a new block, and one from before, which the interrupted call resizes: both are this thread's.
+                unsafe {
+                    if n >= 5 {
+                        assert!((0..size).all(|i| p.add(i).read() == 0), "call {n}, cached {cached}");
+                    }
+                    p.write_bytes(0xA5, size);
+                    before.write_bytes(0x5A, 200_000);
+                    let old = a.usable_size(heap, Asker::Realloc, before).unwrap_or_default();
+                    let moved = a.realloc(heap, before, old, 400_000);
+                    assert!(!moved.is_null(), "call {n}, cached {cached}");
+                    assert!((0..200_000).all(|i| moved.add(i).read() == 0x5A), "call {n}, cached {cached}");
+                    assert!((0..size).all(|i| p.add(i).read() == 0xA5), "call {n}, cached {cached}");
+                    // All calls from now on are nested ones.
+                    assert!(a.free_nested(p).is_ok() && a.free_nested(moved).is_ok());
+                }
+            });
+        }
     }
 }
 

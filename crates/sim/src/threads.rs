@@ -22,8 +22,7 @@ fn received(p: *mut u8, size: usize, align: usize, fresh: bool) {
     sched().note_progress();
     let w = world();
     if p.is_null() {
-        // In a stranded child the call that the handler interrupted gets nothing.
-        let excused = w.config.is_limited() || w.config.missing != 0 || size > 1 << 30 || w.a.is_stranded();
+        let excused = w.config.is_limited() || w.config.missing != 0 || size > 1 << 30;
         if !excused {
             finding(&format!("no memory for {size} bytes, and no reason"));
         }
@@ -107,7 +106,7 @@ fn realloc(block: Block, size: usize) {
     let p = unsafe { seat::realloc(block.p, block.usable, size) };
     if p.is_null() {
         let w = world();
-        if !w.config.is_limited() && w.config.missing == 0 && !w.a.is_stranded() {
+        if !w.config.is_limited() && w.config.missing == 0 {
             finding(&format!("realloc: no memory for {size} bytes, and no reason"));
         }
         block.check();

@@ -35,9 +35,10 @@ impl<O: Os> Back<O> {
         Flight { forks: &self.forks, seat }
     }
 
-    /// Runs `f` under the batch lock; while a fork is under way it does nothing.
+    /// Runs `f` under the batch lock; does nothing while a fork is under way, and in a stranded child.
     pub(crate) fn with_batch<R: Default>(&self, f: impl FnOnce(&mut Work) -> R) -> R {
-        self.purger.batch.with(&self.os, |work| if self.is_forking() { R::default() } else { f(work) })
+        let refused = || self.is_forking() || self.is_stranded();
+        self.purger.batch.with(&self.os, |work| if refused() { R::default() } else { f(work) })
     }
 
     /// How many flights the thread of `seat` is in: 0 or 1.

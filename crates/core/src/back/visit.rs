@@ -237,7 +237,8 @@ impl<O: Os> Back<O> {
         self.registry.with(&self.os, |_| {
             // SAFETY: as above; the lock guards orphans.
             let is_orphan = |i: usize| unsafe { (*due[i].1).state.load(Ordering::Acquire) == ORPHAN };
-            (0..due.len()).filter(|&i| is_orphan(i)).for_each(&mut take);
+            // Where the process is stranded, another thread may have left orphans half changed.
+            (0..due.len()).filter(|&i| !self.is_stranded() && is_orphan(i)).for_each(&mut take);
         });
         self.send_holes(work, held)
     }

@@ -37,7 +37,7 @@ impl Heap {
             let mut taken = Taken::new();
             Self::take_blocks(heap, a, class, want, &mut taken);
             if taken.count == 0 {
-                return core::ptr::null_mut();
+                return a.malloc_stranded(class);
             }
             (*heap).flow.take(class, taken.count);
             (*taken.last).link = nothing;
@@ -132,7 +132,8 @@ impl Heap {
             if c.is_null() {
                 c = Self::new_slab(heap, a, class);
                 if c.is_null() {
-                    return None;
+                    let p = a.malloc_stranded(class);
+                    return (!p.is_null()).then_some((p, false));
                 }
             }
             let hardened = Blocks::<O>::is_hardened(c);
@@ -447,9 +448,10 @@ impl<O: Os> Blocks<O> {
     #[cold]
     pub(crate) fn collect_orphan(&self, heap: *mut Heap) {
         self.registry.with(&self.os, |_| {
+            // Where the process is stranded, another thread may have left it half changed, here and below.
             // SAFETY: heaps are never unmapped; an orphan is guarded by this lock.
             unsafe {
-                if (*heap).state.load(Ordering::SeqCst) == ORPHAN {
+                if !self.is_stranded() && (*heap).state.load(Ordering::SeqCst) == ORPHAN {
                     Heap::collect(heap, self);
                 }
             }
@@ -465,7 +467,7 @@ impl<O: Os> Blocks<O> {
         self.registry.with(&self.os, |r| {
             let mut heap = r.orphans;
             for _ in 0..ORPHAN_PROBES {
-                if heap.is_null() || taken.count > 0 {
+                if heap.is_null() || taken.count > 0 || self.is_stranded() {
                     break;
                 }
                 // SAFETY: orphans are guarded by this lock.

@@ -165,6 +165,10 @@ impl<O: Os> Blocks<O> {
                 (*c).kind.set(Kind::NONE);
                 (*heap).flow.unshelve(Chunk::bytes(c));
                 r.held.give(Use::Large { bytes: Chunk::bytes(c), zero: false });
+                if self.is_stranded() {
+                    // As in `give_chunks`: it is lost.
+                    continue;
+                }
                 let (len, used, since) = ((*c).len as usize, (*c).carved as usize, Chunk::since(c));
                 let behind = if (*c).state == State::Clean { age::NONE } else { since };
                 self.give_parts(r, [(c.add(used), len - used, behind), (c, used, since)]);

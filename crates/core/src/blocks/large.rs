@@ -72,6 +72,10 @@ impl<O: Os> Blocks<O> {
         unsafe {
             let clean = (len > DROP_HERE && self.has_helper()).then(|| {
                 self.ranges.with(&self.os, |r| {
+                    if self.is_stranded() {
+                        // As in `take_chunks`.
+                        return None;
+                    }
                     let clean = r.take_clean(self, len, (align / CHUNK).max(1))?;
                     (*clean.first).kind.set(Kind::LARGE);
                     r.drop_chunks(taken.first, len);

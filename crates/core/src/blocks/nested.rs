@@ -46,6 +46,18 @@ impl<O: Os> Blocks<O> {
         p
     }
 
+    /// A block of `class` for a call that finds none in its heap. Null, unless a handler that interrupted the call has forked
+    /// and this is the child, which is stranded: it uses no chunks of others, so the block is that of a nested call.
+    #[cold]
+    pub(crate) fn malloc_stranded(&self, class: usize) -> *mut u8 {
+        if !self.is_stranded() {
+            return core::ptr::null_mut();
+        }
+        let size = class::SIZE[class] as usize;
+        // Blocks of a class are aligned to what divides their size: the caller may count on that.
+        self.malloc_nested(size, 1 << size.trailing_zeros(), false)
+    }
+
     fn malloc_small_nested(&self, class: usize) -> *mut u8 {
         let annex = &self.arenas.annex;
         let p = match self.annexed.take_block(class) {
@@ -168,6 +180,11 @@ impl<O: Os> Blocks<O> {
             if p.addr() & (CHUNK - 1) != 0 || !Chunk::change_kind(c, Kind::LARGE, Kind::DEFERRED) {
                 misuse::not_a_block(self, Call::Free, p);
             }
+            let bytes = Chunk::bytes(c);
+            if self.is_stranded() && self.os.purge(p, bytes) {
+                // No later call frees it, so at least its memory goes back.
+                self.notes.count_purged(bytes);
+            }
             // A large block's record has no other use for its link.
             self.deferred.push(c);
         }
@@ -178,6 +195,10 @@ impl<O: Os> Blocks<O> {
     /// abandons heaps. Under no lock, in a call that is not nested.
     #[cold]
     pub(crate) fn drain(&self) {
+        if self.is_stranded() {
+            // Orphans may be half changed, and ranges.
+            return;
+        }
         self.abandon_left();
         if !self.deferred.is_empty() {
             // SAFETY: whoever takes the stack has it alone; each block on it was freed.

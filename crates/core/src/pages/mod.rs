@@ -110,7 +110,8 @@ impl<O: Os> Pages<O> {
     /// Takes `len` chunks, aligned to `align` bytes, for `what`, and marks the first with its kind.
     pub(crate) fn take_chunks(&self, len: usize, align: usize, what: Use) -> Option<Taken> {
         self.ranges.with(&self.os, |r| {
-            // Where the process is stranded the ranges may be half changed, and this is the call that a handler interrupted.
+            // Where the process is stranded the ranges may be half changed, and this is the call that a handler interrupted:
+            // it gets a block of the annex (`malloc_stranded`).
             if self.is_stranded() || !self.is_allowed(r, len, false) {
                 return None;
             }
