@@ -1,96 +1,15 @@
-//! Builds `libneap.so` (the package neap-preload, always in release mode) and hands its path and a content
-//! hash to the crate, which embeds the bytes.
-//!
-//! The nested cargo has a target directory of its own below `OUT_DIR`: the outer cargo holds the lock of the
-//! usual one for as long as this program runs.
+//! Links the command statically where it can.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Variables that the outer cargo or `cargo clippy` sets for this program, or a user for the outer build, and
-/// that must not leak into the nested one: the embedded library is the same whatever is built around it.
-/// Variables in CARGO_* are removed as well, except for [`KEPT`].
-const REMOVED: &[&str] = &[
-    "CLIPPY_ARGS",
-    "DEBUG",
-    "OPT_LEVEL",
-    "OUT_DIR",
-    "PROFILE",
-    "RUSTC_LINKER",
-    "RUSTC_WORKSPACE_WRAPPER",
-    "RUSTDOCFLAGS",
-    "RUSTFLAGS",
-];
-
-/// CARGO_* variables that the nested cargo needs: where its home is, how it reaches the registry, the
-/// jobserver that it shares with the outer one.
-const KEPT: &[&str] = &["CARGO_HOME", "CARGO_MAKEFLAGS", "CARGO_INCREMENTAL"];
-const KEPT_PREFIXES: &[&str] = &["CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTR", "CARGO_SOURCE_"];
-
 fn main() {
-    let manifest_dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let target = env::var("TARGET").expect("cargo sets TARGET");
-    let root = workspace_root(&manifest_dir);
-
-    let release = out_dir.join("preload").join(&target).join("release");
-    build_preload(&root, &out_dir.join("preload"), &target);
-    let library = release.join("libneap.so");
-    let bytes =
-        fs::read(&library).unwrap_or_else(|e| panic!("the build of neap-preload left no {}: {e}", library.display()));
-    println!("cargo:rustc-env=NEAP_LIBRARY={}", library.display());
-    println!("cargo:rustc-env=NEAP_LIBRARY_HASH={:032x}", fnv1a_128(&bytes));
-    println!("cargo:rustc-env=NEAP_TARGET={target}");
-    watch_sources(&root, &release);
     link_statically(&out_dir, &target);
-}
-
-/// The directory of the workspace manifest, two levels up.
-fn workspace_root(manifest_dir: &Path) -> PathBuf {
-    let root = manifest_dir.join("../..");
-    assert!(
-        root.join("crates/preload/Cargo.toml").is_file(),
-        "neap-cli embeds libneap.so, which is built from crates/preload of the same checkout; {} has none. \
-         Build from a checkout of the whole workspace (cargo install --path crates/cli).",
-        root.display()
-    );
-    root.canonicalize().expect("the workspace root exists")
-}
-
-/// Runs `cargo build --release` for the package neap-preload.
-fn build_preload(root: &Path, target_dir: &Path, target: &str) {
-    let cargo = env::var_os("CARGO").expect("cargo sets CARGO");
-    let mut command = Command::new(cargo);
-    command.current_dir(root).args(["build", "--release", "--lib", "--package", "neap-preload", "--quiet"]);
-    // Always with --target: a target set in a configuration file or not, the library lies in the same place.
-    command.arg("--target").arg(target).arg("--target-dir").arg(target_dir);
-    if root.join("Cargo.lock").is_file() {
-        // The outer cargo has brought the lock file up to date; with --locked the nested one asks no registry
-        // about versions, so that it works offline wherever the outer build does.
-        command.arg("--locked");
-    }
-    for (name, _) in env::vars_os() {
-        let Some(name) = name.to_str() else { continue };
-        let cargo_sets = name.starts_with("CARGO") || name.starts_with("__CARGO");
-        let kept = KEPT.contains(&name) || KEPT_PREFIXES.iter().any(|p| name.starts_with(p));
-        if (cargo_sets && !kept) || REMOVED.contains(&name) {
-            command.env_remove(name);
-        }
-    }
-    // Line tables would be nine tenths of the copy; the symbol table stays, so that profilers name functions.
-    command.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
-    let status = command.status().unwrap_or_else(|e| panic!("cannot start cargo for neap-preload: {e}"));
-    assert!(status.success(), "the build of neap-preload (libneap.so) failed: {status}; its messages are above");
-}
-
-/// 128-bit FNV-1a. The hash names the library's place in the cache; the bytes themselves are compared before
-/// use, so it need not resist an attacker.
-fn fnv1a_128(bytes: &[u8]) -> u128 {
-    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    bytes.iter().fold(BASIS, |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
+    println!("cargo:rerun-if-changed=build.rs");
 }
 
 /// The libraries that rustc names on the link line of a glibc program.
@@ -145,35 +64,4 @@ fn system_file(name: &str) -> Option<PathBuf> {
     let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
     // A file that is not found is printed as its bare name. Linker scripts split names at spaces.
     (path.is_absolute() && !path.to_str()?.contains(' ')).then(|| path.canonicalize().ok())?
-}
-
-/// Rebuild when a source of the library changes: the list that cargo wrote beside it, and the manifests.
-fn watch_sources(root: &Path, release: &Path) {
-    let list = release.join("libneap.d");
-    let text = fs::read_to_string(&list).unwrap_or_else(|e| panic!("cannot read {}: {e}", list.display()));
-    for source in dep_info_sources(&text) {
-        println!("cargo:rerun-if-changed={source}");
-    }
-    for krate in ["core", "sys", "counters", "sites", "options", "control", "preload"] {
-        println!("cargo:rerun-if-changed={}", root.join("crates").join(krate).display());
-    }
-    for file in ["Cargo.toml", "Cargo.lock", ".cargo/config.toml", "rust-toolchain.toml"] {
-        let path = root.join(file);
-        if path.exists() {
-            println!("cargo:rerun-if-changed={}", path.display());
-        }
-    }
-    println!("cargo:rerun-if-changed=build.rs");
-}
-
-/// The prerequisites in a make rule; `\ ` is a space in a name.
-fn dep_info_sources(text: &str) -> Vec<String> {
-    const SPACE: &str = "\u{1}";
-    text.lines()
-        .filter_map(|line| line.split_once(": "))
-        .flat_map(|(_, sources)| {
-            let marked = sources.replace("\\ ", SPACE);
-            marked.split_whitespace().map(|s| s.replace(SPACE, " ")).collect::<Vec<_>>()
-        })
-        .collect()
 }

@@ -3,16 +3,13 @@
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::error::Error;
 use crate::lab::args::LabArgs;
 use crate::options::{self, OptionsArgs};
-use crate::pagein::args::PageinArgs;
 use crate::run::args::{RUN_EXAMPLES, RunArgs};
-use crate::sys::print;
-
-/// The version, and which library is inside.
-const VERSION: &str =
-    concat!(env!("CARGO_PKG_VERSION"), " (libneap.so ", env!("NEAP_LIBRARY_HASH"), ", ", env!("NEAP_TARGET"), ")");
+use neap_launch::VERSION;
+use neap_launch::error::Error;
+use neap_launch::sys::print;
+use neap_pagein::args::PageinArgs;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -103,7 +100,7 @@ fn as_typed(page: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pagein::args::PageinAction;
+    use neap_pagein::args::PageinAction;
     use std::ffi::OsString;
 
     /// Catches a manual page that lacks a command, or has examples in which several lines are one.

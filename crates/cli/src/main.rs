@@ -2,12 +2,9 @@
 #![cfg_attr(not(test), no_main)]
 
 mod args;
-mod error;
 mod lab;
 mod options;
-mod pagein;
 mod run;
-mod sys;
 mod units;
 mod values;
 
@@ -16,10 +13,11 @@ use std::io::{ErrorKind, Write};
 use std::process::exit;
 
 use clap::Parser;
+use neap_launch::error::{Error, FAILED, cannot_print};
+use neap_launch::sys;
+use neap_pagein::args::PageinArgs;
 
 use crate::args::{Cli, Command};
-use crate::error::{Error, FAILED, cannot_print};
-use crate::pagein::args::PageinArgs;
 use crate::run::args::RunArgs;
 
 /// The C entry point. Rust's own would set SIGPIPE to "ignore" and reopen closed standard descriptors before
@@ -44,7 +42,7 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
         return run::run(run);
     }
     if let Some(pagein) = PageinArgs::alone(&arguments) {
-        return pagein::run(pagein);
+        return neap_pagein::run(pagein);
     }
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
@@ -63,7 +61,7 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     };
     match cli.command {
         Command::Run(run) => run::run(run),
-        Command::Pagein(pagein) => pagein::run(pagein),
+        Command::Pagein(pagein) => neap_pagein::run(pagein),
         Command::Lab(lab) => lab::run(lab),
         Command::Options(list) => options::list(list.json, list.pid),
         Command::Completions { shell } => args::completions(shell),

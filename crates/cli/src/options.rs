@@ -10,9 +10,10 @@ use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use neap_options::{Kind, Opt, TABLE};
 use serde::Serialize;
 
-use crate::error::Error;
-use crate::sys;
 use crate::values::{self, Now};
+use neap_launch::Setting;
+use neap_launch::error::Error;
+use neap_launch::sys;
 
 /// Arguments of `neap options`.
 #[derive(Debug, Args)]
@@ -30,17 +31,6 @@ pub struct OptionsArgs {
     /// Show the values in the running process PID, and who chose them
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
-}
-
-/// A checked `NAME=VALUE`, as the environment variable that it becomes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
-    /// The option's name in the table.
-    pub name: &'static str,
-    /// The environment variable.
-    pub env: &'static str,
-    /// Its value; a directory is absolute, as the program may change its own.
-    pub value: String,
 }
 
 /// The parser of `--set`: checks, and tells shell completions what may be written.

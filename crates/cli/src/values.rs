@@ -8,7 +8,7 @@ use neap_options::environment;
 use neap_options::glibc::{By, Effect, Saved, Target};
 use neap_options::{Id, Opt, Origin, TABLE, Value};
 
-use crate::error::Error;
+use neap_launch::error::Error;
 
 /// The value of one option, and who chose it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,9 +20,9 @@ use serde_json::json;
 
 use self::args::{BuildArgs, CompareArgs, LabAction, LabArgs, ListArgs, PeersAction, PeersListArgs, RunArgs, ShowArgs};
 use self::progress::Progress;
-use crate::error::Error;
-use crate::run::library;
-use crate::sys;
+use neap_launch::error::Error;
+use neap_launch::library;
+use neap_launch::sys;
 
 /// Exit status where a verdict that must hold does not, or a comparison shows a regression.
 const NOT_HELD: u8 = 1;
@@ -72,7 +72,7 @@ fn place(peers: Option<PathBuf>, library: &Path) -> anyhow::Result<Place> {
     Ok(Place {
         peers: peers.map_or_else(|| Ok(cache.join("peers")), std::path::absolute)?,
         library: library.into(),
-        version: format!("{} ({})", env!("CARGO_PKG_VERSION"), &env!("NEAP_LIBRARY_HASH")[..12]),
+        version: format!("{} ({})", env!("CARGO_PKG_VERSION"), &library::HASH[..12]),
         command: std::env::current_exe()?,
         build_peers: "neap lab peers build",
         cache,

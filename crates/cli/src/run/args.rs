@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::options::{self, Setting, SettingParser};
+use crate::options::{self, SettingParser};
+use neap_launch::Setting;
 
 /// Examples of the help and of the manual page.
 pub const RUN_EXAMPLES: &str = "\

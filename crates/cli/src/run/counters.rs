@@ -145,6 +145,7 @@ fn parse(page: &[u8; FILE_BYTES], pid: u32, number: u32) -> Option<Image> {
 pub mod tests {
     use super::*;
     use neap_counters::{Counters, Gauges, MAGIC, VERSION};
+    use neap_launch::private_dir::{PrivateDir, temporary_bases};
     use std::mem::offset_of;
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -186,7 +187,7 @@ pub mod tests {
     /// Catches a reader that disagrees with the layout, sums wrongly, or takes strangers' files.
     #[test]
     fn files_are_read_and_summed() {
-        let dir = super::super::private_dir::for_test();
+        let dir = PrivateDir::create(&temporary_bases(), "neap-test-counters").expect("a temporary directory");
         let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).expect("writable");
         let first = page(|c| {
             c.blocks_allocated.store(100, Relaxed);

@@ -1,31 +1,23 @@
 //! `neap run`: a program with neap as its malloc.
 //!
-//! The steps, each in a module: find the program and look at it (`target`, `elf`, `sanitizer`), put the library in a file
-//! (`library`), become the program or supervise it (`child`, `signals`), and report (`counters`, `summary`).
+//! `crates/launch` finds the program, puts the library into a file, and becomes the program or supervises it; `counters` and
+//! `summary` report.
 
 pub mod args;
-pub mod child;
 mod counters;
-mod elf;
-pub mod environment;
-pub mod library;
-pub mod private_dir;
-mod sanitizer;
-pub mod signals;
 mod summary;
-pub mod target;
 
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
-use crate::error::{Error, FAILED};
-use crate::options::Setting;
+use neap_launch::child::{self, Program};
+use neap_launch::environment::with_library;
+use neap_launch::error::{Error, FAILED};
+use neap_launch::private_dir::{self, PrivateDir};
+use neap_launch::{Setting, library, target};
 
 use self::args::RunArgs;
-use self::child::Program;
-use self::environment::with_library;
-use self::private_dir::PrivateDir;
 use self::summary::{Style, Summary};
 
 /// Runs the command; the result is the program's exit status. Does not return where neap becomes the program

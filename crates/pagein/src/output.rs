@@ -9,8 +9,8 @@ use neap_trace::Source;
 use neap_trace::format::Format;
 
 use super::args::PageinArgs;
-use crate::error::{Error, cannot_print, system_message};
-use crate::sys;
+use neap_launch::error::{Error, cannot_print, system_message};
+use neap_launch::sys;
 
 /// Where the trace goes.
 pub struct Output {

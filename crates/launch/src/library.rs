@@ -13,14 +13,14 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::private_dir::{PrivateDir, absolute_env, temporary_bases};
 use crate::error::{Error, system_message};
+use crate::private_dir::{PrivateDir, absolute_env, temporary_bases};
 use crate::sys::{self, Identity};
 
 /// The library.
 static LIBRARY: &[u8] = include_bytes!(env!("NEAP_LIBRARY"));
 /// The hash of [`LIBRARY`], as the build script computed it.
-const HASH: &str = env!("NEAP_LIBRARY_HASH");
+pub const HASH: &str = env!("NEAP_LIBRARY_HASH");
 /// The file's name.
 const FILE_NAME: &str = "libneap.so";
 /// Readable and executable by all: a program that gives up its rights still loads it in what it starts.
@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn base() -> PrivateDir {
-        super::super::private_dir::for_test()
+        crate::private_dir::for_test()
     }
 
     /// Catches a wrong order of places and relative paths.

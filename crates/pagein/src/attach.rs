@@ -14,8 +14,8 @@ use super::perf::{Denied, Events, Wanted};
 use super::scan::{self, Scanner};
 use super::stat::Stat;
 use super::watch::{Watched, Watcher, collector, finish};
-use crate::error::{Error, system_message};
-use crate::run::signals;
+use neap_launch::error::{Error, system_message};
+use neap_launch::signals;
 
 /// How often neap looks whether the process is still there.
 const LOOK: Duration = Duration::from_millis(50);

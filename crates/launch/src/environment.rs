@@ -6,7 +6,7 @@ use std::path::Path;
 
 use neap_options::environment::SET_BY_RUN;
 
-use crate::options::Setting;
+use crate::Setting;
 
 /// The name of the variable by which the dynamic linker is told.
 pub const LD_PRELOAD: &str = "LD_PRELOAD";

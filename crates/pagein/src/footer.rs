@@ -10,8 +10,8 @@ use neap_trace::{Backend, Cause, Difference, End, Tables, Usage};
 use super::exact::Inexact;
 use super::perf::{self, Denied, Detail, Refused};
 use super::store::Store;
-use crate::error::system_message;
-use crate::run::child::Ended;
+use neap_launch::child::Ended;
+use neap_launch::error::system_message;
 
 /// What the watcher knows beside the faults.
 pub struct Facts {

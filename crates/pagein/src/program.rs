@@ -1,52 +1,22 @@
-//! `neap pagein`: every page fault of a program, in order, with its cause.
-//!
-//! The steps, each in a module: open the events (`perf`), collect them in a thread while the program runs (`collect`,
-//! `store`), or attach to one (`attach`), or do without events (`scan`); find symbols (`resolve`, `files`); explain
-//! what the trace covers (`footer`), and write it (`watch` puts these together). `diff` compares two that were written. What needs no system calls is
-//! in `crates/trace` and `crates/symbols`.
-
-pub mod args;
-mod attach;
-mod blocks;
-mod bpf;
-mod code;
-mod collect;
-mod diff;
-mod exact;
-mod files;
-mod footer;
-mod output;
-mod perf;
-mod progress;
-mod resolve;
-mod scan;
-mod sites;
-mod stat;
-mod store;
-mod sys;
-mod unwind;
-mod watch;
+//! Runs a program and traces it.
 
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use neap_launch::child::{self, Attendant, Program, Status};
+use neap_launch::error::{Error, FAILED};
+use neap_launch::library::{self, Placed};
+use neap_launch::private_dir::{PrivateDir, volatile_bases};
+use neap_launch::{Setting, environment, target};
 use neap_options::Id;
-use neap_trace::format::Format;
 
-use crate::error::{Error, FAILED};
-use crate::options::Setting;
-use crate::run::child::{self, Attendant, Program, Status};
-use crate::run::environment;
-use crate::run::library::{self, Placed};
-use crate::run::private_dir::{PrivateDir, volatile_bases};
-use crate::run::target;
-
-use self::args::{PageinAction, PageinArgs};
-use self::exact::Exact;
-use self::output::Output;
-use self::watch::{Watcher, finish, watch};
+use crate::args::PageinArgs;
+use crate::exact::{self, Exact};
+use crate::footer;
+use crate::output::Output;
+use crate::watch::{Watcher, finish, watch};
 
 /// A program that runs and is watched.
 struct Launched {
@@ -65,24 +35,8 @@ impl Attendant for Launched {
     }
 }
 
-/// Runs the command; the result is the program's exit status, as with `neap run`.
-pub fn run(mut args: PageinArgs) -> Result<u8, Error> {
-    if let Some(json) = Format::from_name("json").filter(|_| args.json) {
-        args.format = json;
-    }
-    if let Some(PageinAction::Diff(diff)) = &args.action {
-        return diff::run(diff);
-    }
-    match (args.pid, args.command.is_empty()) {
-        (Some(pid), true) => attach::run(&args, pid),
-        (None, false) => launch(&args),
-        (Some(_), false) => Err(Error::failed("--pid and a program exclude each other")),
-        (None, true) => Err(Error::failed("neither a program nor a process is given").remedy("neap pagein -- PROGRAM")),
-    }
-}
-
 /// Runs a program and traces it.
-fn launch(args: &PageinArgs) -> Result<u8, Error> {
+pub fn run(args: &PageinArgs) -> Result<u8, Error> {
     let Some(command) = args.command.first() else { return Err(Error::failed("no program is given")) };
     let path = target::resolve(command)?;
     if let Some(why) = target::secure_execution(&path).or_else(|| unreadable(&path)) {

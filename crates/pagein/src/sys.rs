@@ -7,7 +7,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use crate::sys::page_size;
+pub use neap_launch::sys::page_size;
 
 use libc::{c_int, c_ulong, c_void};
 use neap_trace::perf::attr::Event;

@@ -9,8 +9,8 @@ use neap_trace::diff::{Diff, Totals, Unreadable, read, text};
 use serde::Serialize;
 
 use super::args::DiffArgs;
-use crate::error::{Error, cannot_print, system_message};
-use crate::sys;
+use neap_launch::error::{Error, cannot_print, system_message};
+use neap_launch::sys;
 
 /// From when on, and how often, progress is told.
 const PROGRESS: Duration = Duration::from_secs(2);

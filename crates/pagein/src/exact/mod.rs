@@ -21,8 +21,8 @@ use neap_trace::track::parse_maps;
 use self::ptrace::{EVENT_STOP, Go, Happened, Registers, SYSCALL_STOP, SYSTEM_CALL};
 use self::uffd::Userfaultfd;
 use super::sys;
-use crate::error::{Error, system_message};
-use crate::run::child::Status;
+use neap_launch::child::Status;
+use neap_launch::error::{Error, system_message};
 
 pub use self::filter::install;
 

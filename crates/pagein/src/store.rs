@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use neap_trace::Fault;
 use neap_trace::compact::{MAX_SIZE, Packer, Unpacker};
 
-use crate::error::{Error, system_message};
+use neap_launch::error::{Error, system_message};
 
 /// The size of a chunk, which is unpacked by itself.
 const CHUNK: usize = 64 << 10;

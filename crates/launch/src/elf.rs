@@ -10,7 +10,7 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader};
 use object::{Endianness, ReadRef};
 
-use super::sanitizer::{self, Sanitizer};
+use crate::sanitizer::{self, Sanitizer};
 
 /// The e_machine of this build: programs of any other cannot load the library.
 #[cfg(target_arch = "x86_64")]

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use object::ReadCache;
 
-use super::elf::{self, Loadable, Refusal};
-use super::environment::{LD_PRELOAD, preload_entries};
-use super::sanitizer::Sanitizer;
+use crate::elf::{self, Loadable, Refusal};
+use crate::environment::{LD_PRELOAD, preload_entries};
 use crate::error::{Error, system_message};
+use crate::sanitizer::Sanitizer;
 use crate::sys::{self, Identity};
 
 /// Where execvp looks when PATH is not set (confstr's _CS_PATH).
@@ -339,8 +339,8 @@ fn trim(bytes: &[u8], blank: impl Fn(&u8) -> bool) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::private_dir;
     use super::*;
+    use crate::private_dir;
 
     fn script(head: &[u8]) -> (String, Option<String>) {
         let script = Script::parse(head).expect("a script");

@@ -10,7 +10,7 @@ use neap_trace::perf::record::Decoder;
 use super::bpf::Bpf;
 use super::sys::{self, Ring};
 use super::unwind;
-use crate::sys::Identity;
+use neap_launch::sys::Identity;
 
 /// The size of a ring that is tried where stacks come with the faults.
 const WITH_STACKS: usize = 32 << 20;

@@ -17,7 +17,7 @@ use super::resolve::Resolved;
 use super::scan::Scanner;
 use super::store::Store;
 use super::sys;
-use crate::error::{Error, system_message};
+use neap_launch::error::{Error, system_message};
 
 /// What watches the program.
 pub enum Watcher {

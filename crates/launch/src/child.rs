@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use libc::{c_char, c_int, pid_t};
 
-use super::signals::{self, Inherited};
-use super::target;
 use crate::error::{Error, system_message};
+use crate::signals::{self, Inherited};
 use crate::sys;
+use crate::target;
 
 /// A program, its arguments and its environment, ready for execve.
 pub struct Program {

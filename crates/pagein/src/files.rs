@@ -11,7 +11,7 @@ use neap_trace::track::{Sighting, parse_maps};
 use neap_trace::{FileId, Object, ObjectId};
 
 use super::sys::Mapped;
-use crate::sys::Identity;
+use neap_launch::sys::Identity;
 
 /// Where distributions put debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";

@@ -1,0 +1,32 @@
+//! Starts programs, on neap and otherwise, as they would start without it, and waits for them. What `neap run` and
+//! `neap pagein` share: finds the program and looks at it (`target`, `elf`, `sanitizer`), puts the library, which is inside, into
+//! a file (`library`), becomes the program or supervises it (`child`, `signals`); errors with a cause and a remedy.
+//!
+//! May depend on `neap-options`, the C library and std.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod child;
+mod elf;
+pub mod environment;
+pub mod error;
+pub mod library;
+pub mod private_dir;
+mod sanitizer;
+pub mod signals;
+pub mod sys;
+pub mod target;
+
+/// The version of neap, and which library is inside.
+pub const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (libneap.so ", env!("NEAP_LIBRARY_HASH"), ", ", env!("NEAP_TARGET"), ")");
+
+/// A checked `NAME=VALUE`, as the environment variable that it becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The option's name in the table.
+    pub name: &'static str,
+    /// The environment variable.
+    pub env: &'static str,
+    /// Its value; a directory is absolute, as the program may change its own.
+    pub value: String,
+}

@@ -1,0 +1,53 @@
+//! `neap pagein`: every page fault of a program, in order, with its cause.
+//!
+//! May depend on `neap-launch`, `neap-trace`, `neap-symbols`, `neap-sites`, `neap-options`, `neap-core` (the layout of its
+//! records, to read those of a process), well-kept libraries, the C library and std.
+//!
+//! The steps, each in a module: start the program (`program`) or attach to one (`attach`); open the events (`perf`) and
+//! collect them in a thread while it runs (`collect`, `store`), or do without events (`scan`); find symbols (`resolve`, `files`);
+//! explain what the trace covers (`footer`), and write it (`watch` puts these together). `diff` compares two that were
+//! written. What needs no system calls is in `crates/trace` and `crates/symbols`.
+
+pub mod args;
+mod attach;
+mod blocks;
+mod bpf;
+mod code;
+mod collect;
+mod diff;
+mod exact;
+mod files;
+mod footer;
+mod output;
+mod perf;
+mod program;
+mod progress;
+mod resolve;
+mod scan;
+mod sites;
+mod stat;
+mod store;
+mod sys;
+mod unwind;
+mod watch;
+
+use neap_launch::error::Error;
+use neap_trace::format::Format;
+
+use self::args::{PageinAction, PageinArgs};
+
+/// Runs the command; the result is the program's exit status, as with `neap run`.
+pub fn run(mut args: PageinArgs) -> Result<u8, Error> {
+    if let Some(json) = Format::from_name("json").filter(|_| args.json) {
+        args.format = json;
+    }
+    if let Some(PageinAction::Diff(diff)) = &args.action {
+        return diff::run(diff);
+    }
+    match (args.pid, args.command.is_empty()) {
+        (Some(pid), true) => attach::run(&args, pid),
+        (None, false) => program::run(&args),
+        (Some(_), false) => Err(Error::failed("--pid and a program exclude each other")),
+        (None, true) => Err(Error::failed("neither a program nor a process is given").remedy("neap pagein -- PROGRAM")),
+    }
+}
