@@ -1,4 +1,4 @@
-//! Tests of the documents that people write: links, and the list of decisions.
+//! Tests of the documents that people write: links, names of files, the list of decisions, and how long they are.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -95,4 +95,49 @@ fn decisions_are_listed() {
     listed.push("README.md");
     listed.sort_unstable();
     assert_eq!(listed, names.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+/// All source files of the repository, from its root on.
+fn sources(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if path.is_dir() && !path.is_symlink() && !name.starts_with('.') && name != "target" {
+            sources(&path, found);
+        } else if name.ends_with(".rs") {
+            found.push(path.strip_prefix(root()).expect("inside").display().to_string());
+        }
+    }
+}
+
+/// Catches a source file that a document names and that was moved or renamed. The table of mutants has a check of its own.
+#[test]
+fn named_files_are_there() {
+    let (mut found, mut files) = (Vec::new(), Vec::new());
+    documents(&root(), &mut found);
+    sources(&root(), &mut files);
+    found.retain(|path| !path.ends_with("docs/mutants.md"));
+    let is_name =
+        |word: &&str| word.ends_with(".rs") && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-./".contains(&b));
+    let is_there = |name: &str| files.iter().any(|file| file == name || file.ends_with(&format!("/{name}")));
+    let mut named = 0;
+    let mut faults = Vec::new();
+    for path in &found {
+        let text = prose(path);
+        for name in text.split('`').skip(1).step_by(2).filter(is_name) {
+            named += 1;
+            if !is_there(name) {
+                faults.push(format!("{}: no file {name}", path.display()));
+            }
+        }
+    }
+    assert!(named > 100 && faults.is_empty(), "{named} names, {}", faults.join("\n"));
+}
+
+/// Catches a walk through the allocator that has grown too long to be read at once.
+#[test]
+fn the_walk_is_short() {
+    let text = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).expect("a document");
+    let words = text.split_whitespace().count();
+    assert!(words <= 2500, "{words} words: move details to a page of their own");
 }
