@@ -42,7 +42,7 @@ pub fn note_counters(path: &'static CStr) {
 }
 
 /// The option that users call `name`.
-pub fn find(name: &str) -> Result<&'static Opt, Error> {
+pub fn find(name: impl AsRef<[u8]>) -> Result<&'static Opt, Error> {
     Opt::by_name(name).ok_or(Error::Unknown)
 }
 
@@ -70,7 +70,7 @@ pub fn note_origin(id: Id, by: Origin) {
 }
 
 /// Sets an option by its name, at any time; what waits then goes by the new value.
-pub fn set(name: &str, text: &[u8]) -> Result<(), Error> {
+pub fn set(name: impl AsRef<[u8]>, text: &[u8]) -> Result<(), Error> {
     let option = find(name)?;
     if option.start_only {
         return Err(Error::StartOnly);

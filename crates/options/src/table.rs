@@ -253,8 +253,8 @@ impl Id {
 
 impl Opt {
     /// The option that users call `name`.
-    pub fn by_name(name: &str) -> Option<&'static Opt> {
-        TABLE.iter().find(|opt| opt.name == name)
+    pub fn by_name(name: impl AsRef<[u8]>) -> Option<&'static Opt> {
+        TABLE.iter().find(|opt| opt.name.as_bytes() == name.as_ref())
     }
 
     /// The value that `text` stands for; none if the option does not accept it.

@@ -1,11 +1,12 @@
-//! neap's own functions, as include/neap.h declares them. `neap_control` has their meanings. None sets errno.
+//! neap's own functions, as include/neap.h declares them. `neap_control` does the work. None sets errno.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::fmt::Write;
+use core::fmt::{Display, Write};
 use core::time::Duration;
-use neap_control::options::{self, Error};
+use neap_control::options::{self, Error, find};
 use neap_control::stats::{self, Stats};
 use neap_control::{hooks, trim};
+use neap_options::Opt;
 use neap_sys::global;
 
 /// Results of these functions: `enum neap_result` of the header.
@@ -15,6 +16,16 @@ const BAD_VALUE: c_int = 2;
 const START_ONLY: c_int = 3;
 const TOO_SHORT: c_int = 4;
 const NO_MEMORY: c_int = 5;
+
+/// What they mean, each at the place of its number.
+const TEXTS: [&CStr; 6] = [
+    c"it is done",
+    c"there is no such option",
+    c"this value is not accepted",
+    c"the option can be set only when the program starts",
+    c"the buffer is too short",
+    c"there is no memory for it",
+];
 
 fn result(error: Error) -> c_int {
     match error {
@@ -40,31 +51,20 @@ pub extern "C" fn neap_version() -> *const c_char {
 /// neap: what a result means, in words.
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_result_text(result: c_int) -> *const c_char {
-    match result {
-        OK => c"it is done",
-        UNKNOWN => c"there is no such option",
-        BAD_VALUE => c"this value is not accepted",
-        START_ONLY => c"the option can be set only when the program starts",
-        TOO_SHORT => c"the buffer is too short",
-        NO_MEMORY => c"there is no memory for it",
-        _ => c"no result of neap",
-    }
-    .as_ptr()
+    let text = usize::try_from(result).ok().and_then(|place| TEXTS.get(place));
+    text.unwrap_or(&c"no result of neap").as_ptr()
 }
 
-/// The text of a C string, as far as it can be a name.
+/// The bytes of a C string; none of NULL.
 ///
 /// # Safety
-/// `text` must be NULL or a string.
-unsafe fn name<'a>(text: *const c_char) -> &'a str {
-    if text.is_null() {
-        return "";
-    }
-    // SAFETY: as the caller promises.
-    unsafe { CStr::from_ptr(text) }.to_str().unwrap_or("")
+/// `text` must be NULL or a string, which lives as long as the result.
+unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
+    // SAFETY: the functions' contract, but for NULL, which is looked for.
+    if text.is_null() { b"" } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
 }
 
-/// A C string in the making; remembers whether it was too long.
+/// A C string that is being written; an error if it is too long.
 struct Text<'a> {
     at: &'a mut [u8],
     len: usize,
@@ -72,33 +72,37 @@ struct Text<'a> {
 
 impl Write for Text<'_> {
     fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        // One byte stays for the end.
+        // One byte stays for the end, which is zero as all are.
         let end = self.len + s.len();
         if end >= self.at.len() {
             return Err(core::fmt::Error);
         }
         self.at[self.len..end].copy_from_slice(s.as_bytes());
         self.len = end;
-        self.at[end] = 0;
         Ok(())
     }
 }
 
-/// Writes `value` as a string into `size` bytes at `to`.
+/// Writes what `show` says of an option as a string into `size` bytes at `to`.
 ///
 /// # Safety
-/// `to` must be valid for writes of so many bytes.
-unsafe fn put(value: impl core::fmt::Display, to: *mut c_char, size: usize) -> c_int {
+/// `option` must be NULL or a string, and `to` NULL or valid for writes of `size` bytes.
+unsafe fn put<D: Display>(option: *const c_char, to: *mut c_char, size: usize, show: fn(&Opt) -> D) -> c_int {
+    // SAFETY: as the caller promises.
+    let option = match find(unsafe { bytes(option) }) {
+        Ok(option) => option,
+        Err(error) => return result(error),
+    };
     if to.is_null() || size == 0 {
         return TOO_SHORT;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: as the caller promises; all bytes are written before the slice is made.
     let at = unsafe {
         to.write_bytes(0, size);
         core::slice::from_raw_parts_mut(to.cast::<u8>(), size)
     };
     let mut text = Text { at, len: 0 };
-    if write!(text, "{value}").is_err() {
+    if write!(text, "{}", show(option)).is_err() {
         text.at[0] = 0;
         return TOO_SHORT;
     }
@@ -108,31 +112,21 @@ unsafe fn put(value: impl core::fmt::Display, to: *mut c_char, size: usize) -> c
 /// neap: writes the value of an option in force into `size` bytes at `value`.
 ///
 /// # Safety
-/// `option` must be a string, and `value` valid for writes of so many bytes.
+/// `option` must be a string, and `value` valid for writes of `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn neap_option_get(option: *const c_char, value: *mut c_char, size: usize) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        match options::find(name(option)) {
-            Ok(option) => put(options::value(option), value, size),
-            Err(error) => result(error),
-        }
-    }
+    // SAFETY: the contract of `put` is that of this function.
+    unsafe { put(option, value, size, options::value) }
 }
 
 /// neap: writes who chose the value of an option into `size` bytes at `origin`.
 ///
 /// # Safety
-/// `option` must be a string, and `origin` valid for writes of so many bytes.
+/// `option` must be a string, and `origin` valid for writes of `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn neap_option_origin(option: *const c_char, origin: *mut c_char, size: usize) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe {
-        match options::find(name(option)) {
-            Ok(option) => put(options::origin(option), origin, size),
-            Err(error) => result(error),
-        }
-    }
+    // SAFETY: the contract of `put` is that of this function.
+    unsafe { put(option, origin, size, options::origin) }
 }
 
 /// neap: sets an option.
@@ -141,9 +135,9 @@ pub unsafe extern "C" fn neap_option_origin(option: *const c_char, origin: *mut 
 /// `option` and `value` must be strings.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn neap_option_set(option: *const c_char, value: *const c_char) -> c_int {
-    // SAFETY: as the caller promises.
-    let (name, value) = unsafe { (name(option), if value.is_null() { c"" } else { CStr::from_ptr(value) }) };
-    options::set(name, value.to_bytes()).map_or_else(result, |()| OK)
+    // SAFETY: this function's contract: two strings.
+    let (option, value) = unsafe { (bytes(option), bytes(value)) };
+    options::set(option, value).map_or_else(result, |()| OK)
 }
 
 /// neap: fills in the figures of now, as many bytes of them as `stats.size` says.
@@ -153,7 +147,7 @@ pub unsafe extern "C" fn neap_option_set(option: *const c_char, value: *const c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn neap_stats_get(out: *mut Stats) -> c_int {
     let mut stats = stats::read();
-    // SAFETY: as the caller promises: the first field is there, and so are as many bytes as it says.
+    // SAFETY: this function's contract: the first field is there, and so are as many bytes as it says.
     unsafe {
         let size = (&raw const (*out).size).read();
         if size < size_of::<usize>() + size_of::<u64>() {
@@ -178,13 +172,13 @@ pub extern "C" fn neap_held() -> usize {
     global::held()
 }
 
-/// neap: the calling thread will be idle, so what it keeps at hand goes back.
+/// neap: the calling thread will be idle, so its caches go back.
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_thread_idle() {
     trim::rest();
 }
 
-/// neap: from now on `hook` is told of samples; NULL ends it.
+/// neap: from now on `hook` is called for samples; NULL ends it.
 ///
 /// # Safety
 /// `hook` must be callable with `context` at any time, by any thread, also for a while after it was replaced.
@@ -194,6 +188,6 @@ pub unsafe extern "C" fn neap_sample(hook: Option<hooks::Hook>, context: *mut c_
         hooks::clear();
         return OK;
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: the contract of `hooks::set` is that of this function.
     if unsafe { hooks::set(hook, context, interval) } { OK } else { NO_MEMORY }
 }

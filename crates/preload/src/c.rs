@@ -9,8 +9,10 @@
 //!
 //! One exception, as in glibc: reallocarray is the realloc of the program's own allocator, where it has one.
 
-use crate::{foreign, lookup};
+use crate::lookup::{self, Scope};
+use crate::{errno, foreign};
 use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_core::misuse::Call;
 use neap_sys::global;
@@ -18,9 +20,10 @@ use neap_sys::global;
 /// Any block of neap is aligned to this, from 16 bytes on.
 const ALIGN: usize = 16;
 
-pub fn set_errno(code: c_int) {
-    // SAFETY: errno of the calling thread.
-    unsafe { *libc::__errno_location() = code }
+/// NULL, with `code` in errno.
+fn failed(code: c_int) -> *mut c_void {
+    errno::set(code);
+    null_mut()
 }
 
 /// C: a block of at least `size` bytes; a unique one for 0.
@@ -35,7 +38,7 @@ fn malloc(size: usize) -> *mut c_void {
 /// `p` must be NULL or a live block.
 #[inline(always)]
 unsafe fn free(p: *mut c_void) {
-    // SAFETY: as the caller promises.
+    // SAFETY: free's contract; `foreign::free` takes what is not neap's.
     unsafe { global::free(p.cast(), foreign::free) }
 }
 
@@ -55,11 +58,11 @@ unsafe fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
     if p.is_null() {
         return malloc(size);
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: realloc's contract: `p` is a live block, of neap or of another allocator.
     unsafe {
         if size == 0 {
             free(p);
-            return core::ptr::null_mut();
+            return null_mut();
         }
         if let Some(new) = global::realloc_small(p.cast(), size, foreign::free) {
             return new.cast();
@@ -74,15 +77,13 @@ unsafe fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
 type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
 
 /// The realloc that stands in front of ours, where the program or another library has one; null where none does.
-static IN_FRONT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static IN_FRONT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Looks for another realloc in front. Before the program has threads, as far as that can be.
 pub fn start() {
     // A library for old programs, as glibc's checker of the heap, has the name under the C library's version alone.
-    let lookups = [lookup::symbol, lookup::symbol_of_libc];
-    for lookup in lookups {
-        // SAFETY: look-ups by name.
-        let [first, next] = unsafe { [libc::RTLD_DEFAULT, libc::RTLD_NEXT].map(|from| lookup(from, c"realloc")) };
+    for lookup in [lookup::symbol, lookup::symbol_of_libc] {
+        let [first, next] = [Scope::All, Scope::Behind].map(|scope| lookup(scope, c"realloc"));
         // What the program sees is what lies behind neap where the program itself has opened neap.
         if !first.is_null() && first != exports::realloc as *mut c_void && first != next {
             // Relaxed: the function was there before.
@@ -97,36 +98,26 @@ pub fn start() {
 /// # Safety
 /// As [`realloc`].
 unsafe fn reallocarray(p: *mut c_void, count: usize, size: usize) -> *mut c_void {
-    let Some(bytes) = count.checked_mul(size) else {
-        set_errno(libc::ENOMEM);
-        return core::ptr::null_mut();
-    };
-    let in_front = IN_FRONT.load(Ordering::Relaxed);
-    // SAFETY: as the caller promises; the symbol `realloc` has this type.
+    let Some(bytes) = count.checked_mul(size) else { return failed(libc::ENOMEM) };
+    // SAFETY: the symbol `realloc` has this type. realloc's contract, whichever allocator has the block.
     unsafe {
-        if in_front.is_null() {
-            return realloc(p, bytes);
+        match lookup::function::<Realloc>(IN_FRONT.load(Ordering::Relaxed)) {
+            Some(in_front) => in_front(p, bytes),
+            None => realloc(p, bytes),
         }
-        core::mem::transmute::<*mut c_void, Realloc>(in_front)(p, bytes)
     }
 }
 
 /// glibc: a block aligned to `align`, which is rounded up to a power of two.
 fn memalign(align: usize, size: usize) -> *mut c_void {
     if align > 1 << (usize::BITS - 1) {
-        set_errno(libc::EINVAL);
-        return core::ptr::null_mut();
+        return failed(libc::EINVAL);
     }
     let align = align.max(1).next_power_of_two();
     if align <= ALIGN {
         return malloc(size);
     }
     global::malloc_aligned(size, align, false).cast()
-}
-
-/// C: a block aligned to `align`. As in glibc before 2.38, an alignment that is no power of two is rounded up.
-fn aligned_alloc(align: usize, size: usize) -> *mut c_void {
-    memalign(align, size)
 }
 
 /// POSIX: a block aligned to `align`, a power of two and a multiple of the size of a pointer. Returns 0, EINVAL, which
@@ -143,7 +134,7 @@ unsafe fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_
     if p.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: posix_memalign's contract: `out` is valid for writes.
     unsafe { out.write(p) };
     0
 }
@@ -160,13 +151,8 @@ fn valloc(size: usize) -> *mut c_void {
 
 /// glibc: a block of whole OS pages.
 fn pvalloc(size: usize) -> *mut c_void {
-    match size.max(1).checked_next_multiple_of(page_size()) {
-        Some(size) => memalign(page_size(), size),
-        None => {
-            set_errno(libc::ENOMEM);
-            core::ptr::null_mut()
-        }
-    }
+    let whole = size.max(1).checked_next_multiple_of(page_size());
+    whole.map_or_else(|| failed(libc::ENOMEM), valloc)
 }
 
 /// glibc: the bytes of the block that may be used, constant for its life; 0 for NULL.
@@ -177,72 +163,49 @@ unsafe fn malloc_usable_size(p: *mut c_void) -> usize {
     if p.is_null() {
         return 0;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: malloc_usable_size's contract: `p` is a live block, of neap or of another allocator.
     unsafe { global::usable_size(p.cast(), Call::UsableSize).unwrap_or_else(|| foreign::usable_size(p.cast())) }
 }
 
-/// C23: [`free`] of a block from malloc, calloc or realloc of that size.
-///
-/// # Safety
-/// As [`free`].
-unsafe fn free_sized(p: *mut c_void, _size: usize) {
-    // SAFETY: as the caller promises.
-    unsafe { free(p) }
-}
-
-/// C23: [`free`] of a block from aligned_alloc of that alignment and size.
-///
-/// # Safety
-/// As [`free`].
-unsafe fn free_aligned_sized(p: *mut c_void, _align: usize, _size: usize) {
-    // SAFETY: as the caller promises.
-    unsafe { free(p) }
-}
-
-/// Exports Rust functions, also under glibc's second names.
+/// Exports C functions: names and parameters, and the call of the function of this file that each is.
 macro_rules! exports {
-    ($($name:ident = $function:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+    ($([$($name:ident),+] $parameters:tt -> $result:ty = $function:ident $arguments:tt;)*) => {
         mod exports {
             use core::ffi::{c_int, c_void};
-            $(
-                #[doc = concat!("[`super::", stringify!($function), "`] for C.")]
-                ///
-                /// # Safety
-                /// As that function.
-                #[unsafe(no_mangle)]
-                #[allow(unused_unsafe, reason = "some of these functions are safe")]
-                pub unsafe extern "C" fn $name($($arg: $type),*) $(-> $result)? {
-                    // SAFETY: as the caller promises.
-                    unsafe { super::$function($($arg),*) }
-                }
-            )*
+            $($( exports!(@ $name $parameters -> $result = super::$function $arguments); )+)*
+        }
+    };
+    (@ $name:ident($($parameter:ident: $type:ty),*) -> $result:ty = $call:expr) => {
+        /// The C function of this name.
+        ///
+        /// # Safety
+        /// As the C function.
+        #[unsafe(no_mangle)]
+        #[allow(unused_unsafe, clippy::unused_unit, reason = "some functions are safe, some return nothing")]
+        pub unsafe extern "C" fn $name($($parameter: $type),*) -> $result {
+            // SAFETY: the C function's contract, which is that of the function called.
+            unsafe { $call }
         }
     };
 }
 
 exports! {
-    malloc = malloc(size: usize) -> *mut c_void;
-    free = free(p: *mut c_void);
-    cfree = free(p: *mut c_void);
-    calloc = calloc(count: usize, size: usize) -> *mut c_void;
-    realloc = realloc(p: *mut c_void, size: usize) -> *mut c_void;
-    reallocarray = reallocarray(p: *mut c_void, count: usize, size: usize) -> *mut c_void;
-    memalign = memalign(align: usize, size: usize) -> *mut c_void;
-    aligned_alloc = aligned_alloc(align: usize, size: usize) -> *mut c_void;
-    posix_memalign = posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int;
-    valloc = valloc(size: usize) -> *mut c_void;
-    pvalloc = pvalloc(size: usize) -> *mut c_void;
-    malloc_usable_size = malloc_usable_size(p: *mut c_void) -> usize;
-    free_sized = free_sized(p: *mut c_void, size: usize);
-    free_aligned_sized = free_aligned_sized(p: *mut c_void, align: usize, size: usize);
-    __libc_malloc = malloc(size: usize) -> *mut c_void;
-    __libc_free = free(p: *mut c_void);
-    __libc_cfree = free(p: *mut c_void);
-    __libc_calloc = calloc(count: usize, size: usize) -> *mut c_void;
-    __libc_realloc = realloc(p: *mut c_void, size: usize) -> *mut c_void;
-    __libc_reallocarray = reallocarray(p: *mut c_void, count: usize, size: usize) -> *mut c_void;
-    __libc_memalign = memalign(align: usize, size: usize) -> *mut c_void;
-    __libc_valloc = valloc(size: usize) -> *mut c_void;
-    __libc_pvalloc = pvalloc(size: usize) -> *mut c_void;
-    __posix_memalign = posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_int;
+    [malloc, __libc_malloc](size: usize) -> *mut c_void = malloc(size);
+    [free, cfree, __libc_free, __libc_cfree](p: *mut c_void) -> () = free(p);
+    [calloc, __libc_calloc](count: usize, size: usize) -> *mut c_void = calloc(count, size);
+    [realloc, __libc_realloc](p: *mut c_void, size: usize) -> *mut c_void = realloc(p, size);
+    [reallocarray, __libc_reallocarray](p: *mut c_void, count: usize, size: usize) -> *mut c_void
+        = reallocarray(p, count, size);
+    [memalign, __libc_memalign](align: usize, size: usize) -> *mut c_void = memalign(align, size);
+    // C. As in glibc before 2.38, an alignment that is no power of two is rounded up.
+    [aligned_alloc](align: usize, size: usize) -> *mut c_void = memalign(align, size);
+    [posix_memalign, __posix_memalign](out: *mut *mut c_void, align: usize, size: usize) -> c_int
+        = posix_memalign(out, align, size);
+    [valloc, __libc_valloc](size: usize) -> *mut c_void = valloc(size);
+    [pvalloc, __libc_pvalloc](size: usize) -> *mut c_void = pvalloc(size);
+    [malloc_usable_size](p: *mut c_void) -> usize = malloc_usable_size(p);
+    // C23: free of a block from malloc, calloc or realloc of that size.
+    [free_sized](p: *mut c_void, _size: usize) -> () = free(p);
+    // C23: free of a block from aligned_alloc of that alignment and size.
+    [free_aligned_sized](p: *mut c_void, _align: usize, _size: usize) -> () = free(p);
 }

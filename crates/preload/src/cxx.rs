@@ -6,8 +6,10 @@
 //! C++ library throws nothing else has no function that throws bad_alloc, and ends instead (with the linker's option
 //! `-u _ZSt17__throw_bad_allocv` it has), and its nothrow forms do not call the new handler.
 
-use crate::{foreign, lookup};
+use crate::foreign;
+use crate::lookup::{self, Scope};
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr::null_mut;
 use neap_sys::{arch, global};
 
 /// `std::align_val_t`, and the size where it is passed to delete.
@@ -15,20 +17,30 @@ type Word = usize;
 /// `const std::nothrow_t&`.
 type Nothrow = *const c_void;
 
-/// A function of the C++ library: the one that is `linked`, else one that all see.
-fn lookup(linked: *mut c_void, name: &CStr) -> *mut c_void {
-    if !linked.is_null() {
-        return linked;
-    }
-    // SAFETY: a look-up by name.
-    unsafe { lookup::symbol(libc::RTLD_DEFAULT, name) }
+/// A name as a C string.
+macro_rules! string {
+    ($($name:tt)+) => {
+        const {
+            match CStr::from_bytes_with_nul(concat!($($name)+, "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a symbol has no zero byte"),
+            }
+        }
+    };
+}
+
+/// A function of the C++ library: the one that is linked, else one that all see.
+macro_rules! library {
+    ($name:literal) => {{
+        let linked = arch::weak!($name);
+        if linked.is_null() { lookup::symbol(Scope::All, string!($name)) } else { linked }
+    }};
 }
 
 /// The C++ library's operator of this name, or null. `own` is ours, which is another.
 #[cold]
 fn theirs(name: &CStr, own: *mut c_void) -> *mut c_void {
-    // SAFETY: a look-up by name, past this library.
-    let next = unsafe { lookup::symbol(libc::RTLD_NEXT, name) };
+    let next = lookup::symbol(Scope::Behind, name);
     if next.is_null() { lookup_in_objects(name, own) } else { next }
 }
 
@@ -44,7 +56,7 @@ struct Object {
 
 /// Counts an object; ends with 1 at the one that is wanted, or with -1 if that has a path that is too long.
 unsafe extern "C" fn count_object(info: *mut libc::dl_phdr_info, _: usize, wanted: *mut c_void) -> c_int {
-    // SAFETY: both are valid, and the path is a string, as dl_iterate_phdr promises.
+    // SAFETY: dl_iterate_phdr's contract: `info` is valid and has a path; `wanted` is the `Object` that it was given.
     let (wanted, path) = unsafe { (&mut *wanted.cast::<Object>(), CStr::from_ptr((*info).dlpi_name)) };
     if wanted.left > 0 {
         wanted.left -= 1;
@@ -54,9 +66,7 @@ unsafe extern "C" fn count_object(info: *mut libc::dl_phdr_info, _: usize, wante
     if path.len() > wanted.path.len() {
         return -1;
     }
-    for (to, &byte) in wanted.path.iter_mut().zip(path) {
-        *to = byte.cast_signed();
-    }
+    wanted.path.iter_mut().zip(path).for_each(|(to, byte)| *to = byte.cast_signed());
     1
 }
 
@@ -67,7 +77,8 @@ unsafe extern "C" fn count_object(info: *mut libc::dl_phdr_info, _: usize, wante
 fn lookup_in_objects(name: &CStr, own: *mut c_void) -> *mut c_void {
     for n in 0.. {
         let mut object = Object { left: n, path: [0; LONGEST_PATH] };
-        // SAFETY: the function is given what it wants. What it opens is open already, and is closed again.
+        // SAFETY: dl_iterate_phdr calls the function with the `Object`. dlopen takes a string, and opens what is open
+        // already (RTLD_NOLOAD); its handle is open while it is used.
         unsafe {
             match libc::dl_iterate_phdr(Some(count_object), (&raw mut object).cast()) {
                 0 => break,
@@ -78,38 +89,27 @@ fn lookup_in_objects(name: &CStr, own: *mut c_void) -> *mut c_void {
             if handle.is_null() {
                 continue;
             }
-            let found = lookup::symbol(handle, name);
+            let found = lookup::symbol(Scope::Object(handle), name);
             libc::dlclose(handle);
             if !found.is_null() && found != own {
                 return found;
             }
         }
     }
-    core::ptr::null_mut()
-}
-
-/// The program's new handler, or null.
-fn new_handler() -> *mut c_void {
-    let get = lookup(arch::weak!("_ZSt15get_new_handlerv"), c"_ZSt15get_new_handlerv");
-    if get.is_null() {
-        return get;
-    }
-    // SAFETY: std::get_new_handler has this type.
-    unsafe { core::mem::transmute::<*mut c_void, extern "C" fn() -> *mut c_void>(get)() }
+    null_mut()
 }
 
 /// The C++ library's function that throws bad_alloc, or null.
 fn thrower() -> *mut c_void {
-    lookup(arch::weak!("_ZSt17__throw_bad_allocv"), c"_ZSt17__throw_bad_allocv")
+    library!("_ZSt17__throw_bad_allocv")
 }
 
-/// What a throwing operator does next: the new handler, or a function that throws bad_alloc.
+/// What a throwing operator does next: the program's new handler, or a function that throws bad_alloc.
 extern "C" fn next_throwing() -> *mut c_void {
-    let handler = new_handler();
-    if !handler.is_null() {
-        return handler;
-    }
-    throw_or_abort()
+    // SAFETY: std::get_new_handler has this type; it may be called at any time.
+    let get = unsafe { lookup::function::<extern "C" fn() -> *mut c_void>(library!("_ZSt15get_new_handlerv")) };
+    let handler = get.map_or(null_mut(), |get| get());
+    if handler.is_null() { throw_or_abort() } else { handler }
 }
 
 extern "C" fn throw_or_abort() -> *mut c_void {
@@ -128,29 +128,29 @@ fn checked(align: Word) -> Word {
 extern "C" fn retry(size: usize, align: usize) -> *mut u8 {
     match align {
         0 => global::malloc(size),
-        BAD => core::ptr::null_mut(),
+        BAD => null_mut(),
         align => global::malloc_aligned(size, align, false),
     }
 }
 
-/// The throwing forms after memory ran out. Where nobody sees the C++ library but the object that needs it, the work goes
-/// to its own operator of the same name.
+/// The throwing forms after memory ran out. Where only the object that needs the C++ library sees it, the work goes to the
+/// library's own operator of the same name.
 #[cold]
 #[inline(never)]
 unsafe extern "C-unwind" fn failed(symbol: *const c_char, own: *mut c_void, size: usize, align: usize) -> *mut c_void {
-    if thrower().is_null() {
-        // SAFETY: the name of a symbol.
-        let theirs = theirs(unsafe { CStr::from_ptr(symbol) }, own);
-        if !theirs.is_null() {
-            type Operator = unsafe extern "C-unwind" fn(usize, Word) -> *mut c_void;
-            // SAFETY: the symbol names a function of this type, or of one without the second argument.
-            return unsafe { core::mem::transmute::<*mut c_void, Operator>(theirs)(size, align) };
-        }
-    }
-    // There is no memory to be had for a bad alignment, so no handler is asked.
+    type Operator = unsafe extern "C-unwind" fn(usize, Word) -> *mut c_void;
+    // There is no memory to be had for a bad alignment, so no handler is called.
     let next = if align == BAD { throw_or_abort } else { next_throwing };
-    // SAFETY: both functions have the types that the loop wants.
-    unsafe { arch::neap_new_loop(size, align, retry, next).cast() }
+    // SAFETY: `symbol` is a string: the name of an operator of this type, or of one without the second argument. The
+    // functions have the types that the loop wants.
+    unsafe {
+        if thrower().is_null()
+            && let Some(theirs) = lookup::function::<Operator>(theirs(CStr::from_ptr(symbol), own))
+        {
+            return theirs(size, align);
+        }
+        arch::neap_new_loop(size, align, retry, next).cast()
+    }
 }
 
 /// The nothrow forms after memory ran out. A new handler may throw, and then the answer is NULL: to catch that takes
@@ -159,31 +159,17 @@ unsafe extern "C-unwind" fn failed(symbol: *const c_char, own: *mut c_void, size
 #[cold]
 #[inline(never)]
 fn failed_nothrow(symbol: &CStr, own: *mut c_void, size: usize, align: usize, nothrow: Nothrow) -> *mut c_void {
+    type Plain = unsafe extern "C" fn(usize, Nothrow) -> *mut c_void;
+    type Aligned = unsafe extern "C" fn(usize, Word, Nothrow) -> *mut c_void;
     let theirs = theirs(symbol, own);
-    if theirs.is_null() {
-        return core::ptr::null_mut();
-    }
-    // SAFETY: the symbol names a function of one of these two types.
-    unsafe {
-        if align == 0 {
-            type Plain = unsafe extern "C" fn(usize, Nothrow) -> *mut c_void;
-            core::mem::transmute::<*mut c_void, Plain>(theirs)(size, nothrow)
-        } else {
-            type Aligned = unsafe extern "C" fn(usize, Word, Nothrow) -> *mut c_void;
-            core::mem::transmute::<*mut c_void, Aligned>(theirs)(size, align, nothrow)
+    // SAFETY: the symbol names an operator: of the first type, or of the second, which has an alignment.
+    let p = unsafe {
+        match align {
+            0 => lookup::function::<Plain>(theirs).map(|theirs| theirs(size, nothrow)),
+            _ => lookup::function::<Aligned>(theirs).map(|theirs| theirs(size, align, nothrow)),
         }
-    }
-}
-
-/// The name of a function as a C string.
-macro_rules! symbol {
-    ($symbol:ident) => {{
-        const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($symbol), "\0").as_bytes()) {
-            Ok(name) => name,
-            Err(_) => panic!("a symbol has no zero byte"),
-        };
-        NAME
-    }};
+    };
+    p.unwrap_or(null_mut())
 }
 
 macro_rules! new {
@@ -197,8 +183,8 @@ macro_rules! new {
             let align = 0 $(+ checked($align))?;
             let p = retry(size, align);
             if p.is_null() {
-                // SAFETY: the last thing this function does.
-                return unsafe { failed(symbol!($symbol).as_ptr(), $symbol as *mut c_void, size, align) };
+                // SAFETY: its contract: the name and the function of this operator.
+                return unsafe { failed(string!(stringify!($symbol)).as_ptr(), $symbol as *mut c_void, size, align) };
             }
             p.cast()
         }
@@ -216,7 +202,7 @@ macro_rules! new_nothrow {
             let align = 0 $(+ checked($align))?;
             let p = retry(size, align);
             if p.is_null() {
-                return failed_nothrow(symbol!($symbol), $symbol as *mut c_void, size, align, nothrow);
+                return failed_nothrow(string!(stringify!($symbol)), $symbol as *mut c_void, size, align, nothrow);
             }
             p.cast()
         }
@@ -231,7 +217,7 @@ macro_rules! delete {
         /// `p` must be null or a live block.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $symbol(p: *mut c_void $(, _: $type)*) {
-            // SAFETY: as the caller promises.
+            // SAFETY: delete's contract; `foreign::free` takes what is not neap's.
             unsafe { global::free(p.cast(), foreign::free) }
         }
     )*};

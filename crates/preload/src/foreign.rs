@@ -1,11 +1,13 @@
-//! Blocks of another allocator that reach our free: told apart, passed on or refused, never taken for ours.
+//! Blocks of another allocator that reach our free: recognised, passed on or refused, never taken for ours.
 //!
 //! How such a block comes here: a library opened with RTLD_DEEPBIND calls the C library's malloc directly, and its
 //! caller frees the block with ours. The C library's blocks carry a header; where it is plausible the block is
-//! handed to the C library. Anything else is a mistake of the program, which ends with one line.
+//! handed to the C library. Anything else is an error of the program, which ends with one line.
 
-use crate::lookup;
+use crate::errno;
+use crate::lookup::{self, Scope};
 use core::ffi::{CStr, c_void};
+use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use neap_core::misuse::{self, Call};
 use neap_sys::filter::Asking;
@@ -33,7 +35,7 @@ pub fn start() {
 
 /// Where the program itself ends in memory, or the end of all addresses where its headers do not say so.
 fn program_end() -> usize {
-    // SAFETY: getauxval only reads.
+    // SAFETY: getauxval only reads, for any type.
     let (at, count) = unsafe { (libc::getauxval(libc::AT_PHDR) as usize, libc::getauxval(libc::AT_PHNUM) as usize) };
     let at = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(at);
     if at.is_null() || count == 0 {
@@ -53,29 +55,38 @@ fn program_break() -> usize {
     unsafe { libc::sbrk(0) }.addr()
 }
 
-/// A function of the allocator behind ours in symbol order.
-struct Next {
+/// A function of the allocator behind ours in symbol order: a name of the C library's, and `F`, the type of its function.
+struct Next<F> {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
+    function: PhantomData<F>,
 }
 
-static FREE: Next = Next::new(c"free");
-static REALLOC: Next = Next::new(c"realloc");
-static USABLE_SIZE: Next = Next::new(c"malloc_usable_size");
+static FREE: Next<unsafe extern "C" fn(*mut u8)> = Next::new(c"free");
+static REALLOC: Next<unsafe extern "C" fn(*mut u8, usize) -> *mut u8> = Next::new(c"realloc");
+static USABLE_SIZE: Next<unsafe extern "C" fn(*mut u8) -> usize> = Next::new(c"malloc_usable_size");
 
-impl Next {
+impl<F: Copy> Next<F> {
     const fn new(name: &'static CStr) -> Self {
-        Next { name, found: AtomicPtr::new(core::ptr::null_mut()) }
+        Next { name, found: AtomicPtr::new(core::ptr::null_mut()), function: PhantomData }
     }
 
-    fn get(&self) -> Option<*mut c_void> {
-        let mut found = self.found.load(Ordering::Relaxed);
-        if found.is_null() {
-            // SAFETY: a look-up by name; it may allocate, which is fine here.
-            found = unsafe { lookup::symbol(libc::RTLD_NEXT, self.name) };
-            self.found.store(found, Ordering::Relaxed);
+    /// The function, if `p` is plausibly its allocator's block; else the process ends.
+    fn to_take(&self, p: *mut u8, call: Call) -> F {
+        if !NEAP.policy.foreign_abort() && is_glibc_block(p) {
+            // Relaxed: the function was there before.
+            let mut found = self.found.load(Ordering::Relaxed);
+            if found.is_null() {
+                // May allocate, which is fine here.
+                found = lookup::symbol(Scope::Behind, self.name);
+                self.found.store(found, Ordering::Relaxed);
+            }
+            // SAFETY: `F` is the type of the C library's function of this name.
+            if let Some(function) = unsafe { lookup::function(found) } {
+                return function;
+            }
         }
-        (!found.is_null()).then_some(found)
+        misuse::foreign(&NEAP, call, p)
     }
 }
 
@@ -105,7 +116,7 @@ fn is_glibc_block(p: *mut u8) -> bool {
     if !p.addr().is_multiple_of(16) || p.addr() < 4096 || !is_mapped(header, 32) {
         return false;
     }
-    // SAFETY: the header's bytes are mapped.
+    // SAFETY: `is_mapped` found the header's 16 bytes, which are aligned as `p` is.
     let (before, word) = unsafe {
         let h = p.sub(16).cast::<usize>();
         (h.read(), h.add(1).read())
@@ -125,32 +136,14 @@ fn is_glibc_block(p: *mut u8) -> bool {
     header >= FIRST_BREAK.load(Ordering::Relaxed) && header + size <= program_break()
 }
 
-/// The next allocator's function `next`, if `p` is plausibly its block; else the process ends.
-fn pass_on(p: *mut u8, call: Call, next: &Next) -> *mut c_void {
-    if !NEAP.policy.foreign_abort()
-        && is_glibc_block(p)
-        && let Some(f) = next.get()
-    {
-        return f;
-    }
-    misuse::foreign(&NEAP, call, p)
-}
-
-/// free of a block that neap does not know.
+/// free of a block that neap does not know. Keeps errno.
 ///
 /// # Safety
 /// `p` must not be a block of neap's.
 #[cold]
 pub unsafe fn free(p: *mut u8) {
-    // SAFETY: errno of the calling thread, which free keeps. The symbol `free` has this type, and the block is
-    // plausibly that allocator's.
-    unsafe {
-        let errno = libc::__errno_location();
-        let kept = *errno;
-        let f = pass_on(p, Call::Free, &FREE);
-        core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u8)>(f)(p);
-        *errno = kept;
-    }
+    // SAFETY: free's contract: as far as its header says, a live block of the allocator that is called. So below.
+    errno::kept(|| unsafe { FREE.to_take(p, Call::Free)(p) });
 }
 
 /// realloc of a block that neap does not know.
@@ -159,9 +152,8 @@ pub unsafe fn free(p: *mut u8) {
 /// As [`free`].
 #[cold]
 pub unsafe fn realloc(p: *mut u8, size: usize) -> *mut u8 {
-    let f = pass_on(p, Call::Realloc, &REALLOC);
-    // SAFETY: as `free`.
-    unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u8, usize) -> *mut u8>(f)(p, size) }
+    // SAFETY: realloc's contract, as in `free`.
+    unsafe { REALLOC.to_take(p, Call::Realloc)(p, size) }
 }
 
 /// malloc_usable_size of a block that neap does not know.
@@ -170,7 +162,6 @@ pub unsafe fn realloc(p: *mut u8, size: usize) -> *mut u8 {
 /// As [`free`].
 #[cold]
 pub unsafe fn usable_size(p: *mut u8) -> usize {
-    let f = pass_on(p, Call::UsableSize, &USABLE_SIZE);
-    // SAFETY: as `free`.
-    unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut u8) -> usize>(f)(p) }
+    // SAFETY: malloc_usable_size's contract, as in `free`.
+    unsafe { USABLE_SIZE.to_take(p, Call::UsableSize)(p) }
 }

@@ -1,4 +1,4 @@
-//! glibc's controls: mallopt and what reports on the heap. `neap_control` has their meanings.
+//! glibc's controls: mallopt and what reports on the heap. `neap_control` does the work.
 
 use core::ffi::{c_int, c_void};
 use core::fmt::Write;
@@ -32,7 +32,7 @@ pub extern "C" fn mallinfo2() -> Info {
     info::mallinfo2()
 }
 
-/// Text on its way to somewhere, in pieces.
+/// Text that goes to `sink` in pieces.
 struct Buffered<F: FnMut(&[u8]) -> bool> {
     text: [u8; 256],
     len: usize,
@@ -75,20 +75,17 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
         return libc::EINVAL;
     }
     let mut out = Buffered::new(|text| {
-        // SAFETY: as the caller promises; the text has as many bytes.
+        // SAFETY: fwrite's contract: the text is valid for reads of its length, and malloc_info's, that the stream is open.
         unsafe { libc::fwrite(text.as_ptr().cast::<c_void>(), 1, text.len(), stream) == text.len() }
     });
-    match info::xml(&mut out).and_then(|()| out.flush()) {
-        Ok(()) => 0,
-        Err(_) => -1,
-    }
+    if info::xml(&mut out).and_then(|()| out.flush()).is_ok() { 0 } else { -1 }
 }
 
 /// glibc: writes a summary to standard error.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
     let mut out = Buffered::new(|text| {
-        // SAFETY: standard error, if it is open.
+        // SAFETY: standard error; a write to it fails where it is not open.
         let stderr = unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
         let mut left = text;
         while !left.is_empty() {
@@ -100,14 +97,14 @@ pub extern "C" fn malloc_stats() {
         }
         true
     });
-    // There is nobody to tell.
+    // malloc_stats returns nothing.
     let _ = info::text(&mut out).and_then(|()| out.flush());
 }
 
 /// Old glibc: would save the state of the heap; retired there too. NULL, and errno is ENOSYS.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_get_state() -> *mut c_void {
-    crate::c::set_errno(libc::ENOSYS);
+    crate::errno::set(libc::ENOSYS);
     core::ptr::null_mut()
 }
 

@@ -1,9 +1,20 @@
 //! libneap.so: the malloc surface of C and C++ on the neap allocator.
 //!
-//! Every exported symbol is in `c.rs` (the C functions and glibc's aliases), `cxx.rs` (the C++ operators), `glibc.rs`
-//! (glibc's controls), `api.rs` (neap's own functions), `lookup.rs` (dlsym)
-//! or `calls.rs` (system calls of the program that neap has to know of).
-//! May depend on `neap-core`, `neap-sys`, `neap-control`, `neap-options`, `neap-counters` and the C library.
+//! | file | answers |
+//! |---|---|
+//! | `c.rs` | which C functions are exported: malloc and its kin, glibc's aliases |
+//! | `cxx.rs` | which C++ operators are exported, and what they do when memory runs out |
+//! | `glibc.rs` | which of glibc's controls are exported |
+//! | `api.rs` | what neap's own functions return |
+//! | `calls.rs` | which system calls of the program neap has to know of |
+//! | `dlsym.rs` | what dlsym finds that is neap's |
+//! | `start.rs` | what happens when the library is loaded |
+//! | `counting.rs` | which file a process counts in (option `counters`) |
+//! | `foreign.rs` | what happens to a block of another allocator |
+//! | `lookup.rs` | how functions of other objects are found |
+//! | `errno.rs` | how errno is set and kept |
+//!
+//! Exported symbols are in the first six files. A call from C or C++ goes to `neap_sys::global` or `neap_control`. May depend on `neap-core`, `neap-sys`, `neap-control`, `neap-options`, `neap-counters` and the C library.
 #![cfg_attr(not(test), no_std)]
 
 mod api;
@@ -11,6 +22,8 @@ mod c;
 mod calls;
 mod counting;
 mod cxx;
+mod dlsym;
+mod errno;
 mod foreign;
 mod glibc;
 mod lookup;

@@ -27,7 +27,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     foreign::start();
     c::start();
     thread::watch_fork();
-    // SAFETY: getauxval only reads.
+    // SAFETY: getauxval only reads, for any type.
     let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if secure || environment.is_null() {
         return;

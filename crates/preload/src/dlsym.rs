@@ -1,0 +1,41 @@
+//! dlsym: a program that asks the C library itself for one of glibc's controls gets neap's.
+//!
+//! Programs that load the C library by name (`ctypes.CDLL("libc.so.6").malloc_trim(0)` in Python, as Dask does) would
+//! reach an allocator that is not in use. All other look-ups are the C library's: with the address of the caller, on which
+//! the meaning of RTLD_NEXT depends.
+
+use crate::{glibc, lookup};
+use core::ffi::{CStr, c_char, c_void};
+use neap_sys::arch;
+
+/// neap's function of this name where `handle` is that of the C library, or null.
+///
+/// # Safety
+/// As dlsym: `name` is a string. Here it may be NULL.
+unsafe extern "C" fn find(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    let null = core::ptr::null_mut();
+    if name.is_null() || handle == libc::RTLD_NEXT || handle == libc::RTLD_DEFAULT {
+        return null;
+    }
+    // SAFETY: dlsym's contract: a string.
+    let ours = match unsafe { CStr::from_ptr(name) }.to_bytes() {
+        b"mallopt" => glibc::mallopt as *mut c_void,
+        b"malloc_trim" => glibc::malloc_trim as *mut c_void,
+        b"mallinfo" => glibc::mallinfo as *mut c_void,
+        b"mallinfo2" => glibc::mallinfo2 as *mut c_void,
+        b"malloc_info" => glibc::malloc_info as *mut c_void,
+        b"malloc_stats" => glibc::malloc_stats as *mut c_void,
+        _ => return null,
+    };
+    // SAFETY: RTLD_NOLOAD: dlopen only returns what is loaded already. The handle is never closed.
+    let libc = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+    if handle == libc { ours } else { null }
+}
+
+arch::forward! {
+    /// POSIX: the address of a symbol.
+    ///
+    /// # Safety
+    /// As the call itself.
+    pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void, find, lookup::dlsym
+}
