@@ -26,7 +26,7 @@ use crate::run::args::RunArgs;
 extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
     sys::keep_standard_descriptors();
     let result = dispatch(std::env::args_os().collect());
-    // Not a return: `exit` flushes standard output, which the C entry point would leave to nobody.
+    // Not a return: `exit` flushes standard output, which the C entry point would not do.
     exit(match result {
         Ok(status) => c_int::from(status),
         Err(error) => {

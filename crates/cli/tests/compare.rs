@@ -71,7 +71,7 @@ fn a_regression_has_a_status() {
     assert!(stderr.contains("neap: calloc, 4 KiB, median: worse: "), "{stderr}");
     let (status, _, stderr) = compared(&BEFORE, &["--check"]);
     assert_eq!((status, stderr.as_str()), (Some(0), ""));
-    // Another allocator that is slower now is told and is no fault of neap's.
+    // Another allocator that is slower now is reported and is no fault of neap's.
     let mut other = BEFORE;
     other[2].2 = 4.0;
     let (status, stdout, _) = compared(&other, &["--check"]);

@@ -53,7 +53,7 @@ fn concurrent_first_starts_are_safe() {
     assert_eq!(neap.libraries().len(), 1, "{:?}", neap.libraries());
 }
 
-/// Catches a cache behind a symbolic link, where somebody else may exchange the file.
+/// Catches a cache behind a symbolic link, where another user may exchange the file.
 #[test]
 fn a_symlinked_cache_is_not_used() {
     let neap = Neap::new();

@@ -30,7 +30,7 @@ fn without_a_network_the_download_is_skipped() {
     assert!(text.contains("Not run: pip cannot install requests and pyOpenSSL (offline?)"), "{text}");
 }
 
-/// Catches a Python without venv whose remedy is not told.
+/// Catches a Python without venv whose remedy is not printed.
 #[test]
 fn without_venv_the_download_is_skipped() {
     let neap = Neap::new();

@@ -263,7 +263,7 @@ fn an_existing_preload_is_kept() {
     }
 }
 
-/// Catches options that do not reach the program, and values that nobody checked.
+/// Catches options that do not reach the program, and values that are not checked.
 #[test]
 fn settings_are_checked_and_passed() {
     let neap = Neap::new();

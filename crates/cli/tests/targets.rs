@@ -51,7 +51,7 @@ fn scripts_run_through_their_interpreter() {
     assert_refused(&neap.run([&round]), 126, &["too many levels"]);
 }
 
-/// Catches static programs that would run without the allocator and nobody knowing.
+/// Catches static programs that would silently run without the allocator.
 #[test]
 fn static_programs_are_refused() {
     let neap = Neap::new();

@@ -146,12 +146,12 @@ impl Counters {
     pub fn set_gauges(&self, gauges: &Gauges) {
         let sequence = self.sequence.load(Ordering::Relaxed) | 1;
         self.sequence.store(sequence, Ordering::Relaxed);
-        // Release: whoever reads a new value sees the odd number, or a later one.
+        // Release: a reader that sees a new value sees the odd number, or a later one.
         fence(Ordering::Release);
         for (to, from) in self.gauges.iter().zip(gauges.words()) {
             to.store(from, Ordering::Relaxed);
         }
-        // Release: whoever sees the even number sees all values.
+        // Release: a reader that sees the even number sees all values.
         self.sequence.store(sequence + 1, Ordering::Release);
     }
 }

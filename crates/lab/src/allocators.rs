@@ -203,7 +203,7 @@ fn peer(place: &Place, name: &str) -> Result<Allocator> {
     Ok(Allocator { env: record.env.clone(), built: Some(record.clone()), ..allocator })
 }
 
-/// An allocator by its library; fails for a path that the dynamic linker cannot be told. LD_PRELOAD is split at blanks and
+/// An allocator by its library; fails for a path that the dynamic linker cannot be given. LD_PRELOAD is split at blanks and
 /// colons, dollar signs in it are expanded, and nothing is quoted: the program would run on glibc.
 fn with_library(name: &str, version: String, library: PathBuf) -> Result<Allocator> {
     let special = |byte: &u8| matches!(byte, b' ' | b':' | b'$' | b'\t' | b'\n');
@@ -262,7 +262,7 @@ mod tests {
         assert!(variant("neap-lazy", &[glibc()]).is_none());
     }
 
-    // Would catch a library of the user's under the name of a peer that is told to be that peer, built by the lab, and one
+    // Would catch a library of the user's under the name of a peer that is reported as that peer, built by the lab, and one
     // whose path the dynamic linker would split.
     #[test]
     fn libraries_by_path_are_what_they_are() {

@@ -1,5 +1,5 @@
 //! Variables by which users set allocators. What a measured program gets of them comes from the lab alone: a forgotten
-//! `MALLOC_ARENA_MAX` would change figures that nobody could explain.
+//! `MALLOC_ARENA_MAX` would change figures for no visible reason.
 
 use std::ffi::{OsStr, OsString};
 use std::process::Command;

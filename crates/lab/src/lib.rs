@@ -20,7 +20,7 @@
 //! |---|---|
 //! | design | an experiment before it is run; what it becomes in a run is an experiment of the schema |
 //! | work | how a case is run: a program of the lab, a program of the system, a server |
-//! | outcome | what one run of a case told |
+//! | outcome | what one run of a case printed and cost |
 
 pub mod allocators;
 pub mod catalogue;

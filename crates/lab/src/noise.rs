@@ -143,8 +143,8 @@ fn sample() -> Sample {
     Sample { at: Instant::now(), processors: processors(&text), busy: busy / ticks, stolen: stolen / ticks, own }
 }
 
-/// Whether programs had the processors to themselves over the whole run, but for what the lab itself did: nobody else
-/// was at work, neither here nor on the host. True where nobody looked.
+/// Whether programs had the processors to themselves over the whole run, but for what the lab itself did: no other
+/// program was at work, neither here nor on the host. True where that was not measured.
 pub fn undisturbed(noise: &Noise) -> bool {
     let mut checks = noise.checks.iter().filter(|check| [STOLEN, OTHERS].contains(&check.name.as_str()));
     checks.all(|check| check.value <= check.limit)

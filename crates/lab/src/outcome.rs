@@ -1,4 +1,4 @@
-//! What one run of one case told.
+//! What one run of one case printed and cost.
 
 use anyhow::{Context, Result, bail};
 use neap_results::Listing;
@@ -7,7 +7,7 @@ use neap_results::Listing;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// `ok`, `exit:N`, `signal:N`, `timeout`, or a sentence that says why there is no figure; `skipped: WHY` where
-    /// nobody is to blame.
+    /// no allocator is to blame.
     pub status: String,
     /// The figures; none where the run failed.
     pub metrics: Vec<Metric>,

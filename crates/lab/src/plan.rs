@@ -2,7 +2,7 @@
 //!
 //! Each case is run once per allocator and round, allocators one after the other, so that a slow minute of the machine
 //! meets all of them. Who comes first rotates from case to case and from pair of rounds to pair of rounds; the second
-//! round of a pair has the order of the first one backwards, so that nobody always runs behind the same one. Where cases
+//! round of a pair has the order of the first one backwards, so that no allocator always runs behind the same one. Where cases
 //! are compared with each other, an allocator runs all of them before the next one has its turn.
 //! [`session`](crate::session) runs the rounds.
 //!
@@ -253,7 +253,7 @@ pub fn conclude(run: &mut Run) {
             Some(_) => reason.clone().filter(|_| rows.iter().all(|row| skipped(&row))),
         };
         experiment.verdicts = verdicts.unwrap_or_default();
-        // What this machine cannot tell, or nobody asked for, is no failure.
+        // What this machine cannot measure, or was not asked for, is no failure.
         let partly = design(&experiment.name).is_some_and(|design| experiment.cases.len() < design.cases.len());
         if reason.is_some() || rows.is_empty() || partly {
             let open = experiment.verdicts.iter_mut().filter(|verdict| verdict.holds.is_none());
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(command_of(design, &request), wanted);
     }
 
-    /// A quick run under glibc and neap in which each case has told all figures that are shown, on a machine with as many
+    /// A quick run under glibc and neap in which each case has all figures that are shown, on a machine with as many
     /// processors.
     fn quick_run(cores: u32) -> Run {
         let request = Request { quick: true, ..Request::default() };
@@ -356,7 +356,7 @@ mod tests {
         }
     }
 
-    // Would catch verdicts that a busy machine switches off, and nobody is told.
+    // Would catch verdicts that a busy machine switches off without a message.
     #[test]
     fn gates_that_are_off_are_counted() {
         let mut run = quick_run(2);

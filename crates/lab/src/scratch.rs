@@ -1,4 +1,4 @@
-//! Folders for a moment, in `$TMPDIR` or `/tmp`: the kernel makes the name (mkdtemp), so that nobody can put a link where
+//! Folders for a moment, in `$TMPDIR` or `/tmp`: the kernel makes the name (mkdtemp), so that no other user can put a link where
 //! root is going to write, and only this user can enter.
 
 use std::ffi::{CString, OsString};

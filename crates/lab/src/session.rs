@@ -21,8 +21,8 @@ use crate::turns::Group;
 /// Rounds are run again for at most this part of the time.
 const REPEAT_PART: f64 = 0.1;
 
-/// What one run of a case told: case, allocator, outcome.
-type Told<'a> = (&'a str, &'a str, Outcome);
+/// What came of one run of a case: case, allocator, outcome.
+type Ran<'a> = (&'a str, &'a str, Outcome);
 
 /// A run in progress.
 pub struct Session<'a> {
@@ -180,7 +180,7 @@ impl<'a> Session<'a> {
         design: &Design,
         group: &'b Group,
         (round, given_up, lacking): (u32, &[(&str, &str)], &BTreeMap<&str, String>),
-    ) -> Result<Vec<Told<'b>>> {
+    ) -> Result<Vec<Ran<'b>>> {
         let mut results = Vec::new();
         for (turn, case, allocator) in group.turns(round) {
             if given_up.contains(&(case.name.as_str(), allocator.name.as_str())) {
@@ -226,7 +226,7 @@ enum Doubt {
 }
 
 /// Decides over a noisy round; `may_repeat` where it was not repeated yet and there is time for it.
-fn doubt(results: &[Told], may_repeat: bool) -> Doubt {
+fn doubt(results: &[Ran], may_repeat: bool) -> Doubt {
     if results.iter().all(|(.., outcome)| outcome.is_skipped()) {
         return Doubt::Nothing;
     }
@@ -255,13 +255,13 @@ mod tests {
     // Would catch a crash that disappears because its round was noisy and is run again.
     #[test]
     fn a_failure_is_not_run_again() {
-        let told = |outcome| ("case", "allocator", outcome);
-        let good = || told(Outcome::good(vec![Metric::new("ms", "ms", 1.0)]));
-        let skipped = || told(Outcome::skipped("needs root"));
+        let ran = |outcome| ("case", "allocator", outcome);
+        let good = || ran(Outcome::good(vec![Metric::new("ms", "ms", 1.0)]));
+        let skipped = || ran(Outcome::skipped("needs root"));
         assert_eq!(doubt(&[good(), skipped()], true), Doubt::Again);
         assert_eq!(doubt(&[good(), skipped()], false), Doubt::Kept);
         for status in ["signal:11", "timeout", "exit:3", "wrong-checksum"] {
-            assert_eq!(doubt(&[good(), told(Outcome::failed(status))], true), Doubt::Kept, "{status}");
+            assert_eq!(doubt(&[good(), ran(Outcome::failed(status))], true), Doubt::Kept, "{status}");
         }
         assert_eq!(doubt(&[skipped(), skipped()], true), Doubt::Nothing);
         assert_eq!(doubt(&[], true), Doubt::Nothing);

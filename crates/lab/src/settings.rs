@@ -192,7 +192,7 @@ mod tests {
         fs::remove_dir_all(dir).unwrap();
     }
 
-    // Would catch a run that was killed and whose settings nobody puts back.
+    // Would catch a run that was killed and whose settings are not put back.
     #[test]
     fn the_next_run_mends_what_a_killed_one_left() {
         let dir = folder("killed");

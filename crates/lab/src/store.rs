@@ -173,7 +173,7 @@ mod tests {
         }
     }
 
-    // Would catch a cause that is not told, or one without a remedy.
+    // Would catch an error without its cause, or without a remedy.
     #[test]
     fn what_cannot_be_read_is_told() {
         let scratch = crate::scratch::Scratch::new("unreadable").unwrap();

@@ -316,7 +316,7 @@ mod tests {
         );
     }
 
-    // Would catch a failed allocator that disappears from its table, or a verdict that is not told.
+    // Would catch a failed allocator that disappears from its table, or a verdict that is not printed.
     #[test]
     fn tables_and_verdicts() {
         let text = run_text(&run(), Form::Plain);

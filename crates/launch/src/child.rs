@@ -132,7 +132,7 @@ pub struct Ended {
 /// What `wait4` tells.
 pub type Status = (c_int, libc::rusage);
 
-/// Whoever attends to the program while it runs.
+/// What attends to the program while it runs.
 pub trait Attendant {
     /// The program's next status: that it stopped, went on, or ended; none when nothing has happened yet.
     fn wait(&mut self, pid: pid_t) -> io::Result<Option<Status>> {
@@ -140,7 +140,7 @@ pub trait Attendant {
     }
 }
 
-/// Nobody does.
+/// Waits, and does no more.
 impl Attendant for () {}
 
 /// Runs the program as a child: passes signals on, stops and continues with it, and waits for its end.
@@ -148,7 +148,7 @@ pub fn supervise(program: &Program) -> Result<Ended, Error> {
     supervise_watched(program, |_| Ok(())).map(|(ended, (), _)| ended)
 }
 
-/// The same, for whoever has to prepare something for the process before it becomes the program: `prepare` is given
+/// The same, where something has to be prepared for the process before it becomes the program: `prepare` is given
 /// its pid, and the process waits until that returns. If it fails, the program is not started; what it returned is dropped
 /// where the program cannot be executed. Signals stay blocked, also after the program's end, until they are released.
 pub fn supervise_watched<T: Attendant>(
@@ -211,13 +211,13 @@ fn pipe() -> Option<(OwnedFd, OwnedFd)> {
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return None;
     }
-    // SAFETY: pipe2 succeeded, so both descriptors are open, and nobody else has them.
+    // SAFETY: pipe2 succeeded, so both descriptors are open, and have no other owner.
     unsafe { Some((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))) }
 }
 
 /// The child's side of the fork.
 fn become_program(program: &Program, inherited: &Inherited, report: &OwnedFd, gate: OwnedFd) -> ! {
-    // If neap is killed the program would run on without anybody to wait for it. The signal is forgotten when
+    // If neap is killed the program would run on without a process that waits for it. The signal is forgotten when
     // the program makes children; one that changes its identity loses it too.
     sys::die_with_parent();
     inherited.restore();

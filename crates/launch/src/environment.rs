@@ -8,7 +8,7 @@ use neap_options::environment::SET_BY_RUN;
 
 use crate::Setting;
 
-/// The name of the variable by which the dynamic linker is told.
+/// The variable that the dynamic linker reads.
 pub const LD_PRELOAD: &str = "LD_PRELOAD";
 
 /// neap's own environment with the library first in LD_PRELOAD, and the settings.

@@ -1,9 +1,9 @@
 //! Puts the embedded `libneap.so` in a file that the dynamic linker can load.
 //!
 //! The place is `BASE/neap/lib/HASH/libneap.so` in the user's cache, shared by every start of this build. What
-//! lies there already is used only if the directories are the user's own, nobody else can write them, and the
+//! lies there already is used only if the directories are the user's own, no other user can write them, and the
 //! file is the one that this build wrote, unchanged since. Each directory is checked before anything in it is looked at; as
-//! nobody else can change its entries from then on, paths are as good as descriptors. Where there is no such
+//! no other user can change its entries from then on, paths are as good as descriptors. Where there is no such
 //! place, the file goes to a directory of its own that is removed after the program.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -138,7 +138,7 @@ fn check_mount(dir: &Path) -> Result<(), Reason> {
     }
 }
 
-/// Nobody but the user (and root, where `or_root` says so) may own it, and nobody else may write it. A
+/// Only the user (and root, where `or_root` says so) may own it, and no other user may write it. A
 /// base with the sticky bit (/tmp) protects what is in it.
 fn check_owner(metadata: &Metadata, or_root: bool) -> Result<(), Reason> {
     let (user, owner) = (Identity::current().euid, metadata.uid());
@@ -187,7 +187,7 @@ fn seal() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(u64::from(seconds))
 }
 
-/// Writes the file under another name, and gives it its own once its content is on the disk: whoever opens
+/// Writes the file under another name, and gives it its own once its content is on the disk: a reader that opens
 /// it meanwhile finds the whole file or none.
 fn write(dir: &Path) -> Result<(), Reason> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());

@@ -30,7 +30,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Whether the program has to be told, because it did not get the signal itself.
+    /// Whether the signal must be passed on, because the program did not get it itself.
     ///
     /// Keys (^C, ^\, ^Z) and window changes come from the kernel and go to the whole foreground process
     /// group, the program included. A hang-up goes to the session leader alone, if that is neap. What the
@@ -149,14 +149,14 @@ pub fn suffer(number: c_int) {
     let mut before = MaybeUninit::<libc::sigaction>::uninit();
     let mut only = MaybeUninit::<sigset_t>::uninit();
     // SAFETY: all pointers are valid. `before` is used only if sigaction wrote it (it refuses SIGKILL and
-    // SIGSTOP, whose effect nobody can change). `only` is initialised by sigemptyset.
+    // SIGSTOP, whose effect cannot be changed). `only` is initialised by sigemptyset.
     unsafe {
         let replaced = libc::sigaction(number, &default, before.as_mut_ptr()) == 0;
         libc::sigemptyset(only.as_mut_ptr());
         libc::sigaddset(only.as_mut_ptr(), number);
         libc::kill(libc::getpid(), number);
         libc::sigprocmask(libc::SIG_UNBLOCK, only.as_ptr(), ptr::null_mut());
-        // Stopped here, until somebody continues us.
+        // Stopped here, until neap is continued.
         libc::sigprocmask(libc::SIG_BLOCK, only.as_ptr(), ptr::null_mut());
         if replaced {
             libc::sigaction(number, before.as_ptr(), ptr::null_mut());

@@ -24,7 +24,7 @@ const ATTEMPTS: u32 = 10;
 /// What is there after that time lasts.
 const LASTING: Duration = Duration::from_millis(5);
 
-/// Traces a process until it ends, the time is over, or neap is told to stop.
+/// Traces a process until it ends, the time is over, or neap is asked to stop.
 pub fn run(args: &PageinArgs, pid: u32) -> Result<u8, Error> {
     let inherited = signals::block();
     let traced = trace(args, pid);
@@ -83,7 +83,7 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
         Ok(events) => {
             events.enable().map_err(|e| Error::failed(format!("cannot start the trace: {}", system_message(&e))))?;
             let began = began();
-            // What is mapped from now on is told by records; what was mapped before, by /proc.
+            // What is mapped from now on is in records; what was mapped before, in /proc.
             adopt(&mut tracker, pid);
             (collector(args, events, tracker)?, began)
         }
@@ -149,7 +149,7 @@ fn threads(pid: u32) -> io::Result<BTreeSet<i32>> {
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Waits until the process has ended, the time is over, or somebody sends a signal that asks neap to end. What the kernel
+/// Waits until the process has ended, the time is over, or a signal asks neap to end. What the kernel
 /// counted until then: `count` is what it had counted before.
 fn wait(pid: u32, mut count: Stat, deadline: Option<Instant>) -> Stat {
     loop {

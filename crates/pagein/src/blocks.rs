@@ -60,7 +60,7 @@ impl Known {
             Kind::SLAB => {
                 let size = u64::from(*class::SIZE.get(usize::from(seen?.class))?);
                 let offset = (address - chunk).checked_div(size)? * size;
-                // What is left behind the last block is nobody's.
+                // What is left behind the last block belongs to no block.
                 (offset + size <= CHUNK as u64).then_some(HeapBlock { address: chunk + offset, size })
             }
             _ => {

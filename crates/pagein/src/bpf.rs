@@ -1,4 +1,4 @@
-//! Beginnings of faults by a BPF program instead of samples: for whoever may load one (root, or CAP_BPF and
+//! Beginnings of faults by a BPF program instead of samples: for users that may load one (root, or CAP_BPF and
 //! CAP_PERFMON).
 //!
 //! The kernel runs the program where it would make a sample, and it does less: it writes 32 bytes into a ring. That
@@ -93,7 +93,7 @@ fn sample(thread: u64, ip: u64, address: u64) -> Sample {
     }
 }
 
-/// Whether this process is in the first namespace of processes: the program is told numbers of that one.
+/// Whether this process is in the first namespace of processes: the program sees numbers of that one.
 fn in_first_namespace() -> bool {
     /// `PROC_PID_INIT_INO`
     const FIRST: &str = "pid:[4026531836]";

@@ -18,7 +18,7 @@ use super::unwind::Proc;
 
 /// How long the thread sleeps at most: what is in the rings should not get old.
 const NAP_MILLISECONDS: i32 = 50;
-/// The same where nobody wakes it when rings get full: they hold 16,384 faults each.
+/// The same where it is not woken when rings get full: they hold 16,384 faults each.
 const SHORT_NAP_MILLISECONDS: i32 = 4;
 /// The same while the program begins, and while one of its processes runs on neap: its blocks are asked for.
 const EARLY_NAP_MILLISECONDS: i32 = 2;
@@ -45,7 +45,7 @@ pub struct Collector {
 
 impl Collector {
     /// Starts the thread. It takes no signals: they are blocked already, and stay so in threads.
-    /// With `sites`, processes record their allocations, so many bytes apart.
+    /// With `sites`, processes record their allocations, this many bytes apart.
     pub fn start(events: Events, tracker: Tracker, sites: Option<u64>) -> std::io::Result<Self> {
         let stop = Arc::new(Wakeup::new()?);
         let stopped = Arc::clone(&stop);

@@ -12,7 +12,7 @@ use super::args::DiffArgs;
 use neap_launch::error::{Error, cannot_print, system_message};
 use neap_launch::sys;
 
-/// From when on, and how often, progress is told.
+/// From when on, and how often, progress is shown.
 const PROGRESS: Duration = Duration::from_secs(2);
 
 /// The comparison as JSON.
@@ -72,7 +72,7 @@ fn totals(path: &Path) -> Result<Totals, Error> {
     } else {
         let file =
             File::open(path).map_err(|e| Error::failed(format!("cannot read {name}: {}", system_message(&e))))?;
-        Box::new(BufReader::with_capacity(64 << 10, Told::new(file, &name)))
+        Box::new(BufReader::with_capacity(64 << 10, Shown::new(file, &name)))
     };
     read(&mut *reader).map_err(|why| {
         let why = match why {
@@ -84,18 +84,18 @@ fn totals(path: &Path) -> Result<Totals, Error> {
     })
 }
 
-/// A file; how much of it was read is told on a terminal.
-struct Told {
+/// A file; how much of it was read is shown on a terminal.
+struct Shown {
     file: File,
     name: String,
     size: u64,
     read: u64,
-    /// None where nobody is told.
+    /// None where progress is not shown.
     next: Option<Instant>,
     shown: bool,
 }
 
-impl Told {
+impl Shown {
     fn new(file: File, name: &str) -> Self {
         let size = file.metadata().map_or(0, |metadata| metadata.len());
         let next = (size != 0 && io::stderr().is_terminal()).then(|| Instant::now() + PROGRESS);
@@ -103,7 +103,7 @@ impl Told {
     }
 }
 
-impl Read for Told {
+impl Read for Shown {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(buffer)?;
         self.read += count as u64;
@@ -117,7 +117,7 @@ impl Read for Told {
     }
 }
 
-impl Drop for Told {
+impl Drop for Shown {
     fn drop(&mut self) {
         if self.shown {
             let _ = io::stderr().write_all(b"\r\x1b[K");

@@ -97,12 +97,12 @@ impl Files {
         self.unread.contains(&object.path)
     }
 
-    /// The kernel's symbols; empty for whoever may not see them.
+    /// The kernel's symbols; empty for users that may not see them.
     pub fn kernel(&mut self) -> &Listing {
         self.kernel.get_or_insert_with(|| Listing::kallsyms(&std::fs::read("/proc/kallsyms").unwrap_or_default()))
     }
 
-    /// What the JIT compiler of a process told.
+    /// What the JIT compiler of a process wrote.
     pub fn jit(&mut self, pid: u32) -> &Listing {
         let disbelieved = &mut self.disbelieved;
         self.jit.entry(pid).or_insert_with(|| {
@@ -115,13 +115,13 @@ impl Files {
         })
     }
 
-    /// Perf maps that are there and are not believed, as they belong to somebody else.
+    /// Perf maps that are there and are not trusted, as they belong to another user.
     pub fn disbelieved(&self) -> impl Iterator<Item = &Path> {
         self.disbelieved.iter().map(PathBuf::as_path)
     }
 }
 
-/// What the JIT compiler of a process wrote; empty where there is nothing. Anybody may write to `/tmp`: what is neither
+/// What the JIT compiler of a process wrote; empty where there is nothing. Any user may write to `/tmp`: what is neither
 /// root's nor this user's, nor of the process while it runs, is not believed, and then there is no result.
 fn perf_map(path: &Path, pid: u32) -> Option<Vec<u8>> {
     let Some(mut file) = open_regular(path) else { return Some(Vec::new()) };

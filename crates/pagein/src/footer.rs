@@ -17,7 +17,7 @@ use neap_launch::error::system_message;
 pub struct Facts {
     /// Faults without an end.
     pub not_completed: u64,
-    /// Faults of processes that nobody can have waited for.
+    /// Faults of processes that were not waited for.
     pub not_waited_for: u64,
     /// Processes that are still there.
     pub running: usize,
@@ -82,7 +82,7 @@ pub fn of_program(tables: &mut Tables, facts: &Facts, command: &[OsString], ende
         0.. => None,
         // Pages around a fault are more than any child's.
         _ if facts.kernel.is_none() => None,
-        // A child that nobody waited for is missing with all its faults.
+        // A child that was not waited for is missing with all its faults.
         _ => fewest_of_a_child(tables, store).filter(|&few| rest.unsigned_abs() >= few).map(|_| Cause::NotWaitedFor),
     });
     tables.summary.differences = differences;
@@ -279,7 +279,7 @@ impl Count {
             rest -= part;
         }
         let usual = match (facts.kernel, rest) {
-            // Without the ends of faults nobody knows which were refused.
+            // Without the ends of faults it is not known which were refused.
             (Some(_), ..0) if facts.detail == Detail::Begin => Cause::NotCompleted,
             (Some(_), ..0) => Cause::Unexplained,
             (Some(true), _) => Cause::WithoutTrap,

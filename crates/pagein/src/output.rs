@@ -32,7 +32,7 @@ impl Output {
                 Ok(Self { path: path.clone(), file, standard: true, fresh: false })
             }
             Some(path) => Self::open(path.clone(), 0),
-            // A name that can be guessed: where somebody else put a link there, it is not followed.
+            // A name that can be guessed: where another user put a link there, it is not followed.
             None => Self::open(PathBuf::from(format!("pagein.{pid}{}", args.format.ending)), libc::O_NOFOLLOW),
         }
     }

@@ -85,7 +85,7 @@ pub enum Refused {
     Event,
     /// The memory of a ring.
     Ring,
-    /// A descriptor; so many are wanted.
+    /// A descriptor; this many are needed.
     Descriptor(usize),
 }
 
@@ -255,7 +255,7 @@ fn faults(wanted: Wanted, permitted: Permitted) -> impl Iterator<Item = Event> {
         Some(Callgraph::Dwarf) => (sample::REGS_USER | sample::STACK_USER, unwind::MASK, STACK_BYTES),
         None => (0, 0, 0),
     };
-    // The physical address would tell the page of zeros to whoever may see it, but costs as much as half an event; the
+    // The physical address would show the page of zeros to users that may see it, but costs as much as half an event; the
     // instruction tells it too. The size of the page costs a tenth of an event.
     let (begin, minor) = match wanted.detail {
         Detail::Full => (plain.fields, Some(Event { counter: Counter::MinorFaults, ..plain })),
@@ -327,9 +327,9 @@ fn rings(leaders: &[Leader], largest: usize) -> Result<Vec<Ring>, Denied> {
     Err(Denied { what: Refused::Ring, error: last })
 }
 
-/// The largest ring that each of so many processors should have.
+/// The largest ring that each of these processors should have.
 ///
-/// Where the user is not root, the kernel permits so much for each processor in all of the user's traces together
+/// Where the user is not root, the kernel permits a fixed amount for each processor in all of the user's traces together
 /// (`kernel.perf_event_mlock_kb`), and each process what it may lock besides. Half of the former is left to others.
 fn share(processors: usize) -> usize {
     if Identity::current().euid == 0 {
@@ -345,7 +345,7 @@ pub fn mlock_kb() -> Option<usize> {
     std::fs::read_to_string("/proc/sys/kernel/perf_event_mlock_kb").ok()?.trim().parse().ok()
 }
 
-/// The descriptors that the events of so many threads take, and some for everything else.
+/// The descriptors that the events of this many threads take, and some for everything else.
 fn descriptors(processors: &[u32], tids: &[i32]) -> usize {
     const EACH: usize = 4;
     const OTHERS: usize = 64;

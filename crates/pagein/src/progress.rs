@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use neap_trace::{Fault, Source, Tables};
 
-/// From when on, and how often, progress is told.
+/// From when on, and how often, progress is shown.
 const EVERY: Duration = Duration::from_secs(2);
 /// How many faults something is done with between two looks at the clock.
 const FAULTS: u64 = 1 << 10;
@@ -79,12 +79,12 @@ impl Drop for Steps {
 }
 
 /// A trace that tells how far it was written. Some formats visit it several times.
-pub struct Told<'s> {
+pub struct Shown<'s> {
     source: &'s dyn Source,
     steps: RefCell<Steps>,
 }
 
-impl<'s> Told<'s> {
+impl<'s> Shown<'s> {
     /// Tells of that trace.
     pub fn new(source: &'s dyn Source) -> Self {
         let all = source.tables().summary.faults;
@@ -92,7 +92,7 @@ impl<'s> Told<'s> {
     }
 }
 
-impl Source for Told<'_> {
+impl Source for Shown<'_> {
     fn tables(&self) -> &Tables {
         self.source.tables()
     }

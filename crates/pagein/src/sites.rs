@@ -48,7 +48,7 @@ impl Ring for Open {
 }
 
 impl Sites {
-    /// Nothing yet; one allocation in so many bytes will be recorded.
+    /// Nothing yet; one allocation in `interval` bytes will be recorded.
     pub fn new(interval: u64) -> Self {
         let now = sys::monotonic();
         Self { files: Vec::new(), lost: 0, interval, before: now, began: now }

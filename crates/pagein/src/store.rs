@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// Catches a file that cannot be written whose failure nobody learns of, and faults that are lost with it.
+    /// Catches a file that cannot be written whose failure is not reported, and faults that are lost with it.
     #[test]
     fn a_full_disk() {
         const COUNT: u64 = 20_000;

@@ -118,7 +118,7 @@ impl Mapped {
     /// Maps a whole file for reading.
     ///
     /// The file must not get shorter while it is mapped, or reads end in SIGBUS. Programs and libraries do not:
-    /// whoever installs another one makes another file.
+    /// installing another one makes another file.
     pub fn file(file: &File) -> io::Result<Self> {
         let length = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         Self::map(length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd())
@@ -156,7 +156,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: it is a mapping of our own, and nobody borrows it any more.
+        // SAFETY: it is a mapping of our own, and nothing borrows it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
@@ -216,7 +216,7 @@ impl Ring {
     }
 }
 
-/// A flag that wakes whoever polls it.
+/// A flag that wakes a thread that polls it.
 pub struct Wakeup(OwnedFd);
 
 impl Wakeup {
@@ -326,7 +326,7 @@ pub fn hurry() {
 
 fn owned(fd: c_int) -> io::Result<OwnedFd> {
     check(fd)?;
-    // SAFETY: the call succeeded, so the descriptor is open, and nobody else has it.
+    // SAFETY: the call succeeded, so the descriptor is open, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -12,7 +12,7 @@ use super::collect::{Collected, Collector};
 use super::footer;
 use super::output::Output;
 use super::perf::{Denied, Detail, Events, Wanted};
-use super::progress::Told;
+use super::progress::Shown;
 use super::resolve::Resolved;
 use super::scan::Scanner;
 use super::store::Store;
@@ -107,7 +107,7 @@ pub fn finish(
     complete(&mut tables, &facts, &store);
     let resolved = Resolved::new(tables, &stack_mappings, store, files, format.rich)
         .map_err(|e| Error::failed(format!("cannot read the faults back: {}", system_message(&e))))?;
-    output.write(format, &Told::new(&resolved))?;
+    output.write(format, &Shown::new(&resolved))?;
     if !format.footer {
         for line in resolved.tables().summary.lines() {
             eprintln!("# {}", line.replace(char::is_control, "?"));

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use neap_results::{Allocator, Row};
 
-    // Would catch a figure in the wrong unit, a failure that reads like a figure, huge pages that are not told.
+    // Would catch a figure in the wrong unit, a failure that reads like a figure, huge pages that are not named.
     #[test]
     fn the_table_has_its_figures() {
         let row = |figure: Figure, allocator: &str, status: &str, value| Row {

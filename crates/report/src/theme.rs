@@ -108,7 +108,7 @@ pub struct Look {
     pub bold: bool,
 }
 
-/// The shape of a point: told apart without colour.
+/// The shape of a point, which differs without colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marker {
     /// A disc.

@@ -1,6 +1,6 @@
 //! How an experiment is shown: charts and tables, as declarations over cases and metrics.
 //!
-//! A chart names figures, not values: whoever draws it looks the values up in the rows, for every allocator.
+//! A chart names figures, not values: they are looked up in the rows where it is drawn, for every allocator.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ pub struct Chart {
     pub x: Axis,
     /// The vertical axis.
     pub y: Axis,
-    /// Whether less or more is better; told under the title.
+    /// Whether less or more is better; shown under the title.
     #[serde(default)]
     pub better: Better,
     /// What is drawn for each allocator. One series without a label: the allocator's name is enough.

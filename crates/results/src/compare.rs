@@ -278,7 +278,7 @@ mod tests {
         comparison.changes.iter().find(|change| change.allocator == "neap").unwrap().outcome
     }
 
-    // Would catch a regression that is not seen, and one that is told where all is noise.
+    // Would catch a regression that is not seen, and one that is reported where all is noise.
     #[test]
     fn beyond_noise() {
         let before = of_values(&[("neap", &[10.0, 10.2, 9.9, 10.1, 10.0])]);
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(outcome(&of_values(&[("neap", &[0.0])]), &good), Outcome::Unclear);
     }
 
-    // Would catch an allocator or a case that is gone in silence, and one that is told once for each of its figures.
+    // Would catch an allocator or a case that is gone in silence, and one that is named once for each of its figures.
     #[test]
     fn what_is_lost_is_told() {
         let figure = |experiment, case| Figure { experiment, case, metric: "wall" };
@@ -335,12 +335,12 @@ mod tests {
             }
         }
         let comparison = compare(&before, &after);
-        let told: Vec<String> = comparison.only_before.iter().map(Missing::to_string).collect();
-        assert_eq!(told, ["all of a", "e, d, b", "all of f"]);
+        let named: Vec<String> = comparison.only_before.iter().map(Missing::to_string).collect();
+        assert_eq!(named, ["all of a", "e, d, b", "all of f"]);
         assert_eq!((comparison.only_after.len(), comparison.lost("neap").count()), (0, 1));
         after.rows.retain(|row| row.case != "d");
-        let told: Vec<String> = compare(&before, &after).lost("neap").map(Missing::to_string).collect();
-        assert_eq!(told, ["e, d", "all of f"]);
+        let named: Vec<String> = compare(&before, &after).lost("neap").map(Missing::to_string).collect();
+        assert_eq!(named, ["e, d", "all of f"]);
     }
 
     // Would catch two machines that are compared in silence.

@@ -175,7 +175,7 @@ pub struct Experiment {
     /// Why it was not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub skipped: Option<String>,
-    /// Seconds that it took; none where nobody looked at the clock.
+    /// Seconds that it took; none where it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
 }

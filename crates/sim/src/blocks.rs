@@ -16,7 +16,7 @@ pub struct Block {
     pub usable: usize,
     /// What the block holds.
     pub id: u64,
-    /// In so many bytes.
+    /// The bytes that hold it.
     pub written: usize,
     /// The thread that allocated it.
     pub owner: usize,

@@ -102,7 +102,7 @@ numbers! {
     schedule = 0,
     /// Mean steps between switches; the number of changes of priorities; most switches of an exhaustive search.
     rate = 50,
-    /// Threads are stopped at places that the run seldom comes to: once in so many first times; 0: no place is preferred.
+    /// Threads are stopped at places that the run seldom comes to: once in this many first times; 0: no place is preferred.
     rare = 0,
     /// Bytes of an OS page.
     page = 4096,
@@ -116,7 +116,7 @@ numbers! {
     habits = 0,
     /// Calls refused, in 1000.
     fault = 0,
-    /// One system call in so many takes long; 0: none.
+    /// One system call in this many takes long; 0: none.
     late = 0,
     /// The same for calls that give memory back.
     purges = 0,

@@ -1,11 +1,11 @@
 //! The driver: workers are children of its own, each with its seeds, so that a finding that ends a worker, or hangs it,
 //! does not end the search.
 
+use crate::choices::Choices;
 use crate::draw;
 use crate::report::{FOUND, Shared, processor_time, watch};
 use crate::run::simulate;
 use crate::scenario::Scenario;
-use crate::sched::Choices;
 use core::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 

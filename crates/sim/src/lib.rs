@@ -5,6 +5,7 @@
 
 pub mod aim;
 pub mod blocks;
+pub mod choices;
 pub mod config;
 pub mod draw;
 pub mod driver;

@@ -3,7 +3,7 @@
 
 use core::panic::Location;
 
-/// Room for so many places: some times as many as the core has.
+/// Most places that are remembered: a multiple of what the core has.
 const ROOM: usize = 4096;
 
 /// The places of a run.

@@ -1,7 +1,8 @@
 //! One run of a scenario.
 
+use crate::choices::Choices;
 use crate::scenario::Scenario;
-use crate::sched::{Choices, Sched};
+use crate::sched::Sched;
 use crate::stack::ThreadStack;
 use crate::world::World;
 use crate::{helper, seat, threads};

@@ -2,6 +2,7 @@
 //! up at *points*: each atomic operation of the core, and before, in and behind each system call. Which thread is next
 //! depends on the seed alone, so a run can be repeated.
 
+use crate::choices::Choices;
 use crate::places::Places;
 use crate::random::Random;
 use crate::report;
@@ -28,7 +29,7 @@ const STUCK: u64 = 3_000_000;
 pub enum Policy {
     /// Any, after a random number of steps of this mean.
     Random(u64),
-    /// The one of highest priority; at so many random steps the running one becomes the lowest (PCT).
+    /// The one of highest priority; at this many random steps the running one becomes the lowest (PCT).
     Priorities(u64),
     /// The choices of a run before, see [`Choices`].
     Exhaustive,
@@ -49,45 +50,6 @@ pub enum State {
 
 /// No end of a wait.
 pub const FOREVER: u64 = u64::MAX;
-
-/// Choices of an exhaustive search: at each place, which was taken of how many.
-#[derive(Clone, Debug, Default)]
-pub struct Choices {
-    taken: Vec<(u16, u16)>,
-    at: usize,
-    /// Switches of a thread that could have gone on, at most.
-    pub bound: u32,
-    switches: u32,
-}
-
-impl Choices {
-    /// A search that begins.
-    pub fn new(bound: u32) -> Self {
-        Choices { bound, ..Choices::default() }
-    }
-
-    fn choose(&mut self, of: usize) -> usize {
-        if self.at == self.taken.len() {
-            self.taken.push((0, of as u16));
-        }
-        let (taken, options) = self.taken[self.at];
-        assert_eq!(usize::from(options), of, "a run did not repeat the one before");
-        self.at += 1;
-        usize::from(taken)
-    }
-
-    /// The next run; false when all were made.
-    pub fn advance(&mut self) -> bool {
-        (self.at, self.switches) = (0, 0);
-        while let Some((taken, options)) = self.taken.pop() {
-            if taken + 1 < options {
-                self.taken.push((taken + 1, options));
-                return true;
-            }
-        }
-        false
-    }
-}
 
 struct Thread {
     name: &'static str,
@@ -125,7 +87,7 @@ pub struct Sched {
     progress: u64,
     changes: Vec<u64>,
     lowest: u64,
-    /// A thread is stopped where it has not been before once in so many times, and once in n times as many where it is for
+    /// A thread is stopped where it has not been before once in this many times, and once in n times as many where it is for
     /// the n-th time; 0: never.
     pub rare: u64,
     places: Places,

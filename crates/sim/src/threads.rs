@@ -56,7 +56,7 @@ fn malloc(size: usize) {
 fn calloc(size: usize) {
     if !world().blocks.is_full() {
         let p = seat::calloc(size);
-        // SAFETY: null, or a new block of so many bytes.
+        // SAFETY: null, or a new block of at least this size.
         unsafe { check_zero(p, size) };
         let fresh = world().random().one_in(3);
         received(p, size, 16, fresh);
@@ -67,7 +67,7 @@ fn aligned(size: usize, align: usize, zero: bool) {
     if !world().blocks.is_full() {
         let p = seat::malloc_aligned(size, align, zero);
         if zero {
-            // SAFETY: null, or a new block of so many bytes.
+            // SAFETY: null, or a new block of at least this size.
             unsafe { check_zero(p, size) };
         }
         received(p, size, align, false);

@@ -42,7 +42,7 @@ impl Cursor {
         self.count as u64
     }
 
-    /// Hands out what is new, about in the order of time. `last`: nobody writes any more.
+    /// Hands out what is new, about in the order of time. `last`: nothing is written any more.
     pub fn read(&mut self, ring: &mut dyn Ring, last: bool, each: &mut dyn FnMut(&Entry)) {
         let mut bytes = [0; RUN as usize * ENTRY_BYTES];
         let missing = self.missing;

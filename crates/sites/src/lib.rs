@@ -6,7 +6,7 @@
 //! ring. A forked child makes a file of its own when it allocates. All values are in the byte order of the machine.
 //!
 //! **The ring.** A writer claims the number of its entry by one addition to [`Header::head`], and writes it into the slot
-//! `number % CAPACITY`. It waits for nobody: what is not read in time is overwritten. An entry begins with a check over
+//! `number % CAPACITY`. It does not wait for readers: what is not read in time is overwritten. An entry begins with a check over
 //! its number and all its words ([`Entry::decode`]), so a reader tells an entry that is complete from one that is being
 //! written, was overwritten, or was mixed of two, without any order between writer and reader. [`Cursor`] reads a ring
 //! while it is written, and counts what it lost.
@@ -60,7 +60,7 @@ pub struct Header {
     pub version: AtomicU32,
     /// The process that writes it, by its own number for itself.
     pub pid: AtomicU32,
-    /// Bytes between two recorded allocations in the mean; 1: each is recorded.
+    /// Mean bytes between two recorded allocations; 1: each is recorded.
     pub interval: AtomicU64,
     /// Entries that were claimed.
     pub head: AtomicU64,

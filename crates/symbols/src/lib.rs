@@ -1,4 +1,4 @@
-//! Names for addresses, from bytes that somebody else has read: no file is opened here.
+//! Names for addresses, from bytes that the caller has read: no file is opened here.
 //!
 //! [`Image`] is an ELF file: its symbols, and how offsets in the file become addresses. [`Lines`] are its lines of
 //! source. [`Listing`] is a text of symbols: the perf map of a JIT compiler, or the kernel's `kallsyms`. [`access()`] says

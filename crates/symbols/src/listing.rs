@@ -3,7 +3,7 @@
 /// Symbols of a text, in order of their addresses.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Address, size (0 where it is not told), and the name's place in `names`.
+    /// Address, size (0 where it is not known), and the name's place in `names`.
     entries: Vec<(u64, u64, u32, u32)>,
     names: String,
 }
@@ -24,7 +24,7 @@ impl Listing {
     }
 
     /// The kernel's list: `ADDRESS TYPE NAME [MODULE]` in each line. Only code is of interest. All addresses are 0 for
-    /// whoever may not see them: then the listing is empty.
+    /// users that may not see them: then the listing is empty.
     pub fn kallsyms(text: &[u8]) -> Self {
         let mut listing = Self::default();
         for line in text.split(|&byte| byte == b'\n') {

@@ -175,7 +175,7 @@ pub enum Kind {
     SwapIn,
     /// There was nothing to access: the program got SIGSEGV or SIGBUS.
     Refused,
-    /// None of these, or it cannot be told.
+    /// None of these, or not known.
     Unknown,
 }
 

@@ -51,7 +51,7 @@ pub struct SiteSummary {
     pub in_no_block: u64,
     /// Allocations that were to be recorded and are missing.
     pub lost: u64,
-    /// Bytes between two recorded allocations in the mean; 1: all were recorded.
+    /// Mean bytes between two recorded allocations; 1: all were recorded.
     pub interval: u64,
 }
 
@@ -163,7 +163,7 @@ pub enum Cause {
     Lost,
     /// Faults that ended in a signal, or were still going on: seen, but not counted.
     NotCompleted,
-    /// Faults of processes that nobody waited for: seen, but not counted.
+    /// Faults of processes that were not waited for: seen, but not counted.
     NotWaitedFor,
     /// Of processes that could not be traced.
     Untraced,
@@ -173,7 +173,7 @@ pub enum Cause {
     BetweenScans,
     /// Pages that a scan saw, and that came without a fault of their own.
     AroundFaults,
-    /// Nobody knows.
+    /// Not known.
     Unexplained,
 }
 
@@ -204,7 +204,7 @@ pub enum End {
     /// It did not: neap detached from it, or never started it.
     #[default]
     Running,
-    /// Nobody told neap how: it is not neap's child.
+    /// Not known to neap, as it is not neap's child.
     Ended,
     /// With that exit status.
     Exited(i32),

@@ -160,7 +160,7 @@ pub struct Mapping {
     pub shared: bool,
     /// When it was made first.
     pub from: u64,
-    /// When it was unmapped or replaced; none where it stayed, or nobody told.
+    /// When it was unmapped or replaced; none where it stayed, or is not known.
     pub until: Option<u64>,
 }
 
@@ -246,7 +246,7 @@ pub struct Object {
     /// Its path as the traced process saw it, or a name in brackets: `[vdso]`, `[vdso32]` (that of 32-bit programs),
     /// `[kernel]`, `[jit]`.
     pub path: String,
-    /// Which file it is, where the kernel told: at its path there can be another one, by now or for neap. Not written.
+    /// Which file it is, where the kernel says so: at its path there can be another one, by now or for neap. Not written.
     #[serde(skip)]
     pub file: Option<FileId>,
     /// Its build id, if it has one and was read.

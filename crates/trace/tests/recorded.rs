@@ -11,10 +11,10 @@ use neap_trace::{Kind, MappingKind, Mode, Recorded, Subject};
 
 const FORKS: &[u8] = include_bytes!("fixtures/forks.ring");
 
-/// The kernel's record of mappings must do: nobody can be asked.
-struct Nobody;
+/// The kernel's record of mappings must do: there is no process to ask.
+struct NoProcess;
 
-impl World for Nobody {
+impl World for NoProcess {
     fn maps(&mut self, _pid: u32) -> Option<Vec<u8>> {
         None
     }
@@ -39,7 +39,7 @@ fn trace() -> Recorded {
     trace
 }
 
-/// The trace of a ring; and how many faults in it have no end or are of processes that nobody waited for, and how many
+/// The trace of a ring; and how many faults in it have no end or are of processes that were not waited for, and how many
 /// records came late.
 fn trace_of(decoder: &Decoder, ring: &[u8]) -> (Recorded, [u64; 3]) {
     let (mut order, mut tracker) = (Order::default(), Tracker::default());
@@ -47,7 +47,7 @@ fn trace_of(decoder: &Decoder, ring: &[u8]) -> (Recorded, [u64; 3]) {
     while let Some(record) = decoder.next(&mut rest) {
         order.push(record.expect("a kernel's record"));
     }
-    order.finish(|record| tracker.record(&record, &mut Nobody, &mut |fault| faults.push(fault)));
+    order.finish(|record| tracker.record(&record, &mut NoProcess, &mut |fault| faults.push(fault)));
     tracker.finish(&mut |fault| faults.push(fault));
     let counts = [tracker.not_completed(), tracker.not_waited_for(), order.late()];
     (Recorded { tables: tracker.into_tables().0, faults }, counts)
@@ -144,7 +144,7 @@ fn damaged_rings() {
                 record.into_iter().for_each(|record| order.push(record));
             }
             let mut count = 0;
-            order.finish(|record| tracker.record(&record, &mut Nobody, &mut |_| count += 1));
+            order.finish(|record| tracker.record(&record, &mut NoProcess, &mut |_| count += 1));
             tracker.finish(&mut |_| count += 1);
             assert!(count <= 88);
         }

@@ -45,12 +45,12 @@ pub fn run(args: LabArgs) -> Result<u8, Error> {
     };
     result.or_else(|error| match error.downcast_ref::<Interrupted>() {
         Some(signal) => Ok(status_of(signal.0)),
-        None => Err(error.downcast::<Error>().unwrap_or_else(|error| told(&error))),
+        None => Err(error.downcast::<Error>().unwrap_or_else(|error| to_error(&error))),
     })
 }
 
 /// The cause and, where there is one, the remedy.
-fn told(error: &anyhow::Error) -> Error {
+fn to_error(error: &anyhow::Error) -> Error {
     match error.chain().find_map(|cause| cause.downcast_ref::<Failure>()) {
         Some(failure) => Error::failed(failure.cause.clone()).remedy(failure.remedy.clone()),
         None => {
@@ -175,7 +175,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<u8> {
     // Who cannot write there can read all the same.
     let page = match written {
         Err(error) if !args.open => {
-            told(&error).report();
+            to_error(&error).report();
             return Ok(0);
         }
         other => other?,
@@ -320,12 +320,12 @@ mod tests {
 
     /// Catches a remedy that is lost when a cause is wrapped.
     #[test]
-    fn remedies_are_told() {
+    fn remedies_are_kept() {
         let error = neap_lab::failure::failure("no compiler", "install one").context("while building");
-        let text = told(&error).to_string();
+        let text = to_error(&error).to_string();
         assert!(text.contains("no compiler") && text.contains("install one"), "{text}");
-        assert!(told(&anyhow::anyhow!("inner").context("outer")).to_string().contains("outer: inner"));
-        let text = told(&anyhow::anyhow!("exit status: 1 from: cc\nx.c:1: error\ny.c:2: error")).to_string();
+        assert!(to_error(&anyhow::anyhow!("inner").context("outer")).to_string().contains("outer: inner"));
+        let text = to_error(&anyhow::anyhow!("exit status: 1 from: cc\nx.c:1: error\ny.c:2: error")).to_string();
         assert_eq!(text, "neap: exit status: 1 from: cc\n  x.c:1: error\n  y.c:2: error");
     }
 }

@@ -40,7 +40,7 @@ pub fn run(args: RunArgs) -> Result<u8, Error> {
     if !args.wants_summary() {
         let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
         if library.is_temporary() {
-            // Somebody must stay to remove the file.
+            // neap must stay to remove the file.
             let ended = child::supervise(&program)?;
             drop(library);
             return Ok(child::end_like(ended.status));

@@ -149,7 +149,7 @@ pub fn compile(dir: &Path, name: &str, source: &str, flags: &[&str]) -> Option<P
 }
 
 /// Copies a program, by a process of its own: a child of this one that is just being started would have the file open for
-/// writing, and nobody could execute it.
+/// writing, and it could not be executed.
 pub fn copy_program(from: impl AsRef<Path>, to: &Path) {
     let from = from.as_ref();
     let copied = Command::new("cp").arg(from).arg(to).status();

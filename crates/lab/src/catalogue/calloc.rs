@@ -1,4 +1,4 @@
-//! calloc, recycled: what nobody touched must cost nothing, and stay away from resident memory.
+//! calloc, recycled: memory that is not touched must cost nothing, and stay away from resident memory.
 
 use neap_results::judge::{self, Judged, flat, number, points, power};
 use neap_results::{Better, ChartKind, Column, Figure, NEAP, Point, Run, Verdict, View};
@@ -53,7 +53,7 @@ pub fn calloc(quick: bool) -> Design {
             // Where each page of much memory is touched, a round takes minutes, and its figures are of seconds.
             let most_rounds = if mode != "untouched" && size >= 1 << 30 { 1 } else { u32::MAX };
             let case = case.number("size", size as f64).word("mode", mode).at_most(most_rounds);
-            // An allocator that clears the block makes all of it resident, also where nobody touches it.
+            // An allocator that clears the block makes all of it resident, also where the program does not touch it.
             cases.push(case.needs((size >> 20) + 256));
         }
         let point = |&size: &u64| Point::at(size as f64, case_name(mode, size), metric);

@@ -23,7 +23,7 @@ use neap_results::{
     Verdict, View,
 };
 
-/// Where the cost of calloc on macOS was told, with the download that it slowed down.
+/// Where the cost of calloc on macOS was reported, with the download that it slowed down.
 const SLOW_CALLOC: &str = "Cory Benfield, \"Debugging Your Operating System: A Lesson In Memory Allocation\", on issue \
                            3729 of requests";
 /// Where the page faults, their prevention and the huge pages were measured.

@@ -184,7 +184,7 @@ pub fn huge(quick: bool) -> Design {
     let mut cases = Vec::new();
     for (kind, name, pool) in HUGE_KINDS {
         let case = Case::new(name, Work::Huge { kind, bits }).word("memory", name).under(Who::First);
-        // A walk that leaves no memory to anybody else tells nothing.
+        // A walk that leaves no memory to other programs shows nothing.
         let case = case.needs((2u64 << bits.1) >> 20);
         // Three ways to pages of one pool.
         cases.push(case.at_most(if pool { 1 } else { u32::MAX }));

@@ -140,7 +140,7 @@ pub fn redis(quick: bool) -> Design {
     }
 }
 
-/// The rate against glibc's. It is told and not ranked: most of the time goes to the clients, and a round on a busy
+/// The rate against glibc's. It is shown and not ranked: most of the time goes to the clients, and a round on a busy
 /// machine is not run again.
 fn requests(view: &View, rate: Figure) -> Result<Judged, Judged> {
     let [own, base] = [NEAP, GLIBC].map(|name| median(view, rate, name));

@@ -25,7 +25,7 @@ const HUGE_PART: f64 = 0.01;
 /// The three cases of an experiment, for which as many MiB must be free; the remedies under `who`.
 fn cases(program: &'static str, arguments: &[(&str, &str)], who: Who, mib: u64) -> Vec<Case> {
     let work = |more: &[(&str, &str)]| Work::Program(program, options(&[arguments, more].concat()));
-    // What a remedy does is told by RSS after the rounds, which does not spread.
+    // What a remedy does is seen in RSS after the rounds, which does not spread.
     const NO_IDLE: (&str, &str) = ("idle-ms", "0");
     let mut limited = Case::new(VARIABLES, work(&[NO_IDLE])).word("remedy", "two variables").under(who).at_most(1);
     limited.env = LIMITS.into();

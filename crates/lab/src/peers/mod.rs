@@ -36,7 +36,7 @@ pub struct PeerRecord {
     pub commands: Vec<String>,
     /// First line of the compiler's `--version`.
     pub compiler: String,
-    /// The crate's version and the recipe, by which an old library is told; empty in records of earlier versions.
+    /// The crate's version and the recipe, by which an old library is recognised; empty in records of earlier versions.
     #[serde(default)]
     pub made_of: String,
     /// Environment that the peer is measured with, at its authors' advice.

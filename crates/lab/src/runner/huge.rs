@@ -55,7 +55,7 @@ pub fn run(
 }
 
 /// The outcome, unless the kernel had too few huge pages for the greatest walk: then its figures are those of small ones.
-/// `given` are the MiB in huge pages; none where nobody counts them.
+/// `given` are the MiB in huge pages; none where they are not counted.
 fn really(outcome: Outcome, given: Option<f64>, high: u32) -> Outcome {
     let walked = (1u64 << high) as f64 / f64::from(1 << 20);
     match given.filter(|&given| outcome.is_ok() && given < walked * ENOUGH) {

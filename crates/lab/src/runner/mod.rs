@@ -38,7 +38,7 @@ const WORKERS_LIMIT: f64 = 1.5;
 pub struct Runner<'a> {
     place: &'a Place,
     launcher: Launcher,
-    /// The checksum of each workload, thread count and scale, from whoever came first.
+    /// The checksum of each workload, thread count and scale, from the first run of each.
     checksums: RefCell<BTreeMap<(String, u32, u32), String>>,
     /// The server of tls-chunks, once it was needed.
     tls: RefCell<Option<tls::Service>>,

@@ -84,7 +84,7 @@ struct Server {
     /// Ended before the folder goes.
     child: Guarded,
     dir: Scratch,
-    /// Nobody waits for it any longer.
+    /// Its result is not needed any more.
     deadline: Instant,
 }
 
@@ -111,7 +111,7 @@ impl Server {
         command
     }
 
-    /// What a client is told, as long as there is time.
+    /// The server's answer to a client, as long as there is time.
     fn ask(&self, client: &mut Command) -> Result<String> {
         run_within(client, Some(self.deadline.saturating_duration_since(Instant::now())))
     }

@@ -44,7 +44,7 @@ impl Service {
     }
 }
 
-/// Downloads in chunks of so many bytes, for so many seconds, under one allocator.
+/// Downloads in chunks of `chunk` bytes, for `seconds`, under one allocator.
 pub fn run(
     service: &mut Option<Service>,
     place: &Place,

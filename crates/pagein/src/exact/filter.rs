@@ -36,7 +36,7 @@ static FILTER: [sock_filter; 8] = [
     answer(libc::SECCOMP_RET_ALLOW),
 ];
 
-/// Gives the calling process the filter, which its children and programs inherit. Whoever has no privilege gives up
+/// Gives the calling process the filter, which its children and programs inherit. A process without privilege gives up
 /// gaining any with it (`no_new_privs`). Makes system calls only, so that it may be used between fork and exec.
 pub fn install() -> io::Result<()> {
     let program = sock_fprog { len: FILTER.len() as u16, filter: FILTER.as_ptr().cast_mut() };

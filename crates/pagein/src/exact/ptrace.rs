@@ -139,7 +139,7 @@ impl Registers {
     }
 }
 
-/// The registers of a stopped thread: of a processor for which nobody has written this yet, so there are none.
+/// The registers of a stopped thread: of a processor for which this is not written yet, so there are none.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy)]
 pub struct Registers(std::convert::Infallible);

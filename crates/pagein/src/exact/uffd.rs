@@ -1,8 +1,8 @@
 //! userfaultfd in safe form: as much as turns fault-around off.
 //!
-//! The kernel maps the pages around a fault only where nobody is interested in single pages. A mapping that is
+//! The kernel maps the pages around a fault only where no userfaultfd is interested in single pages. A mapping that is
 //! registered for write protection is such a place, even if no page of it is ever protected. With
-//! `UFFD_FEATURE_WP_ASYNC` (Linux 6.7) mappings of every kind can be registered, and nobody has to answer.
+//! `UFFD_FEATURE_WP_ASYNC` (Linux 6.7) mappings of every kind can be registered, and no answer is needed.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -64,7 +64,7 @@ impl Userfaultfd {
 
 fn owned(fd: c_int) -> io::Result<OwnedFd> {
     check(fd)?;
-    // SAFETY: the call succeeded, so the descriptor is open, and nobody else has it.
+    // SAFETY: the call succeeded, so the descriptor is open, and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(names(&grid), ["glibc", "neap", "other"]);
     }
 
-    // Would catch names that repeat the one allocator, and series that are not told apart.
+    // Would catch names that repeat the one allocator, and series that look alike.
     #[test]
     fn series_have_names() {
         let run = sample::run();

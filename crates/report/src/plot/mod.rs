@@ -1,4 +1,4 @@
-//! Charts as SVG: looked up in the rows, drawn for wide and narrow screens, told in words.
+//! Charts as SVG: looked up in the rows, drawn for wide and narrow screens, and described in words.
 //!
 //! The charts are written element by element instead of by a chart crate: `plotters` writes flat elements with fixed
 //! colours, so that a page cannot turn them dark, name their points or tell what they show; others want JavaScript.

@@ -215,7 +215,7 @@ mod tests {
         View::of(&run(&["glibc", "neap", "neap-lazy=neap", "other"], rows))
     }
 
-    // Would catch a shortfall that is passed over, or told without its figures.
+    // Would catch a shortfall that is passed over, or shown without its figures.
     #[test]
     fn a_shortfall_is_told() {
         let view = view(&[("neap", &[20.0; 5]), ("glibc", &[40.0; 5]), ("other", &[10.0; 5])]);
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(rank(&far, WALL, Better::Less).holds, Some(false));
         let equal = view(&[("neap", &[0.0; 3]), ("other", &[0.0; 3])]);
         assert_eq!(rank(&equal, WALL, Better::Less), Judged::new("neap is first of 2 with 0 s, as other", Some(true)));
-        // Memory that shrinks is better, and so many times would mean nothing.
+        // Memory that shrinks is better, and a factor would mean nothing.
         let below = view(&[("neap", &[0.1; 3]), ("other", &[-0.5; 3])]);
         let text = "neap is second of 2 with 100 µs; other has the least with -500 µs";
         assert_eq!(rank(&below, WALL, Better::Less), Judged::new(text, Some(false)));

@@ -103,7 +103,7 @@ pub fn flat(what: &str, points: &[(f64, f64)], unit: &str, factor: f64) -> Judge
 mod tests {
     use super::*;
 
-    // Would catch a jump that is told a round early or late, or seen in a spike that goes back.
+    // Would catch a jump that is found a round early or late, or seen in a spike that goes back.
     #[test]
     fn jumps() {
         let mut rounds = [1.4; 6].to_vec();

@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    // Would catch a failure whose reason is not told.
+    // Would catch a failure without its reason.
     #[test]
     fn failures_in_words() {
         let failed = |status: &str| value_text(&Value::Failed(status.into()), "ms");

@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// Catches files that are taken for traces, and formats that are not told by their names.
+    /// Catches files that are taken for traces, and formats that are not recognised by their names.
     #[test]
     fn other_files_are_refused() {
         assert_eq!(why(""), "it is empty");

@@ -40,7 +40,7 @@ fn line(change: &Change, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{:>9} {:>9} {difference:>10}  {}", change.before, change.after, clean(&change.name))
 }
 
-/// Names come from files that anybody may have made: what would move the cursor is left out.
+/// Names come from files that are not trusted: what would move the cursor is left out.
 fn clean(text: &str) -> String {
     text.replace(char::is_control, "?")
 }

@@ -92,7 +92,7 @@ pub struct Event {
     pub fields: u64,
     /// Whether it leaves out faults in kernel mode.
     pub exclude_kernel: bool,
-    /// Whether it begins when the process executes a program, rather than when it is told.
+    /// Whether it begins when the process executes a program, rather than on request.
     pub enable_on_exec: bool,
     /// Whether it carries the records of processes, threads, names and mappings.
     pub bookkeeping: bool,

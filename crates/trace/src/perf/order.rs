@@ -4,7 +4,7 @@ use super::record::Record;
 
 /// Holds records back until no earlier one can come.
 ///
-/// Each ring is in order, but rings are read one after another. Whoever has read *all* rings after the record with time
+/// Each ring is in order, but rings are read one after another. A reader that has read *all* rings after the record with time
 /// t was there has seen everything up to t; so what the round before saw last is what may leave now.
 #[derive(Debug, Default)]
 pub struct Order {

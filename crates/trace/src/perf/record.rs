@@ -150,7 +150,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Tells that the event with that id counts that, and has those fields of [`sample`] and so many registers.
+    /// Tells that the event with that id counts that, and has those fields of [`sample`] and that number of registers.
     pub fn add(&mut self, id: u64, counter: Counter, fields: u64, registers: u32) {
         self.events.insert(id, (counter, fields));
         // Events without registers do not unset those of others: all that have some have the same.

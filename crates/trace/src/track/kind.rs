@@ -1,4 +1,4 @@
-//! Says why a fault happened, from what the kernel told. `docs/pagein.md` has the same as a table.
+//! Says why a fault happened, from the kernel's records. `docs/pagein.md` has the same as a table.
 
 use crate::perf::attr::Counter;
 use crate::perf::record::Sample;

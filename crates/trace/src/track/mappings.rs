@@ -218,7 +218,7 @@ impl Tracker {
             && self.tables.mappings[id].kind == MappingKind::Stack
             && start - address <= STACK_GROWTH
         {
-            // The stack grew: nobody tells.
+            // The stack grew: there is no record of that.
             let end = self.tables.mappings[id].end;
             let start = address & !0xfff;
             if self.processes.get(&pid).is_some_and(|process| process.id == self.tables.mappings[id].process) {

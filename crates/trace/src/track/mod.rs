@@ -42,7 +42,7 @@ const MAX_OBJECTS: usize = 1 << 18;
 /// Frames that are kept of one stack.
 const MAX_FRAMES: usize = 256;
 
-/// Where an object was seen first: whoever wants to read what the process has there can look for it while it runs.
+/// Where an object was seen first: what the process has there can be read while it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sighting {
     /// The process.
@@ -141,7 +141,7 @@ pub struct Tracker {
     stacks: HashMap<(Option<StackId>, u64, Option<MappingId>), StackId>,
     stack_mappings: Vec<Option<MappingId>>,
     blocks: BlockRows,
-    /// Where files of sites are; none where nobody asked for them.
+    /// Where files of sites are; none where they were not asked for.
     sites_directory: Option<Vec<u8>>,
     sites: Sites,
     /// Files of sites that were mapped, to be read.
@@ -279,7 +279,7 @@ impl Tracker {
         self.refused
     }
 
-    /// Faults of processes that nobody can have waited for: they outlived the trace, or their parent.
+    /// Faults of processes that were not waited for: they outlived the trace, or their parent.
     pub fn not_waited_for(&self) -> u64 {
         self.unwaited
     }

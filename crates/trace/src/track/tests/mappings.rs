@@ -89,7 +89,7 @@ fn what_is_mapped_again_is_no_row_more() {
 }
 
 /// Catches a library that is mapped again under its old row although another one was there in between: whose code it was
-/// at a time is told by the order of rows; and positions in files that are wrong where a row became wider.
+/// at a time is found by the order of rows; and positions in files that are wrong where a row became wider.
 #[test]
 fn code_keeps_its_order() {
     let code = |time, start, length, path| at(time, mmap(start, length, 5, 2, path));
