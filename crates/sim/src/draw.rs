@@ -7,12 +7,13 @@ use crate::scenario::{Kind, Op, Scenario};
 use neap_core::policy::DELAY_MS;
 
 /// Scenarios that are run with variations, among those that are drawn.
-const KEPT: [&str; 5] = [
+const KEPT: [&str; 6] = [
     include_str!("../scenarios/tail-of-a-slab.txt"),
     include_str!("../scenarios/end-in-a-visit.txt"),
     include_str!("../scenarios/guards.txt"),
     include_str!("../scenarios/all-end.txt"),
     include_str!("../scenarios/all-purge.txt"),
+    include_str!("../scenarios/stranded.txt"),
 ];
 
 /// What threads do in a round.
