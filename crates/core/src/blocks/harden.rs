@@ -18,19 +18,12 @@ use crate::blocks::watch::Reason;
 use crate::blocks::{Blocks, class, habits, misuse, slab};
 use crate::pages::chunk::Chunk;
 use crate::pages::layout;
+use crate::system::random;
 use crate::{CHUNK, Heap, Os};
 
 /// Blocks of a slab of `class` that reach into its last OS page.
 fn withheld(class: usize, page: usize) -> u32 {
     class::capacity(class) - ((CHUNK - page) / class::SIZE[class] as usize) as u32
-}
-
-/// The next number of a generator (xorshift64*), whose state is not 0.
-fn next(state: &mut u64) -> u64 {
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    state.wrapping_mul(0x2545_F491_4F6C_DD1D)
 }
 
 impl<O: Os> Blocks<O> {
@@ -103,7 +96,7 @@ impl<O: Os> Blocks<O> {
             while *state == 0 {
                 *state = self.os.random();
             }
-            let (p, clean) = slab::take_random(c, next(state), self.page_size())?;
+            let (p, clean) = slab::take_random(c, random::next(state), self.page_size())?;
             let class = usize::from((*c).class);
             // Blocks with OS pages of their own are not looked at: those that nobody touched would be read in.
             if !clean && class < class::FIRST_PAGED && !habits::is_zeroed(p, class::SIZE[class] as usize) {
@@ -131,30 +124,6 @@ impl<O: Os> Blocks<O> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Catches random numbers in which a bit is mostly set, or mostly not.
-    #[test]
-    fn random_numbers_are_even() {
-        for mut state in 1..5 {
-            let mut set = [0; 64];
-            for _ in 0..4096 {
-                let n = next(&mut state);
-                set.iter_mut().enumerate().for_each(|(bit, count)| *count += n >> bit & 1);
-            }
-            assert!(set.iter().all(|count| (1800..2300).contains(count)), "{set:?}");
-        }
-    }
-
-    /// Catches a generator that is not the one that was examined: numbers of xorshift64* as others give them.
-    #[test]
-    fn random_numbers_are_known() {
-        for (mut state, numbers) in [
-            (1, [0x47E4_CE4B_896C_DD1D, 0xABCF_A6A8_E079_651D, 0xB9D1_0D8F_EB73_1F57]),
-            (0x0123_4567_89AB_CDEF, [0x7C94_8247_2CB6_708C, 0xD570_5692_BF1F_28DE, 0x88B7_1E3B_A5E0_05C0]),
-        ] {
-            assert_eq!([(); 3].map(|()| next(&mut state)), numbers);
-        }
-    }
 
     /// Catches a block that reaches into the guard, and one too many that is withheld.
     #[test]

@@ -8,6 +8,8 @@
 //! itself, and its record says that it is a sample (`marks.rs`). One OS page for each live sample is the
 //! price.
 
+use crate::system::random;
+
 /// When the next sample is due in one heap. All zero bytes are a sampler that has not started.
 #[derive(Debug)]
 pub(crate) struct Sampler {
@@ -15,6 +17,7 @@ pub(crate) struct Sampler {
     left: u64,
     /// The interval that `left` was drawn for; 0: none was.
     interval: usize,
+    /// The state of the random numbers.
     seed: u64,
     /// The thread is in a hook: what it allocates there is not sampled.
     pub(crate) in_hook: bool,
@@ -25,20 +28,10 @@ impl Sampler {
         Sampler { left: 0, interval: 0, seed: 0, in_hook: false }
     }
 
-    /// A number from xorshift64*, whose state is never 0.
-    fn next(&mut self) -> u64 {
-        let mut x = self.seed;
-        x ^= x >> 12;
-        x ^= x << 25;
-        x ^= x >> 27;
-        self.seed = x;
-        x.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
     /// Draws the bytes until the next sample: exponential, with mean `interval`.
     fn draw(&mut self, interval: usize) -> u64 {
         // 53 bits, never 0: in (0, 1].
-        let uniform = ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        let uniform = ((random::next(&mut self.seed) >> 11) + 1) as f64 / (1u64 << 53) as f64;
         (-ln(uniform) * interval as f64) as u64 + 1
     }
 
@@ -112,20 +105,6 @@ pub fn by_chance(size: usize, interval: u64, random: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Catches random numbers in which a bit is mostly set, or mostly not.
-    #[test]
-    fn random_numbers_are_even() {
-        for seed in 1..5 {
-            let mut sampler = Sampler { seed, ..Sampler::new() };
-            let mut set = [0; 64];
-            for _ in 0..4096 {
-                let n = sampler.next();
-                set.iter_mut().enumerate().for_each(|(bit, count)| *count += n >> bit & 1);
-            }
-            assert!(set.iter().all(|count| (1800..2300).contains(count)), "{set:?}");
-        }
-    }
 
     /// Catches an approximation that bends the distances, or the weights.
     #[test]

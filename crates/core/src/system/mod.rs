@@ -8,6 +8,7 @@ pub mod os;
 #[cfg(neap_sim)]
 pub mod points;
 pub mod policy;
+pub mod random;
 pub mod remote;
 pub mod sync;
 pub mod text;
