@@ -30,6 +30,7 @@ fn no_memory() -> *mut u8 {
 
 /// The last step of the slow paths that allocate: passes a new block of `size` bytes on, with errno where it is null. Where
 /// calls are watched the block is filled unless it is `zero`, counted, recorded, and shown if it is `sampled`.
+#[inline]
 fn finish(p: *mut u8, size: usize, sampled: bool, zero: bool) -> *mut u8 {
     if p.is_null() {
         return no_memory();
@@ -133,21 +134,34 @@ fn malloc_watched(size: usize, heap: *mut Heap) -> *mut u8 {
 }
 
 /// A block of at least `size` bytes aligned to `align`, a power of two, from the slow path; zeroed if asked for.
+#[inline]
 fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
-    let mut sampled = false;
+    let mut sample = core::ptr::null_mut();
     let p = match Turn::to_allocate() {
-        // SAFETY: the heap is lent to this call, here and below.
+        // SAFETY: the heap is lent to this call.
         Turn::Heap(lent) => unsafe {
-            let heap = lent.heap();
-            let wanted = NEAP.is_watched() && !slot::in_hook() && NEAP.is_sample(heap, size);
-            let sample = if wanted { NEAP.malloc_sample(heap, size, align, zero) } else { core::ptr::null_mut() };
-            sampled = !sample.is_null();
-            if sampled { sample } else { NEAP.malloc_aligned(heap, size, align, zero) }
+            if NEAP.is_watched() {
+                sample = malloc_sample(lent.heap(), size, align, zero);
+            }
+            if sample.is_null() { NEAP.malloc_aligned(lent.heap(), size, align, zero) } else { sample }
         },
         Turn::Nested => NEAP.malloc_nested(size, align, zero),
         Turn::NoMemory => core::ptr::null_mut(),
     };
-    finish(p, size, sampled, zero)
+    finish(p, size, !sample.is_null(), zero)
+}
+
+/// A block that is a sample, if the next one is to be one; else null.
+///
+/// # Safety
+/// The heap must be the caller's.
+#[cold]
+unsafe fn malloc_sample(heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let wanted = !slot::in_hook() && NEAP.is_sample(heap, size);
+        if wanted { NEAP.malloc_sample(heap, size, align, zero) } else { core::ptr::null_mut() }
+    }
 }
 
 /// malloc and calloc in a handler that interrupted another call of this thread.
@@ -193,19 +207,29 @@ fn calloc_entered(bytes: usize, heap: *mut Heap) -> *mut u8 {
 
 #[inline(never)]
 fn calloc_slow(bytes: usize) -> *mut u8 {
-    if bytes > MAX_TABLE {
-        return malloc_slow(bytes, 1, true);
+    if bytes <= MAX_TABLE {
+        let p = malloc(bytes);
+        if !p.is_null() {
+            // SAFETY: the block has as many bytes.
+            unsafe { p.write_bytes(0, bytes) };
+        }
+        return p;
     }
-    let p = malloc(bytes);
-    if !p.is_null() {
-        // SAFETY: the block has as many bytes.
-        unsafe { p.write_bytes(0, bytes) };
-    }
-    p
+    let Some(entered) = arch::enter() else { return malloc_nested(bytes, true) };
+    // SAFETY: a real heap is this thread's. A name shows that it is watched.
+    let p = unsafe {
+        if NEAP.is_watched_at(entered.heap) {
+            entered.leave();
+            return malloc_slow(bytes, 1, true);
+        }
+        NEAP.calloc(entered.heap, bytes)
+    };
+    entered.leave();
+    if p.is_null() { no_memory() } else { p }
 }
 
 /// A block of at least `size` bytes aligned to `align`, a power of two; zeroed if asked for.
-#[inline]
+#[inline(never)]
 pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
     if size > MAX_SIZE || align > MAX_SIZE {
         return no_memory();

@@ -8,7 +8,7 @@ use neap_core::watch::Reason;
 
 pub use crate::observe::samples::{ALLOCATED, FREED, Hook, Sample};
 
-/// From now on `hook` is called for samples, which are `interval` bytes apart in the mean. False if there is no memory for
+/// From now on `hook` is called for samples, which are `interval` bytes apart on average. False if there is no memory for
 /// that.
 ///
 /// # Safety

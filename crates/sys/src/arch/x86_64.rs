@@ -5,7 +5,7 @@ use neap_core::Heap;
 use neap_core::heap::{Block, Seat};
 use neap_core::helper::Leave;
 
-// The seat of the thread (`neap_core::heap::Seat`): three words of initial-exec thread-local storage, so that neither a
+// The slot of the thread (`neap_core::heap::Seat`): three words of initial-exec thread-local storage, so that neither a
 // call to __tls_get_addr nor memory is needed to reach them. The first starts as `neap_core::Heap::none()`, whose
 // address the dynamic linker stores into the template before the first thread gets its copy.
 global_asm!(
@@ -28,16 +28,16 @@ global_asm!(
 const _: () = assert!(core::mem::offset_of!(Seat, heap) == 0 && core::mem::offset_of!(Seat, busy) == 8);
 const _: () = assert!(core::mem::offset_of!(Seat, forks) == 12 && size_of::<Seat>() == 24);
 
-/// A call that uses the thread's heap. It says so in the thread's seat until [`Entered::leave`].
+/// A call that uses the thread's heap. It says so in the thread's slot until [`Entered::leave`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entered {
     /// The heap of the calling thread: its own, or one that stands for none.
     pub heap: *mut Heap,
-    /// Where the seat lies in thread storage.
+    /// Where the slot lies in thread storage.
     at: usize,
 }
 
-/// Where the seat lies in thread storage.
+/// Where the slot lies in thread storage.
 #[inline(always)]
 fn place() -> usize {
     let at;
@@ -112,7 +112,7 @@ pub fn leave() {
     Entered { heap: core::ptr::null_mut(), at: place() }.leave();
 }
 
-/// The seat of the calling thread.
+/// The slot of the calling thread.
 #[inline]
 pub fn seat() -> *mut Seat {
     let seat: *mut Seat;
@@ -132,7 +132,7 @@ pub fn seat() -> *mut Seat {
 /// a call to memset costs more than the work.
 ///
 /// # Safety
-/// `p` must be valid for writes of so many bytes.
+/// `p` must be valid for writes of `len` bytes, rounded up.
 #[inline(always)]
 pub unsafe fn zero_short(p: *mut u8, len: usize) {
     // SAFETY: as the caller promises: the loop writes from the last 16 bytes down to `p`.
@@ -206,7 +206,7 @@ macro_rules! forward {
 }
 pub use forward;
 
-/// The address of a symbol that somebody may define who is linked with neap, or was loaded when neap was; null if nobody
+/// The address of a symbol that an object linked with neap, or loaded when neap was, may define; null if none
 /// does.
 #[macro_export]
 macro_rules! weak {

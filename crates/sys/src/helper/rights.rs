@@ -22,7 +22,7 @@ static OWN_FILES: AtomicBool = AtomicBool::new(false);
 pub enum Rights {
     /// The rights of the start.
     Same,
-    /// Others, or that cannot be told any more.
+    /// Other rights, or that is not known any more.
     Changed,
     /// The first thread has ended, and the helper is the only one left.
     OneIsLeft,

@@ -4,7 +4,7 @@
 //! where pthread_create would wait for ever), and does not count as a thread of the program (the process ends when the last
 //! of those does, and stdio stays as cheap as with one thread). All signals are blocked in it. It has a stack and thread
 //! storage of its own (`Place`): what it calls of the C library, the copying of memory, and `abort` for a program whose heap
-//! is damaged, finds its own errno, stack canary and thread record there, and `arch::enter` a seat that is in a call. It calls
+//! is damaged, finds its own errno, stack canary and thread record there, and `arch::enter` a slot that is in a call. It calls
 //! nothing that takes a lock of the C library, uses other thread storage, or may be replaced by a library that does.
 //!
 //! The kernel does count it: `program.rs` says what follows from that. When the process changes its user, its groups or its
@@ -29,7 +29,7 @@ pub type Entry = extern "C" fn(again: u32) -> Leave;
 /// Bytes of the helper's stack. It touches three OS pages of it.
 const STACK: usize = 64 * 1024;
 /// Most bytes of thread storage below the thread pointer: more than a program can have in practice. Only the OS pages of
-/// errno and the seat are touched.
+/// errno and the slot are touched.
 const MOST_STORAGE: usize = 64 << 20;
 
 /// Helpers that may hold a lock: 0 or 1. Copied to the child of a fork.
@@ -94,7 +94,7 @@ impl Place {
     }
 }
 
-/// Bytes below the thread pointer that hold errno and the seat; `None` where they do not lie there.
+/// Bytes below the thread pointer that hold errno and the slot; `None` where they do not lie there.
 fn storage_below() -> Option<usize> {
     let pointer = arch::thread_pointer();
     // SAFETY: the address of errno of the calling thread.

@@ -34,7 +34,7 @@ impl Directory {
     /// # Safety
     /// To be called once, while the process has one thread.
     pub unsafe fn set(&self, path: &CStr) -> bool {
-        // SAFETY: as the caller promises, nobody else reads or writes it now.
+        // SAFETY: as the caller promises, no other thread reads or writes it now.
         unsafe { (*self.path.get()).append(path.to_bytes()) }
     }
 

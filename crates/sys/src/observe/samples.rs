@@ -24,7 +24,7 @@ pub struct Sample {
     pub event: u32,
     /// 0.
     pub reserved: u32,
-    /// The block. Nobody else has this address from the first event to the second.
+    /// The block. No other block has this address from the first event to the second.
     pub block: *mut c_void,
     /// Bytes that were asked for; 0 when it is freed.
     pub requested: usize,

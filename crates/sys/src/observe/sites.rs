@@ -25,7 +25,7 @@ use rustix::mm;
 const STEP: u64 = CAPACITY / 64;
 const STEP_BYTES: usize = STEP as usize * ENTRY_BYTES;
 
-/// Bytes between two recorded allocations in the mean; 0: nothing is recorded.
+/// Bytes between two recorded allocations on average; 0: nothing is recorded.
 static INTERVAL: AtomicU64 = AtomicU64::new(0);
 /// The directory of the files.
 static DIRECTORY: Directory = Directory::new();
@@ -47,7 +47,7 @@ pub struct Ring {
     lost: AtomicU64,
 }
 
-/// Begins to record, in a new file in `directory`, allocations that are `interval` bytes apart in the mean; `stack_end` as
+/// Begins to record, in a new file in `directory`, allocations that are `interval` bytes apart on average; `stack_end` as
 /// for [`stack::start`]. False if there can be no file.
 ///
 /// # Safety
@@ -66,7 +66,7 @@ pub unsafe fn start(ring: &Ring, directory: &CStr, interval: u64, stack_end: usi
     started
 }
 
-/// Bytes between two recorded allocations in the mean; 0: nothing is recorded.
+/// Bytes between two recorded allocations on average; 0: nothing is recorded.
 #[inline]
 pub fn interval() -> u64 {
     INTERVAL.load(Ordering::Relaxed)
@@ -191,7 +191,7 @@ impl Ring {
         }
         self.steps.store(steps, Ordering::Relaxed);
         if taken.is_err() {
-            // SAFETY: nobody has seen the mapping.
+            // SAFETY: no other thread has seen the mapping.
             let _ = unsafe { mm::munmap(p.cast(), FILE_BYTES) };
             return None;
         }

@@ -51,7 +51,7 @@ unsafe impl Sync for Own {}
 /// To be called once, while the process has one thread; up to `stack_end` there must be nothing but its stack.
 pub unsafe fn start(stack_end: usize) -> bool {
     let Some(own) = own_tables() else { return false };
-    // SAFETY: nobody reads it now. The mapping is fresh and never unmapped; the look-up is by name.
+    // SAFETY: no other thread reads it now. The mapping is fresh and never unmapped; the look-up is by name.
     let (rows, find_object) = unsafe {
         *OWN.0.get() = Some(own);
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -246,7 +246,7 @@ impl Stack {
             may_read(address).then_some(())?;
             self.page = address / PAGE;
         }
-        // SAFETY: the address is aligned, and its page is readable: the thread's own stack, which nobody unmaps.
+        // SAFETY: the address is aligned, and its page is readable: the thread's own stack, which is not unmapped.
         Some(unsafe { core::ptr::with_exposed_provenance::<u64>(address as usize).read_volatile() })
     }
 }

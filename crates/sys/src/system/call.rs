@@ -61,7 +61,7 @@ pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     (done == 0).then_some(limit[0]).filter(|&limit| limit != libc::RLIM_INFINITY)
 }
 
-/// Whether a file of so many bytes would bring SIGXFSZ.
+/// Whether a file of `bytes` would bring SIGXFSZ.
 pub fn is_too_long(bytes: usize) -> bool {
     limit(libc::RLIMIT_FSIZE).is_some_and(|most| most < bytes as u64)
 }

@@ -124,12 +124,12 @@ fn number_behind(path: &CStr, name: &[u8]) -> Option<usize> {
     found.and_then(|number| number.try_into().ok())
 }
 
-/// OS pages of all mappings of the process, as RLIMIT_AS counts them; `None` if that cannot be told.
+/// OS pages of all mappings of the process, as RLIMIT_AS counts them; `None` if that is not known.
 pub fn mapped_pages() -> Option<usize> {
     number_behind(c"/proc/self/statm", b"")
 }
 
-/// Threads of the process; `None` if that cannot be told.
+/// Threads of the process; `None` if that is not known.
 pub fn threads() -> Option<usize> {
     number_behind(c"/proc/self/status", THREADS)
 }

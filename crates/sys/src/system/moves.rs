@@ -4,7 +4,7 @@
 //! - MREMAP_FIXED, since Linux 6.17, moves a range of several mappings one mapping at a time, and may fail in the
 //!   middle. Without that flag such a range is refused as a whole (EFAULT), by every kernel; and where the kernel fails
 //!   to move one mapping, it moves back what it moved.
-//! - MREMAP_FIXED and MAP_FIXED unmap what lies at the target before they look at limits. After a failure nobody can
+//! - MREMAP_FIXED and MAP_FIXED unmap what lies at the target before they look at limits. After a failure no call can
 //!   tell whether the target is the old one, a hole, or what another thread mapped there meanwhile. So the target is
 //!   unmapped by a call of its own, and its address is a hint (mremap) or must be free (mmap).
 //!
@@ -85,7 +85,7 @@ unsafe fn open(os: &impl Os, p: *mut u8, len: usize) {
 
 /// Moves memory that lies in one mapping.
 unsafe fn move_piece(os: &impl Os, from: *mut u8, to: *mut u8, len: usize) -> Piece {
-    // SAFETY: what lies at `to` is not needed, and nobody uses it.
+    // SAFETY: what lies at `to` is not needed, and not used.
     if !unsafe { os.unmap(to, len) } {
         return Piece::Stayed;
     }
@@ -164,7 +164,7 @@ fn map_again(os: &impl Os, p: *mut u8, len: usize) -> bool {
 }
 
 /// Writes where the mappings end that `p..p + len` lies in, as bytes from `p`; returns how many, or `None` if they are too
-/// many or cannot be told.
+/// many or are not known.
 unsafe fn split(os: &impl Os, p: *mut u8, len: usize, ends: &mut [usize; MOST_PIECES]) -> Option<usize> {
     let page = os.page_size();
     let mut done = 0;

@@ -104,10 +104,8 @@ const ZERO_PAGE: u64 = 1 << 5;
 /// Regions that are asked for at once.
 const REGIONS: usize = 16;
 
-/// The file's number plus 1, and what tells it from others, for the child of a fork; 0: none.
-static LAST: AtomicI32 = AtomicI32::new(0);
-static LAST_IDENTITY: AtomicU64 = AtomicU64::new(0);
-static LAST_MARK: AtomicU64 = AtomicU64::new(0);
+/// The file, for the child of a fork; number 0: none.
+static LAST: Kept = Kept::new();
 
 /// See `Os::touched`. `is_guest`: whether the process is a guest of the owner of `known`.
 ///
@@ -194,9 +192,9 @@ fn number(known: &Kept, is_guest: impl Fn() -> bool) -> Option<i32> {
                 // Release pairs with the Acquire in `is_same`.
                 known.identity.store(identity, Ordering::Release);
                 // Relaxed, here and below: for the child of a fork.
-                LAST_IDENTITY.store(identity, Ordering::Relaxed);
-                LAST_MARK.store(known.mark.load(Ordering::Relaxed), Ordering::Relaxed);
-                LAST.store(file.into_raw_fd() + 1, Ordering::Relaxed);
+                LAST.identity.store(identity, Ordering::Relaxed);
+                LAST.mark.store(known.mark.load(Ordering::Relaxed), Ordering::Relaxed);
+                LAST.file.store(file.into_raw_fd() + 1, Ordering::Relaxed);
             }
             (new != NONE).then_some(new)
         }
@@ -212,7 +210,7 @@ fn open() -> Result<OwnedFd, Errno> {
 /// Opens the file, with what [`is_same`] needs; `None` where it can have no high number.
 fn open_to_keep(known: &Kept) -> Result<Option<OwnedFd>, Errno> {
     let low = open()?;
-    let inherited = LAST.swap(0, Ordering::Relaxed);
+    let inherited = LAST.file.swap(0, Ordering::Relaxed);
     let file = if inherited != 0 && is_inherited(inherited) {
         // SAFETY: the number is ours: what it has is the file of the process that this one was forked from.
         let mut number = unsafe { OwnedFd::from_raw_fd(inherited - 1) };
@@ -241,13 +239,13 @@ fn is_inherited(number: i32) -> bool {
     // SAFETY: a number that is no file makes the calls fail.
     let file = unsafe { BorrowedFd::borrow_raw(number - 1) };
     // Relaxed: stored before the fork.
-    let (wanted, mark) = (LAST_IDENTITY.load(Ordering::Relaxed), LAST_MARK.load(Ordering::Relaxed));
+    let (wanted, mark) = (LAST.identity.load(Ordering::Relaxed), LAST.mark.load(Ordering::Relaxed));
     rustix::fs::seek(file, SeekFrom::Current(0)) == Ok(mark) && wanted != 0 && identity(file) == wanted
 }
 
 /// In the child of a fork, which has one thread: closes the file of its parent.
 pub fn forked() {
-    let number = LAST.swap(0, Ordering::Relaxed);
+    let number = LAST.file.swap(0, Ordering::Relaxed);
     if number != 0 && !filter::is_forbidden() && is_inherited(number) {
         // SAFETY: the file is ours.
         drop(unsafe { OwnedFd::from_raw_fd(number - 1) });
@@ -468,7 +466,7 @@ mod tests {
             let ours = known.file.load(Ordering::Relaxed);
             assert!(is_inherited(ours));
             let other = open().unwrap();
-            assert_eq!(identity(&other), LAST_IDENTITY.load(Ordering::Relaxed));
+            assert_eq!(identity(&other), LAST.identity.load(Ordering::Relaxed));
             assert!(!is_inherited(other.as_raw_fd() + 1));
         }
     }

@@ -5,12 +5,12 @@
 //! thread does not have. So neap looks for the kernel's function itself. Kernels and tools that map no such code (valgrind)
 //! leave the system call.
 //!
-//! The code is an ELF object. Its dynamic section names the symbols, the strings, and a hash table, of which only the
-//! number of symbols is taken: there are about ten.
+//! The code is an ELF object. Its dynamic section says where the symbols (about ten) and the strings are.
 
 use crate::arch;
 use crate::system::call;
 use core::ffi::CStr;
+use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -60,18 +60,17 @@ struct Dynamic {
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const DT_NULL: i64 = 0;
-const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
-const DT_GNU_HASH: i64 = 0x6fff_fef5;
+const DT_STRSZ: i64 = 10;
 
-/// An ELF object in memory: where its tables are.
+/// The tables of an ELF object in memory.
 struct Object {
     /// What is added to addresses in it.
     bias: usize,
-    symbols: usize,
-    strings: usize,
-    count: usize,
+    /// The symbols lie directly before the strings.
+    symbols: Range<usize>,
+    strings: Range<usize>,
 }
 
 /// Reads a value of the object.
@@ -97,7 +96,7 @@ impl Object {
         let (mut bias, mut dynamic) = (None, None);
         for i in 0..usize::from(header.e_phnum) {
             let at = base + header.e_phoff as usize + i * usize::from(header.e_phentsize);
-            // SAFETY: so many program headers are there.
+            // SAFETY: there are `e_phnum` program headers.
             let part: libc::Elf64_Phdr = unsafe { read(at) };
             match part.p_type {
                 PT_LOAD if bias.is_none() => {
@@ -107,14 +106,8 @@ impl Object {
                 _ => {}
             }
         }
-        // SAFETY: the dynamic section of this object.
-        unsafe { Self::with_tables(bias?, dynamic?) }
-    }
-
-    /// # Safety
-    /// `dynamic` must be the address of the dynamic section of an object with that bias.
-    unsafe fn with_tables(bias: usize, mut dynamic: usize) -> Option<Object> {
-        let (mut symbols, mut strings, mut hash, mut gnu) = (None, None, None, None);
+        let (bias, mut dynamic) = (bias?, dynamic?);
+        let (mut symbols, mut strings, mut bytes) = (None, None, None);
         loop {
             // SAFETY: the section goes on up to DT_NULL.
             let entry: Dynamic = unsafe { read(dynamic) };
@@ -124,57 +117,33 @@ impl Object {
                 DT_NULL => break,
                 DT_SYMTAB => symbols = address,
                 DT_STRTAB => strings = address,
-                DT_HASH => hash = address,
-                DT_GNU_HASH => gnu = address,
+                DT_STRSZ => bytes = Some(entry.value as usize),
                 _ => {}
             }
             dynamic += size_of::<Dynamic>();
         }
-        let count = match (hash, gnu) {
-            // SAFETY: the second word of this table is the number of symbols.
-            (Some(hash), _) => unsafe { read::<u32>(hash + 4) as usize },
-            // SAFETY: the table of this object.
-            (None, Some(gnu)) => unsafe { symbols_of_gnu_hash(gnu) },
-            (None, None) => return None,
-        };
-        Some(Object { bias, symbols: symbols?, strings: strings?, count })
+        let (strings, bytes) = (strings?, bytes?);
+        Some(Object { bias, symbols: symbols?..strings, strings: strings..strings + bytes })
     }
 
-    /// The address of the function `name`.
+    /// The address of the function `name`. What lies between the symbols and the strings in other objects than the kernel's
+    /// is no symbol with a name in the strings.
     ///
     /// # Safety
     /// The tables must be those of a mapped object.
     unsafe fn function(&self, name: &CStr) -> Option<usize> {
-        for i in 0..self.count {
-            // SAFETY: there are so many symbols.
-            let symbol: libc::Elf64_Sym = unsafe { read(self.symbols + i * size_of::<libc::Elf64_Sym>()) };
+        for at in self.symbols.clone().step_by(size_of::<libc::Elf64_Sym>()) {
+            // SAFETY: there are symbols up to the strings.
+            let symbol: libc::Elf64_Sym = unsafe { read(at) };
+            let its = self.strings.start + symbol.st_name as usize;
             // SAFETY: names end with a null byte.
-            let found = unsafe { CStr::from_ptr(ptr::with_exposed_provenance(self.strings + symbol.st_name as usize)) };
-            if symbol.st_shndx != 0 && found == name {
+            let is_it = || unsafe { CStr::from_ptr(ptr::with_exposed_provenance(its)) == name };
+            if symbol.st_shndx != 0 && self.strings.contains(&its) && is_it() {
                 return Some(self.bias.wrapping_add(symbol.st_value as usize));
             }
         }
         None
     }
-}
-
-/// Number of symbols by a table of DT_GNU_HASH: one more than the last of any chain.
-///
-/// # Safety
-/// `table` must be the address of such a table.
-unsafe fn symbols_of_gnu_hash(table: usize) -> usize {
-    // SAFETY: buckets, first symbol with a chain, 64-bit words of the filter; then the filter, the buckets, the chains. The
-    // last entry of a chain has bit 0 set, so no word behind it is read.
-    let word = |i: usize| unsafe { read::<u32>(table + 4 * i) as usize };
-    let (buckets, first, filter) = (word(0), word(1), word(2));
-    let chains = 4 + 2 * filter + buckets;
-    let Some(mut last) = (0..buckets).map(|i| word(4 + 2 * filter + i)).max().filter(|&last| last >= first) else {
-        return first;
-    };
-    while word(chains + last - first) & 1 == 0 {
-        last += 1;
-    }
-    last + 1
 }
 
 #[cfg(test)]
@@ -197,17 +166,5 @@ mod tests {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: writes to `time`.
         assert_eq!(unsafe { clock(12345, &raw mut time) }, -libc::EINVAL);
-    }
-
-    /// Catches a walk that ends before the last symbol, or goes beyond it.
-    #[test]
-    fn symbols_are_counted() {
-        /// One bucket, symbols 1 to 3 in its chain, a filter of one word.
-        static GNU: [u32; 10] = [1, 1, 1, 0, 0, 0, 1, 0x10, 0x20, 0x31];
-        /// No symbol has a chain: the bucket is empty.
-        static EMPTY: [u32; 7] = [1, 1, 1, 0, 0, 0, 0];
-        // SAFETY: tables of that form.
-        let count = |table: &'static [u32]| unsafe { symbols_of_gnu_hash(table.as_ptr().expose_provenance()) };
-        assert_eq!((count(&GNU), count(&EMPTY)), (4, 1));
     }
 }

@@ -17,7 +17,7 @@ pub fn wait(word: &AtomicU32, value: u32) {
     let _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
 }
 
-/// Waits while `word` is `value`, for at most so many nanoseconds. Signals do not make it shorter: callers that count such
+/// Waits while `word` is `value`, for at most `nanoseconds`. Signals do not make it shorter: callers that count such
 /// waits count time by them.
 pub fn wait_for(word: &AtomicU32, value: u32, nanoseconds: u64) {
     const SECOND: u64 = 1_000_000_000;
@@ -35,7 +35,7 @@ pub fn wait_for(word: &AtomicU32, value: u32, nanoseconds: u64) {
     while futex::wait_bitset(word, futex::Flags::PRIVATE, value, Some(&end), any) == Err(Errno::INTR) && !is_over() {}
 }
 
-/// Waits for about so many microseconds, up to [`SPIN_MOST`] without a system call.
+/// Waits for about `microseconds`, up to [`SPIN_MOST`] without a system call.
 pub fn pause(microseconds: u32) {
     if microseconds <= SPIN_MOST {
         return (0..microseconds * SPINS).for_each(|_| core::hint::spin_loop());

@@ -21,7 +21,7 @@ const STALLED: u64 = 10_00;
 /// A cgroup with a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Level {
-    /// Its directory is so much of [`Groups::path`].
+    /// Its directory: the first bytes of [`Groups::path`].
     pub len: usize,
     /// Bytes that it may use.
     pub limit: u64,
@@ -38,7 +38,7 @@ pub(super) struct Groups {
     pub version: Option<Version>,
     /// Directory of the process's own cgroup.
     pub path: Path,
-    /// So much of `path` is the mount point.
+    /// The mount point: the first bytes of `path`.
     pub top: usize,
     /// How many of `levels` are there.
     pub count: usize,

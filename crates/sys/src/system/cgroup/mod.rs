@@ -18,11 +18,11 @@ use files::{Buffers, Files};
 use groups::{Groups, machine};
 use neap_core::os::Memory;
 
-/// Limits are looked for again after so many milliseconds, and whether the process was moved: soon enough for somebody
+/// Milliseconds after which limits, and the place of the process, are looked for again: soon enough for an administrator
 /// who changes them, and a hundredth of a percent of the time of one processor.
 const SURVEY_MS: u64 = 1000;
 
-/// The table of mounts is read again after so many milliseconds. It may be long, and programs whose cgroups are mounted
+/// Milliseconds after which the table of mounts is read again. It may be long, and programs whose cgroups are mounted
 /// anew while they run are rare.
 const LOCATE_MS: u64 = 60_000;
 
