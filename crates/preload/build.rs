@@ -4,12 +4,12 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     // The name that programs linked with -lneap ask for: it changes with the binary interface.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libneap.so.0");
-    // Threads and fork have handlers of ours, and blocks outlive any dlclose: once loaded, always loaded.
+    // Never unloaded: threads and fork have handlers of ours, and blocks outlive any dlclose.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     // Before all other libraries' constructors: fork handlers that are registered later are run before ours, so that
     // as little as can be runs while calls are nested.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
-    // A symbol that nobody defines is an error here, not in the program that loads the library.
+    // An undefined symbol is an error here, not in the program that loads the library.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
     // A program or a library in front of this one may define some of these names itself: what neap calls is neap's.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");

@@ -60,7 +60,7 @@ pub fn of_process(pid: u32) -> Result<Vec<Now>, Error> {
 fn of_gauges(g: &Gauges, counters: &str) -> Vec<Now> {
     let words = g.words();
     let gauge = |name| Gauges::TABLE.iter().position(|row| row.name == name).map(|place| words[place]);
-    let value = |opt: &Opt| match (opt.gauge.and_then(gauge), opt.id) {
+    let value = |opt: &Opt| match (opt.kept.and_then(|(_, name)| gauge(name)), opt.id) {
         (Some(number), _) => opt.kind.value(number).map_or_else(String::new, |value| value.to_string()),
         (None, Id::Counters) => counters.to_owned(),
         // The page does not show the value, only who chose it.
@@ -127,7 +127,7 @@ mod tests {
     /// Catches an option whose gauge is not on the page.
     #[test]
     fn gauges_exist() {
-        for gauge in TABLE.iter().filter_map(|opt| opt.gauge) {
+        for (_, gauge) in TABLE.iter().filter_map(|opt| opt.kept) {
             assert!(Gauges::TABLE.iter().any(|row| row.name == gauge), "{gauge}");
         }
     }

@@ -1,4 +1,4 @@
-//! The figures as glibc's functions tell them: mallinfo2, malloc_info, malloc_stats.
+//! How glibc's functions show the figures: mallinfo2, malloc_info, malloc_stats.
 //!
 //! | glibc | neap |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | releasable at the top (`keepcost`) | dirty ranges |
 //!
 //! These count blocks, whether memory lies there or not. What the kernel holds stands beside them, in elements that
-//! glibc has not: `resident`, which is asked of the kernel at the time of the call (`neap_core::resident`).
+//! glibc does not have: `resident`, for which the kernel is asked at the time of the call (`neap_core::resident`).
 
 use core::fmt::{Result, Write};
 use neap_core::CHUNK;
@@ -58,7 +58,7 @@ impl From<Info> for ShortInfo {
     }
 }
 
-/// Figures and census of one moment, or nearly. Nothing in a signal handler that interrupted malloc or free.
+/// Figures and census of nearly one moment.
 struct Moment {
     f: Figures,
     census: Census,
@@ -143,16 +143,24 @@ pub fn xml(out: &mut impl Write) -> Result {
         size(out, from, from * 2 - CHUNK as u64, count.bytes, count.count)?;
     }
     out.write_str("</sizes>\n")?;
-    totals(out, &m)?;
-    systems(out, &m, m.arena(), m.census.peak)?;
-    out.write_str("</heap>\n")?;
-    totals(out, &m)?;
-    writeln!(out, "<total type=\"mmap\" count=\"{}\" size=\"{}\"/>", m.f.huge_blocks, m.f.huge)?;
-    systems(out, &m, m.arena(), m.census.peak)?;
-    if let Some(r) = resident {
-        for (kind, size) in [("arenas", r.arenas), ("tables", r.tables), ("mmap", r.huge), ("total", r.total())] {
-            writeln!(out, "<resident type=\"{kind}\" size=\"{size}\"/>")?;
+    let (current, space) = (m.arena(), m.census.used.max(m.arena()));
+    let totals = [
+        ("fast", m.f.cached_blocks, m.f.cached),
+        ("rest", m.rest_count(), m.rest()),
+        ("mmap", m.f.huge_blocks, m.f.huge),
+    ];
+    // The same for the heap and for all, but huge blocks, which are in no heap.
+    for (totals, end) in [(&totals[..2], "</heap>\n"), (&totals[..], "")] {
+        for (kind, count, size) in totals {
+            writeln!(out, "<total type=\"{kind}\" count=\"{count}\" size=\"{size}\"/>")?;
         }
+        elements(out, "system", &[("current", current), ("max", m.census.peak.max(current))])?;
+        elements(out, "aspace", &[("total", space), ("mprotect", space)])?;
+        out.write_str(end)?;
+    }
+    if let Some(r) = resident {
+        let sizes = [("arenas", r.arenas), ("tables", r.tables), ("mmap", r.huge), ("total", r.total())];
+        elements(out, "resident", &sizes)?;
     }
     out.write_str("</malloc>\n")
 }
@@ -164,16 +172,9 @@ fn size(out: &mut impl Write, from: u64, to: u64, total: u64, count: u64) -> Res
     writeln!(out, "  <size from=\"{from}\" to=\"{to}\" total=\"{total}\" count=\"{count}\"/>")
 }
 
-fn totals(out: &mut impl Write, m: &Moment) -> Result {
-    writeln!(out, "<total type=\"fast\" count=\"{}\" size=\"{}\"/>", m.f.cached_blocks, m.f.cached)?;
-    writeln!(out, "<total type=\"rest\" count=\"{}\" size=\"{}\"/>", m.rest_count(), m.rest())
-}
-
-fn systems(out: &mut impl Write, m: &Moment, current: u64, peak: u64) -> Result {
-    writeln!(out, "<system type=\"current\" size=\"{current}\"/>")?;
-    writeln!(out, "<system type=\"max\" size=\"{}\"/>", peak.max(current))?;
-    writeln!(out, "<aspace type=\"total\" size=\"{}\"/>", m.census.used.max(current))?;
-    writeln!(out, "<aspace type=\"mprotect\" size=\"{}\"/>", m.census.used.max(current))
+/// Writes elements of this name, each with a type and a size.
+fn elements(out: &mut impl Write, name: &str, sizes: &[(&str, u64)]) -> Result {
+    sizes.iter().try_for_each(|(kind, size)| writeln!(out, "<{name} type=\"{kind}\" size=\"{size}\"/>"))
 }
 
 /// Writes what malloc_stats does.

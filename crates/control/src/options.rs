@@ -1,23 +1,22 @@
 //! What programs read and set while they run: options by name, and the parameters of mallopt.
 
-use core::ffi::{CStr, c_char};
 use core::fmt;
-use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_core::watch::Reason;
 use neap_options::glibc::{self, By, Effect, Saved, Target};
 use neap_options::{Id, Opt, Origin, Value};
+use neap_sys::files::Directory;
 use neap_sys::{global::NEAP, sites, thread, watch};
 
-/// Why an option was not read or set.
+/// Why an option was not read or set. The numbers are those of `enum neap_result` of the C header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// There is no option of this name.
-    Unknown,
+    Unknown = 1,
     /// The option does not accept this value.
-    BadValue,
+    BadValue = 2,
     /// The option can be set only when the program starts, by its environment variable.
-    StartOnly,
+    StartOnly = 3,
 }
 
 impl fmt::Display for Error {
@@ -32,14 +31,8 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// The path of option `counters`, if it is set.
-static COUNTERS: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
-
-/// Notes the path that option `counters` was set to.
-pub fn note_counters(path: &'static CStr) {
-    // Release pairs with the Acquire of `value`.
-    COUNTERS.store(path.as_ptr().cast_mut(), Ordering::Release);
-}
+/// The directory of option `counters`, if it is set.
+pub static COUNTERS: Directory = Directory::new();
 
 /// The option that users call `name`.
 pub fn find(name: impl AsRef<[u8]>) -> Result<&'static Opt, Error> {
@@ -51,11 +44,9 @@ pub fn value(option: &Opt) -> Value<'static> {
     option.load(&NEAP.policy).unwrap_or_else(|| match option.id {
         Id::Sites => Value::Path(sites::directory()),
         Id::SitesInterval => Value::Bytes(sites::interval().max(1)),
-        _ => {
-            let path = COUNTERS.load(Ordering::Acquire);
-            // SAFETY: `note_counters` stores strings that live for ever.
-            Value::Path(if path.is_null() { b"" } else { unsafe { CStr::from_ptr(path) }.to_bytes() })
-        }
+        // It may have been refused.
+        _ if origin(option) == Origin::Default => Value::Path(b""),
+        _ => Value::Path(COUNTERS.bytes()),
     })
 }
 
@@ -97,7 +88,7 @@ pub struct Process;
 
 impl Target for Process {
     fn number(&self, id: Id) -> u64 {
-        id.option().setting.map_or(0, |setting| NEAP.policy.word(setting) as u64)
+        id.option().kept.map_or(0, |(setting, _)| NEAP.policy.word(setting) as u64)
     }
 
     /// Sets an option that the core keeps; leaves others alone.

@@ -5,7 +5,7 @@ use neap_sys::{global::NEAP, thread};
 macro_rules! stats {
     ($($(#[doc = $doc:literal])* $name:ident: $from:expr,)*) => {
         /// How much memory is where; bytes, unless the name says otherwise. Exact where no other thread allocates or
-        /// frees meanwhile. Fields are added at the end only, and `size` says how many bytes there are.
+        /// frees at the time. Fields are added at the end only, and `size` says how many bytes there are.
         #[repr(C)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
@@ -43,7 +43,7 @@ stats! {
     cached_bytes: |f| f.cached,
     /// Free ranges that wait to go back to the system.
     dirty_bytes: |f| f.dirty,
-    /// Free ranges that the system was told of, and takes when it wants to.
+    /// Free ranges that the system may take at any time.
     lazy_bytes: |f| f.lazy,
     /// Free ranges that hold no memory: addresses.
     clean_bytes: |f| f.clean,

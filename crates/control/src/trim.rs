@@ -1,4 +1,4 @@
-//! Giving memory back when asked to.
+//! How memory is given back on request.
 
 use core::time::Duration;
 use neap_core::trim::Trimmed;
@@ -11,16 +11,15 @@ fn now() -> Duration {
 }
 
 /// Gives all free memory back to the system but for `keep` bytes: what waits in free ranges, the caches of all threads,
-/// and the free OS pages of slabs. With a `budget` it ends a step after so much time: a step is a heap, or a batch of at
-/// most 4 MiB. Other threads wait for no longer than a step. Nothing in a signal handler that interrupted malloc or free.
+/// and the free OS pages of slabs. With a `budget` it ends a step after that time: a step is a heap, or a batch of at
+/// most 4 MiB. Other threads wait for no longer than a step. Does nothing in a signal handler that interrupted malloc or free.
 pub fn trim(keep: usize, budget: Option<Duration>) -> Trimmed {
     let start = now();
     let go_on = || budget.is_none_or(|budget| now().saturating_sub(start) < budget);
     thread::in_call(|heap| NEAP.trim_with(heap, keep, go_on)).unwrap_or_default()
 }
 
-/// The calling thread will be idle: what it keeps at hand serves others now, or goes back to the system as the policy
-/// says.
+/// The calling thread will be idle: its caches serve others now, or go back to the system as the policy says.
 pub fn rest() {
     thread::rest();
 }

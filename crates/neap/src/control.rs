@@ -1,4 +1,4 @@
-//! What a program can ask of the allocator and tell it while it runs. The C functions of `include/neap.h` do the same.
+//! What a program can read and set while it runs. The C functions of `include/neap.h` do the same.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -46,7 +46,7 @@ pub fn set_option(name: &str, value: &str) -> Result<(), OptionError> {
     neap_control::options::set(name, value.as_bytes())
 }
 
-/// How much memory is where, now: exact where no other thread allocates or frees meanwhile. Allocates nothing.
+/// How much memory is where, now: exact where no other thread allocates or frees at the time. Allocates nothing.
 pub fn stats() -> Stats {
     neap_control::stats::read()
 }
@@ -79,13 +79,12 @@ pub fn trim(keep: usize, budget: Option<Duration>) -> Trimmed {
     Trimmed { addresses: done.bytes, memory: done.held, complete: done.complete }
 }
 
-/// The calling thread will be idle: what it keeps at hand for its next calls serves others from now on, or goes back to
-/// the system as the options say.
+/// The calling thread will be idle: its caches serve others from now on, or go back to the system as the options say.
 pub fn thread_idle() {
     neap_control::trim::rest();
 }
 
-/// What a hook is told of.
+/// What a hook is called for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SampleEvent {
@@ -111,13 +110,13 @@ pub struct Sample {
     pub weight: u64,
 }
 
-/// From now on `hook` is told of samples that are `interval` bytes apart in the mean (0 counts as 1: every block), in the
-/// place of the one before. False if there is no memory for that.
+/// From now on `hook` is called for samples, on average one every `interval` bytes (0 counts as 1: every block). It replaces
+/// the one before. False if there is no memory for that.
 ///
 /// Each byte that a thread asks for starts a sample with the same chance. A block of `s` bytes is one with the probability
 /// `p = 1 - exp(-s / interval)`, and its weight is `s / p`: so the sum of weights is the bytes that were asked for, in the
 /// mean. The hook runs in the thread that allocates or frees, outside of all locks of the allocator. It may allocate; what
-/// it allocates is not sampled, and of samples that are freed in a hook no hook is told. It must not unwind, and not take
+/// it allocates is not sampled, and for samples that are freed in a hook no hook is called. It must not unwind, and not take
 /// a lock that the program holds while it allocates. Without a hook sampling costs nothing; with one each allocation takes
 /// its slow path.
 pub fn on_sample(hook: fn(&Sample), interval: usize) -> bool {

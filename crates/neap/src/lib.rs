@@ -25,10 +25,10 @@
 //!
 //! No option is read from the environment; `NEAP_*` variables are for the library. [`set_option`] sets them.
 //!
-//! # Mistakes
+//! # Errors on the heap
 //!
 //! A double free, a pointer into the middle of a block, a block of another allocator: the process ends with one line
-//! on standard error and SIGABRT. Safe code cannot make these mistakes.
+//! on standard error and SIGABRT. Safe code cannot make these errors.
 //!
 //! # Where it runs
 //!
@@ -57,7 +57,7 @@ const ALIGN: usize = 16;
 
 const _: () = assert!(MIN_BLOCK == ALIGN, "blocks of the smallest class must be aligned as all are: see class::SIZE");
 
-// SAFETY: neap hands out blocks of at least the layout's size and alignment that nobody else uses, keeps the contents
+// SAFETY: neap hands out blocks of at least the layout's size and alignment that are not in use, keeps the contents
 // when it resizes them, and does not unwind.
 unsafe impl GlobalAlloc for Neap {
     #[inline]
@@ -124,7 +124,7 @@ unsafe fn realloc_aligned(p: *mut u8, old: usize, layout: Layout, size: usize) -
     new
 }
 
-/// What is freed but no block of neap's ends the process.
+/// Ends the process: what was freed is not a block of neap's.
 ///
 /// # Safety
 /// None; the type is that of [`global::ForeignFree`].

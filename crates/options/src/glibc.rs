@@ -2,7 +2,7 @@
 //! Those that set an option are in the option's entry (`table.rs`), the others here. The library, `neap options`,
 //! docs/controls.md and the tests come from both.
 //!
-//! Numbers are read as glibc reads them, and what it ignores without a word is ignored here too: an unknown tunable, text
+//! Numbers are read as glibc reads them, and what it ignores silently is ignored here too: an unknown tunable, text
 //! that is not a number, one out of range. (mallopt returns 0 for the latter.)
 
 use crate::{Id, TABLE, Value};
@@ -14,29 +14,20 @@ pub use crate::table::{Control, Effect};
 
 const ANY: u64 = u64::MAX;
 
-const fn control(
-    parameter: Option<(&'static str, i32)>,
-    env: Option<&'static str>,
-    tunable: &'static str,
-    max: u64,
-) -> Control {
-    Control { parameter, env, tunable, max, default: "", glibc: "", neap: "", effect: |_| Effect::Nothing }
-}
-
 /// The controls of glibc 2.42 and before that set no option.
 const OTHERS: &[Control] = &[
     Control {
         default: "128 KiB",
         glibc: "How many bytes more the heap grows by than it has to, and how many stay when it shrinks.",
         neap: "Nothing: neap grows in steps of 1.5 MiB, from the third on 16 MiB and more, beside which a pad is no gain; what stays when memory is freed is a matter of `purge_delay` and `purge_bytes`.",
-        ..control(Some(("M_TOP_PAD", -2)), Some("MALLOC_TOP_PAD_"), "top_pad", ANY)
+        ..Control::new(Some(("M_TOP_PAD", -2)), Some("MALLOC_TOP_PAD_"), "top_pad", ANY)
     },
     Control {
         default: "0",
         glibc: "Freed blocks are filled with the lowest byte of the number, new ones (not calloc's) with its complement; 0: not.",
-        neap: "The same, for all usable bytes of freed blocks. Threads have no caches meanwhile, so calls are slower.",
+        neap: "The same, for all usable bytes of freed blocks. Threads have no caches while it is on, so calls are slower.",
         effect: |number| Effect::Fill(number as u8),
-        ..control(Some(("M_PERTURB", -6)), Some("MALLOC_PERTURB_"), "perturb", ANY)
+        ..Control::new(Some(("M_PERTURB", -6)), Some("MALLOC_PERTURB_"), "perturb", ANY)
     },
     Control {
         default: "3",
@@ -44,59 +35,52 @@ const OTHERS: &[Control] = &[
         neap: "2 (and 6): an error ends the process without a message. All others: with one line; a process with a damaged heap never goes on.",
         // Only the combination that ends the process without a message differs.
         effect: |number| Effect::Report(number & 3 != 2),
-        ..control(Some(("M_CHECK_ACTION", -5)), Some("MALLOC_CHECK_"), "check", ANY)
+        ..Control::new(Some(("M_CHECK_ACTION", -5)), Some("MALLOC_CHECK_"), "check", ANY)
     },
     Control {
         default: "8 on 64 bits",
         glibc: "How many arenas there may be before their number is limited.",
         neap: "Nothing: there is one set of arenas for all threads, so there is no number to limit.",
-        ..control(Some(("M_ARENA_TEST", -7)), Some("MALLOC_ARENA_TEST"), "arena_test", ANY)
+        ..Control::new(Some(("M_ARENA_TEST", -7)), Some("MALLOC_ARENA_TEST"), "arena_test", ANY)
     },
     Control {
         default: "8 for each processor",
         glibc: "Most arenas; set to save memory.",
         neap: "Nothing: all threads share one set of arenas, as with 1 in glibc, and do not wait for each other. A thread's own are 3 KiB and its caches, which go back when it rests.",
-        ..control(Some(("M_ARENA_MAX", -8)), Some("MALLOC_ARENA_MAX"), "arena_max", ANY)
+        ..Control::new(Some(("M_ARENA_MAX", -8)), Some("MALLOC_ARENA_MAX"), "arena_max", ANY)
     },
     Control {
         default: "128",
         glibc: "Longest blocks that fast bins keep, at most 160; 0: none.",
         neap: "Nothing: there are no such bins. The tunable `tcache_count=0` turns the caches of threads off.",
-        ..control(Some(("M_MXFAST", 1)), None, "mxfast", 160)
+        ..Control::new(Some(("M_MXFAST", 1)), None, "mxfast", 160)
     },
     Control {
         default: "7",
         glibc: "Most blocks of a size in a thread's cache; 0: no caches.",
         neap: "0: no caches. Other numbers do nothing.",
         effect: |number| Effect::Caches(number > 0),
-        ..control(None, None, "tcache_count", 65535)
+        ..Control::new(None, None, "tcache_count", 65535)
     },
     Control {
         default: "1032",
         glibc: "Longest blocks in a thread's cache.",
         neap: "Nothing.",
-        ..control(None, None, "tcache_max", ANY)
+        ..Control::new(None, None, "tcache_max", ANY)
     },
     Control {
         default: "0, without limit",
         glibc: "Most blocks that are looked at to fill a thread's cache.",
         neap: "Nothing.",
-        ..control(None, None, "tcache_unsorted_limit", ANY)
+        ..Control::new(None, None, "tcache_unsorted_limit", ANY)
     },
     Control {
         default: "0",
         glibc: "1: madvise for huge pages, 2: huge pages from hugetlb.",
         neap: "Nothing: huge pages come where density was proven.",
-        ..control(None, None, "hugetlb", ANY)
+        ..Control::new(None, None, "hugetlb", ANY)
     },
 ];
-
-impl Control {
-    /// What setting it to `number` does; `None` if the number is out of range.
-    pub fn does(&self, number: u64) -> Option<Effect> {
-        (number <= self.max).then(|| (self.effect)(number))
-    }
-}
 
 /// Every control.
 pub fn all() -> impl Iterator<Item = &'static Control> {
@@ -193,7 +177,7 @@ impl Saved {
                     self.purge.store(now, Ordering::Relaxed);
                 } else if id == Id::PurgeBytes {
                     let before = Id::Purge.option().kind.value(self.purge.swap(NOTHING, Ordering::Relaxed));
-                    // Unless the policy was set by other means meanwhile.
+                    // Unless the policy has been set by other means since.
                     if let Some(before) = before.filter(|_| is_never) {
                         target.set(Id::Purge, before, by);
                     }
@@ -216,7 +200,7 @@ impl Saved {
             self.threshold.store(now, Ordering::Relaxed);
             target.set(Id::MmapThreshold, none, by);
         } else if kind.value(now) == Some(none) {
-            // It was not set by other means meanwhile.
+            // It has not been set by other means since.
             let before = kind.value(self.threshold.load(Ordering::Relaxed));
             target.set(Id::MmapThreshold, before.unwrap_or(none), by);
         }

@@ -20,10 +20,9 @@ pub struct Opt {
     pub default: &'static str,
     /// It can be set only when the program starts.
     pub start_only: bool,
-    /// Where the core keeps it, as [`Kind::number`]; none if the library starts something instead.
-    pub setting: Option<Setting>,
-    /// The gauge on the counters page that shows the same number.
-    pub gauge: Option<&'static str>,
+    /// Where the core keeps it, as [`Kind::number`], and the gauge on the counters page that shows the same number; none if
+    /// the library starts something instead.
+    pub kept: Option<(Setting, &'static str)>,
     /// Free memory waits by it, so the purger looks again when it is set.
     pub guides_purger: bool,
     /// What it does, for `--help` and the documentation.
@@ -51,6 +50,23 @@ pub struct Control {
     pub neap: &'static str,
     /// What setting it to a number does.
     pub effect: fn(u64) -> Effect,
+}
+
+impl Control {
+    /// A control that does nothing, without its texts.
+    pub(crate) const fn new(
+        parameter: Option<(&'static str, i32)>,
+        env: Option<&'static str>,
+        tunable: &'static str,
+        max: u64,
+    ) -> Control {
+        Control { parameter, env, tunable, max, default: "", glibc: "", neap: "", effect: |_| Effect::Nothing }
+    }
+
+    /// What setting it to `number` does; `None` if the number is out of range.
+    pub fn does(&self, number: u64) -> Option<Effect> {
+        (number <= self.max).then(|| (self.effect)(number))
+    }
 }
 
 /// What setting a control does.
@@ -84,8 +100,7 @@ const START: Opt = Opt {
     kind: Kind::Directory,
     default: "",
     start_only: true,
-    setting: None,
-    gauge: None,
+    kept: None,
     guides_purger: false,
     doc: "",
     glibc: &[],
@@ -95,69 +110,51 @@ const START: Opt = Opt {
 const ANY_TIME: Opt = Opt { start_only: false, ..START };
 
 macro_rules! options {
-    ($($id:ident = $like:ident { $($field:ident: $value:expr,)* })*) => {
+    ($($id:ident($name:literal, $env:literal) = $like:ident { $($field:ident: $value:expr,)* })*) => {
         /// Names an option in code. The numbers are the places in [`TABLE`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Id {
-            $(#[doc = concat!("See the entry `", stringify!($id), "` of the table.")] $id,)*
+            $(#[doc = concat!("Option `", $name, "`.")] $id,)*
         }
 
         /// Every option of neap.
-        pub const TABLE: &[Opt] = &[$(Opt { id: Id::$id, $($field: $value,)* ..$like }),*];
+        pub const TABLE: &[Opt] = &[$(Opt { id: Id::$id, name: $name, env: $env, $($field: $value,)* ..$like }),*];
     };
 }
 
 options! {
-    Counters = START {
-        name: "counters",
-        env: "NEAP_COUNTERS",
+    Counters("counters", "NEAP_COUNTERS") = START {
         kind: Kind::Directory,
         doc: "Count blocks, bytes and system calls, in a file for each process in this directory (slower; used by neap run --summary).",
     }
-    Foreign = ANY_TIME {
-        name: "foreign",
-        env: "NEAP_FOREIGN",
+    Foreign("foreign", "NEAP_FOREIGN") = ANY_TIME {
         kind: Kind::Choice(&["pass", "abort"]),
         default: "pass",
-        setting: Some(Setting::ForeignAbort),
-        gauge: Some("foreign"),
+        kept: Some((Setting::ForeignAbort, "foreign")),
         doc: "What free does with a block of another allocator: pass it on to the C library where it is plausibly one of its blocks, or abort.",
     }
-    Purge = ANY_TIME {
-        name: "purge",
-        env: "NEAP_PURGE",
+    Purge("purge", "NEAP_PURGE") = ANY_TIME {
         // In the order of the core's `Purge`.
         kind: Kind::Choice(&["decay", "eager", "lazy", "never"]),
         default: "decay",
-        setting: Some(Setting::Purge),
-        gauge: Some("policy"),
+        kept: Some((Setting::Purge, "policy")),
         guides_purger: true,
         doc: "When free memory goes back to the system: when it was not used again for purge_delay (decay), at once (eager), as decay but the system takes it only when it is short of memory (lazy), or only when the program asks (never).",
     }
-    PurgeDelay = ANY_TIME {
-        name: "purge_delay",
-        env: "NEAP_PURGE_DELAY",
+    PurgeDelay("purge_delay", "NEAP_PURGE_DELAY") = ANY_TIME {
         kind: Kind::Duration { min: 0, max: HOUR },
         default: "500ms",
-        setting: Some(Setting::Delay),
-        gauge: Some("purge_delay"),
+        kept: Some((Setting::Delay, "purge_delay")),
         guides_purger: true,
         doc: "How long free memory waits for its next use before it goes back.",
     }
-    PurgeBytes = ANY_TIME {
-        name: "purge_bytes",
-        env: "NEAP_PURGE_BYTES",
+    PurgeBytes("purge_bytes", "NEAP_PURGE_BYTES") = ANY_TIME {
         kind: Kind::Size { words: &["auto"], min: 0, max: ALL },
         default: "auto",
-        setting: Some(Setting::Bytes),
-        gauge: Some("purge_bytes"),
+        kept: Some((Setting::Bytes, "purge_bytes")),
         guides_purger: true,
         doc: "Most free memory that waits; what is more goes back before its time. auto is a quarter of the memory limit.",
         glibc: &[Control {
-            parameter: Some(("M_TRIM_THRESHOLD", -1)),
-            env: Some("MALLOC_TRIM_THRESHOLD_"),
-            tunable: "trim_threshold",
-            max: u64::MAX,
             default: "128 KiB, then twice the dynamic mmap threshold",
             glibc: "Free memory at the top of the heap beyond this many bytes goes back when a block is freed; -1: never.",
             neap: "The option `purge_bytes`: free memory beyond this many bytes goes back at once, the rest after `purge_delay`. -1: `purge=never`.",
@@ -165,31 +162,22 @@ options! {
                 0..=ALL => Effect::Option(Id::PurgeBytes, Value::Bytes(bytes)),
                 _ => Effect::Option(Id::Purge, Value::Word("never")),
             },
+            ..Control::new(Some(("M_TRIM_THRESHOLD", -1)), Some("MALLOC_TRIM_THRESHOLD_"), "trim_threshold", u64::MAX)
         }],
     }
-    Zero = ANY_TIME {
-        name: "zero",
-        env: "NEAP_ZERO",
+    Zero("zero", "NEAP_ZERO") = ANY_TIME {
         kind: Kind::Choice(&["resident", "always"]),
         default: "resident",
-        setting: Some(Setting::ZeroAlways),
-        gauge: Some("zero"),
+        kept: Some((Setting::ZeroAlways, "zero")),
         doc: "What calloc clears of memory that is used again: only the OS pages that may hold something (resident), or all of it (always).",
     }
-    MmapThreshold = ANY_TIME {
-        name: "mmap_threshold",
-        env: "NEAP_MMAP_THRESHOLD",
+    MmapThreshold("mmap_threshold", "NEAP_MMAP_THRESHOLD") = ANY_TIME {
         kind: Kind::Size { words: &["none"], min: 0, max: ALL },
         default: "none",
-        setting: Some(Setting::MmapThreshold),
-        gauge: Some("mmap_threshold"),
+        kept: Some((Setting::MmapThreshold, "mmap_threshold")),
         doc: "Blocks of at least this many bytes go back to the system as soon as they are freed.",
         glibc: &[
             Control {
-                parameter: Some(("M_MMAP_THRESHOLD", -3)),
-                env: Some("MALLOC_MMAP_THRESHOLD_"),
-                tunable: "mmap_threshold",
-                max: u64::MAX,
                 default: "128 KiB, grows up to 32 MiB",
                 glibc: "Blocks of at least this many bytes are mappings of their own, and go back when they are freed.",
                 neap: "The option `mmap_threshold`: they go back when they are freed. -1: `none`.",
@@ -197,47 +185,35 @@ options! {
                     Id::MmapThreshold,
                     if bytes <= ALL { Value::Bytes(bytes) } else { Value::Word("none") },
                 ),
+                ..Control::new(Some(("M_MMAP_THRESHOLD", -3)), Some("MALLOC_MMAP_THRESHOLD_"), "mmap_threshold", u64::MAX)
             },
             Control {
-                parameter: Some(("M_MMAP_MAX", -4)),
-                env: Some("MALLOC_MMAP_MAX_"),
-                tunable: "mmap_max",
-                max: i32::MAX as u64,
                 default: "65536",
                 glibc: "Most blocks that are mappings of their own; 0: none is.",
                 neap: "0: `mmap_threshold=none`, until it is raised again. Other numbers do nothing, as these blocks are not mappings of their own.",
                 effect: |count| Effect::Mmap(count > 0),
+                ..Control::new(Some(("M_MMAP_MAX", -4)), Some("MALLOC_MMAP_MAX_"), "mmap_max", i32::MAX as u64)
             },
         ],
     }
-    Limit = ANY_TIME {
-        name: "limit",
-        env: "NEAP_LIMIT",
+    Limit("limit", "NEAP_LIMIT") = ANY_TIME {
         kind: Kind::Size { words: &["auto", "off"], min: LEAST_LIMIT, max: ALL },
         default: "auto",
-        setting: Some(Setting::Limit),
-        gauge: Some("limit"),
+        kept: Some((Setting::Limit, "limit")),
         guides_purger: true,
         doc: "Which memory limit counts: that of the container or the machine, for which no allocation fails (auto), none (off), or a size for this process, beyond which allocations fail.",
     }
-    Harden = START {
-        name: "harden",
-        env: "NEAP_HARDEN",
+    Harden("harden", "NEAP_HARDEN") = START {
         kind: Kind::Choice(&["off", "on"]),
         default: "off",
-        setting: Some(Setting::Harden),
-        gauge: Some("harden"),
+        kept: Some((Setting::Harden, "harden")),
         doc: "Makes errors on the heap harmless, or detects them, where that costs time: zeroed frees, random places, guard pages, no free lists.",
     }
-    Sites = START {
-        name: "sites",
-        env: "NEAP_SITES",
+    Sites("sites", "NEAP_SITES") = START {
         kind: Kind::Directory,
         doc: "Record where blocks are allocated, in a file for each process in this directory (slower; used by neap pagein --sites).",
     }
-    SitesInterval = START {
-        name: "sites_interval",
-        env: "NEAP_SITES_INTERVAL",
+    SitesInterval("sites_interval", "NEAP_SITES_INTERVAL") = START {
         kind: Kind::Size { words: &[], min: 1, max: ALL },
         default: "1",
         doc: "The sampling interval of sites: the mean number of bytes between two recorded allocations; 1: all are recorded.",
@@ -265,12 +241,12 @@ impl Opt {
     /// Sets it in the core; false if that does not keep it, or the option does not accept the value.
     pub fn store(&self, policy: &Policy, value: Value<'_>) -> bool {
         let word = self.kind.number(value).map(|number| usize::try_from(number).unwrap_or(usize::MAX));
-        self.setting.zip(word).map(|(setting, word)| policy.set_word(setting, word)).is_some()
+        self.kept.zip(word).map(|((setting, _), word)| policy.set_word(setting, word)).is_some()
     }
 
     /// The value in the core; none if that does not keep it.
     pub fn load(&self, policy: &Policy) -> Option<Value<'static>> {
-        self.kind.value(policy.word(self.setting?) as u64)
+        self.kind.value(policy.word(self.kept?.0) as u64)
     }
 
     /// Why `text` was refused, for `neap run --set`.
@@ -325,8 +301,7 @@ mod tests {
     fn entries_make_sense() {
         for opt in TABLE {
             assert!(opt.doc.ends_with('.'), "{}", opt.name);
-            assert_eq!(opt.setting.is_some(), opt.gauge.is_some(), "{}: shown where it is kept", opt.name);
-            assert!(opt.start_only || opt.setting.is_some(), "{}: nothing to set while the program runs", opt.name);
+            assert!(opt.start_only || opt.kept.is_some(), "{}: nothing to set while the program runs", opt.name);
             let words = match opt.kind {
                 Kind::Choice(words) => words,
                 Kind::Size { words, min, max } => {

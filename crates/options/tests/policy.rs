@@ -4,7 +4,7 @@ use neap_core::policy::{Limit, Policy, Purge};
 use neap_options::{Id, Kind, Opt, TABLE, Value};
 
 fn kept() -> impl Iterator<Item = &'static Opt> {
-    TABLE.iter().filter(|opt| opt.setting.is_some())
+    TABLE.iter().filter(|opt| opt.kept.is_some())
 }
 
 fn set(policy: &Policy, id: Id, text: &str) {
@@ -62,11 +62,12 @@ fn defaults_of_core_and_table_agree() {
     assert_eq!(all(&policy), all(&Policy::new()));
 }
 
-/// Catches two options that are kept in one setting.
+/// Catches two options that are kept in one setting, or shown by one gauge.
 #[test]
 fn settings_are_unique() {
-    for opt in kept() {
-        assert_eq!(kept().filter(|other| other.setting == opt.setting).count(), 1, "{}", opt.name);
+    let places: Vec<_> = kept().filter_map(|opt| opt.kept).collect();
+    for (setting, gauge) in &places {
+        assert_eq!(places.iter().filter(|place| place.0 == *setting || place.1 == *gauge).count(), 1, "{setting:?}");
     }
 }
 
@@ -96,7 +97,7 @@ fn strange_values_change_nothing() {
         for value in [Value::Word("strange"), Value::Path(b"/")] {
             assert!(!opt.store(&policy, value), "{}: {value:?}", opt.name);
         }
-        assert_eq!(opt.load(&policy).is_some(), opt.setting.is_some(), "{}", opt.name);
+        assert_eq!(opt.load(&policy).is_some(), opt.kept.is_some(), "{}", opt.name);
     }
     assert_eq!(all(&policy), all(&Policy::new()));
 }

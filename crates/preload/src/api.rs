@@ -3,17 +3,14 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::fmt::{Display, Write};
 use core::time::Duration;
-use neap_control::options::{self, Error, find};
+use neap_control::options::{self, find};
 use neap_control::stats::{self, Stats};
 use neap_control::{hooks, trim};
 use neap_options::Opt;
 use neap_sys::global;
 
-/// Results of these functions: `enum neap_result` of the header.
+/// Results of these functions, beside the numbers of [`options::Error`]: `enum neap_result` of the header.
 const OK: c_int = 0;
-const UNKNOWN: c_int = 1;
-const BAD_VALUE: c_int = 2;
-const START_ONLY: c_int = 3;
 const TOO_SHORT: c_int = 4;
 const NO_MEMORY: c_int = 5;
 
@@ -26,14 +23,6 @@ const TEXTS: [&CStr; 6] = [
     c"the buffer is too short",
     c"there is no memory for it",
 ];
-
-fn result(error: Error) -> c_int {
-    match error {
-        Error::Unknown => UNKNOWN,
-        Error::BadValue => BAD_VALUE,
-        _ => START_ONLY,
-    }
-}
 
 /// neap: gives free memory back to the system; returns the bytes of address space given back.
 #[unsafe(no_mangle)]
@@ -91,7 +80,7 @@ unsafe fn put<D: Display>(option: *const c_char, to: *mut c_char, size: usize, s
     // SAFETY: as the caller promises.
     let option = match find(unsafe { bytes(option) }) {
         Ok(option) => option,
-        Err(error) => return result(error),
+        Err(error) => return error as c_int,
     };
     if to.is_null() || size == 0 {
         return TOO_SHORT;
@@ -137,7 +126,7 @@ pub unsafe extern "C" fn neap_option_origin(option: *const c_char, origin: *mut 
 pub unsafe extern "C" fn neap_option_set(option: *const c_char, value: *const c_char) -> c_int {
     // SAFETY: this function's contract: two strings.
     let (option, value) = unsafe { (bytes(option), bytes(value)) };
-    options::set(option, value).map_or_else(result, |()| OK)
+    options::set(option, value).map_or_else(|error| error as c_int, |()| OK)
 }
 
 /// neap: fills in the figures of now, as many bytes of them as `stats.size` says.

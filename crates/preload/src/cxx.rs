@@ -133,76 +133,66 @@ extern "C" fn retry(size: usize, align: usize) -> *mut u8 {
     }
 }
 
-/// The throwing forms after memory ran out. Where only the object that needs the C++ library sees it, the work goes to the
-/// library's own operator of the same name.
+/// An operator new after memory ran out. `symbol` is its name, `own` the operator itself, `nothrow` the argument of the
+/// nothrow forms, which do not throw.
+///
+/// - A throwing form calls the new handler and tries again. Where only the object that needs the C++ library sees it, the
+///   work goes to the library's own operator of the same name.
+/// - A nothrow form: a new handler may throw, and then the answer is NULL. To catch that takes C++, so the work goes to the
+///   C++ library's own operator of the same name, which calls our throwing one in a `try`. Without that library there is no
+///   handler either, unless it is linked in statically.
 #[cold]
 #[inline(never)]
-unsafe extern "C-unwind" fn failed(symbol: *const c_char, own: *mut c_void, size: usize, align: usize) -> *mut c_void {
-    type Operator = unsafe extern "C-unwind" fn(usize, Word) -> *mut c_void;
-    // There is no memory to be had for a bad alignment, so no handler is called.
-    let next = if align == BAD { throw_or_abort } else { next_throwing };
-    // SAFETY: `symbol` is a string: the name of an operator of this type, or of one without the second argument. The
-    // functions have the types that the loop wants.
+unsafe extern "C-unwind" fn failed(
+    symbol: *const c_char,
+    own: *mut c_void,
+    size: usize,
+    align: Word,
+    throws: bool,
+    nothrow: Nothrow,
+) -> *mut c_void {
+    type Throwing = unsafe extern "C-unwind" fn(usize, Word) -> *mut c_void;
+    type Plain = unsafe extern "C" fn(usize, Nothrow) -> *mut c_void;
+    type Aligned = unsafe extern "C" fn(usize, Word, Nothrow) -> *mut c_void;
+    // SAFETY: `symbol` is a string: the name of an operator, whose type follows from its arguments; the throwing ones may
+    // get an argument more than they take. The functions have the types that the loop wants.
     unsafe {
-        if thrower().is_null()
-            && let Some(theirs) = lookup::function::<Operator>(theirs(CStr::from_ptr(symbol), own))
-        {
-            return theirs(size, align);
+        let symbol = CStr::from_ptr(symbol);
+        if throws {
+            if thrower().is_null()
+                && let Some(theirs) = lookup::function::<Throwing>(theirs(symbol, own))
+            {
+                return theirs(size, align);
+            }
+            // There is no memory to be had for a bad alignment, so no handler is called.
+            let next = if align == BAD { throw_or_abort } else { next_throwing };
+            return arch::neap_new_loop(size, align, retry, next).cast();
         }
-        arch::neap_new_loop(size, align, retry, next).cast()
+        let p = match align {
+            0 => lookup::function::<Plain>(theirs(symbol, own)).map(|theirs| theirs(size, nothrow)),
+            _ => lookup::function::<Aligned>(theirs(symbol, own)).map(|theirs| theirs(size, align, nothrow)),
+        };
+        p.unwrap_or(null_mut())
     }
 }
 
-/// The nothrow forms after memory ran out. A new handler may throw, and then the answer is NULL: to catch that takes
-/// C++, so the work goes to the C++ library's own operator of the same name, which calls our throwing one in a `try`.
-/// Without that library there is no handler either, unless it is linked in statically.
-#[cold]
-#[inline(never)]
-fn failed_nothrow(symbol: &CStr, own: *mut c_void, size: usize, align: usize, nothrow: Nothrow) -> *mut c_void {
-    type Plain = unsafe extern "C" fn(usize, Nothrow) -> *mut c_void;
-    type Aligned = unsafe extern "C" fn(usize, Word, Nothrow) -> *mut c_void;
-    let theirs = theirs(symbol, own);
-    // SAFETY: the symbol names an operator: of the first type, or of the second, which has an alignment.
-    let p = unsafe {
-        match align {
-            0 => lookup::function::<Plain>(theirs).map(|theirs| theirs(size, nothrow)),
-            _ => lookup::function::<Aligned>(theirs).map(|theirs| theirs(size, align, nothrow)),
-        }
-    };
-    p.unwrap_or(null_mut())
-}
-
 macro_rules! new {
-    ($($symbol:ident ($($align:ident: Word)?) $what:literal;)*) => {$(
+    ($($abi:literal $symbol:ident($($align:ident: Word)?; $($nothrow:ident)?) $what:literal;)*) => {$(
         #[doc = $what]
         ///
         /// # Safety
         /// As every C function.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $symbol(size: usize $(, $align: Word)?) -> *mut c_void {
+        pub unsafe extern $abi fn $symbol(
+            size: usize $(, $align: Word)? $(, $nothrow: Nothrow)?
+        ) -> *mut c_void {
             let align = 0 $(+ checked($align))?;
             let p = retry(size, align);
             if p.is_null() {
-                // SAFETY: its contract: the name and the function of this operator.
-                return unsafe { failed(string!(stringify!($symbol)).as_ptr(), $symbol as *mut c_void, size, align) };
-            }
-            p.cast()
-        }
-    )*};
-}
-
-macro_rules! new_nothrow {
-    ($($symbol:ident ($($align:ident: Word)?) $what:literal;)*) => {$(
-        #[doc = $what]
-        ///
-        /// # Safety
-        /// As every C function.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $symbol(size: usize $(, $align: Word)?, nothrow: Nothrow) -> *mut c_void {
-            let align = 0 $(+ checked($align))?;
-            let p = retry(size, align);
-            if p.is_null() {
-                return failed_nothrow(string!(stringify!($symbol)), $symbol as *mut c_void, size, align, nothrow);
+                let nothrow = [core::ptr::null() $(, $nothrow)?];
+                let (symbol, own) = (string!(stringify!($symbol)).as_ptr(), $symbol as *mut c_void);
+                // SAFETY: its contract: the name and the address of this operator.
+                return unsafe { failed(symbol, own, size, align, nothrow.len() == 1, nothrow[nothrow.len() - 1]) };
             }
             p.cast()
         }
@@ -224,17 +214,14 @@ macro_rules! delete {
 }
 
 new! {
-    _Znwm() "`operator new(size)`";
-    _Znam() "`operator new[](size)`";
-    _ZnwmSt11align_val_t(align: Word) "`operator new(size, align)`";
-    _ZnamSt11align_val_t(align: Word) "`operator new[](size, align)`";
-}
-
-new_nothrow! {
-    _ZnwmRKSt9nothrow_t() "`operator new(size, nothrow)`";
-    _ZnamRKSt9nothrow_t() "`operator new[](size, nothrow)`";
-    _ZnwmSt11align_val_tRKSt9nothrow_t(align: Word) "`operator new(size, align, nothrow)`";
-    _ZnamSt11align_val_tRKSt9nothrow_t(align: Word) "`operator new[](size, align, nothrow)`";
+    "C-unwind" _Znwm(;) "`operator new(size)`";
+    "C-unwind" _Znam(;) "`operator new[](size)`";
+    "C-unwind" _ZnwmSt11align_val_t(align: Word;) "`operator new(size, align)`";
+    "C-unwind" _ZnamSt11align_val_t(align: Word;) "`operator new[](size, align)`";
+    "C" _ZnwmRKSt9nothrow_t(; nothrow) "`operator new(size, nothrow)`";
+    "C" _ZnamRKSt9nothrow_t(; nothrow) "`operator new[](size, nothrow)`";
+    "C" _ZnwmSt11align_val_tRKSt9nothrow_t(align: Word; nothrow) "`operator new(size, align, nothrow)`";
+    "C" _ZnamSt11align_val_tRKSt9nothrow_t(align: Word; nothrow) "`operator new[](size, align, nothrow)`";
 }
 
 delete! {

@@ -41,7 +41,7 @@ fn program_end() -> usize {
     if at.is_null() || count == 0 {
         return usize::MAX;
     }
-    // SAFETY: the kernel has mapped so many program headers there, for as long as the program lives.
+    // SAFETY: AT_PHDR and AT_PHNUM: the program headers, mapped as long as the program runs.
     let headers = unsafe { core::slice::from_raw_parts(at, count) };
     let own = headers.iter().find(|header| header.p_type == libc::PT_PHDR);
     let bias = own.map_or(0, |header| at.addr().wrapping_sub(header.p_vaddr as usize));

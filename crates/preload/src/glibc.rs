@@ -4,6 +4,7 @@ use core::ffi::{c_int, c_void};
 use core::fmt::Write;
 use neap_control::info::{self, Info, ShortInfo};
 use neap_control::{options, trim};
+use neap_core::text::Text;
 use rustix::fd::BorrowedFd;
 use rustix::io::retry_on_intr;
 
@@ -34,31 +35,33 @@ pub extern "C" fn mallinfo2() -> Info {
 
 /// Text that goes to `sink` in pieces.
 struct Buffered<F: FnMut(&[u8]) -> bool> {
-    text: [u8; 256],
-    len: usize,
+    text: Text<{ PIECE + 1 }>,
     /// Takes a piece; false if that failed.
     sink: F,
 }
 
+/// Longest piece.
+const PIECE: usize = 256;
+
 impl<F: FnMut(&[u8]) -> bool> Buffered<F> {
     fn new(sink: F) -> Self {
-        Buffered { text: [0; 256], len: 0, sink }
+        Buffered { text: Text::new(), sink }
     }
 
     fn flush(&mut self) -> core::fmt::Result {
-        let len = core::mem::take(&mut self.len);
-        if (self.sink)(&self.text[..len]) { Ok(()) } else { Err(core::fmt::Error) }
+        let taken = (self.sink)(self.text.bytes());
+        self.text.clear();
+        if taken { Ok(()) } else { Err(core::fmt::Error) }
     }
 }
 
 impl<F: FnMut(&[u8]) -> bool> Write for Buffered<F> {
     fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        for piece in s.as_bytes().chunks(self.text.len()) {
-            if self.len + piece.len() > self.text.len() {
+        for piece in s.as_bytes().chunks(PIECE) {
+            if !self.text.append(piece) {
                 self.flush()?;
+                self.text.append(piece);
             }
-            self.text[self.len..self.len + piece.len()].copy_from_slice(piece);
-            self.len += piece.len();
         }
         Ok(())
     }

@@ -44,20 +44,22 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
 struct Environment(*const *const c_char);
 
 impl Environment {
+    fn entries(self) -> impl Iterator<Item = &'static CStr> {
+        (0..).map_while(move |place| {
+            // SAFETY: the C library passes constructors such an array; this is not behind its end.
+            unsafe {
+                let entry = *self.0.add(place);
+                (!entry.is_null()).then(|| CStr::from_ptr(entry))
+            }
+        })
+    }
+
     /// The value of the variable `name`.
     fn variable(self, name: &str) -> Option<&'static CStr> {
-        // SAFETY: the C library passes such an array to constructors.
-        unsafe {
-            let mut entry = self.0;
-            while !(*entry).is_null() {
-                let rest = CStr::from_ptr(*entry).to_bytes().strip_prefix(name.as_bytes());
-                if rest.is_some_and(|rest| rest.first() == Some(&b'=')) {
-                    return Some(CStr::from_ptr((*entry).add(name.len() + 1)));
-                }
-                entry = entry.add(1);
-            }
-        }
-        None
+        self.entries().find_map(|entry| {
+            let value = entry.to_bytes_with_nul().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            CStr::from_bytes_with_nul(value).ok()
+        })
     }
 
     /// The path in the variable of an option that has one.
@@ -86,7 +88,6 @@ impl Target for Start {
                 if !counting::start(directory) {
                     return complain(id.option(), directory.to_bytes());
                 }
-                options::note_counters(directory);
                 options::note_origin(id, by.origin);
             }
             (Id::Sites, _) => self.sites = Some(by.origin),
