@@ -106,30 +106,6 @@ fn shares_memory(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize != 0
 }
 
-/// An argument as a system call takes it.
-trait Argument {
-    fn word(self) -> usize;
-}
-
-macro_rules! arguments {
-    ($($type:ty: $argument:ident => $word:expr;)*) => {$(
-        impl Argument for $type {
-            fn word(self) -> usize {
-                let $argument = self;
-                $word
-            }
-        }
-    )*};
-}
-
-arguments! {
-    usize: n => n;
-    c_int: n => n as usize;
-    c_uint: n => n as usize;
-    *const c_void: p => p.expose_provenance();
-    *mut c_void: p => p.expose_provenance();
-}
-
 /// Exports C functions that are one system call: name and parameters, number, arguments.
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident($($parameter:ident: $type:ty),*) = $number:expr, [$($argument:expr),*];)*) => {$(
@@ -140,7 +116,8 @@ macro_rules! calls {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($parameter: $type),*) -> c_int {
             let mut arguments = [0; 6];
-            arguments.iter_mut().zip([$(Argument::word($argument)),*]).for_each(|(to, word)| *to = word);
+            // Signed numbers are extended, pointers exposed: the kernel makes pointers of them again.
+            arguments.iter_mut().zip([$($argument as usize),*]).for_each(|(to, word)| *to = word);
             // SAFETY: the function's contract is the system call's, and these are its arguments.
             unsafe { perform($number, arguments) as c_int }
         }
