@@ -28,7 +28,7 @@ use crate::back::Back;
 use crate::back::forks::CHANGES;
 pub use crate::back::forks::Flight;
 use crate::blocks::heap::{FORKED, Seat};
-use crate::blocks::registry::{LEFT, LOST, OWNED};
+use crate::blocks::registry::{LEFT, LOST, OWNED, Registry};
 use crate::system::sync::{Lock, Ordering};
 use crate::{Allocator, Heap, Os};
 
@@ -149,19 +149,16 @@ impl<O: Os> Allocator<O> {
     fn prepare(&self, seat: *const Seat) -> bool {
         let [batch, registry, _] = self.locks();
         let mut others = false;
-        let park = || {
-            self.each_heap(|heap| {
-                // SAFETY: the lock is held; `whole` is the fork's.
-                unsafe {
-                    let parked = self.park(heap, FORKED.heap());
-                    let mine = (*heap).seat.load(Ordering::Relaxed).cast_const() == seat;
-                    (*heap).whole = parked && mine;
-                    others |= parked && !mine;
-                }
-            });
+        let mut park = |r: &Registry| {
+            for heap in r.heaps() {
+                let parked = self.park(r, heap, FORKED.heap());
+                let mine = heap.seat.load(Ordering::Relaxed).cast_const() == seat;
+                heap.whole.set(parked && mine);
+                others |= parked && !mine;
+            }
         };
         // The holder of the first one ends a visit, or brings memory back that is on its way. The next holder sees the fork.
-        if !self.pass(batch, || ()) || !self.pass(registry, park) {
+        if !self.pass(batch, || ()) || !self.pass(registry, || park(self.registry_in_fork())) {
             return false;
         }
         if others && !(self.os.has_barrier() && self.os.barrier()) {
@@ -183,24 +180,15 @@ impl<O: Os> Allocator<O> {
         true
     }
 
-    /// All threads have their heaps again.
-    fn unpark_all(&self) {
-        // Not `Locked::with`, which lends the whole registry: `each_heap` reads it as well.
-        let _guard = self.registry.raw().lock(&self.os);
-        // SAFETY: the lock is held.
-        self.each_heap(|heap| unsafe { self.back(heap) });
+    /// The registry, for a fork that has its lock, or in a process of one thread.
+    fn registry_in_fork(&self) -> &Registry {
+        // SAFETY: as said; a fork only reads what the lock guards.
+        unsafe { &*self.registry.value() }
     }
 
-    /// Runs `f` with each heap. The lock of the registry must be held, but not by `Locked::with`, or this be the only thread.
-    pub(crate) fn each_heap(&self, mut f: impl FnMut(*mut Heap)) {
-        // SAFETY: as above; heaps are never unmapped, and `next` never changes.
-        unsafe {
-            let mut heap = (*self.registry.value()).all;
-            while !heap.is_null() {
-                f(heap);
-                heap = (*heap).next;
-            }
-        }
+    /// All threads have their heaps again.
+    fn unpark_all(&self) {
+        self.registry.with(&self.os, |r| r.heaps().for_each(|heap| self.back(heap)));
     }
 
     /// Whether a call is under way that began before the fork; notes which heaps are whole.
@@ -208,55 +196,43 @@ impl<O: Os> Allocator<O> {
         // SeqCst: see `fly`; it also pairs with the Release of a flight that ends.
         let mut busy = self.forks.flights.load(Ordering::SeqCst) != 0;
         let look = || {
-            self.each_heap(|heap| {
-                // SAFETY: the lock is held, so the seat of a heap with a thread is there. `whole` is the fork's.
-                unsafe {
-                    if !(*heap).whole && self.is_forked(heap) {
-                        (*heap).whole = !Back::<O>::is_busy(heap);
-                        busy |= !(*heap).whole;
-                    }
+            for heap in self.registry_in_fork().heaps().filter(|heap| !heap.whole.get()) {
+                if let Some(seat) = self.forked_seat(heap) {
+                    heap.whole.set(!Back::<O>::is_busy(seat));
+                    busy |= !heap.whole.get();
                 }
-            });
+            }
         };
         self.pass(self.registry.raw(), look) && busy
     }
 
-    /// Whether the seat of `heap` holds [`FORKED`]; the lock of the registry must be held.
-    unsafe fn is_forked(&self, heap: *mut Heap) -> bool {
-        // SAFETY: heaps are never unmapped; the lock keeps the seat of an owned one where it is.
-        unsafe {
-            (*heap).state.load(Ordering::Acquire) == OWNED
-                && self.seat_of(heap).is_some_and(|seat| (*seat).heap.load(Ordering::Relaxed) == FORKED.heap())
-        }
+    /// The seat of `heap` if it holds [`FORKED`]; the lock of the registry must be held.
+    fn forked_seat(&self, heap: &Heap) -> Option<&Seat> {
+        let owned = heap.state.load(Ordering::Acquire) == OWNED;
+        let seat = if owned { self.seat_of(heap) } else { None };
+        // SAFETY: the lock keeps the seat of an owned one where it is.
+        seat.filter(|seat| seat.heap.load(Ordering::Relaxed) == FORKED.heap())
     }
 
     /// Puts the heap back into a seat that holds [`FORKED`]; the lock of the registry must be held, or this be the only
     /// thread.
-    unsafe fn back(&self, heap: *mut Heap) {
-        // SAFETY: the lock keeps the seat of an owned heap where it is. It may have been given up meanwhile.
-        unsafe {
-            (*heap).whole = false;
-            if (*heap).state.load(Ordering::Acquire) == OWNED
-                && let Some(seat) = self.seat_of(heap)
-            {
-                // Release pairs with the load of the thread's next call.
-                let _ = (*seat).heap.compare_exchange(FORKED.heap(), heap, Ordering::Release, Ordering::Relaxed);
-            }
+    fn back(&self, heap: &Heap) {
+        heap.whole.set(false);
+        // It may have been given up meanwhile.
+        if heap.state.load(Ordering::Acquire) == OWNED
+            && let Some(seat) = self.seat_of(heap)
+        {
+            // Release pairs with the load of the thread's next call.
+            let _ = seat.heap.compare_exchange(FORKED.heap(), heap.id(), Ordering::Release, Ordering::Relaxed);
         }
     }
 
-    /// The heap whose thread has this seat, or [`Heap::none`]. The lock of the registry must be held, or this be the only
-    /// thread.
-    fn heap_of(&self, seat: *const Seat) -> *mut Heap {
-        let mut found = Heap::none();
-        self.each_heap(|heap| {
-            // SAFETY: heaps are never unmapped.
-            let (state, its) = unsafe { ((*heap).state.load(Ordering::Acquire), (*heap).seat.load(Ordering::Relaxed)) };
-            if state == OWNED && its.cast_const() == seat {
-                found = heap;
-            }
-        });
-        found
+    /// The heap whose thread has this seat.
+    fn heap_of(r: &Registry, seat: *const Seat) -> Option<&'static Heap> {
+        let has = |heap: &&Heap| {
+            heap.state.load(Ordering::Acquire) == OWNED && heap.seat.load(Ordering::Relaxed).cast_const() == seat
+        };
+        r.heaps().find(has)
     }
 
     /// After fork, in the parent, in a call of the forking thread: where no other fork is under way, all threads have their
@@ -306,18 +282,14 @@ impl<O: Os> Allocator<O> {
         }
         self.forget_totals();
         let mut left = false;
-        self.each_heap(|heap| {
-            // SAFETY: heaps are never unmapped, and this process has one thread.
-            unsafe {
-                if heap != mine && (*heap).state.load(Ordering::Relaxed) == OWNED {
-                    let whole = (*heap).whole;
-                    (*heap).state.store(if whole { LEFT } else { LOST }, Ordering::SeqCst);
-                    // So that the purger does not wait for a visit. Relaxed: one thread.
-                    (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
-                }
-                left |= (*heap).state.load(Ordering::Relaxed) == LEFT;
+        for heap in self.registry_in_fork().heaps() {
+            if !is(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
+                heap.state.store(if heap.whole.get() { LEFT } else { LOST }, Ordering::SeqCst);
+                // So that the purger does not wait for a visit. Relaxed: one thread.
+                heap.seat.store(core::ptr::null_mut(), Ordering::Relaxed);
             }
-        });
+            left |= heap.state.load(Ordering::Relaxed) == LEFT;
+        }
         if left {
             self.left.store(true, Ordering::Relaxed);
             self.note_deferred();
@@ -337,24 +309,24 @@ impl<O: Os> Allocator<O> {
     /// In a child: of the forks under way only the `inner` ones of its thread are left. Returns the thread's heap, which is
     /// back in its seat where none is. Before there can be a helper: it would take the thread for one that ends with the
     /// parent's, whose number the heap has.
-    pub(crate) fn end_in_child(&self, seat: *const Seat, inner: u32) -> *mut Heap {
+    fn end_in_child(&self, seat: *const Seat, inner: u32) -> Option<&'static Heap> {
         // Relaxed: one thread.
         self.forks.word.store(inner, Ordering::Relaxed);
         let flights = self.forks.flights.load(Ordering::Relaxed);
         self.forks.flights.store(flights.min(Back::<O>::is_flying(seat)), Ordering::Relaxed);
-        let mine = self.heap_of(seat);
-        if inner == 0 && mine != Heap::none() {
-            // SAFETY: the only thread's own heap and seat. Its number is still that of the parent's thread, so the system
-            // is not asked whether it exists.
-            unsafe {
-                (*mine).whole = false;
-                let _ = (*seat).heap.compare_exchange(FORKED.heap(), mine, Ordering::Relaxed, Ordering::Relaxed);
-            }
+        let mine = Self::heap_of(self.registry_in_fork(), seat);
+        if inner == 0
+            && let Some(mine) = mine
+        {
+            mine.whole.set(false);
+            // SAFETY: the only thread's own seat. Its number is still that of the parent's thread, so the system is not asked
+            // whether it exists.
+            let seat = unsafe { &(*seat).heap };
+            let _ = seat.compare_exchange(FORKED.heap(), mine.id(), Ordering::Relaxed, Ordering::Relaxed);
         }
         self.os.forked();
-        if mine != Heap::none() {
-            // SAFETY: as above.
-            unsafe { self.set_thread(mine) };
+        if let Some(mine) = mine {
+            self.set_thread(mine);
         }
         mine
     }
@@ -382,21 +354,17 @@ impl<O: Os> Allocator<O> {
     /// `seat` must be the calling thread's, in a call that is not nested, as this takes a lock; the seat is never used again
     /// with a heap but `gone`.
     pub unsafe fn leave_to_others(&self, seat: *mut Seat, gone: *mut Heap) -> bool {
-        self.registry.with(&self.os, |_| {
+        self.registry.with(&self.os, |r| {
             // SAFETY: the seat is the caller's.
             let seat_heap = unsafe { &(*seat).heap };
             // Acquire: what a fork did to the seat before is over. The lock keeps the next one away.
             if seat_heap.compare_exchange(FORKED.heap(), gone, Ordering::Acquire, Ordering::Relaxed).is_err() {
                 return false;
             }
-            let heap = self.heap_of(seat);
-            if heap != Heap::none() {
-                // SAFETY: heaps are never unmapped; its thread is this one.
-                unsafe {
-                    (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
-                    // SeqCst: see `abandon`, which comes later.
-                    (*heap).state.store(LEFT, Ordering::SeqCst);
-                }
+            if let Some(heap) = Self::heap_of(r, seat) {
+                heap.seat.store(core::ptr::null_mut(), Ordering::Relaxed);
+                // SeqCst: see `abandon`, which comes later.
+                heap.state.store(LEFT, Ordering::SeqCst);
                 self.left.store(true, Ordering::Relaxed);
                 self.note_deferred();
             }
@@ -413,18 +381,20 @@ impl<O: Os> Allocator<O> {
         self.arenas.forked(&self.os);
         let mut others = !alone || self.others_fly(seat);
         let mine = self.end_in_child(seat, inner);
-        self.each_heap(|heap| {
-            // SAFETY: heaps are never unmapped, and this process has one thread.
-            unsafe {
-                if heap != mine && (*heap).state.load(Ordering::Relaxed) == OWNED {
-                    others = true;
-                    // Its seat stays: the interrupted call may be in the middle of a visit.
-                    (*heap).state.store(LOST, Ordering::SeqCst);
-                }
+        for heap in self.registry_in_fork().heaps() {
+            if !is(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
+                others = true;
+                // Its seat stays: the interrupted call may be in the middle of a visit.
+                heap.state.store(LOST, Ordering::SeqCst);
             }
-        });
+        }
         if others {
             self.stranded.store(true, Ordering::Relaxed);
         }
     }
+}
+
+/// Whether `heap` is the one that was found.
+fn is(found: Option<&Heap>, heap: &Heap) -> bool {
+    found.is_some_and(|found| found.id() == heap.id())
 }

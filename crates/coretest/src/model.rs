@@ -359,7 +359,7 @@ impl Model {
     fn check_figures(&self, census: &Census) {
         let f = self.a.figures();
         assert_eq!((f.live_blocks, f.live), (self.blocks.len() as u64, self.bytes as u64), "{f:?} {census:?}");
-        assert_eq!(f.cached_blocks, (census.cached + census.shelved) as u64, "{f:?}");
+        assert_eq!(f.cached_blocks, (census.cached + census.cached_large) as u64, "{f:?}");
         assert_eq!(f.large_blocks, census.large as u64, "{f:?}");
         assert_eq!((f.huge_blocks, f.heaps), (census.huge as u64, census.heaps as u64), "{f:?}");
         let chunks = [f.clean, f.dirty + f.lazy, f.slabs].map(|bytes| bytes as usize / neap_core::CHUNK);
@@ -367,8 +367,8 @@ impl Model {
         assert_eq!(chunks, [census.free_chunks[0], dirty, census.slabs + census.annexed_slabs], "{f:?}");
         // What is more than slabs, live large blocks and huge ones is on shelves.
         let shelved = f.live + f.cached + f.slab_free - (f.slabs + f.large + f.huge);
-        let least = census.shelved * self.a.page_size();
-        assert!((shelved == 0) == (census.shelved == 0) && shelved >= least as u64, "{f:?} {census:?}");
+        let least = census.cached_large * self.a.page_size();
+        assert!((shelved == 0) == (census.cached_large == 0) && shelved >= least as u64, "{f:?} {census:?}");
     }
 
     /// The counts by size, and of what is not free, are those of the structures.

@@ -1,9 +1,10 @@
 //! What is counted of blocks of handlers, of threads that end or rest, and of samples.
 
-use neap_core::blocks::record;
+use neap_core::blocks::slab_record::slab_age;
 use neap_core::chunk::Kind;
+use neap_core::chunk::Record;
 use neap_core::class::{self, SIZE};
-use neap_core::pages::{age, layout};
+use neap_core::pages::age;
 use neap_core::policy::{Limit, Purge};
 use neap_core::watch::{Reason, Watch};
 use neap_core::{CHUNK, misuse};
@@ -366,7 +367,7 @@ fn what_a_handler_frees_of_an_ended_thread_is_seen() {
     // A slow path of another thread.
     free(&a, &other, malloc(&a, &other, 5 << 20));
     // SAFETY: the record is readable.
-    let kind = unsafe { (*layout::record(p)).kind.get() };
+    let kind = unsafe { Record::at(p).kind() };
     assert!(kind != Kind::SLAB, "its slab is released");
 }
 
@@ -381,7 +382,7 @@ fn slabs_of_lost_heaps_are_looked_at_once() {
     // SAFETY: the heap is its thread's, which does not use it any more; the record is that of a slab.
     let age = lost.with(&a, |heap| unsafe {
         a.lose(heap);
-        record::slab_age(layout::record(blocks[0]))
+        slab_age(Record::at(blocks[0]))
     });
     assert_ne!(age.load(Ordering::Relaxed), age::NONE, "free memory waits there");
     assert_eq!(a.purge(), 0);
@@ -457,7 +458,7 @@ fn a_trim_takes_what_others_freed() {
     a.trim(0, || true);
     assert_eq!(valid(&a).small, 0);
     // SAFETY: the record is readable.
-    let kinds = || blocks.iter().map(|&p| unsafe { (*layout::record(p)).kind.get() });
+    let kinds = || blocks.iter().map(|&p| unsafe { Record::at(p).kind() });
     assert!(kinds().all(|kind| kind != Kind::SLAB), "all slabs are released");
     free(&a, &owner, large[0]);
     assert_eq!(a.trim(0, || true).held, 100 * 4096);

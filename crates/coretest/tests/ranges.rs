@@ -2,10 +2,11 @@
 //! purging, in a long arena and in many short ones.
 
 use neap_core::CHUNK;
-use neap_core::chunk::{Chunk, Kind, State};
+use neap_core::chunk::{Kind, RECORD_BYTES, Record, State};
+use neap_core::pages::age;
 use neap_core::pages::space::Space;
-use neap_core::pages::{age, layout};
 use neap_core::range::Ranges;
+use neap_core::sync::Ordering;
 use neap_coretest::{Config, Fake};
 use std::collections::BTreeMap;
 
@@ -23,7 +24,7 @@ enum Is {
 /// A record's address, and chunks from there on.
 type Range = (usize, usize);
 
-const RECORD: usize = size_of::<Chunk>();
+const RECORD: usize = RECORD_BYTES;
 /// From so many chunks on clean ranges start at a multiple of 2 MiB.
 const LONG: usize = (64 << 20) / CHUNK;
 
@@ -38,8 +39,9 @@ struct Test {
     is_long: bool,
 }
 
-fn at(record: usize) -> *mut Chunk {
-    core::ptr::with_exposed_provenance_mut(record)
+fn at(record: usize) -> Record {
+    // SAFETY: the tests ask for records that the ranges told of.
+    unsafe { Record::from_address(record) }
 }
 
 /// The records of a range.
@@ -91,8 +93,8 @@ impl Test {
     /// What the frontier skipped is free and clean.
     fn notice_skipped(&mut self) {
         for i in 0.. {
-            let Some((first, used)) = self.space.arenas.used(i) else { return };
-            for c in records((first.addr(), used)) {
+            let Some((first, used)) = self.space.arenas.used(self.ranges.lock(), i) else { return };
+            for c in records((first.address(), used)) {
                 self.chunks.entry(c).or_insert(Is::Free(age::NONE));
             }
         }
@@ -102,10 +104,7 @@ impl Test {
         let (len, align) = (self.length(), if self.below(6) == 0 { 1 << self.below(6) } else { 1 });
         let (fresh, before) = (self.ranges.fresh_chunks, self.chunks.len());
         let Test { space, ranges, .. } = self;
-        // SAFETY: this test alone uses the ranges.
-        let taken = unsafe {
-            if clean { ranges.take_clean(space, len, align) } else { ranges.take(space, len, align * CHUNK) }
-        };
+        let taken = if clean { ranges.take_clean(space, len, align) } else { ranges.take(space, len, align * CHUNK) };
         // Lists hold each length below 32, then four lengths for each doubling.
         let need = len + align - 1;
         let sure = |rows: Vec<Range>| rows.iter().any(|row| row.1 >= need + if need < 32 { 0 } else { need / 4 + 1 });
@@ -113,13 +112,13 @@ impl Test {
             assert!(!sure(self.free(false)), "{len} clean chunks are free");
             return assert!(clean || !sure(self.free(true)), "{len} dirty chunks are free");
         };
-        assert!(layout::chunk(taken.first).addr().is_multiple_of(align * CHUNK));
+        assert!(taken.first.start().addr().is_multiple_of(align * CHUNK));
         let all = taken.is_clean();
         assert!(!all || clean || !sure(self.free(true)), "{len} dirty chunks are free, and were not taken");
-        let known = records((taken.first.addr(), len)).all(|c| self.chunks.contains_key(&c));
+        let known = records((taken.first.address(), len)).all(|c| self.chunks.contains_key(&c));
         assert!(!all || known || !sure(self.free(false)), "{len} clean chunks are free, and were not taken");
         assert!(all || !clean);
-        for (i, c) in records((taken.first.addr(), len)).enumerate() {
+        for (i, c) in records((taken.first.address(), len)).enumerate() {
             let dirty = (taken.dirty.0..taken.dirty.1).contains(&i);
             match self.chunks.get(&c) {
                 None => assert!(!dirty, "never used"),
@@ -129,11 +128,11 @@ impl Test {
         }
         let dirty = taken.dirty.1 - taken.dirty.0;
         assert_eq!(self.ranges.fresh_chunks - fresh, len - dirty, "what was clean");
-        self.set((taken.first.addr(), len), Is::Taken);
+        self.set((taken.first.address(), len), Is::Taken);
         self.notice_skipped();
         // No more of the arena than that.
         assert!(self.chunks.len() <= before + len + align.max(LONG));
-        self.held.push((taken.first.addr(), len));
+        self.held.push((taken.first.address(), len));
     }
 
     /// A range of the test's, out of its list.
@@ -143,8 +142,7 @@ impl Test {
     }
 
     fn give(&mut self, range: Range, since: u8) {
-        // SAFETY: the range is this test's, and this test alone uses the ranges.
-        unsafe { self.ranges.give(&self.space.arenas, at(range.0), range.1, since) };
+        self.ranges.give(&self.space.arenas, at(range.0), range.1, since);
         self.set(range, Is::Free(since));
     }
 
@@ -171,7 +169,7 @@ impl Test {
         let (more, after) = (self.length(), c + len * RECORD);
         let Test { space, ranges, .. } = self;
         // SAFETY: the range before is this test's, and this test alone uses the ranges.
-        let got = unsafe { ranges.extend(space, at(after), more) };
+        let got = ranges.extend(space, at(after), more);
         let room = [true, false].map(|dirty| self.free(dirty).iter().any(|row| row.0 == after && row.1 >= more));
         match got {
             None => {
@@ -195,11 +193,9 @@ impl Test {
         let (c, len) = rows[self.below(rows.len())];
         let from = self.below(len);
         let to = from + 1 + self.below(len - from);
-        // SAFETY: the range is free, and this test alone uses the ranges.
-        unsafe {
-            assert_eq!(Ranges::start_of(at(c + self.below(len) * RECORD)), at(c));
-            self.ranges.take_out(&self.space.arenas, at(c), from, to);
-        }
+        let any = at(c + self.below(len) * RECORD);
+        assert_eq!(self.ranges.start_of(any), at(c));
+        self.ranges.take_out(&self.space.arenas, at(c), from, to);
         let range = (c + from * RECORD, to - from);
         self.set(range, Is::Taken);
         self.check();
@@ -209,21 +205,19 @@ impl Test {
 
     fn put_aside(&mut self) {
         let Some(range) = self.any_held() else { return };
-        // SAFETY: the range is this test's.
-        unsafe { self.ranges.drop_chunks(at(range.0), range.1) };
+        self.ranges.drop_chunks(at(range.0), range.1);
         self.set(range, Is::Dropped);
     }
 
     fn take_aside(&mut self) {
         let most = 1 + self.below(12);
-        // SAFETY: this test alone uses the ranges.
-        let Some((c, len)) = (unsafe { self.ranges.take_dropped(most) }) else {
+        let Some((c, len)) = self.ranges.take_dropped(most) else {
             return assert!(self.chunks.values().all(|is| *is != Is::Dropped));
         };
         assert!((1..=most).contains(&len));
-        assert!(records((c.addr(), len)).all(|c| self.chunks[&c] == Is::Dropped));
-        self.set((c.addr(), len), Is::Taken);
-        self.give((c.addr(), len), age::NONE);
+        assert!(records((c.address(), len)).all(|c| self.chunks[&c] == Is::Dropped));
+        self.set((c.address(), len), Is::Taken);
+        self.give((c.address(), len), age::NONE);
     }
 
     /// Compares all records, ages and sums with the model.
@@ -237,31 +231,25 @@ impl Test {
         assert_eq!((self.ranges.lazy_chunks, self.ranges.waiting()), (lazy, free - clean - lazy + aside));
         for dirty in [false, true] {
             for (c, len) in self.free(dirty) {
-                // SAFETY: these records are in use, and this test alone uses them.
-                unsafe {
-                    let (first, last) = (at(c), at(c).add(len - 1));
-                    assert_eq!(((*first).kind.get(), (*first).state as usize), (Kind::FREE, usize::from(dirty)));
-                    assert_eq!(((*first).len as usize, (*last).len as usize), (len, len));
-                    let last = if len == 1 { Kind::FREE } else { Kind::FREE_END };
-                    assert_eq!((*at(c).add(len - 1)).kind.get(), last);
-                    assert!((1..len.max(2) - 1).all(|i| (*first.add(i)).kind.get() == Kind::NONE));
-                }
+                let (first, last) = (at(c), at(c).add(len - 1));
+                let state = if dirty { State::Dirty } else { State::Clean };
+                assert_eq!((first.kind(), self.ranges.look_at(first)), (Kind::FREE, (len, state)));
+                assert_eq!(self.ranges.look_at(last).0, len);
+                assert_eq!(last.kind(), if len == 1 { Kind::FREE } else { Kind::FREE_END });
+                assert!((1..len.max(2) - 1).all(|i| first.add(i).kind() == Kind::NONE));
             }
         }
         for (&c, &is) in &self.chunks {
-            // SAFETY: the ages of chunks in use are readable.
-            let age = unsafe { *self.space.arenas.ages(at(c)) };
+            let age = age::of(&self.space.arenas, at(c)).load(Ordering::Relaxed);
             match is {
                 Is::Free(since) => assert_eq!(age, since),
                 Is::Taken | Is::Dropped => assert_eq!(age, age::NONE, "nothing waits there"),
             }
             if is == Is::Taken {
-                // SAFETY: the record is in use.
-                assert_eq!(unsafe { (*at(c)).kind.get() }, Kind::NONE);
+                assert_eq!(at(c).kind(), Kind::NONE);
             }
         }
-        // SAFETY: this test alone uses the ranges.
-        assert!(unsafe { self.ranges.is_valid() });
+        assert!(self.ranges.is_valid());
     }
 
     fn run(&mut self, steps: usize) {
@@ -297,7 +285,7 @@ fn short_arenas() {
     for seed in 1..5 {
         let mut test = Test::new(Config { seed, address_limit: Some((2 << 30) + (256 << 20)), ..Config::default() });
         test.run(400);
-        assert!(test.space.arenas.used(2).is_some(), "three arenas at least");
+        assert!(test.space.arenas.used(test.ranges.lock(), 2).is_some(), "three arenas at least");
     }
 }
 
@@ -307,9 +295,8 @@ fn long_ranges_start_at_huge_pages() {
     let mut test = Test::new(Config::default());
     let mut take = |len: usize| {
         let Test { space, ranges, .. } = &mut test;
-        // SAFETY: this test alone uses the ranges.
-        let taken = unsafe { ranges.take(space, len, CHUNK) }.expect("addresses");
-        layout::chunk(taken.first).addr()
+        let taken = ranges.take(space, len, CHUNK).expect("addresses");
+        taken.first.start().addr()
     };
     let first = take(1);
     assert_eq!(take(3), first + CHUNK);
@@ -325,13 +312,11 @@ fn long_ranges_start_at_huge_pages() {
 fn ranges_join_their_clean_neighbours() {
     let take = |test: &mut Test, len: usize| {
         let Test { space, ranges, .. } = test;
-        // SAFETY: the test alone uses the ranges.
-        let taken = unsafe { ranges.take(space, len, CHUNK) }.expect("addresses");
+        let taken = ranges.take(space, len, CHUNK).expect("addresses");
         (taken.first, taken.dirty)
     };
     let give = |test: &mut Test, c, len, since| {
-        // SAFETY: the chunks are the test's, who alone uses the ranges.
-        unsafe { test.ranges.give(&test.space.arenas, c, len, since) }
+        test.ranges.give(&test.space.arenas, c, len, since);
     };
     for (len, joined) in [(32, true), (39, true), (40, false)] {
         let mut test = Test::new(Config::default());
@@ -344,8 +329,8 @@ fn ranges_join_their_clean_neighbours() {
     let mut test = Test::new(Config::default());
     let (c, _) = take(&mut test, 8);
     let (behind, _) = take(&mut test, 1);
-    assert_eq!(behind, c.wrapping_add(8));
+    assert_eq!(behind, c.add(8));
     give(&mut test, c, 4, age::NONE);
-    give(&mut test, c.wrapping_add(4), 4, age::FIRST);
+    give(&mut test, c.add(4), 4, age::FIRST);
     assert_eq!(take(&mut test, 8), (c, (4, 8)));
 }

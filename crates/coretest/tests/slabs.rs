@@ -1,7 +1,7 @@
 //! Slabs: how much of one is touched, where its blocks lie, and when it may be released.
 
-use neap_core::blocks::record;
-use neap_core::pages::layout;
+use neap_core::blocks::slab_record::{OwnSlab, remote_word};
+use neap_core::chunk::Record;
 use neap_core::slab::{self, Taken};
 use neap_core::sync::AtomicU64;
 use neap_core::{CHUNK, class};
@@ -19,16 +19,16 @@ fn a_slab_stays_while_a_free_is_under_way() {
     // SAFETY: the heap is this test's, and so is the slab of its only block.
     unsafe {
         let p = a.malloc(heap, 5000);
-        let (c, i) = (layout::record(p), slab::index(p, class) as usize);
+        let (slab, i) = (OwnSlab::of(Record::at(p)), slab::index(p, class) as usize);
         // The first half of a free by another thread: the bit without the count.
-        record::remote_word(c, i / 64).fetch_or(1 << (i % 64), Ordering::Relaxed);
-        assert_eq!(slab::collect(c), Ok(()));
-        assert_eq!((*c).used, 0);
-        assert!(!slab::is_released(c), "the other thread has not counted its free yet");
+        remote_word(slab.chunk(), class, i / 64).fetch_or(1 << (i % 64), Ordering::Relaxed);
+        assert_eq!(slab.collect(), Ok(()));
+        assert_eq!(slab.used(), 0);
+        assert!(!slab.is_released(), "the other thread has not counted its free yet");
         // The other half.
-        assert_eq!((*c).remote.free(&AtomicU64::new(0), 1), Ok(true));
-        assert_eq!(slab::collect(c), Ok(()));
-        assert!(slab::is_released(c));
+        assert_eq!(slab.chunk().remote().free(&AtomicU64::new(0), 1), Ok(true));
+        assert_eq!(slab.collect(), Ok(()));
+        assert!(slab.is_released());
     }
 }
 
@@ -68,30 +68,30 @@ fn slabs_give_what_is_wanted_and_no_more() {
         // SAFETY: the heap is this test's, and so is the slab of its only block.
         unsafe {
             let first = a.malloc(heap, size);
-            let c = layout::record(first);
+            let slab = OwnSlab::of(Record::at(first));
             let mut out = Taken::new();
             // The OS page has more of the small ones, and one of the others.
             for want in [2, 5, 8] {
-                slab::carve(c, want, 4096, &mut out);
+                slab.carve(want, 4096, &mut out);
                 assert!(out.count <= want && (size > 16 || out.count == want), "{} blocks for {want}", out.count);
             }
             let carved = out.count;
             let mut one_by_one = 0;
-            while let Some((p, _)) = slab::take_one(c, 4096) {
-                assert_eq!(layout::record(p), c, "{p:p} lies behind the slab of {first:p}");
+            while let Some((p, ..)) = slab.take_one(4096) {
+                assert_eq!(Record::at(p), slab.chunk(), "{p:p} lies behind the slab of {first:p}");
                 one_by_one += 1;
             }
             assert_eq!(1 + carved + one_by_one, class::capacity(class));
-            slab::carve(c, 100, 4096, &mut out);
+            slab.carve(100, 4096, &mut out);
             assert_eq!(out.count, carved, "nothing is left");
             let mut recycled = Taken::new();
             for i in 0..12 {
                 let mut batch = slab::Batch::new();
                 batch.add(i);
-                assert_eq!(slab::give(c, batch), Ok(()));
+                assert_eq!(slab.give(batch), Ok(()));
             }
             for want in [3, 5, 12] {
-                assert_eq!(slab::take_recycled(c, want, 4096, &mut recycled), Ok(()));
+                assert_eq!(slab.take_recycled(want, 4096, &mut recycled), Ok(0));
                 assert_eq!(recycled.count, want);
             }
         }

@@ -3,6 +3,7 @@
 use crate::Os;
 use crate::back::Back;
 use crate::back::batch::Work;
+use crate::blocks::annexed::Annexed;
 use crate::blocks::{class, misuse};
 use crate::system::os::Run;
 use crate::system::remote::DoubleFree;
@@ -25,11 +26,10 @@ impl<O: Os> Back<O> {
             // SAFETY: as above.
             unsafe { self.release(run.start, run.len) }
         };
-        let masks = &mut work.punch.holes[0].blocks;
-        let purge = |c| match annex.purge_slab(c, masks, &mut purge) {
+        let masks = work.punch.holes[0].room();
+        let purge = |c| match Annexed::purge_slab(c, masks, &mut purge) {
             Ok(bytes) => bytes,
-            // SAFETY: a slab of the annex.
-            Err(DoubleFree) => unsafe { misuse::double_free_seen_late(self, c) },
+            Err(DoubleFree) => misuse::double_free_seen_late(self, c),
         };
         slabs.map(purge).sum()
     }

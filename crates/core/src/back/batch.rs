@@ -3,7 +3,7 @@
 use crate::Heap;
 use crate::blocks::holes::{self, Hole};
 use crate::pages::age;
-use crate::pages::chunk::{Chunk, Kind};
+use crate::pages::chunk::{Kind, RECORD_BYTES, Record};
 use crate::pages::range::Ranges;
 use crate::pages::release::MOST_RUNS;
 use crate::system::os::Run;
@@ -16,7 +16,7 @@ const _: () =
     assert!(Batch::RUNS <= MOST_RUNS && SLABS * holes::MOST_RUNS <= MOST_RUNS, "`Sent` has a bit for each run");
 
 /// A slab that waits, and the heap that owned it when it was seen.
-pub(crate) type DueSlab = (*mut Chunk, *mut Heap);
+pub(crate) type DueSlab = (Record, &'static Heap);
 
 /// Bytes of a batch, at most: less than a millisecond of purging, as a thread that needs more address space may have to
 /// wait for the kernel that long.
@@ -28,7 +28,7 @@ pub(crate) struct Walk {
     pub(crate) arena: usize,
     pub(crate) index: usize,
     /// The free range that the walk was last in: a hint, as it may be gone.
-    pub(crate) range: *mut Chunk,
+    pub(crate) range: Option<Record>,
     /// Chunks that wait but are not due.
     pub(crate) waiting: usize,
     /// Slabs that were due.
@@ -41,24 +41,22 @@ pub(crate) struct Walk {
 impl Walk {
     /// A walk that begins.
     pub(crate) const fn new() -> Self {
-        Walk { arena: 0, index: 0, range: core::ptr::null_mut(), waiting: 0, slabs: 0, purged: 0, punched: 0 }
+        Walk { arena: 0, index: 0, range: None, waiting: 0, slabs: 0, purged: 0, punched: 0 }
     }
 
-    /// First record of the dirty free range that `c` lies in. In a long one the walk stops between two holds of the lock,
-    /// and it would be long to go back from there: a record of that kind is always the first of a range.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held; `c` must lie in such a range.
-    pub(crate) unsafe fn start_of(&mut self, c: *mut Chunk) -> *mut Chunk {
-        let last = self.range;
-        // SAFETY: records that were readable stay so. A range whose addresses hold that of `c` has `c` in it.
-        unsafe {
-            let holds = |r: *mut Chunk| r <= c && c.addr() < r.wrapping_add((*r).len as usize).addr();
-            if last.is_null() || (*last).kind.get() != Kind::FREE || !holds(last) {
-                self.range = Ranges::start_of(c);
-            }
-        }
-        self.range
+    /// First record of the dirty free range that `c` lies in, which must be one, and its length. In a long one the walk stops
+    /// between two holds of the lock, and it would be long to go back from there: a record of that kind is always the first
+    /// of a range.
+    pub(crate) fn range_of(&mut self, r: &Ranges, c: Record) -> (Record, usize) {
+        // A range whose records hold that of `c` has `c` in it.
+        let holds = |first: &Record| {
+            first.kind() == Kind::FREE
+                && first.address() <= c.address()
+                && c.address() - first.address() < r.look_at(*first).0 * RECORD_BYTES
+        };
+        let first = self.range.filter(holds).unwrap_or_else(|| r.start_of(c));
+        self.range = Some(first);
+        (first, r.look_at(first).0)
     }
 }
 
@@ -112,7 +110,7 @@ pub(crate) struct Batch {
     pub(crate) count: usize,
     pub(crate) bytes: usize,
     /// Slabs to look for holes in.
-    pub(crate) slabs: [DueSlab; SLABS],
+    pub(crate) slabs: [Option<DueSlab>; SLABS],
     pub(crate) slab_count: usize,
 }
 
@@ -126,7 +124,7 @@ pub(crate) struct Punch {
     pub(crate) runs: [Run; SLABS * holes::MOST_RUNS],
     pub(crate) ends: [usize; SLABS],
     /// Heaps to visit.
-    pub(crate) owners: [*mut Heap; SLABS],
+    pub(crate) owners: [Option<&'static Heap>; SLABS],
 }
 
 /// What the holder of the batch lock works with. It lies here and not on the stack, as any thread may have to purge, and
@@ -154,7 +152,7 @@ impl Work {
                 count: 0,
                 runs: [Run::EMPTY; SLABS * holes::MOST_RUNS],
                 ends: [0; SLABS],
-                owners: [core::ptr::null_mut(); SLABS],
+                owners: [None; SLABS],
             },
             touched: [Run::EMPTY; Work::TOUCHED],
         }
@@ -166,8 +164,7 @@ impl Batch {
     pub(crate) const RUNS: usize = if cfg!(neap_sim) { 8 } else { 64 };
 
     pub(crate) const fn new() -> Self {
-        let nothing = (core::ptr::null_mut(), core::ptr::null_mut());
-        Batch { runs: [Run::EMPTY; Self::RUNS], count: 0, bytes: 0, slabs: [nothing; SLABS], slab_count: 0 }
+        Batch { runs: [Run::EMPTY; Self::RUNS], count: 0, bytes: 0, slabs: [None; SLABS], slab_count: 0 }
     }
 
     /// Empties the batch.

@@ -50,15 +50,7 @@ impl<O: Os> Back<O> {
 
     /// OS pages of holes that blocks were taken on again since the last call.
     fn reused_holes(&self) -> usize {
-        let mut sum = 0_u64;
-        let mut heap = self.registry.with(&self.os, |r| r.all);
-        while !heap.is_null() {
-            // SAFETY: heaps are never unmapped, and `next` never changes.
-            unsafe {
-                sum = sum.wrapping_add((*heap).flow.clean_pages());
-                heap = (*heap).next;
-            }
-        }
+        let sum = self.all_heaps().fold(0_u64, |sum, heap| sum.wrapping_add(heap.flow.clean_pages()));
         // Relaxed: one thread calls this.
         sum.wrapping_sub(self.purger.reused.swap(sum, Ordering::Relaxed)) as usize
     }

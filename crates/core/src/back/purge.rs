@@ -13,16 +13,16 @@
 
 use crate::back::Back;
 use crate::back::batch::{BATCH_BYTES, Batch, Due, Keep, Walk};
-use crate::blocks::record;
+use crate::blocks::slab_record;
 use crate::pages::age;
-use crate::pages::chunk::{Chunk, Kind};
-use crate::pages::layout;
+use crate::pages::chunk::{Kind, Record};
 use crate::pages::range::Ranges;
 use crate::pages::{FREED, tables};
 use crate::system::os::Run;
 use crate::system::policy::Purge;
-use crate::system::sync::{AtomicU8, Ordering};
+use crate::system::sync::Ordering;
 use crate::{CHUNK, CHUNK_SHIFT, Heap, Os};
+use core::ptr::NonNull;
 
 /// Most bytes that a thread purges for others, where no helper can: some 100 us. The simulation has little memory, so its
 /// limits are lower, here and below.
@@ -170,8 +170,7 @@ impl<O: Os> Back<O> {
     pub(crate) fn fill(&self, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
         batch.clear();
         loop {
-            // SAFETY: `with` holds the lock.
-            let more = self.ranges.with(&self.os, |r| unsafe { self.gather(r, walk, due, batch) });
+            let more = self.ranges.with(&self.os, |r| self.gather(r, walk, due, batch));
             Self::leave_lock();
             if !more || batch.is_full(due) {
                 return more;
@@ -195,11 +194,11 @@ impl<O: Os> Back<O> {
             if self.is_stranded() {
                 break;
             }
-            // SAFETY: `with` holds the lock; the runs are ours.
-            self.ranges.with(&self.os, |r| unsafe {
+            self.ranges.with(&self.os, |r| {
                 for (i, run) in runs.iter().enumerate() {
-                    let since = age(n * HOLD_RUNS + i);
-                    r.give(&self.arenas, layout::record(run.start), run.len >> CHUNK_SHIFT, since);
+                    // SAFETY: runs are chunks of arenas.
+                    let c = unsafe { Record::at(run.start) };
+                    r.give(&self.arenas, c, run.len >> CHUNK_SHIFT, age(n * HOLD_RUNS + i));
                 }
                 if done.tried < batch.count {
                     // It may not have waited before (`Due::lazy`), so that there is no purger.
@@ -217,30 +216,25 @@ impl<O: Os> Back<O> {
     }
 
     /// Takes some of what is due out of the free ranges, from the place of `walk` on. True if there is more to look at.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held.
     #[cold]
-    pub(crate) unsafe fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
+    fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
         if self.is_stranded() {
             // A handler interrupted the purge and forked: another thread may have left the ranges half changed.
             return false;
         }
         while due.ranges && batch.count < Batch::RUNS / 2 && batch.bytes < due.bytes {
-            // SAFETY: the lock is held; what was put aside is the purger's.
-            let dropped = unsafe { r.take_dropped((due.bytes - batch.bytes).div_ceil(CHUNK)) };
+            let dropped = r.take_dropped((due.bytes - batch.bytes).div_ceil(CHUNK));
             let Some((c, len)) = dropped else { break };
-            batch.push(Run { start: layout::chunk(c), len: len * CHUNK });
+            batch.push(Run { start: c.start(), len: len * CHUNK });
         }
         let mut left = LOOK;
-        while let Some((first, used)) = self.arenas.used(walk.arena) {
+        while let Some((first, used)) = self.arenas.used(r.lock(), walk.arena) {
             while walk.index < used {
                 if left == 0 || batch.is_full(due) {
                     return true;
                 }
                 let had = batch.count;
-                // SAFETY: the lock is held, and the index lies in the used part of the arena.
-                let step = unsafe { self.look(r, first.add(walk.index), used - walk.index, walk, due, batch) };
+                let step = self.look(r, first.add(walk.index), used - walk.index, walk, due, batch);
                 walk.index += step;
                 left = left.saturating_sub(step.max((batch.count - had) * LOOK / HOLD_RUNS));
             }
@@ -249,63 +243,52 @@ impl<O: Os> Back<O> {
         false
     }
 
-    /// Looks at the chunk `c` and those of its kind behind it, of which the arena has `most`; returns how many.
+    /// Looks at the chunk of `c` and those of its kind behind it, of which the arena has `most`; returns how many.
     #[cold]
-    unsafe fn look(
-        &self,
-        r: &mut Ranges,
-        c: *mut Chunk,
-        most: usize,
-        walk: &mut Walk,
-        due: Due,
-        batch: &mut Batch,
-    ) -> usize {
-        // SAFETY: the lock is held; ages of slabs are written by their owners, so they are read as atomics.
-        unsafe {
-            let ages = self.arenas.ages(c).cast::<AtomicU8>();
-            // Acquire pairs with the Release of `slab::wait`: who sees a slab's age sees that it is a slab.
-            let age = |i: usize| (*ages.add(i)).load(Ordering::Acquire);
-            if age(0) == age::NONE {
-                return (1..most.min(LOOK)).find(|&i| age(i) != age::NONE).unwrap_or(most.min(LOOK));
-            }
-            if (*c).kind.get() == Kind::SLAB {
-                if !due.is(age(0)) {
-                    walk.waiting += 1;
-                    return 1;
-                }
-                walk.slabs += 1;
-                if walk.slabs <= due.keep.slabs {
-                    walk.waiting += 1;
-                } else if due.slabs {
-                    batch.slabs[batch.slab_count] = (c, record::owner(c));
-                    batch.slab_count += 1;
-                }
+    fn look(&self, r: &mut Ranges, c: Record, most: usize, walk: &mut Walk, due: Due, batch: &mut Batch) -> usize {
+        // Acquire pairs with the Release of `OwnSlab::wait`: who sees a slab's age sees that it is a slab.
+        let age = |i: usize| age::of(&self.arenas, c.add(i)).load(Ordering::Acquire);
+        if age(0) == age::NONE {
+            return (1..most.min(LOOK)).find(|&i| age(i) != age::NONE).unwrap_or(most.min(LOOK));
+        }
+        if c.kind() == Kind::SLAB {
+            if !due.is(age(0)) {
+                walk.waiting += 1;
                 return 1;
             }
-            // Every other chunk that waits lies in a dirty free range.
-            let start = walk.start_of(c);
-            let from = c.offset_from_unsigned(start);
-            let left = (*start).len as usize - from;
-            let seen = left.min(LOOK);
-            // Ages of free ranges are written under the lock.
-            let ages = |i: usize, len: usize| core::slice::from_raw_parts(self.arenas.ages(c.add(i)), len);
-            let first = if due.ranges { due.first_of(ages(0, seen)) } else { seen };
-            // What the system was told of does not wait.
-            let told = |ages: &[u8]| ages.iter().filter(|&&age| age == age::LAZY).count();
-            walk.waiting += first - if r.lazy_chunks > 0 { told(ages(0, first)) } else { 0 };
-            if first == seen {
-                return seen;
+            walk.slabs += 1;
+            if walk.slabs <= due.keep.slabs {
+                walk.waiting += 1;
+            } else if due.slabs {
+                // SAFETY: an owner is a heap; a slab that is about to be released may have none.
+                let owner = NonNull::new(slab_record::owner(c)).map(|heap| unsafe { Heap::at(heap.as_ptr()) });
+                batch.slabs[batch.slab_count] = owner.map(|owner| (c, owner));
+                batch.slab_count += 1;
             }
-            let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first).min(r.beyond(due.keep.chunks));
-            if most == 0 {
-                walk.waiting += seen - first;
-                return seen;
-            }
-            let len = ages(first, most).iter().take_while(|&&age| due.is(age)).count();
-            r.take_out(&self.arenas, start, from + first, from + first + len);
-            walk.purged += len;
-            batch.push(Run { start: layout::chunk(c.add(first)), len: len * CHUNK });
-            first + len
+            return 1;
         }
+        // Every other chunk that waits lies in a dirty free range.
+        let (start, len) = walk.range_of(r, c);
+        let from = c.distance(start);
+        let left = len - from;
+        let seen = left.min(LOOK);
+        let ages = |i: usize, len: usize| age::ages(&self.arenas, r.lock(), c.add(i), len);
+        let first = if due.ranges { due.first_of(ages(0, seen)) } else { seen };
+        // What the system was told of does not wait.
+        let told = |ages: &[u8]| ages.iter().filter(|&&age| age == age::LAZY).count();
+        walk.waiting += first - if r.lazy_chunks > 0 { told(ages(0, first)) } else { 0 };
+        if first == seen {
+            return seen;
+        }
+        let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first).min(r.beyond(due.keep.chunks));
+        if most == 0 {
+            walk.waiting += seen - first;
+            return seen;
+        }
+        let len = ages(first, most).iter().take_while(|&&age| due.is(age)).count();
+        r.take_out(&self.arenas, start, from + first, from + first + len);
+        walk.purged += len;
+        batch.push(Run { start: c.add(first).start(), len: len * CHUNK });
+        first + len
     }
 }

@@ -67,25 +67,14 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
     /// Empties the caches of all heaps that can be visited, then takes in what came back to each from the others. False
     /// if it was cut short.
     fn caches(&mut self) -> bool {
-        self.visit_heaps(|heap| unsafe {
-            // SAFETY: heaps are never unmapped; the look is a guess.
-            Heap::look(heap).1
-        }) && self.visit_heaps(|heap| unsafe {
-            // SAFETY: as above.
-            !(*heap).pending.is_empty()
-        })
+        self.visit_heaps(|heap| heap.look().1) && self.visit_heaps(|heap| !heap.pending.is_empty())
     }
 
-    fn visit_heaps(&mut self, wants: impl Fn(*mut Heap) -> bool) -> bool {
+    fn visit_heaps(&mut self, wants: impl Fn(&Heap) -> bool) -> bool {
         let a = self.a;
-        let mut heap = a.registry.with(&a.os, |r| r.all);
-        while !heap.is_null() {
-            // SAFETY: heaps are never unmapped, and `next` never changes. A visited heap is ours meanwhile.
-            unsafe {
-                if (*heap).state.load(Ordering::Relaxed) == OWNED && wants(heap) {
-                    a.with_batch(|_| a.visit(self.mine, &mut [heap], |heap| a.empty_heap(heap)));
-                }
-                heap = (*heap).next;
+        for heap in a.all_heaps() {
+            if heap.state.load(Ordering::Relaxed) == OWNED && wants(heap) {
+                a.with_batch(|_| a.visit(self.mine, &mut [Some(heap)], |heap| a.empty_heap(heap)));
             }
             if !(self.go_on)() {
                 return false;

@@ -2,7 +2,7 @@
 
 use crate::back::Back;
 use crate::blocks::registry::OWNED;
-use crate::system::sync::{Ordering, peek};
+use crate::system::sync::Ordering;
 use crate::{Heap, Os};
 
 /// Rounds of visits to heaps whose threads are in a call.
@@ -20,18 +20,13 @@ impl<O: Os> Back<O> {
     /// Visits the heaps of threads that do not show what they shall; whether one of them still does not.
     fn show_all(&self) -> bool {
         let mut late = false;
-        let mut heap = self.registry.with(&self.os, |r| r.all);
-        while !heap.is_null() {
-            // SAFETY: heaps are never unmapped, and `next` never changes; what a heap shows is read as a guess.
-            unsafe {
-                let shown = || peek(&raw const (*heap).watch, self.watch()) == self.watch();
-                let seated = !(*heap).seat.load(Ordering::Relaxed).is_null();
-                if seated && (*heap).state.load(Ordering::Relaxed) == OWNED && !shown() {
-                    let show = |heap| self.show(heap);
-                    self.with_batch(|_| self.visit(Heap::none(), &mut [heap], show));
-                    late |= !shown();
-                }
-                heap = (*heap).next;
+        for heap in self.all_heaps() {
+            // What a heap shows is read as a guess.
+            let shown = || heap.watch_roughly(self.watch()) == self.watch();
+            let seated = !heap.seat.load(Ordering::Relaxed).is_null();
+            if seated && heap.state.load(Ordering::Relaxed) == OWNED && !shown() {
+                self.with_batch(|_| self.visit(Heap::none(), &mut [Some(heap)], |heap| self.show(heap)));
+                late |= !shown();
             }
         }
         late

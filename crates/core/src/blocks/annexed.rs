@@ -9,25 +9,24 @@
 //! - A large block here has the kind [`Kind::NESTED`](crate::pages::chunk::Kind::NESTED). Its free gives the memory back and
 //!   then the chunks, so what is claimed reads as zero unless it is a slab.
 
-use crate::CHUNK;
-use crate::Heap;
 use crate::blocks::class::{self, CLASSES};
-use crate::blocks::{record, slab};
+use crate::blocks::heap::Name;
+use crate::blocks::slab_record::{OwnSlab, clean_pages, remote_word, words};
 use crate::pages::arena::Arenas;
-use crate::pages::chunk::Chunk;
-use crate::pages::layout;
+use crate::pages::chunk::{Chunk, Record};
+use crate::pages::layout::BITS_BYTES;
 use crate::pages::page_map::PageMap;
 use crate::system::os::Run;
 use crate::system::remote::DoubleFree;
-use crate::system::sync::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
+use crate::system::sync::{AtomicPtr, AtomicUsize, Ordering};
+use crate::{CHUNK, Heap};
 
-/// What its address stands for.
-static OWNER: AtomicU8 = AtomicU8::new(0);
-
-/// The owner of the annex's slabs: an address that is no heap's, and that is never looked behind.
+/// The owner of the annex's slabs: an address that is no thread's heap.
 pub(crate) fn owner() -> *mut Heap {
-    (&raw const OWNER).cast_mut().cast()
+    OWNER.heap()
 }
+
+static OWNER: Name = Name::new();
 
 /// What lies in the annex.
 #[derive(Debug)]
@@ -55,100 +54,86 @@ impl Annexed {
 
     /// A block of a slab of `class` that has one free. Linear in the slabs of the class, mostly one.
     pub(crate) fn take_block(&self, class: usize) -> Option<*mut u8> {
-        let recent = self.recent[class].load(Ordering::Acquire);
-        // SAFETY: slabs of the annex stay slabs.
-        let found = unsafe { take_from(recent, class) };
-        found.or_else(|| {
+        // SAFETY: what is stored there is a record of a slab of the annex; such slabs stay slabs.
+        let recent = unsafe { Record::from_ptr(self.recent[class].load(Ordering::Acquire)) };
+        recent.and_then(|c| take_from(c, class)).or_else(|| {
             self.slabs_of(class).find_map(|c| {
-                // SAFETY: as above.
-                let p = unsafe { take_from(c, class) }?;
+                let p = take_from(c, class)?;
                 // Release, here and in `make_slab`, pairs with the Acquire of whoever loads the pointer: the record is set up.
-                self.recent[class].store(c, Ordering::Release);
+                self.recent[class].store(c.as_ptr(), Ordering::Release);
                 Some(p)
             })
         })
     }
 
-    /// Makes the chunk of `c` a slab of `class` and returns its first block.
-    ///
-    /// # Safety
-    /// The chunk must be the caller's, from [`Annex::take`].
-    pub(crate) unsafe fn make_slab(&self, arenas: &Arenas, map: &PageMap, c: *mut Chunk, class: usize) -> *mut u8 {
+    /// Makes the caller's chunk of `c`, from [`Annex::take`](crate::pages::annex::Annex::take), a slab of `class`, and returns
+    /// its first block.
+    pub(crate) fn make_slab(&self, arenas: &Arenas, map: &PageMap, c: Record, class: usize) -> *mut u8 {
         let capacity = class::capacity(class);
-        // SAFETY: the chunk and so its record and bits are the caller's until it is in the list; remote bits are zero.
-        unsafe {
-            slab::set_up(arenas, c, class, owner(), false);
-            (*c).carved = capacity;
-            (*c).used = capacity;
-            for word in 0..capacity.div_ceil(64) as usize {
-                let blocks = (capacity as usize - word * 64).min(64);
-                // The first block is the caller's.
-                let mask = (u64::MAX >> (64 - blocks)) & !u64::from(word == 0);
-                // Relaxed: the exchange below shows it.
-                record::remote_word(c, word).store(mask, Ordering::Relaxed);
-            }
-            (*c).remote.set_apart(capacity - 1);
-            map.set(layout::chunk(c), class);
-            self.slab_count.fetch_add(1, Ordering::Relaxed);
-            let head = &self.slabs[class];
-            let mut next = head.load(Ordering::Relaxed);
-            loop {
-                (*c).next = next;
-                // Release: see `take_block`.
-                match head.compare_exchange_weak(next, c, Ordering::Release, Ordering::Relaxed) {
-                    Ok(_) => break,
-                    Err(now) => next = now,
-                }
+        // Its bits are zero, and it is the caller's until it is in the list.
+        let slab = OwnSlab::set_up(arenas, c, class, owner(), false);
+        slab.set_carved(capacity);
+        slab.add_used(capacity as i32);
+        for word in 0..words(class) {
+            let blocks = (capacity as usize - word * 64).min(64);
+            // The first block is the caller's.
+            let mask = (u64::MAX >> (64 - blocks)) & !u64::from(word == 0);
+            // Relaxed: the exchange below shows it.
+            remote_word(c, class, word).store(mask, Ordering::Relaxed);
+        }
+        c.remote().set_apart(capacity - 1);
+        // SAFETY: the chunk is committed, and the caller's.
+        unsafe { map.set(c.start(), class) };
+        self.slab_count.fetch_add(1, Ordering::Relaxed);
+        let head = &self.slabs[class];
+        let mut next = head.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: as in `take_block`.
+            c.set_next(unsafe { Record::from_ptr(next) });
+            // Release: see `take_block`.
+            match head.compare_exchange_weak(next, c.as_ptr(), Ordering::Release, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => next = now,
             }
         }
-        self.recent[class].store(c, Ordering::Release);
-        layout::chunk(c)
+        self.recent[class].store(c.as_ptr(), Ordering::Release);
+        c.start()
     }
 
-    /// Gives the memory of the slab `c` back to the system if all its blocks are free, and it was not given back since one
-    /// was taken; returns the bytes. Whoever allocates meanwhile finds no block there. An error if the program freed one of
+    /// Gives the memory of the slab of `c` back to the system if all its blocks are free, and it was not given back since one
+    /// was taken; returns the bytes. Who allocates meanwhile finds no block there. An error if the program freed one of
     /// the free blocks once more meanwhile. `purge` does it: false if the system refuses. `masks` is room for the bits of
     /// the blocks, which is not on the stack, as that may be short.
     pub(crate) fn purge_slab(
-        &self,
-        c: *mut Chunk,
-        masks: &mut [u64; layout::BITS_BYTES / 8],
+        c: Record,
+        masks: &mut [u64; BITS_BYTES / 8],
         purge: impl FnOnce(Run) -> bool,
     ) -> Result<usize, DoubleFree> {
-        // SAFETY: slabs of the annex stay slabs; those of its blocks that are taken here are ours.
-        unsafe {
-            let capacity = class::capacity(usize::from((*c).class));
-            // Relaxed, here and in `take_from`: the bits order it.
-            if (*c).remote.apart() != capacity || (*c).clean.load(Ordering::Relaxed) != 0 {
-                return Ok(0);
-            }
-            let words = capacity.div_ceil(64) as usize;
-            let mut taken = 0;
-            for (word, mask) in masks[..words].iter_mut().enumerate() {
-                *mask = (*c).remote.take_all(record::remote_word(c, word));
-                taken += mask.count_ones();
-            }
-            let purged = taken == capacity && purge(Run { start: layout::chunk(c), len: CHUNK });
-            (*c).clean.store(u16::from(purged), Ordering::Relaxed);
-            for (word, &mask) in masks[..words].iter().enumerate().filter(|(_, mask)| **mask != 0) {
-                (*c).remote.free(record::remote_word(c, word), mask)?;
-            }
-            Ok(if purged { CHUNK } else { 0 })
+        let class = c.class();
+        let (capacity, words, clean) = (class::capacity(class), words(class), clean_pages(c));
+        // Relaxed, here and in `take_from`: the bits order it.
+        if c.remote().apart() != capacity || clean.load(Ordering::Relaxed) != 0 {
+            return Ok(0);
         }
+        let mut taken = 0;
+        for (word, mask) in masks[..words].iter_mut().enumerate() {
+            *mask = c.remote().take_all(remote_word(c, class, word));
+            taken += mask.count_ones();
+        }
+        let purged = taken == capacity && purge(Run { start: c.start(), len: CHUNK });
+        clean.store(u16::from(purged), Ordering::Relaxed);
+        for (word, &mask) in masks[..words].iter().enumerate().filter(|(_, mask)| **mask != 0) {
+            c.remote().free(remote_word(c, class, word), mask)?;
+        }
+        Ok(if purged { CHUNK } else { 0 })
     }
 
     /// The slabs of `class`, newest first.
-    pub(crate) fn slabs_of(&self, class: usize) -> impl Iterator<Item = *mut Chunk> {
-        let mut c = self.slabs[class].load(Ordering::Acquire);
-        core::iter::from_fn(move || {
-            let here = c;
-            if here.is_null() {
-                return None;
-            }
-            // SAFETY: a slab in the list has a record, whose link never changes.
-            c = unsafe { (*here).next };
-            Some(here)
-        })
+    pub(crate) fn slabs_of(&self, class: usize) -> impl Iterator<Item = Record> {
+        // SAFETY: as in `take_block`.
+        let first = unsafe { Record::from_ptr(self.slabs[class].load(Ordering::Acquire)) };
+        // The link of a slab in the list never changes.
+        core::iter::successors(first, |c| c.next())
     }
 }
 
@@ -158,22 +143,17 @@ impl Default for Annexed {
     }
 }
 
-/// A free block of the slab `c`, or `None`. Null has none.
-///
-/// # Safety
-/// `c` must be null or a slab of the annex, of `class`.
-unsafe fn take_from(c: *mut Chunk, class: usize) -> Option<*mut u8> {
-    // SAFETY: a slab of the annex stays one; addresses stay inside the chunk.
-    unsafe {
-        if c.is_null() || (*c).remote.apart() == 0 {
-            return None;
-        }
-        (0..class::capacity(class).div_ceil(64) as usize).find_map(|word| {
-            let bit = (*c).remote.take(record::remote_word(c, word))?;
-            if (*c).clean.load(Ordering::Relaxed) != 0 {
-                (*c).clean.store(0, Ordering::Relaxed);
-            }
-            Some(layout::chunk(c).add((word * 64 + bit as usize) * class::SIZE[class] as usize))
-        })
+/// A free block of the slab of `c`, which lies in the annex.
+fn take_from(c: Record, class: usize) -> Option<*mut u8> {
+    if c.remote().apart() == 0 {
+        return None;
     }
+    (0..words(class)).find_map(|word| {
+        let bit = c.remote().take(remote_word(c, class, word))?;
+        let clean = clean_pages(c);
+        if clean.load(Ordering::Relaxed) != 0 {
+            clean.store(0, Ordering::Relaxed);
+        }
+        Some(c.start().wrapping_add((word * 64 + bit as usize) * class::SIZE[class] as usize))
+    })
 }

@@ -9,8 +9,8 @@
 //! A small block shares its OS pages with others. What a program changes of those stays, as with glibc.
 
 use crate::blocks::Blocks;
-use crate::pages::chunk::{Chunk, Kind};
-use crate::pages::layout;
+use crate::blocks::large_record::Large;
+use crate::pages::chunk::{Kind, Record};
 use crate::system::os::Moved;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
@@ -32,18 +32,20 @@ impl<O: Os> Blocks<O> {
         if !self.arenas.contains(p) {
             return;
         }
-        let mut c = layout::record(p);
         // SAFETY: records of committed chunks are readable. Inside a block they have no kind, and stay as they are as long as
         // the caller has the block; elsewhere they may change, but are records all the same.
-        unsafe {
-            while (*c).kind.get() == Kind::NONE {
-                c = c.sub(1);
-                if !self.arenas.contains(layout::chunk(c)) {
-                    return;
-                }
+        let mut c = unsafe { Record::at(p) };
+        while c.kind() == Kind::NONE {
+            c = c.sub(1);
+            if !self.arenas.contains(c.start()) {
+                return;
             }
-            if matches!((*c).kind.get(), Kind::LARGE | Kind::NESTED) && !Chunk::is_apart(c) {
-                self.set_apart(c);
+        }
+        if matches!(c.kind(), Kind::LARGE | Kind::NESTED) {
+            // SAFETY: the caller's block, of which this uses only what is atomic.
+            let block = unsafe { Large::of(c) };
+            if !block.is_apart() {
+                self.set_apart(block);
             }
         }
     }
@@ -54,79 +56,54 @@ impl<O: Os> Blocks<O> {
     /// # Safety
     /// `p` must be a live block of the caller's.
     pub unsafe fn stays_mapped(&self, p: *const u8) -> bool {
-        // SAFETY: the block is the caller's, so its record stays as it is.
-        self.arenas.contains(p) && (self.map.class(p) != 0 || !unsafe { Chunk::is_apart(layout::record(p)) })
+        // SAFETY: the block is the caller's.
+        self.arenas.contains(p) && (self.map.class(p) != 0 || !unsafe { Large::of(Record::at(p)) }.is_apart())
     }
 
     /// Marks a large block as apart.
-    ///
-    /// # Safety
-    /// The block must be the caller's.
-    pub(crate) unsafe fn set_apart(&self, c: *mut Chunk) {
+    pub(crate) fn set_apart(&self, block: Large) {
         // Several threads of the program may change the same block.
-        // SAFETY: as the caller promises.
-        if unsafe { Chunk::mark_apart(c) } {
+        if !block.set_apart(true) {
             // Relaxed, here and below: a count.
             self.apart.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Maps a large block anew before others get it, if it is apart.
-    ///
-    /// # Safety
-    /// The block must be the caller's, and hold nothing that is needed.
-    pub(crate) unsafe fn renew_apart(&self, c: *mut Chunk) -> Renewed {
-        // SAFETY: as the caller promises.
-        unsafe {
-            let renewed = self.renew_end(c, 0, (*c).len as usize);
-            self.unset_apart(c);
-            renewed
-        }
+    /// Maps a large block anew before others get it, if it is apart; it holds nothing that is needed.
+    pub(crate) fn renew_apart(&self, block: Large) -> Renewed {
+        let renewed = self.renew_end(block, 0, block.len());
+        self.unset_apart(block);
+        renewed
     }
 
     /// A large block that is about to be free, or lost, is apart no longer.
-    ///
-    /// # Safety
-    /// The block must be the caller's.
-    pub(crate) unsafe fn unset_apart(&self, c: *mut Chunk) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            if Chunk::is_apart(c) {
-                Chunk::set_apart(c, false);
-                self.apart.fetch_sub(1, Ordering::Relaxed);
-            }
+    pub(crate) fn unset_apart(&self, block: Large) {
+        if block.is_apart() && block.set_apart(false) {
+            self.apart.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Makes what a large block has behind its first `bytes` in their last chunk accessible, if it is apart: it stays the
     /// block's, which may grow into it again. False if the system refuses.
-    ///
-    /// # Safety
-    /// The block must be the caller's, as long, and hold nothing behind `bytes` that is needed.
-    pub(crate) unsafe fn open_end(&self, c: *mut Chunk, bytes: usize) -> bool {
+    pub(crate) fn open_end(&self, block: Large, bytes: usize) -> bool {
         let len = bytes.next_multiple_of(CHUNK) - bytes;
-        // SAFETY: as the caller promises; the chunks that the block ever used are committed.
-        unsafe { len == 0 || !Chunk::is_apart(c) || self.os.commit(layout::chunk(c).add(bytes), len) }
+        let end = block.start().wrapping_add(bytes);
+        // SAFETY: the chunks that the block ever used are committed.
+        len == 0 || !block.is_apart() || unsafe { self.os.commit(end, len) }
     }
 
-    /// Maps the chunks `from..to` of a large block anew, if it is apart.
-    ///
-    /// # Safety
-    /// The block must be the caller's, and these chunks hold nothing that is needed.
-    pub(crate) unsafe fn renew_end(&self, c: *mut Chunk, from: usize, to: usize) -> Renewed {
-        // SAFETY: as the caller promises.
-        unsafe {
-            if !Chunk::is_apart(c) {
-                return Renewed::Usable;
+    /// Maps the chunks `from..to` of a large block, which hold nothing that is needed, anew, if it is apart.
+    pub(crate) fn renew_end(&self, block: Large, from: usize, to: usize) -> Renewed {
+        if !block.is_apart() {
+            return Renewed::Usable;
+        }
+        // SAFETY: these chunks are the block's.
+        match unsafe { self.os.renew(block.chunk().add(from).start(), (to - from) * CHUNK) } {
+            Moved::Done => {
+                self.notes.count_purged(block.carved().min(to).saturating_sub(from) * CHUNK);
+                Renewed::Clean
             }
-            let (p, len) = (layout::chunk(c.add(from)), (to - from) * CHUNK);
-            match self.os.renew(p, len) {
-                Moved::Done => {
-                    self.notes.count_purged(((*c).carved as usize).min(to).saturating_sub(from) * CHUNK);
-                    Renewed::Clean
-                }
-                Moved::Not | Moved::Lost => Renewed::Lost,
-            }
+            Moved::Not | Moved::Lost => Renewed::Lost,
         }
     }
 }

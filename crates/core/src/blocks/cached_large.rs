@@ -1,193 +1,160 @@
 //! malloc and free of large blocks that a heap keeps (`large_cache.rs`).
 
-use crate::blocks::Blocks;
-use crate::blocks::large_cache::{LONGEST, Shelf};
+use crate::blocks::heap::Mine;
+use crate::blocks::large_cache::{LONGEST, LargeCache};
+use crate::blocks::large_record::Large;
 use crate::blocks::misuse::{self, Call};
-use crate::pages::age;
-use crate::pages::chunk::{Chunk, Kind, State};
+use crate::blocks::{Blocks, large};
+use crate::pages::chunk::{Kind, Record, State};
 use crate::pages::held::Use;
-use crate::pages::layout;
 use crate::pages::range::Taken;
 use crate::system::policy::Purge;
-use crate::{CHUNK, Heap, Os};
+use crate::{CHUNK, Os};
 
 impl<O: Os> Blocks<O> {
-    /// A large block of at least `size` bytes, more than 0, from the shelf of `heap`, or null. `zero`: it reads as zero.
-    ///
-    /// # Safety
-    /// `heap` must be the caller's.
+    /// A large block of at least `size` bytes, more than 0, from the cache of `heap`, or null. `zero`: it reads as zero.
     #[inline(always)]
-    pub unsafe fn malloc_shelved(&self, heap: *mut Heap, size: usize, zero: bool) -> *mut u8 {
-        if size > LONGEST as usize * CHUNK {
+    pub(crate) fn malloc_cached_large(&self, heap: Mine<'_>, size: usize, zero: bool) -> *mut u8 {
+        if size > LONGEST * CHUNK {
             return core::ptr::null_mut();
         }
-        let len = size.div_ceil(CHUNK) as u32;
-        // SAFETY: the heap and so its shelf are the caller's.
-        unsafe {
-            let c = (*heap).shelf.pop_fit(len);
-            if c.is_null() {
-                return core::ptr::null_mut();
-            }
-            // `len` chunks hold them, as an OS page is no longer than a chunk.
-            let bytes = self.whole_pages(size);
-            let carved = (*c).carved;
-            (*heap).flow.unshelve(bytes);
-            (*c).kind.set(Kind::LARGE);
-            (*c).listed = false;
-            Chunk::set_bytes(c, bytes);
-            if carved < len {
-                (*c).carved = len;
-            }
-            if zero {
-                self.zero_shelved(c, carved as usize);
-            }
-            layout::chunk(c)
+        let len = size.div_ceil(CHUNK);
+        let Some(block) = heap.large.pop_fit(len) else { return core::ptr::null_mut() };
+        // `len` chunks hold them, as an OS page is no longer than a chunk.
+        let bytes = self.whole_pages(size);
+        let carved = block.carved();
+        heap.flow.uncache_large(bytes);
+        block.set_kind(Kind::LARGE);
+        block.set_sample(false);
+        block.set_bytes(bytes);
+        if carved < len {
+            block.set_carved(len);
         }
+        if zero {
+            self.zero_cached(block, carved);
+        }
+        block.start()
     }
 
-    /// Makes a block from a shelf, that used `carved` chunks before, read as zero.
+    /// Makes a block from a cache, that used `carved` chunks before, read as zero.
     #[cold]
-    unsafe fn zero_shelved(&self, c: *mut Chunk, carved: usize) {
+    fn zero_cached(&self, block: Large, carved: usize) {
+        let bytes = block.bytes();
+        let dirty = if block.behind() == State::Clean { carved } else { block.len() };
+        let taken = Taken { first: block.chunk(), dirty: (0, dirty) };
+        if !self.policy.zero_always() {
+            self.habits.count(0, bytes.saturating_sub(dirty * CHUNK));
+        }
         // SAFETY: the block is the caller's.
         unsafe {
-            let bytes = Chunk::bytes(c);
-            let dirty = if (*c).state == State::Clean { carved } else { (*c).len as usize };
-            let taken = Taken { first: c, dirty: (0, dirty) };
-            if !self.policy.zero_always() {
-                self.habits.count(0, bytes.saturating_sub(dirty * CHUNK));
-            }
-            if !self.habits.clear_large(self, layout::chunk(c), bytes, taken) {
-                self.purge_large(c);
+            if !self.habits.clear_large(self, block.start(), bytes, taken) {
+                self.purge_large(block);
             }
         }
     }
 
-    /// `Blocks::shelve` after [`Heap::free`] failed for `p`, where the shelf has a place and nobody has to be told: what
-    /// a free of a large block does mostly, and there is nothing to settle. Otherwise nothing has happened.
+    /// `cache_large` after [`Heap::free`](crate::Heap::free) failed for `p`, where the cache has a place and nothing has to be
+    /// noted: what a free of a large block does mostly, and there is nothing to settle. Otherwise nothing has happened.
     ///
     /// # Safety
-    /// `heap` must be the caller's and not watched, and nothing may have happened to it since; `p` must be a block of
-    /// the caller's, or foreign.
+    /// `heap` must not be watched, and nothing may have happened to it since; `p` must be a block of the caller's, or foreign.
     #[inline(always)]
-    pub unsafe fn shelve_after_miss(&self, heap: *mut Heap, p: *mut u8) -> bool {
-        // SAFETY: as the caller promises. The page map has the class 0 for a large block. A heap that shows that nobody
-        // watches has caches.
-        unsafe {
-            if self.map.class(p) != 0 {
-                return false;
-            }
-            let c = layout::record(p);
-            let fits = self.arenas.has_record(p)
-                && self.goes_on_shelf(c, p)
-                && (*heap).shelf.has_counted_place((*c).len)
-                && !self.minds((*heap).shelf.chunks + (*c).len);
-            if fits {
-                Heap::undo_free_of_large(heap);
-                self.push_on_shelf(heap, c);
-            }
-            fits
+    pub(crate) unsafe fn cache_large_after_miss(&self, heap: Mine<'_>, p: *mut u8) -> bool {
+        // The page map has the class 0 for a large block. A heap that shows that nothing is watched has caches.
+        if self.map.class(p) != 0 || !self.arenas.has_record(p) {
+            return false;
         }
+        // SAFETY: the record was found; a large block is the caller's.
+        let Some(block) = (unsafe { self.for_cache(Record::at(p), p) }) else { return false };
+        let fits = heap.large.has_counted_place(block.len()) && !self.minds(heap.large.chunks() + block.len());
+        if fits {
+            heap.undo_free_of_large();
+            self.put_in_cache(heap, block);
+        }
+        fits
     }
 
-    /// Whether the block at `p`, whose record is `c`, is one for a shelf that has a place.
+    /// The block at `p`, whose record is `c`, if it is a large one for a cache that has a place.
     ///
     /// # Safety
-    /// As [`Blocks::shelve`].
+    /// If it is a large block, it must be the caller's.
     #[inline(always)]
-    unsafe fn goes_on_shelf(&self, c: *mut Chunk, p: *mut u8) -> bool {
-        // SAFETY: records of committed chunks are readable; a large block is the caller's, as is the heap.
-        unsafe {
-            p.addr() & (CHUNK - 1) == 0
-                && (*c).kind.get() == Kind::LARGE
-                && (*c).len <= LONGEST
-                && !Chunk::is_apart(c)
-                && self.policy.purge() != Purge::Eager
-                && ((*c).len as usize * CHUNK) < self.policy.mmap_threshold()
+    unsafe fn for_cache(&self, c: Record, p: *mut u8) -> Option<Large> {
+        if p.addr() & (CHUNK - 1) != 0 || c.kind() != Kind::LARGE {
+            return None;
         }
+        // SAFETY: as the caller promises.
+        let block = unsafe { Large::of(c) };
+        let goes = block.len() <= LONGEST
+            && !block.is_apart()
+            && self.policy.purge() != Purge::Eager
+            && block.len() * CHUNK < self.policy.mmap_threshold();
+        goes.then_some(block)
     }
 
-    /// Puts a block for which there is a place on the shelf of `heap`.
-    ///
-    /// # Safety
-    /// As [`Blocks::shelve`].
+    /// Puts a block for which there is a place into the cache of `heap`.
     #[inline(always)]
-    unsafe fn push_on_shelf(&self, heap: *mut Heap, c: *mut Chunk) {
-        // SAFETY: the heap and the block are the caller's.
-        unsafe {
-            let len = (*c).len;
-            (*c).kind.set(Kind::SHELVED);
-            (*heap).flow.shelve(Chunk::bytes(c));
-            (*heap).shelf.push(c, len, self.epoch());
-        }
+    fn put_in_cache(&self, heap: Mine<'_>, block: Large) {
+        block.set_kind(Kind::CACHED);
+        heap.flow.cache_large(block.bytes());
+        heap.large.push(block, self.epoch());
     }
 
-    /// Puts the large block at `p`, which lies in an arena, on the shelf of `heap`, where the oldest make room; false if
+    /// Puts the large block at `p`, which lies in an arena, into the cache of `heap`, where the oldest make room; false if
     /// that is no place for it.
     ///
     /// # Safety
-    /// `heap` must be the caller's or [`Heap::none`]; if `p` is a large block, it must be the caller's.
-    pub(crate) unsafe fn shelve(&self, heap: *mut Heap, p: *mut u8) -> bool {
-        let c = layout::record(p);
-        // SAFETY: records of committed chunks are readable; a large block is the caller's, as is the heap.
-        unsafe {
-            if (*c).kind.get() == Kind::SHELVED {
+    /// If `p` is a large block, it must be the caller's.
+    pub(crate) unsafe fn cache_large(&self, heap: Mine<'_>, p: *mut u8) -> bool {
+        // SAFETY: as the caller promises.
+        let found = unsafe {
+            let c = Record::at(p);
+            if c.kind() == Kind::CACHED {
                 misuse::not_a_block(self, Call::Free, p);
             }
-            if !Heap::is_cached(heap) || !self.goes_on_shelf(c, p) {
-                return false;
-            }
-            let len = (*c).len;
-            if !(*heap).shelf.has_place(len) {
-                self.unshelve(heap, |shelf| !(*shelf).has_place(len));
-            }
-            let more = (*heap).shelf.count_room(len);
-            if more > 0 {
-                self.note_room(more);
-            }
-            self.push_on_shelf(heap, c);
-            if self.minds((*heap).shelf.chunks) {
-                self.want();
-            }
+            if heap.is_cached() { self.for_cache(c, p) } else { None }
+        };
+        let Some(block) = found else { return false };
+        let len = block.len();
+        if !heap.large.has_place(len) {
+            self.uncache(heap, |cache| !cache.has_place(len));
+        }
+        let more = heap.large.count_room(len);
+        if more > 0 {
+            self.note_room(more);
+        }
+        self.put_in_cache(heap, block);
+        if self.minds(heap.large.chunks()) {
+            self.want();
         }
         true
     }
 
-    /// Gives the oldest blocks of the shelf of `heap` to the free ranges, where they go on waiting, as long as there are
+    /// Gives the oldest blocks in the cache of `heap` to the free ranges, where they go on waiting, as long as there are
     /// any and `more` says so.
-    unsafe fn unshelve(&self, heap: *mut Heap, more: impl Fn(*const Shelf) -> bool) {
-        // SAFETY: the heap and so its shelf are the caller's; `with` holds the lock of the ranges.
-        self.ranges.with(&self.os, |r| unsafe {
-            while more(&raw const (*heap).shelf) {
-                let c = (*heap).shelf.pop_oldest();
-                if c.is_null() {
-                    break;
-                }
-                (*c).kind.set(Kind::NONE);
-                (*heap).flow.unshelve(Chunk::bytes(c));
-                r.held.give(Use::Large { bytes: Chunk::bytes(c), zero: false });
+    fn uncache(&self, heap: Mine<'_>, more: impl Fn(&LargeCache) -> bool) {
+        self.ranges.with(&self.os, |r| {
+            while more(&heap.large)
+                && let Some(block) = heap.large.pop_oldest()
+            {
+                block.set_kind(Kind::NONE);
+                heap.flow.uncache_large(block.bytes());
+                r.held.give(Use::Large { bytes: block.bytes(), zero: false });
                 if self.is_stranded() {
                     // As in `give_chunks`: it is lost.
                     continue;
                 }
-                let (len, used, since) = ((*c).len as usize, (*c).carved as usize, Chunk::since(c));
-                let behind = if (*c).state == State::Clean { age::NONE } else { since };
-                self.give_parts(r, [(c.add(used), len - used, behind), (c, used, since)]);
+                self.give_parts(r, large::parts(block, block.since(), block.since()));
             }
             self.note_given(r);
         });
     }
 
-    /// Clears the shelf of `heap` of blocks that wait since at least `ticks` epochs.
-    ///
-    /// # Safety
-    /// `heap` must be the caller's.
-    pub(crate) unsafe fn clear_shelf(&self, heap: *mut Heap, ticks: u8) {
-        let due = |shelf| ticks == 0 || Shelf::is_due(shelf, self.epoch(), ticks);
-        // SAFETY: the heap and so its shelf are the caller's.
-        unsafe {
-            if (*heap).shelf.count > 0 && due(&raw const (*heap).shelf) {
-                self.unshelve(heap, due);
-            }
+    /// Clears the cache of `heap` of large blocks that wait since at least `ticks` epochs.
+    pub(crate) fn clear_cached_large(&self, heap: Mine<'_>, ticks: u8) {
+        let due = |cache: &LargeCache| ticks == 0 || cache.is_due(self.epoch(), ticks);
+        if !heap.large.is_empty() && due(&heap.large) {
+            self.uncache(heap, due);
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Flow {
     pub(crate) skipped: AtomicU64,
     /// OS pages of slabs that were clean and are not any more.
     clean: AtomicU64,
-    /// Usable bytes of large blocks that came from the shelf, less those of blocks that were put there.
+    /// Usable bytes of large blocks that came from caches, less those of blocks that were put there.
     pub(crate) large: AtomicU64,
 }
 
@@ -50,15 +50,15 @@ impl Flow {
         self.clean.load(Ordering::Relaxed)
     }
 
-    /// A large block of `bytes` was put on the shelf.
+    /// A large block of `bytes` was put into a cache.
     #[inline]
-    pub(crate) fn shelve(&self, bytes: usize) {
+    pub(crate) fn cache_large(&self, bytes: usize) {
         add(&self.large, (bytes as u64).wrapping_neg());
     }
 
-    /// One left the shelf, and has `bytes` now.
+    /// One left a cache, and has `bytes` now.
     #[inline]
-    pub(crate) fn unshelve(&self, bytes: usize) {
+    pub(crate) fn uncache_large(&self, bytes: usize) {
         add(&self.large, bytes as u64);
     }
 

@@ -13,13 +13,13 @@
 //! Not where memory is short or nobody has looked yet how much there is (`pressure.rs`); not for blocks of which a
 //! program may leave whole OS pages alone.
 
+use crate::blocks::Blocks;
 use crate::blocks::class::{self, FIRST_PAGED};
-use crate::blocks::{Blocks, record};
-use crate::pages::chunk::Chunk;
-use crate::pages::layout;
+use crate::blocks::heap::Mine;
+use crate::blocks::slab_record::{self, OwnSlab};
 use crate::pages::notes::FRESH_CHUNKS;
 use crate::system::sync::Ordering;
-use crate::{CHUNK, Heap, Os};
+use crate::{CHUNK, Os};
 
 /// So many slabs of its class a heap must hold, all full, before the next one is populated.
 pub const PROVEN: u32 = 32;
@@ -28,66 +28,41 @@ const _: () = assert!(class::SIZE[FIRST_PAGED - 1] < 4096, "each OS page of a sl
 
 /// Whether OS pages behind the blocks that were carved may hold memory: the slab was populated, or made of memory that
 /// was used before.
-///
-/// # Safety
-/// The slab must be the caller's heap's.
 #[inline]
-pub(crate) unsafe fn is_left_behind(c: *const Chunk) -> bool {
-    // SAFETY: the slab is the caller's.
-    unsafe { !(*c).zeroed && (*c).carved < class::capacity(usize::from((*c).class)) }
+pub(crate) fn is_left_behind(slab: OwnSlab) -> bool {
+    !slab.is_zeroed() && slab.carved() < class::capacity(slab.class())
+}
+
+/// A slab of the heap is no more.
+#[inline]
+pub(crate) fn uncount_slab(heap: Mine<'_>, slab: OwnSlab) {
+    if let Some(count) = heap.slabs.get(slab.class()) {
+        count.set(count.get() - 1);
+    }
 }
 
 impl<O: Os> Blocks<O> {
-    /// Counts the new slab of `heap`, which has no slab of the class with free blocks but this one, and populates it if
-    /// that pays. `clean`: it reads as zero.
-    ///
-    /// # Safety
-    /// The heap and the slab must be the caller's, and nothing of it carved.
+    /// Counts the new slab of `heap`, of which nothing is carved, and which is its only one of the class with free blocks;
+    /// populates it if that pays. `clean`: it reads as zero.
     #[inline]
-    pub(crate) unsafe fn count_slab(&self, heap: *mut Heap, c: *mut Chunk, clean: bool) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            let class = usize::from((*c).class);
-            if class < FIRST_PAGED {
-                let count = &mut (*heap).slabs[class];
-                *count += 1;
-                if *count > PROVEN && clean {
-                    self.populate_slab(heap, c);
-                }
-            }
-        }
-    }
-
-    /// A slab is no more.
-    ///
-    /// # Safety
-    /// The slab must be the caller's, as its owner's is.
-    #[inline]
-    pub(crate) unsafe fn uncount_slab(c: *const Chunk) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            let class = usize::from((*c).class);
-            if class < FIRST_PAGED {
-                (*record::owner(c)).slabs[class] -= 1;
+    pub(crate) fn count_slab(&self, heap: Mine<'_>, slab: OwnSlab, clean: bool) {
+        if let Some(count) = heap.slabs.get(slab.class()) {
+            count.set(count.get() + 1);
+            if count.get() > PROVEN && clean {
+                self.populate_slab(heap, slab);
             }
         }
     }
 
     #[cold]
-    unsafe fn populate_slab(&self, heap: *mut Heap, c: *mut Chunk) {
-        // What may be taken until somebody looks at the limit again. 0: nobody did so far. Relaxed: a guess.
+    fn populate_slab(&self, heap: Mine<'_>, slab: OwnSlab) {
+        // What may be taken until the limit is looked at again. 0: it was not so far. Relaxed: a guess.
         let room = self.notes.room.load(Ordering::Relaxed) / CHUNK >= FRESH_CHUNKS;
-        // SAFETY: as the caller promises.
-        unsafe {
-            if room
-                && self.page_size() < CHUNK
-                && Heap::is_cached(heap)
-                && !Self::is_hardened(c)
-                && self.os.populate(layout::chunk(c), CHUNK)
-            {
-                // Blocks that were never carved still read as zero, but only calloc past a cache would ask.
-                (*c).zeroed = false;
-            }
+        let may = room && self.page_size() < CHUNK && heap.is_cached() && !slab_record::is_hardened(slab.chunk());
+        // SAFETY: the chunk is committed, and the slab's owner's.
+        if may && unsafe { self.os.populate(slab.chunk().start(), CHUNK) } {
+            // Blocks that were never carved still read as zero, but only calloc past a cache would ask.
+            slab.set_zeroed(false);
         }
     }
 }

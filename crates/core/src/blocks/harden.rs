@@ -7,19 +7,20 @@
 //! - the last OS page of a slab and the one behind a large block are inaccessible guards.
 //!
 //! Memory that was there before hardening began is used as before. Slabs are hardened from their first block on: such a
-//! one *withholds* the blocks that reach into its last OS page, for good ([`Chunk::withheld`]; they count as used). A guard
+//! one *withholds* the blocks that reach into its last OS page, for good (`OwnSlab::withheld`; they count as used). A guard
 //! is a mapping of its own, so there are at most `MOST_GUARDS`; beyond, the last OS page of a slab is only never used.
 //!
 //! Cost: no fast path, a memset for each free, a look at each block that is handed out, two system calls more for each
 //! slab and each large block.
 
-use crate::blocks::habits::Habits;
+use crate::blocks::habits::{self, Habits};
+use crate::blocks::heap::Mine;
+use crate::blocks::slab_record::{self, OwnSlab};
 use crate::blocks::watch::Reason;
-use crate::blocks::{Blocks, class, habits, misuse, slab};
-use crate::pages::chunk::Chunk;
-use crate::pages::layout;
+use crate::blocks::{Blocks, class, misuse};
+use crate::pages::chunk::Record;
 use crate::system::random;
-use crate::{CHUNK, Heap, Os};
+use crate::{CHUNK, Os};
 
 /// Blocks of a slab of `class` that reach into its last OS page.
 fn withheld(class: usize, page: usize) -> u32 {
@@ -33,77 +34,57 @@ impl<O: Os> Blocks<O> {
         self.set_reason(Reason::Harden, true);
     }
 
-    /// Whether the slab of `c` is hardened.
-    ///
-    /// # Safety
-    /// `c` must be the record of a slab.
-    #[inline]
-    pub(crate) unsafe fn is_hardened(c: *const Chunk) -> bool {
-        // SAFETY: the record is readable, and the field constant for a slab's life.
-        unsafe { (*c).len != 0 }
-    }
-
-    /// Hardens a new slab, `clean` or not.
-    ///
-    /// # Safety
-    /// The slab must be the caller's, and nothing of it carved.
+    /// Hardens a new slab, `clean` or not, of which nothing is carved.
     #[cold]
-    pub(crate) unsafe fn harden_slab(&self, c: *mut Chunk, clean: bool) {
-        // SAFETY: the slab is the caller's.
+    pub(crate) fn harden_slab(&self, slab: OwnSlab, clean: bool) {
+        let page = self.page_size();
+        let withheld = withheld(slab.class(), page);
+        if withheld == class::capacity(slab.class()) {
+            // OS pages are as long as chunks: no room for a guard.
+            return;
+        }
+        let p = slab.chunk().start();
+        // SAFETY: the chunk is committed, and the slab's owner's.
         unsafe {
-            let page = self.page_size();
-            let class = usize::from((*c).class);
-            let withheld = withheld(class, page);
-            if withheld == class::capacity(class) {
-                // OS pages are as long as chunks: no room for a guard.
-                return;
-            }
             if !clean {
-                layout::chunk(c).write_bytes(0, CHUNK);
+                p.write_bytes(0, CHUNK);
             }
-            slab::carve_all(c, withheld, clean, page);
-            Chunk::set_apart(c, self.guards.guard(self, layout::chunk(c).add(CHUNK - page)));
+            slab.carve_all(withheld, clean, page);
+            slab.set_guarded(self.guards.guard(self, p.add(CHUNK - page)));
         }
     }
 
     /// Makes a slab's memory accessible again, before it is released. False if the system refuses.
-    ///
-    /// # Safety
-    /// The slab must be the caller's.
-    pub(crate) unsafe fn soften_slab(&self, c: *mut Chunk) -> bool {
-        // SAFETY: the slab is the caller's; its last OS page is committed.
-        unsafe {
-            if Chunk::is_apart(c) && !self.guards.unguard(self, layout::chunk(c).add(CHUNK - self.page_size())) {
-                return false;
-            }
-            Chunk::set_apart(c, false);
-            (*c).len = 0;
+    pub(crate) fn soften_slab(&self, slab: OwnSlab) -> bool {
+        let last = slab.chunk().start().wrapping_add(CHUNK - self.page_size());
+        // SAFETY: the guard is the slab's.
+        if slab.is_guarded() && !unsafe { self.guards.unguard(self, last) } {
+            return false;
         }
+        slab.set_guarded(false);
+        slab.set_hardened(None);
         true
     }
 
-    /// A random free block of a hardened slab, all zero; does not return if it was written. True if no OS page of it
-    /// holds memory.
-    ///
-    /// # Safety
-    /// The heap and the slab must be the caller's.
+    /// A random free block of a hardened slab of the heap, all zero; does not return if it was written. True if no OS page of
+    /// it holds memory.
     #[cold]
     #[inline(never)]
-    pub(crate) unsafe fn take_hardened(&self, heap: *mut Heap, c: *mut Chunk) -> Option<(*mut u8, bool)> {
-        // SAFETY: the heap and the slab are the caller's; the block is new.
-        unsafe {
-            let state = &mut (*heap).random;
-            while *state == 0 {
-                *state = self.os.random();
-            }
-            let (p, clean) = slab::take_random(c, random::next(state), self.page_size())?;
-            let class = usize::from((*c).class);
-            // Blocks with OS pages of their own are not looked at: those that nobody touched would be read in.
-            if !clean && class < class::FIRST_PAGED && !habits::is_zeroed(p, class::SIZE[class] as usize) {
-                misuse::corrupted(self, p, class);
-            }
-            Some((p, clean))
+    pub(crate) fn take_hardened(&self, heap: Mine<'_>, slab: OwnSlab) -> Option<(*mut u8, bool, u32)> {
+        let mut state = heap.random.get();
+        while state == 0 {
+            state = self.os.random();
         }
+        let random = random::next(&mut state);
+        heap.random.set(state);
+        let (p, clean) = slab.take_random(random, self.page_size())?;
+        let class = slab.class();
+        // Blocks with OS pages of their own are not looked at: those that were never touched would be read in.
+        // SAFETY: the block is new, and the caller's.
+        if !clean && class < class::FIRST_PAGED && !unsafe { habits::is_zeroed(p, class::SIZE[class] as usize) } {
+            misuse::corrupted(self, p, class);
+        }
+        Some((p, clean, 0))
     }
 
     /// Zeroes a block that is being freed, if its slab is hardened.
@@ -114,7 +95,7 @@ impl<O: Os> Blocks<O> {
     pub(crate) unsafe fn wipe(&self, p: *mut u8, class: usize) {
         // SAFETY: as the caller promises.
         unsafe {
-            if Self::is_hardened(layout::record(p)) {
+            if slab_record::is_hardened(Record::at(p)) {
                 Habits::clear_block(self, p, class::SIZE[class] as usize, class);
             }
         }

@@ -12,14 +12,16 @@
 
 use crate::blocks::class::{self, CLASSES};
 use crate::blocks::flow::Flow;
-use crate::blocks::large_cache::Shelf;
+use crate::blocks::large_cache::LargeCache;
 use crate::blocks::sampler::Sampler;
+use crate::blocks::slab_record::{OwnSlab, owner};
 use crate::blocks::watch::Watch;
-use crate::pages::chunk::{Chunk, List};
+use crate::pages::chunk::{Chunk, Kind, List, Record};
 use crate::pages::page_map::PageMap;
 use crate::system::remote::Pending;
 use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, peek};
-use core::cell::UnsafeCell;
+use core::cell::{Cell, UnsafeCell};
+use core::ops::Deref;
 
 /// What lies in a block while it is in a cache.
 #[repr(C)]
@@ -62,33 +64,36 @@ const FIRST_BYTES: usize = 2 * 1024;
 pub(crate) const NO_ROOM: i32 = i32::MIN / 2;
 
 /// A heap. The first fields are what the fast paths read.
+///
+/// **Invariant 3.** Heaps are never unmapped, so a reference to one is good for ever. What is a `Cell` is used by the one for
+/// whom the heap is [`Mine`]; others read it as a guess. What is atomic may be used by all.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Heap {
     /// malloc takes the fast path for sizes below this: [`class::MAX_TABLE`] + 1, or 0 for a heap without caches and for
     /// one whose allocations are watched (`watch.rs`).
-    limit: usize,
+    limit: Cell<usize>,
     /// The end of every cache list: a block whose tag is not the tag.
-    pub(crate) nothing: Block,
+    nothing: UnsafeCell<Block>,
     /// First block of each cache.
-    pub(crate) head: [*mut Block; CLASSES],
+    head: [Cell<*mut Block>; CLASSES],
     /// How many more blocks each cache takes.
-    pub(crate) room: [i32; CLASSES],
+    room: [Cell<i32>; CLASSES],
     /// [`class::RECIPROCAL`], close to the rest.
     reciprocal: [u32; CLASSES],
     /// [`class::SMALL_CLASS`], close to the rest.
     small_class: [u8; class::MAX_TABLE + 1],
     /// Size of each cache at present, in blocks.
-    pub(crate) cap: [u16; CLASSES],
+    cap: [Cell<u16>; CLASSES],
     /// Slabs of each class that this heap owns and that have free blocks.
-    pub(crate) bins: [List; CLASSES],
+    bins: [List; CLASSES],
     /// How many slabs of each class this heap owns, for those of several blocks in an OS page, see `grow.rs`.
-    pub(crate) slabs: [u32; class::FIRST_PAGED],
+    pub(crate) slabs: [Cell<u32>; class::FIRST_PAGED],
     /// Slabs with remote frees that this heap has not seen.
     pub(crate) pending: Pending<Chunk>,
     /// Large blocks kept for the next request.
-    pub(crate) shelf: Shelf,
-    /// Whose it is, see `life.rs`.
+    pub(crate) large: LargeCache,
+    /// Whose it is, see `registry.rs`.
     pub(crate) state: AtomicU32,
     /// The seat of its thread, if the thread has one that stays until `Allocator::abandon`.
     pub(crate) seat: AtomicPtr<Seat>,
@@ -99,21 +104,21 @@ pub struct Heap {
     pub(crate) process: AtomicU32,
     /// What went between caches and slabs.
     pub(crate) flow: Flow,
-    /// For visitors: what the caches looked like at the last tick, and for how many ticks.
-    pub(crate) look: u64,
-    pub(crate) quiet: u8,
-    /// For forks: the thread is in no call, and makes nested ones until the fork has ended.
-    pub(crate) whole: bool,
+    /// For visitors, under the batch lock: what the caches looked like at the last tick, and for how many ticks.
+    pub(crate) look: Cell<u64>,
+    pub(crate) quiet: Cell<u8>,
+    /// For forks, under the registry's lock: the thread is in no call, and makes nested ones until the fork has ended.
+    pub(crate) whole: Cell<bool>,
     /// State of a generator of random numbers; 0: not used yet.
-    pub(crate) random: u64,
+    pub(crate) random: Cell<u64>,
     /// What this heap shows to watchers at present.
-    pub(crate) watch: Watch,
+    pub(crate) watch: Cell<Watch>,
     /// Which block is the next sample.
-    pub(crate) sampler: Sampler,
-    /// The next heap in the list of all.
-    pub(crate) next: *mut Heap,
-    /// The next orphan.
-    pub(crate) next_orphan: *mut Heap,
+    pub(crate) sampler: Cell<Sampler>,
+    /// The next heap in the list of all; it never changes.
+    pub(crate) next: Cell<*mut Heap>,
+    /// The next orphan, under the registry's lock.
+    pub(crate) next_orphan: Cell<*mut Heap>,
 }
 
 const _: () = assert!(size_of::<Heap>() <= 4096, "a heap shall fit into the smallest OS page");
@@ -134,7 +139,7 @@ impl Name {
     /// A name.
     #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Self {
-        Name(UnsafeCell::new(Heap { watch: Watch::Everything, ..Heap::new() }))
+        Name(UnsafeCell::new(Heap { watch: Cell::new(Watch::Everything), ..Heap::new() }))
     }
 
     /// The address to compare with.
@@ -221,31 +226,31 @@ impl Heap {
     /// A heap without caches that owns nothing.
     pub const fn new() -> Self {
         Heap {
-            limit: 0,
-            nothing: Block { tag: 0, unused: 0, link: core::ptr::null_mut() },
-            head: [core::ptr::null_mut(); CLASSES],
-            room: [NO_ROOM; CLASSES],
+            limit: Cell::new(0),
+            nothing: UnsafeCell::new(Block { tag: 0, unused: 0, link: core::ptr::null_mut() }),
+            head: [const { Cell::new(core::ptr::null_mut()) }; CLASSES],
+            room: [const { Cell::new(NO_ROOM) }; CLASSES],
             reciprocal: class::RECIPROCAL,
             small_class: class::SMALL_CLASS,
-            cap: [0; CLASSES],
+            cap: [const { Cell::new(0) }; CLASSES],
             bins: [const { List::new() }; CLASSES],
-            slabs: [0; class::FIRST_PAGED],
+            slabs: [const { Cell::new(0) }; class::FIRST_PAGED],
             pending: Pending::new(),
-            shelf: Shelf::new(),
+            large: LargeCache::new(),
             state: AtomicU32::new(0),
             seat: AtomicPtr::new(core::ptr::null_mut()),
             thread: AtomicU32::new(0),
             place: AtomicUsize::new(0),
             process: AtomicU32::new(0),
             flow: Flow::new(),
-            look: 0,
-            quiet: 0,
-            whole: false,
-            random: 0,
-            watch: Watch::Nothing,
-            sampler: Sampler::new(),
-            next: core::ptr::null_mut(),
-            next_orphan: core::ptr::null_mut(),
+            look: Cell::new(0),
+            quiet: Cell::new(0),
+            whole: Cell::new(false),
+            random: Cell::new(0),
+            watch: Cell::new(Watch::Nothing),
+            sampler: Cell::new(Sampler::new()),
+            next: Cell::new(core::ptr::null_mut()),
+            next_orphan: Cell::new(core::ptr::null_mut()),
         }
     }
 
@@ -253,6 +258,22 @@ impl Heap {
     #[inline]
     pub fn none() -> *mut Heap {
         NONE.heap()
+    }
+
+    /// The heap at `heap`.
+    ///
+    /// # Safety
+    /// It must be a heap, or a [`Name`]; see invariant 3.
+    #[inline(always)]
+    pub(crate) unsafe fn at(heap: *mut Heap) -> &'static Heap {
+        // SAFETY: as the caller promises.
+        unsafe { &*heap }
+    }
+
+    /// The address by which it is known.
+    #[inline(always)]
+    pub(crate) fn id(&self) -> *mut Heap {
+        core::ptr::from_ref(self).cast_mut()
     }
 
     /// The fast path of malloc: a block, or null for "take the slow path". `untag` is [`Block::untag`], or the
@@ -264,7 +285,7 @@ impl Heap {
     pub unsafe fn malloc(heap: *mut Heap, size: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
         // SAFETY: the heap is the caller's; the class is below CLASSES.
         unsafe {
-            if size >= (*heap).limit {
+            if size >= (*heap).limit.get() {
                 return core::ptr::null_mut();
             }
             let class = usize::from(*(&raw const (*heap).small_class).cast::<u8>().add(size));
@@ -272,7 +293,10 @@ impl Heap {
         }
     }
 
-    /// Takes a block from a cache, or null if the first one is not a free block: `Heap::refill` mends that.
+    /// Takes a block from a cache, or null if the first one is not a free block: `Mine::refill` mends that.
+    ///
+    /// # Safety
+    /// As [`Heap::malloc`]; the heap has caches, and `class` is one.
     #[inline(always)]
     pub(crate) unsafe fn pop(heap: *mut Heap, class: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
         // SAFETY: the heap has caches, so every head is a block or `nothing`.
@@ -318,147 +342,6 @@ impl Heap {
         }
     }
 
-    /// Gives the heap empty caches, or none: then every call takes its slow path.
-    ///
-    /// # Safety
-    /// The heap must be the caller's, and its caches empty.
-    pub unsafe fn set_cached(heap: *mut Heap, cached: bool) {
-        // SAFETY: the heap is the caller's.
-        unsafe {
-            // No reference to the whole: the caches point to `nothing`.
-            (*heap).limit = if cached { class::MAX_TABLE + 1 } else { 0 };
-            (*heap).nothing.tag = 0;
-            for class in 1..CLASSES {
-                (*heap).head[class] = &raw mut (*heap).nothing;
-                (*heap).cap[class] = if cached { first(class) } else { 0 };
-                (*heap).room[class] = if cached { i32::from(first(class)) } else { NO_ROOM };
-            }
-        }
-    }
-
-    /// Whether the heap has a cache for blocks of `class`.
-    ///
-    /// # Safety
-    /// The heap must be the caller's.
-    #[inline]
-    pub(crate) unsafe fn caches_class(heap: *mut Heap, class: usize) -> bool {
-        // SAFETY: the heap is the caller's.
-        unsafe { (*heap).cap[class] != 0 }
-    }
-
-    /// From now on the heap has no cache for blocks of `class`, whose cache is empty.
-    ///
-    /// # Safety
-    /// The heap must be the caller's.
-    pub(crate) unsafe fn uncache_class(heap: *mut Heap, class: usize) {
-        // SAFETY: the heap is the caller's.
-        unsafe {
-            (*heap).cap[class] = 0;
-            (*heap).room[class] = NO_ROOM;
-        }
-    }
-
-    /// Whether the heap has caches.
-    ///
-    /// # Safety
-    /// The heap must be the caller's.
-    #[inline]
-    pub unsafe fn is_cached(heap: *mut Heap) -> bool {
-        // SAFETY: the heap is the caller's. Blocks of the first class are cached if any are.
-        unsafe { (*heap).cap[1] != 0 }
-    }
-
-    /// Whether malloc may take the fast path.
-    ///
-    /// # Safety
-    /// The heap must be the caller's.
-    #[inline]
-    pub(crate) unsafe fn is_fast(heap: *mut Heap) -> bool {
-        // SAFETY: the heap is the caller's.
-        unsafe { (*heap).limit != 0 }
-    }
-
-    /// Lets malloc take the fast path, or makes every malloc take its slow path, which then finds the caches as they are.
-    ///
-    /// # Safety
-    /// The heap must be the caller's, and have caches.
-    pub(crate) unsafe fn set_fast(heap: *mut Heap, fast: bool) {
-        // SAFETY: the heap is the caller's.
-        unsafe { (*heap).limit = if fast { class::MAX_TABLE + 1 } else { 0 } }
-    }
-
-    /// A number that changes when the caches do, and whether there is a block in them. For other threads: a guess.
-    ///
-    /// # Safety
-    /// `heap` must be a heap.
-    pub(crate) unsafe fn look(heap: *mut Heap) -> (u64, bool) {
-        // SAFETY: heaps are never unmapped.
-        let shelved = Shelf::count(unsafe { &raw const (*heap).shelf });
-        let (mut sum, mut cached) = (shelved as u64, shelved > 0);
-        for class in 1..CLASSES {
-            // SAFETY: heaps are never unmapped; plain words, read whatever their owner does.
-            let (room, head, cap) = unsafe {
-                (
-                    peek(&raw const (*heap).room[class], 0),
-                    peek(&raw const (*heap).head[class], core::ptr::null_mut()),
-                    peek(&raw const (*heap).cap[class], 1),
-                )
-            };
-            cached |= room < i32::from(cap) && room >= 0;
-            let word = u64::from(room.cast_unsigned()) ^ (head.addr() as u64).rotate_left(32);
-            sum = (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-        }
-        (sum, cached)
-    }
-
-    /// Whether caches or shelf may hold more than at first. For other threads: a guess.
-    ///
-    /// # Safety
-    /// `heap` must be a heap.
-    pub(crate) unsafe fn is_grown(heap: *mut Heap) -> bool {
-        // SAFETY: heaps are never unmapped; plain words, read whatever their owner does.
-        let cap = |class: usize| unsafe { peek(&raw const (*heap).cap[class], 0) };
-        // SAFETY: as above.
-        Shelf::is_counted(unsafe { &raw const (*heap).shelf }) || (1..CLASSES).any(|class| cap(class) > first(class))
-    }
-
-    /// Blocks in the caches, and their bytes. For other threads: a guess.
-    ///
-    /// # Safety
-    /// `heap` must be a heap.
-    pub(crate) unsafe fn cached_now(heap: *mut Heap) -> (u64, u64) {
-        let (mut blocks, mut bytes) = (0, 0);
-        for class in 1..CLASSES {
-            // SAFETY: heaps are never unmapped; plain words, read whatever their owner does.
-            let (room, cap) =
-                unsafe { (peek(&raw const (*heap).room[class], 0), peek(&raw const (*heap).cap[class], 0)) };
-            // A heap without caches has a cap of 0; a free that is about to fail has a room of -1.
-            let cap = i32::from(cap);
-            let n = u64::from((cap - room.clamp(0, cap)).cast_unsigned());
-            blocks += n;
-            bytes += n * u64::from(class::SIZE[class]);
-        }
-        (blocks, bytes)
-    }
-
-    /// Whether the block at `p` is in this heap's cache. Linear.
-    ///
-    /// # Safety
-    /// The heap must be the caller's.
-    pub(crate) unsafe fn caches(heap: *mut Heap, p: *mut u8, class: usize) -> bool {
-        // SAFETY: the heap is the caller's; the list ends at `nothing`, or at a block that was written.
-        unsafe {
-            let mut block = (*heap).head[class];
-            while !block.is_null() && block != &raw mut (*heap).nothing && (*block).tag == Block::TAG {
-                if block.cast() == p {
-                    return true;
-                }
-                block = (*block).link;
-            }
-            false
-        }
-    }
-
     /// Undoes the count of a [`Heap::free`] that failed for a block of `class`. Every such free must be undone, that
     /// of NULL (class 0) and that of a [`Name`] as well: after 2^30 others a room would be positive.
     ///
@@ -474,23 +357,240 @@ impl Heap {
         }
     }
 
-    /// [`Heap::undo_free`] of a large block: the class 0 of the page map, which has no room ever.
+    /// A number that changes when the caches do, and whether there is a block in them. For other threads: a guess.
+    pub(crate) fn look(&self) -> (u64, bool) {
+        let kept = self.large.count_roughly();
+        let (mut sum, mut cached) = (kept as u64, kept > 0);
+        for class in 1..CLASSES {
+            // SAFETY: plain words, read whatever their owner does.
+            let (room, head, cap) = unsafe {
+                (
+                    peek(self.room[class].as_ptr(), 0),
+                    peek(self.head[class].as_ptr(), core::ptr::null_mut()),
+                    peek(self.cap[class].as_ptr(), 1),
+                )
+            };
+            cached |= room < i32::from(cap) && room >= 0;
+            let word = u64::from(room.cast_unsigned()) ^ (head.addr() as u64).rotate_left(32);
+            sum = (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+        }
+        (sum, cached)
+    }
+
+    /// Whether caches may hold more than at first. For other threads: a guess.
+    pub(crate) fn is_grown(&self) -> bool {
+        // SAFETY: plain words, read whatever their owner does.
+        let cap = |class: usize| unsafe { peek(self.cap[class].as_ptr(), 0) };
+        self.large.is_counted_roughly() || (1..CLASSES).any(|class| cap(class) > first(class))
+    }
+
+    /// Blocks in the caches, and their bytes. For other threads: a guess.
+    pub(crate) fn cached_now(&self) -> (u64, u64) {
+        let (mut blocks, mut bytes) = (0, 0);
+        for class in 1..CLASSES {
+            // SAFETY: plain words, read whatever their owner does.
+            let (room, cap) = unsafe { (peek(self.room[class].as_ptr(), 0), peek(self.cap[class].as_ptr(), 0)) };
+            // A heap without caches has a cap of 0; a free that is about to fail has a room of -1.
+            let cap = i32::from(cap);
+            let n = u64::from((cap - room.clamp(0, cap)).cast_unsigned());
+            blocks += n;
+            bytes += n * u64::from(class::SIZE[class]);
+        }
+        (blocks, bytes)
+    }
+
+    /// First block of the cache of `class`. For other threads: a guess.
+    pub(crate) fn head_roughly(&self, class: usize) -> *mut Block {
+        // SAFETY: a plain word, read whatever its owner does.
+        unsafe { peek(self.head[class].as_ptr(), core::ptr::null_mut()) }
+    }
+
+    /// What it shows to watchers. For other threads: a guess.
+    pub(crate) fn watch_roughly(&self, in_miri: Watch) -> Watch {
+        // SAFETY: a plain byte of which the owner stores valid values only.
+        unsafe { peek(self.watch.as_ptr(), in_miri) }
+    }
+}
+
+/// A heap that the holder alone uses now. Having one proves one of these:
+/// - it is the calling thread's own, in a call that the thread's seat tells of, or that it borrowed the heap for;
+/// - the thread visits it, and the owner is in no call (`back/visit.rs`);
+/// - it is an orphan, and the lock of the registry is held;
+/// - the process has no other thread.
+///
+/// So its cells, and those of the records of its slabs, are used by no other thread meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Mine<'h>(&'h Heap);
+
+impl Deref for Mine<'_> {
+    type Target = Heap;
+
+    #[inline(always)]
+    fn deref(&self) -> &Heap {
+        self.0
+    }
+}
+
+impl<'h> Mine<'h> {
+    /// The heap at `heap`.
     ///
     /// # Safety
-    /// The heap must be the caller's.
+    /// What the type proves must be true for as long as the token is used.
     #[inline(always)]
-    pub(crate) unsafe fn undo_free_of_large(heap: *mut Heap) {
-        // SAFETY: the heap is the caller's.
-        unsafe { (*heap).room[0] = NO_ROOM }
+    pub(crate) unsafe fn of(heap: *mut Heap) -> Mine<'h> {
+        // SAFETY: as the caller promises.
+        Mine(unsafe { &*heap })
+    }
+
+    /// [`Mine::of`] a heap that is known already.
+    ///
+    /// # Safety
+    /// As that.
+    pub(crate) unsafe fn of_ref(heap: &'h Heap) -> Mine<'h> {
+        Mine(heap)
+    }
+
+    /// The slab of `c`, if this heap owns it.
+    #[inline]
+    pub(crate) fn slab(self, c: Record) -> Option<OwnSlab> {
+        // SAFETY: a slab of a heap that is the holder's. The owner is not another one's while it is this heap.
+        (c.kind() == Kind::SLAB && owner(c) == self.id()).then(|| unsafe { OwnSlab::of(c) })
+    }
+
+    /// The slab of `class` in the bin that comes first.
+    #[inline(always)]
+    pub(crate) fn first_slab(self, class: usize) -> Option<OwnSlab> {
+        // SAFETY: what is in a bin is a slab of the heap, which is the holder's.
+        self.bins[class].head().map(|c| unsafe { OwnSlab::of(c) })
+    }
+
+    /// Whether there is but one slab in the bin of `class`.
+    pub(crate) fn has_one_slab(self, class: usize) -> bool {
+        self.bins[class].head().is_some_and(|c| c.next().is_none())
+    }
+
+    /// The slab that comes behind a listed one.
+    pub(crate) fn slab_behind(self, slab: OwnSlab) -> Option<OwnSlab> {
+        // SAFETY: as above.
+        slab.chunk().next().map(|c| unsafe { OwnSlab::of(c) })
+    }
+
+    /// Puts a slab of this heap, which is not listed, into its bin.
+    #[inline]
+    pub(crate) fn list(self, slab: OwnSlab) {
+        self.bins[slab.class()].push(slab.chunk());
+        slab.set_listed(true);
+    }
+
+    /// Takes a listed slab out of its bin.
+    #[inline]
+    pub(crate) fn unlist(self, slab: OwnSlab) {
+        self.bins[slab.class()].remove(slab.chunk());
+        slab.set_listed(false);
+    }
+
+    /// The end of each cache.
+    #[inline(always)]
+    pub(crate) fn nothing(self) -> *mut Block {
+        self.nothing.get()
+    }
+
+    /// First block of the cache of `class`, or [`Mine::nothing`].
+    #[inline(always)]
+    pub(crate) fn head(self, class: usize) -> &'h Cell<*mut Block> {
+        &self.0.head[class]
+    }
+
+    /// How many more blocks the cache of `class` takes.
+    #[inline(always)]
+    pub(crate) fn room(self, class: usize) -> i32 {
+        self.room[class].get()
+    }
+
+    /// So many more, or fewer.
+    #[inline(always)]
+    pub(crate) fn add_room(self, class: usize, n: i32) {
+        self.room[class].set(self.room[class].get() + n);
+    }
+
+    /// Size of the cache of `class` at present, in blocks; 0: there is none.
+    #[inline(always)]
+    pub(crate) fn cap(self, class: usize) -> u16 {
+        self.cap[class].get()
+    }
+
+    /// Changes the size of the cache of `class`, and its room likewise.
+    pub(crate) fn set_cap(self, class: usize, cap: u16) {
+        self.add_room(class, i32::from(cap) - i32::from(self.cap(class)));
+        self.cap[class].set(cap);
+    }
+
+    /// Gives the heap empty caches, or none: then every call takes its slow path. Its caches must be empty.
+    pub(crate) fn set_cached(self, cached: bool) {
+        self.set_fast(cached);
+        // SAFETY: the end of the caches is the holder's; no other reference to it lives.
+        unsafe { (*self.nothing.get()).tag = 0 };
+        for class in 1..CLASSES {
+            self.head[class].set(self.nothing());
+            self.cap[class].set(if cached { first(class) } else { 0 });
+            self.room[class].set(if cached { i32::from(first(class)) } else { NO_ROOM });
+        }
+    }
+
+    /// Whether the heap has a cache for blocks of `class`.
+    #[inline(always)]
+    pub(crate) fn caches_class(self, class: usize) -> bool {
+        self.cap(class) != 0
+    }
+
+    /// From now on the heap has no cache for blocks of `class`, whose cache is empty.
+    pub(crate) fn uncache_class(self, class: usize) {
+        self.cap[class].set(0);
+        self.room[class].set(NO_ROOM);
+    }
+
+    /// Whether the heap has caches. Blocks of the first class are cached if any are.
+    #[inline]
+    pub(crate) fn is_cached(self) -> bool {
+        self.cap(1) != 0
+    }
+
+    /// Whether malloc may take the fast path.
+    #[inline]
+    pub(crate) fn is_fast(self) -> bool {
+        self.limit.get() != 0
+    }
+
+    /// Lets malloc take the fast path, or makes every malloc take its slow path, which then finds the caches as they are.
+    pub(crate) fn set_fast(self, fast: bool) {
+        self.limit.set(if fast { class::MAX_TABLE + 1 } else { 0 });
+    }
+
+    /// [`Heap::undo_free`] of a large block: the class 0 of the page map, which has no room ever.
+    #[inline(always)]
+    pub(crate) fn undo_free_of_large(self) {
+        self.room[0].set(NO_ROOM);
     }
 
     /// Whether the cache of `class` is empty (as one that the heap does not have).
-    ///
-    /// # Safety
-    /// The heap must be the caller's.
     #[inline]
-    pub(crate) unsafe fn cache_is_empty(heap: *mut Heap, class: usize) -> bool {
-        // SAFETY: the heap is the caller's.
-        unsafe { (*heap).head[class] == &raw mut (*heap).nothing }
+    pub(crate) fn cache_is_empty(self, class: usize) -> bool {
+        self.head[class].get() == self.nothing()
+    }
+
+    /// The blocks in the cache of `class`, newest first, up to one that was written.
+    pub(crate) fn cached_blocks(self, class: usize) -> impl Iterator<Item = *mut Block> {
+        let nothing = self.nothing();
+        // SAFETY: blocks in a cache are the heap's; the list ends at `nothing`, or at a block that was written.
+        let is_block = move |b: *mut Block| !b.is_null() && b != nothing && unsafe { (*b).tag } == Block::TAG;
+        let mut at = self.head[class].get();
+        core::iter::from_fn(move || {
+            is_block(at).then(|| {
+                let here = at;
+                // SAFETY: as above.
+                at = unsafe { (*here).link };
+                here
+            })
+        })
     }
 }

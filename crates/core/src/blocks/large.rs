@@ -3,12 +3,12 @@
 
 use crate::blocks::Blocks;
 use crate::blocks::apart::Renewed;
+use crate::blocks::large_record::Large;
 use crate::blocks::misuse::{self, Call};
-use crate::pages::age;
-use crate::pages::chunk::{Chunk, Kind, State};
+use crate::pages::chunk::{Kind, Record, State};
 use crate::pages::held::Use;
-use crate::pages::layout;
 use crate::pages::range::Taken;
+use crate::pages::{Part, age, layout};
 use crate::{CHUNK, Os};
 
 /// Most bytes of a large block; beyond, a huge block.
@@ -17,94 +17,79 @@ pub const MAX_LARGE: usize = layout::longest() * CHUNK;
 /// Chunks that are purged at once when they are dropped: a megabyte, some 50 us.
 const DROP_HERE: usize = if cfg!(neap_sim) { 1 } else { (1 << 20) / CHUNK };
 
+/// The two parts of a large block that is freed: the chunks behind those that it ever used, of the age `behind` unless they
+/// are clean, and those that it used, of the age `since`.
+pub(crate) fn parts(block: Large, behind: u8, since: u8) -> [Part; 2] {
+    let (c, used) = (block.chunk(), block.carved());
+    let behind = if block.behind() == State::Clean { age::NONE } else { behind };
+    [(c.add(used), block.len() - used, behind), (c, used, since)]
+}
+
 impl<O: Os> Blocks<O> {
     /// A large block of at least `size` bytes, aligned to `align`, with address space for `room` bytes to grow into.
-    /// Null if there is no memory.
-    pub(crate) fn malloc_large(&self, size: usize, align: usize, room: usize, zero: bool) -> *mut u8 {
+    pub(crate) fn malloc_large(&self, size: usize, align: usize, room: usize, zero: bool) -> Option<Large> {
         // `MAX_LARGE` is whole OS pages, so what is not beyond it stays so when it is rounded up.
         if size > MAX_LARGE || room > MAX_LARGE {
-            return core::ptr::null_mut();
+            return None;
         }
         let bytes = size.max(1).next_multiple_of(self.page_size());
         let guard = if self.policy.harden() { self.page_size() } else { 0 };
         let len = (bytes.max(room) + guard).div_ceil(CHUNK);
         let what = Use::Large { bytes, zero: zero && !self.policy.zero_always() };
-        let Some(mut taken) = self.take_chunks(len, align, what) else {
-            return core::ptr::null_mut();
-        };
+        let taken = self.take_chunks(len, align, what)?;
+        let mut block = Self::make_large(taken, len, bytes);
         // SAFETY: the block is new, and the caller's alone until it is handed out.
         unsafe {
-            self.make_large(taken, len, bytes);
-            if zero && !self.habits.clear_large(self, layout::chunk(taken.first), bytes, taken) {
-                taken = self.drop_large(taken, len, align);
-                self.make_large(taken, len, bytes);
+            if zero && !self.habits.clear_large(self, block.start(), bytes, taken) {
+                block = Self::make_large(self.drop_large(block, align), len, bytes);
+            }
+            if guard > 0 {
+                // The block has an OS page more than it needs.
+                block.set_guarded(self.guards.guard(self, block.start().add(bytes)));
             }
         }
-        let p = layout::chunk(taken.first);
-        if guard > 0 {
-            // SAFETY: the block is ours, and has an OS page more than it needs.
-            unsafe { (*taken.first).zeroed = self.guards.guard(self, p.add(bytes)) };
-        }
-        p
+        Some(block)
     }
 
-    /// Makes the chunks a large block.
-    unsafe fn make_large(&self, taken: Taken, len: usize, bytes: usize) {
-        // SAFETY: the chunks are the caller's.
-        unsafe {
-            let (c, used) = (taken.first, bytes.div_ceil(CHUNK));
-            (*c).state = if taken.dirty.1 > used { State::Dirty } else { State::Clean };
-            // The class of an earlier slab: `misuse.rs` takes it for the size of what was here last.
-            (*c).class = 0;
-            Chunk::set_apart(c, false);
-            (*c).listed = false;
-            (*c).zeroed = false;
-            (*c).len = len as u32;
-            (*c).carved = used as u32;
-            Chunk::set_bytes(c, bytes);
-        }
+    /// Makes the caller's chunks a large block.
+    fn make_large(taken: Taken, len: usize, bytes: usize) -> Large {
+        let used = bytes.div_ceil(CHUNK);
+        let behind = if taken.dirty.1 > used { State::Dirty } else { State::Clean };
+        Large::set_up(taken.first, len, used, bytes, behind)
     }
 
     /// Lets go of memory that is resident, zero and not needed: takes clean chunks instead, and leaves the others to the
     /// helper, as much memory takes long to purge. Else purges it here and now.
-    unsafe fn drop_large(&self, taken: Taken, len: usize, align: usize) -> Taken {
-        // SAFETY: the chunks are the caller's; `with` holds the lock.
-        unsafe {
-            let clean = (len > DROP_HERE && self.has_helper()).then(|| {
-                self.ranges.with(&self.os, |r| {
-                    if self.is_stranded() {
-                        // As in `take_chunks`.
-                        return None;
-                    }
-                    let clean = r.take_clean(self, len, (align / CHUNK).max(1))?;
-                    (*clean.first).kind.set(Kind::LARGE);
-                    r.drop_chunks(taken.first, len);
-                    // The helper may have ended since it was looked for.
-                    self.note_waiting(r.waiting());
-                    Some(clean)
-                })
-            });
-            if let Some(Some(clean)) = clean {
-                // It shall not wait for the next tick.
-                self.wake_helper();
-                return clean;
-            }
-            self.purge_large(taken.first);
-            Taken { first: taken.first, dirty: (0, 0) }
+    fn drop_large(&self, block: Large, align: usize) -> Taken {
+        let len = block.len();
+        let clean = (len > DROP_HERE && self.has_helper()).then(|| {
+            self.ranges.with(&self.os, |r| {
+                if self.is_stranded() {
+                    // As in `take_chunks`.
+                    return None;
+                }
+                let clean = r.take_clean(self, len, (align / CHUNK).max(1))?;
+                clean.first.set_kind(Kind::LARGE);
+                r.drop_chunks(block.chunk(), len);
+                // The helper may have ended since it was looked for.
+                self.note_waiting(r.waiting());
+                Some(clean)
+            })
+        });
+        if let Some(Some(clean)) = clean {
+            // It shall not wait for the next tick.
+            self.wake_helper();
+            return clean;
         }
+        self.purge_large(block);
+        Taken { first: block.chunk(), dirty: (0, 0) }
     }
 
-    /// Gives the memory of a large block back, at once; else clears it.
-    ///
-    /// # Safety
-    /// The block must be the caller's, and hold nothing that is needed.
-    pub(crate) unsafe fn purge_large(&self, c: *mut Chunk) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            let (p, len) = (layout::chunk(c), (*c).len as usize * CHUNK);
-            self.release_or_clear(p, len);
-            (*c).state = State::Clean;
-        }
+    /// Gives the memory of a large block back, which holds nothing that is needed, at once; else clears it.
+    pub(crate) fn purge_large(&self, block: Large) {
+        // SAFETY: the block is the caller's.
+        unsafe { self.release_or_clear(block.start(), block.len() * CHUNK) };
+        block.set_behind(State::Clean);
     }
 
     /// Frees the large block at `p`, or says what is wrong with it. `p` must lie in an arena.
@@ -113,37 +98,39 @@ impl<O: Os> Blocks<O> {
     /// If `p` is a large block, it must be the caller's.
     pub(crate) unsafe fn free_large(&self, p: *mut u8) {
         // SAFETY: as the caller promises.
-        unsafe { self.release_large(p, State::Dirty) }
+        let block = unsafe { self.large_block(Call::Free, p) };
+        if block.chunk().kind() == Kind::NESTED {
+            return self.free_annexed(block);
+        }
+        self.release_large(block, State::Dirty);
     }
 
-    /// [`Blocks::free_large`], where the OS pages that the block used are left in `state`.
-    ///
-    /// # Safety
-    /// As that; `state` must be true of them.
-    pub(crate) unsafe fn release_large(&self, p: *mut u8, mut state: State) {
-        let c = self.large_record(Call::Free, p);
-        // SAFETY: the block is the caller's.
-        unsafe {
-            if (*c).kind.get() == Kind::NESTED {
-                return self.free_annexed(p);
-            }
-            if !self.soften_large(c) {
-                let bytes = Chunk::bytes(c);
-                if Chunk::is_apart(c) {
+    /// Frees a large block, whose OS pages that it used are left in `state`.
+    pub(crate) fn release_large(&self, block: Large, mut state: State) {
+        let (p, used) = (block.start(), block.carved() * CHUNK);
+        if !self.soften_large(block) {
+            // SAFETY: the block is the caller's.
+            unsafe {
+                if block.is_apart() {
                     // Not `release`, which may write to memory: the program may have made it inaccessible.
-                    let _ = self.os.renew(p, bytes);
+                    let _ = self.os.renew(p, block.bytes());
                 } else {
-                    let _ = self.release(p, bytes);
+                    let _ = self.release(p, block.bytes());
                 }
-                return self.lose_large(c);
             }
-            match self.renew_apart(c) {
-                Renewed::Usable => {}
-                Renewed::Clean => (state, (*c).state) = (State::Clean, State::Clean),
-                Renewed::Lost => return self.lose_large(c),
+            return self.lose_large(block);
+        }
+        match self.renew_apart(block) {
+            Renewed::Usable => {}
+            Renewed::Clean => {
+                state = State::Clean;
+                block.set_behind(state);
             }
-            if state == State::Dirty && self.policy.harden() {
-                let used = (*c).carved as usize * CHUNK;
+            Renewed::Lost => return self.lose_large(block),
+        }
+        if state == State::Dirty && self.policy.harden() {
+            // SAFETY: the block is the caller's.
+            unsafe {
                 if self.release(p, used) {
                     state = State::Clean;
                 } else {
@@ -151,141 +138,117 @@ impl<O: Os> Blocks<O> {
                 }
             }
         }
-        // SAFETY: the record says that this is the start of a large block; it is looked at again under the lock, where
-        // of two threads that free it one comes second.
-        let ours = unsafe {
-            let used = (*c).carved as usize;
-            let since = if state == State::Clean { age::NONE } else { self.age_of_freed(p, used * CHUNK) };
-            let what = Use::Large { bytes: Chunk::bytes(c), zero: false };
-            self.give_chunks(what, || {
-                if (*c).kind.get() != Kind::LARGE {
-                    return None;
-                }
-                (*c).kind.set(Kind::NONE);
-                let behind = if (*c).state == State::Clean { age::NONE } else { self.epoch() };
-                Some([(c.add(used), (*c).len as usize - used, behind), (c, used, since)])
-            })
-        };
+        // SAFETY: as above.
+        let since = if state == State::Clean { age::NONE } else { unsafe { self.age_of_freed(p, used) } };
+        let what = Use::Large { bytes: block.bytes(), zero: false };
+        // It is looked at again under the lock, where of two threads that free it one comes second.
+        let ours = self.give_chunks(what, |_| {
+            if block.chunk().kind() != Kind::LARGE {
+                return None;
+            }
+            block.set_kind(Kind::NONE);
+            Some(parts(block, self.epoch(), since))
+        });
         if !ours {
             misuse::not_a_block(self, Call::Free, p);
         }
     }
 
     /// The chunks of a large block are never handed out again.
-    ///
-    /// # Safety
-    /// The block must be the caller's.
-    pub(crate) unsafe fn lose_large(&self, c: *mut Chunk) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            self.unset_apart(c);
-            self.lose_chunks(c, (*c).len as usize, Use::Large { bytes: Chunk::bytes(c), zero: false });
-        }
+    pub(crate) fn lose_large(&self, block: Large) {
+        self.unset_apart(block);
+        self.lose_chunks(block.chunk(), block.len(), Use::Large { bytes: block.bytes(), zero: false });
     }
 
     /// Makes the guard behind a large block accessible again. False if the system refuses: then the block is lost.
-    unsafe fn soften_large(&self, c: *mut Chunk) -> bool {
-        // SAFETY: the block is the caller's, and its guard lies in its chunks.
-        unsafe {
-            let lost = (*c).zeroed && !self.guards.unguard(self, layout::chunk(c).add(Chunk::bytes(c)));
-            (*c).zeroed = false;
-            !lost
-        }
+    fn soften_large(&self, block: Large) -> bool {
+        let guard = block.start().wrapping_add(block.bytes());
+        // SAFETY: the guard lies in the block's chunks.
+        let lost = block.is_guarded() && !unsafe { self.guards.unguard(self, guard) };
+        block.set_guarded(false);
+        !lost
     }
 
-    /// The record of the large block at `p`, which lies in an arena; does not return if there is none.
-    pub(crate) fn large_record(&self, call: Call, p: *mut u8) -> *mut Chunk {
-        let c = layout::record(p);
-        // SAFETY: records of committed chunks are readable. A block that is the caller's keeps its kind.
-        let kind = unsafe { (*c).kind.get() };
-        if p.addr() & (CHUNK - 1) != 0 || (kind != Kind::LARGE && kind != Kind::NESTED) {
-            misuse::not_a_block(self, call, p);
-        }
-        c
-    }
-
-    /// Resizes the large block at `p` where it is; false if that cannot be done.
+    /// The large block at `p`, which lies in an arena; does not return if there is none.
     ///
     /// # Safety
-    /// `p` must be a large block of the caller's.
-    pub(crate) unsafe fn resize_large(&self, p: *mut u8, size: usize) -> bool {
-        let c = self.large_record(Call::Realloc, p);
+    /// If `p` is a large block, it must be the caller's.
+    pub(crate) unsafe fn large_block(&self, call: Call, p: *mut u8) -> Large {
+        // SAFETY: records of committed chunks are readable. A block that is the caller's keeps its kind.
+        let c = unsafe { Record::at(p) };
+        if p.addr() & (CHUNK - 1) != 0 || !matches!(c.kind(), Kind::LARGE | Kind::NESTED) {
+            misuse::not_a_block(self, call, p);
+        }
+        // SAFETY: as the caller promises.
+        unsafe { Large::of(c) }
+    }
+
+    /// Resizes a large block where it is; false if that cannot be done.
+    pub(crate) fn resize_large(&self, block: Large, size: usize) -> bool {
         // What lies behind a block of the annex is not the ranges'.
-        // SAFETY: the block is the caller's, so its record stays as it is.
-        if size > MAX_LARGE || unsafe { (*c).kind.get() } == Kind::NESTED {
+        if size > MAX_LARGE || block.chunk().kind() == Kind::NESTED {
             return false;
         }
         let bytes = size.next_multiple_of(self.page_size());
-        let need = bytes.div_ceil(CHUNK);
-        // SAFETY: the block is the caller's. Its guard stays where it is.
-        if unsafe { (*c).zeroed && bytes != Chunk::bytes(c) } {
+        // A guard stays where it is.
+        if block.is_guarded() && bytes != block.bytes() {
             return false;
         }
-        // SAFETY: the block is the caller's, and behind its new end it holds nothing that is needed.
-        let since = unsafe {
-            if bytes < Chunk::bytes(c) && !self.open_end(c, bytes) {
-                return false;
-            }
-            self.cut_large(c, need)
-        };
-        // SAFETY: `with` holds the lock of the ranges; the block is the caller's.
-        self.ranges.with(&self.os, |r| unsafe {
-            let len = (*c).len as usize;
+        if bytes < block.bytes() && !self.open_end(block, bytes) {
+            return false;
+        }
+        let need = bytes.div_ceil(CHUNK);
+        let since = self.cut_large(block, need);
+        self.ranges.with(&self.os, |r| {
             if self.is_stranded() {
                 // As in `take_chunks`.
                 return false;
             }
+            let (c, len) = (block.chunk(), block.len());
             if need > len {
-                if !self.is_allowed(r, need - len, false) {
-                    return false;
-                }
                 // Whether they hold anything does not matter: all chunks of the block count as used from now on.
-                if r.extend(self, c.add(len), need - len).is_none() {
+                if !self.is_allowed(r, need - len, false) || r.extend(self, c.add(len), need - len).is_none() {
                     return false;
                 }
-                (*c).len = need as u32;
+                block.set_len(need);
             } else if need < len {
                 // Give back what is behind.
-                let used = ((*c).carved as usize).max(need);
-                let behind = if (*c).state == State::Clean { age::NONE } else { self.epoch() };
-                if len > used {
-                    r.give(&self.arenas, c.add(used), len - used, behind);
-                }
+                let used = block.carved().max(need);
+                let behind = if block.behind() == State::Clean { age::NONE } else { self.epoch() };
+                self.give_parts(r, [(c.add(used), len - used, behind)]);
                 if used > need {
                     match since {
                         Some(since) => r.give(&self.arenas, c.add(need), used - need, since),
-                        None => self.mark_lost(c.add(need), used - need),
+                        None => self.mark_lost(r.lock(), c.add(need), used - need),
                     }
                 }
-                (*c).len = need as u32;
-                (*c).carved = need as u32;
+                block.set_len(need);
+                block.set_carved(need);
                 self.note_waiting(r.waiting());
             }
-            (*c).carved = (*c).carved.max(need as u32);
-            r.held.resize(Chunk::bytes(c), bytes);
-            Chunk::set_bytes(c, bytes);
+            block.set_carved(block.carved().max(need));
+            r.held.resize(block.bytes(), bytes);
+            block.set_bytes(bytes);
             self.note_news(r);
             true
         })
     }
 
-    /// Prepares the chunks that the large block of `c` used behind the first `need` for others, before they can have them;
-    /// returns the age of these chunks, or `None` if they are lost. They go back at once where the policy says so.
-    ///
-    /// # Safety
-    /// The block must be the caller's, and hold nothing behind `need` chunks that is needed.
-    unsafe fn cut_large(&self, c: *mut Chunk, need: usize) -> Option<u8> {
-        // SAFETY: as the caller promises.
-        unsafe {
-            let used = (*c).carved as usize;
-            if used <= need || self.is_stranded() {
-                return Some(age::NONE);
+    /// Prepares the chunks that a large block used behind the first `need`, where it holds nothing that is needed, for others,
+    /// before they can have them; returns the age of these chunks, or `None` if they are lost. They go back at once where the
+    /// policy says so.
+    fn cut_large(&self, block: Large, need: usize) -> Option<u8> {
+        let used = block.carved();
+        if used <= need || self.is_stranded() {
+            return Some(age::NONE);
+        }
+        match self.renew_end(block, need, used) {
+            Renewed::Clean => Some(age::NONE),
+            // SAFETY: these chunks are the block's.
+            Renewed::Usable => {
+                Some(unsafe { self.age_of_freed(block.chunk().add(need).start(), (used - need) * CHUNK) })
             }
-            match self.renew_end(c, need, used) {
-                Renewed::Clean => Some(age::NONE),
-                Renewed::Usable => Some(self.age_of_freed(layout::chunk(c.add(need)), (used - need) * CHUNK)),
-                Renewed::Lost => None,
-            }
+            Renewed::Lost => None,
         }
     }
 }

@@ -1,178 +1,160 @@
-//! Shelves: large blocks that a heap keeps for its next requests of about their size, newest first.
+//! The cache of large blocks: those that a heap keeps for its next requests of about their size, newest first.
 //!
 //! A program that allocates a buffer, uses it and frees it, over and over, gets the same warm memory each time, without
-//! a lock. A shelf is short and holds little; what does not fit goes to the free ranges, where all heaps find it. What
-//! lies on a shelf waits as all free memory does: the purger looks at shelves in its visits.
+//! a lock. It is short and holds little; what does not fit goes to the free ranges, where all heaps find it. What
+//! lies there waits as all free memory does: the purger looks at it in its visits.
 //!
-//! Invariant: blocks on a shelf have the kind [`Kind::SHELVED`], and `chunks`, at most `counted`, is the sum of their lengths.
+//! Invariant: its blocks have the kind [`Kind::CACHED`], and `chunks`, at most `counted`, is the sum of their lengths.
 
 use crate::CHUNK;
+use crate::blocks::large_record::{self, Large};
 use crate::pages::age;
-use crate::pages::chunk::{Chunk, Kind};
+use crate::pages::chunk::{Kind, Record};
 use crate::system::sync::peek;
+use core::cell::Cell;
 
-/// Blocks on a shelf, at most.
+/// Blocks in a cache, at most.
 const PLACES: u32 = 8;
-/// Chunks on a shelf, and chunks of a block on it, at most: 2 MiB and 1 MiB.
+/// Chunks in a cache, and chunks of a block in it, at most: 2 MiB and 1 MiB.
 const MOST_CHUNKS: u32 = 32;
-pub(crate) const LONGEST: u32 = 16;
+pub(crate) const LONGEST: usize = 16;
 
-/// A shelf. All zero bytes are an empty one.
-#[derive(Debug)]
-pub struct Shelf {
+/// A cache of large blocks. All zero bytes are an empty one. Used by the one for whom the heap is `Mine`; others guess.
+#[derive(Debug, Default)]
+pub struct LargeCache {
     /// The newest block; the `next` of each is the one that came before it.
-    newest: *mut Chunk,
-    pub(crate) count: u32,
-    pub(crate) chunks: u32,
+    newest: Cell<Option<Record>>,
+    count: Cell<u32>,
+    chunks: Cell<u32>,
     /// So many chunks were counted as what threads may keep unseen (`Pages::note_room`).
-    counted: u32,
+    counted: Cell<u32>,
 }
 
-impl Shelf {
-    /// An empty shelf.
+impl LargeCache {
+    /// An empty cache.
     pub const fn new() -> Self {
-        Shelf { newest: core::ptr::null_mut(), count: 0, chunks: 0, counted: 0 }
+        LargeCache { newest: Cell::new(None), count: Cell::new(0), chunks: Cell::new(0), counted: Cell::new(0) }
     }
 
     /// Its blocks, newest first. For other threads: a guess, which ends.
-    fn blocks(shelf: *const Shelf) -> impl Iterator<Item = *const Chunk> {
-        // SAFETY: shelves are part of heaps, and neither those nor records are unmapped, so whatever the owner does a
-        // link is a record's or null.
-        let next = |c: &*const Chunk| unsafe { peek(&raw const (**c).next, core::ptr::null_mut()).cast_const() };
-        // SAFETY: likewise.
-        let newest = unsafe { peek(&raw const (*shelf).newest, core::ptr::null_mut()).cast_const() };
-        let linked = core::iter::successors(Some(newest), move |c| (!c.is_null()).then(|| next(c)));
-        linked.take_while(|c| !c.is_null()).take(PLACES as usize)
+    fn blocks_roughly(&self) -> impl Iterator<Item = Record> {
+        // SAFETY: records are never unmapped, so whatever the owner does a link is a record's or none.
+        let newest = unsafe { peek(self.newest.as_ptr(), None) };
+        core::iter::successors(newest, |c| c.next_roughly()).take(PLACES as usize)
     }
 
-    /// Blocks on it. For other threads: a guess.
-    pub(crate) fn count(shelf: *const Shelf) -> usize {
-        // SAFETY: shelves are part of heaps, which are never unmapped.
-        unsafe { peek(&raw const (*shelf).count, 0) as usize }
+    /// Blocks in it. For other threads: a guess.
+    pub(crate) fn count_roughly(&self) -> usize {
+        // SAFETY: a plain word, read whatever its owner does.
+        unsafe { peek(self.count.as_ptr(), 0) as usize }
     }
 
-    /// Blocks on it, and their bytes. For other threads: a guess.
-    pub(crate) fn holds(shelf: *const Shelf) -> (u64, u64) {
-        // SAFETY: as above.
-        let bytes = |c: *const Chunk| unsafe { Chunk::bytes(c) as u64 };
-        Self::blocks(shelf).fold((0, 0), |(count, sum), c| (count + 1, sum + bytes(c)))
+    /// Blocks in it, and their bytes. For other threads: a guess.
+    pub(crate) fn holds_roughly(&self) -> (u64, u64) {
+        self.blocks_roughly().fold((0, 0), |(count, sum), c| (count + 1, sum + large_record::bytes(c) as u64))
     }
 
     /// Whether the oldest block waits since at least `ticks` epochs. For other threads: a guess.
-    pub(crate) fn is_due(shelf: *const Shelf, now: u8, ticks: u8) -> bool {
-        // SAFETY: as above.
-        Self::blocks(shelf).last().is_some_and(|c| age::passed(unsafe { Chunk::since_roughly(c, now) }, now) >= ticks)
+    pub(crate) fn is_due(&self, now: u8, ticks: u8) -> bool {
+        self.blocks_roughly().last().is_some_and(|c| age::passed(large_record::since_roughly(c, now), now) >= ticks)
+    }
+
+    /// Whether any room was counted. For other threads: a guess.
+    pub(crate) fn is_counted_roughly(&self) -> bool {
+        // SAFETY: a plain word, read whatever its owner does.
+        unsafe { peek(self.counted.as_ptr(), 0) != 0 }
+    }
+
+    /// Whether it has a block.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count.get() == 0
+    }
+
+    /// Chunks of its blocks.
+    #[inline(always)]
+    pub(crate) fn chunks(&self) -> usize {
+        self.chunks.get() as usize
     }
 
     /// Whether there is a place for `len` chunks more.
-    pub(crate) fn has_place(&self, len: u32) -> bool {
-        self.count < PLACES && self.chunks + len <= MOST_CHUNKS
+    pub(crate) fn has_place(&self, len: usize) -> bool {
+        self.count.get() < PLACES && self.chunks() + len <= MOST_CHUNKS as usize
     }
 
     /// The same, within what was counted.
     #[inline(always)]
-    pub(crate) fn has_counted_place(&self, len: u32) -> bool {
-        self.count < PLACES && self.chunks + len <= self.counted
+    pub(crate) fn has_counted_place(&self, len: usize) -> bool {
+        self.count.get() < PLACES && self.chunks() + len <= self.counted.get() as usize
     }
 
     /// Counts room for `len` chunks more, and for as many again, as there is a place for; returns the bytes that were not
     /// counted before.
-    pub(crate) fn count_room(&mut self, len: u32) -> usize {
-        let need = self.chunks + len;
-        let more = if need > self.counted { (2 * need).min(MOST_CHUNKS) - self.counted } else { 0 };
-        self.counted += more;
+    pub(crate) fn count_room(&self, len: usize) -> usize {
+        let (need, counted) = (self.chunks.get() + len as u32, self.counted.get());
+        let more = if need > counted { (2 * need).min(MOST_CHUNKS) - counted } else { 0 };
+        self.counted.set(counted + more);
         more as usize * CHUNK
     }
 
     /// What is not used does not count any more; returns its bytes.
-    pub(crate) fn uncount_room(&mut self) -> usize {
-        let less = self.counted - self.chunks;
-        self.counted = self.chunks;
+    pub(crate) fn uncount_room(&self) -> usize {
+        let less = self.counted.get() - self.chunks.get();
+        self.counted.set(self.chunks.get());
         less as usize * CHUNK
     }
 
-    /// Whether any was counted. For other threads: a guess.
-    pub(crate) fn is_counted(shelf: *const Shelf) -> bool {
-        // SAFETY: as above.
-        unsafe { peek(&raw const (*shelf).counted, 0) != 0 }
-    }
-
-    /// Puts a block of `len` chunks first.
-    ///
-    /// # Safety
-    /// The shelf and the block must be the caller's; likewise below.
+    /// Puts a block first that is free since the epoch `since`.
     #[inline(always)]
-    pub(crate) unsafe fn push(&mut self, c: *mut Chunk, len: u32, since: u8) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            Chunk::set_since(c, since);
-            (*c).next = self.newest;
-        }
-        self.newest = c;
-        self.count += 1;
-        self.chunks += len;
+    pub(crate) fn push(&self, block: Large, since: u8) {
+        block.set_since(since);
+        block.chunk().set_next(self.newest.get());
+        self.newest.set(Some(block.chunk()));
+        self.count.set(self.count.get() + 1);
+        self.chunks.set(self.chunks.get() + block.len() as u32);
     }
 
-    /// The newest block of `len` chunks, or up to an eighth more, out of the shelf; or null.
+    /// The first block of which `wanted` says so, out of the cache.
     #[inline(always)]
-    pub(crate) unsafe fn pop_fit(&mut self, len: u32) -> *mut Chunk {
-        let mut link = &raw mut self.newest;
-        // SAFETY: the blocks on this shelf have records.
-        unsafe {
-            while !(*link).is_null() {
-                let c = *link;
-                let have = (*c).len;
-                if have.wrapping_sub(len) <= len / 8 {
-                    *link = (*c).next;
-                    self.count -= 1;
-                    self.chunks -= have;
-                    return c;
+    fn pop(&self, wanted: impl Fn(Large) -> bool) -> Option<Large> {
+        let (mut before, mut at) = (None::<Record>, self.newest.get());
+        while let Some(c) = at {
+            // SAFETY: what is in the cache is a large block, and the holder's.
+            let block = unsafe { Large::of(c) };
+            if wanted(block) {
+                match before {
+                    None => self.newest.set(c.next()),
+                    Some(before) => before.set_next(c.next()),
                 }
-                link = &raw mut (*c).next;
+                self.count.set(self.count.get() - 1);
+                self.chunks.set(self.chunks.get() - block.len() as u32);
+                return Some(block);
             }
+            (before, at) = (at, c.next());
         }
-        core::ptr::null_mut()
+        None
     }
 
-    /// The oldest block, out of the shelf; or null.
-    pub(crate) unsafe fn pop_oldest(&mut self) -> *mut Chunk {
-        let mut link = &raw mut self.newest;
-        // SAFETY: the blocks on this shelf have records.
-        unsafe {
-            while !(*link).is_null() {
-                let c = *link;
-                if (*c).next.is_null() {
-                    *link = core::ptr::null_mut();
-                    self.count -= 1;
-                    self.chunks -= (*c).len;
-                    return c;
-                }
-                link = &raw mut (*c).next;
-            }
-        }
-        core::ptr::null_mut()
+    /// The newest block of `len` chunks, or up to an eighth more, out of the cache.
+    #[inline(always)]
+    pub(crate) fn pop_fit(&self, len: usize) -> Option<Large> {
+        self.pop(|block| block.len().wrapping_sub(len) <= len / 8)
     }
 
-    /// Whether the shelf is as said above, and how many blocks it has. For tests.
-    ///
-    /// # Safety
-    /// The heap must be at rest.
-    pub(crate) unsafe fn check(&self) -> Option<usize> {
-        let (mut c, mut count, mut chunks, mut shelved) = (self.newest, 0, 0, true);
-        while !c.is_null() {
-            // SAFETY: the heap is at rest, and its blocks have records.
-            unsafe {
-                (count, chunks, shelved) = (count + 1, chunks + (*c).len, shelved && (*c).kind.get() == Kind::SHELVED);
-                c = (*c).next;
-            }
-        }
-        let counted = count == self.count && chunks == self.chunks && chunks <= self.counted.min(MOST_CHUNKS);
-        (shelved && counted && count <= PLACES).then_some(count as usize)
+    /// The oldest block, out of the cache.
+    pub(crate) fn pop_oldest(&self) -> Option<Large> {
+        self.pop(|block| block.chunk().next().is_none())
     }
-}
 
-impl Default for Shelf {
-    fn default() -> Self {
-        Self::new()
+    /// Whether the cache is as said above, and how many blocks it has. For tests, at rest.
+    pub(crate) fn check(&self) -> Option<usize> {
+        let (mut count, mut chunks, mut cached) = (0, 0, true);
+        for c in core::iter::successors(self.newest.get(), |c| c.next()) {
+            // SAFETY: at rest.
+            (count, chunks) = (count + 1, chunks + unsafe { Large::of(c) }.len() as u32);
+            cached &= c.kind() == Kind::CACHED;
+        }
+        let most = self.counted.get().min(MOST_CHUNKS);
+        let counted = count == self.count.get() && chunks == self.chunks.get() && chunks <= most;
+        (cached && counted && count <= PLACES).then_some(count as usize)
     }
 }

@@ -7,18 +7,18 @@
 //!
 //! Lock order: batch (of the purger), registry, ranges.
 
-use crate::blocks::heap::PARKED;
-use crate::blocks::registry::{ORPHAN, OWNED, Registry};
+use crate::blocks::heap::{Mine, PARKED};
+use crate::blocks::registry::{self, ORPHAN, OWNED, Registry};
 use crate::blocks::watch::Watch;
-use crate::blocks::{Blocks, class};
-use crate::pages::chunk::{Chunk, Kind};
+use crate::blocks::{Blocks, class, large_record, slab_record};
+use crate::pages::chunk::Kind;
 use crate::pages::held::Use;
-use crate::pages::layout;
-use crate::system::sync::{Ordering, peek};
+use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
 
 /// Bytes that each heap gets in its chunk: no more than it needs, as threads are many.
 const HEAP_BYTES: usize = size_of::<Heap>();
+
 impl<O: Os> Blocks<O> {
     /// Whether no thread has called yet.
     pub fn is_unused(&self) -> bool {
@@ -26,55 +26,56 @@ impl<O: Os> Blocks<O> {
         self.heaps.load(Ordering::Relaxed) == 0
     }
 
+    /// Every heap that there is now. Under no lock: heaps are never unmapped.
+    pub(crate) fn all_heaps(&self) -> impl Iterator<Item = &'static Heap> {
+        registry::all(self.registry.with(&self.os, |r| r.all))
+    }
+
     /// A heap for the calling thread, with caches or without, or null if there is no memory.
-    pub(crate) fn acquire(&self, cached: bool) -> *mut Heap {
+    pub(crate) fn acquire_heap(&self, cached: bool) -> *mut Heap {
         self.registry.with(&self.os, |r| {
             if !r.ready {
                 self.set_up();
                 r.ready = true;
             }
-            let heap = if r.orphans.is_null() {
-                // SAFETY: the lock of the registry is held.
-                unsafe { self.new_heap(r) }
-            } else {
-                let heap = r.orphans;
-                // SAFETY: orphans are guarded by this lock.
-                unsafe {
-                    r.orphans = (*heap).next_orphan;
-                    // SeqCst: see `abandon`.
-                    (*heap).state.store(OWNED, Ordering::SeqCst);
+            let orphan = r.orphans().next().map(|orphan| (orphan.id(), orphan.next_orphan.get()));
+            let heap = match orphan {
+                None => self.new_heap(r),
+                Some((heap, next)) => {
+                    r.orphans = next;
+                    self.orphans.fetch_sub(1, Ordering::Relaxed);
+                    heap
                 }
-                self.orphans.fetch_sub(1, Ordering::Relaxed);
-                heap
             };
             if !heap.is_null() {
-                // SAFETY: the heap is now the caller's, and an orphan's caches are empty.
-                unsafe {
-                    Heap::set_cached(heap, cached);
-                    // Nothing is sampled in a heap that is borrowed for a call.
-                    let _ = self.set_in_hook(heap, !cached);
-                    (*heap).watch = if cached { Watch::Nothing } else { Watch::Everything };
-                    if cached {
-                        self.show(heap);
-                    }
+                // SAFETY: the heap is now the caller's.
+                let mine = unsafe { Mine::of(heap) };
+                // SeqCst: see `abandon`.
+                mine.state.store(OWNED, Ordering::SeqCst);
+                // An orphan's caches are empty.
+                mine.set_cached(cached);
+                // Nothing is sampled in a heap that is borrowed for a call.
+                let _ = self.set_heap_in_hook(mine, !cached);
+                mine.watch.set(if cached { Watch::Nothing } else { Watch::Everything });
+                if cached {
+                    self.show(mine);
                 }
             }
             heap
         })
     }
 
-    unsafe fn new_heap(&self, r: &mut Registry) -> *mut Heap {
+    fn new_heap(&self, r: &mut Registry) -> *mut Heap {
         let mut heap = self.place_of_heap(r);
         if heap.addr() as u32 == PARKED.heap().addr() as u32 {
-            // A thread that waits for its heap looks at this half of its address only (`Blocks::wait_parked`).
+            // A thread that waits for its heap looks at this half of its address only (`Back::wait_parked`).
             heap = self.place_of_heap(r);
         }
         if !heap.is_null() {
             // SAFETY: the place is a heap's, and new.
-            unsafe {
-                heap.write(const { Heap::new() });
-                (*heap).next = r.all;
-            }
+            unsafe { heap.write(const { Heap::new() }) };
+            // SAFETY: as above.
+            unsafe { Heap::at(heap) }.next.set(r.all);
             r.all = heap;
             self.heaps.fetch_add(1, Ordering::Relaxed);
         }
@@ -88,7 +89,7 @@ impl<O: Os> Blocks<O> {
             let Some(taken) = self.take_chunks(1, CHUNK, Use::Heaps) else {
                 return core::ptr::null_mut();
             };
-            r.store = layout::chunk(taken.first);
+            r.store = taken.first.start();
             r.store_left = CHUNK / HEAP_BYTES;
         }
         let heap = r.store.cast::<Heap>();
@@ -99,38 +100,41 @@ impl<O: Os> Blocks<O> {
     }
 
     /// Takes the caches away from a heap: from now on its calls take their slow paths.
-    ///
-    /// # Safety
-    /// `heap` must be the caller's.
-    pub(crate) unsafe fn drop_caches(&self, heap: *mut Heap) {
-        // SAFETY: the heap is the caller's.
-        unsafe {
-            if Heap::is_cached(heap) {
-                for class in 1..class::CLASSES {
-                    Heap::flush(heap, self, class, 0);
-                }
-                self.clear_shelf(heap, 0);
-                Heap::shrink_caps(heap, self);
-                Heap::set_cached(heap, false);
-                Heap::release_last(heap, self);
-            }
+    pub(crate) fn drop_caches_of(&self, heap: Mine<'_>) {
+        if heap.is_cached() {
+            self.empty_caches_of(heap);
+            heap.set_cached(false);
+            heap.release_last(self);
         }
+    }
+
+    /// Empties the caches of a heap, which has some.
+    fn empty_caches_of(&self, heap: Mine<'_>) {
+        (1..class::CLASSES).for_each(|class| heap.flush(self, class, 0));
+        self.clear_cached_large(heap, 0);
+        heap.shrink_caps(self);
+    }
+
+    /// Empties the caches of a heap, and takes in what others freed into it.
+    #[cold]
+    pub(crate) fn empty_heap(&self, heap: Mine<'_>) {
+        if heap.is_cached() {
+            self.empty_caches_of(heap);
+        }
+        heap.collect(self);
     }
 
     /// Blocks and bytes that are not free: live ones and those in the caches of other threads. Walks all chunks.
     pub fn live(&self) -> (usize, usize) {
-        self.ranges.with(&self.os, |_| {
+        self.ranges.with(&self.os, |r| {
             let mut sum = (0, 0);
-            self.arenas.for_each(|c| {
-                // SAFETY: records of used chunks are readable. Another thread's slab may change meanwhile.
-                let (kind, class, used) = unsafe {
-                    ((*c).kind.get(), peek(&raw const (*c).class, 1), peek(&raw const (*c).used, 0) as usize)
-                };
-                if kind == Kind::SLAB {
-                    sum = (sum.0 + used, sum.1 + used * class::SIZE[usize::from(class)] as usize);
-                } else if kind == Kind::LARGE {
-                    // SAFETY: as above.
-                    sum = (sum.0 + 1, sum.1 + unsafe { Chunk::bytes(c) });
+            self.arenas.for_each(r.lock(), |c| {
+                // Another thread's slab may change meanwhile.
+                if c.kind() == Kind::SLAB {
+                    let (used, size) = (slab_record::seen(c).0 as usize, class::SIZE[c.class_roughly(1)] as usize);
+                    sum = (sum.0 + used, sum.1 + used * size);
+                } else if c.kind() == Kind::LARGE {
+                    sum = (sum.0 + 1, sum.1 + large_record::bytes(c));
                 }
             });
             let (blocks, bytes) = self.live_in_annex();
@@ -139,29 +143,23 @@ impl<O: Os> Blocks<O> {
     }
 
     /// Ends a thread's use of its heap: caches and remote frees go back to the slabs, and it becomes an orphan.
-    ///
-    /// # Safety
-    /// `heap` must be the caller's, who forgets it.
-    pub(crate) unsafe fn abandon(&self, heap: *mut Heap) {
-        // SAFETY: the heap is the caller's.
-        unsafe {
-            self.drop_caches(heap);
-            self.registry.with(&self.os, |r| {
-                // Its thread has forgotten it, so it cannot be parked any more. Relaxed: the lock orders it.
-                (*heap).seat.store(core::ptr::null_mut(), Ordering::Relaxed);
-                // Before it is one: a handler that frees into it from then on leaves a note, and `drain`, which may take the
-                // note at once, looks for orphans only where there are any. Relaxed: the note orders it.
-                self.orphans.fetch_add(1, Ordering::Relaxed);
-                // SeqCst pairs with `Pending::push` and the load behind it: a thread that pushes a slab either
-                // comes before this store, and `collect` sees the slab, or sees ORPHAN and collects itself.
-                (*heap).state.store(ORPHAN, Ordering::SeqCst);
-                Heap::collect(heap, self);
-                if self.policy.harden() {
-                    Heap::release_last(heap, self);
-                }
-                (*heap).next_orphan = r.orphans;
-                r.orphans = heap;
-            });
-        }
+    pub(crate) fn abandon_heap(&self, heap: Mine<'_>) {
+        self.drop_caches_of(heap);
+        self.registry.with(&self.os, |r| {
+            // Its thread has forgotten it, so it cannot be parked any more. Relaxed: the lock orders it.
+            heap.seat.store(core::ptr::null_mut(), Ordering::Relaxed);
+            // Before it is one: a handler that frees into it from then on leaves a note, and `drain`, which may take the
+            // note at once, looks for orphans only where there are any. Relaxed: the note orders it.
+            self.orphans.fetch_add(1, Ordering::Relaxed);
+            // SeqCst pairs with `Pending::push` and the load behind it: a thread that pushes a slab either
+            // comes before this store, and `collect` sees the slab, or sees ORPHAN and collects itself.
+            heap.state.store(ORPHAN, Ordering::SeqCst);
+            heap.collect(self);
+            if self.policy.harden() {
+                heap.release_last(self);
+            }
+            heap.next_orphan.set(r.orphans);
+            r.orphans = heap.id();
+        });
     }
 }

@@ -1,10 +1,11 @@
 //! Which blocks are samples (`sampler.rs`): the mark in the record of a large block.
 
 use crate::blocks::Blocks;
-use crate::pages::chunk::Kind;
-use crate::pages::layout;
+use crate::blocks::heap::Mine;
+use crate::blocks::large_record::Large;
+use crate::pages::chunk::{Kind, Record};
 use crate::system::sync::Ordering;
-use crate::{CHUNK, Heap, Os};
+use crate::{CHUNK, Os};
 
 impl<O: Os> Blocks<O> {
     /// Mean bytes between two samples; 0: no samples are taken.
@@ -20,54 +21,60 @@ impl<O: Os> Blocks<O> {
     }
 
     /// Counts `size` bytes that are asked for; whether their block is to be a sample.
-    ///
-    /// # Safety
-    /// `heap` must be the caller's.
-    #[inline]
-    pub unsafe fn is_sample(&self, heap: *mut Heap, size: usize) -> bool {
+    pub(crate) fn is_due_for_sample(&self, heap: Mine<'_>, size: usize) -> bool {
         let interval = self.sample_interval();
-        if interval == 0 {
+        let mut sampler = heap.sampler.get();
+        if interval == 0 || sampler.in_hook {
             return false;
         }
-        // SAFETY: the heap is the caller's.
-        let sampler = unsafe { &mut (*heap).sampler };
-        !sampler.in_hook && sampler.is_due(size, interval, || self.os.random())
+        let due = sampler.is_due(size, interval, || self.os.random());
+        heap.sampler.set(sampler);
+        due
+    }
+
+    /// The large block at `p`, if there is one and it is a sample.
+    ///
+    /// # Safety
+    /// `p` must be a live block of the caller's, or foreign.
+    unsafe fn marked(&self, p: *mut u8) -> Option<Large> {
+        if p.addr() & (CHUNK - 1) != 0 || !self.arenas.contains(p) {
+            return None;
+        }
+        // SAFETY: the chunk is committed; a large block there is the caller's.
+        let block = unsafe {
+            let c = Record::at(p);
+            (c.kind() == Kind::LARGE).then(|| Large::of(c))
+        };
+        block.filter(|block| block.is_sample())
     }
 
     /// Whether the block at `p` is a sample.
     ///
     /// # Safety
-    /// `p` must be a live block, or foreign.
+    /// As `marked`.
     pub unsafe fn is_marked(&self, p: *mut u8) -> bool {
-        if p.addr() & (CHUNK - 1) != 0 || !self.arenas.contains(p) {
-            return false;
-        }
-        let c = layout::record(p);
-        // SAFETY: records of committed chunks are readable; that of a large block is its owner's.
-        unsafe { (*c).kind.get() == Kind::LARGE && (*c).listed }
+        // SAFETY: as the caller promises.
+        unsafe { self.marked(p) }.is_some()
     }
 
-    /// Whether the block at `p` is a sample; it is none any more.
+    /// Clears the mark of the block at `p`; whether it was a sample.
     ///
     /// # Safety
-    /// `p` must be a block of the caller's, or foreign.
+    /// As `marked`.
     pub unsafe fn take_mark(&self, p: *mut u8) -> bool {
         // SAFETY: as the caller promises.
-        unsafe {
-            let marked = self.is_marked(p);
-            if marked {
-                (*layout::record(p)).listed = false;
-            }
-            marked
+        let marked = unsafe { self.marked(p) };
+        if let Some(block) = marked {
+            block.set_sample(false);
         }
+        marked.is_some()
     }
 
     /// Says that the thread of `heap` is in a hook, or is not any more; returns what was said before.
-    ///
-    /// # Safety
-    /// `heap` must be the caller's.
-    pub unsafe fn set_in_hook(&self, heap: *mut Heap, inside: bool) -> bool {
-        // SAFETY: the heap is the caller's.
-        unsafe { core::mem::replace(&mut (*heap).sampler.in_hook, inside) }
+    pub(crate) fn set_heap_in_hook(&self, heap: Mine<'_>, inside: bool) -> bool {
+        let mut sampler = heap.sampler.get();
+        let before = core::mem::replace(&mut sampler.in_hook, inside);
+        heap.sampler.set(sampler);
+        before
     }
 }

@@ -1,9 +1,8 @@
 //! What the program did wrong: confirmed here, said in one line, and the process ended. Never on a fast path.
 
-use crate::blocks::heap::Block;
-use crate::blocks::{Blocks, class, slab};
-use crate::pages::chunk::{Chunk, Kind};
-use crate::pages::layout;
+use crate::blocks::heap::{Block, CACHE_BLOCKS, Mine};
+use crate::blocks::{Blocks, class, large_record, slab, slab_record};
+use crate::pages::chunk::{Kind, Record};
 use crate::system::sync::peek;
 use crate::system::text::Text;
 use crate::{CHUNK, Heap, Os};
@@ -41,15 +40,10 @@ pub fn written<O: Os>(a: &Blocks<O>, p: *mut u8, class: usize) -> ! {
     die(a, format_args!("corrupted free block {p:p} ({size}-byte block): written after free, or freed twice"));
 }
 
-/// Blocks came back to the slab `c` that were free already: found when a cache was given back.
-///
-/// # Safety
-/// `c` must be the record of a slab.
+/// Blocks came back to the slab of `c` that were free already: found when a cache was given back.
 #[cold]
-pub unsafe fn double_free_seen_late<O: Os>(a: &Blocks<O>, c: *mut Chunk) -> ! {
-    let p = layout::chunk(c);
-    // SAFETY: as the caller promises.
-    let size = class::SIZE[usize::from(unsafe { (*c).class })];
+pub fn double_free_seen_late<O: Os>(a: &Blocks<O>, c: Record) -> ! {
+    let (p, size) = (c.start(), class::SIZE[c.class()]);
     die(a, format_args!("double free in the {size}-byte blocks at {p:p} (seen by thread {})", a.os.thread_id()))
 }
 
@@ -118,35 +112,33 @@ enum Place {
 /// the chunk is used again. A large block does not touch the records behind its first: a class there is that of an
 /// earlier slab. The records of a long free range may have gone back to the system (`tables.rs`); then no size is known.
 fn place<O: Os>(a: &Blocks<O>, p: *mut u8) -> Place {
-    let record = layout::record(p);
+    // SAFETY: `p` lies in a committed part of an arena.
+    let record = unsafe { Record::at(p) };
     let offset = p.addr() & (CHUNK - 1);
-    // SAFETY: records of the arena are readable.
-    unsafe {
-        let is_used = |c: *mut Chunk| a.arenas.in_use(c) || a.arenas.annex.holds(layout::chunk(c));
-        if !is_used(record) {
-            return Place::Unknown;
-        }
-        let (mut c, mut back) = (record, 0);
-        while (*c).kind.get() == Kind::NONE && is_used(c.sub(1)) {
-            c = c.sub(1);
-            back += CHUNK;
-        }
-        match (*c).kind.get() {
-            Kind::LARGE | Kind::NESTED if back < peek(&raw const (*c).len, 1) as usize * CHUNK => {
-                return Place::Inside(Chunk::bytes(c), back + offset);
-            }
-            Kind::HEAPS if back == 0 => return Place::Unknown,
-            _ => {}
-        }
-        let class = usize::from(peek(&raw const (*record).class, 0));
-        Place::Free(match (class, Chunk::bytes(record)) {
-            (0, bytes) => (offset == 0 && bytes != 0).then_some(bytes),
-            _ => {
-                let whole = class::is_start(offset, class) && slab::index(p, class) < class::capacity(class);
-                whole.then(|| class::SIZE[class] as usize)
-            }
-        })
+    let is_used = |c: Record| a.arenas.in_use_roughly(c) || a.arenas.annex.holds(c.start());
+    if !is_used(record) {
+        return Place::Unknown;
     }
+    let (mut c, mut back) = (record, 0);
+    while c.kind() == Kind::NONE && is_used(c.sub(1)) {
+        c = c.sub(1);
+        back += CHUNK;
+    }
+    match c.kind() {
+        Kind::LARGE | Kind::NESTED if back < large_record::len_roughly(c, 1) * CHUNK => {
+            return Place::Inside(large_record::bytes(c), back + offset);
+        }
+        Kind::HEAPS if back == 0 => return Place::Unknown,
+        _ => {}
+    }
+    let class = record.class_roughly(0);
+    Place::Free(match (class, large_record::bytes(record)) {
+        (0, bytes) => (offset == 0 && bytes != 0).then_some(bytes),
+        _ => {
+            let whole = class::is_start(offset, class) && slab::index(p, class) < class::capacity(class);
+            whole.then(|| class::SIZE[class] as usize)
+        }
+    })
 }
 
 /// `p` lies in an arena, in no slab, and is not the start of a large block.
@@ -190,81 +182,75 @@ pub fn foreign<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8) -> ! {
 /// was freed before. So only a block that is found in a cache is free.
 ///
 /// # Safety
-/// `p` must be a block of a slab of `class`; `heap` must be the caller's.
+/// `p` must be a block of a slab of `class`.
 #[cold]
-pub unsafe fn is_free<O: Os>(a: &Blocks<O>, heap: *mut Heap, p: *mut u8, class: usize) -> bool {
-    // SAFETY: `p` is a block; what its link points to is read only where an arena has memory.
-    unsafe {
-        if slab::is_free(layout::record(p), p) || Heap::caches(heap, p, class) {
-            return true;
-        }
-        let link = (*p.cast::<Block>()).link;
-        if !link.addr().is_multiple_of(align_of::<Block>()) || !a.arenas.contains(link.cast()) {
-            return false;
-        }
-        let there = layout::record(link.cast());
-        let plausible = match (*there).kind.get() {
-            Kind::HEAPS => true,
-            Kind::SLAB => {
-                usize::from(peek(&raw const (*there).class, 0)) == class
-                    && peek(&raw const (*link).tag, Block::TAG) == Block::TAG
-            }
-            _ => false,
-        };
-        plausible && a.is_cached(p, class)
+unsafe fn is_free<O: Os>(a: &Blocks<O>, heap: Mine<'_>, p: *mut u8, class: usize) -> bool {
+    // SAFETY: `p` is a block.
+    let (c, link) = unsafe { (Record::at(p), (*p.cast::<Block>()).link) };
+    if slab_record::is_free(c, class, slab::index(p, class)) || heap.cached_blocks(class).any(|b| b.cast() == p) {
+        return true;
     }
+    if !link.addr().is_multiple_of(align_of::<Block>()) || !a.arenas.contains(link.cast()) {
+        return false;
+    }
+    // SAFETY: what an arena contains has a record; what it holds of a slab can be read.
+    let plausible = unsafe {
+        let there = Record::at(link.cast());
+        match there.kind() {
+            Kind::HEAPS => true,
+            Kind::SLAB => there.class_roughly(class) == class && peek(&raw const (*link).tag, Block::TAG) == Block::TAG,
+            _ => false,
+        }
+    };
+    plausible && a.is_cached(p, class)
 }
 
 impl<O: Os> Blocks<O> {
-    /// Does not return unless `p`, in a slab of `class`, is a block that is not free.
-    pub(crate) unsafe fn check_block(&self, heap: *mut Heap, call: Call, p: *mut u8, class: usize) {
-        // SAFETY: `p` lies in a slab of this class; once it is a block, its tag may be read.
-        unsafe {
-            if !class::is_start(p.addr() & (CHUNK - 1), class) {
-                interior(self, call, p, class);
+    /// Does not return unless `p`, in a slab of `class`, is a block that is not free. `heap` may be a name.
+    ///
+    /// # Safety
+    /// `p` must lie in a slab of this class.
+    pub(crate) unsafe fn check_block(&self, heap: Mine<'_>, call: Call, p: *mut u8, class: usize) {
+        if !class::is_start(p.addr() & (CHUNK - 1), class) {
+            interior(self, call, p, class);
+        }
+        let untouched = class >= class::FIRST_PAGED && !heap.caches_class(class);
+        // SAFETY: once it is a block, its tag may be read.
+        let free = unsafe {
+            if !untouched && (*p.cast::<Block>()).tag == Block::TAG {
+                is_free(self, heap, p, class)
+            } else {
+                slab_record::is_free(Record::at(p), class, slab::index(p, class))
             }
-            let untouched = class >= class::FIRST_PAGED && !Heap::caches_class(heap, class);
-            let tagged = !untouched && (*p.cast::<Block>()).tag == Block::TAG;
-            let free = if tagged { is_free(self, heap, p, class) } else { slab::is_free(layout::record(p), p) };
-            if free {
-                freed(self, call, p, class);
-            }
+        };
+        if free {
+            freed(self, call, p, class);
         }
     }
 
-    /// Whether the block at `p` is in the cache of some heap, as far as one can see while their owners go on: a walk
-    /// that meets a block on its way out ends early.
-    ///
-    /// # Safety
-    /// `p` must be a block of a slab of `class`.
-    unsafe fn is_cached(&self, p: *mut u8, class: usize) -> bool {
-        self.registry.with(&self.os, |r| {
-            let mut heap = r.all;
-            // SAFETY: heaps are never unmapped. A block is read only where a slab of the class is, which has memory
-            // even if its owner releases it meanwhile.
-            unsafe {
-                while !heap.is_null() {
-                    let mut block = peek(&raw const (*heap).head[class], core::ptr::null_mut());
-                    for _ in 0..crate::blocks::heap::CACHE_BLOCKS {
-                        if block.cast() == p {
-                            return true;
-                        }
-                        let c = layout::record(block.cast());
-                        let whole = class::is_start(block.addr() & (CHUNK - 1), class);
-                        if !whole
-                            || !self.arenas.contains(block.cast())
-                            || (*c).kind.get() != Kind::SLAB
-                            || usize::from(peek(&raw const (*c).class, 0)) != class
-                            || peek(&raw const (*block).tag, 0) != Block::TAG
-                        {
-                            break;
-                        }
-                        block = peek(&raw const (*block).link, core::ptr::null_mut());
-                    }
-                    heap = (*heap).next;
+    /// Whether the block at `p` of a slab of `class` is in the cache of some heap, as far as one can see while their owners
+    /// go on: a walk that meets a block on its way out ends early.
+    fn is_cached(&self, p: *mut u8, class: usize) -> bool {
+        // A block is read only where a slab of the class is, which has memory even if its owner releases it meanwhile.
+        let is_block = |block: *mut Block| {
+            let start = class::is_start(block.addr() & (CHUNK - 1), class) && self.arenas.contains(block.cast());
+            // SAFETY: as said.
+            start
+                && unsafe {
+                    let c = Record::at(block.cast());
+                    c.kind() == Kind::SLAB
+                        && c.class_roughly(0) == class
+                        && peek(&raw const (*block).tag, 0) == Block::TAG
                 }
-            }
-            false
+        };
+        // SAFETY: as said.
+        let next = |&b: &*mut Block| is_block(b).then(|| unsafe { peek(&raw const (*b).link, core::ptr::null_mut()) });
+        self.registry.with(&self.os, |r| {
+            let caches = |heap: &Heap| {
+                let blocks = core::iter::successors(Some(heap.head_roughly(class)), next);
+                blocks.take(CACHE_BLOCKS).any(|block| block.cast() == p)
+            };
+            r.heaps().any(caches)
         })
     }
 }

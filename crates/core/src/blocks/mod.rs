@@ -18,15 +18,16 @@ pub mod holes;
 pub mod huge;
 pub mod large;
 pub mod large_cache;
+pub mod large_record;
 pub mod lives;
 pub mod marks;
 pub mod misuse;
 pub mod nested;
 pub mod realloc;
-pub mod record;
 pub mod registry;
 pub mod sampler;
 pub mod slab;
+pub mod slab_record;
 pub mod watch;
 pub mod watching;
 
@@ -38,8 +39,7 @@ use crate::blocks::habits::Habits;
 use crate::blocks::huge::Huge;
 use crate::blocks::registry::Registry;
 use crate::pages::Pages;
-use crate::pages::chunk::{Chunk, Kind};
-use crate::pages::layout;
+use crate::pages::chunk::{Chunk, Kind, Record};
 use crate::system::remote::Pending;
 use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Locked};
 use core::ops::Deref;
@@ -117,8 +117,8 @@ impl<O: Os> Blocks<O> {
         if self.map.is_complete() || !self.arenas.contains(p) {
             return None;
         }
-        let c = layout::record(p);
         // SAFETY: records of committed chunks are readable; that of a live block's slab does not change.
-        unsafe { ((*c).kind.get() == Kind::SLAB).then(|| usize::from((*c).class)) }
+        let c = unsafe { Record::at(p) };
+        (c.kind() == Kind::SLAB).then(|| c.class())
     }
 }

@@ -14,12 +14,12 @@
 //! What a nested free cannot do it notes, and `Blocks::drain` does it in the next slow path (`settle`) or tick.
 
 use crate::blocks::apart::Renewed;
-use crate::blocks::heap::Block;
+use crate::blocks::heap::{Block, Mine};
+use crate::blocks::large_record::Large;
 use crate::blocks::misuse::{self, Call};
-use crate::blocks::registry::{LEFT, LOST, ORPHAN, OWNED};
-use crate::blocks::{Blocks, Foreign, class, record, slab};
-use crate::pages::chunk::{Chunk, Kind, State};
-use crate::pages::layout;
+use crate::blocks::registry::{LEFT, LOST, OWNED};
+use crate::blocks::{Blocks, Foreign, class, large_record, slab, slab_record};
+use crate::pages::chunk::{Kind, Record, State};
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, MAX_SIZE, Os};
 
@@ -59,12 +59,10 @@ impl<O: Os> Blocks<O> {
     }
 
     fn malloc_small_nested(&self, class: usize) -> *mut u8 {
-        let annex = &self.arenas.annex;
         let p = match self.annexed.take_block(class) {
             Some(p) => p,
-            None => match annex.take(&self.os, &self.map, 1, 1) {
-                // SAFETY: the chunk is new, and ours.
-                Some(c) => unsafe { self.annexed.make_slab(&self.arenas, &self.map, c, class) },
+            None => match self.arenas.annex.take(&self.os, &self.map, 1, 1) {
+                Some(c) => self.annexed.make_slab(&self.arenas, &self.map, c, class),
                 None => return core::ptr::null_mut(),
             },
         };
@@ -74,51 +72,37 @@ impl<O: Os> Blocks<O> {
     }
 
     fn malloc_large_nested(&self, size: usize, align: usize) -> *mut u8 {
-        let annex = &self.arenas.annex;
         let bytes = size.max(1).next_multiple_of(self.os.page_size());
         let len = bytes.div_ceil(CHUNK);
-        let Some(c) = annex.take(&self.os, &self.map, len, align.div_ceil(CHUNK)) else {
+        let Some(c) = self.arenas.annex.take(&self.os, &self.map, len, align.div_ceil(CHUNK)) else {
             return core::ptr::null_mut();
         };
-        // SAFETY: the chunks are ours.
-        unsafe {
-            // Earlier blocks left their kinds.
-            (1..len).for_each(|i| (*c.add(i)).kind.set(Kind::NONE));
-            (*c).state = State::Clean;
-            (*c).class = 0;
-            Chunk::set_apart(c, false);
-            (*c).len = len as u32;
-            (*c).carved = len as u32;
-            Chunk::set_bytes(c, bytes);
-            (*c).kind.set(Kind::NESTED);
-        }
+        // Earlier blocks left their kinds.
+        (1..len).for_each(|i| c.add(i).set_kind(Kind::NONE));
+        let block = Large::set_up(c, len, len, bytes, State::Clean);
+        block.set_kind(Kind::NESTED);
         self.annexed.large_blocks.fetch_add(1, Ordering::Relaxed);
         self.annexed.large_bytes.fetch_add(bytes, Ordering::Relaxed);
-        layout::chunk(c)
+        block.start()
     }
 
-    /// Frees the large block of the annex at `p`, or says what is wrong with it. `p` must lie in the annex.
-    ///
-    /// # Safety
-    /// If `p` is a large block, it must be the caller's.
-    pub(crate) unsafe fn free_annexed(&self, p: *mut u8) {
-        let (annex, c) = (&self.arenas.annex, layout::record(p));
-        // SAFETY: records of the annex's committed part are readable; of two that free the block one comes second.
-        unsafe {
-            let (len, bytes) = ((*c).len as usize, Chunk::bytes(c));
-            // A free one keeps this kind until the chunk is used again, so that a second free is told from a wild one.
-            if p.addr() & (CHUNK - 1) != 0 || !Chunk::change_kind(c, Kind::NESTED, Kind::FREE) {
-                misuse::not_a_block(self, Call::Free, p);
-            }
-            self.annexed.large_blocks.fetch_sub(1, Ordering::Relaxed);
-            self.annexed.large_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            match self.renew_apart(c) {
-                Renewed::Clean => {}
-                Renewed::Usable => self.release_or_clear(p, len * CHUNK),
-                Renewed::Lost => return annex.lose(len),
-            }
-            annex.give(c, len);
+    /// Frees a large block of the annex, or says what is wrong with it.
+    pub(crate) fn free_annexed(&self, block: Large) {
+        let (p, len, bytes) = (block.start(), block.len(), block.bytes());
+        // A free one keeps this kind until the chunk is used again, so that a second free is told from a wild one. Of two
+        // that free the block one comes second.
+        if !block.chunk().change_kind(Kind::NESTED, Kind::FREE) {
+            misuse::not_a_block(self, Call::Free, p);
         }
+        self.annexed.large_blocks.fetch_sub(1, Ordering::Relaxed);
+        self.annexed.large_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        match self.renew_apart(block) {
+            Renewed::Clean => {}
+            // SAFETY: the block is the caller's.
+            Renewed::Usable => unsafe { self.release_or_clear(p, len * CHUNK) },
+            Renewed::Lost => return self.arenas.annex.lose(len),
+        }
+        self.arenas.annex.give(block.chunk(), len);
     }
 
     /// free in a nested call.
@@ -134,7 +118,10 @@ impl<O: Os> Blocks<O> {
                 self.free_small_nested(p, class);
             } else if p.is_null() {
             } else if self.arenas.annex.holds(p) {
-                self.free_annexed(p);
+                if p.addr() & (CHUNK - 1) != 0 {
+                    misuse::not_a_block(self, Call::Free, p);
+                }
+                self.free_annexed(Large::of(Record::at(p)));
             } else if self.arenas.contains(p) {
                 self.defer(p);
             } else if !self.huge.free(self, p) {
@@ -144,28 +131,26 @@ impl<O: Os> Blocks<O> {
         Ok(())
     }
 
-    /// What [`Heap::give_remote`] does, but for orphans: the lock that stands in for their owner may be this thread's.
+    /// What [`Blocks::give_remote`] does, but for orphans: the lock that stands in for their owner may be this thread's.
+    ///
+    /// # Safety
+    /// `p` must be a block of a slab of `class`, and the caller's.
     unsafe fn free_small_nested(&self, p: *mut u8, class: usize) {
-        let c = layout::record(p);
+        // SAFETY: the block was live, so its slab exists; only its remote part is written.
+        let c = unsafe { Record::at(p) };
         let mut batch = slab::Batch::new();
         batch.add(slab::index(p, class));
-        // SAFETY: the block was live, so its slab exists; only its remote part is written.
-        unsafe {
-            if Self::is_hardened(c) {
-                // As `Blocks::wipe`, which may ask the system.
-                p.write_bytes(0, class::SIZE[class] as usize);
-            }
-            match (*c).remote.free(record::remote_word(c, batch.word), batch.mask) {
-                Err(_) => misuse::freed(self, Call::Free, p, class),
-                Ok(false) => {}
-                Ok(true) => {
-                    let owner = record::owner(c);
-                    (*owner).pending.push(c);
-                    self.note_slab();
-                    // SeqCst: as in `Heap::give_remote`.
-                    if (*owner).state.load(Ordering::SeqCst) == ORPHAN {
-                        self.note_deferred();
-                    }
+        if slab_record::is_hardened(c) {
+            // As `Blocks::wipe`, which may ask the system.
+            // SAFETY: the block is the caller's.
+            unsafe { p.write_bytes(0, class::SIZE[class] as usize) };
+        }
+        match c.remote().free(slab_record::remote_word(c, class, batch.word), batch.mask) {
+            Err(_) => misuse::freed(self, Call::Free, p, class),
+            Ok(false) => {}
+            Ok(true) => {
+                if self.push_pending(c) {
+                    self.note_deferred();
                 }
             }
         }
@@ -173,21 +158,22 @@ impl<O: Os> Blocks<O> {
     }
 
     /// Puts the large block at `p` aside for a call that may take locks.
+    ///
+    /// # Safety
+    /// `p` must lie in an arena; if it is a large block, it must be the caller's.
     unsafe fn defer(&self, p: *mut u8) {
-        let c = layout::record(p);
-        // SAFETY: the record is readable; if it is a large block's, that is the caller's.
-        unsafe {
-            if p.addr() & (CHUNK - 1) != 0 || !Chunk::change_kind(c, Kind::LARGE, Kind::DEFERRED) {
-                misuse::not_a_block(self, Call::Free, p);
-            }
-            let bytes = Chunk::bytes(c);
-            if self.is_stranded() && self.os.purge(p, bytes) {
-                // No later call frees it, so at least its memory goes back.
-                self.notes.count_purged(bytes);
-            }
-            // A large block's record has no other use for its link.
-            self.deferred.push(c);
+        // SAFETY: as the caller promises.
+        let c = unsafe { Record::at(p) };
+        if p.addr() & (CHUNK - 1) != 0 || !c.change_kind(Kind::LARGE, Kind::DEFERRED) {
+            misuse::not_a_block(self, Call::Free, p);
         }
+        if self.is_stranded() {
+            // No later call frees it, so at least its memory goes back.
+            // SAFETY: the block is the caller's, who frees it.
+            let _ = unsafe { self.release(p, large_record::bytes(c)) };
+        }
+        // SAFETY: a large block's record has no other use for its link.
+        unsafe { self.deferred.push(c.as_ptr()) };
         self.note_deferred();
     }
 
@@ -201,41 +187,34 @@ impl<O: Os> Blocks<O> {
         }
         self.abandon_left();
         if !self.deferred.is_empty() {
-            // SAFETY: whoever takes the stack has it alone; each block on it was freed.
+            // SAFETY: who takes the stack has it alone; each block on it was freed.
             unsafe {
                 self.deferred.take(|c| {
-                    (*c).kind.set(Kind::LARGE);
-                    self.free_large(layout::chunk(c));
+                    if let Some(c) = Record::from_ptr(c) {
+                        c.set_kind(Kind::LARGE);
+                        self.release_large(Large::of(c), State::Dirty);
+                    }
                 });
             }
         }
         if self.orphans.load(Ordering::Relaxed) != 0 {
-            self.registry.with(&self.os, |r| {
-                let mut heap = r.orphans;
-                while !heap.is_null() {
-                    // SAFETY: orphans are guarded by this lock.
-                    unsafe {
-                        if !(*heap).pending.is_empty() {
-                            Heap::collect(heap, self);
-                        }
-                        heap = (*heap).next_orphan;
-                    }
-                }
-            });
+            let pending = |orphan: &Mine<'_>| !orphan.pending.is_empty();
+            self.registry.with(&self.os, |r| r.orphans().filter(pending).for_each(|orphan| orphan.collect(self)));
         }
     }
 
     /// Does not return unless `p`, in a slab of `class`, is a block that is not free in its slab. A block that is in a
     /// cache is not found here: caches may be half changed. It is found when it comes back from there.
+    ///
+    /// # Safety
+    /// `p` must lie in a slab of this class.
     unsafe fn check_nested(&self, call: Call, p: *mut u8, class: usize) {
-        // SAFETY: `p` lies in a slab of this class, whose record and bits are readable.
-        unsafe {
-            if !class::is_start(p.addr() & (CHUNK - 1), class) {
-                misuse::interior(self, call, p, class);
-            }
-            if slab::is_free(layout::record(p), p) {
-                misuse::freed(self, call, p, class);
-            }
+        if !class::is_start(p.addr() & (CHUNK - 1), class) {
+            misuse::interior(self, call, p, class);
+        }
+        // SAFETY: as the caller promises.
+        if slab_record::is_free(unsafe { Record::at(p) }, class, slab::index(p, class)) {
+            misuse::freed(self, call, p, class);
         }
     }
 
@@ -250,8 +229,8 @@ impl<O: Os> Blocks<O> {
             return Some(class::SIZE[class] as usize);
         }
         if self.arenas.contains(p) {
-            // SAFETY: the record is that of a large block.
-            return Some(unsafe { Chunk::bytes(self.large_record(call, p)) });
+            // SAFETY: as the caller promises.
+            return Some(unsafe { self.large_block(call, p) }.bytes());
         }
         self.huge.bytes(p)
     }
@@ -282,26 +261,17 @@ impl<O: Os> Blocks<O> {
         let annex = &self.annexed;
         let large = [&annex.large_blocks, &annex.large_bytes].map(|n| n.load(Ordering::Relaxed));
         (1..class::CLASSES).fold((large[0], large[1]), |sum, class| {
-            let blocks: usize = annex
-                .slabs_of(class)
-                // SAFETY: slabs of the annex stay slabs.
-                .map(|c| (class::capacity(class) - unsafe { (*c).remote.apart() }) as usize)
-                .sum();
+            let blocks: usize =
+                annex.slabs_of(class).map(|c| (class::capacity(class) - c.remote().apart()) as usize).sum();
             (sum.0 + blocks, sum.1 + blocks * class::SIZE[class] as usize)
         })
     }
 
-    /// A nested call ends its thread, whose heap may be half changed: nobody uses it any more. (A handler that does
+    /// A nested call ends its thread, whose heap may be half changed: it is not used any more. (A handler that does
     /// this, where POSIX does not allow it, also leaves locked what the interrupted call had locked.)
-    ///
-    /// # Safety
-    /// `heap` must be the calling thread's, out of its seat.
-    pub unsafe fn lose(&self, heap: *mut Heap) {
-        // SAFETY: heaps are never unmapped.
-        unsafe {
-            (*heap).state.store(LOST, Ordering::SeqCst);
-            (*heap).seat.store(core::ptr::null_mut(), Ordering::SeqCst);
-        }
+    pub(crate) fn lose_heap(&self, heap: &Heap) {
+        heap.state.store(LOST, Ordering::SeqCst);
+        heap.seat.store(core::ptr::null_mut(), Ordering::SeqCst);
     }
 
     /// In the child of a fork: abandons the heaps of other threads that are whole.
@@ -312,26 +282,14 @@ impl<O: Os> Blocks<O> {
         }
         let next = || {
             self.registry.with(&self.os, |r| {
-                let mut heap = r.all;
-                // SAFETY: heaps are never unmapped; one that is left is the finder's.
-                unsafe {
-                    while !heap.is_null() && (*heap).state.load(Ordering::Relaxed) != LEFT {
-                        heap = (*heap).next;
-                    }
-                    if !heap.is_null() {
-                        (*heap).state.store(OWNED, Ordering::Relaxed);
-                    }
-                }
-                heap
+                let heap = r.heaps().find(|heap| heap.state.load(Ordering::Relaxed) == LEFT)?;
+                heap.state.store(OWNED, Ordering::Relaxed);
+                Some(heap)
             })
         };
-        loop {
-            let heap = next();
-            if heap.is_null() {
-                return;
-            }
-            // SAFETY: the heap is ours, since its state changed.
-            unsafe { self.abandon(heap) };
+        while let Some(heap) = next() {
+            // SAFETY: the heap is ours since its state changed: its thread is gone.
+            self.abandon_heap(unsafe { Mine::of_ref(heap) });
         }
     }
 
@@ -342,7 +300,7 @@ impl<O: Os> Blocks<O> {
         unsafe {
             self.deferred.for_each(|c| {
                 count += 1;
-                marked &= (*c).kind.get() == Kind::DEFERRED;
+                marked &= Record::from_ptr(c).is_some_and(|c| c.kind() == Kind::DEFERRED);
             });
         }
         marked.then_some(count)

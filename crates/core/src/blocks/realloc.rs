@@ -1,8 +1,8 @@
 //! realloc: in place where it can be, by moving pages where that is cheaper than copying, else by copying.
 
+use crate::blocks::large_record::Large;
 use crate::blocks::{Blocks, class};
-use crate::pages::chunk::State;
-use crate::pages::layout;
+use crate::pages::chunk::{Kind, State};
 use crate::system::os::Moved;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
@@ -28,41 +28,39 @@ impl<O: Os> Blocks<O> {
         small_fits(old, size)
     }
 
-    /// Moves a large block that cannot grow where it is. One that is long enough to move its pages gets twice the
-    /// address space it needs now (not memory), as it will likely grow again; a shorter one is better off in a dirty
-    /// range that just fits.
-    pub(crate) unsafe fn move_large(&self, p: *mut u8, old: usize, size: usize) -> *mut u8 {
+    /// Moves a large block that cannot grow where it is; `None` if there is no memory. One that is long enough to move its
+    /// pages gets twice the address space it needs now (not memory), as it will likely grow again; a shorter one is better
+    /// off in a dirty range that just fits.
+    ///
+    /// # Safety
+    /// The first `old` bytes of the block must be the program's, and `size` be more.
+    pub(crate) unsafe fn move_large(&self, block: Large, old: usize, size: usize) -> Option<*mut u8> {
         let room = if old < MOVE_PAGES { 0 } else { size.saturating_add(size) };
-        let mut new = self.malloc_large(size, CHUNK, room, false);
-        if new.is_null() {
-            new = self.malloc_large(size, CHUNK, 0, false);
-        }
-        if new.is_null() {
-            return new;
-        }
+        let new = self.malloc_large(size, CHUNK, room, false).or_else(|| self.malloc_large(size, CHUNK, 0, false))?;
+        // Everything that the old block ever used, also behind its end: what stays is clean.
+        let bytes = block.carved() * CHUNK;
+        // Relaxed: a bound that may be passed by a few.
+        let few = self.apart.load(Ordering::Relaxed) < MOST_MOVED;
+        let movable = bytes >= MOVE_PAGES && few && !self.policy.harden();
         // SAFETY: both blocks are ours, committed and apart. The new one has more chunks than the old one has at all.
-        unsafe {
-            // Everything that the old block ever used, also behind its end: what stays is clean.
-            let bytes = (*layout::record(p)).carved as usize * CHUNK;
-            // Relaxed: a bound that may be passed by a few.
-            let few = self.apart.load(Ordering::Relaxed) < MOST_MOVED;
-            let movable = bytes >= MOVE_PAGES && few && !self.policy.harden();
-            let c = layout::record(new);
-            match if movable { self.os.move_pages(p, new, bytes) } else { Moved::Not } {
-                Moved::Done => {
-                    self.set_apart(c);
-                    self.release_large(p, State::Clean);
-                }
-                Moved::Not => {
-                    new.copy_from_nonoverlapping(p, old.min(size));
-                    self.free_large(p);
-                }
-                Moved::Lost => {
-                    self.lose_large(c);
-                    return core::ptr::null_mut();
+        match if movable { unsafe { self.os.move_pages(block.start(), new.start(), bytes) } } else { Moved::Not } {
+            Moved::Done => {
+                self.set_apart(new);
+                match block.chunk().kind() {
+                    Kind::NESTED => self.free_annexed(block),
+                    _ => self.release_large(block, State::Clean),
                 }
             }
+            // SAFETY: as above.
+            Moved::Not => unsafe {
+                new.start().copy_from_nonoverlapping(block.start(), old.min(size));
+                self.free_large(block.start());
+            },
+            Moved::Lost => {
+                self.lose_large(new);
+                return None;
+            }
         }
-        new
+        Some(new.start())
     }
 }

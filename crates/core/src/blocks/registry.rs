@@ -1,6 +1,7 @@
 //! The registry: every heap that there is, and who has it.
 
 use crate::Heap;
+use crate::blocks::heap::Mine;
 
 /// A thread owns the heap.
 pub const OWNED: u32 = 0;
@@ -44,4 +45,24 @@ impl Registry {
             store_left: 0,
         }
     }
+
+    /// Every heap, newest first.
+    pub(crate) fn heaps(&self) -> impl Iterator<Item = &'static Heap> {
+        all(self.all)
+    }
+
+    /// Orphans, newest first: they are the holder's of the lock.
+    pub(crate) fn orphans(&self) -> impl Iterator<Item = Mine<'_>> {
+        // SAFETY: heaps in this list are orphans, which this lock guards; links of heaps are heaps or null.
+        let at = |heap: *mut Heap| (!heap.is_null()).then(|| unsafe { Mine::of(heap) });
+        core::iter::successors(at(self.orphans), move |heap| at(heap.next_orphan.get()))
+    }
+}
+
+/// The heaps from `first` on. Whoever has the first sees the others without a lock: `next` is written before a heap is shown,
+/// and never changes.
+pub(crate) fn all(first: *mut Heap) -> impl Iterator<Item = &'static Heap> {
+    // SAFETY: heaps are never unmapped (invariant 3); links of heaps are heaps or null.
+    let at = |heap: *mut Heap| (!heap.is_null()).then(|| unsafe { Heap::at(heap) });
+    core::iter::successors(at(first), move |heap| at(heap.next.get()))
 }

@@ -11,7 +11,7 @@
 use crate::system::random;
 
 /// When the next sample is due in one heap. All zero bytes are a sampler that has not started.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Sampler {
     /// Bytes until the next sample.
     left: u64,

@@ -1,9 +1,10 @@
 //! What heaps show to those who watch calls (`watch.rs`), and how a heap follows.
 
+use crate::Os;
 use crate::blocks::Blocks;
+use crate::blocks::heap::Mine;
 use crate::blocks::watch::{Reason, Watch};
 use crate::system::sync::Ordering;
-use crate::{Heap, Os};
 
 impl<O: Os> Blocks<O> {
     /// What all heaps shall show.
@@ -33,26 +34,20 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Brings a heap to what heaps shall show.
-    ///
-    /// # Safety
-    /// The heap must be the caller's, and not one that was borrowed for a call.
+    /// Brings a heap, which is not one that was borrowed for a call, to what heaps shall show.
     #[cold]
-    pub(crate) unsafe fn show(&self, heap: *mut Heap) {
+    pub(crate) fn show(&self, heap: Mine<'_>) {
         let new = self.watch();
-        // SAFETY: the heap is the caller's. It has no caches where it shows everything, and else it has.
-        unsafe {
-            let old = (*heap).watch;
-            if new == Watch::Everything {
-                self.drop_caches(heap);
-            } else {
-                if old == Watch::Everything {
-                    Heap::set_cached(heap, true);
-                }
-                Heap::set_fast(heap, new == Watch::Nothing);
+        // It has no caches where it shows everything, and else it has.
+        if new == Watch::Everything {
+            self.drop_caches_of(heap);
+        } else {
+            if heap.watch.get() == Watch::Everything {
+                heap.set_cached(true);
             }
-            (*heap).watch = new;
+            heap.set_fast(new == Watch::Nothing);
         }
+        heap.watch.set(new);
     }
 
     /// Whether there is any reason to watch.
@@ -61,27 +56,9 @@ impl<O: Os> Blocks<O> {
         self.watched.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether calls on this heap have to be looked at: somebody watches, or did and the heap has not followed yet.
-    ///
-    /// # Safety
-    /// The heap must be the caller's.
-    #[inline]
-    pub unsafe fn is_watched_at(&self, heap: *mut Heap) -> bool {
-        // SAFETY: the heap is the caller's.
-        self.watched.load(Ordering::Relaxed) | unsafe { (*heap).watch } as u8 != 0
-    }
-
-    /// Brings a heap to what heaps shall show, if it has not followed yet. Under no lock, and not between a fast path that
-    /// failed and what comes after it.
-    ///
-    /// # Safety
-    /// The heap must be the caller's, and not one that was borrowed for a call.
-    pub unsafe fn follow(&self, heap: *mut Heap) {
-        // SAFETY: the heap is the caller's.
-        unsafe {
-            if (*heap).watch != self.watch() {
-                self.show(heap);
-            }
-        }
+    /// Whether calls on this heap have to be looked at: they are watched, or were and the heap has not followed yet.
+    #[inline(always)]
+    pub(crate) fn is_watched_in(&self, heap: Mine<'_>) -> bool {
+        self.watched.load(Ordering::Relaxed) | heap.watch.get() as u8 != 0
     }
 }

@@ -2,9 +2,12 @@
 //! one hold of the lock, so it is for reports that somebody asks for. What other threads do meanwhile makes it a guess.
 
 use crate::blocks::class::{self, CLASSES};
+use crate::blocks::large_record;
+use crate::blocks::slab_record::{self, clean_pages};
 use crate::observe::Observed;
-use crate::pages::chunk::{Chunk, Kind, State};
-use crate::system::sync::{Ordering, peek};
+use crate::pages::chunk::{Kind, Record, State};
+use crate::pages::range::Ranges;
+use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
 /// Sizes of free ranges are told by powers of two: from `1 << i` chunks to less than twice as many.
@@ -73,56 +76,41 @@ impl Census {
         }
     }
 
-    /// Counts the chunk of `c`; returns how many chunks belong to it.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held; `c` must be the record of a chunk that was used.
-    unsafe fn look(&mut self, c: *const Chunk, page: usize) -> usize {
-        // SAFETY: the record is readable. That of another thread's slab or block changes meanwhile: each field is a guess.
-        let (kind, len) = unsafe { ((*c).kind.get(), peek(&raw const (*c).len, 1)) };
-        match kind {
+    /// Counts the chunk of `c`, which was used; returns how many chunks belong to it. What is another thread's slab or block
+    /// changes meanwhile: each number is a guess.
+    fn look(&mut self, r: &Ranges, c: Record, page: usize) -> usize {
+        match c.kind() {
             Kind::SLAB => {
-                // SAFETY: as above.
-                let (class, used, carved) = unsafe {
-                    let class = usize::from(peek(&raw const (*c).class, 1));
-                    (class, peek(&raw const (*c).used, 0), peek(&raw const (*c).carved, 0) as usize)
-                };
-                // SAFETY: as above.
-                let (freed, clean) = unsafe { ((*c).remote.counted(), (*c).clean.load(Ordering::Relaxed)) };
+                let (class, (used, carved)) = (c.class_roughly(1), slab_record::seen(c));
                 if class == 0 {
                     // Its owner is setting it up, and the kind is seen before the class.
                     return 1;
                 }
+                let clean = clean_pages(c).load(Ordering::Relaxed);
                 let capacity = class::capacity(class);
-                let free = u64::from(capacity.saturating_sub(used.saturating_sub(freed)));
+                let free = u64::from(capacity.saturating_sub(used.saturating_sub(c.remote().counted())));
                 self.blocks[class] += free;
                 // Blocks were carved up to an OS page's end; of those OS pages some went back since.
-                let carved = (carved * class::SIZE[class] as usize).div_ceil(page).min(CHUNK / page);
+                let carved = (carved as usize * class::SIZE[class] as usize).div_ceil(page).min(CHUNK / page);
                 let back = (u32::from(clean) & ((1 << carved) - 1)).count_ones() as usize;
                 self.held += ((carved - back) * page) as u64;
                 self.tails += CHUNK as u64 - u64::from(capacity) * u64::from(class::SIZE[class]);
                 1
             }
-            Kind::FREE => {
-                let bytes = u64::from(len) * CHUNK as u64;
-                // SAFETY: the lock is held, which guards free ranges.
-                if unsafe { (*c).state } == State::Dirty {
+            Kind::FREE | Kind::DROPPED => {
+                let (len, state) = r.look_at(c);
+                let bytes = (len * CHUNK) as u64;
+                if state == State::Dirty || c.kind() == Kind::DROPPED {
                     self.dirty[(len.max(1).ilog2() as usize).min(LONGEST)].add(1, bytes);
                     self.held += bytes;
                 } else {
                     self.clean.add(1, bytes);
                 }
-                (len as usize).max(1)
+                len.max(1)
             }
-            Kind::DROPPED => {
-                self.dirty[(len.max(1).ilog2() as usize).min(LONGEST)].add(1, u64::from(len) * CHUNK as u64);
-                self.held += u64::from(len) * CHUNK as u64;
-                (len as usize).max(1)
-            }
-            Kind::LARGE | Kind::SHELVED | Kind::DEFERRED => {
-                // SAFETY: as above.
-                self.held += unsafe { Chunk::bytes(c) } as u64;
-                (len as usize).max(1)
+            Kind::LARGE | Kind::CACHED | Kind::DEFERRED => {
+                self.held += large_record::bytes(c) as u64;
+                large_record::len_roughly(c, 1).max(1)
             }
             _ => 1,
         }
@@ -144,8 +132,7 @@ impl<O: Os> Observed<O> {
         let annex = &self.annexed;
         for class in 1..CLASSES {
             for c in annex.slabs_of(class) {
-                // SAFETY: slabs of the annex stay slabs.
-                let (free, clean) = unsafe { ((*c).remote.apart(), (*c).clean.load(Ordering::Relaxed) != 0) };
+                let (free, clean) = (c.remote().apart(), clean_pages(c).load(Ordering::Relaxed) != 0);
                 let (free, size) = (u64::from(free), u64::from(class::SIZE[class]));
                 census.blocks[class] += free;
                 census.tails += CHUNK as u64 - u64::from(class::capacity(class)) * size;
@@ -163,11 +150,10 @@ impl<O: Os> Observed<O> {
         loop {
             let more = self.ranges.with(&self.os, |r| {
                 census.peak = (r.peak_chunks * CHUNK) as u64;
-                let Some((first, used)) = self.arenas.used(arena) else { return false };
+                let Some((first, used)) = self.arenas.used(r.lock(), arena) else { return false };
                 let end = index + LOOK;
                 while index < used.min(end) {
-                    // SAFETY: the lock is held, and the index lies in the used part of the arena.
-                    index += unsafe { census.look(first.add(index), self.page_size()) };
+                    index += census.look(r, first.add(index), self.page_size());
                 }
                 if index >= used {
                     census.used += (used * CHUNK) as u64;

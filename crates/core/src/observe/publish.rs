@@ -10,14 +10,12 @@
 //! Equations: `blocks that left slabs - blocks that came back == live + cached`, over all heaps.
 
 use crate::blocks::flow::Flow;
-use crate::blocks::large_cache::Shelf;
-use crate::blocks::registry::Registry;
 use crate::observe::Observed;
 use crate::pages::held::{FIRST, STEP};
 use crate::pages::notes::{GROWN, SHRUNK};
 use crate::system::figures::{Figures, Totals};
 use crate::system::sync::Ordering;
-use crate::{CHUNK, Heap, Os};
+use crate::{CHUNK, Os};
 
 /// Sums over heaps.
 #[derive(Default)]
@@ -29,8 +27,8 @@ struct Sums {
     cleared: u64,
     skipped: u64,
     large: u64,
-    shelved_blocks: u64,
-    shelved: u64,
+    kept_blocks: u64,
+    kept: u64,
 }
 
 impl Sums {
@@ -83,13 +81,13 @@ impl<O: Os> Observed<O> {
         let (blocks, bytes) = (at_least_0(sums.blocks), at_least_0(sums.bytes));
         f.cached_blocks = sums.cached_blocks.min(blocks);
         f.cached = sums.cached.min(bytes);
-        f.large_blocks = f.large_blocks.saturating_sub(sums.shelved_blocks);
+        f.large_blocks = f.large_blocks.saturating_sub(sums.kept_blocks);
         (f.huge_blocks, f.huge) = (huge_blocks as u64, huge as u64);
         f.live_blocks = blocks - f.cached_blocks + f.large_blocks + f.huge_blocks;
         f.live = bytes - f.cached + f.large + f.huge;
         f.slab_free = f.slabs.saturating_sub(bytes);
-        f.cached_blocks += sums.shelved_blocks;
-        f.cached += sums.shelved;
+        f.cached_blocks += sums.kept_blocks;
+        f.cached += sums.kept;
         f.heaps = self.heaps.load(Ordering::Relaxed) as u64;
         f.totals = self.totals_since_fork(&sums);
         f.memory_limit = self.purger.limit.load(Ordering::Relaxed);
@@ -99,19 +97,15 @@ impl<O: Os> Observed<O> {
 
     fn sum_heaps(&self) -> Sums {
         let mut sums = Sums::default();
-        let mut heap = self.registry.with(&self.os, |r: &mut Registry| r.all);
-        while !heap.is_null() {
-            // SAFETY: heaps are never unmapped, and `next` never changes; the numbers are atomics, caches are a guess.
-            unsafe {
-                let (blocks, bytes) = Heap::cached_now(heap);
-                sums.cached_blocks += blocks;
-                sums.cached += bytes;
-                let (blocks, bytes) = Shelf::holds(&raw const (*heap).shelf);
-                sums.shelved_blocks += blocks;
-                sums.shelved += bytes;
-                sums.add(&(*heap).flow);
-                heap = (*heap).next;
-            }
+        // Heaps are never unmapped; the numbers are atomics, caches are a guess.
+        for heap in self.all_heaps() {
+            let (blocks, bytes) = heap.cached_now();
+            sums.cached_blocks += blocks;
+            sums.cached += bytes;
+            let (blocks, bytes) = heap.large.holds_roughly();
+            sums.kept_blocks += blocks;
+            sums.kept += bytes;
+            sums.add(&heap.flow);
         }
         sums.add(&self.stray);
         sums

@@ -5,6 +5,7 @@
 //! is held for the bounds of the arenas only; what other threads do meanwhile makes it a guess.
 
 use crate::observe::Observed;
+use crate::pages::arena::{Arenas, UnderLock};
 use crate::pages::page_map::PageMap;
 use crate::pages::reserve::TABLES;
 use crate::system::os::Run;
@@ -48,7 +49,7 @@ impl<O: Os> Observed<O> {
     pub fn resident(&self) -> Option<Resident> {
         let mut resident = Resident::default();
         let mut arena = 0;
-        while let Some(bounds) = self.ranges.with(&self.os, |_| self.arenas.bounds(arena, self.page_size())) {
+        while let Some(bounds) = self.ranges.with(&self.os, |r| self.arenas.bounds(r.lock(), arena, self.page_size())) {
             for table in bounds.tables.iter().filter(|table| !table.is_empty()) {
                 resident.tables += self.held_in(table)?;
             }
@@ -90,12 +91,12 @@ impl<O: Os> Observed<O> {
     }
 }
 
-impl crate::pages::arena::Arenas {
-    /// What of arena `i` may hold memory; `None` behind the last arena. The lock of the ranges must be held.
-    pub(crate) fn bounds(&self, i: usize, page: usize) -> Option<Bounds> {
-        let (first, _) = self.used(i)?;
+impl Arenas {
+    /// What of arena `i` may hold memory; `None` behind the last arena.
+    fn bounds(&self, lock: &UnderLock, i: usize, page: usize) -> Option<Bounds> {
+        let (first, _) = self.used(lock, i)?;
         let (base, _, chunks) = self.place(first);
-        let parts = self.parts(i, page);
+        let parts = self.parts(lock, i, page);
         let is_used = i == 0 && self.annex.used.load(Ordering::Relaxed) > 0;
         let annex = if is_used { parts[TABLES + 1].clone() } else { 0..0 };
         let tables = core::array::from_fn(|table| {

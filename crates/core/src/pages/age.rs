@@ -9,8 +9,9 @@
 //! Every chunk of a dirty free range has an age, and every slab to which blocks came back since its free OS pages were
 //! purged. The epoch goes on by one with each [`crate::Allocator::tick`]; ages of the same epoch wait equally long.
 
-use crate::pages::arena::Arenas;
-use crate::pages::chunk::{Chunk, State};
+use crate::pages::arena::{Arenas, UnderLock};
+use crate::pages::chunk::{Record, State};
+use crate::system::sync::AtomicU8;
 
 /// Nothing waits.
 pub const NONE: u8 = 0;
@@ -46,13 +47,23 @@ pub const fn state(age: u8) -> State {
     if age == NONE { State::Clean } else { State::Dirty }
 }
 
-/// Sets the ages of `len` chunks from `c` on.
-///
-/// # Safety
-/// The lock of the ranges must be held, and the chunks be the caller's.
-pub unsafe fn set(arenas: &Arenas, c: *mut Chunk, len: usize, age: u8) {
-    // SAFETY: the entries of the chunks; nobody else writes them.
+/// Sets the ages of `len` chunks of the caller's, from `c` on.
+pub fn set(arenas: &Arenas, _: &UnderLock, c: Record, len: usize, age: u8) {
+    // SAFETY: the entries of committed chunks; the lock is held, under which alone they are written but those of slabs.
     unsafe { arenas.ages(c).write_bytes(age, len) }
+}
+
+/// The ages of `len` chunks of a free range, or of the caller's, from `c` on.
+pub(crate) fn ages<'a>(arenas: &Arenas, _: &'a UnderLock, c: Record, len: usize) -> &'a [u8] {
+    // SAFETY: as above: none of them is a slab's, so they do not change while the lock is held.
+    unsafe { core::slice::from_raw_parts(arenas.ages(c), len) }
+}
+
+/// The age of any chunk.
+#[inline]
+pub fn of(arenas: &Arenas, c: Record) -> &AtomicU8 {
+    // SAFETY: the entry of a committed chunk; tables are never unmapped.
+    unsafe { AtomicU8::from_ptr(arenas.ages(c)) }
 }
 
 #[cfg(test)]

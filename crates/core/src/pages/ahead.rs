@@ -3,16 +3,15 @@
 
 use crate::Os;
 use crate::pages::Pages;
-use crate::pages::arena::Arenas;
+use crate::pages::arena::{Arenas, UnderLock};
 use crate::pages::commit::Step;
 use crate::pages::place::is_pressed;
 use crate::system::sync::Ordering;
 
 impl Arenas {
     /// Notes that the next step of arena `i` is to be committed ahead, if its frontier came so far.
-    pub(crate) unsafe fn note_low(&self, i: usize) {
-        // SAFETY: the lock is held.
-        if unsafe { self.nth(i).comes_low() } {
+    pub(crate) fn note_low(&self, lock: &UnderLock, i: usize) {
+        if self.nth(lock, i).comes_low() {
             // Relaxed: a thread that takes the note takes the lock before it reads more.
             self.low.store(i + 1, Ordering::Relaxed);
         }
@@ -35,12 +34,8 @@ impl Arenas {
     }
 
     /// The next step of arena `i`, if it may be made.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held.
-    pub(crate) unsafe fn next_step<O: Os>(&self, os: &O, i: usize) -> Option<Step> {
-        // SAFETY: the lock is held.
-        let arena = unsafe { self.nth(i) };
+    fn next_step<O: Os>(&self, os: &O, lock: &UnderLock, i: usize) -> Option<Step> {
+        let arena = self.nth(lock, i);
         if arena.is_long() && is_pressed(os) { None } else { arena.step(0) }
     }
 }
@@ -52,13 +47,12 @@ impl<O: Os> Pages<O> {
     pub(crate) fn commit_ahead(&self) {
         let Some(i) = self.arenas.take_low() else { return };
         let Some(arena) = self.arenas.arenas().get(i) else { return };
-        let begun = self.ranges.with(&self.os, |_| {
+        let begun = self.ranges.with(&self.os, |r| {
             if !arena.making.try_take() {
                 // Another thread is ahead already.
                 return None;
             }
-            // SAFETY: `with` holds the lock.
-            let step = unsafe { self.arenas.next_step(&self.os, i) };
+            let step = self.arenas.next_step(&self.os, r.lock(), i);
             match &step {
                 // What is not committed yet stays reserved, whatever goes back.
                 Some(step) => arena.promised.set(arena.promised.get().max(step.to)),

@@ -8,7 +8,7 @@
 //!
 //! Cost: where no call is ever nested, 4 KiB of zeroes that nobody touches.
 
-use crate::pages::chunk::{Chunk, Kind};
+use crate::pages::chunk::{Kind, Record};
 use crate::pages::commit::Step;
 use crate::pages::layout::{self, ARENA_ALIGN};
 use crate::pages::page_map::PageMap;
@@ -123,7 +123,7 @@ impl Annex {
 
     /// Claims `len` chunks, aligned to `align` of them, and returns the record of the first; the memory reads as zero.
     /// `None` if there is no room, or the system refuses memory.
-    pub(crate) fn take<O: Os>(&self, os: &O, map: &PageMap, len: usize, align: usize) -> Option<*mut Chunk> {
+    pub(crate) fn take<O: Os>(&self, os: &O, map: &PageMap, len: usize, align: usize) -> Option<Record> {
         let (base, chunks) = self.place()?;
         let skew = (base >> CHUNK_SHIFT) % align;
         let index = self.claims.claim(len, align, skew, chunks)?;
@@ -132,18 +132,20 @@ impl Annex {
             return None;
         }
         self.used.fetch_add(len, Ordering::Relaxed);
-        let p = core::ptr::with_exposed_provenance::<u8>(base + (index << CHUNK_SHIFT));
-        Some(layout::record(p))
+        Some(Self::record(base, index))
     }
 
-    /// Gives the chunks from `c` on back.
-    ///
-    /// # Safety
-    /// They must be the caller's, and read as zero.
-    pub(crate) unsafe fn give(&self, c: *mut Chunk, len: usize) {
+    /// The record of a committed chunk of the annex at `base`.
+    fn record(base: usize, index: usize) -> Record {
+        // SAFETY: as said.
+        unsafe { Record::at(layout::at(base + (index << CHUNK_SHIFT))) }
+    }
+
+    /// Gives the caller's chunks from `c` on back, which read as zero.
+    pub(crate) fn give(&self, c: Record, len: usize) {
         if let Some((base, _)) = self.place() {
             self.used.fetch_sub(len, Ordering::Relaxed);
-            self.claims.release((layout::chunk(c).addr() - base) >> CHUNK_SHIFT, len);
+            self.claims.release((c.start().addr() - base) >> CHUNK_SHIFT, len);
         }
     }
 
@@ -177,19 +179,14 @@ impl Annex {
     }
 
     /// The records of large blocks, at rest. For tests.
-    pub(crate) fn for_each_large(&self, mut visit: impl FnMut(*mut Chunk)) {
+    pub(crate) fn for_each_large(&self, visit: impl FnMut(Record)) {
         let Some((base, chunks)) = self.place() else { return };
-        for index in (0..chunks).filter(|&i| self.is_committed(i / GROUP)) {
-            let c = layout::record(core::ptr::with_exposed_provenance::<u8>(base + (index << CHUNK_SHIFT)));
-            // SAFETY: records of committed chunks are readable.
-            if unsafe { (*c).kind.get() } == Kind::NESTED {
-                visit(c);
-            }
-        }
+        let committed = (0..chunks).filter(|&i| self.is_committed(i / GROUP));
+        committed.map(|i| Self::record(base, i)).filter(|c| c.kind() == Kind::NESTED).for_each(visit);
     }
 
     /// Whether the chunk of `c` is claimed. For tests.
-    pub(crate) fn is_claimed(&self, c: *mut Chunk) -> bool {
-        self.place().is_some_and(|(base, _)| self.claims.is_claimed((layout::chunk(c).addr() - base) >> CHUNK_SHIFT))
+    pub(crate) fn is_claimed(&self, c: Record) -> bool {
+        self.place().is_some_and(|(base, _)| self.claims.is_claimed((c.start().addr() - base) >> CHUNK_SHIFT))
     }
 }

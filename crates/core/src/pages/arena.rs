@@ -2,7 +2,7 @@
 //! address take no lock.
 
 use crate::pages::annex::{self, Annex};
-use crate::pages::chunk::Chunk;
+use crate::pages::chunk::Record;
 use crate::pages::commit::{self, Step};
 use crate::pages::layout::{
     ARENA_ALIGN, ARENA_SHIFT, BEFORE_AGES, MAX_ARENAS, MIN_ARENA, RECORD_BYTES, SIDE_BYTES, SLOTS, at, first_chunk,
@@ -10,7 +10,7 @@ use crate::pages::layout::{
 };
 use crate::pages::page_map::{ADDRESS_BITS, PageMap};
 use crate::pages::place::{is_pressed, reserve, share};
-use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Lock, Ordering};
+use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Lock, Ordering, peek};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::cell::Cell;
 
@@ -83,6 +83,17 @@ impl Arena {
     }
 }
 
+/// That the lock of the ranges is held: part of what that lock guards.
+#[derive(Debug)]
+pub struct UnderLock(());
+
+impl UnderLock {
+    /// For `Ranges` alone, and for what has no other thread.
+    pub(crate) const fn new() -> Self {
+        UnderLock(())
+    }
+}
+
 /// All arenas. Lookups take no lock; `add` and `extend` are called under the lock of the ranges.
 #[derive(Debug)]
 pub struct Arenas {
@@ -138,7 +149,7 @@ impl Arenas {
         }
     }
 
-    /// Whether [`Arenas::record`] of `p` is one that may be read, but for those of the annex. Others may have mappings
+    /// Whether the record of `p` is one that may be read, but for those of the annex. Others may have mappings
     /// between the side tables, where parts of them were given back.
     #[inline(always)]
     pub(crate) fn has_record(&self, p: *const u8) -> bool {
@@ -182,25 +193,25 @@ impl Arenas {
 
     /// The ages of the chunk that `record` describes and of those behind it.
     #[inline]
-    pub fn ages(&self, record: *const Chunk) -> *mut u8 {
-        let (base, index) = split(record);
+    pub(crate) fn ages(&self, record: Record) -> *mut u8 {
+        let (base, index) = split(record.address());
         at(base + BEFORE_AGES * self.chunks_at(base) + index)
     }
 
     /// Where the chunk of `record` is: the arena's start, the chunk's index, and the chunks of the arena.
-    pub(crate) fn place(&self, record: *const Chunk) -> (usize, usize, usize) {
-        let (base, index) = split(record);
+    pub(crate) fn place(&self, record: Record) -> (usize, usize, usize) {
+        let (base, index) = split(record.address());
         (base, index, self.chunks_at(base))
     }
 
     /// Whether the arena of `record` is a long one, so that there is room elsewhere for what does not fit now.
-    pub(crate) fn is_long(&self, record: *const Chunk) -> bool {
-        self.chunks_at(split(record).0) << CHUNK_SHIFT == ARENA_ALIGN
+    pub(crate) fn is_long(&self, record: Record) -> bool {
+        self.chunks_at(split(record.address()).0) << CHUNK_SHIFT == ARENA_ALIGN
     }
 
     /// `log2` of the chunks of the arena that `record` lies in. Its length is a power of two.
-    pub fn tables(&self, record: *const Chunk) -> u8 {
-        self.chunks_at(split(record).0).ilog2() as u8
+    pub(crate) fn tables(&self, record: Record) -> u8 {
+        self.chunks_at(split(record.address()).0).ilog2() as u8
     }
 
     /// The number, plus 1, of the arena at an address; 0 if there is none.
@@ -218,40 +229,49 @@ impl Arenas {
     }
 
     /// Whether `record` is below the frontier of its arena and not below its first chunk.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held.
-    pub unsafe fn in_use(&self, record: *const Chunk) -> bool {
-        let (base, index) = split(record);
+    #[inline]
+    pub(crate) fn in_use(&self, _: &UnderLock, record: Record) -> bool {
+        let (base, index) = split(record.address());
         let slot = self.slot(base);
         let arena = &self.arenas[usize::from(slot) - 1];
         slot != 0 && index >= arena.first.get() && index < arena.frontier.get()
     }
 
-    /// Calls `visit` with the record of every chunk that was ever used. The lock of the ranges must be held.
-    pub fn for_each(&self, mut visit: impl FnMut(*mut Chunk)) {
-        for i in 0..self.count.load(Ordering::Relaxed) {
-            // The lock is held, so nothing here changes.
-            let arena = &self.arenas[i];
-            let (base, from, to) = (arena.base(), arena.first.get(), arena.frontier.get());
-            (from..to).for_each(|index| visit(at(base + index * RECORD_BYTES)));
+    /// [`Arenas::in_use`] without the lock: a guess, as the frontier may move meanwhile. For messages.
+    pub(crate) fn in_use_roughly(&self, record: Record) -> bool {
+        let (base, index) = split(record.address());
+        let slot = usize::from(self.slot(base));
+        // SAFETY: a plain word, read whatever the holder of the lock does.
+        slot != 0 && {
+            let arena = &self.arenas[slot - 1];
+            index >= arena.first.get() && index < unsafe { peek(arena.frontier.as_ptr(), usize::MAX) }
         }
     }
 
-    /// Record of the first chunk of arena `i` that was ever used, and how many were; `None` behind the last arena. The
-    /// lock of the ranges must be held.
-    pub fn used(&self, i: usize) -> Option<(*mut Chunk, usize)> {
+    /// The records of arena `i`, by index.
+    fn nth_record(&self, i: usize, index: usize) -> Record {
+        // SAFETY: the callers stay below the frontier, so the chunk is committed.
+        unsafe { Record::from_address(self.arenas[i].base() + index * RECORD_BYTES) }
+    }
+
+    /// Calls `visit` with the record of every chunk that was ever used.
+    pub(crate) fn for_each(&self, lock: &UnderLock, mut visit: impl FnMut(Record)) {
+        for (first, used) in (0..).map_while(|i| self.used(lock, i)) {
+            (0..used).for_each(|index| visit(first.add(index)));
+        }
+    }
+
+    /// Record of the first chunk of arena `i` that was ever used, and how many were; `None` behind the last arena.
+    pub fn used(&self, _: &UnderLock, i: usize) -> Option<(Record, usize)> {
         if i >= self.count.load(Ordering::Relaxed) {
             return None;
         }
-        // The lock is held, so nothing here changes.
-        let arena = &self.arenas[i];
-        Some((at(arena.base() + arena.first.get() * RECORD_BYTES), arena.frontier.get() - arena.first.get()))
+        let (first, frontier) = (self.arenas[i].first.get(), self.arenas[i].frontier.get());
+        Some((self.nth_record(i, first), frontier - first))
     }
 
-    /// Calls `visit` with start and length of each arena's part that may be used at once and never was. The lock of
-    /// the ranges must be held.
-    pub(crate) fn for_each_unused(&self, mut visit: impl FnMut(*const u8, usize)) {
+    /// Calls `visit` with start and length of each arena's part that may be used at once and never was.
+    pub(crate) fn for_each_unused(&self, _: &UnderLock, mut visit: impl FnMut(*const u8, usize)) {
         for i in 0..self.count.load(Ordering::Relaxed) {
             // The lock is held, so nothing here changes.
             let arena = &self.arenas[i];
@@ -260,61 +280,46 @@ impl Arenas {
         }
     }
 
-    /// Takes `n` chunks at the frontier of some arena, aligned to `align` chunks; the gap in front, if any, is
-    /// given to `gap` (record, chunks). All are clean. Adds an arena where none has room.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held.
-    pub unsafe fn extend<O: Os>(
+    /// Takes `n` chunks at the frontier of some arena, aligned to `align` chunks; before them the gap in front, if any
+    /// (record, chunks). All are clean. Adds an arena where none has room.
+    #[expect(clippy::type_complexity, reason = "a gap and a record")]
+    pub(crate) fn extend<O: Os>(
         &self,
         os: &O,
         map: &PageMap,
+        lock: &UnderLock,
         n: usize,
         align: usize,
-        mut gap: impl FnMut(*mut Chunk, usize),
-    ) -> Option<*mut Chunk> {
-        // SAFETY: the lock is held, so the arenas are the caller's.
-        let (base, first, start) = unsafe {
-            let count = self.count.load(Ordering::Relaxed);
-            let arenas = &self.arenas[..count];
-            let mut refused = false;
-            let found = arenas.iter().enumerate().rev().find_map(|(i, arena)| {
-                match arena.extend(os, map, n, align) {
-                    Ok(found) => return Some((i, found)),
-                    Err(why) => refused |= why == Short::OfMemory,
-                }
+    ) -> Option<(Option<(Record, usize)>, Record)> {
+        let count = self.count.load(Ordering::Relaxed);
+        let mut refused = false;
+        let found = (0..count).rev().find_map(|i| match self.arenas[i].extend(os, map, lock, n, align) {
+            Ok(found) => Some((i, found)),
+            Err(why) => {
+                refused |= why == Short::OfMemory;
                 None
-            });
-            let (i, found) = match found {
-                Some(found) => found,
-                // Another arena would be refused memory as well: it would only be address space that nothing uses.
-                None if refused => return None,
-                // The new arena is the last.
-                None if self.add(os, n + align) => (count, self.arenas[count].extend(os, map, n, align).ok()?),
-                None => return None,
-            };
-            self.note_low(i);
-            found
+            }
+        });
+        let (i, (first, start)) = match found {
+            Some(found) => found,
+            // Another arena would be refused memory as well: it would only be address space that nothing uses.
+            None if refused => return None,
+            // The new arena is the last.
+            None if self.add(os, lock, n + align) => (count, self.arenas[count].extend(os, map, lock, n, align).ok()?),
+            None => return None,
         };
-        if start > first {
-            gap(at(base + first * RECORD_BYTES), start - first);
-        }
-        Some(at(base + start * RECORD_BYTES))
+        self.note_low(lock, i);
+        let gap = (start > first).then(|| (self.nth_record(i, first), start - first));
+        Some((gap, self.nth_record(i, start)))
     }
 
     /// Takes `n` more chunks at the frontier of the arena of `record` if that is the first chunk behind it; for growing
-    /// in place.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held; the chunk before `record` must be in use.
-    pub unsafe fn extend_at<O: Os>(&self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
-        // SAFETY: the lock is held, and the chunk before lies in an arena.
-        unsafe {
-            let i = usize::from(self.slot(record.sub(1).addr())) - 1;
-            let done = self.arenas[i].extend_at(os, map, record, n);
-            self.note_low(i);
-            done
-        }
+    /// in place. The chunk before `record` must be in use.
+    pub(crate) fn extend_at<O: Os>(&self, os: &O, map: &PageMap, lock: &UnderLock, record: Record, n: usize) -> bool {
+        let i = usize::from(self.slot(record.sub(1).address())) - 1;
+        let done = self.arenas[i].extend_at(os, map, lock, record, n);
+        self.note_low(lock, i);
+        done
     }
 
     /// The arenas that there are.
@@ -329,19 +334,15 @@ impl Arenas {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Arena `i`.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held while the reference lives, and `i` be less than [`Arenas::count`].
-    pub(crate) unsafe fn nth(&self, i: usize) -> &Arena {
+    /// Arena `i`, with what is used under the lock.
+    pub(crate) fn nth<'a>(&'a self, _: &'a UnderLock, i: usize) -> &'a Arena {
         &self.arenas[i]
     }
 
-    /// Opens the annex, once the page map is there, or known to be missing. The lock of the ranges must be held.
-    pub(crate) fn open_annex(&self) {
-        if let Some((first, _)) = self.used(0)
-            // SAFETY: the lock is held.
-            && !unsafe { self.nth(0) }.released.get()
+    /// Opens the annex, once the page map is there, or known to be missing.
+    pub(crate) fn open_annex(&self, lock: &UnderLock) {
+        if let Some((first, _)) = self.used(lock, 0)
+            && !self.nth(lock, 0).released.get()
         {
             let (base, _, chunks) = self.place(first);
             self.annex.open(base, chunks);
@@ -349,18 +350,17 @@ impl Arenas {
     }
 
     /// Reserves one more arena with room for `n` chunks, as long as the system allows.
-    pub(crate) unsafe fn add<O: Os>(&self, os: &O, n: usize) -> bool {
+    pub(crate) fn add<O: Os>(&self, os: &O, lock: &UnderLock, n: usize) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         if count == MAX_ARENAS || n > longest() {
             return false;
         }
         if count > 0 && is_pressed(os) {
-            // SAFETY: the lock is held.
-            unsafe { self.give_back(os) };
+            self.give_back(os, lock);
         }
         let need = (n * (CHUNK + SIDE_BYTES) + 2 * CHUNK).next_power_of_two().max(MIN_ARENA);
         let mut len = ARENA_ALIGN;
-        if count > 0 && self.is_limited() {
+        if count > 0 && self.is_limited(lock) {
             len = share(os, need);
         }
         while len >= need {
@@ -399,26 +399,26 @@ enum Short {
 }
 
 impl Arena {
-    /// Moves the frontier by `n` chunks that start at a multiple of `align`: base, old frontier, their index.
-    unsafe fn extend<O: Os>(
+    /// Moves the frontier by `n` chunks that start at a multiple of `align`: old frontier, their index.
+    fn extend<O: Os>(
         &self,
         os: &O,
         map: &PageMap,
+        lock: &UnderLock,
         n: usize,
         align: usize,
-    ) -> Result<(usize, usize, usize), Short> {
+    ) -> Result<(usize, usize), Short> {
         let (first, start) = (self.frontier.get(), self.frontier.get().next_multiple_of(align));
         if start + n > self.end.get() {
             return Err(Short::OfRoom);
         }
-        // SAFETY: the caller holds the lock of the ranges.
-        unsafe { self.commit(os, map, start + n)? };
+        self.commit(os, map, lock, start + n)?;
         self.frontier.set(start + n);
-        Ok((self.base(), first, start))
+        Ok((first, start))
     }
 
     /// Commits chunks up to index `end` at least.
-    unsafe fn commit<O: Os>(&self, os: &O, map: &PageMap, end: usize) -> Result<(), Short> {
+    fn commit<O: Os>(&self, os: &O, map: &PageMap, _: &UnderLock, end: usize) -> Result<(), Short> {
         if end <= self.committed() {
             return Ok(());
         }
@@ -475,13 +475,12 @@ impl Arena {
     }
 
     /// Takes `n` more chunks at the frontier if `record` is the first chunk behind it.
-    unsafe fn extend_at<O: Os>(&self, os: &O, map: &PageMap, record: *const Chunk, n: usize) -> bool {
-        let index = (record.addr() - self.base()) / RECORD_BYTES;
+    fn extend_at<O: Os>(&self, os: &O, map: &PageMap, lock: &UnderLock, record: Record, n: usize) -> bool {
+        let index = (record.address() - self.base()) / RECORD_BYTES;
         if index != self.frontier.get() || index + n > self.end.get() {
             return false;
         }
-        // SAFETY: the caller holds the lock.
-        if unsafe { self.commit(os, map, index + n) }.is_err() {
+        if self.commit(os, map, lock, index + n).is_err() {
             return false;
         }
         self.frontier.set(self.frontier.get() + n);

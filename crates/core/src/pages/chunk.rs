@@ -1,7 +1,22 @@
 //! The record that each chunk of an arena has, out of line, so that bookkeeping touches no page of a block.
+//!
+//! A record is 64 bytes, one cache line. All zero bytes are a record of [`Kind::NONE`]. What stands in it beside the
+//! kind depends on the kind, and is typed where that is used: free ranges in `range.rs`, slabs in `blocks/slab_record.rs`,
+//! large blocks in `blocks/large_record.rs`.
+//!
+//! **Invariant 1.** A [`Record`] is one of a chunk that was committed. Its memory is never unmapped, and every field is a
+//! cell or an atomic for which any bytes are valid: so a record may be read at any time, and what is read may be a guess.
+//!
+//! **Invariant 2.** A plain field (a `Cell`) is used by the one who has the chunk: the owner's heap for a slab, the caller for
+//! its block, the lock of the ranges for what is free. Others read it through [`peek`], as a guess.
 
-use crate::system::remote::Remote;
-use crate::system::sync::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, Ordering, peek};
+use crate::pages::layout::{self, ARENA_ALIGN};
+use crate::system::remote::{Node, Remote};
+use crate::system::sync::{AtomicU8, Ordering, peek};
+use core::cell::{Cell, UnsafeCell};
+use core::ptr::NonNull;
+
+pub use crate::pages::layout::RECORD_BYTES;
 
 /// What a chunk is. Invariant: inside a free range or a large block, only the first record (and the last one of a
 /// free range) has a kind; all others are [`Kind::NONE`]. So a pointer into the middle is never taken for a start.
@@ -20,38 +35,16 @@ impl Kind {
     pub const SLAB: Kind = Kind(3);
     /// First chunk of a large block.
     pub const LARGE: Kind = Kind(4);
-    /// Holds heaps.
+    /// Holds heaps, or is lost.
     pub const HEAPS: Kind = Kind(5);
-    /// First chunk of a large block on the shelf of a heap: free, but the heap's.
-    pub const SHELVED: Kind = Kind(6);
-    /// First chunk of a range that waits for the purger, and that nobody gets before it is clean.
+    /// First chunk of a large block in the cache of a heap: free, but the heap's.
+    pub const CACHED: Kind = Kind(6);
+    /// First chunk of a range that waits for the purger, and is not handed out before it is clean.
     pub const DROPPED: Kind = Kind(7);
     /// First chunk of a large block of the annex.
     pub const NESTED: Kind = Kind(8);
     /// First chunk of a large block that a nested call freed, and that waits for a call that may take locks.
     pub const DEFERRED: Kind = Kind(9);
-}
-
-/// The kind in a record. The holder of a chunk changes it, also under no lock, while others look at the kinds of their
-/// neighbours under the lock of the ranges: so it is atomic.
-#[derive(Debug)]
-#[repr(transparent)]
-pub struct AtomicKind(AtomicU8);
-
-impl AtomicKind {
-    /// The kind.
-    #[inline(always)]
-    pub fn get(&self) -> Kind {
-        // Relaxed, here and below: a kind orders nothing. What it says is true where the chunk is the caller's, and
-        // FREE, FREE_END and NONE where the lock of the ranges is held, under which alone a chunk becomes free or is taken.
-        Kind(self.0.load(Ordering::Relaxed))
-    }
-
-    /// Changes it.
-    #[inline(always)]
-    pub fn set(&self, kind: Kind) {
-        self.0.store(kind.0, Ordering::Relaxed);
-    }
 }
 
 /// State of the OS pages of a free range.
@@ -64,63 +57,226 @@ pub enum State {
     Dirty = 1,
 }
 
-/// The record of one chunk: 64 bytes, one cache line. All zero bytes are a record of [`Kind::NONE`].
-///
-/// Different threads write different fields of a record at the same time: the owner of a slab its plain fields, other threads
-/// `remote`, the purger `clean`. So there is no reference to a record, only to atomic fields of it: records are used
-/// through raw pointers, and functions take one instead of `self`.
-///
-/// Which fields mean something depends on `kind`:
-/// - free range: `state`, `len`, `next`, `prev` (first chunk); `len` (last chunk);
-/// - large block: `len` chunks, `bytes` usable, `carved` chunks at the front that it ever used, `apart`, `listed`;
-/// - slab: `class`, `owner`, `carved`, `used`, `balance`, `hint`, `zeroed`, `listed`, `tables`, `next`, `prev`, `remote`.
-///   Invariant: `used + (free bits) == carved <= capacity`, and `used` counts the blocks in caches as well.
+impl State {
+    /// The state in a byte of a record: any byte but 0 says that anything may be there.
+    pub(crate) const fn from_byte(byte: u8) -> Self {
+        if byte == 0 { State::Clean } else { State::Dirty }
+    }
+}
+
+/// The memory of a record: what all kinds have at the same place.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Chunk {
-    /// What this chunk is.
-    pub kind: AtomicKind,
-    /// Size class of the slab.
-    pub class: u8,
-    /// State of the free range.
-    pub state: State,
-    /// Slab: OS pages that were never carved hold no memory, and so read as zero. Large block: the OS page behind it is a
-    /// guard.
-    pub zeroed: bool,
-    /// Slab: it is in its heap's list of slabs with free blocks. Large block: it is a sample, see `blocks/sampler.rs`.
-    pub listed: bool,
-    /// Slab: no word of the free bits below this one has a bit set. Shelved block: its age.
-    pub hint: u8,
-    /// Slab: remote frees counted less remote bits seen; a slab may be released at 0 only.
-    pub balance: i16,
-    /// Chunks in the range. Hardened slab: 1 more than the blocks that are withheld, see `harden.rs`; other slabs: 0.
-    pub len: u32,
-    /// Slab: blocks at the front that were handed out at least once. Large block: chunks at the front, likewise.
-    pub carved: u32,
-    /// Slab: blocks that are live or in a cache.
-    pub used: u32,
-    /// Slab: `log2` of the chunks of its arena, which says where the side tables lie.
-    pub tables: u8,
-    /// See [`Chunk::is_apart`].
-    apart: AtomicBool,
-    /// Slab: a bit for each OS page that reads as zero, as no block on it was handed out since it was purged. Bits are
-    /// set by the purger while all blocks there are its own, and cleared by the owner.
-    pub clean: AtomicU16,
-    /// Next record of the list that this one is in, or null.
-    pub next: *mut Chunk,
-    /// Previous record of the list.
-    pub prev: *mut Chunk,
-    /// Slab: the heap that owns it, for its whole life. Large block: usable bytes, as an address. Atomic, as a visitor
-    /// looks at the owner before it knows whose the chunk is.
-    owner_or_bytes: AtomicPtr<()>,
-    /// Slab: the frees of other threads that the owner has not seen.
-    pub remote: Remote<Chunk>,
+    /// The holder of a chunk changes it, also under no lock, while others look at the kinds of their neighbours under the
+    /// lock of the ranges.
+    kind: AtomicU8,
+    /// Size class of the slab that is here, or was here last; 0 for a large block.
+    class: Cell<u8>,
+    by_kind: [UnsafeCell<u8>; 22],
+    next: Cell<Option<Record>>,
+    prev: Cell<Option<Record>>,
+    owner_or_bytes: UnsafeCell<usize>,
+    /// Slab: the frees of other threads that the owner has not seen. Deferred block: its link.
+    remote: Remote<Chunk>,
 }
 
 const _: () = assert!(size_of::<Chunk>() == RECORD_BYTES, "the arena gives each record 64 bytes");
+/// Where the owner of a slab and the usable bytes of a large block stand.
+pub(crate) const OWNER_OR_BYTES: usize = core::mem::offset_of!(Chunk, owner_or_bytes);
+/// Where the fields of a kind may stand, from here to the links.
+pub(crate) const BY_KIND: usize = core::mem::offset_of!(Chunk, by_kind);
+pub(crate) const LINKS: usize = core::mem::offset_of!(Chunk, next);
 
-/// Bytes of a record.
-pub const RECORD_BYTES: usize = 64;
+/// A yes or no in a record: any byte is valid.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Flag(Cell<u8>);
+
+impl Flag {
+    #[inline(always)]
+    pub(crate) fn get(&self) -> bool {
+        self.0.get() != 0
+    }
+
+    #[inline(always)]
+    pub(crate) fn set(&self, yes: bool) {
+        self.0.set(yes.into());
+    }
+}
+
+/// What a record holds for one kind.
+///
+/// # Safety
+/// `repr(C, align(64))` of 64 bytes, made of cells and atomics for which any bytes are valid, and nothing but padding at the
+/// places of the kind, the class, the links and the remote part.
+pub(crate) unsafe trait View {}
+
+/// A record that may be used, see invariant 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Record(NonNull<Chunk>);
+
+impl Record {
+    /// The record of the chunk at `p`.
+    ///
+    /// # Safety
+    /// `p` must lie in a committed part of an arena.
+    #[inline(always)]
+    pub unsafe fn at(p: *const u8) -> Record {
+        let address = layout::record_address(p.addr());
+        // SAFETY: not null, as the caller promises.
+        Record(unsafe { NonNull::new_unchecked(layout::at(address)) })
+    }
+
+    /// The record whose memory lies at `address`.
+    ///
+    /// # Safety
+    /// It must be that of a committed chunk.
+    #[inline]
+    pub unsafe fn from_address(address: usize) -> Record {
+        // SAFETY: not null, as the caller promises.
+        Record(unsafe { NonNull::new_unchecked(layout::at(address)) })
+    }
+
+    /// The record at a pointer, or `None` for null.
+    ///
+    /// # Safety
+    /// A pointer that is not null must come from [`Record::as_ptr`].
+    #[inline]
+    pub(crate) unsafe fn from_ptr(c: *mut Chunk) -> Option<Record> {
+        NonNull::new(c).map(Record)
+    }
+
+    /// Its memory.
+    #[inline]
+    pub(crate) fn as_ptr(self) -> *mut Chunk {
+        self.0.as_ptr()
+    }
+
+    #[inline(always)]
+    fn cells(&self) -> &Chunk {
+        // SAFETY: invariant 1. A shared reference to cells and atomics claims nothing about their contents.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// What it holds as a record of that kind. Records are never unmapped.
+    #[inline(always)]
+    pub(crate) fn view<T: View>(self) -> &'static T {
+        const { assert!(size_of::<T>() == RECORD_BYTES && align_of::<T>() == align_of::<Chunk>()) }
+        // SAFETY: invariant 1, and what the trait promises.
+        unsafe { self.0.cast().as_ref() }
+    }
+
+    /// Address of the record.
+    #[inline(always)]
+    pub fn address(self) -> usize {
+        self.0.addr().get()
+    }
+
+    /// First byte of the chunk.
+    #[inline(always)]
+    pub fn start(self) -> *mut u8 {
+        layout::at(layout::chunk_address(self.address()))
+    }
+
+    /// The record of the chunk that is `n` further on. It must be committed as well: the caller stays inside a range, or asks
+    /// [`Arenas::in_use`](crate::pages::arena::Arenas::in_use) before it looks.
+    #[inline(always)]
+    pub fn add(self, n: usize) -> Record {
+        let there = self.0.as_ptr().wrapping_add(n);
+        debug_assert!((there.addr() ^ self.address()) < ARENA_ALIGN, "a record of the same arena");
+        // SAFETY: not null, as it lies in the same arena's table or behind it.
+        Record(unsafe { NonNull::new_unchecked(there) })
+    }
+
+    /// The same, backwards.
+    #[inline(always)]
+    pub fn sub(self, n: usize) -> Record {
+        self.add(n.wrapping_neg())
+    }
+
+    /// How many chunks it lies behind `first`.
+    #[inline]
+    pub(crate) fn distance(self, first: Record) -> usize {
+        (self.address() - first.address()) / RECORD_BYTES
+    }
+
+    /// What the chunk is.
+    #[inline(always)]
+    pub fn kind(self) -> Kind {
+        // Relaxed, here and below: a kind orders nothing. What it says is true where the chunk is the caller's, and
+        // FREE, FREE_END and NONE where the lock of the ranges is held, under which alone a chunk becomes free or is taken.
+        Kind(self.cells().kind.load(Ordering::Relaxed))
+    }
+
+    /// Says what the chunk is; by its holder.
+    #[inline(always)]
+    pub(crate) fn set_kind(self, kind: Kind) {
+        self.cells().kind.store(kind.0, Ordering::Relaxed);
+    }
+
+    /// Changes the kind from one to another, in one step: false if it was not `from`.
+    pub(crate) fn change_kind(self, from: Kind, to: Kind) -> bool {
+        // AcqRel: of two that change it one comes second, and sees what the first did. Relaxed: then nothing is done.
+        self.cells().kind.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Size class of the slab that is here or was here last; by the holder of the chunk.
+    #[inline(always)]
+    pub(crate) fn class(self) -> usize {
+        usize::from(self.cells().class.get())
+    }
+
+    /// [`Record::class`] for others: a guess.
+    #[inline]
+    pub(crate) fn class_roughly(self, in_miri: usize) -> usize {
+        // SAFETY: invariant 1; any byte is valid.
+        usize::from(unsafe { peek(self.cells().class.as_ptr(), in_miri as u8) })
+    }
+
+    /// Sets the class; by the holder of the chunk.
+    #[inline]
+    pub(crate) fn set_class(self, class: usize) {
+        self.cells().class.set(class as u8);
+    }
+
+    /// The next record of the list that this one is in; by who has the list.
+    #[inline(always)]
+    pub(crate) fn next(self) -> Option<Record> {
+        self.cells().next.get()
+    }
+
+    /// [`Record::next`] for other threads: a guess.
+    pub(crate) fn next_roughly(self) -> Option<Record> {
+        // SAFETY: invariant 1; whatever the owner does, a link is a record or none.
+        unsafe { peek(self.cells().next.as_ptr(), None) }
+    }
+
+    /// Sets the link of a list without links backwards.
+    #[inline(always)]
+    pub(crate) fn set_next(self, next: Option<Record>) {
+        self.cells().next.set(next);
+    }
+
+    /// The record before this one in its list.
+    pub(crate) fn prev(self) -> Option<Record> {
+        self.cells().prev.get()
+    }
+
+    /// The part that freeing threads write.
+    #[inline(always)]
+    pub fn remote(&self) -> &Remote<Chunk> {
+        &self.cells().remote
+    }
+}
+
+impl Node for Chunk {
+    unsafe fn remote<'a>(c: *const Chunk) -> &'a Remote<Chunk> {
+        // SAFETY: as the caller promises. Other fields of the record may be written meanwhile.
+        unsafe { &(*c).remote }
+    }
+}
 
 /// What an observer of another process can tell from a copy of a record. Only what `kind` gives a meaning to means
 /// something, and any bytes are one: the copy may be torn.
@@ -136,9 +292,8 @@ pub struct Seen {
 
 impl From<&[u8; RECORD_BYTES]> for Seen {
     fn from(record: &[u8; RECORD_BYTES]) -> Self {
-        const BYTES: usize = core::mem::offset_of!(Chunk, owner_or_bytes);
         let mut bytes = [0; size_of::<usize>()];
-        bytes.copy_from_slice(&record[BYTES..BYTES + size_of::<usize>()]);
+        bytes.copy_from_slice(&record[OWNER_OR_BYTES..OWNER_OR_BYTES + size_of::<usize>()]);
         Seen {
             kind: Kind(record[core::mem::offset_of!(Chunk, kind)]),
             class: record[core::mem::offset_of!(Chunk, class)],
@@ -147,212 +302,51 @@ impl From<&[u8; RECORD_BYTES]> for Seen {
     }
 }
 
-impl Chunk {
-    /// Changes the kind of the record `c` from one to another, in one step: false if it was not `from`.
-    ///
-    /// # Safety
-    /// `c` must be a record.
-    pub unsafe fn change_kind(c: *mut Chunk, from: Kind, to: Kind) -> bool {
-        // SAFETY: the record is readable and writable.
-        let kind = unsafe { &(*c).kind.0 };
-        // AcqRel: of two that change it one comes second, and sees what the first did. Relaxed: then nothing is done.
-        kind.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    /// What owns the slab: an address that means something to `blocks/slab.rs` alone.
-    ///
-    /// # Safety
-    /// `c` must be a record; likewise below.
-    #[inline]
-    pub unsafe fn owner(c: *const Chunk) -> *mut () {
-        // Relaxed, here and below: the owner orders nothing. Who has a block of the slab, or uses its heap, got it by a way
-        // that orders the store before; a visitor who has neither confirms what it sees (`visit.rs`).
-        // SAFETY: the record is readable, and this field atomic.
-        unsafe { (*c).owner_or_bytes.load(Ordering::Relaxed) }
-    }
-
-    /// Sets the owner of a new slab, or none when the slab is released.
-    ///
-    /// # Safety
-    /// The chunk of `c` must be the caller's.
-    #[inline]
-    pub unsafe fn set_owner(c: *mut Chunk, owner: *mut ()) {
-        // SAFETY: as `owner`.
-        unsafe { (*c).owner_or_bytes.store(owner, Ordering::Relaxed) }
-    }
-
-    /// Slab: its last OS page is a guard. Large block: it may be mapped unlike its neighbours, see `apart.rs`.
-    ///
-    /// # Safety
-    /// `c` must be a record.
-    #[inline]
-    pub unsafe fn is_apart(c: *const Chunk) -> bool {
-        // Relaxed, here and below: who changes it has the chunk, as has who looks.
-        // SAFETY: the record is readable, and this field atomic.
-        unsafe { (*c).apart.load(Ordering::Relaxed) }
-    }
-
-    /// Sets [`Chunk::is_apart`].
-    ///
-    /// # Safety
-    /// The chunk of `c` must be the caller's.
-    #[inline]
-    pub unsafe fn set_apart(c: *mut Chunk, apart: bool) {
-        // SAFETY: the record is readable, and this field atomic.
-        unsafe { (*c).apart.store(apart, Ordering::Relaxed) }
-    }
-
-    /// Sets it; false if it was set before.
-    ///
-    /// # Safety
-    /// The chunk of `c` must be the caller's.
-    #[inline]
-    pub unsafe fn mark_apart(c: *mut Chunk) -> bool {
-        // SAFETY: the record is readable, and this field atomic.
-        unsafe { !(*c).apart.swap(true, Ordering::Relaxed) }
-    }
-
-    /// Blocks of a slab that nobody ever gets, see `blocks/harden.rs`.
-    ///
-    /// # Safety
-    /// The slab must be the caller's.
-    #[inline]
-    pub unsafe fn withheld(c: *const Chunk) -> u32 {
-        // SAFETY: the slab is the caller's.
-        unsafe { (*c).len }.saturating_sub(1)
-    }
-
-    /// Since when the shelved block waits, see `age.rs`. It has the place of a slab's hint.
-    ///
-    /// # Safety
-    /// The block must be the caller's.
-    #[inline]
-    pub unsafe fn since(c: *const Chunk) -> u8 {
-        // SAFETY: the block is the caller's.
-        unsafe { (*c).hint }
-    }
-
-    /// [`Chunk::since`] for other threads: a guess.
-    ///
-    /// # Safety
-    /// As [`Chunk::owner`].
-    #[inline]
-    pub unsafe fn since_roughly(c: *const Chunk, in_miri: u8) -> u8 {
-        // SAFETY: the record is readable.
-        unsafe { peek(&raw const (*c).hint, in_miri) }
-    }
-
-    /// Sets since when the shelved block waits.
-    ///
-    /// # Safety
-    /// The block must be the caller's.
-    #[inline]
-    pub unsafe fn set_since(c: *mut Chunk, age: u8) {
-        // SAFETY: the block is the caller's.
-        unsafe { (*c).hint = age }
-    }
-
-    /// Usable bytes of the large block.
-    ///
-    /// # Safety
-    /// As [`Chunk::owner`].
-    #[inline]
-    pub unsafe fn bytes(c: *const Chunk) -> usize {
-        // Relaxed, here and below: the bytes of a block are its holder's; to others they are a guess.
-        // SAFETY: as `owner`.
-        unsafe { (*c).owner_or_bytes.load(Ordering::Relaxed) }.addr()
-    }
-
-    /// Sets the usable bytes of the large block.
-    ///
-    /// # Safety
-    /// The block must be the caller's.
-    #[inline]
-    pub unsafe fn set_bytes(c: *mut Chunk, bytes: usize) {
-        // SAFETY: as `owner`.
-        unsafe { (*c).owner_or_bytes.store(core::ptr::without_provenance_mut(bytes), Ordering::Relaxed) }
-    }
-}
-
-/// A list of records, newest first. All zero bytes are an empty list.
-#[derive(Debug)]
+/// A list of records, newest first. All zero bytes are an empty list. Invariant: a record is in one list at a time, that of
+/// the holder of its chunk.
+#[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct List {
-    /// First record, or null.
-    pub head: *mut Chunk,
+    head: Cell<Option<Record>>,
 }
 
 impl List {
     /// An empty list.
     pub const fn new() -> Self {
-        List { head: core::ptr::null_mut() }
+        List { head: Cell::new(None) }
     }
 
-    /// Puts `c` first.
-    ///
-    /// # Safety
-    /// `c` must be a record in no list; the list must be the caller's alone.
-    pub unsafe fn push(&mut self, c: *mut Chunk) {
-        // SAFETY: records of the list are valid and the caller's alone.
-        unsafe {
-            (*c).next = self.head;
-            (*c).prev = core::ptr::null_mut();
-            if !self.head.is_null() {
-                (*self.head).prev = c;
-            }
+    /// First record.
+    #[inline(always)]
+    pub(crate) fn head(&self) -> Option<Record> {
+        self.head.get()
+    }
+
+    /// Puts `c`, which is in no list, first.
+    pub(crate) fn push(&self, c: Record) {
+        let cells = c.cells();
+        cells.next.set(self.head.get());
+        cells.prev.set(None);
+        if let Some(head) = self.head.get() {
+            head.cells().prev.set(Some(c));
         }
-        self.head = c;
+        self.head.set(Some(c));
     }
 
-    /// Takes `c` out.
-    ///
-    /// # Safety
-    /// `c` must be in this list; the list must be the caller's alone.
-    pub unsafe fn remove(&mut self, c: *mut Chunk) {
-        // SAFETY: as `push`.
-        unsafe {
-            let (next, prev) = ((*c).next, (*c).prev);
-            if prev.is_null() {
-                self.head = next;
-            } else {
-                (*prev).next = next;
-            }
-            if !next.is_null() {
-                (*next).prev = prev;
-            }
+    /// Takes `c`, which is in this list, out.
+    pub(crate) fn remove(&self, c: Record) {
+        let (next, prev) = (c.next(), c.prev());
+        match prev {
+            None => self.head.set(next),
+            Some(prev) => prev.set_next(next),
+        }
+        if let Some(next) = next {
+            next.cells().prev.set(prev);
         }
     }
-}
 
-impl Default for List {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl crate::system::remote::Node for Chunk {
-    unsafe fn remote<'a>(c: *const Chunk) -> &'a Remote<Chunk> {
-        // SAFETY: as the caller promises. Other fields of the record may be written meanwhile.
-        unsafe { &(*c).remote }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Catches a field that an observer reads at another place than its owner writes.
-    #[test]
-    fn an_observer_sees_what_the_owner_wrote() {
-        // SAFETY: all zero bytes are a record.
-        let mut record: Chunk = unsafe { core::mem::zeroed() };
-        record.kind.set(Kind::LARGE);
-        record.class = 7;
-        // SAFETY: the record is this test's; it has that size, and every byte of it was written.
-        let bytes = unsafe {
-            Chunk::set_bytes(&raw mut record, 123_456);
-            &*(&raw const record).cast::<[u8; RECORD_BYTES]>()
-        };
-        assert_eq!(Seen::from(bytes), Seen { kind: Kind::LARGE, class: 7, bytes: 123_456 });
+    /// The records, first to last; links must not change meanwhile but behind the one that is looked at.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Record> {
+        core::iter::successors(self.head(), |c| c.next())
     }
 }

@@ -13,11 +13,11 @@
 //! part in use is committed (readable and writable), in steps that grow with the arena: a program pays a handful
 //! of system calls in its life.
 
-use crate::pages::chunk::Chunk;
-pub(crate) use crate::pages::chunk::RECORD_BYTES;
 use crate::pages::page_map::ADDRESS_BITS;
 use crate::{CHUNK, CHUNK_SHIFT};
 
+/// Bytes of a record.
+pub const RECORD_BYTES: usize = 64;
 /// Alignment and greatest length of an arena.
 pub const ARENA_ALIGN: usize = 1 << ARENA_SHIFT;
 // Miri aligns memory to 512 MiB at most.
@@ -56,32 +56,31 @@ pub(crate) fn at<T>(address: usize) -> *mut T {
     core::ptr::with_exposed_provenance_mut(address)
 }
 
-/// The record of the chunk at `p`, which must lie in an arena.
-#[inline]
-pub fn record(p: *const u8) -> *mut Chunk {
-    let base = p.addr() & !(ARENA_ALIGN - 1);
-    let index = (p.addr() - base) >> CHUNK_SHIFT;
-    at(base + index * RECORD_BYTES)
+/// Address of the record of the chunk at `p`.
+#[inline(always)]
+pub(crate) const fn record_address(p: usize) -> usize {
+    let base = p & !(ARENA_ALIGN - 1);
+    base + ((p - base) >> CHUNK_SHIFT) * RECORD_BYTES
 }
 
-/// The chunk that `record` describes.
-#[inline]
-pub fn chunk(record: *const Chunk) -> *mut u8 {
+/// Address of the chunk that the record at `record` describes.
+#[inline(always)]
+pub(crate) const fn chunk_address(record: usize) -> usize {
     let (base, index) = split(record);
-    at(base + (index << CHUNK_SHIFT))
+    base + (index << CHUNK_SHIFT)
 }
 
-/// The start of the arena that `record` lies in, and the index of its chunk.
-#[inline]
-pub(crate) fn split(record: *const Chunk) -> (usize, usize) {
-    let base = record.addr() & !(ARENA_ALIGN - 1);
-    (base, (record.addr() - base) / RECORD_BYTES)
+/// The start of the arena that the record at `record` lies in, and the index of its chunk.
+#[inline(always)]
+pub(crate) const fn split(record: usize) -> (usize, usize) {
+    let base = record & !(ARENA_ALIGN - 1);
+    (base, (record - base) / RECORD_BYTES)
 }
 
 /// The entry of a chunk, of `bytes`, in the table that lies behind tables of `before` bytes a chunk, in an arena of
 /// `1 << tables` chunks.
-#[inline]
-pub(crate) fn entry(record: *const Chunk, tables: u8, before: usize, bytes: usize) -> usize {
+#[inline(always)]
+pub(crate) const fn entry(record: usize, tables: u8, before: usize, bytes: usize) -> usize {
     let (base, index) = split(record);
     base + (before << tables) + index * bytes
 }

@@ -22,7 +22,8 @@ pub mod reserve;
 pub mod space;
 pub mod tables;
 
-use crate::pages::chunk::{Chunk, Kind};
+use crate::pages::arena::UnderLock;
+use crate::pages::chunk::{Kind, Record};
 use crate::pages::held::{News, Use};
 use crate::pages::notes::{DEFERRED, GROWN, Notes, SHRUNK, TABLES, WANTED};
 use crate::pages::range::{Ranges, Taken};
@@ -39,6 +40,9 @@ pub(crate) const START_CHUNKS: usize = if cfg!(neap_sim) { 2 } else { (1 << 20) 
 pub(crate) const FREED: usize = (1 << 30) / CHUNK;
 /// Where the helper's ticks are longer, slow paths tell observers as well.
 const LONG_TICK_MS: u32 = 200;
+
+/// Chunks that are given back: the first record, how many, and their age.
+pub(crate) type Part = (Record, usize, u8);
 
 /// The memory of a process, in chunks.
 #[derive(Debug)]
@@ -80,12 +84,11 @@ impl<O: Os> Pages<O> {
     pub(crate) fn set_up(&self) {
         self.look_up_page_size();
         // The arena first: how much address space it gets tells whether the map may have its share.
-        // SAFETY: `with` holds the lock.
-        if self.ranges.with(&self.os, |_| unsafe { self.arenas.set_up(&self.os) }) {
+        if self.ranges.with(&self.os, |r| self.arenas.set_up(&self.os, r.lock())) {
             self.map.set_up(&self.os);
         }
         // Not before: a block of the annex that the page map does not know would be lost to it.
-        self.ranges.with(&self.os, |_| self.arenas.open_annex());
+        self.ranges.with(&self.os, |r| self.arenas.open_annex(r.lock()));
     }
 
     /// The present epoch: the age of memory that is freed now.
@@ -115,10 +118,8 @@ impl<O: Os> Pages<O> {
             if self.is_stranded() || !self.is_allowed(r, len, false) {
                 return None;
             }
-            // SAFETY: `with` holds the lock.
-            let taken = unsafe { r.take(&self.space, len, align) }?;
-            // SAFETY: the chunks are ours.
-            unsafe { (*taken.first).kind.set(what.kind()) };
+            let taken = r.take(&self.space, len, align)?;
+            taken.first.set_kind(what.kind());
             r.held.take(what, (taken.dirty.1 - taken.dirty.0) * CHUNK);
             self.note_news(r);
             if self.notes.note_fresh(r.fresh_chunks, r.waiting()) {
@@ -128,69 +129,51 @@ impl<O: Os> Pages<O> {
         })
     }
 
-    /// Frees the parts `(first record, chunks, age)` that `parts` returns, if any, which were used for `what`; it is
-    /// called under the lock.
-    ///
-    /// # Safety
-    /// As [`Ranges::give`], for each part.
-    pub(crate) unsafe fn give_chunks<const N: usize>(
+    /// Frees the caller's chunks, in the parts that `parts` returns, if any, which were used for `what`; it is called under
+    /// the lock. Whether there were any.
+    pub(crate) fn give_chunks<const N: usize>(
         &self,
         what: Use,
-        parts: impl FnOnce() -> Option<[(*mut Chunk, usize, u8); N]>,
+        parts: impl FnOnce(&UnderLock) -> Option<[Part; N]>,
     ) -> bool {
         self.ranges.with(&self.os, |r| {
-            let parts = parts();
+            let parts = parts(r.lock());
             // As in `take_chunks`: what is freed is lost.
             if let Some(parts) = parts
                 && !self.is_stranded()
             {
                 r.held.give(what);
-                // SAFETY: as the caller promises; `with` holds the lock.
-                unsafe { self.give_parts(r, parts) };
+                self.give_parts(r, parts);
             }
             self.note_given(r);
             parts.is_some()
         })
     }
 
-    /// Frees the parts `(first record, chunks, age)`.
-    ///
-    /// # Safety
-    /// As [`Ranges::give`], for each part.
+    /// Frees the caller's chunks.
     #[inline]
-    pub(crate) unsafe fn give_parts<const N: usize>(&self, r: &mut Ranges, parts: [(*mut Chunk, usize, u8); N]) {
+    pub(crate) fn give_parts<const N: usize>(&self, r: &mut Ranges, parts: [Part; N]) {
         for (c, len, since) in parts {
             if len > 0 {
-                // SAFETY: as the caller promises.
-                unsafe { r.give(&self.arenas, c, len, since) };
+                r.give(&self.arenas, c, len, since);
             }
         }
     }
 
-    /// Chunks that were used for `what` are lost, as the system does not make all of them accessible again: they count as
-    /// those that hold heaps, which stay.
-    ///
-    /// # Safety
-    /// The chunks must be the caller's.
+    /// The caller's chunks that were used for `what` are lost, as the system does not make all of them accessible again:
+    /// they count as those that hold heaps, which stay.
     #[cold]
-    pub(crate) unsafe fn lose_chunks(&self, c: *mut Chunk, len: usize, what: Use) {
+    pub(crate) fn lose_chunks(&self, c: Record, len: usize, what: Use) {
         self.ranges.with(&self.os, |r| {
             r.held.give(what);
-            // SAFETY: the chunks are the caller's, and `with` holds the lock.
-            unsafe { self.mark_lost(c, len) };
+            self.mark_lost(r.lock(), c, len);
         });
     }
 
-    /// Marks chunks that are lost.
-    ///
-    /// # Safety
-    /// The chunks must be the caller's, and the lock of the ranges be held.
-    pub(crate) unsafe fn mark_lost(&self, c: *mut Chunk, len: usize) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            age::set(&self.arenas, c, len, age::NONE);
-            (0..len).for_each(|i| (*c.add(i)).kind.set(Kind::HEAPS));
-        }
+    /// Marks chunks of the caller's that are lost.
+    pub(crate) fn mark_lost(&self, lock: &UnderLock, c: Record, len: usize) {
+        age::set(&self.arenas, lock, c, len, age::NONE);
+        (0..len).for_each(|i| c.add(i).set_kind(Kind::HEAPS));
     }
 
     /// Notes what there is to note when chunks were freed. The lock of the ranges is held.
@@ -269,11 +252,11 @@ impl<O: Os> Pages<O> {
     /// Whether a cache of large blocks that has come to `chunks` is to be noted: where there is no purger, as soon as that is enough for one,
     /// and always where the threads that free memory do its work.
     #[inline(always)]
-    pub(crate) fn minds(&self, chunks: u32) -> bool {
+    pub(crate) fn minds(&self, chunks: usize) -> bool {
         // A purger that comes or goes meanwhile looks at all caches, or is asked for by the next block.
         match self.os.helper().who_roughly() {
             Who::Helper => false,
-            Who::Nobody => chunks as usize >= START_CHUNKS,
+            Who::Nobody => chunks >= START_CHUNKS,
             Who::Inline => true,
         }
     }

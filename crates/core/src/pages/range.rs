@@ -11,13 +11,13 @@
 //! Since when each dirty chunk waits says its age (`age.rs`); `purge.rs` takes what has waited long enough.
 
 use crate::pages::age;
-use crate::pages::arena::Arenas;
-use crate::pages::chunk::{Chunk, Kind, List, State};
+use crate::pages::arena::{Arenas, UnderLock};
+use crate::pages::chunk::{Kind, LINKS, List, RECORD_BYTES, Record, State, View};
 use crate::pages::demand::Demand;
 use crate::pages::held::Held;
-use crate::pages::layout;
 use crate::pages::space::Space;
 use crate::{CHUNK, Os};
+use core::cell::Cell;
 
 const EXACT: usize = 32;
 /// Lists of one state.
@@ -30,9 +30,44 @@ const LONG_ALIGN: usize = (2 << 20) / CHUNK;
 /// Dirty ranges that are looked at together with their neighbours.
 const JOIN_PROBES: usize = 4;
 
-/// The free ranges of all arenas. Used under its lock (see [`crate::pages::Pages`]).
+/// The record of a free range's first chunk, of its last one (`len` alone), and of a dropped range.
+#[repr(C, align(64))]
+#[derive(Debug)]
+struct FreeRecord {
+    _kind_and_class: [u8; 2],
+    /// A [`State`].
+    state: Cell<u8>,
+    _unused: [u8; 5],
+    /// Chunks in the range.
+    len: Cell<u32>,
+    _more: [u8; RECORD_BYTES - 12],
+}
+
+const _: () = assert!(core::mem::offset_of!(FreeRecord, _more) <= LINKS, "the links are the list's");
+
+// SAFETY: as the trait asks; the padding is not read.
+unsafe impl View for FreeRecord {}
+
+impl FreeRecord {
+    fn of(c: Record) -> &'static FreeRecord {
+        c.view()
+    }
+}
+
+/// Length of the free or dropped range that starts with `c`. By who has the lock; others get a guess.
+#[inline]
+fn len_of(c: Record) -> usize {
+    FreeRecord::of(c).len.get() as usize
+}
+
+fn state_of(c: Record) -> State {
+    State::from_byte(FreeRecord::of(c).state.get())
+}
+
+/// The free ranges of all arenas. Used under its lock, see [`crate::pages::Pages`]: having one proves that it is held.
 #[derive(Debug)]
 pub struct Ranges {
+    lock: UnderLock,
     lists: [[List; LISTS]; 2],
     filled: [u128; 2],
     /// Chunks in free ranges, by state.
@@ -63,7 +98,7 @@ pub struct Ranges {
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
     /// Record of the first.
-    pub first: *mut Chunk,
+    pub first: Record,
     /// Which of them may hold anything: from this index up to the next.
     pub dirty: (usize, usize),
 }
@@ -101,6 +136,7 @@ impl Ranges {
     /// No range.
     pub const fn new() -> Self {
         Ranges {
+            lock: UnderLock::new(),
             lists: [const { [const { List::new() }; LISTS] }; 2],
             filled: [0; 2],
             free_chunks: [0; 2],
@@ -118,116 +154,95 @@ impl Ranges {
         }
     }
 
+    /// That the lock is held.
+    #[inline]
+    pub fn lock(&self) -> &UnderLock {
+        &self.lock
+    }
+
     /// Puts a free range into its list and marks its ends. It must not touch a free range of the same state.
-    unsafe fn insert(&mut self, c: *mut Chunk, len: usize, state: State) {
-        // SAFETY: the range is the caller's; its first and last records are valid.
-        unsafe {
-            (*c).kind.set(Kind::FREE);
-            (*c).state = state;
-            (*c).len = len as u32;
-            if len > 1 {
-                let end = c.add(len - 1);
-                (*end).kind.set(Kind::FREE_END);
-                (*end).len = len as u32;
-            }
-            let list = list_of(len);
-            self.lists[state as usize][list].push(c);
-            self.filled[state as usize] |= 1 << list;
+    fn insert(&mut self, c: Record, len: usize, state: State) {
+        c.set_kind(Kind::FREE);
+        let record = FreeRecord::of(c);
+        record.state.set(state as u8);
+        record.len.set(len as u32);
+        if len > 1 {
+            let end = c.add(len - 1);
+            end.set_kind(Kind::FREE_END);
+            FreeRecord::of(end).len.set(len as u32);
         }
+        let list = list_of(len);
+        self.lists[state as usize][list].push(c);
+        self.filled[state as usize] |= 1 << list;
         self.free_chunks[state as usize] += len;
     }
 
-    /// Takes a free range out of its list and wipes its marks.
-    unsafe fn remove(&mut self, c: *mut Chunk) {
-        // SAFETY: `c` starts a free range.
-        unsafe {
-            let (len, state) = ((*c).len as usize, (*c).state as usize);
-            let list = list_of(len);
-            self.lists[state][list].remove(c);
-            if self.lists[state][list].head.is_null() {
-                self.filled[state] &= !(1 << list);
-            }
-            (*c.add(len - 1)).kind.set(Kind::NONE);
-            (*c).kind.set(Kind::NONE);
-            self.free_chunks[state] -= len;
+    /// Takes a free range out of its list and wipes its marks; returns its length.
+    fn remove(&mut self, c: Record) -> usize {
+        let (len, state) = (len_of(c), state_of(c) as usize);
+        let list = list_of(len);
+        self.lists[state][list].remove(c);
+        if self.lists[state][list].head().is_none() {
+            self.filled[state] &= !(1 << list);
         }
+        c.add(len - 1).set_kind(Kind::NONE);
+        c.set_kind(Kind::NONE);
+        self.free_chunks[state] -= len;
+        len
     }
 
-    /// A free range of at least `len` chunks and of `state`, out of its list; longer ones are not cut yet.
-    unsafe fn find(&mut self, len: usize, state: State) -> Option<*mut Chunk> {
+    /// A free range of at least `len` chunks and of `state`, out of its list, and its length; longer ones are not cut yet.
+    fn find(&mut self, len: usize, state: State) -> Option<(Record, usize)> {
         let list = list_of(len);
         let mut filled = self.filled[state as usize] >> list << list;
         if list >= EXACT && filled & (1 << list) != 0 {
             // Lengths differ in this list: look at some.
-            let mut c = self.lists[state as usize][list].head;
-            for _ in 0..PROBES {
-                if c.is_null() {
-                    break;
-                }
-                // SAFETY: records in the list are valid.
-                unsafe {
-                    if (*c).len as usize >= len {
-                        self.remove(c);
-                        return Some(c);
-                    }
-                    c = (*c).next;
-                }
+            let found = self.lists[state as usize][list].iter().take(PROBES).find(|&c| len_of(c) >= len);
+            if let Some(c) = found {
+                return Some((c, self.remove(c)));
             }
             filled &= !(1 << list);
         }
         if filled == 0 {
             return None;
         }
-        let c = self.lists[state as usize][filled.trailing_zeros() as usize].head;
-        // SAFETY: the list is not empty; only the last list mixes lengths that could be too short.
-        unsafe {
-            if ((*c).len as usize) < len {
-                return None;
-            }
-            self.remove(c);
-        }
-        Some(c)
+        // Only the last list mixes lengths that could be too short.
+        let c = self.lists[state as usize][filled.trailing_zeros() as usize].head().filter(|&c| len_of(c) >= len)?;
+        Some((c, self.remove(c)))
     }
 
     /// Takes `len` chunks, aligned to `align` bytes (a power of two). Their records have no kind yet.
-    ///
-    /// # Safety
-    /// The lock must be held.
-    pub unsafe fn take<O: Os>(&mut self, space: &Space<O>, len: usize, align: usize) -> Option<Taken> {
+    pub fn take<O: Os>(&mut self, space: &Space<O>, len: usize, align: usize) -> Option<Taken> {
         let align = (align / CHUNK).max(1);
-        // SAFETY: the lock is held.
-        unsafe {
-            if let Some(c) = self.find(len + align - 1, State::Dirty) {
-                self.taken_chunks += len;
-                let first = self.cut(&space.arenas, c, len, align, State::Dirty);
-                self.demand.still_waits(self.waiting());
-                return Some(Taken { first, dirty: (0, len) });
-            }
-            if align == 1
-                && let Some(taken) = self.take_joined(space, len)
-            {
-                self.taken_chunks += len;
-                self.demand.still_waits(self.waiting());
-                return Some(taken);
-            }
-            let align = if len >= LONG { align.max(LONG_ALIGN) } else { align };
-            self.take_clean(space, len, align)
+        if let Some(found) = self.find(len + align - 1, State::Dirty) {
+            self.taken_chunks += len;
+            let first = self.cut(&space.arenas, found, len, align, State::Dirty);
+            self.demand.still_waits(self.waiting());
+            return Some(Taken { first, dirty: (0, len) });
         }
+        if align == 1
+            && let Some(taken) = self.take_joined(space, len)
+        {
+            self.taken_chunks += len;
+            self.demand.still_waits(self.waiting());
+            return Some(taken);
+        }
+        let align = if len >= LONG { align.max(LONG_ALIGN) } else { align };
+        self.take_clean(space, len, align)
     }
 
-    /// [`Ranges::take`], of chunks that read as zero.
-    ///
-    /// # Safety
-    /// The lock must be held; `align` counts chunks.
-    pub unsafe fn take_clean<O: Os>(&mut self, space: &Space<O>, len: usize, align: usize) -> Option<Taken> {
-        // SAFETY: the lock is held; chunks at the frontier are clean and nobody's. An arena starts at a multiple
-        // of ARENA_ALIGN, so that aligned indexes are aligned addresses.
-        let first = unsafe {
-            match self.find(len + align - 1, State::Clean) {
-                Some(c) => self.cut(&space.arenas, c, len, align, State::Clean),
-                None => space.arenas.extend(&space.os, &space.map, len, align, |c, skipped| {
-                    self.free(&space.arenas, c, skipped, age::NONE)
-                })?,
+    /// [`Ranges::take`], of chunks that read as zero; `align` counts chunks.
+    pub fn take_clean<O: Os>(&mut self, space: &Space<O>, len: usize, align: usize) -> Option<Taken> {
+        // Chunks at the frontier are clean and free. An arena starts at a multiple of ARENA_ALIGN, so that aligned indexes
+        // are aligned addresses.
+        let first = match self.find(len + align - 1, State::Clean) {
+            Some(found) => self.cut(&space.arenas, found, len, align, State::Clean),
+            None => {
+                let (gap, first) = space.arenas.extend(&space.os, &space.map, &self.lock, len, align)?;
+                if let Some((c, skipped)) = gap {
+                    self.free(&space.arenas, c, skipped, age::NONE);
+                }
+                first
             }
         };
         self.note_fresh(len);
@@ -235,208 +250,164 @@ impl Ranges {
         Some(Taken { first, dirty: (0, 0) })
     }
 
-    /// Cuts `len` chunks, aligned to `align` chunks, out of the free range `c` that is in no list any more.
-    unsafe fn cut(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize, align: usize, state: State) -> *mut Chunk {
-        // SAFETY: the range is long enough, and the caller's.
-        unsafe {
-            let have = (*c).len as usize;
-            let skip = (layout::chunk(c).addr() / CHUNK).wrapping_neg() & (align - 1);
-            if skip > 0 {
-                self.insert(c, skip, state);
-            }
-            if have > skip + len {
-                self.insert(c.add(skip + len), have - skip - len, state);
-            }
-            self.forget_ages(arenas, c.add(skip), len, state);
-            c.add(skip)
+    /// Cuts `len` chunks, aligned to `align` chunks, out of the free range `c` of `have` chunks that is in no list any more.
+    fn cut(&mut self, arenas: &Arenas, (c, have): (Record, usize), len: usize, align: usize, state: State) -> Record {
+        let skip = (c.start().addr() / CHUNK).wrapping_neg() & (align - 1);
+        if skip > 0 {
+            self.insert(c, skip, state);
         }
+        if have > skip + len {
+            self.insert(c.add(skip + len), have - skip - len, state);
+        }
+        self.forget_ages(arenas, c.add(skip), len, state);
+        c.add(skip)
     }
 
     /// Nothing waits any more in chunks that were taken.
-    unsafe fn forget_ages(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize, state: State) {
+    fn forget_ages(&mut self, arenas: &Arenas, c: Record, len: usize, state: State) {
         if state == State::Clean {
             return;
         }
-        // SAFETY: the lock is held, and the chunks are the caller's.
-        unsafe {
-            if self.lazy_chunks > 0 {
-                let ages = core::slice::from_raw_parts(arenas.ages(c), len);
-                let lazy = ages.iter().filter(|&&a| a == age::LAZY).count();
-                self.lazy_chunks = self.lazy_chunks.saturating_sub(lazy);
-            }
-            age::set(arenas, c, len, age::NONE);
+        if self.lazy_chunks > 0 {
+            let lazy = age::ages(arenas, &self.lock, c, len).iter().filter(|&&a| a == age::LAZY).count();
+            self.lazy_chunks = self.lazy_chunks.saturating_sub(lazy);
         }
+        age::set(arenas, &self.lock, c, len, age::NONE);
     }
 
     /// Takes `len` chunks made of a dirty range and its clean neighbours, at least an eighth of them dirty: so a
     /// program whose blocks grow goes on in the memory that it has.
-    unsafe fn take_joined<O: Os>(&mut self, space: &Space<O>, len: usize) -> Option<Taken> {
+    fn take_joined<O: Os>(&mut self, space: &Space<O>, len: usize) -> Option<Taken> {
         let mut filled = self.filled[State::Dirty as usize];
         for _ in 0..JOIN_PROBES {
             let list = filled.checked_ilog2()? as usize;
             filled &= !(1 << list);
-            // SAFETY: the lock is held; a filled list has a head, and its neighbours' records are readable.
-            unsafe {
-                let c = self.lists[State::Dirty as usize][list].head;
-                if ((*c).len as usize) < len / 8 {
-                    return None;
-                }
-                if let Some(taken) = self.join(space, c, len) {
-                    return Some(taken);
-                }
+            let c = self.lists[State::Dirty as usize][list].head()?;
+            if len_of(c) < len / 8 {
+                return None;
+            }
+            if let Some(taken) = self.join(space, c, len) {
+                return Some(taken);
             }
         }
         None
     }
 
-    /// Takes `len` chunks that contain the dirty range `c`, if its clean neighbours or the frontier have the rest.
-    unsafe fn join<O: Os>(&mut self, space: &Space<O>, c: *mut Chunk, len: usize) -> Option<Taken> {
-        // SAFETY: the lock is held; free neighbours of a dirty range are clean, as equal ones are joined.
-        unsafe {
-            let (have, after) = ((*c).len as usize, c.add((*c).len as usize));
-            let missing = len - have;
-            if self.take_after(space, after, missing).is_some() {
-                self.remove(c);
-                self.forget_ages(&space.arenas, c, have, State::Dirty);
-                self.note_fresh(missing);
-                return Some(Taken { first: c, dirty: (0, have) });
-            }
-            // All of the right neighbour, and the end of the left one.
-            let before = Self::start_of_free(&space.arenas, c.sub(1))?;
-            let free = (*before).len as usize;
-            let right =
-                if space.arenas.in_use(after) && (*after).kind.get() == Kind::FREE { (*after).len as usize } else { 0 };
-            // A right neighbour that is long enough alone was taken above.
-            let left = missing - right;
-            if free < left {
-                return None;
-            }
+    /// Takes `len` chunks that contain the dirty range `c`, if its clean neighbours or the frontier have the rest. Free
+    /// neighbours of a dirty range are clean, as equal ones are joined.
+    fn join<O: Os>(&mut self, space: &Space<O>, c: Record, len: usize) -> Option<Taken> {
+        let have = len_of(c);
+        let (after, missing) = (c.add(have), len - have);
+        if self.take_after(space, after, missing).is_some() {
             self.remove(c);
             self.forget_ages(&space.arenas, c, have, State::Dirty);
-            if right > 0 {
-                self.remove(after);
-            }
-            self.remove(before);
-            if free > left {
-                self.insert(before, free - left, State::Clean);
-            }
             self.note_fresh(missing);
-            Some(Taken { first: c.sub(left), dirty: (left, left + have) })
+            return Some(Taken { first: c, dirty: (0, have) });
         }
+        // All of the right neighbour, and the end of the left one.
+        let before = self.start_of_free(&space.arenas, c.sub(1))?;
+        let free = len_of(before);
+        let right = if self.is_free(&space.arenas, after) { len_of(after) } else { 0 };
+        // A right neighbour that is long enough alone was taken above.
+        let left = missing - right;
+        if free < left {
+            return None;
+        }
+        self.remove(c);
+        self.forget_ages(&space.arenas, c, have, State::Dirty);
+        if right > 0 {
+            self.remove(after);
+        }
+        self.remove(before);
+        if free > left {
+            self.insert(before, free - left, State::Clean);
+        }
+        self.note_fresh(missing);
+        Some(Taken { first: c.sub(left), dirty: (left, left + have) })
+    }
+
+    /// Whether `c` starts a free range.
+    fn is_free(&self, arenas: &Arenas, c: Record) -> bool {
+        arenas.in_use(&self.lock, c) && c.kind() == Kind::FREE
     }
 
     /// First record of the free range that ends with `last`, if one does.
-    unsafe fn start_of_free(arenas: &Arenas, last: *mut Chunk) -> Option<*mut Chunk> {
-        // SAFETY: the lock is held.
-        unsafe {
-            if !arenas.in_use(last) {
-                return None;
-            }
-            match (*last).kind.get() {
-                Kind::FREE => Some(last),
-                Kind::FREE_END => Some(last.sub((*last).len as usize - 1)),
-                _ => None,
-            }
+    fn start_of_free(&self, arenas: &Arenas, last: Record) -> Option<Record> {
+        if !arenas.in_use(&self.lock, last) {
+            return None;
+        }
+        match last.kind() {
+            Kind::FREE => Some(last),
+            Kind::FREE_END => Some(last.sub(len_of(last) - 1)),
+            _ => None,
         }
     }
 
-    /// Makes `len` chunks free, joined with free neighbours of the same state. They wait since the epoch `since`, or
-    /// are clean ([`age::NONE`]).
-    ///
-    /// # Safety
-    /// The lock must be held; the chunks must be nobody's, and their records have no kind, nor be in a list.
-    pub unsafe fn give(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize, since: u8) {
+    /// Makes `len` chunks of the caller's free, joined with free neighbours of the same state. They wait since the epoch
+    /// `since`, or are clean ([`age::NONE`]). Their records have no kind, and are in no list.
+    pub fn give(&mut self, arenas: &Arenas, c: Record, len: usize, since: u8) {
         self.taken_chunks -= len;
         self.freed_chunks += len;
-        // SAFETY: as the caller promises.
-        unsafe { self.free(arenas, c, len, since) }
+        self.free(arenas, c, len, since);
     }
 
-    unsafe fn free(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize, since: u8) {
+    fn free(&mut self, arenas: &Arenas, c: Record, len: usize, since: u8) {
         let (mut start, mut total, state) = (c, len, age::state(since));
-        // SAFETY: the lock is held; neighbours are looked at only inside the used part of the same arena.
-        unsafe {
-            let after = c.add(len);
-            if arenas.in_use(after) && (*after).kind.get() == Kind::FREE && (*after).state == state {
-                total += (*after).len as usize;
-                self.remove(after);
-            }
-            if let Some(first) = Self::start_of_free(arenas, c.sub(1))
-                && (*first).state == state
-            {
-                total += (*first).len as usize;
-                start = first;
-                self.remove(first);
-            }
-            if since != age::NONE {
-                age::set(arenas, c, len, since);
-            }
-            self.insert(start, total, state);
+        // Neighbours are looked at only inside the used part of the same arena.
+        let after = c.add(len);
+        if self.is_free(arenas, after) && state_of(after) == state {
+            total += self.remove(after);
         }
+        if let Some(first) = self.start_of_free(arenas, c.sub(1))
+            && state_of(first) == state
+        {
+            total += self.remove(first);
+            start = first;
+        }
+        if since != age::NONE {
+            age::set(arenas, &self.lock, c, len, since);
+        }
+        self.insert(start, total, state);
         if since == age::LAZY {
             self.lazy_chunks += len;
         }
     }
 
-    /// Lengthens the range that ends before `after` by `len` chunks, from a free range there or from the frontier.
-    ///
-    /// # Safety
-    /// The lock must be held; `after` must be the record behind a range of the caller's.
-    pub unsafe fn extend<O: Os>(&mut self, space: &Space<O>, after: *mut Chunk, len: usize) -> Option<State> {
-        // SAFETY: as the caller promises.
-        let state = unsafe { self.take_after(space, after, len) };
+    /// Lengthens the caller's range that ends before `after` by `len` chunks, from a free range there or from the frontier.
+    pub fn extend<O: Os>(&mut self, space: &Space<O>, after: Record, len: usize) -> Option<State> {
+        let state = self.take_after(space, after, len);
         self.taken_chunks += if state.is_some() { len } else { 0 };
         state
     }
 
-    unsafe fn take_after<O: Os>(&mut self, space: &Space<O>, after: *mut Chunk, len: usize) -> Option<State> {
-        // SAFETY: the lock is held.
-        unsafe {
-            if space.arenas.in_use(after) {
-                if (*after).kind.get() != Kind::FREE || ((*after).len as usize) < len {
-                    return None;
-                }
-                let (have, state) = ((*after).len as usize, (*after).state);
-                self.remove(after);
-                if have > len {
-                    self.insert(after.add(len), have - len, state);
-                }
-                self.forget_ages(&space.arenas, after, len, state);
-                return Some(state);
-            }
-            space.arenas.extend_at(&space.os, &space.map, after, len).then_some(State::Clean)
+    fn take_after<O: Os>(&mut self, space: &Space<O>, after: Record, len: usize) -> Option<State> {
+        if !space.arenas.in_use(&self.lock, after) {
+            let done = space.arenas.extend_at(&space.os, &space.map, &self.lock, after, len);
+            return done.then_some(State::Clean);
         }
+        if after.kind() != Kind::FREE || len_of(after) < len {
+            return None;
+        }
+        let state = state_of(after);
+        let have = self.remove(after);
+        if have > len {
+            self.insert(after.add(len), have - len, state);
+        }
+        self.forget_ages(&space.arenas, after, len, state);
+        Some(state)
     }
 
     /// Takes one of the longest clean ranges out of the lists, if it has at least `least` chunks and `wanted` says so.
-    /// Until [`Ranges::put_back_clean`] it is free but nobody's.
-    ///
-    /// # Safety
-    /// The lock must be held.
-    pub(crate) unsafe fn take_long_clean(
-        &mut self,
-        least: usize,
-        wanted: impl Fn(*const Chunk) -> bool,
-    ) -> Option<(*mut Chunk, usize)> {
+    /// Until [`Ranges::put_back_clean`] it is the caller's, and counts as free.
+    pub(crate) fn take_long_clean(&mut self, least: usize, wanted: impl Fn(Record) -> bool) -> Option<(Record, usize)> {
         let list = self.filled[State::Clean as usize].checked_ilog2()? as usize;
-        let c = self.lists[State::Clean as usize][list].head;
-        // SAFETY: the lock is held; a filled list has a head.
-        unsafe {
-            let len = (*c).len as usize;
-            (len >= least && wanted(c)).then(|| {
-                self.remove(c);
-                (c, len)
-            })
-        }
+        let c = self.lists[State::Clean as usize][list].head()?;
+        (len_of(c) >= least && wanted(c)).then(|| (c, self.remove(c)))
     }
 
     /// Makes a range free again that [`Ranges::take_long_clean`] took.
-    ///
-    /// # Safety
-    /// The lock must be held; the range must be such a one.
-    pub(crate) unsafe fn put_back_clean(&mut self, arenas: &Arenas, c: *mut Chunk, len: usize) {
-        // SAFETY: as the caller promises.
-        unsafe { self.free(arenas, c, len, age::NONE) }
+    pub(crate) fn put_back_clean(&mut self, arenas: &Arenas, c: Record, len: usize) {
+        self.free(arenas, c, len, age::NONE);
     }
 
     fn note_fresh(&mut self, chunks: usize) {
@@ -468,100 +439,73 @@ impl Ranges {
     }
 
     /// Takes chunks `from..to` out of the free dirty range `c`, to be purged.
-    ///
-    /// # Safety
-    /// The lock must be held; the chunks must lie in the range.
-    pub unsafe fn take_out(&mut self, arenas: &Arenas, c: *mut Chunk, from: usize, to: usize) {
-        // SAFETY: as the caller promises. What stays has neighbours that are not free.
-        unsafe {
-            let len = (*c).len as usize;
-            self.remove(c);
-            self.taken_chunks += to - from;
-            if from > 0 {
-                self.insert(c, from, State::Dirty);
-            }
-            if to < len {
-                self.insert(c.add(to), len - to, State::Dirty);
-            }
-            self.forget_ages(arenas, c.add(from), to - from, State::Dirty);
+    pub fn take_out(&mut self, arenas: &Arenas, c: Record, from: usize, to: usize) {
+        // What stays has neighbours that are not free.
+        let len = self.remove(c);
+        self.taken_chunks += to - from;
+        if from > 0 {
+            self.insert(c, from, State::Dirty);
         }
+        if to < len {
+            self.insert(c.add(to), len - to, State::Dirty);
+        }
+        self.forget_ages(arenas, c.add(from), to - from, State::Dirty);
     }
 
-    /// Puts `len` chunks that were taken aside, for the purger: nobody gets them before they are clean.
-    ///
-    /// # Safety
-    /// The lock must be held; the chunks must be the caller's, and their records have no kind.
-    pub unsafe fn drop_chunks(&mut self, c: *mut Chunk, len: usize) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            (*c).kind.set(Kind::DROPPED);
-            (*c).len = len as u32;
-            self.dropped.push(c);
-        }
+    /// Puts `len` chunks of the caller's aside, for the purger: they are not handed out before they are clean. Their records
+    /// have no kind.
+    pub fn drop_chunks(&mut self, c: Record, len: usize) {
+        c.set_kind(Kind::DROPPED);
+        FreeRecord::of(c).len.set(len as u32);
+        self.dropped.push(c);
         self.dropped_chunks += len;
     }
 
     /// Takes up to `most` chunks that were put aside.
-    ///
-    /// # Safety
-    /// The lock must be held.
-    pub unsafe fn take_dropped(&mut self, most: usize) -> Option<(*mut Chunk, usize)> {
-        let c = self.dropped.head;
-        if c.is_null() {
-            return None;
+    pub fn take_dropped(&mut self, most: usize) -> Option<(Record, usize)> {
+        let c = self.dropped.head()?;
+        let len = len_of(c);
+        self.dropped.remove(c);
+        c.set_kind(Kind::NONE);
+        let taken = len.min(most);
+        self.dropped_chunks -= len;
+        if taken < len {
+            self.drop_chunks(c.add(taken), len - taken);
         }
-        // SAFETY: the lock is held; records in the list are valid.
-        unsafe {
-            let len = (*c).len as usize;
-            self.dropped.remove(c);
-            (*c).kind.set(Kind::NONE);
-            let taken = len.min(most);
-            self.dropped_chunks -= len;
-            if taken < len {
-                self.drop_chunks(c.add(taken), len - taken);
-            }
-            Some((c, taken))
-        }
+        Some((c, taken))
     }
 
     /// First record of the free range that `c` lies in, which must be one.
-    ///
-    /// # Safety
-    /// The lock must be held.
-    pub unsafe fn start_of(mut c: *mut Chunk) -> *mut Chunk {
-        // SAFETY: the records of a range lie in one row, and its first has a kind of its own.
-        unsafe {
-            while (*c).kind.get() != Kind::FREE {
-                c = if (*c).kind.get() == Kind::FREE_END { c.sub((*c).len as usize - 1) } else { c.sub(1) };
-            }
+    pub fn start_of(&self, mut c: Record) -> Record {
+        // The records of a range lie in one row, and its first has a kind of its own.
+        while c.kind() != Kind::FREE {
+            c = c.sub(if c.kind() == Kind::FREE_END { len_of(c) - 1 } else { 1 });
         }
         c
     }
 
+    /// Length and state of the free or dropped range that starts with `c`, which must be one.
+    pub fn look_at(&self, c: Record) -> (usize, State) {
+        (len_of(c), state_of(c))
+    }
+
     /// Checks every list: kinds, lengths, states and sums. For tests.
-    ///
-    /// # Safety
-    /// The lock must be held.
-    pub unsafe fn is_valid(&self) -> bool {
+    pub fn is_valid(&self) -> bool {
         let mut sums = [0; 2];
         for (state, sum) in sums.iter_mut().enumerate() {
             for (i, list) in self.lists[state].iter().enumerate() {
-                if list.head.is_null() == (self.filled[state] >> i & 1 == 1) {
+                if list.head().is_none() == (self.filled[state] >> i & 1 == 1) {
                     return false;
                 }
-                let mut c = list.head;
-                while !c.is_null() {
-                    // SAFETY: records in a list are valid.
-                    unsafe {
-                        let len = (*c).len as usize;
-                        let end = c.add(len - 1);
-                        let ends = len == 1 || ((*end).kind.get() == Kind::FREE_END && (*end).len as usize == len);
-                        if (*c).kind.get() != Kind::FREE || (*c).state as usize != state || list_of(len) != i || !ends {
-                            return false;
-                        }
-                        *sum += len;
-                        c = (*c).next;
+                for c in list.iter() {
+                    let len = len_of(c);
+                    let end = c.add(len - 1);
+                    let ends = len == 1 || (end.kind() == Kind::FREE_END && len_of(end) == len);
+                    let fits = c.kind() == Kind::FREE && state_of(c) as usize == state && list_of(len) == i;
+                    if !fits || !ends {
+                        return false;
                     }
+                    *sum += len;
                 }
             }
         }

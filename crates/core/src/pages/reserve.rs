@@ -11,7 +11,7 @@
 //! The page map goes only where the port knows that no other thread can be reading it.
 
 use crate::pages::Pages;
-use crate::pages::arena::Arenas;
+use crate::pages::arena::{Arenas, UnderLock};
 use crate::pages::layout::{
     ARENA_ALIGN, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_BYTES, RECORD_BYTES, SIDE_BYTES,
 };
@@ -28,25 +28,19 @@ pub(crate) const TABLES: usize = 9;
 
 impl Arenas {
     /// Reserves the first arena; false where address space is limited, so that other reservations should not be made.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held.
-    pub unsafe fn set_up<O: Os>(&self, os: &O) -> bool {
-        // SAFETY: the lock is held.
-        unsafe { self.add(os, 1) && !self.is_limited() }
+    pub(crate) fn set_up<O: Os>(&self, os: &O, lock: &UnderLock) -> bool {
+        self.add(os, lock, 1) && !self.is_limited(lock)
     }
 
-    /// Whether the first arena had to be shorter than others would be, or some were given back in part. The lock of the
-    /// ranges must be held.
-    pub(crate) fn is_limited(&self) -> bool {
-        // SAFETY: the lock is held. Relaxed: written under it.
-        unsafe { !self.nth(0).is_long() || self.released.load(Ordering::Relaxed) }
+    /// Whether the first arena had to be shorter than others would be, or some were given back in part.
+    pub(crate) fn is_limited(&self, lock: &UnderLock) -> bool {
+        // Relaxed: written under the lock.
+        !self.nth(lock, 0).is_long() || self.released.load(Ordering::Relaxed)
     }
 
-    /// The [`PARTS`] of arena `i`. The lock of the ranges must be held.
-    pub(crate) fn parts(&self, i: usize, page: usize) -> [Range<usize>; PARTS] {
-        // SAFETY: the lock is held.
-        let arena = unsafe { self.nth(i) };
+    /// The [`PARTS`] of arena `i`.
+    pub(crate) fn parts(&self, lock: &UnderLock, i: usize, page: usize) -> [Range<usize>; PARTS] {
+        let arena = self.nth(lock, i);
         let (base, chunks) = (arena.base(), arena.chunks());
         let used = arena.first()..arena.in_steps();
         let annex = if i == 0 { self.annex.in_use(chunks) } else { chunks..chunks };
@@ -71,13 +65,9 @@ impl Arenas {
     }
 
     /// Gives back what of long arenas was never used. Each of them once, as others may use the addresses from then on.
-    ///
-    /// # Safety
-    /// The lock of the ranges must be held.
-    pub(crate) unsafe fn give_back<O: Os>(&self, os: &O) {
+    pub(crate) fn give_back<O: Os>(&self, os: &O, lock: &UnderLock) {
         for i in 0..self.count() {
-            // SAFETY: the lock is held.
-            let arena = unsafe { self.nth(i) };
+            let arena = self.nth(lock, i);
             if !arena.is_long() || arena.released.get() {
                 continue;
             }
@@ -90,7 +80,7 @@ impl Arenas {
             self.released.store(true, Ordering::Relaxed);
             let (mut from, end) = (arena.base(), arena.base() + ARENA_ALIGN);
             let behind = end..end;
-            for part in self.parts(i, os.page_size()).iter().chain([&behind]) {
+            for part in self.parts(lock, i, os.page_size()).iter().chain([&behind]) {
                 if part.start > from {
                     // SAFETY: nothing here is committed or will be: the arena and the annex end before.
                     unsafe { os.unreserve(core::ptr::with_exposed_provenance_mut(from), part.start - from) };
@@ -105,11 +95,10 @@ impl<O: Os> Pages<O> {
     /// Address space is limited from now on: gives back what is reserved and not used, if that leaves little. Returns
     /// whether it did.
     pub fn give_reservations_back(&self) -> bool {
-        self.ranges.with(&self.os, |_| {
+        self.ranges.with(&self.os, |r| {
             let pressed = is_pressed(&self.os);
             if pressed {
-                // SAFETY: `with` holds the lock.
-                unsafe { self.arenas.give_back(&self.os) };
+                self.arenas.give_back(&self.os, r.lock());
             }
             pressed
         })

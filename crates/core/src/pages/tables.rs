@@ -11,8 +11,8 @@
 //! Cost: some 30 system calls at most, when a GiB was freed in all or the program has come to rest.
 
 use crate::pages::Pages;
-use crate::pages::chunk::Chunk;
-use crate::pages::layout::{self, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, RECORD_BYTES};
+use crate::pages::chunk::Record;
+use crate::pages::layout::{BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, RECORD_BYTES};
 use crate::system::os::Run;
 use crate::{CHUNK, Os};
 
@@ -46,25 +46,22 @@ impl<O: Os> Pages<O> {
     /// be held: who forks finds no range on its way.
     #[cold]
     pub(crate) fn purge_tables(&self) -> usize {
-        let mut ranges = [(core::ptr::null_mut(), 0); AT_ONCE];
-        let mut count = 0;
-        // SAFETY: `with` holds the lock.
-        let huge = self.ranges.with(&self.os, |r| unsafe {
+        let mut ranges = [None; AT_ONCE];
+        let huge = self.ranges.with(&self.os, |r| {
             r.freed_chunks = 0;
-            while count < AT_ONCE
-                && let Some(range) = r.take_long_clean(LONG, |c| self.arenas.is_long(c))
-            {
-                ranges[count] = range;
-                count += 1;
+            for range in &mut ranges {
+                *range = r.take_long_clean(LONG, |c| self.arenas.is_long(c));
+                if range.is_none() {
+                    break;
+                }
             }
             r.marks > 0
         });
         let mut bytes = 0;
-        for &(c, len) in &ranges[..count] {
+        for (c, len) in ranges.into_iter().flatten() {
             // SAFETY: the range is ours, and all its entries but two records may be zero.
             bytes += unsafe { self.purge_entries(c, len, huge) };
-            // SAFETY: `with` holds the lock; the range is ours.
-            self.ranges.with(&self.os, |r| unsafe { r.put_back_clean(&self.arenas, c, len) });
+            self.ranges.with(&self.os, |r| r.put_back_clean(&self.arenas, c, len));
         }
         bytes
     }
@@ -73,13 +70,13 @@ impl<O: Os> Pages<O> {
     ///
     /// # Safety
     /// The chunks must be the caller's, clean and in no list.
-    unsafe fn purge_entries(&self, c: *mut Chunk, len: usize, huge: bool) -> usize {
+    unsafe fn purge_entries(&self, c: Record, len: usize, huge: bool) -> usize {
         let (base, index, chunks) = self.arenas.place(c);
         let mut runs = [Run::EMPTY; TABLES.len()];
         let mut count = 0;
         if huge {
             // SAFETY: the range is clean and the caller's.
-            unsafe { self.release_uncounted(layout::chunk(c), len * CHUNK) };
+            unsafe { self.release_uncounted(c.start(), len * CHUNK) };
         }
         for (i, &table) in TABLES.iter().enumerate() {
             let ends = usize::from(i == 0);
