@@ -340,7 +340,6 @@ impl<O: Os> Allocator<O> {
 
     /// Whether `p` lies in memory whose record may be looked at, and what it is. For tests.
     pub fn kind_at(&self, p: *const u8) -> Option<crate::pages::chunk::Kind> {
-        // SAFETY: what the arenas contain has a record.
-        self.arenas.contains(p).then(|| unsafe { Record::at(p) }.kind())
+        self.arenas.record(p).map(Record::kind)
     }
 }

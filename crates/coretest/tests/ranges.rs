@@ -231,12 +231,12 @@ impl Test {
         assert_eq!((self.ranges.lazy_chunks, self.ranges.waiting()), (lazy, free - clean - lazy + aside));
         for dirty in [false, true] {
             for (c, len) in self.free(dirty) {
-                let (first, last) = (at(c), at(c).add(len - 1));
+                let (first, last) = (at(c), at(c).after(len - 1));
                 let state = if dirty { State::Dirty } else { State::Clean };
                 assert_eq!((first.kind(), self.ranges.look_at(first)), (Kind::FREE, (len, state)));
                 assert_eq!(self.ranges.look_at(last).0, len);
                 assert_eq!(last.kind(), if len == 1 { Kind::FREE } else { Kind::FREE_END });
-                assert!((1..len.max(2) - 1).all(|i| first.add(i).kind() == Kind::NONE));
+                assert!((1..len.max(2) - 1).all(|i| first.after(i).kind() == Kind::NONE));
             }
         }
         for (&c, &is) in &self.chunks {
@@ -329,8 +329,8 @@ fn ranges_join_their_clean_neighbours() {
     let mut test = Test::new(Config::default());
     let (c, _) = take(&mut test, 8);
     let (behind, _) = take(&mut test, 1);
-    assert_eq!(behind, c.add(8));
+    assert_eq!(behind, c.after(8));
     give(&mut test, c, 4, age::NONE);
-    give(&mut test, c.add(4), 4, age::FIRST);
+    give(&mut test, c.after(4), 4, age::FIRST);
     assert_eq!(take(&mut test, 8), (c, (4, 8)));
 }

@@ -8,7 +8,6 @@ use crate::world::world;
 use crate::{child_failed, finding, helper, pattern, seat, trace};
 use neap_core::Os;
 use neap_core::chunk::Kind as RecordKind;
-use neap_core::pages::layout;
 use neap_core::valid::{Census, Depth};
 
 /// Keys that threads wait for.
@@ -77,8 +76,7 @@ fn aligned(size: usize, align: usize, zero: bool) {
 /// The program makes an OS page of a large block inaccessible, and is about to free it like that.
 fn change(block: &Block, at: u64) {
     let w = world();
-    // SAFETY: records of what the arenas contain can be read.
-    let kind = w.a.arenas.contains(block.p).then(|| unsafe { (*layout::record(block.p)).kind.get() });
+    let kind = w.a.kind_at(block.p);
     if matches!(kind, Some(RecordKind::LARGE | RecordKind::NESTED)) {
         let page = w.config.page as usize;
         let at = block.p.wrapping_add(at as usize % (block.usable / page) * page);

@@ -234,7 +234,7 @@ impl<O: Os> Back<O> {
                     return true;
                 }
                 let had = batch.count;
-                let step = self.look(r, first.add(walk.index), used - walk.index, walk, due, batch);
+                let step = self.look(r, first.after(walk.index), used - walk.index, walk, due, batch);
                 walk.index += step;
                 left = left.saturating_sub(step.max((batch.count - had) * LOOK / HOLD_RUNS));
             }
@@ -247,7 +247,7 @@ impl<O: Os> Back<O> {
     #[cold]
     fn look(&self, r: &mut Ranges, c: Record, most: usize, walk: &mut Walk, due: Due, batch: &mut Batch) -> usize {
         // Acquire pairs with the Release of `OwnSlab::wait`: who sees a slab's age sees that it is a slab.
-        let age = |i: usize| age::of(&self.arenas, c.add(i)).load(Ordering::Acquire);
+        let age = |i: usize| age::of(&self.arenas, c.after(i)).load(Ordering::Acquire);
         if age(0) == age::NONE {
             return (1..most.min(LOOK)).find(|&i| age(i) != age::NONE).unwrap_or(most.min(LOOK));
         }
@@ -272,7 +272,7 @@ impl<O: Os> Back<O> {
         let from = c.distance(start);
         let left = len - from;
         let seen = left.min(LOOK);
-        let ages = |i: usize, len: usize| age::ages(&self.arenas, r.lock(), c.add(i), len);
+        let ages = |i: usize, len: usize| age::ages(&self.arenas, r.lock(), c.after(i), len);
         let first = if due.ranges { due.first_of(ages(0, seen)) } else { seen };
         // What the system was told of does not wait.
         let told = |ages: &[u8]| ages.iter().filter(|&&age| age == age::LAZY).count();
@@ -288,7 +288,7 @@ impl<O: Os> Back<O> {
         let len = ages(first, most).iter().take_while(|&&age| due.is(age)).count();
         r.take_out(&self.arenas, start, from + first, from + first + len);
         walk.purged += len;
-        batch.push(Run { start: c.add(first).start(), len: len * CHUNK });
+        batch.push(Run { start: c.after(first).start(), len: len * CHUNK });
         first + len
     }
 }

@@ -29,14 +29,11 @@ impl<O: Os> Blocks<O> {
     /// Takes note that the program is about to change how the OS page at `p` is mapped. Takes no lock, so it may be called
     /// anywhere; does nothing where `p` lies in no large block of the caller's.
     pub fn note_changed(&self, p: *const u8) {
-        if !self.arenas.contains(p) {
-            return;
-        }
-        // SAFETY: records of committed chunks are readable. Inside a block they have no kind, and stay as they are as long as
-        // the caller has the block; elsewhere they may change, but are records all the same.
-        let mut c = unsafe { Record::at(p) };
+        let Some(mut c) = self.arenas.record(p) else { return };
+        // Inside a block records have no kind, and stay as they are as long as the caller has the block; elsewhere they may
+        // change, but are records all the same.
         while c.kind() == Kind::NONE {
-            c = c.sub(1);
+            c = c.before(1);
             if !self.arenas.contains(c.start()) {
                 return;
             }
@@ -98,7 +95,7 @@ impl<O: Os> Blocks<O> {
             return Renewed::Usable;
         }
         // SAFETY: these chunks are the block's.
-        match unsafe { self.os.renew(block.chunk().add(from).start(), (to - from) * CHUNK) } {
+        match unsafe { self.os.renew(block.chunk().after(from).start(), (to - from) * CHUNK) } {
             Moved::Done => {
                 self.notes.count_purged(block.carved().min(to).saturating_sub(from) * CHUNK);
                 Renewed::Clean

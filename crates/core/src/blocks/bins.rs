@@ -363,17 +363,16 @@ impl<O: Os> Blocks<O> {
             Err(_) => misuse::double_free_seen_late(self, c),
             Ok(false) => {}
             Ok(true) => {
-                if self.push_pending(c) {
-                    // SAFETY: an owner is a heap.
-                    self.collect_orphan(unsafe { Heap::at(slab_record::owner(c)) });
+                if let Some(orphan) = self.push_pending(c) {
+                    self.collect_orphan(orphan);
                 }
             }
         }
     }
 
     /// Pushes a slab with remote frees, of which [`Remote::free`](crate::system::remote::Remote::free) said so, on the stack of
-    /// its owner; whether that is an orphan, whose frees the caller has to see to.
-    pub(crate) fn push_pending(&self, c: Record) -> bool {
+    /// its owner. Returns the owner if it is an orphan, whose frees the caller has to see to. The slab may be gone by then.
+    pub(crate) fn push_pending(&self, c: Record) -> Option<&'static Heap> {
         // SAFETY: an owner is a heap; the slab is on no stack, as `Remote::free` said.
         let owner = unsafe {
             let owner = Heap::at(slab_record::owner(c));
@@ -381,8 +380,8 @@ impl<O: Os> Blocks<O> {
             owner
         };
         self.note_slab();
-        // SeqCst pairs with the store in `Blocks::abandon`, see `Pending::push`.
-        owner.state.load(Ordering::SeqCst) == ORPHAN
+        // SeqCst pairs with the store in `Blocks::abandon_heap`, see `Pending::push`.
+        (owner.state.load(Ordering::SeqCst) == ORPHAN).then_some(owner)
     }
 
     /// Takes in the remote frees of `heap` if it is an orphan (still).

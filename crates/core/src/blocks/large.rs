@@ -22,7 +22,7 @@ const DROP_HERE: usize = if cfg!(neap_sim) { 1 } else { (1 << 20) / CHUNK };
 pub(crate) fn parts(block: Large, behind: u8, since: u8) -> [Part; 2] {
     let (c, used) = (block.chunk(), block.carved());
     let behind = if block.behind() == State::Clean { age::NONE } else { behind };
-    [(c.add(used), block.len() - used, behind), (c, used, since)]
+    [(c.after(used), block.len() - used, behind), (c, used, since)]
 }
 
 impl<O: Os> Blocks<O> {
@@ -207,7 +207,7 @@ impl<O: Os> Blocks<O> {
             let (c, len) = (block.chunk(), block.len());
             if need > len {
                 // Whether they hold anything does not matter: all chunks of the block count as used from now on.
-                if !self.is_allowed(r, need - len, false) || r.extend(self, c.add(len), need - len).is_none() {
+                if !self.is_allowed(r, need - len, false) || r.extend(self, c.after(len), need - len).is_none() {
                     return false;
                 }
                 block.set_len(need);
@@ -215,11 +215,11 @@ impl<O: Os> Blocks<O> {
                 // Give back what is behind.
                 let used = block.carved().max(need);
                 let behind = if block.behind() == State::Clean { age::NONE } else { self.epoch() };
-                self.give_parts(r, [(c.add(used), len - used, behind)]);
+                self.give_parts(r, [(c.after(used), len - used, behind)]);
                 if used > need {
                     match since {
-                        Some(since) => r.give(&self.arenas, c.add(need), used - need, since),
-                        None => self.mark_lost(r.lock(), c.add(need), used - need),
+                        Some(since) => r.give(&self.arenas, c.after(need), used - need, since),
+                        None => self.mark_lost(r.lock(), c.after(need), used - need),
                     }
                 }
                 block.set_len(need);
@@ -244,9 +244,9 @@ impl<O: Os> Blocks<O> {
         }
         match self.renew_end(block, need, used) {
             Renewed::Clean => Some(age::NONE),
-            // SAFETY: these chunks are the block's.
             Renewed::Usable => {
-                Some(unsafe { self.age_of_freed(block.chunk().add(need).start(), (used - need) * CHUNK) })
+                // SAFETY: these chunks are the block's.
+                Some(unsafe { self.age_of_freed(block.chunk().after(need).start(), (used - need) * CHUNK) })
             }
             Renewed::Lost => None,
         }

@@ -1,11 +1,11 @@
 //! Which blocks are samples (`sampler.rs`): the mark in the record of a large block.
 
+use crate::Os;
 use crate::blocks::Blocks;
 use crate::blocks::heap::Mine;
 use crate::blocks::large_record::Large;
-use crate::pages::chunk::{Kind, Record};
+use crate::pages::chunk::Kind;
 use crate::system::sync::Ordering;
-use crate::{CHUNK, Os};
 
 impl<O: Os> Blocks<O> {
     /// Mean bytes between two samples; 0: no samples are taken.
@@ -37,15 +37,9 @@ impl<O: Os> Blocks<O> {
     /// # Safety
     /// `p` must be a live block of the caller's, or foreign.
     unsafe fn marked(&self, p: *mut u8) -> Option<Large> {
-        if p.addr() & (CHUNK - 1) != 0 || !self.arenas.contains(p) {
-            return None;
-        }
-        // SAFETY: the chunk is committed; a large block there is the caller's.
-        let block = unsafe {
-            let c = Record::at(p);
-            (c.kind() == Kind::LARGE).then(|| Large::of(c))
-        };
-        block.filter(|block| block.is_sample())
+        let c = self.arenas.record(p).filter(|c| p == c.start() && c.kind() == Kind::LARGE)?;
+        // SAFETY: a large block there is the caller's.
+        Some(unsafe { Large::of(c) }).filter(|block| block.is_sample())
     }
 
     /// Whether the block at `p` is a sample.

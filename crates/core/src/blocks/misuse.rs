@@ -120,8 +120,8 @@ fn place<O: Os>(a: &Blocks<O>, p: *mut u8) -> Place {
         return Place::Unknown;
     }
     let (mut c, mut back) = (record, 0);
-    while c.kind() == Kind::NONE && is_used(c.sub(1)) {
-        c = c.sub(1);
+    while c.kind() == Kind::NONE && is_used(c.before(1)) {
+        c = c.before(1);
         back += CHUNK;
     }
     match c.kind() {

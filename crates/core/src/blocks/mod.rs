@@ -114,11 +114,10 @@ impl<O: Os> Blocks<O> {
         if class != 0 {
             return Some(class);
         }
-        if self.map.is_complete() || !self.arenas.contains(p) {
+        if self.map.is_complete() {
             return None;
         }
-        // SAFETY: records of committed chunks are readable; that of a live block's slab does not change.
-        let c = unsafe { Record::at(p) };
-        (c.kind() == Kind::SLAB).then(|| c.class())
+        // The record of a live block's slab does not change.
+        self.arenas.record(p).filter(|c| c.kind() == Kind::SLAB).map(Record::class)
     }
 }

@@ -78,7 +78,7 @@ impl<O: Os> Blocks<O> {
             return core::ptr::null_mut();
         };
         // Earlier blocks left their kinds.
-        (1..len).for_each(|i| c.add(i).set_kind(Kind::NONE));
+        (1..len).for_each(|i| c.after(i).set_kind(Kind::NONE));
         let block = Large::set_up(c, len, len, bytes, State::Clean);
         block.set_kind(Kind::NESTED);
         self.annexed.large_blocks.fetch_add(1, Ordering::Relaxed);
@@ -149,7 +149,7 @@ impl<O: Os> Blocks<O> {
             Err(_) => misuse::freed(self, Call::Free, p, class),
             Ok(false) => {}
             Ok(true) => {
-                if self.push_pending(c) {
+                if self.push_pending(c).is_some() {
                     self.note_deferred();
                 }
             }

@@ -153,7 +153,7 @@ impl<O: Os> Observed<O> {
                 let Some((first, used)) = self.arenas.used(r.lock(), arena) else { return false };
                 let end = index + LOOK;
                 while index < used.min(end) {
-                    index += census.look(r, first.add(index), self.page_size());
+                    index += census.look(r, first.after(index), self.page_size());
                 }
                 if index >= used {
                     census.used += (used * CHUNK) as u64;

@@ -149,6 +149,12 @@ impl Arenas {
         }
     }
 
+    /// The record of the chunk at `p`, if that lies in the used part of an arena.
+    #[inline]
+    pub fn record(&self, p: *const u8) -> Option<Record> {
+        Record::find(p.addr(), self.contains(p))
+    }
+
     /// Whether the record of `p` is one that may be read, but for those of the annex. Others may have mappings
     /// between the side tables, where parts of them were given back.
     #[inline(always)]
@@ -240,12 +246,9 @@ impl Arenas {
     /// [`Arenas::in_use`] without the lock: a guess, as the frontier may move meanwhile. For messages.
     pub(crate) fn in_use_roughly(&self, record: Record) -> bool {
         let (base, index) = split(record.address());
-        let slot = usize::from(self.slot(base));
+        let Some(arena) = usize::from(self.slot(base)).checked_sub(1).map(|i| &self.arenas[i]) else { return false };
         // SAFETY: a plain word, read whatever the holder of the lock does.
-        slot != 0 && {
-            let arena = &self.arenas[slot - 1];
-            index >= arena.first.get() && index < unsafe { peek(arena.frontier.as_ptr(), usize::MAX) }
-        }
+        index >= arena.first.get() && index < unsafe { peek(arena.frontier.as_ptr(), usize::MAX) }
     }
 
     /// The records of arena `i`, by index.
@@ -257,7 +260,7 @@ impl Arenas {
     /// Calls `visit` with the record of every chunk that was ever used.
     pub(crate) fn for_each(&self, lock: &UnderLock, mut visit: impl FnMut(Record)) {
         for (first, used) in (0..).map_while(|i| self.used(lock, i)) {
-            (0..used).for_each(|index| visit(first.add(index)));
+            (0..used).for_each(|index| visit(first.after(index)));
         }
     }
 
@@ -282,7 +285,6 @@ impl Arenas {
 
     /// Takes `n` chunks at the frontier of some arena, aligned to `align` chunks; before them the gap in front, if any
     /// (record, chunks). All are clean. Adds an arena where none has room.
-    #[expect(clippy::type_complexity, reason = "a gap and a record")]
     pub(crate) fn extend<O: Os>(
         &self,
         os: &O,
@@ -316,7 +318,7 @@ impl Arenas {
     /// Takes `n` more chunks at the frontier of the arena of `record` if that is the first chunk behind it; for growing
     /// in place. The chunk before `record` must be in use.
     pub(crate) fn extend_at<O: Os>(&self, os: &O, map: &PageMap, lock: &UnderLock, record: Record, n: usize) -> bool {
-        let i = usize::from(self.slot(record.sub(1).address())) - 1;
+        let i = usize::from(self.slot(record.before(1).address())) - 1;
         let done = self.arenas[i].extend_at(os, map, lock, record, n);
         self.note_low(lock, i);
         done

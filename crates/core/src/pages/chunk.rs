@@ -129,6 +129,13 @@ impl Record {
         Record(unsafe { NonNull::new_unchecked(layout::at(address)) })
     }
 
+    /// The record of the chunk at `p`, if `contains` says that it lies in a committed part of an arena.
+    #[inline(always)]
+    pub(crate) fn find(p: usize, contains: bool) -> Option<Record> {
+        let address = layout::record_address(p);
+        if contains { NonNull::new(layout::at(address)).map(Record) } else { None }
+    }
+
     /// The record whose memory lies at `address`.
     ///
     /// # Safety
@@ -183,7 +190,7 @@ impl Record {
     /// The record of the chunk that is `n` further on. It must be committed as well: the caller stays inside a range, or asks
     /// [`Arenas::in_use`](crate::pages::arena::Arenas::in_use) before it looks.
     #[inline(always)]
-    pub fn add(self, n: usize) -> Record {
+    pub fn after(self, n: usize) -> Record {
         let there = self.0.as_ptr().wrapping_add(n);
         debug_assert!((there.addr() ^ self.address()) < ARENA_ALIGN, "a record of the same arena");
         // SAFETY: not null, as it lies in the same arena's table or behind it.
@@ -192,8 +199,8 @@ impl Record {
 
     /// The same, backwards.
     #[inline(always)]
-    pub fn sub(self, n: usize) -> Record {
-        self.add(n.wrapping_neg())
+    pub fn before(self, n: usize) -> Record {
+        self.after(n.wrapping_neg())
     }
 
     /// How many chunks it lies behind `first`.

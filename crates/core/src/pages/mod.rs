@@ -173,7 +173,7 @@ impl<O: Os> Pages<O> {
     /// Marks chunks of the caller's that are lost.
     pub(crate) fn mark_lost(&self, lock: &UnderLock, c: Record, len: usize) {
         age::set(&self.arenas, lock, c, len, age::NONE);
-        (0..len).for_each(|i| c.add(i).set_kind(Kind::HEAPS));
+        (0..len).for_each(|i| c.after(i).set_kind(Kind::HEAPS));
     }
 
     /// Notes what there is to note when chunks were freed. The lock of the ranges is held.

@@ -167,7 +167,7 @@ impl Ranges {
         record.state.set(state as u8);
         record.len.set(len as u32);
         if len > 1 {
-            let end = c.add(len - 1);
+            let end = c.after(len - 1);
             end.set_kind(Kind::FREE_END);
             FreeRecord::of(end).len.set(len as u32);
         }
@@ -185,7 +185,7 @@ impl Ranges {
         if self.lists[state][list].head().is_none() {
             self.filled[state] &= !(1 << list);
         }
-        c.add(len - 1).set_kind(Kind::NONE);
+        c.after(len - 1).set_kind(Kind::NONE);
         c.set_kind(Kind::NONE);
         self.free_chunks[state] -= len;
         len
@@ -257,10 +257,10 @@ impl Ranges {
             self.insert(c, skip, state);
         }
         if have > skip + len {
-            self.insert(c.add(skip + len), have - skip - len, state);
+            self.insert(c.after(skip + len), have - skip - len, state);
         }
-        self.forget_ages(arenas, c.add(skip), len, state);
-        c.add(skip)
+        self.forget_ages(arenas, c.after(skip), len, state);
+        c.after(skip)
     }
 
     /// Nothing waits any more in chunks that were taken.
@@ -297,7 +297,7 @@ impl Ranges {
     /// neighbours of a dirty range are clean, as equal ones are joined.
     fn join<O: Os>(&mut self, space: &Space<O>, c: Record, len: usize) -> Option<Taken> {
         let have = len_of(c);
-        let (after, missing) = (c.add(have), len - have);
+        let (after, missing) = (c.after(have), len - have);
         if self.take_after(space, after, missing).is_some() {
             self.remove(c);
             self.forget_ages(&space.arenas, c, have, State::Dirty);
@@ -305,7 +305,7 @@ impl Ranges {
             return Some(Taken { first: c, dirty: (0, have) });
         }
         // All of the right neighbour, and the end of the left one.
-        let before = self.start_of_free(&space.arenas, c.sub(1))?;
+        let before = self.start_of_free(&space.arenas, c.before(1))?;
         let free = len_of(before);
         let right = if self.is_free(&space.arenas, after) { len_of(after) } else { 0 };
         // A right neighbour that is long enough alone was taken above.
@@ -323,7 +323,7 @@ impl Ranges {
             self.insert(before, free - left, State::Clean);
         }
         self.note_fresh(missing);
-        Some(Taken { first: c.sub(left), dirty: (left, left + have) })
+        Some(Taken { first: c.before(left), dirty: (left, left + have) })
     }
 
     /// Whether `c` starts a free range.
@@ -338,7 +338,7 @@ impl Ranges {
         }
         match last.kind() {
             Kind::FREE => Some(last),
-            Kind::FREE_END => Some(last.sub(len_of(last) - 1)),
+            Kind::FREE_END => Some(last.before(len_of(last) - 1)),
             _ => None,
         }
     }
@@ -354,11 +354,11 @@ impl Ranges {
     fn free(&mut self, arenas: &Arenas, c: Record, len: usize, since: u8) {
         let (mut start, mut total, state) = (c, len, age::state(since));
         // Neighbours are looked at only inside the used part of the same arena.
-        let after = c.add(len);
+        let after = c.after(len);
         if self.is_free(arenas, after) && state_of(after) == state {
             total += self.remove(after);
         }
-        if let Some(first) = self.start_of_free(arenas, c.sub(1))
+        if let Some(first) = self.start_of_free(arenas, c.before(1))
             && state_of(first) == state
         {
             total += self.remove(first);
@@ -391,7 +391,7 @@ impl Ranges {
         let state = state_of(after);
         let have = self.remove(after);
         if have > len {
-            self.insert(after.add(len), have - len, state);
+            self.insert(after.after(len), have - len, state);
         }
         self.forget_ages(&space.arenas, after, len, state);
         Some(state)
@@ -447,9 +447,9 @@ impl Ranges {
             self.insert(c, from, State::Dirty);
         }
         if to < len {
-            self.insert(c.add(to), len - to, State::Dirty);
+            self.insert(c.after(to), len - to, State::Dirty);
         }
-        self.forget_ages(arenas, c.add(from), to - from, State::Dirty);
+        self.forget_ages(arenas, c.after(from), to - from, State::Dirty);
     }
 
     /// Puts `len` chunks of the caller's aside, for the purger: they are not handed out before they are clean. Their records
@@ -470,7 +470,7 @@ impl Ranges {
         let taken = len.min(most);
         self.dropped_chunks -= len;
         if taken < len {
-            self.drop_chunks(c.add(taken), len - taken);
+            self.drop_chunks(c.after(taken), len - taken);
         }
         Some((c, taken))
     }
@@ -479,7 +479,7 @@ impl Ranges {
     pub fn start_of(&self, mut c: Record) -> Record {
         // The records of a range lie in one row, and its first has a kind of its own.
         while c.kind() != Kind::FREE {
-            c = c.sub(if c.kind() == Kind::FREE_END { len_of(c) - 1 } else { 1 });
+            c = c.before(if c.kind() == Kind::FREE_END { len_of(c) - 1 } else { 1 });
         }
         c
     }
@@ -499,7 +499,7 @@ impl Ranges {
                 }
                 for c in list.iter() {
                     let len = len_of(c);
-                    let end = c.add(len - 1);
+                    let end = c.after(len - 1);
                     let ends = len == 1 || (end.kind() == Kind::FREE_END && len_of(end) == len);
                     let fits = c.kind() == Kind::FREE && state_of(c) as usize == state && list_of(len) == i;
                     if !fits || !ends {
