@@ -134,7 +134,7 @@ pub fn stop_sampling() {
 /// # Safety
 /// `sample` must be valid, and `context` a `fn(&Sample)`.
 unsafe extern "C" fn call(sample: *const hooks::Sample, context: *mut c_void) {
-    // SAFETY: as the caller promises.
+    // SAFETY: `hooks` passes what `on_sample` gave it, a `fn(&Sample)`, and a sample that is valid for the call.
     let (hook, s) = unsafe { (core::mem::transmute::<*mut c_void, fn(&Sample)>(context), &*sample) };
     let event = if s.event == hooks::FREED { SampleEvent::Freed } else { SampleEvent::Allocated };
     let (block, requested, usable, weight) = (s.block.cast(), s.requested, s.usable, s.weight);

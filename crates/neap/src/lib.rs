@@ -92,7 +92,7 @@ unsafe impl GlobalAlloc for Neap {
             // SAFETY: `old` is what the allocator just said.
             return unsafe { global::realloc(p, old, size) };
         }
-        // SAFETY: as above.
+        // SAFETY: as above: the block has this layout, and `old` usable bytes.
         unsafe { realloc_aligned(p, old, layout, size) }
     }
 }
@@ -149,7 +149,7 @@ pub fn purge() -> usize {
 /// `p` must be the start of a live block that this allocator made.
 pub unsafe fn usable_size(p: *const u8) -> usize {
     let p = p.cast_mut();
-    // SAFETY: as the caller promises; the block is not written.
+    // SAFETY: a live block, as the caller promises; it is not written.
     match unsafe { global::usable_size(p, Call::UsableSize) } {
         Some(bytes) => bytes,
         None => misuse::foreign(&NEAP, Call::UsableSize, p),

@@ -77,7 +77,7 @@ impl Write for Text<'_> {
 /// # Safety
 /// `option` must be NULL or a string, and `to` NULL or valid for writes of `size` bytes.
 unsafe fn put<D: Display>(option: *const c_char, to: *mut c_char, size: usize, show: fn(&Opt) -> D) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: NULL or a string, as the caller promises.
     let option = match find(unsafe { bytes(option) }) {
         Ok(option) => option,
         Err(error) => return error as c_int,
@@ -85,7 +85,7 @@ unsafe fn put<D: Display>(option: *const c_char, to: *mut c_char, size: usize, s
     if to.is_null() || size == 0 {
         return TOO_SHORT;
     }
-    // SAFETY: as the caller promises; all bytes are written before the slice is made.
+    // SAFETY: valid for writes of `size` bytes, as the caller promises; all are written before the slice is made.
     let at = unsafe {
         to.write_bytes(0, size);
         core::slice::from_raw_parts_mut(to.cast::<u8>(), size)

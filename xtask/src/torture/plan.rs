@@ -370,3 +370,26 @@ fn number(error: &str) -> u32 {
         _ => unreachable!("an error without a number: {error}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Options that are not tried: `foreign=abort` ends programs whose libraries have blocks of the C library, and
+    /// `sites_interval` does nothing alone.
+    const UNTRIED: &[&str] = &["NEAP_FOREIGN", "NEAP_SITES_INTERVAL"];
+
+    /// Catches an option of the table that the torture does not try, and values that options refuse.
+    #[test]
+    fn options_are_tried() {
+        for opt in neap_options::TABLE {
+            match OPTIONS.iter().find(|(name, _)| *name == opt.env) {
+                Some((_, values)) => assert!(values.iter().all(|v| opt.parse(v.as_bytes()).is_some()), "{}", opt.name),
+                None => assert!(UNTRIED.contains(&opt.env), "{} is not tried", opt.name),
+            }
+        }
+        for (name, _) in OPTIONS.iter().filter(|(name, _)| !name.starts_with("NEAP_")) {
+            assert!(neap_options::glibc::all().any(|control| control.env == Some(name)), "{name}");
+        }
+    }
+}
