@@ -30,6 +30,7 @@ use neap_core::figures::Figures;
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
 use neap_core::sync::AtomicU32;
+use neap_core::sync::Threads;
 use std::ops::Range;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -259,6 +260,38 @@ impl Drop for Fake {
 }
 
 // SAFETY: memory comes from fresh mappings, which the model knows; each call does what the trait says.
+impl Threads for Fake {
+    /// [`Config::purger`].
+    fn start_helper(&self) -> bool {
+        self.granted(Call::StartPurger) && self.config.purger
+    }
+
+    fn process(&self) -> Option<u32> {
+        Some(self.process.load(Ordering::Relaxed)).filter(|&process| process != 0)
+    }
+
+    fn futex_wait(&self, word: &AtomicU32, value: u32) {
+        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        let forever = core::ptr::null::<libc::timespec>();
+        // SAFETY: the word lives as long as the call; an early return is allowed.
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, forever) };
+    }
+
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
+        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        let (seconds, rest) = (milliseconds / 1000, milliseconds % 1000);
+        let time = libc::timespec { tv_sec: seconds.into(), tv_nsec: i64::from(rest) * 1_000_000 };
+        // SAFETY: the word and the time live as long as the call; an early return is allowed.
+        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, &raw const time) };
+    }
+
+    fn futex_wake(&self, word: *const AtomicU32) {
+        let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+        // SAFETY: the kernel reads nothing there.
+        unsafe { libc::syscall(libc::SYS_futex, word.addr(), op, 1) };
+    }
+}
+
 unsafe impl Os for Fake {
     fn page_size(&self) -> usize {
         self.config.page_size
@@ -559,11 +592,6 @@ unsafe impl Os for Fake {
         memory.filter(|_| self.granted(Call::Memory))
     }
 
-    /// [`Config::purger`].
-    fn start_helper(&self) -> bool {
-        self.granted(Call::StartPurger) && self.config.purger
-    }
-
     fn publish(&self, _: &Figures) {
         self.log().note(PUBLISH, 0, 0);
         self.published.fetch_add(1, Ordering::Relaxed);
@@ -576,10 +604,6 @@ unsafe impl Os for Fake {
 
     fn helper(&self) -> &Helper {
         &self.helper
-    }
-
-    fn process(&self) -> Option<u32> {
-        Some(self.process.load(Ordering::Relaxed)).filter(|&process| process != 0)
     }
 
     fn address_limit(&self) -> Option<usize> {
@@ -604,30 +628,9 @@ unsafe impl Os for Fake {
         self.living.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err()
     }
 
-    fn futex_wait(&self, word: &AtomicU32, value: u32) {
-        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        let forever = core::ptr::null::<libc::timespec>();
-        // SAFETY: the word lives as long as the call; an early return is allowed.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, forever) };
-    }
-
-    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
-        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        let (seconds, rest) = (milliseconds / 1000, milliseconds % 1000);
-        let time = libc::timespec { tv_sec: seconds.into(), tv_nsec: i64::from(rest) * 1_000_000 };
-        // SAFETY: the word and the time live as long as the call; an early return is allowed.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, &raw const time) };
-    }
-
     fn pause(&self, microseconds: u32) {
         self.paused.fetch_add(microseconds.into(), Ordering::Relaxed);
         self.log().note(PAUSE, 0, microseconds as usize);
-    }
-
-    fn futex_wake(&self, word: *const AtomicU32) {
-        let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the kernel reads nothing there.
-        unsafe { libc::syscall(libc::SYS_futex, word.addr(), op, 1) };
     }
 
     /// Panics with the line, so that a test can catch it.

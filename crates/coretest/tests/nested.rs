@@ -5,6 +5,7 @@
 use neap_core::helper::Helper;
 use neap_core::misuse::Call as Asker;
 use neap_core::os::{Memory, Moved, Run, Touched};
+use neap_core::sync::Threads;
 use neap_core::valid::{Census, Depth};
 use neap_core::{Allocator, CHUNK, Heap, Os, class};
 use neap_coretest::fake::{Call, Config, Fake};
@@ -52,6 +53,21 @@ impl Interrupted {
 }
 
 // SAFETY: each call is the fake's.
+impl Threads for Interrupted {
+    fn start_helper(&self) -> bool {
+        self.around(Fake::start_helper)
+    }
+    fn futex_wait(&self, word: &AtomicU32, value: u32) {
+        self.around(|fake| fake.futex_wait(word, value));
+    }
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
+        self.around(|fake| fake.futex_wait_for(word, value, milliseconds));
+    }
+    fn futex_wake(&self, word: *const AtomicU32) {
+        self.around(|fake| fake.futex_wake(word));
+    }
+}
+
 unsafe impl Os for Interrupted {
     fn page_size(&self) -> usize {
         self.fake.page_size()
@@ -129,9 +145,6 @@ unsafe impl Os for Interrupted {
     fn memory(&self) -> Option<Memory> {
         self.around(Fake::memory)
     }
-    fn start_helper(&self) -> bool {
-        self.around(Fake::start_helper)
-    }
     fn helper(&self) -> &Helper {
         self.fake.helper()
     }
@@ -143,15 +156,6 @@ unsafe impl Os for Interrupted {
     }
     fn thread_id(&self) -> u32 {
         self.fake.thread_id()
-    }
-    fn futex_wait(&self, word: &AtomicU32, value: u32) {
-        self.around(|fake| fake.futex_wait(word, value));
-    }
-    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
-        self.around(|fake| fake.futex_wait_for(word, value, milliseconds));
-    }
-    fn futex_wake(&self, word: *const AtomicU32) {
-        self.around(|fake| fake.futex_wake(word));
     }
     fn die(&self, line: &[u8]) -> ! {
         self.fake.die(line)

@@ -4,6 +4,7 @@ use neap_core::Os;
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
 use neap_core::sync::AtomicU32;
+use neap_core::sync::Threads;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Panics in each call but those that the others are made of.
@@ -14,6 +15,21 @@ struct Bare {
 }
 
 // SAFETY: no call hands out memory.
+impl Threads for Bare {
+    fn start_helper(&self) -> bool {
+        unreachable!()
+    }
+    fn futex_wait(&self, _: &AtomicU32, _: u32) {
+        unreachable!()
+    }
+    fn futex_wait_for(&self, _: &AtomicU32, _: u32, _: u32) {
+        unreachable!()
+    }
+    fn futex_wake(&self, _: *const AtomicU32) {
+        self.woken.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 unsafe impl Os for Bare {
     fn page_size(&self) -> usize {
         4096
@@ -81,9 +97,6 @@ unsafe impl Os for Bare {
     fn helper(&self) -> &Helper {
         &self.helper
     }
-    fn start_helper(&self) -> bool {
-        unreachable!()
-    }
     fn address_limit(&self) -> Option<usize> {
         unreachable!()
     }
@@ -92,15 +105,6 @@ unsafe impl Os for Bare {
     }
     fn thread_id(&self) -> u32 {
         unreachable!()
-    }
-    fn futex_wait(&self, _: &AtomicU32, _: u32) {
-        unreachable!()
-    }
-    fn futex_wait_for(&self, _: &AtomicU32, _: u32, _: u32) {
-        unreachable!()
-    }
-    fn futex_wake(&self, _: *const AtomicU32) {
-        self.woken.fetch_add(1, Ordering::Relaxed);
     }
     fn die(&self, _: &[u8]) -> ! {
         unreachable!()

@@ -12,9 +12,65 @@ use neap_core::figures::Figures;
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
 use neap_core::sync::AtomicU32;
+use neap_core::sync::Threads;
 use neap_coretest::fake::model::Access;
 
 // SAFETY: memory comes from fresh mappings, which the model knows; each call does what the trait says.
+impl Threads for System {
+    fn futex_wake_all(&self, word: *const AtomicU32) {
+        let key = word.addr();
+        self.late();
+        sched().wake(key, true);
+    }
+
+    fn process(&self) -> Option<u32> {
+        self.process.number()
+    }
+
+    fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
+        sched().block_handlers(true);
+        let result = f();
+        sched().block_handlers(false);
+        result
+    }
+
+    fn start_helper(&self) -> bool {
+        self.late();
+        let started = !self.refuses(lacks::HELPER) && !self.process.is_forbidden() && self.process.start_helper();
+        self.late();
+        started
+    }
+
+    fn futex_wait(&self, word: &AtomicU32, value: u32) {
+        if sched().quiet != 0 {
+            finding("a lock is held, or a heap is parked, although no call is in progress");
+        }
+        self.late();
+        // The kernel looks at the word and falls asleep in one step.
+        // SAFETY: the caller's word.
+        if unsafe { word.as_ptr().read() } != value {
+            return;
+        }
+        let interrupted = self.config.interrupts && !self.state().kind && self.below(8) == 0;
+        let until = if interrupted { sched().clock + self.below(3) as u64 } else { FOREVER };
+        sched().wait(word.as_ptr().addr(), until);
+    }
+
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
+        self.late();
+        // SAFETY: the caller's word.
+        if unsafe { word.as_ptr().read() } == value {
+            sched().wait(word.as_ptr().addr(), sched().clock + u64::from(milliseconds));
+        }
+    }
+
+    fn futex_wake(&self, word: *const AtomicU32) {
+        let key = word.addr();
+        self.late();
+        sched().wake(key, false);
+    }
+}
+
 unsafe impl Os for System {
     fn page_size(&self) -> usize {
         self.config.page as usize
@@ -336,12 +392,6 @@ unsafe impl Os for System {
         self.process.clock()
     }
 
-    fn futex_wake_all(&self, word: *const AtomicU32) {
-        let key = word.addr();
-        self.late();
-        sched().wake(key, true);
-    }
-
     /// Observers take as long as they like, and no thread waits for them.
     fn publish(&self, _: &Figures) {
         self.late();
@@ -359,10 +409,6 @@ unsafe impl Os for System {
         &self.helper
     }
 
-    fn process(&self) -> Option<u32> {
-        self.process.number()
-    }
-
     fn onward(&self) -> Onward {
         self.late();
         self.process.onward()
@@ -376,20 +422,6 @@ unsafe impl Os for System {
     fn has_ended(&self, thread: Thread) -> bool {
         self.late();
         self.process.has_ended(thread)
-    }
-
-    fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
-        sched().block_handlers(true);
-        let result = f();
-        sched().block_handlers(false);
-        result
-    }
-
-    fn start_helper(&self) -> bool {
-        self.late();
-        let started = !self.refuses(lacks::HELPER) && !self.process.is_forbidden() && self.process.start_helper();
-        self.late();
-        started
     }
 
     fn address_limit(&self) -> Option<usize> {
@@ -407,35 +439,6 @@ unsafe impl Os for System {
 
     fn thread_id(&self) -> u32 {
         100 + sched().current as u32
-    }
-
-    fn futex_wait(&self, word: &AtomicU32, value: u32) {
-        if sched().quiet != 0 {
-            finding("a lock is held, or a heap is parked, although no call is in progress");
-        }
-        self.late();
-        // The kernel looks at the word and falls asleep in one step.
-        // SAFETY: the caller's word.
-        if unsafe { word.as_ptr().read() } != value {
-            return;
-        }
-        let interrupted = self.config.interrupts && !self.state().kind && self.below(8) == 0;
-        let until = if interrupted { sched().clock + self.below(3) as u64 } else { FOREVER };
-        sched().wait(word.as_ptr().addr(), until);
-    }
-
-    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
-        self.late();
-        // SAFETY: the caller's word.
-        if unsafe { word.as_ptr().read() } == value {
-            sched().wait(word.as_ptr().addr(), sched().clock + u64::from(milliseconds));
-        }
-    }
-
-    fn futex_wake(&self, word: *const AtomicU32) {
-        let key = word.addr();
-        self.late();
-        sched().wake(key, false);
     }
 
     fn die(&self, line: &[u8]) -> ! {

@@ -7,6 +7,7 @@ use crate::random::Random;
 use crate::scenario::{Kind, Scenario};
 use crate::sched::sched;
 use crate::system::System;
+use neap_core::sync::Threads;
 use neap_core::{Allocator, Os};
 
 /// The process.

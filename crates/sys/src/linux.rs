@@ -14,6 +14,7 @@ use neap_core::figures::Figures;
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
 use neap_core::policy::Policy;
+use neap_core::sync::Threads;
 use neap_counters::{Counters, Syscall};
 use rustix::fd::BorrowedFd;
 use rustix::io::retry_on_intr;
@@ -54,6 +55,43 @@ fn map(at: usize, len: usize, access: ProtFlags) -> Option<*mut u8> {
 }
 
 // SAFETY: each method does what the trait says, with fresh mappings or on the range it was given.
+impl Threads for Linux {
+    fn futex_wake_all(&self, word: *const AtomicU32) {
+        count(Syscall::Futex);
+        wait::wake(word, i32::MAX);
+    }
+
+    fn process(&self) -> Option<u32> {
+        filter::known_process()
+    }
+
+    fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
+        // A filter that came between the two calls could leave all signals blocked.
+        let _asking = Asking::begin();
+        if filter::is_forbidden() { f() } else { call::without_signals(f) }
+    }
+
+    fn start_helper(&self) -> bool {
+        let _asking = Asking::begin();
+        thread::start(&space::here().helper.thread, self.helper)
+    }
+
+    fn futex_wait(&self, word: &AtomicU32, value: u32) {
+        count(Syscall::Futex);
+        wait::wait(word, value);
+    }
+
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
+        count(Syscall::Futex);
+        wait::wait_for(word, value, u64::from(milliseconds) * 1_000_000);
+    }
+
+    fn futex_wake(&self, word: *const AtomicU32) {
+        count(Syscall::Futex);
+        wait::wake(word, 1);
+    }
+}
+
 unsafe impl Os for Linux {
     fn page_size(&self) -> usize {
         call::page_size()
@@ -204,11 +242,6 @@ unsafe impl Os for Linux {
         wait::pause(microseconds);
     }
 
-    fn futex_wake_all(&self, word: *const AtomicU32) {
-        count(Syscall::Futex);
-        wait::wake(word, i32::MAX);
-    }
-
     fn clock(&self) -> u64 {
         clock::coarse_milliseconds()
     }
@@ -235,10 +268,6 @@ unsafe impl Os for Linux {
         &space::settle().helper
     }
 
-    fn process(&self) -> Option<u32> {
-        filter::known_process()
-    }
-
     /// Its counts begin anew.
     fn forked(&self) {
         purge::forked();
@@ -246,17 +275,6 @@ unsafe impl Os for Linux {
         filter::forked();
         touched::forked();
         space::forked();
-    }
-
-    fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
-        // A filter that came between the two calls could leave all signals blocked.
-        let _asking = Asking::begin();
-        if filter::is_forbidden() { f() } else { call::without_signals(f) }
-    }
-
-    fn start_helper(&self) -> bool {
-        let _asking = Asking::begin();
-        thread::start(&space::here().helper.thread, self.helper)
     }
 
     fn onward(&self) -> Onward {
@@ -300,21 +318,6 @@ unsafe impl Os for Linux {
         let Some(_asking) = Asking::if_allowed() else { return false };
         count(Syscall::Other);
         alive::has_ended(thread)
-    }
-
-    fn futex_wait(&self, word: &AtomicU32, value: u32) {
-        count(Syscall::Futex);
-        wait::wait(word, value);
-    }
-
-    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
-        count(Syscall::Futex);
-        wait::wait_for(word, value, u64::from(milliseconds) * 1_000_000);
-    }
-
-    fn futex_wake(&self, word: *const AtomicU32) {
-        count(Syscall::Futex);
-        wait::wake(word, 1);
     }
 
     fn die(&self, line: &[u8]) -> ! {

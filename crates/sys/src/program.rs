@@ -13,7 +13,7 @@ use crate::system::filter::{self, Asking};
 use crate::system::{alive, call, lines, space};
 use crate::{arch, thread};
 use core::sync::atomic::Ordering;
-use neap_core::Os;
+use neap_core::sync::Threads;
 
 /// Milliseconds that are waited for the kernel to forget a thread, which has to get a processor for that.
 const GONE_MS: u32 = 5000;

@@ -2,7 +2,8 @@
 //! (`prepare`) do. Change both together. The locks are the core's own.
 
 use crate::system::helper::{Helper, Leave, Who};
-use crate::system::os::{Futex, Os};
+use crate::system::os::Futex;
+use crate::system::sync::Threads;
 use crate::system::sync::{AtomicU32, Lock, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -156,12 +157,12 @@ unsafe impl Send for Purger {}
 /// The system: it can start threads.
 struct Port<'a>(&'a Arc<Purger>);
 
-impl Os for Port<'_> {
+impl Threads for Port<'_> {
     fn futex_wait(&self, _: &AtomicU32, _: u32) {
         unreachable!("the locks have their own");
     }
 
-    fn futex_wake(&self, word: &AtomicU32) {
+    fn futex_wake(&self, word: *const AtomicU32) {
         if core::ptr::eq(word, self.0.helper.state()) {
             self.0.queue.wake_all();
         }

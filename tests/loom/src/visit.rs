@@ -4,7 +4,8 @@
 //! The system's barrier is a full fence in the visitor, and one in the owner between its two steps: what the owner's
 //! processor has done of them when the barrier comes is what the visitor sees.
 
-use crate::system::os::{Futex, Os};
+use crate::system::os::Futex;
+use crate::system::sync::Threads;
 use crate::system::sync::{AtomicU32, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Mutex;

@@ -13,7 +13,7 @@
 
 use crate::back::Back;
 use crate::back::batch::{BATCH_BYTES, Batch, Due, Keep, Walk};
-use crate::blocks::slab_record;
+use crate::blocks::heap;
 use crate::pages::age;
 use crate::pages::chunk::{Kind, Record};
 use crate::pages::range::Ranges;
@@ -261,7 +261,7 @@ impl<O: Os> Back<O> {
                 walk.waiting += 1;
             } else if due.slabs {
                 // SAFETY: an owner is a heap; a slab that is about to be released may have none.
-                let owner = NonNull::new(slab_record::owner(c)).map(|heap| unsafe { Heap::at(heap.as_ptr()) });
+                let owner = NonNull::new(heap::owner(c)).map(|heap| unsafe { Heap::at(heap.as_ptr()) });
                 batch.slabs[batch.slab_count] = owner.map(|owner| (c, owner));
                 batch.slab_count += 1;
             }

@@ -71,7 +71,7 @@ impl Annexed {
     pub(crate) fn make_slab(&self, arenas: &Arenas, map: &PageMap, c: Record, class: usize) -> *mut u8 {
         let capacity = class::capacity(class);
         // Its bits are zero, and it is the caller's until it is in the list.
-        let slab = OwnSlab::set_up(arenas, c, class, owner(), false);
+        let slab = OwnSlab::set_up(arenas, c, class, owner().cast(), false);
         slab.set_carved(capacity);
         slab.add_used(capacity as i32);
         for word in 0..words(class) {

@@ -4,7 +4,7 @@
 //! slabs at its front, or carves fresh ones from one; a flush gives blocks back, slab by slab. Slabs without a used
 //! block are released at once.
 
-use crate::blocks::heap::{Block, Mine, first, most};
+use crate::blocks::heap::{self, Block, Mine, first, most};
 use crate::blocks::registry::{ORPHAN, OWNED};
 use crate::blocks::slab::{self, Taken, Written};
 use crate::blocks::slab_record::{self, OwnSlab, remote_word};
@@ -115,7 +115,7 @@ impl Mine<'_> {
         let taken = a.take_chunks(1, CHUNK, Use::Slab)?;
         let (c, clean) = (taken.first, taken.is_clean());
         // Its bits are zero, as `OwnSlab::wipe` left them or as never used.
-        let slab = OwnSlab::set_up(&a.arenas, c, class, self.id(), clean);
+        let slab = OwnSlab::set_up(&a.arenas, c, class, self.id().cast(), clean);
         if a.policy.harden() {
             a.harden_slab(slab, clean);
         }
@@ -242,7 +242,7 @@ impl Mine<'_> {
         // SAFETY: as the caller promises, so the slab exists; one that this heap owns is the holder's.
         unsafe {
             let c = Record::at(p);
-            (c, (slab_record::owner(c) == self.id()).then(|| OwnSlab::of(c)))
+            (c, (heap::owner(c) == self.id()).then(|| OwnSlab::of(c)))
         }
     }
 
@@ -375,7 +375,7 @@ impl<O: Os> Blocks<O> {
     pub(crate) fn push_pending(&self, c: Record) -> Option<&'static Heap> {
         // SAFETY: an owner is a heap; the slab is on no stack, as `Remote::free` said.
         let owner = unsafe {
-            let owner = Heap::at(slab_record::owner(c));
+            let owner = Heap::at(heap::owner(c));
             owner.pending.push(c.as_ptr());
             owner
         };

@@ -14,7 +14,7 @@ use crate::blocks::class::{self, CLASSES};
 use crate::blocks::flow::Flow;
 use crate::blocks::large_cache::LargeCache;
 use crate::blocks::sampler::Sampler;
-use crate::blocks::slab_record::{OwnSlab, owner};
+use crate::blocks::slab_record::{self, OwnSlab};
 use crate::blocks::watch::Watch;
 use crate::pages::chunk::{Chunk, Kind, List, Record};
 use crate::pages::page_map::PageMap;
@@ -410,6 +410,12 @@ impl Heap {
         // SAFETY: a plain byte of which the owner stores valid values only.
         unsafe { peek(self.watch.as_ptr(), in_miri) }
     }
+}
+
+/// The heap that owns the slab of `c`; null if it is being released.
+#[inline(always)]
+pub(crate) fn owner(c: Record) -> *mut Heap {
+    slab_record::owner(c).cast()
 }
 
 /// A heap that the holder alone uses now. Having one proves one of these:

@@ -2,7 +2,6 @@
 //!
 //! Equation: `used + (free bits) == carved <= capacity`; `used` counts the blocks in caches as well.
 
-use crate::Heap;
 use crate::blocks::class;
 use crate::pages::arena::Arenas;
 use crate::pages::chunk::{BY_KIND, Flag, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, View};
@@ -38,7 +37,7 @@ struct SlabRecord {
     _unused: u8,
     _links: [u8; OWNER_OR_BYTES - LINKS],
     /// The heap that owns it, for its whole life. Atomic, as a visitor looks at the owner before it knows whose it is.
-    owner: AtomicPtr<Heap>,
+    owner: AtomicPtr<()>,
     _remote: [u8; RECORD_BYTES - OWNER_OR_BYTES - size_of::<usize>()],
 }
 
@@ -53,10 +52,11 @@ unsafe impl View for SlabRecord {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnSlab(Record);
 
-/// The heap that owns the slab. Relaxed: the owner orders nothing. Who has a block of the slab, or uses its heap, got it by a
+/// The owner of the slab, of which only the address means something here: `heap.rs` knows whose it is. Relaxed: the owner
+/// orders nothing. Who has a block of the slab, or uses its heap, got it by a
 /// way that orders the store before; a visitor who has neither confirms what it sees (`visit.rs`).
 #[inline]
-pub(crate) fn owner(c: Record) -> *mut Heap {
+pub(crate) fn owner(c: Record) -> *mut () {
     c.view::<SlabRecord>().owner.load(Ordering::Relaxed)
 }
 
@@ -151,7 +151,7 @@ impl OwnSlab {
     }
 
     /// Makes the caller's chunk of `c`, whose free bits and remote bits are zero, a slab of `class` without any used block.
-    pub(crate) fn set_up(arenas: &Arenas, c: Record, class: usize, owner: *mut Heap, zeroed: bool) -> Self {
+    pub(crate) fn set_up(arenas: &Arenas, c: Record, class: usize, owner: *mut (), zeroed: bool) -> Self {
         let slab = OwnSlab(c);
         c.set_class(class);
         let record = slab.record();

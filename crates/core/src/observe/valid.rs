@@ -3,7 +3,7 @@
 
 use crate::back::Back;
 use crate::blocks::class::{self, CLASSES};
-use crate::blocks::heap::{Block, Mine, NO_ROOM};
+use crate::blocks::heap::{self, Block, Mine, NO_ROOM};
 use crate::blocks::large_record::{self, Large};
 use crate::blocks::registry::{ORPHAN, OWNED, Registry};
 use crate::blocks::slab_record::{self, OwnSlab, remote_word, words};
@@ -135,7 +135,7 @@ impl<O: Os> Observed<O> {
             for c in annexed.slabs_of(class) {
                 let (at, capacity) = (c.address(), class::capacity(class));
                 let kind = c.kind() == Kind::SLAB && c.class() == class;
-                check(kind && slab_record::owner(c) == annexed::owner(), "a slab of the annex is one", at)?;
+                check(kind && heap::owner(c) == annexed::owner(), "a slab of the annex is one", at)?;
                 check(here.is_claimed(c), "a slab of the annex is claimed", at)?;
                 let mapped = !self.map.is_complete() || self.map.class(c.start()) == class;
                 check(mapped, "the page map has the slab's class", at)?;

@@ -40,8 +40,7 @@
 //! - *A system that cannot zero the words*: in the child of a bare fork `owner` is the parent, so it starts no helper, and
 //!   the parent's state may say that there is one: what waits stays until `malloc_trim`.
 
-use crate::system::os::Os;
-use crate::system::sync::{AtomicU32, Ordering};
+use crate::system::sync::{AtomicU32, Ordering, Threads};
 
 const NONE: u32 = 0;
 const STARTING: u32 = 1;
@@ -178,7 +177,7 @@ impl Helper {
     }
 
     /// Asks for a helper; where none could be started before, only if `again`. Never waits.
-    pub fn ask<O: Os>(&self, os: &O, again: bool) -> Answer {
+    pub fn ask<O: Threads>(&self, os: &O, again: bool) -> Answer {
         match self.is_owner(os.process()) {
             Some(true) => {}
             Some(false) => return Answer::Elsewhere,
@@ -218,7 +217,7 @@ impl Helper {
 
     /// The state is `STARTING`, and the calling thread, in which no handler runs, is the one that starts the helper.
     #[cold]
-    fn start<O: Os>(&self, os: &O) -> Answer {
+    fn start<O: Threads>(&self, os: &O) -> Answer {
         while self.is_unwanted() {
             self.state.store(KEPT, Ordering::SeqCst);
             os.futex_wake(&self.state);
@@ -241,7 +240,7 @@ impl Helper {
     }
 
     /// Has the helper look before its time, if there is one.
-    pub fn wake_up<O: Os>(&self, os: &O) {
+    pub fn wake_up<O: Threads>(&self, os: &O) {
         if matches!(self.state.load(Ordering::SeqCst), RUNNING | RESIGNING) {
             // Release pairs with the Acquire of `woken`: what the caller did before is seen.
             self.wake.fetch_add(1, Ordering::Release);
@@ -255,7 +254,7 @@ impl Helper {
     }
 
     /// The helper sleeps, unless [`Helper::woken`] is not `seen` any more.
-    pub fn sleep<O: Os>(&self, os: &O, seen: u32, milliseconds: u32) {
+    pub fn sleep<O: Threads>(&self, os: &O, seen: u32, milliseconds: u32) {
         os.futex_wait_for(&self.wake, seen, milliseconds);
     }
 
@@ -303,7 +302,7 @@ impl Helper {
     /// Ends the helper and lets none start until [`Helper::end_stop`]. Waits for it for `patience` milliseconds at most
     /// (it may be stopped by a debugger, or be in the middle of a long system call). Takes no lock. `None` in a process
     /// that is not the owner: it has no helper, and may end before it could call the other.
-    pub fn keep_away<O: Os>(&self, os: &O, patience: u32) -> Option<Stop> {
+    pub fn keep_away<O: Threads>(&self, os: &O, patience: u32) -> Option<Stop> {
         if self.is_owner(os.process()) == Some(false) {
             return None;
         }

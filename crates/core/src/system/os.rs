@@ -2,7 +2,7 @@
 
 use crate::system::figures::Figures;
 use crate::system::helper::Helper;
-use crate::system::sync::AtomicU32;
+use crate::system::sync::Threads;
 use core::ops::Range;
 
 /// Neighbouring OS pages. Laid out as the system's `struct iovec`, so that runs are handed to it as they are.
@@ -82,7 +82,7 @@ pub struct Memory {
 /// # Safety
 /// An implementation must hand out only memory that nobody else uses, and must do to the given ranges what each
 /// method says and nothing else.
-pub unsafe trait Os: Sync {
+pub unsafe trait Os: Threads {
     /// Bytes of an OS page: a power of two from 4 KiB to 64 KiB.
     fn page_size(&self) -> usize;
 
@@ -210,11 +210,6 @@ pub unsafe trait Os: Sync {
     /// Waits for about so many microseconds; some 20 without giving the processor up. Signals do not make it shorter.
     fn pause(&self, _microseconds: u32) {}
 
-    /// Wakes all that wait for `word`.
-    fn futex_wake_all(&self, word: *const AtomicU32) {
-        self.futex_wake(word);
-    }
-
     /// Milliseconds of a clock that never goes back.
     fn clock(&self) -> u64;
 
@@ -233,25 +228,10 @@ pub unsafe trait Os: Sync {
         self.helper()
     }
 
-    /// The number of the calling process (not of its thread), never 0. `None` if the system must not be asked.
-    fn process(&self) -> Option<u32> {
-        Some(1)
-    }
-
     /// In the child of a fork that was made with the C library's handlers: has the words of the helper say so.
     fn forked(&self) {
         self.helper().forked(self.process());
     }
-
-    /// Runs `f`, in which no signal's handler interrupts the calling thread.
-    fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
-        f()
-    }
-
-    /// Starts a thread that calls [`crate::Allocator::help`] and takes the step that it returns; false if there can be
-    /// none. Called by a thread of the owner of the address space, perhaps in a signal handler, one at a time, in
-    /// [`Os::undisturbed`].
-    fn start_helper(&self) -> bool;
 
     /// Asked by the helper, ten times a second or more: whether it may go on.
     fn onward(&self) -> Onward {
@@ -285,15 +265,6 @@ pub unsafe trait Os: Sync {
     fn has_ended(&self, _thread: Thread) -> bool {
         false
     }
-
-    /// Waits while `word` is `value`; may return early.
-    fn futex_wait(&self, word: &AtomicU32, value: u32);
-
-    /// Waits while `word` is `value`, for so many milliseconds at most. A wake-up may end it early, signals do not.
-    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32);
-
-    /// Wakes one waiter of `word`. Only the address is used: the word may not be there any more.
-    fn futex_wake(&self, word: *const AtomicU32);
 
     /// Writes one line, which may be empty, to standard error and ends the process with SIGABRT.
     fn die(&self, line: &[u8]) -> !;

@@ -15,8 +15,6 @@ pub use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-use crate::system::os::Os;
-
 /// Reads a word that the thread that owns it may be writing, without waiting for it: what comes back is a guess.
 ///
 /// The owner writes with plain stores, as the fast paths pay for nothing else. In the language's terms that is a data
@@ -32,6 +30,38 @@ pub(crate) unsafe fn peek<T: Copy>(p: *const T, in_miri: T) -> T {
     const { assert!(size_of::<T>() <= size_of::<usize>(), "a longer value could be torn") };
     // SAFETY: as the caller promises.
     if cfg!(miri) { in_miri } else { unsafe { p.read_volatile() } }
+}
+
+/// What the lock and the helper need of the system: to wait for a word, and to start a thread. No call fails.
+pub trait Threads: Sync {
+    /// Wakes all that wait for `word`.
+    fn futex_wake_all(&self, word: *const AtomicU32) {
+        self.futex_wake(word);
+    }
+
+    /// The number of the calling process (not of its thread), never 0. `None` if the system must not be asked.
+    fn process(&self) -> Option<u32> {
+        Some(1)
+    }
+
+    /// Runs `f`, in which no signal's handler interrupts the calling thread.
+    fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
+        f()
+    }
+
+    /// Starts a thread that calls `Allocator::help` and takes the step that it returns; false if there can be
+    /// none. Called by a thread of the owner of the address space, perhaps in a signal handler, one at a time, in
+    /// [`Threads::undisturbed`].
+    fn start_helper(&self) -> bool;
+
+    /// Waits while `word` is `value`; may return early.
+    fn futex_wait(&self, word: &AtomicU32, value: u32);
+
+    /// Waits while `word` is `value`, for so many milliseconds at most. A wake-up may end it early, signals do not.
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32);
+
+    /// Wakes one waiter of `word`. Only the address is used: the word may not be there any more.
+    fn futex_wake(&self, word: *const AtomicU32);
 }
 
 const FREE: u32 = 0;
@@ -57,7 +87,7 @@ pub struct Lock {
 
 /// The lock is held while this lives.
 #[derive(Debug)]
-pub struct Guard<'a, O: Os> {
+pub struct Guard<'a, O: Threads> {
     lock: &'a Lock,
     os: &'a O,
 }
@@ -78,7 +108,7 @@ impl Lock {
     /// Takes the lock.
     #[inline]
     #[cfg_attr(neap_sim, track_caller)]
-    pub fn lock<'a, O: Os>(&'a self, os: &'a O) -> Guard<'a, O> {
+    pub fn lock<'a, O: Threads>(&'a self, os: &'a O) -> Guard<'a, O> {
         self.take(os);
         Guard { lock: self, os }
     }
@@ -93,7 +123,7 @@ impl Lock {
     /// Takes the lock without a guard, for fork. Spins a little, then sleeps.
     #[inline]
     #[cfg_attr(neap_sim, track_caller)]
-    pub fn take<O: Os>(&self, os: &O) {
+    pub fn take<O: Threads>(&self, os: &O) {
         // Acquire pairs with the Release of `release`: what the last holder wrote is seen.
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.take_slow(os);
@@ -102,7 +132,7 @@ impl Lock {
 
     #[cold]
     #[cfg_attr(neap_sim, track_caller)]
-    fn take_slow<O: Os>(&self, os: &O) {
+    fn take_slow<O: Threads>(&self, os: &O) {
         for _ in 0..SPINS {
             spin_loop();
             // Acquire: as in `take`.
@@ -132,7 +162,7 @@ impl Lock {
     /// Takes the lock for a fork, which keeps it for at most `lease` milliseconds if others want it; false if it does not
     /// come free within `milliseconds`.
     #[cfg_attr(neap_sim, track_caller)]
-    pub fn take_for_fork<O: Os>(&self, os: &O, milliseconds: u32, lease: u32) -> bool {
+    pub fn take_for_fork<O: Threads>(&self, os: &O, milliseconds: u32, lease: u32) -> bool {
         let mut waited = 0;
         loop {
             // Acquire: as in `take`.
@@ -163,7 +193,7 @@ impl Lock {
     }
 
     /// Gives back a lock that a fork took, unless it was taken away.
-    pub fn release_for_fork<O: Os>(&self, os: &O) {
+    pub fn release_for_fork<O: Threads>(&self, os: &O) {
         let word = self.word.load(Ordering::Relaxed);
         // Release pairs with the Acquire of `take`.
         if word >= FORKED && self.word.compare_exchange(word, FREE, Ordering::Release, Ordering::Relaxed).is_ok() {
@@ -179,7 +209,7 @@ impl Lock {
     /// Gives the lock back: by its holder, or by the child of a fork whose parent took it.
     #[inline]
     #[cfg_attr(neap_sim, track_caller)]
-    pub fn release<O: Os>(&self, os: &O) {
+    pub fn release<O: Threads>(&self, os: &O) {
         // Release pairs with the Acquire of `take`.
         if self.word.swap(FREE, Ordering::Release) == WAITED {
             os.futex_wake(&self.word);
@@ -187,7 +217,7 @@ impl Lock {
     }
 }
 
-impl<O: Os> Drop for Guard<'_, O> {
+impl<O: Threads> Drop for Guard<'_, O> {
     #[inline]
     fn drop(&mut self) {
         self.lock.release(self.os);
@@ -216,7 +246,7 @@ impl<T> Locked<T> {
     /// Runs `f` with the value, under the lock. `f` must not take the same lock.
     #[inline]
     #[cfg_attr(neap_sim, track_caller)]
-    pub fn with<O: Os, R>(&self, os: &O, f: impl FnOnce(&mut T) -> R) -> R {
+    pub fn with<O: Threads, R>(&self, os: &O, f: impl FnOnce(&mut T) -> R) -> R {
         let _guard = self.lock.lock(os);
         // SAFETY: the lock is held, and `f` does not take it again, so the reference is unique.
         f(unsafe { &mut *self.value.get() })

@@ -3,6 +3,7 @@
 
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Os, Run, Touched};
+use neap_core::sync::Threads;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -60,6 +61,23 @@ impl Drop for Plain {
 }
 
 // SAFETY: memory comes from the interpreter's allocator, and each call does to its range what the trait says.
+impl Threads for Plain {
+    /// The test itself gives memory back.
+    fn start_helper(&self) -> bool {
+        true
+    }
+
+    fn futex_wait(&self, _: &AtomicU32, _: u32) {
+        std::thread::yield_now();
+    }
+
+    fn futex_wait_for(&self, _: &AtomicU32, _: u32, _: u32) {
+        std::thread::yield_now();
+    }
+
+    fn futex_wake(&self, _: *const AtomicU32) {}
+}
+
 unsafe impl Os for Plain {
     fn page_size(&self) -> usize {
         PAGE
@@ -166,11 +184,6 @@ unsafe impl Os for Plain {
         None
     }
 
-    /// The test itself gives memory back.
-    fn start_helper(&self) -> bool {
-        true
-    }
-
     fn helper(&self) -> &Helper {
         &self.helper
     }
@@ -186,16 +199,6 @@ unsafe impl Os for Plain {
     fn thread_id(&self) -> u32 {
         1
     }
-
-    fn futex_wait(&self, _: &AtomicU32, _: u32) {
-        std::thread::yield_now();
-    }
-
-    fn futex_wait_for(&self, _: &AtomicU32, _: u32, _: u32) {
-        std::thread::yield_now();
-    }
-
-    fn futex_wake(&self, _: *const AtomicU32) {}
 
     fn die(&self, line: &[u8]) -> ! {
         panic!("{}", String::from_utf8_lossy(line))

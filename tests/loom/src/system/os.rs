@@ -1,35 +1,7 @@
 //! As much of the system as the lock and the helper need: a futex, and threads.
 
-use loom::sync::atomic::{AtomicU32, Ordering};
+use crate::system::sync::{AtomicU32, Ordering, Threads};
 use loom::sync::{Condvar, Mutex};
-
-/// See the core's trait of this name.
-pub trait Os: Sync {
-    /// Waits while `word` is `value`.
-    fn futex_wait(&self, word: &AtomicU32, value: u32);
-    /// Wakes one waiter.
-    fn futex_wake(&self, word: &AtomicU32);
-    /// Waits while `word` is `value`: here the time is never over.
-    fn futex_wait_for(&self, word: &AtomicU32, value: u32, _milliseconds: u32) {
-        self.futex_wait(word, value);
-    }
-    /// Wakes all.
-    fn futex_wake_all(&self, word: &AtomicU32) {
-        self.futex_wake(word);
-    }
-    /// The number of the process.
-    fn process(&self) -> Option<u32> {
-        Some(1)
-    }
-    /// Runs `f`, in which no handler comes: there are none here.
-    fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
-        f()
-    }
-    /// Starts a helper.
-    fn start_helper(&self) -> bool {
-        false
-    }
-}
 
 /// A kernel with one futex. As the real one, it looks at the word and falls asleep in one step.
 #[derive(Debug, Default)]
@@ -47,7 +19,11 @@ impl Futex {
     }
 }
 
-impl Os for Futex {
+impl Threads for Futex {
+    fn start_helper(&self) -> bool {
+        false
+    }
+
     fn futex_wait(&self, word: &AtomicU32, value: u32) {
         let queue = self.queue.lock().unwrap();
         // SeqCst: the kernel's look at the word is ordered by the lock of its queue.
@@ -56,13 +32,18 @@ impl Os for Futex {
         }
     }
 
-    fn futex_wake(&self, _word: &AtomicU32) {
+    fn futex_wake(&self, _word: *const AtomicU32) {
         let queue = self.queue.lock().unwrap();
         self.wake.notify_one();
         drop(queue);
     }
 
-    fn futex_wake_all(&self, _word: &AtomicU32) {
+    /// Here the time is never over.
+    fn futex_wait_for(&self, word: &AtomicU32, value: u32, _milliseconds: u32) {
+        self.futex_wait(word, value);
+    }
+
+    fn futex_wake_all(&self, _word: *const AtomicU32) {
         let queue = self.queue.lock().unwrap();
         self.wake.notify_all();
         drop(queue);
