@@ -3,6 +3,7 @@
 
 use neap_core::Os;
 use neap_core::os::{Memory, Moved, Run};
+use neap_core::sync::Threads;
 use neap_coretest::fake::Page;
 use neap_coretest::{Call, Config, Fake};
 

@@ -4,6 +4,7 @@ use neap_core::Os;
 use neap_core::helper::{Answer, Who};
 use neap_core::os::Onward;
 use neap_core::policy::Purge;
+use neap_core::sync::Threads;
 use neap_coretest::calls::{self, Shared};
 use neap_coretest::fake::{Call, Config, Fake, Moment};
 use std::sync::LazyLock;
