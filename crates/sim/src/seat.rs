@@ -111,10 +111,10 @@ fn with_heap_for<R>(weight: u32, mut f: impl FnMut(*mut Heap) -> R, mut nested: 
             return Some(nested());
         };
         if heap == GONE.heap() || is_early(weight) {
-            let result = with_borrowed(&mut f, &mut nested);
+            let result = with_borrowed(&mut f);
             drop(flight);
             leave();
-            return result;
+            return if result.is_none() && a.is_stranded() { Some(nested()) } else { result };
         } else if !acquire(flight) {
             return None;
         }
@@ -143,13 +143,10 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
     }
 }
 
-fn with_borrowed<R>(mut f: impl FnMut(*mut Heap) -> R, mut nested: impl FnMut() -> R) -> Option<R> {
+fn with_borrowed<R>(mut f: impl FnMut(*mut Heap) -> R) -> Option<R> {
     let heap = if allocator().is_stranded() { Heap::none() } else { allocator().acquire(false) };
     crate::trace!("borrowed {heap:p}");
-    if allocator().is_stranded() {
-        return Some(nested());
-    }
-    if heap.is_null() {
+    if allocator().is_stranded() || heap.is_null() {
         return None;
     }
     let result = f(heap);

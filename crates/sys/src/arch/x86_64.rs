@@ -1,4 +1,4 @@
-//! Everything of neap that depends on the processor: x86-64. A port is one more file like this.
+//! What depends on the processor? All of that for x86-64. A port is one more file like this.
 
 use core::arch::{asm, global_asm};
 use neap_core::Heap;

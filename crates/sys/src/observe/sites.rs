@@ -48,10 +48,10 @@ pub struct Ring {
 }
 
 /// Begins to record, in a new file in `directory`, allocations that are `interval` bytes apart on average; `stack_end` as
-/// for [`stack::start`]. False if there can be no file.
+/// for `stack::start`. False if there can be no file.
 ///
 /// # Safety
-/// As [`stack::start`].
+/// As `stack::start`: to be called once, while the process has one thread.
 pub unsafe fn start(ring: &Ring, directory: &CStr, interval: u64, stack_end: usize) -> bool {
     // SAFETY: as the caller promises.
     if !unsafe { stack::start(stack_end) && DIRECTORY.set(directory) } {

@@ -2,7 +2,7 @@
 //!
 //! So neap makes unusual calls (anything but mmap, munmap, mremap, mprotect, madvise, futex) only after a look here. A filter
 //! that the program was started with lets those pass that every other program makes ([`hostile`]); those that few make are
-//! left out ([`filter`]). One that the program gives itself may do anything: neap has to hear of it before ([`forbid`]; the
+//! left out ([`filter`]). One that the program gives itself may do anything: neap has to hear of it before (`forbid`; the
 //! preload library has the functions by which programs do it, and says so by [`watch`]), and it waits for threads that have
 //! looked ([`Asking`]).
 

@@ -1,7 +1,6 @@
-//! Reading of the kernel's files: bare system calls, buffers of fixed size, no descriptor that stays open.
+//! How are the kernel's files read? Bare system calls, buffers of fixed size, no descriptor that stays open.
 
 use crate::system::lines::Lines;
-use core::ffi::CStr;
 use neap_core::text::Text;
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -14,11 +13,9 @@ pub(super) const ROOM: usize = 512;
 /// Room in front of a path and behind it: the root of a test, a file name and the NUL.
 const MARGIN: usize = 256;
 
-/// Bytes of a line that are looked at, and of a read; a path fits as well. Lines of mountinfo may be as long as their
+/// Bytes of a line that are looked at, and of a read. Lines of mountinfo may be as long as their
 /// options; those of cgroups are short. What is needed of memory.stat and /proc/meminfo comes with one read.
 pub(super) const LINE: usize = 1024;
-
-const _: () = assert!(ROOM + MARGIN <= LINE, "a path is put together where lines are read");
 
 /// A path without a name at its end.
 pub(super) type Path = Text<{ ROOM + 1 }>;
@@ -61,14 +58,11 @@ pub(super) struct Files<'a> {
 }
 
 impl Files<'_> {
-    /// Opens a file, whose path is put together in `path`.
-    fn open(self, dir: &[u8], name: &[u8], path: &mut [u8]) -> Option<OwnedFd> {
-        let mut len = 0;
-        for part in [self.root, dir, b"/", name, b"\0"] {
-            path.get_mut(len..)?.get_mut(..part.len())?.copy_from_slice(part);
-            len += part.len();
-        }
-        let path = CStr::from_bytes_with_nul(path.get(..len)?).ok()?;
+    #[inline(never)]
+    fn open(self, dir: &[u8], name: &[u8]) -> Option<OwnedFd> {
+        let mut path = Text::<{ ROOM + MARGIN }>::new();
+        let fits = [self.root, dir, b"/", name].into_iter().all(|part| path.append(part));
+        let path = path.c_str().filter(|_| fits)?;
         // NONBLOCK: what lies there may be anything, also a pipe on which a reader would wait.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         openat(CWD, path, flags, Mode::empty()).ok()
@@ -76,7 +70,7 @@ impl Files<'_> {
 
     /// The start of a short file.
     pub(super) fn read<'b>(self, dir: &[u8], name: &[u8], buffer: &'b mut [u8; 64]) -> Option<&'b [u8]> {
-        let file = self.open(dir, name, &mut [0; ROOM + MARGIN])?;
+        let file = self.open(dir, name)?;
         let len = read_some(&file, buffer)?;
         buffer.get(..len)
     }
@@ -88,7 +82,7 @@ impl Files<'_> {
         name: &[u8],
         buffer: &'b mut [u8; LINE],
     ) -> Option<Lines<'b, impl FnMut(&mut [u8]) -> usize + use<>>> {
-        let file = self.open(dir, name, buffer)?;
+        let file = self.open(dir, name)?;
         Some(Lines::new(buffer, move |buffer: &mut [u8]| read_some(&file, buffer).unwrap_or(0)))
     }
 }

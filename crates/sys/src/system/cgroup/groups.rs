@@ -1,4 +1,4 @@
-//! Which cgroups limit this process, where their files lie, and what they say. Functions that open files are not inlined,
+//! Which cgroups limit this process, where do their files lie, and what do they say? Functions that open files are not inlined,
 //! so that their frames do not add up.
 
 use super::files::{Buffers, Files, LINE, Path, parent, push_groups};
@@ -142,34 +142,24 @@ impl Groups {
     pub(super) fn memory(&self, files: Files, buffers: &mut Buffers) -> Option<Memory> {
         let version = self.version?;
         let levels = self.levels.get(..self.count)?;
-        // Bytes in use, with what can be taken back; `None` once the level was looked at more closely.
-        let mut raw = [None; MAX_LEVELS];
-        for (level, raw) in levels.iter().zip(&mut raw) {
-            *raw = Some(usage(files, version, self.front(level))?);
-        }
+        let mut best: Option<(&Level, u64)> = None;
         let left = |level: &Level, used: u64| level.limit.saturating_sub(used);
-        let mut best: Option<(Level, u64)> = None;
-        // memory.stat is the dearest file. Reclaimable memory only adds to what is left, so levels with more left than
-        // the best one has with it need not be asked.
-        while let Some((level, used, raw)) = levels
-            .iter()
-            .zip(&mut raw)
-            .filter_map(|(level, raw)| raw.map(|used| (*level, used, raw)))
-            .min_by_key(|(level, used, _)| left(level, *used))
-        {
-            *raw = None;
-            if best.is_some_and(|(least, least_used)| left(&level, used) >= left(&least, least_used)) {
-                break;
-            }
-            let used = used.saturating_sub(reclaimable(files, version, self.front(&level), &mut buffers.line));
-            if best.is_none_or(|(least, least_used)| left(&level, used) < left(&least, least_used)) {
-                best = Some((level, used));
+        for level in levels {
+            let dir = self.front(level);
+            let has_least = |used| best.is_none_or(|(least, its_used)| left(level, used) < left(least, its_used));
+            let used = usage(files, version, dir)?;
+            // memory.stat is the dearest file. What can be taken back only adds to what is left.
+            if has_least(used) {
+                let used = used.saturating_sub(reclaimable(files, version, dir, &mut buffers.line));
+                if has_least(used) {
+                    best = Some((level, used));
+                }
             }
         }
         let (level, used) = best?;
         let own = match version {
             Version::V1 => None,
-            Version::V2 => stalled(files, self.front(&level), b"memory.pressure"),
+            Version::V2 => stalled(files, self.front(level), b"memory.pressure"),
         };
         let stalled = own.unwrap_or_else(|| machine_stalled(files));
         Some(Memory { limit: bytes(level.limit), used: bytes(used), stalled })

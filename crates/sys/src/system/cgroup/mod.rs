@@ -1,4 +1,4 @@
-//! How much memory this process may use together with others: of its cgroup (v1 and v2), or of the machine. What is
+//! How much memory may this process use together with others: of its cgroup (v1 and v2), or of the machine? What is
 //! read and what it costs is in docs/containers.md.
 //!
 //! - `parse`: the kernel's text formats, pure;

@@ -1,4 +1,4 @@
-//! The kernel's text formats, read line by line. Pure: no file is opened here.
+//! What does a line of the kernel's text formats say? Pure: no file is opened here.
 //!
 //! A line that is not understood is `None`: what is written there by newer kernels or by a container's own file
 //! systems must not end a process.
