@@ -285,7 +285,10 @@ mod merge {
                 let (name, parameters) = head(&old[function.from..function.body].join("\n"))?;
                 let is_method = parameters.first().is_some_and(|p| p.ends_with("self"));
                 let free = !old[function.from].starts_with(' ');
-                text.extend(old[at..function.body].iter().flat_map(|line| [*line, "\n"]));
+                text.extend(old[at..function.from].iter().flat_map(|line| [*line, "\n"]));
+                // A parameter without a name gets one, so that it can be passed on.
+                let named = |line: &&str| line.replace("(_: ", "(unnamed: ").replace(" _: ", " unnamed: ") + "\n";
+                text.extend(old[function.from..function.body].iter().map(named));
                 for (number, _) in faults {
                     let path = if is_method {
                         "self."
@@ -294,7 +297,9 @@ mod merge {
                     } else {
                         "Self::"
                     };
-                    let arguments = parameters[usize::from(is_method)..].join(", ");
+                    let arguments = parameters[usize::from(is_method)..].iter();
+                    let arguments = arguments.map(|name| if name == "_" { "unnamed" } else { name });
+                    let arguments = arguments.collect::<Vec<_>>().join(", ");
                     text.push_str(&format!(
                         "if crate::points::has_fault({number}) {{ return unsafe {{ {path}{name}_{number}({arguments}) }} }}\n"
                     ));
