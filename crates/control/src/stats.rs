@@ -1,4 +1,4 @@
-//! The snapshot of figures.
+//! The snapshot of figures: how much memory is where.
 
 use neap_sys::{global::NEAP, thread};
 

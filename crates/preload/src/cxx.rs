@@ -1,4 +1,4 @@
-//! The twenty C++ operators new and delete.
+//! The twenty C++ operators new and delete, and what they do when memory runs out.
 //!
 //! Symbol names are the Itanium C++ ABI's, for a 64-bit `size_t`. When memory runs out, the program's new handler is
 //! called until there is memory, it throws, or there is no handler; then `std::bad_alloc` is thrown, or NULL returned
