@@ -43,7 +43,7 @@ impl<O: Os> Allocator<O> {
     /// Does what lower layers noted. The last thing that a slow path does, under no lock.
     #[inline]
     pub fn settle(&self) {
-        if self.notes.is_any() || self.arenas.is_low() {
+        if self.notes.is_any() {
             self.settle_notes();
         }
     }
@@ -53,9 +53,6 @@ impl<O: Os> Allocator<O> {
         if self.is_stranded() {
             // All of it uses what another thread may have left half changed.
             return;
-        }
-        if self.arenas.is_low() {
-            self.commit_ahead();
         }
         let notes = self.notes.take(DEFERRED | LIMIT | TABLES);
         if notes & DEFERRED != 0 {

@@ -271,7 +271,6 @@ impl<O: Os> Allocator<O> {
     pub fn fork_child(&self, seat: *const Seat, inner: u32) {
         let whole = self.locks().iter().all(|lock| lock.is_forked());
         self.locks().iter().for_each(|lock| lock.release(&self.os));
-        self.arenas.forked(&self.os);
         let mine = self.end_in_child(seat, inner);
         // Relaxed: one thread.
         let purged = self.purger.asked.swap(false, Ordering::Relaxed);
@@ -378,7 +377,6 @@ impl<O: Os> Allocator<O> {
     /// which does no harm in a process of one thread. Where there were other threads, what they held may be half changed.
     pub fn fork_child_nested(&self, seat: *const Seat, inner: u32, alone: bool) {
         self.locks().iter().for_each(|lock| lock.release(&self.os));
-        self.arenas.forked(&self.os);
         let mut others = !alone || self.others_fly(seat);
         let mine = self.end_in_child(seat, inner);
         for heap in self.registry_in_fork().heaps() {

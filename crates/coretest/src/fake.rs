@@ -366,10 +366,6 @@ unsafe impl Os for Fake {
         if done {
             model.set(p.addr(), len, Access::Committed);
         }
-        drop(model);
-        if len >= 16 << 20 {
-            self.within.reach(Moment::LongCommit);
-        }
         done
     }
 

@@ -442,35 +442,6 @@ fn comes(what: impl Fn() -> bool) -> bool {
     what()
 }
 
-/// Catches a child that waits for ever for a step of an arena which another thread was making when it forked.
-#[test]
-fn a_step_that_was_cut_is_made_again() {
-    static A: LazyLock<&Shared> = LazyLock::new(|| Box::leak(system(Config::default())));
-    static CUT: AtomicBool = AtomicBool::new(false);
-    // The thread that makes the step stays behind in the parent.
-    A.os.set_within(Moment::LongCommit, || {
-        CUT.store(true, Ordering::Release);
-        loop {
-            std::thread::park();
-        }
-    });
-    std::thread::spawn(|| {
-        let other = thread(&A);
-        (0..100).for_each(|_| {
-            malloc(&A, &other, 1 << 16);
-        });
-    });
-    assert!(comes(|| CUT.load(Ordering::Acquire)));
-    assert_eq!(A.fork_begin(core::ptr::null(), false, &mut A.fork_patience()), Begin::Ready);
-    A.fork_child(core::ptr::null(), 0);
-    let child = std::thread::spawn(|| {
-        let mine = thread(&A);
-        malloc(&A, &mine, 40 << 20);
-    });
-    assert!(comes(|| child.is_finished()));
-    child.join().expect("a block");
-}
-
 /// Catches a lock that is taken from a fork which uses what it guards.
 #[test]
 fn a_lock_in_use_is_kept() {

@@ -106,7 +106,7 @@ fn what_is_usable_is_little() {
     assert!(small < 3 * MIB, "{small} bytes");
     for mib in 1..=256 {
         malloc(&a, &t, MIB - 4096);
-        // Steps of 16 MiB, and then as much again, the next one ahead of need.
+        // Steps of 16 MiB, and then as much again.
         let (usable, most) = (a.os.committed(), (mib * 3).max(42) * MIB);
         assert!(usable < most, "{usable} bytes for {mib} MiB");
     }
@@ -301,22 +301,6 @@ fn bits_of_few_blocks_lie_together() {
     blocks.iter().step_by(2).for_each(|&p| free(&a, &t, p));
     // Records and bits, each perhaps across the end of an OS page, and ages.
     assert!(tables() - before <= 6 * 4096, "{} bytes", tables() - before);
-}
-
-/// Catches a program that has to wait for a step of its arena: from the third one on each is made ahead of need, once.
-#[test]
-fn steps_are_made_ahead() {
-    let a = system(Config::default());
-    let t = thread(&a);
-    let mut last = a.os.committed();
-    let mut steps = 0;
-    for chunks in 0..2000 {
-        let p = malloc(&a, &t, CHUNK);
-        assert!(chunks < 48 || a.arenas.contains(p.wrapping_add(CHUNK)), "{chunks} chunks");
-        steps += usize::from(a.os.committed() != last);
-        last = a.os.committed();
-    }
-    assert!(steps <= 7, "{steps} steps to 125 MiB");
 }
 
 /// Catches addresses of later arenas that stay where a limit is set: those of each go back as far as they were never used.

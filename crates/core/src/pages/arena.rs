@@ -10,7 +10,7 @@ use crate::pages::layout::{
 };
 use crate::pages::page_map::{ADDRESS_BITS, PageMap};
 use crate::pages::place::{is_pressed, reserve, share};
-use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Lock, Ordering, peek};
+use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering, peek};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::cell::Cell;
 
@@ -26,18 +26,12 @@ pub struct Arena {
     first: Cell<usize>,
     /// Index of the first chunk that was never used.
     frontier: Cell<usize>,
-    /// Grows under `making`; read under no lock ([`Arenas::contains`]).
+    /// Grows under the lock of the ranges; read under no lock ([`Arenas::contains`]).
     committed: AtomicUsize,
-    /// Held while a step is made, so that each is made once (`commit.rs`). Comes after the lock of the ranges.
-    pub(crate) making: Lock,
     /// Index behind the last chunk that the frontier may come to: the annex, or what was given back (`reserve.rs`).
     pub(crate) end: Cell<usize>,
-    /// Index behind the last chunk of a step that is being committed ahead, or was.
-    pub(crate) promised: Cell<usize>,
     /// What was never used was given back.
     pub(crate) released: Cell<bool>,
-    /// What `committed` was when [`Arena::comes_low`] last said so.
-    noted_low: Cell<usize>,
 }
 
 impl Arena {
@@ -48,11 +42,8 @@ impl Arena {
             first: Cell::new(0),
             frontier: Cell::new(0),
             committed: AtomicUsize::new(0),
-            making: Lock::new(),
             end: Cell::new(0),
-            promised: Cell::new(0),
             released: Cell::new(false),
-            noted_low: Cell::new(0),
         }
     }
 
@@ -70,11 +61,6 @@ impl Arena {
     /// Index of the first chunk after the side tables.
     pub(crate) fn first(&self) -> usize {
         self.first.get()
-    }
-
-    /// Index behind the last chunk that is committed, or may be just now.
-    pub(crate) fn in_steps(&self) -> usize {
-        self.committed().max(self.promised.get())
     }
 
     /// Whether it is as long as can be, so that most of it is never used.
@@ -99,8 +85,6 @@ impl UnderLock {
 pub struct Arenas {
     arenas: [Arena; MAX_ARENAS],
     count: AtomicUsize,
-    /// The number, plus 1, of an arena whose next step is to be committed ahead (`commit.rs`).
-    pub(crate) low: AtomicUsize,
     /// Reservations were given back: address space is limited.
     pub(crate) released: AtomicBool,
     /// The end of the first arena, for nested calls.
@@ -127,7 +111,6 @@ impl Arenas {
         Arenas {
             arenas: [const { Arena::new() }; MAX_ARENAS],
             count: AtomicUsize::new(0),
-            low: AtomicUsize::new(0),
             released: AtomicBool::new(false),
             annex: Annex::new(),
             slots: [const { AtomicU8::new(0) }; SLOTS],
@@ -310,7 +293,6 @@ impl Arenas {
             None if self.add(os, lock, n + align) => (count, self.arenas[count].extend(os, map, lock, n, align).ok()?),
             None => return None,
         };
-        self.note_low(lock, i);
         let gap = (start > first).then(|| (self.nth_record(i, first), start - first));
         Some((gap, self.nth_record(i, start)))
     }
@@ -319,9 +301,7 @@ impl Arenas {
     /// in place. The chunk before `record` must be in use.
     pub(crate) fn extend_at<O: Os>(&self, os: &O, map: &PageMap, lock: &UnderLock, record: Record, n: usize) -> bool {
         let i = usize::from(self.slot(record.before(1).address())) - 1;
-        let done = self.arenas[i].extend_at(os, map, lock, record, n);
-        self.note_low(lock, i);
-        done
+        self.arenas[i].extend_at(os, map, lock, record, n)
     }
 
     /// The arenas that there are.
@@ -427,11 +407,6 @@ impl Arena {
         if self.is_long() && !self.released.get() && is_pressed(os) {
             return Err(Short::OfRoom);
         }
-        // A step that is being made ahead is over first.
-        let _making = self.making.lock(os);
-        if end <= self.committed() {
-            return Ok(());
-        }
         let fits = |step: &Step| step.to >= end;
         let exact = Some(Step { to: end, ..self.step_from_here() });
         // SAFETY: the steps lie in the arena, and the caller holds the lock.
@@ -441,7 +416,7 @@ impl Arena {
     }
 
     /// The next commit step, to `end` or further; `None` if all is committed.
-    pub(crate) fn step(&self, end: usize) -> Option<Step> {
+    fn step(&self, end: usize) -> Option<Step> {
         let committed = self.committed();
         let to = end.max(committed + commit::step(committed - self.first.get())).min(self.end.get());
         (to > committed).then(|| Step { to, ..self.step_from_here() })
@@ -453,27 +428,16 @@ impl Arena {
         Step { base: self.base(), chunks: self.chunks(), fresh, from: committed, to: committed }
     }
 
-    /// A step was made, under `making`.
-    pub(crate) fn note_step(&self, step: &Step) {
+    /// A step was made.
+    fn note_step(&self, step: &Step) {
         // Release pairs with the Acquire of `is_committed` and `committed`.
         self.committed.store(step.to, Ordering::Release);
     }
 
-    /// Index of the first chunk that is not committed. It may grow at any time but under `making`.
-    fn committed(&self) -> usize {
+    /// Index of the first chunk that is not committed. It grows under the lock of the ranges.
+    pub(crate) fn committed(&self) -> usize {
         // Acquire pairs with the Release in `note_step`: the step was made.
         self.committed.load(Ordering::Acquire)
-    }
-
-    /// Whether the frontier came near to the end of what is committed, for the first time since the last step.
-    pub(crate) fn comes_low(&self) -> bool {
-        let committed = self.committed();
-        let low = commit::is_low(committed - self.first.get(), committed - self.frontier.get());
-        let comes = low && self.noted_low.get() != committed;
-        if comes {
-            self.noted_low.set(committed);
-        }
-        comes
     }
 
     /// Takes `n` more chunks at the frontier if `record` is the first chunk behind it.

@@ -1,9 +1,9 @@
 //! Commit: reserved chunks become usable, in steps, with their entries in the side tables and in the page map.
 //!
 //! A step is six system calls that change mappings. They wait for the page faults of other threads, and page faults for
-//! them: milliseconds, if the system takes the processor away from one of those. So there are few (some 12 for the first
-//! half GiB), and from `AHEAD_FROM` on the next one is made before it is needed, not under the lock of the ranges, by the
-//! thread whose request came near the end. Only a thread that is quicker than that waits for a step under that lock.
+//! them: milliseconds, if the system takes the processor away from one of those. So there are few: some 12 for the first
+//! half GiB. Steps are made under the lock of the ranges, each once: a second call would give access once more to what is
+//! in use by then, also to OS pages from which the program has taken it (guards, code).
 
 use crate::pages::layout::{
     ARENA_ALIGN, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_BYTES, RECORD_BYTES, SIDE_BYTES,
@@ -21,8 +21,6 @@ const THIRD_STEP: usize = if cfg!(neap_sim) { 8 } else { (16 << 20) >> CHUNK_SHI
 /// for is what is needed, if a step is refused), or where the program locks all memory.
 const DOUBLE_STEP: usize = if cfg!(neap_sim) { 12 } else { (64 << 20) >> CHUNK_SHIFT };
 const LAST_STEP: usize = (1 << 30) >> CHUNK_SHIFT;
-/// Committed chunks of an arena from which on the next step is made ahead.
-const AHEAD_FROM: usize = 2 * FIRST_STEP;
 
 /// Chunks of the step after `committed` ones.
 pub(crate) fn step(committed: usize) -> usize {
@@ -30,11 +28,6 @@ pub(crate) fn step(committed: usize) -> usize {
         c if c < 2 * FIRST_STEP => FIRST_STEP,
         c => c.clamp(THIRD_STEP, DOUBLE_STEP).max((c / 8).min(LAST_STEP)),
     }
-}
-
-/// Whether the next step is to be made ahead, where `left` of `committed` chunks were never used: a quarter of it.
-pub(crate) fn is_low(committed: usize, left: usize) -> bool {
-    committed >= AHEAD_FROM && left < step(committed) / 4
 }
 
 /// A step of an arena: chunks `from..to`.
@@ -53,8 +46,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Makes the step; false if the system refuses. Once for what lies in chunks that may be in use: see
-    /// `ahead.rs`.
+    /// Makes the step; false if the system refuses.
     ///
     /// # Safety
     /// The step must lie in an arena, and chunks before `from` be committed.
@@ -107,7 +99,5 @@ mod tests {
         }
         assert!(steps <= 12, "{steps}");
         assert_eq!(step(1 << 20), LAST_STEP);
-        assert!(!is_low(AHEAD_FROM - 1, 0) && is_low(AHEAD_FROM, 0));
-        assert!(is_low(1 << 14, (DOUBLE_STEP * 2) / 4 - 1) && !is_low(1 << 14, (DOUBLE_STEP * 2) / 4));
     }
 }

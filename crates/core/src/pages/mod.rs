@@ -4,7 +4,6 @@
 //! (`notes.rs`).
 
 pub mod age;
-pub mod ahead;
 pub mod annex;
 pub mod arena;
 pub mod chunk;

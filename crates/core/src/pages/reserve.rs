@@ -42,7 +42,7 @@ impl Arenas {
     pub(crate) fn parts(&self, lock: &UnderLock, i: usize, page: usize) -> [Range<usize>; PARTS] {
         let arena = self.nth(lock, i);
         let (base, chunks) = (arena.base(), arena.chunks());
-        let used = arena.first()..arena.in_steps();
+        let used = arena.first()..arena.committed();
         let annex = if i == 0 { self.annex.in_use(chunks) } else { chunks..chunks };
         let part = |table: usize, entry: usize, of: &Range<usize>| {
             let from = (base + table + of.start * entry) & !(page - 1);
@@ -72,7 +72,7 @@ impl Arenas {
                 continue;
             }
             arena.released.set(true);
-            arena.end.set(arena.in_steps());
+            arena.end.set(arena.committed());
             if i == 0 {
                 self.annex.cut();
             }

@@ -5,8 +5,6 @@ use std::sync::{Mutex, PoisonError};
 /// Calls in the middle of which a test may have something happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// A commit of at least 16 MiB.
-    LongCommit,
     /// The question whether a thread has ended.
     Question,
     /// Several ranges are purged.
