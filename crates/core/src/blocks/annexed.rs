@@ -31,9 +31,8 @@ static OWNER: Name = Name::new();
 /// What lies in the annex.
 #[derive(Debug)]
 pub struct Annexed {
-    /// The newest slab of each class, and the one that had a free block last.
+    /// The newest slab of each class.
     slabs: [AtomicPtr<Chunk>; CLASSES],
-    recent: [AtomicPtr<Chunk>; CLASSES],
     /// Slabs, large blocks and their usable bytes.
     pub(crate) slab_count: AtomicUsize,
     pub(crate) large_blocks: AtomicUsize,
@@ -45,7 +44,6 @@ impl Annexed {
     pub const fn new() -> Self {
         Annexed {
             slabs: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
-            recent: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
             slab_count: AtomicUsize::new(0),
             large_blocks: AtomicUsize::new(0),
             large_bytes: AtomicUsize::new(0),
@@ -54,16 +52,7 @@ impl Annexed {
 
     /// A block of a slab of `class` that has one free. Linear in the slabs of the class, mostly one.
     pub(crate) fn take_block(&self, class: usize) -> Option<*mut u8> {
-        // SAFETY: what is stored there is a record of a slab of the annex; such slabs stay slabs.
-        let recent = unsafe { Record::from_ptr(self.recent[class].load(Ordering::Acquire)) };
-        recent.and_then(|c| take_from(c, class)).or_else(|| {
-            self.slabs_of(class).find_map(|c| {
-                let p = take_from(c, class)?;
-                // Release, here and in `make_slab`, pairs with the Acquire of whoever loads the pointer: the record is set up.
-                self.recent[class].store(c.as_ptr(), Ordering::Release);
-                Some(p)
-            })
-        })
+        self.slabs_of(class).find_map(|c| take_from(c, class))
     }
 
     /// Makes the caller's chunk of `c`, from [`Annex::take`](crate::pages::annex::Annex::take), a slab of `class`, and returns
@@ -88,15 +77,14 @@ impl Annexed {
         let head = &self.slabs[class];
         let mut next = head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: as in `take_block`.
+            // SAFETY: as in `slabs_of`.
             c.set_next(unsafe { Record::from_ptr(next) });
-            // Release: see `take_block`.
+            // Release pairs with the Acquire in `slabs_of`: the record is set up.
             match head.compare_exchange_weak(next, c.as_ptr(), Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => next = now,
             }
         }
-        self.recent[class].store(c.as_ptr(), Ordering::Release);
         c.start()
     }
 
@@ -130,7 +118,7 @@ impl Annexed {
 
     /// The slabs of `class`, newest first.
     pub(crate) fn slabs_of(&self, class: usize) -> impl Iterator<Item = Record> {
-        // SAFETY: as in `take_block`.
+        // SAFETY: what is stored there is a record of a slab of the annex; such slabs stay slabs.
         let first = unsafe { Record::from_ptr(self.slabs[class].load(Ordering::Acquire)) };
         // The link of a slab in the list never changes.
         core::iter::successors(first, |c| c.next())
