@@ -346,7 +346,7 @@ impl Arenas {
             len = share(os, need);
         }
         while len >= need {
-            if let Some(base) = reserve(os, len) {
+            if let Some(base) = reserve(os, len, |slot| self.slots[slot].load(Ordering::Relaxed) != 0) {
                 let chunks = len >> CHUNK_SHIFT;
                 let first = first_chunk(chunks);
                 // The lock is held; this entry is not yet shown to any thread.

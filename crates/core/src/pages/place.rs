@@ -18,8 +18,9 @@ pub(crate) fn share<O: Os>(os: &O, need: usize) -> usize {
     1 << share.clamp(need, ARENA_ALIGN).ilog2()
 }
 
-/// Reserves `len` bytes at a random multiple of [`ARENA_ALIGN`], where the system would have arenas.
-pub(crate) fn reserve<O: Os>(os: &O, len: usize) -> Option<usize> {
+/// Reserves `len` bytes at a random multiple of [`ARENA_ALIGN`], where the system would have arenas, unless the place is
+/// taken: the front of a long arena may have been given back, so that the system has room there.
+pub(crate) fn reserve<O: Os>(os: &O, len: usize, is_taken: impl Fn(usize) -> bool) -> Option<usize> {
     // The later tries lie between 1 and 8 TiB: some environments (valgrind) leave no more than that to a program.
     const LOW: Range<usize> = 16..128;
     let places = os.places();
@@ -27,6 +28,9 @@ pub(crate) fn reserve<O: Os>(os: &O, len: usize) -> Option<usize> {
     for attempt in 0..64 {
         let slots = if attempt < 16 && !places.is_empty() { &places } else { &LOW };
         let slot = slots.start + (os.random() as usize) % slots.len();
+        if is_taken(slot) {
+            continue;
+        }
         if let Some(p) = os.reserve(slot << ARENA_SHIFT, len) {
             return Some(p.expose_provenance());
         }
