@@ -19,7 +19,7 @@ use crate::blocks::watch::Watch;
 use crate::pages::chunk::{Chunk, Kind, List, Record};
 use crate::pages::page_map::PageMap;
 use crate::system::remote::Pending;
-use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, peek};
+use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, guess};
 use core::cell::{Cell, UnsafeCell};
 use core::ops::Deref;
 
@@ -362,14 +362,8 @@ impl Heap {
         let kept = self.large.count_roughly();
         let (mut sum, mut cached) = (kept as u64, kept > 0);
         for class in 1..CLASSES {
-            // SAFETY: plain words, read whatever their owner does.
-            let (room, head, cap) = unsafe {
-                (
-                    peek(self.room[class].as_ptr(), 0),
-                    peek(self.head[class].as_ptr(), core::ptr::null_mut()),
-                    peek(self.cap[class].as_ptr(), 1),
-                )
-            };
+            let (room, cap) = (guess(&self.room[class], 0), guess(&self.cap[class], 1));
+            let head = guess(&self.head[class], core::ptr::null_mut());
             cached |= room < i32::from(cap) && room >= 0;
             let word = u64::from(room.cast_unsigned()) ^ (head.addr() as u64).rotate_left(32);
             sum = (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
@@ -379,8 +373,7 @@ impl Heap {
 
     /// Whether caches may hold more than at first. For other threads: a guess.
     pub(crate) fn is_grown(&self) -> bool {
-        // SAFETY: plain words, read whatever their owner does.
-        let cap = |class: usize| unsafe { peek(self.cap[class].as_ptr(), 0) };
+        let cap = |class: usize| guess(&self.cap[class], 0);
         self.large.is_counted_roughly() || (1..CLASSES).any(|class| cap(class) > first(class))
     }
 
@@ -388,8 +381,7 @@ impl Heap {
     pub(crate) fn cached_now(&self) -> (u64, u64) {
         let (mut blocks, mut bytes) = (0, 0);
         for class in 1..CLASSES {
-            // SAFETY: plain words, read whatever their owner does.
-            let (room, cap) = unsafe { (peek(self.room[class].as_ptr(), 0), peek(self.cap[class].as_ptr(), 0)) };
+            let (room, cap) = (guess(&self.room[class], 0), guess(&self.cap[class], 0));
             // A heap without caches has a cap of 0; a free that is about to fail has a room of -1.
             let cap = i32::from(cap);
             let n = u64::from((cap - room.clamp(0, cap)).cast_unsigned());
@@ -401,14 +393,12 @@ impl Heap {
 
     /// First block of the cache of `class`. For other threads: a guess.
     pub(crate) fn head_roughly(&self, class: usize) -> *mut Block {
-        // SAFETY: a plain word, read whatever its owner does.
-        unsafe { peek(self.head[class].as_ptr(), core::ptr::null_mut()) }
+        guess(&self.head[class], core::ptr::null_mut())
     }
 
     /// What it shows to watchers. For other threads: a guess.
     pub(crate) fn watch_roughly(&self, in_miri: Watch) -> Watch {
-        // SAFETY: a plain byte of which the owner stores valid values only.
-        unsafe { peek(self.watch.as_ptr(), in_miri) }
+        guess(&self.watch, in_miri)
     }
 }
 

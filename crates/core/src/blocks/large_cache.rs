@@ -10,7 +10,7 @@ use crate::CHUNK;
 use crate::blocks::large_record::{self, Large};
 use crate::pages::age;
 use crate::pages::chunk::{Kind, Record};
-use crate::system::sync::peek;
+use crate::system::sync::guess;
 use core::cell::Cell;
 
 /// Blocks in a cache, at most.
@@ -38,15 +38,14 @@ impl LargeCache {
 
     /// Its blocks, newest first. For other threads: a guess, which ends.
     fn blocks_roughly(&self) -> impl Iterator<Item = Record> {
-        // SAFETY: records are never unmapped, so whatever the owner does a link is a record's or none.
-        let newest = unsafe { peek(self.newest.as_ptr(), None) };
+        // Records are never unmapped, so whatever the owner does a link is a record or none.
+        let newest = guess(&self.newest, None);
         core::iter::successors(newest, |c| c.next_roughly()).take(PLACES as usize)
     }
 
     /// Blocks in it. For other threads: a guess.
     pub(crate) fn count_roughly(&self) -> usize {
-        // SAFETY: a plain word, read whatever its owner does.
-        unsafe { peek(self.count.as_ptr(), 0) as usize }
+        guess(&self.count, 0) as usize
     }
 
     /// Blocks in it, and their bytes. For other threads: a guess.
@@ -61,8 +60,7 @@ impl LargeCache {
 
     /// Whether any room was counted. For other threads: a guess.
     pub(crate) fn is_counted_roughly(&self) -> bool {
-        // SAFETY: a plain word, read whatever its owner does.
-        unsafe { peek(self.counted.as_ptr(), 0) != 0 }
+        guess(&self.counted, 0) != 0
     }
 
     /// Whether it has a block.

@@ -1,7 +1,7 @@
 //! The record of a large block: how long it is, and what is special about it.
 
 use crate::pages::chunk::{BY_KIND, Flag, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, State, View};
-use crate::system::sync::{AtomicU8, AtomicUsize, Ordering, peek};
+use crate::system::sync::{AtomicU8, AtomicUsize, Ordering, guess};
 use core::cell::Cell;
 
 #[repr(C, align(64))]
@@ -50,15 +50,13 @@ pub(crate) fn bytes(c: Record) -> usize {
 /// Chunks of the large block of `c`, for other threads: a guess.
 #[inline]
 pub(crate) fn len_roughly(c: Record, in_miri: u32) -> usize {
-    // SAFETY: records are readable at all times, and any value is valid.
-    unsafe { peek(c.view::<LargeRecord>().len.as_ptr(), in_miri) as usize }
+    guess(&c.view::<LargeRecord>().len, in_miri) as usize
 }
 
 /// Since when the cached block of `c` waits, for other threads: a guess.
 #[inline]
 pub(crate) fn since_roughly(c: Record, in_miri: u8) -> u8 {
-    // SAFETY: as above.
-    unsafe { peek(c.view::<LargeRecord>().since.as_ptr(), in_miri) }
+    guess(&c.view::<LargeRecord>().since, in_miri)
 }
 
 impl Large {

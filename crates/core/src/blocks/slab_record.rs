@@ -6,7 +6,7 @@ use crate::blocks::class;
 use crate::pages::arena::Arenas;
 use crate::pages::chunk::{BY_KIND, Flag, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, View};
 use crate::pages::layout::{self, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, FEW_WORDS};
-use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering, peek};
+use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering, guess, peek};
 use core::cell::Cell;
 
 #[repr(C, align(64))]
@@ -103,19 +103,17 @@ pub(crate) fn words(class: usize) -> usize {
 pub(crate) fn is_free(c: Record, class: usize, i: u32) -> bool {
     let (word, mask) = (i as usize / 64, 1u64 << (i % 64));
     let record = c.view::<SlabRecord>();
-    // SAFETY: bits and record are readable at all times, and any value is valid.
-    let (own, carved) = unsafe {
-        let own = layout::at::<u64>(bits_at(c, class, record.tables.get(), false)).add(word);
-        (peek(own, 0), peek(record.carved.as_ptr(), u16::MAX))
-    };
-    (own | remote_word(c, class, word).load(Ordering::Relaxed)) & mask != 0 || i >= u32::from(carved)
+    let at = bits_at(c, class, record.tables.get(), false) + 8 * word;
+    // SAFETY: the word lies in the slab's bits, which are committed with the chunk and never unmapped.
+    let own = unsafe { peek(layout::at::<u64>(at), 0) };
+    (own | remote_word(c, class, word).load(Ordering::Relaxed)) & mask != 0
+        || i >= guess(&record.carved, u16::MAX).into()
 }
 
 /// Used and carved blocks of the slab of `c`, for other threads: a guess.
 pub(crate) fn seen(c: Record) -> (u32, u32) {
     let record = c.view::<SlabRecord>();
-    // SAFETY: the record is readable at all times, and any value is valid.
-    unsafe { (peek(record.used.as_ptr(), 0).into(), peek(record.carved.as_ptr(), 0).into()) }
+    (guess(&record.used, 0).into(), guess(&record.carved, 0).into())
 }
 
 /// `log2` of the chunks of the arena of the slab of `c`.

@@ -16,7 +16,7 @@ use crate::pages::range::Ranges;
 use crate::pages::{START_CHUNKS, age};
 use crate::system::policy::Purge;
 use crate::system::sync::Ordering;
-use crate::{CHUNK, Os};
+use crate::{CHUNK, Heap, Os};
 
 /// How far to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,13 +166,11 @@ impl<O: Os> Observed<O> {
     fn check_heaps(&self, r: &Registry, census: &mut Census, listed: &mut Listed) -> Result<(), Invalid> {
         let mut orphans = 0;
         for heap in r.heaps() {
-            // SAFETY: nothing else uses the allocator.
-            let heap = unsafe { Mine::of_ref(heap) };
+            let heap = heap_at_rest(heap);
             let at = heap.id().addr();
             census.heaps += 1;
-            // SAFETY: heaps lie in chunks of arenas.
-            let c = unsafe { Record::at(heap.id().cast()) };
-            check(c.kind() == Kind::HEAPS, "a heap lies in a chunk of heaps", at)?;
+            let c = self.arenas.record(heap.id().cast());
+            check(c.is_some_and(|c| c.kind() == Kind::HEAPS), "a heap lies in a chunk of heaps", at)?;
             let cached = self.check_caches(heap)?;
             census.cached += cached;
             let kept = heap.large.check();
@@ -231,9 +229,8 @@ impl<O: Os> Observed<O> {
             check(count >= 0, "cap - room is not negative", at)?;
             check(heap.cached_blocks(class).count() == count as usize, "cap - room == tagged blocks in the list", at)?;
             for block in heap.cached_blocks(class) {
-                check(self.arenas.contains(block.cast()), "a cached block lies in an arena", block.addr())?;
-                // SAFETY: as was checked.
-                let c = unsafe { Record::at(block.cast()) };
+                let outside = Invalid { what: "a cached block lies in an arena", at: block.addr() };
+                let c = self.arenas.record(block.cast()).ok_or(outside)?;
                 let fits = c.kind() == Kind::SLAB && c.class() == class;
                 check(fits, "a cached block lies in a slab of its class", block.addr())?;
                 let whole = (block.addr() & (CHUNK - 1)).is_multiple_of(class::SIZE[class] as usize);
@@ -269,8 +266,7 @@ impl<O: Os> Observed<O> {
             if result.is_ok() {
                 result = self.check_chunk(ranges, &mut walk, c, depth, census);
                 if c.kind() == Kind::SLAB {
-                    // SAFETY: nothing else uses the allocator.
-                    let slab = unsafe { OwnSlab::of(c) };
+                    let slab = slab_at_rest(c);
                     used += (slab.used() - slab.withheld()) as usize;
                     seen.in_bins += usize::from(slab.is_listed());
                     seen.counted += usize::from(slab.class() < class::FIRST_PAGED);
@@ -343,8 +339,7 @@ impl<O: Os> Observed<O> {
         if depth == Depth::Bits {
             self.check_bits(c, census)?;
         } else if c.kind() == Kind::SLAB {
-            // SAFETY: nothing else uses the allocator.
-            let balance = unsafe { OwnSlab::of(c) }.balance();
+            let balance = slab_at_rest(c).balance();
             census.remote += (c.remote().counted() as i32 + i32::from(balance)) as usize;
         }
         if let Some(first) = walk.first.filter(|_| walk.left > 0) {
@@ -369,8 +364,7 @@ impl<O: Os> Observed<O> {
                 census.free_chunks[state as usize] += len;
             }
             Kind::LARGE | Kind::CACHED | Kind::DEFERRED => {
-                // SAFETY: nothing else uses the allocator.
-                let block = unsafe { Large::of(c) };
+                let block = large_at_rest(c);
                 let (len, carved, bytes) = (block.len(), block.carved(), block.bytes());
                 check(carved <= len && bytes <= carved * CHUNK, "bytes <= carved <= len", at)?;
                 check(bytes > 0 && bytes.is_multiple_of(self.page_size()), "bytes are whole OS pages", at)?;
@@ -381,8 +375,7 @@ impl<O: Os> Observed<O> {
                 census.apart += usize::from(block.is_apart());
             }
             Kind::SLAB => {
-                // SAFETY: as above.
-                let slab = unsafe { OwnSlab::of(c) };
+                let slab = slab_at_rest(c);
                 census.slabs += 1;
                 check(slab.is_listed() != slab.is_full(), "a slab is listed unless full", at)?;
                 let stays = slab.class() >= class::FIRST_PAGED || slab_record::is_hardened(c);
@@ -403,8 +396,7 @@ impl<O: Os> Observed<O> {
     /// zero.
     fn check_bits(&self, c: Record, census: &mut Census) -> Result<(), Invalid> {
         let at = c.address();
-        // SAFETY: nothing else uses the allocator.
-        let slab = (c.kind() == Kind::SLAB).then(|| unsafe { OwnSlab::of(c) });
+        let slab = (c.kind() == Kind::SLAB).then(|| slab_at_rest(c));
         let tables = self.arenas.tables(c);
         let carved = slab.map_or(0, |slab| slab.carved() as usize);
         let mut remote_count = 0;
@@ -463,8 +455,7 @@ impl<O: Os> Observed<O> {
                     visit(p.wrapping_add(from), to - from);
                 }
                 if c.kind() == Kind::SLAB {
-                    // SAFETY: as the caller promises.
-                    let slab = unsafe { OwnSlab::of(c) };
+                    let slab = slab_at_rest(c);
                     let clean = slab.clean().load(Ordering::Relaxed);
                     // The last OS page of a slab may be a guard.
                     let pages = CHUNK / page - usize::from(slab.is_guarded());
@@ -484,8 +475,7 @@ fn known_zero(r: &Ranges, c: Record, page: usize) -> (usize, usize) {
     match c.kind() {
         Kind::FREE if r.look_at(c).1 == State::Clean => (0, r.look_at(c).0 * CHUNK),
         Kind::LARGE | Kind::CACHED | Kind::DEFERRED => {
-            // SAFETY: at rest.
-            let block = unsafe { Large::of(c) };
+            let block = large_at_rest(c);
             let used = block.carved() * CHUNK;
             match (block.behind(), block.is_guarded()) {
                 (State::Dirty, _) => (0, 0),
@@ -494,12 +484,27 @@ fn known_zero(r: &Ranges, c: Record, page: usize) -> (usize, usize) {
             }
         }
         Kind::SLAB => {
-            // SAFETY: at rest.
-            let slab = unsafe { OwnSlab::of(c) };
+            let slab = slab_at_rest(c);
             let used = slab.carved() as usize * class::SIZE[slab.class()] as usize;
             let end = CHUNK - usize::from(slab.is_guarded()) * page;
             if slab.is_zeroed() { (used, end) } else { (0, 0) }
         }
         _ => (0, 0),
     }
+}
+
+/// The slab of `c`. Invariant of this file: nothing else uses the allocator, as the callers of its public functions promise.
+fn slab_at_rest(c: Record) -> OwnSlab {
+    // SAFETY: as said; likewise below.
+    unsafe { OwnSlab::of(c) }
+}
+
+fn large_at_rest(c: Record) -> Large {
+    // SAFETY: as above.
+    unsafe { Large::of(c) }
+}
+
+fn heap_at_rest(heap: &Heap) -> Mine<'_> {
+    // SAFETY: as above.
+    unsafe { Mine::of_ref(heap) }
 }

@@ -10,7 +10,7 @@ use crate::pages::layout::{
 };
 use crate::pages::page_map::{ADDRESS_BITS, PageMap};
 use crate::pages::place::{is_pressed, reserve, share};
-use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering, peek};
+use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering, guess};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::cell::Cell;
 
@@ -230,8 +230,7 @@ impl Arenas {
     pub(crate) fn in_use_roughly(&self, record: Record) -> bool {
         let (base, index) = split(record.address());
         let Some(arena) = usize::from(self.slot(base)).checked_sub(1).map(|i| &self.arenas[i]) else { return false };
-        // SAFETY: a plain word, read whatever the holder of the lock does.
-        index >= arena.first.get() && index < unsafe { peek(arena.frontier.as_ptr(), usize::MAX) }
+        index >= arena.first.get() && index < guess(&arena.frontier, usize::MAX)
     }
 
     /// The records of arena `i`, by index.

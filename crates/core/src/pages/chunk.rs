@@ -12,7 +12,7 @@
 
 use crate::pages::layout::{self, ARENA_ALIGN};
 use crate::system::remote::{Node, Remote};
-use crate::system::sync::{AtomicU8, Ordering, peek};
+use crate::system::sync::{AtomicU8, Ordering, guess};
 use core::cell::{Cell, UnsafeCell};
 use core::ptr::NonNull;
 
@@ -238,8 +238,7 @@ impl Record {
     /// [`Record::class`] for others: a guess.
     #[inline]
     pub(crate) fn class_roughly(self, in_miri: usize) -> usize {
-        // SAFETY: invariant 1; any byte is valid.
-        usize::from(unsafe { peek(self.cells().class.as_ptr(), in_miri as u8) })
+        usize::from(guess(&self.cells().class, in_miri as u8))
     }
 
     /// Sets the class; by the holder of the chunk.
@@ -256,8 +255,7 @@ impl Record {
 
     /// [`Record::next`] for other threads: a guess.
     pub(crate) fn next_roughly(self) -> Option<Record> {
-        // SAFETY: invariant 1; whatever the owner does, a link is a record or none.
-        unsafe { peek(self.cells().next.as_ptr(), None) }
+        guess(&self.cells().next, None)
     }
 
     /// Sets the link of a list without links backwards.

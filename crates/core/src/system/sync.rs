@@ -32,6 +32,14 @@ pub(crate) unsafe fn peek<T: Copy>(p: *const T, in_miri: T) -> T {
     if cfg!(miri) { in_miri } else { unsafe { p.read_volatile() } }
 }
 
+/// [`peek`] at a cell, which holds a value of its type whatever its owner does.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) fn guess<T: Copy>(cell: &core::cell::Cell<T>, in_miri: T) -> T {
+    // SAFETY: the cell is readable, and what it holds is valid.
+    unsafe { peek(cell.as_ptr(), in_miri) }
+}
+
 /// What the lock and the helper need of the system: to wait for a word, and to start a thread. No call fails.
 pub trait Threads: Sync {
     /// Wakes all that wait for `word`.
