@@ -106,6 +106,38 @@ fn little_address_space_is_used() {
     }
 }
 
+/// Catches a short arena at the place of a long one whose unused front was given back: blocks of the long one would not be
+/// known any more.
+#[test]
+fn places_of_long_arenas_are_not_used_again() {
+    if std::env::var_os("NEAP_TEST_SANITIZER").is_some() {
+        eprintln!("SKIPPED: the tables of sanitizers lie where arenas would");
+        return;
+    }
+    // All arenas would lie at one place.
+    let place = 20 << 40;
+    let places = Some(place..place + (64 << 30));
+    let config = Config { places, address_limit: Some(1 << 40), ..Config::default() };
+    let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(config)));
+    let thread = Owner::new(&a, true, true).expect("memory for a heap");
+    // SAFETY: the heap is lent by its thread.
+    let take = || thread.with(&a, |heap| unsafe { a.malloc(heap, 40_000) });
+    let long = take();
+    assert!((place..place + (64 << 30)).contains(&long.addr()), "{long:p}");
+    // So little that the last arenas are shorter than that front.
+    a.os.set_address_limit(MAP + (64 << 20));
+    assert!(a.give_reservations_back());
+    let blocks: Vec<*mut u8> = std::iter::from_fn(|| Some(take()).filter(|p| !p.is_null())).collect();
+    let apart = blocks.iter().filter(|p| p.addr() >> 36 != place >> 36).count();
+    assert!(apart > 0, "{} blocks, all in the long arena", blocks.len());
+    for p in blocks.into_iter().chain([long]) {
+        // SAFETY: the heap is lent by its thread; the blocks are this test's.
+        thread.with(&a, |heap| unsafe { a.free(heap, p) }).expect("a block");
+    }
+    // SAFETY: no other thread uses the allocator.
+    unsafe { a.validate(Depth::Bits) }.expect("valid");
+}
+
 /// Catches arenas that lie elsewhere than the system wants them, at the same places in each process, or nowhere where it
 /// grants none of its own places.
 #[test]

@@ -345,7 +345,9 @@ impl Arenas {
             len = share(os, need);
         }
         while len >= need {
-            if let Some(base) = reserve(os, len, |slot| self.slots[slot].load(Ordering::Relaxed) != 0) {
+            // Relaxed: written under the lock.
+            let taken = |slot: usize| self.slots.get(slot).is_none_or(|slot| slot.load(Ordering::Relaxed) != 0);
+            if let Some(base) = reserve(os, len, taken) {
                 let chunks = len >> CHUNK_SHIFT;
                 let first = first_chunk(chunks);
                 // The lock is held; this entry is not yet shown to any thread.
