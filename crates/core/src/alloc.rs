@@ -153,7 +153,7 @@ impl<O: Os> Allocator<O> {
             None => self.huge.malloc(self, size, align),
         };
         // See `malloc_stranded`.
-        let p = if p.is_null() && self.is_stranded() { self.malloc_nested(size, align, zero) } else { p };
+        let p = if p.is_null() && self.is_stranded() { self.malloc_reentrant(size, align, zero) } else { p };
         self.settle();
         p
     }
@@ -324,7 +324,7 @@ impl<O: Os> Allocator<O> {
             let new = if self.resize_large(block, size) {
                 Some(p)
             } else if size > old {
-                // A block of the annex stays where it is neither to grow nor to shrink; to shrink it is copied by the caller,
+                // A block of the reentrant reserve stays where it is neither to grow nor to shrink; to shrink it is copied by the caller,
                 // as `move_large` wants the longer block to be the new one.
                 self.move_large(block, old, size)
             } else {

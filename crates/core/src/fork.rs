@@ -2,12 +2,12 @@
 //!
 //! The C library takes locks of its own after all fork handlers, and a thread that has one of those may call malloc. So
 //! from the handler before fork to the one behind it no thread may wait for us. Instead the other threads' calls are
-//! *nested* ones meanwhile (`nested.rs`), which use no heap and no lock:
+//! *reentrant* ones meanwhile (`reentrant.rs`), which use no heap and no lock:
 //!
 //! 1. `Forks::word` is set. From now on no visit and no batch begins (`Allocator::with_batch`), and no call without a
 //!    heap of the thread's own (`Back::fly`).
-//! 2. The heap in each thread's seat is swapped for [`FORKED`], as a visitor does it (`visit.rs`), and all threads see that
-//!    (barrier). A call that finds [`FORKED`] is nested. It does not wait.
+//! 2. The heap in each thread's slot is swapped for [`FORKED`], as a visitor does it (`handshake.rs`), and all threads see that
+//!    (barrier). A call that finds [`FORKED`] is reentrant. It does not wait.
 //! 3. Calls that had begun before go on and end; the fork waits for them, for a moment (`LOOKS`). Heaps of threads that
 //!    stay in the middle of a call (without a processor, stopped, or in a handler) are lost in the child, as they may be half
 //!    changed.
@@ -16,10 +16,10 @@
 //!    away (`sync.rs`).
 //!
 //! The child looks whether it still has the locks. If so, what they guard is whole. Else it is *stranded*, as the child of a
-//! fork in a nested call.
+//! fork in a reentrant call.
 //!
 //! All waits have a bound: a thread that is waited for may be in a handler that waits for the C library. Where one
-//! passes, the fork goes on as one in a nested call does ([`Begin::Refused`]).
+//! passes, the fork goes on as one in a reentrant call does ([`Begin::Refused`]).
 //!
 //! Forks of several threads at the same time share the state: the first one prepares, the last one ends it. The next one
 //! waits for that, for a while (`JOIN`), so that heaps come back in a program that forks all the time.
@@ -27,7 +27,7 @@
 use crate::back::Back;
 use crate::back::forks::CHANGES;
 pub use crate::back::forks::Flight;
-use crate::blocks::heap::{FORKED, Seat};
+use crate::blocks::heap::{FORKED, ThreadSlot};
 use crate::blocks::registry::{LEFT, LOST, OWNED, Registry};
 use crate::system::sync::{Lock, Ordering};
 use crate::{Allocator, Heap, Os};
@@ -86,15 +86,15 @@ pub enum Begin {
     Ready,
     /// Another one is under way: wait outside of calls, and try again.
     Later,
-    /// A lock does not come free: fork as a nested call does.
+    /// A lock does not come free: fork as a reentrant call does.
     Refused,
 }
 
 impl<O: Os> Allocator<O> {
-    /// Before fork, in a call of the forking thread, which has `seat`. `inner`: it is in the middle of a fork already, and a
+    /// Before fork, in a call of the forking thread, which has `slot`. `inner`: it is in the middle of a fork already, and a
     /// handler forks. Where the answer is [`Begin::Later`], the thread leaves the call, waits with `patience`, and tries
     /// again.
-    pub fn fork_begin(&self, seat: *const Seat, inner: bool, patience: &mut Patience) -> Begin {
+    pub fn fork_begin(&self, slot: *const ThreadSlot, inner: bool, patience: &mut Patience) -> Begin {
         let word = &self.forks.word;
         // SeqCst: see `fly`.
         if let Err(n) = word.compare_exchange(0, CHANGES, Ordering::SeqCst, Ordering::Relaxed) {
@@ -108,7 +108,7 @@ impl<O: Os> Allocator<O> {
                 Begin::Refused
             };
         }
-        if self.prepare(seat) {
+        if self.prepare(slot) {
             // Release pairs with the Acquire of one that joins.
             word.store(1, Ordering::Release);
             return Begin::Ready;
@@ -145,14 +145,14 @@ impl<O: Os> Allocator<O> {
         taken
     }
 
-    /// Makes all other threads' calls nested, and takes the locks. False if one does not come free.
-    fn prepare(&self, seat: *const Seat) -> bool {
+    /// Makes all other threads' calls reentrant, and takes the locks. False if one does not come free.
+    fn prepare(&self, slot: *const ThreadSlot) -> bool {
         let [batch, registry, _] = self.locks();
         let mut others = false;
         let mut park = |r: &Registry| {
             for heap in r.heaps() {
                 let parked = self.park(r, heap, FORKED.heap());
-                let mine = heap.seat.load(Ordering::Relaxed).cast_const() == seat;
+                let mine = heap.slot.load(Ordering::Relaxed).cast_const() == slot;
                 heap.whole.set(parked && mine);
                 others |= parked && !mine;
             }
@@ -197,8 +197,8 @@ impl<O: Os> Allocator<O> {
         let mut busy = self.forks.flights.load(Ordering::SeqCst) != 0;
         let look = || {
             for heap in self.registry_in_fork().heaps().filter(|heap| !heap.whole.get()) {
-                if let Some(seat) = self.forked_seat(heap) {
-                    heap.whole.set(!Back::<O>::is_busy(seat));
+                if let Some(slot) = self.forked_slot(heap) {
+                    heap.whole.set(!Back::<O>::is_busy(slot));
                     busy |= !heap.whole.get();
                 }
             }
@@ -206,37 +206,37 @@ impl<O: Os> Allocator<O> {
         self.pass(self.registry.raw(), look) && busy
     }
 
-    /// The seat of `heap` if it holds [`FORKED`]; the lock of the registry must be held.
-    fn forked_seat(&self, heap: &Heap) -> Option<&Seat> {
+    /// The thread slot of `heap` if it holds [`FORKED`]; the lock of the registry must be held.
+    fn forked_slot(&self, heap: &Heap) -> Option<&ThreadSlot> {
         let owned = heap.state.load(Ordering::Acquire) == OWNED;
-        let seat = if owned { self.seat_of(heap) } else { None };
-        // SAFETY: the lock keeps the seat of an owned one where it is.
-        seat.filter(|seat| seat.heap.load(Ordering::Relaxed) == FORKED.heap())
+        let slot = if owned { self.slot_of(heap) } else { None };
+        // SAFETY: the lock keeps the thread slot of an owned one where it is.
+        slot.filter(|slot| slot.heap.load(Ordering::Relaxed) == FORKED.heap())
     }
 
-    /// Puts the heap back into a seat that holds [`FORKED`]; the lock of the registry must be held, or this be the only
+    /// Puts the heap back into a thread slot that holds [`FORKED`]; the lock of the registry must be held, or this be the only
     /// thread.
     fn back(&self, heap: &Heap) {
         heap.whole.set(false);
         // It may have been given up meanwhile.
         if heap.state.load(Ordering::Acquire) == OWNED
-            && let Some(seat) = self.seat_of(heap)
+            && let Some(slot) = self.slot_of(heap)
         {
             // Release pairs with the load of the thread's next call.
-            let _ = seat.heap.compare_exchange(FORKED.heap(), heap.id(), Ordering::Release, Ordering::Relaxed);
+            let _ = slot.heap.compare_exchange(FORKED.heap(), heap.id(), Ordering::Release, Ordering::Relaxed);
         }
     }
 
-    /// The heap whose thread has this seat.
-    fn heap_of(r: &Registry, seat: *const Seat) -> Option<&'static Heap> {
+    /// The heap whose thread has this thread slot.
+    fn heap_of(r: &Registry, slot: *const ThreadSlot) -> Option<&'static Heap> {
         let has = |heap: &&Heap| {
-            heap.state.load(Ordering::Acquire) == OWNED && heap.seat.load(Ordering::Relaxed).cast_const() == seat
+            heap.state.load(Ordering::Acquire) == OWNED && heap.slot.load(Ordering::Relaxed).cast_const() == slot
         };
         r.heaps().find(has)
     }
 
     /// After fork, in the parent, in a call of the forking thread: where no other fork is under way, all threads have their
-    /// heaps again, and what their nested calls left is done.
+    /// heaps again, and what their reentrant calls left is done.
     pub fn fork_parent(&self) {
         let word = &self.forks.word;
         let mut n = word.load(Ordering::Relaxed);
@@ -261,17 +261,17 @@ impl<O: Os> Allocator<O> {
         self.settle();
     }
 
-    /// After fork, in the child, whose only thread has `seat`; `inner` other forks of it are under way. Heaps of the
+    /// After fork, in the child, whose only thread has `slot`; `inner` other forks of it are under way. Heaps of the
     /// threads that stayed behind are whole where they were in no call: the child's next slow path abandons them, as if the
     /// threads had ended. The others may be half changed, so what they hold stays as it is.
     ///
     /// What a child sees of the parent's memory is a cut through the time of each thread: the kernel takes the right to
     /// write from all pages, and who then writes waits until all are copied. So where the fork still has a lock, all that
     /// was written under it before is there, and nothing that was written under it later.
-    pub fn fork_child(&self, seat: *const Seat, inner: u32) {
+    pub fn fork_child(&self, slot: *const ThreadSlot, inner: u32) {
         let whole = self.locks().iter().all(|lock| lock.is_forked());
         self.locks().iter().for_each(|lock| lock.release(&self.os));
-        let mine = self.end_in_child(seat, inner);
+        let mine = self.end_in_child(slot, inner);
         // Relaxed: one thread.
         let purged = self.purger.asked.swap(false, Ordering::Relaxed);
         // The child of a stranded process is one too.
@@ -285,7 +285,7 @@ impl<O: Os> Allocator<O> {
             if !is(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
                 heap.state.store(if heap.whole.get() { LEFT } else { LOST }, Ordering::SeqCst);
                 // So that the purger does not wait for a visit. Relaxed: one thread.
-                heap.seat.store(core::ptr::null_mut(), Ordering::Relaxed);
+                heap.slot.store(core::ptr::null_mut(), Ordering::Relaxed);
             }
             left |= heap.state.load(Ordering::Relaxed) == LEFT;
         }
@@ -306,22 +306,22 @@ impl<O: Os> Allocator<O> {
     }
 
     /// In a child: of the forks under way only the `inner` ones of its thread are left. Returns the thread's heap, which is
-    /// back in its seat where none is. Before there can be a helper: it would take the thread for one that ends with the
+    /// back in its thread slot where none is. Before there can be a helper: it would take the thread for one that ends with the
     /// parent's, whose number the heap has.
-    fn end_in_child(&self, seat: *const Seat, inner: u32) -> Option<&'static Heap> {
+    fn end_in_child(&self, slot: *const ThreadSlot, inner: u32) -> Option<&'static Heap> {
         // Relaxed: one thread.
         self.forks.word.store(inner, Ordering::Relaxed);
         let flights = self.forks.flights.load(Ordering::Relaxed);
-        self.forks.flights.store(flights.min(Back::<O>::is_flying(seat)), Ordering::Relaxed);
-        let mine = Self::heap_of(self.registry_in_fork(), seat);
+        self.forks.flights.store(flights.min(Back::<O>::is_flying(slot)), Ordering::Relaxed);
+        let mine = Self::heap_of(self.registry_in_fork(), slot);
         if inner == 0
             && let Some(mine) = mine
         {
             mine.whole.set(false);
-            // SAFETY: the only thread's own seat. Its number is still that of the parent's thread, so the system is not asked
+            // SAFETY: the only thread's own thread slot. Its number is still that of the parent's thread, so the system is not asked
             // whether it exists.
-            let seat = unsafe { &(*seat).heap };
-            let _ = seat.compare_exchange(FORKED.heap(), mine.id(), Ordering::Relaxed, Ordering::Relaxed);
+            let slot = unsafe { &(*slot).heap };
+            let _ = slot.compare_exchange(FORKED.heap(), mine.id(), Ordering::Relaxed, Ordering::Relaxed);
         }
         self.os.forked();
         if let Some(mine) = mine {
@@ -330,15 +330,15 @@ impl<O: Os> Allocator<O> {
         mine
     }
 
-    /// The thread of `seat`, which holds [`FORKED`], ends: waits for the fork, for a while. False if it goes on; then
+    /// The thread of `slot`, which holds [`FORKED`], ends: waits for the fork, for a while. False if it goes on; then
     /// [`Allocator::leave_to_others`] is next.
     ///
     /// # Safety
-    /// `seat` must be the calling thread's, outside of calls.
-    pub unsafe fn wait_for_fork(&self, seat: *mut Seat) -> bool {
+    /// `slot` must be the calling thread's, outside of calls.
+    pub unsafe fn wait_for_fork(&self, slot: *mut ThreadSlot) -> bool {
         let mut patience = Patience::new(CALL);
-        // SAFETY: the seat is the caller's.
-        while unsafe { (*seat).heap.load(Ordering::Relaxed) } == FORKED.heap() {
+        // SAFETY: the thread slot is the caller's.
+        while unsafe { (*slot).heap.load(Ordering::Relaxed) } == FORKED.heap() {
             if !patience.wait(&self.os) {
                 return false;
             }
@@ -346,22 +346,22 @@ impl<O: Os> Allocator<O> {
         true
     }
 
-    /// The thread of `seat`, which holds [`FORKED`], ends: `gone` takes the place of its heap, which is abandoned by the
+    /// The thread of `slot`, which holds [`FORKED`], ends: `gone` takes the place of its heap, which is abandoned by the
     /// next slow path of another thread. False if the heap has come back meanwhile.
     ///
     /// # Safety
-    /// `seat` must be the calling thread's, in a call that is not nested, as this takes a lock; the seat is never used again
+    /// `slot` must be the calling thread's, in a call that is not reentrant, as this takes a lock; the thread slot is never used again
     /// with a heap but `gone`.
-    pub unsafe fn leave_to_others(&self, seat: *mut Seat, gone: *mut Heap) -> bool {
+    pub unsafe fn leave_to_others(&self, slot: *mut ThreadSlot, gone: *mut Heap) -> bool {
         self.registry.with(&self.os, |r| {
-            // SAFETY: the seat is the caller's.
-            let seat_heap = unsafe { &(*seat).heap };
-            // Acquire: what a fork did to the seat before is over. The lock keeps the next one away.
-            if seat_heap.compare_exchange(FORKED.heap(), gone, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            // SAFETY: the thread slot is the caller's.
+            let set_slot_of = unsafe { &(*slot).heap };
+            // Acquire: what a fork did to the thread slot before is over. The lock keeps the next one away.
+            if set_slot_of.compare_exchange(FORKED.heap(), gone, Ordering::Acquire, Ordering::Relaxed).is_err() {
                 return false;
             }
-            if let Some(heap) = Self::heap_of(r, seat) {
-                heap.seat.store(core::ptr::null_mut(), Ordering::Relaxed);
+            if let Some(heap) = Self::heap_of(r, slot) {
+                heap.slot.store(core::ptr::null_mut(), Ordering::Relaxed);
                 // SeqCst: see `abandon`, which comes later.
                 heap.state.store(LEFT, Ordering::SeqCst);
                 self.left.store(true, Ordering::Relaxed);
@@ -371,18 +371,18 @@ impl<O: Os> Allocator<O> {
         })
     }
 
-    /// After a fork in a nested call, in the child, whose only thread has `seat`; `inner` other forks of it are under way;
+    /// After a fork in a reentrant call, in the child, whose only thread has `slot`; `inner` other forks of it are under way;
     /// `alone`: the parent had no helper either. The interrupted call goes on when the handler returns, so the locks that
     /// it holds must stay good, and nobody else holds one any more: all are released, and released again by their holder,
     /// which does no harm in a process of one thread. Where there were other threads, what they held may be half changed.
-    pub fn fork_child_nested(&self, seat: *const Seat, inner: u32, alone: bool) {
+    pub fn fork_child_reentrant(&self, slot: *const ThreadSlot, inner: u32, alone: bool) {
         self.locks().iter().for_each(|lock| lock.release(&self.os));
-        let mut others = !alone || self.others_fly(seat);
-        let mine = self.end_in_child(seat, inner);
+        let mut others = !alone || self.others_fly(slot);
+        let mine = self.end_in_child(slot, inner);
         for heap in self.registry_in_fork().heaps() {
             if !is(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
                 others = true;
-                // Its seat stays: the interrupted call may be in the middle of a visit.
+                // Its thread slot stays: the interrupted call may be in the middle of a visit.
                 heap.state.store(LOST, Ordering::SeqCst);
             }
         }

@@ -20,8 +20,8 @@
 //! | large block, huge block | whole OS pages from an arena; a mapping of its own |
 //! | reserved, clean, dirty | no memory may lie there yet; known to read as zero; may hold anything |
 //! | purge | give OS pages back to the system; they are clean afterwards |
-//! | nested call | one in a signal handler that interrupted another call of its thread, see [`nested`] |
-//! | annex | chunks for nested calls, see [`pages::annex`] |
+//! | reentrant call | one in a signal handler that interrupted another call of its thread, see [`reentrant`] |
+//! | reentrant reserve | chunks for reentrant calls, see [`pages::reentrant reserve`] |
 //! | orphan | a heap whose thread has ended; a new thread adopts it whole |
 //! | note | what a layer leaves for those above it to do, see [`pages::notes`] |
 //!
@@ -31,7 +31,7 @@
 //! alloc, fork, help       which layer serves a call; what forks and helpers do
 //! observe                 figures, census, checks
 //! back                    when memory goes back: purger, visits, limits, trim
-//! blocks                  what malloc hands out: classes, slabs, heaps, large, huge, nested
+//! blocks                  what malloc hands out: classes, slabs, heaps, large, huge, reentrant
 //! pages                   what memory there is: arenas, records, page map, ranges, release
 //! system                  the system as a trait, atomics, locks, policy
 //! ```
@@ -56,9 +56,9 @@ pub mod port;
 pub mod system;
 
 pub use alloc::Allocator;
-pub use back::{trim, visit};
+pub use back::trim;
 pub use blocks::heap::Heap;
-pub use blocks::{class, grow, heap, misuse, nested, realloc, sampler as sample, slab, watch};
+pub use blocks::{class, grow, heap, misuse, realloc, reentrant, sampler as sample, slab, watch};
 pub use observe::{census, resident, valid};
 pub use pages::{arena, chunk, page_map, range};
 pub use system::os::Os;

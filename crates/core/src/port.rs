@@ -1,10 +1,10 @@
-//! What the port calls with the heap that it found in a thread's seat. Each call makes a [`Mine`] of it: the port promises
-//! that the heap is the calling thread's, in a call that its seat tells of, or one that was borrowed for this call.
+//! What the port calls with the heap that it found in a thread's slot. Each call makes a [`Mine`] of it: the port promises
+//! that the heap is the calling thread's, in a call that its thread slot tells of, or one that was borrowed for this call.
 
 use crate::alloc::{Allocator, Foreign};
 use crate::back::trim::Trimmed;
 use crate::blocks::class;
-use crate::blocks::heap::{Mine, Seat};
+use crate::blocks::heap::{Mine, ThreadSlot};
 use crate::blocks::misuse::Call;
 use crate::{CHUNK, Heap, Os};
 
@@ -14,13 +14,13 @@ impl<O: Os> Allocator<O> {
         self.acquire_heap(cached)
     }
 
-    /// Tells visitors where the thread of `heap` keeps it. The seat must last until [`Allocator::abandon`].
+    /// Tells visitors where the thread of `heap` keeps it. The thread slot must last until [`Allocator::abandon`].
     ///
     /// # Safety
-    /// `heap` must be the caller's, and `seat` the place that all its calls load it from.
-    pub unsafe fn set_seat(&self, heap: *mut Heap, seat: *mut Seat) {
+    /// `heap` must be the caller's, and `slot` the place that all its calls load it from.
+    pub unsafe fn set_slot(&self, heap: *mut Heap, slot: *mut ThreadSlot) {
         // SAFETY: as the caller promises.
-        unsafe { self.seat_heap(Heap::at(heap), seat) };
+        unsafe { self.set_slot_of(Heap::at(heap), slot) };
     }
 
     /// malloc, whatever the fast path said. Null if there is no memory.
@@ -90,7 +90,7 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// `heap` must be the caller's.
     #[inline(always)]
-    pub unsafe fn malloc_shelved(&self, heap: *mut Heap, size: usize, zero: bool) -> *mut u8 {
+    pub unsafe fn malloc_from_cache(&self, heap: *mut Heap, size: usize, zero: bool) -> *mut u8 {
         // SAFETY: as the caller promises.
         self.malloc_cached_large(unsafe { Mine::of(heap) }, size, zero)
     }
@@ -132,7 +132,7 @@ impl<O: Os> Allocator<O> {
     /// # Safety
     /// As [`Allocator::free_after_miss`]; the heap must not be watched.
     #[inline(always)]
-    pub unsafe fn shelve_after_miss(&self, heap: *mut Heap, p: *mut u8) -> bool {
+    pub unsafe fn free_to_cache_after_miss(&self, heap: *mut Heap, p: *mut u8) -> bool {
         // SAFETY: as the caller promises.
         unsafe { self.cache_large_after_miss(Mine::of(heap), p) }
     }
@@ -186,7 +186,7 @@ impl<O: Os> Allocator<O> {
         self.settle();
     }
 
-    /// A nested call ends its thread, whose heap, out of its seat, may be half changed: it is not used any more.
+    /// A reentrant call ends its thread, whose heap, out of its thread slot, may be half changed: it is not used any more.
     ///
     /// # Safety
     /// As said.

@@ -22,7 +22,7 @@ pub fn hardened(config: Config) -> (Box<Shared>, Owner) {
     (a, t)
 }
 
-/// A thread, with caches and a seat.
+/// A thread, with caches and a thread slot.
 pub fn thread(a: &Shared) -> Owner {
     Owner::new(a, true, true).expect("memory for a heap")
 }
@@ -49,9 +49,9 @@ pub fn free(a: &Shared, thread: &Owner, p: *mut u8) {
 
 /// Frees a block of the test's as a handler does.
 #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "for tests, whose blocks these are")]
-pub fn free_nested(a: &Shared, p: *mut u8) {
+pub fn free_reentrant(a: &Shared, p: *mut u8) {
     // SAFETY: the block is the test's.
-    unsafe { a.free_nested(p) }.expect("a block");
+    unsafe { a.free_reentrant(p) }.expect("a block");
 }
 
 /// Blocks of `size` bytes, written whole, `bytes` in all.

@@ -56,15 +56,15 @@ pub struct Setup {
     pub cached: bool,
     /// Chance of each call to fail.
     pub fault: f64,
-    /// Whether threads have seats, so that their heaps can be visited.
-    pub seats: bool,
+    /// Whether threads have thread slots, so that their heaps can be visited.
+    pub slots: bool,
     /// What the user chose.
     pub choices: Choices,
 }
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { config: Config::default(), cached: true, fault: 0.0, seats: true, choices: Choices::default() }
+        Setup { config: Config::default(), cached: true, fault: 0.0, slots: true, choices: Choices::default() }
     }
 }
 
@@ -233,7 +233,7 @@ impl Setup {
             },
             cached: b[5] & 3 != 0,
             fault: if b[6] < 192 { 0.0 } else { f64::from(b[7]) / 512.0 },
-            seats: b[4] & 7 != 0,
+            slots: b[4] & 7 != 0,
             // The seed's bytes once more: it says nothing else.
             choices: Choices::decode(b[6], b[3], b[4] >> 3),
         }

@@ -9,9 +9,9 @@ pub mod fake;
 pub mod history;
 pub mod model;
 pub mod pattern;
-pub mod seat;
+pub mod slot;
 
 pub use fake::{Call, Config, Fake, Moment};
 pub use history::{Choices, Op, Setup};
 pub use model::Model;
-pub use seat::Owner;
+pub use slot::Owner;

@@ -4,7 +4,7 @@ use crate::calls;
 use crate::fake::Fake;
 use crate::history::{Op, Setup};
 use crate::pattern;
-use crate::seat::{self, Owner};
+use crate::slot::{self, Owner};
 use neap_core::misuse;
 use neap_core::policy::Limit;
 use neap_core::valid::{Census, Depth};
@@ -52,8 +52,8 @@ pub struct Model {
     steps: usize,
     /// Whether calls may fail although the request is modest.
     limited: bool,
-    /// Whether threads have seats.
-    seats: bool,
+    /// Whether threads have thread slots.
+    slots: bool,
 }
 
 impl Model {
@@ -84,7 +84,7 @@ impl Model {
             ids: 0,
             steps: 0,
             limited,
-            seats: setup.seats,
+            slots: setup.slots,
         }
     }
 
@@ -213,7 +213,7 @@ impl Model {
     pub fn acquire(&mut self, cached: bool) {
         if self.threads.len() < MOST_HEAPS {
             let failed = self.a.os.faults.failed();
-            let Some(thread) = Owner::new(&self.a, cached, self.seats) else {
+            let Some(thread) = Owner::new(&self.a, cached, self.slots) else {
                 assert!(self.limited || self.a.os.faults.failed() > failed, "no heap, and no reason");
                 return;
             };
@@ -225,7 +225,7 @@ impl Model {
     fn malloc(&mut self, thread: usize, size: usize) {
         let failed = self.a.os.faults.failed();
         // SAFETY: the heap is lent by its thread.
-        let p = self.call(thread, |a, heap| unsafe { seat::malloc(a, heap, size) });
+        let p = self.call(thread, |a, heap| unsafe { slot::malloc(a, heap, size) });
         self.add(p, size, 16, failed);
     }
 
@@ -298,7 +298,7 @@ impl Model {
         let block = self.forget(i);
         let known = match thread {
             // SAFETY: the block was live, and the heap is lent by its thread.
-            Some(thread) => self.call(thread, |a, heap| unsafe { seat::free(a, heap, block.p) }),
+            Some(thread) => self.call(thread, |a, heap| unsafe { slot::free(a, heap, block.p) }),
             // SAFETY: the block was live, and the heap is only a name.
             None => unsafe { self.a.free(Heap::none(), block.p) },
         };
@@ -364,7 +364,7 @@ impl Model {
         assert_eq!((f.huge_blocks, f.heaps), (census.huge as u64, census.heaps as u64), "{f:?}");
         let chunks = [f.clean, f.dirty + f.lazy, f.slabs].map(|bytes| bytes as usize / neap_core::CHUNK);
         let dirty = census.free_chunks[1] + census.dropped_chunks;
-        assert_eq!(chunks, [census.free_chunks[0], dirty, census.slabs + census.annexed_slabs], "{f:?}");
+        assert_eq!(chunks, [census.free_chunks[0], dirty, census.slabs + census.reentrant_slabs], "{f:?}");
         // What is more than slabs, live large blocks and huge ones is on shelves.
         let shelved = f.live + f.cached + f.slab_free - (f.slabs + f.large + f.huge);
         let least = census.cached_large * self.a.page_size();

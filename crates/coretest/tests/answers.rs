@@ -103,14 +103,14 @@ fn what_is_not_free() {
     }
     for size in [16, 5000, 100_000] {
         let (before, f) = (a.live(), a.figures());
-        let p = a.malloc_nested(size, 16, false);
+        let p = a.malloc_reentrant(size, 16, false);
         // SAFETY: the block is live.
-        let usable = unsafe { a.usable_size_nested(misuse::Call::UsableSize, p) }.expect("a live block");
+        let usable = unsafe { a.usable_size_reentrant(misuse::Call::UsableSize, p) }.expect("a live block");
         assert_eq!(a.live(), (before.0 + 1, before.1 + usable), "a block of {size} bytes of a handler");
         let g = a.figures();
         assert_eq!((g.live_blocks, g.live), (f.live_blocks + 1, f.live + usable as u64));
         // SAFETY: the block is this test's.
-        unsafe { a.free_nested(p) }.expect("a block");
+        unsafe { a.free_reentrant(p) }.expect("a block");
         assert_eq!(a.live(), before);
     }
 }
@@ -234,26 +234,26 @@ fn short_blocks_have_no_huge_pages() {
 /// that cannot shrink because there is no memory.
 #[test]
 fn blocks_of_handlers_where_there_is_little() {
-    // A short arena, whose annex is shorter than some alignments.
+    // A short arena, whose reentrant reserve is shorter than some alignments.
     let a = system(Config { address_limit: Some(128 << 20), ..Config::default() });
     let _t = thread(&a);
     for shift in 4..24 {
-        let p = a.malloc_nested(100, 1 << shift, true);
+        let p = a.malloc_reentrant(100, 1 << shift, true);
         assert!(p.addr().is_multiple_of(1 << shift), "{p:p}, aligned to {} bytes", 1 << shift);
     }
     for (size, align) in [(100, 1 << 63), (usize::MAX, 16), (usize::MAX / 2, 16), (isize::MAX as usize - 100, 16)] {
-        assert!(a.malloc_nested(size, align, false).is_null(), "{size} bytes aligned to {align}");
+        assert!(a.malloc_reentrant(size, align, false).is_null(), "{size} bytes aligned to {align}");
     }
-    let (small, large) = (a.malloc_nested(1000, 16, false), a.malloc_nested(200_000, 16, false));
+    let (small, large) = (a.malloc_reentrant(1000, 16, false), a.malloc_reentrant(200_000, 16, false));
     assert!(!small.is_null() && !large.is_null());
     a.os.faults.fail_by_chance(1.0);
     // What can be used at once goes first.
-    while !a.malloc_nested(32_000, 16, false).is_null() {}
+    while !a.malloc_reentrant(32_000, 16, false).is_null() {}
     // SAFETY: the blocks are this test's, and have so many bytes.
     unsafe {
-        assert_eq!(a.realloc_nested(small, 1024, 400), small, "to shrink is never refused");
-        assert_eq!(a.realloc_nested(large, 200_704, 40_000_000), core::ptr::null_mut());
-        assert_eq!(a.realloc_nested(small, 1024, 30_000), core::ptr::null_mut());
+        assert_eq!(a.realloc_reentrant(small, 1024, 400), small, "to shrink is never refused");
+        assert_eq!(a.realloc_reentrant(large, 200_704, 40_000_000), core::ptr::null_mut());
+        assert_eq!(a.realloc_reentrant(small, 1024, 30_000), core::ptr::null_mut());
     }
 }
 
@@ -262,9 +262,9 @@ fn blocks_of_handlers_where_there_is_little() {
 fn clean_blocks_of_handlers_stay_untouched() {
     let a = system(Config::default());
     let _t = thread(&a);
-    assert!(!a.malloc_nested(100, 16, true).is_null());
+    assert!(!a.malloc_reentrant(100, 16, true).is_null());
     let before = a.os.usage().present;
-    assert!(!a.malloc_nested(4 << 20, 16, true).is_null());
+    assert!(!a.malloc_reentrant(4 << 20, 16, true).is_null());
     let grown = a.os.usage().present - before;
     assert!(grown < CHUNK, "{grown} bytes were touched");
 }

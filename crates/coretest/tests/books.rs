@@ -8,14 +8,14 @@ use neap_core::pages::age;
 use neap_core::policy::{Limit, Purge};
 use neap_core::watch::{Reason, Watch};
 use neap_core::{CHUNK, misuse};
-use neap_coretest::calls::{Shared, books, free, free_nested, hardened, malloc, rest, system, thread, valid};
+use neap_coretest::calls::{Shared, books, free, free_reentrant, hardened, malloc, rest, system, thread, valid};
 use neap_coretest::{Call, Config, Owner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 /// A block of a handler.
-fn nested(a: &Shared, size: usize) -> *mut u8 {
-    let p = a.malloc_nested(size, 16, false);
+fn reentrant(a: &Shared, size: usize) -> *mut u8 {
+    let p = a.malloc_reentrant(size, 16, false);
     assert!(!p.is_null(), "no block of {size} bytes");
     p
 }
@@ -28,26 +28,26 @@ fn blocks_of_handlers_are_counted() {
     let before = books(&a);
     let class = class::of(100);
     let (size, capacity) = (u64::from(SIZE[class]), u64::from(class::capacity(class)));
-    let blocks: Vec<_> = (0..5).map(|_| nested(&a, 100)).collect();
+    let blocks: Vec<_> = (0..5).map(|_| reentrant(&a, 100)).collect();
     let with = books(&a);
     assert_eq!(with.blocks[class] - before.blocks[class], capacity - 5);
     assert_eq!(with.tails - before.tails, CHUNK as u64 - capacity * size);
     assert_eq!(with.held - before.held, CHUNK as u64);
     assert!(with.used - before.used >= CHUNK as u64);
-    let large = nested(&a, 100_000);
+    let large = reentrant(&a, 100_000);
     assert_eq!(books(&a).held - with.held, 102_400);
-    blocks.into_iter().for_each(|p| free_nested(&a, p));
+    blocks.into_iter().for_each(|p| free_reentrant(&a, p));
     assert_eq!(books(&a).blocks[class] - before.blocks[class], capacity);
     // Large ones go at the next slow path.
-    free_nested(&a, large);
+    free_reentrant(&a, large);
     a.trim(0, || true);
     assert_eq!(books(&a).held, books(&a).dirty.iter().map(|count| count.bytes).sum::<u64>());
     // Again, as the memory of that slab went back.
-    let p = nested(&a, 100);
+    let p = reentrant(&a, 100);
     assert_eq!(books(&a).blocks[class] - before.blocks[class], capacity - 1);
     // SAFETY: the block is this test's.
     unsafe { p.write_bytes(1, 100) };
-    free_nested(&a, p);
+    free_reentrant(&a, p);
     let done = a.trim(0, || true);
     assert!((4096..=CHUNK).contains(&done.held), "an OS page of it was touched: {done:?}");
     let again = a.trim(0, || true);
@@ -67,7 +67,7 @@ fn large_blocks_of_handlers_are_checked() {
         let end = catch_unwind(AssertUnwindSafe(free)).expect_err("a misuse that is not seen");
         *end.downcast::<String>().expect("a line")
     };
-    let p = nested(&a, 200_000);
+    let p = reentrant(&a, 200_000);
     for inside in [4096, CHUNK, 2 * CHUNK + 16] {
         let (at, line) = (p.wrapping_add(inside), line(p.wrapping_add(inside)));
         let wanted = format!(
@@ -87,7 +87,7 @@ fn large_blocks_of_handlers_are_checked() {
 fn handlers_go_on_where_addresses_went_back() {
     let a = system(Config { address_limit: Some(1 << 40), ..Config::default() });
     let t = thread(&a);
-    let (small, large) = (nested(&a, 100), nested(&a, 200_000));
+    let (small, large) = (reentrant(&a, 100), reentrant(&a, 200_000));
     let taken = a.os.taken();
     a.os.set_address_limit(512 << 20);
     assert!(a.give_reservations_back());
@@ -98,12 +98,12 @@ fn handlers_go_on_where_addresses_went_back() {
         large.write_bytes(2, 200_000);
     }
     // As many as there are: the fake ends the test if one lies where nothing is.
-    let more: Vec<_> = (0..2000).map(|_| a.malloc_nested(30_000, 16, false)).take_while(|p| !p.is_null()).collect();
+    let more: Vec<_> = (0..2000).map(|_| a.malloc_reentrant(30_000, 16, false)).take_while(|p| !p.is_null()).collect();
     assert!(!more.is_empty());
     // SAFETY: as above.
     more.iter().for_each(|p| unsafe { p.write_bytes(3, 30_000) });
     valid(&a);
-    more.into_iter().chain([small, large]).for_each(|p| free_nested(&a, p));
+    more.into_iter().chain([small, large]).for_each(|p| free_reentrant(&a, p));
     a.trim(0, || true);
     valid(&a);
     t.abandon(&a);
@@ -362,7 +362,7 @@ fn what_a_handler_frees_of_an_ended_thread_is_seen() {
     let (ended, other) = (thread(&a), thread(&a));
     let p = malloc(&a, &ended, 5000);
     ended.abandon(&a);
-    free_nested(&a, p);
+    free_reentrant(&a, p);
     assert_eq!(valid(&a).small, 0);
     // A slow path of another thread.
     free(&a, &other, malloc(&a, &other, 5 << 20));

@@ -287,7 +287,7 @@ fn left_by_a_visit(a: &Shared, questions: u64) -> u64 {
     a.figures().cached_blocks
 }
 
-/// Catches a visit of a heap whose thread has ended, and so to a seat that may be gone: before it is parked, before it is
+/// Catches a visit of a heap whose thread has ended, and so to a thread slot that may be gone: before it is parked, before it is
 /// used, and before it is given back.
 #[test]
 fn threads_that_have_ended_are_not_visited() {
@@ -307,7 +307,7 @@ fn threads_that_have_ended_are_not_visited() {
         fill(&a, &t);
         let cached = left_by_a_visit(&a, questions);
         assert_eq!(cached > 0, left, "ended after {questions} questions: {cached}");
-        // The seat is not written any more: its heap stays parked.
+        // The thread slot is not written any more: its heap stays parked.
         assert_eq!(left_by_a_visit(&a, u64::MAX), cached, "visited once more");
     }
 }

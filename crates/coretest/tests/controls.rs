@@ -175,13 +175,13 @@ fn resident_memory_is_what_the_system_holds() {
         write(large, 3 << 20);
         let part = agree("a large block in part");
         assert!((5000..1 << 20).contains(&(part.arenas - before.arenas)), "{before:?} {part:?}");
-        let nested = a.malloc_nested(5000, 16, false);
-        write(nested, 0);
+        let reentrant = a.malloc_reentrant(5000, 16, false);
+        write(reentrant, 0);
         agree("a block of a handler");
         blocks.extend((0..30).map(|_| malloc(size)).take_while(|p| !p.is_null()).inspect(|&p| write(p, 1 << 20)));
         let huge = agree("huge blocks").huge;
         assert!(huge >= 5000, "{huge}: {what}");
-        blocks.into_iter().chain([large, nested]).for_each(|p| free(&a, &t, p));
+        blocks.into_iter().chain([large, reentrant]).for_each(|p| free(&a, &t, p));
         a.trim(0, || true);
         assert_eq!(agree("after a trim").huge, 0);
     }

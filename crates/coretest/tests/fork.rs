@@ -93,7 +93,7 @@ fn forks_in_handlers() {
         let mine = thread(&a);
         let kept = work(&a, &mine);
         let other = others.then(|| thread(&a));
-        mine.with(&a, |_| mine.fork_child_nested(&a));
+        mine.with(&a, |_| mine.fork_child_reentrant(&a));
         assert_eq!(a.is_stranded(), others);
         if !others {
             kept.into_iter().for_each(|p| free(&a, &mine, p));
@@ -131,7 +131,7 @@ fn interrupted_calls_get_memory_in_a_stranded_child() {
                     // SAFETY: as above.
                     unsafe { a.drop_caches(heap) };
                 }
-                mine.fork_child_nested(&a);
+                mine.fork_child_reentrant(&a);
                 assert!(a.is_stranded());
                 let (p, size, align) = call(&a, heap);
                 assert!(!p.is_null() && p.addr().is_multiple_of(align), "call {n}, cached {cached}: {p:p}");
@@ -147,15 +147,15 @@ fn interrupted_calls_get_memory_in_a_stranded_child() {
                     assert!(!moved.is_null(), "call {n}, cached {cached}");
                     assert!((0..200_000).all(|i| moved.add(i).read() == 0x5A), "call {n}, cached {cached}");
                     assert!((0..size).all(|i| p.add(i).read() == 0xA5), "call {n}, cached {cached}");
-                    // All calls from now on are nested ones.
-                    assert!(a.free_nested(p).is_ok() && a.free_nested(moved).is_ok());
+                    // All calls from now on are reentrant ones.
+                    assert!(a.free_reentrant(p).is_ok() && a.free_reentrant(moved).is_ok());
                 }
             });
         }
     }
 }
 
-/// Catches a child that takes for whole what another thread was changing in a call that no seat tells of (its first, its
+/// Catches a child that takes for whole what another thread was changing in a call that no thread slot tells of (its first, its
 /// last, or a control by a thread that has no heap), and one that takes its own such call for another thread's.
 #[test]
 fn forks_in_handlers_beside_calls_without_a_heap() {
@@ -163,7 +163,7 @@ fn forks_in_handlers_beside_calls_without_a_heap() {
         let a = system(Config::default());
         let mine = thread(&a);
         let other = other_flies.then(|| a.fly(core::ptr::null()));
-        let fork = || mine.with(&a, |_| mine.fork_child_nested(&a));
+        let fork = || mine.with(&a, |_| mine.fork_child_reentrant(&a));
         if mine_flies {
             mine.fly(&a, fork)
         } else {
@@ -172,7 +172,7 @@ fn forks_in_handlers_beside_calls_without_a_heap() {
         assert_eq!(a.is_stranded(), other_flies, "{mine_flies}");
         // No flight is left that would make later forks wait: each has ended, or stayed behind in the parent.
         core::mem::forget(other);
-        mine.with(&a, |_| mine.fork_child_nested(&a));
+        mine.with(&a, |_| mine.fork_child_reentrant(&a));
         assert_eq!(a.is_stranded(), other_flies, "{mine_flies}");
     }
 }
@@ -183,7 +183,7 @@ fn locks_are_free_again() {
     let a = system(Config::default());
     let mine = thread(&a);
     assert_eq!(mine.fork_begin(&a), Begin::Ready);
-    mine.fork_child_nested(&a);
+    mine.fork_child_reentrant(&a);
     // Each of these takes one of the locks.
     let next = thread(&a);
     free(&a, &next, malloc(&a, &next, 1 << 20));
@@ -232,7 +232,7 @@ fn forks_share_what_they_need() {
         assert_eq!(a.is_forking(), left);
     }
     assert!(a.fly(core::ptr::null()).is_some());
-    // Each seat holds its heap again.
+    // Each thread slot holds its heap again.
     for (owner, blocks) in [&one, &two].into_iter().zip(kept) {
         blocks.into_iter().for_each(|p| free(&a, owner, p));
     }
@@ -380,9 +380,9 @@ fn forks_join_after_a_while() {
 fn ends_of_threads_wait_for_a_fork() {
     let a = system(Config::default());
     let (mine, other) = (thread(&a), thread(&a));
-    let mut seat = neap_core::heap::Seat::new(other.heap());
-    // SAFETY: no other thread uses this seat.
-    assert!(unsafe { a.wait_for_fork(&raw mut seat) });
+    let mut slot = neap_core::heap::ThreadSlot::new(other.heap());
+    // SAFETY: no other thread uses this thread slot.
+    assert!(unsafe { a.wait_for_fork(&raw mut slot) });
     assert_eq!(a.os.paused(), 0);
     assert_eq!(mine.fork_begin(&a), Begin::Ready);
     let before = a.os.paused();

@@ -175,7 +175,7 @@ fn what_is_not_used_goes_where_little_is_left() {
     let config = Config { address_limit: Some(1 << 40), ..Config::default() };
     let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(config)));
     let _thread = Owner::new(&a, true, true).expect("memory for a heap");
-    assert!(!a.malloc_nested(100, 16, false).is_null());
+    assert!(!a.malloc_reentrant(100, 16, false).is_null());
     let taken = a.os.taken();
     a.os.set_address_limit(taken + LITTLE);
     assert!(!a.give_reservations_back() && a.os.taken() == taken);

@@ -2,7 +2,7 @@
 
 use neap_core::heap::Block;
 use neap_core::{Allocator, CHUNK, Heap, class};
-use neap_coretest::{Call, Config, Fake, seat};
+use neap_coretest::{Call, Config, Fake, slot};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// An allocator and two heaps of it.
@@ -26,13 +26,13 @@ fn each(test: impl Fn(Two)) {
 impl Two {
     fn malloc(&self, size: usize) -> *mut u8 {
         // SAFETY: the heap is this test's.
-        unsafe { seat::malloc(&self.a, self.own, size) }
+        unsafe { slot::malloc(&self.a, self.own, size) }
     }
 
     fn free(&self, heap: *mut Heap, p: *mut u8) {
         // SAFETY: the heap is this test's; a wrong pointer is what the test is about.
         unsafe {
-            assert_eq!(seat::free(&self.a, heap, p), Ok(()), "{p:p} is foreign");
+            assert_eq!(slot::free(&self.a, heap, p), Ok(()), "{p:p} is foreign");
         }
     }
 
@@ -162,9 +162,9 @@ fn memory_that_is_no_blocks() {
         let p = t.own.cast::<u8>();
         let line = t.line(t.own, p);
         assert!(line.starts_with(&format!("neap: free of {p:p}, which neap did not allocate")), "{line}");
-        let long = t.a.malloc_nested(250_000, 16, false);
+        let long = t.a.malloc_reentrant(250_000, 16, false);
         t.free(t.own, long);
-        let short = t.a.malloc_nested(100_000, 16, false);
+        let short = t.a.malloc_reentrant(100_000, 16, false);
         assert_eq!(short, long, "the first of these chunks");
         for chunks in [2, 3] {
             let p = short.wrapping_add(chunks << 16);

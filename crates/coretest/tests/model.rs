@@ -80,7 +80,7 @@ proptest! {
             prop_assert_eq!(census.lazy_chunks, 0);
             model.check_absent();
         }
-        if setup.seats && !setup.config.missing.contains(&Call::Barrier) {
+        if setup.slots && !setup.config.missing.contains(&Call::Barrier) {
             prop_assert_eq!(census.cached, 0, "blocks in the caches of idle threads");
         }
         model.finish();

@@ -8,7 +8,7 @@
 use neap_core::policy::Purge;
 use neap_core::{Allocator, misuse};
 use neap_coretest::history::OP_BYTES;
-use neap_coretest::{Config, Fake, Model, Op, Owner, Setup, seat};
+use neap_coretest::{Config, Fake, Model, Op, Owner, Setup, slot};
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::path::Path;
@@ -119,16 +119,16 @@ fn phase(n: [u8; OP_BYTES], ops: &mut Vec<Op>) {
 fn in_a_handler(a: &Allocator<Fake>, n: [u8; OP_BYTES]) {
     let [kind, b, c, d, ..] = n.map(usize::from);
     let size = [c + 1, c * 16 + b, c << 9, c << 13][kind % 4];
-    let p = a.malloc_nested(size, if d < 200 { 16 } else { 16 << (d % 9) }, kind & 8 != 0);
+    let p = a.malloc_reentrant(size, if d < 200 { 16 } else { 16 << (d % 9) }, kind & 8 != 0);
     if p.is_null() {
         return;
     }
     // SAFETY: the block is this function's, and as long as it says.
     unsafe {
-        let old = a.usable_size_nested(misuse::Call::UsableSize, p).expect("a live block is known");
+        let old = a.usable_size_reentrant(misuse::Call::UsableSize, p).expect("a live block is known");
         p.write_bytes(1, old.min(size));
-        let q = a.realloc_nested(p, old, size / 2 + b * 8 + 1);
-        assert_eq!(a.free_nested(if q.is_null() { p } else { q }), Ok(()));
+        let q = a.realloc_reentrant(p, old, size / 2 + b * 8 + 1);
+        assert_eq!(a.free_reentrant(if q.is_null() { p } else { q }), Ok(()));
     }
 }
 
@@ -163,7 +163,7 @@ fn run_zeroed(number: u64, lines: &mut String) {
             blocks.push_back(p);
             while blocks.len() > b % 12 {
                 let p = blocks.pop_front().expect("there is one");
-                assert_eq!(owner.with(&a, |heap| seat::free(&a, heap, p)), Ok(()));
+                assert_eq!(owner.with(&a, |heap| slot::free(&a, heap, p)), Ok(()));
             }
         }
         if kind > 200 {
@@ -184,7 +184,7 @@ fn run_zeroed(number: u64, lines: &mut String) {
     }
     for p in blocks {
         // SAFETY: as above.
-        assert_eq!(owner.with(&a, |heap| unsafe { seat::free(&a, heap, p) }), Ok(()));
+        assert_eq!(owner.with(&a, |heap| unsafe { slot::free(&a, heap, p) }), Ok(()));
     }
     owner.abandon(&a);
 }

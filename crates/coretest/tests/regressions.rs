@@ -141,7 +141,7 @@ fn lazy_purger_ends() {
 #[test]
 fn kept_slab_behind_another() {
     let choices = Choices { zero_always: true, mmap_threshold: usize::MAX, ..Choices::default() };
-    let setup = Setup { cached: false, seats: false, choices, ..plain() };
+    let setup = Setup { cached: false, slots: false, choices, ..plain() };
     let malloc = |heap, size| Op::Malloc { heap, size };
     let free = |block| Op::Free { heap: 0, block };
     let fill = |count| Op::Fill { heap: 0, size: 0, count };

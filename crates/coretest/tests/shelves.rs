@@ -2,12 +2,12 @@
 
 use neap_core::CHUNK;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
-use neap_coretest::{Call, Config, Owner, seat};
+use neap_coretest::{Call, Config, Owner, slot};
 
 /// malloc as the calls of a process do it.
 fn take(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
     // SAFETY: the heap is lent by its thread.
-    let p = t.with(a, |heap| unsafe { seat::malloc(a, heap, size) });
+    let p = t.with(a, |heap| unsafe { slot::malloc(a, heap, size) });
     assert!(!p.is_null(), "no block of {size} bytes");
     p
 }
@@ -118,7 +118,7 @@ fn a_full_shelf_asks_for_a_purger() {
     let t = thread(&a);
     let asked = [(); 2].map(|()| take(&a, &t, 8 * CHUNK)).map(|p| {
         // SAFETY: the heap is lent by its thread; the block is this test's.
-        t.with(&a, |heap| unsafe { seat::free(&a, heap, p) }).expect("a block");
+        t.with(&a, |heap| unsafe { slot::free(&a, heap, p) }).expect("a block");
         a.os.faults.count(Call::StartPurger)
     });
     assert_eq!(asked, [0, 1]);

@@ -5,7 +5,7 @@ use neap_core::alloc::MAX_SIZE;
 use neap_core::pages::layout;
 use neap_core::policy::Limit;
 use neap_core::{CHUNK, Os};
-use neap_coretest::calls::{Shared, books, free, free_nested, malloc, system, thread, try_malloc, valid};
+use neap_coretest::calls::{Shared, books, free, free_reentrant, malloc, system, thread, try_malloc, valid};
 use neap_coretest::{Call, Config, Owner};
 
 const MIB: usize = 1 << 20;
@@ -83,11 +83,11 @@ fn addresses_without_memory_are_foreign() {
         let t = thread(&a);
         let p = malloc(&a, &t, 100_000);
         assert!(a.arenas.contains(p));
-        let nested = a.malloc_nested(100, 16, false);
-        assert!(a.arenas.contains(nested));
+        let reentrant = a.malloc_reentrant(100, 16, false);
+        assert!(a.arenas.contains(reentrant));
         let arena = p.addr() & !((64 << 30) - 1);
         let len = if limit == usize::MAX { 64 << 30 } else { 8 * MIB };
-        // The tables; in front of the annex; behind the arena.
+        // The tables; in front of the reentrant reserve; behind the arena.
         for at in [0, CHUNK, len - len / 16 - CHUNK, len] {
             let at = core::ptr::without_provenance_mut::<u8>(arena + at);
             assert!(!a.arenas.contains(at), "{at:p}, where the arena begins at {arena:#x}");
@@ -119,7 +119,7 @@ fn what_is_usable_in_handlers_is_little() {
     let _t = thread(&a);
     for (size, groups) in [(100, 1), (100, 0), (CHUNK * 15, 0), (CHUNK, 1), (CHUNK * 14, 0), (CHUNK * 40, 3)] {
         let before = a.os.committed();
-        assert!(!a.malloc_nested(size, 16, false).is_null());
+        assert!(!a.malloc_reentrant(size, 16, false).is_null());
         let more = a.os.committed() - before;
         // Tables have some 18 KiB for each, in whole OS pages.
         let most = groups * (MIB + 40 * 1024);
@@ -133,7 +133,7 @@ fn alignments_of_handlers() {
     let a = system(Config::default());
     let _t = thread(&a);
     for shift in 4..36 {
-        let p = a.malloc_nested(100, 1 << shift, true);
+        let p = a.malloc_reentrant(100, 1 << shift, true);
         assert!(p.addr().is_multiple_of(1 << shift), "{p:p}, aligned to {} bytes", 1_u64 << shift);
         assert!(shift > 28 || a.arenas.contains(p), "{} bytes", 1 << shift);
     }
@@ -145,13 +145,13 @@ fn free_memory_of_handlers_stays() {
     let a = short(1 << 40);
     let _t = thread(&a);
     // Six megabytes, of which the middle ones are free again.
-    let blocks: Vec<_> = (0..6).map(|_| a.malloc_nested(MIB, 16, false)).collect();
-    blocks[1..].iter().for_each(|&p| free_nested(&a, p));
+    let blocks: Vec<_> = (0..6).map(|_| a.malloc_reentrant(MIB, 16, false)).collect();
+    blocks[1..].iter().for_each(|&p| free_reentrant(&a, p));
     a.trim(0, || true);
     a.os.set_address_limit(512 * MIB);
     assert!(a.give_reservations_back());
     let before = a.os.committed();
-    let again: Vec<_> = (0..5).map(|_| a.malloc_nested(MIB, 16, false)).collect();
+    let again: Vec<_> = (0..5).map(|_| a.malloc_reentrant(MIB, 16, false)).collect();
     assert!(again.iter().all(|&p| a.arenas.contains(p) && p != blocks[0]), "{again:?} beside {blocks:?}");
     assert_eq!(a.os.committed(), before);
     assert!(again.iter().enumerate().all(|(i, p)| !again[..i].contains(p)), "a block twice: {again:?}");
@@ -408,7 +408,7 @@ fn foreign_pointers_go_on_no_shelf() {
     for at in [arena + CHUNK, arena + MIB, p.addr() + (1 << 30), arena + (60 << 30)] {
         let at = core::ptr::without_provenance_mut(at);
         // SAFETY: the heap is lent by its thread; the pointer is foreign.
-        assert!(!t.with(&a, |heap| unsafe { a.shelve_after_miss(heap, at) }), "{at:p}");
+        assert!(!t.with(&a, |heap| unsafe { a.free_to_cache_after_miss(heap, at) }), "{at:p}");
     }
 }
 

@@ -4,8 +4,8 @@
 use neap_core::policy::Purge;
 use neap_core::valid::Depth;
 use neap_core::{Allocator, Heap, misuse};
-use neap_coretest::seat::GONE;
-use neap_coretest::{Call, Config, Fake, Owner, pattern, seat};
+use neap_coretest::slot::GONE;
+use neap_coretest::{Call, Config, Fake, Owner, pattern, slot};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl Thread<'_> {
             if zero {
                 return a.calloc(heap, size);
             }
-            seat::malloc(a, heap, size)
+            slot::malloc(a, heap, size)
         });
         // SAFETY: the block is new.
         unsafe {
@@ -88,7 +88,7 @@ impl Thread<'_> {
         self.check(b);
         let known = match self.own {
             // SAFETY: the block is this thread's, and the heap is lent by it.
-            Some(_) => self.call(|a, heap| unsafe { seat::free(a, heap, b.p) }),
+            Some(_) => self.call(|a, heap| unsafe { slot::free(a, heap, b.p) }),
             // SAFETY: the block is this thread's, and the heap is a name.
             None => unsafe { self.a.free(GONE.heap(), b.p) },
         };
@@ -135,8 +135,8 @@ impl Thread<'_> {
                 // The thread ends, frees a little more, and a new one takes its place.
                 self.own.take().expect("a heap").abandon(self.a);
                 self.free();
-                let (cached, seated) = (!self.next().is_multiple_of(4), !self.next().is_multiple_of(8));
-                self.own = Some(Owner::new(self.a, cached, seated).expect("memory for a heap"));
+                let (cached, has_slot) = (!self.next().is_multiple_of(4), !self.next().is_multiple_of(8));
+                self.own = Some(Owner::new(self.a, cached, has_slot).expect("memory for a heap"));
             }
             18 if self.next().is_multiple_of(256) => {
                 self.a.purge();

@@ -93,7 +93,7 @@ fn large(memory: &File, base: u64, index: u64) -> Option<HeapBlock> {
             let block = HeapBlock { address: base + (first + at as u64) * CHUNK as u64, size: seen.bytes };
             match seen.kind {
                 Kind::NONE => {}
-                Kind::LARGE | Kind::NESTED => return Some(block),
+                Kind::LARGE | Kind::REENTRANT => return Some(block),
                 _ => return None,
             }
         }

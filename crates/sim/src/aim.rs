@@ -31,8 +31,8 @@ enum Shape {
     Visits,
     /// Large blocks of many lengths, moved, cut, and mapped apart.
     Large,
-    /// Handlers make nested calls, and what they leave is done by others.
-    Nested,
+    /// Handlers make reentrant calls, and what they leave is done by others.
+    Reentrant,
     /// Threads fork while others are in the middle of calls.
     Forks,
 }
@@ -54,7 +54,7 @@ pub fn scenario(r: &mut Random, config: Config) -> Scenario {
         Shape::Visits,
         Shape::Visits,
         Shape::Large,
-        Shape::Nested,
+        Shape::Reentrant,
         Shape::Forks,
     ]);
     let mut scenario = Scenario { config: system(r, shape, config), threads: Vec::new() };
@@ -111,7 +111,7 @@ fn system(r: &mut Random, shape: Shape, config: Config) -> Config {
         }
         // One arena, so that what does not fit is a mapping of its own.
         Shape::Large if r.one_in(2) => (config.reservations, config.address_limit) = (1, 96 << 20),
-        Shape::Nested => {
+        Shape::Reentrant => {
             config.handlers = r.pick(&[10, 30, 100, 300]);
             config.harden = u64::from(r.one_in(8));
         }
@@ -183,12 +183,12 @@ fn op(r: &mut Random, shape: Shape, i: usize, class: u64) -> Op {
         (Shape::Large, 6..10) => op(Kind::Realloc, r.scale(3 << 20), b),
         (Shape::Large, 10) => op(Kind::Trim, 0, 0),
         (Shape::Large, _) => op(Kind::Pass, some, b),
-        (Shape::Nested, 0..5) => op(Kind::Fill, r.pick(&[class, 40_000]), some),
-        (Shape::Nested, 5..9) => op(Kind::Pass, some, b),
-        (Shape::Nested, 9..12) => op(Kind::Drain, more, b),
-        (Shape::Nested, 12) => op(Kind::End, some % 3, b),
-        (Shape::Nested, 13) => op(Kind::Trim, 0, 0),
-        (Shape::Nested, _) => op(Kind::Rest, 0, 0),
+        (Shape::Reentrant, 0..5) => op(Kind::Fill, r.pick(&[class, 40_000]), some),
+        (Shape::Reentrant, 5..9) => op(Kind::Pass, some, b),
+        (Shape::Reentrant, 9..12) => op(Kind::Drain, more, b),
+        (Shape::Reentrant, 12) => op(Kind::End, some % 3, b),
+        (Shape::Reentrant, 13) => op(Kind::Trim, 0, 0),
+        (Shape::Reentrant, _) => op(Kind::Rest, 0, 0),
         (Shape::Forks, 0..4) => op(Kind::Fork, 0, b),
         (Shape::Forks, 4..8) => op(Kind::Fill, class, more),
         (Shape::Forks, 8..11) => op(Kind::Drain, more, b),

@@ -124,9 +124,9 @@ numbers! {
     memory = 0,
     /// Mean steps between two signals of a thread; 0: none.
     handlers = 0,
-    /// Threads have no seats, so that their heaps cannot be visited.
+    /// Threads have no thread slots, so that their heaps cannot be visited.
     seatless = 0,
-    /// Stores to seats are seen late by other threads, as from a store buffer.
+    /// Stores to thread slots are seen late by other threads, as from a store buffer.
     buffers = 0,
     /// Milliseconds that an operation takes, at most.
     pace = 0,

@@ -1,7 +1,7 @@
 //! The storage of a virtual thread.
 
 use neap_core::Heap;
-use neap_core::heap::Seat;
+use neap_core::heap::ThreadSlot;
 use neap_core::os::Thread;
 
 const PAGE: usize = 4096;
@@ -9,7 +9,7 @@ const PAGE: usize = 4096;
 /// A virtual thread's storage, which is unmapped when the thread ends.
 #[derive(Debug)]
 pub struct Life {
-    seat: *mut Seat,
+    slot: *mut ThreadSlot,
     /// `busy` as the thread itself sees it.
     busy: u32,
     /// What it stored there and others do not see yet.
@@ -25,16 +25,16 @@ impl Life {
         // SAFETY: a fresh mapping.
         let p =
             unsafe { libc::mmap(core::ptr::null_mut(), PAGE, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
-        assert_ne!(p, libc::MAP_FAILED, "memory for a seat");
-        let seat = p.cast::<Seat>();
+        assert_ne!(p, libc::MAP_FAILED, "memory for a slot");
+        let slot = p.cast::<ThreadSlot>();
         // SAFETY: the mapping is new.
-        unsafe { seat.write(Seat::new(Heap::none())) };
-        Life { seat, busy: Seat::IDLE, buffered: false, thread }
+        unsafe { slot.write(ThreadSlot::new(Heap::none())) };
+        Life { slot, busy: ThreadSlot::IDLE, buffered: false, thread }
     }
 
-    /// The seat.
-    pub fn seat(&self) -> *mut Seat {
-        self.seat
+    /// The thread slot.
+    pub fn slot(&self) -> *mut ThreadSlot {
+        self.slot
     }
 
     /// `busy` as the thread itself sees it.
@@ -45,8 +45,8 @@ impl Life {
     /// What the thread stored is seen by all.
     pub fn flush(&mut self) {
         if core::mem::replace(&mut self.buffered, false) {
-            // SAFETY: the thread's own seat.
-            unsafe { (*self.seat).busy.as_ptr().write(self.busy) };
+            // SAFETY: the thread's own thread slot.
+            unsafe { (*self.slot).busy.as_ptr().write(self.busy) };
         }
     }
 
@@ -59,7 +59,7 @@ impl Life {
 
 impl Drop for Life {
     fn drop(&mut self) {
-        // SAFETY: the thread has ended; what uses its seat from now on is wrong, and is to be seen.
-        unsafe { libc::munmap(self.seat.cast(), PAGE) };
+        // SAFETY: the thread has ended; what uses its thread slot from now on is wrong, and is to be seen.
+        unsafe { libc::munmap(self.slot.cast(), PAGE) };
     }
 }

@@ -5,13 +5,13 @@ use crate::scenario::Scenario;
 use crate::sched::Sched;
 use crate::stack::ThreadStack;
 use crate::world::World;
-use crate::{helper, seat, threads};
+use crate::{helper, slot, threads};
 
 /// Runs a scenario once; a finding ends the process. Returns the steps.
 pub fn simulate(scenario: &Scenario, stacks: &mut Vec<ThreadStack>, choices: &mut Choices) -> u64 {
     let world = World::new(scenario);
     let config = &scenario.config;
-    let mut sched = Sched::new(config.seed, config.policy(), config.handlers, threads::handle, seat::flush);
+    let mut sched = Sched::new(config.seed, config.policy(), config.handlers, threads::handle, slot::flush);
     sched.rare = config.rare;
     sched.choices = core::mem::take(choices);
     sched.explores = config.explore == 0;

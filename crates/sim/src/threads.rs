@@ -5,7 +5,7 @@ use crate::memory::{check_zero, protect};
 use crate::scenario::{Kind, Op};
 use crate::sched::{FOREVER, quietly, sched};
 use crate::world::world;
-use crate::{child_failed, finding, helper, pattern, seat, trace};
+use crate::{child_failed, finding, helper, pattern, slot, trace};
 use neap_core::Os;
 use neap_core::chunk::Kind as RecordKind;
 use neap_core::valid::{Census, Depth};
@@ -31,7 +31,7 @@ fn received(p: *mut u8, size: usize, align: usize, fresh: bool) {
         finding(&format!("{p:p} is not aligned to {align}"));
     }
     // SAFETY: the block is live.
-    let usable = unsafe { seat::usable_size(p) };
+    let usable = unsafe { slot::usable_size(p) };
     let Some(usable) = usable.filter(|&usable| usable >= size) else {
         finding(&format!("{usable:?} usable bytes for a request of {size}"));
     };
@@ -47,14 +47,14 @@ fn received(p: *mut u8, size: usize, align: usize, fresh: bool) {
 
 fn malloc(size: usize) {
     if !world().blocks.is_full() {
-        let p = seat::malloc(size);
+        let p = slot::malloc(size);
         received(p, size, 16, false);
     }
 }
 
 fn calloc(size: usize) {
     if !world().blocks.is_full() {
-        let p = seat::calloc(size);
+        let p = slot::calloc(size);
         // SAFETY: null, or a new block of at least this size.
         unsafe { check_zero(p, size) };
         let fresh = world().random().one_in(3);
@@ -64,7 +64,7 @@ fn calloc(size: usize) {
 
 fn aligned(size: usize, align: usize, zero: bool) {
     if !world().blocks.is_full() {
-        let p = seat::malloc_aligned(size, align, zero);
+        let p = slot::malloc_aligned(size, align, zero);
         if zero {
             // SAFETY: null, or a new block of at least this size.
             unsafe { check_zero(p, size) };
@@ -77,7 +77,7 @@ fn aligned(size: usize, align: usize, zero: bool) {
 fn change(block: &Block, at: u64) {
     let w = world();
     let kind = w.a.kind_at(block.p);
-    if matches!(kind, Some(RecordKind::LARGE | RecordKind::NESTED)) {
+    if matches!(kind, Some(RecordKind::LARGE | RecordKind::REENTRANT)) {
         let page = w.config.page as usize;
         let at = block.p.wrapping_add(at as usize % (block.usable / page) * page);
         w.a.note_changed(at);
@@ -92,7 +92,7 @@ fn free(block: Block) {
 
 fn release(block: &Block) {
     // SAFETY: the block was live, and is this thread's now.
-    if unsafe { seat::free(block.p) }.is_err() {
+    if unsafe { slot::free(block.p) }.is_err() {
         finding("a live block is foreign");
     }
     sched().note_progress();
@@ -101,7 +101,7 @@ fn release(block: &Block) {
 fn realloc(block: Block, size: usize) {
     block.check();
     // SAFETY: the block is this thread's.
-    let p = unsafe { seat::realloc(block.p, block.usable, size) };
+    let p = unsafe { slot::realloc(block.p, block.usable, size) };
     if p.is_null() {
         let w = world();
         if !w.config.is_limited() && w.config.missing == 0 {
@@ -120,7 +120,7 @@ fn realloc(block: Block, size: usize) {
 
 fn look(block: Block) {
     // SAFETY: the block is this thread's meanwhile.
-    let usable = unsafe { seat::usable_size(block.p) };
+    let usable = unsafe { slot::usable_size(block.p) };
     if usable != Some(block.usable) {
         finding(&format!("usable size was {}, is {usable:?}", block.usable));
     }
@@ -128,7 +128,7 @@ fn look(block: Block) {
     world().blocks.add(block);
 }
 
-/// A signal's handler: some calls, nested if it interrupted another one.
+/// A signal's handler: some calls, reentrant if it interrupted another one.
 pub fn handle() {
     if world().is_child() {
         return;
@@ -137,7 +137,7 @@ pub fn handle() {
     for _ in 0..calls {
         let r = world().random();
         let (what, size, pick) = (r.below(16), r.scale(100_000) as usize, r.next());
-        trace!("handler: {what} {size}, nested: {}", seat::is_nested());
+        trace!("handler: {what} {size}, reentrant: {}", slot::is_reentrant());
         match what {
             0..4 => malloc(size),
             4 | 5 => calloc(size),
@@ -178,7 +178,7 @@ pub fn run(ops: Vec<Op>) {
     }
     trace!("ends");
     if world().alive > 1 {
-        seat::give_up();
+        slot::give_up();
     }
     sched().stop_handlers_of_thread();
     if world().is_child() {
@@ -231,27 +231,27 @@ fn carry_out(op: Op) {
             }
         }
         Kind::Trim => {
-            seat::in_call(|heap| world().a.trim_with(heap, size, || true));
+            slot::in_call(|heap| world().a.trim_with(heap, size, || true));
         }
         Kind::Purge => {
-            seat::in_call(|heap| world().a.purge_with(heap));
+            slot::in_call(|heap| world().a.purge_with(heap));
         }
-        Kind::Rest => seat::rest(),
+        Kind::Rest => slot::rest(),
         Kind::Sleep => sched().wait(SLEEP, sched().clock + op.a),
         Kind::End => {
-            seat::give_up();
+            slot::give_up();
             for i in 0..op.a {
                 match world().take(op.b + i, false) {
                     Some(block) => free(block),
                     None => malloc(100),
                 }
             }
-            seat::be_born_again();
+            slot::be_born_again();
         }
-        Kind::Vanish => seat::vanish(),
+        Kind::Vanish => slot::vanish(),
         Kind::Fork => fork(),
         Kind::Vfork => {
-            seat::share();
+            slot::share();
             world().a.os.process.set_guest(true);
             (0..op.a).for_each(|i| match world().take(op.b + i, false) {
                 Some(block) => free(block),
@@ -277,10 +277,10 @@ fn meet(milliseconds: u64) {
     }
 }
 
-/// What nested calls and children of vfork left is for the next slow path, which this is.
+/// What reentrant calls and children of vfork left is for the next slow path, which this is.
 fn settle_notes() {
     if world().leaves_notes {
-        seat::in_call(|_| world().a.settle());
+        slot::in_call(|_| world().a.settle());
     }
 }
 
@@ -343,7 +343,7 @@ fn last() {
         let Some(block) = world().take(pick, false) else { break };
         free(block);
     }
-    seat::give_up();
+    slot::give_up();
     // A helper that had to end may have left a note meanwhile.
     for _ in 0..2 {
         settle_notes();
@@ -358,7 +358,7 @@ fn last() {
         }
     }
     quietly(|| check_empty(false));
-    seat::in_call(|_| world().a.purge());
+    slot::in_call(|_| world().a.purge());
     quietly(|| check_empty(true));
 }
 
@@ -380,8 +380,8 @@ fn fork() {
         return;
     }
     w.forks += 1;
-    let plain = seat::enter_fork();
-    trace!("forks, nested: {}", !plain);
+    let plain = slot::enter_fork();
+    trace!("forks, reentrant: {}", !plain);
     world().a.os.flush_all();
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
@@ -395,7 +395,7 @@ fn fork() {
             child_failed(status);
         }
         if plain {
-            seat::leave_fork();
+            slot::leave_fork();
         }
         return;
     }
@@ -403,12 +403,12 @@ fn fork() {
     let helped = a.os.process.forked();
     a.os.forked();
     if plain {
-        a.fork_child(seat::place(), 0);
+        a.fork_child(slot::place(), 0);
         end_of_child();
     }
-    a.fork_child_nested(seat::place(), 0, !helped);
+    a.fork_child_reentrant(slot::place(), 0, !helped);
     if a.is_stranded() {
-        seat::strand();
+        slot::strand();
     }
     // The interrupted call goes on; `run` sees to the rest.
 }
@@ -434,7 +434,7 @@ fn end_of_child() -> ! {
         }
     }
     if !stranded {
-        seat::in_call(|heap| world().a.purge_with(heap));
+        slot::in_call(|heap| world().a.purge_with(heap));
         while let Some(block) = world().take(0, false) {
             free(block);
         }

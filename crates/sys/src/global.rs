@@ -67,7 +67,7 @@ fn finish_watched(p: *mut u8, size: usize, sampled: bool, zero: bool) {
 /// `malloc`: a block of at least `size` bytes, aligned to 16.
 #[inline(always)]
 pub fn malloc(size: usize) -> *mut u8 {
-    let Some(entered) = arch::enter() else { return malloc_nested(size, false) };
+    let Some(entered) = arch::enter() else { return malloc_reentrant(size, false) };
     // SAFETY: the thread's own heap.
     let p = unsafe { Heap::malloc(entered.heap, size, arch::untag) };
     if p.is_null() {
@@ -89,7 +89,7 @@ fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
         return malloc_missed(size, heap);
     }
     // SAFETY: the heap is this thread's.
-    let p = unsafe { NEAP.malloc_shelved(heap, size, false) };
+    let p = unsafe { NEAP.malloc_from_cache(heap, size, false) };
     if p.is_null() {
         return malloc_fresh(size);
     }
@@ -145,7 +145,7 @@ fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
             }
             if sample.is_null() { NEAP.malloc_aligned(lent.heap(), size, align, zero) } else { sample }
         },
-        Turn::Nested => NEAP.malloc_nested(size, align, zero),
+        Turn::Reentrant => NEAP.malloc_reentrant(size, align, zero),
         Turn::NoMemory => core::ptr::null_mut(),
     };
     finish(p, size, !sample.is_null(), zero)
@@ -167,8 +167,8 @@ unsafe fn malloc_sample(heap: *mut Heap, size: usize, align: usize, zero: bool) 
 /// malloc and calloc in a handler that interrupted another call of this thread.
 #[cold]
 #[inline(never)]
-fn malloc_nested(size: usize, zero: bool) -> *mut u8 {
-    finish(NEAP.malloc_nested(size, 1, zero), size, false, zero)
+fn malloc_reentrant(size: usize, zero: bool) -> *mut u8 {
+    finish(NEAP.malloc_reentrant(size, 1, zero), size, false, zero)
 }
 
 /// `calloc`: a zeroed block of `count * size` bytes.
@@ -178,7 +178,7 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
     if bytes > SHORT {
         return calloc_slow(bytes);
     }
-    let Some(entered) = arch::enter() else { return malloc_nested(bytes, true) };
+    let Some(entered) = arch::enter() else { return malloc_reentrant(bytes, true) };
     // SAFETY: the thread's own heap; a block has at least 16 bytes.
     unsafe {
         let p = Heap::malloc(entered.heap, bytes, arch::untag);
@@ -215,7 +215,7 @@ fn calloc_slow(bytes: usize) -> *mut u8 {
         }
         return p;
     }
-    let Some(entered) = arch::enter() else { return malloc_nested(bytes, true) };
+    let Some(entered) = arch::enter() else { return malloc_reentrant(bytes, true) };
     // SAFETY: a real heap is this thread's. A name shows that it is watched.
     let p = unsafe {
         if NEAP.is_watched_at(entered.heap) {
@@ -244,7 +244,7 @@ pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
 #[inline(always)]
 pub unsafe fn free(p: *mut u8, foreign: ForeignFree) {
     // SAFETY: as the caller promises.
-    let Some(entered) = arch::enter() else { return unsafe { free_nested(p, foreign) } };
+    let Some(entered) = arch::enter() else { return unsafe { free_reentrant(p, foreign) } };
     // SAFETY: the thread's own heap; as the caller promises.
     unsafe {
         if !Heap::free(entered.heap, &NEAP.map, p) {
@@ -268,7 +268,7 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
         if NEAP.is_watched_at(heap) {
             return free_watched(p, heap, foreign);
         }
-        if !NEAP.shelve_after_miss(heap, p) {
+        if !NEAP.free_to_cache_after_miss(heap, p) {
             return free_missed(p, heap, foreign);
         }
     }
@@ -316,7 +316,7 @@ unsafe fn free_watched(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
         // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
         let known = match Turn::to_free() {
             Turn::Heap(lent) => NEAP.free(lent.heap(), p),
-            Turn::Nested | Turn::NoMemory => NEAP.free_nested(p),
+            Turn::Reentrant | Turn::NoMemory => NEAP.free_reentrant(p),
         };
         if known.is_err() { foreign(p) } else { freed(size) }
     }
@@ -329,14 +329,14 @@ unsafe fn free_watched(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
 /// As [`free`].
 #[cold]
 #[inline(never)]
-unsafe fn free_nested(p: *mut u8, foreign: ForeignFree) {
+unsafe fn free_reentrant(p: *mut u8, foreign: ForeignFree) {
     if p.is_null() {
         return;
     }
     // SAFETY: as the caller promises.
     unsafe {
         let size = size_to_free(p);
-        if NEAP.free_nested(p).is_err() { foreign(p) } else { freed(size) }
+        if NEAP.free_reentrant(p).is_err() { foreign(p) } else { freed(size) }
     }
 }
 
@@ -374,11 +374,11 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
 #[inline]
 pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
     // SAFETY: as the caller promises.
-    let Some(entered) = arch::enter() else { return unsafe { NEAP.usable_size_nested(call, p) } };
+    let Some(entered) = arch::enter() else { return unsafe { NEAP.usable_size_reentrant(call, p) } };
     if entered.heap == FORKED.heap() {
         entered.leave();
         // SAFETY: as the caller promises.
-        return unsafe { NEAP.usable_size_nested(call, p) };
+        return unsafe { NEAP.usable_size_reentrant(call, p) };
     }
     let heap = if slot::is_heap(entered.heap) { entered.heap } else { Heap::none() };
     // SAFETY: as the caller promises.
@@ -432,7 +432,7 @@ pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
         }
         match Turn::to_allocate() {
             Turn::Heap(lent) => NEAP.realloc(lent.heap(), p, old, size),
-            Turn::Nested => NEAP.realloc_nested(p, old, size),
+            Turn::Reentrant => NEAP.realloc_reentrant(p, old, size),
             Turn::NoMemory => core::ptr::null_mut(),
         }
     };
@@ -480,17 +480,17 @@ unsafe fn not_foreign(p: *mut u8) {
     neap_core::misuse::foreign(&NEAP, Call::Realloc, p)
 }
 
-/// Gives free memory back to the system; returns the bytes. 0 in a nested call, which gives nothing back.
+/// Gives free memory back to the system; returns the bytes. 0 in a reentrant call, which gives nothing back.
 pub fn purge() -> usize {
     thread::in_call(|heap| NEAP.purge_with(heap)).unwrap_or(0)
 }
 
-/// Bytes in free ranges: dirty, clean. None in a nested call.
+/// Bytes in free ranges: dirty, clean. None in a reentrant call.
 pub fn free_bytes() -> (usize, usize) {
     thread::in_call(|_| NEAP.free_bytes()).unwrap_or((0, 0))
 }
 
-/// How much memory the system holds for neap; by neap's own books where the system cannot tell. 0 in a nested call.
+/// How much memory the system holds for neap; by neap's own books where the system cannot tell. 0 in a reentrant call.
 pub fn held() -> usize {
     let held = thread::in_call(|_| NEAP.resident().map_or_else(|| NEAP.held(), |r| r.total()));
     held.unwrap_or(0) as usize

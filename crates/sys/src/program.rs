@@ -27,12 +27,12 @@ pub fn without_helper<R>(f: impl FnOnce() -> R) -> R {
 /// a signal that came in the middle of a call of neap's.
 pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
     let entered = arch::enter();
-    let nested = entered.is_none();
+    let reentrant = entered.is_none();
     if let Some(entered) = entered {
         // It was only to ask.
         entered.leave();
     }
-    NEAP.around_fork(nested, fork)
+    NEAP.around_fork(reentrant, fork)
 }
 
 /// The first thread of the process is about to end, without an exit of the process: ends the helper, if it would be all
@@ -84,7 +84,7 @@ pub fn is_own(number: libc::pid_t) -> bool {
     number == 0 || NEAP.os.process() == Some(number.cast_unsigned())
 }
 
-/// The process has set itself a limit on address space. Nothing in a nested call: what is reserved goes back when more
+/// The process has set itself a limit on address space. Nothing in a reentrant call: what is reserved goes back when more
 /// is needed.
 #[cold]
 pub fn address_limit_set() {

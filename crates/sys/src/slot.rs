@@ -1,13 +1,13 @@
-//! What does each thread keep in its slot of thread storage ([`Seat`])?
+//! What does each thread keep in its slot of thread storage ([`ThreadSlot`])?
 //!
 //! The heap in the thread's slot is one of
 //! - [`Heap::none`]: the thread has called nothing yet, or a few times ("Early calls" in `thread/heap.rs`);
 //! - [`GONE`]: the thread is ending and has given its heap up. What still runs (destructors of other libraries,
 //!   the C library's own clean-up) allocates from a heap that is borrowed for each call, and frees as a remote
 //!   thread does. In a stranded process (`Allocator::is_stranded`) it stands for all threads, and all calls that the
-//!   fast paths cannot serve are nested ones;
+//!   fast paths cannot serve are reentrant ones;
 //! - [`PARKED`]: another thread visits the heap, for microseconds;
-//! - [`FORKED`]: another thread forks, or this one does. All calls that the fast paths cannot serve are nested ones, as they
+//! - [`FORKED`]: another thread forks, or this one does. All calls that the fast paths cannot serve are reentrant ones, as they
 //!   must not wait (`neap_core::fork`);
 //! - a heap of its own.
 //!
@@ -15,7 +15,7 @@
 use crate::arch;
 use core::sync::atomic::{AtomicU32, Ordering};
 use neap_core::Heap;
-use neap_core::heap::{FORKED, Name, PARKED, Seat};
+use neap_core::heap::{FORKED, Name, PARKED, ThreadSlot};
 
 /// The heap of a thread that has given its heap up.
 static GONE: Name = Name::new();
@@ -26,9 +26,9 @@ pub fn gone() -> *mut Heap {
 }
 
 /// The calling thread's slot. To be used at once, and not kept.
-fn own<'a>() -> &'a Seat {
+fn own<'a>() -> &'a ThreadSlot {
     // SAFETY: it is there as long as the thread runs, and all its fields are atomic.
-    unsafe { &*arch::seat() }
+    unsafe { &*arch::slot() }
 }
 
 /// Whether `heap` is a real one.

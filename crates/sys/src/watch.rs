@@ -29,7 +29,7 @@ pub fn set_fill(byte: u8) {
 pub fn set(reason: Reason, on: bool) {
     NEAP.set_reason(reason, on);
     thread::follow();
-    // In a nested call no heap is visited: each follows at its next slow path.
+    // In a reentrant call no heap is visited: each follows at its next slow path.
     thread::in_call(|_| NEAP.tell_heaps());
 }
 

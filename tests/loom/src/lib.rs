@@ -6,12 +6,12 @@
 //! ```
 //!
 //! `claims.rs`, `helper.rs`, `remote.rs` and `sync.rs` are the core's own files. `protocol` repeats what `bins.rs` and `lives.rs` do
-//! with them, `visit`, `purge` and `nested` what the files of these names (and `annexed.rs`) do: change both together.
+//! with them, `visit`, `purge` and `reentrant` what the files of these names (and `reentrant_blocks.rs`) do: change both together.
 #![cfg(loom)]
 #![deny(unsafe_op_in_unsafe_fn)]
 
-pub mod nested;
 pub mod protocol;
 pub mod purge;
+pub mod reentrant;
 pub mod system;
 pub mod visit;

@@ -137,7 +137,7 @@ pub(crate) struct Work {
     pub(crate) touched: [Run; Work::TOUCHED],
 }
 
-// SAFETY: the pointers are used under the batch lock, under the rules of `visit.rs` and `holes.rs`, by any thread.
+// SAFETY: the pointers are used under the batch lock, under the rules of `handshake.rs` and `holes.rs`, by any thread.
 unsafe impl Send for Work {}
 
 impl Work {

@@ -18,7 +18,7 @@ const END_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
 /// Milliseconds that a call which wants no helper waits for the end of one: longer than its longest system call.
 const PATIENCE_MS: u32 = 5000;
 /// The same in a handler that interrupted another call.
-const NESTED_PATIENCE_MS: u32 = 50;
+const REENTRANT_PATIENCE_MS: u32 = 50;
 
 impl<O: Os> Back<O> {
     /// Whether a helper thread or the threads that free memory see to what waits. For tests.
@@ -134,10 +134,10 @@ impl<O: Os> Back<O> {
     }
 
     /// Runs `f`, which makes a child without the C library's handlers, while there is no helper: it would leave its locks
-    /// behind in the child, which may count on a process of one thread. Takes no lock. `nested`: the call is a handler's
-    /// that interrupted another one, for which the helper may wait; so it waits for `NESTED_PATIENCE_MS` at most.
-    pub fn around_fork<R>(&self, nested: bool, f: impl FnOnce() -> R) -> R {
-        self.keep_away(if nested { NESTED_PATIENCE_MS } else { PATIENCE_MS }, || (), f)
+    /// behind in the child, which may count on a process of one thread. Takes no lock. `reentrant`: the call is a handler's
+    /// that interrupted another one, for which the helper may wait; so it waits for `REENTRANT_PATIENCE_MS` at most.
+    pub fn around_fork<R>(&self, reentrant: bool, f: impl FnOnce() -> R) -> R {
+        self.keep_away(if reentrant { REENTRANT_PATIENCE_MS } else { PATIENCE_MS }, || (), f)
     }
 
     /// Ends the helper for good: the thread that calls this is about to end, and is the last one. `ended` as in

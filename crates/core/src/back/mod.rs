@@ -3,17 +3,17 @@
 //!
 //! This layer decides when; `pages/release.rs` makes the calls.
 
-pub mod annexed;
 pub mod batch;
 pub mod flight;
 pub mod forks;
+pub mod handshake;
 pub mod helping;
 pub mod hold;
 pub mod pressure;
 pub mod purge;
 pub mod purger;
+pub mod reentrant_blocks;
 pub mod trim;
-pub mod visit;
 pub mod watching;
 
 use crate::Os;

@@ -47,11 +47,11 @@ impl<O: Os> Back<O> {
         let due = Due { lazy: true, ..self.due(0, BATCH_BYTES) };
         self.with_batch(|_| self.empty_caches(true, mine));
         let bytes = self.purge_due(mine, due, &mut Walk::new(), usize::MAX);
-        let annexed = self.with_batch(|work| {
+        let reentrant_blocks = self.with_batch(|work| {
             self.purge_tables();
-            self.purge_annex(work, None)
+            self.purge_reentrant(work, None)
         });
-        bytes + annexed
+        bytes + reentrant_blocks
     }
 
     /// One look at all that waits: gives back what is due. Returns in how many milliseconds to look again, or `None` when
@@ -69,7 +69,7 @@ impl<O: Os> Back<O> {
         if in_time {
             self.forget_old_demand();
             self.next_epoch();
-            self.with_batch(|work| self.purge_annex(work, None));
+            self.with_batch(|work| self.purge_reentrant(work, None));
             if self.purger.ticks.load(Ordering::Relaxed).is_multiple_of(HOLES_AGAIN) {
                 self.purger.set_refused(false);
             }

@@ -40,7 +40,7 @@ impl<O: Os> Back<O> {
         if trim.done.complete {
             self.with_batch(|work| {
                 self.purge_tables();
-                trim.done.bytes += self.purge_annex(work, Some(&mut trim.done.held));
+                trim.done.bytes += self.purge_reentrant(work, Some(&mut trim.done.held));
             });
         }
         trim.done

@@ -23,8 +23,8 @@ impl<O: Os> Back<O> {
         for heap in self.all_heaps() {
             // What a heap shows is read as a guess.
             let shown = || heap.watch_roughly(self.watch()) == self.watch();
-            let seated = !heap.seat.load(Ordering::Relaxed).is_null();
-            if seated && heap.state.load(Ordering::Relaxed) == OWNED && !shown() {
+            let has_slot = !heap.slot.load(Ordering::Relaxed).is_null();
+            if has_slot && heap.state.load(Ordering::Relaxed) == OWNED && !shown() {
                 self.with_batch(|_| self.visit(Heap::none(), &mut [Some(heap)], |heap| self.show(heap)));
                 late |= !shown();
             }

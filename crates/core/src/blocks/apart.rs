@@ -38,7 +38,7 @@ impl<O: Os> Blocks<O> {
                 return;
             }
         }
-        if matches!(c.kind(), Kind::LARGE | Kind::NESTED) {
+        if matches!(c.kind(), Kind::LARGE | Kind::REENTRANT) {
             // SAFETY: the caller's block, of which this uses only what is atomic.
             let block = unsafe { Large::of(c) };
             if !block.is_apart() {

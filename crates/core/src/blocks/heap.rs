@@ -95,8 +95,8 @@ pub struct Heap {
     pub(crate) large: LargeCache,
     /// Whose it is, see `registry.rs`.
     pub(crate) state: AtomicU32,
-    /// The seat of its thread, if the thread has one that stays until `Allocator::abandon`.
-    pub(crate) seat: AtomicPtr<Seat>,
+    /// The thread slot of its thread, if the thread has one that stays until `Allocator::abandon`.
+    pub(crate) slot: AtomicPtr<ThreadSlot>,
     /// That thread, for [`crate::Os::has_ended`] (number 0: it must not be asked for), and the number of its process. A child
     /// that was made without fork handlers has those of its parent.
     pub(crate) thread: AtomicU32,
@@ -107,7 +107,7 @@ pub struct Heap {
     /// For visitors, under the batch lock: what the caches looked like at the last tick, and for how many ticks.
     pub(crate) look: Cell<u64>,
     pub(crate) quiet: Cell<u8>,
-    /// For forks, under the registry's lock: the thread is in no call, and makes nested ones until the fork has ended.
+    /// For forks, under the registry's lock: the thread is in no call, and makes reentrant ones until the fork has ended.
     pub(crate) whole: Cell<bool>,
     /// State of a generator of random numbers; 0: not used yet.
     pub(crate) random: Cell<u64>,
@@ -151,25 +151,25 @@ impl Name {
 
 /// The heap of a thread that has called nothing yet.
 pub static NONE: Name = Name::new();
-/// The heap of a thread whose heap is being visited, see `visit.rs`.
+/// The heap of a thread whose heap is being visited, see `handshake.rs`.
 pub static PARKED: Name = Name::new();
 /// The heap of a thread while another one forks, see `fork.rs`.
 pub static FORKED: Name = Name::new();
 
 /// Where a thread keeps its heap: three words of thread storage.
 ///
-/// A call adds 1 to `busy`, then loads `heap`, uses it, and sets `busy` to [`Seat::IDLE`]. A call that does not find 0 after
-/// the addition is nested: it takes the 1 back and touches neither heap nor locks (`nested.rs`). A visitor swaps `heap` for
+/// A call adds 1 to `busy`, then loads `heap`, uses it, and sets `busy` to [`ThreadSlot::IDLE`]. A call that does not find 0 after
+/// the addition is reentrant: it takes the 1 back and touches neither heap nor locks (`reentrant.rs`). A visitor swaps `heap` for
 /// [`PARKED`], makes sure that the thread sees that from now on, and then looks whether `busy` is set. So one of them sees
 /// the other.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Seat {
+pub struct ThreadSlot {
     /// The thread's heap, or a [`Name`].
     pub heap: AtomicPtr<Heap>,
-    /// [`Seat::IDLE`] unless a call of the thread uses the heap, or a lock.
+    /// [`ThreadSlot::IDLE`] unless a call of the thread uses the heap, or a lock.
     pub busy: AtomicU32,
-    /// Forks that this thread is in the middle of: in nested calls, and 2^16 for each of the others.
+    /// Forks that this thread is in the middle of: in reentrant calls, and 2^16 for each of the others.
     pub forks: AtomicU32,
     /// What the thread did before it got a heap of its own. Used by the thread alone.
     pub early: AtomicU32,
@@ -179,13 +179,13 @@ pub struct Seat {
     pub in_hook: AtomicU8,
 }
 
-impl Seat {
+impl ThreadSlot {
     /// `busy` where no call uses the heap: one less than 0, so that one instruction adds and tells.
     pub const IDLE: u32 = u32::MAX;
 
-    /// The seat of a thread that uses `heap`.
+    /// The thread slot of a thread that uses `heap`.
     pub const fn new(heap: *mut Heap) -> Self {
-        Seat {
+        ThreadSlot {
             heap: AtomicPtr::new(heap),
             busy: AtomicU32::new(Self::IDLE),
             forks: AtomicU32::new(0),
@@ -238,7 +238,7 @@ impl Heap {
             pending: Pending::new(),
             large: LargeCache::new(),
             state: AtomicU32::new(0),
-            seat: AtomicPtr::new(core::ptr::null_mut()),
+            slot: AtomicPtr::new(core::ptr::null_mut()),
             thread: AtomicU32::new(0),
             place: AtomicUsize::new(0),
             process: AtomicU32::new(0),
@@ -409,8 +409,8 @@ pub(crate) fn owner(c: Record) -> *mut Heap {
 }
 
 /// A heap that the holder alone uses now. Having one proves one of these:
-/// - it is the calling thread's own, in a call that the thread's seat tells of, or that it borrowed the heap for;
-/// - the thread visits it, and the owner is in no call (`back/visit.rs`);
+/// - it is the calling thread's own, in a call that the thread's slot tells of, or that it borrowed the heap for;
+/// - the thread visits it, and the owner is in no call (`back/handshake.rs`);
 /// - it is an orphan, and the lock of the registry is held;
 /// - the process has no other thread.
 ///

@@ -2,7 +2,7 @@
 //! [`crate::blocks::large::MAX_LARGE`], or where address space is limited.
 //!
 //! Their addresses and lengths stand in slots, searched from the first: linear in the number of huge blocks, of which
-//! there are few. No lock, so that nested calls may use them: a slot is null, `TAKEN` while its block is made or
+//! there are few. No lock, so that reentrant calls may use them: a slot is null, `TAKEN` while its block is made or
 //! resized, or the address of a block; whoever swaps it for null has freed the block. Tables of more slots are mapped as
 //! they are needed, and stay.
 

@@ -99,8 +99,8 @@ impl<O: Os> Blocks<O> {
     pub(crate) unsafe fn free_large(&self, p: *mut u8) {
         // SAFETY: as the caller promises.
         let block = unsafe { self.large_block(Call::Free, p) };
-        if block.chunk().kind() == Kind::NESTED {
-            return self.free_annexed(block);
+        if block.chunk().kind() == Kind::REENTRANT {
+            return self.free_large_reentrant(block);
         }
         self.release_large(block, State::Dirty);
     }
@@ -176,7 +176,7 @@ impl<O: Os> Blocks<O> {
     pub(crate) unsafe fn large_block(&self, call: Call, p: *mut u8) -> Large {
         // SAFETY: records of committed chunks are readable. A block that is the caller's keeps its kind.
         let c = unsafe { Record::at(p) };
-        if p.addr() & (CHUNK - 1) != 0 || !matches!(c.kind(), Kind::LARGE | Kind::NESTED) {
+        if p.addr() & (CHUNK - 1) != 0 || !matches!(c.kind(), Kind::LARGE | Kind::REENTRANT) {
             misuse::not_a_block(self, call, p);
         }
         // SAFETY: as the caller promises.
@@ -185,8 +185,8 @@ impl<O: Os> Blocks<O> {
 
     /// Resizes a large block where it is; false if that cannot be done.
     pub(crate) fn resize_large(&self, block: Large, size: usize) -> bool {
-        // What lies behind a block of the annex is not the ranges'.
-        if size > MAX_LARGE || block.chunk().kind() == Kind::NESTED {
+        // What lies behind a block of the reentrant reserve is not the ranges'.
+        if size > MAX_LARGE || block.chunk().kind() == Kind::REENTRANT {
             return false;
         }
         let bytes = size.next_multiple_of(self.page_size());

@@ -137,7 +137,7 @@ impl<O: Os> Blocks<O> {
                     sum = (sum.0 + 1, sum.1 + large_record::bytes(c));
                 }
             });
-            let (blocks, bytes) = self.live_in_annex();
+            let (blocks, bytes) = self.live_reentrant();
             (sum.0 + blocks, sum.1 + bytes)
         })
     }
@@ -147,7 +147,7 @@ impl<O: Os> Blocks<O> {
         self.drop_caches_of(heap);
         self.registry.with(&self.os, |r| {
             // Its thread has forgotten it, so it cannot be parked any more. Relaxed: the lock orders it.
-            heap.seat.store(core::ptr::null_mut(), Ordering::Relaxed);
+            heap.slot.store(core::ptr::null_mut(), Ordering::Relaxed);
             // Before it is one: a handler that frees into it from then on leaves a note, and `drain`, which may take the
             // note at once, looks for orphans only where there are any. Relaxed: the note orders it.
             self.orphans.fetch_add(1, Ordering::Relaxed);

@@ -115,7 +115,7 @@ fn place<O: Os>(a: &Blocks<O>, p: *mut u8) -> Place {
     // SAFETY: `p` lies in a committed part of an arena.
     let record = unsafe { Record::at(p) };
     let offset = p.addr() & (CHUNK - 1);
-    let is_used = |c: Record| a.arenas.in_use_roughly(c) || a.arenas.annex.holds(c.start());
+    let is_used = |c: Record| a.arenas.in_use_roughly(c) || a.arenas.reentrant_reserve.holds(c.start());
     if !is_used(record) {
         return Place::Unknown;
     }
@@ -125,7 +125,7 @@ fn place<O: Os>(a: &Blocks<O>, p: *mut u8) -> Place {
         back += CHUNK;
     }
     match c.kind() {
-        Kind::LARGE | Kind::NESTED if back < large_record::len_roughly(c, 1) * CHUNK => {
+        Kind::LARGE | Kind::REENTRANT if back < large_record::len_roughly(c, 1) * CHUNK => {
             return Place::Inside(large_record::bytes(c), back + offset);
         }
         Kind::HEAPS if back == 0 => return Place::Unknown,

@@ -3,7 +3,6 @@
 //!
 //! This layer takes its memory from `pages`, and says there what waits. When that goes back is not its concern.
 
-pub mod annexed;
 pub mod apart;
 pub mod bins;
 pub mod cached_large;
@@ -22,8 +21,9 @@ pub mod large_record;
 pub mod lives;
 pub mod marks;
 pub mod misuse;
-pub mod nested;
 pub mod realloc;
+pub mod reentrant;
+pub mod reentrant_blocks;
 pub mod registry;
 pub mod sampler;
 pub mod slab;
@@ -32,11 +32,11 @@ pub mod watch;
 pub mod watching;
 
 use crate::Os;
-use crate::blocks::annexed::Annexed;
 use crate::blocks::flow::Flow;
 use crate::blocks::guards::Guards;
 use crate::blocks::habits::Habits;
 use crate::blocks::huge::Huge;
+use crate::blocks::reentrant_blocks::ReentrantBlocks;
 use crate::blocks::registry::Registry;
 use crate::pages::Pages;
 use crate::pages::chunk::{Chunk, Kind, Record};
@@ -72,8 +72,8 @@ pub struct Blocks<O: Os> {
     pub(crate) sample_interval: AtomicUsize,
     pub(crate) huge: Huge,
     /// Slabs and large blocks of reentrant calls.
-    pub(crate) annexed: Annexed,
-    /// Large blocks that reentrant calls freed, see `nested.rs`.
+    pub(crate) reentrant_blocks: ReentrantBlocks,
+    /// Large blocks that reentrant calls freed, see `reentrant.rs`.
     pub(crate) deferred: Pending<Chunk>,
 }
 
@@ -102,7 +102,7 @@ impl<O: Os> Blocks<O> {
             watched: AtomicU8::new(0),
             sample_interval: AtomicUsize::new(0),
             huge: Huge::new(),
-            annexed: Annexed::new(),
+            reentrant_blocks: ReentrantBlocks::new(),
             deferred: Pending::new(),
         }
     }

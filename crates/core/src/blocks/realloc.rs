@@ -47,7 +47,7 @@ impl<O: Os> Blocks<O> {
             Moved::Done => {
                 self.set_apart(new);
                 match block.chunk().kind() {
-                    Kind::NESTED => self.free_annexed(block),
+                    Kind::REENTRANT => self.free_large_reentrant(block),
                     _ => self.release_large(block, State::Clean),
                 }
             }

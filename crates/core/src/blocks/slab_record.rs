@@ -54,7 +54,7 @@ pub struct OwnSlab(Record);
 
 /// The owner of the slab, of which only the address means something here: `heap.rs` knows whose it is. Relaxed: the owner
 /// orders nothing. Who has a block of the slab, or uses its heap, got it by a
-/// way that orders the store before; a visitor who has neither confirms what it sees (`visit.rs`).
+/// way that orders the store before; a visitor who has neither confirms what it sees (`handshake.rs`).
 #[inline]
 pub(crate) fn owner(c: Record) -> *mut () {
     c.view::<SlabRecord>().owner.load(Ordering::Relaxed)

@@ -127,11 +127,11 @@ impl<O: Os> Observed<O> {
         census.held
     }
 
-    /// Counts what lies in the annex.
-    fn count_annex(&self, census: &mut Census) {
-        let annex = &self.annexed;
+    /// Counts what lies in the reentrant reserve.
+    fn count_reentrant(&self, census: &mut Census) {
+        let reentrant_reserve = &self.reentrant_blocks;
         for class in 1..CLASSES {
-            for c in annex.slabs_of(class) {
+            for c in reentrant_reserve.slabs_of(class) {
                 let (free, clean) = (c.remote().apart(), clean_pages(c).load(Ordering::Relaxed) != 0);
                 let (free, size) = (u64::from(free), u64::from(class::SIZE[class]));
                 census.blocks[class] += free;
@@ -139,8 +139,8 @@ impl<O: Os> Observed<O> {
                 census.held += if clean { 0 } else { CHUNK as u64 };
             }
         }
-        census.held += annex.large_bytes.load(Ordering::Relaxed) as u64;
-        census.used += (self.arenas.annex.used.load(Ordering::Relaxed) * CHUNK) as u64;
+        census.held += reentrant_reserve.large_bytes.load(Ordering::Relaxed) as u64;
+        census.used += (self.arenas.reentrant_reserve.used.load(Ordering::Relaxed) * CHUNK) as u64;
     }
 
     /// Counts what is free, by size, into `census`, which is empty. In place, as a census has some kilobytes and the
@@ -165,7 +165,7 @@ impl<O: Os> Observed<O> {
                 break;
             }
         }
-        self.count_annex(census);
+        self.count_reentrant(census);
         let (count, bytes) = self.huge.most();
         census.most_huge = Count { count: count as u64, bytes: bytes as u64 };
     }

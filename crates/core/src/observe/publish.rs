@@ -56,8 +56,10 @@ impl<O: Os> Observed<O> {
     #[cold]
     pub fn figures(&self) -> Figures {
         self.drain();
-        let annex = &self.annexed;
-        let annexed = [&annex.slab_count, &annex.large_blocks, &annex.large_bytes].map(|n| n.load(Ordering::Relaxed));
+        let reentrant_reserve = &self.reentrant_blocks;
+        let reentrant_blocks =
+            [&reentrant_reserve.slab_count, &reentrant_reserve.large_blocks, &reentrant_reserve.large_bytes]
+                .map(|n| n.load(Ordering::Relaxed));
         let sums = self.sum_heaps();
         let huge_blocks = self.huge.count();
         let huge = self.huge_bytes.load(Ordering::Relaxed);
@@ -67,11 +69,13 @@ impl<O: Os> Observed<O> {
                 dirty: chunks(r.waiting()),
                 lazy: chunks((r.free_chunks[1] + r.dropped_chunks).saturating_sub(r.waiting())),
                 clean: chunks(r.free_chunks[0]),
-                slabs: chunks(r.held.slabs + annexed[0]),
+                slabs: chunks(r.held.slabs + reentrant_blocks[0]),
                 peak: chunks(r.peak_chunks.max(r.footprint())),
                 held: chunks(r.demand.keep()),
-                large_blocks: (r.held.large_blocks + annexed[1]) as u64,
-                large: at_least_0((r.held.large_bytes.wrapping_add(annexed[2]) as u64).wrapping_add(sums.large)),
+                large_blocks: (r.held.large_blocks + reentrant_blocks[1]) as u64,
+                large: at_least_0(
+                    (r.held.large_bytes.wrapping_add(reentrant_blocks[2]) as u64).wrapping_add(sums.large),
+                ),
                 ..Figures::default()
             }
         });

@@ -37,8 +37,8 @@ pub(crate) struct Bounds {
     pub tables: [Range<usize>; TABLES],
     /// Chunks that are committed.
     pub chunks: Range<usize>,
-    /// The annex, parts of which may be; empty where it was never used.
-    pub annex: Range<usize>,
+    /// The reentrant reserve, parts of which may be; empty where it was never used.
+    pub reentrant_reserve: Range<usize>,
     /// All chunks, by their numbers.
     pub numbers: Range<usize>,
 }
@@ -53,7 +53,7 @@ impl<O: Os> Observed<O> {
             for table in bounds.tables.iter().filter(|table| !table.is_empty()) {
                 resident.tables += self.held_in(table)?;
             }
-            resident.arenas += self.held_in(&bounds.chunks)? + self.held_in(&bounds.annex)?;
+            resident.arenas += self.held_in(&bounds.chunks)? + self.held_in(&bounds.reentrant_reserve)?;
             if let Some(entries) = self.map_entries(&self.map, &bounds.numbers) {
                 resident.tables += self.held_in(&entries)?;
             }
@@ -97,14 +97,14 @@ impl Arenas {
         let (first, _) = self.used(lock, i)?;
         let (base, _, chunks) = self.place(first);
         let parts = self.parts(lock, i, page);
-        let is_used = i == 0 && self.annex.used.load(Ordering::Relaxed) > 0;
-        let annex = if is_used { parts[TABLES + 1].clone() } else { 0..0 };
+        let is_used = i == 0 && self.reentrant_reserve.used.load(Ordering::Relaxed) > 0;
+        let reentrant_reserve = if is_used { parts[TABLES + 1].clone() } else { 0..0 };
         let tables = core::array::from_fn(|table| {
             // Two tables may share an OS page.
             let before = if table == 0 { 0 } else { parts[table - 1].end };
             parts[table].start.max(before)..parts[table].end
         });
         let numbers = base >> CHUNK_SHIFT..(base >> CHUNK_SHIFT) + chunks;
-        Some(Bounds { tables, chunks: parts[TABLES].clone(), annex, numbers })
+        Some(Bounds { tables, chunks: parts[TABLES].clone(), reentrant_reserve, numbers })
     }
 }

@@ -7,7 +7,7 @@ use crate::blocks::heap::{self, Block, Mine, NO_ROOM};
 use crate::blocks::large_record::{self, Large};
 use crate::blocks::registry::{ORPHAN, OWNED, Registry};
 use crate::blocks::slab_record::{self, OwnSlab, remote_word, words};
-use crate::blocks::{annexed, slab};
+use crate::blocks::{reentrant_blocks, slab};
 use crate::observe::Observed;
 use crate::pages::chunk::{Kind, RECORD_BYTES, Record, State};
 use crate::pages::layout::{ARENA_ALIGN, BITS_BYTES, FEW_WORDS};
@@ -47,7 +47,7 @@ pub struct Census {
     pub cached: usize,
     /// Blocks that another thread freed and the owner has not seen.
     pub remote: usize,
-    /// Live large blocks, those of the annex included.
+    /// Live large blocks, those of the reentrant reserve included.
     pub large: usize,
     /// Large blocks in caches.
     pub cached_large: usize,
@@ -55,12 +55,12 @@ pub struct Census {
     pub dropped_chunks: usize,
     /// Live huge blocks.
     pub huge: usize,
-    /// Large blocks that nested calls freed, and that wait.
+    /// Large blocks that reentrant calls freed, and that wait.
     pub deferred: usize,
-    /// Slabs, without those of the annex.
+    /// Slabs, without those of the reentrant reserve.
     pub slabs: usize,
-    /// Slabs of the annex, whose blocks count as all others do.
-    pub annexed_slabs: usize,
+    /// Slabs of the reentrant reserve, whose blocks count as all others do.
+    pub reentrant_slabs: usize,
     /// Chunks that hold heaps.
     pub heap_chunks: usize,
     /// Heaps, orphans included.
@@ -120,23 +120,27 @@ impl<O: Os> Observed<O> {
         let mut census = Census::default();
         let mut listed = Listed::default();
         self.registry.with(&self.os, |r| self.check_heaps(r, &mut census, &mut listed))?;
-        self.check_annex(&mut census)?;
+        self.check_reentrant(&mut census)?;
         census.huge = self.huge.count();
         check(self.huge.is_valid(), "huge: slots are blocks, and apart", 0)?;
         self.ranges.with(&self.os, |r| self.check_chunks(r, depth, &mut census, &listed))?;
         Ok(census)
     }
 
-    /// The annex, and what nested calls left.
-    fn check_annex(&self, census: &mut Census) -> Result<(), Invalid> {
-        let (here, annexed) = (&self.arenas.annex, &self.annexed);
+    /// The reentrant reserve, and what reentrant calls left.
+    fn check_reentrant(&self, census: &mut Census) -> Result<(), Invalid> {
+        let (here, reentrant_blocks) = (&self.arenas.reentrant_reserve, &self.reentrant_blocks);
         let (mut chunks, mut used) = (0, 0);
         for class in 1..CLASSES {
-            for c in annexed.slabs_of(class) {
+            for c in reentrant_blocks.slabs_of(class) {
                 let (at, capacity) = (c.address(), class::capacity(class));
                 let kind = c.kind() == Kind::SLAB && c.class() == class;
-                check(kind && heap::owner(c) == annexed::owner(), "a slab of the annex is one", at)?;
-                check(here.is_claimed(c), "a slab of the annex is claimed", at)?;
+                check(
+                    kind && heap::owner(c) == reentrant_blocks::owner(),
+                    "a slab of the reentrant reserve is one",
+                    at,
+                )?;
+                check(here.is_claimed(c), "a slab of the reentrant reserve is claimed", at)?;
                 let mapped = !self.map.is_complete() || self.map.class(c.start()) == class;
                 check(mapped, "the page map has the slab's class", at)?;
                 check(slab_record::seen(c) == (capacity, capacity), "it was carved whole", at)?;
@@ -146,7 +150,7 @@ impl<O: Os> Observed<O> {
                 (chunks, used) = (chunks + 1, used + (capacity - free) as usize);
             }
         }
-        census.annexed_slabs = chunks;
+        census.reentrant_slabs = chunks;
         // Those in caches are subtracted below.
         census.small = used;
         let (mut blocks, mut bytes, mut claimed) = (0, 0, true);
@@ -155,11 +159,12 @@ impl<O: Os> Observed<O> {
             (blocks, bytes, chunks) = (blocks + 1, bytes + usable, chunks + len);
             claimed &= (0..len).all(|i| here.is_claimed(c.after(i)));
         });
-        check(claimed, "a large block of the annex is claimed whole", 0)?;
+        check(claimed, "a large block of the reentrant reserve is claimed whole", 0)?;
         census.large += blocks;
-        let counted = [&annexed.slab_count, &annexed.large_blocks, &annexed.large_bytes, &here.used];
+        let counted =
+            [&reentrant_blocks.slab_count, &reentrant_blocks.large_blocks, &reentrant_blocks.large_bytes, &here.used];
         let counted = counted.map(|n| n.load(Ordering::Relaxed));
-        check(counted == [census.annexed_slabs, blocks, bytes, chunks], "the annex is counted", 0)
+        check(counted == [census.reentrant_slabs, blocks, bytes, chunks], "the reentrant reserve is counted", 0)
     }
 
     /// Registry, bins, pending stacks and caches.
@@ -183,11 +188,11 @@ impl<O: Os> Observed<O> {
                 let seen = heap.pending.is_empty() || self.notes.has(DEFERRED);
                 check(seen, "an orphan has no frees that were not seen", at)?;
             }
-            let seat = heap.seat.load(Ordering::Relaxed);
-            check(seat.is_null() || state == OWNED, "a heap with a seat has a thread", at)?;
-            if let Some(seat) = self.seat_of(&heap) {
-                check(seat.heap.load(Ordering::Relaxed) == heap.id(), "no heap is parked at rest", at)?;
-                check(!Back::<O>::is_busy(seat), "no thread is in the middle of a call", at)?;
+            let slot = heap.slot.load(Ordering::Relaxed);
+            check(slot.is_null() || state == OWNED, "a heap with a slot has a thread", at)?;
+            if let Some(slot) = self.slot_of(&heap) {
+                check(slot.heap.load(Ordering::Relaxed) == heap.id(), "no heap is parked at rest", at)?;
+                check(!Back::<O>::is_busy(slot), "no thread is in the middle of a call", at)?;
             }
             for class in 0..CLASSES {
                 listed.in_bins += self.check_bin(heap, class)?;

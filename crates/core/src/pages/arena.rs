@@ -1,7 +1,6 @@
 //! Arenas: reserved address ranges (`layout.rs`), committed from the front as they are needed (`commit.rs`). Look-ups by
 //! address take no lock.
 
-use crate::pages::annex::{self, Annex};
 use crate::pages::chunk::Record;
 use crate::pages::commit::{self, Step};
 use crate::pages::layout::{
@@ -10,6 +9,7 @@ use crate::pages::layout::{
 };
 use crate::pages::page_map::{ADDRESS_BITS, PageMap};
 use crate::pages::place::{is_pressed, reserve, share};
+use crate::pages::reentrant_reserve::{self, ReentrantReserve};
 use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering, guess};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::cell::Cell;
@@ -28,7 +28,7 @@ pub struct Arena {
     frontier: Cell<usize>,
     /// Grows under the lock of the ranges; read under no lock ([`Arenas::contains`]).
     committed: AtomicUsize,
-    /// Index behind the last chunk that the frontier may come to: the annex, or what was given back (`reserve.rs`).
+    /// Index behind the last chunk that the frontier may come to: the reentrant reserve, or what was given back (`reserve.rs`).
     pub(crate) end: Cell<usize>,
     /// What was never used was given back.
     pub(crate) released: Cell<bool>,
@@ -87,8 +87,8 @@ pub struct Arenas {
     count: AtomicUsize,
     /// Reservations were given back: address space is limited.
     pub(crate) released: AtomicBool,
-    /// The end of the first arena, for nested calls.
-    pub(crate) annex: Annex,
+    /// The end of the first arena, for reentrant calls.
+    pub(crate) reentrant_reserve: ReentrantReserve,
     /// For each possible base the arena there, plus 1.
     slots: [AtomicU8; SLOTS],
 }
@@ -112,7 +112,7 @@ impl Arenas {
             arenas: [const { Arena::new() }; MAX_ARENAS],
             count: AtomicUsize::new(0),
             released: AtomicBool::new(false),
-            annex: Annex::new(),
+            reentrant_reserve: ReentrantReserve::new(),
             slots: [const { AtomicU8::new(0) }; SLOTS],
         }
     }
@@ -128,7 +128,8 @@ impl Arenas {
         let Some(arena) = self.arena_at(p) else { return false };
         // SAFETY: the arena is complete.
         unsafe {
-            Self::index(p) >= (*arena).first.get() && Self::is_committed(arena, Self::index(p)) || self.annex.holds(p)
+            Self::index(p) >= (*arena).first.get() && Self::is_committed(arena, Self::index(p))
+                || self.reentrant_reserve.holds(p)
         }
     }
 
@@ -138,7 +139,7 @@ impl Arenas {
         Record::find(p.addr(), self.contains(p))
     }
 
-    /// Whether the record of `p` is one that may be read, but for those of the annex. Others may have mappings
+    /// Whether the record of `p` is one that may be read, but for those of the reentrant reserve. Others may have mappings
     /// between the side tables, where parts of them were given back.
     #[inline(always)]
     pub(crate) fn has_record(&self, p: *const u8) -> bool {
@@ -320,13 +321,13 @@ impl Arenas {
         &self.arenas[i]
     }
 
-    /// Opens the annex, once the page map is there, or known to be missing.
-    pub(crate) fn open_annex(&self, lock: &UnderLock) {
+    /// Opens the reentrant reserve, once the page map is there, or known to be missing.
+    pub(crate) fn open_reentrant_reserve(&self, lock: &UnderLock) {
         if let Some((first, _)) = self.used(lock, 0)
             && !self.nth(lock, 0).released.get()
         {
             let (base, _, chunks) = self.place(first);
-            self.annex.open(base, chunks);
+            self.reentrant_reserve.open(base, chunks);
         }
     }
 
@@ -357,7 +358,7 @@ impl Arenas {
                 arena.frontier.set(first);
                 // Relaxed: the slot publishes it.
                 arena.committed.store(first, Ordering::Relaxed);
-                arena.end.set(chunks - if count == 0 { annex::share(chunks) } else { 0 });
+                arena.end.set(chunks - if count == 0 { reentrant_reserve::share(chunks) } else { 0 });
                 // Release pairs with the Acquire of `base`.
                 arena.base.store(base, Ordering::Release);
                 // Release pairs with the Acquire of `slot` and `arena_at`.

@@ -41,9 +41,9 @@ impl Kind {
     pub const CACHED: Kind = Kind(6);
     /// First chunk of a range that waits for the purger, and is not handed out before it is clean.
     pub const DROPPED: Kind = Kind(7);
-    /// First chunk of a large block of the annex.
-    pub const NESTED: Kind = Kind(8);
-    /// First chunk of a large block that a nested call freed, and that waits for a call that may take locks.
+    /// First chunk of a large block of the reentrant reserve.
+    pub const REENTRANT: Kind = Kind(8);
+    /// First chunk of a large block that a reentrant call freed, and that waits for a call that may take locks.
     pub const DEFERRED: Kind = Kind(9);
 }
 

@@ -4,7 +4,6 @@
 //! (`notes.rs`).
 
 pub mod age;
-pub mod annex;
 pub mod arena;
 pub mod chunk;
 pub mod commit;
@@ -16,6 +15,7 @@ pub mod notes;
 pub mod page_map;
 pub mod place;
 pub mod range;
+pub mod reentrant_reserve;
 pub mod release;
 pub mod reserve;
 pub mod space;
@@ -86,8 +86,8 @@ impl<O: Os> Pages<O> {
         if self.ranges.with(&self.os, |r| self.arenas.set_up(&self.os, r.lock())) {
             self.map.set_up(&self.os);
         }
-        // Not before: a block of the annex that the page map does not know would be lost to it.
-        self.ranges.with(&self.os, |r| self.arenas.open_annex(r.lock()));
+        // Not before: a block of the reentrant reserve that the page map does not know would be lost to it.
+        self.ranges.with(&self.os, |r| self.arenas.open_reentrant_reserve(r.lock()));
     }
 
     /// The present epoch: the age of memory that is freed now.
@@ -113,7 +113,7 @@ impl<O: Os> Pages<O> {
     pub(crate) fn take_chunks(&self, len: usize, align: usize, what: Use) -> Option<Taken> {
         self.ranges.with(&self.os, |r| {
             // Where the process is stranded the ranges may be half changed, and this is the call that a handler interrupted:
-            // it gets a block of the annex (`malloc_stranded`).
+            // it gets a block of the reentrant reserve (`malloc_stranded`).
             if self.is_stranded() || !self.is_allowed(r, len, false) {
                 return None;
             }
@@ -272,7 +272,7 @@ impl<O: Os> Pages<O> {
     pub(crate) fn is_allowed(&self, r: &Ranges, more: usize, dirty: bool) -> bool {
         let Limit::Bytes(limit) = self.policy.limit() else { return true };
         let huge = self.huge_bytes.load(Ordering::Relaxed).div_ceil(CHUNK);
-        let more = more.saturating_add(self.arenas.annex.used.load(Ordering::Relaxed));
+        let more = more.saturating_add(self.arenas.reentrant_reserve.used.load(Ordering::Relaxed));
         (if dirty { r.footprint() } else { r.taken_chunks() }).saturating_add(more).saturating_add(huge)
             <= limit / CHUNK
     }

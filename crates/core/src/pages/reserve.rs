@@ -21,7 +21,7 @@ use crate::{CHUNK, Os};
 use core::ops::Range;
 
 /// The parts of an arena that may be committed, by address, each possibly empty: four tables, of the chunks in use and of
-/// the annex; the ages and the bits for huge pages; chunks in use; the annex.
+/// the reentrant reserve; the ages and the bits for huge pages; chunks in use; the reentrant reserve.
 pub(crate) const PARTS: usize = 11;
 /// Those of [`PARTS`] that are tables.
 pub(crate) const TABLES: usize = 9;
@@ -43,7 +43,7 @@ impl Arenas {
         let arena = self.nth(lock, i);
         let (base, chunks) = (arena.base(), arena.chunks());
         let used = arena.first()..arena.committed();
-        let annex = if i == 0 { self.annex.in_use(chunks) } else { chunks..chunks };
+        let reentrant_reserve = if i == 0 { self.reentrant_reserve.in_use(chunks) } else { chunks..chunks };
         let part = |table: usize, entry: usize, of: &Range<usize>| {
             let from = (base + table + of.start * entry) & !(page - 1);
             let to = (base + table + of.end * entry).next_multiple_of(page);
@@ -56,11 +56,11 @@ impl Arenas {
         for (j, (table, entry)) in tables.into_iter().zip([RECORD_BYTES, FEW_BYTES, BITS_BYTES, BITS_BYTES]).enumerate()
         {
             parts[2 * j] = part(table, entry, &used);
-            parts[2 * j + 1] = part(table, entry, &annex);
+            parts[2 * j + 1] = part(table, entry, &reentrant_reserve);
         }
         parts[8] = ages..(base + chunks * SIDE_BYTES + bits).next_multiple_of(page);
         parts[9] = part(0, CHUNK, &used);
-        parts[10] = part(0, CHUNK, &annex);
+        parts[10] = part(0, CHUNK, &reentrant_reserve);
         parts
     }
 
@@ -74,7 +74,7 @@ impl Arenas {
             arena.released.set(true);
             arena.end.set(arena.committed());
             if i == 0 {
-                self.annex.cut();
+                self.reentrant_reserve.cut();
             }
             // Relaxed: read under the lock.
             self.released.store(true, Ordering::Relaxed);
@@ -82,7 +82,7 @@ impl Arenas {
             let behind = end..end;
             for part in self.parts(lock, i, os.page_size()).iter().chain([&behind]) {
                 if part.start > from {
-                    // SAFETY: nothing here is committed or will be: the arena and the annex end before.
+                    // SAFETY: nothing here is committed or will be: the arena and the reentrant reserve end before.
                     unsafe { os.unreserve(core::ptr::with_exposed_provenance_mut(from), part.start - from) };
                 }
                 from = from.max(part.end);

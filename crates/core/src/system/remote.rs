@@ -69,7 +69,7 @@ impl<T> Remote<T> {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Makes the slab one apart, in the annex (`annex.rs`), with `free` blocks free: a set bit is a free block, and the
+    /// Makes the slab one apart, in the reentrant reserve (`reentrant_reserve.rs`), with `free` blocks free: a set bit is a free block, and the
     /// count starts so high that [`Remote::free`] never says to push it. Equation at rest: `apart() == bits set`.
     pub fn set_apart(&self, free: u32) {
         // Relaxed: the slab is nobody's else yet.

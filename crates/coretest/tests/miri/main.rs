@@ -7,7 +7,7 @@
 mod os;
 
 use neap_core::{Allocator, Heap};
-use neap_coretest::{Owner, seat};
+use neap_coretest::{Owner, slot};
 use os::Plain;
 use std::sync::Barrier;
 use std::sync::mpsc::channel;
@@ -52,7 +52,7 @@ fn check(b: Block) {
 
 fn malloc(a: &Shared, own: &Owner, size: usize, id: u64) -> Block {
     // SAFETY: the heap is lent by this thread.
-    let p = own.with(a, |heap| unsafe { seat::malloc(a, heap, size) });
+    let p = own.with(a, |heap| unsafe { slot::malloc(a, heap, size) });
     assert!(!p.is_null());
     let b = Block { p, size, id };
     write(b);
@@ -62,7 +62,7 @@ fn malloc(a: &Shared, own: &Owner, size: usize, id: u64) -> Block {
 fn free(a: &Shared, own: &Owner, b: Block) {
     check(b);
     // SAFETY: the block is this thread's, and the heap is lent by it.
-    assert_eq!(own.with(a, |heap| unsafe { seat::free(a, heap, b.p) }), Ok(()));
+    assert_eq!(own.with(a, |heap| unsafe { slot::free(a, heap, b.p) }), Ok(()));
 }
 
 /// Catches reads of what was not written, pointers beyond their memory, and references that alias, in one thread's
@@ -221,33 +221,33 @@ fn figures_are_taken() {
     assert_eq!((live, figures.live_blocks, figures.cached_blocks), ((0, 0), 0, 0));
 }
 
-/// Catches a nested call that uses what another thread is changing, or that hands a block on before its last use: one
-/// thread makes nested calls alone, the other ordinary ones, and each frees the other's blocks.
+/// Catches a reentrant call that uses what another thread is changing, or that hands a block on before its last use: one
+/// thread makes reentrant calls alone, the other ordinary ones, and each frees the other's blocks.
 #[test]
-fn calls_are_nested() {
+fn calls_are_reentrant() {
     let a = allocator(Plain::new(false));
-    let ((to_nested, ordinary), (to_ordinary, nested)) = (channel::<Block>(), channel::<Block>());
-    // The annex is there from the first heap on.
+    let ((to_reentrant, ordinary), (to_ordinary, reentrant)) = (channel::<Block>(), channel::<Block>());
+    // The reentrant reserve is there from the first heap on.
     let own = Owner::new(&a, true, true).expect("a heap");
     std::thread::scope(|scope| {
         let a = &*a;
         scope.spawn(move || {
             for id in 0..6 {
                 let size = [48, 8192, 40_000][id % 3];
-                let b = Block { p: a.malloc_nested(size, 16, false), size, id: id as u64 };
+                let b = Block { p: a.malloc_reentrant(size, 16, false), size, id: id as u64 };
                 assert!(!b.p.is_null());
                 write(b);
                 to_ordinary.send(b).expect("there is a receiver");
                 let b = ordinary.recv().expect("as many blocks");
                 check(b);
                 // SAFETY: the block is this thread's.
-                assert_eq!(unsafe { a.free_nested(b.p) }, Ok(()));
+                assert_eq!(unsafe { a.free_reentrant(b.p) }, Ok(()));
             }
         });
         for id in 0..6 {
             let b = malloc(a, &own, [8192, 70_000, 48][id % 3], 50 + id as u64);
-            to_nested.send(b).expect("there is a receiver");
-            free(a, &own, nested.recv().expect("as many blocks"));
+            to_reentrant.send(b).expect("there is a receiver");
+            free(a, &own, reentrant.recv().expect("as many blocks"));
         }
     });
     own.abandon(&a);
@@ -271,14 +271,14 @@ fn forks_begin_and_end() {
             for id in 0..12 {
                 let size = [48, 16_384][id % 2];
                 // SAFETY: the heap is lent by this thread.
-                let p = own.try_with(a, |heap| unsafe { seat::malloc(a, heap, size) });
-                let b = Block { p: p.unwrap_or_else(|| a.malloc_nested(size, 16, false)), size, id: id as u64 };
+                let p = own.try_with(a, |heap| unsafe { slot::malloc(a, heap, size) });
+                let b = Block { p: p.unwrap_or_else(|| a.malloc_reentrant(size, 16, false)), size, id: id as u64 };
                 write(b);
                 check(b);
                 // SAFETY: the heap is lent by this thread, and the block its own.
-                let freed = own.try_with(a, |heap| unsafe { seat::free(a, heap, b.p) });
+                let freed = own.try_with(a, |heap| unsafe { slot::free(a, heap, b.p) });
                 // SAFETY: as above.
-                assert_eq!(freed.unwrap_or_else(|| unsafe { a.free_nested(b.p) }), Ok(()));
+                assert_eq!(freed.unwrap_or_else(|| unsafe { a.free_reentrant(b.p) }), Ok(()));
             }
             own.abandon(a);
         });

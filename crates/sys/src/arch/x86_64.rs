@@ -2,10 +2,10 @@
 
 use core::arch::{asm, global_asm};
 use neap_core::Heap;
-use neap_core::heap::{Block, Seat};
+use neap_core::heap::{Block, ThreadSlot};
 use neap_core::helper::Leave;
 
-// The slot of the thread (`neap_core::heap::Seat`): three words of initial-exec thread-local storage, so that neither a
+// The slot of the thread (`neap_core::heap::ThreadSlot`): three words of initial-exec thread-local storage, so that neither a
 // call to __tls_get_addr nor memory is needed to reach them. The first starts as `neap_core::Heap::none()`, whose
 // address the dynamic linker stores into the template before the first thread gets its copy.
 global_asm!(
@@ -22,11 +22,11 @@ global_asm!(
     ".quad 0",
     ".popsection",
     none = sym neap_core::heap::NONE,
-    idle = const Seat::IDLE.cast_signed(),
+    idle = const ThreadSlot::IDLE.cast_signed(),
 );
 
-const _: () = assert!(core::mem::offset_of!(Seat, heap) == 0 && core::mem::offset_of!(Seat, busy) == 8);
-const _: () = assert!(core::mem::offset_of!(Seat, forks) == 12 && size_of::<Seat>() == 24);
+const _: () = assert!(core::mem::offset_of!(ThreadSlot, heap) == 0 && core::mem::offset_of!(ThreadSlot, busy) == 8);
+const _: () = assert!(core::mem::offset_of!(ThreadSlot, forks) == 12 && size_of::<ThreadSlot>() == 24);
 
 /// A call that uses the thread's heap. It says so in the thread's slot until [`Entered::leave`].
 #[derive(Clone, Copy, Debug)]
@@ -52,8 +52,8 @@ fn place() -> usize {
     at
 }
 
-/// Says that the calling thread uses its heap, and returns it. `None` in a nested call, which is a handler's that
-/// interrupted another call of this thread: it must use neither heap nor lock (`neap_core::nested`).
+/// Says that the calling thread uses its heap, and returns it. `None` in a reentrant call, which is a handler's that
+/// interrupted another call of this thread: it must use neither heap nor lock (`neap_core::reentrant`).
 ///
 /// A handler that comes before the addition finds no call and leaves none behind. One that comes after it sees that there
 /// is a call, until [`Entered::leave`].
@@ -61,13 +61,13 @@ fn place() -> usize {
 pub fn enter() -> Option<Entered> {
     let at = place();
     // SAFETY: the thread's own words. The store comes before the load, for the compiler and the processor's program
-    // order; what is needed beyond that is the visitor's (`neap_core::visit`).
+    // order; what is needed beyond that is the visitor's (`back/handshake.rs` of the core).
     unsafe {
         asm!(
             "inc dword ptr fs:[{at} + 8]",
-            "jne {nested}",
+            "jne {reentrant}",
             at = in(reg) at,
-            nested = label { return nested(at) },
+            reentrant = label { return reentrant(at) },
             options(nostack),
         );
         let heap;
@@ -81,10 +81,10 @@ pub fn enter() -> Option<Entered> {
     }
 }
 
-/// The call is nested: takes back what it added.
+/// The call is reentrant: takes back what it added.
 #[cold]
 #[inline(always)]
-fn nested(at: usize) -> Option<Entered> {
+fn reentrant(at: usize) -> Option<Entered> {
     // SAFETY: the thread's own word.
     unsafe { asm!("dec dword ptr fs:[{at} + 8]", at = in(reg) at, options(nostack)) };
     None
@@ -99,7 +99,7 @@ impl Entered {
             asm!(
                 "mov dword ptr fs:[{at} + 8], {idle}",
                 at = in(reg) self.at,
-                idle = const Seat::IDLE.cast_signed(),
+                idle = const ThreadSlot::IDLE.cast_signed(),
                 options(nostack, preserves_flags),
             );
         }
@@ -114,18 +114,18 @@ pub fn leave() {
 
 /// The slot of the calling thread.
 #[inline]
-pub fn seat() -> *mut Seat {
-    let seat: *mut Seat;
+pub fn slot() -> *mut ThreadSlot {
+    let slot: *mut ThreadSlot;
     // SAFETY: reads where the thread's own words lie.
     unsafe {
         asm!(
             "mov {0}, qword ptr [rip + neap_seat@GOTTPOFF]",
             "add {0}, qword ptr fs:[0]",
-            out(reg) seat,
+            out(reg) slot,
             options(pure, readonly, nostack),
         );
     }
-    seat
+    slot
 }
 
 /// Zeroes `len` bytes, rounded up to a multiple of 16, at `p`, which is aligned to 16 bytes. For short blocks, where

@@ -17,7 +17,7 @@ use crate::system::call::{self, Plain, plain};
 use crate::system::filter::{self, Filter};
 use crate::system::{clock, lines};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use neap_core::heap::{Heap, Seat};
+use neap_core::heap::{Heap, ThreadSlot};
 use neap_core::helper::Leave;
 use neap_core::os::Onward;
 use rustix::fd::RawFd;
@@ -83,13 +83,13 @@ impl Place {
 
     /// Has the thread storage look as that of a thread which is in a call of neap's.
     fn prepare(self) {
-        let seat = arch::seat().addr().wrapping_sub(arch::thread_pointer());
+        let slot = arch::slot().addr().wrapping_sub(arch::thread_pointer());
         // SAFETY: the mapping has room for both (`storage_below`), and no thread uses it now.
         unsafe {
             arch::write_thread_record(self.pointer);
-            let seat = self.pointer.wrapping_add(seat).cast::<Seat>();
-            (*seat).heap.store(Heap::none(), Ordering::Relaxed);
-            (*seat).busy.store(0, Ordering::Relaxed);
+            let slot = self.pointer.wrapping_add(slot).cast::<ThreadSlot>();
+            (*slot).heap.store(Heap::none(), Ordering::Relaxed);
+            (*slot).busy.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -99,8 +99,8 @@ fn storage_below() -> Option<usize> {
     let pointer = arch::thread_pointer();
     // SAFETY: the address of errno of the calling thread.
     let errno = unsafe { libc::__errno_location() }.addr();
-    let below = |at: usize| pointer.checked_sub(at).filter(|&bytes| bytes >= size_of::<Seat>());
-    Some(below(errno)?.max(below(arch::seat().addr())?)).filter(|&bytes| bytes <= MOST_STORAGE)
+    let below = |at: usize| pointer.checked_sub(at).filter(|&bytes| bytes >= size_of::<ThreadSlot>());
+    Some(below(errno)?.max(below(arch::slot().addr())?)).filter(|&bytes| bytes <= MOST_STORAGE)
 }
 
 /// See `Os::start_helper`. The kernel writes the thread's number to `tid`. The helper inherits that all signals are blocked.

@@ -24,15 +24,15 @@ pub fn watch_fork() {
     }
 }
 
-/// What a slot counts for a fork that is not one in a nested call.
+/// What a slot counts for a fork that is not one in a reentrant call.
 const FORK: u32 = 1 << 16;
 
-/// From here to [`in_parent`] or [`in_child`] all calls of all threads are nested ones, and no lock is held. A fork in a
+/// From here to [`in_parent`] or [`in_child`] all calls of all threads are reentrant ones, and no lock is held. A fork in a
 /// handler that interrupted a call (also this one) leaves the locks alone: the call may hold them.
 unsafe extern "C" fn before_fork() {
     let mut patience = NEAP.fork_patience();
     while let Some(entered) = arch::enter() {
-        let begin = NEAP.fork_begin(arch::seat(), slot::forks().load(Ordering::Relaxed) >= FORK, &mut patience);
+        let begin = NEAP.fork_begin(arch::slot(), slot::forks().load(Ordering::Relaxed) >= FORK, &mut patience);
         if begin == Begin::Ready {
             slot::forks().fetch_add(FORK, Ordering::Relaxed);
         }
@@ -49,15 +49,15 @@ unsafe extern "C" fn before_fork() {
     slot::forks().fetch_add(1, Ordering::Relaxed);
 }
 
-/// Whether the fork that ends was one in a nested call. Those end in the reverse order of their beginnings.
-fn was_nested() -> bool {
-    let nested = !slot::forks().load(Ordering::Relaxed).is_multiple_of(FORK);
-    slot::forks().fetch_sub(if nested { 1 } else { FORK }, Ordering::Relaxed);
-    nested
+/// Whether the fork that ends was one in a reentrant call. Those end in the reverse order of their beginnings.
+fn was_reentrant() -> bool {
+    let reentrant = !slot::forks().load(Ordering::Relaxed).is_multiple_of(FORK);
+    slot::forks().fetch_sub(if reentrant { 1 } else { FORK }, Ordering::Relaxed);
+    reentrant
 }
 
 unsafe extern "C" fn in_parent() {
-    if !was_nested() {
+    if !was_reentrant() {
         let entered = arch::enter();
         NEAP.fork_parent();
         if let Some(entered) = entered {
@@ -69,15 +69,15 @@ unsafe extern "C" fn in_parent() {
 #[cold]
 unsafe extern "C" fn in_child() {
     let helped = helper::forked();
-    let nested = was_nested();
+    let reentrant = was_reentrant();
     let inner = slot::forks().load(Ordering::Relaxed) / FORK;
-    if nested {
-        NEAP.fork_child_nested(arch::seat(), inner, !helped);
+    if reentrant {
+        NEAP.fork_child_reentrant(arch::slot(), inner, !helped);
     } else {
         let entered = arch::enter();
         // Before there can be a helper.
         cgroup::forked();
-        NEAP.fork_child(arch::seat(), inner);
+        NEAP.fork_child(arch::slot(), inner);
         if let Some(entered) = entered {
             entered.leave();
         }

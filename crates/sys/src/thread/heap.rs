@@ -75,7 +75,7 @@ pub enum Turn {
     /// With this heap.
     Heap(Lent),
     /// Without a heap or a lock: it is a handler's, another thread forks, or the process is stranded.
-    Nested,
+    Reentrant,
     /// There is no memory for a heap.
     NoMemory,
 }
@@ -97,7 +97,7 @@ impl Turn {
     #[inline]
     fn take(weight: u32) -> Turn {
         loop {
-            let Some(entered) = arch::enter() else { return Turn::Nested };
+            let Some(entered) = arch::enter() else { return Turn::Reentrant };
             if is_heap(entered.heap) {
                 return Turn::Heap(Lent { heap: entered.heap, entered, flight: None });
             }
@@ -115,11 +115,11 @@ impl Turn {
             return None;
         }
         // The slot does not tell other threads of what follows.
-        let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly(arch::seat()) };
+        let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly(arch::slot()) };
         let Some(flight) = flight else {
             // Outside of the call: nothing that the thread does is in the way of a fork.
             entered.leave();
-            return Some(Turn::Nested);
+            return Some(Turn::Reentrant);
         };
         if entered.heap == slot::gone() || is_early(weight) {
             return Some(Self::borrow(entered, flight));
@@ -127,7 +127,7 @@ impl Turn {
         if acquire(entered, flight) { None } else { Some(Turn::NoMemory) }
     }
 
-    /// For a thread that has given its heap up, or has none yet. In a stranded process the call is nested, also where a
+    /// For a thread that has given its heap up, or has none yet. In a stranded process the call is reentrant, also where a
     /// handler made it one meanwhile (it interrupted this, forked and returned in the child).
     fn borrow(entered: Entered, flight: Flight<'static>) -> Turn {
         let heap = if NEAP.is_stranded() { Heap::none() } else { NEAP.acquire(false) };
@@ -136,7 +136,7 @@ impl Turn {
         }
         drop(flight);
         entered.leave();
-        if NEAP.is_stranded() { Turn::Nested } else { Turn::NoMemory }
+        if NEAP.is_stranded() { Turn::Reentrant } else { Turn::NoMemory }
     }
 }
 
@@ -144,7 +144,7 @@ impl Turn {
 fn wait_parked(entered: Entered) {
     entered.leave();
     // SAFETY: the thread's own slot, which it has just left.
-    unsafe { NEAP.wait_parked(arch::seat()) };
+    unsafe { NEAP.wait_parked(arch::slot()) };
 }
 
 /// Whether a call of a thread without a heap borrows one; counts the call. Not the first of the process, which is
@@ -158,7 +158,7 @@ fn is_early(weight: u32) -> bool {
 }
 
 /// Runs `f`, which may take locks of neap's, as a call of this thread, with its heap, or [`Heap::none`] where it has
-/// none at present. `None` in a nested call, or where another thread forks and does not get on with it. Whatever takes a
+/// none at present. `None` in a reentrant call, or where another thread forks and does not get on with it. Whatever takes a
 /// lock runs in here or with a [`Turn`], so that a handler that interrupts it sees a call.
 pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
     let mut patience = Patience::new(CALL);
@@ -169,7 +169,7 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
             continue;
         }
         // Of a heap's call its slot tells, of others this does.
-        let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly(arch::seat()) };
+        let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly(arch::slot()) };
         if flight.is_none() && !is_heap(entered.heap) {
             entered.leave();
             if patience.wait(&NEAP.os) {
@@ -221,7 +221,7 @@ fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
     if seen == 0 {
         // The end of the thread will be seen, so the slot lasts until then.
         // SAFETY: the heap is this thread's.
-        unsafe { NEAP.set_seat(heap, arch::seat()) };
+        unsafe { NEAP.set_slot(heap, arch::slot()) };
     }
     true
 }
@@ -277,7 +277,7 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
         match Turn::to_free() {
             Turn::Heap(lent) => {
                 // The slot does not tell of the call any more, once the heap is given up.
-                let _flight = NEAP.take_off(arch::seat());
+                let _flight = NEAP.take_off(arch::slot());
                 if slot::give_up(lent.heap()) {
                     // SAFETY: the heap was this thread's, which has just forgotten it.
                     unsafe { NEAP.abandon(lent.heap()) };
@@ -285,15 +285,15 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
                     return;
                 }
             }
-            Turn::Nested if slot::heap() == FORKED.heap() => {
+            Turn::Reentrant if slot::heap() == FORKED.heap() => {
                 // SAFETY: the thread's own slot, outside of calls.
-                if unsafe { NEAP.wait_for_fork(arch::seat()) } {
+                if unsafe { NEAP.wait_for_fork(arch::slot()) } {
                     continue;
                 }
                 // A handler ends the thread in the middle of a call.
                 let Some(entered) = arch::enter() else { return };
-                // SAFETY: the thread's own slot, in a call that is not nested.
-                let left = unsafe { NEAP.leave_to_others(arch::seat(), slot::gone()) };
+                // SAFETY: the thread's own slot, in a call that is not reentrant.
+                let left = unsafe { NEAP.leave_to_others(arch::slot(), slot::gone()) };
                 entered.leave();
                 if left {
                     return;
@@ -312,7 +312,7 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
     }
 }
 
-/// Lets the calling thread's heap, if it has one, follow what heaps shall show: in a nested call, at its next slow path.
+/// Lets the calling thread's heap, if it has one, follow what heaps shall show: in a reentrant call, at its next slow path.
 pub fn follow() {
     if slot::has_heap()
         && let Turn::Heap(lent) = Turn::to_allocate()
@@ -322,7 +322,7 @@ pub fn follow() {
     }
 }
 
-/// The calling thread will be idle: gives up what its heap keeps at hand. Nothing in a nested call.
+/// The calling thread will be idle: gives up what its heap keeps at hand. Nothing in a reentrant call.
 pub fn rest() {
     if slot::has_heap()
         && let Turn::Heap(lent) = Turn::to_allocate()

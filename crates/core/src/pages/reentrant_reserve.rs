@@ -1,12 +1,12 @@
-//! The annex: chunks at the end of the first arena for nested calls, which are calls in a signal handler that
-//! interrupted another call of the same thread (`nested.rs`). They take no lock and wait for nobody.
+//! The reentrant reserve: chunks at the end of the first arena for reentrant calls, which are calls in a signal handler that
+//! interrupted another call of the same thread (`reentrant.rs`). They take no lock and wait for nobody.
 //!
 //! - Chunks are claimed by bits ([`Claims`]), and committed in groups when they are first used. Committing what is
 //!   committed does no harm, so two threads may do it at a time.
 //!
-//! `blocks/annexed.rs` says what is made of the chunks. What is claimed and is no slab reads as zero.
+//! `blocks/reentrant_blocks.rs` says what is made of the chunks. What is claimed and is no slab reads as zero.
 //!
-//! Cost: where no call is ever nested, 4 KiB of zeroes that nobody touches.
+//! Cost: where no call is ever reentrant, 4 KiB of zeroes that nobody touches.
 
 use crate::pages::chunk::{Kind, Record};
 use crate::pages::commit::Step;
@@ -19,20 +19,20 @@ use core::ops::Range;
 
 /// Most chunks: 1 GiB.
 const MOST: usize = (1 << 30) / CHUNK;
-/// A shorter arena has so many times the chunks of its annex.
+/// A shorter arena has so many times the chunks of its reentrant reserve.
 const SHARE: usize = 16;
 /// Chunks that are committed together: a megabyte.
 const GROUP: usize = 16;
 
-/// Chunks of the annex of an arena of `chunks` chunks.
+/// Chunks of the reentrant reserve of an arena of `chunks` chunks.
 pub(crate) const fn share(chunks: usize) -> usize {
     let n = chunks / SHARE;
     if n < MOST { n } else { MOST }
 }
 
-/// The annex. Its end is that of its arena.
+/// The reentrant reserve. Its end is that of its arena.
 #[derive(Debug)]
-pub struct Annex {
+pub struct ReentrantReserve {
     /// Address of the first chunk; 0 until it is open, and where there is none.
     base: AtomicUsize,
     /// Its chunks, and those of the arena; not 0 once `base` is not.
@@ -47,16 +47,16 @@ pub struct Annex {
     pub(crate) used: AtomicUsize,
 }
 
-impl Default for Annex {
+impl Default for ReentrantReserve {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Annex {
+impl ReentrantReserve {
     /// There is none.
     pub const fn new() -> Self {
-        Annex {
+        ReentrantReserve {
             base: AtomicUsize::new(0),
             chunks: AtomicUsize::new(0),
             arena_chunks: AtomicUsize::new(0),
@@ -67,7 +67,7 @@ impl Annex {
         }
     }
 
-    /// From now on nested calls may use the end of the arena at `base`, which nobody else does.
+    /// From now on reentrant calls may use the end of the arena at `base`, which nobody else does.
     pub(crate) fn open(&self, base: usize, arena_chunks: usize) {
         let chunks = share(arena_chunks);
         if chunks > 0 {
@@ -78,7 +78,7 @@ impl Annex {
         }
     }
 
-    /// Address of the first chunk, and how many there are; `None` where there is no annex (yet).
+    /// Address of the first chunk, and how many there are; `None` where there is no reentrant reserve (yet).
     fn place(&self) -> Option<(usize, usize)> {
         // Acquire pairs with the Release of `open`: the arena and the page map are there.
         let base = self.base.load(Ordering::Acquire);
@@ -135,7 +135,7 @@ impl Annex {
         Some(Self::record(base, index))
     }
 
-    /// The record of a committed chunk of the annex at `base`.
+    /// The record of a committed chunk of the reentrant reserve at `base`.
     fn record(base: usize, index: usize) -> Record {
         // SAFETY: as said.
         unsafe { Record::at(layout::at(base + (index << CHUNK_SHIFT))) }
@@ -182,7 +182,7 @@ impl Annex {
     pub(crate) fn for_each_large(&self, visit: impl FnMut(Record)) {
         let Some((base, chunks)) = self.place() else { return };
         let committed = (0..chunks).filter(|&i| self.is_committed(i / GROUP));
-        committed.map(|i| Self::record(base, i)).filter(|c| c.kind() == Kind::NESTED).for_each(visit);
+        committed.map(|i| Self::record(base, i)).filter(|c| c.kind() == Kind::REENTRANT).for_each(visit);
     }
 
     /// Whether the chunk of `c` is claimed. For tests.

@@ -1,5 +1,5 @@
-//! What nested calls share with others: chunks of the annex, its slabs, and blocks whose free is deferred. See
-//! `crates/core/src/{annex,nested}.rs`.
+//! What reentrant calls share with others: chunks of the reentrant reserve, its slabs, and blocks whose free is deferred. See
+//! `crates/core/src/{reentrant reserve,reentrant}.rs`.
 
 use crate::system::claims::Claims;
 use crate::system::remote::{DoubleFree, Node, Pending, Remote};
@@ -11,7 +11,7 @@ pub const BITS: usize = 4;
 /// What lies before them.
 const BEFORE: usize = 62;
 
-/// Some chunks of the annex, with what lies in them.
+/// Some chunks of the reentrant reserve, with what lies in them.
 #[derive(Debug)]
 pub struct Row {
     claims: Claims<2>,
@@ -32,14 +32,14 @@ impl Default for Row {
 }
 
 impl Row {
-    /// `Annex::take`: `n` chunks, which nobody else uses from now on.
+    /// `ReentrantReserve::take`: `n` chunks, which nobody else uses from now on.
     pub fn take(&self, n: usize) -> Option<usize> {
         let first = self.claims.claim(n, 1, 0, BEFORE + BITS)? - BEFORE;
         self.touch(first, n);
         Some(first)
     }
 
-    /// `Annex::give`.
+    /// `ReentrantReserve::give`.
     pub fn give(&self, first: usize, n: usize) {
         self.touch(first, n);
         self.claims.release(first + BEFORE, n);
@@ -53,10 +53,10 @@ impl Row {
     }
 }
 
-/// Blocks of a slab of the annex in these models, all in one word.
+/// Blocks of a slab of the reentrant reserve in these models, all in one word.
 pub const BLOCKS: usize = 2;
 
-/// A slab of the annex.
+/// A slab of the reentrant reserve.
 #[derive(Debug)]
 pub struct Slab {
     remote: Remote<Slab>,
@@ -77,7 +77,7 @@ impl Slab {
         Slab { remote, bits: AtomicU64::new(free), blocks: std::array::from_fn(|_| UnsafeCell::new(0)) }
     }
 
-    /// `Annex::take_block`.
+    /// `ReentrantReserve::take_block`.
     pub fn malloc(&self) -> Option<usize> {
         let block = self.remote.take(&self.bits)? as usize;
         self.touch(block);
@@ -87,7 +87,7 @@ impl Slab {
     /// A free by any thread: `Heap::give_remote` of the core.
     pub fn free(&self, block: usize) -> Result<(), DoubleFree> {
         self.touch(block);
-        assert!(!self.remote.free(&self.bits, 1 << block)?, "a slab of the annex is on no stack");
+        assert!(!self.remote.free(&self.bits, 1 << block)?, "a slab of the reentrant reserve is on no stack");
         Ok(())
     }
 

@@ -1,10 +1,10 @@
-//! What nested calls share with other threads. Each model was seen to fail when the protocol was broken as its comment
+//! What reentrant calls share with other threads. Each model was seen to fail when the protocol was broken as its comment
 //! says ("Fails if").
 #![cfg(loom)]
 
 use loom::sync::Arc;
 use loom::thread;
-use neap_loom::nested::{Deferred, Large, Row, Slab};
+use neap_loom::reentrant::{Deferred, Large, Row, Slab};
 
 /// Most times that a model takes the processor from a thread that could go on.
 const PREEMPTIONS: usize = 3;
@@ -40,7 +40,7 @@ fn rows_are_apart() {
     });
 }
 
-/// Two nested mallocs and a free of the same slab: no block is had by two, none is lost.
+/// Two reentrant mallocs and a free of the same slab: no block is had by two, none is lost.
 ///
 /// Fails if: malloc does not look whether the bit was still set; taking a bit is not an acquire, or freeing not a release.
 #[test]

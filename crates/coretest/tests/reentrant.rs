@@ -1,6 +1,6 @@
-//! Nested calls: those of a handler that interrupts another call of its thread. Here they come wherever the core calls
+//! Reentrant calls: those of a handler that interrupts another call of its thread. Here they come wherever the core calls
 //! the system, before and behind the call, with whatever locks are held; `tests/signals.rs` has real signals, which come
-//! anywhere. What a nested call must not do, take a lock that is held, would make these tests wait for ever.
+//! anywhere. What a reentrant call must not do, take a lock that is held, would make these tests wait for ever.
 
 use neap_core::helper::Helper;
 use neap_core::misuse::Call as Asker;
@@ -10,7 +10,7 @@ use neap_core::valid::{Census, Depth};
 use neap_core::{Allocator, CHUNK, Heap, Os, class};
 use neap_coretest::fake::{Call, Config, Fake};
 use neap_coretest::pattern;
-use neap_coretest::seat::{self, Owner};
+use neap_coretest::slot::{self, Owner};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::AtomicU32;
 
@@ -232,7 +232,7 @@ impl Program {
         result
     }
 
-    /// A handler: some nested calls.
+    /// A handler: some reentrant calls.
     fn handler(&self) {
         self.handled.set(self.handled.get() + 1);
         for _ in 0..self.random() % 4 {
@@ -241,7 +241,7 @@ impl Program {
                 0..4 => {
                     let (size, align) = (self.size(), 1 << ((r >> 8) % if r >> 20 & 7 == 0 { 20 } else { 5 }));
                     let zero = r >> 30 & 1 != 0;
-                    let p = self.a.malloc_nested(size, align, zero);
+                    let p = self.a.malloc_reentrant(size, align, zero);
                     assert!(p.is_null() || p.addr().is_multiple_of(align), "{p:p} is not aligned to {align}");
                     if zero && !p.is_null() {
                         // SAFETY: the block is new, and has so many bytes.
@@ -252,14 +252,14 @@ impl Program {
                 }
                 4..6 => self.with_block(|block| {
                     // SAFETY: the block is live.
-                    assert_eq!(unsafe { self.a.free_nested(block.p) }, Ok(()));
+                    assert_eq!(unsafe { self.a.free_reentrant(block.p) }, Ok(()));
                     None
                 }),
                 _ => {
                     let size = self.size();
                     self.with_block(|block| {
                         // SAFETY: the block is live.
-                        self.resized(block, size, |p, old| unsafe { self.a.realloc_nested(p, old, size) })
+                        self.resized(block, size, |p, old| unsafe { self.a.realloc_reentrant(p, old, size) })
                     });
                 }
             }
@@ -273,7 +273,7 @@ impl Program {
             return;
         }
         // SAFETY: the block is live.
-        let usable = unsafe { self.a.usable_size_nested(Asker::UsableSize, p) }.expect("a live block is known");
+        let usable = unsafe { self.a.usable_size_reentrant(Asker::UsableSize, p) }.expect("a live block is known");
         assert!(usable >= size, "{usable} usable bytes for a request of {size}");
         self.ids.set(self.ids.get() + 1);
         let block = Block { p, usable, id: self.ids.get() };
@@ -328,7 +328,7 @@ impl Program {
         unsafe {
             match r % 16 {
                 0..6 => {
-                    let p = self.call(|a, heap| seat::malloc(a, heap, size));
+                    let p = self.call(|a, heap| slot::malloc(a, heap, size));
                     self.add(p, size);
                 }
                 6 => {
@@ -340,7 +340,7 @@ impl Program {
                     self.add(p, size);
                 }
                 8..13 => self.with_block(|block| {
-                    let known = self.call(|a, heap| seat::free(a, heap, block.p));
+                    let known = self.call(|a, heap| slot::free(a, heap, block.p));
                     assert_eq!(known, Ok(()));
                     None
                 }),
@@ -364,7 +364,7 @@ impl Program {
         }
         while self.blocks.borrow().len() > MOST_BLOCKS || self.bytes() > MOST_BYTES {
             self.with_block(|block| {
-                // Without handlers, which would make more: where there is no annex, each free comes by the system.
+                // Without handlers, which would make more: where there is no reentrant reserve, each free comes by the system.
                 let owner = self.owner.as_ref().expect("the thread has a heap");
                 // SAFETY: as above.
                 assert_eq!(owner.with(&self.a, |heap| unsafe { self.a.free(heap, block.p) }), Ok(()));
@@ -408,7 +408,7 @@ impl Program {
         while !self.blocks.borrow().is_empty() {
             self.with_block(|block| {
                 // SAFETY: the block is live; a thread without a heap frees so.
-                assert_eq!(unsafe { self.a.free_nested(block.p) }, Ok(()));
+                assert_eq!(unsafe { self.a.free_reentrant(block.p) }, Ok(()));
                 None
             });
         }
@@ -422,7 +422,7 @@ impl Program {
     }
 }
 
-/// Catches a nested call that waits for the call it interrupted, breaks what that one is changing, or is not counted.
+/// Catches a reentrant call that waits for the call it interrupted, breaks what that one is changing, or is not counted.
 #[test]
 fn anywhere() {
     for seed in 0..24 {
@@ -431,7 +431,7 @@ fn anywhere() {
     }
 }
 
-/// Catches the same where address space is short, so that the annex is full soon or was never there, where the page map
+/// Catches the same where address space is short, so that the reentrant reserve is full soon or was never there, where the page map
 /// is missing, or OS pages are longer.
 #[test]
 fn anywhere_in_small_systems() {
@@ -445,13 +445,13 @@ fn anywhere_in_small_systems() {
             ..Config::default()
         };
         if config.missing.contains(&Call::Reserve) {
-            // There is no arena, so there are no heaps: nested calls alone.
+            // There is no arena, so there are no heaps: reentrant calls alone.
             let program = Program::new(config, 0.0);
             (0..200).for_each(|_| program.handler());
             while !program.blocks.borrow().is_empty() {
                 program.with_block(|block| {
                     // SAFETY: the block is live.
-                    assert_eq!(unsafe { program.a.free_nested(block.p) }, Ok(()));
+                    assert_eq!(unsafe { program.a.free_reentrant(block.p) }, Ok(()));
                     None
                 });
             }
@@ -461,7 +461,7 @@ fn anywhere_in_small_systems() {
     }
 }
 
-/// Catches a nested call that takes a failed system call for done.
+/// Catches a reentrant call that takes a failed system call for done.
 #[test]
 fn anywhere_with_faults() {
     for seed in 0..24 {
@@ -469,7 +469,7 @@ fn anywhere_with_faults() {
     }
 }
 
-/// Catches a block of the annex that is lost, or had by two, where threads allocate nested and free each other's blocks
+/// Catches a block of the reentrant reserve that is lost, or had by two, where threads allocate reentrant and free each other's blocks
 /// through their caches.
 #[test]
 fn threads_share_the_annex() {
@@ -485,7 +485,7 @@ fn threads_share_the_annex() {
                 for i in 0..ROUNDS {
                     let id = (t * ROUNDS + i) as u64;
                     let size = [24, 100, 700, 5000, 40_000, 300_000][i % 6] + t;
-                    let p = a.malloc_nested(size, 16, false);
+                    let p = a.malloc_reentrant(size, 16, false);
                     assert!(!p.is_null());
                     // SAFETY: the block is new and so long; the others are live, and whoever takes one has it alone.
                     unsafe {
@@ -498,8 +498,8 @@ fn threads_share_the_annex() {
                         let q = core::ptr::with_exposed_provenance_mut::<u8>(q);
                         assert_eq!(pattern::first_wrong(q, size, size, id), None, "{q:p}");
                         let known = match i % 3 {
-                            0 => a.free_nested(q),
-                            _ => owner.with(a, |heap| seat::free(a, heap, q)),
+                            0 => a.free_reentrant(q),
+                            _ => owner.with(a, |heap| slot::free(a, heap, q)),
                         };
                         assert_eq!(known, Ok(()));
                     }
@@ -510,7 +510,7 @@ fn threads_share_the_annex() {
     });
     for (q, ..) in shared.into_inner().unwrap() {
         // SAFETY: the block is live.
-        assert_eq!(unsafe { a.free_nested(core::ptr::with_exposed_provenance_mut(q)) }, Ok(()));
+        assert_eq!(unsafe { a.free_reentrant(core::ptr::with_exposed_provenance_mut(q)) }, Ok(()));
     }
     a.purge();
     // SAFETY: nobody else uses the allocator.
@@ -518,12 +518,12 @@ fn threads_share_the_annex() {
     assert_eq!((census.small, census.large, census.deferred, census.cached), (0, 0, 0, 0), "{census:?}");
 }
 
-/// Catches memory of the annex that stays when nothing there is used any more, or one that goes while a block is.
+/// Catches memory of the reentrant reserve that stays when nothing there is used any more, or one that goes while a block is.
 #[test]
 fn annex_goes_back() {
     let a = Allocator::new(Fake::new(Config::default()));
     let owner = Owner::new(&a, true, true).expect("there is memory");
-    let blocks: Vec<_> = (0..3000).map(|i| a.malloc_nested([100, 3000][i % 2], 16, false)).collect();
+    let blocks: Vec<_> = (0..3000).map(|i| a.malloc_reentrant([100, 3000][i % 2], 16, false)).collect();
     let chunk = |p: *mut u8| p.addr() & !(CHUNK - 1);
     let held = |p: *mut u8| a.os.first_held(chunk(p), chunk(p) + CHUNK).is_some();
     let (kept, freed) = (blocks[0], &blocks[1..]);
@@ -532,7 +532,7 @@ fn annex_goes_back() {
         unsafe {
             pattern::write(p, 100, i as u64);
             if i > 0 {
-                assert_eq!(a.free_nested(p), Ok(()));
+                assert_eq!(a.free_reentrant(p), Ok(()));
             }
         }
     }
@@ -542,8 +542,8 @@ fn annex_goes_back() {
     // SAFETY: the block is live.
     assert_eq!(unsafe { pattern::first_wrong(kept, 100, 100, 0) }, None);
     // SAFETY: as above.
-    assert_eq!(unsafe { a.free_nested(kept) }, Ok(()));
-    assert!(blocks.iter().all(|_| !a.malloc_nested(100, 16, false).is_null()), "they are there to be used again");
+    assert_eq!(unsafe { a.free_reentrant(kept) }, Ok(()));
+    assert!(blocks.iter().all(|_| !a.malloc_reentrant(100, 16, false).is_null()), "they are there to be used again");
     owner.abandon(&a);
 }
 
@@ -552,7 +552,7 @@ fn message(f: impl FnOnce() + std::panic::UnwindSafe) -> String {
     panic.downcast_ref::<String>().expect("a line").clone()
 }
 
-/// Catches a mistake that a nested free does not see, or calls by another name.
+/// Catches a mistake that a reentrant free does not see, or calls by another name.
 #[test]
 fn mistakes_are_named() {
     let expected: [(&str, usize, usize); 4] = [
@@ -562,24 +562,24 @@ fn mistakes_are_named() {
         ("which is not the start of a block", 200_000, 4096),
     ];
     for (text, size, offset) in expected {
-        for nested in [false, true] {
+        for reentrant in [false, true] {
             let line = message(move || {
                 let a = Allocator::new(Fake::new(Config::default()));
                 let owner = Owner::new(&a, true, false).expect("there is memory");
                 // SAFETY: the mistakes are what is tested.
                 unsafe {
-                    let p = if nested {
-                        a.malloc_nested(size, 16, false)
+                    let p = if reentrant {
+                        a.malloc_reentrant(size, 16, false)
                     } else {
                         owner.with(&a, |heap| a.malloc(heap, size))
                     };
                     if offset == 0 {
-                        a.free_nested(p).expect("the block is live");
+                        a.free_reentrant(p).expect("the block is live");
                     }
-                    let _ = a.free_nested(p.add(offset));
+                    let _ = a.free_reentrant(p.add(offset));
                 }
             });
-            assert!(line.starts_with("neap: ") && line.contains(text), "{line} ({size} bytes, nested: {nested})");
+            assert!(line.starts_with("neap: ") && line.contains(text), "{line} ({size} bytes, reentrant: {reentrant})");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What `crates/sys/src/thread/` and `global.rs` do for each thread, for virtual ones: the seat, nested calls, the
+//! What `crates/sys/src/thread/` and `global.rs` do for each thread, for virtual ones: the thread slot, reentrant calls, the
 //! first and the last call. Change them together.
 
 use crate::life::Life;
@@ -8,7 +8,7 @@ use crate::world::world;
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
 use neap_core::fork::{Begin, Flight};
-use neap_core::heap::{Block, FORKED, Name, PARKED, Seat};
+use neap_core::heap::{Block, FORKED, Name, PARKED, ThreadSlot};
 use neap_core::sync::Ordering;
 use neap_core::{Allocator, CHUNK, Heap};
 
@@ -37,45 +37,45 @@ fn allocator() -> &'static Allocator<System> {
     &world().a
 }
 
-fn seat() -> &'static Seat {
-    // SAFETY: the running thread's seat.
-    unsafe { &*life().seat() }
+fn slot() -> &'static ThreadSlot {
+    // SAFETY: the running thread's slot.
+    unsafe { &*life().slot() }
 }
 
 fn is_heap(heap: *mut Heap) -> bool {
     heap != Heap::none() && heap != GONE.heap() && heap != PARKED.heap() && heap != FORKED.heap()
 }
 
-/// Begins a call: the heap in the seat, or `None` in a nested call.
+/// Begins a call: the heap in the thread slot, or `None` in a reentrant call.
 fn enter() -> Option<*mut Heap> {
     // A handler may come before this one instruction, or behind it.
-    if life().busy() != Seat::IDLE {
+    if life().busy() != ThreadSlot::IDLE {
         return None;
     }
     set_busy(0);
     // Acquire pairs with the Release when a visitor gives the heap back.
-    let heap = seat().heap.load(Ordering::Acquire);
+    let heap = slot().heap.load(Ordering::Acquire);
     // What the caller does to the heap next has no atomic operation before it.
     neap_core::points::spin_loop();
     Some(heap)
 }
 
 fn leave() {
-    set_busy(Seat::IDLE);
+    set_busy(ThreadSlot::IDLE);
     neap_core::points::spin_loop();
 }
 
 fn wait_parked() {
-    // SAFETY: the thread's own seat, which it has left.
-    unsafe { allocator().wait_parked(life().seat()) };
+    // SAFETY: the thread's own thread slot, which it has left.
+    unsafe { allocator().wait_parked(life().slot()) };
 }
 
 /// Calls of a thread that borrow a heap before it gets one of its own: fewer than in `crates/sys`, as lives are short.
 const EARLY_MALLOCS: u32 = 2;
 const EARLY_FREES: u32 = 8;
 
-fn with_heap<R>(f: impl FnMut(*mut Heap) -> R, nested: impl FnMut() -> R) -> Option<R> {
-    with_heap_for(EARLY_FREES / EARLY_MALLOCS, f, nested)
+fn with_heap<R>(f: impl FnMut(*mut Heap) -> R, reentrant: impl FnMut() -> R) -> Option<R> {
+    with_heap_for(EARLY_FREES / EARLY_MALLOCS, f, reentrant)
 }
 
 /// Whether a call of a thread without a heap shall borrow one; counts the call.
@@ -84,17 +84,17 @@ fn is_early(weight: u32) -> bool {
     if a.is_stranded() || a.is_unused() || (weight > 1 && a.is_watched()) {
         return false;
     }
-    let early = &seat().early;
+    let early = &slot().early;
     let sum = early.load(Ordering::Relaxed) + weight;
     early.store(sum, Ordering::Relaxed);
     sum <= EARLY_FREES
 }
 
-/// Runs `f` with a heap that the thread owns meanwhile, or `nested`, as a call that counts as `weight` frees.
-fn with_heap_for<R>(weight: u32, mut f: impl FnMut(*mut Heap) -> R, mut nested: impl FnMut() -> R) -> Option<R> {
+/// Runs `f` with a heap that the thread owns meanwhile, or `reentrant`, as a call that counts as `weight` frees.
+fn with_heap_for<R>(weight: u32, mut f: impl FnMut(*mut Heap) -> R, mut reentrant: impl FnMut() -> R) -> Option<R> {
     let a = allocator();
     loop {
-        let Some(heap) = enter() else { return Some(nested()) };
+        let Some(heap) = enter() else { return Some(reentrant()) };
         if is_heap(heap) {
             let result = f(heap);
             leave();
@@ -105,23 +105,23 @@ fn with_heap_for<R>(weight: u32, mut f: impl FnMut(*mut Heap) -> R, mut nested: 
             wait_parked();
             continue;
         }
-        let flight = if heap == FORKED.heap() { None } else { a.fly(life().seat()) };
+        let flight = if heap == FORKED.heap() { None } else { a.fly(life().slot()) };
         let Some(flight) = flight else {
             leave();
-            return Some(nested());
+            return Some(reentrant());
         };
         if heap == GONE.heap() || is_early(weight) {
             let result = with_borrowed(&mut f);
             drop(flight);
             leave();
-            return if result.is_none() && a.is_stranded() { Some(nested()) } else { result };
+            return if result.is_none() && a.is_stranded() { Some(reentrant()) } else { result };
         } else if !acquire(flight) {
             return None;
         }
     }
 }
 
-/// Runs `f` as a call, with the thread's heap or none; `None` in a nested call.
+/// Runs `f` as a call, with the thread's heap or none; `None` in a reentrant call.
 pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
     loop {
         let heap = enter()?;
@@ -130,7 +130,7 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
             wait_parked();
             continue;
         }
-        let flight = if heap == FORKED.heap() { None } else { allocator().fly(life().seat()) };
+        let flight = if heap == FORKED.heap() { None } else { allocator().fly(life().slot()) };
         if flight.is_none() && !is_heap(heap) {
             leave();
             return None;
@@ -158,18 +158,18 @@ fn with_borrowed<R>(mut f: impl FnMut(*mut Heap) -> R) -> Option<R> {
 fn acquire(flight: Flight<'_>) -> bool {
     let a = allocator();
     if a.is_stranded() {
-        seat().heap.store(GONE.heap(), Ordering::Release);
+        slot().heap.store(GONE.heap(), Ordering::Release);
         leave();
         return true;
     }
     let heap = a.acquire(true);
     crate::trace!("acquired {heap:p}");
     if !heap.is_null() {
-        seat().heap.store(heap, Ordering::Release);
+        slot().heap.store(heap, Ordering::Release);
     }
     let stranded = a.is_stranded();
     if stranded {
-        seat().heap.store(GONE.heap(), Ordering::Release);
+        slot().heap.store(GONE.heap(), Ordering::Release);
     }
     drop(flight);
     leave();
@@ -180,27 +180,27 @@ fn acquire(flight: Flight<'_>) -> bool {
         return false;
     }
     if world().config.seatless == 0 {
-        // SAFETY: the heap is this thread's, and the seat lasts until its end.
-        unsafe { a.set_seat(heap, life().seat()) };
+        // SAFETY: the heap is this thread's, and the thread slot lasts until its end.
+        unsafe { a.set_slot(heap, life().slot()) };
     }
     true
 }
 
-/// The thread's heap is given up, in a call that is not nested.
+/// The thread's heap is given up, in a call that is not reentrant.
 pub fn give_up() {
     let a = allocator();
     // A thread without a heap: what still runs borrows one for each call, as nothing would give up one that it acquired.
-    // A handler may acquire one before this. Relaxed: only the thread itself changes a seat without a heap.
-    let none = seat().heap.compare_exchange(Heap::none(), GONE.heap(), Ordering::Relaxed, Ordering::Relaxed);
+    // A handler may acquire one before this. Relaxed: only the thread itself changes a thread slot without a heap.
+    let none = slot().heap.compare_exchange(Heap::none(), GONE.heap(), Ordering::Relaxed, Ordering::Relaxed);
     if none.is_ok() || own() == GONE.heap() {
         return;
     }
     let mut given_up = false;
     while !given_up {
         let end = |own| {
-            let flight = a.take_off(life().seat());
+            let flight = a.take_off(life().slot());
             // Acquire pairs with the Release of a visitor who found the thread busy.
-            let gone = seat().heap.compare_exchange(own, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok();
+            let gone = slot().heap.compare_exchange(own, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok();
             crate::trace!("gives up {own:p}: {gone}");
             if gone {
                 given_up = true;
@@ -212,21 +212,21 @@ pub fn give_up() {
         let mut forked = false;
         with_heap(end, || forked = true);
         if forked && own() == FORKED.heap() {
-            // SAFETY: the thread's own seat, outside of calls.
-            if unsafe { a.wait_for_fork(life().seat()) } {
+            // SAFETY: the thread's own thread slot, outside of calls.
+            if unsafe { a.wait_for_fork(life().slot()) } {
                 continue;
             }
             if enter().is_none() {
-                crate::finding("a thread ends in a nested call");
+                crate::finding("a thread ends in a reentrant call");
             }
-            // SAFETY: the thread's own seat, in a call that is not nested.
-            given_up = unsafe { a.leave_to_others(life().seat(), GONE.heap()) };
+            // SAFETY: the thread's own thread slot, in a call that is not reentrant.
+            given_up = unsafe { a.leave_to_others(life().slot(), GONE.heap()) };
             leave();
         } else if own() == GONE.heap() {
             // A handler forked, and this is its child, which is stranded.
             return;
-        } else if forked && life().busy() != Seat::IDLE {
-            crate::finding("a thread ends in a nested call");
+        } else if forked && life().busy() != ThreadSlot::IDLE {
+            crate::finding("a thread ends in a reentrant call");
         }
     }
 }
@@ -254,7 +254,7 @@ pub fn share() {
 }
 
 fn own() -> *mut Heap {
-    seat().heap.load(Ordering::Acquire)
+    slot().heap.load(Ordering::Acquire)
 }
 
 /// The thread's heap, in the child of a fork.
@@ -264,20 +264,20 @@ pub fn own_heap() -> *mut Heap {
 
 /// The thread has no heap any more: it ends, or its process is stranded.
 pub fn strand() {
-    seat().heap.store(GONE.heap(), Ordering::Release);
+    slot().heap.store(GONE.heap(), Ordering::Release);
 }
 
-/// The thread's seat.
-pub fn place() -> *mut Seat {
-    life().seat()
+/// The thread's slot.
+pub fn place() -> *mut ThreadSlot {
+    life().slot()
 }
 
-/// Before fork; false in a nested call, or where a lock does not come free.
+/// Before fork; false in a reentrant call, or where a lock does not come free.
 pub fn enter_fork() -> bool {
     let a = allocator();
     let mut patience = a.fork_patience();
     while enter().is_some() {
-        let begin = a.fork_begin(life().seat(), false, &mut patience);
+        let begin = a.fork_begin(life().slot(), false, &mut patience);
         leave();
         match begin {
             Begin::Ready => return true,
@@ -299,14 +299,14 @@ pub fn leave_fork() {
 }
 
 /// Whether the thread is in the middle of a call.
-pub fn is_nested() -> bool {
-    life().busy() != Seat::IDLE
+pub fn is_reentrant() -> bool {
+    life().busy() != ThreadSlot::IDLE
 }
 
 /// malloc, as `libneap.so` has it.
 pub fn malloc(size: usize) -> *mut u8 {
     let a = allocator();
-    let Some(heap) = enter() else { return a.malloc_nested(size, 1, false) };
+    let Some(heap) = enter() else { return a.malloc_reentrant(size, 1, false) };
     // SAFETY: the thread's own heap, or a name.
     unsafe {
         let p = Heap::malloc(heap, size, Block::untag);
@@ -327,7 +327,7 @@ pub fn malloc(size: usize) -> *mut u8 {
         let p = if size <= MAX_SMALL {
             a.malloc_after_miss(heap, size)
         } else {
-            let p = a.malloc_shelved(heap, size, false);
+            let p = a.malloc_from_cache(heap, size, false);
             if p.is_null() { a.malloc_fresh(size, CHUNK, false) } else { p }
         };
         leave();
@@ -347,7 +347,7 @@ pub fn calloc(size: usize) -> *mut u8 {
         return p;
     }
     // SAFETY: `with_heap` lends a heap.
-    with_heap(|heap| unsafe { a.calloc(heap, size) }, || a.malloc_nested(size, 1, true))
+    with_heap(|heap| unsafe { a.calloc(heap, size) }, || a.malloc_reentrant(size, 1, true))
         .unwrap_or(core::ptr::null_mut())
 }
 
@@ -356,7 +356,7 @@ pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
     let a = allocator();
     // SAFETY: `with_heap` lends a heap.
     let aligned = |heap| unsafe { a.malloc_aligned(heap, size, align, zero) };
-    with_heap(aligned, || a.malloc_nested(size, align, zero)).unwrap_or(core::ptr::null_mut())
+    with_heap(aligned, || a.malloc_reentrant(size, align, zero)).unwrap_or(core::ptr::null_mut())
 }
 
 /// free.
@@ -367,7 +367,7 @@ pub unsafe fn free(p: *mut u8) -> Result<(), Foreign> {
     let a = allocator();
     // SAFETY: as the caller promises; the thread's own heap, or a name.
     unsafe {
-        let Some(heap) = enter() else { return a.free_nested(p) };
+        let Some(heap) = enter() else { return a.free_reentrant(p) };
         if Heap::free(heap, &a.map, p) {
             leave();
             return Ok(());
@@ -378,12 +378,12 @@ pub unsafe fn free(p: *mut u8) -> Result<(), Foreign> {
                 a.follow(heap);
             }
             leave();
-            return match with_heap_for(1, |heap| a.free(heap, p), || a.free_nested(p)) {
+            return match with_heap_for(1, |heap| a.free(heap, p), || a.free_reentrant(p)) {
                 Some(known) => known,
-                None => a.free_nested(p),
+                None => a.free_reentrant(p),
             };
         }
-        let known = if a.shelve_after_miss(heap, p) { Ok(()) } else { a.free_after_miss(heap, p) };
+        let known = if a.free_to_cache_after_miss(heap, p) { Ok(()) } else { a.free_after_miss(heap, p) };
         leave();
         known
     }
@@ -396,7 +396,7 @@ pub unsafe fn free(p: *mut u8) -> Result<(), Foreign> {
 pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     let a = allocator();
     // SAFETY: as the caller promises; `with_heap` lends a heap.
-    let new = unsafe { with_heap(|heap| a.realloc(heap, p, old, size), || a.realloc_nested(p, old, size)) };
+    let new = unsafe { with_heap(|heap| a.realloc(heap, p, old, size), || a.realloc_reentrant(p, old, size)) };
     new.unwrap_or(core::ptr::null_mut())
 }
 
@@ -408,10 +408,10 @@ pub unsafe fn usable_size(p: *mut u8) -> Option<usize> {
     let (a, call) = (allocator(), neap_core::misuse::Call::UsableSize);
     // SAFETY: as the caller promises.
     unsafe {
-        let Some(heap) = enter() else { return a.usable_size_nested(call, p) };
+        let Some(heap) = enter() else { return a.usable_size_reentrant(call, p) };
         if heap == FORKED.heap() {
             leave();
-            return a.usable_size_nested(call, p);
+            return a.usable_size_reentrant(call, p);
         }
         let heap = if is_heap(heap) { heap } else { Heap::none() };
         let size = a.usable_size(heap, call, p);

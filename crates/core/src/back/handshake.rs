@@ -1,7 +1,7 @@
 //! Visits: how the purger uses another thread's heap while that thread does something else.
 //!
 //! No lock guards a heap; its thread would pay for it at each call. Instead the visitor pays: it swaps the heap in the
-//! thread's seat for [`PARKED`], waits until every thread has seen that ([`Os::barrier`]), and looks whether the
+//! thread's slot for [`PARKED`], waits until every thread has seen that ([`Os::barrier`]), and looks whether the
 //! thread is in the middle of a call. If it is, the visitor leaves. If it is not, its next call finds [`PARKED`] and
 //! waits in [`Back::wait_parked`]. A visit lasts microseconds: nothing in it is a system call but locks.
 //!
@@ -10,7 +10,7 @@
 
 use crate::back::Back;
 use crate::back::batch::{Punch, Work};
-use crate::blocks::heap::{Mine, PARKED, Seat};
+use crate::blocks::heap::{Mine, PARKED, ThreadSlot};
 use crate::blocks::registry::{LOST, ORPHAN, OWNED, Registry};
 use crate::blocks::slab_record::{clean_pages, slab_age};
 use crate::blocks::{holes, slab};
@@ -26,29 +26,29 @@ const QUIET_TICKS: u8 = 2;
 /// barrier, or the thread stands still in the middle of a call.
 const TRIED_TICKS: u8 = 20;
 
-/// The word of a seat that a futex can wait on.
-fn futex(seat: *mut Seat) -> *const AtomicU32 {
+/// The word of a thread slot that a futex can wait on.
+fn futex(slot: *mut ThreadSlot) -> *const AtomicU32 {
     // The lower half comes first on the processors that neap knows, all little-endian. No heap has the same lower half as
     // PARKED (`Back::new_heap`), nor has another name, which lies in the same library: so a waiter never takes what a
     // visitor put back for PARKED.
-    seat.cast::<AtomicU32>().cast_const()
+    slot.cast::<AtomicU32>().cast_const()
 }
 
 impl<O: Os> Back<O> {
-    /// Tells visitors where the thread of `heap` keeps it. The seat must last until `Allocator::abandon`.
+    /// Tells visitors where the thread of `heap` keeps it. The thread slot must last until `Allocator::abandon`.
     ///
     /// # Safety
-    /// `seat` must be the place that all calls of the heap's thread, the caller, load it from.
-    pub(crate) unsafe fn seat_heap(&self, heap: &Heap, seat: *mut Seat) {
+    /// `slot` must be the place that all calls of the heap's thread, the caller, load it from.
+    pub(crate) unsafe fn set_slot_of(&self, heap: &Heap, slot: *mut ThreadSlot) {
         self.set_thread(heap);
-        // Release pairs with the Acquire of `seat_of`.
-        heap.seat.store(seat, Ordering::Release);
+        // Release pairs with the Acquire of `slot_of`.
+        heap.slot.store(slot, Ordering::Release);
     }
 
     /// Notes that the calling thread has `heap`: at first, and in the child of a fork, where its number is another.
     pub(crate) fn set_thread(&self, heap: &Heap) {
         let (number, place) = self.os.thread_to_ask_for().map_or((0, 0), |thread| (thread.number, thread.place));
-        // Relaxed: at first the store of the seat publishes all; the child of a fork has one thread.
+        // Relaxed: at first the store of the thread slot publishes all; the child of a fork has one thread.
         heap.thread.store(number, Ordering::Relaxed);
         heap.place.store(place, Ordering::Relaxed);
         heap.process.store(self.os.process().unwrap_or(0), Ordering::Relaxed);
@@ -57,7 +57,7 @@ impl<O: Os> Back<O> {
     /// Whether the thread of an owned heap has surely ended. Not where its number is one of another process: in a child that
     /// was made without fork handlers.
     fn has_ended(&self, heap: &Heap) -> bool {
-        // Relaxed: the load of the seat orders it, or the heap is parked.
+        // Relaxed: the load of the thread slot orders it, or the heap is parked.
         let (number, place) = (heap.thread.load(Ordering::Relaxed), heap.place.load(Ordering::Relaxed));
         // Whose number it is comes last: mostly the thread lives.
         number != 0
@@ -65,70 +65,70 @@ impl<O: Os> Back<O> {
             && self.os.process() == Some(heap.process.load(Ordering::Relaxed))
     }
 
-    /// Waits until the heap of `seat`, which was found parked, is back.
+    /// Waits until the heap of `slot`, which was found parked, is back.
     ///
     /// # Safety
-    /// `seat` must be the calling thread's, and not busy.
-    pub unsafe fn wait_parked(&self, seat: *mut Seat) {
-        // SAFETY: the seat is the caller's.
-        let parked = || unsafe { (*seat).heap.load(Ordering::Acquire) } == PARKED.heap();
+    /// `slot` must be the calling thread's, and not busy.
+    pub unsafe fn wait_parked(&self, slot: *mut ThreadSlot) {
+        // SAFETY: the thread slot is the caller's.
+        let parked = || unsafe { (*slot).heap.load(Ordering::Acquire) } == PARKED.heap();
         while parked() {
             // SAFETY: as above.
-            self.os.futex_wait(unsafe { &*futex(seat) }, PARKED.heap().addr() as u32);
+            self.os.futex_wait(unsafe { &*futex(slot) }, PARKED.heap().addr() as u32);
         }
     }
 
-    /// Swaps the heap in its thread's seat for `name`; false if it has no thread, one that is somewhere else, or one
+    /// Swaps the heap in its thread's slot for `name`; false if it has no thread, one that is somewhere else, or one
     /// that has ended.
     ///
-    /// The seat lies in thread storage, which ends with the thread. A thread that ends gives its heap up first, unless
+    /// The thread slot lies in thread storage, which ends with the thread. A thread that ends gives its heap up first, unless
     /// its first calls came when the C library was past the place where it would have (`crates/sys/src/thread.rs`). So
-    /// the system is asked whether the thread still exists, before each use of the seat. What remains is a thread that did
+    /// the system is asked whether the thread still exists, before each use of the thread slot. What remains is a thread that did
     /// all of this: it made more calls after its last destructor than are called early there; none before; it exists when
     /// the system is asked; and its storage is unmapped before the next instructions of the visitor. A thread that is past
     /// its destructors does no work of the program's any more, so it does not stand still there either: the visits of heaps
     /// that were left alone do not find it, only visits on request (trims) could.
     pub(crate) fn park(&self, _: &Registry, heap: &Heap, name: *mut Heap) -> bool {
-        // A seat lasts as long as the heap is owned, which the lock keeps so.
+        // A thread slot lasts as long as the heap is owned, which the lock keeps so.
         heap.state.load(Ordering::Acquire) == OWNED
-            && self.seat_of(heap).is_some_and(|seat| {
+            && self.slot_of(heap).is_some_and(|slot| {
                 // SeqCst pairs with the thread's store of `busy` and load of `heap`, through the barrier behind this.
-                seat.heap.compare_exchange(heap.id(), name, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+                slot.heap.compare_exchange(heap.id(), name, Ordering::SeqCst, Ordering::Relaxed).is_ok()
             })
     }
 
-    /// The seat of an owned heap, unless its thread has ended. The lock of the registry must be held, or the heap be parked.
-    pub(crate) fn seat_of(&self, heap: &Heap) -> Option<&Seat> {
-        // Acquire pairs with the Release of `seat_heap`.
-        let seat = heap.seat.load(Ordering::Acquire);
-        // SAFETY: the seat is there as long as the heap is owned and its thread lives.
-        (!seat.is_null() && !self.has_ended(heap)).then(|| unsafe { &*seat })
+    /// The thread slot of an owned heap, unless its thread has ended. The lock of the registry must be held, or the heap be parked.
+    pub(crate) fn slot_of(&self, heap: &Heap) -> Option<&ThreadSlot> {
+        // Acquire pairs with the Release of `set_slot_of`.
+        let slot = heap.slot.load(Ordering::Acquire);
+        // SAFETY: the thread slot is there as long as the heap is owned and its thread lives.
+        (!slot.is_null() && !self.has_ended(heap)).then(|| unsafe { &*slot })
     }
 
-    /// Whether the thread of a heap that has a seat, and that the caller parked, is in the middle of a call; after the barrier.
-    pub(crate) fn is_busy(seat: &Seat) -> bool {
+    /// Whether the thread of a heap that has a thread slot, and that the caller parked, is in the middle of a call; after the barrier.
+    pub(crate) fn is_busy(slot: &ThreadSlot) -> bool {
         // Acquire pairs with the Release when the thread leaves: what it did to the heap is seen.
-        seat.busy.load(Ordering::Acquire) != Seat::IDLE
+        slot.busy.load(Ordering::Acquire) != ThreadSlot::IDLE
     }
 
-    /// Gives a parked heap back to its thread, unless that has ended: then the heap has no seat from now on, see `park`.
+    /// Gives a parked heap back to its thread, unless that has ended: then the heap has no thread slot from now on, see `park`.
     fn unpark(&self, heap: &Heap) {
-        let Some(seat) = self.parked_seat(heap) else { return };
-        let futex = futex(core::ptr::from_ref(seat).cast_mut());
-        // Release pairs with the Acquire in `wait_parked` and with the load of the thread's next call. Behind it the seat may
+        let Some(slot) = self.parked_slot(heap) else { return };
+        let futex = futex(core::ptr::from_ref(slot).cast_mut());
+        // Release pairs with the Acquire in `wait_parked` and with the load of the thread's next call. Behind it the thread slot may
         // not be there any more: the wake takes only its address.
-        seat.heap.store(heap.id(), Ordering::Release);
+        slot.heap.store(heap.id(), Ordering::Release);
         self.os.futex_wake(futex);
     }
 
-    /// The seat of a parked heap, unless its thread has ended, so that the seat may not be there any more.
-    fn parked_seat(&self, heap: &Heap) -> Option<&Seat> {
-        let seat = self.seat_of(heap);
-        if seat.is_none() {
+    /// The thread slot of a parked heap, unless its thread has ended, so that the thread slot may not be there any more.
+    fn parked_slot(&self, heap: &Heap) -> Option<&ThreadSlot> {
+        let slot = self.slot_of(heap);
+        if slot.is_none() {
             // Relaxed: the heap is parked, so it stays.
-            heap.seat.store(core::ptr::null_mut(), Ordering::Relaxed);
+            heap.slot.store(core::ptr::null_mut(), Ordering::Relaxed);
         }
-        seat
+        slot
     }
 
     /// Runs `f` with each of `heaps` that can be visited now. The batch lock must be held. `mine` is the heap that a call of
@@ -155,7 +155,7 @@ impl<O: Os> Back<O> {
         }
         let seen = self.os.barrier();
         for &heap in heaps.iter().flatten() {
-            if seen && self.parked_seat(heap).is_some_and(|seat| !Self::is_busy(seat)) {
+            if seen && self.parked_slot(heap).is_some_and(|slot| !Self::is_busy(slot)) {
                 // SAFETY: parked, and its thread is in no call: it waits when it begins one.
                 f(unsafe { Mine::of_ref(heap) });
             }
@@ -267,7 +267,7 @@ impl<O: Os> Back<O> {
             } else if heap.large.is_due(self.epoch(), DELAY_TICKS) {
                 self.visit(mine, &mut [Some(heap)], |heap| self.clear_cached_large(heap, DELAY_TICKS));
             }
-            waits |= full && heap.quiet.get() < TRIED_TICKS && !heap.seat.load(Ordering::Relaxed).is_null();
+            waits |= full && heap.quiet.get() < TRIED_TICKS && !heap.slot.load(Ordering::Relaxed).is_null();
         }
         waits
     }

@@ -1,10 +1,10 @@
-//! What `neap-sys` does for each thread: a seat for its heap, so that visitors can use it while the thread does
+//! What `neap-sys` does for each thread: a thread slot for its heap, so that visitors can use it while the thread does
 //! something else. Change this with `crates/sys/src/thread/` and `global.rs`.
 
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
 use neap_core::fork::Begin;
-use neap_core::heap::{Block, FORKED, Name, PARKED, Seat};
+use neap_core::heap::{Block, FORKED, Name, PARKED, ThreadSlot};
 use neap_core::{Allocator, CHUNK, Heap, Os};
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
@@ -25,7 +25,7 @@ pub unsafe fn malloc<O: Os>(a: &Allocator<O>, heap: *mut Heap, size: usize) -> *
         if size <= MAX_SMALL || a.is_watched_at(heap) {
             return a.malloc_after_miss(heap, size);
         }
-        let p = a.malloc_shelved(heap, size, false);
+        let p = a.malloc_from_cache(heap, size, false);
         if p.is_null() { a.malloc_fresh(size, CHUNK, false) } else { p }
     }
 }
@@ -37,43 +37,43 @@ pub unsafe fn malloc<O: Os>(a: &Allocator<O>, heap: *mut Heap, size: usize) -> *
 pub unsafe fn free<O: Os>(a: &Allocator<O>, heap: *mut Heap, p: *mut u8) -> Result<(), Foreign> {
     // SAFETY: as the caller promises.
     unsafe {
-        if Heap::free(heap, &a.map, p) || (!a.is_watched_at(heap) && a.shelve_after_miss(heap, p)) {
+        if Heap::free(heap, &a.map, p) || (!a.is_watched_at(heap) && a.free_to_cache_after_miss(heap, p)) {
             return Ok(());
         }
         a.free_after_miss(heap, p)
     }
 }
 
-/// A thread's hold on its heap, with a seat for visitors or without.
+/// A thread's hold on its heap, with a thread slot for visitors or without.
 #[derive(Debug)]
 pub struct Owner {
     heap: *mut Heap,
     /// Null, or from a box. No box and no reference to the whole, as visitors use it through the same pointer.
-    seat: *mut Seat,
+    slot: *mut ThreadSlot,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        if !self.seat.is_null() {
+        if !self.slot.is_null() {
             // SAFETY: it is from a box, and its heap is not visited any more.
-            drop(unsafe { Box::from_raw(self.seat) });
+            drop(unsafe { Box::from_raw(self.slot) });
         }
     }
 }
 
 impl Owner {
     /// A thread's first call; `None` if there is no memory.
-    pub fn new<O: Os>(a: &Allocator<O>, cached: bool, seated: bool) -> Option<Self> {
+    pub fn new<O: Os>(a: &Allocator<O>, cached: bool, has_slot: bool) -> Option<Self> {
         let heap = a.acquire(cached);
         if heap.is_null() {
             return None;
         }
-        let seat = if seated { Box::into_raw(Box::new(Seat::new(heap))) } else { core::ptr::null_mut() };
-        if seated {
-            // SAFETY: the heap is the caller's; all its calls go through the seat, which lasts until `abandon`.
-            unsafe { a.set_seat(heap, seat) };
+        let slot = if has_slot { Box::into_raw(Box::new(ThreadSlot::new(heap))) } else { core::ptr::null_mut() };
+        if has_slot {
+            // SAFETY: the heap is the caller's; all its calls go through the thread slot, which lasts until `abandon`.
+            unsafe { a.set_slot(heap, slot) };
         }
-        Some(Owner { heap, seat })
+        Some(Owner { heap, slot })
     }
 
     /// The heap, for comparisons.
@@ -86,12 +86,12 @@ impl Owner {
         self.try_with(a, f).expect("no fork is under way")
     }
 
-    /// The same; `None` while another thread forks: the call is a nested one.
+    /// The same; `None` while another thread forks: the call is a reentrant one.
     pub fn try_with<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
-        let Some(seat) = self.shared() else { return Some(f(self.heap)) };
+        let Some(slot) = self.shared() else { return Some(f(self.heap)) };
         loop {
             // Relaxed: the visitor's barrier orders the store before the load; here only the compiler must not swap them.
-            seat.busy.store(0, Ordering::Relaxed);
+            slot.busy.store(0, Ordering::Relaxed);
             // Miri has no barrier for other threads: each side has a fence (`tests/miri/os.rs`).
             if cfg!(miri) {
                 fence(Ordering::SeqCst)
@@ -99,87 +99,87 @@ impl Owner {
                 compiler_fence(Ordering::SeqCst)
             }
             // Acquire pairs with the Release when a visitor gives the heap back.
-            let heap = seat.heap.load(Ordering::Acquire);
+            let heap = slot.heap.load(Ordering::Acquire);
             if heap != PARKED.heap() {
                 let result = (heap != FORKED.heap()).then(|| {
-                    assert_eq!(heap, self.heap, "the seat holds another heap");
+                    assert_eq!(heap, self.heap, "the slot holds another heap");
                     f(heap)
                 });
                 // Release pairs with the visitor's look at `busy`.
-                seat.busy.store(Seat::IDLE, Ordering::Release);
+                slot.busy.store(ThreadSlot::IDLE, Ordering::Release);
                 return result;
             }
-            seat.busy.store(Seat::IDLE, Ordering::Release);
-            // SAFETY: the seat is this thread's, and not busy.
-            unsafe { a.wait_parked(self.seat) };
+            slot.busy.store(ThreadSlot::IDLE, Ordering::Release);
+            // SAFETY: the thread slot is this thread's, and not busy.
+            unsafe { a.wait_parked(self.slot) };
         }
     }
 
-    /// The seat, if there is one.
-    fn shared(&self) -> Option<&Seat> {
-        // SAFETY: the seat lasts as long as this; all of it is atomic.
-        unsafe { self.seat.as_ref() }
+    /// The thread slot, if there is one.
+    fn shared(&self) -> Option<&ThreadSlot> {
+        // SAFETY: the thread slot lasts as long as this; all of it is atomic.
+        unsafe { self.slot.as_ref() }
     }
 
     /// What the thread does before fork.
     pub fn fork_begin<O: Os>(&self, a: &Allocator<O>) -> Begin {
         let busy = |value| {
-            if let Some(seat) = self.shared() {
-                seat.busy.store(value, Ordering::Release);
+            if let Some(slot) = self.shared() {
+                slot.busy.store(value, Ordering::Release);
             }
         };
         busy(0);
-        let begin = a.fork_begin(self.seat, false, &mut a.fork_patience());
-        busy(Seat::IDLE);
+        let begin = a.fork_begin(self.slot, false, &mut a.fork_patience());
+        busy(ThreadSlot::IDLE);
         begin
     }
 
     /// The same in a handler that interrupted the thread in the middle of a fork.
     pub fn fork_begin_again<O: Os>(&self, a: &Allocator<O>) -> Begin {
-        a.fork_begin(self.seat, true, &mut a.fork_patience())
+        a.fork_begin(self.slot, true, &mut a.fork_patience())
     }
 
     /// What the thread does after fork in the parent.
     pub fn fork_parent<O: Os>(&self, a: &Allocator<O>) {
-        let busy = |value| self.shared().into_iter().for_each(|seat| seat.busy.store(value, Ordering::Release));
+        let busy = |value| self.shared().into_iter().for_each(|slot| slot.busy.store(value, Ordering::Release));
         busy(0);
         a.fork_parent();
-        busy(Seat::IDLE);
+        busy(ThreadSlot::IDLE);
     }
 
     /// What the thread does after fork in the child, which is this process: other threads are to use their heaps no more.
     pub fn fork_child<O: Os>(&self, a: &Allocator<O>) {
-        a.fork_child(self.seat, 0);
+        a.fork_child(self.slot, 0);
     }
 
     /// The same in the middle of another fork of the thread, in whose handlers a signal came.
     pub fn fork_child_in_fork<O: Os>(&self, a: &Allocator<O>) {
-        a.fork_child(self.seat, 1);
+        a.fork_child(self.slot, 1);
     }
 
-    /// Runs `f` as a call that the thread's seat does not tell of.
+    /// Runs `f` as a call that the thread's slot does not tell of.
     pub fn fly<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce() -> R) -> R {
-        let flight = a.fly(self.seat);
+        let flight = a.fly(self.slot);
         assert!(flight.is_some(), "a fork is under way");
         f()
     }
 
-    /// The same behind a fork in a nested call.
-    pub fn fork_child_nested<O: Os>(&self, a: &Allocator<O>) {
-        a.fork_child_nested(self.seat, 0, true);
+    /// The same behind a fork in a reentrant call.
+    pub fn fork_child_reentrant<O: Os>(&self, a: &Allocator<O>) {
+        a.fork_child_reentrant(self.slot, 0, true);
     }
 
     /// The thread's end while another one forks and does not get on with it.
     pub fn end_during_fork<O: Os>(self, a: &Allocator<O>) {
-        let seat = self.seat;
-        // SAFETY: the seat is this thread's, outside of calls.
-        assert!(!unsafe { a.wait_for_fork(seat) }, "the fork is over");
-        // SAFETY: the seat is this thread's, in a call.
+        let slot = self.slot;
+        // SAFETY: the thread slot is this thread's, outside of calls.
+        assert!(!unsafe { a.wait_for_fork(slot) }, "the fork is over");
+        // SAFETY: the thread slot is this thread's, in a call.
         let left = self.shared().is_some_and(|own| {
             own.busy.store(0, Ordering::Release);
             // SAFETY: as above.
-            let left = unsafe { a.leave_to_others(seat, GONE.heap()) };
-            own.busy.store(Seat::IDLE, Ordering::Release);
+            let left = unsafe { a.leave_to_others(slot, GONE.heap()) };
+            own.busy.store(ThreadSlot::IDLE, Ordering::Release);
             left
         });
         assert!(left, "the fork is over");
@@ -187,11 +187,11 @@ impl Owner {
 
     /// The thread's end.
     pub fn abandon<O: Os>(self, a: &Allocator<O>) {
-        while let Some(seat) = self.shared()
+        while let Some(slot) = self.shared()
             && self.try_with(a, |heap| {
                 // A visitor may have parked the heap since; then the thread waits. Acquire: one that found it busy is
-                // done with the seat.
-                seat.heap.compare_exchange(heap, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
+                // done with the thread slot.
+                slot.heap.compare_exchange(heap, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
             }) != Some(true)
         {
             // A visit or a fork ends.

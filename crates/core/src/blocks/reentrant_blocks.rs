@@ -1,4 +1,4 @@
-//! The blocks of reentrant calls: slabs and large blocks in the annex (`pages/annex.rs`), taken and freed without a lock.
+//! The blocks of reentrant calls: slabs and large blocks in the reentrant reserve (`pages/reentrant_reserve.rs`), taken and freed without a lock.
 //!
 //! - A slab here is an ordinary slab to all who free its blocks: the page map knows its class, the record says that no heap
 //!   owns it (`owner`). It was carved whole; a block is free exactly when its remote bit is set. So a free is what every free
@@ -6,7 +6,7 @@
 //!   it is on no pending stack.
 //! - Slabs of a class are in a list that is only pushed to; they stay slabs. The purger gives the memory of one back whose
 //!   blocks are all free: it takes them all meanwhile.
-//! - A large block here has the kind [`Kind::NESTED`](crate::pages::chunk::Kind::NESTED). Its free gives the memory back and
+//! - A large block here has the kind [`Kind::REENTRANT`](crate::pages::chunk::Kind::REENTRANT). Its free gives the memory back and
 //!   then the chunks, so what is claimed reads as zero unless it is a slab.
 
 use crate::blocks::class::{self, CLASSES};
@@ -21,16 +21,16 @@ use crate::system::remote::DoubleFree;
 use crate::system::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::{CHUNK, Heap};
 
-/// The owner of the annex's slabs: an address that is no thread's heap.
+/// The owner of the reentrant reserve's slabs: an address that is no thread's heap.
 pub(crate) fn owner() -> *mut Heap {
     OWNER.heap()
 }
 
 static OWNER: Name = Name::new();
 
-/// What lies in the annex.
+/// What lies in the reentrant reserve.
 #[derive(Debug)]
-pub struct Annexed {
+pub struct ReentrantBlocks {
     /// The newest slab of each class.
     slabs: [AtomicPtr<Chunk>; CLASSES],
     /// Slabs, large blocks and their usable bytes.
@@ -39,10 +39,10 @@ pub struct Annexed {
     pub(crate) large_bytes: AtomicUsize,
 }
 
-impl Annexed {
+impl ReentrantBlocks {
     /// Nothing.
     pub const fn new() -> Self {
-        Annexed {
+        ReentrantBlocks {
             slabs: [const { AtomicPtr::new(core::ptr::null_mut()) }; CLASSES],
             slab_count: AtomicUsize::new(0),
             large_blocks: AtomicUsize::new(0),
@@ -55,7 +55,7 @@ impl Annexed {
         self.slabs_of(class).find_map(|c| take_from(c, class))
     }
 
-    /// Makes the caller's chunk of `c`, from [`Annex::take`](crate::pages::annex::Annex::take), a slab of `class`, and returns
+    /// Makes the caller's chunk of `c`, from [`ReentrantReserve::take`](crate::pages::reentrant reserve::ReentrantReserve::take), a slab of `class`, and returns
     /// its first block.
     pub(crate) fn make_slab(&self, arenas: &Arenas, map: &PageMap, c: Record, class: usize) -> *mut u8 {
         let capacity = class::capacity(class);
@@ -118,20 +118,20 @@ impl Annexed {
 
     /// The slabs of `class`, newest first.
     pub(crate) fn slabs_of(&self, class: usize) -> impl Iterator<Item = Record> {
-        // SAFETY: what is stored there is a record of a slab of the annex; such slabs stay slabs.
+        // SAFETY: what is stored there is a record of a slab of the reentrant reserve; such slabs stay slabs.
         let first = unsafe { Record::from_ptr(self.slabs[class].load(Ordering::Acquire)) };
         // The link of a slab in the list never changes.
         core::iter::successors(first, |c| c.next())
     }
 }
 
-impl Default for Annexed {
+impl Default for ReentrantBlocks {
     fn default() -> Self {
         Self::new()
     }
 }
 
-/// A free block of the slab of `c`, which lies in the annex.
+/// A free block of the slab of `c`, which lies in the reentrant reserve.
 fn take_from(c: Record, class: usize) -> Option<*mut u8> {
     if c.remote().apart() == 0 {
         return None;

@@ -1,17 +1,17 @@
-//! Nested calls: those in a signal handler that interrupted another call of the same thread. The interrupted call may
-//! hold any lock, and may have changed the thread's heap half. So a nested call uses no heap, takes no lock and waits
+//! Reentrant calls: those in a signal handler that interrupted another call of the same thread. The interrupted call may
+//! hold any lock, and may have changed the thread's heap half. So a reentrant call uses no heap, takes no lock and waits
 //! for nobody: whatever it interrupted goes on when it returns (`docs/signals.md` has the whole argument).
 //!
 //! | call | does |
 //! |---|---|
-//! | malloc, calloc, aligned | a block of the annex (`annex.rs`); where that is full, a mapping of its own |
+//! | malloc, calloc, aligned | a block of the reentrant reserve (`reentrant_reserve.rs`); where that is full, a mapping of its own |
 //! | free of a small block | what every free to another thread's slab is (`remote.rs`) |
 //! | free of a large block | marks it [`Kind::DEFERRED`] and pushes it on a stack, which any thread's next slow path empties |
-//! | free of a block of the annex, or a huge one | at once |
+//! | free of a block of the reentrant reserve, or a huge one | at once |
 //! | realloc | in place, or a new block, a copy, a free |
 //! | usable size | reads page map and record |
 //!
-//! What a nested free cannot do it notes, and `Blocks::drain` does it in the next slow path (`settle`) or tick.
+//! What a reentrant free cannot do it notes, and `Blocks::drain` does it in the next slow path (`settle`) or tick.
 
 use crate::blocks::apart::Renewed;
 use crate::blocks::heap::{Block, Mine};
@@ -24,16 +24,16 @@ use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, MAX_SIZE, Os};
 
 impl<O: Os> Blocks<O> {
-    /// malloc in a nested call: at least `size` bytes aligned to `align`, a power of two; zeroed if asked for. Null if
+    /// malloc in a reentrant call: at least `size` bytes aligned to `align`, a power of two; zeroed if asked for. Null if
     /// there is no memory. A limit that the process has for itself is not looked at.
     #[cold]
-    pub fn malloc_nested(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
+    pub fn malloc_reentrant(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > MAX_SIZE - CHUNK || align > MAX_SIZE {
             return core::ptr::null_mut();
         }
         let p = match class::of_aligned(size, align) {
-            Some(class) => self.malloc_small_nested(class),
-            None => self.malloc_large_nested(size, align),
+            Some(class) => self.malloc_small_reentrant(class),
+            None => self.malloc_large_reentrant(size, align),
         };
         if p.is_null() {
             // Zeroed.
@@ -47,7 +47,7 @@ impl<O: Os> Blocks<O> {
     }
 
     /// A block of `class` for a call that finds none in its heap. Null, unless a handler that interrupted the call has forked
-    /// and this is the child, which is stranded: it uses no chunks of others, so the block is that of a nested call.
+    /// and this is the child, which is stranded: it uses no chunks of others, so the block is that of a reentrant call.
     #[cold]
     pub(crate) fn malloc_stranded(&self, class: usize) -> *mut u8 {
         if !self.is_stranded() {
@@ -55,14 +55,14 @@ impl<O: Os> Blocks<O> {
         }
         let size = class::SIZE[class] as usize;
         // Blocks of a class are aligned to what divides their size: the caller may count on that.
-        self.malloc_nested(size, 1 << size.trailing_zeros(), false)
+        self.malloc_reentrant(size, 1 << size.trailing_zeros(), false)
     }
 
-    fn malloc_small_nested(&self, class: usize) -> *mut u8 {
-        let p = match self.annexed.take_block(class) {
+    fn malloc_small_reentrant(&self, class: usize) -> *mut u8 {
+        let p = match self.reentrant_blocks.take_block(class) {
             Some(p) => p,
-            None => match self.arenas.annex.take(&self.os, &self.map, 1, 1) {
-                Some(c) => self.annexed.make_slab(&self.arenas, &self.map, c, class),
+            None => match self.arenas.reentrant_reserve.take(&self.os, &self.map, 1, 1) {
+                Some(c) => self.reentrant_blocks.make_slab(&self.arenas, &self.map, c, class),
                 None => return core::ptr::null_mut(),
             },
         };
@@ -71,57 +71,57 @@ impl<O: Os> Blocks<O> {
         unsafe { Self::untagged(p) }
     }
 
-    fn malloc_large_nested(&self, size: usize, align: usize) -> *mut u8 {
+    fn malloc_large_reentrant(&self, size: usize, align: usize) -> *mut u8 {
         let bytes = size.max(1).next_multiple_of(self.os.page_size());
         let len = bytes.div_ceil(CHUNK);
-        let Some(c) = self.arenas.annex.take(&self.os, &self.map, len, align.div_ceil(CHUNK)) else {
+        let Some(c) = self.arenas.reentrant_reserve.take(&self.os, &self.map, len, align.div_ceil(CHUNK)) else {
             return core::ptr::null_mut();
         };
         // Earlier blocks left their kinds.
         (1..len).for_each(|i| c.after(i).set_kind(Kind::NONE));
         let block = Large::set_up(c, len, len, bytes, State::Clean);
-        block.set_kind(Kind::NESTED);
-        self.annexed.large_blocks.fetch_add(1, Ordering::Relaxed);
-        self.annexed.large_bytes.fetch_add(bytes, Ordering::Relaxed);
+        block.set_kind(Kind::REENTRANT);
+        self.reentrant_blocks.large_blocks.fetch_add(1, Ordering::Relaxed);
+        self.reentrant_blocks.large_bytes.fetch_add(bytes, Ordering::Relaxed);
         block.start()
     }
 
-    /// Frees a large block of the annex, or says what is wrong with it.
-    pub(crate) fn free_annexed(&self, block: Large) {
+    /// Frees a large block of the reentrant reserve, or says what is wrong with it.
+    pub(crate) fn free_large_reentrant(&self, block: Large) {
         let (p, len, bytes) = (block.start(), block.len(), block.bytes());
         // A free one keeps this kind until the chunk is used again, so that a second free is told from a wild one. Of two
         // that free the block one comes second.
-        if !block.chunk().change_kind(Kind::NESTED, Kind::FREE) {
+        if !block.chunk().change_kind(Kind::REENTRANT, Kind::FREE) {
             misuse::not_a_block(self, Call::Free, p);
         }
-        self.annexed.large_blocks.fetch_sub(1, Ordering::Relaxed);
-        self.annexed.large_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.reentrant_blocks.large_blocks.fetch_sub(1, Ordering::Relaxed);
+        self.reentrant_blocks.large_bytes.fetch_sub(bytes, Ordering::Relaxed);
         match self.renew_apart(block) {
             Renewed::Clean => {}
             // SAFETY: the block is the caller's.
             Renewed::Usable => unsafe { self.release_or_clear(p, len * CHUNK) },
-            Renewed::Lost => return self.arenas.annex.lose(len),
+            Renewed::Lost => return self.arenas.reentrant_reserve.lose(len),
         }
-        self.arenas.annex.give(block.chunk(), len);
+        self.arenas.reentrant_reserve.give(block.chunk(), len);
     }
 
-    /// free in a nested call.
+    /// free in a reentrant call.
     ///
     /// # Safety
     /// `p` must be a block of the caller's, NULL, or foreign.
     #[cold]
-    pub unsafe fn free_nested(&self, p: *mut u8) -> Result<(), Foreign> {
+    pub unsafe fn free_reentrant(&self, p: *mut u8) -> Result<(), Foreign> {
         // SAFETY: as the caller promises, here and below.
         unsafe {
             if let Some(class) = self.small_class(p) {
-                self.check_nested(Call::Free, p, class);
-                self.free_small_nested(p, class);
+                self.check_reentrant(Call::Free, p, class);
+                self.free_small_reentrant(p, class);
             } else if p.is_null() {
-            } else if self.arenas.annex.holds(p) {
+            } else if self.arenas.reentrant_reserve.holds(p) {
                 if p.addr() & (CHUNK - 1) != 0 {
                     misuse::not_a_block(self, Call::Free, p);
                 }
-                self.free_annexed(Large::of(Record::at(p)));
+                self.free_large_reentrant(Large::of(Record::at(p)));
             } else if self.arenas.contains(p) {
                 self.defer(p);
             } else if !self.huge.free(self, p) {
@@ -135,7 +135,7 @@ impl<O: Os> Blocks<O> {
     ///
     /// # Safety
     /// `p` must be a block of a slab of `class`, and the caller's.
-    unsafe fn free_small_nested(&self, p: *mut u8, class: usize) {
+    unsafe fn free_small_reentrant(&self, p: *mut u8, class: usize) {
         // SAFETY: the block was live, so its slab exists; only its remote part is written.
         let c = unsafe { Record::at(p) };
         let mut batch = slab::Batch::new();
@@ -177,8 +177,8 @@ impl<O: Os> Blocks<O> {
         self.note_deferred();
     }
 
-    /// Does what nested calls left: frees large blocks, and takes in what they freed into orphans. And what a fork left:
-    /// abandons heaps. Under no lock, in a call that is not nested.
+    /// Does what reentrant calls left: frees large blocks, and takes in what they freed into orphans. And what a fork left:
+    /// abandons heaps. Under no lock, in a call that is not reentrant.
     #[cold]
     pub(crate) fn drain(&self) {
         if self.is_stranded() {
@@ -208,7 +208,7 @@ impl<O: Os> Blocks<O> {
     ///
     /// # Safety
     /// `p` must lie in a slab of this class.
-    unsafe fn check_nested(&self, call: Call, p: *mut u8, class: usize) {
+    unsafe fn check_reentrant(&self, call: Call, p: *mut u8, class: usize) {
         if !class::is_start(p.addr() & (CHUNK - 1), class) {
             misuse::interior(self, call, p, class);
         }
@@ -218,14 +218,14 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// `Allocator::usable_size` in a nested call.
+    /// `Allocator::usable_size` in a reentrant call.
     ///
     /// # Safety
     /// `p` must be a block of the caller's, or foreign.
-    pub unsafe fn usable_size_nested(&self, call: Call, p: *mut u8) -> Option<usize> {
+    pub unsafe fn usable_size_reentrant(&self, call: Call, p: *mut u8) -> Option<usize> {
         if let Some(class) = self.small_class(p) {
             // SAFETY: `p` lies in a slab of this class.
-            unsafe { self.check_nested(call, p, class) };
+            unsafe { self.check_reentrant(call, p, class) };
             return Some(class::SIZE[class] as usize);
         }
         if self.arenas.contains(p) {
@@ -235,15 +235,15 @@ impl<O: Os> Blocks<O> {
         self.huge.bytes(p)
     }
 
-    /// realloc in a nested call: see `Allocator::realloc`.
+    /// realloc in a reentrant call: see `Allocator::realloc`.
     ///
     /// # Safety
     /// `p` must be a block of the caller's with usable size `old`.
-    pub unsafe fn realloc_nested(&self, p: *mut u8, old: usize, size: usize) -> *mut u8 {
+    pub unsafe fn realloc_reentrant(&self, p: *mut u8, old: usize, size: usize) -> *mut u8 {
         if self.fits_in_place(old, size) {
             return p;
         }
-        let new = self.malloc_nested(size, class::MIN_BLOCK, false);
+        let new = self.malloc_reentrant(size, class::MIN_BLOCK, false);
         if new.is_null() {
             // To shrink is never refused.
             return if size <= old { p } else { new };
@@ -251,27 +251,28 @@ impl<O: Os> Blocks<O> {
         // SAFETY: both blocks have the bytes that are copied; the old one's life ends.
         unsafe {
             new.copy_from_nonoverlapping(p, old.min(size));
-            let _ = self.free_nested(p);
+            let _ = self.free_reentrant(p);
         }
         new
     }
 
-    /// Live blocks of the annex, and their bytes; blocks in caches count as well.
-    pub(crate) fn live_in_annex(&self) -> (usize, usize) {
-        let annex = &self.annexed;
-        let large = [&annex.large_blocks, &annex.large_bytes].map(|n| n.load(Ordering::Relaxed));
+    /// Live blocks of the reentrant reserve, and their bytes; blocks in caches count as well.
+    pub(crate) fn live_reentrant(&self) -> (usize, usize) {
+        let reentrant_reserve = &self.reentrant_blocks;
+        let large =
+            [&reentrant_reserve.large_blocks, &reentrant_reserve.large_bytes].map(|n| n.load(Ordering::Relaxed));
         (1..class::CLASSES).fold((large[0], large[1]), |sum, class| {
             let blocks: usize =
-                annex.slabs_of(class).map(|c| (class::capacity(class) - c.remote().apart()) as usize).sum();
+                reentrant_reserve.slabs_of(class).map(|c| (class::capacity(class) - c.remote().apart()) as usize).sum();
             (sum.0 + blocks, sum.1 + blocks * class::SIZE[class] as usize)
         })
     }
 
-    /// A nested call ends its thread, whose heap may be half changed: it is not used any more. (A handler that does
+    /// A reentrant call ends its thread, whose heap may be half changed: it is not used any more. (A handler that does
     /// this, where POSIX does not allow it, also leaves locked what the interrupted call had locked.)
     pub(crate) fn lose_heap(&self, heap: &Heap) {
         heap.state.store(LOST, Ordering::SeqCst);
-        heap.seat.store(core::ptr::null_mut(), Ordering::SeqCst);
+        heap.slot.store(core::ptr::null_mut(), Ordering::SeqCst);
     }
 
     /// In the child of a fork: abandons the heaps of other threads that are whole.
@@ -307,4 +308,5 @@ impl<O: Os> Blocks<O> {
     }
 }
 
-const _: () = assert!(align_of::<Block>() <= class::MIN_BLOCK, "blocks of the annex are aligned as all are");
+const _: () =
+    assert!(align_of::<Block>() <= class::MIN_BLOCK, "blocks of the reentrant reserve are aligned as all are");

@@ -1,23 +1,23 @@
-//! Memory of the blocks of reentrant calls goes back (`blocks/annexed.rs`).
+//! Memory of the blocks of reentrant calls goes back (`blocks/reentrant_blocks.rs`).
 
 use crate::Os;
 use crate::back::Back;
 use crate::back::batch::Work;
-use crate::blocks::annexed::Annexed;
+use crate::blocks::reentrant_blocks::ReentrantBlocks;
 use crate::blocks::{class, misuse};
 use crate::system::os::Run;
 use crate::system::remote::DoubleFree;
 use crate::system::sync::Ordering;
 
 impl<O: Os> Back<O> {
-    /// Gives the memory of the annex's slabs back that no block uses; returns the bytes, and adds those that held memory to
+    /// Gives the memory of the reentrant reserve's slabs back that no block uses; returns the bytes, and adds those that held memory to
     /// `held`. Under the batch lock: a fork finds no block on its way.
-    pub(crate) fn purge_annex(&self, work: &mut Work, mut held: Option<&mut usize>) -> usize {
-        let annex = &self.annexed;
-        if annex.slab_count.load(Ordering::Relaxed) == 0 {
+    pub(crate) fn purge_reentrant(&self, work: &mut Work, mut held: Option<&mut usize>) -> usize {
+        let reentrant_reserve = &self.reentrant_blocks;
+        if reentrant_reserve.slab_count.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        let slabs = (1..class::CLASSES).flat_map(|class| annex.slabs_of(class));
+        let slabs = (1..class::CLASSES).flat_map(|class| reentrant_reserve.slabs_of(class));
         let mut purge = |run: Run| {
             if let Some(held) = &mut held {
                 // SAFETY: all blocks there are ours.
@@ -27,7 +27,7 @@ impl<O: Os> Back<O> {
             unsafe { self.release(run.start, run.len) }
         };
         let masks = work.punch.holes[0].room();
-        let purge = |c| match Annexed::purge_slab(c, masks, &mut purge) {
+        let purge = |c| match ReentrantBlocks::purge_slab(c, masks, &mut purge) {
             Ok(bytes) => bytes,
             Err(DoubleFree) => misuse::double_free_seen_late(self, c),
         };
