@@ -259,7 +259,6 @@ impl Drop for Fake {
     }
 }
 
-// SAFETY: memory comes from fresh mappings, which the model knows; each call does what the trait says.
 impl Threads for Fake {
     /// [`Config::purger`].
     fn start_helper(&self) -> bool {
@@ -292,6 +291,7 @@ impl Threads for Fake {
     }
 }
 
+// SAFETY: memory comes from fresh mappings, which the model knows; each call does what the trait says.
 unsafe impl Os for Fake {
     fn page_size(&self) -> usize {
         self.config.page_size

@@ -14,7 +14,6 @@ struct Bare {
     woken: AtomicUsize,
 }
 
-// SAFETY: no call hands out memory.
 impl Threads for Bare {
     fn start_helper(&self) -> bool {
         unreachable!()
@@ -30,6 +29,7 @@ impl Threads for Bare {
     }
 }
 
+// SAFETY: no call hands out memory.
 unsafe impl Os for Bare {
     fn page_size(&self) -> usize {
         4096

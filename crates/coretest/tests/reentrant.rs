@@ -52,7 +52,6 @@ impl Interrupted {
     }
 }
 
-// SAFETY: each call is the fake's.
 impl Threads for Interrupted {
     fn start_helper(&self) -> bool {
         self.around(Fake::start_helper)
@@ -68,6 +67,7 @@ impl Threads for Interrupted {
     }
 }
 
+// SAFETY: each call is the fake's.
 unsafe impl Os for Interrupted {
     fn page_size(&self) -> usize {
         self.fake.page_size()

@@ -19,7 +19,7 @@ use crate::sys::{self, Identity};
 
 /// The library.
 static LIBRARY: &[u8] = include_bytes!(env!("NEAP_LIBRARY"));
-/// The hash of [`LIBRARY`], as the build script computed it.
+/// The hash of `LIBRARY`, as the build script computed it.
 pub const HASH: &str = env!("NEAP_LIBRARY_HASH");
 /// The file's name.
 const FILE_NAME: &str = "libneap.so";

@@ -15,7 +15,6 @@ use neap_core::sync::AtomicU32;
 use neap_core::sync::Threads;
 use neap_coretest::fake::model::Access;
 
-// SAFETY: memory comes from fresh mappings, which the model knows; each call does what the trait says.
 impl Threads for System {
     fn futex_wake_all(&self, word: *const AtomicU32) {
         let key = word.addr();
@@ -71,6 +70,7 @@ impl Threads for System {
     }
 }
 
+// SAFETY: memory comes from fresh mappings, which the model knows; each call does what the trait says.
 unsafe impl Os for System {
     fn page_size(&self) -> usize {
         self.config.page as usize

@@ -54,7 +54,6 @@ fn map(at: usize, len: usize, access: ProtFlags) -> Option<*mut u8> {
     p.ok().map(<*mut c_void>::cast)
 }
 
-// SAFETY: each method does what the trait says, with fresh mappings or on the range it was given.
 impl Threads for Linux {
     fn futex_wake_all(&self, word: *const AtomicU32) {
         count(Syscall::Futex);
@@ -92,6 +91,7 @@ impl Threads for Linux {
     }
 }
 
+// SAFETY: each method does what the trait says, with fresh mappings or on the range it was given.
 unsafe impl Os for Linux {
     fn page_size(&self) -> usize {
         call::page_size()

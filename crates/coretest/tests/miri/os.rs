@@ -60,7 +60,6 @@ impl Drop for Plain {
     }
 }
 
-// SAFETY: memory comes from the interpreter's allocator, and each call does to its range what the trait says.
 impl Threads for Plain {
     /// The test itself gives memory back.
     fn start_helper(&self) -> bool {
@@ -78,6 +77,7 @@ impl Threads for Plain {
     fn futex_wake(&self, _: *const AtomicU32) {}
 }
 
+// SAFETY: memory comes from the interpreter's allocator, and each call does to its range what the trait says.
 unsafe impl Os for Plain {
     fn page_size(&self) -> usize {
         PAGE
