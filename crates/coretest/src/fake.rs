@@ -60,7 +60,7 @@ pub struct Config {
     pub touched_runs: Option<usize>,
     /// What [`Os::memory`] says at first.
     pub memory: Option<Memory>,
-    /// What [`Os::start_helper`] says: true where the test calls `tick` from then on, false where nobody does.
+    /// What [`Threads::start_helper`] says: true where the test calls `tick` from then on, false where nobody does.
     pub purger: bool,
     /// Seed of [`Os::random`] and of faults by chance.
     pub seed: u64,
