@@ -1,10 +1,10 @@
 //! The allocator as a whole: which layer serves a request, and what is done of the notes that the layers leave. The fast
 //! paths are in [`Heap`]; what is here runs when they give up. `port.rs` has the calls that take a heap by its address.
 
-use crate::blocks::habits::Habits;
 use crate::blocks::heap::{Block, Mine};
 use crate::blocks::large::MAX_LARGE;
 use crate::blocks::misuse::Call;
+use crate::blocks::zero::Habits;
 use crate::blocks::{Blocks, class};
 use crate::observe::Observed;
 use crate::pages::chunk::Record;

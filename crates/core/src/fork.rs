@@ -29,7 +29,8 @@ use crate::back::forks::CHANGES;
 pub use crate::back::forks::Flight;
 use crate::blocks::heap::{FORKED, ThreadSlot};
 use crate::blocks::registry::{LEFT, LOST, OWNED, Registry};
-use crate::system::sync::{Lock, Ordering};
+use crate::system::lock::Lock;
+use crate::system::sync::Ordering;
 use crate::{Allocator, Heap, Os};
 
 /// How often a fork looks whether calls that are under way have ended. Most end meanwhile if their threads have a processor.

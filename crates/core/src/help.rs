@@ -36,7 +36,7 @@ impl<O: Os> Allocator<O> {
         if next.is_some() || helper.take_leave(&helper.leave(false)) { next } else { Some(self.tick_length()) }
     }
 
-    /// What a helper does all its life, until it wants to end: for [`Os::start_helper`], which has the thread take the
+    /// What a helper does all its life, until it wants to end: for `Threads::start_helper`, which has the thread take the
     /// last step, and call this again where that fails.
     #[cold]
     pub fn help(&self) -> Leave {

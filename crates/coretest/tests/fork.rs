@@ -3,8 +3,8 @@
 
 use neap_core::Heap;
 use neap_core::fork::Begin;
+use neap_core::lock::Lock;
 use neap_core::misuse::Call as Asker;
-use neap_core::sync::Lock;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
 use neap_coretest::{Call, Config, Fake, Moment, Owner};
 use std::sync::LazyLock;

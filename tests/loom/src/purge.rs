@@ -2,9 +2,10 @@
 //! (`prepare`) do. Change both together. The locks are the core's own.
 
 use crate::system::helper::{Helper, Leave, Who};
+use crate::system::lock::Lock;
 use crate::system::os::Futex;
 use crate::system::sync::Threads;
-use crate::system::sync::{AtomicU32, Lock, Ordering};
+use crate::system::sync::{AtomicU32, Ordering};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::AtomicBool;

@@ -5,8 +5,8 @@
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
+use neap_loom::system::lock::Lock;
 use neap_loom::system::os::Futex;
-use neap_loom::system::sync::Lock;
 
 /// A number behind the lock; loom reports two threads in it at once.
 struct Counter {

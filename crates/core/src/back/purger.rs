@@ -1,7 +1,8 @@
 //! The purger's state: clocks of its ticks, and what it works with.
 
 use crate::back::batch::Work;
-use crate::system::sync::{AtomicBool, AtomicU32, AtomicU64, Locked, Ordering};
+use crate::system::lock::Locked;
+use crate::system::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The purger's state, readable without a lock.
 #[derive(Debug)]

@@ -13,10 +13,10 @@
 //! Cost: no fast path, a memset for each free, a look at each block that is handed out, two system calls more for each
 //! slab and each large block.
 
-use crate::blocks::habits::{self, Habits};
 use crate::blocks::heap::Mine;
 use crate::blocks::slab_record::{self, OwnSlab};
 use crate::blocks::watch::Reason;
+use crate::blocks::zero::{self, Habits};
 use crate::blocks::{Blocks, class, misuse};
 use crate::pages::chunk::Record;
 use crate::system::random;
@@ -81,7 +81,7 @@ impl<O: Os> Blocks<O> {
         let class = slab.class();
         // Blocks with OS pages of their own are not looked at: those that were never touched would be read in.
         // SAFETY: the block is new, and the caller's.
-        if !clean && class < class::FIRST_PAGED && !unsafe { habits::is_zeroed(p, class::SIZE[class] as usize) } {
+        if !clean && class < class::FIRST_PAGED && !unsafe { zero::is_zeroed(p, class::SIZE[class] as usize) } {
             misuse::corrupted(self, p, class);
         }
         Some((p, clean, 0))

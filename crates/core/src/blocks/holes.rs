@@ -4,7 +4,7 @@
 //! Free blocks of a slab are not touched by bookkeeping, so their memory can go and come back as zero. What must not
 //! happen is that a block is handed out while its OS page is on its way. So the purger
 //! 1. takes the blocks of such OS pages, while it visits the owner's heap (`handshake.rs`) or holds the lock that stands in
-//!    for an orphan's owner ([`take`]);
+//!    for an orphan's owner (`take`);
 //! 2. gives the OS pages back, under no lock;
 //! 3. notes them as clean, and frees the blocks as any other thread would (`system/remote.rs`): nothing new is needed
 //!    for their way back, and the owner need not be visited again.

@@ -4,8 +4,6 @@
 //! So there are never more heaps than there were threads at one time, and the owner of a slab never changes.
 //! While a heap is an orphan, the lock of the registry stands in for its owner: other threads take blocks from its
 //! slabs, and whoever frees the first block into it also takes in the frees.
-//!
-//! Lock order: batch (of the purger), registry, ranges.
 
 use crate::blocks::heap::{Mine, PARKED};
 use crate::blocks::registry::{self, ORPHAN, OWNED, Registry};

@@ -10,7 +10,7 @@ pub mod class;
 pub mod flow;
 pub mod grow;
 pub mod guards;
-pub mod habits;
+
 pub mod harden;
 pub mod heap;
 pub mod holes;
@@ -30,18 +30,20 @@ pub mod slab;
 pub mod slab_record;
 pub mod watch;
 pub mod watching;
+pub mod zero;
 
 use crate::Os;
 use crate::blocks::flow::Flow;
 use crate::blocks::guards::Guards;
-use crate::blocks::habits::Habits;
 use crate::blocks::huge::Huge;
 use crate::blocks::reentrant_blocks::ReentrantBlocks;
 use crate::blocks::registry::Registry;
+use crate::blocks::zero::Habits;
 use crate::pages::Pages;
 use crate::pages::chunk::{Chunk, Kind, Record};
+use crate::system::lock::Locked;
 use crate::system::remote::Pending;
-use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Locked};
+use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize};
 use core::ops::Deref;
 
 /// A block that neap does not know.

@@ -8,7 +8,7 @@
 //! cell or an atomic for which any bytes are valid: so a record may be read at any time, and what is read may be a guess.
 //!
 //! **Invariant 2.** A plain field (a `Cell`) is used by the one who has the chunk: the owner's heap for a slab, the caller for
-//! its block, the lock of the ranges for what is free. Others read it through [`peek`], as a guess.
+//! its block, the lock of the ranges for what is free. Others read it as a guess (`system/sync.rs`).
 
 use crate::pages::layout::{self, ARENA_ALIGN};
 use crate::system::remote::{Node, Remote};

@@ -28,8 +28,9 @@ use crate::pages::notes::{DEFERRED, GROWN, Notes, SHRUNK, TABLES, WANTED};
 use crate::pages::range::{Ranges, Taken};
 use crate::pages::space::Space;
 use crate::system::helper::Who;
+use crate::system::lock::Locked;
 use crate::system::policy::{Limit, Purge};
-use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Locked, Ordering};
+use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::ops::Deref;
 

@@ -4,6 +4,7 @@
 pub mod claims;
 pub mod figures;
 pub mod helper;
+pub mod lock;
 pub mod os;
 #[cfg(neap_sim)]
 pub mod points;

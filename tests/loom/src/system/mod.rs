@@ -4,6 +4,8 @@
 pub mod claims;
 #[path = "../../../../crates/core/src/system/helper.rs"]
 pub mod helper;
+#[path = "../../../../crates/core/src/system/lock.rs"]
+pub mod lock;
 pub mod os;
 #[path = "../../../../crates/core/src/system/remote.rs"]
 pub mod remote;
