@@ -188,7 +188,7 @@ impl Record {
     }
 
     /// The record of the chunk that is `n` further on. It must be committed as well: the caller stays inside a range, or asks
-    /// [`Arenas::in_use`](crate::pages::arena::Arenas::in_use) before it looks.
+    /// `Arenas::in_use` before it looks.
     #[inline(always)]
     pub fn after(self, n: usize) -> Record {
         let there = self.0.as_ptr().wrapping_add(n);
