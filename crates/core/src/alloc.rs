@@ -59,7 +59,7 @@ impl<O: Os> Allocator<O> {
             self.drain();
         }
         if notes & LIMIT != 0 {
-            self.mind_limit();
+            self.check_limit();
         }
         if notes & TABLES != 0 {
             self.with_batch(|_| self.purge_tables());

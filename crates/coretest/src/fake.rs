@@ -621,7 +621,7 @@ unsafe impl Os for Fake {
 
     fn has_ended(&self, _: Thread) -> bool {
         self.within.reach(Moment::Question);
-        self.living.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err()
+        self.living.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_err()
     }
 
     fn pause(&self, microseconds: u32) {

@@ -23,14 +23,14 @@ fn started(os: &Fake) -> u64 {
 fn one_at_a_time() {
     let os = system(true);
     let helper = os.helper();
-    assert_eq!(helper.who(), Who::Nobody);
+    assert_eq!(helper.who(), Who::None);
     for _ in 0..2 {
         assert_eq!((helper.ask(&os, false), helper.who()), (Answer::Helped, Who::Helper));
     }
     helper.begin();
     assert_eq!(helper.ask(&os, true), Answer::Helped);
     helper.resign();
-    assert_eq!(helper.who(), Who::Nobody, "what comes to wait now has to be told");
+    assert_eq!(helper.who(), Who::None, "what comes to wait now has to be told");
     let leave = helper.leave(false);
     assert_eq!(helper.ask(&os, false), Answer::Helped);
     assert!(!helper.take_leave(&leave), "it was taken back");
@@ -48,7 +48,7 @@ fn guests_start_none() {
     let helper = os.helper();
     assert_eq!(helper.is_owner(os.process()), Some(true));
     os.set_process(2);
-    assert_eq!((helper.ask(&os, true), helper.who(), started(&os)), (Answer::Elsewhere, Who::Nobody, 0));
+    assert_eq!((helper.ask(&os, true), helper.who(), started(&os)), (Answer::Elsewhere, Who::None, 0));
     assert!(helper.keep_away(&os, 1000).is_none());
     os.set_process(1);
     assert_eq!(helper.ask(&os, false), Answer::Helped);
@@ -141,7 +141,7 @@ fn one_that_has_to_end_leaves_the_rest() {
     let leave = a.help();
     assert!(a.os.helper().take_leave(&leave));
     assert_eq!(a.free_bytes().0, 40 << 20);
-    assert_eq!(a.os.helper().who(), Who::Nobody, "the next one that frees memory asks");
+    assert_eq!(a.os.helper().who(), Who::None, "the next one that frees memory asks");
     let before = started(&a.os);
     calls::malloc(&a, &thread, 3000);
     assert_eq!(started(&a.os), before + 1);

@@ -212,7 +212,7 @@ impl Purger {
         if this.wanted.load(Ordering::Relaxed) && this.wanted.swap(false, Ordering::Acquire) {
             match this.helper.who() {
                 Who::Helper => {}
-                Who::Nobody => Self::ask(this),
+                Who::None => Self::ask(this),
                 Who::Inline => this.purge(),
             }
         }
@@ -278,7 +278,7 @@ impl Purger {
             let Some(thread) = thread else { break };
             thread.join().unwrap();
         }
-        assert_eq!(self.helper.who(), Who::Nobody, "all helpers have ended");
+        assert_eq!(self.helper.who(), Who::None, "all helpers have ended");
         // SAFETY: no other thread is left.
         self.ranges.with(|| self.waiting.with(|w| unsafe { *w }))
     }

@@ -39,7 +39,7 @@ impl Drop for Flight<'_> {
         mark(self.slot, 0);
         // Release pairs with the Acquire of a fork that waits: what the call did is seen. In the child of a fork in a
         // handler that interrupted this call just here, it is counted no more.
-        let _ = self.forks.flights.try_update(Ordering::Release, Ordering::Relaxed, |n| n.checked_sub(1));
+        let _ = self.forks.flights.fetch_update(Ordering::Release, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 }
 

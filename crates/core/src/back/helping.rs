@@ -23,7 +23,7 @@ const REENTRANT_PATIENCE_MS: u32 = 50;
 impl<O: Os> Back<O> {
     /// Whether a helper thread or the threads that free memory see to what waits. For tests.
     pub(crate) fn is_purged(&self) -> bool {
-        self.os.helper().who() != Who::Nobody
+        self.os.helper().who() != Who::None
     }
 
     /// Asks for a helper, by which all that waits now is seen to, or where there can be none by the threads that free
@@ -50,7 +50,7 @@ impl<O: Os> Back<O> {
     pub(crate) fn poke(&self) {
         match self.os.helper().who() {
             Who::Helper => self.wake_helper(),
-            Who::Nobody => self.ask_for_helper(false),
+            Who::None => self.ask_for_helper(false),
             Who::Inline if self.is_guest() => self.want(),
             Who::Inline => {
                 if self.time_is_up() {

@@ -102,7 +102,7 @@ impl<O: Os> Back<O> {
     /// two looks, as the helper may not get a processor before others need the memory; all of it at once where nearly
     /// nothing is left, or where there is no helper. Holes in slabs go likewise, by the helper alone.
     #[cold]
-    pub(crate) fn mind_limit(&self) {
+    pub(crate) fn check_limit(&self) {
         let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
         let memory = self.memory();
         if memory.is_some_and(|m| is_nearly_used_up(&m)) && self.may_sweep() {

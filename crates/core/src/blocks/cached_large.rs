@@ -66,7 +66,8 @@ impl<O: Os> Blocks<O> {
         }
         // SAFETY: the record was found; a large block is the caller's.
         let Some(block) = (unsafe { self.for_cache(Record::at(p), p) }) else { return false };
-        let fits = heap.large.has_counted_place(block.len()) && !self.minds(heap.large.chunks() + block.len());
+        let fits =
+            heap.large.has_counted_place(block.len()) && !self.must_note_cache(heap.large.chunks() + block.len());
         if fits {
             heap.undo_free_of_large();
             self.put_in_cache(heap, block);
@@ -124,7 +125,7 @@ impl<O: Os> Blocks<O> {
             self.note_room(more);
         }
         self.put_in_cache(heap, block);
-        if self.minds(heap.large.chunks()) {
+        if self.must_note_cache(heap.large.chunks()) {
             self.want();
         }
         true

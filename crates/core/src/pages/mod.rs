@@ -252,11 +252,11 @@ impl<O: Os> Pages<O> {
     /// Whether a cache of large blocks that has come to `chunks` is to be noted: where there is no purger, as soon as that is enough for one,
     /// and always where the threads that free memory do its work.
     #[inline(always)]
-    pub(crate) fn minds(&self, chunks: usize) -> bool {
+    pub(crate) fn must_note_cache(&self, chunks: usize) -> bool {
         // A purger that comes or goes meanwhile looks at all caches, or is asked for by the next block.
         match self.os.helper().who_roughly() {
             Who::Helper => false,
-            Who::Nobody => chunks >= START_CHUNKS,
+            Who::None => chunks >= START_CHUNKS,
             Who::Inline => true,
         }
     }

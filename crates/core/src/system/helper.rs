@@ -82,8 +82,8 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Who {
-    /// Nobody.
-    Nobody = 0,
+    /// There is no purger.
+    None = 0,
     /// A helper thread, which runs or is being started.
     Helper = 1,
     /// The threads that free memory.
@@ -154,7 +154,7 @@ impl Helper {
         match state {
             STARTING | RUNNING => Who::Helper,
             INLINE | KEPT => Who::Inline,
-            _ => Who::Nobody,
+            _ => Who::None,
         }
     }
 

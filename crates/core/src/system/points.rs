@@ -158,19 +158,6 @@ macro_rules! atomic {
                 point(Point::Update);
                 self.0.fetch_update(success, failure, f)
             }
-
-            /// As in `core`, in one step.
-            #[inline]
-            #[track_caller]
-            pub fn try_update(
-                &self,
-                success: Ordering,
-                failure: Ordering,
-                f: impl FnMut($value) -> Option<$value>,
-            ) -> Result<$value, $value> {
-                point(Point::Update);
-                self.0.fetch_update(success, failure, f)
-            }
         }
 
         impl $(<$t>)? core::fmt::Debug for $name $(<$t>)? {

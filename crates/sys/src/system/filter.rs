@@ -131,7 +131,7 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         // In the child of a fork in a handler that interrupted this thread here, it is counted no more.
-        let _ = self.counted.try_update(Ordering::SeqCst, Ordering::Relaxed, |n| n.checked_sub(1));
+        let _ = self.counted.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 }
 
