@@ -141,3 +141,32 @@ fn the_walk_is_short() {
     let words = text.split_whitespace().count();
     assert!(words <= 2500, "{words} words: move details to a page of their own");
 }
+
+/// Catches an invariant that a comment or a document cites and that the list does not have, and a fault or a number in the
+/// list that is wrong.
+#[test]
+fn invariants_are_listed() {
+    let list = prose(&root().join("docs/invariants.md"));
+    let rows: Vec<usize> =
+        list.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next()?.parse().ok()).collect();
+    assert_eq!(rows, (1..=rows.len()).collect::<Vec<_>>());
+    let faults = root().join("crates/sim/mutants");
+    let is_fault = |word: &&str| word.contains('-') && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+    for fault in list.split('`').skip(1).step_by(2).filter(is_fault) {
+        assert!(faults.join(format!("{fault}.patch")).exists(), "no fault {fault}");
+    }
+    let mut files = Vec::new();
+    sources(&root(), &mut files);
+    let mut cited = 0;
+    for file in files.iter().filter(|file| file.starts_with("crates/")) {
+        let text = fs::read_to_string(root().join(file)).expect("a source file").to_lowercase();
+        for rest in text.split("invariant ").skip(1) {
+            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            if let Ok(number) = digits.parse::<usize>() {
+                cited += 1;
+                assert!(rows.contains(&number), "{file} cites invariant {number}");
+            }
+        }
+    }
+    assert!(cited > 5, "{cited} are cited");
+}

@@ -1,6 +1,6 @@
 //! The record of a slab: who owns it, what of it is in use, and where its bits are.
 //!
-//! Equation: `used + (free bits) == carved <= capacity`; `used` counts the blocks in caches as well.
+//! Invariant 9: `used + (free bits) == carved <= capacity`; `used` counts the blocks in caches as well.
 
 use crate::blocks::class;
 use crate::pages::arena::Arenas;

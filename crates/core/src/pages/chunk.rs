@@ -18,7 +18,7 @@ use core::ptr::NonNull;
 
 pub use crate::pages::layout::RECORD_BYTES;
 
-/// What a chunk is. Invariant: inside a free range or a large block, only the first record (and the last one of a
+/// What a chunk is. Invariant 12: inside a free range or a large block, only the first record (and the last one of a
 /// free range) has a kind; all others are [`Kind::NONE`]. So a pointer into the middle is never taken for a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]

@@ -15,7 +15,7 @@ pub const ADDRESS_BITS: u32 = if cfg!(miri) { 40 } else { 47 };
 /// Bytes of the reservation: one for each chunk.
 pub const MAP_BYTES: usize = 1 << (ADDRESS_BITS - CHUNK_SHIFT);
 
-/// The page map. Invariant: `class(p) != 0` exactly if `p` lies in a slab of that class, or `mask == 0`.
+/// The page map. Invariant 14: `class(p) != 0` exactly if `p` lies in a slab of that class, or `mask == 0`.
 #[derive(Debug)]
 pub struct PageMap {
     base: UnsafeCell<*mut u8>,
