@@ -1,18 +1,19 @@
-//! What a helper does all its life: it looks at what waits, sleeps from one tick to the next, and ends where nothing waits
-//! or where it must.
+//! The helper's main loop: it gives back what waits, sleeps until the next tick, and ends when nothing waits or when it
+//! has to.
 
 use crate::system::helper::Leave;
 use crate::system::os::Onward;
 use crate::system::sync::Ordering;
 use crate::{Allocator, Os};
 
-/// Milliseconds from one look at what the helper may do ([`Os::onward`]) to the next, at most.
+/// Maximum milliseconds between two checks of what the helper may do ([`Os::onward`]).
 const LOOK_MS: u32 = 100;
-/// How often a helper that has to end gives back what waits, where the program goes on freeing memory.
+/// Number of times that a helper which has to end gives back what waits, if the program goes on freeing memory.
 const FINISH_ROUNDS: usize = 8;
 
 impl<O: Os> Allocator<O> {
-    /// [`Allocator::tick`], of which `None` says that the helper has resigned, and has to leave.
+    /// Does the work of one tick. Returns the milliseconds until the next, or `None` if the helper has resigned, and
+    /// has to leave.
     #[cold]
     fn round(&self) -> Option<u32> {
         let Some(_flight) = self.fly(core::ptr::null()) else { return Some(self.tick_length()) };
@@ -25,9 +26,8 @@ impl<O: Os> Allocator<O> {
         next
     }
 
-    /// One look at all that waits to go back to the system, and the purge of what is due. Returns in how many
-    /// milliseconds to call it again, or `None` when nothing waits: then there is no helper any more. For a helper that is
-    /// no thread of its own, see [`Allocator::help`].
+    /// Does one tick: purges what is due. Returns the milliseconds until the next tick, or `None` if nothing waits:
+    /// then there is no helper any more. For a helper that is not a thread of its own, see [`Allocator::help`].
     #[cold]
     pub fn tick(&self) -> Option<u32> {
         let helper = self.os.helper();
@@ -36,22 +36,22 @@ impl<O: Os> Allocator<O> {
         if next.is_some() || helper.take_leave(&helper.leave(false)) { next } else { Some(self.tick_length()) }
     }
 
-    /// What a helper does all its life, until it wants to end: for `Threads::start_helper`, which has the thread take the
-    /// last step, and call this again where that fails.
+    /// Runs a helper until it wants to end. `Threads::start_helper` has the thread take the last step, and call this
+    /// again if that step fails.
     #[cold]
     pub fn help(&self) -> Leave {
         let helper = self.os.helper();
         helper.begin();
         self.look_at_limit();
         let (mut wait, mut seen) = (self.tick_length(), helper.woken());
-        // Relaxed: a thread that sets it from now on wakes the helper.
+        // Relaxed: a thread that sets it after this wakes the helper.
         let mut due = self.notes.flood.load(Ordering::Relaxed);
         loop {
             if !due && let Some(leave) = self.rest_between_ticks(wait, seen) {
                 return leave;
             }
             due = false;
-            // Before the tick: a wake while it lasts is for the next one.
+            // Before the tick: a wake during the tick is for the next one.
             seen = helper.woken();
             match self.round() {
                 Some(next) => wait = next,
@@ -60,7 +60,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Sleeps between two ticks; the last step if the helper has to end. `seen` is what `woken` was before the last tick.
+    /// Sleeps between two ticks. Returns the last step if the helper has to end. `seen` is the value of `woken` before
+    /// the last tick.
     fn rest_between_ticks(&self, mut left: u32, seen: u32) -> Option<Leave> {
         let helper = self.os.helper();
         loop {
@@ -74,11 +75,13 @@ impl<O: Os> Allocator<O> {
                 } else {
                     helper.resign();
                     if onward == Onward::End {
-                        // What waits is left to the program's threads. Behind the state: who takes the note asks.
+                        // What waits is left to the program's threads. After the change of state: the thread that takes
+                        // the note then starts another helper.
                         self.want();
                     }
                 }
-                // A call that wanted no helper and has ended since saw RUNNING, and did not ask: see `helper.rs`.
+                // A call that needed the helper to be away may have ended since; it saw RUNNING, and did not start one:
+                // see `helper.rs`.
                 let kept = helper.is_unwanted();
                 if onward != Onward::Go || kept {
                     return Some(helper.leave(kept));
@@ -92,8 +95,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Gives back all that waits, as the program may be idle from now on, until nothing waits any more, or
-    /// [`FINISH_ROUNDS`] times. The helper has resigned then.
+    /// Gives back all that waits, as the program may be idle from now on: until nothing waits any more, or
+    /// [`FINISH_ROUNDS`] times. On return the helper has resigned.
     fn finish(&self) {
         for _ in 0..FINISH_ROUNDS {
             if self.os.helper().is_unwanted() {
@@ -106,8 +109,8 @@ impl<O: Os> Allocator<O> {
             }
         }
         self.os.helper().resign();
-        // The next slow path of the program asks for another helper, or the end of the call that wanted none. Behind the
-        // state: a thread that took the note before would find a helper, and only wake it.
+        // The program's next slow path starts another helper, or the end of the call that needs it to be away does.
+        // After the change of state: a thread that took the note before would find a helper, and only wake it.
         self.want();
     }
 }

@@ -12,33 +12,39 @@
 //! | size class | a rounded block size, see [`class`] |
 //! | chunk | [`CHUNK`] bytes, aligned to their size: the unit that arenas are carved in and the granule of the page map |
 //! | slab | a chunk cut into blocks of one class, see [`slab`] |
-//! | range | a number of neighbouring chunks, free or a large block, see [`range`] |
+//! | range | neighbouring chunks that are free, or one large block, see [`range`] |
 //! | arena | a reserved range of addresses with its side tables, see [`arena`] |
 //! | page map | one byte for each chunk of the address space: the size class of the slab there, see [`page_map`] |
 //! | heap | what one thread owns: a cache of free blocks for each class, and the slabs behind it, see [`heap`] |
 //! | local free, remote free | by the thread that owns the block's slab, by another thread |
 //! | large block, huge block | whole OS pages from an arena; a mapping of its own |
-//! | reserved, clean, dirty | no memory may lie there yet; known to read as zero; may hold anything |
+//! | reserved, clean, dirty | without memory, not accessible yet; known to read as zero; may hold anything |
 //! | purge | give OS pages back to the system; they are clean afterwards |
+//! | waiting, due | free, dirty, and not given back yet; waiting long enough to be purged, see [`pages::age`] |
+//! | purger | the helper thread, or if there can be none the threads that free memory, see [`back::purge`] |
+//! | hole | OS pages of a slab on which no block is in use, see [`blocks::holes`] |
+//! | handshake | how another thread gets to use a heap while its owner is in no call, see [`back::handshake`] |
 //! | reentrant call | one in a signal handler that interrupted another call of its thread, see [`reentrant`] |
-//! | reentrant reserve | chunks for reentrant calls, see [`pages::reentrant reserve`] |
+//! | reentrant reserve | chunks for reentrant calls, see [`pages::reentrant_reserve`] |
 //! | orphan | a heap whose thread has ended; a new thread adopts it whole |
-//! | note | what a layer leaves for those above it to do, see [`pages::notes`] |
+//! | stranded | a child of a fork whose structures may be half changed: all its calls are reentrant, see [`fork`] |
+//! | note | what a layer asks the layers above it to do later, see [`pages::notes`] |
 //!
 //! # Layers
 //!
 //! ```text
 //! alloc, fork, help       which layer serves a call; what forks and helpers do
 //! observe                 figures, census, checks
-//! back                    when memory goes back: purger, visits, limits, trim
+//! back                    when memory goes back: purger, handshakes, limits, trim
 //! blocks                  what malloc hands out: classes, slabs, heaps, large, huge, reentrant
 //! pages                   what memory there is: arenas, records, page map, ranges, release
 //! system                  the system as a trait, atomics, locks, policy
 //! ```
 //!
-//! A layer uses those below it and no other; `cargo xtask layers` shows it. The four in the middle are structs, each of which
-//! owns the one below ([`Allocator`] > `Observed` > `Back` > `Blocks` > `Pages`) and leads to it by `Deref`, so that no call
-//! can go upward. What a lower layer wants done it notes; [`Allocator::settle`] has the notes done at the end of a slow path.
+//! A layer uses those below it and no other; `cargo xtask layers` shows it. The four in the middle are structs, each of
+//! which owns the one below ([`Allocator`] > `Observed` > `Back` > `Blocks` > `Pages`) and gives access to it by
+//! `Deref`, so that no call can go upward. What a lower layer needs done, it notes; [`Allocator::settle`] has the notes
+//! done at the end of a slow path.
 #![no_std]
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -1,4 +1,5 @@
-//! What the purger takes at a time, and how it finds it: see `purge.rs`.
+//! The purger's batch: the memory that it gives back at a time, the criteria for what is due, and the position of its
+//! walk. See `purge.rs`.
 
 use crate::Heap;
 use crate::blocks::holes::{self, Hole};
@@ -8,47 +9,47 @@ use crate::pages::range::Ranges;
 use crate::pages::release::MOST_RUNS;
 use crate::system::os::Run;
 
-/// Slabs of one round, with one barrier for all. The simulation has few slabs.
+/// Maximum number of slabs in a batch; one barrier serves all. The simulation has few slabs.
 pub(crate) const SLABS: usize = if cfg!(neap_sim) { 3 } else { 16 };
 
 const _: () = assert!(SLABS <= 32, "`Back::punch` has a bit for each");
 const _: () =
     assert!(Batch::RUNS <= MOST_RUNS && SLABS * holes::MOST_RUNS <= MOST_RUNS, "`Sent` has a bit for each run");
 
-/// A slab that waits, and the heap that owned it when it was seen.
+/// A slab with free memory that is due, and the heap that owned it when the purger found it.
 pub(crate) type DueSlab = (Record, &'static Heap);
 
-/// Bytes of a batch, at most: less than a millisecond of purging, as a thread that needs more address space may have to
-/// wait for the kernel that long.
+/// Maximum bytes of a batch. Purging them takes less than a millisecond; a thread that needs more address space may
+/// have to wait for the kernel that long.
 pub(crate) const BATCH_BYTES: usize = if cfg!(neap_sim) { 512 << 10 } else { 4 << 20 };
 
-/// A place in the table of ages, and what was seen on the way there.
+/// A position in the table of ages, and what the walk has counted so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk {
     pub(crate) arena: usize,
     pub(crate) index: usize,
-    /// The free range that the walk was last in: a hint, as it may be gone.
+    /// The free range that the walk was last in. A hint: the range may no longer exist.
     pub(crate) range: Option<Record>,
-    /// Chunks that wait but are not due.
+    /// Chunks that wait but are not due yet, or are kept.
     pub(crate) waiting: usize,
     /// Slabs that were due.
     pub(crate) slabs: usize,
-    /// Chunks that were taken out of free ranges, and bytes of the holes that went back.
+    /// Chunks taken out of free ranges, and bytes of holes given back.
     pub(crate) purged: usize,
     pub(crate) punched: usize,
 }
 
 impl Walk {
-    /// A walk that begins.
+    /// A walk at its beginning.
     pub(crate) const fn new() -> Self {
         Walk { arena: 0, index: 0, range: None, waiting: 0, slabs: 0, purged: 0, punched: 0 }
     }
 
-    /// First record of the dirty free range that `c` lies in, which must be one, and its length. In a long one the walk stops
-    /// between two holds of the lock, and it would be long to go back from there: a record of that kind is always the first
-    /// of a range.
+    /// Returns the first record of the dirty free range that `c` lies in, and the length of that range. `c` must lie in
+    /// one. In a long range the walk releases the lock between two parts, and the way back from `c` would be long; so
+    /// the walk remembers the range. A record of kind `FREE` is always the first of a range.
     pub(crate) fn range_of(&mut self, r: &Ranges, c: Record) -> (Record, usize) {
-        // A range whose records hold that of `c` has `c` in it.
+        // True if the range that begins at `first` includes `c`.
         let holds = |first: &Record| {
             first.kind() == Kind::FREE
                 && first.address() <= c.address()
@@ -60,40 +61,40 @@ impl Walk {
     }
 }
 
-/// Free chunks that wait, and slabs whose free memory waits.
+/// How much waiting memory stays although it is due: free chunks, and slabs with holes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keep {
     pub(crate) chunks: usize,
     pub(crate) slabs: usize,
 }
 
-/// What is to be purged.
+/// Criteria for what is to be purged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Due {
     pub(crate) now: u8,
-    /// Epochs that must have passed.
+    /// Minimum number of epochs that must have passed.
     pub(crate) ticks: u8,
-    /// Also what the system was told of already.
+    /// Also what was purged lazily or refused before ([`age::LAZY`]).
     pub(crate) lazy: bool,
-    /// Also holes in slabs.
+    /// Includes holes in slabs.
     pub(crate) slabs: bool,
-    /// Free ranges; without them, holes alone.
+    /// Includes free ranges; false: holes only.
     pub(crate) ranges: bool,
-    /// What is to stay although it is due.
+    /// What stays although it is due.
     pub(crate) keep: Keep,
-    /// Most bytes in a batch.
+    /// Maximum bytes in a batch.
     pub(crate) bytes: usize,
 }
 
 impl Due {
-    /// Whether memory of that age is due. Without branches, so that many ages can be looked at in one instruction.
+    /// Whether memory of that age is due. Without branches, so that the compiler can test many ages in one instruction.
     #[inline(always)]
     pub(crate) fn is(self, age: u8) -> bool {
-        let (waits, told) = (age != age::NONE, age == age::LAZY);
-        (told & self.lazy) | (waits & !told & (age::passed(age, self.now) >= self.ticks))
+        let (waits, lazy) = (age != age::NONE, age == age::LAZY);
+        (lazy & self.lazy) | (waits & !lazy & (age::passed(age, self.now) >= self.ticks))
     }
 
-    /// Index of the first age that is due, or their number.
+    /// Returns the index of the first age that is due, or `ages.len()`.
     pub(crate) fn first_of(self, ages: &[u8]) -> usize {
         const AT_ONCE: usize = 64;
         let any = |ages: &&[u8]| ages.iter().fold(false, |any, &age| any | self.is(age));
@@ -103,37 +104,37 @@ impl Due {
     }
 }
 
-/// Memory on its way to the system.
+/// Memory on its way to the system. Slabs that may have holes are only listed here; [`Punch`] has their holes.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) runs: [Run; Batch::RUNS],
     pub(crate) count: usize,
     pub(crate) bytes: usize,
-    /// Slabs to look for holes in.
+    /// Slabs that may have holes.
     pub(crate) slabs: [Option<DueSlab>; SLABS],
     pub(crate) slab_count: usize,
 }
 
-/// Holes on their way to the system, and what is needed to send them.
+/// Holes on their way to the system, and the work space for giving them back.
 #[derive(Debug)]
 pub(crate) struct Punch {
     /// Holes that were taken. Each due slab is taken at most once, so there is room for all.
     pub(crate) holes: [Hole; SLABS],
     pub(crate) count: usize,
-    /// Their OS pages; the runs of hole `i` end at `ends[i]`.
+    /// Runs of their OS pages. Those of hole `i` end at `ends[i]`.
     pub(crate) runs: [Run; SLABS * holes::MOST_RUNS],
     pub(crate) ends: [usize; SLABS],
-    /// Heaps to visit.
+    /// Heaps to make a handshake with.
     pub(crate) owners: [Option<&'static Heap>; SLABS],
 }
 
-/// What the holder of the batch lock works with. It lies here and not on the stack, as any thread may have to purge, and
-/// a thread may have a stack of 16 KiB.
+/// Work space of the thread that holds the batch lock. Not on the stack: any thread may have to purge, and its stack
+/// may be as small as 16 KiB.
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) batch: Batch,
     pub(crate) punch: Punch,
-    /// Room for an answer of [`crate::Os::touched`].
+    /// Buffer for the result of [`crate::Os::touched`].
     pub(crate) touched: [Run; Work::TOUCHED],
 }
 
@@ -141,7 +142,7 @@ pub(crate) struct Work {
 unsafe impl Send for Work {}
 
 impl Work {
-    /// Runs of touched OS pages that are asked for at a time.
+    /// Maximum number of runs that one call of [`crate::Os::touched`] returns.
     const TOUCHED: usize = 16;
 
     pub(crate) const fn new() -> Self {
@@ -160,7 +161,7 @@ impl Work {
 }
 
 impl Batch {
-    /// Runs of a batch, at most.
+    /// Maximum number of runs in a batch.
     pub(crate) const RUNS: usize = if cfg!(neap_sim) { 8 } else { 64 };
 
     pub(crate) const fn new() -> Self {

@@ -1,4 +1,4 @@
-//! When a helper (`system/helper.rs`) is asked for, and which threads give memory back where there is none.
+//! Decides when a helper (`system/helper.rs`) is started, and which threads give memory back if there is none.
 
 use crate::back::Back;
 use crate::back::batch::{BATCH_BYTES, Walk};
@@ -9,25 +9,26 @@ use crate::system::policy::Purge;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
 
-/// Ticks after which a helper is asked for again, where there could be none.
+/// Number of ticks after which another start is tried, if no helper could be started.
 const RETRY_TICKS: u32 = 10;
-/// Chunks that have to wait in the child of a fork before it gets a purger at once: most children end soon, or call exec.
+/// Minimum waiting chunks before the child of a fork starts a purger at once. Most children end soon, or call exec.
 const FORKED_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
-/// Chunks that have to wait before a thread gives them back that ends, or that ends the helper for good.
+/// Minimum waiting chunks before a thread gives them back when it ends, or when it ends the helper for good.
 const END_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
-/// Milliseconds that a call which wants no helper waits for the end of one: longer than its longest system call.
+/// Milliseconds that a call which needs the helper to be away waits for its end: longer than the helper's longest
+/// system call.
 const PATIENCE_MS: u32 = 5000;
-/// The same in a handler that interrupted another call.
+/// The same, for a call in a handler that interrupted another call.
 const REENTRANT_PATIENCE_MS: u32 = 50;
 
 impl<O: Os> Back<O> {
-    /// Whether a helper thread or the threads that free memory see to what waits. For tests.
+    /// Whether a helper thread or the threads that free memory give back what waits. For tests.
     pub(crate) fn is_purged(&self) -> bool {
         self.os.helper().who() != Who::None
     }
 
-    /// Asks for a helper, by which all that waits now is seen to, or where there can be none by the threads that free
-    /// memory. `again`: also where none could be started before.
+    /// Starts a helper, or keeps one that is about to end, so that all that waits now is given back. If there can be
+    /// none, the threads that free memory do that. `again`: also tries if an earlier start failed.
     #[cold]
     pub(crate) fn ask_for_helper(&self, again: bool) {
         self.purger.idle.store(0, Ordering::Relaxed);
@@ -39,13 +40,13 @@ impl<O: Os> Back<O> {
         }
     }
 
-    /// Whether the calling process may end at any time and leave the address space to its owner: it does no more than it
-    /// has to.
+    /// Whether the calling process only shares the address space with its owner, as a child of `vfork` does. It may end
+    /// at any time, so it does only what is necessary.
     pub(crate) fn is_guest(&self) -> bool {
         self.os.settle_helper().is_owner(self.os.process()) == Some(false)
     }
 
-    /// Makes sure that there is a purger, and that it is awake where more waits than may.
+    /// Makes sure that there is a purger, and wakes it if more waits than may.
     #[cold]
     pub(crate) fn poke(&self) {
         match self.os.helper().who() {
@@ -56,7 +57,7 @@ impl<O: Os> Back<O> {
                 if self.time_is_up() {
                     self.next_epoch();
                     self.notes.leave(GROWN);
-                    // What was in the way may be gone: a limit, too many threads, a call that wants no helper.
+                    // The obstacle may be gone: a limit, too many threads, or a call that needs the helper to be away.
                     if self.purger.idle.fetch_add(1, Ordering::Relaxed) >= RETRY_TICKS {
                         return self.ask_for_helper(true);
                     }
@@ -66,26 +67,28 @@ impl<O: Os> Back<O> {
         }
     }
 
-    /// A thread has given its heap up. Where the threads that free memory are the purger, those that are left may free none:
-    /// so a thread does its share when it ends, and gives back all that waits where at most one other has a heap.
+    /// Gives memory back when a thread has abandoned its heap. If the threads that free memory are the purger, the
+    /// remaining ones may free none. So a thread that ends purges its share, and all that waits if at most one other
+    /// thread has a heap.
     #[cold]
     pub fn thread_ended(&self) {
         if self.os.helper().who_roughly() != Who::Inline || !self.much_waits() {
             return;
         }
-        // Relaxed, twice: of two threads that end at the same time the later one counts both, as each has counted itself.
+        // Relaxed, twice: if two threads end at the same time, the later one counts both, as each has counted itself.
         let heaps = self.heaps.load(Ordering::Relaxed);
-        // Other threads may make heaps and leave them between the two looks.
+        // Saturating: other threads may make heaps and abandon them between the two loads.
         let owned = heaps.saturating_sub(self.orphans.load(Ordering::Relaxed));
         if owned > 1 {
             return self.poke();
         }
-        // All of it, however soon after the last time: there may be no other call. A program whose threads come and go one
-        // after the other, with more than `END_CHUNKS` each time, pays 0.3 to 0.7 ms for each MiB, as for mappings.
+        // All of it, even if the last purge was just before: there may be no other call. A program whose threads run
+        // one after the other, and free more than `END_CHUNKS` each, pays 0.3 to 0.7 ms for each MiB, the price of
+        // mappings.
         self.purge_all_due();
     }
 
-    /// There will be no helper from now on, and the program may be idle: what waits goes at once, if it is much.
+    /// Gives back what waits, if it is much: there will be no helper from now on, and the program may be idle.
     #[cold]
     pub fn before_inline(&self) {
         if self.much_waits() {
@@ -103,8 +106,8 @@ impl<O: Os> Back<O> {
         self.purge_due(Heap::none(), self.due(0, BATCH_BYTES), &mut Walk::new(), usize::MAX);
     }
 
-    /// What waits may have to go earlier than the helper thinks: it looks, or one is asked for if enough waits. Under no
-    /// lock.
+    /// Has waiting memory looked at, as it may be due earlier than the helper expects: wakes the helper, or starts one
+    /// if enough waits. Called under no lock.
     #[cold]
     pub fn resume_purging(&self) {
         if self.is_purged() {
@@ -114,9 +117,8 @@ impl<O: Os> Back<O> {
         }
     }
 
-    /// In the child of a fork, for whose parent a purger was asked: what waited there waits here too, and the parent gives
-    /// back only its own. So the next slow path asks for a helper; where much waits, this does, as the child may be idle
-    /// from now on.
+    /// Has the memory that waited in the parent given back in the child of a fork; the parent gives back only its own.
+    /// If much waits, starts a purger now, as the child may be idle from now on. Otherwise the next slow path does.
     #[cold]
     pub(crate) fn purge_in_child(&self) {
         if self.policy.purge() != Purge::Never && self.ranges.with(&self.os, |r| r.waiting()) >= FORKED_CHUNKS {
@@ -126,22 +128,23 @@ impl<O: Os> Back<O> {
         }
     }
 
-    /// Runs `f` while there is no helper: it is ended first, and none is started meanwhile. Takes no lock. Where the
-    /// helper does not end in `PATIENCE_MS`, `f` runs all the same. `ended` runs between the two, in a process that may have a
-    /// helper.
+    /// Runs `f` while there is no helper: ends the helper first, and lets none start meanwhile. Takes no lock. If the
+    /// helper does not end within `PATIENCE_MS`, `f` runs all the same. `ended` runs between the two, in a process that
+    /// may have a helper.
     pub fn without_helper<R>(&self, ended: impl FnOnce(), f: impl FnOnce() -> R) -> R {
         self.keep_away(PATIENCE_MS, ended, f)
     }
 
-    /// Runs `f`, which makes a child without the C library's handlers, while there is no helper: it would leave its locks
-    /// behind in the child, which may count on a process of one thread. Takes no lock. `reentrant`: the call is a handler's
-    /// that interrupted another one, for which the helper may wait; so it waits for `REENTRANT_PATIENCE_MS` at most.
+    /// Runs `f`, which makes a child without the C library's handlers, while there is no helper: a helper would leave
+    /// the locks that it holds locked in the child, which may rely on being a process of one thread. Takes no lock.
+    /// `reentrant`: the call is in a handler that interrupted another call. The helper may wait for that one, so this
+    /// waits for `REENTRANT_PATIENCE_MS` at most.
     pub fn around_fork<R>(&self, reentrant: bool, f: impl FnOnce() -> R) -> R {
         self.keep_away(if reentrant { REENTRANT_PATIENCE_MS } else { PATIENCE_MS }, || (), f)
     }
 
-    /// Ends the helper for good: the thread that calls this is about to end, and is the last one. `ended` as in
-    /// `Allocator::without_helper`.
+    /// Ends the helper for good: the calling thread is the last one and about to end. `ended` as in
+    /// [`Back::without_helper`].
     pub fn end_helper(&self, ended: impl FnOnce()) {
         if self.os.settle_helper().keep_away(&self.os, PATIENCE_MS).is_some() {
             ended();
@@ -161,14 +164,15 @@ impl<O: Os> Back<O> {
         result
     }
 
-    /// Ends the helper's work, unless more has come to wait meanwhile: chunks, or what is noted since `before`.
+    /// Makes the helper resign. Takes that back and returns false if enough waits by now: chunks, or anything that
+    /// [`Notes::came`](crate::pages::notes::Notes) counted since `before`.
     pub(crate) fn resign(&self, before: (usize, bool)) -> bool {
         let helper = self.os.helper();
         helper.resign();
         if self.ranges.with(&self.os, |r| r.waiting()) < START_CHUNKS && self.notes.came() == before {
             // Relaxed: a hint for children.
             self.purger.asked.store(false, Ordering::Relaxed);
-            // Relaxed: for the next helper, whose start orders it.
+            // Relaxed: the start of the next helper orders it.
             self.purger.again.store(true, Ordering::Relaxed);
             return true;
         }

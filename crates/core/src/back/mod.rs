@@ -1,7 +1,7 @@
-//! Giving back: when free memory goes to the system. The purger, visits to the heaps of other threads, holes in slabs,
-//! memory limits, and trimming.
+//! Giving back: decides when free memory goes to the system. The purger, handshakes with other threads' heaps, holes in
+//! slabs, memory limits, and trimming.
 //!
-//! This layer decides when; `pages/release.rs` makes the calls.
+//! `pages/release.rs` makes the system calls.
 
 pub mod batch;
 pub mod flight;
@@ -22,12 +22,12 @@ use crate::back::purger::Purger;
 use crate::blocks::Blocks;
 use core::ops::Deref;
 
-/// What gives memory back.
+/// The layer that gives memory back, on top of [`Blocks`].
 #[derive(Debug)]
 pub struct Back<O: Os> {
     blocks: Blocks<O>,
     pub(crate) purger: Purger,
-    /// Forks that are under way.
+    /// Forks in progress, and the calls they wait for.
     pub(crate) forks: Forks,
 }
 
@@ -41,7 +41,7 @@ impl<O: Os> Deref for Back<O> {
 }
 
 impl<O: Os> Back<O> {
-    /// Nothing waits yet.
+    /// A layer with no memory to give back yet.
     pub const fn new(os: O) -> Self {
         Back { blocks: Blocks::new(os), purger: Purger::new(), forks: Forks::new() }
     }

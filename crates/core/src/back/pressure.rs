@@ -1,8 +1,8 @@
-//! Memory limits: how near the process is to one, and what is done there.
+//! Memory limits: measures how near the process is to one, and gives memory back early if it is near.
 //!
-//! The limit is looked at by the purger at each tick, and by threads that took or freed much since the last look
-//! (`pages/notes.rs`): a look is some 25 us of reading files. Where memory is short nothing waits, and the thread that
-//! frees or takes gives back its share at once.
+//! The limit is read by the purger at each tick, and by threads that took or freed much since it was last read
+//! (`pages/notes.rs`). Reading it means reading files, some 25 us. If memory is short, no free memory waits: the thread
+//! that frees or takes memory gives back its share at once.
 
 use crate::back::Back;
 use crate::back::batch::Walk;
@@ -13,14 +13,14 @@ use crate::system::policy::Limit;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
 
-/// While nearly nothing is left holes do not wait for their time, but are looked for so many milliseconds apart at least, and
-/// so many times as long apart as it takes: a program whose blocks come and go all over its slabs is to pay a twentieth of a
-/// processor at most.
+/// While nearly no memory is left, the helper purges holes of any age, but not too often, as a program whose blocks
+/// come and go all over its slabs is to pay a twentieth of a processor at most: minimum milliseconds between two such
+/// sweeps, and minimum pause as a multiple of the time that the last sweep took.
 const SWEEP_MS: u64 = 500;
 const SWEEP_SHARE: u64 = 20;
 
-/// Bytes that may wait where the threads that free memory are the purger, unless the user says how many: they stay if the
-/// threads free none any more.
+/// Maximum waiting bytes if the threads that free memory are the purger, unless the user sets a maximum. They stay if
+/// the threads free nothing any more.
 const INLINE_MOST: usize = 32 << 20;
 
 /// Whether memory is short: threads wait for it, or what is left is less than twice what waits here.
@@ -28,18 +28,18 @@ fn is_short(memory: &Memory, waiting: usize) -> bool {
     memory.stalled || memory.limit.saturating_sub(memory.used) < 2 * waiting
 }
 
-/// Whether nearly nothing is left.
+/// Whether less than a sixteenth of the limit is left.
 fn is_near(memory: &Memory) -> bool {
     memory.limit.saturating_sub(memory.used) < memory.limit / 16
 }
 
-/// The same, or that it may be used up before the next look.
+/// Whether that is so, or what is left may be used up before the limit is next read.
 fn is_nearly_used_up(memory: &Memory) -> bool {
     is_near(memory) || memory.limit.saturating_sub(memory.used) < FRESH_CHUNKS * CHUNK
 }
 
 impl<O: Os> Back<O> {
-    /// How many ticks memory may wait at present: fewer where more waits than may, none where memory is short.
+    /// Number of ticks that free memory may wait at present: 0 if memory is short, or if more waits than may.
     #[cold]
     pub(crate) fn urgency(&self) -> u8 {
         let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
@@ -58,8 +58,8 @@ impl<O: Os> Back<O> {
         if short || waiting > most { 0 } else { DELAY_TICKS }
     }
 
-    /// Whether the helper may look for holes in slabs before their time. It alone, as a thread in a call cannot visit its own
-    /// heap; and not where the limit is the process's own, which counts chunks.
+    /// Whether the helper may purge holes in slabs before their time. Only the helper: a thread in a call cannot make a
+    /// handshake with its own heap. Not if the limit is the process's own, which counts chunks.
     fn may_sweep(&self) -> bool {
         // Relaxed, here and below: a number that stands for itself.
         self.has_helper()
@@ -67,19 +67,19 @@ impl<O: Os> Back<O> {
             && self.os.clock() >= self.purger.sweep_from.load(Ordering::Relaxed)
     }
 
-    /// The helper has looked for holes of any age, since the clock said `begun`.
+    /// Records that the helper looked for holes of any age from the time `begun` until now.
     pub(crate) fn note_sweep(&self, begun: u64) {
         let now = self.os.clock();
         let pause = (now.saturating_sub(begun) * SWEEP_SHARE).max(SWEEP_MS);
         self.purger.sweep_from.store(now + pause, Ordering::Relaxed);
     }
 
-    /// Looks up how much may wait, so that a helper that is new is woken when more does.
+    /// Reads the limit, so that a new helper is woken when more waits than may.
     pub fn look_at_limit(&self) {
         self.urgency();
     }
 
-    /// The limit that counts, and what is used of it.
+    /// Reads the limit that applies, and how much of it is used.
     #[cold]
     fn memory(&self) -> Option<Memory> {
         let memory = match self.policy.limit() {
@@ -98,9 +98,10 @@ impl<O: Os> Back<O> {
         memory
     }
 
-    /// Has what waits given back where memory is short: by the helper, and by this thread as much as came to wait between
-    /// two looks, as the helper may not get a processor before others need the memory; all of it at once where nearly
-    /// nothing is left, or where there is no helper. Holes in slabs go likewise, by the helper alone.
+    /// Gives waiting memory back if memory is short. If nearly nothing is left, or if there is no helper, this thread
+    /// gives back all of it at once. Otherwise it wakes the helper, and itself gives back as much of the free ranges as
+    /// may be freed between two reads of the limit, as the helper may not get a processor before others need the
+    /// memory. The helper is also woken if nearly nothing is left and only holes in slabs may wait.
     #[cold]
     pub(crate) fn check_limit(&self) {
         let waiting = self.ranges.with(&self.os, |r| r.waiting()) * CHUNK;
@@ -113,7 +114,7 @@ impl<O: Os> Back<O> {
         };
         if is_near(&memory) || !self.has_helper() {
             self.purge_all(Heap::none());
-            // Observers see what is left.
+            // So that new figures are published.
             self.notes.leave(GROWN);
         } else {
             self.wake_helper();
@@ -127,7 +128,7 @@ impl<O: Os> Back<O> {
 mod tests {
     use super::*;
 
-    /// Catches memory that counts as short although twice what waits is left, or as plenty although a byte less is.
+    /// Catches memory that counts as short although twice what waits is left, or as plentiful although a byte less is.
     #[test]
     fn what_is_short() {
         let memory = Memory { limit: 1000, used: 900, stalled: false };
@@ -137,8 +138,8 @@ mod tests {
         assert!(is_short(&Memory { used: 2000, ..memory }, 1), "more is used than may be");
     }
 
-    /// Catches a limit that counts as nearly used up while 16 MiB are left, or a sixteenth, whichever is more; or as far away
-    /// although a byte less is left.
+    /// Catches a limit that counts as nearly used up while 16 MiB are left, or a sixteenth, whichever is more, or as
+    /// not used up although a byte less is left.
     #[test]
     fn what_is_nearly_used_up() {
         for (limit, left) in [(64 << 20, 16 << 20), (1 << 30, 64 << 20)] {

@@ -1,15 +1,15 @@
-//! The purger: gives free memory back to the system when it was not used again for a while.
+//! The purger: gives free memory back to the system if it was not used again for a while.
 //!
-//! It goes through the ages of all chunks (`age.rs`), takes what is due out of the free ranges, a batch at a time, gives
-//! that back without holding any lock that an allocating thread could wait for, and makes it free again, now clean.
-//! Memory on its way is never more than a batch.
+//! It goes through the ages of all chunks (`age.rs`), takes what is due out of the free ranges, one batch at a time,
+//! gives the batch back while it holds no lock that an allocating thread could wait for, and returns it to the free
+//! ranges, now clean. Never more than a batch is on its way.
 //!
-//! Who is the purger: a helper thread, which is started when enough waits and ends when nothing does (`helper.rs`,
-//! `helping.rs`); where there can be none, the threads that free memory, a small batch each time
+//! The purger is a helper thread, which is started when enough memory waits and ends when none does (`helper.rs`,
+//! `helping.rs`). If there can be none, the threads that free memory do its work, a small batch each time
 //! (`INLINE_BYTES`). A program of which little free memory waits (`START_CHUNKS`) has neither.
 //!
-//! Cost: a tick looks at one byte for each chunk in use. The lock of the ranges is held for some microseconds at a time,
-//! whatever the bytes.
+//! Cost: a tick reads one byte for each chunk in use. The lock of the ranges is held for some microseconds at a time,
+//! whatever the number of bytes.
 
 use crate::back::Back;
 use crate::back::batch::{BATCH_BYTES, Batch, Due, Keep, Walk};
@@ -24,47 +24,48 @@ use crate::system::sync::Ordering;
 use crate::{CHUNK, CHUNK_SHIFT, Heap, Os};
 use core::ptr::NonNull;
 
-/// Most bytes that a thread purges for others, where no helper can: some 100 us. The simulation has little memory, so its
-/// limits are lower, here and below.
+/// Maximum bytes of a batch that a thread purges where there can be no helper: some 100 us. The simulation has little
+/// memory, so its limits are lower, here and below.
 const INLINE_BYTES: usize = if cfg!(neap_sim) { 256 << 10 } else { 2 << 20 };
-/// Chunks that are looked at under one hold of the lock, and runs that are taken or given back: some microseconds, as
-/// long as a thread that wants the lock spins.
+/// Maximum number of chunks that are looked at under one hold of the lock, and of runs that are taken or given back.
+/// Some microseconds: as long as a thread that waits for the lock spins.
 const LOOK: usize = if cfg!(neap_sim) { 16 } else { 1024 };
 const HOLD_RUNS: usize = if cfg!(neap_sim) { 2 } else { 8 };
-/// How long the lock is left alone after that, in spins, so that others get it.
+/// Number of spins between two holds of the lock, so that other threads get it.
 const LEAVE: usize = if cfg!(neap_sim) { 1 } else { 16 };
-/// Ticks after which holes are tried again that were refused.
+/// Number of ticks after which refused holes are tried again.
 const HOLES_AGAIN: u64 = 64;
-/// Ticks without anything to do until the purger ends.
+/// Number of ticks without work after which the purger ends.
 const IDLE_TICKS: u32 = if cfg!(neap_sim) { 1 } else { 5 };
 
 impl<O: Os> Back<O> {
-    /// Gives all free memory back to the system, at once; returns the bytes. `mine` is the heap that the call uses, whose
-    /// caches go as well, or [`Heap::none`].
+    /// Gives all free memory back to the system at once; returns the bytes. `mine` is the heap that the call uses,
+    /// whose caches are emptied as well, or [`Heap::none`].
     #[cold]
     pub(crate) fn purge_all(&self, mine: *mut Heap) -> usize {
         self.drain();
         let due = Due { lazy: true, ..self.due(0, BATCH_BYTES) };
         self.with_batch(|_| self.empty_caches(true, mine));
         let bytes = self.purge_due(mine, due, &mut Walk::new(), usize::MAX);
-        let reentrant_blocks = self.with_batch(|work| {
+        let of_reentrant_calls = self.with_batch(|work| {
             self.purge_tables();
             self.purge_reentrant(work, None)
         });
-        bytes + reentrant_blocks
+        bytes + of_reentrant_calls
     }
 
-    /// One look at all that waits: gives back what is due. Returns in how many milliseconds to look again, or `None` when
-    /// nothing waits: then the helper has resigned.
+    /// One tick: gives back what is due. Returns the milliseconds until the next tick, or `None` if nothing waits: then
+    /// the helper has resigned.
     #[cold]
     pub(crate) fn purge_old(&self) -> Option<u32> {
-        // 0 before the first use, when nothing can wait.
+        // 0 before the first use, when no memory can wait.
         if self.page_size() == 0 || self.policy.purge() == Purge::Never {
             self.os.helper().resign();
             return None;
         }
         self.drain();
-        // A helper that was woken before its time looks at what is urgent; time has not gone by for the rest.
+        // If the helper was woken early, it gives back only what is urgent: for ages and other counts of ticks no time
+        // has passed.
         let in_time = self.time_is_up();
         if in_time {
             self.forget_old_demand();
@@ -80,7 +81,8 @@ impl<O: Os> Back<O> {
         let cached = in_time && self.with_batch(|_| self.empty_caches(false, Heap::none()));
         let ticks = self.urgency();
         let slabs = !self.purger.refused.load(Ordering::Relaxed);
-        // Relaxed: one thread calls this. Of a lazy purge the system was told; nothing was refused there.
+        // Relaxed: one thread calls this. Under a lazy policy the age LAZY stands for chunks that were purged lazily,
+        // and there is nothing to try again.
         let lazy = self.purger.again.swap(false, Ordering::Relaxed) && self.policy.purge() != Purge::Lazy;
         let due = Due { keep: self.keep(ticks, in_time), slabs, lazy, ..self.due(ticks, BATCH_BYTES) };
         let begun = self.os.clock();
@@ -101,13 +103,14 @@ impl<O: Os> Back<O> {
         if freed >= if rests { tables::FREED_AT_REST } else { FREED } {
             self.with_batch(|_| self.purge_tables());
         }
-        // A fork cut it short: the next tick looks again.
+        // A fork cut the tick short: the next tick goes on.
         if !rests || cached || self.is_forking() {
             self.purger.idle.store(0, Ordering::Relaxed);
             return Some(self.tick_length());
         }
         if !in_time {
-            // The caches were not looked at. That is no sign of work: with short ticks and a coarse clock it comes often.
+            // The caches were not checked. `idle` is not reset, as that is no sign of work: with short ticks and a
+            // coarse clock it is frequent.
             return Some(self.tick_length());
         }
         // Relaxed: one thread calls this.
@@ -117,7 +120,7 @@ impl<O: Os> Back<O> {
         None
     }
 
-    /// Whether a tick has passed since the epoch last went on, or nearly: clocks are coarse.
+    /// Whether a tick, or nearly one, has passed since the epoch last advanced: clocks are coarse.
     pub(crate) fn time_is_up(&self) -> bool {
         let passed = self.os.clock().saturating_sub(self.purger.last.load(Ordering::Relaxed));
         passed >= u64::from(self.tick_length() - self.tick_length() / 8)
@@ -134,14 +137,15 @@ impl<O: Os> Back<O> {
         Due { now: self.epoch(), ticks, lazy: false, slabs, ranges: true, keep: Keep::default(), bytes }
     }
 
-    /// The share of a thread that frees memory, where there can be no helper: all of it where more waits than may.
+    /// Purges the share of a thread that frees memory where there can be no helper: one batch, or all that is due if
+    /// more waits than may.
     pub(crate) fn purge_inline(&self) {
         let ticks = self.urgency();
         let batches = if ticks == 0 { usize::MAX } else { 1 };
         self.purge_due(Heap::none(), self.due(ticks, INLINE_BYTES), &mut Walk::new(), batches);
     }
 
-    /// Purges what is due, from the place of `walk` on, in at most `batches` batches; returns the bytes.
+    /// Purges what is due, from the position of `walk` on, in at most `batches` batches; returns the bytes.
     #[cold]
     pub(crate) fn purge_due(&self, mine: *mut Heap, due: Due, walk: &mut Walk, batches: usize) -> usize {
         let (mut bytes, mut done) = (0, 0);
@@ -165,7 +169,8 @@ impl<O: Os> Back<O> {
         }
     }
 
-    /// Fills the batch with what is due, from the place of `walk` on. True if there is more to look at.
+    /// Fills the batch with what is due, from the position of `walk` on. Returns true if there are more chunks to look
+    /// at.
     #[cold]
     pub(crate) fn fill(&self, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
         batch.clear();
@@ -178,13 +183,14 @@ impl<O: Os> Back<O> {
         }
     }
 
-    /// Gives a batch back to the system, and makes it free again; returns the bytes that went.
+    /// Gives a batch back to the system, and returns its runs to the free ranges. Returns the bytes given back. `now`:
+    /// not lazily, whatever the policy.
     #[cold]
     pub(crate) fn send(&self, batch: &Batch, now: bool) -> usize {
         let lazily = !now && self.policy.purge() == Purge::Lazy;
-        // SAFETY: the runs were taken out of free ranges, so they are nobody's.
+        // SAFETY: the runs were taken out of free ranges, so no thread uses them.
         let done = unsafe { self.release_runs(batch.runs(), lazily) };
-        // What was not tried waits once more; what was refused would be refused again.
+        // What was not tried waits again, from now on. What was refused would be refused again, so it does not wait.
         let age = |i| match (done.went(i), done.was_refused(i)) {
             (true, _) if !lazily => age::NONE,
             (false, false) => self.epoch(),
@@ -201,7 +207,7 @@ impl<O: Os> Back<O> {
                     r.give(&self.arenas, c, run.len >> CHUNK_SHIFT, age(n * HOLD_RUNS + i));
                 }
                 if done.tried < batch.count {
-                    // It may not have waited before (`Due::lazy`), so that there is no purger.
+                    // Lazily purged chunks (`Due::lazy`) did not wait before, so there may be no purger yet.
                     self.note_waiting(r.waiting());
                 }
             });
@@ -210,16 +216,18 @@ impl<O: Os> Back<O> {
         done.bytes
     }
 
-    /// Leaves the lock of the ranges to those who wait for it.
+    /// Leaves time for other threads to take the lock of the ranges.
     fn leave_lock() {
         (0..LEAVE).for_each(|_| crate::system::sync::spin_loop());
     }
 
-    /// Takes some of what is due out of the free ranges, from the place of `walk` on. True if there is more to look at.
+    /// Takes some of what is due out of the free ranges, from the position of `walk` on. Returns true if there are more
+    /// chunks to look at.
     #[cold]
     fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
         if self.is_stranded() {
-            // A handler interrupted the purge and forked: another thread may have left the ranges half changed.
+            // A handler interrupted the purge and forked; this is the child. Another thread may have left the ranges
+            // half changed.
             return false;
         }
         while due.ranges && batch.count < Batch::RUNS / 2 && batch.bytes < due.bytes {
@@ -243,10 +251,11 @@ impl<O: Os> Back<O> {
         false
     }
 
-    /// Looks at the chunk of `c` and those of its kind behind it, of which the arena has `most`; returns how many.
+    /// Looks at the chunk of `c` and at those of the same kind after it, of which the arena has `most`. Returns the
+    /// number of chunks looked at.
     #[cold]
     fn look(&self, r: &mut Ranges, c: Record, most: usize, walk: &mut Walk, due: Due, batch: &mut Batch) -> usize {
-        // Acquire pairs with the Release of `OwnSlab::wait`: who sees a slab's age sees that it is a slab.
+        // Acquire pairs with the Release of `OwnSlab::wait`: a thread that sees a slab's age sees that it is a slab.
         let age = |i: usize| age::of(&self.arenas, c.after(i)).load(Ordering::Acquire);
         if age(0) == age::NONE {
             return (1..most.min(LOOK)).find(|&i| age(i) != age::NONE).unwrap_or(most.min(LOOK));
@@ -260,23 +269,23 @@ impl<O: Os> Back<O> {
             if walk.slabs <= due.keep.slabs {
                 walk.waiting += 1;
             } else if due.slabs {
-                // SAFETY: an owner is a heap; a slab that is about to be released may have none.
+                // SAFETY: a slab's owner is a heap. A slab that is about to be released may have none.
                 let owner = NonNull::new(heap::owner(c)).map(|heap| unsafe { Heap::at(heap.as_ptr()) });
                 batch.slabs[batch.slab_count] = owner.map(|owner| (c, owner));
                 batch.slab_count += 1;
             }
             return 1;
         }
-        // Every other chunk that waits lies in a dirty free range.
+        // All other waiting chunks lie in dirty free ranges.
         let (start, len) = walk.range_of(r, c);
         let from = c.distance(start);
         let left = len - from;
         let seen = left.min(LOOK);
         let ages = |i: usize, len: usize| age::ages(&self.arenas, r.lock(), c.after(i), len);
         let first = if due.ranges { due.first_of(ages(0, seen)) } else { seen };
-        // What the system was told of does not wait.
-        let told = |ages: &[u8]| ages.iter().filter(|&&age| age == age::LAZY).count();
-        walk.waiting += first - if r.lazy_chunks > 0 { told(ages(0, first)) } else { 0 };
+        // Chunks with the age LAZY do not wait.
+        let lazy = |ages: &[u8]| ages.iter().filter(|&&age| age == age::LAZY).count();
+        walk.waiting += first - if r.lazy_chunks > 0 { lazy(ages(0, first)) } else { 0 };
         if first == seen {
             return seen;
         }

@@ -1,42 +1,42 @@
-//! The purger's state: clocks of its ticks, and what it works with.
+//! State of the purger: the clocks of its ticks, and its work space.
 
 use crate::back::batch::Work;
 use crate::system::lock::Locked;
 use crate::system::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// The purger's state, readable without a lock.
+/// State of the purger, readable without a lock.
 #[derive(Debug)]
 pub struct Purger {
-    /// A purger was asked for since nothing waited: copied to the child of a fork, for which it is all that is known of
-    /// the parent's.
+    /// A purger was started since memory last stopped waiting. The child of a fork gets a copy, the only thing that it
+    /// knows of the parent's purger.
     pub(crate) asked: AtomicBool,
     /// Clock of the last tick.
     pub(crate) last: AtomicU64,
-    /// Ticks so far.
+    /// Number of ticks so far.
     pub(crate) ticks: AtomicU64,
-    /// Clock from which on holes need not wait for their time where memory is short.
+    /// Time from which on holes may be purged early if memory is short.
     pub(crate) sweep_from: AtomicU64,
-    /// Ticks in a row that found nothing; where there can be no helper, ticks since one was asked for.
+    /// Number of ticks in a row without work; if there can be no helper, ticks since the last attempt to start one.
     pub(crate) idle: AtomicU32,
-    /// All holes that were due in some tick were refused: they are left alone for a while.
+    /// All holes that were due in a tick were refused: holes are left alone for a while.
     pub(crate) refused: AtomicBool,
-    /// Ranges that were refused are tried again: by the next helper, once, as what locked them may be over.
+    /// The next helper tries refused ranges again, once, as what locked them may be over.
     pub(crate) again: AtomicBool,
     /// OS pages of holes that were used again, as of the last tick.
     pub(crate) reused: AtomicU64,
-    /// How long the program had run at the last tick, in microseconds, and idle ticks in a row.
+    /// Run time of the program at the last tick, in microseconds, and number of idle ticks in a row.
     pub(crate) ran: AtomicU64,
     pub(crate) quiet: AtomicU32,
-    /// The memory limit as last looked at, and what was used of it; 0: it was not, or there is none.
+    /// The memory limit as last read, and how much of it was used. 0: not read yet, or there is none.
     pub(crate) limit: AtomicU64,
     pub(crate) used: AtomicU64,
-    /// Held while memory is on its way to the system. Taken before all other locks; fork waits for it, so that
-    /// nothing is on its way in the child.
+    /// Held while memory is on its way to the system. Taken before all other locks. fork waits for it, so that nothing
+    /// is on its way in the child.
     pub(crate) batch: Locked<Work>,
 }
 
 impl Purger {
-    /// There is no purger.
+    /// State without a purger.
     pub const fn new() -> Self {
         Purger {
             asked: AtomicBool::new(false),
@@ -60,7 +60,7 @@ impl Purger {
         self.refused.store(refused, Ordering::Relaxed);
     }
 
-    /// Ticks so far.
+    /// Number of ticks so far.
     pub(crate) fn ticks(&self) -> u64 {
         self.ticks.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Memory of the blocks of reentrant calls goes back (`blocks/reentrant_blocks.rs`).
+//! Gives the memory of free blocks of reentrant calls back (`blocks/reentrant_blocks.rs`).
 
 use crate::Os;
 use crate::back::Back;
@@ -10,17 +10,17 @@ use crate::system::remote::DoubleFree;
 use crate::system::sync::Ordering;
 
 impl<O: Os> Back<O> {
-    /// Gives the memory of the reentrant reserve's slabs back that no block uses; returns the bytes, and adds those that held memory to
-    /// `held`. Under the batch lock: a fork finds no block on its way.
+    /// Gives back the memory of slabs of the reentrant reserve in which no block is used. Returns the bytes, and adds
+    /// those that held memory to `held`. Under the batch lock, so that a fork finds no block on its way.
     pub(crate) fn purge_reentrant(&self, work: &mut Work, mut held: Option<&mut usize>) -> usize {
-        let reentrant_reserve = &self.reentrant_blocks;
-        if reentrant_reserve.slab_count.load(Ordering::Relaxed) == 0 {
+        let reentrant_blocks = &self.reentrant_blocks;
+        if reentrant_blocks.slab_count.load(Ordering::Relaxed) == 0 {
             return 0;
         }
-        let slabs = (1..class::CLASSES).flat_map(|class| reentrant_reserve.slabs_of(class));
+        let slabs = (1..class::CLASSES).flat_map(|class| reentrant_blocks.slabs_of(class));
         let mut purge = |run: Run| {
             if let Some(held) = &mut held {
-                // SAFETY: all blocks there are ours.
+                // SAFETY: `purge_slab` has taken all blocks of the slab.
                 **held += unsafe { self.held_by(run, &mut work.touched) };
             }
             // SAFETY: as above.

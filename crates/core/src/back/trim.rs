@@ -1,6 +1,6 @@
-//! Trimming: all free memory goes back now, because somebody asks for it. Caches of all threads, holes and free ranges,
-//! as the purger would take them, in its batches, so that no other thread waits longer than for one of those. Unlike
-//! the purger it asks the system how much memory there was.
+//! Trimming: gives all free memory back now, on request. It empties caches of all threads and gives back holes and free
+//! ranges as the purger would, in the purger's batches, so that no other thread waits longer than for one of those.
+//! Unlike the purger it asks the system how much memory was held.
 
 use crate::back::Back;
 use crate::back::batch::{BATCH_BYTES, Due, Keep, Walk, Work};
@@ -9,30 +9,30 @@ use crate::system::os::Run;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
 
-/// What a trim did.
+/// Result of a trim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trimmed {
     /// Address space given back.
     pub bytes: usize,
-    /// How much of it held memory (resident or swapped); all of it where the system cannot tell.
+    /// How much of it held memory (resident or swapped out); all of it if the system cannot say.
     pub held: usize,
-    /// It went through to the end.
+    /// Whether it ran to the end.
     pub complete: bool,
 }
 
-/// A trim under way.
+/// A trim in progress.
 struct Trim<'a, O: Os, F> {
     a: &'a Back<O>,
-    /// The heap that the call uses.
+    /// The heap that the call uses, or [`Heap::none`].
     mine: *mut Heap,
     go_on: F,
     done: Trimmed,
 }
 
 impl<O: Os> Back<O> {
-    /// Gives free memory back to the system until `keep` bytes are left in free ranges, or `go_on` says that it is
-    /// enough: it is asked after each heap and each batch. Called under no lock, by a thread in a call that uses its heap
-    /// `mine`, or [`Heap::none`].
+    /// Gives free memory back to the system until `keep` bytes are left in free ranges, or until `go_on`, which is
+    /// called after each heap and each batch, returns false. Called under no lock, by a thread in a call that uses its
+    /// heap `mine`, or [`Heap::none`].
     pub(crate) fn trim_all(&self, mine: *mut Heap, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
         self.drain();
         let mut trim = Trim { a: self, mine, go_on, done: Trimmed::default() };
@@ -46,14 +46,14 @@ impl<O: Os> Back<O> {
         trim.done
     }
 
-    /// How much of a run holds memory, or is swapped out. `runs` is room for the system's answer.
+    /// Returns how much of a run holds memory or is swapped out. `runs` is a buffer for the system's answer.
     ///
     /// # Safety
     /// The run must be committed, and the caller's.
     pub(crate) unsafe fn held_by(&self, run: Run, runs: &mut [Run]) -> usize {
         let (mut held, mut from) = (0, 0);
         while from < run.len {
-            // SAFETY: as the caller promises; what is left of the run lies in it.
+            // SAFETY: as the caller promises; the rest of the run lies in the run.
             let touched = unsafe { self.os.touched(run.start.add(from), run.len - from, runs) };
             let Some(touched) = touched.filter(|t| t.looked > 0) else { return run.len };
             held += runs[..touched.runs].iter().map(|r| r.len).sum::<usize>();
@@ -64,17 +64,17 @@ impl<O: Os> Back<O> {
 }
 
 impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
-    /// Empties the caches of all heaps that can be visited, then takes in what came back to each from the others. False
+    /// Empties the caches of all heaps that a handshake gets, then collects what other threads freed into each. False
     /// if it was cut short.
     fn caches(&mut self) -> bool {
-        self.visit_heaps(|heap| heap.look().1) && self.visit_heaps(|heap| !heap.pending.is_empty())
+        self.empty_heaps(|heap| heap.look().1) && self.empty_heaps(|heap| !heap.pending.is_empty())
     }
 
-    fn visit_heaps(&mut self, wants: impl Fn(&Heap) -> bool) -> bool {
+    fn empty_heaps(&mut self, which: impl Fn(&Heap) -> bool) -> bool {
         let a = self.a;
         for heap in a.all_heaps() {
-            if heap.state.load(Ordering::Relaxed) == OWNED && wants(heap) {
-                a.with_batch(|_| a.visit(self.mine, &mut [Some(heap)], |heap| a.empty_heap(heap)));
+            if heap.state.load(Ordering::Relaxed) == OWNED && which(heap) {
+                a.with_batch(|_| a.handshake(self.mine, &mut [Some(heap)], |heap| a.empty_heap(heap)));
             }
             if !(self.go_on)() {
                 return false;
@@ -104,7 +104,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
         }
     }
 
-    /// Gives a batch back, from the place of `walk` on. True if there is more to look at.
+    /// Gives a batch back, from the position of `walk` on. Returns true if there are more chunks to look at.
     fn send_some(&mut self, work: &mut Work, walk: &mut Walk, keep: usize, ranges: bool, slabs: bool) -> bool {
         let a = self.a;
         let bytes = a.ranges.with(&a.os, |r| (r.free_chunks[1] + r.dropped_chunks) * CHUNK);

@@ -55,8 +55,9 @@ impl ReentrantBlocks {
         self.slabs_of(class).find_map(|c| take_from(c, class))
     }
 
-    /// Makes the caller's chunk of `c`, from [`ReentrantReserve::take`](crate::pages::reentrant reserve::ReentrantReserve::take), a slab of `class`, and returns
-    /// its first block.
+    /// Makes the caller's chunk of `c`, from
+    /// [`ReentrantReserve::take`](crate::pages::reentrant_reserve::ReentrantReserve::take), a slab of `class`. Returns its
+    /// first block.
     pub(crate) fn make_slab(&self, arenas: &Arenas, map: &PageMap, c: Record, class: usize) -> *mut u8 {
         let capacity = class::capacity(class);
         // Its bits are zero, and it is the caller's until it is in the list.
