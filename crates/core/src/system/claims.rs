@@ -1,14 +1,15 @@
-//! Claims: a bit for each of some things in a row, taken and given back by anybody, without a lock and without waiting.
+//! A bit set from which any thread claims bits, and to which it gives them back, without a lock and without waiting.
 //!
-//! A row of several bits is taken word by word; who finds one of them taken puts back what it had, and looks further. So
-//! of two threads that want the same bits both may go elsewhere, and nobody waits. Model-checked in `tests/loom`.
+//! A thread claims a row of bits word by word. Where it finds one of them taken, it gives back the bits that it has
+//! claimed, and tries a later row. So two threads that need the same bits may both go elsewhere, and neither waits.
+//! Model-checked in `tests/loom`.
 
 use crate::system::sync::{AtomicU64, Ordering};
 
-/// How often a claim goes through all bits: others may have held some for a moment only.
+/// Number of passes of a claim over all bits: other threads may have held some of them for a moment only.
 const PASSES: usize = if cfg!(loom) { 1 } else { 4 };
 
-/// `64 * WORDS` bits. A set one is somebody's.
+/// `64 * WORDS` bits. A set bit is claimed.
 #[derive(Debug)]
 pub struct Claims<const WORDS: usize> {
     words: [AtomicU64; WORDS],
@@ -30,20 +31,20 @@ pub(crate) fn parts(mut from: usize, to: usize) -> impl Iterator<Item = (usize, 
 }
 
 impl<const WORDS: usize> Claims<WORDS> {
-    /// Nothing is claimed.
+    /// A set in which no bit is claimed.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Claims { words: [const { AtomicU64::new(0) }; WORDS] }
     }
 
-    /// Nothing is claimed.
+    /// A set in which no bit is claimed.
     #[cfg(loom)]
     pub fn new() -> Self {
         Claims { words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
     /// Claims `n` bits in a row below `end`, the first at an index that is `skew` less than a multiple of `align`;
-    /// returns that index. `None` if there is no such row, or others were quicker everywhere.
+    /// returns that index. `None` if there is no such row, or if other threads took each one first.
     pub fn claim(&self, n: usize, align: usize, skew: usize, end: usize) -> Option<usize> {
         let aligned = |i: usize| (i + skew).next_multiple_of(align) - skew;
         for _ in 0..PASSES {
@@ -58,10 +59,10 @@ impl<const WORDS: usize> Claims<WORDS> {
         None
     }
 
-    /// Claims bits `from..from + n`, or returns the first index behind one that is taken.
+    /// Claims bits `from..from + n`; the error is the first index behind one that is taken.
     pub(crate) fn try_claim(&self, from: usize, n: usize) -> Result<(), usize> {
         let to = from + n;
-        // Relaxed: a look, so that most rows that are taken need not be put back.
+        // Relaxed: a hint that saves claiming part of a row and giving it back; the `fetch_or` below decides.
         let busy = parts(from, to).find_map(|(w, mask)| behind(w, self.words[w].load(Ordering::Relaxed), mask));
         if let Some(index) = busy {
             return Err(index);
@@ -78,7 +79,7 @@ impl<const WORDS: usize> Claims<WORDS> {
         Ok(())
     }
 
-    /// Gives bits `from..from + n` back, which are the caller's.
+    /// Gives back bits `from..from + n`, which the caller has claimed.
     pub fn release(&self, from: usize, n: usize) {
         for (w, mask) in parts(from, from + n) {
             // Release: see `try_claim`.
@@ -86,7 +87,7 @@ impl<const WORDS: usize> Claims<WORDS> {
         }
     }
 
-    /// Whether bit `i` is set; a hint unless it is the caller's.
+    /// Whether bit `i` is claimed; a hint unless the caller has claimed it.
     pub fn is_claimed(&self, i: usize) -> bool {
         self.words[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 != 0
     }
@@ -98,7 +99,8 @@ impl<const WORDS: usize> Default for Claims<WORDS> {
     }
 }
 
-/// If bits of `mask` are set in `word`, the index behind the last of them and of those that follow without a gap.
+/// If bits of `mask` are set in `word`: the index behind the last of them, and behind the set bits that follow it
+/// without a gap.
 fn behind(w: usize, word: u64, mask: u64) -> Option<usize> {
     let taken = word & mask;
     (taken != 0).then(|| {

@@ -1,13 +1,13 @@
-//! What observers are shown: how much memory is where. `observe/publish.rs` takes the sums, the port shows them.
+//! The figures that observers see: how much memory is where. `observe/publish.rs` computes them, the port shows them.
 
-/// What only grows, since the process began or its last fork.
+/// Counts since the process began, or since the fork that made it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Bytes given back to the system, those included that it was only told of (`purge=lazy`).
+    /// Bytes given back to the system, including those that it may take later (`purge=lazy`).
     pub purged: u64,
-    /// Bytes of zeroed blocks that were cleared.
+    /// Bytes of zeroed blocks that the allocator cleared.
     pub cleared: u64,
-    /// Bytes of zeroed blocks that were known to be zero.
+    /// Bytes of zeroed blocks that it did not clear, as they were known to be zero.
     pub skipped: u64,
 }
 
@@ -16,46 +16,46 @@ pub struct Totals {
 pub struct Figures {
     /// Clock of these figures, in milliseconds.
     pub clock: u64,
-    /// Ticks of the purger so far.
+    /// Number of ticks of the purger.
     pub ticks: u64,
-    /// Who is the purger: 0 nobody, 1 a helper thread, 2 the threads that free memory.
+    /// The purger: 0 none, 1 a helper thread, 2 the threads that free memory (see `helper::Who`).
     pub purger: u32,
-    /// Live blocks, a number.
+    /// Number of live blocks.
     pub live_blocks: u64,
     /// Usable bytes of live blocks.
     pub live: u64,
-    /// Blocks in caches, a number.
+    /// Number of blocks in caches.
     pub cached_blocks: u64,
     /// Bytes of blocks in caches.
     pub cached: u64,
-    /// Free ranges that wait to go back.
+    /// Free ranges that wait to be purged.
     pub dirty: u64,
-    /// Free ranges that the system was told of, and takes when it wants to, or refused to take.
+    /// Free ranges that the system may take at any time (MADV_FREE), or refused to take.
     pub lazy: u64,
     /// Free ranges that hold no memory.
     pub clean: u64,
     /// Chunks that are slabs.
     pub slabs: u64,
-    /// What is free in slabs: free blocks, and what was never carved. Memory may lie there or not.
+    /// Free parts of slabs: free blocks, and what was never carved. They may hold memory or not.
     pub slab_free: u64,
-    /// Large blocks, a number, and their usable bytes.
+    /// Number of large blocks.
     pub large_blocks: u64,
     /// Usable bytes of large blocks.
     pub large: u64,
-    /// Huge blocks, a number.
+    /// Number of huge blocks.
     pub huge_blocks: u64,
     /// Usable bytes of huge blocks.
     pub huge: u64,
-    /// Heaps: threads that use neap at present or did, a number.
+    /// Number of heaps, including orphans: heaps whose thread has ended.
     pub heaps: u64,
-    /// Sums over time.
+    /// Counts over time.
     pub totals: Totals,
-    /// The memory limit that was last looked at, and how much was used of it; 0: none was.
+    /// The memory limit when it was last read; 0 if there was none.
     pub memory_limit: u64,
-    /// What was used of it.
+    /// Bytes used of it at that time.
     pub memory_used: u64,
-    /// Most bytes of arenas that were taken or dirty at one time.
+    /// Peak of the bytes of arenas that were taken or dirty.
     pub peak: u64,
-    /// So much of what waits is held for the program, see `pages/demand.rs`; it may be more than waits.
+    /// Limit up to which waiting memory is kept for the program, see `pages/demand.rs`; less may wait.
     pub held: u64,
 }

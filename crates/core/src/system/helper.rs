@@ -1,44 +1,46 @@
 //! The helper thread: whether there is one, which process may start it, and how it ends.
 //!
-//! All of that is in five words ([`Helper`]) that belong to one address space: the child of a fork finds them zeroed,
-//! however it was forked, where the system can do that (`Os::helper`). So a child has no helper by construction.
+//! The state is five words ([`Helper`]) that belong to one address space. In the child of a fork, however it was made,
+//! they are zero, where the system can do that (`Os::helper`). So a child has no helper by construction.
 //!
 //! | state | meaning | next state |
 //! |---|---|---|
 //! | `NONE` | there is no helper | `STARTING`: a thread asks for one ([`Helper::ask`]) |
 //! | `STARTING` | one thread is starting it | `RUNNING`: its first step; `INLINE`, `KEPT`: it could not be started |
-//! | `RUNNING` | it gives back what waits | `RESIGNING`: it wants to end |
-//! | `RESIGNING` | it looks a last time whether anything waits | `RUNNING`: yes, or a thread asks; `NONE`, `KEPT`: its last step |
-//! | `INLINE` | there can be none: the threads that free memory do its work | `STARTING`: a thread tries again |
-//! | `KEPT` | the same, as long as a call wants no helper ([`Helper::keep_away`]) | `STARTING` when the last such call ends |
+//! | `RUNNING` | it gives back the memory that waits | `RESIGNING`: it is about to end |
+//! | `RESIGNING` | it checks again for waiting memory | `RUNNING`: it stays, or a thread asks; `NONE`, `KEPT`: ends |
+//! | `INLINE` | no helper can be started: the threads that free memory do its work | `STARTING`: a thread tries again |
+//! | `KEPT` | the same, while calls exclude it ([`Helper::keep_away`]) | `STARTING`: the last of these calls ends |
 //!
-//! **No thread that allocates or frees waits for the helper.** A thread that asks takes a resigning helper back with one
-//! compare-exchange, or finds `NONE` and starts a new one at once: the last step of a helper is the compare-exchange to
-//! `NONE` or `KEPT`, behind which it uses neither its stack nor any memory of the process ([`Leave`]). A thread that is
-//! stopped in the middle of a start is waited for by [`Helper::keep_away`] alone, and for a bounded time.
+//! **No thread that allocates or frees waits for the helper.** A thread that asks for a helper makes a resigning one
+//! stay with one compare-exchange, or finds `NONE` and starts a new one at once: the last step of a helper is the
+//! compare-exchange to `NONE` or `KEPT`, after which it uses neither its stack nor any memory of the process
+//! ([`Leave`]). Only [`Helper::keep_away`] waits for a thread that is stopped in the middle of a start, and for a
+//! bounded time.
 //!
-//! **No memory waits without a purger.** A thread that freed memory loads the state afterwards; the helper stores
-//! `RESIGNING` and looks at memory afterwards. Both are sequentially consistent, so the thread sees `RESIGNING` (and asks),
-//! or the helper sees the memory (and stays). The same holds for `STARTING`, `RESIGNING`
-//! and `KEPT` against `stops`.
+//! **No memory waits without a purger.** A thread frees memory and then loads the state; the helper stores `RESIGNING`
+//! and then looks whether memory waits. Both are sequentially consistent, so the thread sees `RESIGNING` (and asks), or
+//! the helper sees the memory (and stays). The same holds for `STARTING`, `RESIGNING` and `KEPT` against `stops`.
 //!
-//! **One process starts helpers: the owner of the address space.** The helper belongs to the thread group of the thread that
-//! starts it, and ends with it. A child of `vfork` or `clone(CLONE_VM)` shares the memory and ends soon; a helper of its
-//! own would end with it, perhaps holding a lock. Its `getpid` differs from `owner`, so it leaves a note, and the next slow
-//! path of the owner asks. The owner is noted when the process first uses the allocator, by the fork handler in a
-//! child, and in a child without handlers by the first thread that asks, which finds the word zeroed. The rest:
+//! **One process starts helpers: the owner of the address space.** The helper belongs to the thread group of the thread
+//! that starts it, and ends with that group. A child of `vfork` or `clone(CLONE_VM)` shares the memory and ends soon; a
+//! helper of its own would end with it, perhaps while holding a lock. The `getpid` of such a child differs from
+//! `owner`, so the child leaves a note, and the next slow path of the owner asks for a helper. `owner` is set when the
+//! process first uses the allocator; in a child, by the fork handler; in a child without handlers, by the first thread
+//! that asks, which finds the word zero. Special cases:
 //!
-//! - *exec* by any thread replaces the address space: nothing is left to look at.
+//! - *exec* by any thread replaces the address space, and the words with it.
 //! - *A thread made by hand* (`CLONE_VM | CLONE_THREAD`) has the owner's `getpid`: it is one of its threads.
-//! - *The owner ends while a process made with `CLONE_VM` lives on.* The helper ends with the owner, and may hold a lock,
-//!   as each thread of the owner may: such a process must not count on the allocator, with glibc neither.
-//! - *A child without handlers makes a `vfork` child, which asks first* and is noted as the owner. Neither gets a helper after
-//!   that: memory goes back inline.
-//! - *PID namespaces.* A `vfork` child in a new namespace whose number there is the owner's in its own (1 and 1, say) is
-//!   taken for the owner. So is the child of a bare fork where the system cannot zero the words (Linux before 4.14).
-//! - *Checkpoint and restore* keeps numbers of processes and threads, and the zeroing of the words.
-//! - *A system that cannot zero the words*: in the child of a bare fork `owner` is the parent, so it starts no helper, and
-//!   the parent's state may say that there is one: what waits stays until `malloc_trim`.
+//! - *The owner ends while a process made with `CLONE_VM` lives on.* The helper ends with the owner, and may hold a
+//!   lock, as each thread of the owner may. Such a process must not rely on the allocator; nor may it with glibc.
+//! - *A child without handlers makes a `vfork` child, which asks first* and becomes `owner`. Neither gets a helper
+//!   after that: memory goes back inline.
+//! - *PID namespaces.* A `vfork` child in a new namespace whose number there equals the owner's in its own (1 and 1,
+//!   say) is taken for the owner. So is the child of a bare fork where the system cannot zero the words (Linux before
+//!   4.14).
+//! - *Checkpoint and restore* keeps the numbers of processes and threads, and the zeroing of the words.
+//! - *A system that cannot zero the words*: in the child of a bare fork, `owner` is the parent, so the child starts no
+//!   helper, and the state may say that there is one. Then waiting memory stays until `malloc_trim`.
 
 use crate::system::sync::{AtomicU32, Ordering, Threads};
 
@@ -49,40 +51,40 @@ const RESIGNING: u32 = 3;
 const INLINE: u32 = 4;
 const KEPT: u32 = 5;
 
-/// Milliseconds of one wait in [`Helper::keep_away`].
+/// Milliseconds of each wait in [`Helper::keep_away`].
 const SLICE: u32 = 1;
 
-/// The words. All zero: there is no helper, and the owner is not known.
+/// The state of the helper. All zero: there is no helper, and the owner is not known.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Helper {
     state: AtomicU32,
-    /// The process that owns the address space, 0: not known yet.
+    /// The process that owns the address space; 0: not known yet.
     owner: AtomicU32,
-    /// Changes when the helper is to look before its time.
+    /// A number that changes when the helper has to wake up early.
     wake: AtomicU32,
-    /// Calls that want no helper now.
+    /// Number of calls that exclude the helper now.
     stops: AtomicU32,
-    /// The thread number of the last helper, stored by the system when it starts one.
+    /// The thread number of the last helper. The kernel stores it when it starts one.
     pub thread: AtomicU32,
 }
 
-/// What [`Helper::ask`] found.
+/// The result of [`Helper::ask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A helper sees to all that waits now.
+    /// A helper runs, or is being started: it purges all that waits now.
     Helped,
-    /// There can be none at present: the threads that free memory do its work.
+    /// No helper can be started at present: the threads that free memory do its work.
     Inline,
-    /// The process shares the address space with its owner: a thread of the owner has to ask.
+    /// The calling process is not the owner of the address space: a thread of the owner has to ask.
     Elsewhere,
 }
 
-/// Who gives memory back, as [`Helper::who`] says.
+/// The purger: what gives waiting memory back to the system. See [`Helper::who`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Who {
-    /// There is no purger.
+    /// None: a thread that frees memory now has to ask for a helper.
     None = 0,
     /// A helper thread, which runs or is being started.
     Helper = 1,
@@ -90,28 +92,28 @@ pub enum Who {
     Inline = 2,
 }
 
-/// The last step of a helper: to be done by a compare-exchange (sequentially consistent) on `state`, behind which the
-/// thread ends without another access to its stack, its thread storage or any other memory. If it fails the helper was
-/// taken back and goes on.
+/// The last step of a helper: a sequentially consistent compare-exchange on `state`, after which the thread ends
+/// without another access to its stack, its thread storage or any other memory. If the exchange fails, a thread made
+/// the helper stay, and it goes on.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Leave {
-    /// The word.
+    /// The word to change.
     pub state: *const AtomicU32,
-    /// What it has to be.
+    /// The value that it must have.
     pub from: u32,
-    /// What it becomes.
+    /// The value that it gets.
     pub to: u32,
 }
 
-/// A call that wants no helper, from [`Helper::keep_away`] to [`Helper::end_stop`].
+/// A call that excludes the helper, from [`Helper::keep_away`] to [`Helper::end_stop`].
 #[derive(Debug)]
 pub struct Stop {
     owner: u32,
 }
 
 impl Helper {
-    /// No helper, of an owner that is not known.
+    /// No helper and no known owner.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Helper {
@@ -123,9 +125,9 @@ impl Helper {
         }
     }
 
-    // SeqCst at each use of `state` and `stops`, unless stated: see "No memory waits without a purger".
+    // SeqCst at each use of `state` and `stops`, unless stated otherwise: see "No memory waits without a purger".
 
-    /// The word of the last step.
+    /// The word that the last step changes.
     pub fn state(&self) -> &AtomicU32 {
         &self.state
     }
@@ -135,17 +137,17 @@ impl Helper {
         &self.wake
     }
 
-    /// Who gives memory back. A helper that resigns does not count: a thread that frees memory now has to ask.
+    /// The purger. A helper that resigns does not count: a thread that frees memory now has to ask.
     #[inline]
     #[cfg_attr(neap_sim, track_caller)]
     pub fn who(&self) -> Who {
         Self::who_is(self.state.load(Ordering::SeqCst))
     }
 
-    /// [`Helper::who`] for a guess.
+    /// [`Helper::who`], approximate: the state may have changed already.
     #[inline]
     pub fn who_roughly(&self) -> Who {
-        // Relaxed: a guess.
+        // Relaxed: a hint.
         Self::who_is(self.state.load(Ordering::Relaxed))
     }
 
@@ -158,33 +160,34 @@ impl Helper {
         }
     }
 
-    /// Whether `process` owns the address space; it does from now on if the owner is not known. `None`: the system must
-    /// not be asked who the caller is, so there can be no helper.
+    /// Whether `process` owns the address space; it becomes the owner if none is known. `None` if the calling process
+    /// must not ask the system for its number (`process` is `None`): then there can be no helper.
     pub fn is_owner(&self, process: Option<u32>) -> Option<bool> {
         let process = process?;
-        // Relaxed: the word is written once for each address space, and nothing else hangs on it.
+        // Relaxed: the word is written once for each address space, and orders nothing else.
         let noted = self.owner.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed);
         Some(noted.is_ok() || noted == Err(process))
     }
 
-    /// In a process of one thread: it is `owner`, or that is not known, and has no helper.
+    /// Resets the words in the child of a fork, which has one thread: no helper, and `owner` is the owner if it is
+    /// known.
     pub fn forked(&self, owner: Option<u32>) {
-        // Relaxed: one thread.
+        // Relaxed: there is one thread.
         self.state.store(NONE, Ordering::Relaxed);
         self.stops.store(0, Ordering::Relaxed);
         self.thread.store(0, Ordering::Relaxed);
         self.owner.store(owner.unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Asks for a helper; where none could be started before, only if `again`. Never waits.
+    /// Makes sure that there is a helper. Where none could be started before, tries again only if `again`. Never waits.
     pub fn ask<O: Threads>(&self, os: &O, again: bool) -> Answer {
         match self.is_owner(os.process()) {
             Some(true) => {}
             Some(false) => return Answer::Elsewhere,
             None => {
-                // Failure: there is one, which ends soon, or INLINE already.
+                // Failure: there is a helper, which ends soon, or the state is INLINE already.
                 let _ = self.change(NONE, INLINE);
-                // The last call that wanted none asks here as it ends.
+                // The last call that excludes the helper asks here when it ends.
                 if !self.is_unwanted() {
                     let _ = self.change(KEPT, INLINE);
                 }
@@ -196,7 +199,7 @@ impl Helper {
             match state {
                 STARTING | RUNNING => return Answer::Helped,
                 INLINE if !again => return Answer::Inline,
-                // The last of the calls that want no helper asks when it ends.
+                // The last of the calls that exclude the helper asks when it ends.
                 KEPT if self.is_unwanted() => return Answer::Inline,
                 RESIGNING => {
                     if self.change(RESIGNING, RUNNING) {
@@ -204,8 +207,8 @@ impl Helper {
                     }
                 }
                 _ => {
-                    // Without signals: a handler that ran while this thread starts a helper would wait for its own
-                    // thread (`keep_away`), or fork, and the child would start one that its words do not know.
+                    // Signals are blocked: a handler that ran while this thread starts a helper could wait for its own
+                    // thread (`keep_away`), or fork, and the child would start a helper that its own words do not show.
                     let start = || self.change(state, STARTING).then(|| self.start(os));
                     if let Some(answer) = os.undisturbed(start) {
                         return answer;
@@ -215,13 +218,13 @@ impl Helper {
         }
     }
 
-    /// The state is `STARTING`, and the calling thread, in which no handler runs, is the one that starts the helper.
+    /// Starts the helper. The calling thread has set the state to `STARTING`, and its signals are blocked.
     #[cold]
     fn start<O: Threads>(&self, os: &O) -> Answer {
         while self.is_unwanted() {
             self.state.store(KEPT, Ordering::SeqCst);
             os.futex_wake(&self.state);
-            // Calls that ended between the look and the store saw STARTING, and did not ask.
+            // Calls that ended between the check and the store saw STARTING, and did not ask.
             if self.is_unwanted() || !self.change(KEPT, STARTING) {
                 return Answer::Inline;
             }
@@ -239,53 +242,55 @@ impl Helper {
         self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Has the helper look before its time, if there is one.
+    /// Wakes the helper early, if there is one.
     pub fn wake_up<O: Threads>(&self, os: &O) {
         if matches!(self.state.load(Ordering::SeqCst), RUNNING | RESIGNING) {
-            // Release pairs with the Acquire of `woken`: what the caller did before is seen.
+            // Release pairs with the Acquire of `woken`: the helper sees what the caller did before.
             self.wake.fetch_add(1, Ordering::Release);
             os.futex_wake(&self.wake);
         }
     }
 
-    /// A number that changes when the helper is to look before its time.
+    /// A number that changes when the helper has to wake up early.
     pub fn woken(&self) -> u32 {
         self.wake.load(Ordering::Acquire)
     }
 
-    /// The helper sleeps, unless [`Helper::woken`] is not `seen` any more.
+    /// Makes the helper sleep, unless [`Helper::woken`] differs from `seen`.
     pub fn sleep<O: Threads>(&self, os: &O, seen: u32, milliseconds: u32) {
         os.futex_wait_for(&self.wake, seen, milliseconds);
     }
 
-    /// The helper's first step; nothing for one that was taken back.
+    /// The helper's first step. Changes nothing for a helper that was made to stay.
     pub fn begin(&self) {
         let _ = self.change(STARTING, RUNNING);
     }
 
-    /// At rest: no call wants no helper any more, and none is kept away all the same. For tests.
+    /// Whether the state is consistent: `KEPT` only while a call excludes the helper. While no thread is in a call; for
+    /// tests.
     pub fn is_valid(&self) -> bool {
         self.is_unwanted() || self.state.load(Ordering::SeqCst) != KEPT
     }
 
-    /// The helper wants to end. What it looks at afterwards tells whether it may: [`Helper::leave`] or [`Helper::stay`].
+    /// Announces that the helper is about to end. It then checks whether memory waits, and calls [`Helper::leave`] or
+    /// [`Helper::stay`].
     pub fn resign(&self) {
         let _ = self.change(RUNNING, RESIGNING);
     }
 
-    /// The helper has resigned, and stays.
+    /// Makes a helper that has resigned stay.
     pub fn stay(&self) {
-        // Failure: it was taken back, which comes to the same.
+        // Failure: another thread made it stay already.
         let _ = self.change(RESIGNING, RUNNING);
     }
 
-    /// The last step of a helper that has resigned. `kept`: because of a call that wanted none, at whose end one is asked
-    /// for. The caller has found that call after it resigned, so the call ends later, and sees that.
+    /// The last step of a helper that has resigned. `kept`: it ends because a call excludes it; that call asks for a
+    /// helper when it ends. The helper found the call after it had resigned, so the call ends later, and sees that.
     pub fn leave(&self, kept: bool) -> Leave {
         Leave { state: &raw const self.state, from: RESIGNING, to: if kept { KEPT } else { NONE } }
     }
 
-    /// Does the last step; false if the helper was taken back. For helpers that do not run on a stack of their own.
+    /// Does the last step; false if a thread made the helper stay. For helpers that do not run on a stack of their own.
     pub fn take_leave(&self, leave: &Leave) -> bool {
         match self.state.compare_exchange(leave.from, leave.to, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => true,
@@ -293,20 +298,21 @@ impl Helper {
         }
     }
 
-    /// Whether a call wants no helper now.
+    /// Whether a call excludes the helper now.
     pub fn is_unwanted(&self) -> bool {
-        // An addition, as it reads the newest value: a call that counts later sees what this thread did before.
+        // An addition of 0 instead of a load, as it reads the newest value: a call that is counted later sees what this
+        // thread did before.
         self.stops.fetch_add(0, Ordering::SeqCst) != 0
     }
 
-    /// Ends the helper and lets none start until [`Helper::end_stop`]. Waits for it for `patience` milliseconds at most
-    /// (it may be stopped by a debugger, or be in the middle of a long system call). Takes no lock. `None` in a process
-    /// that is not the owner: it has no helper, and may end before it could call the other.
+    /// Makes the helper end, and lets none start until [`Helper::end_stop`]. Waits at most `patience` milliseconds for
+    /// the end (a debugger may have stopped the helper, or it is in a long system call). Takes no lock. `None` in a
+    /// process that is not the owner: it has no helper, and may end before it could call [`Helper::end_stop`].
     pub fn keep_away<O: Threads>(&self, os: &O, patience: u32) -> Option<Stop> {
         if self.is_owner(os.process()) == Some(false) {
             return None;
         }
-        // Relaxed: written once.
+        // Relaxed: it is written once.
         let stop = Stop { owner: self.owner.load(Ordering::Relaxed) };
         self.stops.fetch_add(1, Ordering::SeqCst);
         for _ in 0..patience.div_ceil(SLICE) {
@@ -320,12 +326,12 @@ impl Helper {
         Some(stop)
     }
 
-    /// The call may have a helper again; true if one has to be asked for.
+    /// Ends the exclusion that [`Helper::keep_away`] began; true if the caller has to ask for a helper.
     pub fn end_stop(&self, stop: Option<Stop>) -> bool {
         let Some(stop) = stop else { return false };
-        // A handler may have interrupted the call and forked, and return in the child, which has counted nothing.
+        // A handler may have interrupted the call and forked, and return in the child, whose count is zero.
         if self.owner.load(Ordering::Relaxed) == stop.owner {
-            // Relaxed for failure: there is nothing to count down.
+            // Relaxed for failure: the count is 0 already, and stays.
             let _ = self.stops.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |n| n.checked_sub(1));
         }
         matches!(self.state.load(Ordering::SeqCst), KEPT | RESIGNING)

@@ -1,39 +1,42 @@
-//! The lock, which locks there are, and their order.
+//! The lock, the list of all locks, and their order.
 //!
-//! | lock | guards | taken |
+//! | lock | guards | order |
 //! |---|---|---|
 //! | batch (`back/purger.rs`) | memory on its way to the system, and visits to the heaps of other threads | first |
 //! | registry (`blocks/registry.rs`) | the list of all heaps; orphans and their slabs | second |
-//! | ranges (`pages/mod.rs`) | free ranges, and what is used of the arenas | last |
+//! | ranges (`pages/mod.rs`) | free ranges, and which part of each arena is in use | last |
 //!
-//! A thread takes them in this order, and waits for none while it holds a later one. Nothing of the program's runs while one
-//! is held, and no page fault of the program's waits for one. The fast paths take none; neither does a reentrant call
-//! (`blocks/reentrant.rs`). What a fork does with them is in `fork.rs`.
+//! A thread takes them in this order, and waits for none while it holds a later one. No code of the program runs while
+//! one is held, and no page fault of the program waits for one. The fast paths take none; neither does a reentrant call
+//! (`blocks/reentrant.rs`). `fork.rs` says what a fork does with them.
 
 use crate::system::sync::{AtomicU32, Ordering, Threads, spin_loop};
 
 const FREE: u32 = 0;
+/// Held, and no thread sleeps.
 const HELD: u32 = 1;
+/// Held, and threads may sleep.
 const WAITED: u32 = 2;
-/// A fork has the lock: this, and the milliseconds after which a thread takes it away.
+/// Held by a fork: this value plus the milliseconds after which another thread may take the lock away from it.
 const FORKED: u32 = 3;
-/// Milliseconds for which a thread sleeps at a time while a fork has the lock.
+/// Milliseconds of each sleep of a thread that waits for a lock held by a fork.
 const STEP: u32 = 1;
-/// How often a thread looks again before it sleeps. The model checker and the simulation try other orders anyway.
+/// Number of tries before a thread sleeps. The model checker and the simulation try all orders anyway.
 const SPINS: u32 = if cfg!(any(loom, neap_sim)) { 1 } else { 100 };
 
 /// A lock that sleeps in the kernel. All zero bytes are an unlocked lock.
 ///
-/// `FREE -> HELD` without waiters, `WAITED` once somebody sleeps; the holder wakes one sleeper if it finds `WAITED`.
+/// `FREE -> HELD` without waiters, `WAITED` once a thread sleeps; the holder wakes one sleeper if it finds `WAITED`.
 ///
-/// A fork holds it as `FORKED`, and may be waiting for the C library. A thread that wants it may be what the C library waits
-/// for; so after a while the thread takes it from the fork, whose child sees that.
+/// A fork holds the lock as `FORKED`, and may be waiting for the C library, which may be waiting for a thread that
+/// waits for this lock. So after a while that thread takes the lock away from the fork, and the child of the fork sees
+/// that.
 #[derive(Debug, Default)]
 pub struct Lock {
     word: AtomicU32,
 }
 
-/// The lock is held while this lives.
+/// Holds the lock until it is dropped.
 #[derive(Debug)]
 pub struct Guard<'a, O: Threads> {
     lock: &'a Lock,
@@ -53,7 +56,7 @@ impl Lock {
         Lock { word: AtomicU32::new(FREE) }
     }
 
-    /// Takes the lock.
+    /// Takes the lock, and returns a guard.
     #[inline]
     #[cfg_attr(neap_sim, track_caller)]
     pub fn lock<'a, O: Threads>(&'a self, os: &'a O) -> Guard<'a, O> {
@@ -61,18 +64,18 @@ impl Lock {
         Guard { lock: self, os }
     }
 
-    /// Takes the lock without a guard if it is free.
+    /// Takes the lock without a guard if it is free; returns whether it did.
     #[cfg_attr(neap_sim, track_caller)]
     pub fn try_take(&self) -> bool {
         // Acquire: as in `take`.
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes the lock without a guard, for fork. Spins a little, then sleeps.
+    /// Takes the lock without a guard. Spins a little, then sleeps.
     #[inline]
     #[cfg_attr(neap_sim, track_caller)]
     pub fn take<O: Threads>(&self, os: &O) {
-        // Acquire pairs with the Release of `release`: what the last holder wrote is seen.
+        // Acquire pairs with the Release of `release`: this thread sees what the last holder wrote.
         if self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             self.take_slow(os);
         }
@@ -101,27 +104,27 @@ impl Lock {
             } else if self.word.compare_exchange(word, WAITED, Ordering::Acquire, Ordering::Relaxed).is_ok()
                 && word != HELD
             {
-                // Acquire: as in `take`. WAITED is kept by the winner, who cannot know whether others sleep.
+                // Acquire: as in `take`. The new holder leaves WAITED, as other threads may still sleep.
                 return;
             }
         }
     }
 
-    /// Takes the lock for a fork, which keeps it for at most `lease` milliseconds if others want it; false if it does not
-    /// come free within `milliseconds`.
+    /// Takes the lock for a fork; false if the lock is not free within `milliseconds`. A thread that waits for it takes
+    /// it away after `lease` milliseconds.
     #[cfg_attr(neap_sim, track_caller)]
     pub fn take_for_fork<O: Threads>(&self, os: &O, milliseconds: u32, lease: u32) -> bool {
         let mut waited = 0;
         loop {
             // Acquire: as in `take`.
             match self.word.compare_exchange(FREE, FORKED + lease, Ordering::Acquire, Ordering::Relaxed) {
-                // Those who sleep shall count the time from now on.
+                // Wakes the sleepers, so that they count the lease from now on.
                 Ok(_) => {
                     os.futex_wake_all(&self.word);
                     return true;
                 }
                 Err(_) if waited >= milliseconds => return false,
-                // As one that waits: who releases the lock wakes it.
+                // Marks the lock as waited for, so that its holder wakes this thread.
                 Err(HELD) => {
                     let _ = self.word.compare_exchange(HELD, WAITED, Ordering::Relaxed, Ordering::Relaxed);
                 }
@@ -133,14 +136,15 @@ impl Lock {
         }
     }
 
-    /// Makes a lock that a fork took an ordinary one, which is not taken away; false if it was already.
+    /// Makes a lock that a fork holds an ordinary held lock, which no thread takes away; false if no fork holds it any
+    /// more.
     pub fn keep(&self) -> bool {
-        // Relaxed: `take_for_fork` has synchronised.
+        // Relaxed: `take_for_fork` did the Acquire.
         let word = self.word.load(Ordering::Relaxed);
         word >= FORKED && self.word.compare_exchange(word, HELD, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Gives back a lock that a fork took, unless it was taken away.
+    /// Releases a lock that a fork took, unless another thread has taken it away.
     pub fn release_for_fork<O: Threads>(&self, os: &O) {
         let word = self.word.load(Ordering::Relaxed);
         // Release pairs with the Acquire of `take`.
@@ -149,12 +153,12 @@ impl Lock {
         }
     }
 
-    /// Whether a fork has the lock: in its child, where it was not taken away.
+    /// Whether a fork holds the lock. In the child of a fork: whether no thread of the parent had taken it away.
     pub fn is_forked(&self) -> bool {
         self.word.load(Ordering::Relaxed) >= FORKED
     }
 
-    /// Gives the lock back: by its holder, or by the child of a fork whose parent took it.
+    /// Releases the lock. The caller is its holder, or the child of a fork whose parent held it.
     #[inline]
     #[cfg_attr(neap_sim, track_caller)]
     pub fn release<O: Threads>(&self, os: &O) {
@@ -172,7 +176,7 @@ impl<O: Threads> Drop for Guard<'_, O> {
     }
 }
 
-/// A value behind a [`Lock`].
+/// A value that a [`Lock`] guards.
 #[cfg(not(loom))]
 #[derive(Debug, Default)]
 pub struct Locked<T> {
@@ -180,7 +184,7 @@ pub struct Locked<T> {
     value: core::cell::UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached only while the lock is held.
+// SAFETY: `with` gives access only under the lock; `value` leaves it to its caller.
 #[cfg(not(loom))]
 unsafe impl<T: Send> Sync for Locked<T> {}
 
@@ -191,7 +195,7 @@ impl<T> Locked<T> {
         Locked { lock: Lock::new(), value: core::cell::UnsafeCell::new(value) }
     }
 
-    /// Runs `f` with the value, under the lock. `f` must not take the same lock.
+    /// Runs `f` with the value, under the lock. `f` must not take the same lock: it would wait for itself.
     #[inline]
     #[cfg_attr(neap_sim, track_caller)]
     pub fn with<O: Threads, R>(&self, os: &O, f: impl FnOnce(&mut T) -> R) -> R {
@@ -200,7 +204,7 @@ impl<T> Locked<T> {
         f(unsafe { &mut *self.value.get() })
     }
 
-    /// The value, whoever holds the lock: for a process that has only one thread left.
+    /// The value, whether the lock is held or not: for a process that has only one thread left.
     pub fn value(&self) -> *mut T {
         self.value.get()
     }
@@ -215,7 +219,7 @@ impl<T> Locked<T> {
 mod tests {
     use super::*;
 
-    /// Catches a lock of a thread that is taken for a fork's, and one that a fork has made ordinary twice.
+    /// Catches a lock of a thread that counts as one of a fork, and a fork's lock that is made ordinary twice.
     #[test]
     fn locks_of_forks_are_kept_once() {
         let lock = Lock::new();
@@ -226,7 +230,7 @@ mod tests {
         assert_eq!(lock.word.load(Ordering::Relaxed), HELD);
     }
 
-    /// Catches a value that is not the lock's.
+    /// Catches a pointer to another value than the guarded one.
     #[test]
     fn the_value_is_the_locks() {
         let locked = Locked::new(7);

@@ -1,5 +1,5 @@
-//! What all layers stand on: the system as a trait, atomics and locks, lock-free structures, the states of the helper, and
-//! what users chose. Nothing here knows of chunks or blocks.
+//! The base of all layers: the system as a trait, atomics and locks, lock-free structures, the states of the helper
+//! thread, and the settings that users choose. Nothing here depends on chunks or blocks.
 
 pub mod claims;
 pub mod figures;

@@ -1,48 +1,48 @@
-//! Atomics whose every operation is a point where a simulation may switch threads. Only with `--cfg neap_sim`; without
-//! it [`crate::sync`] has those of `core`.
+//! Atomics for the simulation: each operation is a point at which it may switch threads. Built only with `--cfg
+//! neap_sim`; without it [`crate::sync`] has the atomics of `core`.
 //!
-//! The simulation (`crates/sim`) sets [`set_hook`]'s function, which is called before each operation. Its threads are
-//! coroutines of one real thread, so the operations themselves are in sequential order, whatever `Ordering` says:
-//! orderings are for loom (`tests/loom`).
+//! The simulation (`crates/sim`) sets a function with [`set_hook`], which runs before each operation. The threads of
+//! the simulation are coroutines of one real thread, so operations are in sequential order, whatever `Ordering` says:
+//! loom checks the orderings (`tests/loom`).
 
 use core::panic::Location;
 use core::sync::atomic::{self as plain, Ordering};
 
-/// What happens behind a point.
+/// The operation that follows a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     /// A load.
     Load,
     /// A store.
     Store,
-    /// An operation that reads and writes in one step: on x86 a full barrier as well.
+    /// An operation that reads and writes in one step; on x86 it is a full barrier as well.
     Update,
-    /// A turn of a loop that waits for another thread.
+    /// One iteration of a loop that waits for another thread.
     Spin,
 }
 
-/// The function in use, as an address; 0: none.
+/// The function of [`set_hook`]; null: none is set.
 static HOOK: plain::AtomicPtr<()> = plain::AtomicPtr::new(core::ptr::null_mut());
 
-/// What is called before each operation, with the place of the operation in the source.
+/// A function that is called before each operation, with the location of the operation in the source.
 pub type Hook = fn(Point, &'static Location<'static>);
 
-/// Has `hook` called before each atomic operation from now on.
+/// Sets the function that is called before each atomic operation.
 pub fn set_hook(hook: Hook) {
     // Relaxed: the simulation has one real thread.
     HOOK.store(hook as *mut (), Ordering::Relaxed);
 }
 
-/// The fault that is on, of those that `cargo xtask sim --mutants` puts into a copy of the core; 0: none.
+/// The number of the active fault, of those that `cargo xtask sim --mutants` builds into a copy of the core; 0: none.
 static FAULT: plain::AtomicU32 = plain::AtomicU32::new(0);
 
-/// Has the fault of this number on.
+/// Activates the fault of this number.
 pub fn set_fault(number: u32) {
-    // Relaxed, here and below: as the hook.
+    // Relaxed, here and below: as in `set_hook`.
     FAULT.store(number, Ordering::Relaxed);
 }
 
-/// Whether the fault of this number is on.
+/// Whether the fault of this number is active.
 #[inline]
 pub fn has_fault(number: u32) -> bool {
     FAULT.load(Ordering::Relaxed) == number
@@ -53,19 +53,19 @@ pub fn has_fault(number: u32) -> bool {
 fn point(point: Point) {
     let hook = HOOK.load(Ordering::Relaxed);
     if !hook.is_null() {
-        // SAFETY: only `set_hook` writes the address, and only that of such a function.
+        // SAFETY: only `set_hook` writes the address, and it writes that of a `Hook`.
         let hook = unsafe { core::mem::transmute::<*mut (), Hook>(hook) };
         hook(point, Location::caller());
     }
 }
 
-/// A turn of a loop that waits for another thread.
+/// Marks one iteration of a loop that waits for another thread.
 #[track_caller]
 pub fn spin_loop() {
     point(Point::Spin);
 }
 
-/// A newtype around an atomic of `core`.
+/// Defines a newtype around an atomic of `core`.
 macro_rules! atomic {
     ($name:ident $(<$t:ident>)?, $value:ty) => {
         /// The atomic of this name in `core`, with points.
@@ -82,10 +82,10 @@ macro_rules! atomic {
             /// As in `core`.
             ///
             /// # Safety
-            /// As there.
+            /// As in `core`.
             #[inline]
             pub unsafe fn from_ptr<'a>(p: *mut $value) -> &'a Self {
-                // SAFETY: as the caller promises; the type is transparent.
+                // SAFETY: the caller's promise; the type is transparent.
                 unsafe { &*p.cast::<Self>() }
             }
 
@@ -174,7 +174,7 @@ macro_rules! atomic {
     };
 }
 
-/// Operations that are one step, each with a point.
+/// Defines operations that read and write in one step, each with a point.
 macro_rules! updates {
     ($name:ident, $value:ty: $($op:ident)*) => {
         impl $name {

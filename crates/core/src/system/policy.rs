@@ -1,11 +1,11 @@
-//! What users may choose: when memory goes back to the system, what calloc clears, and so on.
+//! The settings that users choose: when memory goes back to the system, what calloc clears, and so on.
 //!
-//! Each setting is one atomic word, so that it can be read anywhere and set at any time. What users call it, and which
-//! words stand for which values, is in the options table (`crates/options`).
+//! Each setting is one atomic word, so that it can be read anywhere and set at any time. The options table
+//! (`crates/options`) has its name, and the words that users write for its values.
 
 use crate::system::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// What can be chosen.
+/// The settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
     /// [`Policy::purge`], by its number.
@@ -26,31 +26,31 @@ pub enum Setting {
     Harden,
 }
 
-/// When free memory goes back.
+/// When free memory goes back to the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Purge {
-    /// When it was not used again for [`Policy::delay`].
+    /// Once it has been unused for [`Policy::delay`].
     Decay = 0,
-    /// At once, by the thread that frees.
+    /// At once, by the thread that frees it.
     Eager = 1,
-    /// As `Decay`, but the system takes the memory only when it wants to (MADV_FREE).
+    /// As `Decay`, but the system takes the memory only when it needs it (MADV_FREE).
     Lazy = 2,
     /// Only when the program asks.
     Never = 3,
 }
 
 impl Purge {
-    /// All of them, each at the place of its number.
+    /// All values, each at the index of its number.
     pub const ALL: [Purge; 4] = [Purge::Decay, Purge::Eager, Purge::Lazy, Purge::Never];
 }
 
-/// Which memory limit counts.
+/// The memory limit that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// None.
+    /// No limit.
     Off,
-    /// That of the container, or of the machine. Never makes an allocation fail.
+    /// The limit of the container, or the memory of the machine. Never makes an allocation fail.
     Auto,
     /// This many bytes for this process: allocations beyond fail.
     Bytes(usize),
@@ -62,10 +62,11 @@ pub const DELAY_MS: u32 = 500;
 /// The settings, each with its default.
 #[derive(Debug)]
 pub struct Policy {
-    /// One for each [`Setting`].
+    /// One word for each [`Setting`].
     words: [AtomicUsize; SETTINGS],
+    /// 1: an error of the program ends it without a message.
     quiet: AtomicU32,
-    /// Four bits for each option: who chose its value.
+    /// Four bits for each option: where its value comes from.
     origins: AtomicU64,
 }
 
@@ -90,10 +91,10 @@ impl Policy {
         Policy { words, quiet: AtomicU32::new(0), origins: AtomicU64::new(0) }
     }
 
-    /// The word of a setting.
+    /// Returns the word of a setting.
     #[inline]
     pub fn word(&self, setting: Setting) -> usize {
-        // Relaxed, here and below: a value stands for itself.
+        // Relaxed, here and below: each word is used on its own and orders nothing else.
         self.words[setting as usize].load(Ordering::Relaxed)
     }
 
@@ -102,7 +103,7 @@ impl Policy {
         self.words[setting as usize].store(word, Ordering::Relaxed);
     }
 
-    /// When free memory goes back.
+    /// When free memory goes back to the system.
     #[inline]
     pub fn purge(&self) -> Purge {
         match self.word(Setting::Purge) {
@@ -113,7 +114,7 @@ impl Policy {
         }
     }
 
-    /// Sets when free memory goes back.
+    /// Sets when free memory goes back to the system.
     pub fn set_purge(&self, purge: Purge) {
         self.set_word(Setting::Purge, purge as usize);
     }
@@ -128,12 +129,13 @@ impl Policy {
         self.set_word(Setting::Delay, milliseconds as usize);
     }
 
-    /// Most bytes of free memory that wait; more goes back before its time. `None`: a quarter of the limit.
+    /// Limit on the bytes of free memory that wait; what exceeds it goes back before its time. `None`: a quarter of the
+    /// memory limit.
     pub fn bytes(&self) -> Option<usize> {
         Some(self.word(Setting::Bytes)).filter(|bytes| *bytes != AUTO)
     }
 
-    /// Sets how much free memory waits.
+    /// Sets the limit on free memory that waits.
     pub fn set_bytes(&self, bytes: Option<usize>) {
         self.set_word(Setting::Bytes, bytes.map_or(AUTO, |bytes| bytes.min(AUTO - 1)));
     }
@@ -159,35 +161,35 @@ impl Policy {
         self.quiet.store(quiet.into(), Ordering::Relaxed);
     }
 
-    /// Whether zeroed blocks are always cleared whole.
+    /// Whether zeroed blocks are always cleared as a whole.
     #[inline]
     pub fn zero_always(&self) -> bool {
         self.word(Setting::ZeroAlways) != 0
     }
 
-    /// Sets whether zeroed blocks are always cleared whole.
+    /// Sets whether zeroed blocks are always cleared as a whole.
     pub fn set_zero_always(&self, always: bool) {
         self.set_word(Setting::ZeroAlways, always.into());
     }
 
-    /// Blocks of at least this many bytes go back as soon as they are freed; `usize::MAX`: none.
+    /// Size from which on blocks go back to the system as soon as they are freed; `usize::MAX`: none do.
     #[inline]
     pub fn mmap_threshold(&self) -> usize {
         self.word(Setting::MmapThreshold)
     }
 
-    /// Sets from which size on blocks go back as soon as they are freed.
+    /// Sets the size from which on blocks go back as soon as they are freed.
     pub fn set_mmap_threshold(&self, bytes: usize) {
         self.set_word(Setting::MmapThreshold, bytes);
     }
 
-    /// Whether the limit is a size for this process.
+    /// Whether the limit is a number of bytes for this process.
     #[inline]
     pub fn has_own_limit(&self) -> bool {
         matches!(self.limit(), Limit::Bytes(_))
     }
 
-    /// Which memory limit counts.
+    /// The memory limit that applies.
     #[inline]
     pub fn limit(&self) -> Limit {
         match self.word(Setting::Limit) {
@@ -197,7 +199,7 @@ impl Policy {
         }
     }
 
-    /// Sets which memory limit counts.
+    /// Sets the memory limit that applies.
     pub fn set_limit(&self, limit: Limit) {
         let word = match limit {
             Limit::Off => OFF,
@@ -207,17 +209,17 @@ impl Policy {
         self.set_word(Setting::Limit, word);
     }
 
-    /// Whether the process ends when a block of another allocator is freed, whatever it looks like.
+    /// Whether the process ends when it frees an address that is no block of this allocator.
     pub fn foreign_abort(&self) -> bool {
         self.word(Setting::ForeignAbort) != 0
     }
 
-    /// Who chose the values, four bits for each option in the order of the options table.
+    /// Where the values come from, four bits for each option in the order of the options table.
     pub fn origins(&self) -> u64 {
         self.origins.load(Ordering::Relaxed)
     }
 
-    /// Notes that `by` (below 16) chose the value of the option at `place` (below 16) of the table.
+    /// Notes that the value of the option at `place` (below 16) of the table comes from `by` (below 16).
     pub fn set_origin(&self, place: usize, by: u8) {
         let shift = place % 16 * 4;
         let noted = |old| old & !(0xF << shift) | u64::from(by & 0xF) << shift;
@@ -230,7 +232,7 @@ impl Policy {
 mod tests {
     use super::*;
 
-    /// Catches a value that is read back as another.
+    /// Catches a setting that reads back as another value than was set.
     #[test]
     fn values_come_back() {
         let p = Policy::new();
@@ -245,7 +247,7 @@ mod tests {
         }
         for (bytes, limit) in [(0, OFF + 1), (usize::MAX, AUTO - 1)] {
             p.set_limit(Limit::Bytes(bytes));
-            assert_eq!(p.limit(), Limit::Bytes(limit), "not taken for another choice");
+            assert_eq!(p.limit(), Limit::Bytes(limit), "not taken for `Off` or `Auto`");
         }
         assert_eq!((p.delay(), p.bytes(), p.zero_always()), (DELAY_MS, None, false));
         p.set_bytes(Some(0));

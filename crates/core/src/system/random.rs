@@ -1,6 +1,6 @@
-//! Where do quick random numbers come from? A state of the caller's, which [`crate::Os::random`] seeds.
+//! Fast random numbers. The caller keeps the state, which [`crate::Os::random`] seeds.
 
-/// The next number of a generator (xorshift64*), whose state is not 0.
+/// Returns the next number of a generator (xorshift64*) whose state is not 0.
 #[inline]
 pub fn next(state: &mut u64) -> u64 {
     *state ^= *state >> 12;
@@ -13,7 +13,7 @@ pub fn next(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Catches random numbers in which a bit is mostly set, or mostly not.
+    /// Catches random numbers in which a bit is mostly set, or mostly clear.
     #[test]
     fn random_numbers_are_even() {
         for mut state in 1..5 {
@@ -26,7 +26,7 @@ mod tests {
         }
     }
 
-    /// Catches a generator that is not the one that was examined: numbers of xorshift64* as others give them.
+    /// Catches a generator other than xorshift64*: the expected numbers are those of other implementations.
     #[test]
     fn random_numbers_are_known() {
         for (mut state, numbers) in [

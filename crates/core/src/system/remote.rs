@@ -1,22 +1,22 @@
-//! Remote frees: the only place where two threads meet without a lock.
+//! Remote frees: how a thread frees blocks of a slab that another thread owns, without a lock.
 //!
-//! A slab has one bit for each block that another thread freed and the owner has not seen, and a [`Remote`] in its
+//! A slab has one bit for each block that another thread freed and the owner has not collected, and a [`Remote`] in its
 //! record. A heap has a [`Pending`] stack of the slabs that have such bits.
 //!
-//! 1. The freeing thread sets the bit, then adds 1 to `count`. If `count` was 0, it pushes the slab on the stack
-//!    of the owner, and touches neither slab nor record afterwards.
+//! 1. The freeing thread sets the bit, then adds 1 to `count`. If `count` was 0, it pushes the slab on the stack of the
+//!    owner, and touches neither slab nor record afterwards.
 //! 2. The owner takes the whole stack; for each slab it sets `count` to 0, then takes the bits.
 //!
-//! So a slab is on a stack (or about to be pushed) exactly while its `count` is not 0, and never twice. The owner
-//! may see a bit before its count; `balance = counts seen - bits seen` tells it. A slab may be released only at
+//! So a slab is on a stack (or about to be pushed) exactly while its `count` is not 0, and never twice. The owner may
+//! see a bit before its count: `balance = counts taken - bits taken` is negative then. A slab may be released only at
 //! balance 0: then no freeing thread is between the two halves of step 1.
 //!
-//! Cost: two atomic operations for each run of blocks that share a word, one more for the first since the owner
-//! looked. Model-checked in `tests/loom`.
+//! Cost: two atomic operations for each group of blocks whose bits share a word, one more for the first free since the
+//! owner collected. Model-checked in `tests/loom`.
 
 use crate::system::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
-/// The part of a slab's record that freeing threads write.
+/// The part of a slab's record that other threads write when they free its blocks.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Remote<T> {
@@ -24,73 +24,77 @@ pub struct Remote<T> {
     next: AtomicPtr<T>,
 }
 
-/// Where the count of a slab apart starts: far from 0 both ways, whatever is taken and freed.
+/// The count of a slab of the reentrant reserve that has no free block: so far from 0 that it never reaches 0.
 const APART: u32 = 1 << 31;
 
 /// A record with a [`Remote`] in it.
 pub trait Node: Sized {
-    /// The remote part of the record `node`. Not by a reference to the whole record, whose other fields its owner writes.
+    /// Returns the remote part of the record `node`. It makes no reference to the whole record, as the owner writes the
+    /// other fields.
     ///
     /// # Safety
-    /// `node` must be a record for as long as the reference is used.
+    /// `node` must be a valid record for as long as the reference is used.
     unsafe fn remote<'a>(node: *const Self) -> &'a Remote<Self>;
 }
 
-/// The slabs of a heap with remote frees that the owner has not seen: a stack that many push and one takes whole.
+/// The slabs of a heap with remote frees that the owner has not collected: a stack on which any thread pushes, and
+/// which the owner takes whole.
 #[derive(Debug)]
 pub struct Pending<T> {
     head: AtomicPtr<T>,
 }
 
-/// A block was freed a second time.
+/// The error of a block that is freed a second time.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DoubleFree;
 
 impl<T> Remote<T> {
-    /// Nothing freed. All zero bytes are the same.
+    /// No remote free. All zero bytes are the same value.
     pub fn new() -> Self {
         Remote { count: AtomicU32::new(0), next: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
-    /// Step 1 without the push: marks the blocks `mask` of `word` as freed. True if the caller must push the slab.
+    /// Does step 1 without the push: marks the blocks `mask` of `word` as freed. True if the caller must push the slab.
     pub fn free(&self, word: &AtomicU64, mask: u64) -> Result<bool, DoubleFree> {
         // Release pairs with the Acquire of `take_bits`: what the freeing thread did to the block comes before its
         // next use.
         if word.fetch_or(mask, Ordering::Release) & mask != 0 {
             return Err(DoubleFree);
         }
-        // Release pairs with the Acquire of `take_count`: whoever sees the count sees the bits. Acquire pairs with its
-        // Release: who pushes the slab again does so after the owner has read its link.
+        // Release pairs with the Acquire of `take_count`: the thread that sees the count sees the bits. Acquire pairs
+        // with its Release: the slab is pushed again only after the owner has read its link.
         Ok(self.count.fetch_add(mask.count_ones(), Ordering::AcqRel) == 0)
     }
 
-    /// Frees counted and not taken; exact only while no thread frees. For tests.
+    /// Number of frees counted and not taken; exact only while no thread frees. For tests.
     pub fn counted(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Makes the slab one apart, in the reentrant reserve (`reentrant_reserve.rs`), with `free` blocks free: a set bit is a free block, and the
-    /// count starts so high that [`Remote::free`] never says to push it. Equation at rest: `apart() == bits set`.
+    /// Makes the slab one *apart*: one of the reentrant reserve (`blocks/reentrant_blocks.rs`), in which a set bit is a
+    /// free block. `free` blocks are free. The count starts so high that [`Remote::free`] never asks for a push. While
+    /// no thread uses the slab, `apart() == bits set`.
     pub fn set_apart(&self, free: u32) {
-        // Relaxed: the slab is nobody's else yet.
+        // Relaxed: no other thread uses the slab yet.
         self.count.store(APART + free, Ordering::Relaxed);
     }
 
-    /// Free blocks of a slab apart; a hint, as bits and count do not change together.
+    /// Number of free blocks of a slab apart; a hint, as bits and count do not change in one step.
     pub fn apart(&self) -> u32 {
         self.count.load(Ordering::Relaxed).saturating_sub(APART)
     }
 
-    /// Takes a free block of `word` of a slab apart: the index of its bit.
+    /// Takes a free block of `word` of a slab apart; returns the index of its bit.
     pub fn take(&self, word: &AtomicU64) -> Option<u32> {
-        // Relaxed: the exchange below tells.
+        // Relaxed: the `fetch_and` below decides.
         let mut free = word.load(Ordering::Relaxed);
         while free != 0 {
             let bit = free & free.wrapping_neg();
             // Acquire pairs with the Release of `free`: what the freeing thread did to the block comes before.
             let before = word.fetch_and(!bit, Ordering::Acquire);
             if before & bit != 0 {
-                // Relaxed: the count is a hint. It may be below APART for a moment, as its other half comes later.
+                // Relaxed: the count is a hint. It may be below APART for a moment, as `free` counts after it sets
+                // bits.
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 return Some(bit.trailing_zeros());
             }
@@ -107,7 +111,8 @@ impl<T> Remote<T> {
         mask
     }
 
-    /// Step 2, first half: the frees counted since the last call. From now on the slab may be pushed again.
+    /// Does the first half of step 2: returns the frees counted since the last call. From now on the slab may be pushed
+    /// again.
     pub fn take_count(&self) -> u32 {
         // Acquire and Release: see `free`.
         self.count.swap(0, Ordering::AcqRel)
@@ -120,9 +125,9 @@ impl<T> Default for Remote<T> {
     }
 }
 
-/// Step 2, second half: the bits of one word.
+/// Does the second half of step 2: takes the bits of one word.
 pub fn take_bits(word: &AtomicU64) -> u64 {
-    // Relaxed is enough for the test: a bit missed here has a count that is still to come.
+    // Relaxed is enough for the test: the count of a bit missed here comes later.
     if word.load(Ordering::Relaxed) == 0 {
         return 0;
     }
@@ -131,7 +136,7 @@ pub fn take_bits(word: &AtomicU64) -> u64 {
 }
 
 impl<T: Node> Pending<T> {
-    /// Whether anything was pushed; a hint.
+    /// Whether the stack is empty; a hint.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.head.load(Ordering::Relaxed).is_null()
@@ -144,11 +149,11 @@ impl<T: Node> Pending<T> {
     pub unsafe fn push(&self, node: *mut T) {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the node is valid, and the caller's alone until the exchange succeeds.
+            // SAFETY: the node is valid, and no other thread uses its link until the exchange succeeds.
             unsafe { T::remote(node).next.store(head, Ordering::Relaxed) };
-            // SeqCst pairs with the store of the heap's state when its thread ends: either that thread sees this
-            // node, or the caller sees the state afterwards (see `life.rs`). It contains the Release that shows
-            // `next` to the taker.
+            // SeqCst pairs with the store of the heap's state when its thread ends: either that thread sees this node,
+            // or the caller sees the state afterwards (see `blocks/lives.rs`). It includes the Release that shows
+            // `next` to the thread that takes the stack.
             match self.head.compare_exchange_weak(head, node, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => head = now,
@@ -156,10 +161,10 @@ impl<T: Node> Pending<T> {
         }
     }
 
-    /// Takes the whole stack and calls `visit` with each node, which is on no stack any more by then.
+    /// Takes the whole stack and calls `visit` with each node, after it was removed from the stack.
     ///
     /// # Safety
-    /// Only the owner of the heap may call this, as far as `visit` needs the heap.
+    /// The caller must have whatever `visit` needs: the heap, if `visit` uses the heap.
     pub unsafe fn take(&self, mut visit: impl FnMut(*mut T)) {
         // SeqCst: see `push`.
         let mut node = self.head.swap(core::ptr::null_mut(), Ordering::SeqCst);
@@ -174,7 +179,7 @@ impl<T: Node> Pending<T> {
 }
 
 impl<T: Node> Pending<T> {
-    /// Calls `visit` with each node on the stack, which stays as it is. For tests.
+    /// Calls `visit` with each node, and leaves them on the stack. For tests.
     ///
     /// # Safety
     /// Only the owner of the heap may call this.
@@ -183,7 +188,7 @@ impl<T: Node> Pending<T> {
         let mut node = self.head.load(Ordering::Acquire);
         while !node.is_null() {
             visit(node);
-            // SAFETY: a pushed node is valid, and stays on the stack meanwhile.
+            // SAFETY: a pushed node is valid, and only the caller could take it from the stack.
             node = unsafe { T::remote(node).next.load(Ordering::Relaxed) };
         }
     }

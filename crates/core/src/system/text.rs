@@ -1,8 +1,8 @@
-//! Text of a bounded length, put together where nothing may be allocated.
+//! A text of bounded length, for places that must not allocate.
 
 use core::ffi::CStr;
 
-/// A text of less than `ROOM` bytes, with a zero behind it: `len < ROOM` and `bytes[len] == 0`.
+/// A text of less than `ROOM` bytes, followed by a zero byte. Invariant: `len < ROOM` and `bytes[len] == 0`.
 #[derive(Clone, Copy, Debug)]
 pub struct Text<const ROOM: usize> {
     bytes: [u8; ROOM],
@@ -16,17 +16,17 @@ impl<const ROOM: usize> Text<ROOM> {
         Text { bytes: [0; ROOM], len: 0 }
     }
 
-    /// Without the final zero.
+    /// The bytes, without the final zero.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// For the system; `None` if there is a zero inside.
+    /// The text as a C string; `None` if it contains a zero byte.
     pub fn c_str(&self) -> Option<&CStr> {
         CStr::from_bytes_with_nul(&self.bytes[..=self.len]).ok()
     }
 
-    /// Makes it empty.
+    /// Makes the text empty.
     pub fn clear(&mut self) {
         self.cut(0);
     }
@@ -75,8 +75,7 @@ mod tests {
     use super::*;
     use core::fmt::Write;
 
-    /// Catches a text that is written behind the end of its room, one that is cut where it must be whole, and one that loses
-    /// its final zero.
+    /// Catches a write behind the end of the buffer, a text that is cut where it must be whole, and a lost final zero.
     #[test]
     fn is_bounded() {
         let mut text = Text::<8>::new();
