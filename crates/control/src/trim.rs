@@ -4,16 +4,11 @@ use core::time::Duration;
 use neap_core::trim::Trimmed;
 use neap_sys::{clock, global::NEAP, thread};
 
-/// Time since some moment.
-fn now() -> Duration {
-    let now = clock::read(libc::CLOCK_MONOTONIC);
-    now.map_or(Duration::ZERO, |now| Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32))
-}
-
 /// Gives all free memory back to the system but for `keep` bytes: what waits in free ranges, the caches of all threads,
 /// and the free OS pages of slabs. With a `budget` it ends a step after that time: a step is a heap, or a batch of at
 /// most 4 MiB. Other threads wait for no longer than a step. Does nothing in a signal handler that interrupted malloc or free.
 pub fn trim(keep: usize, budget: Option<Duration>) -> Trimmed {
+    let now = || clock::read(libc::CLOCK_MONOTONIC).unwrap_or_default();
     let start = now();
     let go_on = || budget.is_none_or(|budget| now().saturating_sub(start) < budget);
     thread::in_call(|heap| NEAP.trim_with(heap, keep, go_on)).unwrap_or_default()

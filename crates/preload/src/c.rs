@@ -9,13 +9,13 @@
 //!
 //! One exception, as in glibc: reallocarray is the realloc of the program's own allocator, where it has one.
 
+use crate::foreign;
 use crate::lookup::{self, Scope};
-use crate::{errno, foreign};
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_core::misuse::Call;
-use neap_sys::global;
+use neap_sys::{call, errno, global};
 
 /// Any block of neap is aligned to this, from 16 bytes on.
 const ALIGN: usize = 16;
@@ -139,19 +139,14 @@ unsafe fn posix_memalign(out: *mut *mut c_void, align: usize, size: usize) -> c_
     0
 }
 
-fn page_size() -> usize {
-    // SAFETY: getauxval only reads.
-    unsafe { libc::getauxval(libc::AT_PAGESZ) as usize }
-}
-
 /// glibc: a block aligned to the OS page.
 fn valloc(size: usize) -> *mut c_void {
-    memalign(page_size(), size)
+    memalign(call::page_size(), size)
 }
 
 /// glibc: a block of whole OS pages.
 fn pvalloc(size: usize) -> *mut c_void {
-    let whole = size.max(1).checked_next_multiple_of(page_size());
+    let whole = size.max(1).checked_next_multiple_of(call::page_size());
     whole.map_or_else(|| failed(libc::ENOMEM), valloc)
 }
 

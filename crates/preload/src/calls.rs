@@ -8,11 +8,10 @@
 //! - A limit on address space counts what neap has reserved: that is given back (`program.rs` of the port).
 //! - What changes how a large block is mapped must not reach its next owner (`apart.rs` of the core).
 
-use crate::errno;
 use crate::lookup::{self, Scope};
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use neap_sys::global::NEAP;
-use neap_sys::{arch, may_read, program};
+use neap_sys::{arch, errno, may_read, program};
 
 /// Whether the program's calls of the functions by which it gives itself a filter come here. Not where it has opened neap by
 /// itself, aside or behind the C library, or where another library stands in front, which may not pass them on.

@@ -4,7 +4,6 @@
 //! caller frees the block with ours. The C library's blocks carry a header; where it is plausible the block is
 //! handed to the C library. Anything else is an error of the program, which ends with one line.
 
-use crate::errno;
 use crate::lookup::{self, Scope};
 use core::ffi::{CStr, c_void};
 use core::marker::PhantomData;
@@ -12,6 +11,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use neap_core::misuse::{self, Call};
 use neap_sys::filter::Asking;
 use neap_sys::global::NEAP;
+use neap_sys::{call, errno};
 use rustix::io::Errno;
 use rustix::mm;
 
@@ -35,8 +35,7 @@ pub fn start() {
 
 /// Where the program itself ends in memory, or the end of all addresses where its headers do not say so.
 fn program_end() -> usize {
-    // SAFETY: getauxval only reads, for any type.
-    let (at, count) = unsafe { (libc::getauxval(libc::AT_PHDR) as usize, libc::getauxval(libc::AT_PHNUM) as usize) };
+    let (at, count) = (call::auxiliary(libc::AT_PHDR), call::auxiliary(libc::AT_PHNUM));
     let at = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(at);
     if at.is_null() || count == 0 {
         return usize::MAX;

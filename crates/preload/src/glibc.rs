@@ -5,8 +5,7 @@ use core::fmt::Write;
 use neap_control::info::{self, Info, ShortInfo};
 use neap_control::{options, trim};
 use neap_core::text::Text;
-use rustix::fd::BorrowedFd;
-use rustix::io::retry_on_intr;
+use neap_sys::{call, errno};
 
 /// glibc: sets a parameter. 1, or 0 for a value that is out of range; unknown parameters are fine. errno is kept.
 #[unsafe(no_mangle)]
@@ -87,19 +86,7 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
 /// glibc: writes a summary to standard error.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_stats() {
-    let mut out = Buffered::new(|text| {
-        // SAFETY: standard error; a write to it fails where it is not open.
-        let stderr = unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
-        let mut left = text;
-        while !left.is_empty() {
-            // A pipe may take a part, and a signal may come.
-            match retry_on_intr(|| rustix::io::write(stderr, left)) {
-                Ok(n) if n > 0 => left = &left[n..],
-                _ => return false,
-            }
-        }
-        true
-    });
+    let mut out = Buffered::new(|text| call::write(libc::STDERR_FILENO, text));
     // malloc_stats returns nothing.
     let _ = info::text(&mut out).and_then(|()| out.flush());
 }
@@ -107,7 +94,7 @@ pub extern "C" fn malloc_stats() {
 /// Old glibc: would save the state of the heap; retired there too. NULL, and errno is ENOSYS.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_get_state() -> *mut c_void {
-    crate::errno::set(libc::ENOSYS);
+    errno::set(libc::ENOSYS);
     core::ptr::null_mut()
 }
 

@@ -12,7 +12,6 @@
 //! | `counting.rs` | which file a process counts in (option `counters`) |
 //! | `foreign.rs` | what happens to a block of another allocator |
 //! | `lookup.rs` | how functions of other objects are found |
-//! | `errno.rs` | how errno is set and kept |
 //!
 //! Exported symbols are in the first six files. A call from C or C++ goes to `neap_sys::global` or `neap_control`. May depend on `neap-core`, `neap-sys`, `neap-control`, `neap-options`, `neap-counters` and the C library.
 #![cfg_attr(not(test), no_std)]
@@ -23,7 +22,6 @@ mod calls;
 mod counting;
 mod cxx;
 mod dlsym;
-mod errno;
 mod foreign;
 mod glibc;
 mod lookup;

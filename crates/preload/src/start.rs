@@ -8,7 +8,7 @@ use neap_control::options::{self, Process, SAVED};
 use neap_core::text::Text;
 use neap_options::glibc::{By, Effect, Target};
 use neap_options::{Complaint, Id, Opt, Origin, Value, environment};
-use neap_sys::{thread, watch};
+use neap_sys::{call, thread, watch};
 
 /// glibc calls the functions of this section with the arguments of main.
 #[used]
@@ -27,9 +27,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     foreign::start();
     c::start();
     thread::watch_fork();
-    // SAFETY: getauxval only reads, for any type.
-    let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    if secure || environment.is_null() {
+    if call::auxiliary(libc::AT_SECURE) != 0 || environment.is_null() {
         return;
     }
     let environment = Environment(environment);
@@ -123,7 +121,5 @@ fn complain(option: &Opt, text: &[u8]) {
     let mut line = Text::<{ Complaint::BYTES + 2 }>::new();
     // What does not fit is left out; nothing is done where it cannot be written.
     let _ = writeln!(line, "{}", option.complaint(text));
-    // SAFETY: standard error, if it is open.
-    let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
-    let _ = rustix::io::write(stderr, line.bytes());
+    call::write(libc::STDERR_FILENO, line.bytes());
 }

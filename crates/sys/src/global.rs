@@ -4,7 +4,7 @@
 //! that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
 use crate::observe::{samples, sites};
-use crate::system::space;
+use crate::system::{errno, space};
 use crate::thread::{self, Turn};
 use crate::{arch, slot, watch};
 use core::sync::atomic::Ordering;
@@ -23,8 +23,7 @@ pub type ForeignFree = unsafe fn(*mut u8);
 
 #[cold]
 fn no_memory() -> *mut u8 {
-    // SAFETY: errno of the calling thread.
-    unsafe { *libc::__errno_location() = libc::ENOMEM };
+    errno::set(libc::ENOMEM);
     core::ptr::null_mut()
 }
 
@@ -197,9 +196,13 @@ const SHORT: usize = 256;
 #[cold]
 #[inline(never)]
 fn calloc_entered(bytes: usize, heap: *mut Heap) -> *mut u8 {
-    let p = malloc_entered(bytes, heap);
+    zeroed(malloc_entered(bytes, heap), bytes)
+}
+
+/// Zeroes `bytes` bytes of the new block `p`, which may be null.
+fn zeroed(p: *mut u8, bytes: usize) -> *mut u8 {
     if !p.is_null() {
-        // SAFETY: the block has as many bytes.
+        // SAFETY: the block is new, and has as many bytes.
         unsafe { p.write_bytes(0, bytes) };
     }
     p
@@ -208,12 +211,7 @@ fn calloc_entered(bytes: usize, heap: *mut Heap) -> *mut u8 {
 #[inline(never)]
 fn calloc_slow(bytes: usize) -> *mut u8 {
     if bytes <= MAX_TABLE {
-        let p = malloc(bytes);
-        if !p.is_null() {
-            // SAFETY: the block has as many bytes.
-            unsafe { p.write_bytes(0, bytes) };
-        }
-        return p;
+        return zeroed(malloc(bytes), bytes);
     }
     let Some(entered) = arch::enter() else { return malloc_reentrant(bytes, true) };
     // SAFETY: a real heap is this thread's. A name shows that it is watched.
@@ -403,12 +401,11 @@ pub unsafe fn realloc_small(p: *mut u8, size: usize, foreign: ForeignFree) -> Op
         if size > MAX_SIZE {
             return Some(no_memory());
         }
-        let errno = libc::__errno_location();
-        let before = *errno;
+        let before = errno::get();
         let new = malloc(size);
         if new.is_null() {
             // The slow path may need no new block.
-            *errno = before;
+            errno::set(before);
             return None;
         }
         new.copy_from_nonoverlapping(p, old.min(size));
@@ -455,15 +452,14 @@ unsafe fn realloc_by_copy(p: *mut u8, old: usize, size: usize) -> *mut u8 {
         if size <= old && size >= old / 2 && keeps() {
             return p;
         }
-        let errno = libc::__errno_location();
-        let before = *errno;
+        let before = errno::get();
         let new = malloc_slow(size, 1, false);
         if new.is_null() {
             if size > old {
                 return new;
             }
             // To shrink is never refused.
-            *errno = before;
+            errno::set(before);
             return p;
         }
         new.copy_from_nonoverlapping(p, old.min(size));

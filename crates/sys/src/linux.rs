@@ -4,6 +4,7 @@ use crate::helper::rights;
 use crate::helper::thread::{self, Entry};
 use crate::observe::page;
 use crate::system::filter::{self, Asking};
+use crate::system::map::{self, READ_WRITE, map};
 use crate::system::space::{self, count};
 use crate::system::{alive, barrier, call, cgroup, clock, lines, moves, probe, purge, random, touched, wait};
 use core::ffi::c_void;
@@ -16,9 +17,7 @@ use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
 use neap_core::policy::Policy;
 use neap_core::sync::Threads;
 use neap_counters::{Counters, Syscall};
-use rustix::fd::BorrowedFd;
-use rustix::io::retry_on_intr;
-use rustix::mm::{self, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
+use rustix::mm::{self, MprotectFlags, MremapFlags, ProtFlags};
 
 /// Linux, and what it needs of the allocator above it.
 #[derive(Debug)]
@@ -42,16 +41,6 @@ impl Linux {
     pub fn set_counters(&self, page: Option<&'static Counters>) {
         space::settle().page.set_counts(page);
     }
-}
-
-/// A fresh private mapping: at no address, or at `at` where nothing else may lie.
-fn map(at: usize, len: usize, access: ProtFlags) -> Option<*mut u8> {
-    count(Syscall::Mmap);
-    let place = if at == 0 { MapFlags::empty() } else { MapFlags::FIXED_NOREPLACE };
-    let hint = core::ptr::without_provenance_mut::<c_void>(at);
-    // SAFETY: a fresh mapping that replaces nothing.
-    let p = unsafe { mm::mmap_anonymous(hint, len, access, MapFlags::PRIVATE | MapFlags::NORESERVE | place) };
-    p.ok().map(<*mut c_void>::cast)
 }
 
 impl Threads for Linux {
@@ -111,14 +100,7 @@ unsafe impl Os for Linux {
     }
 
     fn reserve(&self, at: usize, len: usize) -> Option<*mut u8> {
-        let p = map(at, len, ProtFlags::empty())?;
-        if p.addr() == at {
-            return Some(p);
-        }
-        // A kernel before 4.17 takes the address for a hint.
-        // SAFETY: this mapping was just made.
-        unsafe { self.unmap(p, len) };
-        None
+        map(at, len, ProtFlags::empty())
     }
 
     unsafe fn unreserve(&self, p: *mut u8, len: usize) -> bool {
@@ -131,9 +113,8 @@ unsafe impl Os for Linux {
     }
 
     unsafe fn commit(&self, p: *mut u8, len: usize) -> bool {
-        count(Syscall::Mprotect);
         // SAFETY: the range is a reservation of ours.
-        unsafe { mm::mprotect(p.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }.is_ok()
+        unsafe { map::commit(p, len) }
     }
 
     unsafe fn guard(&self, p: *mut u8, len: usize) -> bool {
@@ -144,7 +125,7 @@ unsafe impl Os for Linux {
 
     fn map(&self, len: usize, align: usize) -> Option<*mut u8> {
         let extra = if align > call::page_size() { align } else { 0 };
-        let p = map(0, len.checked_add(extra)?, ProtFlags::READ | ProtFlags::WRITE)?;
+        let p = map(0, len.checked_add(extra)?, READ_WRITE)?;
         if extra == 0 {
             return Some(p);
         }
@@ -162,9 +143,8 @@ unsafe impl Os for Linux {
     }
 
     unsafe fn unmap(&self, p: *mut u8, len: usize) -> bool {
-        count(Syscall::Munmap);
         // SAFETY: as the caller promises.
-        unsafe { mm::munmap(p.cast(), len) }.is_ok()
+        unsafe { map::unmap(p, len) }
     }
 
     unsafe fn remap(&self, p: *mut u8, old: usize, new: usize) -> Option<*mut u8> {
@@ -176,12 +156,12 @@ unsafe impl Os for Linux {
 
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> Moved {
         // SAFETY: as the caller promises.
-        unsafe { moves::move_pages(self, from, to, len) }
+        unsafe { moves::move_pages(from, to, len) }
     }
 
     unsafe fn renew(&self, p: *mut u8, len: usize) -> Moved {
         // SAFETY: as the caller promises.
-        unsafe { moves::renew(self, p, len) }
+        unsafe { moves::renew(p, len) }
     }
 
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {
@@ -321,9 +301,7 @@ unsafe impl Os for Linux {
     }
 
     fn die(&self, line: &[u8]) -> ! {
-        // SAFETY: standard error, if it is open.
-        let stderr = unsafe { BorrowedFd::borrow_raw(thread::standard_error()) };
-        let _ = retry_on_intr(|| rustix::io::write(stderr, line));
+        call::write(thread::standard_error(), line);
         // SAFETY: ends the process with SIGABRT, also where the signal is blocked or handled.
         unsafe { libc::abort() }
     }

@@ -6,9 +6,9 @@
 //! capget(2) tells its capabilities; prlimit(2) is allowed as long as user and group are those of the caller, or the caller has
 //! CAP_SYS_RESOURCE, whose loss by the process capget shows. They do not see a change of supplementary groups alone.
 
-use crate::arch;
 use crate::system::{alive, call, lines};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use rustix::process::Pid;
 
 /// What was seen when the helper was started, by file and by calls; [`UNKNOWN`] where that could not be asked.
 static BY_FILE: AtomicU64 = AtomicU64::new(UNKNOWN);
@@ -70,21 +70,10 @@ pub fn look() -> Rights {
 /// A number that changes when the first thread of the process gets other capabilities, or another user or group than the
 /// calling thread.
 fn by_calls() -> u64 {
-    /// _LINUX_CAPABILITY_VERSION_3 of include/uapi/linux/capability.h: two times effective, permitted, inheritable.
-    const VERSION: u32 = 0x2008_0522;
-    let header = [VERSION, call::process()];
-    let (mut sets, mut limit) = ([0u32; 6], [0u64; 2]);
-    let header_at = (&raw const header).expose_provenance();
-    let [sets_at, limit_at] = [(&raw mut sets).expose_provenance(), (&raw mut limit).expose_provenance()];
-    // SAFETY: the kernel reads the header, and writes to the sets.
-    let done = unsafe { arch::syscall(libc::SYS_capget as usize, [header_at, sets_at, 0, 0, 0, 0]) };
-    if done != 0 {
-        return UNKNOWN;
-    }
-    let arguments = [header[1] as usize, libc::RLIMIT_NOFILE as usize, 0, limit_at, 0, 0];
-    // SAFETY: no limit is set; the kernel writes to `limit`.
-    let same = unsafe { arch::syscall(libc::SYS_prlimit64 as usize, arguments) } == 0;
-    let bytes = sets.iter().flat_map(|set| set.to_le_bytes());
+    let process = call::process();
+    let Ok(sets) = rustix::thread::capabilities(Pid::from_raw(process.cast_signed())) else { return UNKNOWN };
+    let same = call::limit_of(process, libc::RLIMIT_NOFILE).is_some();
+    let bytes = [sets.effective, sets.permitted, sets.inheritable].into_iter().flat_map(|set| set.bits().to_le_bytes());
     lines::digest_of(bytes.chain([u8::from(same)])).max(1)
 }
 

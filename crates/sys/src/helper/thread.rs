@@ -15,13 +15,14 @@ use crate::arch;
 use crate::helper::rights::{self, Rights};
 use crate::system::call::{self, Plain, plain};
 use crate::system::filter::{self, Filter};
+use crate::system::map::{self, READ_WRITE};
 use crate::system::{clock, lines};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use neap_core::heap::{Heap, ThreadSlot};
 use neap_core::helper::Leave;
 use neap_core::os::Onward;
 use rustix::fd::RawFd;
-use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::{self, MapFlags, MprotectFlags};
 
 /// What the thread runs, from its start (0) or from a last step that failed (1) to the next last step.
 pub type Entry = extern "C" fn(again: u32) -> Leave;
@@ -62,23 +63,22 @@ impl Place {
         let page = call::page_size();
         let _ = clock::read(libc::CLOCK_MONOTONIC);
         let whole = |bytes: usize| bytes.next_multiple_of(page);
-        let storage = whole(storage_below()?);
-        let len = page + STACK + storage + whole(arch::THREAD_RECORD);
+        let record = whole(arch::THREAD_RECORD);
+        let len = page + STACK + whole(storage_below()?) + record;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::STACK;
-        // SAFETY: a fresh mapping, which goes if it cannot be used.
+        let p = map::fresh(0, len, READ_WRITE, flags)?;
+        // SAFETY: the mapping is new. It goes if its first OS page cannot be made inaccessible.
         unsafe {
-            let p = mm::mmap_anonymous(core::ptr::null_mut(), len, ProtFlags::empty(), flags).ok()?;
-            let usable = p.cast::<u8>().add(page);
-            if mm::mprotect(usable.cast(), len - page, MprotectFlags::READ | MprotectFlags::WRITE).is_err() {
-                let _ = mm::munmap(p, len);
+            if mm::mprotect(p.cast(), page, MprotectFlags::empty()).is_err() {
+                let _ = mm::munmap(p.cast(), len);
                 return None;
             }
-            // A little below the end, for tools that look where the stack pointer points.
-            let place = Place { stack_end: usable.add(STACK - 64), pointer: usable.add(STACK + storage) };
-            STACK_END.store(place.stack_end, Ordering::Relaxed);
-            POINTER.store(place.pointer, Ordering::Relaxed);
-            Some(place)
         }
+        // A little below the end, for tools that look where the stack pointer points.
+        let place = Place { stack_end: p.wrapping_add(page + STACK - 64), pointer: p.wrapping_add(len - record) };
+        STACK_END.store(place.stack_end, Ordering::Relaxed);
+        POINTER.store(place.pointer, Ordering::Relaxed);
+        Some(place)
     }
 
     /// Has the thread storage look as that of a thread which is in a call of neap's.

@@ -1,6 +1,7 @@
 //! Where do the files lie that a process makes for readers outside, and how are they made and mapped?
 
 use crate::system::call;
+use crate::system::map::{self, READ_WRITE};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::fmt::Write;
@@ -8,7 +9,7 @@ use neap_core::text::Text;
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
-use rustix::mm::{self, MapFlags, ProtFlags};
+use rustix::mm::{self, MapFlags};
 
 /// Files that a process may have in a directory, its earlier images' and those of earlier processes of its number included.
 const MOST: u32 = 1000;
@@ -75,14 +76,12 @@ impl Directory {
 
 /// A shared mapping of the front of a file, or without one. With `own` it is not there in the child of a fork.
 pub fn map(file: Option<&OwnedFd>, len: usize, own: bool) -> Option<*mut u8> {
-    let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a fresh mapping, which goes if it would be copied.
     unsafe {
         let p = match file {
-            Some(file) => mm::mmap(core::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0),
-            None => mm::mmap_anonymous(core::ptr::null_mut(), len, access, MapFlags::SHARED),
+            Some(file) => mm::mmap(core::ptr::null_mut(), len, READ_WRITE, MapFlags::SHARED, file, 0).ok()?,
+            None => map::fresh(0, len, READ_WRITE, MapFlags::SHARED)?.cast(),
         };
-        let p = p.ok()?;
         if own && mm::madvise(p, len, mm::Advice::LinuxDontFork).is_err() {
             let _ = mm::munmap(p, len);
             return None;

@@ -6,6 +6,7 @@
 //! call.
 
 use crate::slot;
+use crate::system::errno;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -68,13 +69,9 @@ pub fn call(event: u32, block: *mut u8, requested: usize, usable: usize, weight:
     }
     let size = size_of::<Sample>();
     let sample = Sample { size, event, reserved: 0, block: block.cast(), requested, usable, weight };
-    // SAFETY: errno of the calling thread, which malloc and free keep; the hook is as `set` was promised.
-    unsafe {
-        let errno = libc::__errno_location();
-        let kept = *errno;
-        slot::set_in_hook(true);
-        (target.hook)(&raw const sample, target.context);
-        slot::set_in_hook(false);
-        *errno = kept;
-    }
+    slot::set_in_hook(true);
+    // malloc and free keep errno.
+    // SAFETY: the hook can be called with its argument, as the caller of `set` promised.
+    errno::kept(|| unsafe { (target.hook)(&raw const sample, target.context) });
+    slot::set_in_hook(false);
 }

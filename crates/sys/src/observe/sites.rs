@@ -77,13 +77,6 @@ pub fn directory() -> &'static [u8] {
     if interval() == 0 { b"" } else { DIRECTORY.bytes() }
 }
 
-fn now() -> u64 {
-    let nanoseconds = |time: libc::timespec| {
-        time.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.cast_unsigned())
-    };
-    clock::read(libc::CLOCK_MONOTONIC).map_or(0, nanoseconds)
-}
-
 /// Takes memory for a part of a mapping.
 fn populate(p: *mut c_void, bytes: usize) -> rustix::io::Result<()> {
     // SAFETY: the range is in a mapping of this module's, and keeps its contents.
@@ -122,7 +115,8 @@ impl Ring {
             header.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        let mut entry = Entry::new(now(), p.addr() as u64, size as u64);
+        let nanoseconds = clock::read(libc::CLOCK_MONOTONIC).map_or(0, |now| now.as_nanos() as u64);
+        let mut entry = Entry::new(nanoseconds, p.addr() as u64, size as u64);
         callers(&mut entry);
         let (words, used) = entry.encode(number);
         let base = core::ptr::from_ref(header).cast::<u8>();

@@ -7,12 +7,13 @@
 use crate::arch;
 use crate::system::call;
 use crate::system::filter::Asking;
+use crate::system::map::{self, READ_WRITE};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use neap_sites::unwind::{Frame, Row, Tables, by_frame_pointer};
 use neap_sites::{Entry, FRAMES};
-use rustix::mm::{self, MapFlags, ProtFlags};
+use rustix::mm::MapFlags;
 
 /// Frames that are followed at most, those of the library among them.
 const MOST_FRAMES: usize = FRAMES + 16;
@@ -51,20 +52,17 @@ unsafe impl Sync for Own {}
 /// To be called once, while the process has one thread; up to `stack_end` there must be nothing but its stack.
 pub unsafe fn start(stack_end: usize) -> bool {
     let Some(own) = own_tables() else { return false };
-    // SAFETY: no other thread reads it now. The mapping is fresh and never unmapped; the look-up is by name.
-    let (rows, find_object) = unsafe {
+    // SAFETY: no other thread reads it now. The function is found by its name.
+    let find_object = unsafe {
         *OWN.0.get() = Some(own);
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        (
-            mm::mmap_anonymous(core::ptr::null_mut(), ROWS_BYTES, access, MapFlags::PRIVATE),
-            libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()),
-        )
+        libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr())
     };
+    let rows = map::fresh(0, ROWS_BYTES, READ_WRITE, MapFlags::PRIVATE);
     // Relaxed, here and below: the process has one thread.
     FIND_OBJECT.store(find_object, Ordering::Relaxed);
     KNOWN.store(rows.unwrap_or(core::ptr::null_mut()).cast(), Ordering::Relaxed);
     STACK_END.store(stack_end as u64 & !7, Ordering::Relaxed);
-    rows.is_ok()
+    rows.is_some()
 }
 
 /// The memory that [`callers`] writes all over, which would be faults in a trace, and again in each child.

@@ -3,7 +3,8 @@
 use crate::arch;
 use core::ffi::c_ulong;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, BorrowedFd, RawFd};
+use rustix::io::retry_on_intr;
 
 /// An entry of the auxiliary vector; 0 where there is none.
 pub fn auxiliary(kind: c_ulong) -> usize {
@@ -51,14 +52,19 @@ pub fn plain<const N: usize>(call: Plain, arguments: [usize; N]) -> isize {
     unsafe { arch::syscall(call as usize, all) }
 }
 
-/// A limit of the process that is in force (RLIMIT_AS, ...). `None` where there is none, or the system does not tell: a
-/// filter may refuse the question, for which the call of rustix has no answer.
-pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+/// A limit of a process (0: this one) that is in force; `None` if the system does not answer: a filter may refuse the
+/// question, for which the call of rustix has no answer.
+pub fn limit_of(process: u32, resource: libc::__rlimit_resource_t) -> Option<u64> {
     let mut limit = [libc::RLIM_INFINITY; 2];
     let at = (&raw mut limit).expose_provenance();
+    let arguments = [process as usize, resource as usize, 0, at, 0, 0];
     // SAFETY: no limit is set; the kernel writes two words.
-    let done = unsafe { arch::syscall(libc::SYS_prlimit64 as usize, [0, resource as usize, 0, at, 0, 0]) };
-    (done == 0).then_some(limit[0]).filter(|&limit| limit != libc::RLIM_INFINITY)
+    (unsafe { arch::syscall(libc::SYS_prlimit64 as usize, arguments) } == 0).then_some(limit[0])
+}
+
+/// A limit of this process that is in force (RLIMIT_AS, ...). `None` where there is none, or the system does not answer.
+pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    limit_of(0, resource).filter(|&limit| limit != libc::RLIM_INFINITY)
 }
 
 /// Whether a file of `bytes` would bring SIGXFSZ.
@@ -107,4 +113,18 @@ pub fn is_readable(address: u64) -> bool {
 /// What tells a file from all others that are open; 0 if the system does not say.
 pub fn identity(file: impl AsFd) -> u64 {
     rustix::fs::fstat(file).map_or(0, |s| s.st_ino ^ s.st_dev.rotate_left(32))
+}
+
+/// Writes all of `text` to the file of this number; false where that fails. A pipe may take a part, and a signal may come.
+pub fn write(file: RawFd, text: &[u8]) -> bool {
+    // SAFETY: if no file has the number, the call fails.
+    let file = unsafe { BorrowedFd::borrow_raw(file) };
+    let mut left = text;
+    while !left.is_empty() {
+        match retry_on_intr(|| rustix::io::write(file, left)) {
+            Ok(n) if n > 0 => left = &left[n..],
+            _ => return false,
+        }
+    }
+    true
 }

@@ -2,61 +2,60 @@
 
 use crate::arch;
 use crate::system::vdso;
+use core::time::Duration;
 
 /// A clock that is read without a system call where the kernel has code for it. Not by the C library's function, which a
 /// library in front of it may replace (`vdso.rs`), nor by rustix's, which asks for the auxiliary vector by calls that a
 /// filter may punish.
-pub fn read(clock: libc::clockid_t) -> Option<libc::timespec> {
-    let Some(read) = vdso::clock_gettime() else { return by_system_call(clock) };
+pub fn read(clock: libc::clockid_t) -> Option<Duration> {
+    match vdso::clock_gettime() {
+        // SAFETY: writes to `time`.
+        Some(read) => time(|time| unsafe { read(clock, time) } == 0),
+        None => by_system_call(clock),
+    }
+}
+
+/// The time that `read` writes; `None` if it fails.
+fn time(read: impl FnOnce(*mut libc::timespec) -> bool) -> Option<Duration> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes to `time`.
-    let result = unsafe { read(clock, &raw mut time) };
-    (result == 0).then_some(time)
+    read(&raw mut time).then(|| Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32))
 }
 
 /// Milliseconds of a clock that never goes back, a tick of the kernel (1 to 10 ms) late.
 pub fn coarse_milliseconds() -> u64 {
-    let milliseconds =
-        |now: libc::timespec| now.tv_sec.cast_unsigned() * 1000 + now.tv_nsec.cast_unsigned() / 1_000_000;
-    read(libc::CLOCK_MONOTONIC_COARSE).map_or(0, milliseconds)
+    read(libc::CLOCK_MONOTONIC_COARSE).map_or(0, |now| now.as_millis() as u64)
 }
 
 /// See `Os::run_time`.
 pub fn other_threads_microseconds() -> Option<u64> {
-    let read = |clock| {
-        let time = processor_time(clock)?;
-        Some(time.tv_sec.cast_unsigned() * 1_000_000 + time.tv_nsec.cast_unsigned() / 1000)
-    };
+    let read = |clock| Some(by_system_call(clock)?.as_micros() as u64);
     Some(read(libc::CLOCK_PROCESS_CPUTIME_ID)?.saturating_sub(read(libc::CLOCK_THREAD_CPUTIME_ID)?))
 }
 
-/// A clock of processor time, which is always a system call.
-fn processor_time(clock: libc::clockid_t) -> Option<libc::timespec> {
-    by_system_call(clock)
-}
-
-fn by_system_call(clock: libc::clockid_t) -> Option<libc::timespec> {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let at = (&raw mut time).expose_provenance();
-    // SAFETY: writes to `time`.
-    let result = unsafe { arch::syscall(libc::SYS_clock_gettime as usize, [clock as usize, at, 0, 0, 0, 0]) };
-    (result == 0).then_some(time)
+/// A clock that is read by a system call. Those of processor time always are.
+fn by_system_call(clock: libc::clockid_t) -> Option<Duration> {
+    time(|time| {
+        // SAFETY: writes to `time`.
+        let result = unsafe {
+            arch::syscall(libc::SYS_clock_gettime as usize, [clock as usize, time.expose_provenance(), 0, 0, 0, 0])
+        };
+        result == 0
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::system::errno;
 
     /// Catches a clock that does not exist and changes errno, and one that stands still.
     #[test]
     fn errno_stays() {
-        // SAFETY: errno of this thread.
-        let errno = unsafe { &mut *libc::__errno_location() };
-        *errno = 77;
-        assert!(read(12345).is_none() && processor_time(12345).is_none());
-        assert_eq!(*errno, 77);
-        let ran = || processor_time(libc::CLOCK_THREAD_CPUTIME_ID).map(|t| (t.tv_sec, t.tv_nsec));
-        let (began, before) = (read(libc::CLOCK_MONOTONIC).map(|t| (t.tv_sec, t.tv_nsec)), ran());
-        assert!(read(libc::CLOCK_MONOTONIC).map(|t| (t.tv_sec, t.tv_nsec)) > began && ran() > before);
+        errno::set(77);
+        assert!(read(12345).is_none() && by_system_call(12345).is_none());
+        assert_eq!(errno::get(), 77);
+        let ran = || by_system_call(libc::CLOCK_THREAD_CPUTIME_ID);
+        let (began, before) = (read(libc::CLOCK_MONOTONIC), ran());
+        assert!(read(libc::CLOCK_MONOTONIC) > began && ran() > before && before.is_some());
     }
 }

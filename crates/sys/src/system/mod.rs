@@ -4,6 +4,7 @@
 //! | question | module |
 //! |---|---|
 //! | Which questions are asked? | `call` |
+//! | How is errno set and kept? | `errno` |
 //! | How does a thread wait? | `wait` |
 //! | What time is it? | `clock`, `vdso` |
 //! | What do the kernel's text files say? | `lines` |
@@ -11,6 +12,7 @@
 //! | Which features does the kernel have, and what is done without them? | `probe` |
 //! | Where do random numbers come from? | `random` |
 //! | What is known about this address space alone? | `space` |
+//! | How is memory mapped? | `map` |
 //! | How does memory go back, and how is it populated? | `purge` |
 //! | How is memory moved or replaced? | `moves` |
 //! | Which OS pages hold memory? | `touched` |
@@ -23,8 +25,10 @@ pub mod barrier;
 pub mod call;
 pub mod cgroup;
 pub mod clock;
+pub mod errno;
 pub mod filter;
 pub mod lines;
+pub mod map;
 pub mod moves;
 pub mod probe;
 pub mod purge;

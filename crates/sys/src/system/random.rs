@@ -91,9 +91,9 @@ fn seed() -> [u64; WORDS] {
 
 /// A key for where the kernel gives none.
 fn derived() -> [u64; WORDS] {
-    let now = clock::read(libc::CLOCK_MONOTONIC).unwrap_or(libc::timespec { tv_sec: 0, tv_nsec: 0 });
+    let now = clock::read(libc::CLOCK_MONOTONIC).unwrap_or_default();
     let here = (&raw const now).addr() as u64;
-    let time = now.tv_sec.cast_unsigned().rotate_left(32) ^ now.tv_nsec.cast_unsigned();
+    let time = now.as_secs().rotate_left(32) ^ u64::from(now.subsec_nanos());
     // SAFETY: getauxval only reads; AT_RANDOM points to sixteen bytes.
     let key = unsafe {
         let bytes = core::ptr::with_exposed_provenance::<[u64; WORDS]>(call::auxiliary(libc::AT_RANDOM));

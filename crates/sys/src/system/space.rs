@@ -7,11 +7,12 @@
 
 use crate::observe::page::Page;
 use crate::observe::sites::Ring;
+use crate::system::map::{self, READ_WRITE};
 use crate::system::{call, filter, touched};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use neap_core::helper::Helper;
 use neap_counters::Syscall;
-use rustix::mm::{self, MapFlags, ProtFlags};
+use rustix::mm::{self, MapFlags};
 
 /// The page's contents; zeroes in the child of a fork.
 #[repr(C)]
@@ -94,11 +95,10 @@ pub fn space() -> Option<&'static Space> {
 fn make() {
     let page = call::page_size();
     let (unsettled, common) = ((&raw const UNSETTLED).cast_mut(), (&raw const COMMON).cast_mut());
-    // SAFETY: a fresh mapping, which stays unless it cannot be wiped or another thread was first.
+    let mapped = map::fresh(0, page, READ_WRITE, MapFlags::PRIVATE);
+    // SAFETY: the mapping is new. It stays unless it cannot be wiped or another thread was first.
     unsafe {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let mapped = mm::mmap_anonymous(core::ptr::null_mut(), page, access, MapFlags::PRIVATE).ok();
-        let wiped = mapped.filter(|&p| mm::madvise(p, page, mm::Advice::LinuxWipeOnFork).is_ok());
+        let wiped = mapped.filter(|&p| mm::madvise(p.cast(), page, mm::Advice::LinuxWipeOnFork).is_ok());
         let new = wiped.map_or(common, |p| p.cast::<Space>());
         let owner = OWNER.load(Ordering::Relaxed);
         if owner != 0 {
@@ -107,7 +107,7 @@ fn make() {
         }
         let first = SPACE.compare_exchange(unsettled, new, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if let Some(p) = mapped.filter(|_| !first || wiped.is_none()) {
-            let _ = mm::munmap(p, page);
+            let _ = mm::munmap(p.cast(), page);
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::arch;
 use crate::system::clock;
 use core::sync::atomic::AtomicU32;
+use core::time::Duration;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
@@ -20,19 +21,12 @@ pub fn wait(word: &AtomicU32, value: u32) {
 /// Waits while `word` is `value`, for at most `nanoseconds`. Signals do not make it shorter: callers that count such
 /// waits count time by them.
 pub fn wait_for(word: &AtomicU32, value: u32, nanoseconds: u64) {
-    const SECOND: u64 = 1_000_000_000;
-    let after = |time: u64| {
-        let now = clock::read(libc::CLOCK_MONOTONIC)?;
-        let sum = now.tv_nsec.cast_unsigned() + time;
-        Some(futex::Timespec {
-            tv_sec: now.tv_sec + (sum / SECOND).cast_signed(),
-            tv_nsec: (sum % SECOND).cast_signed(),
-        })
-    };
-    let Some(end) = after(nanoseconds) else { return };
-    let is_over = || after(0).is_none_or(|now| (now.tv_sec, now.tv_nsec) >= (end.tv_sec, end.tv_nsec));
+    let now = || clock::read(libc::CLOCK_MONOTONIC);
+    let Some(end) = now().map(|now| now + Duration::from_nanos(nanoseconds)) else { return };
+    let time = futex::Timespec { tv_sec: end.as_secs().cast_signed(), tv_nsec: end.subsec_nanos().into() };
+    let is_over = || now().is_none_or(|now| now >= end);
     let any = core::num::NonZeroU32::MAX;
-    while futex::wait_bitset(word, futex::Flags::PRIVATE, value, Some(&end), any) == Err(Errno::INTR) && !is_over() {}
+    while futex::wait_bitset(word, futex::Flags::PRIVATE, value, Some(&time), any) == Err(Errno::INTR) && !is_over() {}
 }
 
 /// Waits for about `microseconds`, up to [`SPIN_MOST`] without a system call.

@@ -1,0 +1,51 @@
+//! How is memory mapped, made accessible, and unmapped?
+
+use crate::system::space::count;
+use core::ffi::c_void;
+use neap_counters::Syscall;
+use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
+
+/// Access to memory that is used.
+pub const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// A fresh mapping without a file, which replaces no other one. `hint`: the address that it should get, or 0.
+pub fn fresh(hint: usize, len: usize, access: ProtFlags, flags: MapFlags) -> Option<*mut u8> {
+    let hint = core::ptr::without_provenance_mut::<c_void>(hint);
+    // SAFETY: without MAP_FIXED a mapping replaces nothing.
+    let p = unsafe { mm::mmap_anonymous(hint, len, access, flags.difference(MapFlags::FIXED)) };
+    p.ok().map(<*mut c_void>::cast)
+}
+
+/// A fresh private mapping: at any address, or, where `at` is not 0, at `at` and nowhere else. Counted.
+pub fn map(at: usize, len: usize, access: ProtFlags) -> Option<*mut u8> {
+    count(Syscall::Mmap);
+    let place = if at == 0 { MapFlags::empty() } else { MapFlags::FIXED_NOREPLACE };
+    let p = fresh(at, len, access, MapFlags::PRIVATE | MapFlags::NORESERVE | place)?;
+    if at == 0 || p.addr() == at {
+        return Some(p);
+    }
+    // A kernel before 4.17 takes the address as a hint.
+    // SAFETY: this mapping was just made.
+    unsafe { unmap(p, len) };
+    None
+}
+
+/// Unmaps memory; false if the system refuses that, and then all of it is as it was. Counted.
+///
+/// # Safety
+/// The memory must be the caller's, and not be used any more.
+pub unsafe fn unmap(p: *mut u8, len: usize) -> bool {
+    count(Syscall::Munmap);
+    // SAFETY: as the caller promises.
+    unsafe { mm::munmap(p.cast(), len) }.is_ok()
+}
+
+/// Makes memory readable and writable. Counted.
+///
+/// # Safety
+/// The memory must be the caller's.
+pub unsafe fn commit(p: *mut u8, len: usize) -> bool {
+    count(Syscall::Mprotect);
+    // SAFETY: as the caller promises.
+    unsafe { mm::mprotect(p.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }.is_ok()
+}
