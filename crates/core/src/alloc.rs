@@ -68,7 +68,7 @@ impl<O: Os> Allocator<O> {
         if self.notes.take(WANTED) != 0 && self.policy.purge() != Purge::Never {
             self.poke();
         }
-        self.tell_news();
+        self.publish_news();
     }
 
     /// Gives back what waits where a limit of the process's own leaves no room for `len` chunks. Called under no lock.

@@ -1,10 +1,11 @@
-//! Large blocks that are mapped unlike their neighbours, so that the next owner must not get their mappings: they are
-//! mapped anew when they are freed, and so is the end that a shorter one leaves.
+//! Blocks apart: large blocks that may be mapped unlike their neighbours. The next owner must not get such mappings. So
+//! they are mapped anew when they are freed, and so is the end that is cut off when they shrink. Two causes:
 //!
-//! - Pages were moved there: mappings apart from their neighbours would stay as long as the process lives, which may have
-//!   65,530.
-//! - The program changed them: what it made inaccessible would end the next owner by SIGSEGV, what it keeps from children
-//!   would be missing in a child, and what it locked would not go back. With glibc such a block is unmapped.
+//! - neap moved OS pages there. Mappings apart from their neighbours would stay as long as the process lives, and a
+//!   process may have only 65,530.
+//! - The program changed them. OS pages that it made inaccessible would end the next owner by SIGSEGV, those that it
+//!   keeps from children would be missing in a child, and those that it locked would not go back. With glibc such a
+//!   block is unmapped.
 //!
 //! A small block shares its OS pages with others. What a program changes of those stays, as with glibc.
 
@@ -15,23 +16,23 @@ use crate::system::os::Moved;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
-/// What became of memory that may be apart.
+/// Result of mapping memory anew.
 pub(crate) enum Renewed {
-    /// It was not apart, and is as it was.
+    /// It was not apart, and is unchanged.
     Usable,
     /// It was mapped anew, and reads as zero.
     Clean,
-    /// The system refuses: it must not be handed out any more.
+    /// The system refused: it must not be handed out any more.
     Lost,
 }
 
 impl<O: Os> Blocks<O> {
-    /// Takes note that the program is about to change how the OS page at `p` is mapped. Takes no lock, so it may be called
-    /// anywhere; does nothing where `p` lies in no large block of the caller's.
+    /// Notes that the program is about to change how the OS page at `p` is mapped. Takes no lock, so it may be called
+    /// anywhere. Does nothing if `p` lies in no large block of the caller's.
     pub fn note_changed(&self, p: *const u8) {
         let Some(mut c) = self.arenas.record(p) else { return };
-        // Inside a block records have no kind, and stay as they are as long as the caller has the block; elsewhere they may
-        // change, but are records all the same.
+        // Inside a block, records have no kind and do not change as long as the caller has the block. Elsewhere they
+        // may change, but they are always records.
         while c.kind() == Kind::NONE {
             c = c.before(1);
             if !self.arenas.contains(c.start()) {
@@ -39,7 +40,7 @@ impl<O: Os> Blocks<O> {
             }
         }
         if matches!(c.kind(), Kind::LARGE | Kind::REENTRANT) {
-            // SAFETY: the caller's block, of which this uses only what is atomic.
+            // SAFETY: the caller's block; only its atomic fields are used.
             let block = unsafe { Large::of(c) };
             if !block.is_apart() {
                 self.set_apart(block);
@@ -47,8 +48,8 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Whether the memory of the block at `p` stays as it is when the block is freed: not that of a huge block, nor of a
-    /// large one that is apart. Of these two the program may have made parts inaccessible.
+    /// Whether the memory of the block at `p` stays mapped as it is when the block is freed. False for a huge block,
+    /// and for a large one that is apart: the program may have made parts of those inaccessible.
     ///
     /// # Safety
     /// `p` must be a live block of the caller's.
@@ -59,29 +60,29 @@ impl<O: Os> Blocks<O> {
 
     /// Marks a large block as apart.
     pub(crate) fn set_apart(&self, block: Large) {
-        // Several threads of the program may change the same block.
+        // Atomic: several threads of the program may change the same block.
         if !block.set_apart(true) {
-            // Relaxed, here and below: a count.
+            // Relaxed, here and below: only a count.
             self.apart.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Maps a large block anew before others get it, if it is apart; it holds nothing that is needed.
+    /// Maps a large block, whose contents are not needed, anew before others get it, if it is apart.
     pub(crate) fn renew_apart(&self, block: Large) -> Renewed {
         let renewed = self.renew_end(block, 0, block.len());
         self.unset_apart(block);
         renewed
     }
 
-    /// A large block that is about to be free, or lost, is apart no longer.
+    /// Marks a large block that is about to be free, or lost, as not apart.
     pub(crate) fn unset_apart(&self, block: Large) {
         if block.is_apart() && block.set_apart(false) {
             self.apart.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// Makes what a large block has behind its first `bytes` in their last chunk accessible, if it is apart: it stays the
-    /// block's, which may grow into it again. False if the system refuses.
+    /// Makes the rest of the last chunk after the first `bytes` of a large block accessible, if the block is apart: the
+    /// block keeps it, and may grow into it again. False if the system refuses.
     pub(crate) fn open_end(&self, block: Large, bytes: usize) -> bool {
         let len = bytes.next_multiple_of(CHUNK) - bytes;
         let end = block.start().wrapping_add(bytes);
@@ -89,7 +90,7 @@ impl<O: Os> Blocks<O> {
         len == 0 || !block.is_apart() || unsafe { self.os.commit(end, len) }
     }
 
-    /// Maps the chunks `from..to` of a large block, which hold nothing that is needed, anew, if it is apart.
+    /// Maps the chunks `from..to` of a large block, whose contents are not needed, anew, if it is apart.
     pub(crate) fn renew_end(&self, block: Large, from: usize, to: usize) -> Renewed {
         if !block.is_apart() {
             return Renewed::Usable;

@@ -1,4 +1,4 @@
-//! malloc and free of large blocks that a heap keeps (`large_cache.rs`).
+//! malloc and free of large blocks by way of a heap's cache (`large_cache.rs`).
 
 use crate::blocks::heap::Mine;
 use crate::blocks::large_cache::{LONGEST, LargeCache};
@@ -12,7 +12,8 @@ use crate::system::policy::Purge;
 use crate::{CHUNK, Os};
 
 impl<O: Os> Blocks<O> {
-    /// A large block of at least `size` bytes, more than 0, from the cache of `heap`, or null. `zero`: it reads as zero.
+    /// Returns a large block of at least `size` bytes, more than 0, from the cache of `heap`, or null. `zero`: it reads
+    /// as zero.
     #[inline(always)]
     pub(crate) fn malloc_cached_large(&self, heap: Mine<'_>, size: usize, zero: bool) -> *mut u8 {
         if size > LONGEST * CHUNK {
@@ -20,7 +21,7 @@ impl<O: Os> Blocks<O> {
         }
         let len = size.div_ceil(CHUNK);
         let Some(block) = heap.large.pop_fit(len) else { return core::ptr::null_mut() };
-        // `len` chunks hold them, as an OS page is no longer than a chunk.
+        // They fit into `len` chunks, as an OS page is no longer than a chunk.
         let bytes = self.whole_pages(size);
         let carved = block.carved();
         heap.flow.uncache_large(bytes);
@@ -36,7 +37,7 @@ impl<O: Os> Blocks<O> {
         block.start()
     }
 
-    /// Makes a block from a cache, that used `carved` chunks before, read as zero.
+    /// Zeroes a block from a cache, which used `carved` chunks before.
     #[cold]
     fn zero_cached(&self, block: Large, carved: usize) {
         let bytes = block.bytes();
@@ -53,18 +54,19 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// `cache_large` after [`Heap::free`](crate::Heap::free) failed for `p`, where the cache has a place and nothing has to be
-    /// noted: what a free of a large block does mostly, and there is nothing to settle. Otherwise nothing has happened.
+    /// Does what `cache_large` does after [`Heap::free`](crate::Heap::free) failed for `p`, if the cache has room and
+    /// there is nothing to note: the most frequent case of freeing a large block, with nothing to settle. Returns false
+    /// if it did nothing.
     ///
     /// # Safety
-    /// `heap` must not be watched, and nothing may have happened to it since; `p` must be a block of the caller's, or foreign.
+    /// `heap` must not be watched, and must be unchanged since; `p` must be a block of the caller's, or foreign.
     #[inline(always)]
     pub(crate) unsafe fn cache_large_after_miss(&self, heap: Mine<'_>, p: *mut u8) -> bool {
-        // The page map has the class 0 for a large block. A heap that shows that nothing is watched has caches.
+        // The page map has the class 0 for a large block. A heap in the mode `Watch::Nothing` has caches.
         if self.map.class(p) != 0 || !self.arenas.has_record(p) {
             return false;
         }
-        // SAFETY: the record was found; a large block is the caller's.
+        // SAFETY: the record exists; if it is a large block's, the block is the caller's.
         let Some(block) = (unsafe { self.for_cache(Record::at(p), p) }) else { return false };
         let fits =
             heap.large.has_counted_place(block.len()) && !self.must_note_cache(heap.large.chunks() + block.len());
@@ -75,7 +77,7 @@ impl<O: Os> Blocks<O> {
         fits
     }
 
-    /// The block at `p`, whose record is `c`, if it is a large one for a cache that has a place.
+    /// Returns the block at `p`, whose record is `c`, if it is a large block that may be cached.
     ///
     /// # Safety
     /// If it is a large block, it must be the caller's.
@@ -86,14 +88,14 @@ impl<O: Os> Blocks<O> {
         }
         // SAFETY: as the caller promises.
         let block = unsafe { Large::of(c) };
-        let goes = block.len() <= LONGEST
+        let may_be_cached = block.len() <= LONGEST
             && !block.is_apart()
             && self.policy.purge() != Purge::Eager
             && block.len() * CHUNK < self.policy.mmap_threshold();
-        goes.then_some(block)
+        may_be_cached.then_some(block)
     }
 
-    /// Puts a block for which there is a place into the cache of `heap`.
+    /// Puts a block into the cache of `heap`, which must have room for it.
     #[inline(always)]
     fn put_in_cache(&self, heap: Mine<'_>, block: Large) {
         block.set_kind(Kind::CACHED);
@@ -101,8 +103,8 @@ impl<O: Os> Blocks<O> {
         heap.large.push(block, self.epoch());
     }
 
-    /// Puts the large block at `p`, which lies in an arena, into the cache of `heap`, where the oldest make room; false if
-    /// that is no place for it.
+    /// Puts the large block at `p`, which lies in an arena, into the cache of `heap`; the oldest blocks make room.
+    /// False if it may not be cached.
     ///
     /// # Safety
     /// If `p` is a large block, it must be the caller's.
@@ -131,8 +133,8 @@ impl<O: Os> Blocks<O> {
         true
     }
 
-    /// Gives the oldest blocks in the cache of `heap` to the free ranges, where they go on waiting, as long as there are
-    /// any and `more` says so.
+    /// Gives the oldest blocks in the cache of `heap` to the free ranges, where they go on waiting, as long as there
+    /// are any and `more` is true.
     fn uncache(&self, heap: Mine<'_>, more: impl Fn(&LargeCache) -> bool) {
         self.ranges.with(&self.os, |r| {
             while more(&heap.large)
@@ -142,7 +144,7 @@ impl<O: Os> Blocks<O> {
                 heap.flow.uncache_large(block.bytes());
                 r.held.give(Use::Large { bytes: block.bytes(), zero: false });
                 if self.is_stranded() {
-                    // As in `give_chunks`: it is lost.
+                    // The block is lost, as in `give_chunks`.
                     continue;
                 }
                 self.give_parts(r, large::parts(block, block.since(), block.since()));
@@ -151,7 +153,7 @@ impl<O: Os> Blocks<O> {
         });
     }
 
-    /// Clears the cache of `heap` of large blocks that wait since at least `ticks` epochs.
+    /// Removes the large blocks from the cache of `heap` that have waited for at least `ticks` epochs.
     pub(crate) fn clear_cached_large(&self, heap: Mine<'_>, ticks: u8) {
         let due = |cache: &LargeCache| ticks == 0 || cache.is_due(self.epoch(), ticks);
         if !heap.large.is_empty() && due(&heap.large) {

@@ -4,24 +4,24 @@
 //! multiples of 16, so every block is aligned to 16 bytes. The waste inside a block is below 1/8 of the block for
 //! every request above 128 bytes (test `waste_is_bounded` prints the table).
 //!
-//! Class 0 is no class: the page map holds it for every chunk that is not a slab.
+//! Class 0 is not a class: the page map has it for every chunk that is not a slab.
 
 use crate::CHUNK;
 use crate::pages::layout;
 
 /// Number of classes, class 0 included.
 pub const CLASSES: usize = 73;
-/// Largest block of a slab in bytes; larger requests are large blocks.
+/// Bytes of the largest block in a slab; larger requests are large blocks.
 pub const MAX_SMALL: usize = 32 * 1024;
-/// Requests up to this size find their class in [`SMALL_CLASS`].
+/// Requests up to this size are looked up in [`SMALL_CLASS`].
 pub const MAX_TABLE: usize = 1024;
-/// The first class whose blocks have an OS page of their own, at 4 KiB. Once a program asks for zeroed blocks of such a
-/// class, its heap has no cache for it any more, whose tags and links would touch OS pages that the program never
-/// touched: they go straight from and to their slabs.
+/// The first class whose blocks are at least as long as an OS page of 4 KiB. Once a program asks for zeroed blocks of
+/// such a class, its heap has no cache for that class any more: blocks go straight from and to their slabs. Tags and
+/// links of a cache would touch OS pages that the program never touched.
 pub const FIRST_PAGED: usize = of(4096);
-/// The first class of which a slab has few blocks, so that their bits lie in a table of their own (`layout.rs`).
+/// The first class of which a slab has so few blocks that their bits lie in a table of their own (`layout.rs`).
 pub const FIRST_FEW: usize = of(CHUNK / (64 * layout::FEW_WORDS));
-/// Smallest block in bytes: a free block holds a tag and a link.
+/// Bytes of the smallest block: a free block holds a tag and a link.
 pub const MIN_BLOCK: usize = layout::LEAST_BLOCK;
 
 /// Block size of each class in bytes; 0 for class 0.
@@ -71,7 +71,7 @@ const fn small_classes() -> [u8; MAX_TABLE + 1] {
     t
 }
 
-/// The class that serves `size` bytes (at most [`MAX_SMALL`]). Constant time.
+/// Returns the class that serves `size` bytes (at most [`MAX_SMALL`]). Constant time.
 #[inline]
 pub const fn of(size: usize) -> usize {
     debug_assert!(size <= MAX_SMALL);
@@ -84,8 +84,8 @@ pub const fn of(size: usize) -> usize {
     9 + (log - 7) * 8 + ((s >> (log - 3)) & 7)
 }
 
-/// The smallest class of at least `size` bytes whose blocks are all aligned to `align` (a power of two), or `None`
-/// when only a large block can serve it. At most eight steps.
+/// Returns the smallest class of at least `size` bytes whose blocks are all aligned to `align` (a power of two), or
+/// `None` if only a large block can serve it. At most eight steps.
 #[inline]
 pub fn of_aligned(size: usize, align: usize) -> Option<usize> {
     if size > MAX_SMALL || align > MAX_SMALL {
@@ -107,13 +107,13 @@ pub fn is_start(offset: usize, class: usize) -> bool {
     (offset as u32).wrapping_mul(RECIPROCAL[class]) >> 16 == 0
 }
 
-/// Blocks in a slab of this class.
+/// Number of blocks in a slab of this class.
 #[inline]
 pub const fn capacity(class: usize) -> u32 {
     CHUNK as u32 / SIZE[class]
 }
 
-// The interior check needs `RECIPROCAL * r >= 2^16` for every remainder r: true while size < 2^16 holds.
+// `is_start` needs `RECIPROCAL * r >= 2^16` for every remainder r, which is true for sizes below 2^16.
 const _: () = assert!(SIZE[CLASSES - 1] as usize == MAX_SMALL, "CLASSES must end at MAX_SMALL");
 const _: () = assert!(MAX_SMALL < CHUNK, "a slab must hold a block of the largest class");
 
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// Catches an aligned request that gets a larger class than it needs, or that is taken for a large one, at each end.
+    /// Catches an aligned request that gets a larger class than it needs, or none, at both ends of the table.
     #[test]
     fn aligned_classes_are_the_smallest() {
         for size in [0, 1, 16, 17, 100, 128, 129, 1000, 1025, 5000, MAX_SMALL - 1, MAX_SMALL] {

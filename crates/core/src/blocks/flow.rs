@@ -1,4 +1,4 @@
-//! What went through a heap: numbers that the heap's own calls keep where blocks go between caches and slabs, so that
+//! Counts what moves between a heap's caches and slabs. The heap's own calls count where blocks move in batches, so
 //! nothing is counted on the fast paths.
 //!
 //! Equation: `blocks that left slabs - blocks that came back == live + cached`, over all heaps.
@@ -6,19 +6,20 @@
 use crate::blocks::class;
 use crate::system::sync::{AtomicU64, Ordering};
 
-/// What went through one heap. Written by whoever may use the heap, with plain loads and stores; read by anybody.
+/// Counts of one heap. Written with plain loads and stores by the thread that may use the heap; any thread may read
+/// them.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    /// Blocks from slabs less blocks to slabs: may be below zero, as threads free each other's blocks.
+    /// Blocks taken from slabs less blocks given to slabs. May be negative, as threads free each other's blocks.
     pub(crate) blocks: AtomicU64,
     /// Their bytes.
     pub(crate) bytes: AtomicU64,
-    /// Bytes of zeroed blocks that were cleared, and that did not have to be.
+    /// Bytes of zeroed blocks that were cleared, and that needed no clearing.
     pub(crate) cleared: AtomicU64,
     pub(crate) skipped: AtomicU64,
-    /// OS pages of slabs that were clean and are not any more.
+    /// OS pages of slabs that were clean until a block on them was taken.
     clean: AtomicU64,
-    /// Usable bytes of large blocks that came from caches, less those of blocks that were put there.
+    /// Usable bytes of large blocks taken from caches, less those of blocks put there.
     pub(crate) large: AtomicU64,
 }
 
@@ -39,56 +40,56 @@ impl Flow {
         }
     }
 
-    /// A block was taken that lies on so many clean OS pages.
+    /// Counts `pages` clean OS pages on which a block was taken.
     #[inline]
     pub(crate) fn take_clean(&self, pages: u32) {
         add(&self.clean, pages.into());
     }
 
-    /// OS pages so far that [`Flow::take_clean`] was told of.
+    /// Number of OS pages counted by [`Flow::take_clean`] so far.
     pub(crate) fn clean_pages(&self) -> u64 {
         self.clean.load(Ordering::Relaxed)
     }
 
-    /// A large block of `bytes` was put into a cache.
+    /// Counts a large block of `bytes` that was put into a cache.
     #[inline]
     pub(crate) fn cache_large(&self, bytes: usize) {
         add(&self.large, (bytes as u64).wrapping_neg());
     }
 
-    /// One left a cache, and has `bytes` now.
+    /// Counts a large block that left a cache, and has `bytes` now.
     #[inline]
     pub(crate) fn uncache_large(&self, bytes: usize) {
         add(&self.large, bytes as u64);
     }
 
-    /// `count` blocks of `class` left slabs.
+    /// Counts `count` blocks of `class` that left slabs.
     #[inline]
     pub(crate) fn take(&self, class: usize, count: u32) {
         add(&self.blocks, u64::from(count));
         add(&self.bytes, u64::from(count) * u64::from(class::SIZE[class]));
     }
 
-    /// `count` blocks of `class` came back to slabs.
+    /// Counts `count` blocks of `class` that came back to slabs.
     #[inline]
     pub(crate) fn give(&self, class: usize, count: u32) {
         add(&self.blocks, u64::from(count).wrapping_neg());
         add(&self.bytes, (u64::from(count) * u64::from(class::SIZE[class])).wrapping_neg());
     }
 
-    /// [`Flow::take`] of one block by any number of threads at a time.
+    /// [`Flow::take`] of one block, by any number of threads at a time.
     pub(crate) fn take_shared(&self, class: usize) {
         self.blocks.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(u64::from(class::SIZE[class]), Ordering::Relaxed);
     }
 
-    /// [`Flow::give`] of one block by any number of threads at a time.
+    /// [`Flow::give`] of one block, by any number of threads at a time.
     pub(crate) fn give_shared(&self, class: usize) {
         self.blocks.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(u64::from(class::SIZE[class]), Ordering::Relaxed);
     }
 
-    /// A zeroed block was handed out, of which so many bytes were cleared, and so many did not have to be.
+    /// Counts a zeroed block that was handed out: bytes that were cleared, and bytes that needed no clearing.
     #[inline]
     pub(crate) fn zeroed(&self, cleared: usize, skipped: usize) {
         add(&self.cleared, cleared as u64);

@@ -1,17 +1,18 @@
-//! A new slab gets all its memory at once where a heap keeps growing in its class.
+//! Growth: gives a new slab all its memory at once if its heap keeps growing in its class.
 //!
-//! Slabs are carved OS page by OS page, so that a program pays for no page that it does not need. A program that fills
-//! slab after slab needs all of each, and would pay a page fault for each page; and as it uses many classes in turn, the
-//! pages of a slab would lie all over the machine's memory, which fork and whatever else walks page tables pays for. So once a
-//! heap holds [`PROVEN`] slabs of a class, all full, the next one is populated whole ([`Os::populate`]) when it is made.
+//! Slabs are carved OS page by OS page, so that a program pays for no OS page that it does not need. A program that
+//! fills slab after slab needs all of each, and would pay a page fault for each OS page. As it uses many classes in
+//! turn, the OS pages of a slab would also be scattered over the machine's memory, which makes every walk of the page
+//! tables slower, fork's included. So once a heap holds [`PROVEN`] slabs of a class, all full, the next one is
+//! populated whole ([`Os::populate`]) when it is made.
 //!
-//! Equation: of a class, a heap populates at most one slab ahead of its need, while it holds [`PROVEN`] or more that
-//! are full: so no more than a part in `PROVEN` of what it holds. The OS pages that were not needed after all are holes like
-//! others (`holes.rs`), as the slab does not call what was never carved clean; when blocks come back to other slabs of
-//! the class, the program goes on in those, and the purger is told of what was left behind (`is_left_behind`).
+//! Bound: in each class, a heap populates at most one slab ahead of its need, while it holds [`PROVEN`] or more full
+//! ones. So it wastes at most one part in `PROVEN` of what it holds. OS pages that turn out not to be needed are holes
+//! like others (`holes.rs`), as a populated slab does not call its uncarved part clean. If blocks come back to other
+//! slabs of the class, the program goes on in those, and the slab is noted for the purger (`is_left_behind`).
 //!
-//! Not where memory is short or nobody has looked yet how much there is (`pressure.rs`); not for blocks of which a
-//! program may leave whole OS pages alone.
+//! No slab is populated if memory is short, if the memory limit was not read yet (`pressure.rs`), or if its blocks are
+//! so long that a program may leave whole OS pages of them untouched.
 
 use crate::blocks::Blocks;
 use crate::blocks::class::{self, FIRST_PAGED};
@@ -21,19 +22,19 @@ use crate::pages::notes::FRESH_CHUNKS;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
-/// So many slabs of its class a heap must hold, all full, before the next one is populated.
+/// Number of slabs of a class that a heap must hold, all full, before it populates the next one.
 pub const PROVEN: u32 = 32;
 
 const _: () = assert!(class::SIZE[FIRST_PAGED - 1] < 4096, "each OS page of a slab must have the start of a block");
 
-/// Whether OS pages behind the blocks that were carved may hold memory: the slab was populated, or made of memory that
-/// was used before.
+/// Whether OS pages after the carved blocks may hold memory: the slab was populated, or made of memory that was used
+/// before.
 #[inline]
 pub(crate) fn is_left_behind(slab: OwnSlab) -> bool {
     !slab.is_zeroed() && slab.carved() < class::capacity(slab.class())
 }
 
-/// A slab of the heap is no more.
+/// Uncounts a slab of the heap that is about to be released.
 #[inline]
 pub(crate) fn uncount_slab(heap: Mine<'_>, slab: OwnSlab) {
     if let Some(count) = heap.slabs.get(slab.class()) {
@@ -42,8 +43,8 @@ pub(crate) fn uncount_slab(heap: Mine<'_>, slab: OwnSlab) {
 }
 
 impl<O: Os> Blocks<O> {
-    /// Counts the new slab of `heap`, of which nothing is carved, and which is its only one of the class with free blocks;
-    /// populates it if that pays. `clean`: it reads as zero.
+    /// Counts the new slab of `heap`, which has no carved block and is the heap's only slab of the class with free
+    /// blocks. Populates it if that pays. `clean`: it reads as zero.
     #[inline]
     pub(crate) fn count_slab(&self, heap: Mine<'_>, slab: OwnSlab, clean: bool) {
         if let Some(count) = heap.slabs.get(slab.class()) {
@@ -56,12 +57,12 @@ impl<O: Os> Blocks<O> {
 
     #[cold]
     fn populate_slab(&self, heap: Mine<'_>, slab: OwnSlab) {
-        // What may be taken until the limit is looked at again. 0: it was not so far. Relaxed: a guess.
+        // `room`: what may be taken before the limit is read again; 0: it was not read yet. Relaxed: approximate.
         let room = self.notes.room.load(Ordering::Relaxed) / CHUNK >= FRESH_CHUNKS;
         let may = room && self.page_size() < CHUNK && heap.is_cached() && !slab_record::is_hardened(slab.chunk());
-        // SAFETY: the chunk is committed, and the slab's owner's.
+        // SAFETY: the chunk is committed, and its slab the caller's.
         if may && unsafe { self.os.populate(slab.chunk().start(), CHUNK) } {
-            // Blocks that were never carved still read as zero, but only calloc past a cache would ask.
+            // Uncarved blocks still read as zero, but only a calloc past the cache would make use of that.
             slab.set_zeroed(false);
         }
     }

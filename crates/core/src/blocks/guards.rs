@@ -1,25 +1,26 @@
-//! Guards: inaccessible OS pages behind hardened blocks (`harden.rs`). Each may split a mapping, so they are counted.
+//! Guards: makes OS pages inaccessible at the end of hardened slabs and after large blocks (`harden.rs`). Each may
+//! split a mapping, so their number is limited.
 
 use crate::Os;
 use crate::pages::Pages;
 use crate::system::sync::{AtomicUsize, Ordering};
 
-/// Guards of a process, at most: each may split a mapping in three, of which a process has 65,530.
+/// Maximum number of guards of a process: each may split a mapping in three, and a process may have 65,530 mappings.
 const MOST_GUARDS: usize = 16_384;
 
-/// Guards that there are.
+/// The guards of the process.
 #[derive(Debug, Default)]
 pub struct Guards {
     count: AtomicUsize,
 }
 
 impl Guards {
-    /// None.
+    /// No guards.
     pub const fn new() -> Self {
         Guards { count: AtomicUsize::new(0) }
     }
 
-    /// How many there are.
+    /// Their number.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
@@ -29,7 +30,7 @@ impl Guards {
     /// # Safety
     /// The OS page must be committed, the caller's, and not used.
     pub(crate) unsafe fn guard<O: Os>(&self, pages: &Pages<O>, p: *mut u8) -> bool {
-        // Relaxed: a bound that may be passed by a few.
+        // Relaxed: the limit may be exceeded by a few.
         if self.count() >= MOST_GUARDS {
             return false;
         }
@@ -39,12 +40,12 @@ impl Guards {
         done
     }
 
-    /// Makes a guard an OS page like others.
+    /// Makes a guard accessible again. False if the system refuses.
     ///
     /// # Safety
     /// It must be a guard of the caller's.
     pub(crate) unsafe fn unguard<O: Os>(&self, pages: &Pages<O>, p: *mut u8) -> bool {
-        // SAFETY: the OS page lies in an arena.
+        // SAFETY: a guard is an OS page of an arena.
         let done = unsafe { pages.os.commit(p, pages.page_size()) };
         self.count.fetch_sub(usize::from(done), Ordering::Relaxed);
         done

@@ -1,16 +1,18 @@
-//! Hardening (`harden=on`): errors of the program on the heap do less harm, and are seen earlier.
+//! Hardening (`harden=on`): makes a program's memory errors do less harm, and detects them earlier.
 //!
-//! Heaps have no caches then (`watch.rs`), so that nothing that guides the allocator lies in blocks: which are free is
-//! said by bits out of line. On top of that
-//! - a block is zeroed when it is freed, and ends the process if it is not zero any more when it is handed out again;
+//! Heaps have no caches then (`watch.rs`), so no data that the allocator relies on lies in blocks: bits out of line say
+//! which blocks are free. In addition
+//! - a block is zeroed when it is freed, and the process ends if the block is no longer zero when it is handed out
+//!   again;
 //! - a slab hands its free blocks out in random order, all of them from the beginning;
-//! - the last OS page of a slab and the one behind a large block are inaccessible guards.
+//! - the last OS page of a slab, and the OS page after a large block, are inaccessible guards.
 //!
-//! Memory that was there before hardening began is used as before. Slabs are hardened from their first block on: such a
-//! one *withholds* the blocks that reach into its last OS page, for good (`OwnSlab::withheld`; they count as used). A guard
-//! is a mapping of its own, so there are at most `MOST_GUARDS`; beyond, the last OS page of a slab is only never used.
+//! Memory from before hardening began is used as before. A slab is hardened from its first block on. It *withholds* the
+//! blocks that reach into its last OS page, for good (`OwnSlab::withheld`; they count as used). A guard is a mapping of
+//! its own, so there are at most `MOST_GUARDS`; beyond that, the last OS page of a slab is not a guard, only never
+//! used.
 //!
-//! Cost: no fast path, a memset for each free, a look at each block that is handed out, two system calls more for each
+//! Cost: no fast path, a memset for each free, a check of each block that is handed out, two more system calls for each
 //! slab and each large block.
 
 use crate::blocks::heap::Mine;
@@ -22,13 +24,13 @@ use crate::pages::chunk::Record;
 use crate::system::random;
 use crate::{CHUNK, Os};
 
-/// Blocks of a slab of `class` that reach into its last OS page.
+/// Number of blocks of a slab of `class` that reach into its last OS page.
 fn withheld(class: usize, page: usize) -> u32 {
     class::capacity(class) - ((CHUNK - page) / class::SIZE[class] as usize) as u32
 }
 
 impl<O: Os> Blocks<O> {
-    /// From now on new slabs and large blocks are hardened, and heaps lose their caches when they are told.
+    /// Hardens new slabs and large blocks from now on. Heaps drop their caches when they adopt the watch mode.
     pub fn harden(&self) {
         self.policy.set_harden(true);
         self.set_reason(Reason::Harden, true);
@@ -40,7 +42,7 @@ impl<O: Os> Blocks<O> {
         let page = self.page_size();
         let withheld = withheld(slab.class(), page);
         if withheld == class::capacity(slab.class()) {
-            // OS pages are as long as chunks: no room for a guard.
+            // An OS page is as long as a chunk: no room for a guard.
             return;
         }
         let p = slab.chunk().start();
@@ -54,7 +56,7 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Makes a slab's memory accessible again, before it is released. False if the system refuses.
+    /// Makes all of a slab accessible again, before it is released. False if the system refuses.
     pub(crate) fn soften_slab(&self, slab: OwnSlab) -> bool {
         let last = slab.chunk().start().wrapping_add(CHUNK - self.page_size());
         // SAFETY: the guard is the slab's.
@@ -66,8 +68,8 @@ impl<O: Os> Blocks<O> {
         true
     }
 
-    /// A random free block of a hardened slab of the heap, all zero; does not return if it was written. True if no OS page of
-    /// it holds memory.
+    /// Takes a random free block of a hardened slab of the heap; ends the process if the block is not zero. Returns it,
+    /// whether it was known to be zero without a look, and 0: clean OS pages of hardened slabs are not counted.
     #[cold]
     #[inline(never)]
     pub(crate) fn take_hardened(&self, heap: Mine<'_>, slab: OwnSlab) -> Option<(*mut u8, bool, u32)> {
@@ -79,7 +81,8 @@ impl<O: Os> Blocks<O> {
         heap.random.set(state);
         let (p, clean) = slab.take_random(random, self.page_size())?;
         let class = slab.class();
-        // Blocks with OS pages of their own are not looked at: those that were never touched would be read in.
+        // Blocks with OS pages of their own are not checked: that would bring OS pages into memory that were never
+        // touched.
         // SAFETY: the block is new, and the caller's.
         if !clean && class < class::FIRST_PAGED && !unsafe { zero::is_zeroed(p, class::SIZE[class] as usize) } {
             misuse::corrupted(self, p, class);
@@ -106,7 +109,7 @@ impl<O: Os> Blocks<O> {
 mod tests {
     use super::*;
 
-    /// Catches a block that reaches into the guard, and one too many that is withheld.
+    /// Catches a block that reaches into the guard, and one that is withheld without need.
     #[test]
     fn withheld_blocks() {
         for page in [4096, 16384] {

@@ -1,15 +1,16 @@
-//! Holes: OS pages of a slab on which no block is used. They go back to the system when the slab has been left alone
-//! for a while.
+//! Holes: OS pages of a slab on which no block is used. They go back to the system when the slab was left alone for a
+//! while.
 //!
-//! Free blocks of a slab are not touched by bookkeeping, so their memory can go and come back as zero. What must not
-//! happen is that a block is handed out while its OS page is on its way. So the purger
-//! 1. takes the blocks of such OS pages, while it visits the owner's heap (`handshake.rs`) or holds the lock that stands in
-//!    for an orphan's owner (`take`);
-//! 2. gives the OS pages back, under no lock;
-//! 3. notes them as clean, and frees the blocks as any other thread would (`system/remote.rs`): nothing new is needed
-//!    for their way back, and the owner need not be visited again.
+//! Bookkeeping does not touch the free blocks of a slab, so their memory can go and come back as zero. But no block may
+//! be handed out while its OS page is on its way. So the purger
+//! 1. takes the blocks of such OS pages (`take`), in a handshake with the owner of the slab (`handshake.rs`), or under
+//!    the lock of the registry for an orphan's slab;
+//! 2. gives the OS pages back, under no lock but the batch lock;
+//! 3. marks them as clean, and frees the blocks as any other thread would (`system/remote.rs`), so no second handshake
+//!    is needed.
 //!
-//! A clean OS page stays so until one of its blocks is taken (`OwnSlab::dirty`); calloc need not clear what lies on clean ones.
+//! An OS page stays clean until one of its blocks is taken (`OwnSlab::dirty`). calloc does not clear what lies on clean
+//! ones.
 
 use crate::CHUNK;
 use crate::blocks::class;
@@ -21,40 +22,40 @@ use crate::system::claims::parts;
 use crate::system::os::Run;
 use crate::system::sync::Ordering;
 
-/// Runs of a slab's OS pages, at most: every other one.
+/// Maximum number of runs of a slab's OS pages: every other one.
 pub const MOST_RUNS: usize = 8;
-/// Words of a slab's free bits, at most.
+/// Maximum number of words of a slab's free bits.
 const WORDS: usize = BITS_BYTES / 8;
 
 const _: () = assert!(CHUNK / 4096 <= 16, "a slab's record has a bit for each OS page of a chunk");
 
-/// OS pages of a slab on their way to the system, and the blocks that were taken for it. Those blocks are used, so they pin
-/// the slab until they are given back.
+/// OS pages of a slab on their way to the system, and the blocks that were taken for it. Those blocks count as used, so
+/// they pin the slab until they are freed.
 #[derive(Clone, Copy, Debug)]
 pub struct Hole {
-    /// The slab and its class; none on its way without.
+    /// The slab and its class. `None`: nothing is on its way.
     slab: Option<(Record, usize)>,
     /// A bit for each OS page.
     pub(crate) pages: u16,
-    /// A bit for each block. Words behind the last block of the slab mean nothing.
+    /// A bit for each block. Words after the last block of the slab are not valid.
     blocks: [u64; WORDS],
 }
 
 impl Hole {
-    /// Nothing on its way.
+    /// No OS pages on their way.
     pub const NONE: Hole = Hole { slab: None, pages: 0, blocks: [0; WORDS] };
 
-    /// The slab, its class, and the words of its bits that have a block.
+    /// Returns the slab, its class, and the words of block bits that its class uses.
     pub(crate) fn blocks(&self) -> Option<(Record, usize, &[u64])> {
         self.slab.map(|(c, class)| (c, class, &self.blocks[..words(class)]))
     }
 
-    /// Room for the bits of the blocks of a slab.
+    /// Returns the block bits as work space.
     pub(crate) fn room(&mut self) -> &mut [u64; WORDS] {
         &mut self.blocks
     }
 
-    /// The OS pages, as runs; returns how many, at most [`MOST_RUNS`].
+    /// Writes the OS pages as runs; returns the number of runs, at most [`MOST_RUNS`].
     pub fn runs(&self, page: usize, runs: &mut [Run]) -> usize {
         let (mut left, mut count) = (u32::from(self.pages), 0);
         let chunk = self.slab.map_or(core::ptr::null_mut(), |(c, _)| c.start());
@@ -69,33 +70,33 @@ impl Hole {
     }
 }
 
-/// Takes the blocks of all OS pages of the slab on which no block is used and that may hold memory, into `hole`. False if
+/// Takes the blocks of all OS pages of the slab that hold no used block and may hold memory, into `hole`. False if
 /// there are none.
 ///
-/// The blocks that are taken count as used, so the slab stays one until they are given back: they pin it while its OS
-/// pages are on their way. An OS page behind the last block has none. It goes along with others, never alone: the chunk
-/// could be freed, and be in use again, before the system does what it was asked for.
+/// The blocks that are taken count as used, so they pin the slab while its OS pages are on their way. An OS page after
+/// the last block has no block. It goes along with others, never alone: without a pin, the chunk could be freed and
+/// used again before the system does what it was asked for.
 #[cold]
 pub(crate) fn take(slab: OwnSlab, page: usize, hole: &mut Hole) -> bool {
     let class = slab.class();
     let (size, capacity) = (class::SIZE[class] as usize, class::capacity(class) as usize);
     let carved = slab.carved() as usize;
     let bits = slab.bits();
-    // Whole words: the owner's next call waits meanwhile.
+    // By whole words, as the owner's next call waits meanwhile.
     let are_free = |from: usize, to: usize| parts(from, to.min(carved)).all(|(w, m)| bits[w].get() & m == m);
-    // OS pages that read as zero already: purged ones, and those that were clean and are not carved yet.
+    // OS pages that read as zero already: purged ones, and uncarved ones of a slab that was clean.
     let mut clean = slab.clean().load(Ordering::Relaxed);
     let unused = (carved * size).div_ceil(page);
     if slab.is_zeroed() {
         clean |= pages(0, CHUNK, page) & (u32::MAX << unused) as u16;
     }
-    // The last one may be a guard.
+    // Without the last OS page if it is a guard.
     let end = CHUNK / page - usize::from(slab.is_guarded());
     (hole.slab, hole.pages) = (Some((slab.chunk(), class)), 0);
     hole.blocks[..bits.len()].fill(0);
     let mut pinned = false;
     for k in 0..end {
-        // Blocks that lie there, in part at least.
+        // Blocks that lie there, at least in part.
         let (first, behind) = (k * page / size, ((k + 1) * page).div_ceil(size).min(capacity));
         if clean >> k & 1 == 0 && are_free(first, behind) {
             hole.pages |= 1 << k;
@@ -115,7 +116,7 @@ pub(crate) fn take(slab: OwnSlab, page: usize, hole: &mut Hole) -> bool {
     true
 }
 
-/// Makes all blocks that were never carved free ones, so that the owner does not carve them meanwhile.
+/// Marks all uncarved blocks as carved and free, so that the owner does not carve them meanwhile.
 fn carve_rest(slab: OwnSlab, capacity: usize, clean: u16) {
     let (bits, carved) = (slab.bits(), slab.carved() as usize);
     for (word, mask) in parts(carved, capacity) {

@@ -1,25 +1,25 @@
-//! Huge blocks: a mapping of its own for each. Used where no arena can hold the block: beyond
-//! [`crate::blocks::large::MAX_LARGE`], or where address space is limited.
+//! Huge blocks: serves requests by a mapping of their own, where no arena can hold the block: above
+//! [`crate::blocks::large::MAX_LARGE`], or if address space is limited.
 //!
-//! Their addresses and lengths stand in slots, searched from the first: linear in the number of huge blocks, of which
-//! there are few. No lock, so that reentrant calls may use them: a slot is null, `TAKEN` while its block is made or
-//! resized, or the address of a block; whoever swaps it for null has freed the block. Tables of more slots are mapped as
-//! they are needed, and stay.
+//! Their addresses and lengths are in slots, searched from the first: linear in the number of huge blocks, of which
+//! there are few. Without a lock, so that reentrant calls may use them. A slot is null, `TAKEN` while its block is made
+//! or resized, or the address of a block. The thread that swaps it for null has freed the block. Further tables of
+//! slots are mapped when needed, and stay.
 
 use crate::pages::Pages;
 use crate::system::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::{CHUNK, Os};
 
-/// Shortest huge block: below, no mapping is tried when arenas are exhausted.
+/// Minimum bytes of a huge block: for smaller requests no mapping is tried if arenas are exhausted.
 const MIN_HUGE: usize = 1 << 20;
-/// Slots that need no mapping.
+/// Number of slots that need no mapping.
 const FIRST: usize = 32;
-/// Slots of a table, which has whole OS pages of any size.
+/// Number of slots of a table, which is a chunk long: whole OS pages of any size.
 const SLOTS: usize = (CHUNK - size_of::<usize>()) / size_of::<Slot>();
-/// A slot that is neither free nor a block.
+/// Value of a slot that is neither free nor a block.
 const TAKEN: *mut u8 = core::ptr::without_provenance_mut(1);
 
-/// Place for one huge block. All zero bytes are a free one.
+/// Slot for one huge block. All bytes zero: a free slot.
 #[derive(Debug)]
 struct Slot {
     p: AtomicPtr<u8>,
@@ -27,7 +27,7 @@ struct Slot {
     bytes: AtomicUsize,
 }
 
-/// More slots. All zero bytes are a table without blocks that is the last.
+/// A table of more slots. All bytes zero: the last table, without blocks.
 #[repr(C)]
 #[derive(Debug)]
 struct Table {
@@ -44,12 +44,12 @@ pub struct Huge {
     /// The newest table.
     more: AtomicPtr<Table>,
     count: AtomicUsize,
-    /// Most blocks at one time so far, and most bytes.
+    /// Maximum number of blocks at one time so far, and maximum bytes.
     most_blocks: AtomicUsize,
     most_bytes: AtomicUsize,
 }
 
-// SAFETY: slots are atomic; a table's link is written before the table is shown.
+// SAFETY: slots are atomic; a table's link is written before the table is published.
 unsafe impl Sync for Huge {}
 
 impl Default for Huge {
@@ -59,7 +59,7 @@ impl Default for Huge {
 }
 
 impl Huge {
-    /// No huge block.
+    /// No huge blocks.
     pub const fn new() -> Self {
         Huge {
             first: [const { Slot { p: AtomicPtr::new(core::ptr::null_mut()), bytes: AtomicUsize::new(0) } }; FIRST],
@@ -70,7 +70,7 @@ impl Huge {
         }
     }
 
-    /// The first slot that is as `f` says.
+    /// Returns the first slot for which `f` is true.
     fn find_slot(&self, mut f: impl FnMut(&Slot) -> bool) -> Option<&Slot> {
         if let Some(slot) = self.first.iter().find(|slot| f(slot)) {
             return Some(slot);
@@ -88,23 +88,23 @@ impl Huge {
         None
     }
 
-    /// The slot of the block at `p`, swapped for `to`: null, [`TAKEN`], or `p` to leave it as it is.
+    /// Returns the slot of the block at `p`, after swapping `p` for `to`: null, [`TAKEN`], or `p` to leave it as it is.
     fn find(&self, p: *mut u8, to: *mut u8) -> Option<&Slot> {
         if self.count() == 0 || p.is_null() || p == TAKEN {
             return None;
         }
-        // Acquire pairs with the Release where the block was put there. Of two that free it one finds it.
+        // Acquire pairs with the Release of `map` and `resize`. Of two threads that free the block, one finds it.
         self.find_slot(|s| {
             s.p.load(Ordering::Relaxed) == p
                 && s.p.compare_exchange(p, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
         })
     }
 
-    /// A slot, [`TAKEN`], or `None` if there is no memory for one.
+    /// Takes a slot, which is [`TAKEN`] then. `None` if there is no memory for more slots.
     fn reserve<O: Os>(&self, os: &O) -> Option<&Slot> {
         let take = |s: &Slot| {
             s.p.load(Ordering::Relaxed).is_null()
-                // Acquire pairs with the Release of `free`: its last use is over.
+                // Acquire pairs with the Release of `free`: the last use of the slot is over.
                 && s.p.compare_exchange(core::ptr::null_mut(), TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
         self.find_slot(take).or_else(|| if self.more_slots(os) { self.find_slot(take) } else { None })
@@ -115,7 +115,7 @@ impl Huge {
         let table = table.cast::<Table>();
         let mut next = self.more.load(Ordering::Acquire);
         loop {
-            // SAFETY: a fresh mapping of zeroes, long enough, and nobody's else until the exchange.
+            // SAFETY: a fresh mapping of zeroes, long enough, and the caller's alone until the exchange.
             unsafe { (*table).next = next };
             match self.more.compare_exchange_weak(next, table, Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return true,
@@ -124,7 +124,7 @@ impl Huge {
         }
     }
 
-    /// Checks that no two blocks overlap. For tests. Quadratic.
+    /// Checks that no two blocks overlap, and that they are counted. For tests. Quadratic.
     pub(crate) fn is_valid(&self) -> bool {
         let (mut apart, mut count) = (true, 0);
         let range = |s: &Slot| (s.p.load(Ordering::Relaxed).addr(), s.bytes.load(Ordering::Relaxed));
@@ -145,45 +145,45 @@ impl Huge {
         apart && count == self.count()
     }
 
-    /// Calls `visit` with start and length of each mapping, and whether it is a block: else it holds slots.
-    pub(crate) fn for_each_mapping(&self, mut visit: impl FnMut(*mut u8, usize, bool)) {
+    /// Calls `f` with start and length of each mapping, and whether it is a block; otherwise it is a table of slots.
+    pub(crate) fn for_each_mapping(&self, mut f: impl FnMut(*mut u8, usize, bool)) {
         self.find_slot(|s| {
-            // Acquire pairs with the Release where the block was put there: the length is there.
+            // Acquire pairs with the Release of `map` and `resize`: the length is seen.
             let p = s.p.load(Ordering::Acquire);
             if !p.is_null() && p != TAKEN {
-                visit(p, s.bytes.load(Ordering::Relaxed), true);
+                f(p, s.bytes.load(Ordering::Relaxed), true);
             }
             false
         });
         // Acquire pairs with the Release of `more_slots`.
         let mut table = self.more.load(Ordering::Acquire);
         while !table.is_null() {
-            visit(table.cast(), CHUNK, false);
+            f(table.cast(), CHUNK, false);
             // SAFETY: tables are never unmapped, and their links never change.
             table = unsafe { (*table).next };
         }
     }
 
-    /// There are `blocks` of `bytes` now.
+    /// Updates the maxima: there are `blocks` of `bytes` now.
     fn note_most(&self, blocks: usize, bytes: usize) {
         // Relaxed: each number stands for itself.
         self.most_blocks.fetch_max(blocks, Ordering::Relaxed);
         self.most_bytes.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// Most blocks at one time so far, and most bytes.
+    /// Maximum number of blocks at one time so far, and maximum bytes.
     pub(crate) fn most(&self) -> (usize, usize) {
         (self.most_blocks.load(Ordering::Relaxed), self.most_bytes.load(Ordering::Relaxed))
     }
 
-    /// Huge blocks at present.
+    /// Number of huge blocks at present.
     pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 }
 
 impl Huge {
-    /// A huge block, zeroed, or null if there is no memory.
+    /// Returns a huge block, zeroed, or null if there is no memory.
     pub(crate) fn malloc<O: Os>(&self, pages: &Pages<O>, size: usize, align: usize) -> *mut u8 {
         if size < MIN_HUGE && align <= CHUNK {
             return core::ptr::null_mut();
@@ -194,7 +194,7 @@ impl Huge {
         self.map(pages, size, align)
     }
 
-    /// [`Huge::malloc`] of any size, whatever limit the process has for itself. Takes no lock.
+    /// Like [`Huge::malloc`], of any size, and regardless of the process's own limit. Takes no lock.
     pub(crate) fn map<O: Os>(&self, pages: &Pages<O>, size: usize, align: usize) -> *mut u8 {
         let page = pages.os.page_size();
         let Some(bytes) = size.max(1).checked_next_multiple_of(page) else {
@@ -210,7 +210,8 @@ impl Huge {
             let all = pages.huge_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
             self.note_most(blocks, all);
         }
-        // Release pairs with the Acquire of `find`: the length is there; or of `reserve`.
+        // Release pairs with the Acquire of `find`, which then sees the length; or of `reserve`, if the slot is free
+        // again.
         slot.p.store(p, Ordering::Release);
         p
     }
@@ -229,16 +230,17 @@ impl Huge {
         let bytes = slot.bytes.load(Ordering::Relaxed);
         self.count.fetch_sub(1, Ordering::Relaxed);
         pages.huge_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        // Release pairs with the Acquire of `reserve`. Before the mapping goes: others may get its address.
+        // Release pairs with the Acquire of `reserve`. Before the unmap, as others may get the address after it.
         slot.p.store(core::ptr::null_mut(), Ordering::Release);
-        // Where the process has all mappings that it may have, to unmap may be refused, as it may take one more.
-        // SAFETY: the mapping is in no slot, so it is ours alone.
+        // In a process that has as many mappings as it may, unmap may be refused, as it may need one more. Then at
+        // least the memory goes back.
+        // SAFETY: the mapping is in no slot, so no other thread uses it.
         let _ = unsafe { pages.os.unmap(p, bytes) || pages.release_uncounted(p, bytes) };
         true
     }
 
-    /// Resizes the huge block at `p`, moving its pages where needed. Null if that cannot be done; then it is as it
-    /// was.
+    /// Resizes the huge block at `p`, moving its pages if needed. Returns null if that fails; then the block is
+    /// unchanged.
     ///
     /// # Safety
     /// `p` must be a huge block of the caller's.
@@ -251,19 +253,19 @@ impl Huge {
         if !pages.ranges.with(&pages.os, |r| pages.is_allowed(r, more, false)) {
             return null;
         }
-        // Taken meanwhile: others may get the old address as soon as the pages have moved.
+        // Taken during the move: others may get the old address as soon as the pages have moved.
         let Some(slot) = self.find(p, TAKEN) else { return null };
         let old = slot.bytes.load(Ordering::Relaxed);
-        // SAFETY: the block is a mapping of ours.
+        // SAFETY: the block is a mapping of `Os::map`, and the caller's.
         let moved = unsafe { pages.os.remap(p, old, bytes) };
         if moved.is_some() {
-            // Relaxed, as all uses: a count. Wraps around where the block shrinks.
+            // Relaxed, as all uses: a count. It wraps around if the block shrinks, which subtracts.
             let more = bytes.wrapping_sub(old);
             let all = pages.huge_bytes.fetch_add(more, Ordering::Relaxed).wrapping_add(more);
             self.note_most(0, all);
             slot.bytes.store(bytes, Ordering::Relaxed);
         }
-        // Release pairs with the Acquire of `find`.
+        // Release pairs with the Acquire of `find`: the length is seen.
         slot.p.store(moved.unwrap_or(p), Ordering::Release);
         moved.unwrap_or(null)
     }

@@ -1,10 +1,10 @@
-//! The cache of large blocks: those that a heap keeps for its next requests of about their size, newest first.
+//! The cache of large blocks: keeps some that a heap freed for its next requests of about their size, newest first.
 //!
 //! A program that allocates a buffer, uses it and frees it, over and over, gets the same warm memory each time, without
-//! a lock. It is short and holds little; what does not fit goes to the free ranges, where all heaps find it. What
-//! lies there waits as all free memory does: the purger looks at it in its visits.
+//! a lock. The cache is short and holds little. What does not fit goes to the free ranges, where all heaps find it.
+//! What is in the cache waits as all free memory does: the purger takes it in handshakes.
 //!
-//! Invariant: its blocks have the kind [`Kind::CACHED`], and `chunks`, at most `counted`, is the sum of their lengths.
+//! Invariant: its blocks have the kind [`Kind::CACHED`]; `chunks` is the sum of their lengths, and at most `counted`.
 
 use crate::CHUNK;
 use crate::blocks::large_record::{self, Large};
@@ -13,20 +13,21 @@ use crate::pages::chunk::{Kind, Record};
 use crate::system::sync::guess;
 use core::cell::Cell;
 
-/// Blocks in a cache, at most.
+/// Maximum number of blocks in a cache.
 const PLACES: u32 = 8;
-/// Chunks in a cache, and chunks of a block in it, at most: 2 MiB and 1 MiB.
+/// Maximum number of chunks in a cache, and of chunks of a block in it: 2 MiB and 1 MiB.
 const MOST_CHUNKS: u32 = 32;
 pub(crate) const LONGEST: usize = 16;
 
-/// A cache of large blocks. All zero bytes are an empty one. Used by the one for whom the heap is `Mine`; others guess.
+/// A cache of large blocks. All bytes zero: an empty one. Used through [`Mine`](crate::blocks::heap::Mine); what other
+/// threads read is approximate.
 #[derive(Debug, Default)]
 pub struct LargeCache {
-    /// The newest block; the `next` of each is the one that came before it.
+    /// The newest block; the `next` of each block is the one that was cached before it.
     newest: Cell<Option<Record>>,
     count: Cell<u32>,
     chunks: Cell<u32>,
-    /// So many chunks were counted as what threads may keep unseen (`Pages::note_room`).
+    /// Number of chunks counted as memory that threads may keep unnoticed (`Pages::note_room`).
     counted: Cell<u32>,
 }
 
@@ -36,56 +37,56 @@ impl LargeCache {
         LargeCache { newest: Cell::new(None), count: Cell::new(0), chunks: Cell::new(0), counted: Cell::new(0) }
     }
 
-    /// Its blocks, newest first. For other threads: a guess, which ends.
+    /// Returns its blocks, newest first. For other threads: approximate, and always finite.
     fn blocks_roughly(&self) -> impl Iterator<Item = Record> {
-        // Records are never unmapped, so whatever the owner does a link is a record or none.
+        // Records are never unmapped, so whatever the owner does, a link is a record or none.
         let newest = guess(&self.newest, None);
         core::iter::successors(newest, |c| c.next_roughly()).take(PLACES as usize)
     }
 
-    /// Blocks in it. For other threads: a guess.
+    /// Number of blocks in it. For other threads: approximate.
     pub(crate) fn count_roughly(&self) -> usize {
         guess(&self.count, 0) as usize
     }
 
-    /// Blocks in it, and their bytes. For other threads: a guess.
+    /// Number of blocks in it, and their bytes. For other threads: approximate.
     pub(crate) fn holds_roughly(&self) -> (u64, u64) {
         self.blocks_roughly().fold((0, 0), |(count, sum), c| (count + 1, sum + large_record::bytes(c) as u64))
     }
 
-    /// Whether the oldest block waits since at least `ticks` epochs. For other threads: a guess.
+    /// Whether the oldest block has waited for at least `ticks` epochs. For other threads: approximate.
     pub(crate) fn is_due(&self, now: u8, ticks: u8) -> bool {
         self.blocks_roughly().last().is_some_and(|c| age::passed(large_record::since_roughly(c, now), now) >= ticks)
     }
 
-    /// Whether any room was counted. For other threads: a guess.
+    /// Whether any room was counted. For other threads: approximate.
     pub(crate) fn is_counted_roughly(&self) -> bool {
         guess(&self.counted, 0) != 0
     }
 
-    /// Whether it has a block.
+    /// Whether it has no block.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.get() == 0
     }
 
-    /// Chunks of its blocks.
+    /// Number of chunks of its blocks.
     #[inline(always)]
     pub(crate) fn chunks(&self) -> usize {
         self.chunks.get() as usize
     }
 
-    /// Whether there is a place for `len` chunks more.
+    /// Whether there is room for a block of `len` chunks.
     pub(crate) fn has_place(&self, len: usize) -> bool {
         self.count.get() < PLACES && self.chunks() + len <= MOST_CHUNKS as usize
     }
 
-    /// The same, within what was counted.
+    /// Whether there is room for a block of `len` chunks in what was counted.
     #[inline(always)]
     pub(crate) fn has_counted_place(&self, len: usize) -> bool {
         self.count.get() < PLACES && self.chunks() + len <= self.counted.get() as usize
     }
 
-    /// Counts room for `len` chunks more, and for as many again, as there is a place for; returns the bytes that were not
+    /// Counts room for `len` more chunks, and for as many again as the cache may hold; returns the bytes that were not
     /// counted before.
     pub(crate) fn count_room(&self, len: usize) -> usize {
         let (need, counted) = (self.chunks.get() + len as u32, self.counted.get());
@@ -94,14 +95,14 @@ impl LargeCache {
         more as usize * CHUNK
     }
 
-    /// What is not used does not count any more; returns its bytes.
+    /// Uncounts the room that is not used; returns its bytes.
     pub(crate) fn uncount_room(&self) -> usize {
         let less = self.counted.get() - self.chunks.get();
         self.counted.set(self.chunks.get());
         less as usize * CHUNK
     }
 
-    /// Puts a block first that is free since the epoch `since`.
+    /// Puts a block first, which is free since the epoch `since`.
     #[inline(always)]
     pub(crate) fn push(&self, block: Large, since: u8) {
         block.set_since(since);
@@ -111,12 +112,12 @@ impl LargeCache {
         self.chunks.set(self.chunks.get() + block.len() as u32);
     }
 
-    /// The first block of which `wanted` says so, out of the cache.
+    /// Takes the first block for which `wanted` is true out of the cache.
     #[inline(always)]
     fn pop(&self, wanted: impl Fn(Large) -> bool) -> Option<Large> {
         let (mut before, mut at) = (None::<Record>, self.newest.get());
         while let Some(c) = at {
-            // SAFETY: what is in the cache is a large block, and the holder's.
+            // SAFETY: a block in the cache is a large block, and belongs to the holder of the heap.
             let block = unsafe { Large::of(c) };
             if wanted(block) {
                 match before {
@@ -132,22 +133,22 @@ impl LargeCache {
         None
     }
 
-    /// The newest block of `len` chunks, or up to an eighth more, out of the cache.
+    /// Takes the newest block of `len` chunks, or up to an eighth more, out of the cache.
     #[inline(always)]
     pub(crate) fn pop_fit(&self, len: usize) -> Option<Large> {
         self.pop(|block| block.len().wrapping_sub(len) <= len / 8)
     }
 
-    /// The oldest block, out of the cache.
+    /// Takes the oldest block out of the cache.
     pub(crate) fn pop_oldest(&self) -> Option<Large> {
         self.pop(|block| block.chunk().next().is_none())
     }
 
-    /// Whether the cache is as said above, and how many blocks it has. For tests, at rest.
+    /// Returns the number of blocks if the invariant holds. For tests, at rest.
     pub(crate) fn check(&self) -> Option<usize> {
         let (mut count, mut chunks, mut cached) = (0, 0, true);
         for c in core::iter::successors(self.newest.get(), |c| c.next()) {
-            // SAFETY: at rest.
+            // SAFETY: at rest no other thread uses the block.
             (count, chunks) = (count + 1, chunks + unsafe { Large::of(c) }.len() as u32);
             cached &= c.kind() == Kind::CACHED;
         }

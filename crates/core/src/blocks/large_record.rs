@@ -1,4 +1,4 @@
-//! The record of a large block: how long it is, and what is special about it.
+//! The record of a large block: its length, and its special properties.
 
 use crate::pages::chunk::{BY_KIND, Flag, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, State, View};
 use crate::system::sync::{AtomicU8, AtomicUsize, Ordering, guess};
@@ -8,23 +8,24 @@ use core::cell::Cell;
 #[derive(Debug)]
 struct LargeRecord {
     _kind_and_class: [u8; BY_KIND],
-    /// A [`State`]: that of the chunks behind those that the block ever used.
+    /// The [`State`] of the chunks after those that the block ever used.
     behind: Cell<u8>,
-    /// The OS page behind it is a guard.
+    /// The OS page after it is a guard.
     guarded: Flag,
     /// It is a sample, see `sampler.rs`.
     sample: Flag,
-    /// In the cache of a heap: since when it waits, see [`crate::pages::age`].
+    /// In a heap's cache: the epoch since which it waits, see [`crate::pages::age`].
     since: Cell<u8>,
-    /// It may be mapped unlike its neighbours, see `apart.rs`. Several threads of the program may change the same block.
+    /// It may be mapped unlike its neighbours, see `apart.rs`. Atomic, as several threads of the program may change the
+    /// same block.
     apart: AtomicU8,
     _unused: u8,
-    /// Chunks.
+    /// Number of chunks.
     len: Cell<u32>,
-    /// Chunks at the front that it ever used.
+    /// Number of chunks at the front that it ever used.
     carved: Cell<u32>,
     _links: [u8; OWNER_OR_BYTES - LINKS + 8],
-    /// Usable bytes. Atomic, as others look at them.
+    /// Usable bytes. Atomic, as other threads read them.
     bytes: AtomicUsize,
     _remote: [u8; RECORD_BYTES - OWNER_OR_BYTES - size_of::<usize>()],
 }
@@ -35,42 +36,43 @@ const _: () = assert!(core::mem::offset_of!(LargeRecord, _links) <= LINKS, "the 
 // SAFETY: as the trait asks.
 unsafe impl View for LargeRecord {}
 
-/// A large block that no other thread uses but for what is atomic: the caller's, live or just freed, or one in the cache of a
-/// heap that is [`Mine`](crate::blocks::heap::Mine). Having it proves that, and that the record is a large block's.
+/// A large block of which no other thread uses more than the atomic fields: one of the caller's, live or just freed, or
+/// one in the cache of a heap that is [`Mine`](crate::blocks::heap::Mine). Having it proves that, and that the record
+/// is a large block's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Large(Record);
 
-/// Usable bytes of the large block of `c`. A guess where it is not the caller's.
+/// Usable bytes of the large block of `c`. Approximate if it is not the caller's.
 #[inline]
 pub(crate) fn bytes(c: Record) -> usize {
-    // Relaxed, as all uses: the bytes of a block are its holder's.
+    // Relaxed, as all uses: the holder of the block orders them.
     c.view::<LargeRecord>().bytes.load(Ordering::Relaxed)
 }
 
-/// Chunks of the large block of `c`, for other threads: a guess.
+/// Number of chunks of the large block of `c`, for other threads: approximate.
 #[inline]
 pub(crate) fn len_roughly(c: Record, in_miri: u32) -> usize {
     guess(&c.view::<LargeRecord>().len, in_miri) as usize
 }
 
-/// Since when the cached block of `c` waits, for other threads: a guess.
+/// Epoch since which the cached block of `c` waits, for other threads: approximate.
 #[inline]
 pub(crate) fn since_roughly(c: Record, in_miri: u8) -> u8 {
     guess(&c.view::<LargeRecord>().since, in_miri)
 }
 
 impl Large {
-    /// The large block of `c`.
+    /// Returns the large block of `c`.
     ///
     /// # Safety
-    /// `c` must be the record of a large block, and what the type proves be true.
+    /// `c` must be the record of a large block, and what the type proves must be true.
     #[inline(always)]
     pub(crate) unsafe fn of(c: Record) -> Self {
         Large(c)
     }
 
-    /// Makes the caller's `len` chunks from `c` on a large block of `bytes` usable bytes, in `carved` chunks; those behind are
-    /// in the state `behind`. The kind is the caller's to set.
+    /// Makes the caller's `len` chunks from `c` on a large block of `bytes` usable bytes, in `carved` chunks; the
+    /// chunks after those have the state `behind`. The caller sets the kind.
     pub(crate) fn set_up(c: Record, len: usize, carved: usize, bytes: usize, behind: State) -> Self {
         let block = Large(c);
         let record = block.record();
@@ -80,7 +82,7 @@ impl Large {
         record.apart.store(0, Ordering::Relaxed);
         record.len.set(len as u32);
         record.carved.set(carved as u32);
-        // The class of an earlier slab: `misuse.rs` takes it for the size of what was here last.
+        // Forgets the class of an earlier slab: `misuse.rs` takes it for the size of the last block here.
         c.set_class(0);
         block.set_bytes(bytes);
         block
@@ -114,7 +116,7 @@ impl Large {
         self.record().bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Chunks.
+    /// Number of chunks.
     #[inline(always)]
     pub(crate) fn len(self) -> usize {
         self.record().len.get() as usize
@@ -124,7 +126,7 @@ impl Large {
         self.record().len.set(len as u32);
     }
 
-    /// Chunks at the front that it ever used.
+    /// Number of chunks at the front that it ever used.
     #[inline(always)]
     pub(crate) fn carved(self) -> usize {
         self.record().carved.get() as usize
@@ -135,7 +137,7 @@ impl Large {
         self.record().carved.set(chunks as u32);
     }
 
-    /// The state of the chunks behind those that it ever used.
+    /// State of the chunks after those that it ever used.
     #[inline]
     pub(crate) fn behind(self) -> State {
         State::from_byte(self.record().behind.get())
@@ -145,7 +147,7 @@ impl Large {
         self.record().behind.set(state as u8);
     }
 
-    /// Whether the OS page behind it is a guard.
+    /// Whether the OS page after it is a guard.
     #[inline]
     pub(crate) fn is_guarded(self) -> bool {
         self.record().guarded.get()
@@ -166,7 +168,7 @@ impl Large {
         self.record().sample.set(sample);
     }
 
-    /// In the cache of a heap: since when it waits.
+    /// In a heap's cache: the epoch since which it waits.
     pub(crate) fn since(self) -> u8 {
         self.record().since.get()
     }
@@ -179,16 +181,16 @@ impl Large {
     /// Whether it may be mapped unlike its neighbours.
     #[inline]
     pub(crate) fn is_apart(self) -> bool {
-        // Relaxed, here and below: who changes it has the block, as has who looks.
+        // Relaxed, here and below: the thread that changes it has the block, as has the thread that reads it.
         self.record().apart.load(Ordering::Relaxed) != 0
     }
 
-    /// Sets [`Large::is_apart`]; whether it was so before.
+    /// Sets [`Large::is_apart`]; returns the value before.
     pub(crate) fn set_apart(self, apart: bool) -> bool {
         self.record().apart.swap(apart.into(), Ordering::Relaxed) != 0
     }
 
-    /// Its kind from now on.
+    /// Sets its kind.
     #[inline(always)]
     pub(crate) fn set_kind(self, kind: Kind) {
         self.0.set_kind(kind);

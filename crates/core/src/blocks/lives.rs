@@ -1,9 +1,9 @@
-//! The lives of heaps: a thread acquires one at its first call and abandons it when it ends.
+//! Lives of heaps: a thread acquires a heap at its first call and abandons it when it ends.
 //!
-//! An abandoned heap stays whole: it becomes an orphan, keeps its slabs, and the next new thread adopts it, warm.
-//! So there are never more heaps than there were threads at one time, and the owner of a slab never changes.
-//! While a heap is an orphan, the lock of the registry stands in for its owner: other threads take blocks from its
-//! slabs, and whoever frees the first block into it also takes in the frees.
+//! An abandoned heap stays whole: it becomes an orphan, keeps its slabs, and the next new thread adopts it, warm. So
+//! there are never more heaps than there were threads at one time, and the owner of a slab never changes. While a heap
+//! is an orphan, the lock of the registry takes the place of its owner: other threads take blocks from its slabs, and
+//! the thread that frees the first block into it also collects the frees.
 
 use crate::blocks::heap::{Mine, PARKED};
 use crate::blocks::registry::{self, ORPHAN, OWNED, Registry};
@@ -14,22 +14,22 @@ use crate::pages::held::Use;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
 
-/// Bytes that each heap gets in its chunk: no more than it needs, as threads are many.
+/// Bytes of a heap in its chunk. Not rounded up, as there may be many threads.
 const HEAP_BYTES: usize = size_of::<Heap>();
 
 impl<O: Os> Blocks<O> {
-    /// Whether no thread has called yet.
+    /// Whether no thread has made a call yet.
     pub fn is_unused(&self) -> bool {
-        // Relaxed: the first caller decides for itself.
+        // Relaxed: a process without heaps has one thread that counts, the caller.
         self.heaps.load(Ordering::Relaxed) == 0
     }
 
-    /// Every heap that there is now. Under no lock: heaps are never unmapped.
+    /// Returns every heap that exists now. Under no lock: heaps are never unmapped.
     pub(crate) fn all_heaps(&self) -> impl Iterator<Item = &'static Heap> {
         registry::all(self.registry.with(&self.os, |r| r.all))
     }
 
-    /// A heap for the calling thread, with caches or without, or null if there is no memory.
+    /// Returns a heap for the calling thread, with caches or without, or null if there is no memory.
     pub(crate) fn acquire_heap(&self, cached: bool) -> *mut Heap {
         self.registry.with(&self.os, |r| {
             if !r.ready {
@@ -48,11 +48,11 @@ impl<O: Os> Blocks<O> {
             if !heap.is_null() {
                 // SAFETY: the heap is now the caller's.
                 let mine = unsafe { Mine::of(heap) };
-                // SeqCst: see `abandon`.
+                // SeqCst: see `abandon_heap`.
                 mine.state.store(OWNED, Ordering::SeqCst);
                 // An orphan's caches are empty.
                 mine.set_cached(cached);
-                // Nothing is sampled in a heap that is borrowed for a call.
+                // No sampling in a heap that is borrowed for a call.
                 let _ = self.set_heap_in_hook(mine, !cached);
                 mine.watch.set(if cached { Watch::Nothing } else { Watch::Everything });
                 if cached {
@@ -66,24 +66,26 @@ impl<O: Os> Blocks<O> {
     fn new_heap(&self, r: &mut Registry) -> *mut Heap {
         let mut heap = self.place_of_heap(r);
         if heap.addr() as u32 == PARKED.heap().addr() as u32 {
-            // A thread that waits for its heap looks at this half of its address only (`Back::wait_parked`).
+            // A thread that waits for its heap compares this half of its address only (`Back::wait_parked`).
             heap = self.place_of_heap(r);
         }
         if !heap.is_null() {
-            // SAFETY: the place is a heap's, and new.
-            unsafe { heap.write(const { Heap::new() }) };
-            // SAFETY: as above.
-            unsafe { Heap::at(heap) }.next.set(r.all);
+            // SAFETY: the memory is a heap's, and the caller's alone until it is in the list.
+            let new = unsafe {
+                heap.write(const { Heap::new() });
+                Heap::at(heap)
+            };
+            new.next.set(r.all);
             r.all = heap;
             self.heaps.fetch_add(1, Ordering::Relaxed);
         }
         heap
     }
 
-    /// A place for one more heap, or null if there is no memory.
+    /// Returns memory for one more heap, or null if there is none.
     fn place_of_heap(&self, r: &mut Registry) -> *mut Heap {
         if r.store_left == 0 {
-            // Heaps need no zeroed memory, as they are written whole.
+            // Heaps need no zeroed memory, as each is written whole.
             let Some(taken) = self.take_chunks(1, CHUNK, Use::Heaps) else {
                 return core::ptr::null_mut();
             };
@@ -97,7 +99,7 @@ impl<O: Os> Blocks<O> {
         heap
     }
 
-    /// Takes the caches away from a heap: from now on its calls take their slow paths.
+    /// Removes the caches of a heap: from now on its calls take their slow paths.
     pub(crate) fn drop_caches_of(&self, heap: Mine<'_>) {
         if heap.is_cached() {
             self.empty_caches_of(heap);
@@ -113,7 +115,7 @@ impl<O: Os> Blocks<O> {
         heap.shrink_caps(self);
     }
 
-    /// Empties the caches of a heap, and takes in what others freed into it.
+    /// Empties the caches of a heap, and collects what other threads freed into it.
     #[cold]
     pub(crate) fn empty_heap(&self, heap: Mine<'_>) {
         if heap.is_cached() {
@@ -122,12 +124,13 @@ impl<O: Os> Blocks<O> {
         heap.collect(self);
     }
 
-    /// Blocks and bytes that are not free: live ones and those in the caches of other threads. Walks all chunks.
+    /// Returns the number of blocks that are not free, and their bytes: live blocks and those in caches. Walks all
+    /// chunks.
     pub fn live(&self) -> (usize, usize) {
         self.ranges.with(&self.os, |r| {
             let mut sum = (0, 0);
             self.arenas.for_each(r.lock(), |c| {
-                // Another thread's slab may change meanwhile.
+                // Approximate: another thread's slab may change meanwhile.
                 if c.kind() == Kind::SLAB {
                     let (used, size) = (slab_record::seen(c).0 as usize, class::SIZE[c.class_roughly(1)] as usize);
                     sum = (sum.0 + used, sum.1 + used * size);
@@ -140,17 +143,17 @@ impl<O: Os> Blocks<O> {
         })
     }
 
-    /// Ends a thread's use of its heap: caches and remote frees go back to the slabs, and it becomes an orphan.
+    /// Ends a thread's use of its heap: gives caches and remote frees back to the slabs, and makes the heap an orphan.
     pub(crate) fn abandon_heap(&self, heap: Mine<'_>) {
         self.drop_caches_of(heap);
         self.registry.with(&self.os, |r| {
-            // Its thread has forgotten it, so it cannot be parked any more. Relaxed: the lock orders it.
+            // The slot no longer holds the heap, so no thread can park it. Relaxed: the lock orders it.
             heap.slot.store(core::ptr::null_mut(), Ordering::Relaxed);
-            // Before it is one: a handler that frees into it from then on leaves a note, and `drain`, which may take the
-            // note at once, looks for orphans only where there are any. Relaxed: the note orders it.
+            // Counted before it becomes one. A handler that then frees into it leaves a note, and `drain`, which may
+            // take the note at once, looks for orphans only if there are any. Relaxed: the note orders it.
             self.orphans.fetch_add(1, Ordering::Relaxed);
-            // SeqCst pairs with `Pending::push` and the load behind it: a thread that pushes a slab either
-            // comes before this store, and `collect` sees the slab, or sees ORPHAN and collects itself.
+            // SeqCst pairs with `Pending::push` and the load after it: a thread that pushes a slab either does so
+            // before this store, and `collect` sees the slab, or sees ORPHAN and collects itself.
             heap.state.store(ORPHAN, Ordering::SeqCst);
             heap.collect(self);
             if self.policy.harden() {

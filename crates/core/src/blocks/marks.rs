@@ -1,4 +1,4 @@
-//! Which blocks are samples (`sampler.rs`): the mark in the record of a large block.
+//! Sample marks: which blocks are samples (`sampler.rs`), by a mark in the record of a large block.
 
 use crate::Os;
 use crate::blocks::Blocks;
@@ -8,19 +8,19 @@ use crate::pages::chunk::Kind;
 use crate::system::sync::Ordering;
 
 impl<O: Os> Blocks<O> {
-    /// Mean bytes between two samples; 0: no samples are taken.
+    /// Mean bytes between two samples; 0: no samples.
     #[inline]
     pub fn sample_interval(&self) -> usize {
         // Relaxed: the value stands for itself.
         self.sample_interval.load(Ordering::Relaxed)
     }
 
-    /// Sets how many bytes lie between two samples in the mean.
+    /// Sets the mean bytes between two samples.
     pub fn set_sample_interval(&self, bytes: usize) {
         self.sample_interval.store(bytes, Ordering::Relaxed);
     }
 
-    /// Counts `size` bytes that are asked for; whether their block is to be a sample.
+    /// Counts `size` requested bytes; returns whether their block is to be a sample.
     pub(crate) fn is_due_for_sample(&self, heap: Mine<'_>, size: usize) -> bool {
         let interval = self.sample_interval();
         let mut sampler = heap.sampler.get();
@@ -32,7 +32,7 @@ impl<O: Os> Blocks<O> {
         due
     }
 
-    /// The large block at `p`, if there is one and it is a sample.
+    /// Returns the large block at `p`, if there is one and it is a sample.
     ///
     /// # Safety
     /// `p` must be a live block of the caller's, or foreign.
@@ -51,7 +51,7 @@ impl<O: Os> Blocks<O> {
         unsafe { self.marked(p) }.is_some()
     }
 
-    /// Clears the mark of the block at `p`; whether it was a sample.
+    /// Clears the mark of the block at `p`; returns whether it was set.
     ///
     /// # Safety
     /// As `marked`.
@@ -64,7 +64,7 @@ impl<O: Os> Blocks<O> {
         marked.is_some()
     }
 
-    /// Says that the thread of `heap` is in a hook, or is not any more; returns what was said before.
+    /// Sets whether the thread of `heap` is in a hook; returns the value before.
     pub(crate) fn set_heap_in_hook(&self, heap: Mine<'_>, inside: bool) -> bool {
         let mut sampler = heap.sampler.get();
         let before = core::mem::replace(&mut sampler.in_hook, inside);

@@ -1,7 +1,7 @@
-//! Blocks: what malloc hands out. Slabs of small blocks and the heaps that cache them, large blocks, huge blocks, and the
+//! Blocks: what malloc returns. Slabs of small blocks and the heaps that cache them, large blocks, huge blocks, and the
 //! blocks of reentrant calls.
 //!
-//! This layer takes its memory from `pages`, and says there what waits. When that goes back is not its concern.
+//! This layer takes its memory from `pages`, and notes there what waits. It does not decide when that goes back.
 
 pub mod apart;
 pub mod bins;
@@ -10,7 +10,6 @@ pub mod class;
 pub mod flow;
 pub mod grow;
 pub mod guards;
-
 pub mod harden;
 pub mod heap;
 pub mod holes;
@@ -46,31 +45,31 @@ use crate::system::remote::Pending;
 use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize};
 use core::ops::Deref;
 
-/// A block that neap does not know.
+/// The error for an address that is no block of neap's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Foreign;
 
-/// The blocks of a process.
+/// The layer of blocks, on top of [`Pages`].
 #[derive(Debug)]
 pub struct Blocks<O: Os> {
     pages: Pages<O>,
     pub(crate) registry: Locked<Registry>,
-    /// Heaps that there are.
+    /// Number of heaps.
     pub(crate) heaps: AtomicUsize,
-    /// Orphans at present; a hint.
+    /// Number of orphans at present; a hint.
     pub(crate) orphans: AtomicUsize,
-    /// There are heaps that a fork left.
+    /// There are heaps in the state [`registry::LEFT`].
     pub(crate) left: AtomicBool,
-    /// Frees by threads without a heap, and blocks of reentrant calls.
+    /// Counts blocks of reentrant calls, and frees by threads without a heap.
     pub(crate) stray: Flow,
-    /// Large blocks that are apart, see `apart.rs`.
+    /// Number of large blocks that are apart, see `apart.rs`.
     pub(crate) apart: AtomicUsize,
     pub(crate) habits: Habits,
     /// Inaccessible OS pages, see `harden.rs`.
     pub guards: Guards,
-    /// Why heaps are watched: a bit for each [`crate::blocks::watch::Reason`].
+    /// Reasons why heaps are watched: a bit for each [`crate::blocks::watch::Reason`].
     pub(crate) watched: AtomicU8,
-    /// Mean bytes between two samples; 0: none are taken.
+    /// Mean bytes between two samples; 0: no samples.
     pub(crate) sample_interval: AtomicUsize,
     pub(crate) huge: Huge,
     /// Slabs and large blocks of reentrant calls.
@@ -89,7 +88,7 @@ impl<O: Os> Deref for Blocks<O> {
 }
 
 impl<O: Os> Blocks<O> {
-    /// No block yet.
+    /// A layer without blocks.
     pub const fn new(os: O) -> Self {
         Blocks {
             pages: Pages::new(os),
@@ -109,7 +108,7 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Class of the slab at `p`, also where the page map is missing.
+    /// Returns the class of the slab at `p`, also if the page map is missing.
     #[inline]
     pub(crate) fn small_class(&self, p: *const u8) -> Option<usize> {
         let class = self.map.class(p);

@@ -1,18 +1,20 @@
-//! The registry: every heap that there is, and who has it.
+//! The registry: lists every heap, and says by its state who may use it.
 
 use crate::Heap;
 use crate::blocks::heap::Mine;
 
 /// A thread owns the heap.
 pub const OWNED: u32 = 0;
-/// Nobody owns the heap; the lock of the registry guards it.
+/// The heap has no thread; the lock of the registry guards it.
 pub const ORPHAN: u32 = 1;
-/// The heap of a thread that a fork left behind in the parent, in the middle of a call: nobody touches it any more.
+/// In the child of a fork, the heap of a thread of the parent that was in the middle of a call. It may be half changed,
+/// and no thread uses it any more.
 pub const LOST: u32 = 2;
-/// The heap of a thread that a fork left behind, outside of calls: it is whole, and waits to be abandoned.
+/// The heap of a thread of the parent that was in no call at a fork, or of one that ended during a fork. It is whole,
+/// and waits to be abandoned.
 pub const LEFT: u32 = 3;
 
-/// All heaps. Used under its lock.
+/// All heaps. Used under the registry's lock.
 #[derive(Debug)]
 pub struct Registry {
     pub(crate) ready: bool,
@@ -20,7 +22,7 @@ pub struct Registry {
     pub(crate) all: *mut Heap,
     /// Heaps without a thread, newest first.
     pub(crate) orphans: *mut Heap,
-    /// Room for heaps in the current chunk.
+    /// Unused part of the current chunk of heaps, and number of heaps that fit into it.
     pub(crate) store: *mut u8,
     pub(crate) store_left: usize,
 }
@@ -35,7 +37,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// No heap.
+    /// A registry without heaps.
     pub const fn new() -> Self {
         Registry {
             ready: false,
@@ -51,7 +53,7 @@ impl Registry {
         all(self.all)
     }
 
-    /// Orphans, newest first: they are the holder's of the lock.
+    /// Returns the orphans, newest first. They belong to the holder of the lock.
     pub(crate) fn orphans(&self) -> impl Iterator<Item = Mine<'_>> {
         // SAFETY: heaps in this list are orphans, which this lock guards; links of heaps are heaps or null.
         let at = |heap: *mut Heap| (!heap.is_null()).then(|| unsafe { Mine::of(heap) });
@@ -59,8 +61,8 @@ impl Registry {
     }
 }
 
-/// The heaps from `first` on. Whoever has the first sees the others without a lock: `next` is written before a heap is shown,
-/// and never changes.
+/// Returns the heaps from `first` on. A thread that has the first sees the others without a lock: `next` is written
+/// before a heap is published, and never changes.
 pub(crate) fn all(first: *mut Heap) -> impl Iterator<Item = &'static Heap> {
     // SAFETY: heaps are never unmapped (invariant 3); links of heaps are heaps or null.
     let at = |heap: *mut Heap| (!heap.is_null()).then(|| unsafe { Heap::at(heap) });

@@ -1,25 +1,25 @@
-//! Sampling: which blocks stand for the others, and how a sampled block is known when it is freed.
+//! Sampling: chooses blocks that represent the others, and computes what each represents.
 //!
-//! Samples are a Poisson process over the bytes that a thread asks for: each byte starts a sample with the same chance,
-//! one in `Blocks::sample_interval`, whatever came before. A block of `s` bytes is a sample with the probability
-//! `p = 1 - exp(-s / interval)`, so it stands for `1 / p` blocks like it, that is for `s / p` bytes ([`weight`]).
+//! Samples are a Poisson process over the bytes that a thread requests: each byte starts a sample with the same
+//! probability, one in `Blocks::sample_interval`, whatever came before. A block of `s` bytes is a sample with the
+//! probability `p = 1 - exp(-s / interval)`, so it represents `1 / p` blocks like it, that is `s / p` bytes
+//! ([`weight`]).
 //!
-//! A sampled block is a large one, whatever its size: it has chunks of its own, so that free takes its slow path by
-//! itself, and its record says that it is a sample (`marks.rs`). One OS page for each live sample is the
-//! price.
+//! A sampled block is a large one, whatever its size. It has chunks of its own, so free takes its slow path without a
+//! check, and its record has the mark (`marks.rs`). Each live sample costs an OS page.
 
 use crate::system::random;
 
-/// When the next sample is due in one heap. All zero bytes are a sampler that has not started.
+/// When the next sample is due in one heap. All bytes zero: a sampler that has not started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sampler {
     /// Bytes until the next sample.
     left: u64,
-    /// The interval that `left` was drawn for; 0: none was.
+    /// The interval that `left` was drawn for; 0: not drawn yet.
     interval: usize,
-    /// The state of the random numbers.
+    /// State of the random number generator.
     seed: u64,
-    /// The thread is in a hook: what it allocates there is not sampled.
+    /// The thread is in a hook, whose allocations are not sampled.
     pub(crate) in_hook: bool,
 }
 
@@ -28,14 +28,14 @@ impl Sampler {
         Sampler { left: 0, interval: 0, seed: 0, in_hook: false }
     }
 
-    /// Draws the bytes until the next sample: exponential, with mean `interval`.
+    /// Draws the bytes until the next sample from an exponential distribution with mean `interval`.
     fn draw(&mut self, interval: usize) -> u64 {
         // 53 bits, never 0: in (0, 1].
         let uniform = ((random::next(&mut self.seed) >> 11) + 1) as f64 / (1u64 << 53) as f64;
         (-ln(uniform) * interval as f64) as u64 + 1
     }
 
-    /// Counts `size` bytes; whether their block is a sample.
+    /// Counts `size` bytes; returns whether their block is a sample.
     pub(crate) fn is_due(&mut self, size: usize, interval: usize, random: impl FnOnce() -> u64) -> bool {
         if self.interval != interval {
             self.interval = interval;
@@ -52,7 +52,7 @@ impl Sampler {
     }
 }
 
-/// The natural logarithm of a number in (0, 1], to some ten digits.
+/// Returns the natural logarithm of a number in (0, 1], to some ten digits.
 fn ln(x: f64) -> f64 {
     let bits = x.to_bits();
     let exponent = (bits >> 52) as i64 - 1023;
@@ -83,16 +83,16 @@ fn chance(x: f64) -> f64 {
     part
 }
 
-/// The bytes that a sampled block of `size` bytes stands for, at a mean distance of `interval` bytes. 0 bytes count as
-/// one.
+/// Returns the bytes that a sampled block of `size` bytes represents, at a mean distance of `interval` bytes. 0 bytes
+/// count as one.
 pub fn weight(size: usize, interval: usize) -> u64 {
     let (size, interval) = (size.max(1) as f64, interval.max(1) as f64);
     // At least its own bytes, whatever was rounded.
     (size / chance(size / interval)).max(size) as u64
 }
 
-/// Whether a block of `size` bytes is one of those that are `interval` bytes apart in the mean, where nobody counts the
-/// bytes: by a random number.
+/// Whether a block of `size` bytes is a sample, with a mean distance of `interval` bytes between samples, by a random
+/// number: for callers that do not count bytes.
 pub fn by_chance(size: usize, interval: u64, random: u64) -> bool {
     if interval <= 1 {
         return true;
@@ -106,7 +106,7 @@ pub fn by_chance(size: usize, interval: u64, random: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// Catches an approximation that bends the distances, or the weights.
+    /// Catches an approximation that distorts the distances, or the weights.
     #[test]
     #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn functions_are_exact_enough() {
@@ -121,7 +121,8 @@ mod tests {
         assert_eq!(chance(1e9), 1.0);
     }
 
-    /// Catches blocks that are chosen with another chance than their size says, and numbers that are used in part.
+    /// Catches blocks that are chosen with another probability than their size gives, and random numbers of which only
+    /// a part is used.
     #[test]
     fn choices_by_chance() {
         for (size, interval) in [(1, 4096), (100, 4096), (4096, 4096), (20_000, 4096)] {
@@ -136,8 +137,8 @@ mod tests {
         assert!(!by_chance(1, 2, u64::MAX));
     }
 
-    /// Catches samples that come too often, too rarely, or at regular distances: the weights of the samples sum up to
-    /// the bytes that were asked for, for small and for long blocks.
+    /// Catches samples that are too frequent, too rare, or at regular distances: the weights of the samples add up to
+    /// the requested bytes, for small and for long blocks.
     #[test]
     #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn weights_are_unbiased() {

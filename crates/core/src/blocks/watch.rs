@@ -1,15 +1,15 @@
-//! Watching: heaps are told to let calls take their slow paths, where somebody counts, fills or samples blocks. The fast
-//! paths of programs that nobody watches do not know of it.
+//! Watching: makes calls take their slow paths while blocks are counted, filled or sampled. The fast paths of a program
+//! that is not watched do not check for it.
 //!
-//! The wish stands in the allocator, and each heap remembers what it shows. Whoever changes the wish visits all heaps;
-//! one that cannot be visited then (its thread is in a call, or the system has no barrier) follows at its next slow
-//! path (`Blocks::follow`).
+//! The allocator has the reasons for watching (`Blocks::watched`), and each heap remembers the mode that it adopted. A
+//! thread that changes the reasons makes a handshake with all heaps. A heap that cannot be reached then (its thread is
+//! in a call, or the system has no barrier) follows at its next slow path (`Allocator::follow`).
 
-/// What takes the slow path.
+/// Watch mode: which calls take the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Watch {
-    /// What has to.
+    /// Only calls that the fast path cannot serve.
     Nothing,
     /// Every malloc; caches and the fast path of free stay.
     Allocations,
@@ -17,22 +17,22 @@ pub enum Watch {
     Everything,
 }
 
-/// Why heaps are watched. The numbers are bits.
+/// Reasons why heaps are watched. The numbers are bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {
-    /// Blocks are sampled: wants all allocations.
+    /// Blocks are sampled: needs [`Watch::Allocations`].
     Samples = 1,
-    /// Each call is counted: wants everything, as the next ones.
+    /// Each call is counted: needs [`Watch::Everything`], as do the next two.
     Counts = 2,
     /// Blocks are filled.
     Fill = 4,
-    /// The user wants no caches.
+    /// The user disabled caches.
     NoCaches = 8,
-    /// There may be samples that live: wants nothing but a look at what is freed on slow paths.
+    /// There may be live samples: needs no mode, only a check of what slow paths free.
     Marks = 16,
-    /// Memory is hardened.
+    /// Memory is hardened: needs [`Watch::Everything`].
     Harden = 32,
-    /// It is recorded where blocks are allocated: wants all allocations.
+    /// Allocation sites are recorded: needs [`Watch::Allocations`].
     Sites = 64,
 }

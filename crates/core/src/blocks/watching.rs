@@ -1,4 +1,4 @@
-//! What heaps show to those who watch calls (`watch.rs`), and how a heap follows.
+//! The watch mode of all heaps (`watch.rs`), and how a heap adopts it.
 
 use crate::Os;
 use crate::blocks::Blocks;
@@ -7,10 +7,10 @@ use crate::blocks::watch::{Reason, Watch};
 use crate::system::sync::Ordering;
 
 impl<O: Os> Blocks<O> {
-    /// What all heaps shall show.
+    /// Returns the watch mode that all heaps are to adopt.
     #[inline]
     pub fn watch(&self) -> Watch {
-        // Relaxed, here and below: a heap that follows late does so at its next slow path.
+        // Relaxed, here and below: a heap that sees a change late follows at its next slow path.
         match self.watched.load(Ordering::Relaxed) & !(Reason::Marks as u8) {
             0 => Watch::Nothing,
             _ if self.watches_everything() => Watch::Everything,
@@ -25,7 +25,7 @@ impl<O: Os> Blocks<O> {
         self.watched.load(Ordering::Relaxed) & !OTHERS != 0
     }
 
-    /// Adds a reason to watch, or takes it away. Heaps follow at their next slow path, or when they are told.
+    /// Adds a reason to watch, or removes it. Heaps follow at their next slow path, or in a handshake.
     pub fn set_reason(&self, reason: Reason, on: bool) {
         if on {
             self.watched.fetch_or(reason as u8, Ordering::Relaxed);
@@ -34,11 +34,11 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Brings a heap, which is not one that was borrowed for a call, to what heaps shall show.
+    /// Has a heap adopt the watch mode. It must not be one that was borrowed for a call.
     #[cold]
     pub(crate) fn show(&self, heap: Mine<'_>) {
         let new = self.watch();
-        // It has no caches where it shows everything, and else it has.
+        // In the mode `Everything` it has no caches, otherwise it has.
         if new == Watch::Everything {
             self.drop_caches_of(heap);
         } else {
@@ -56,7 +56,7 @@ impl<O: Os> Blocks<O> {
         self.watched.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether calls on this heap have to be looked at: they are watched, or were and the heap has not followed yet.
+    /// Whether calls on this heap have to be checked: they are watched, or were and the heap has not followed yet.
     #[inline(always)]
     pub(crate) fn is_watched_in(&self, heap: Mine<'_>) -> bool {
         self.watched.load(Ordering::Relaxed) | heap.watch.get() as u8 != 0

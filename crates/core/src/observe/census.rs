@@ -1,5 +1,6 @@
-//! A census: what is free, by size. Unlike `publish.rs` it looks at the record of each chunk, some thousands under
-//! one hold of the lock, so it is for reports that somebody asks for. What other threads do meanwhile makes it a guess.
+//! A census: counts free memory by size. Unlike `publish.rs` it reads the record of each chunk, some thousands under
+//! one hold of the lock, so it is for reports on request. Approximate, as other threads may allocate and free
+//! meanwhile.
 
 use crate::blocks::class::{self, CLASSES};
 use crate::blocks::large_record;
@@ -10,17 +11,17 @@ use crate::pages::range::Ranges;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
-/// Sizes of free ranges are told by powers of two: from `1 << i` chunks to less than twice as many.
+/// Number of size groups of free ranges: group `i` has ranges from `1 << i` chunks to less than twice as many.
 pub const SIZES: usize = 24;
-/// The last of them. A longer range would count there, but no arena has room for one.
+/// The last group. It would also count longer ranges, but no arena has room for one.
 const LONGEST: usize = SIZES - 1;
-/// Chunks that are looked at under one hold of the lock.
+/// Number of chunks that are read under one hold of the lock.
 const LOOK: usize = 4 * 1024;
 
-/// Some things of a kind.
+/// Number and bytes of one kind of thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// How many.
+    /// Their number.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
@@ -33,24 +34,24 @@ impl Count {
     }
 }
 
-/// What is free, by size.
+/// Free memory, by size.
 #[derive(Clone, Copy, Debug)]
 pub struct Census {
-    /// Free blocks in slabs, by class, those that were never carved included.
+    /// Free blocks in slabs, by class, including blocks that were never carved.
     pub blocks: [u64; CLASSES],
-    /// Free ranges that may hold memory, by the logarithm of their chunks.
+    /// Free ranges that may hold memory, by the base-2 logarithm of their length in chunks.
     pub dirty: [Count; SIZES],
-    /// What slabs have that is no block: behind the last one.
+    /// Bytes of slabs after their last block.
     pub tails: u64,
     /// Free ranges that hold no memory.
     pub clean: Count,
-    /// Chunks of arenas that were ever used, in bytes.
+    /// Bytes of arena chunks that were ever used.
     pub used: u64,
-    /// Most bytes that were used or dirty at one time, of arenas.
+    /// Maximum bytes of arenas that were used or dirty at one time.
     pub peak: u64,
-    /// Most huge blocks at one time.
+    /// Maximum number of huge blocks at one time, and maximum bytes.
     pub most_huge: Count,
-    /// What holds memory by neap's own books, see [`Observed::held`].
+    /// Bytes that hold memory by neap's own counts, see [`Observed::held`].
     pub held: u64,
 }
 
@@ -61,7 +62,7 @@ impl Default for Census {
 }
 
 impl Census {
-    /// Nothing.
+    /// An empty census.
     pub const fn new() -> Self {
         const NONE: Count = Count { count: 0, bytes: 0 };
         Census {
@@ -76,21 +77,21 @@ impl Census {
         }
     }
 
-    /// Counts the chunk of `c`, which was used; returns how many chunks belong to it. What is another thread's slab or block
-    /// changes meanwhile: each number is a guess.
+    /// Counts the chunk of `c`, which was used at some time; returns the number of chunks that belong to it.
+    /// Approximate for slabs and blocks of other threads, which change meanwhile.
     fn look(&mut self, r: &Ranges, c: Record, page: usize) -> usize {
         match c.kind() {
             Kind::SLAB => {
                 let (class, (used, carved)) = (c.class_roughly(1), slab_record::seen(c));
                 if class == 0 {
-                    // Its owner is setting it up, and the kind is seen before the class.
+                    // Its owner is setting it up: the kind is visible before the class.
                     return 1;
                 }
                 let clean = clean_pages(c).load(Ordering::Relaxed);
                 let capacity = class::capacity(class);
                 let free = u64::from(capacity.saturating_sub(used.saturating_sub(c.remote().counted())));
                 self.blocks[class] += free;
-                // Blocks were carved up to an OS page's end; of those OS pages some went back since.
+                // Blocks are carved up to the end of an OS page; some of those OS pages have gone back since.
                 let carved = (carved as usize * class::SIZE[class] as usize).div_ceil(page).min(CHUNK / page);
                 let back = (u32::from(clean) & ((1 << carved) - 1)).count_ones() as usize;
                 self.held += ((carved - back) * page) as u64;
@@ -118,20 +119,20 @@ impl Census {
 }
 
 impl<O: Os> Observed<O> {
-    /// How much memory neap holds, by its own books: OS pages of slabs that were carved and did not go back, large blocks,
-    /// free ranges that wait. Bookkeeping, huge blocks, and OS pages that the program left untouched in blocks are the
-    /// difference to what the kernel counts.
+    /// Returns how much memory neap holds by its own counts: carved OS pages of slabs that did not go back, large
+    /// blocks, and waiting free ranges. The kernel's count differs by bookkeeping, huge blocks, and OS pages in blocks
+    /// that the program never touched.
     pub fn held(&self) -> u64 {
         let mut census = Census::new();
         self.take_census(&mut census);
         census.held
     }
 
-    /// Counts what lies in the reentrant reserve.
+    /// Counts the blocks in the reentrant reserve.
     fn count_reentrant(&self, census: &mut Census) {
-        let reentrant_reserve = &self.reentrant_blocks;
+        let reentrant_blocks = &self.reentrant_blocks;
         for class in 1..CLASSES {
-            for c in reentrant_reserve.slabs_of(class) {
+            for c in reentrant_blocks.slabs_of(class) {
                 let (free, clean) = (c.remote().apart(), clean_pages(c).load(Ordering::Relaxed) != 0);
                 let (free, size) = (u64::from(free), u64::from(class::SIZE[class]));
                 census.blocks[class] += free;
@@ -139,12 +140,12 @@ impl<O: Os> Observed<O> {
                 census.held += if clean { 0 } else { CHUNK as u64 };
             }
         }
-        census.held += reentrant_reserve.large_bytes.load(Ordering::Relaxed) as u64;
+        census.held += reentrant_blocks.large_bytes.load(Ordering::Relaxed) as u64;
         census.used += (self.arenas.reentrant_reserve.used.load(Ordering::Relaxed) * CHUNK) as u64;
     }
 
-    /// Counts what is free, by size, into `census`, which is empty. In place, as a census has some kilobytes and the
-    /// caller's stack may be short.
+    /// Counts free memory by size into `census`, which must be empty. The caller provides it, as a census has some
+    /// kilobytes and the caller's stack may be small.
     pub fn take_census(&self, census: &mut Census) {
         let (mut arena, mut index) = (0, 0);
         loop {

@@ -1,4 +1,4 @@
-//! Observing: how much memory is where, and whether every structure is as its documentation says.
+//! Observing: reports how much memory is where, and checks every structure against its documentation.
 
 pub mod census;
 pub mod publish;
@@ -11,7 +11,7 @@ use crate::back::Back;
 use crate::observe::publisher::Publisher;
 use core::ops::Deref;
 
-/// An allocator that can be observed.
+/// The layer that observes, on top of [`Back`].
 #[derive(Debug)]
 pub struct Observed<O: Os> {
     back: Back<O>,
@@ -28,7 +28,7 @@ impl<O: Os> Deref for Observed<O> {
 }
 
 impl<O: Os> Observed<O> {
-    /// Nothing to be seen yet.
+    /// A layer with nothing to observe yet.
     pub const fn new(os: O) -> Self {
         Observed { back: Back::new(os), publisher: Publisher::new() }
     }

@@ -1,13 +1,13 @@
-//! Figures: how much memory is where, for observers.
+//! Figures: computes for observers how much memory is where.
 //!
 //! Nothing is counted on the fast paths of malloc and free. Each heap counts what moves between its caches and slabs
-//! (`blocks/flow.rs`, plain stores by its owner), the ranges count what their chunks hold (`pages/held.rs`, under their lock), and
-//! [`Observed::figures`] puts the sums together: some 100 ns for each heap, whatever the number of chunks.
+//! (`blocks/flow.rs`, plain stores by its owner). The ranges count what their chunks hold (`pages/held.rs`, under their
+//! lock). [`Observed::figures`] adds these up: some 100 ns for each heap, whatever the number of chunks.
 //!
-//! Who publishes: each tick of the purger; where it has no helper, or one with long ticks, slow paths do, when
-//! the chunks in use have changed by a megabyte (`Held::news`). Programs that never had so much publish nothing.
+//! The purger publishes at each tick. If there is no helper, or one with long ticks, slow paths publish when the chunks
+//! in use have changed by a megabyte (`Held::news`). Programs that never had that much publish nothing.
 //!
-//! Equations: `blocks that left slabs - blocks that came back == live + cached`, over all heaps.
+//! Equation: `blocks that left slabs - blocks that came back == live + cached`, over all heaps.
 
 use crate::blocks::flow::Flow;
 use crate::observe::Observed;
@@ -17,7 +17,7 @@ use crate::system::figures::{Figures, Totals};
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
-/// Sums over heaps.
+/// Sums over all heaps.
 #[derive(Default)]
 struct Sums {
     blocks: u64,
@@ -27,8 +27,8 @@ struct Sums {
     cleared: u64,
     skipped: u64,
     large: u64,
-    kept_blocks: u64,
-    kept: u64,
+    cached_large_blocks: u64,
+    cached_large: u64,
 }
 
 impl Sums {
@@ -45,20 +45,21 @@ impl Sums {
     }
 }
 
-/// A sum of numbers that were read one after the other, while they changed: it may look negative.
+/// Returns `sum`, or 0 if it looks negative: its terms were read one after the other while they changed.
 fn at_least_0(sum: u64) -> u64 {
     sum.cast_signed().max(0).cast_unsigned()
 }
 
 impl<O: Os> Observed<O> {
-    /// How much memory is where, now. Exact where no other thread runs; else, what moves meanwhile may be counted at
-    /// one place, at both or at none.
+    /// Returns how much memory is where, now. Exact if no other thread runs; otherwise, memory that moves meanwhile may
+    /// be counted at one place, at both or at none.
     #[cold]
     pub fn figures(&self) -> Figures {
         self.drain();
-        let reentrant_reserve = &self.reentrant_blocks;
-        let reentrant_blocks =
-            [&reentrant_reserve.slab_count, &reentrant_reserve.large_blocks, &reentrant_reserve.large_bytes]
+        let reentrant_blocks = &self.reentrant_blocks;
+        // Relaxed: each number stands for itself.
+        let [reentrant_slabs, reentrant_large, reentrant_large_bytes] =
+            [&reentrant_blocks.slab_count, &reentrant_blocks.large_blocks, &reentrant_blocks.large_bytes]
                 .map(|n| n.load(Ordering::Relaxed));
         let sums = self.sum_heaps();
         let huge_blocks = self.huge.count();
@@ -69,29 +70,29 @@ impl<O: Os> Observed<O> {
                 dirty: chunks(r.waiting()),
                 lazy: chunks((r.free_chunks[1] + r.dropped_chunks).saturating_sub(r.waiting())),
                 clean: chunks(r.free_chunks[0]),
-                slabs: chunks(r.held.slabs + reentrant_blocks[0]),
+                slabs: chunks(r.held.slabs + reentrant_slabs),
                 peak: chunks(r.peak_chunks.max(r.footprint())),
                 held: chunks(r.demand.keep()),
-                large_blocks: (r.held.large_blocks + reentrant_blocks[1]) as u64,
+                large_blocks: (r.held.large_blocks + reentrant_large) as u64,
                 large: at_least_0(
-                    (r.held.large_bytes.wrapping_add(reentrant_blocks[2]) as u64).wrapping_add(sums.large),
+                    (r.held.large_bytes.wrapping_add(reentrant_large_bytes) as u64).wrapping_add(sums.large),
                 ),
                 ..Figures::default()
             }
         });
         f.clock = self.os.clock();
         (f.ticks, f.purger) = (self.purger.ticks(), self.os.helper().who() as u32);
-        // The heaps were read one after the other: no more than is there can be cached.
+        // The heaps were read one after the other: no more can be cached than has left slabs.
         let (blocks, bytes) = (at_least_0(sums.blocks), at_least_0(sums.bytes));
         f.cached_blocks = sums.cached_blocks.min(blocks);
         f.cached = sums.cached.min(bytes);
-        f.large_blocks = f.large_blocks.saturating_sub(sums.kept_blocks);
+        f.large_blocks = f.large_blocks.saturating_sub(sums.cached_large_blocks);
         (f.huge_blocks, f.huge) = (huge_blocks as u64, huge as u64);
         f.live_blocks = blocks - f.cached_blocks + f.large_blocks + f.huge_blocks;
         f.live = bytes - f.cached + f.large + f.huge;
         f.slab_free = f.slabs.saturating_sub(bytes);
-        f.cached_blocks += sums.kept_blocks;
-        f.cached += sums.kept;
+        f.cached_blocks += sums.cached_large_blocks;
+        f.cached += sums.cached_large;
         f.heaps = self.heaps.load(Ordering::Relaxed) as u64;
         f.totals = self.totals_since_fork(&sums);
         f.memory_limit = self.purger.limit.load(Ordering::Relaxed);
@@ -101,14 +102,14 @@ impl<O: Os> Observed<O> {
 
     fn sum_heaps(&self) -> Sums {
         let mut sums = Sums::default();
-        // Heaps are never unmapped; the numbers are atomics, caches are a guess.
+        // Heaps are never unmapped; the numbers are atomics, the caches approximate.
         for heap in self.all_heaps() {
             let (blocks, bytes) = heap.cached_now();
             sums.cached_blocks += blocks;
             sums.cached += bytes;
             let (blocks, bytes) = heap.large.holds_roughly();
-            sums.kept_blocks += blocks;
-            sums.kept += bytes;
+            sums.cached_large_blocks += blocks;
+            sums.cached_large += bytes;
             sums.add(&heap.flow);
         }
         sums.add(&self.stray);
@@ -134,7 +135,7 @@ impl<O: Os> Observed<O> {
         }
     }
 
-    /// In the child of a fork: totals begin anew, and whatever is there is news.
+    /// In the child of a fork: totals begin at 0, and what is there counts as news.
     pub(crate) fn forget_totals(&self) {
         let t = self.totals(&self.sum_heaps());
         for (base, total) in self.publisher.base.iter().zip([t.purged, t.cleared, t.skipped]) {
@@ -153,10 +154,10 @@ impl<O: Os> Observed<O> {
         self.os.publish(&f);
     }
 
-    /// Publishes what was noted while locks were held.
-    pub(crate) fn tell_news(&self) {
+    /// Publishes the figures if changes were noted while locks were held.
+    pub(crate) fn publish_news(&self) {
         let news = self.notes.take(GROWN | SHRUNK);
-        // Where it may not, the next change notes it again.
+        // If not allowed now, the next change notes it again.
         if news & GROWN != 0 || (news != 0 && self.publisher.may_shrink(self.os.clock())) {
             self.publish();
         }

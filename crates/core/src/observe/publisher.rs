@@ -1,16 +1,17 @@
-//! What publication keeps: how often it was done because of less chunks in use, and the totals at the last fork.
+//! State of publication: how often figures were published because fewer chunks are in use, and the totals at the last
+//! fork.
 
 use crate::system::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// Less chunks in use are published so many times in so many milliseconds: there are programs whose use goes up and down
-/// with each call.
+/// Maximum number of publications within `SHRUNK_MS` because fewer chunks are in use: there are programs whose use goes
+/// up and down with each call.
 const MOST_SHRUNK: u32 = 64;
 const SHRUNK_MS: u64 = 10;
 
 /// The state of publication.
 #[derive(Debug)]
 pub(crate) struct Publisher {
-    /// Clock of the first publication of these milliseconds because of less chunks in use, and their number.
+    /// Time of the first publication in the current `SHRUNK_MS` because fewer chunks are in use, and their number.
     since: AtomicU64,
     shrunk: AtomicU32,
     /// The totals at the last fork.
@@ -22,7 +23,8 @@ impl Publisher {
         Publisher { since: AtomicU64::new(0), shrunk: AtomicU32::new(0), base: [const { AtomicU64::new(0) }; 3] }
     }
 
-    /// Whether there were few publications because of less chunks in use. A count that is wrong by some does no harm.
+    /// Whether figures may be published because fewer chunks are in use; counts that publication. A slightly wrong
+    /// count does no harm.
     pub(crate) fn may_shrink(&self, now: u64) -> bool {
         if now.wrapping_sub(self.since.load(Ordering::Relaxed)) >= SHRUNK_MS {
             self.since.store(now, Ordering::Relaxed);

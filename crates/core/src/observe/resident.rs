@@ -1,8 +1,8 @@
-//! How much memory the system holds for neap: it is asked, as nobody else knows what a program left untouched in its
-//! blocks, and which OS pages behind the last block of a slab were never written.
+//! Asks the system how much memory it holds for neap. Only the system knows which OS pages of blocks a program left
+//! untouched, and which OS pages after the last block of a slab were never written.
 //!
-//! A scan of all that may hold memory: 4.5 ms for 1.1 GiB of small blocks. For reports that somebody asks for. The lock
-//! is held for the bounds of the arenas only; what other threads do meanwhile makes it a guess.
+//! It scans all that may hold memory, 4.5 ms for 1.1 GiB of small blocks, so it is for reports on request. The lock is
+//! held only to read the bounds of the arenas. Approximate, as other threads may allocate and free meanwhile.
 
 use crate::observe::Observed;
 use crate::pages::arena::{Arenas, UnderLock};
@@ -16,16 +16,16 @@ use core::ops::Range;
 /// Bytes of OS pages that hold memory or are swapped out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resident {
-    /// In chunks of arenas: blocks, what is free between them and waits, heaps.
+    /// In chunks of arenas: blocks, waiting free memory between them, heaps.
     pub arenas: u64,
-    /// Of side tables, of the page map, and of the list of huge blocks.
+    /// In side tables, the page map, and the table of huge blocks.
     pub tables: u64,
-    /// Of huge blocks.
+    /// In huge blocks.
     pub huge: u64,
 }
 
 impl Resident {
-    /// All of it.
+    /// Returns the sum.
     pub fn total(&self) -> u64 {
         self.arenas + self.tables + self.huge
     }
@@ -33,19 +33,19 @@ impl Resident {
 
 /// The addresses of an arena that may hold memory.
 pub(crate) struct Bounds {
-    /// What is committed of side tables.
+    /// The committed parts of the side tables.
     pub tables: [Range<usize>; TABLES],
-    /// Chunks that are committed.
+    /// The committed chunks.
     pub chunks: Range<usize>,
-    /// The reentrant reserve, parts of which may be; empty where it was never used.
+    /// The reentrant reserve, parts of which may be committed; empty if it was never used.
     pub reentrant_reserve: Range<usize>,
-    /// All chunks, by their numbers.
+    /// All chunks of the arena, as indexes into the page map.
     pub numbers: Range<usize>,
 }
 
 impl<O: Os> Observed<O> {
-    /// How much memory the system holds for neap; `None` where it cannot tell. What lies outside of all mappings of
-    /// blocks and tables is not in it: the library's own data, the helper's stack, the counters page.
+    /// Returns how much memory the system holds for neap; `None` if it cannot say. Not included is what lies outside of
+    /// all mappings of blocks and tables: the library's own data, the helper's stack, the counters page.
     pub fn resident(&self) -> Option<Resident> {
         let mut resident = Resident::default();
         let mut arena = 0;
@@ -68,21 +68,21 @@ impl<O: Os> Observed<O> {
         known.then_some(resident)
     }
 
-    /// The OS pages of the page map that have the entries of these chunks.
+    /// Returns the OS pages of the page map that have the entries of these chunks.
     fn map_entries(&self, map: &PageMap, chunks: &Range<usize>) -> Option<Range<usize>> {
         let page = self.page_size();
         let start = map.entry(chunks.start)?.addr() & !(page - 1);
         Some(start..(start + chunks.len()).next_multiple_of(page))
     }
 
-    /// How much memory whole OS pages of neap's hold, if the system can tell.
+    /// Returns how much memory a range of whole OS pages of neap's holds, if the system can say.
     fn held_in(&self, range: &Range<usize>) -> Option<u64> {
         let (mut held, mut from) = (0, range.start);
         while from < range.end {
             let mut runs = [Run::EMPTY; 32];
             let at = core::ptr::with_exposed_provenance_mut(from);
-            // SAFETY: the range is neap's, and only how much it holds is asked. A huge block that another thread
-            // unmaps meanwhile makes the answer wrong, and nothing else.
+            // SAFETY: the range is neap's, and is only asked about. A huge block that another thread unmaps meanwhile
+            // makes the answer wrong, and nothing else.
             let touched = unsafe { self.os.touched(at, range.end - from, &mut runs) }.filter(|t| t.looked > 0)?;
             held += runs[..touched.runs].iter().map(|run| run.len as u64).sum::<u64>();
             from += touched.looked;
@@ -92,7 +92,7 @@ impl<O: Os> Observed<O> {
 }
 
 impl Arenas {
-    /// What of arena `i` may hold memory; `None` behind the last arena.
+    /// Returns what of arena `i` may hold memory; `None` after the last arena.
     fn bounds(&self, lock: &UnderLock, i: usize, page: usize) -> Option<Bounds> {
         let (first, _) = self.used(lock, i)?;
         let (base, _, chunks) = self.place(first);

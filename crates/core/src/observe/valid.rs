@@ -1,5 +1,5 @@
-//! Checks of the whole allocator, for tests: every record, list, cache and map entry against the equations that the
-//! other modules state. Linear in all that there is; nobody else may use the allocator meanwhile.
+//! Checks the whole allocator, for tests: every record, list, cache and page map entry against the equations that the
+//! other modules state. Linear in the number of all these; no other thread may use the allocator meanwhile.
 
 use crate::back::Back;
 use crate::blocks::class::{self, CLASSES};
@@ -18,25 +18,25 @@ use crate::system::policy::Purge;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
 
-/// How far to look.
+/// How much to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Records, lists and sums.
     Records,
-    /// Also each bit of each slab, and the zero bits of all other chunks.
+    /// Also each bit of each slab, and that the bits of all other chunks are zero.
     Bits,
 }
 
-/// What is wrong, and the address of the record, heap or block that shows it.
+/// A violated equation, and the address of the record, heap or block that shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invalid {
-    /// The equation that does not hold.
+    /// The equation.
     pub what: &'static str,
-    /// Where.
+    /// The address, or 0.
     pub at: usize,
 }
 
-/// What there is, counted on the way.
+/// Numbers counted by the checks.
 ///
 /// Equation: `small + cached + remote` is the sum of `used` over all slabs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,21 +45,21 @@ pub struct Census {
     pub small: usize,
     /// Blocks in caches.
     pub cached: usize,
-    /// Blocks that another thread freed and the owner has not seen.
+    /// Blocks that another thread freed and the owner has not collected.
     pub remote: usize,
     /// Live large blocks, those of the reentrant reserve included.
     pub large: usize,
     /// Large blocks in caches.
     pub cached_large: usize,
-    /// Chunks that were dropped and wait for the purger.
+    /// Dropped chunks that wait for the purger.
     pub dropped_chunks: usize,
     /// Live huge blocks.
     pub huge: usize,
-    /// Large blocks that reentrant calls freed, and that wait.
+    /// Large blocks that reentrant calls freed, and that no slow path has freed for them yet.
     pub deferred: usize,
     /// Slabs, without those of the reentrant reserve.
     pub slabs: usize,
-    /// Slabs of the reentrant reserve, whose blocks count as all others do.
+    /// Slabs of the reentrant reserve. Their blocks are included in the other numbers.
     pub reentrant_slabs: usize,
     /// Chunks that hold heaps.
     pub heap_chunks: usize,
@@ -67,21 +67,21 @@ pub struct Census {
     pub heaps: usize,
     /// Chunks in free ranges: clean, dirty.
     pub free_chunks: [usize; 2],
-    /// Dirty ones of which the system was told already.
+    /// Chunks in dirty free ranges that were purged lazily, or that the system refused to take.
     pub lazy_chunks: usize,
     /// Chunks that are not free.
     pub taken_chunks: usize,
-    /// OS pages of slabs that hold no used block and read as zero.
+    /// OS pages of slabs that read as zero and hold no used block.
     pub clean_pages: usize,
     /// Large blocks that are apart, see `apart.rs`.
     pub apart: usize,
 }
 
-/// What the lists say about slabs, to compare with what the records say.
+/// Numbers of slabs according to the lists, to compare with those according to the records.
 #[derive(Default, PartialEq, Eq)]
 struct Listed {
     in_bins: usize,
-    /// Those that heaps count, see [`crate::grow`].
+    /// Slabs that heaps count, see [`crate::grow`].
     counted: usize,
     pending: usize,
     cached_large: usize,
@@ -91,14 +91,14 @@ fn check(holds: bool, what: &'static str, at: usize) -> Result<(), Invalid> {
     if holds { Ok(()) } else { Err(Invalid { what, at }) }
 }
 
-/// Where a walk over the records is: in which range, and what lay before it.
+/// Position of a walk over the records: in which range, and what lay before it.
 #[derive(Default)]
 struct Walk {
     last: Option<Record>,
-    /// First record of the range, and how many of its chunks are still to come.
+    /// First record of the range, and number of its chunks still to come.
     first: Option<Record>,
     left: usize,
-    /// State of the free range that ends just before, if one does.
+    /// State of the free range that ends just before this record, if one does.
     free_before: Option<State>,
 }
 
@@ -112,7 +112,7 @@ impl<O: Os> Observed<O> {
         unsafe { self.validate(Depth::Bits) }.is_ok()
     }
 
-    /// Checks every structure and counts what there is.
+    /// Checks every structure, and counts.
     ///
     /// # Safety
     /// No other thread may use the allocator meanwhile.
@@ -127,9 +127,9 @@ impl<O: Os> Observed<O> {
         Ok(census)
     }
 
-    /// The reentrant reserve, and what reentrant calls left.
+    /// Checks the reentrant reserve and its blocks.
     fn check_reentrant(&self, census: &mut Census) -> Result<(), Invalid> {
-        let (here, reentrant_blocks) = (&self.arenas.reentrant_reserve, &self.reentrant_blocks);
+        let (reserve, reentrant_blocks) = (&self.arenas.reentrant_reserve, &self.reentrant_blocks);
         let (mut chunks, mut used) = (0, 0);
         for class in 1..CLASSES {
             for c in reentrant_blocks.slabs_of(class) {
@@ -140,7 +140,7 @@ impl<O: Os> Observed<O> {
                     "a slab of the reentrant reserve is one",
                     at,
                 )?;
-                check(here.is_claimed(c), "a slab of the reentrant reserve is claimed", at)?;
+                check(reserve.is_claimed(c), "a slab of the reentrant reserve is claimed", at)?;
                 let mapped = !self.map.is_complete() || self.map.class(c.start()) == class;
                 check(mapped, "the page map has the slab's class", at)?;
                 check(slab_record::seen(c) == (capacity, capacity), "it was carved whole", at)?;
@@ -151,23 +151,27 @@ impl<O: Os> Observed<O> {
             }
         }
         census.reentrant_slabs = chunks;
-        // Those in caches are subtracted below.
+        // Blocks in caches are subtracted in `check_chunks`.
         census.small = used;
         let (mut blocks, mut bytes, mut claimed) = (0, 0, true);
-        here.for_each_large(|c| {
+        reserve.for_each_large(|c| {
             let (len, usable) = (large_record::len_roughly(c, 1), large_record::bytes(c));
             (blocks, bytes, chunks) = (blocks + 1, bytes + usable, chunks + len);
-            claimed &= (0..len).all(|i| here.is_claimed(c.after(i)));
+            claimed &= (0..len).all(|i| reserve.is_claimed(c.after(i)));
         });
         check(claimed, "a large block of the reentrant reserve is claimed whole", 0)?;
         census.large += blocks;
-        let counted =
-            [&reentrant_blocks.slab_count, &reentrant_blocks.large_blocks, &reentrant_blocks.large_bytes, &here.used];
+        let counted = [
+            &reentrant_blocks.slab_count,
+            &reentrant_blocks.large_blocks,
+            &reentrant_blocks.large_bytes,
+            &reserve.used,
+        ];
         let counted = counted.map(|n| n.load(Ordering::Relaxed));
         check(counted == [census.reentrant_slabs, blocks, bytes, chunks], "the reentrant reserve is counted", 0)
     }
 
-    /// Registry, bins, pending stacks and caches.
+    /// Checks registry, bins, pending stacks and caches.
     fn check_heaps(&self, r: &Registry, census: &mut Census, listed: &mut Listed) -> Result<(), Invalid> {
         let mut orphans = 0;
         for heap in r.heaps() {
@@ -217,10 +221,10 @@ impl<O: Os> Observed<O> {
         check(self.orphans.load(Ordering::Relaxed) == orphans, "orphans are counted", 0)
     }
 
-    /// The caches of one heap; returns the blocks in them.
+    /// Checks the caches of one heap; returns the number of blocks in them.
     fn check_caches(&self, heap: Mine<'_>) -> Result<usize, Invalid> {
         let (mut sum, nothing, at) = (0, heap.nothing(), heap.id().addr());
-        // SAFETY: the end of the caches is the heap's.
+        // SAFETY: the block at the end of the caches is part of the heap.
         check(unsafe { (*nothing).tag } != Block::TAG, "the end of a cache is not tagged", at)?;
         check(heap.room(0) == NO_ROOM, "class 0 has no room", at)?;
         for class in 1..CLASSES {
@@ -248,7 +252,7 @@ impl<O: Os> Observed<O> {
         Ok(sum)
     }
 
-    /// One bin; returns the slabs in it.
+    /// Checks one bin; returns the number of slabs in it.
     fn check_bin(&self, heap: Mine<'_>, class: usize) -> Result<usize, Invalid> {
         let (mut count, mut before) = (0, None);
         let mut next = heap.first_slab(class);
@@ -264,7 +268,7 @@ impl<O: Os> Observed<O> {
         Ok(count)
     }
 
-    /// Every record of every arena.
+    /// Checks every record of every arena.
     fn check_chunks(&self, ranges: &Ranges, depth: Depth, census: &mut Census, listed: &Listed) -> Result<(), Invalid> {
         let (mut walk, mut seen, mut used, mut result) = (Walk::default(), Listed::default(), 0, Ok(()));
         self.arenas.for_each(ranges.lock(), |c| {
@@ -299,7 +303,7 @@ impl<O: Os> Observed<O> {
         Ok(())
     }
 
-    /// What the ranges count against what was found, and that what waits has a purger.
+    /// Compares the counts of the ranges with what was found, and checks that waiting memory has a purger.
     fn check_sums(&self, ranges: &Ranges, census: &Census) -> Result<(), Invalid> {
         let dirty = ranges.free_chunks[State::Dirty as usize];
         check(ranges.footprint() - dirty == census.taken_chunks, "taken chunks are counted", 0)?;
@@ -307,12 +311,12 @@ impl<O: Os> Observed<O> {
         check(ranges.dropped_chunks == census.dropped_chunks, "dropped chunks are counted", 0)?;
         let waiting = ranges.waiting() - ranges.dropped_chunks;
         check(waiting + ranges.lazy_chunks == dirty, "dirty chunks wait, or were purged lazily", 0)?;
-        let seen_to = self.policy.purge() == Purge::Never || self.is_purged();
+        let may_wait = self.policy.purge() == Purge::Never || self.is_purged();
         check(self.os.helper().is_valid(), "no helper is kept away for a call that has ended", 0)?;
-        check(ranges.waiting() < START_CHUNKS || seen_to, "much memory that waits has a purger", 0)
+        check(ranges.waiting() < START_CHUNKS || may_wait, "much memory that waits has a purger", 0)
     }
 
-    /// The age of a chunk of the range that starts with `first`.
+    /// Checks the age of a chunk of the range that starts with `first`.
     fn check_age(&self, r: &Ranges, first: Record, c: Record, census: &mut Census) -> Result<(), Invalid> {
         let (kind, age) = (first.kind(), age::of(&self.arenas, c).load(Ordering::Relaxed));
         let free = kind == Kind::FREE;
@@ -397,8 +401,8 @@ impl<O: Os> Observed<O> {
         Ok(())
     }
 
-    /// The free bits and remote bits of one chunk. The bits of chunks that are no slabs are looked at as well: they must be
-    /// zero.
+    /// Checks the free bits and remote bits of one chunk. Those of chunks that are not slabs are checked as well: they
+    /// must be zero.
     fn check_bits(&self, c: Record, census: &mut Census) -> Result<(), Invalid> {
         let at = c.address();
         let slab = (c.kind() == Kind::SLAB).then(|| slab_at_rest(c));
@@ -425,11 +429,11 @@ impl<O: Os> Observed<O> {
         self.check_clean_pages(slab, census)
     }
 
-    /// The OS pages that a slab calls clean.
+    /// Checks the OS pages that a slab calls clean.
     fn check_clean_pages(&self, slab: OwnSlab, census: &mut Census) -> Result<(), Invalid> {
         let (page, clean, class) = (self.page_size(), slab.clean().load(Ordering::Relaxed), slab.class());
         let (size, capacity) = (class::SIZE[class] as usize, class::capacity(class) as usize);
-        // Not `slab_record::is_free`, which only guesses, as others may write meanwhile.
+        // Not `slab_record::is_free`, which is approximate, as others may write meanwhile.
         let word =
             |i: usize| slab.bits()[i / 64].get() | remote_word(slab.chunk(), class, i / 64).load(Ordering::Relaxed);
         let is_free = |i: usize| word(i) >> (i % 64) & 1 != 0 || i >= slab.carved() as usize;
@@ -444,20 +448,20 @@ impl<O: Os> Observed<O> {
         Ok(())
     }
 
-    /// Calls `visit` with start and length of everything that is known to read as zero: clean free ranges, what
-    /// slabs and large blocks have not used yet, OS pages of slabs that went back, and what arenas have not used.
-    /// Guards are left out, which cannot be read.
+    /// Calls `f` with start and length of all memory that is known to read as zero: clean free ranges, parts of slabs
+    /// and large blocks that were not used yet, clean OS pages of slabs, and unused parts of arenas. Without guards,
+    /// which cannot be read.
     ///
     /// # Safety
     /// No other thread may use the allocator meanwhile.
-    pub unsafe fn for_each_clean(&self, mut visit: impl FnMut(*const u8, usize)) {
+    pub unsafe fn for_each_clean(&self, mut f: impl FnMut(*const u8, usize)) {
         let page = self.page_size();
         self.ranges.with(&self.os, |r| {
             self.arenas.for_each(r.lock(), |c| {
                 let p = c.start().cast_const();
                 let (from, to) = known_zero(r, c, page);
                 if from < to {
-                    visit(p.wrapping_add(from), to - from);
+                    f(p.wrapping_add(from), to - from);
                 }
                 if c.kind() == Kind::SLAB {
                     let slab = slab_at_rest(c);
@@ -465,17 +469,17 @@ impl<O: Os> Observed<O> {
                     // The last OS page of a slab may be a guard.
                     let pages = CHUNK / page - usize::from(slab.is_guarded());
                     for k in (0..pages).filter(|k| clean >> k & 1 != 0) {
-                        visit(p.wrapping_add(k * page), page);
+                        f(p.wrapping_add(k * page), page);
                     }
                 }
             });
-            self.arenas.for_each_unused(r.lock(), &mut visit);
+            self.arenas.for_each_unused(r.lock(), &mut f);
         });
     }
 }
 
-/// From where to where the chunks of the record, at rest, are known to read as zero because nothing of them was ever used,
-/// or because they are free and clean.
+/// Returns the bounds, as offsets, of what is known to read as zero in the chunks of the record, at rest: because it
+/// was never used, or because it is free and clean.
 fn known_zero(r: &Ranges, c: Record, page: usize) -> (usize, usize) {
     match c.kind() {
         Kind::FREE if r.look_at(c).1 == State::Clean => (0, r.look_at(c).0 * CHUNK),
@@ -498,7 +502,8 @@ fn known_zero(r: &Ranges, c: Record, page: usize) -> (usize, usize) {
     }
 }
 
-/// The slab of `c`. Invariant of this file: nothing else uses the allocator, as the callers of its public functions promise.
+/// Returns the slab of `c`. Invariant of this file: no other thread uses the allocator, as the callers of its public
+/// functions promise.
 fn slab_at_rest(c: Record) -> OwnSlab {
     // SAFETY: as said; likewise below.
     unsafe { OwnSlab::of(c) }
