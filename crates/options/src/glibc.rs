@@ -18,13 +18,13 @@ const ANY: u64 = u64::MAX;
 const OTHERS: &[Control] = &[
     Control {
         default: "128 KiB",
-        glibc: "How many bytes more the heap grows by than it has to, and how many stay when it shrinks.",
-        neap: "Nothing: neap grows in steps of 1.5 MiB, from the third on 16 MiB and more, beside which a pad is no gain; what stays when memory is freed is a matter of `purge_delay` and `purge_bytes`.",
+        glibc: "How many bytes more than needed the heap grows by, and how many stay when it shrinks.",
+        neap: "Nothing: neap grows in steps of 1.5 MiB, from the third on of 16 MiB and more, so a pad gains nothing; `purge_delay` and `purge_bytes` decide what stays when memory is freed.",
         ..Control::new(Some(("M_TOP_PAD", -2)), Some("MALLOC_TOP_PAD_"), "top_pad", ANY)
     },
     Control {
         default: "0",
-        glibc: "Freed blocks are filled with the lowest byte of the number, new ones (not calloc's) with its complement; 0: not.",
+        glibc: "Freed blocks are filled with the lowest byte of the number, new ones (not calloc's) with its complement; 0: off.",
         neap: "The same, for all usable bytes of freed blocks. Threads have no caches while it is on, so calls are slower.",
         effect: |number| Effect::Fill(number as u8),
         ..Control::new(Some(("M_PERTURB", -6)), Some("MALLOC_PERTURB_"), "perturb", ANY)
@@ -45,8 +45,8 @@ const OTHERS: &[Control] = &[
     },
     Control {
         default: "8 for each processor",
-        glibc: "Most arenas; set to save memory.",
-        neap: "Nothing: all threads share one set of arenas, as with 1 in glibc, and do not wait for each other. A thread's own are 3 KiB and its caches, which go back when it rests.",
+        glibc: "Limit on arenas; set to save memory.",
+        neap: "Nothing: all threads share one set of arenas, as with 1 in glibc, and do not wait for each other. A thread has 3 KiB of its own and its caches, which go back when it rests.",
         ..Control::new(Some(("M_ARENA_MAX", -8)), Some("MALLOC_ARENA_MAX"), "arena_max", ANY)
     },
     Control {
@@ -57,7 +57,7 @@ const OTHERS: &[Control] = &[
     },
     Control {
         default: "7",
-        glibc: "Most blocks of a size in a thread's cache; 0: no caches.",
+        glibc: "Limit on blocks of a size in a thread's cache; 0: no caches.",
         neap: "0: no caches. Other numbers do nothing.",
         effect: |number| Effect::Caches(number > 0),
         ..Control::new(None, None, "tcache_count", 65535)
@@ -70,14 +70,14 @@ const OTHERS: &[Control] = &[
     },
     Control {
         default: "0, without limit",
-        glibc: "Most blocks that are looked at to fill a thread's cache.",
+        glibc: "Limit on blocks that are searched to fill a thread's cache.",
         neap: "Nothing.",
         ..Control::new(None, None, "tcache_unsorted_limit", ANY)
     },
     Control {
         default: "0",
         glibc: "1: madvise for huge pages, 2: huge pages from hugetlb.",
-        neap: "Nothing: huge pages come where density was proven.",
+        neap: "Nothing: only ranges that were found densely touched get huge pages.",
         ..Control::new(None, None, "hugetlb", ANY)
     },
 ];

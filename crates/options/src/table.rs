@@ -139,7 +139,7 @@ options! {
         default: "decay",
         kept: Some((Setting::Purge, "policy")),
         guides_purger: true,
-        doc: "When free memory goes back to the system: when it was not used again for purge_delay (decay), at once (eager), as decay but the system takes it only when it is short of memory (lazy), or only when the program asks (never).",
+        doc: "When free memory goes back to the system: after purge_delay without use (decay), at once (eager), as decay, but the system takes it only when it is short of memory (lazy), or only when the program asks (never).",
     }
     PurgeDelay("purge_delay", "NEAP_PURGE_DELAY") = ANY_TIME {
         kind: Kind::Duration { min: 0, max: HOUR },
@@ -153,7 +153,7 @@ options! {
         default: "auto",
         kept: Some((Setting::Bytes, "purge_bytes")),
         guides_purger: true,
-        doc: "Most free memory that waits; what is more goes back before its time. auto is a quarter of the memory limit.",
+        doc: "Limit on free memory that waits; memory beyond it goes back before its time. auto is a quarter of the memory limit.",
         glibc: &[Control {
             default: "128 KiB, then twice the dynamic mmap threshold",
             glibc: "Free memory at the top of the heap beyond this many bytes goes back when a block is freed; -1: never.",
@@ -189,7 +189,7 @@ options! {
             },
             Control {
                 default: "65536",
-                glibc: "Most blocks that are mappings of their own; 0: none is.",
+                glibc: "Limit on blocks that are mappings of their own; 0: none is.",
                 neap: "0: `mmap_threshold=none`, until it is raised again. Other numbers do nothing, as these blocks are not mappings of their own.",
                 effect: |count| Effect::Mmap(count > 0),
                 ..Control::new(Some(("M_MMAP_MAX", -4)), Some("MALLOC_MMAP_MAX_"), "mmap_max", i32::MAX as u64)
