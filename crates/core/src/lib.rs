@@ -15,7 +15,7 @@
 //! | range | neighbouring chunks that are free, or one large block, see [`range`] |
 //! | arena | a reserved range of addresses with its side tables, see [`arena`] |
 //! | page map | one byte for each chunk of the address space: the size class of the slab there, see [`page_map`] |
-//! | heap | what one thread owns: a cache of free blocks for each class, and the slabs behind it, see [`heap`] |
+//! | heap | what one thread owns: a cache of free blocks for each class, and slabs that fill it, see [`heap`] |
 //! | local free, remote free | by the thread that owns the block's slab, by another thread |
 //! | large block, huge block | whole OS pages from an arena; a mapping of its own |
 //! | reserved, clean, dirty | without memory, not accessible yet; known to read as zero; may hold anything |

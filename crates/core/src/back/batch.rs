@@ -173,16 +173,19 @@ impl Batch {
         (self.count, self.bytes, self.slab_count) = (0, 0, 0);
     }
 
+    /// Adds a run.
     pub(crate) fn push(&mut self, run: Run) {
         self.runs[self.count] = run;
         self.count += 1;
         self.bytes += run.len;
     }
 
+    /// Whether it has as many runs, bytes or slabs as it may.
     pub(crate) fn is_full(&self, due: Due) -> bool {
         self.count == Self::RUNS || self.bytes >= due.bytes || self.slab_count == SLABS
     }
 
+    /// Returns the runs.
     pub(crate) fn runs(&self) -> &[Run] {
         &self.runs[..self.count]
     }

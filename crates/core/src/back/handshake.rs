@@ -80,7 +80,7 @@ impl<O: Os> Back<O> {
         // SAFETY: the thread slot is the caller's.
         let parked = || unsafe { (*slot).heap.load(Ordering::Acquire) } == PARKED.heap();
         while parked() {
-            // SAFETY: as above.
+            // SAFETY: the thread slot is the caller's.
             self.os.futex_wait(unsafe { &*futex(slot) }, PARKED.heap().addr() as u32);
         }
     }

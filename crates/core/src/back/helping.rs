@@ -96,12 +96,14 @@ impl<O: Os> Back<O> {
         }
     }
 
+    /// Whether at least [`END_CHUNKS`] wait, and this process may purge.
     fn much_waits(&self) -> bool {
         self.policy.purge() != Purge::Never
             && !self.is_guest()
             && self.ranges.with(&self.os, |r| r.waiting()) >= END_CHUNKS
     }
 
+    /// Gives back all that waits, of any age.
     fn purge_all_due(&self) {
         self.purge_due(Heap::none(), self.due(0, BATCH_BYTES), &mut Walk::new(), usize::MAX);
     }
@@ -151,6 +153,7 @@ impl<O: Os> Back<O> {
         }
     }
 
+    /// Runs `f` while there is no helper, after waiting for its end for `patience` milliseconds at most.
     fn keep_away<R>(&self, patience: u32, ended: impl FnOnce(), f: impl FnOnce() -> R) -> R {
         let helper = self.os.settle_helper();
         let stop = helper.keep_away(&self.os, patience);

@@ -42,6 +42,7 @@ impl<O: Os> Back<O> {
         }
     }
 
+    /// Keeps nothing from now on.
     fn forget_demand(&self) {
         self.ranges.with(&self.os, |r| {
             r.demand.let_go();

@@ -126,12 +126,15 @@ impl<O: Os> Back<O> {
         passed >= u64::from(self.tick_length() - self.tick_length() / 8)
     }
 
+    /// Advances the epoch, and the clocks of the ticks.
     pub(crate) fn next_epoch(&self) {
         self.epoch.store(age::next(self.epoch()), Ordering::Relaxed);
         self.purger.ticks.fetch_add(1, Ordering::Relaxed);
         self.purger.last.store(self.os.clock(), Ordering::Relaxed);
     }
 
+    /// Returns the criteria for a purge of what has waited for `ticks` epochs, in batches of `bytes`. Includes holes only
+    /// if these are batches of full size.
     pub(crate) fn due(&self, ticks: u8, bytes: usize) -> Due {
         let slabs = bytes == BATCH_BYTES;
         Due { now: self.epoch(), ticks, lazy: false, slabs, ranges: true, keep: Keep::default(), bytes }

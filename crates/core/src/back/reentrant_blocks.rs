@@ -23,7 +23,7 @@ impl<O: Os> Back<O> {
                 // SAFETY: `purge_slab` has taken all blocks of the slab.
                 **held += unsafe { self.held_by(run, &mut work.touched) };
             }
-            // SAFETY: as above.
+            // SAFETY: `purge_slab` has taken all blocks of the slab.
             unsafe { self.release(run.start, run.len) }
         };
         let masks = work.punch.holes[0].room();

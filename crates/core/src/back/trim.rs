@@ -70,6 +70,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
         self.empty_heaps(|heap| heap.look().1) && self.empty_heaps(|heap| !heap.pending.is_empty())
     }
 
+    /// Empties those heaps for which `which` is true and which a handshake gets. False if it was cut short.
     fn empty_heaps(&mut self, which: impl Fn(&Heap) -> bool) -> bool {
         let a = self.a;
         for heap in a.all_heaps() {
@@ -91,6 +92,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
         self.pass(keep, true, false) && self.pass(0, false, true)
     }
 
+    /// Goes through all chunks once, for free ranges, slabs with holes, or both. False if it was cut short.
     fn pass(&mut self, keep: usize, ranges: bool, slabs: bool) -> bool {
         let mut walk = Walk::new();
         loop {

@@ -32,6 +32,7 @@ pub const RECIPROCAL: [u32; CLASSES] = reciprocals();
 /// Class of each request up to [`MAX_TABLE`] bytes.
 pub const SMALL_CLASS: [u8; MAX_TABLE + 1] = small_classes();
 
+/// Returns [`SIZE`].
 const fn sizes() -> [u32; CLASSES] {
     let mut t = [0; CLASSES];
     let mut i = 1;
@@ -47,6 +48,7 @@ const fn sizes() -> [u32; CLASSES] {
     t
 }
 
+/// Returns [`RECIPROCAL`].
 const fn reciprocals() -> [u32; CLASSES] {
     let mut t = [0; CLASSES];
     let mut i = 1;
@@ -57,6 +59,7 @@ const fn reciprocals() -> [u32; CLASSES] {
     t
 }
 
+/// Returns [`SMALL_CLASS`].
 const fn small_classes() -> [u8; MAX_TABLE + 1] {
     let mut t = [1; MAX_TABLE + 1];
     let mut size = 1;

@@ -110,6 +110,7 @@ impl Huge {
         self.find_slot(take).or_else(|| if self.more_slots(os) { self.find_slot(take) } else { None })
     }
 
+    /// Maps a table of slots. False if there is no memory.
     fn more_slots<O: Os>(&self, os: &O) -> bool {
         let Some(table) = os.map(CHUNK, os.page_size()) else { return false };
         let table = table.cast::<Table>();

@@ -20,7 +20,7 @@ const HEAP_BYTES: usize = size_of::<Heap>();
 impl<O: Os> Blocks<O> {
     /// Whether no thread has made a call yet.
     pub fn is_unused(&self) -> bool {
-        // Relaxed: a process without heaps has one thread that counts, the caller.
+        // Relaxed: a thread that has made a call sees the heap that it got.
         self.heaps.load(Ordering::Relaxed) == 0
     }
 
@@ -63,6 +63,7 @@ impl<O: Os> Blocks<O> {
         })
     }
 
+    /// Makes one more heap, or returns null if there is no memory.
     fn new_heap(&self, r: &mut Registry) -> *mut Heap {
         let mut heap = self.place_of_heap(r);
         if heap.addr() as u32 == PARKED.heap().addr() as u32 {

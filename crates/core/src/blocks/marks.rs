@@ -45,7 +45,7 @@ impl<O: Os> Blocks<O> {
     /// Whether the block at `p` is a sample.
     ///
     /// # Safety
-    /// As `marked`.
+    /// `p` must be a live block of the caller's, or foreign.
     pub unsafe fn is_marked(&self, p: *mut u8) -> bool {
         // SAFETY: as the caller promises.
         unsafe { self.marked(p) }.is_some()
@@ -54,7 +54,7 @@ impl<O: Os> Blocks<O> {
     /// Clears the mark of the block at `p`; returns whether it was set.
     ///
     /// # Safety
-    /// As `marked`.
+    /// `p` must be a live block of the caller's, or foreign.
     pub unsafe fn take_mark(&self, p: *mut u8) -> bool {
         // SAFETY: as the caller promises.
         let marked = unsafe { self.marked(p) };

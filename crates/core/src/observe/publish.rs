@@ -32,6 +32,7 @@ struct Sums {
 }
 
 impl Sums {
+    /// Adds the counts of one heap.
     fn add(&mut self, flow: &Flow) {
         for (sum, number) in [
             (&mut self.blocks, &flow.blocks),
@@ -100,6 +101,7 @@ impl<O: Os> Observed<O> {
         f
     }
 
+    /// Adds up the counts of all heaps.
     fn sum_heaps(&self) -> Sums {
         let mut sums = Sums::default();
         // Heaps are never unmapped; the numbers are atomics, the caches approximate.
@@ -116,6 +118,7 @@ impl<O: Os> Observed<O> {
         sums
     }
 
+    /// Returns the totals since the process started, or since the first of its parents did.
     fn totals(&self, sums: &Sums) -> Totals {
         let skipped_large = self.ranges.with(&self.os, |r| r.held.skipped);
         Totals {
@@ -125,6 +128,7 @@ impl<O: Os> Observed<O> {
         }
     }
 
+    /// Returns the totals since the last fork that made this process.
     fn totals_since_fork(&self, sums: &Sums) -> Totals {
         let t = self.totals(sums);
         let base = |i: usize| self.publisher.base[i].load(Ordering::Relaxed);

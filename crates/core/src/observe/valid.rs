@@ -87,6 +87,7 @@ struct Listed {
     cached_large: usize,
 }
 
+/// An error if an equation does not hold.
 fn check(holds: bool, what: &'static str, at: usize) -> Result<(), Invalid> {
     if holds { Ok(()) } else { Err(Invalid { what, at }) }
 }
@@ -203,7 +204,7 @@ impl<O: Os> Observed<O> {
             }
             listed.counted += heap.slabs.iter().map(|count| count.get() as usize).sum::<usize>();
             let mut wrong = false;
-            // SAFETY: as above.
+            // SAFETY: the heap is the caller's, see `heap_at_rest`.
             unsafe {
                 heap.pending.for_each(|c| {
                     listed.pending += 1;
@@ -329,6 +330,7 @@ impl<O: Os> Observed<O> {
         check((age != age::NONE) == waits, "chunks of dirty free ranges have an age, others have none", c.address())
     }
 
+    /// Checks one record. `walk` is the position before it.
     fn check_chunk(
         &self,
         r: &Ranges,
@@ -505,16 +507,18 @@ fn known_zero(r: &Ranges, c: Record, page: usize) -> (usize, usize) {
 /// Returns the slab of `c`. Invariant of this file: no other thread uses the allocator, as the callers of its public
 /// functions promise.
 fn slab_at_rest(c: Record) -> OwnSlab {
-    // SAFETY: as said; likewise below.
+    // SAFETY: no other thread uses the slab.
     unsafe { OwnSlab::of(c) }
 }
 
+/// Returns the large block of `c`; see `slab_at_rest`.
 fn large_at_rest(c: Record) -> Large {
-    // SAFETY: as above.
+    // SAFETY: no other thread uses the block.
     unsafe { Large::of(c) }
 }
 
+/// Returns the heap as the caller's; see `slab_at_rest`.
 fn heap_at_rest(heap: &Heap) -> Mine<'_> {
-    // SAFETY: as above.
+    // SAFETY: no other thread uses the heap.
     unsafe { Mine::of_ref(heap) }
 }
