@@ -45,8 +45,8 @@ impl<O: Os> Back<O> {
     /// Keeps nothing from now on.
     fn forget_demand(&self) {
         self.ranges.with(&self.os, |r| {
-            r.demand.let_go();
-            r.holes.let_go();
+            r.demand.reset();
+            r.holes.reset();
         });
     }
 

@@ -1,13 +1,13 @@
-//! Ages: since when the free memory of a chunk waits for its next use, in one byte for each chunk.
+//! Ages: one byte for each chunk that says since when its free memory waits for its next use.
 //!
 //! | age | meaning |
 //! |---|---|
-//! | 0 | nothing waits here: the chunk is in use, or its free memory is with the system |
+//! | 0 | nothing waits: the chunk is in use, or its free memory has gone back to the system |
 //! | 1 to 254 | the epoch in which memory of this chunk was last freed |
-//! | 255 | the system knows of it: it takes it when it wants to (MADV_FREE), or refused to (the program locked it) |
+//! | 255 | the system may take it at any time (MADV_FREE), or refused to take it (the program locked it) |
 //!
-//! Every chunk of a dirty free range has an age, and every slab to which blocks came back since its free OS pages were
-//! purged. The epoch goes on by one with each [`crate::Allocator::tick`]; ages of the same epoch wait equally long.
+//! Every chunk of a dirty free range has an age, and so has every slab to which blocks came back since its holes were
+//! purged. Each [`crate::Allocator::tick`] advances the epoch by one; chunks of the same age have waited equally long.
 
 use crate::pages::arena::{Arenas, UnderLock};
 use crate::pages::chunk::{Record, State};
@@ -15,18 +15,18 @@ use crate::system::sync::AtomicU8;
 
 /// Nothing waits.
 pub const NONE: u8 = 0;
-/// The system knows of it.
+/// The system may take it at any time, or refused to take it.
 pub const LAZY: u8 = 255;
 /// The first epoch.
 pub const FIRST: u8 = 1;
 const LAST: u8 = 254;
 
-/// Free memory waits for so many ticks: what was freed just before one waits a tick less than the delay, at most.
+/// Number of ticks that free memory waits. Memory freed just before a tick waits up to one tick less than the delay.
 pub(crate) const DELAY_TICKS: u8 = 5;
-/// Ticks are at least so many milliseconds apart.
+/// Minimum time between two ticks, in milliseconds.
 const SHORTEST_TICK: u32 = 10;
 
-/// Milliseconds from one tick to the next, where free memory waits for `delay`.
+/// Time between two ticks, in milliseconds, where free memory waits for `delay` milliseconds.
 pub(crate) fn tick_length(delay: u32) -> u32 {
     (delay / u32::from(DELAY_TICKS)).max(SHORTEST_TICK)
 }
@@ -36,26 +36,26 @@ pub const fn next(epoch: u8) -> u8 {
     if epoch == LAST { FIRST } else { epoch + 1 }
 }
 
-/// Epochs from `age` to `now`, both epochs; any number if one is not. What nobody looked at for 254 epochs looks young
-/// again, and waits once more.
+/// Number of epochs from `age` to `now`; any number if one of them is no epoch. Memory that was not looked at for 254
+/// epochs seems young again, and waits once more.
 pub const fn passed(age: u8, now: u8) -> u8 {
     if now >= age { now - age } else { LAST.wrapping_sub(age).wrapping_add(now) }
 }
 
-/// State of a free range of that age.
+/// The state of a free range of this age.
 pub const fn state(age: u8) -> State {
     if age == NONE { State::Clean } else { State::Dirty }
 }
 
-/// Sets the ages of `len` chunks of the caller's, from `c` on.
+/// Sets the ages of `len` chunks of the caller, from `c` on.
 pub fn set(arenas: &Arenas, _: &UnderLock, c: Record, len: usize, age: u8) {
-    // SAFETY: the entries of committed chunks; the lock is held, under which alone they are written but those of slabs.
+    // SAFETY: the entries of committed chunks. Except for slabs, they are written only under the lock, which is held.
     unsafe { arenas.ages(c).write_bytes(age, len) }
 }
 
-/// The ages of `len` chunks of a free range, or of the caller's, from `c` on.
+/// The ages of `len` chunks from `c` on, which are free or the caller's.
 pub(crate) fn ages<'a>(arenas: &Arenas, _: &'a UnderLock, c: Record, len: usize) -> &'a [u8] {
-    // SAFETY: as above: none of them is a slab's, so they do not change while the lock is held.
+    // SAFETY: as above; none of them is a slab, so their ages do not change while the lock is held.
     unsafe { core::slice::from_raw_parts(arenas.ages(c), len) }
 }
 
@@ -70,7 +70,7 @@ pub fn of(arenas: &Arenas, c: Record) -> &AtomicU8 {
 mod tests {
     use super::*;
 
-    /// Catches an epoch that steps on a value with a meaning, or a count that is wrong where epochs wrap.
+    /// Catches an epoch that takes a reserved value, or a wrong count where epochs wrap around.
     #[test]
     #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn epochs_wrap() {

@@ -1,5 +1,5 @@
-//! Arenas: reserved address ranges (`layout.rs`), committed from the front as they are needed (`commit.rs`). Look-ups by
-//! address take no lock.
+//! Arenas: reserved address ranges (`layout.rs`), committed from the front as memory is needed (`commit.rs`). Look-ups
+//! by address take no lock.
 
 use crate::pages::chunk::Record;
 use crate::pages::commit::{self, Step};
@@ -14,10 +14,10 @@ use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering, guess};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::cell::Cell;
 
-/// One arena. Chunks `first..frontier` were used, those up to `committed` may be used at once.
+/// One arena. Chunks `first..frontier` have been used; chunks `frontier..committed` may be used without a system call.
 ///
-/// `len` and `first` are set before a slot shows the arena. The other cells are used under the lock of the ranges.
-/// There is no exclusive reference to an arena, as look-ups have shared ones at any time.
+/// `len` and `first` are set before a slot refers to the arena. The other cells are used under the lock of the ranges.
+/// There is no exclusive reference to an arena, as look-ups may have shared ones at any time.
 #[derive(Debug, Default)]
 pub struct Arena {
     base: AtomicUsize,
@@ -26,11 +26,13 @@ pub struct Arena {
     first: Cell<usize>,
     /// Index of the first chunk that was never used.
     frontier: Cell<usize>,
-    /// Grows under the lock of the ranges; read under no lock ([`Arenas::contains`]).
+    /// Index of the first chunk that is not committed. Grows under the lock of the ranges; read without a lock
+    /// ([`Arenas::contains`]).
     committed: AtomicUsize,
-    /// Index behind the last chunk that the frontier may come to: the reentrant reserve, or what was given back (`reserve.rs`).
+    /// Limit of the frontier, an index: the start of the reentrant reserve, or of the part that was given back
+    /// (`reserve.rs`).
     pub(crate) end: Cell<usize>,
-    /// What was never used was given back.
+    /// True if the part that was never used was given back.
     pub(crate) released: Cell<bool>,
 }
 
@@ -49,7 +51,7 @@ impl Arena {
 
     #[inline]
     pub(crate) fn base(&self) -> usize {
-        // Acquire pairs with the Release in `Arenas::add`: the tables are there when the base is.
+        // Acquire pairs with the Release in `Arenas::add`: a thread that sees the base sees the arena's other fields.
         self.base.load(Ordering::Acquire)
     }
 
@@ -63,38 +65,38 @@ impl Arena {
         self.first.get()
     }
 
-    /// Whether it is as long as can be, so that most of it is never used.
+    /// Whether the arena has the greatest length, so that most of it is never used.
     pub(crate) fn is_long(&self) -> bool {
         self.len.get() == ARENA_ALIGN
     }
 }
 
-/// That the lock of the ranges is held: part of what that lock guards.
+/// Proof that the lock of the ranges is held: it is part of the structure that the lock guards.
 #[derive(Debug)]
 pub struct UnderLock(());
 
 impl UnderLock {
-    /// For `Ranges` alone, and for what has no other thread.
+    /// For `Ranges` alone, and for code that has no other thread beside it.
     pub(crate) const fn new() -> Self {
         UnderLock(())
     }
 }
 
-/// All arenas. Lookups take no lock; `add` and `extend` are called under the lock of the ranges.
+/// All arenas. Look-ups take no lock; `add` and `extend` are called under the lock of the ranges.
 #[derive(Debug)]
 pub struct Arenas {
     arenas: [Arena; MAX_ARENAS],
     count: AtomicUsize,
-    /// Reservations were given back: address space is limited.
+    /// True if reservations were given back, as address space is limited.
     pub(crate) released: AtomicBool,
     /// The end of the first arena, for reentrant calls.
     pub(crate) reentrant_reserve: ReentrantReserve,
-    /// For each possible base the arena there, plus 1.
+    /// For each possible base: the number of the arena there, plus 1.
     slots: [AtomicU8; SLOTS],
 }
 
-// SAFETY: an arena's base, length and first chunk are written before `count` and `slots` show it, and never change; how
-// much of it is committed is atomic; the other fields are used under the lock of the ranges.
+// SAFETY: an arena's base, length and first chunk are written before `count` and `slots` refer to it, and never change;
+// `committed` is atomic; the other fields are used under the lock of the ranges.
 unsafe impl Sync for Arenas {}
 
 const _: () = assert!(MAX_ARENAS < 256, "slots hold the arena's number in a byte");
@@ -106,7 +108,7 @@ impl Default for Arenas {
 }
 
 impl Arenas {
-    /// No arena.
+    /// A set without arenas.
     pub const fn new() -> Self {
         Arenas {
             arenas: [const { Arena::new() }; MAX_ARENAS],
@@ -117,7 +119,7 @@ impl Arenas {
         }
     }
 
-    /// Bytes of all arenas that are usable, whether they hold memory or not.
+    /// Number of bytes of all arenas that are committed, whether they hold memory or not.
     pub(crate) fn usable_bytes(&self) -> usize {
         self.arenas().iter().map(|arena| arena.committed() << CHUNK_SHIFT).sum()
     }
@@ -139,8 +141,8 @@ impl Arenas {
         Record::find(p.addr(), self.contains(p))
     }
 
-    /// Whether the record of `p` is one that may be read, but for those of the reentrant reserve. Others may have mappings
-    /// between the side tables, where parts of them were given back.
+    /// Whether the chunk at `p` has a record that may be read; false for the reentrant reserve. Other addresses have
+    /// none: where parts of the side tables were given back, other code may have mapped something there.
     #[inline(always)]
     pub(crate) fn has_record(&self, p: *const u8) -> bool {
         let index = Self::index(p);
@@ -149,18 +151,17 @@ impl Arenas {
             .is_some_and(|arena| unsafe { index >= (*arena).first.get() && Self::is_committed(arena, index) })
     }
 
-    /// The arena that has reserved `p`.
+    /// The arena in whose reservation `p` lies.
     #[inline(always)]
     fn arena_at(&self, p: *const u8) -> Option<*const Arena> {
         let a = p.addr();
         if a >> ADDRESS_BITS != 0 {
             return None;
         }
-        // SAFETY: the slot index is below SLOTS.
-        // Acquire pairs with the Release in `add`: the arena is complete. A slot is set once: a stale 0 is possible only
-        // for addresses that this thread cannot have got from there.
+        // SAFETY: the slot index is below SLOTS. Acquire pairs with the Release in `add`: the arena is complete. A slot
+        // is set once: this thread reads an old 0 only for an arena from which it has no block.
         let slot = unsafe { self.slots.get_unchecked(a >> ARENA_SHIFT) }.load(Ordering::Acquire);
-        // SAFETY: slots hold numbers of arenas.
+        // SAFETY: slots hold numbers of existing arenas.
         (slot != 0).then(|| unsafe { self.arenas.as_ptr().add(usize::from(slot) - 1) })
     }
 
@@ -170,31 +171,32 @@ impl Arenas {
         (p.addr() & (ARENA_ALIGN - 1)) >> CHUNK_SHIFT
     }
 
-    /// Whether the chunk of that index and its record may be used.
+    /// Whether the chunk of this index and its record are committed.
     ///
     /// # Safety
     /// The arena must be complete.
     #[inline(always)]
     unsafe fn is_committed(arena: *const Arena, index: usize) -> bool {
-        // Acquire pairs with the Release in `note_step`: the records there are mapped.
-        // SAFETY: as the caller promises; the number only grows.
+        // Acquire pairs with the Release in `note_step`: the records there are committed.
+        // SAFETY: the caller's promise; the number only grows.
         index < unsafe { (*arena).committed.load(Ordering::Acquire) }
     }
 
-    /// The ages of the chunk that `record` describes and of those behind it.
+    /// Address of the age of the chunk of `record`; the ages of the chunks after it follow.
     #[inline]
     pub(crate) fn ages(&self, record: Record) -> *mut u8 {
         let (base, index) = split(record.address());
         at(base + BEFORE_AGES * self.chunks_at(base) + index)
     }
 
-    /// Where the chunk of `record` is: the arena's start, the chunk's index, and the chunks of the arena.
+    /// The place of the chunk of `record`: the start of the arena, the index of the chunk, and the number of chunks of
+    /// the arena.
     pub(crate) fn place(&self, record: Record) -> (usize, usize, usize) {
         let (base, index) = split(record.address());
         (base, index, self.chunks_at(base))
     }
 
-    /// Whether the arena of `record` is a long one, so that there is room elsewhere for what does not fit now.
+    /// Whether the arena of `record` is a long one, so that there is address space for chunks that do not fit now.
     pub(crate) fn is_long(&self, record: Record) -> bool {
         self.chunks_at(split(record.address()).0) << CHUNK_SHIFT == ARENA_ALIGN
     }
@@ -204,17 +206,17 @@ impl Arenas {
         self.chunks_at(split(record.address()).0).ilog2() as u8
     }
 
-    /// The number, plus 1, of the arena at an address; 0 if there is none.
+    /// The number of the arena at an address, plus 1; 0 if there is none.
     #[inline]
     fn slot(&self, address: usize) -> u8 {
         // Acquire pairs with the Release in `add`: the arena is complete.
         self.slots[address >> ARENA_SHIFT].load(Ordering::Acquire)
     }
 
-    /// Chunks of the arena at `base`, which must be one.
+    /// Number of chunks of the arena at `base`, which must be the base of one.
     #[inline]
     pub(crate) fn chunks_at(&self, base: usize) -> usize {
-        // The slot of an existing base names a complete arena.
+        // The slot of an existing base refers to a complete arena.
         self.arenas[usize::from(self.slot(base)) - 1].chunks()
     }
 
@@ -227,27 +229,29 @@ impl Arenas {
         slot != 0 && index >= arena.first.get() && index < arena.frontier.get()
     }
 
-    /// [`Arenas::in_use`] without the lock: a guess, as the frontier may move meanwhile. For messages.
+    /// [`Arenas::in_use`] without the lock: approximate, as the frontier may move meanwhile. For messages.
     pub(crate) fn in_use_roughly(&self, record: Record) -> bool {
         let (base, index) = split(record.address());
         let Some(arena) = usize::from(self.slot(base)).checked_sub(1).map(|i| &self.arenas[i]) else { return false };
         index >= arena.first.get() && index < guess(&arena.frontier, usize::MAX)
     }
 
-    /// The records of arena `i`, by index.
+    /// The record of a chunk of arena `i`, by its index.
     fn nth_record(&self, i: usize, index: usize) -> Record {
-        // SAFETY: the callers stay below the frontier, so the chunk is committed.
+        // SAFETY: the chunk is below the frontier and so committed; where no chunk was used yet, callers use only the
+        // address of the record.
         unsafe { Record::from_address(self.arenas[i].base() + index * RECORD_BYTES) }
     }
 
-    /// Calls `visit` with the record of every chunk that was ever used.
+    /// Calls `visit` with the record of every chunk that has been used.
     pub(crate) fn for_each(&self, lock: &UnderLock, mut visit: impl FnMut(Record)) {
         for (first, used) in (0..).map_while(|i| self.used(lock, i)) {
             (0..used).for_each(|index| visit(first.after(index)));
         }
     }
 
-    /// Record of the first chunk of arena `i` that was ever used, and how many were; `None` behind the last arena.
+    /// The chunks of arena `i` that have been used: the record of the first, and their number. `None` behind the last
+    /// arena.
     pub fn used(&self, _: &UnderLock, i: usize) -> Option<(Record, usize)> {
         if i >= self.count.load(Ordering::Relaxed) {
             return None;
@@ -256,18 +260,19 @@ impl Arenas {
         Some((self.nth_record(i, first), frontier - first))
     }
 
-    /// Calls `visit` with start and length of each arena's part that may be used at once and never was.
+    /// Calls `visit` with start and length of the part of each arena that is committed and has never been used.
     pub(crate) fn for_each_unused(&self, _: &UnderLock, mut visit: impl FnMut(*const u8, usize)) {
         for i in 0..self.count.load(Ordering::Relaxed) {
-            // The lock is held, so nothing here changes.
+            // The lock is held, so these do not change.
             let arena = &self.arenas[i];
             let (base, from, to) = (arena.base(), arena.frontier.get(), arena.committed());
             visit(at(base + (from << CHUNK_SHIFT)), (to - from) << CHUNK_SHIFT);
         }
     }
 
-    /// Takes `n` chunks at the frontier of some arena, aligned to `align` chunks; before them the gap in front, if any
-    /// (record, chunks). All are clean. Adds an arena where none has room.
+    /// Takes `n` chunks at the frontier of some arena, aligned to `align` chunks. Returns the gap that the alignment
+    /// leaves in front, if any (record, chunks), and the record of the first chunk. All are clean. Adds an arena if
+    /// none has room.
     pub(crate) fn extend<O: Os>(
         &self,
         os: &O,
@@ -287,9 +292,9 @@ impl Arenas {
         });
         let (i, (first, start)) = match found {
             Some(found) => found,
-            // Another arena would be refused memory as well: it would only be address space that nothing uses.
+            // The system would refuse memory for another arena too: it would only take address space.
             None if refused => return None,
-            // The new arena is the last.
+            // The new arena is the last one.
             None if self.add(os, lock, n + align) => (count, self.arenas[count].extend(os, map, lock, n, align).ok()?),
             None => return None,
         };
@@ -297,31 +302,31 @@ impl Arenas {
         Some((gap, self.nth_record(i, start)))
     }
 
-    /// Takes `n` more chunks at the frontier of the arena of `record` if that is the first chunk behind it; for growing
-    /// in place. The chunk before `record` must be in use.
+    /// Takes `n` chunks at the frontier of an arena if `record` is the chunk at the frontier, so that a range grows in
+    /// place. The chunk before `record` must be in use.
     pub(crate) fn extend_at<O: Os>(&self, os: &O, map: &PageMap, lock: &UnderLock, record: Record, n: usize) -> bool {
         let i = usize::from(self.slot(record.before(1).address())) - 1;
         self.arenas[i].extend_at(os, map, lock, record, n)
     }
 
-    /// The arenas that there are.
+    /// All existing arenas.
     pub(crate) fn arenas(&self) -> &[Arena] {
         // Acquire pairs with the Release in `add`.
         &self.arenas[..self.count.load(Ordering::Acquire)]
     }
 
-    /// How many arenas there are.
+    /// Number of arenas.
     pub(crate) fn count(&self) -> usize {
-        // Relaxed: who needs an arena holds the lock, or got an address in it.
+        // Relaxed: a caller that uses an arena holds the lock, or has an address in it.
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Arena `i`, with what is used under the lock.
+    /// Arena `i`, including the fields that need the lock.
     pub(crate) fn nth<'a>(&'a self, _: &'a UnderLock, i: usize) -> &'a Arena {
         &self.arenas[i]
     }
 
-    /// Opens the reentrant reserve, once the page map is there, or known to be missing.
+    /// Opens the reentrant reserve. The page map must be set up, or known to be refused.
     pub(crate) fn open_reentrant_reserve(&self, lock: &UnderLock) {
         if let Some((first, _)) = self.used(lock, 0)
             && !self.nth(lock, 0).released.get()
@@ -331,7 +336,7 @@ impl Arenas {
         }
     }
 
-    /// Reserves one more arena with room for `n` chunks, as long as the system allows.
+    /// Reserves one more arena with room for `n` chunks, as long as the system allows. False if it allows none.
     pub(crate) fn add<O: Os>(&self, os: &O, lock: &UnderLock, n: usize) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         if count == MAX_ARENAS || n > longest() {
@@ -351,7 +356,7 @@ impl Arenas {
             if let Some(base) = reserve(os, len, taken) {
                 let chunks = len >> CHUNK_SHIFT;
                 let first = first_chunk(chunks);
-                // The lock is held; this entry is not yet shown to any thread.
+                // The lock is held, and no other thread can reach this arena yet.
                 let arena = &self.arenas[count];
                 arena.len.set(len);
                 arena.first.set(first);
@@ -366,7 +371,7 @@ impl Arenas {
                 self.count.store(count + 1, Ordering::Release);
                 return true;
             }
-            // Refused: most likely a limit on address space.
+            // The system refused, most likely because of a limit on address space.
             len = (len / 4).min(share(os, need));
         }
         false
@@ -376,14 +381,15 @@ impl Arenas {
 /// Why an arena cannot grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Short {
-    /// It has no room. Another one may have.
+    /// This arena has no room; another one may have.
     OfRoom,
     /// The system refuses more memory.
     OfMemory,
 }
 
 impl Arena {
-    /// Moves the frontier by `n` chunks that start at a multiple of `align`: old frontier, their index.
+    /// Takes `n` chunks at the frontier that start at a multiple of `align`. Returns the old frontier and the index of
+    /// the first chunk.
     fn extend<O: Os>(
         &self,
         os: &O,
@@ -417,7 +423,7 @@ impl Arena {
         Ok(())
     }
 
-    /// The next commit step, to `end` or further; `None` if all is committed.
+    /// The next commit step: to index `end`, or further; `None` if the whole arena is committed.
     fn step(&self, end: usize) -> Option<Step> {
         let committed = self.committed();
         let to = end.max(committed + commit::step(committed - self.first.get())).min(self.end.get());
@@ -430,7 +436,7 @@ impl Arena {
         Step { base: self.base(), chunks: self.chunks(), fresh, from: committed, to: committed }
     }
 
-    /// A step was made.
+    /// Records that a step was made.
     fn note_step(&self, step: &Step) {
         // Release pairs with the Acquire of `is_committed` and `committed`.
         self.committed.store(step.to, Ordering::Release);
@@ -438,11 +444,11 @@ impl Arena {
 
     /// Index of the first chunk that is not committed. It grows under the lock of the ranges.
     pub(crate) fn committed(&self) -> usize {
-        // Acquire pairs with the Release in `note_step`: the step was made.
+        // Acquire pairs with the Release in `note_step`: the step was made before.
         self.committed.load(Ordering::Acquire)
     }
 
-    /// Takes `n` more chunks at the frontier if `record` is the first chunk behind it.
+    /// Takes `n` chunks at the frontier if `record` is the chunk at the frontier.
     fn extend_at<O: Os>(&self, os: &O, map: &PageMap, lock: &UnderLock, record: Record, n: usize) -> bool {
         let index = (record.address() - self.base()) / RECORD_BYTES;
         if index != self.frontier.get() || index + n > self.end.get() {

@@ -1,14 +1,16 @@
-//! The record that each chunk of an arena has, out of line, so that bookkeeping touches no page of a block.
+//! The record of a chunk. Each chunk of an arena has one, out of line, so that bookkeeping touches no page of a block.
 //!
-//! A record is 64 bytes, one cache line. All zero bytes are a record of [`Kind::NONE`]. What stands in it beside the
-//! kind depends on the kind, and is typed where that is used: free ranges in `range.rs`, slabs in `blocks/slab_record.rs`,
-//! large blocks in `blocks/large_record.rs`.
+//! A record is 64 bytes, one cache line. All zero bytes are a record of [`Kind::NONE`]. Its other fields depend on the
+//! kind. Each kind has a type for them: free ranges in `range.rs`, slabs in `blocks/slab_record.rs`, large blocks in
+//! `blocks/large_record.rs`.
 //!
-//! **Invariant 1.** A [`Record`] is one of a chunk that was committed. Its memory is never unmapped, and every field is a
-//! cell or an atomic for which any bytes are valid: so a record may be read at any time, and what is read may be a guess.
+//! **Invariant 1.** A [`Record`] is one of a chunk that was committed. Its memory is never unmapped, and every field is
+//! a cell or an atomic for which any bytes are valid. So any thread may read a record at any time; the value may be out
+//! of date.
 //!
-//! **Invariant 2.** A plain field (a `Cell`) is used by the one who has the chunk: the owner's heap for a slab, the caller for
-//! its block, the lock of the ranges for what is free. Others read it as a guess (`system/sync.rs`).
+//! **Invariant 2.** A plain field (a `Cell`) is used by the *holder* of the chunk: the heap that owns a slab, the
+//! caller that has a block, the holder of the lock of the ranges for a free chunk. Other threads read it as a hint
+//! (`system/sync.rs`).
 
 use crate::pages::layout::{self, ARENA_ALIGN};
 use crate::system::remote::{Node, Remote};
@@ -18,14 +20,14 @@ use core::ptr::NonNull;
 
 pub use crate::pages::layout::RECORD_BYTES;
 
-/// What a chunk is. Invariant 12: inside a free range or a large block, only the first record (and the last one of a
+/// The use of a chunk. Invariant 12: inside a free range or a large block, only the first record (and the last one of a
 /// free range) has a kind; all others are [`Kind::NONE`]. So a pointer into the middle is never taken for a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Kind(pub u8);
 
 impl Kind {
-    /// Inside a range, or never used.
+    /// Inside a range or a large block, or never used.
     pub const NONE: Kind = Kind(0);
     /// First chunk of a free range.
     pub const FREE: Kind = Kind(1);
@@ -35,15 +37,15 @@ impl Kind {
     pub const SLAB: Kind = Kind(3);
     /// First chunk of a large block.
     pub const LARGE: Kind = Kind(4);
-    /// Holds heaps, or is lost.
+    /// Holds heaps, or is lost: never free again.
     pub const HEAPS: Kind = Kind(5);
-    /// First chunk of a large block in the cache of a heap: free, but the heap's.
+    /// First chunk of a large block in the cache of a heap: a free block that the heap keeps.
     pub const CACHED: Kind = Kind(6);
-    /// First chunk of a range that waits for the purger, and is not handed out before it is clean.
+    /// First chunk of a dropped range: it waits for the purger, and is not handed out before it is clean.
     pub const DROPPED: Kind = Kind(7);
     /// First chunk of a large block of the reentrant reserve.
     pub const REENTRANT: Kind = Kind(8);
-    /// First chunk of a large block that a reentrant call freed, and that waits for a call that may take locks.
+    /// First chunk of a large block that a reentrant call freed: a later call that may take locks frees its chunks.
     pub const DEFERRED: Kind = Kind(9);
 }
 
@@ -53,42 +55,45 @@ impl Kind {
 pub enum State {
     /// Every byte is known to read as zero.
     Clean = 0,
-    /// Anything may be there.
+    /// The bytes may have any value.
     Dirty = 1,
 }
 
 impl State {
-    /// The state in a byte of a record: any byte but 0 says that anything may be there.
+    /// Decodes a byte of a record; every value except 0 means dirty.
     pub(crate) const fn from_byte(byte: u8) -> Self {
         if byte == 0 { State::Clean } else { State::Dirty }
     }
 }
 
-/// The memory of a record: what all kinds have at the same place.
+/// The memory of a record: the fields that have the same place for all kinds.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Chunk {
-    /// The holder of a chunk changes it, also under no lock, while others look at the kinds of their neighbours under the
-    /// lock of the ranges.
+    /// The holder of the chunk changes it, also without a lock, while other threads read the kinds of neighbouring
+    /// chunks under the lock of the ranges.
     kind: AtomicU8,
-    /// Size class of the slab that is here, or was here last; 0 for a large block.
+    /// Size class of the slab in this chunk, or of the last one; 0 for a large block.
     class: Cell<u8>,
+    /// Fields that only one kind has.
     by_kind: [UnsafeCell<u8>; 22],
     next: Cell<Option<Record>>,
     prev: Cell<Option<Record>>,
+    /// Slab: its owner. Large block: its usable bytes.
     owner_or_bytes: UnsafeCell<usize>,
-    /// Slab: the frees of other threads that the owner has not seen. Deferred block: its link.
+    /// Slab: the remote frees that the owner has not collected. Deferred block: its link.
     remote: Remote<Chunk>,
 }
 
 const _: () = assert!(size_of::<Chunk>() == RECORD_BYTES, "the arena gives each record 64 bytes");
-/// Where the owner of a slab and the usable bytes of a large block stand.
+/// Offset of the owner of a slab and of the usable bytes of a large block.
 pub(crate) const OWNER_OR_BYTES: usize = core::mem::offset_of!(Chunk, owner_or_bytes);
-/// Where the fields of a kind may stand, from here to the links.
+/// Offset of the fields that only one kind has; they end at [`LINKS`].
 pub(crate) const BY_KIND: usize = core::mem::offset_of!(Chunk, by_kind);
+/// Offset of the links of lists.
 pub(crate) const LINKS: usize = core::mem::offset_of!(Chunk, next);
 
-/// A yes or no in a record: any byte is valid.
+/// A boolean in a record: any byte is valid, every value except 0 is true.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Flag(Cell<u8>);
@@ -105,14 +110,14 @@ impl Flag {
     }
 }
 
-/// What a record holds for one kind.
+/// The fields of a record of one kind.
 ///
 /// # Safety
-/// `repr(C, align(64))` of 64 bytes, made of cells and atomics for which any bytes are valid, and nothing but padding at the
-/// places of the kind, the class, the links and the remote part.
+/// The type must be `repr(C, align(64))` of 64 bytes, of cells and atomics for which any bytes are valid, with nothing
+/// but padding at the offsets of the kind, the class, the links and the remote part.
 pub(crate) unsafe trait View {}
 
-/// A record that may be used, see invariant 1.
+/// A reference to the record of a chunk that was committed, see invariant 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Record(NonNull<Chunk>);
@@ -125,11 +130,12 @@ impl Record {
     #[inline(always)]
     pub unsafe fn at(p: *const u8) -> Record {
         let address = layout::record_address(p.addr());
-        // SAFETY: not null, as the caller promises.
+        // SAFETY: the caller's promise: an arena does not start at address 0.
         Record(unsafe { NonNull::new_unchecked(layout::at(address)) })
     }
 
-    /// The record of the chunk at `p`, if `contains` says that it lies in a committed part of an arena.
+    /// The record of the chunk at `p`; `None` unless `contains`, which must be true only if `p` lies in a committed
+    /// part of an arena.
     #[inline(always)]
     pub(crate) fn find(p: usize, contains: bool) -> Option<Record> {
         let address = layout::record_address(p);
@@ -142,7 +148,7 @@ impl Record {
     /// It must be that of a committed chunk.
     #[inline]
     pub unsafe fn from_address(address: usize) -> Record {
-        // SAFETY: not null, as the caller promises.
+        // SAFETY: the caller's promise: no record lies at address 0.
         Record(unsafe { NonNull::new_unchecked(layout::at(address)) })
     }
 
@@ -155,7 +161,7 @@ impl Record {
         NonNull::new(c).map(Record)
     }
 
-    /// Its memory.
+    /// The memory of the record.
     #[inline]
     pub(crate) fn as_ptr(self) -> *mut Chunk {
         self.0.as_ptr()
@@ -163,15 +169,15 @@ impl Record {
 
     #[inline(always)]
     fn cells(&self) -> &Chunk {
-        // SAFETY: invariant 1. A shared reference to cells and atomics claims nothing about their contents.
+        // SAFETY: invariant 1. A shared reference to cells and atomics asserts nothing about their contents.
         unsafe { self.0.as_ref() }
     }
 
-    /// What it holds as a record of that kind. Records are never unmapped.
+    /// The record with the fields of one kind. `'static`, as records are never unmapped.
     #[inline(always)]
     pub(crate) fn view<T: View>(self) -> &'static T {
         const { assert!(size_of::<T>() == RECORD_BYTES && align_of::<T>() == align_of::<Chunk>()) }
-        // SAFETY: invariant 1, and what the trait promises.
+        // SAFETY: invariant 1, and the contract of `View`.
         unsafe { self.0.cast().as_ref() }
     }
 
@@ -181,14 +187,14 @@ impl Record {
         self.0.addr().get()
     }
 
-    /// First byte of the chunk.
+    /// Address of the first byte of the chunk.
     #[inline(always)]
     pub fn start(self) -> *mut u8 {
         layout::at(layout::chunk_address(self.address()))
     }
 
-    /// The record of the chunk that is `n` further on. It must be committed as well: the caller stays inside a range, or asks
-    /// `Arenas::in_use` before it looks.
+    /// The record of the chunk `n` chunks further on. That chunk must be committed too: the caller stays inside a
+    /// range, or calls `Arenas::in_use` before it reads the record.
     #[inline(always)]
     pub fn after(self, n: usize) -> Record {
         let there = self.0.as_ptr().wrapping_add(n);
@@ -197,45 +203,46 @@ impl Record {
         Record(unsafe { NonNull::new_unchecked(there) })
     }
 
-    /// The same, backwards.
+    /// The record of the chunk `n` chunks before this one, as with [`Record::after`].
     #[inline(always)]
     pub fn before(self, n: usize) -> Record {
         self.after(n.wrapping_neg())
     }
 
-    /// How many chunks it lies behind `first`.
+    /// Number of chunks from `first` to this one.
     #[inline]
     pub(crate) fn distance(self, first: Record) -> usize {
         (self.address() - first.address()) / RECORD_BYTES
     }
 
-    /// What the chunk is.
+    /// The kind of the chunk.
     #[inline(always)]
     pub fn kind(self) -> Kind {
-        // Relaxed, here and below: a kind orders nothing. What it says is true where the chunk is the caller's, and
-        // FREE, FREE_END and NONE where the lock of the ranges is held, under which alone a chunk becomes free or is taken.
+        // Relaxed, here and below: a kind orders nothing. The holder of the chunk reads the current value. So does the
+        // holder of the lock of the ranges for FREE, FREE_END and NONE, as chunks are freed and taken only under it.
         Kind(self.cells().kind.load(Ordering::Relaxed))
     }
 
-    /// Says what the chunk is; by its holder.
+    /// Sets the kind; by the holder of the chunk.
     #[inline(always)]
     pub(crate) fn set_kind(self, kind: Kind) {
         self.cells().kind.store(kind.0, Ordering::Relaxed);
     }
 
-    /// Changes the kind from one to another, in one step: false if it was not `from`.
+    /// Changes the kind from `from` to `to` in one step; false if it was not `from`.
     pub(crate) fn change_kind(self, from: Kind, to: Kind) -> bool {
-        // AcqRel: of two that change it one comes second, and sees what the first did. Relaxed: then nothing is done.
+        // AcqRel pairs with itself: of two threads that change the kind, the second sees what the first did. Relaxed
+        // for failure: the caller does nothing then.
         self.cells().kind.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Size class of the slab that is here or was here last; by the holder of the chunk.
+    /// Size class of the slab in this chunk, or of the last one; by the holder of the chunk.
     #[inline(always)]
     pub(crate) fn class(self) -> usize {
         usize::from(self.cells().class.get())
     }
 
-    /// [`Record::class`] for others: a guess.
+    /// [`Record::class`] for other threads: a hint.
     #[inline]
     pub(crate) fn class_roughly(self, in_miri: usize) -> usize {
         usize::from(guess(&self.cells().class, in_miri as u8))
@@ -247,13 +254,13 @@ impl Record {
         self.cells().class.set(class as u8);
     }
 
-    /// The next record of the list that this one is in; by who has the list.
+    /// The next record of the list that this one is in; by the holder of the list.
     #[inline(always)]
     pub(crate) fn next(self) -> Option<Record> {
         self.cells().next.get()
     }
 
-    /// [`Record::next`] for other threads: a guess.
+    /// [`Record::next`] for other threads: a hint.
     pub(crate) fn next_roughly(self) -> Option<Record> {
         guess(&self.cells().next, None)
     }
@@ -264,12 +271,12 @@ impl Record {
         self.cells().next.set(next);
     }
 
-    /// The record before this one in its list.
+    /// The previous record of the list that this one is in; by the holder of the list.
     pub(crate) fn prev(self) -> Option<Record> {
         self.cells().prev.get()
     }
 
-    /// The part that freeing threads write.
+    /// The part that other threads write when they free blocks of the slab.
     #[inline(always)]
     pub fn remote(&self) -> &Remote<Chunk> {
         &self.cells().remote
@@ -278,16 +285,16 @@ impl Record {
 
 impl Node for Chunk {
     unsafe fn remote<'a>(c: *const Chunk) -> &'a Remote<Chunk> {
-        // SAFETY: as the caller promises. Other fields of the record may be written meanwhile.
+        // SAFETY: the caller's promise. The reference covers no other field, which the owner may write meanwhile.
         unsafe { &(*c).remote }
     }
 }
 
-/// What an observer of another process can tell from a copy of a record. Only what `kind` gives a meaning to means
-/// something, and any bytes are one: the copy may be torn.
+/// The fields of a copy of a record, for an observer in another process. Only the fields of its `kind` mean something.
+/// Any bytes are valid: the copy may be torn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What the chunk is.
+    /// The kind of the chunk.
     pub kind: Kind,
     /// Size class of the slab.
     pub class: u8,
@@ -307,8 +314,8 @@ impl From<&[u8; RECORD_BYTES]> for Seen {
     }
 }
 
-/// A list of records, newest first. All zero bytes are an empty list. Invariant: a record is in one list at a time, that of
-/// the holder of its chunk.
+/// A list of records, newest first. All zero bytes are an empty list. Invariant: a record is in at most one list, that
+/// of the holder of its chunk.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct List {
@@ -321,13 +328,13 @@ impl List {
         List { head: Cell::new(None) }
     }
 
-    /// First record.
+    /// The first record.
     #[inline(always)]
     pub(crate) fn head(&self) -> Option<Record> {
         self.head.get()
     }
 
-    /// Puts `c`, which is in no list, first.
+    /// Inserts `c`, which must be in no list, at the front.
     pub(crate) fn push(&self, c: Record) {
         let cells = c.cells();
         cells.next.set(self.head.get());
@@ -338,7 +345,7 @@ impl List {
         self.head.set(Some(c));
     }
 
-    /// Takes `c`, which is in this list, out.
+    /// Removes `c`, which must be in this list.
     pub(crate) fn remove(&self, c: Record) {
         let (next, prev) = (c.next(), c.prev());
         match prev {
@@ -350,7 +357,7 @@ impl List {
         }
     }
 
-    /// The records, first to last; links must not change meanwhile but behind the one that is looked at.
+    /// Iterates over the records, first to last. Meanwhile only the links behind the current record may change.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Record> {
         core::iter::successors(self.head(), |c| c.next())
     }

@@ -1,9 +1,10 @@
-//! Commit: reserved chunks become usable, in steps, with their entries in the side tables and in the page map.
+//! Makes reserved chunks usable, in steps, with their entries in the side tables and in the page map.
 //!
-//! A step is six system calls that change mappings. They wait for the page faults of other threads, and page faults for
-//! them: milliseconds, if the system takes the processor away from one of those. So there are few: some 12 for the first
-//! half GiB. Steps are made under the lock of the ranges, each once: a second call would give access once more to what is
-//! in use by then, also to OS pages from which the program has taken it (guards, code).
+//! A step is six system calls that change mappings (seven the first time). These calls wait for page faults of other
+//! threads, and page faults wait for them: for milliseconds, if a thread loses the processor in the middle. So there
+//! are few steps: up to 12 for the first half GiB. Steps are made under the lock of the ranges, each only once: a
+//! second call would restore access to memory in use, also to OS pages whose access the program has changed (guards,
+//! code).
 
 use crate::pages::layout::{
     ARENA_ALIGN, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_BYTES, RECORD_BYTES, SIDE_BYTES,
@@ -11,18 +12,18 @@ use crate::pages::layout::{
 use crate::pages::page_map::PageMap;
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 
-/// First step in chunks; in the simulation, which has little memory, all steps are shorter. It is shorter than a huge page
-/// (2 MiB), so that where the system hands out huge pages unasked (THP=always), a small program gets none.
+/// First step in chunks. It is shorter than a huge page (2 MiB), so that a small program gets none where the system
+/// uses huge pages for all memory (THP=always). In the simulation, which has little memory, all steps are shorter.
 const FIRST_STEP: usize = if cfg!(neap_sim) { 8 } else { (3 << 19) >> CHUNK_SHIFT };
-/// A program that comes to its third step is none of the small ones: it is so long at least.
+/// Minimum of the third step and of later ones: a program that gets there is not small.
 const THIRD_STEP: usize = if cfg!(neap_sim) { 8 } else { (16 << 20) >> CHUNK_SHIFT };
-/// Later steps: as much again as is committed, up to so many chunks; from eight times that on an eighth of it, up to
-/// [`LAST_STEP`]. What is committed and not used costs nothing, but where writable memory is limited (all that is asked
-/// for is what is needed, if a step is refused), or where the program locks all memory.
+/// Limit of the steps that double the committed memory. Once eight times that is committed, a step is an eighth of it,
+/// up to [`LAST_STEP`]. Committed memory that is not used costs nothing, except where the program locks all memory or
+/// where writable memory is limited; if the system refuses a step, the next try is just as long as needed.
 const DOUBLE_STEP: usize = if cfg!(neap_sim) { 12 } else { (64 << 20) >> CHUNK_SHIFT };
 const LAST_STEP: usize = (1 << 30) >> CHUNK_SHIFT;
 
-/// Chunks of the step after `committed` ones.
+/// Length in chunks of the step after `committed` chunks.
 pub(crate) fn step(committed: usize) -> usize {
     match committed {
         c if c < 2 * FIRST_STEP => FIRST_STEP,
@@ -30,14 +31,14 @@ pub(crate) fn step(committed: usize) -> usize {
     }
 }
 
-/// A step of an arena: chunks `from..to`.
+/// A step of an arena: commits chunks `from..to`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Step {
-    /// Start of the arena.
+    /// Address of the arena.
     pub base: usize,
-    /// Chunks of the arena.
+    /// Number of chunks of the arena.
     pub chunks: usize,
-    /// It is the first step.
+    /// True if nothing before `from` is committed: in the first step, and in a group of the reentrant reserve.
     pub fresh: bool,
     /// Index of the first chunk that is not committed.
     pub from: usize,
@@ -49,11 +50,11 @@ impl Step {
     /// Makes the step; false if the system refuses.
     ///
     /// # Safety
-    /// The step must lie in an arena, and chunks before `from` be committed.
+    /// The step must lie in an arena, and the chunks before `from` must be committed, unless `fresh`.
     pub(crate) unsafe fn make<O: Os>(&self, os: &O, map: &PageMap) -> bool {
         let (base, page, chunks) = (self.base, os.page_size(), self.chunks);
         let at = core::ptr::with_exposed_provenance_mut::<u8>;
-        // The OS page at which the last step ended is committed already.
+        // The OS page in which the last step ended is committed already.
         let pages = |table: usize, entry: usize| {
             let from = table + self.from * entry;
             let from = if self.fresh { from & !(page - 1) } else { from.next_multiple_of(page) };
@@ -61,15 +62,17 @@ impl Step {
         };
         let part = |table: usize, entry: usize| {
             let (from, to) = pages(table, entry);
-            // SAFETY: the part lies in the reservation. Two tables may share an OS page, which does no harm.
+            // SAFETY: the part lies in the reservation of the arena. Two tables may share an OS page, which does no
+            // harm.
             from >= to || unsafe { os.commit(at(base + from), to - from) }
         };
-        // The ages and the bits for huge pages are few: all at once. Not what lies between them and the first chunk: it
-        // can be a GiB, which counts where writable memory is limited, and is filled where the program locks all memory.
+        // The ages and the bits for huge pages are short: the first step commits all of them. It does not commit the
+        // gap between them and the first chunk: that can be a GiB, which would count against a limit on writable
+        // memory, and would be populated where the program locks all memory.
         let ages = (chunks * BEFORE_AGES) & !(page - 1);
         let bits = if chunks << CHUNK_SHIFT == ARENA_ALIGN { HUGE_BYTES } else { 0 };
         let end_of_ages = (chunks * SIDE_BYTES + bits).next_multiple_of(page);
-        // SAFETY: this part lies in the reservation.
+        // SAFETY: this part lies in the reservation of the arena.
         (!self.fresh || unsafe { os.commit(at(base + ages), end_of_ages - ages) })
             && part(0, RECORD_BYTES)
             && part(chunks * RECORD_BYTES, FEW_BYTES)
@@ -77,7 +80,7 @@ impl Step {
             && part(chunks * (BEFORE_BITS + BITS_BYTES), BITS_BYTES)
             && {
                 let (from, to) = pages(base >> CHUNK_SHIFT, 1);
-                // SAFETY: these entries are the arena's.
+                // SAFETY: these entries of the page map are those of the arena's chunks.
                 from >= to || unsafe { map.commit(os, from, to) }
             }
             && part(0, CHUNK)
@@ -88,7 +91,7 @@ impl Step {
 mod tests {
     use super::*;
 
-    /// Catches steps that are many, or that hold far more than is used.
+    /// Catches too many steps, and steps far longer than what is in use.
     #[test]
     fn steps_are_few() {
         let (mut committed, mut steps) = (0, 0);

@@ -1,62 +1,64 @@
-//! What a program takes again soon after it went back: so much free memory is held for it while it runs.
+//! Computes how much free memory the purger keeps for a running program, from what the program took again soon after a
+//! purge.
 //!
-//! A page that goes back and is needed again costs a purge and a page fault. A program that fills and empties the same
-//! megabytes every few seconds, slower than free memory waits, would pay both each time. So the purger counts what is
-//! taken from clean memory within a *window* after it gave memory back, the *regret*, and from then on leaves so much
-//! more of the free memory as it is. What was not needed for two windows is held no longer, and nothing is held while
-//! the program is idle or memory is short: see `back/hold.rs`.
+//! An OS page that is purged and needed again costs a purge and a page fault. A program that fills and empties the same
+//! megabytes every few seconds, at intervals longer than free memory waits, would pay both each time. So the allocator
+//! counts the memory that the program takes from clean memory within a *window* after a purge, the *regret*, and from
+//! then on keeps that much more of the free memory. It stops keeping what was not needed for two windows, and keeps
+//! nothing while the program is idle or memory is short: see `back/hold.rs`.
 //!
-//! There is one `Demand` for the chunks of free ranges, and one for holes in slabs: that one counts OS pages, and holds
-//! as many slabs as if each page lay on one of its own, since how many holes a slab has is known only when it is
-//! visited. So it may hold more than was regretted, by slabs that stay as they are for two windows at most.
+//! There is one `Demand` for the chunks of free ranges, and one for holes in slabs. The latter counts OS pages, and
+//! keeps as many slabs as if each page were in a slab of its own, since the number of holes of a slab is known only in
+//! a handshake with its owner. So it may keep more than the regret, for two windows at most.
 //!
-//! Equation: `keep == regrets so far - what was not needed - what was let go`. `keep` grows by just what was missing,
-//! so it stops at the difference between the most and the least that the program holds in a cycle.
+//! Equation: `keep == sum of regrets - what was not needed`, since the last [`Demand::reset`]. `keep` grows by exactly
+//! what was missing, so it stops at the difference between the most and the least that the program uses in a cycle.
 
-/// Ticks of a window: 10 s where free memory waits for half a second.
+/// Number of ticks of a window: 10 s where free memory waits for half a second.
 pub(crate) const WINDOW_TICKS: u32 = 100;
-/// Less than this share of what is held may be held in vain.
+/// Unneeded memory of less than one part in eight of `keep` stays kept.
 const SPARE: usize = 8;
 
-/// Part of the free ranges, and under their lock. All numbers but the ticks are chunks, or OS pages of holes.
+/// The demand for one kind of free memory. Guarded by the lock of the ranges. All numbers except the ticks are chunks,
+/// or OS pages of holes.
 #[derive(Debug)]
 pub struct Demand {
-    /// What waits is not purged below this.
+    /// The purger leaves this much waiting memory.
     keep: usize,
-    /// Purged in this window and in the one before, and not taken again so far.
+    /// Purged in this window and in the one before, and not taken again yet.
     gone: [usize; 2],
     /// Taken from clean memory since the last tick.
     fresh: usize,
-    /// Least that waited in this window, and in the one before.
+    /// Minimum that waited in this window, and in the one before.
     low: [usize; 2],
-    /// Ticks of this window so far.
+    /// Number of ticks since this window began.
     ticks: u32,
 }
 
 impl Demand {
-    /// Nothing is held.
+    /// A demand that keeps nothing.
     pub const fn new() -> Self {
         Demand { keep: 0, gone: [0; 2], fresh: 0, low: [usize::MAX, 0], ticks: 0 }
     }
 
-    /// So much was taken from clean memory.
+    /// Counts memory that was taken from clean memory.
     #[inline]
     pub fn take_clean(&mut self, count: usize) {
         self.fresh += count;
     }
 
-    /// So much waits now that some was taken.
+    /// Notes that `count` still waits after some was taken.
     #[inline]
     pub fn still_waits(&mut self, count: usize) {
         self.low[0] = self.low[0].min(count);
     }
 
-    /// The purger gave so much back because its time was up.
+    /// Counts memory that the purger gave back because it had waited long enough.
     pub fn purged(&mut self, count: usize) {
         self.gone[0] += count;
     }
 
-    /// A tick.
+    /// Counts a tick: adds the regret since the last one to `keep`, and ends the window when it is over.
     pub fn tick(&mut self) {
         let fresh = core::mem::take(&mut self.fresh);
         let regret = fresh.min(self.gone[0] + self.gone[1]);
@@ -66,20 +68,21 @@ impl Demand {
         self.ticks += 1;
         if self.ticks >= WINDOW_TICKS {
             let idle = self.low[0].min(self.low[1]).min(self.keep);
-            // A little more than needed stays: cycles are not all the same.
+            // A little more than needed stays kept, as cycles differ.
             self.keep -= if idle >= self.keep / SPARE { idle } else { 0 };
             *self =
                 Demand { keep: self.keep, gone: [0, self.gone[0]], low: [usize::MAX, self.low[0]], ..Demand::new() };
         }
     }
 
-    /// How much to hold of what waits.
+    /// The amount of waiting memory to keep.
     pub fn keep(&self) -> usize {
         self.keep
     }
 
-    /// Holds nothing any more. What goes back for that is no regret when it is needed: the program was idle.
-    pub fn let_go(&mut self) {
+    /// Forgets everything, and keeps nothing. What is purged for that reason is no regret when it is taken again: the
+    /// program was idle.
+    pub fn reset(&mut self) {
         *self = Demand::new();
     }
 }
@@ -94,8 +97,8 @@ impl Default for Demand {
 mod tests {
     use super::*;
 
-    /// A program that needs `cycle(tick)` chunks, and a purger for which everything that waits is due; what was taken
-    /// from clean memory, and what waits in the end.
+    /// Simulates a program that needs `cycle(tick)` chunks, and a purger for which all waiting memory is due. Returns
+    /// what was taken from clean memory, and what waits in the end.
     fn run(d: &mut Demand, ticks: usize, cycle: impl Fn(usize) -> usize) -> (usize, usize) {
         let (mut live, mut waiting, mut fresh) = (0, 0, 0);
         for t in 0..ticks {
@@ -120,23 +123,23 @@ mod tests {
         (fresh, waiting)
     }
 
-    /// Every 30 ticks for 8 ticks.
+    /// A load of 160 chunks for 8 ticks, every 30 ticks; else of 10.
     fn pulse(t: usize) -> usize {
         if t % 30 < 8 { 160 } else { 10 }
     }
 
-    /// Catches memory that goes back in each cycle of a program, and more held than a cycle needs.
+    /// Catches memory that is purged in each cycle of a program, and more memory kept than a cycle needs.
     #[test]
     fn cycles_are_learned() {
         let mut d = Demand::new();
         run(&mut d, 90, pulse);
         assert_eq!(d.keep, 150);
         let (fresh, _) = run(&mut d, 3000, |t| pulse(t + 90));
-        // The model starts with nothing; after that no chunk is fresh.
+        // The first cycle takes clean memory; no later one does.
         assert_eq!((fresh, d.keep), (160, 150));
     }
 
-    /// Catches memory that is held though nobody needs it any more.
+    /// Catches memory that is kept although the program no longer needs it.
     #[test]
     fn what_is_not_needed_goes() {
         let mut d = Demand::new();
@@ -146,7 +149,7 @@ mod tests {
         assert_eq!((d.keep, waiting), (0, 0));
     }
 
-    /// Catches growth that is taken for regret: a program that frees and never takes again, or only grows.
+    /// Catches regret that is counted for a program that only grows, or only frees.
     #[test]
     fn growth_is_no_regret() {
         let mut d = Demand::new();
@@ -154,12 +157,12 @@ mod tests {
         assert_eq!(d.keep, 0);
         run(&mut d, 500, |t| 5000 - t * 10);
         assert_eq!(d.keep, 0);
-        d.let_go();
+        d.reset();
         d.tick();
         assert_eq!(d.keep, 0);
     }
 
-    /// Catches a regret that is counted for memory that went back long ago.
+    /// Catches regret that is counted for memory that was purged long ago.
     #[test]
     fn old_purges_are_forgotten() {
         let mut d = Demand::new();
@@ -170,7 +173,7 @@ mod tests {
         assert_eq!(d.keep, 0);
     }
 
-    /// Catches a regret for more than was purged, or for what was purged in the window before and taken again since.
+    /// Catches more regret than was purged, and regret that is counted twice for the same purge.
     #[test]
     fn regrets_end_where_purges_do() {
         let mut d = Demand::new();
@@ -188,7 +191,7 @@ mod tests {
         assert_eq!([take(&mut d, 12), take(&mut d, 9), take(&mut d, 9)], [12, 15, 15]);
     }
 
-    /// Catches a spare that is not the documented part, and one that is found in a single window.
+    /// Catches a spare other than an eighth, and memory that is released after a single window.
     #[test]
     fn an_eighth_is_spare() {
         let mut d = Demand::new();

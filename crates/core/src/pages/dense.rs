@@ -1,11 +1,11 @@
-//! Huge pages where they are proven to pay: in ranges that were found densely touched.
+//! Huge pages, only where they are known to pay: in ranges in which a freed block was densely touched.
 //!
-//! A huge page is 512 faults in one, but 2 MiB of memory for the first byte that is touched. So a range may have huge
-//! pages only after a block there was found touched all over when it was freed. Where memory goes back at once
-//! (`purge=eager`), this is most of what such a block costs; under other policies memory is reused before it faults
-//! again, and nothing is marked.
+//! A huge page saves 511 page faults, but the first byte touched costs 2 MiB of memory. So a range may have huge pages
+//! only after a block there was found to be touched nearly everywhere when it was freed. Where memory goes back at once
+//! (`purge=eager`), page faults are most of the cost of such a block. Under other policies memory is reused before it
+//! faults again, and no range is marked.
 //!
-//! Each mark may be a mapping of its own: there are at most `MOST_MARKS`, and neighbouring ones are one.
+//! Each marked range may be a mapping of its own, so there are at most `MOST_MARKS`; neighbouring ones share a mapping.
 
 use crate::pages::Pages;
 use crate::pages::arena::Arenas;
@@ -15,14 +15,14 @@ use crate::system::sync::{AtomicU64, Ordering};
 use crate::{CHUNK_SHIFT, Os};
 use core::ops::Range;
 
-/// Ranges that may be marked in the life of a process.
+/// Limit on the ranges that are marked in the life of a process.
 const MOST_MARKS: usize = 4096;
-/// A range is dense if all but one OS page in so many is touched.
+/// A range is dense if at most one OS page in this many is untouched.
 const DENSE: usize = 16;
 
 impl Arenas {
-    /// The words of the bits for huge pages, and the bits of `from..to` (addresses in an arena) as indexes. `None` for a
-    /// short arena, which has none.
+    /// The bits for huge pages of an arena, and the indexes of those of `from..to` (addresses in the arena). `None` for
+    /// a short arena, which has none.
     fn huge_bits(&self, from: usize, to: usize) -> Option<(&[AtomicU64; HUGE_WORDS], Range<usize>)> {
         let base = from & !(ARENA_ALIGN - 1);
         let chunks = self.chunks_at(base);
@@ -30,19 +30,20 @@ impl Arenas {
             return None;
         }
         let bits = core::ptr::with_exposed_provenance::<[AtomicU64; HUGE_WORDS]>(base + chunks * SIDE_BYTES);
-        // SAFETY: this part of a long arena's side tables is committed with the ages, and never goes.
+        // SAFETY: this part of a long arena's side tables is committed with the ages, and is never unmapped.
         let bits = unsafe { &*bits };
         Some((bits, (from - base) / HUGE_PAGE..(to - base) / HUGE_PAGE))
     }
 
-    /// Whether all of `from..to`, whole huge pages of an arena, may have huge pages.
+    /// Whether all of `from..to` is marked for huge pages; true for a short arena, which is never marked. Both
+    /// addresses are multiples of a huge page.
     pub(crate) fn is_huge(&self, from: usize, to: usize) -> bool {
         let Some((bits, mut range)) = self.huge_bits(from, to) else { return true };
-        // Relaxed, here and below: a bit stands for itself.
+        // Relaxed, here and below: a bit orders nothing else.
         range.all(|i| bits[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 != 0)
     }
 
-    /// Notes that it may.
+    /// Marks `from..to` for huge pages.
     fn set_huge(&self, from: usize, to: usize) {
         let Some((bits, range)) = self.huge_bits(from, to) else { return };
         range.for_each(|i| {
@@ -52,7 +53,7 @@ impl Arenas {
 }
 
 impl<O: Os> Pages<O> {
-    /// Lets the range have huge pages if it is densely touched.
+    /// Marks the range for huge pages if it is densely touched.
     ///
     /// # Safety
     /// The range must be committed and the caller's, and hold nothing that is needed.
@@ -64,7 +65,7 @@ impl<O: Os> Pages<O> {
             return;
         }
         let mut runs = [Run::EMPTY; 16];
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller's promise.
         unsafe {
             let Some(found) = self.os.touched(p, len, &mut runs) else { return };
             let touched: usize = runs[..found.runs].iter().map(|r| r.len).sum();
@@ -75,7 +76,7 @@ impl<O: Os> Pages<O> {
                     r.marks <= MOST_MARKS
                 });
                 if may {
-                    // No other thread marks a part of it, as it is the caller's.
+                    // No other thread marks a part of the range, as the caller has it.
                     self.arenas.set_huge(from, to);
                     self.os.allow_huge(start, to - from);
                 }

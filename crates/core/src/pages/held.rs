@@ -1,37 +1,38 @@
-//! What the chunks that are taken hold: sums that each taking and giving back keeps, under the lock of the ranges, so that
-//! figures need no walk. And when the sums have changed so far that observers want to know (`Held::news`).
+//! Counts what the taken chunks hold. Each take and each give updates the sums under the lock of the ranges, so that
+//! figures need no walk over all chunks. Also decides when the number of chunks in use has changed enough to publish
+//! new figures (`Held::news`).
 
 use crate::CHUNK;
 use crate::pages::chunk::Kind;
 
-/// Chunks of the first step of an arena: programs that use fewer publish nothing.
+/// Minimum of chunks in use before figures are published: those of the first step of an arena.
 pub(crate) const FIRST: usize = (3 << 19) / CHUNK;
-/// A change of so many chunks is news, in a program of few heaps.
+/// Change in chunks that is worth publishing, in a program with few heaps.
 pub(crate) const STEP: usize = (1 << 20) / CHUNK;
-/// Less chunks in use are news where they are less by an eighth.
+/// A decrease is worth publishing only if it is at least one part in this many of the chunks in use.
 const LESS: usize = 8;
 
-/// What a change of the chunks in use means to observers.
+/// Whether the number of chunks in use has changed enough for observers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// Nothing.
+    /// Not enough.
     None,
-    /// There are less chunks in use.
+    /// Enough: fewer chunks are in use.
     Shrunk,
-    /// There are more.
+    /// Enough: more chunks are in use.
     Grown,
 }
 
-/// What chunks are taken for.
+/// The purpose for which chunks are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// A slab.
     Slab,
-    /// A large block of so many usable bytes.
+    /// A large block.
     Large {
         /// Usable bytes.
         bytes: usize,
-        /// It shall be zero, and what is known to be is not cleared.
+        /// Whether the block must be zero: bytes that are known to be zero are not cleared.
         zero: bool,
     },
     /// Heaps.
@@ -39,7 +40,7 @@ pub(crate) enum Use {
 }
 
 impl Use {
-    /// The kind of the first chunk, as long as nothing else is said.
+    /// The kind that the first chunk gets; the caller may change it.
     pub(crate) fn kind(self) -> Kind {
         match self {
             Use::Slab => Kind::NONE,
@@ -49,17 +50,21 @@ impl Use {
     }
 }
 
-/// What the chunks that are taken hold. Used under the lock of the ranges.
+/// Sums over the taken chunks. Used under the lock of the ranges.
 #[derive(Debug)]
 pub struct Held {
+    /// Number of slabs.
     pub(crate) slabs: usize,
+    /// Number of large blocks, including those in caches.
     pub(crate) large_blocks: usize,
-    /// With what is on shelves, as long as it was when it was taken. Wraps around where that has become longer since.
+    /// Usable bytes of large blocks. A block that comes from a cache counts with its old size, although it may have a
+    /// new one: the counts of heaps make up for that (`blocks/flow.rs`). So this sum may wrap around.
     pub(crate) large_bytes: usize,
-    /// Bytes of zeroed large blocks that were known to be zero.
+    /// Bytes of zeroed large blocks that were known to be zero and were not cleared.
     pub(crate) skipped: u64,
-    /// Chunks in use when the figures were last published, and how many more or less are news.
+    /// Number of chunks in use when figures were last published.
     pub(crate) seen: usize,
+    /// Change in chunks that is worth publishing.
     pub(crate) step: usize,
 }
 
@@ -70,12 +75,12 @@ impl Default for Held {
 }
 
 impl Held {
-    /// Nothing.
+    /// The sums where nothing is taken.
     pub const fn new() -> Self {
         Held { slabs: 0, large_blocks: 0, large_bytes: 0, skipped: 0, seen: FIRST - STEP, step: STEP }
     }
 
-    /// Chunks were taken, `dirty` bytes of which may hold anything.
+    /// Counts chunks that were taken, of which `dirty` bytes are not known to be zero.
     #[inline]
     pub(crate) fn take(&mut self, what: Use, dirty: usize) {
         match what {
@@ -89,7 +94,7 @@ impl Held {
         }
     }
 
-    /// They were given back.
+    /// Counts chunks that were given back.
     #[inline]
     pub(crate) fn give(&mut self, what: Use) {
         match what {
@@ -102,13 +107,13 @@ impl Held {
         }
     }
 
-    /// A large block has other usable bytes.
+    /// Counts a large block whose usable size has changed.
     #[inline]
     pub(crate) fn resize(&mut self, from: usize, to: usize) {
         self.large_bytes = self.large_bytes.wrapping_sub(from).wrapping_add(to);
     }
 
-    /// What `taken` chunks in use mean to observers.
+    /// Whether `taken` chunks in use are worth publishing.
     #[inline]
     pub(crate) fn news(&self, taken: usize) -> News {
         if taken >= self.seen {

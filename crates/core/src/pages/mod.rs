@@ -1,7 +1,8 @@
-//! Pages: what memory there is. Chunks of arenas are taken and given back here, in ranges, clean or dirty.
+//! The layer of pages: which memory the process has. Layers above take chunks of arenas here and give them back, in
+//! ranges, clean or dirty.
 //!
-//! This layer knows neither blocks nor heaps. What the layers above have to do because of what happened here is noted
-//! (`notes.rs`).
+//! This layer does not depend on blocks or heaps. Where a change here causes work for a layer above, this layer leaves
+//! a note (`notes.rs`).
 
 pub mod age;
 pub mod arena;
@@ -34,14 +35,14 @@ use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::ops::Deref;
 
-/// Chunks that have to wait before a purger is wanted. The simulation has little memory, so its limits are lower.
+/// Minimum of waiting chunks before a purger is requested. The simulation has little memory, so its limits are lower.
 pub(crate) const START_CHUNKS: usize = if cfg!(neap_sim) { 2 } else { (1 << 20) / CHUNK };
-/// Chunks that were freed since the side tables were last looked at, from which on they are worth a look at any time.
+/// Chunks freed since the last purge of side tables, from which on the next one is due at any time.
 pub(crate) const FREED: usize = (1 << 30) / CHUNK;
-/// Where the helper's ticks are longer, slow paths tell observers as well.
+/// Where the ticks of the helper are longer than this, slow paths publish figures as well.
 const LONG_TICK_MS: u32 = 200;
 
-/// Chunks that are given back: the first record, how many, and their age.
+/// Chunks to give back: the record of the first, their number, and their age.
 pub(crate) type Part = (Record, usize, u8);
 
 /// The memory of a process, in chunks.
@@ -50,11 +51,12 @@ pub struct Pages<O: Os> {
     space: Space<O>,
     pub(crate) ranges: Locked<Ranges>,
     pub(crate) notes: Notes,
-    /// The present epoch, see `age.rs`.
+    /// The current epoch, see `age.rs`.
     pub(crate) epoch: AtomicU8,
-    /// Bytes of all huge blocks: mappings outside of arenas, which a limit of the process's own counts as well.
+    /// Bytes of all huge blocks: mappings outside of arenas, which count against the limit for this process.
     pub(crate) huge_bytes: AtomicUsize,
-    /// This is the child of a fork in a reentrant call, whose other threads may have left anything half changed.
+    /// True in the child of a fork that was made in a reentrant call: other threads of the parent may have left any
+    /// structure half changed.
     pub(crate) stranded: AtomicBool,
 }
 
@@ -68,7 +70,7 @@ impl<O: Os> Deref for Pages<O> {
 }
 
 impl<O: Os> Pages<O> {
-    /// No memory yet.
+    /// A process that has taken no memory yet.
     pub const fn new(os: O) -> Self {
         Pages {
             space: Space::new(os),
@@ -80,41 +82,41 @@ impl<O: Os> Pages<O> {
         }
     }
 
-    /// First use; under the lock of the registry.
+    /// Reserves address space at the first use. The caller holds the lock of the registry.
     pub(crate) fn set_up(&self) {
         self.look_up_page_size();
-        // The arena first: how much address space it gets tells whether the map may have its share.
+        // The arena first: the length that it gets shows whether there is address space for the page map.
         if self.ranges.with(&self.os, |r| self.arenas.set_up(&self.os, r.lock())) {
             self.map.set_up(&self.os);
         }
-        // Not before: a block of the reentrant reserve that the page map does not know would be lost to it.
+        // After the page map, which must have an entry for each slab of the reentrant reserve.
         self.ranges.with(&self.os, |r| self.arenas.open_reentrant_reserve(r.lock()));
     }
 
-    /// The present epoch: the age of memory that is freed now.
+    /// The current epoch: the age of memory that is freed now.
     #[inline]
     pub fn epoch(&self) -> u8 {
-        // Relaxed: memory that gets an age that is one too old or too young is purged a tick earlier or later.
+        // Relaxed: an age that is off by one makes a purge come one tick early or late.
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// Milliseconds from one tick to the next.
+    /// Time between two ticks, in milliseconds.
     pub fn tick_length(&self) -> u32 {
         age::tick_length(self.policy.delay())
     }
 
-    /// Whether this is the child of a fork in a reentrant call, whose other threads may have left anything half changed:
-    /// then all further calls are to be reentrant ones.
+    /// Whether this is the child of a fork that was made in a reentrant call. Other threads of the parent may have left
+    /// any structure half changed, so all further calls must be reentrant ones.
     #[inline]
     pub fn is_stranded(&self) -> bool {
         self.stranded.load(Ordering::Relaxed)
     }
 
-    /// Takes `len` chunks, aligned to `align` bytes, for `what`, and marks the first with its kind.
+    /// Takes `len` chunks, aligned to `align` bytes, for the use `what`, and sets the kind of the first.
     pub(crate) fn take_chunks(&self, len: usize, align: usize, what: Use) -> Option<Taken> {
         self.ranges.with(&self.os, |r| {
-            // Where the process is stranded the ranges may be half changed, and this is the call that a handler interrupted:
-            // it gets a block of the reentrant reserve (`malloc_stranded`).
+            // In a stranded process the ranges may be half changed. This is the call that a handler interrupted with
+            // its fork: it gets a block of the reentrant reserve instead (`malloc_stranded`).
             if self.is_stranded() || !self.is_allowed(r, len, false) {
                 return None;
             }
@@ -129,8 +131,8 @@ impl<O: Os> Pages<O> {
         })
     }
 
-    /// Frees the caller's chunks, in the parts that `parts` returns, if any, which were used for `what`; it is called under
-    /// the lock. Whether there were any.
+    /// Frees chunks of the caller that were used for `what`. `parts` runs under the lock and returns the chunks to
+    /// free, or `None`. Returns whether there were any.
     pub(crate) fn give_chunks<const N: usize>(
         &self,
         what: Use,
@@ -138,7 +140,7 @@ impl<O: Os> Pages<O> {
     ) -> bool {
         self.ranges.with(&self.os, |r| {
             let parts = parts(r.lock());
-            // As in `take_chunks`: what is freed is lost.
+            // As in `take_chunks`; the chunks are lost then.
             if let Some(parts) = parts
                 && !self.is_stranded()
             {
@@ -150,7 +152,7 @@ impl<O: Os> Pages<O> {
         })
     }
 
-    /// Frees the caller's chunks.
+    /// Frees chunks of the caller.
     #[inline]
     pub(crate) fn give_parts<const N: usize>(&self, r: &mut Ranges, parts: [Part; N]) {
         for (c, len, since) in parts {
@@ -160,8 +162,8 @@ impl<O: Os> Pages<O> {
         }
     }
 
-    /// The caller's chunks that were used for `what` are lost, as the system does not make all of them accessible again:
-    /// they count as those that hold heaps, which stay.
+    /// Gives up chunks of the caller that were used for `what`, as the system refuses to make all of them accessible
+    /// again. They count as chunks of heaps, which are never freed.
     #[cold]
     pub(crate) fn lose_chunks(&self, c: Record, len: usize, what: Use) {
         self.ranges.with(&self.os, |r| {
@@ -170,38 +172,39 @@ impl<O: Os> Pages<O> {
         });
     }
 
-    /// Marks chunks of the caller's that are lost.
+    /// Marks chunks of the caller as lost.
     pub(crate) fn mark_lost(&self, lock: &UnderLock, c: Record, len: usize) {
         age::set(&self.arenas, lock, c, len, age::NONE);
         (0..len).for_each(|i| c.after(i).set_kind(Kind::HEAPS));
     }
 
-    /// Notes what there is to note when chunks were freed. The lock of the ranges is held.
+    /// Leaves the notes that are due after chunks were freed. The caller holds the lock of the ranges.
     #[inline]
     pub(crate) fn note_given(&self, r: &mut Ranges) {
         self.note_waiting(r.waiting());
-        // Where memory goes back at once there is no purger.
+        // Without a helper (memory goes back at once, say) the slow paths purge the side tables.
         if r.freed_chunks >= FREED && !self.has_helper() {
             self.notes.leave(TABLES);
         }
         self.note_news(r);
     }
 
-    /// Memory was freed, and so many chunks wait now. The lock of the ranges is held.
+    /// Requests a purger where needed, after memory was freed; `chunks` wait now. The caller holds the lock of the
+    /// ranges.
     #[inline]
     pub(crate) fn note_waiting(&self, chunks: usize) {
         if chunks < START_CHUNKS {
             return;
         }
         self.notes.look_at_waiting(chunks);
-        // `has_helper` is sequentially consistent: see `helper.rs`.
-        // Relaxed: a look at a limit of before wakes the helper once too often, or lets memory wait for the next tick.
+        // `has_helper` is sequentially consistent: see `helper.rs`. Relaxed: an old limit wakes the helper once too
+        // often, or lets memory wait for the next tick.
         if !self.has_helper() || chunks * CHUNK > self.notes.most.load(Ordering::Relaxed) {
             self.want();
         }
     }
 
-    /// A slab has free memory that waits, and had none before.
+    /// Notes that a slab, which had no waiting memory, has some now.
     #[inline]
     pub(crate) fn note_slab(&self) {
         if self.notes.slab_waits() && !self.has_helper() {
@@ -209,7 +212,7 @@ impl<O: Os> Pages<O> {
         }
     }
 
-    /// A cache may hold so many bytes more than before.
+    /// Notes that a cache may hold `bytes` more than before.
     #[cold]
     pub(crate) fn note_room(&self, bytes: usize) {
         if self.notes.add_room(bytes) && !self.has_helper() {
@@ -217,12 +220,12 @@ impl<O: Os> Pages<O> {
         }
     }
 
-    /// A reentrant call or a fork left something to do.
+    /// Notes that a reentrant call or a fork left work to do.
     pub(crate) fn note_deferred(&self) {
         self.notes.leave(DEFERRED);
     }
 
-    /// Chunks were taken or given back. The lock of the ranges is held.
+    /// Leaves a note for observers, if enough chunks were taken or given back. The caller holds the lock of the ranges.
     #[inline]
     pub(crate) fn note_news(&self, r: &mut Ranges) {
         r.peak_chunks = r.peak_chunks.max(r.footprint());
@@ -236,24 +239,24 @@ impl<O: Os> Pages<O> {
         }
     }
 
-    /// Notes that there has to be a purger, or that it has to be woken.
+    /// Notes that a purger has to be started or woken.
     pub(crate) fn want(&self) {
         if self.policy.purge() != Purge::Never {
             self.notes.leave(WANTED);
         }
     }
 
-    /// Whether a helper thread will see to what is freed now.
+    /// Whether a helper thread will purge the memory that is freed now.
     #[cfg_attr(neap_sim, track_caller)]
     pub(crate) fn has_helper(&self) -> bool {
         self.os.helper().who() == Who::Helper
     }
 
-    /// Whether a cache of large blocks that has come to `chunks` is to be noted: where there is no purger, as soon as that is enough for one,
-    /// and always where the threads that free memory do its work.
+    /// Whether the caller must note that its cache of large blocks holds `chunks` now. Without a purger: once that is
+    /// enough to request one. Where the threads that free memory are the purger: always.
     #[inline(always)]
     pub(crate) fn must_note_cache(&self, chunks: usize) -> bool {
-        // A purger that comes or goes meanwhile looks at all caches, or is asked for by the next block.
+        // If a purger starts meanwhile, it looks at all caches; if it ends, the next cached block requests one.
         match self.os.helper().who_roughly() {
             Who::Helper => false,
             Who::None => chunks >= START_CHUNKS,
@@ -261,15 +264,15 @@ impl<O: Os> Pages<O> {
         }
     }
 
-    /// Has the helper look before its time, once until it has.
+    /// Wakes the helper early; does nothing if it was woken and has not looked yet.
     pub(crate) fn wake_helper(&self) {
         if !self.notes.flood.swap(true, Ordering::Relaxed) {
             self.os.helper().wake_up(&self.os);
         }
     }
 
-    /// Whether the process may take `more` chunks: a limit of its own counts all that is taken, and free dirty
-    /// memory where `dirty` says so.
+    /// Whether the process may take `more` chunks. A limit for this process counts all taken memory, and free dirty
+    /// memory if `dirty`.
     pub(crate) fn is_allowed(&self, r: &Ranges, more: usize, dirty: bool) -> bool {
         let Limit::Bytes(limit) = self.policy.limit() else { return true };
         let huge = self.huge_bytes.load(Ordering::Relaxed).div_ceil(CHUNK);
@@ -278,13 +281,13 @@ impl<O: Os> Pages<O> {
             <= limit / CHUNK
     }
 
-    /// Whether `len` more chunks fit into a limit of the process's own without giving back what waits.
+    /// Whether `len` more chunks fit into the limit for this process without a purge of waiting memory.
     #[inline]
     pub(crate) fn has_room(&self, len: usize) -> bool {
         !self.policy.has_own_limit() || self.ranges.with(&self.os, |r| self.is_allowed(r, len, true))
     }
 
-    /// Bytes in free ranges: dirty, clean.
+    /// Bytes in free ranges: dirty ones, clean ones.
     pub fn free_bytes(&self) -> (usize, usize) {
         self.ranges.with(&self.os, |r| (r.free_chunks[1] << CHUNK_SHIFT, r.free_chunks[0] << CHUNK_SHIFT))
     }

@@ -1,54 +1,58 @@
-//! Notes: what the lower layers leave for the upper ones to do, as they may hold locks and never call upward.
+//! Notes: work that the lower layers leave for the upper ones, as they may hold locks and never call upward.
 //!
-//! Who frees, takes or commits memory notes that it happened; the slow path that it belongs to has the notes done when it
-//! holds no lock any more (`Allocator::settle`). A note that is seen late is seen by the next slow path.
+//! Code that frees, takes or commits memory leaves a note. At the end of the slow path, where it holds no lock,
+//! `Allocator::settle` does the work. If a slow path does not see a note yet, the next one does.
 
 use crate::CHUNK;
 use crate::system::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// A purger is wanted: memory waits and there is none, or more waits than may.
+/// A purger is needed: memory waits and there is none, or more waits than the limit allows.
 pub(crate) const WANTED: u32 = 1;
-/// The memory limit is to be looked at: much memory was taken that was clean, or much more waits.
+/// The memory limit has to be read again: much clean memory was taken, or much more memory waits.
 pub(crate) const LIMIT: u32 = 2;
-/// The side tables are to be looked at: much was freed that does not wait for a purger.
+/// The side tables have to be purged: much memory was freed, and there is no helper to do it.
 pub(crate) const TABLES: u32 = 4;
-/// A reentrant call or a fork left something to do.
+/// A reentrant call or a fork left work to do.
 pub(crate) const DEFERRED: u32 = 8;
-/// Observers want to know: there are less chunks in use; there are more, or other news.
+/// Figures have to be published: fewer chunks are in use.
 pub(crate) const SHRUNK: u32 = 16;
+/// Figures have to be published: more chunks are in use, or other figures have changed.
 pub(crate) const GROWN: u32 = 32;
 
-/// So many chunks may be taken that were clean until the memory limit is looked at.
+/// Number of clean chunks that may be taken before the memory limit is read again.
 pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
-/// What programs could take between two looks at the memory limit.
+/// Bytes that programs may take between two reads of the memory limit.
 const FAR: usize = 256 << 20;
-/// Minimum of slabs that come to wait before a purger is wanted. The simulation has little memory, so its limits are
-/// lower, here and below.
+/// Minimum of slabs that begin to wait before a purger is requested. The simulation has little memory, so its limits
+/// are lower, here and below.
 const START_SLABS: usize = if cfg!(neap_sim) { 4 } else { 64 };
-/// Most bytes that the caches of all threads may hold before they are looked at: more than those of three busy threads.
+/// Bytes that the caches of all threads may hold before a purger has to look at them: more than those of three busy
+/// threads.
 const MOST_CACHED: usize = if cfg!(neap_sim) { 256 << 10 } else { 16 << 20 };
 
-/// The notes, readable without a lock.
+/// The notes, and the counts that decide when to leave them. Readable without a lock.
 #[derive(Debug)]
 pub struct Notes {
+    /// The notes, one bit each.
     bits: AtomicU32,
-    /// Slabs that came to wait so far.
+    /// Number of times that a slab began to wait.
     slabs: AtomicUsize,
-    /// Bytes that the caches of all heaps may hold, without what each cache may from the beginning.
+    /// Bytes that the caches of all heaps may hold, beyond their initial capacity.
     cached: AtomicUsize,
-    /// Chunks that waited when the limit was last looked at, and what was left of it then, in bytes; 0: not known.
+    /// Number of chunks that waited when the memory limit was last read, or less.
     looked: AtomicUsize,
+    /// Bytes below the limit when it was last read; 0: not read yet.
     pub(crate) room: AtomicUsize,
-    /// Most bytes that may wait, as last looked up.
+    /// Limit on the bytes that wait, as last computed.
     pub(crate) most: AtomicUsize,
-    /// Bytes given back so far.
+    /// Number of bytes given back.
     pub(crate) purged: AtomicU64,
-    /// More waits than may: the helper was woken before its time.
+    /// True if the helper was woken early, as more memory waits than the limit allows.
     pub(crate) flood: AtomicBool,
 }
 
 impl Notes {
-    /// Nothing is to be done.
+    /// No notes.
     pub const fn new() -> Self {
         Notes {
             bits: AtomicU32::new(0),
@@ -62,59 +66,60 @@ impl Notes {
         }
     }
 
-    /// Whether there is anything to do.
+    /// Whether there are notes.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
-        // Relaxed: a note that is seen late is seen by the next slow path.
+        // Relaxed: if this slow path does not see a note yet, the next one does.
         self.bits.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether one of `bits` is noted.
+    /// Whether there are notes of `bits`.
     pub(crate) fn has(&self, bits: u32) -> bool {
         self.bits.load(Ordering::Relaxed) & bits != 0
     }
 
-    /// Leaves a note.
+    /// Leaves notes.
     pub(crate) fn leave(&self, bits: u32) {
-        // Release pairs with the Acquire of `take`: who takes the note sees what it is about, and who the purger is, at least
-        // as late as here.
+        // Release pairs with the Acquire of `take`: the thread that takes the note sees the memory that the note is
+        // about, and a state of the helper at least as new as the caller saw.
         self.bits.fetch_or(bits, Ordering::Release);
     }
 
-    /// Takes those of `bits` that are noted: the caller does them.
+    /// Takes the notes of `bits`, and returns those that there were: the caller does the work.
     pub(crate) fn take(&self, bits: u32) -> u32 {
         // Acquire pairs with the Release of `leave`.
         self.bits.fetch_and(!bits, Ordering::Acquire) & bits
     }
 
-    /// What came to wait, other than chunks: slabs so far, and whether caches may hold much.
+    /// What waits beside chunks: how often a slab began to wait, and whether caches may hold much.
     pub(crate) fn came(&self) -> (usize, bool) {
         (self.slabs.load(Ordering::SeqCst), self.cached.load(Ordering::SeqCst) >= MOST_CACHED)
     }
 
-    /// A slab has free memory that waits, and had none before. Whether a purger is wanted now, if there is none.
+    /// Counts a slab that begins to wait. Returns whether a purger is needed now, if there is none.
     #[inline]
     pub(crate) fn slab_waits(&self) -> bool {
-        // SeqCst, here and where the state of the helper is read behind it: see `helper.rs`.
+        // SeqCst, here and where the caller then reads the state of the helper: see `helper.rs`.
         self.slabs.fetch_add(1, Ordering::SeqCst) % START_SLABS == START_SLABS - 1
     }
 
-    /// A cache may hold so many bytes more than before. Whether a purger is wanted now, if there is none: it has to look what
-    /// caches do hold once their threads are idle, as free has its fast path until they are full.
+    /// Counts `bytes` more that a cache may hold. Returns whether a purger is needed now, if there is none: it has to
+    /// empty the caches of idle threads, as `free` takes its fast path, which counts nothing, until a cache is full.
     pub(crate) fn add_room(&self, bytes: usize) -> bool {
         // SeqCst: as in `slab_waits`.
         self.cached.fetch_add(bytes, Ordering::SeqCst) + bytes >= MOST_CACHED
     }
 
-    /// Caches may hold so many bytes less.
+    /// Counts `bytes` less that caches may hold.
     pub(crate) fn forget_room(&self, bytes: usize) {
         self.cached.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// So many chunks wait now. The lock of the ranges is held.
+    /// Leaves a note to read the memory limit if many more chunks wait than at the last read. The caller holds the lock
+    /// of the ranges.
     #[inline]
     pub(crate) fn look_at_waiting(&self, chunks: usize) {
-        // Relaxed: the lock orders it.
+        // Relaxed, here and below: the lock orders it.
         let looked = self.looked.load(Ordering::Relaxed);
         if chunks >= looked + FRESH_CHUNKS {
             self.looked.store(chunks, Ordering::Relaxed);
@@ -124,7 +129,8 @@ impl Notes {
         }
     }
 
-    /// So many chunks that were clean were taken since the limit was last looked at. True if it is time to look again.
+    /// Leaves a note to read the memory limit if many clean chunks were taken since the last read; `chunks` is their
+    /// number. Returns whether it is time to read it.
     #[inline]
     pub(crate) fn note_fresh(&self, chunks: usize, waiting: usize) -> bool {
         if chunks >= FRESH_CHUNKS {
@@ -133,17 +139,17 @@ impl Notes {
         chunks >= FRESH_CHUNKS
     }
 
-    /// It is time to look at the memory limit, unless so much was left at the last look (while memory waits, a tick ago)
-    /// that it cannot be near: a look is 25 us of reading files.
+    /// Leaves a note to read the memory limit, unless so much was left at the last read (at most a tick ago, while
+    /// memory waits) that the limit cannot be near: to read it takes 25 us, as it is in files.
     fn note_limit(&self, waiting: usize) {
         let near = 2 * waiting * CHUNK + FAR;
-        // Relaxed: a guess. 0 before the first look.
+        // Relaxed: a hint. 0 before the first read.
         if self.room.load(Ordering::Relaxed) / 2 < near {
             self.leave(LIMIT);
         }
     }
 
-    /// Counts memory that went back.
+    /// Counts memory that was given back.
     pub(crate) fn count_purged(&self, bytes: usize) {
         self.purged.fetch_add(bytes as u64, Ordering::Relaxed);
     }

@@ -1,14 +1,15 @@
-//! Free ranges: neighbouring chunks that nobody uses, joined and cut with their state kept.
+//! Free ranges: neighbouring chunks that are not in use. They are joined and cut here, and keep their state.
 //!
-//! Each free range is wholly clean (known zero) or wholly dirty; neighbours of one state are joined at once.
-//! Ranges of one state hang in lists by length: one list for each length below `EXACT`, then four for each
-//! doubling, with a bit set of the lists that hold any. Taking and freeing are constant time: at most `PROBES`
-//! entries of a list are looked at.
+//! Each free range is wholly clean (known to be zero) or wholly dirty; neighbours of the same state are joined at once.
+//! Ranges of one state are in lists by length: one list for each length below `EXACT`, then four for each doubling. A
+//! bit set has a bit for each list that is not empty. Taking and freeing take constant time: at most `PROBES` entries
+//! of a list are examined.
 //!
-//! Policy: dirty before clean before never used, so that memory is reused while it is warm and resident. Where no dirty
-//! range is long enough, one that is long enough together with its clean neighbours is next.
+//! Policy: dirty before clean before never used, so that memory is reused while it is warm and resident. If no dirty
+//! range is long enough, the next choice is one that is long enough together with its clean neighbours.
 //!
-//! Since when each dirty chunk waits says its age (`age.rs`); `purge.rs` takes what has waited long enough.
+//! The age of a dirty chunk says since when it waits (`age.rs`); `back/purge.rs` takes those that have waited long
+//! enough.
 
 use crate::pages::age;
 use crate::pages::arena::{Arenas, UnderLock};
@@ -19,18 +20,21 @@ use crate::pages::space::Space;
 use crate::{CHUNK, Os};
 use core::cell::Cell;
 
+/// Lengths in chunks below which each length has a list of its own.
 const EXACT: usize = 32;
-/// Lists of one state.
+/// Number of lists for each state.
 pub(crate) const LISTS: usize = EXACT + 4 * 16;
+/// Limit on the entries of a list that are examined.
 const PROBES: usize = 8;
-/// Chunks from which on a clean range starts at a multiple of 2 MiB: the kernel's last page table before it is not its
-/// own then, and need not be searched when the kernel is asked what of it is touched.
+/// Length in chunks from which on a clean range starts at a multiple of 2 MiB. Then it shares no page table of the
+/// kernel with the memory in front of it, so the kernel need not search that table when it looks for touched pages of
+/// the range.
 const LONG: usize = (64 << 20) / CHUNK;
 const LONG_ALIGN: usize = (2 << 20) / CHUNK;
-/// Dirty ranges that are looked at together with their neighbours.
+/// Limit on the dirty ranges that are examined together with their neighbours.
 const JOIN_PROBES: usize = 4;
 
-/// The record of a free range's first chunk, of its last one (`len` alone), and of a dropped range.
+/// The record of the first chunk of a free or dropped range, and of the last one of a free range (only `len`).
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct FreeRecord {
@@ -38,14 +42,14 @@ struct FreeRecord {
     /// A [`State`].
     state: Cell<u8>,
     _unused: [u8; 5],
-    /// Chunks in the range.
+    /// Number of chunks in the range.
     len: Cell<u32>,
     _more: [u8; RECORD_BYTES - 12],
 }
 
-const _: () = assert!(core::mem::offset_of!(FreeRecord, _more) <= LINKS, "the links are the list's");
+const _: () = assert!(core::mem::offset_of!(FreeRecord, _more) <= LINKS, "no field may overlap the links of the list");
 
-// SAFETY: as the trait asks; the padding is not read.
+// SAFETY: as the trait requires; the padding is not read.
 unsafe impl View for FreeRecord {}
 
 impl FreeRecord {
@@ -54,7 +58,7 @@ impl FreeRecord {
     }
 }
 
-/// Length of the free or dropped range that starts with `c`. By who has the lock; others get a guess.
+/// Length of the free or dropped range that starts with `c`; exact under the lock of the ranges, else a hint.
 #[inline]
 fn len_of(c: Record) -> usize {
     FreeRecord::of(c).len.get() as usize
@@ -64,53 +68,58 @@ fn state_of(c: Record) -> State {
     State::from_byte(FreeRecord::of(c).state.get())
 }
 
-/// The free ranges of all arenas. Used under its lock, see [`crate::pages::Pages`]: having one proves that it is held.
+/// The free ranges of all arenas. A reference to it proves that the lock of the ranges is held, see
+/// [`crate::pages::Pages`].
 #[derive(Debug)]
 pub struct Ranges {
     lock: UnderLock,
+    /// The lists, by state and length.
     lists: [[List; LISTS]; 2],
+    /// A bit for each list that is not empty, by state.
     filled: [u128; 2],
-    /// Chunks in free ranges, by state.
+    /// Number of chunks in free ranges, by state.
     pub free_chunks: [usize; 2],
-    /// Dirty chunks that the system was told of already ([`age::LAZY`]), at most; they do not wait.
+    /// Number of dirty chunks of age [`age::LAZY`], which do not wait; it may be too high.
     pub lazy_chunks: usize,
-    /// Chunks that were clean or never used, taken since the last look at the memory limit.
+    /// Number of clean or never used chunks taken since the memory limit was last read.
     pub fresh_chunks: usize,
-    /// What was purged and is taken again: chunks of free ranges, and holes of slabs.
+    /// Demand for chunks of free ranges.
     pub(crate) demand: Demand,
+    /// Demand for holes of slabs.
     pub(crate) holes: Demand,
-    /// Chunks that were freed since the side tables were last looked at, see `tables.rs`.
+    /// Number of chunks freed since the side tables were last purged, see `tables.rs`.
     pub(crate) freed_chunks: usize,
-    /// Chunks that are not free, those on their way to the system included.
+    /// Number of chunks that are not free, including those on their way to the system.
     taken_chunks: usize,
-    /// The greatest footprint so far.
+    /// Peak of the footprint.
     pub(crate) peak_chunks: usize,
-    /// Ranges that were marked for huge pages, see `dense.rs`.
+    /// Number of ranges that were marked for huge pages, see `dense.rs`.
     pub(crate) marks: usize,
-    /// Ranges of the kind [`Kind::DROPPED`], and how many chunks they have.
+    /// Ranges of the kind [`Kind::DROPPED`].
     dropped: List,
+    /// Number of chunks in dropped ranges.
     pub(crate) dropped_chunks: usize,
-    /// What those hold.
+    /// Sums over the taken chunks.
     pub held: Held,
 }
 
-/// Chunks that were taken.
+/// The result of a take: chunks that are the caller's now.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
-    /// Record of the first.
+    /// Record of the first chunk.
     pub first: Record,
-    /// Which of them may hold anything: from this index up to the next.
+    /// Those that are not known to be zero: from the first index up to the second.
     pub dirty: (usize, usize),
 }
 
 impl Taken {
-    /// Whether all read as zero.
+    /// Whether all chunks are known to be zero.
     pub fn is_clean(&self) -> bool {
         self.dirty.0 == self.dirty.1
     }
 }
 
-// SAFETY: the records are reached under the lock that guards this structure.
+// SAFETY: the records in the lists are used only under the lock that guards this structure.
 unsafe impl Send for Ranges {}
 
 const _: () = assert!(LISTS <= 128, "`filled` has a bit for each list");
@@ -133,7 +142,7 @@ pub(crate) const fn list_of(len: usize) -> usize {
 }
 
 impl Ranges {
-    /// No range.
+    /// No free range.
     pub const fn new() -> Self {
         Ranges {
             lock: UnderLock::new(),
@@ -154,13 +163,13 @@ impl Ranges {
         }
     }
 
-    /// That the lock is held.
+    /// Proof that the lock is held.
     #[inline]
     pub fn lock(&self) -> &UnderLock {
         &self.lock
     }
 
-    /// Puts a free range into its list and marks its ends. It must not touch a free range of the same state.
+    /// Puts a free range into its list and marks its ends. No neighbour may be a free range of the same state.
     fn insert(&mut self, c: Record, len: usize, state: State) {
         c.set_kind(Kind::FREE);
         let record = FreeRecord::of(c);
@@ -177,7 +186,7 @@ impl Ranges {
         self.free_chunks[state as usize] += len;
     }
 
-    /// Takes a free range out of its list and wipes its marks; returns its length.
+    /// Takes a free range out of its list and clears its marks; returns its length.
     fn remove(&mut self, c: Record) -> usize {
         let (len, state) = (len_of(c), state_of(c) as usize);
         let list = list_of(len);
@@ -191,12 +200,13 @@ impl Ranges {
         len
     }
 
-    /// A free range of at least `len` chunks and of `state`, out of its list, and its length; longer ones are not cut yet.
+    /// Takes a free range of at least `len` chunks and of `state` out of its list; returns it and its length. Does not
+    /// cut it.
     fn find(&mut self, len: usize, state: State) -> Option<(Record, usize)> {
         let list = list_of(len);
         let mut filled = self.filled[state as usize] >> list << list;
         if list >= EXACT && filled & (1 << list) != 0 {
-            // Lengths differ in this list: look at some.
+            // Lengths differ in this list: examine some.
             let found = self.lists[state as usize][list].iter().take(PROBES).find(|&c| len_of(c) >= len);
             if let Some(c) = found {
                 return Some((c, self.remove(c)));
@@ -206,12 +216,12 @@ impl Ranges {
         if filled == 0 {
             return None;
         }
-        // Only the last list mixes lengths that could be too short.
+        // Only in the last list may a range be too short.
         let c = self.lists[state as usize][filled.trailing_zeros() as usize].head().filter(|&c| len_of(c) >= len)?;
         Some((c, self.remove(c)))
     }
 
-    /// Takes `len` chunks, aligned to `align` bytes (a power of two). Their records have no kind yet.
+    /// Takes `len` chunks, aligned to `align` bytes (a power of two). The caller sets the kinds of their records.
     pub fn take<O: Os>(&mut self, space: &Space<O>, len: usize, align: usize) -> Option<Taken> {
         let align = (align / CHUNK).max(1);
         if let Some(found) = self.find(len + align - 1, State::Dirty) {
@@ -231,10 +241,10 @@ impl Ranges {
         self.take_clean(space, len, align)
     }
 
-    /// [`Ranges::take`], of chunks that read as zero; `align` counts chunks.
+    /// [`Ranges::take`] of chunks that read as zero; `align` is in chunks.
     pub fn take_clean<O: Os>(&mut self, space: &Space<O>, len: usize, align: usize) -> Option<Taken> {
-        // Chunks at the frontier are clean and free. An arena starts at a multiple of ARENA_ALIGN, so that aligned indexes
-        // are aligned addresses.
+        // Chunks at the frontier are clean and free. An arena starts at a multiple of ARENA_ALIGN, so aligned indexes
+        // have aligned addresses.
         let first = match self.find(len + align - 1, State::Clean) {
             Some(found) => self.cut(&space.arenas, found, len, align, State::Clean),
             None => {
@@ -250,7 +260,8 @@ impl Ranges {
         Some(Taken { first, dirty: (0, 0) })
     }
 
-    /// Cuts `len` chunks, aligned to `align` chunks, out of the free range `c` of `have` chunks that is in no list any more.
+    /// Cuts `len` chunks, aligned to `align` chunks, out of the free range `c` of `have` chunks, which was taken out of
+    /// its list.
     fn cut(&mut self, arenas: &Arenas, (c, have): (Record, usize), len: usize, align: usize, state: State) -> Record {
         let skip = (c.start().addr() / CHUNK).wrapping_neg() & (align - 1);
         if skip > 0 {
@@ -263,7 +274,7 @@ impl Ranges {
         c.after(skip)
     }
 
-    /// Nothing waits any more in chunks that were taken.
+    /// Clears the ages of chunks that were taken from a range of `state`.
     fn forget_ages(&mut self, arenas: &Arenas, c: Record, len: usize, state: State) {
         if state == State::Clean {
             return;
@@ -276,7 +287,7 @@ impl Ranges {
     }
 
     /// Takes `len` chunks made of a dirty range and its clean neighbours, at least an eighth of them dirty: so a
-    /// program whose blocks grow goes on in the memory that it has.
+    /// program whose blocks grow reuses the memory that it has.
     fn take_joined<O: Os>(&mut self, space: &Space<O>, len: usize) -> Option<Taken> {
         let mut filled = self.filled[State::Dirty as usize];
         for _ in 0..JOIN_PROBES {
@@ -294,7 +305,7 @@ impl Ranges {
     }
 
     /// Takes `len` chunks that contain the dirty range `c`, if its clean neighbours or the frontier have the rest. Free
-    /// neighbours of a dirty range are clean, as equal ones are joined.
+    /// neighbours of a dirty range are clean, as neighbours of the same state are joined.
     fn join<O: Os>(&mut self, space: &Space<O>, c: Record, len: usize) -> Option<Taken> {
         let have = len_of(c);
         let (after, missing) = (c.after(have), len - have);
@@ -304,11 +315,11 @@ impl Ranges {
             self.note_fresh(missing);
             return Some(Taken { first: c, dirty: (0, have) });
         }
-        // All of the right neighbour, and the end of the left one.
+        // Take the whole right neighbour, and the end of the left one.
         let before = self.start_of_free(&space.arenas, c.before(1))?;
         let free = len_of(before);
         let right = if self.is_free(&space.arenas, after) { len_of(after) } else { 0 };
-        // A right neighbour that is long enough alone was taken above.
+        // No underflow: a right neighbour that is long enough alone was taken above.
         let left = missing - right;
         if free < left {
             return None;
@@ -331,7 +342,7 @@ impl Ranges {
         arenas.in_use(&self.lock, c) && c.kind() == Kind::FREE
     }
 
-    /// First record of the free range that ends with `last`, if one does.
+    /// First record of the free range that ends with `last`, if there is one.
     fn start_of_free(&self, arenas: &Arenas, last: Record) -> Option<Record> {
         if !arenas.in_use(&self.lock, last) {
             return None;
@@ -343,8 +354,8 @@ impl Ranges {
         }
     }
 
-    /// Makes `len` chunks of the caller's free, joined with free neighbours of the same state. They wait since the epoch
-    /// `since`, or are clean ([`age::NONE`]). Their records have no kind, and are in no list.
+    /// Frees `len` chunks of the caller, and joins them with free neighbours of the same state. They wait since the
+    /// epoch `since`, or are clean ([`age::NONE`]). Their records must have no kind, and be in no list.
     pub fn give(&mut self, arenas: &Arenas, c: Record, len: usize, since: u8) {
         self.taken_chunks -= len;
         self.freed_chunks += len;
@@ -353,7 +364,7 @@ impl Ranges {
 
     fn free(&mut self, arenas: &Arenas, c: Record, len: usize, since: u8) {
         let (mut start, mut total, state) = (c, len, age::state(since));
-        // Neighbours are looked at only inside the used part of the same arena.
+        // Only neighbours in the used part of the same arena have records.
         let after = c.after(len);
         if self.is_free(arenas, after) && state_of(after) == state {
             total += self.remove(after);
@@ -373,13 +384,15 @@ impl Ranges {
         }
     }
 
-    /// Lengthens the caller's range that ends before `after` by `len` chunks, from a free range there or from the frontier.
+    /// Takes the `len` chunks from `after` on, from a free range that starts there or from the frontier, so that the
+    /// caller's range in front grows. Returns their state; `None` if they are not free.
     pub fn extend<O: Os>(&mut self, space: &Space<O>, after: Record, len: usize) -> Option<State> {
         let state = self.take_after(space, after, len);
         self.taken_chunks += if state.is_some() { len } else { 0 };
         state
     }
 
+    /// [`Ranges::extend`], without counting the chunks as taken.
     fn take_after<O: Os>(&mut self, space: &Space<O>, after: Record, len: usize) -> Option<State> {
         if !space.arenas.in_use(&self.lock, after) {
             let done = space.arenas.extend_at(&space.os, &space.map, &self.lock, after, len);
@@ -397,30 +410,31 @@ impl Ranges {
         Some(state)
     }
 
-    /// Takes one of the longest clean ranges out of the lists, if it has at least `least` chunks and `wanted` says so.
-    /// Until [`Ranges::put_back_clean`] it is the caller's, and counts as free.
+    /// Takes one of the longest clean ranges out of the lists, if it has at least `least` chunks and `wanted` accepts
+    /// it. It is the caller's until [`Ranges::put_back_clean`].
     pub(crate) fn take_long_clean(&mut self, least: usize, wanted: impl Fn(Record) -> bool) -> Option<(Record, usize)> {
         let list = self.filled[State::Clean as usize].checked_ilog2()? as usize;
         let c = self.lists[State::Clean as usize][list].head()?;
         (len_of(c) >= least && wanted(c)).then(|| (c, self.remove(c)))
     }
 
-    /// Makes a range free again that [`Ranges::take_long_clean`] took.
+    /// Frees a range that [`Ranges::take_long_clean`] took.
     pub(crate) fn put_back_clean(&mut self, arenas: &Arenas, c: Record, len: usize) {
         self.free(arenas, c, len, age::NONE);
     }
 
+    /// Counts clean chunks that were taken.
     fn note_fresh(&mut self, chunks: usize) {
         self.fresh_chunks += chunks;
         self.demand.take_clean(chunks);
     }
 
-    /// Dirty chunks that wait to be purged.
+    /// Number of chunks that wait to be purged: dirty and dropped ones.
     pub fn waiting(&self) -> usize {
         self.free_chunks[State::Dirty as usize].saturating_sub(self.lazy_chunks) + self.dropped_chunks
     }
 
-    /// How many of the dirty chunks may go where `keep` of those that wait are to stay.
+    /// Number of dirty chunks that may be purged if `keep` of those that wait have to stay.
     pub(crate) fn beyond(&self, keep: usize) -> usize {
         if keep == 0 {
             return usize::MAX;
@@ -428,19 +442,19 @@ impl Ranges {
         (self.waiting() - self.dropped_chunks).saturating_sub(keep)
     }
 
-    /// Chunks that are not free.
+    /// Number of chunks that are not free.
     pub fn taken_chunks(&self) -> usize {
         self.taken_chunks
     }
 
-    /// Chunks that hold memory, or may: taken ones and dirty ones.
+    /// Number of chunks that may hold memory: taken ones and dirty ones.
     pub fn footprint(&self) -> usize {
         self.taken_chunks + self.free_chunks[State::Dirty as usize]
     }
 
     /// Takes chunks `from..to` out of the free dirty range `c`, to be purged.
     pub fn take_out(&mut self, arenas: &Arenas, c: Record, from: usize, to: usize) {
-        // What stays has neighbours that are not free.
+        // The parts that stay have no free neighbours: the chunks between them are taken now.
         let len = self.remove(c);
         self.taken_chunks += to - from;
         if from > 0 {
@@ -452,8 +466,8 @@ impl Ranges {
         self.forget_ages(arenas, c.after(from), to - from, State::Dirty);
     }
 
-    /// Puts `len` chunks of the caller's aside, for the purger: they are not handed out before they are clean. Their records
-    /// have no kind.
+    /// Drops `len` chunks of the caller: they wait for the purger, and are not handed out before they are clean. Their
+    /// records must have no kind.
     pub fn drop_chunks(&mut self, c: Record, len: usize) {
         c.set_kind(Kind::DROPPED);
         FreeRecord::of(c).len.set(len as u32);
@@ -461,7 +475,7 @@ impl Ranges {
         self.dropped_chunks += len;
     }
 
-    /// Takes up to `most` chunks that were put aside.
+    /// Takes up to `most` dropped chunks.
     pub fn take_dropped(&mut self, most: usize) -> Option<(Record, usize)> {
         let c = self.dropped.head()?;
         let len = len_of(c);
@@ -475,16 +489,16 @@ impl Ranges {
         Some((c, taken))
     }
 
-    /// First record of the free range that `c` lies in, which must be one.
+    /// First record of the free range that `c` lies in; `c` must lie in one.
     pub fn start_of(&self, mut c: Record) -> Record {
-        // The records of a range lie in one row, and its first has a kind of its own.
+        // The records of a range are neighbours, and only the first has the kind FREE.
         while c.kind() != Kind::FREE {
             c = c.before(if c.kind() == Kind::FREE_END { len_of(c) - 1 } else { 1 });
         }
         c
     }
 
-    /// Length and state of the free or dropped range that starts with `c`, which must be one.
+    /// Length and state of the free range that starts with `c`, or length of the dropped range; `c` must start one.
     pub fn look_at(&self, c: Record) -> (usize, State) {
         (len_of(c), state_of(c))
     }
@@ -517,7 +531,7 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    /// Catches a list index that would hand out a range shorter than asked for.
+    /// Catches a list index with which a take could return a range that is too short.
     #[test]
     #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn lists_are_ordered() {

@@ -1,12 +1,11 @@
-//! The reentrant reserve: chunks at the end of the first arena for reentrant calls, which are calls in a signal handler that
-//! interrupted another call of the same thread (`reentrant.rs`). They take no lock and wait for nobody.
+//! The reentrant reserve: chunks at the end of the first arena for reentrant calls (calls in a signal handler that
+//! interrupted another call of the same thread, see `blocks/reentrant.rs`). It takes no lock and does not wait.
 //!
-//! - Chunks are claimed by bits ([`Claims`]), and committed in groups when they are first used. Committing what is
-//!   committed does no harm, so two threads may do it at a time.
+//! A call claims chunks by their bits ([`Claims`]), and commits them in groups at the first use. To commit a group
+//! twice does no harm, so two threads may commit the same group at the same time. `blocks/reentrant_blocks.rs` makes
+//! slabs and large blocks of the chunks. Chunks that are free read as zero.
 //!
-//! `blocks/reentrant_blocks.rs` says what is made of the chunks. What is claimed and is no slab reads as zero.
-//!
-//! Cost: where no call is ever reentrant, 4 KiB of zeroes that nobody touches.
+//! Cost in a program without reentrant calls: 4 KiB of zeros that are never touched.
 
 use crate::pages::chunk::{Kind, Record};
 use crate::pages::commit::Step;
@@ -17,33 +16,35 @@ use crate::system::sync::{AtomicU64, AtomicUsize, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::ops::Range;
 
-/// Most chunks: 1 GiB.
+/// Limit on its chunks: 1 GiB.
 const MOST: usize = (1 << 30) / CHUNK;
-/// A shorter arena has so many times the chunks of its reentrant reserve.
+/// In a shorter arena, the reserve is one part in this many of the arena.
 const SHARE: usize = 16;
-/// Chunks that are committed together: a megabyte.
+/// Number of chunks that are committed together: 1 MiB.
 const GROUP: usize = 16;
 
-/// Chunks of the reentrant reserve of an arena of `chunks` chunks.
+/// Number of chunks of the reentrant reserve in an arena of `chunks` chunks.
 pub(crate) const fn share(chunks: usize) -> usize {
     let n = chunks / SHARE;
     if n < MOST { n } else { MOST }
 }
 
-/// The reentrant reserve. Its end is that of its arena.
+/// The reentrant reserve. It ends where its arena ends.
 #[derive(Debug)]
 pub struct ReentrantReserve {
-    /// Address of the first chunk; 0 until it is open, and where there is none.
+    /// Address of the first chunk; 0 until the reserve is open, and where there is none.
     base: AtomicUsize,
-    /// Its chunks, and those of the arena; not 0 once `base` is not.
+    /// Number of its chunks; not 0 once `base` is not 0.
     chunks: AtomicUsize,
+    /// Number of chunks of the arena; not 0 once `base` is not 0.
     arena_chunks: AtomicUsize,
-    /// Chunks at its end that were given back.
+    /// Number of chunks at its end whose addresses were given back.
     cut: AtomicUsize,
+    /// A bit for each chunk that is claimed.
     claims: Claims<{ MOST / 64 }>,
     /// A bit for each group that is committed.
     committed: [AtomicU64; MOST / GROUP / 64],
-    /// Chunks that are claimed.
+    /// Number of chunks that blocks use.
     pub(crate) used: AtomicUsize,
 }
 
@@ -54,7 +55,7 @@ impl Default for ReentrantReserve {
 }
 
 impl ReentrantReserve {
-    /// There is none.
+    /// A reserve that is not open.
     pub const fn new() -> Self {
         ReentrantReserve {
             base: AtomicUsize::new(0),
@@ -67,7 +68,8 @@ impl ReentrantReserve {
         }
     }
 
-    /// From now on reentrant calls may use the end of the arena at `base`, which nobody else does.
+    /// Opens the reserve: from now on reentrant calls may use the end of the arena at `base`, which other calls do not
+    /// use.
     pub(crate) fn open(&self, base: usize, arena_chunks: usize) {
         let chunks = share(arena_chunks);
         if chunks > 0 {
@@ -78,14 +80,14 @@ impl ReentrantReserve {
         }
     }
 
-    /// Address of the first chunk, and how many there are; `None` where there is no reentrant reserve (yet).
+    /// Address of the first chunk, and the number of chunks; `None` unless the reserve is open.
     fn place(&self) -> Option<(usize, usize)> {
-        // Acquire pairs with the Release of `open`: the arena and the page map are there.
+        // Acquire pairs with the Release of `open`: the arena and the page map are set up.
         let base = self.base.load(Ordering::Acquire);
         (base != 0).then(|| (base, self.chunks.load(Ordering::Relaxed)))
     }
 
-    /// Whether `p` lies in a committed part, so that it has a record.
+    /// Whether `p` lies in a committed chunk of the reserve, so that it has a record.
     pub(crate) fn holds(&self, p: *const u8) -> bool {
         let Some((base, chunks)) = self.place() else { return false };
         let index = p.addr().wrapping_sub(base) >> CHUNK_SHIFT;
@@ -93,21 +95,21 @@ impl ReentrantReserve {
     }
 
     fn is_committed(&self, group: usize) -> bool {
-        // Acquire pairs with the Release of `commit`: not needed for what the system does, which is there for all, but
-        // for who sees the bit without having been handed a block.
+        // Acquire pairs with the Release of `commit`: a thread that sees the bit uses the chunks after they were
+        // committed, also if it got no block there.
         self.committed[group / 64].load(Ordering::Acquire) >> (group % 64) & 1 != 0
     }
 
-    /// The chunks that are or may be committed, as indexes in its arena of so many chunks.
+    /// The chunks that are or may be committed, as indexes in the arena, which has `arena_chunks` chunks.
     pub(crate) fn in_use(&self, arena_chunks: usize) -> Range<usize> {
         let first = arena_chunks - share(arena_chunks);
-        // Relaxed: written under the lock of the ranges, as this is read.
+        // Relaxed: written and read under the lock of the ranges.
         let cut = self.cut.load(Ordering::Relaxed);
         if self.place().is_some() { first..arena_chunks - cut } else { first..first }
     }
 
-    /// Claims, for good, the groups at its end that were never committed: their addresses are given back. The lock of the
-    /// ranges must be held.
+    /// Claims the groups at the end that were never committed, for ever, as the caller gives their addresses back. The
+    /// caller holds the lock of the ranges.
     pub(crate) fn cut(&self) {
         let Some((_, chunks)) = self.place() else { return };
         let mut left = chunks / GROUP;
@@ -121,7 +123,7 @@ impl ReentrantReserve {
         self.cut.store(chunks - left * GROUP, Ordering::Relaxed);
     }
 
-    /// Claims `len` chunks, aligned to `align` of them, and returns the record of the first; the memory reads as zero.
+    /// Claims `len` chunks, aligned to `align` chunks, and returns the record of the first; the memory reads as zero.
     /// `None` if there is no room, or the system refuses memory.
     pub(crate) fn take<O: Os>(&self, os: &O, map: &PageMap, len: usize, align: usize) -> Option<Record> {
         let (base, chunks) = self.place()?;
@@ -137,11 +139,11 @@ impl ReentrantReserve {
 
     /// The record of a committed chunk of the reentrant reserve at `base`.
     fn record(base: usize, index: usize) -> Record {
-        // SAFETY: as said.
+        // SAFETY: the callers pass the index of a committed chunk.
         unsafe { Record::at(layout::at(base + (index << CHUNK_SHIFT))) }
     }
 
-    /// Gives the caller's chunks from `c` on back, which read as zero.
+    /// Gives back `len` chunks of the caller from `c` on, which must read as zero.
     pub(crate) fn give(&self, c: Record, len: usize) {
         if let Some((base, _)) = self.place() {
             self.used.fetch_sub(len, Ordering::Relaxed);
@@ -149,12 +151,12 @@ impl ReentrantReserve {
         }
     }
 
-    /// Chunks of the caller's are lost: they stay claimed.
+    /// Gives up `len` chunks of the caller, which stay claimed: the system refuses to make them usable again.
     pub(crate) fn lose(&self, len: usize) {
         self.used.fetch_sub(len, Ordering::Relaxed);
     }
 
-    /// Commits the groups of some chunks of the caller's; false if the system refuses.
+    /// Commits the groups of `len` chunks that the caller has claimed, from `index` on; false if the system refuses.
     fn commit<O: Os>(&self, os: &O, map: &PageMap, index: usize, len: usize) -> bool {
         let (first, end) = (index / GROUP, (index + len).div_ceil(GROUP));
         if (first..end).all(|group| self.is_committed(group)) {
@@ -164,21 +166,21 @@ impl ReentrantReserve {
         let arena_chunks = self.arena_chunks.load(Ordering::Relaxed);
         let before = arena_chunks - chunks;
         let to = before + (end * GROUP).min(chunks);
-        // Nothing in front of it is committed, as in the first step of an arena.
+        // `fresh`: nothing in front of it needs to be committed, as in the first step of an arena.
         let from = before + first * GROUP;
         let step = Step { base: base & !(ARENA_ALIGN - 1), chunks: arena_chunks, fresh: true, from, to };
-        // SAFETY: the step lies in the arena; as it counts for the first one, it needs nothing before it.
+        // SAFETY: the step lies in the arena, and is `fresh`.
         if !unsafe { step.make(os, map) } {
             return false;
         }
         for group in first..end {
-            // Release: see `is_committed`.
+            // Release: pairs with the Acquire of `is_committed`.
             self.committed[group / 64].fetch_or(1 << (group % 64), Ordering::Release);
         }
         true
     }
 
-    /// The records of large blocks, at rest. For tests.
+    /// Calls `visit` with the record of each large block, while no thread uses the reserve. For tests.
     pub(crate) fn for_each_large(&self, visit: impl FnMut(Record)) {
         let Some((base, chunks)) = self.place() else { return };
         let committed = (0..chunks).filter(|&i| self.is_committed(i / GROUP));

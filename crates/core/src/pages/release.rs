@@ -1,34 +1,35 @@
-//! Memory goes back to the system: the only file that makes the system's purge calls. Whoever calls it says when; what has
-//! gone is counted here.
+//! Gives memory back to the system: the only file that makes the system's purge calls. Callers decide when; this file
+//! counts the bytes.
 
 use crate::Os;
 use crate::pages::{Pages, age};
 use crate::system::os::Run;
 use crate::system::policy::Purge;
 
-/// Most runs of a call of [`Pages::release_runs`].
+/// Limit on the runs of a call of [`Pages::release_runs`].
 pub(crate) const MOST_RUNS: usize = 128;
-/// Runs that are refused before it is clear that all are: the system cannot, or the program locked all its memory.
+/// Number of refused runs after which a purge ends, if no run went: the system cannot purge, or the program locked all
+/// its memory.
 const REFUSALS: u32 = if cfg!(neap_sim) { 2 } else { 8 };
 
-/// What became of runs that were to go back to the system. There is room for as many as any caller has.
+/// The result of a purge of up to [`MOST_RUNS`] runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
-    /// So many of them were tried.
+    /// Number of runs that were tried.
     pub(crate) tried: usize,
-    /// A bit for each that was refused.
+    /// A bit for each run that the system refused.
     refused: u128,
-    /// Bytes that went.
+    /// Bytes that went back.
     pub(crate) bytes: usize,
 }
 
 impl Sent {
-    /// Whether it is worth while to try the next run.
+    /// Whether to try the next run.
     pub(crate) fn goes_on(&self) -> bool {
         self.bytes > 0 || self.refused.count_ones() < REFUSALS
     }
 
-    /// These runs went, and the one behind them was refused if `refused`.
+    /// Records that the runs `went` were purged, and that the run behind them was refused if `refused`.
     pub(crate) fn add(&mut self, went: &[Run], refused: bool) {
         self.bytes += went.iter().map(|run| run.len).sum::<usize>();
         self.tried += went.len();
@@ -43,19 +44,19 @@ impl Sent {
         self.refused >> i & 1 != 0
     }
 
-    /// Whether run `i` went.
+    /// Whether run `i` went back.
     pub(crate) fn went(&self, i: usize) -> bool {
         i < self.tried && !self.was_refused(i)
     }
 
-    /// Whether runs were refused, and none went.
+    /// Whether runs were refused and none went back.
     pub(crate) fn is_in_vain(&self) -> bool {
         self.bytes == 0 && self.refused != 0
     }
 }
 
 impl<O: Os> Pages<O> {
-    /// Gives the memory of a range back, now: it reads as zero afterwards. False if the system refuses.
+    /// Gives the memory of a range back: it reads as zero afterwards. False if the system refuses.
     ///
     /// # Safety
     /// The range must be committed or mapped, the caller's, and hold nothing that is needed.
@@ -68,10 +69,10 @@ impl<O: Os> Pages<O> {
         done
     }
 
-    /// [`Pages::release`] of what was counted when it was freed, or is not counted at all.
+    /// [`Pages::release`] of memory that was counted when it was freed, or that is not counted at all.
     ///
     /// # Safety
-    /// As that.
+    /// As [`Pages::release`].
     pub(crate) unsafe fn release_uncounted(&self, p: *mut u8, len: usize) -> bool {
         // SAFETY: as the caller promises.
         unsafe { self.os.purge(p, len) }
@@ -90,7 +91,8 @@ impl<O: Os> Pages<O> {
         }
     }
 
-    /// The age of memory that is freed now; given back first, and so clean, where the policy says so.
+    /// Returns the age of a range that is freed now. Where the policy says so, gives its memory back first: then it is
+    /// clean.
     ///
     /// # Safety
     /// As [`Pages::release`]; the range must be committed.
@@ -105,8 +107,8 @@ impl<O: Os> Pages<O> {
         }
     }
 
-    /// Gives runs back, also those behind one that the system refuses, unless it refuses all. `lazily`: it is told that it
-    /// may take them when it wants to.
+    /// Gives runs back, also those behind one that the system refuses, unless it refuses all. `lazily`: the system may
+    /// take them at any time (MADV_FREE).
     ///
     /// # Safety
     /// As [`Pages::release`], for each run, of which there are at most [`MOST_RUNS`].
@@ -133,7 +135,7 @@ impl<O: Os> Pages<O> {
 mod tests {
     use super::*;
 
-    /// Catches a purge that goes on although the system refuses each run, or that ends because it refused some.
+    /// Catches a purge that goes on although the system refuses each run, and one that ends because it refused some.
     #[test]
     fn refusals_end_what_is_in_vain() {
         let refuse = |mut sent: Sent| {

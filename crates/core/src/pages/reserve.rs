@@ -1,14 +1,14 @@
-//! Reservations: where arenas lie, how long they are, and what goes back.
+//! Gives reserved address space back where it becomes limited.
 //!
-//! Where address space becomes limited while the program runs (RLIMIT_AS), what neap has reserved and never used would
-//! count, and every mapping of the program itself would be refused.
+//! If a program limits its address space while it runs (RLIMIT_AS), the reservations that neap has never used count,
+//! and the system would refuse every mapping of the program itself.
 //!
-//! A long arena keeps what is committed; the rest is unmapped, and its frontier stays where it is. More arenas are then as
-//! long as the limit allows (`arena.rs`), so from then on the system itself keeps the limit. It happens
-//! - when the port hears that a limit was set ([`Pages::give_reservations_back`]), and
-//! - when a long arena would grow under a limit that leaves little room (`is_pressed`): another process may have set it.
+//! A long arena keeps its committed part; the rest is unmapped, and the arena ends there. Later arenas are as long as
+//! the limit allows (`arena.rs`), so from then on the system enforces the limit. Reservations are given back
+//! - when the port learns that a limit was set ([`Pages::give_reservations_back`]), and
+//! - when a long arena would grow under a limit that leaves little (`is_pressed`): another process may have set it.
 //!
-//! The page map goes only where the port knows that no other thread can be reading it.
+//! The page map is given back only where the port knows that no other thread can read it.
 
 use crate::pages::Pages;
 use crate::pages::arena::{Arenas, UnderLock};
@@ -20,25 +20,26 @@ use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 use core::ops::Range;
 
-/// The parts of an arena that may be committed, by address, each possibly empty: four tables, of the chunks in use and of
-/// the reentrant reserve; the ages and the bits for huge pages; chunks in use; the reentrant reserve.
+/// Number of parts of an arena that may be committed, in the order of addresses, each possibly empty: four tables, each
+/// with a part for the chunks in use and one for the reentrant reserve; the ages and the bits for huge pages; the
+/// chunks in use; the chunks of the reentrant reserve.
 pub(crate) const PARTS: usize = 11;
-/// Those of [`PARTS`] that are tables.
+/// Number of the [`PARTS`] that are side tables: the first ones.
 pub(crate) const TABLES: usize = 9;
 
 impl Arenas {
-    /// Reserves the first arena; false where address space is limited, so that other reservations should not be made.
+    /// Reserves the first arena; false where address space is limited, so that the caller makes no other reservations.
     pub(crate) fn set_up<O: Os>(&self, os: &O, lock: &UnderLock) -> bool {
         self.add(os, lock, 1) && !self.is_limited(lock)
     }
 
-    /// Whether the first arena had to be shorter than others would be, or some were given back in part.
+    /// Whether address space is limited: the first arena is not a long one, or parts of arenas were given back.
     pub(crate) fn is_limited(&self, lock: &UnderLock) -> bool {
         // Relaxed: written under the lock.
         !self.nth(lock, 0).is_long() || self.released.load(Ordering::Relaxed)
     }
 
-    /// The [`PARTS`] of arena `i`.
+    /// The [`PARTS`] of arena `i`, as addresses.
     pub(crate) fn parts(&self, lock: &UnderLock, i: usize, page: usize) -> [Range<usize>; PARTS] {
         let arena = self.nth(lock, i);
         let (base, chunks) = (arena.base(), arena.chunks());
@@ -64,7 +65,8 @@ impl Arenas {
         parts
     }
 
-    /// Gives back what of long arenas was never used. Each of them once, as others may use the addresses from then on.
+    /// Gives back the parts of long arenas that were never committed. Each arena only once, as other code may use the
+    /// addresses from then on.
     pub(crate) fn give_back<O: Os>(&self, os: &O, lock: &UnderLock) {
         for i in 0..self.count() {
             let arena = self.nth(lock, i);
@@ -82,7 +84,7 @@ impl Arenas {
             let behind = end..end;
             for part in self.parts(lock, i, os.page_size()).iter().chain([&behind]) {
                 if part.start > from {
-                    // SAFETY: nothing here is committed or will be: the arena and the reentrant reserve end before.
+                    // SAFETY: nothing here is committed or will be: the arena and the reentrant reserve end before it.
                     unsafe { os.unreserve(core::ptr::with_exposed_provenance_mut(from), part.start - from) };
                 }
                 from = from.max(part.end);
@@ -92,8 +94,7 @@ impl Arenas {
 }
 
 impl<O: Os> Pages<O> {
-    /// Address space is limited from now on: gives back what is reserved and not used, if that leaves little. Returns
-    /// whether it did.
+    /// Gives back reservations that are not used, if a limit on address space leaves little. Returns whether it did.
     pub fn give_reservations_back(&self) -> bool {
         self.ranges.with(&self.os, |r| {
             let pressed = is_pressed(&self.os);
@@ -104,10 +105,10 @@ impl<O: Os> Pages<O> {
         })
     }
 
-    /// Gives the page map back, if it is still more than is left of address space: frees are slower from then on.
+    /// Gives the page map back, if little address space is left: frees are slower from then on.
     ///
     /// # Safety
-    /// No other thread may be in a call of the allocator, or begin one before this returns; nor may this thread, in a
+    /// No other thread may be in a call of the allocator, or begin one before this returns; nor may this thread be in a
     /// handler that interrupted a call.
     pub unsafe fn give_map_back(&self) {
         self.ranges.with(&self.os, |_| {

@@ -1,4 +1,4 @@
-//! The address space: the system, what users chose, the arenas, and the page map over them.
+//! The address space: the system, the settings of users, the arenas, and the page map.
 
 use crate::Os;
 use crate::pages::arena::Arenas;
@@ -6,32 +6,32 @@ use crate::pages::page_map::PageMap;
 use crate::system::policy::Policy;
 use crate::system::sync::{AtomicUsize, Ordering};
 
-/// What ranges of chunks are cut from.
+/// The address space that ranges of chunks are cut from.
 #[derive(Debug)]
 pub struct Space<O: Os> {
-    /// From address to size class.
+    /// Maps an address to a size class.
     pub map: PageMap,
     /// The system.
     pub os: O,
-    /// What users chose.
+    /// The settings of users.
     pub policy: Policy,
     page_size: AtomicUsize,
-    /// The address ranges that memory comes from.
+    /// The reserved address ranges that chunks come from.
     pub arenas: Arenas,
 }
 
 impl<O: Os> Space<O> {
-    /// Nothing is reserved yet.
+    /// An address space in which nothing is reserved yet.
     pub const fn new(os: O) -> Self {
         Space { map: PageMap::new(), os, policy: Policy::new(), page_size: AtomicUsize::new(0), arenas: Arenas::new() }
     }
 
-    /// First use: asks the system for the size of its pages.
+    /// Reads the OS page size from the system, at the first use.
     pub(crate) fn look_up_page_size(&self) {
         self.page_size.store(self.os.page_size(), Ordering::Relaxed);
     }
 
-    /// Bytes of an OS page; 0 before the first use.
+    /// Size of an OS page in bytes; 0 before the first use.
     #[inline]
     pub fn page_size(&self) -> usize {
         self.page_size.load(Ordering::Relaxed)

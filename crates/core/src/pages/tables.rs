@@ -1,14 +1,15 @@
-//! The side tables of free memory go back to the system too.
+//! Purges the side tables of free memory.
 //!
-//! A GiB of small blocks has up to 18 MiB of records and bits (`arena.rs`), which mean nothing once it is free and clean:
-//! inside a free range all entries are zero, or may be. So the purger takes long clean ranges out of the lists, gives the
-//! OS pages of their entries back, under no lock, and makes the ranges free again. The first and the last record of a
-//! range stay, as does every OS page that neighbours share.
+//! A GiB of small blocks has up to 18 MiB of records and bits (`layout.rs`), which are not needed once the GiB is free
+//! and clean: inside a free range all entries may be zero. So the purger takes long clean ranges out of the lists,
+//! gives the OS pages of their entries back without a lock, and puts the ranges back. The first and the last record of
+//! a range stay, as does every OS page that has entries of neighbours.
 //!
-//! What huge pages left in the range goes back with them: a block that ends inside a huge page has all of it touched,
-//! and takes only its own part along when it is freed (`dense.rs`).
+//! The range itself is purged once more where huge pages may have left memory in it: a block that ends inside a huge
+//! page makes the kernel populate the whole of it, but only the block's own part goes back when it is freed
+//! (`dense.rs`).
 //!
-//! Cost: some 30 system calls at most, when a GiB was freed in all or the program has come to rest.
+//! Cost: at most some 30 system calls, after a GiB was freed in all or when the program rests.
 
 use crate::pages::Pages;
 use crate::pages::chunk::Record;
@@ -16,14 +17,14 @@ use crate::pages::layout::{BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, RECO
 use crate::system::os::Run;
 use crate::{CHUNK, Os};
 
-/// Chunks of a range whose entries are worth a look: 16 MiB, some 4 OS pages of records.
+/// Minimum length in chunks of a range whose entries are purged: 16 MiB, with some 4 OS pages of records.
 pub(crate) const LONG: usize = (16 << 20) / CHUNK;
-/// Ranges that are taken out of the lists at a time, longest first.
+/// Number of ranges that are taken out of the lists at a time, longest first.
 const AT_ONCE: usize = 16;
-/// Chunks that must have been freed since the last time when the program rests; where it does not, [`crate::pages::FREED`].
+/// Minimum of chunks freed since the last purge of tables, where the program rests; else it is [`crate::pages::FREED`].
 pub(crate) const FREED_AT_REST: usize = (64 << 20) / CHUNK;
 
-/// The tables, by what lies in front of them and what an entry has. Records first, of which two stay.
+/// The side tables: bytes per chunk of the tables in front, and bytes of an entry. Records first, of which two stay.
 const TABLES: [(usize, usize); 5] = [
     (0, RECORD_BYTES),
     (RECORD_BYTES, FEW_BYTES),
@@ -32,8 +33,8 @@ const TABLES: [(usize, usize); 5] = [
     (BEFORE_AGES, 1),
 ];
 
-/// The OS pages that hold nothing but entries of chunks `from..to` in the table behind `before` bytes for each of the
-/// `chunks` of the arena at `base`.
+/// The OS pages that hold only entries of chunks `from..to` in one of [`TABLES`] of the arena at `base`, which has
+/// `chunks` chunks; `None` if there are none.
 fn pages(base: usize, chunks: usize, table: (usize, usize), from: usize, to: usize, page: usize) -> Option<Run> {
     let (before, entry) = table;
     let start = base + before * chunks;
@@ -42,8 +43,8 @@ fn pages(base: usize, chunks: usize, table: (usize, usize), from: usize, to: usi
 }
 
 impl<O: Os> Pages<O> {
-    /// Gives the side tables of long free ranges back; returns the bytes that they could have held. The batch lock must
-    /// be held: who forks finds no range on its way.
+    /// Purges the side tables of long free ranges; returns the number of bytes purged. The caller holds the batch lock,
+    /// so that a fork finds no range out of the lists.
     #[cold]
     pub(crate) fn purge_tables(&self) -> usize {
         let mut ranges = [None; AT_ONCE];
@@ -59,14 +60,14 @@ impl<O: Os> Pages<O> {
         });
         let mut bytes = 0;
         for (c, len) in ranges.into_iter().flatten() {
-            // SAFETY: the range is ours, and all its entries but two records may be zero.
+            // SAFETY: the range was taken out of the lists, so it is this thread's; it is clean.
             bytes += unsafe { self.purge_entries(c, len, huge) };
             self.ranges.with(&self.os, |r| r.put_back_clean(&self.arenas, c, len));
         }
         bytes
     }
 
-    /// Gives the entries of a range back, and where there are huge pages the range too; returns the bytes of the entries.
+    /// Purges the entries of a range, and if `huge` the range too; returns the number of bytes of entries purged.
     ///
     /// # Safety
     /// The chunks must be the caller's, clean and in no list.
@@ -85,7 +86,7 @@ impl<O: Os> Pages<O> {
                 count += 1;
             }
         }
-        // SAFETY: these OS pages are committed, and zero is what they may hold.
+        // SAFETY: these OS pages are committed, and hold only entries that may be zero.
         unsafe { self.release_runs(&runs[..count], false) }.bytes
     }
 }
@@ -94,7 +95,7 @@ impl<O: Os> Pages<O> {
 mod tests {
     use super::*;
 
-    /// Catches an OS page that holds an entry of a neighbour, or one that is left out.
+    /// Catches a purge of an OS page that holds an entry of a neighbour, and an OS page that is left out.
     #[test]
     fn pages_of_entries() {
         let run = |from, to| pages(1 << 36, 1 << 20, TABLES[0], from, to, 4096).map(|r| (r.start.addr(), r.len));
