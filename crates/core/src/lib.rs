@@ -18,7 +18,7 @@
 //! | heap | what one thread owns: a cache of free blocks for each class, and slabs that fill it, see [`heap`] |
 //! | local free, remote free | by the thread that owns the block's slab, by another thread |
 //! | large block, huge block | whole OS pages from an arena; a mapping of its own |
-//! | reserved, clean, dirty | without memory, not accessible yet; known to read as zero; may hold anything |
+//! | reserved, clean, dirty | not usable yet, and without memory; known to read as zero; may hold anything |
 //! | purge | give OS pages back to the system; they are clean afterwards |
 //! | waiting, due | free, dirty, and not given back yet; waiting long enough to be purged, see [`pages::age`] |
 //! | purger | the helper thread, or if there can be none the threads that free memory, see [`back::purge`] |

@@ -133,8 +133,8 @@ impl<O: Os> Back<O> {
         self.purger.last.store(self.os.clock(), Ordering::Relaxed);
     }
 
-    /// Returns the criteria for a purge of what has waited for `ticks` epochs, in batches of `bytes`. Includes holes only
-    /// if these are batches of full size.
+    /// Returns the criteria for a purge of what has waited for `ticks` epochs, in batches of `bytes`. Holes are
+    /// included only if these are batches of full size.
     pub(crate) fn due(&self, ticks: u8, bytes: usize) -> Due {
         let slabs = bytes == BATCH_BYTES;
         Due { now: self.epoch(), ticks, lazy: false, slabs, ranges: true, keep: Keep::default(), bytes }

@@ -1,4 +1,4 @@
-//! Has all heaps adopt the current watch mode (`blocks/watching.rs`): those of other threads by handshakes.
+//! Watch modes: has all heaps adopt the current one (`blocks/watching.rs`), those of other threads by handshakes.
 
 use crate::back::Back;
 use crate::blocks::registry::OWNED;

@@ -1,8 +1,8 @@
 //! Blocks apart: large blocks that may be mapped unlike their neighbours. The next owner must not get such mappings. So
 //! they are mapped anew when they are freed, and so is the end that is cut off when they shrink. Two causes:
 //!
-//! - neap moved OS pages there. Mappings apart from their neighbours would stay as long as the process lives, and a
-//!   process may have only 65,530.
+//! - neap moved OS pages there (realloc). Mappings apart from their neighbours would stay as long as the process lives,
+//!   and a process may have only 65,530.
 //! - The program changed them. OS pages that it made inaccessible would end the next owner by SIGSEGV, those that it
 //!   keeps from children would be missing in a child, and those that it locked would not go back. With glibc such a
 //!   block is unmapped.

@@ -1,10 +1,10 @@
-//! Huge blocks: serves requests by a mapping of their own, where no arena can hold the block: above
+//! Huge blocks: serves each request by a mapping of its own, where no arena can hold the block: above
 //! [`crate::blocks::large::MAX_LARGE`], or if address space is limited.
 //!
 //! Their addresses and lengths are in slots, searched from the first: linear in the number of huge blocks, of which
-//! there are few. Without a lock, so that reentrant calls may use them. A slot is null, `TAKEN` while its block is made
-//! or resized, or the address of a block. The thread that swaps it for null has freed the block. Further tables of
-//! slots are mapped when needed, and stay.
+//! there are few. Without a lock, so that reentrant calls may use them. A slot is null, `TAKEN` while its block is
+//! made, resized or freed, or the address of a block. Of several threads that swap the address for `TAKEN`, one
+//! succeeds, and only that one resizes or frees the block. Further tables of slots are mapped when needed, and stay.
 
 use crate::pages::Pages;
 use crate::system::sync::{AtomicPtr, AtomicUsize, Ordering};
@@ -88,7 +88,7 @@ impl Huge {
         None
     }
 
-    /// Returns the slot of the block at `p`, after swapping `p` for `to`: null, [`TAKEN`], or `p` to leave it as it is.
+    /// Returns the slot of the block at `p`, after swapping `p` for `to`: [`TAKEN`], or `p` to leave it as it is.
     fn find(&self, p: *mut u8, to: *mut u8) -> Option<&Slot> {
         if self.count() == 0 || p.is_null() || p == TAKEN {
             return None;

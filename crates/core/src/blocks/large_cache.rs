@@ -86,8 +86,8 @@ impl LargeCache {
         self.count.get() < PLACES && self.chunks() + len <= self.counted.get() as usize
     }
 
-    /// Counts room for `len` more chunks, and for as many again as the cache may hold; returns the bytes that were not
-    /// counted before.
+    /// Makes sure that room for `len` more chunks is counted. If it is not, counts twice what is needed, as far as the
+    /// cache may hold that. Returns the bytes that were not counted before.
     pub(crate) fn count_room(&self, len: usize) -> usize {
         let (need, counted) = (self.chunks.get() + len as u32, self.counted.get());
         let more = if need > counted { (2 * need).min(MOST_CHUNKS) - counted } else { 0 };

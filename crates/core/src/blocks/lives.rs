@@ -67,7 +67,7 @@ impl<O: Os> Blocks<O> {
     fn new_heap(&self, r: &mut Registry) -> *mut Heap {
         let mut heap = self.place_of_heap(r);
         if heap.addr() as u32 == PARKED.heap().addr() as u32 {
-            // A thread that waits for its heap compares this half of its address only (`Back::wait_parked`).
+            // A thread that waits for its heap compares only this half of its address (`Back::wait_parked`).
             heap = self.place_of_heap(r);
         }
         if !heap.is_null() {
