@@ -97,7 +97,6 @@ const LIMIT: u64 = 240;
 
 /// System calls that are refused in turn.
 const REFUSED: &[&str] = &[
-    "process_madvise",
     "ioctl",
     "pread64",
     "userfaultfd",

@@ -65,14 +65,12 @@ const SLOW_START: &[&str] = &["mmap,rt_sigprocmask:delay_enter=20000"];
 const LATE_NUMBER: &[&str] = &["gettid:delay_enter=5000000", "membarrier:delay_exit=1500000"];
 const LONG_VISIT: &[&str] = &["membarrier:delay_exit=1500000"];
 /// Every third of the calls that move memory or start a thread takes some milliseconds.
-const DELAYS: &[&str] = &[
-    "process_madvise,madvise:delay_enter=5000:when=1+3",
-    "mmap,munmap,mremap,clone,membarrier:delay_exit=3000:when=1+3",
-];
+const DELAYS: &[&str] =
+    &["madvise:delay_enter=5000:when=1+3", "mmap,munmap,mremap,clone,membarrier:delay_exit=3000:when=1+3"];
 
 const ROWS: &[Row] = &[
     row(HOLES, "late_purge", "a purge of an OS page that has a new owner: live bytes become zero")
-        .inject(&["process_madvise:delay_enter=250000"]),
+        .inject(&["madvise:delay_enter=250000"]),
     row(HOLES, "threads_end_under_trim", "a heap that is an orphan in the second pass of a trim"),
     row(REALLOC, "parts_locked", "bytes lost where mremap moves some of a block's mappings and fails"),
     row(REALLOC, "parts_marked", "the same with parts that madvise marked"),

@@ -78,7 +78,7 @@ static void from_the_start(void) {
 
 /* NAME_first, NAME_last, NAME_at_start for each call. */
 #define CALLS(X)                                                                                        \
-    X(process_madvise) X(ioctl) X(pread64) X(userfaultfd) X(membarrier) X(clone) X(clone3) X(madvise)    \
+    X(ioctl) X(pread64) X(userfaultfd) X(membarrier) X(clone) X(clone3) X(madvise)                      \
     X(rt_sigprocmask) X(prctl) X(fcntl) X(openat) X(lseek) X(dup3) X(gettid) X(get_robust_list) X(getrandom) X(capget) \
     X(prlimit64) X(tgkill) X(memfd_create) X(fallocate) X(close_range)
 #define DENY(name)                                                                                      \

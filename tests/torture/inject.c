@@ -43,7 +43,6 @@ static const struct {
     const char *name;
     int number;
 } names[] = {
-    {"process_madvise", __NR_process_madvise},
     {"madvise", __NR_madvise},
     {"mmap", __NR_mmap},
     {"mprotect", __NR_mprotect},

@@ -57,7 +57,7 @@ pub enum Syscall {
     Mremap,
     /// `mprotect`
     Mprotect,
-    /// `madvise` and `process_madvise`
+    /// `madvise`
     Madvise,
     /// `futex`
     Futex,

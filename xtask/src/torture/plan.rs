@@ -89,7 +89,7 @@ impl Profile {
 const PROFILES: &[Profile] = &[
     profile("mix", &["worker=4"]).extras(3),
     profile("waves", &["worker=1", "waves=1"])
-        .injection(Injection::Strace(&["process_madvise:delay_enter=250000"]))
+        .injection(Injection::Strace(&["madvise:delay_enter=250000:when=1+3"]))
         .extras(0)
         .without_options(),
     profile("lives", &["worker=2", "lives=2"]),
@@ -158,8 +158,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
 /// System calls, and the errors that their manual pages name. What the C library itself ends the process for is left out:
 /// munmap (stacks), and all of futex but EAGAIN and EINTR.
 const CALLS: &[(&str, &[&str])] = &[
-    ("process_madvise", &["EINVAL", "ENOMEM", "EPERM", "ENOSYS", "EAGAIN", "EINTR", "ESRCH", "EBADF"]),
-    ("madvise", &["EAGAIN", "ENOMEM", "EINVAL", "EPERM", "EBUSY", "ENOSYS"]),
+    ("madvise", &["EAGAIN", "ENOMEM", "EINVAL", "EPERM", "EBUSY", "ENOSYS", "EINTR", "EBADF"]),
     ("mmap", &["ENOMEM", "EAGAIN", "EPERM"]),
     ("mprotect", &["ENOMEM", "EACCES"]),
     ("munmap", &[]),
@@ -325,7 +324,7 @@ fn by_strace(draw: &mut Draw) -> Vec<String> {
 }
 
 /// Calls that neap leaves out in a process that was started under a filter, because that may end the process for them.
-const KILLED: &[&str] = &["process_madvise", "memfd_create", "close_range", "mincore", "userfaultfd"];
+const KILLED: &[&str] = &["memfd_create", "close_range", "mincore", "userfaultfd"];
 
 fn by_filter(draw: &mut Draw) -> Vec<String> {
     let mut rules = Vec::new();

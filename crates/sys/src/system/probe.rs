@@ -3,7 +3,6 @@
 //! | feature | since | how it is found out | without it |
 //! |---|---|---|---|
 //! | [`DISCARD`]: MADV_DONTNEED that clears | always; qemu before 9 does nothing | the first range that goes back is looked at | memory counts as dirty |
-//! | [`PURGE_MANY`]: process_madvise on oneself | 6.13 | a call without ranges | one madvise for each range |
 //! | [`POPULATE`]: MADV_POPULATE_WRITE | 5.14 | the first call's error | the faults come one by one |
 //! | [`MOVE`]: MREMAP_DONTUNMAP | 5.7 | a page is mapped and moved | realloc copies |
 //! | [`BARRIER`]: membarrier, private and expedited | 4.14 | the process is registered | no heap is visited; a fork pauses |
@@ -29,8 +28,6 @@ pub enum Rarity {
     Usual,
     /// Most: a filter that the program was started with lets it pass or refuses it ([`filter::hostile`]).
     Common,
-    /// Few: any filter may end the process for it ([`filter::filter`]).
-    Rare,
 }
 
 /// What is known of a feature.
@@ -46,8 +43,6 @@ const FAILS: u8 = 2;
 
 /// See the table.
 pub static DISCARD: Feature = Feature::new(Rarity::Usual);
-/// See the table.
-pub static PURGE_MANY: Feature = Feature::new(Rarity::Rare);
 /// See the table.
 pub static POPULATE: Feature = Feature::new(Rarity::Common);
 /// See the table.
@@ -92,7 +87,6 @@ impl Feature {
         let filter = match self.rarity {
             Rarity::Usual => Filter::No,
             Rarity::Common => filter::hostile(),
-            Rarity::Rare => filter::filter(),
         };
         if filter == Filter::Yes {
             self.note(false);
@@ -108,7 +102,7 @@ mod tests {
     /// Catches a feature that is used before it was tried, or tried again after it failed.
     #[test]
     fn what_is_found_out_stays() {
-        for rarity in [Rarity::Usual, Rarity::Common, Rarity::Rare] {
+        for rarity in [Rarity::Usual, Rarity::Common] {
             let feature = Feature::new(rarity);
             assert!(feature.known().is_none() && !feature.works());
             feature.note(true);
