@@ -166,7 +166,7 @@ unsafe extern "C-unwind" fn failed(
             }
             // There is no memory to be had for a bad alignment, so no handler is called.
             let next = if align == BAD { throw_or_abort } else { next_throwing };
-            return arch::neap_new_loop(size, align, retry, next).cast();
+            return arch::new_loop(size, align, retry, next).cast();
         }
         let p = match align {
             0 => lookup::function::<Plain>(theirs(symbol, own)).map(|theirs| theirs(size, nothrow)),

@@ -1,4 +1,4 @@
-//! Which allocator does the process have? One, on Linux; what Linux needs of it is handed in here.
+//! The one allocator of the process, on Linux. The functions that the port calls back are passed in here.
 
 use crate::helper::thread;
 use crate::linux::Linux;

@@ -1,7 +1,7 @@
-//! How does a call of the program get to the allocator? The calls that the C surface and the Rust crate share.
+//! malloc, free and their kin, as the C surface and the Rust crate share them.
 //!
-//! Each call tries the fast path of [`Heap`] on the thread's heap; all else is in one `#[cold]` function each. Calls
-//! that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
+//! Each call tries the fast path of [`Heap`] on the thread's heap. A function of its own does the rest of each call.
+//! Calls that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
 use crate::observe::{samples, sites};
 use crate::system::{errno, space};
@@ -18,7 +18,7 @@ use neap_core::{CHUNK, Heap, Os};
 
 pub use crate::allocator::NEAP;
 
-/// What free does with a pointer that neap does not know; set by the crate that owns the process's `free`.
+/// What free does with a pointer that neap does not know. The crate that exports `free` passes it in.
 pub type ForeignFree = unsafe fn(*mut u8);
 
 #[cold]
@@ -27,8 +27,9 @@ fn no_memory() -> *mut u8 {
     core::ptr::null_mut()
 }
 
-/// The last step of the slow paths that allocate: passes a new block of `size` bytes on, with errno where it is null. Where
-/// calls are watched the block is filled unless it is `zero`, counted, recorded, and shown if it is `sampled`.
+/// The last step of the slow paths that allocate: returns the new block of `size` bytes; sets errno if it is null.
+/// Where calls are watched, the block is filled (unless it must stay zeroed, `zero`), counted and recorded. If it is
+/// `sampled`, the hook is called.
 #[inline]
 fn finish(p: *mut u8, size: usize, sampled: bool, zero: bool) -> *mut u8 {
     if p.is_null() {
@@ -80,7 +81,7 @@ pub fn malloc(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
-    // SAFETY: a real heap is this thread's, here and below. A name shows that it is watched.
+    // SAFETY: a real heap is this thread's, here and below. A name of no heap counts as watched.
     if unsafe { NEAP.is_watched_at(heap) } {
         return malloc_watched(size, heap);
     }
@@ -105,7 +106,7 @@ fn malloc_missed(size: usize, heap: *mut Heap) -> *mut u8 {
     if p.is_null() { no_memory() } else { p }
 }
 
-/// [`malloc_entered`] of a block that the shelf does not have.
+/// [`malloc_entered`] of a large block that the large cache does not have.
 #[inline(never)]
 fn malloc_fresh(size: usize) -> *mut u8 {
     let p = NEAP.malloc_fresh(size, CHUNK, false);
@@ -150,7 +151,7 @@ fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
     finish(p, size, !sample.is_null(), zero)
 }
 
-/// A block that is a sample, if the next one is to be one; else null.
+/// A block that is a sample, if the next block is to be one; else null.
 ///
 /// # Safety
 /// The heap must be the caller's.
@@ -190,7 +191,7 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
     }
 }
 
-/// Up to here a loop zeroes faster than memset.
+/// Longest block that a loop zeroes faster than memset.
 const SHORT: usize = 256;
 
 #[cold]
@@ -214,7 +215,7 @@ fn calloc_slow(bytes: usize) -> *mut u8 {
         return zeroed(malloc(bytes), bytes);
     }
     let Some(entered) = arch::enter() else { return malloc_reentrant(bytes, true) };
-    // SAFETY: a real heap is this thread's. A name shows that it is watched.
+    // SAFETY: a real heap is this thread's. A name of no heap counts as watched.
     let p = unsafe {
         if NEAP.is_watched_at(entered.heap) {
             entered.leave();
@@ -235,7 +236,7 @@ pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
     malloc_slow(size, align, zero)
 }
 
-/// `free`, with `foreign` for what neap does not know.
+/// `free`; calls `foreign` for a pointer that neap does not know.
 ///
 /// # Safety
 /// `p` must be null, a live block of neap's, or something that `foreign` can take.
@@ -261,7 +262,7 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
         unsafe { Heap::undo_free(heap, 0) };
         return arch::leave();
     }
-    // SAFETY: as the caller of `free` promises; a real heap is this thread's. A name shows that it is watched.
+    // SAFETY: as the caller of `free` promises; a real heap is this thread's. A name of no heap counts as watched.
     unsafe {
         if NEAP.is_watched_at(heap) {
             return free_watched(p, heap, foreign);
@@ -273,7 +274,7 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
     arch::leave();
 }
 
-/// [`free_entered`], where there is more to do than to shelve a block.
+/// [`free_entered`], where the block does not go into the large cache.
 ///
 /// # Safety
 /// As that.
@@ -311,7 +312,8 @@ unsafe fn free_watched(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
             NEAP.take_mark(p);
         }
         let size = size_to_free(p);
-        // A thread that only frees wants a cache as well. Without memory for it, free as a remote thread.
+        // A thread that only frees gains by a cache too. Without memory for a heap the block is freed as by a remote
+        // thread.
         let known = match Turn::to_free() {
             Turn::Heap(lent) => NEAP.free(lent.heap(), p),
             Turn::Reentrant | Turn::NoMemory => NEAP.free_reentrant(p),
@@ -347,7 +349,8 @@ fn freed(size: Option<usize>) {
     }
 }
 
-/// Usable bytes of a block that is about to be freed, where they are counted or filled; it is filled where that is on.
+/// Usable bytes of a block that is about to be freed; `None` where blocks are neither counted nor filled. Fills the
+/// block where that is on.
 ///
 /// # Safety
 /// As [`free`].
@@ -365,7 +368,7 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
     }
 }
 
-/// Usable bytes of the block at `p`; `None` if neap does not know it. `call` is the call that asks.
+/// Usable bytes of the block at `p`; `None` if neap does not know it. `call` is the program's call, for messages.
 ///
 /// # Safety
 /// `p` must be a live block of neap's, or foreign.
@@ -386,7 +389,7 @@ pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
 }
 
 /// [`realloc`] of a small block, without a heap's slow path: in place, or through the fast paths of malloc and free.
-/// `None` if it is another kind of block, or if it is not in order.
+/// `None` if it is another kind of block, or fails a check.
 ///
 /// # Safety
 /// `p` must be a live block of neap's, or foreign.
@@ -447,7 +450,8 @@ pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
 unsafe fn realloc_by_copy(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     // SAFETY: as the caller promises; both blocks have the bytes that are copied.
     unsafe {
-        // What the program may have made inaccessible is not kept behind a shorter block: it would be copied when that grows.
+        // A block that gets shorter in place keeps its tail, which is copied when the block grows. So it stays only if
+        // the program cannot have made the tail inaccessible.
         let keeps = || old - size < NEAP.os.page_size() || NEAP.stays_mapped(p);
         if size <= old && size >= old / 2 && keeps() {
             return p;
@@ -458,7 +462,7 @@ unsafe fn realloc_by_copy(p: *mut u8, old: usize, size: usize) -> *mut u8 {
             if size > old {
                 return new;
             }
-            // To shrink is never refused.
+            // A block can always get shorter.
             errno::set(before);
             return p;
         }
@@ -468,7 +472,7 @@ unsafe fn realloc_by_copy(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     }
 }
 
-/// For blocks that are known to be neap's.
+/// For blocks that are known to be neap's: ends the process.
 ///
 /// # Safety
 /// None; the type is that of [`ForeignFree`].
@@ -476,7 +480,7 @@ unsafe fn not_foreign(p: *mut u8) {
     neap_core::misuse::foreign(&NEAP, Call::Realloc, p)
 }
 
-/// Gives free memory back to the system; returns the bytes. 0 in a reentrant call, which gives nothing back.
+/// Gives free memory back to the system; returns how many bytes. 0 in a reentrant call, which gives nothing back.
 pub fn purge() -> usize {
     thread::in_call(|heap| NEAP.purge_with(heap)).unwrap_or(0)
 }
@@ -486,7 +490,7 @@ pub fn free_bytes() -> (usize, usize) {
     thread::in_call(|_| NEAP.free_bytes()).unwrap_or((0, 0))
 }
 
-/// How much memory the system holds for neap; by neap's own books where the system cannot tell. 0 in a reentrant call.
+/// Bytes that the system holds for neap; by neap's own count where the system does not say. 0 in a reentrant call.
 pub fn held() -> usize {
     let held = thread::in_call(|_| NEAP.resident().map_or_else(|| NEAP.held(), |r| r.total()));
     held.unwrap_or(0) as usize
@@ -500,8 +504,8 @@ mod tests {
         panic!("{p:p} is foreign");
     }
 
-    /// Catches a free of NULL, or one that fails for another reason, that leaves its count behind: after 2^30 of
-    /// them the next one took NULL for a block.
+    /// Catches a free that fails (of NULL, or for another reason) and leaves its count changed: after 2^30 of them the
+    /// next free takes NULL for a block.
     #[test]
     fn failed_frees_leave_no_count() {
         // SAFETY: the blocks are this test's; no other thread of this process uses neap.
@@ -510,7 +514,7 @@ mod tests {
             let (small, large) = (malloc(100), malloc(100_000));
             free(large, no_foreign);
             free(small, no_foreign);
-            // The last, as any other undone free of class 0 mends the count.
+            // The last call: any other undone free of class 0 would correct the count.
             free(core::ptr::null_mut(), no_foreign);
             assert_eq!(
                 NEAP.validate(neap_core::valid::Depth::Bits).map_err(|e| e.what).map(|c| c.cached > 0),

@@ -1,4 +1,4 @@
-//! How does a program set a hook for sampled blocks?
+//! Sets the hook for sampled blocks.
 
 use crate::allocator::NEAP;
 use crate::observe::samples::{self, Target};
@@ -8,8 +8,7 @@ use neap_core::watch::Reason;
 
 pub use crate::observe::samples::{ALLOCATED, FREED, Hook, Sample};
 
-/// From now on `hook` is called for samples, which are `interval` bytes apart on average. False if there is no memory for
-/// that.
+/// Has `hook` called for samples from now on. They are `interval` bytes apart on average. False if there is no memory.
 ///
 /// # Safety
 /// `hook` must be callable with `context` at any time, by any thread, also for a while after it was replaced.
@@ -18,7 +17,8 @@ pub unsafe fn set(hook: Hook, context: *mut c_void, interval: usize) -> bool {
     if target.is_null() {
         return false;
     }
-    // For ever: a thread that frees a sample has synchronised with the one that made it.
+    // This reason stays for ever. A thread that frees a sample has synchronised with the one that made it, so it sees
+    // it.
     NEAP.set_reason(Reason::Marks, true);
     // SAFETY: the block is new, long enough, aligned to 16 bytes, and never freed; as the caller promises.
     unsafe {
@@ -30,7 +30,7 @@ pub unsafe fn set(hook: Hook, context: *mut c_void, interval: usize) -> bool {
     true
 }
 
-/// No hook is called any more. Blocks that are samples stay so, and are freed as others.
+/// Ends the calls of the hook. Blocks that are samples stay samples; they are freed like other blocks.
 pub fn clear() {
     NEAP.set_sample_interval(0);
     // SAFETY: no target.

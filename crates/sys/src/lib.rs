@@ -2,17 +2,17 @@
 //!
 //! | layer, from below | what is there |
 //! |---|---|
-//! | [`arch`], `slot` | all that depends on the processor; what each thread keeps in thread storage |
-//! | `system`, `observe` | plain functions over system calls; what a process shows of itself |
+//! | [`arch`], `slot` | all that depends on the processor; each thread's slot in thread storage |
+//! | `system`, `observe` | plain functions over system calls; what a process shows to observers |
 //! | `helper` | how the helper thread runs |
-//! | [`linux`] | what the core asks of the system, put together from these |
+//! | [`linux`] | the trait `Os` of the core, put together from these |
 //! | `allocator` | the one allocator of the process |
 //! | [`thread`] | which heap a call uses, the end of a thread, and fork |
-//! | [`watch`], [`program`] | calls that are counted, filled, sampled; calls of the program that neap has to know of |
-//! | [`global`], [`hooks`] | malloc, free and their kin |
+//! | [`watch`], [`program`] | calls that are counted, filled, sampled; system calls of the program that concern neap |
+//! | [`global`], [`hooks`] | malloc, free and their kin; the hook for samples |
 //!
-//! May depend on `neap-core`, `neap-counters`, `neap-sites`, `rustix` (system calls that leave errno alone) and the C library
-//! (thread exit, fork handlers, process start values).
+//! May depend on `neap-core`, `neap-counters`, `neap-sites`, `rustix` (system calls that leave errno alone) and the C
+//! library (thread exit, fork handlers, process start values).
 #![cfg_attr(not(test), no_std)]
 
 mod allocator;

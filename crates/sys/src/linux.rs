@@ -1,4 +1,4 @@
-//! What does [`Os`] ask of Linux? Every call is a bare system call: errno is not touched.
+//! The trait [`Os`] on Linux. Every call is a bare system call, which does not touch errno.
 
 use crate::helper::rights;
 use crate::helper::thread::{self, Entry};
@@ -19,25 +19,24 @@ use neap_core::sync::Threads;
 use neap_counters::{Counters, Syscall};
 use rustix::mm::{self, MprotectFlags, MremapFlags, ProtFlags};
 
-/// Linux, and what it needs of the allocator above it.
+/// Linux, and the functions of the allocator that it calls.
 #[derive(Debug)]
 pub struct Linux {
     /// What the helper thread runs.
     pub(crate) helper: Entry,
-    /// What users chose, for the counters page.
+    /// The options, for the counters page.
     pub(crate) policy: fn() -> &'static Policy,
 }
 
 impl Linux {
-    /// The counters page, if this process counts. Not the child of a fork, however it was made, before it has a page of its
-    /// own.
+    /// The counters page, if this process counts. The child of a fork, however it was made, does not count before it
+    /// has a page of its own.
     #[inline]
     pub fn counters(&self) -> Option<&'static Counters> {
         space::here().page.counts()
     }
 
-    /// From now on this process counts, in `page`, or does not count. (In the child of a fork the kernel has seen to that,
-    /// where it can: `Space`.)
+    /// Has this process count in `page` from now on, or not count.
     pub fn set_counters(&self, page: Option<&'static Counters>) {
         space::settle().page.set_counts(page);
     }
@@ -54,7 +53,7 @@ impl Threads for Linux {
     }
 
     fn undisturbed<R>(&self, f: impl FnOnce() -> R) -> R {
-        // A filter that came between the two calls could leave all signals blocked.
+        // A filter that came between blocking and unblocking could leave all signals blocked.
         let _asking = Asking::begin();
         if filter::is_forbidden() { f() } else { call::without_signals(f) }
     }
@@ -86,15 +85,17 @@ unsafe impl Os for Linux {
         call::page_size()
     }
 
-    /// Behind the program, as some tools take the first line of /proc/PID/maps for it, with 1 TiB for its heap (`brk`);
-    /// up to where the kernel puts other mappings, from 0x7fff_ffff_f000 downwards. 600 places, so 9 random bits, where
-    /// the kernel has 28 for a program's address; 300 (8 bits) where it has 32.
+    /// Behind the program, as some tools take the first line of /proc/PID/maps for the program's, with 1 TiB between
+    /// for its heap (`brk`). The end lies below other mappings, which the kernel puts from 0x7fff_ffff_f000 downwards.
+    /// That gives 600 places (9 random bits) where the kernel has 28 bits for a program's address, and 300 (8 bits)
+    /// where it has 32.
     fn places(&self) -> Range<usize> {
         const PROGRAMS: Range<usize> = 0x5555_5555_4000..0x6800_0000_0000;
         const TIB: usize = 1 << 40;
         // The headers lie in the program's first mapping.
         let program = call::auxiliary(libc::AT_PHDR);
-        // Elsewhere: one of fixed address lies first anyway; one that was loaded as a library does not.
+        // A program of fixed address lies below these places anyway. One that was loaded as a library is not found
+        // here.
         let low = if PROGRAMS.contains(&program) { program + TIB } else { PROGRAMS.start + TIB };
         low..0x7E00_0000_0000
     }
@@ -175,7 +176,7 @@ unsafe impl Os for Linux {
     }
 
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
-        purge::count_calls(1);
+        purge::count_call();
         // SAFETY: the range is committed memory of ours whose contents are not needed.
         unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxFree) }.is_ok()
     }
@@ -187,8 +188,7 @@ unsafe impl Os for Linux {
     }
 
     unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
-        // SAFETY: as the caller promises.
-        unsafe { purge::populate(p, len) }
+        purge::populate(p, len)
     }
 
     unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched> {
@@ -233,7 +233,7 @@ unsafe impl Os for Linux {
 
     fn memory(&self) -> Option<Memory> {
         let _asking = Asking::if_allowed()?;
-        // A guest may be killed in the middle of a look. In the program's table of files the helper opens nothing.
+        // A guest may be killed in the middle of a look. The helper opens no file in the program's table of files.
         if space::settle().is_guest() || (thread::is_helper() && !rights::has_own_files()) {
             return cgroup::last();
         }
@@ -248,7 +248,7 @@ unsafe impl Os for Linux {
         &space::settle().helper
     }
 
-    /// Its counts begin anew.
+    /// Counts begin anew, and what belongs to the parent is forgotten.
     fn forked(&self) {
         purge::forked();
         random::forked();
@@ -263,7 +263,7 @@ unsafe impl Os for Linux {
 
     fn publish(&self, figures: &Figures) {
         let _asking = Asking::begin();
-        // A child on its parent's memory may be killed in the middle: the parent would publish nothing any more.
+        // A guest may be killed in the middle; then the owner could never publish again.
         let Some(space) = space::space().filter(|space| !space.is_guest()) else { return };
         space.page.publish(|| page::gauges(figures, (self.policy)(), purge::calls()));
     }
@@ -275,7 +275,7 @@ unsafe impl Os for Linux {
         Some(limit.saturating_sub(taken))
     }
 
-    /// Not in programs that may give themselves a filter without our hearing of it.
+    /// False in programs that may give themselves a filter without notice to neap.
     fn looks_for_limits(&self) -> bool {
         filter::is_watched()
     }
@@ -288,7 +288,7 @@ unsafe impl Os for Linux {
         rustix::thread::gettid().as_raw_nonzero().get() as u32
     }
 
-    /// Asked without a look at files: where neap would hear of a filter, or would have seen it by now.
+    /// Asks only where neap gets notice of filters, or has looked for one before, as this must open no file.
     fn thread_to_ask_for(&self) -> Option<Thread> {
         let _asking = Asking::if_allowed()?;
         if filter::is_watched() || probe::BARRIER.works() { alive::calling_thread() } else { None }

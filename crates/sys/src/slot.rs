@@ -1,16 +1,14 @@
-//! What does each thread keep in its slot of thread storage ([`ThreadSlot`])?
+//! Each thread's slot in thread storage ([`ThreadSlot`]), and what stands there in place of a heap.
 //!
 //! The heap in the thread's slot is one of
-//! - [`Heap::none`]: the thread has called nothing yet, or a few times ("Early calls" in `thread/heap.rs`);
-//! - [`GONE`]: the thread is ending and has given its heap up. What still runs (destructors of other libraries,
-//!   the C library's own clean-up) allocates from a heap that is borrowed for each call, and frees as a remote
-//!   thread does. In a stranded process (`Allocator::is_stranded`) it stands for all threads, and all calls that the
-//!   fast paths cannot serve are reentrant ones;
+//! - [`Heap::none`]: the thread has made no call yet, or a few ("Early calls" in `thread/heap.rs`);
+//! - [`GONE`]: the thread is ending and has given its heap up. Code that still runs (destructors of other libraries,
+//!   the C library's own clean-up) borrows a heap for each call. In a stranded process (`Allocator::is_stranded`) all
+//!   threads have this name, and all calls that the fast paths cannot serve are reentrant;
 //! - [`PARKED`]: another thread visits the heap, for microseconds;
-//! - [`FORKED`]: another thread forks, or this one does. All calls that the fast paths cannot serve are reentrant ones, as they
-//!   must not wait (`neap_core::fork`);
-//! - a heap of its own.
-//!
+//! - [`FORKED`]: another thread forks, or this one does. All calls that the fast paths cannot serve are reentrant, as
+//!   they must not wait (`neap_core::fork`);
+//! - the thread's own heap.
 
 use crate::arch;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -20,39 +18,39 @@ use neap_core::heap::{FORKED, Name, PARKED, ThreadSlot};
 /// The heap of a thread that has given its heap up.
 static GONE: Name = Name::new();
 
-/// What stands for the heap of a thread that has given its heap up.
+/// The address that stands in the slot of such a thread.
 pub fn gone() -> *mut Heap {
     GONE.heap()
 }
 
-/// The calling thread's slot. To be used at once, and not kept.
+/// The calling thread's slot. It must be used at once: it ends with the thread.
 fn own<'a>() -> &'a ThreadSlot {
-    // SAFETY: it is there as long as the thread runs, and all its fields are atomic.
+    // SAFETY: the slot lives as long as the thread runs, and all its fields are atomic.
     unsafe { &*arch::slot() }
 }
 
-/// Whether `heap` is a real one.
+/// Whether `heap` is a real heap, and none of the names that stand in place of one.
 #[inline]
 pub fn is_heap(heap: *mut Heap) -> bool {
     heap != Heap::none() && heap != GONE.heap() && heap != PARKED.heap() && heap != FORKED.heap()
 }
 
-/// The heap of the calling thread, or what stands for none.
+/// The heap of the calling thread, or the name that stands in its place.
 pub fn heap() -> *mut Heap {
-    // Acquire pairs with the Release of a visitor: what it did to the heap is seen.
+    // Acquire pairs with the Release of a visitor: this thread sees what the visitor did to the heap.
     own().heap.load(Ordering::Acquire)
 }
 
-/// Sets the heap, which is not a real one now: so no other thread changes it.
+/// Sets the heap. The slot must not have a real heap now: then no other thread changes it.
 pub fn set_heap(heap: *mut Heap) {
     // Release pairs with the Acquire of a visitor or a fork that takes the heap away.
     own().heap.store(heap, Ordering::Release);
 }
 
-/// Takes the heap out of the slot for good, in a call that uses it. False if a visitor parked it since the call began:
-/// the visitor would put it back, so the thread has to wait for that.
+/// Takes the heap out of the slot for good, in a call that uses the heap. False if a visitor has parked it since the
+/// call began: the visitor will put it back, and the thread must wait for that.
 pub fn give_up(heap: *mut Heap) -> bool {
-    // Acquire pairs with the Release of a visitor who found the thread busy: it is done with the slot, which ends.
+    // Acquire pairs with the Release of a visitor that found the thread busy: it does not use the slot any more.
     own().heap.compare_exchange(heap, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
@@ -62,27 +60,27 @@ pub fn has_heap() -> bool {
     is_heap(own) || own == PARKED.heap() || own == FORKED.heap()
 }
 
-// Relaxed from here on: used by the thread alone.
+// Relaxed from here on: only the thread itself uses these words.
 
-/// Adds to the calls that the thread has made before it had a heap; returns how many those are.
+/// Adds to the count of calls that the thread has made before it had a heap; returns the sum.
 pub fn count_early(weight: u32) -> u32 {
     let sum = own().early.load(Ordering::Relaxed) + weight;
     own().early.store(sum, Ordering::Relaxed);
     sum
 }
 
-/// The forks that this thread is in the middle of.
+/// Number of forks that this thread is in the middle of.
 pub fn forks<'a>() -> &'a AtomicU32 {
     &own().forks
 }
 
-/// Whether the calling thread is in the hook for samples. Its slot says so and not its heap, which it has not while another
-/// thread forks.
+/// Whether the calling thread is in the hook for samples. The slot has the mark and not the heap, as the thread has no
+/// heap while another one forks.
 pub fn in_hook() -> bool {
     own().in_hook.load(Ordering::Relaxed) != 0
 }
 
-/// The calling thread enters the hook, or leaves it.
+/// Notes that the calling thread enters the hook, or leaves it.
 pub fn set_in_hook(inside: bool) {
     own().in_hook.store(inside.into(), Ordering::Relaxed);
 }

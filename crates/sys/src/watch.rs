@@ -1,4 +1,4 @@
-//! Which calls take their slow paths so that blocks are counted, filled, sampled or recorded? See `neap_core::watch`.
+//! Sends all calls to their slow paths, where blocks are counted, filled, sampled or recorded. See `neap_core::watch`.
 
 use crate::allocator::NEAP;
 use crate::observe::sites;
@@ -11,29 +11,28 @@ use neap_core::watch::Reason;
 /// See [`fill`].
 static FILL: AtomicU8 = AtomicU8::new(0);
 
-/// What freed blocks are filled with, and its complement what new ones are; 0: nothing.
+/// The byte that freed blocks are filled with; new ones are filled with its complement. 0: blocks are not filled.
 #[inline]
 pub fn fill() -> u8 {
     // Relaxed: the value stands for itself.
     FILL.load(Ordering::Relaxed)
 }
 
-/// Sets what blocks are filled with; 0 ends it.
+/// Sets the byte that blocks are filled with; 0 ends it.
 pub fn set_fill(byte: u8) {
     FILL.store(byte, Ordering::Relaxed);
     set(Reason::Fill, byte != 0);
 }
 
-/// Adds a reason to watch all calls, or takes it away. A thread that is in a call at that time follows at its next slow
-/// path.
+/// Adds a reason to watch all calls, or removes it. A thread that is in a call now notices at its next slow path.
 pub fn set(reason: Reason, on: bool) {
     NEAP.set_reason(reason, on);
     thread::follow();
-    // In a reentrant call no heap is visited: each follows at its next slow path.
+    // A reentrant call visits no heap: each thread notices at its next slow path.
     thread::in_call(|_| NEAP.tell_heaps());
 }
 
-/// Begins to record where blocks are allocated, see [`sites::start`].
+/// Begins to record where blocks are allocated; see [`sites::start`].
 ///
 /// # Safety
 /// As that.

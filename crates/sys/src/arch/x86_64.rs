@@ -1,13 +1,13 @@
-//! What depends on the processor? All of that for x86-64. A port is one more file like this.
+//! All that depends on the processor, for x86-64. A port to another one is one more file like this.
 
-use core::arch::{asm, global_asm};
+use core::arch::{asm, global_asm, naked_asm};
 use neap_core::Heap;
 use neap_core::heap::{Block, ThreadSlot};
 use neap_core::helper::Leave;
 
-// The slot of the thread (`neap_core::heap::ThreadSlot`): three words of initial-exec thread-local storage, so that neither a
-// call to __tls_get_addr nor memory is needed to reach them. The first starts as `neap_core::Heap::none()`, whose
-// address the dynamic linker stores into the template before the first thread gets its copy.
+// The slot of the thread (`neap_core::heap::ThreadSlot`): three words of initial-exec thread-local storage, so that
+// neither a call to __tls_get_addr nor memory is needed to reach them. The first starts as `neap_core::Heap::none()`,
+// whose address the dynamic linker stores into the template before the first thread gets its copy.
 global_asm!(
     ".pushsection .tdata,\"awT\",@progbits",
     ".p2align 3",
@@ -28,10 +28,10 @@ global_asm!(
 const _: () = assert!(core::mem::offset_of!(ThreadSlot, heap) == 0 && core::mem::offset_of!(ThreadSlot, busy) == 8);
 const _: () = assert!(core::mem::offset_of!(ThreadSlot, forks) == 12 && size_of::<ThreadSlot>() == 24);
 
-/// A call that uses the thread's heap. It says so in the thread's slot until [`Entered::leave`].
+/// A call that uses the thread's heap. The thread's slot is marked as in a call until [`Entered::leave`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entered {
-    /// The heap of the calling thread: its own, or one that stands for none.
+    /// The heap of the calling thread, or the name that stands in its place.
     pub heap: *mut Heap,
     /// Where the slot lies in thread storage.
     at: usize,
@@ -41,7 +41,7 @@ pub struct Entered {
 #[inline(always)]
 fn place() -> usize {
     let at;
-    // SAFETY: reads where the thread's own words lie.
+    // SAFETY: reads the offset of the thread's own words.
     unsafe {
         asm!(
             "mov {at}, qword ptr [rip + neap_seat@GOTTPOFF]",
@@ -52,16 +52,16 @@ fn place() -> usize {
     at
 }
 
-/// Says that the calling thread uses its heap, and returns it. `None` in a reentrant call, which is a handler's that
-/// interrupted another call of this thread: it must use neither heap nor lock (`neap_core::reentrant`).
+/// Marks the calling thread's slot as in a call, and returns the heap. `None` in a reentrant call, that is, a call of a
+/// handler which interrupted another call of this thread: it must use neither heap nor lock (`neap_core::reentrant`).
 ///
-/// A handler that comes before the addition finds no call and leaves none behind. One that comes after it sees that there
-/// is a call, until [`Entered::leave`].
+/// A handler that comes before the addition finds no call, and leaves no mark behind. One that comes after the addition
+/// finds the mark, until [`Entered::leave`].
 #[inline(always)]
 pub fn enter() -> Option<Entered> {
     let at = place();
-    // SAFETY: the thread's own words. The store comes before the load, for the compiler and the processor's program
-    // order; what is needed beyond that is the visitor's (`back/handshake.rs` of the core).
+    // SAFETY: the thread's own words. The store comes before the load for the compiler and in program order; a visitor
+    // adds the barrier that is needed beyond that (`back/handshake.rs` of the core).
     unsafe {
         asm!(
             "inc dword ptr fs:[{at} + 8]",
@@ -81,7 +81,7 @@ pub fn enter() -> Option<Entered> {
     }
 }
 
-/// The call is reentrant: takes back what it added.
+/// Undoes the addition of a reentrant call.
 #[cold]
 #[inline(always)]
 fn reentrant(at: usize) -> Option<Entered> {
@@ -91,7 +91,7 @@ fn reentrant(at: usize) -> Option<Entered> {
 }
 
 impl Entered {
-    /// The call is over.
+    /// Ends the call: the slot is unmarked.
     #[inline(always)]
     pub fn leave(self) {
         // SAFETY: the thread's own word.
@@ -106,7 +106,7 @@ impl Entered {
     }
 }
 
-/// [`Entered::leave`], where the value of [`enter`] is not at hand.
+/// [`Entered::leave`] for callers that do not have the value of [`enter`].
 #[inline]
 pub fn leave() {
     Entered { heap: core::ptr::null_mut(), at: place() }.leave();
@@ -116,7 +116,7 @@ pub fn leave() {
 #[inline]
 pub fn slot() -> *mut ThreadSlot {
     let slot: *mut ThreadSlot;
-    // SAFETY: reads where the thread's own words lie.
+    // SAFETY: reads the offset of the thread's own words.
     unsafe {
         asm!(
             "mov {0}, qword ptr [rip + neap_seat@GOTTPOFF]",
@@ -173,8 +173,9 @@ pub fn untag(block: *mut Block) -> bool {
     true
 }
 
-/// Defines an exported function of two words that first asks `find` (with the same arguments); where that returns null,
-/// it becomes the function that `next` returns, which finds its arguments and its caller's address as if called directly.
+/// Defines an exported function of two words. It calls `$find` with the same arguments and returns its result, unless
+/// that is null. Then it jumps to the function that `$next` returns, which finds arguments and return address as if the
+/// caller had called it directly.
 #[macro_export]
 macro_rules! forward {
     ($(#[$doc:meta])* pub unsafe extern "C" fn $name:ident($a:ident: $ta:ty, $b:ident: $tb:ty) -> $r:ty, $find:path, $next:path) => {
@@ -206,8 +207,7 @@ macro_rules! forward {
 }
 pub use forward;
 
-/// The address of a symbol that an object linked with neap, or loaded when neap was, may define; null if none
-/// does.
+/// The address of a symbol, or null if no object defines it that is linked with neap or was loaded when neap was.
 #[macro_export]
 macro_rules! weak {
     ($name:literal) => {{
@@ -226,69 +226,61 @@ macro_rules! weak {
 }
 pub use weak;
 
-// The loop of the C++ operators new after memory ran out: call what the second function returns (the program's new
-// handler, or one that throws bad_alloc), then try again. Exceptions pass through this frame, so it is not Rust's:
-// it has no clean-up and says to the unwinder where the saved registers are.
-//
-// neap_new_loop(size, align, retry, next): retry(size, align) returns a block or null; next() returns a function.
-global_asm!(
-    ".pushsection .text.neap_new_loop,\"ax\",@progbits",
-    ".p2align 4",
-    ".hidden neap_new_loop",
-    ".globl neap_new_loop",
-    ".type neap_new_loop, @function",
-    "neap_new_loop:",
-    ".cfi_startproc",
-    "push rbx",
-    ".cfi_def_cfa_offset 16",
-    ".cfi_offset rbx, -16",
-    "push r12",
-    ".cfi_def_cfa_offset 24",
-    ".cfi_offset r12, -24",
-    "push r13",
-    ".cfi_def_cfa_offset 32",
-    ".cfi_offset r13, -32",
-    "push r14",
-    ".cfi_def_cfa_offset 40",
-    ".cfi_offset r14, -40",
-    "sub rsp, 8",
-    ".cfi_def_cfa_offset 48",
-    "mov rbx, rdi",
-    "mov r12, rsi",
-    "mov r13, rdx",
-    "mov r14, rcx",
-    "2:",
-    "call r14",
-    "call rax",
-    "mov rdi, rbx",
-    "mov rsi, r12",
-    "call r13",
-    "test rax, rax",
-    "je 2b",
-    "add rsp, 8",
-    ".cfi_def_cfa_offset 40",
-    "pop r14",
-    ".cfi_def_cfa_offset 32",
-    "pop r13",
-    ".cfi_def_cfa_offset 24",
-    "pop r12",
-    ".cfi_def_cfa_offset 16",
-    "pop rbx",
-    ".cfi_def_cfa_offset 8",
-    "ret",
-    ".cfi_endproc",
-    ".size neap_new_loop, . - neap_new_loop",
-    ".popsection",
-);
-
-unsafe extern "C-unwind" {
-    /// Until `retry(size, align)` returns a block: calls the function that `next` returns, which may throw.
-    pub fn neap_new_loop(
-        size: usize,
-        align: usize,
-        retry: extern "C" fn(usize, usize) -> *mut u8,
-        next: extern "C" fn() -> *mut core::ffi::c_void,
-    ) -> *mut u8;
+/// The loop of the C++ operators new after memory ran out: calls the function that `next` returns (the program's new
+/// handler, or one that throws bad_alloc), then `retry(size, align)`, until that returns a block. Exceptions pass
+/// through this frame, so it is not compiled from Rust: it has no clean-up, and tells the unwinder where the saved
+/// registers are.
+///
+/// # Safety
+/// What `next` returns must be a function without arguments.
+#[unsafe(naked)]
+pub unsafe extern "C-unwind" fn new_loop(
+    size: usize,
+    align: usize,
+    retry: extern "C" fn(usize, usize) -> *mut u8,
+    next: extern "C" fn() -> *mut core::ffi::c_void,
+) -> *mut u8 {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rbx",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbx, -16",
+        "push r12",
+        ".cfi_def_cfa_offset 24",
+        ".cfi_offset r12, -24",
+        "push r13",
+        ".cfi_def_cfa_offset 32",
+        ".cfi_offset r13, -32",
+        "push r14",
+        ".cfi_def_cfa_offset 40",
+        ".cfi_offset r14, -40",
+        "sub rsp, 8",
+        ".cfi_def_cfa_offset 48",
+        "mov rbx, rdi",
+        "mov r12, rsi",
+        "mov r13, rdx",
+        "mov r14, rcx",
+        "2:",
+        "call r14",
+        "call rax",
+        "mov rdi, rbx",
+        "mov rsi, r12",
+        "call r13",
+        "test rax, rax",
+        "je 2b",
+        "add rsp, 8",
+        ".cfi_def_cfa_offset 40",
+        "pop r14",
+        ".cfi_def_cfa_offset 32",
+        "pop r13",
+        ".cfi_def_cfa_offset 24",
+        "pop r12",
+        ".cfi_def_cfa_offset 16",
+        "pop rbx",
+        ".cfi_def_cfa_offset 8",
+        "ret",
+        ".cfi_endproc",
+    )
 }
 
 /// A system call that rustix does not have: its result, or the negated error. errno is not touched.
@@ -323,79 +315,72 @@ pub fn is_error(result: isize) -> bool {
     (-MAX_ERRNO..0).contains(&result)
 }
 
-// A thread that the C library knows nothing of: clone(flags, stack, tid, 0, tls), and in the new thread entry(0), which
-// returns its last step, a compare-exchange. If that fails, entry(1); else a futex wake of its word and exit(0), for
-// which the thread uses registers alone: its stack is free for another thread as soon as the word has changed.
-// Returns the thread's number, or the negated error.
-//
-// neap_clone(flags, stack, tid, tls, entry)
-global_asm!(
-    ".pushsection .text.neap_clone,\"ax\",@progbits",
-    ".p2align 4",
-    ".hidden neap_clone",
-    ".globl neap_clone",
-    ".type neap_clone, @function",
-    "neap_clone:",
-    ".cfi_startproc",
-    "mov r9, r8",
-    "mov r8, rcx",
-    "xor r10d, r10d",
-    "mov eax, {clone}",
-    "syscall",
-    "test rax, rax",
-    "jne 2f",
-    // The new thread: nothing to unwind to.
-    ".cfi_remember_state",
-    ".cfi_undefined rip",
-    "xor ebp, ebp",
-    "mov rbx, r9",
-    "xor edi, edi",
-    "3:",
-    "call rbx",
-    "mov rdi, rax",
-    "mov eax, edx",
-    "mov rcx, rdx",
-    "shr rcx, 32",
-    "lock cmpxchg dword ptr [rdi], ecx",
-    "mov esi, {wake}",
-    "je 4f",
-    "mov edi, 1",
-    "jmp 3b",
-    "4:",
-    "mov edx, 0x7fffffff",
-    "mov eax, {futex}",
-    "syscall",
-    "xor edi, edi",
-    "mov eax, {exit}",
-    "syscall",
-    "ud2",
-    ".cfi_restore_state",
-    "2:",
-    "ret",
-    ".cfi_endproc",
-    ".size neap_clone, . - neap_clone",
-    ".popsection",
-    clone = const libc::SYS_clone,
-    wake = const libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-    futex = const libc::SYS_futex,
-    exit = const libc::SYS_exit,
-);
+/// Starts a thread that the C library does not know, by clone(flags, stack, tid, 0, tls): on `stack` (its end, aligned
+/// to 16), with the thread pointer `tls`. Its number is stored in `tid`, as `flags` say. Returns the number, or the
+/// negated error.
+///
+/// The new thread calls entry(0), which returns the thread's last step, a compare-exchange. If that fails it calls
+/// entry(1); else it wakes those that wait for the word and exits. For both it uses registers alone: another thread may
+/// use its stack as soon as the word has changed.
+///
+/// # Safety
+/// `stack` and `tls` must be memory that no other thread uses, and `entry` able to run there.
+#[unsafe(naked)]
+pub unsafe extern "C" fn start_thread(
+    flags: usize,
+    stack: *mut u8,
+    tid: *mut u32,
+    tls: *mut u8,
+    entry: extern "C" fn(again: u32) -> Leave,
+) -> isize {
+    naked_asm!(
+        ".cfi_startproc",
+        "mov r9, r8",
+        "mov r8, rcx",
+        "xor r10d, r10d",
+        "mov eax, {clone}",
+        "syscall",
+        "test rax, rax",
+        "jne 2f",
+        // The new thread: nothing to unwind to.
+        ".cfi_remember_state",
+        ".cfi_undefined rip",
+        "xor ebp, ebp",
+        "mov rbx, r9",
+        "xor edi, edi",
+        "3:",
+        "call rbx",
+        "mov rdi, rax",
+        "mov eax, edx",
+        "mov rcx, rdx",
+        "shr rcx, 32",
+        "lock cmpxchg dword ptr [rdi], ecx",
+        "mov esi, {wake}",
+        "je 4f",
+        "mov edi, 1",
+        "jmp 3b",
+        "4:",
+        "mov edx, 0x7fffffff",
+        "mov eax, {futex}",
+        "syscall",
+        "xor edi, edi",
+        "mov eax, {exit}",
+        "syscall",
+        "ud2",
+        ".cfi_restore_state",
+        "2:",
+        "ret",
+        ".cfi_endproc",
+        clone = const libc::SYS_clone,
+        wake = const libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+        futex = const libc::SYS_futex,
+        exit = const libc::SYS_exit,
+    )
+}
 
 const _: () = assert!(size_of::<Leave>() == 16 && core::mem::offset_of!(Leave, from) == 8, "returned in rax and rdx");
 
-unsafe extern "C" {
-    /// Starts a thread on `stack` (its end, aligned to 16) with the thread pointer `tls` that runs `entry`; its number is
-    /// stored in `tid`, as `flags` say. Returns the number, or the negated error.
-    pub fn neap_clone(
-        flags: usize,
-        stack: *mut u8,
-        tid: *mut u32,
-        tls: *mut u8,
-        entry: extern "C" fn(again: u32) -> Leave,
-    ) -> isize;
-}
-
-/// The thread pointer of the calling thread: the C library keeps it in its first word.
+/// The thread pointer of the calling thread. The C library keeps it in the first word that it points to.
 pub fn thread_pointer() -> usize {
     let at;
     // SAFETY: reads the thread's own word.
@@ -406,11 +391,11 @@ pub fn thread_pointer() -> usize {
 /// The name of clock_gettime in the code that the kernel maps (vdso(7)).
 pub const VDSO_CLOCK: &core::ffi::CStr = c"__vdso_clock_gettime";
 
-/// Bytes from a thread pointer on that the C library may look at: its record of the thread.
+/// Bytes of the C library's record of a thread, which lies at the thread pointer.
 pub const THREAD_RECORD: usize = 4096;
 
-/// Writes to the zeroed record at `pointer` what compiled code expects of each thread: the pointer itself (words 0 and 2
-/// of glibc's `tcbhead_t`), and the values that guard stacks and saved addresses (words 5 and 6), of the calling thread.
+/// Fills the zeroed record at `pointer` with what compiled code expects of each thread: the pointer itself (words 0 and
+/// 2 of glibc's `tcbhead_t`), and the calling thread's values that guard stacks and saved addresses (words 5 and 6).
 ///
 /// # Safety
 /// [`THREAD_RECORD`] bytes from `pointer` on must be writable, and no other thread's.
@@ -433,7 +418,7 @@ pub unsafe fn write_thread_record(pointer: *mut u8) {
     }
 }
 
-/// Where the calling function is: an instruction in it, and the stack and frame pointer there.
+/// The address of an instruction in the calling function, and the stack and frame pointers there.
 #[inline(always)]
 pub fn frame() -> (u64, u64, u64) {
     let (ip, sp, bp);

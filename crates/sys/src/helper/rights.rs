@@ -1,16 +1,18 @@
-//! Has the process given rights up since its helper was started, which keeps those of its start? Asked ten times a second.
+//! Finds out whether the process has given up rights since its helper was started, as the helper keeps those of its
+//! start. The helper asks ten times a second.
 //!
-//! /proc/self/status tells all. It is read where the helper has a table of files of its own: in the program's table the
-//! file would be in the way for some microseconds, as another number than the program counts on. Else (under a filter,
-//! before Linux 5.9), and without /proc or room for a file, two calls ask for the process's first thread:
-//! capget(2) tells its capabilities; prlimit(2) is allowed as long as user and group are those of the caller, or the caller has
-//! CAP_SYS_RESOURCE, whose loss by the process capget shows. They do not see a change of supplementary groups alone.
+//! /proc/self/status says everything. It is read where the helper has a table of files of its own. In the program's
+//! table the file would take a number for some microseconds, and the program may rely on getting that number. Else
+//! (under a filter, before Linux 5.9), and without /proc or room for a file, two system calls ask about the process's
+//! first thread. capget(2) returns its capabilities. prlimit(2) is allowed as long as user and group are those of the
+//! caller, or the caller has CAP_SYS_RESOURCE, whose loss by the process capget shows. These two calls miss a change of
+//! supplementary groups alone.
 
 use crate::system::{alive, call, lines};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::process::Pid;
 
-/// What was seen when the helper was started, by file and by calls; [`UNKNOWN`] where that could not be asked.
+/// The rights when the helper was started, as the file and as the calls show them; [`UNKNOWN`] where they do not.
 static BY_FILE: AtomicU64 = AtomicU64::new(UNKNOWN);
 static BY_CALLS: AtomicU64 = AtomicU64::new(UNKNOWN);
 const UNKNOWN: u64 = 0;
@@ -22,15 +24,16 @@ static OWN_FILES: AtomicBool = AtomicBool::new(false);
 pub enum Rights {
     /// The rights of the start.
     Same,
-    /// Other rights, or that is not known any more.
+    /// Other rights, or the rights cannot be found out any more.
     Changed,
     /// The first thread has ended, and the helper is the only one left.
     OneIsLeft,
 }
 
-/// Notes the rights of the process, by the thread that is about to start the helper. Not by the helper: a change of user
-/// reaches the C library's threads by a signal, so not this one, which has them blocked, before the helper is there. False
-/// where there is no way to ask: a helper would keep what the process gives up.
+/// Notes the rights of the process. The thread that is about to start the helper calls this, not the helper: a change
+/// of user reaches the threads of the C library by a signal, and this thread has signals blocked until the helper is
+/// there. False where the rights cannot be found out: then no helper may be started, as it would keep what the process
+/// gives up.
 pub fn note() -> bool {
     let by_file = lines::look().map_or(UNKNOWN, |look| look.credentials);
     let by_calls = by_calls();
@@ -40,7 +43,7 @@ pub fn note() -> bool {
     by_file != UNKNOWN || by_calls != UNKNOWN
 }
 
-/// The helper has a table of files of its own, or not.
+/// Notes whether the helper has a table of files of its own.
 pub fn note_files(own: bool) {
     OWN_FILES.store(own, Ordering::Relaxed);
 }
@@ -50,7 +53,7 @@ pub fn has_own_files() -> bool {
     OWN_FILES.load(Ordering::Relaxed)
 }
 
-/// Looks at the process, in the helper.
+/// Compares the rights of the process with those of the start. Called by the helper.
 pub fn look() -> Rights {
     let (by_file, by_calls_then) = (BY_FILE.load(Ordering::Relaxed), BY_CALLS.load(Ordering::Relaxed));
     if by_file != UNKNOWN && (has_own_files() || by_calls_then == UNKNOWN) {
@@ -60,15 +63,15 @@ pub fn look() -> Rights {
             _ => Rights::Changed,
         };
     }
-    // Seldom, so a file may be opened for it.
+    // This is rare, so a file may be opened for it.
     if alive::has_no_locks(call::process()) && lines::look().is_ok_and(|look| look.one_is_left) {
         return Rights::OneIsLeft;
     }
     if by_calls() == by_calls_then { Rights::Same } else { Rights::Changed }
 }
 
-/// A number that changes when the first thread of the process gets other capabilities, or another user or group than the
-/// calling thread.
+/// A number that changes when the first thread of the process gets other capabilities, or another user or group than
+/// the calling thread.
 fn by_calls() -> u64 {
     let process = call::process();
     let Ok(sets) = rustix::thread::capabilities(Pid::from_raw(process.cast_signed())) else { return UNKNOWN };
@@ -81,7 +84,8 @@ fn by_calls() -> u64 {
 mod tests {
     use super::*;
 
-    /// Catches rights that were given up and are not seen to be, by either way to ask; and a change that is none.
+    /// Catches rights that were given up without being noticed, by either way to ask, and a change that is reported
+    /// without one.
     #[test]
     fn sees_what_is_given_up() {
         // SAFETY: the child changes only itself.

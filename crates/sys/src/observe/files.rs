@@ -1,4 +1,4 @@
-//! Where do the files lie that a process makes for readers outside, and how are they made and mapped?
+//! Files that a process makes for readers outside: their directory, how they are made, and how they are mapped.
 
 use crate::system::call;
 use crate::system::map::{self, READ_WRITE};
@@ -11,10 +11,11 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags};
 
-/// Files that a process may have in a directory, its earlier images' and those of earlier processes of its number included.
+/// Limit of files in a directory whose names begin with this process's number. Earlier images of the process and
+/// earlier processes of its number may have left some.
 const MOST: u32 = 1000;
 
-/// A directory that is chosen once: a copy, as a program may write over its environment.
+/// A directory that is chosen once. Its path is a copy, as a program may write over its environment.
 #[derive(Debug)]
 pub struct Directory {
     path: UnsafeCell<Text<4096>>,
@@ -24,7 +25,7 @@ pub struct Directory {
 unsafe impl Sync for Directory {}
 
 impl Directory {
-    /// None yet.
+    /// No directory is chosen yet.
     #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Self {
         Directory { path: UnsafeCell::new(Text::new()) }
@@ -49,8 +50,8 @@ impl Directory {
         self.path().bytes()
     }
 
-    /// Makes a file in it, named PID.N with the first N that is free, of which `make` makes what is wanted. There is no file
-    /// where it cannot.
+    /// Makes a file in it, named PID.N with the first N that is free, and returns what `make` makes of the file. If
+    /// `make` fails, the file is removed.
     pub fn create<T>(&self, make: impl FnOnce(&OwnedFd) -> Option<T>) -> Option<T> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(CWD, self.path().c_str()?, flags, Mode::empty()).ok()?;
@@ -74,7 +75,7 @@ impl Directory {
     }
 }
 
-/// A shared mapping of the front of a file, or without one. With `own` it is not there in the child of a fork.
+/// A shared mapping of the front of a file, or of no file. With `own` the child of a fork does not get it.
 pub fn map(file: Option<&OwnedFd>, len: usize, own: bool) -> Option<*mut u8> {
     // SAFETY: a fresh mapping, which goes if it would be copied.
     unsafe {

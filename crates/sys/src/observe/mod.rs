@@ -1,4 +1,4 @@
-//! What a process shows of itself: the counters page, the file of allocation sites, the hook for samples.
+//! What a process shows to observers: the counters page, the file of allocation sites, the hook for samples.
 
 pub mod files;
 pub mod page;

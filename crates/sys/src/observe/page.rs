@@ -1,15 +1,15 @@
-//! The page that shows observers how much memory is where (layout: crates/counters): who makes it, and who writes to it?
+//! The counters page, which shows observers how much memory is where (layout: crates/counters): how it is made and
+//! written.
 //!
-//! It is made at the first publication, so never in programs that stay small: a memory file, mapped shared and closed at
-//! once, whose name observers find in /proc/PID/maps. Under a seccomp filter, which might end the process for an unusual
-//! call, and where there are no memory files, it is a shared mapping without a name. A process that counts each call (option
-//! `counters`) has its page in a file of a directory, and the gauges are there as well.
+//! It is made at the first publication, so never in programs that stay small: a memory file, mapped shared and closed
+//! at once, whose name observers find in /proc/PID/maps. Under a seccomp filter, which might end the process for an
+//! unusual call, and where there are no memory files, it is a shared mapping without a name. A process that counts each
+//! call (option `counters`) has its page in a file of a directory, and the gauges are there as well.
 //!
 //! **Fork.** The child must not write into its parent's page, however it was forked. So the kernel does not copy the
-//! mapping (MADV_DONTFORK), and [`Page`] lies in memory that it wipes: the child finds no page and makes its own when it
-//! has something to tell. The lock of publication is part of it, so it is free in the child. What remains is a child that
-//! is forked by a signal handler which interrupted a publication, and that returns from the handler: it would fault. A
-//! handler that forks and returns inside of malloc has broken other rules before.
+//! mapping (MADV_DONTFORK), and [`Page`] lies in memory that the kernel wipes: the child finds no page, and makes its
+//! own at its first publication. The lock of publication is part of `Page`, so it is free in the child. One case is
+//! left: a signal handler interrupts a publication, forks, and returns in the child. The child would fault.
 
 use crate::observe::files::{Directory, map};
 use crate::system::call;
@@ -24,16 +24,17 @@ use rustix::io::retry_on_intr;
 
 const _: () = assert!(size_of::<Counters>() <= FILE_BYTES, "the page is as long as its file");
 
-/// The pages of this process; all zero where it has none yet. Pages are never unmapped, and all their fields are atomic.
+/// The pages of this process; all zero where it has none yet. Pages are never unmapped, and all their fields are
+/// atomic.
 #[derive(Debug)]
 pub struct Page {
-    /// The page in which this process counts its calls, if it does.
+    /// The page in which this process counts its calls, if it counts.
     counts: AtomicPtr<Counters>,
     /// The page for gauges alone, if there is one.
     own: AtomicPtr<Counters>,
-    /// There can be no such page.
+    /// A page for gauges could not be made, and is not tried again.
     is_refused: AtomicBool,
-    /// A thread publishes.
+    /// Whether a thread publishes now: the lock of publication.
     publishing: AtomicBool,
 }
 
@@ -48,23 +49,23 @@ impl Page {
         }
     }
 
-    /// The page in which this process counts, if it does.
+    /// The page in which this process counts, if it counts.
     #[inline]
     pub fn counts(&self) -> Option<&'static Counters> {
         // SAFETY: see above. Acquire pairs with the Release of `set_counts`.
         unsafe { self.counts.load(Ordering::Acquire).as_ref() }
     }
 
-    /// From now on this process counts, in `page`, or does not count.
+    /// Has this process count in `page` from now on, or not count.
     pub fn set_counts(&self, page: Option<&'static Counters>) {
         let page = page.map_or(core::ptr::null_mut(), |page| core::ptr::from_ref(page).cast_mut());
         self.counts.store(page, Ordering::Release);
     }
 
-    /// Shows what `gauges` makes. Where two threads publish at a time, one does it.
+    /// Writes the gauges that `gauges` makes to the page. Where two threads publish at a time, only one does.
     #[cold]
     pub fn publish(&self, gauges: impl FnOnce() -> Gauges) {
-        // Acquire pairs with the Release below: updates come one after the other.
+        // Acquire pairs with the Release below: one update comes after the other.
         if self.publishing.swap(true, Ordering::Acquire) {
             return;
         }
@@ -84,7 +85,7 @@ impl Page {
         }
         let filter = filter::filter();
         if filter == Filter::Unknown {
-            // Another publication makes it.
+            // A later publication makes it.
             return None;
         }
         let new = new(filter == Filter::Yes);
@@ -101,21 +102,21 @@ fn new(filtered: bool) -> Option<&'static Counters> {
     let p = if filtered { None } else { memory_file(len).and_then(|file| map(Some(&file), len, true)) };
     // SAFETY: zeroed, shared, as long as a page and never unmapped; all fields are atomic.
     let page = unsafe { &*p.or_else(|| map(None, len, true))?.cast::<Counters>() };
-    // Under a filter not even getpid is sure.
+    // A filter may forbid even getpid.
     set_up(page, if filtered { 0 } else { call::process() }, false);
     Some(page)
 }
 
-/// A zeroed page in a new file of a directory. The child of a fork that is made without handlers knows nothing of it
-/// ([`Page`] is wiped), and one with handlers makes its own.
+/// A zeroed page in a new file of a directory. A child that is made without fork handlers does not use it, as its
+/// [`Page`] is wiped. A child that is made with them makes its own.
 pub fn in_directory(directory: &Directory) -> Option<&'static Counters> {
     static ZEROS: [u8; FILE_BYTES] = [0; FILE_BYTES];
     if call::is_too_long(FILE_BYTES) {
         return None;
     }
     let p = directory.create(|file| {
-        // Where the disk is full this fails, instead of the first store to the mapping with SIGBUS. Not fallocate: a filter
-        // that the program was started with may end the process for that.
+        // Where the disk is full this write fails; without it the first store to the mapping would bring SIGBUS. Not
+        // fallocate, as a filter that the program was started with may end the process for it.
         let written = retry_on_intr(|| rustix::io::write(file, &ZEROS)) == Ok(FILE_BYTES);
         if written { map(Some(file), FILE_BYTES, false) } else { None }
     })?;
@@ -123,7 +124,7 @@ pub fn in_directory(directory: &Directory) -> Option<&'static Counters> {
     Some(unsafe { &*p.cast::<Counters>() })
 }
 
-/// Makes a zeroed page one that readers know.
+/// Fills in the header of a zeroed page, by which readers recognise it.
 pub fn set_up(page: &Counters, pid: u32, exact: bool) {
     page.version.store(VERSION, Ordering::Relaxed);
     page.pid.store(pid, Ordering::Relaxed);
@@ -138,17 +139,17 @@ fn memory_file(len: usize) -> Option<OwnedFd> {
     if call::is_too_long(len) {
         return None;
     }
-    // Since 6.3 kernels want to hear that it will not be executed.
+    // Kernels from 6.3 on log a warning unless the file is marked as one that will not be executed.
     let file = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC))
         .ok()?;
-    // Not ftruncate: where memory is short this fails, instead of the first write to the mapping with SIGBUS.
-    // Without signals: one would end it (EINTR), and the page would have no name.
+    // Not ftruncate: where memory is short fallocate fails; after ftruncate the first store would bring SIGBUS. Signals
+    // are blocked, as one would end the call (EINTR), and the page would have no name.
     call::without_signals(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)).ok()?;
     Some(file)
 }
 
-/// The figures and the options, as the page has them.
+/// The figures and the options, in the form of the page.
 pub fn gauges(f: &Figures, policy: &Policy, purge_calls: u64) -> Gauges {
     let limit = match policy.limit() {
         Limit::Off => 0,

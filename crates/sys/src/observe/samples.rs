@@ -1,9 +1,9 @@
-//! Which hook is called for sampled blocks, and how? (`neap_core::sample` says which blocks those are.)
+//! The hook for sampled blocks, and how it is called. `neap_core::sample` chooses the blocks.
 //!
-//! A hook runs in the thread that allocates or frees, under no lock of neap's and not in the middle of a call, so it may
-//! allocate and free. What it allocates is not sampled, and it is not called for samples that it frees itself. Nor for what
-//! signal handlers do that interrupted a call: what they allocate is no sample, and a sample that they free ends without a
-//! call.
+//! A hook runs in the thread that allocates or frees, under no lock of neap's and not in the middle of a call. So it
+//! may allocate and free. Blocks that it allocates are not sampled, and it is not called for samples that it frees. The
+//! same holds for signal handlers that interrupted a call: their blocks are not sampled, and a sample that they free
+//! ends without a call of the hook.
 
 use crate::slot;
 use crate::system::errno;
@@ -15,7 +15,7 @@ pub const ALLOCATED: u32 = 1;
 /// [`Sample::event`]: a block that was a sample is about to be freed.
 pub const FREED: u32 = 2;
 
-/// What a hook gets. Fields are added at the end only; `size` says how many bytes there are.
+/// The argument of a hook. Fields are added at the end only; `size` says how many bytes there are.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
@@ -27,18 +27,18 @@ pub struct Sample {
     pub reserved: u32,
     /// The block. No other block has this address from the first event to the second.
     pub block: *mut c_void,
-    /// Bytes that were asked for; 0 when it is freed.
+    /// Bytes that the program asked for; 0 when the block is freed.
     pub requested: usize,
-    /// Usable bytes of the block, whole OS pages as it is a sample.
+    /// Usable bytes of the block; a sample has whole OS pages.
     pub usable: usize,
-    /// Bytes that were asked for by all blocks that this one stands for; 0 when it is freed.
+    /// Bytes that the program asked for in all blocks that this one stands for; 0 when the block is freed.
     pub weight: u64,
 }
 
-/// What is called.
+/// The function that is called.
 pub type Hook = unsafe extern "C" fn(sample: *const Sample, context: *mut c_void);
 
-/// A hook and its argument. Never freed, as another thread may be about to call it.
+/// A hook and its argument. It is never freed, as another thread may be about to call the hook.
 #[derive(Debug)]
 pub struct Target {
     /// The hook.
@@ -49,7 +49,7 @@ pub struct Target {
 
 static TARGET: AtomicPtr<Target> = AtomicPtr::new(core::ptr::null_mut());
 
-/// From now on `target` is called, or nothing where it is null.
+/// Has the hook of `target` called from now on, or none where it is null.
 ///
 /// # Safety
 /// A target must stay for ever, and its hook be callable with its argument at any time, by any thread.

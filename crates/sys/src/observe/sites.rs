@@ -1,18 +1,19 @@
-//! Where are blocks allocated, for a reader outside (layout: crates/sites; option `sites`)?
+//! Records where blocks are allocated, for a reader outside (layout: crates/sites; option `sites`).
 //!
-//! While it is on, every malloc takes its slow path (`Reason::Sites`), which comes here with the new block. What is recorded
-//! goes into a ring in a shared mapping: one addition claims a slot, so there is no lock, nothing is allocated, and a handler
-//! may interrupt it anywhere and record its own blocks. The memory of the file is taken in steps by MADV_POPULATE_WRITE, which
-//! fails where a store would bring SIGBUS, and is no fault in a trace.
+//! While this is on, every malloc takes its slow path (`Reason::Sites`), which comes here with the new block. Records
+//! go into a ring in a shared mapping. One addition claims a slot, so there is no lock and nothing is allocated; a
+//! handler may interrupt this anywhere and record its own blocks. The memory of the file is taken in steps by
+//! MADV_POPULATE_WRITE. That fails where a store would bring SIGBUS, and it is no page fault in a trace.
 //!
-//! **Fork.** The mapping is not copied (MADV_DONTFORK), and [`Ring`] lies in memory that the kernel wipes: the child makes a
-//! file of its own when it allocates.
+//! **Fork.** The mapping is not copied (MADV_DONTFORK), and [`Ring`] lies in memory that the kernel wipes: the child
+//! makes a file of its own when it allocates.
 
 use crate::observe::files::{Directory, map};
 use crate::observe::stack::{self, callers};
 use crate::system::filter::{self, Asking, Filter};
+use crate::system::purge::populate_now;
 use crate::system::{call, clock, random};
-use core::ffi::{CStr, c_void};
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use neap_core::sample::by_chance;
 use neap_sites::{CAPACITY, ENTRY_BYTES, Entry, FILE_BYTES, HEADER_BYTES, Header, MAGIC, VERSION};
@@ -21,7 +22,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use rustix::mm;
 
-/// Slots whose memory is taken at once.
+/// Number of slots whose memory is taken in one step.
 const STEP: u64 = CAPACITY / 64;
 const STEP_BYTES: usize = STEP as usize * ENTRY_BYTES;
 
@@ -35,20 +36,20 @@ static DIRECTORY: Directory = Directory::new();
 pub struct Ring {
     /// The mapped file, if there is one.
     header: AtomicPtr<Header>,
-    /// There can be no file.
+    /// A file could not be made, and is not tried again.
     is_refused: AtomicBool,
-    /// A thread makes it.
+    /// Whether a thread makes it now.
     making: AtomicBool,
-    /// No more memory is to be had for it.
+    /// The system has refused more memory for it.
     is_full: AtomicBool,
-    /// A bit for each part of it that has memory.
+    /// A bit for each step of it whose memory was taken.
     steps: AtomicU64,
     /// Allocations that were not recorded before there was a file.
     lost: AtomicU64,
 }
 
-/// Begins to record, in a new file in `directory`, allocations that are `interval` bytes apart on average; `stack_end` as
-/// for `stack::start`. False if there can be no file.
+/// Begins to record, in a new file in `directory`, allocations that are `interval` bytes apart on average; `stack_end`
+/// as for `stack::start`. False if there can be no file.
 ///
 /// # Safety
 /// As `stack::start`: to be called once, while the process has one thread.
@@ -77,14 +78,8 @@ pub fn directory() -> &'static [u8] {
     if interval() == 0 { b"" } else { DIRECTORY.bytes() }
 }
 
-/// Takes memory for a part of a mapping.
-fn populate(p: *mut c_void, bytes: usize) -> rustix::io::Result<()> {
-    // SAFETY: the range is in a mapping of this module's, and keeps its contents.
-    unsafe { mm::madvise(p, bytes, mm::Advice::LinuxPopulateWrite) }
-}
-
 impl Ring {
-    /// No file.
+    /// A ring without a file.
     pub(crate) const fn new() -> Ring {
         Ring {
             header: AtomicPtr::new(core::ptr::null_mut()),
@@ -96,8 +91,8 @@ impl Ring {
         }
     }
 
-    /// A new block of `size` bytes: it is recorded, if it is chosen. Called in slow paths, also of handlers. `is_guest`: the
-    /// calling process is a guest of the owner of this file.
+    /// Records a new block of `size` bytes, if it is chosen. Called in slow paths, also of handlers. `is_guest`:
+    /// whether the calling process is a guest of the owner of this file.
     #[cold]
     #[inline(never)]
     pub fn record(&self, is_guest: impl Fn() -> bool, p: *mut u8, size: usize) {
@@ -123,7 +118,7 @@ impl Ring {
         for (i, &word) in words[..used].iter().enumerate() {
             // SAFETY: the slot is within the file, whose mapping is never unmapped, and it has memory.
             let place = unsafe { &*base.add(HEADER_BYTES + slot as usize * ENTRY_BYTES + i * 8).cast::<AtomicU64>() };
-            // Relaxed: the check tells whether all words are there.
+            // Relaxed: a reader finds out by the check whether all words are there.
             place.store(word, Ordering::Relaxed);
         }
     }
@@ -137,12 +132,13 @@ impl Ring {
         if let Some(header) = made() {
             return Some(header);
         }
-        // Acquire pairs with the Release below: of threads that come here one after the other, the second sees the file.
+        // Acquire pairs with the Release below: of threads that come here one after the other, the second sees the
+        // file.
         if self.is_refused.load(Ordering::Relaxed) || is_guest() || self.making.swap(true, Ordering::Acquire) {
             return None;
         }
         let _asking = Asking::begin();
-        // Without room to look another allocation tries.
+        // Where the filter is not known now, a later allocation tries again.
         let filter = filter::filter();
         if made().is_none() && filter != Filter::Unknown {
             match self.new_file(filter == Filter::Yes) {
@@ -161,7 +157,7 @@ impl Ring {
         }
         let p = DIRECTORY.create(|file| self.map(file))?;
         let (rows, bytes) = stack::rows();
-        let _ = populate(rows, bytes);
+        let _ = populate_now(rows, bytes);
         // SAFETY: zeroed, shared, longer than a header and never unmapped; all fields are atomic.
         let header = unsafe { &*p.cast::<Header>() };
         header.version.store(VERSION, Ordering::Relaxed);
@@ -177,7 +173,7 @@ impl Ring {
     fn map(&self, file: &OwnedFd) -> Option<*mut u8> {
         rustix::fs::ftruncate(file, FILE_BYTES as u64).ok()?;
         let p = map(Some(file), FILE_BYTES, true)?;
-        let (mut taken, mut steps) = (populate(p.cast(), HEADER_BYTES + STEP_BYTES), 1);
+        let (mut taken, mut steps) = (populate_now(p, HEADER_BYTES + STEP_BYTES), 1);
         // Before Linux 5.14: all of it at once.
         if taken == Err(Errno::INVAL) {
             taken = rustix::fs::fallocate(file, FallocateFlags::empty(), 0, FILE_BYTES as u64);
@@ -192,10 +188,10 @@ impl Ring {
         Some(p)
     }
 
-    /// Whether there is memory for a slot; it is taken if not.
+    /// Takes memory for a slot where it has none; false if the system refuses.
     fn has_memory(&self, header: &'static Header, slot: u64) -> bool {
         let step = slot / STEP;
-        // Relaxed: memory that is there stays.
+        // Relaxed: memory that was taken stays.
         if self.steps.load(Ordering::Relaxed) & 1 << step != 0 {
             return true;
         }
@@ -205,9 +201,9 @@ impl Ring {
         }
         let base = core::ptr::from_ref(header).cast_mut().cast::<u8>();
         let start = base.wrapping_add(HEADER_BYTES + step as usize * STEP_BYTES);
-        // The slots begin at a page of 4 KiB; where pages are longer, at the page around that.
+        // The slots begin at a border of 4 KiB, which may lie inside of a longer OS page.
         let aligned = start.map_addr(|address| address & !(call::page_size() - 1));
-        if populate(aligned.cast(), STEP_BYTES + (start.addr() - aligned.addr())).is_err() {
+        if populate_now(aligned, STEP_BYTES + (start.addr() - aligned.addr())).is_err() {
             self.is_full.store(true, Ordering::Relaxed);
             return false;
         }

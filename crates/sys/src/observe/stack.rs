@@ -1,8 +1,9 @@
-//! Who called malloc? The frames of the calling thread's stack, from outside of this library on.
+//! Finds the callers of malloc: the frames of the calling thread's stack, from outside of this library on.
 //!
-//! Callers are found by the tables of `.eh_frame`, of this library and, where the C library tells where they are
-//! (`_dl_find_object`, which takes no lock), of all others; else by frame pointers. Of the stack only what is known to be
-//! there is read: the first thread's up to its arguments, and elsewhere OS pages that a system call has just read.
+//! Callers are found by the tables of `.eh_frame`. Those of this library are looked up at the start; those of others
+//! come from the C library's `_dl_find_object`, which takes no lock. Where there are no tables, callers are found by
+//! frame pointers. Only memory that is known to be readable is read: the first thread's stack up to its arguments, and
+//! elsewhere OS pages that a system call has just read.
 
 use crate::arch;
 use crate::system::call;
@@ -15,29 +16,30 @@ use neap_sites::unwind::{Frame, Row, Tables, by_frame_pointer};
 use neap_sites::{Entry, FRAMES};
 use rustix::mm::MapFlags;
 
-/// Frames that are followed at most, those of the library among them.
+/// Limit of frames that are followed, with those of the library.
 const MOST_FRAMES: usize = FRAMES + 16;
-/// How far up from the stack pointer a stack is followed.
+/// Limit of bytes up from the stack pointer that are read.
 const REACH: u64 = 8 << 20;
-/// How far the end of the first thread's stack is at most: nothing else lies so near below it.
+/// Longest distance from a stack pointer in the first thread's stack to the stack's end. Nothing else lies this near
+/// below the end.
 const FIRST_REACH: u64 = 64 << 20;
-/// Rows that are remembered, by instruction.
+/// Number of rows that are kept, by instruction.
 const ROWS: usize = 2048;
 const ROWS_BYTES: usize = ROWS * size_of::<[AtomicU64; 2]>();
-/// Bytes of an object's front that are surely mapped.
+/// Bytes at the front of an object that are always mapped.
 const FRONT: usize = 4096;
 
-/// The end of the first thread's stack, as far as it is known.
+/// An address at the end of the first thread's stack; 0: not known.
 static STACK_END: AtomicU64 = AtomicU64::new(0);
 /// `_dl_find_object`, or null.
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-/// [`ROWS`] pairs: the packed row of an instruction, and that combined with the instruction, so that a pair that was
-/// mixed of two is seen.
+/// [`ROWS`] pairs: the packed row of an instruction, and the row combined (by XOR) with the instruction. So a pair of
+/// which two threads wrote one word each is recognised.
 static KNOWN: AtomicPtr<[AtomicU64; 2]> = AtomicPtr::new(core::ptr::null_mut());
-/// Where this library's code lies.
+/// The first address of this library's code, and the one behind it.
 static CODE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
 
-/// The tables of this library: where they are found without asking.
+/// The tables of this library.
 static OWN: Own = Own(UnsafeCell::new(None));
 
 struct Own(UnsafeCell<Option<Tables<'static>>>);
@@ -45,8 +47,8 @@ struct Own(UnsafeCell<Option<Tables<'static>>>);
 // SAFETY: written by `start` alone, while the process has one thread; from then on it is only read.
 unsafe impl Sync for Own {}
 
-/// Prepares [`callers`]. `stack_end` is an address at the end of the calling thread's stack, or 0. False if this library has
-/// no tables, or there is no memory.
+/// Prepares [`callers`]. `stack_end` is an address at the end of the calling thread's stack, or 0. False if this
+/// library has no tables, or there is no memory.
 ///
 /// # Safety
 /// To be called once, while the process has one thread; up to `stack_end` there must be nothing but its stack.
@@ -65,8 +67,9 @@ pub unsafe fn start(stack_end: usize) -> bool {
     rows.is_some()
 }
 
-/// The memory that [`callers`] writes all over, which would be faults in a trace, and again in each child.
-pub fn rows() -> (*mut c_void, usize) {
+/// The memory that [`callers`] writes to at random places. The caller populates it, so that these writes are no page
+/// faults in a trace, also not in a child.
+pub fn rows() -> (*mut u8, usize) {
     (KNOWN.load(Ordering::Relaxed).cast(), ROWS_BYTES)
 }
 
@@ -95,7 +98,7 @@ pub fn callers(entry: &mut Entry) {
     }
 }
 
-/// How the caller of the code at `at` is found.
+/// The row of the tables that says how to find the caller of the code at `at`.
 fn row(at: u64, own: bool) -> Option<Row> {
     let rows = KNOWN.load(Ordering::Relaxed);
     let index = (at ^ at >> 11) as usize % ROWS;
@@ -148,8 +151,8 @@ fn other_tables(at: u64) -> Option<Tables<'static>> {
     if !known || found.tables.is_null() || found.link_map.is_null() {
         return None;
     }
-    // SAFETY: an object that is on the stack stays loaded. Its first page is mapped, and has its header unless the magic
-    // differs; that tells where the program headers are.
+    // SAFETY: an object that is on the stack stays loaded. Its first page is mapped, and has the file header unless the
+    // magic differs. The header says where the program headers are.
     unsafe {
         let length = found.end.addr() - found.start.addr();
         if length < size_of::<libc::Elf64_Ehdr>() {
@@ -185,7 +188,7 @@ unsafe fn tables_in(headers: &[libc::Elf64_Phdr], bias: usize, tables: usize) ->
     None
 }
 
-/// The tables of this library, and where its code lies; none where it is part of the program.
+/// The tables of this library; none where it is part of the program. Also stores where its code lies.
 fn own_tables() -> Option<Tables<'static>> {
     unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, result: *mut c_void) -> c_int {
         let own = (callers as fn(&mut Entry)) as usize;
@@ -214,12 +217,12 @@ fn own_tables() -> Option<Tables<'static>> {
     result
 }
 
-/// The stack of the calling thread, as far as it may be read.
+/// Reads the stack of the calling thread.
 struct Stack {
     first: u64,
-    /// Up to there everything is readable; 0 where that is not known.
+    /// All is readable up to this address; 0 where that is not known.
     end: u64,
-    /// The OS page that was last seen to be readable.
+    /// The last OS page that was found readable.
     page: u64,
 }
 
@@ -249,7 +252,7 @@ impl Stack {
     }
 }
 
-/// [`call::is_readable`]; false where a filter may punish the question.
+/// [`call::is_readable`]; false where a filter may end the process for the question.
 pub fn may_read(address: u64) -> bool {
     Asking::if_allowed().is_some_and(|_asking| call::is_readable(address))
 }

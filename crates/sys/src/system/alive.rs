@@ -1,8 +1,9 @@
 //! Does a thread of this process still live?
 //!
-//! By the list of robust locks, which the C library registers for each thread, and which lies in the thread's own record: the
-//! kernel forgets it when the thread ends, just before it wakes those who wait for the end, who may then unmap the thread's
-//! storage. The thread's number is there for longer than that, and comes back: then the list lies elsewhere.
+//! By the list of robust locks, which the C library registers for each thread, and which lies in the thread's own
+//! record: the kernel forgets it when the thread ends, just before it wakes those who wait for the end, who may then
+//! unmap the thread's storage. The thread's number is there for longer than that, and comes back: then the list lies
+//! elsewhere.
 
 use crate::arch;
 use crate::system::call::{self, Plain, plain};
@@ -55,9 +56,9 @@ pub fn calling_thread() -> Option<Thread> {
     Some(Thread { number, place })
 }
 
-/// See `Os::has_ended`. A thread that gives the kernel another list by itself counts as one that has ended: its heap is left
-/// alone. (If it does so in the microseconds of a visit, it waits for its heap for ever. The C library does it before the
-/// first call.)
+/// See `Os::has_ended`. A thread that gives the kernel another list by itself counts as one that has ended: its heap is
+/// left alone. (If it does so in the microseconds of a visit, it waits for its heap for ever. The C library does it
+/// before the first call.)
 pub fn has_ended(thread: Thread) -> bool {
     match robust_list(thread.number) {
         Ok(list) if list != thread.place => true,

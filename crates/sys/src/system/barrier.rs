@@ -1,4 +1,4 @@
-//! How do all threads of the process pass a memory barrier? By membarrier(2), private and expedited.
+//! Makes all threads of the process pass a memory barrier, by membarrier(2), private and expedited.
 
 use crate::system::call::{Plain, plain};
 use crate::system::probe::BARRIER;
@@ -7,12 +7,12 @@ use crate::system::probe::BARRIER;
 const EXPEDITED: usize = 1 << 3;
 const REGISTER: usize = 1 << 4;
 
-/// See `Os::prepare_barrier`. The first call registers the process: the kernel waits until all processors have taken note,
-/// 10 ms where there are several threads.
+/// See `Os::prepare_barrier`. The first call registers the process. The kernel waits until all processors have noticed,
+/// which takes 10 ms where there are several threads.
 pub fn prepare() -> bool {
     if BARRIER.known().is_none() && BARRIER.is_usable() {
         let done = plain(Plain::Membarrier, [REGISTER, 0]);
-        // Short of memory: it is tried again.
+        // A lack of memory proves nothing: it is tried again.
         if done != -(libc::ENOMEM as isize) {
             BARRIER.note(done == 0);
         }

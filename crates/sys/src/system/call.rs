@@ -1,4 +1,4 @@
-//! Which questions does neap ask the kernel? The calls that any module may make; none of them touches errno.
+//! System calls that any module may make. None of them touches errno.
 
 use crate::arch;
 use core::ffi::c_ulong;
@@ -12,8 +12,8 @@ pub fn auxiliary(kind: c_ulong) -> usize {
     unsafe { libc::getauxval(kind) as usize }
 }
 
-/// Bytes of an OS page. Kept, as a library in front of the C library may replace getauxval by one that the helper thread
-/// cannot call.
+/// Bytes of an OS page. Kept, as a library in front of the C library may replace getauxval by one that the helper
+/// thread cannot call.
 pub fn page_size() -> usize {
     static KEPT: AtomicUsize = AtomicUsize::new(0);
     // Relaxed: the number stands for itself.
@@ -30,7 +30,7 @@ pub fn process() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
 }
 
-/// System calls that are given no address: of whatever process, thread or file, they read and write no memory of this one.
+/// System calls that take no address, so they read and write no memory of this process.
 #[derive(Clone, Copy, Debug)]
 #[repr(i64)]
 #[expect(missing_docs, reason = "named as in the manual")]
@@ -44,7 +44,7 @@ pub enum Plain {
     Tgkill = libc::SYS_tgkill,
 }
 
-/// Makes such a call: its result, or the negated error.
+/// Makes such a call; returns its result, or the negated error.
 pub fn plain<const N: usize>(call: Plain, arguments: [usize; N]) -> isize {
     let mut all = [0; 6];
     all[..N].copy_from_slice(&arguments);
@@ -62,17 +62,18 @@ pub fn limit_of(process: u32, resource: libc::__rlimit_resource_t) -> Option<u64
     (unsafe { arch::syscall(libc::SYS_prlimit64 as usize, arguments) } == 0).then_some(limit[0])
 }
 
-/// A limit of this process that is in force (RLIMIT_AS, ...). `None` where there is none, or the system does not answer.
+/// A limit of this process that is in force (RLIMIT_AS, ...). `None` where there is none, or the system does not
+/// answer.
 pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     limit_of(0, resource).filter(|&limit| limit != libc::RLIM_INFINITY)
 }
 
-/// Whether a file of `bytes` would bring SIGXFSZ.
+/// Whether writing a file of `bytes` would bring SIGXFSZ.
 pub fn is_too_long(bytes: usize) -> bool {
     limit(libc::RLIMIT_FSIZE).is_some_and(|most| most < bytes as u64)
 }
 
-/// Sets the mask of blocked signals; returns the one before, or `None` if that is refused.
+/// Sets the mask of blocked signals; returns the old mask, or `None` if the system refuses.
 fn set_mask(mask: u64) -> Option<u64> {
     let (new, mut old) = (mask, 0u64);
     let (new, old_at) = ((&raw const new).expose_provenance(), (&raw mut old).expose_provenance());
@@ -92,16 +93,16 @@ pub fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Whether the calling thread surely has no seccomp filter, asked by a call that few filters know.
+/// Whether the calling thread is known to have no seccomp filter, by a call that few filters allow.
 pub fn has_no_filter() -> bool {
     // SAFETY: this question takes no pointers.
     let mode = unsafe { arch::syscall(libc::SYS_prctl as usize, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
-    // An error may be a filter's answer, also that of a kernel without seccomp, which does not know the question.
+    // An error proves nothing: it may be a filter's answer, or that of a kernel without seccomp.
     mode == 0
 }
 
-/// Whether the 8 bytes at an address can be read: a system call that looks at them, and then refuses an operation that does
-/// not exist.
+/// Whether the 8 bytes at an address can be read. The system call that is used reads them, and then refuses its
+/// operation, which does not exist.
 pub fn is_readable(address: u64) -> bool {
     const NO_SUCH_OPERATION: usize = usize::MAX;
     let arguments = [NO_SUCH_OPERATION, address as usize, 0, 8, 0, 0];
@@ -110,12 +111,13 @@ pub fn is_readable(address: u64) -> bool {
     result == -(libc::EINVAL as isize)
 }
 
-/// What tells a file from all others that are open; 0 if the system does not say.
+/// A number that differs between all files that are open; 0 if the system does not say.
 pub fn identity(file: impl AsFd) -> u64 {
     rustix::fs::fstat(file).map_or(0, |s| s.st_ino ^ s.st_dev.rotate_left(32))
 }
 
-/// Writes all of `text` to the file of this number; false where that fails. A pipe may take a part, and a signal may come.
+/// Writes all of `text` to the file of this number; false where that fails. A pipe may take a part, and a signal may
+/// come.
 pub fn write(file: RawFd, text: &[u8]) -> bool {
     // SAFETY: if no file has the number, the call fails.
     let file = unsafe { BorrowedFd::borrow_raw(file) };

@@ -1,12 +1,12 @@
-//! What time is it? errno of the caller stays as it is, also where a filter refuses the call.
+//! Clocks. errno stays as it is, also where a filter refuses the call.
 
 use crate::arch;
 use crate::system::vdso;
 use core::time::Duration;
 
-/// A clock that is read without a system call where the kernel has code for it. Not by the C library's function, which a
-/// library in front of it may replace (`vdso.rs`), nor by rustix's, which asks for the auxiliary vector by calls that a
-/// filter may punish.
+/// Reads a clock, without a system call where the kernel has code for it (`vdso.rs`). The C library's function is not
+/// used, as a library in front may replace it. Nor is that of rustix, which finds the auxiliary vector by calls that a
+/// filter may end the process for.
 pub fn read(clock: libc::clockid_t) -> Option<Duration> {
     match vdso::clock_gettime() {
         // SAFETY: writes to `time`.
@@ -21,7 +21,7 @@ fn time(read: impl FnOnce(*mut libc::timespec) -> bool) -> Option<Duration> {
     read(&raw mut time).then(|| Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32))
 }
 
-/// Milliseconds of a clock that never goes back, a tick of the kernel (1 to 10 ms) late.
+/// Milliseconds of a clock that never goes back, and is up to a tick of the kernel (1 to 10 ms) late.
 pub fn coarse_milliseconds() -> u64 {
     read(libc::CLOCK_MONOTONIC_COARSE).map_or(0, |now| now.as_millis() as u64)
 }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
     use crate::system::errno;
 
-    /// Catches a clock that does not exist and changes errno, and one that stands still.
+    /// Catches a failed question that changes errno, and a clock that stands still.
     #[test]
     fn errno_stays() {
         errno::set(77);

@@ -1,21 +1,23 @@
 //! May an unusual system call be made? A seccomp filter may end the process for a call that it does not know.
 //!
-//! So neap makes unusual calls (anything but mmap, munmap, mremap, mprotect, madvise, futex) only after a look here. A filter
-//! that the program was started with lets those pass that every other program makes ([`hostile`]); those that few make are
-//! left out ([`filter`]). One that the program gives itself may do anything: neap has to hear of it before (`forbid`; the
-//! preload library has the functions by which programs do it, and says so by [`watch`]), and it waits for threads that have
-//! looked ([`Asking`]).
+//! So neap makes unusual calls (anything but mmap, munmap, mremap, mprotect, madvise, futex) only after a look here. A
+//! filter that the program was started with lets those pass that every other program makes ([`hostile`]); those that
+//! few make are left out ([`filter`]). One that the program gives itself may do anything: neap has to hear of it before
+//! (`forbid`; the preload library has the functions by which programs do it, and says so by [`watch`]), and it waits
+//! for threads that have looked ([`Asking`]).
 
 use crate::system::call::{self, process};
 use crate::system::{lines, wait};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Which processes of this memory may make no unusual call: none (0); all, as there are filters or a thread asks for one,
-/// whose number is in the upper half ([`ONE`]); or those of [`GUESTS`], which share the memory of another one ([`SOME`]).
+/// Which processes of this memory may make no unusual call: none (0); all, as there are filters or a thread asks for
+/// one, whose number is in the upper half ([`ONE`]); or those of [`GUESTS`], which share the memory of another one
+/// ([`SOME`]).
 static FORBIDDEN: AtomicU64 = AtomicU64::new(0);
 const ONE: u64 = 1 << 32;
 const SOME: u64 = 1;
-/// The last ones that asked for a filter in the memory of another process (`vfork`). Most have ended, or run another program.
+/// The last ones that asked for a filter in the memory of another process (`vfork`). Most have ended, or run another
+/// program.
 static GUESTS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
 static NEXT_GUEST: AtomicU32 = AtomicU32::new(0);
 
@@ -36,8 +38,8 @@ pub(crate) struct Asked {
     guest: Option<u32>,
 }
 
-/// From now on unusual calls are forbidden to this process, and looks at files too, and none is under way unless it takes
-/// more than [`LONGEST`]. To this one alone where it is a guest in the memory of another process (`vfork`).
+/// From now on unusual calls are forbidden to this process, and looks at files too, and none is under way unless it
+/// takes more than [`LONGEST`]. To this one alone where it is a guest in the memory of another process (`vfork`).
 pub(crate) fn forbid(is_guest: bool) -> Asked {
     // SeqCst, here and below: see `Asking::begin`.
     if is_guest {
@@ -85,8 +87,9 @@ impl Asked {
 
 /// Stretches in which a thread may make unusual calls that were not forbidden when it began.
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
-/// Stretches that began when the calls were forbidden: a filter need not wait for them, unless the calls have been allowed
-/// since, as an earlier filter was refused. They are apart, as in a busy process one or the other is under way at any time.
+/// Stretches that began when the calls were forbidden: a filter need not wait for them, unless the calls have been
+/// allowed since, as an earlier filter was refused. They are apart, as in a busy process one or the other is under way
+/// at any time.
 static LATE: AtomicU32 = AtomicU32::new(0);
 /// A filter was refused.
 static REFUSED: AtomicBool = AtomicBool::new(false);
@@ -156,8 +159,8 @@ pub fn known_process() -> Option<u32> {
     (FORBIDDEN.load(Ordering::SeqCst) < ONE).then(process)
 }
 
-/// Whether the process has asked for a filter. One load, but for one that had a child which did so in its memory: for calls
-/// that would be made often.
+/// Whether the process has asked for a filter. One load, but for one that had a child which did so in its memory: for
+/// calls that would be made often.
 #[inline]
 pub fn is_forbidden() -> bool {
     match FORBIDDEN.load(Ordering::SeqCst) {
@@ -192,14 +195,14 @@ pub enum Filter {
     No,
     /// There is one, or the process cannot tell: calls that few programs make are better left out.
     Yes,
-    /// The process has no room to look, or asks for a filter just now: those calls are left out now, and it is looked again
-    /// at the next one.
+    /// The process has no room to look, or asks for a filter just now: those calls are left out now, and it is looked
+    /// again at the next one.
     Unknown,
 }
 
 /// Whether a filter might punish calls that other programs make every day: to open a file and to ask it something, to
-/// start a thread, membarrier. A filter that the program was started with (most containers have one) lets those pass, or
-/// refuses them; one of its own may do anything.
+/// start a thread, membarrier. A filter that the program was started with (most containers have one) lets those pass,
+/// or refuses them; one of its own may do anything.
 pub fn hostile() -> Filter {
     match (WATCHED.load(Ordering::Relaxed), is_forbidden()) {
         (_, true) => forbidden(),
@@ -238,8 +241,8 @@ pub fn filter_for_sure() -> Filter {
 mod tests {
     use super::*;
 
-    /// Catches a filter that comes into force while a thread makes unusual calls: one that began when they were forbidden, for
-    /// a filter that was refused then.
+    /// Catches a filter that comes into force while a thread makes unusual calls: one that began when they were
+    /// forbidden, for a filter that was refused then.
     #[test]
     fn a_filter_waits_for_those_that_were_allowed_again() {
         // SAFETY: the child, of one thread, changes only itself.

@@ -1,11 +1,12 @@
-//! What do the kernel's text files say? Lines, numbers, and what /proc/self/status says of the process. Nothing is allocated;
-//! no file stays open.
+//! What do the kernel's text files say? Lines, numbers, and what /proc/self/status says of the process. Nothing is
+//! allocated; no file stays open.
 
 use core::ffi::CStr;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Bytes that are read at a time from /proc/self: the stack may be short. The lines that matter fit, but that of the groups.
+/// Bytes that are read at a time from /proc/self: the stack may be short. The lines that matter fit, but that of the
+/// groups.
 const PIECE: usize = 256;
 
 /// The lines of what `source` reads: it fills the front of a buffer and says how many bytes it wrote, 0 at the end.
@@ -42,8 +43,8 @@ impl<'b, S: FnMut(&mut [u8]) -> usize> Lines<'b, S> {
         Some((self.buffer.get(from..to)?, is_rest))
     }
 
-    /// Where the bytes up to the end of the line, of the file, or of the full buffer lie, and whether they are the rest of a
-    /// line.
+    /// Where the bytes up to the end of the line, of the file, or of the full buffer lie, and whether they are the rest
+    /// of a line.
     fn next_place(&mut self) -> Option<(usize, usize, bool)> {
         loop {
             let ready = self.buffer.get(self.start..self.end)?;
@@ -100,8 +101,8 @@ pub fn each_line_of(path: &CStr, names: &[&[u8]], f: impl FnMut(&[u8])) -> Resul
     result
 }
 
-/// Whether an error says nothing of what the process may do: it has no room for another file at present, say. What failed
-/// so may work the next time.
+/// Whether an error says nothing of what the process may do: it has no room for another file at present, say. What
+/// failed so may work the next time.
 pub fn is_passing(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR)
 }
@@ -137,7 +138,8 @@ pub fn threads() -> Option<usize> {
 const STATE: &[u8] = b"State:";
 const THREADS: &[u8] = b"Threads:";
 const SECCOMP: &[u8] = b"Seccomp:";
-/// What says whose the process is, and whether it is filtered; whether its first thread has ended, and how many there are.
+/// What says whose the process is, and whether it is filtered; whether its first thread has ended, and how many there
+/// are.
 const PROCESS: &[&[u8]] =
     &[STATE, THREADS, b"Uid:", b"Gid:", b"Groups:", b"CapEff:", b"CapPrm:", b"NoNewPrivs:", SECCOMP];
 

@@ -1,5 +1,5 @@
-//! The system, module by module: plain functions over system calls, and what was found out about them. Nothing here knows
-//! of the allocator.
+//! Plain functions over system calls, and what was found out about the system. Nothing here depends on the allocator.
+//!
 //!
 //! | question | module |
 //! |---|---|

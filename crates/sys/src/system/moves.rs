@@ -75,9 +75,9 @@ impl Part {
         unsafe { map::commit(self.start, self.len) }
     }
 
-    /// Copies the contents of `from`, which has as many bytes. Opens both before: the program may have changed what may be
-    /// done with them, and a mapping that moves stays as it is, at both places. What is refused then is mostly as it should
-    /// be already.
+    /// Copies the contents of `from`, which has as many bytes. Opens both before: the program may have changed what may
+    /// be done with them, and a mapping that moves stays as it is, at both places. What is refused then is mostly as it
+    /// should be already.
     fn copy(self, from: Part) {
         self.open();
         from.open();
@@ -170,12 +170,13 @@ fn replace(part: Part) -> Moved {
     }
 }
 
-/// Removes guards without mappings of their own (Linux 6.13): MADV_GUARD_REMOVE of include/uapi/asm-generic/mman-common.h.
+/// Removes guards without mappings of their own (Linux 6.13): MADV_GUARD_REMOVE of
+/// include/uapi/asm-generic/mman-common.h.
 const GUARD_REMOVE: usize = 103;
 
-/// Makes a part as [`replace`] does, where the process has all mappings that it may have: to unmap a part of a mapping takes
-/// one more. Mostly the whole part lies in one mapping then, as what the program asked for was refused too: there is nothing
-/// to undo. False if the system refuses a step; the memory goes back all the same, unless it is locked.
+/// Makes a part as [`replace`] does, where the process has all mappings that it may have: to unmap a part of a mapping
+/// takes one more. Mostly the whole part lies in one mapping then, as what the program asked for was refused too: there
+/// is nothing to undo. False if the system refuses a step; the memory goes back all the same, unless it is locked.
 fn undo(part: Part) -> bool {
     let advise = |advice: usize| {
         count(Syscall::Madvise);
@@ -198,8 +199,8 @@ fn undo(part: Part) -> bool {
     false
 }
 
-/// Writes where the mappings end that a part lies in, as bytes from its start; returns how many there are, or `None` if there
-/// are more than fit or they are not known.
+/// Writes where the mappings end that a part lies in, as bytes from its start; returns how many there are, or `None` if
+/// there are more than fit or they are not known.
 fn split(part: Part, ends: &mut [usize; MOST_PIECES]) -> Option<usize> {
     let page = call::page_size();
     let mut done = 0;
@@ -246,8 +247,8 @@ fn is_one(part: Part) -> Option<bool> {
 }
 
 /// Whether memory can be moved now: the kernel has MREMAP_DONTUNMAP, and the process may have an OS page more than it
-/// has. Limits (RLIMIT_AS, RLIMIT_DATA) may be set by now that are below what it has; then what was unmapped could not be
-/// mapped again. This is found out by trying, as a filter may punish the question for limits.
+/// has. Limits (RLIMIT_AS, RLIMIT_DATA) may be set by now that are below what it has; then what was unmapped could not
+/// be mapped again. This is found out by trying, as a filter may punish the question for limits.
 fn is_usable() -> bool {
     if MOVE.known() == Some(false) {
         return false;
@@ -307,7 +308,8 @@ mod tests {
         (0..LEN / 8).all(|i| unsafe { p.cast::<u64>().add(i).read() } == pattern(i))
     }
 
-    /// Catches a range of several mappings that is moved in part, or not at all where it could be, and memory that stays.
+    /// Catches a range of several mappings that is moved in part, or not at all where it could be, and memory that
+    /// stays.
     #[test]
     fn moves_all_mappings_or_none() {
         let os = &NEAP.os;

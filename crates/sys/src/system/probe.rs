@@ -1,4 +1,4 @@
-//! Which features does the kernel have, and what is done without them?
+//! Which features the kernel has, and what neap does without them.
 //!
 //! | feature | since | how it is found out | without it |
 //! |---|---|---|---|
@@ -16,17 +16,17 @@
 //! | the vDSO's clock | always; not under valgrind | at the first look | a system call |
 //! | /proc, cgroups, seccomp | | at each look | "not known", see `lines`, `cgroup`, `filter` |
 //!
-//! What is found out once stays, so a filter that comes later is looked at as well: see [`Feature::is_usable`].
+//! What is found out once stays. A filter may come later, so [`Feature::is_usable`] looks at that too.
 
 use crate::system::filter::{self, Filter};
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// How many programs make a call: how likely a filter lets it pass.
+/// How many programs make a call, and so how likely a filter allows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rarity {
     /// All programs.
     Usual,
-    /// Most: a filter that the program was started with lets it pass or refuses it ([`filter::hostile`]).
+    /// Most programs: a filter that the program was started with allows it or refuses it ([`filter::hostile`]).
     Common,
 }
 
@@ -53,7 +53,7 @@ pub static BARRIER: Feature = Feature::new(Rarity::Common);
 pub static SCAN: Feature = Feature::new(Rarity::Common);
 
 impl Feature {
-    /// One that was not tried yet.
+    /// A feature that was not tried yet.
     pub const fn new(rarity: Rarity) -> Feature {
         Feature { state: AtomicU8::new(UNKNOWN), rarity }
     }
@@ -79,7 +79,7 @@ impl Feature {
         self.known() == Some(true) && (self.rarity == Rarity::Usual || !filter::is_forbidden())
     }
 
-    /// Whether it may be used or tried now. Where there is a filter that may end the process for it, it is not there.
+    /// Whether it may be used or tried now. A filter that may end the process for it is noted as a failure.
     pub fn is_usable(&self) -> bool {
         if self.known().is_some() {
             return self.works();

@@ -1,46 +1,37 @@
-//! How does memory go back to the system, and how does it come before it is touched?
+//! Gives memory back to the system (MADV_DONTNEED), and populates it before it is touched (MADV_POPULATE_WRITE, else
+//! not).
 //!
-//! **Back: MADV_DONTNEED.** The core takes memory that was given back for zeroed memory. Some systems do nothing and say that
-//! they did: qemu before version 9, when it runs a program of another processor. So the first range that goes back is looked
-//! at; and each one where the program has a filter of its own, which may do the same to one thread from some moment on.
-//!
-//! **Before it is touched: MADV_POPULATE_WRITE**, else not.
+//! The core relies on memory that went back to read as zero. Some systems report success and do nothing: qemu before
+//! version 9, when it runs a program of another processor. So the first range that goes back is looked at. Where the
+//! program has a filter of its own, each range is looked at, as such a filter may start to do the same at any time, to
+//! one thread.
 
 use crate::system::filter::{self, Asking};
 use crate::system::probe::{DISCARD, Feature, POPULATE};
-use crate::system::space::{count, count_many};
+use crate::system::space::count;
 use core::sync::atomic::{AtomicU64, Ordering};
 use neap_core::os::Run;
 use neap_counters::Syscall;
 use rustix::io::Errno;
 use rustix::mm;
 
-/// Calls that gave memory back, since the process began or its last fork.
+/// Number of calls that gave memory back, since the process began or was forked.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// Calls that gave memory back, since the process began or its last fork.
+/// Number of calls that gave memory back, since the process began or was forked.
 pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// In the child of a fork: its count begins anew.
+/// To be called in the child of a fork: its count begins anew.
 pub fn forked() {
     CALLS.store(0, Ordering::Relaxed);
 }
 
-/// Counts calls that give memory back.
-pub fn count_calls(n: u64) {
-    CALLS.fetch_add(n, Ordering::Relaxed);
-    count_many(Syscall::Madvise, n);
-}
-
-/// MADV_DONTNEED, whatever becomes of it.
-///
-/// # Safety
-/// The range must be committed memory of the caller's, in whole OS pages, whose contents are not needed.
-unsafe fn dontneed(p: *mut u8, len: usize) -> bool {
-    // SAFETY: as the caller promises.
-    unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxDontNeed) }.is_ok()
+/// Counts a call that gives memory back.
+pub fn count_call() {
+    CALLS.fetch_add(1, Ordering::Relaxed);
+    count(Syscall::Madvise);
 }
 
 /// See `Os::purge`.
@@ -48,12 +39,12 @@ unsafe fn dontneed(p: *mut u8, len: usize) -> bool {
 /// # Safety
 /// As that.
 pub unsafe fn purge(p: *mut u8, len: usize) -> bool {
-    count_calls(1);
+    count_call();
     // SAFETY: as the caller promises.
-    unsafe { purge_by(p, len, |p, len| dontneed(p, len), &DISCARD) }
+    unsafe { purge_by(p, len, |p, len| mm::madvise(p.cast(), len, mm::Advice::LinuxDontNeed).is_ok(), &DISCARD) }
 }
 
-/// [`purge`] by `call`, with what is known of it in `feature`.
+/// [`purge`] by `call`; `feature` says whether `call` works.
 ///
 /// # Safety
 /// As that.
@@ -65,7 +56,7 @@ unsafe fn purge_by(p: *mut u8, len: usize, call: impl FnOnce(*mut u8, usize) -> 
         _ => {
             // SAFETY: the range is the caller's, writable, and not empty. Volatile: the call changes what is read.
             unsafe {
-                // Where the memory stays it is as it was: the caller may know that it is zero, or that zero does no harm.
+                // If the memory stays, its contents are restored: the caller may rely on them, say on zero.
                 let before = p.read_volatile();
                 p.write_volatile(1);
                 let done = call(p, len);
@@ -73,7 +64,7 @@ unsafe fn purge_by(p: *mut u8, len: usize, call: impl FnOnce(*mut u8, usize) -> 
                 if !zero {
                     p.write_volatile(before);
                 }
-                // What is refused (memory that the program locked, say) tells nothing.
+                // A refusal (of memory that the program locked, say) proves nothing.
                 if done {
                     feature.note(zero);
                 }
@@ -93,23 +84,26 @@ pub unsafe fn purge_runs(runs: &[Run]) -> usize {
 }
 
 /// See `Os::populate`.
-///
-/// # Safety
-/// As that.
-pub unsafe fn populate(p: *mut u8, len: usize) -> bool {
+pub fn populate(p: *mut u8, len: usize) -> bool {
     let _asking = Asking::begin();
     if !POPULATE.is_usable() {
         return false;
     }
     count(Syscall::Madvise);
-    // SAFETY: the range is committed memory of ours, whose contents stay.
-    note_populate(unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxPopulateWrite) })
+    note_populate(populate_now(p, len))
 }
 
-/// What the call said: whether there is such a call at all.
+/// Makes the OS pages of a range resident. Contents stay, so any range may be given; one that is not mapped is an
+/// error.
+pub fn populate_now(p: *mut u8, len: usize) -> Result<(), Errno> {
+    // SAFETY: as said, no contents change.
+    unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxPopulateWrite) }
+}
+
+/// Notes by the call's result whether the system has it; returns that.
 fn note_populate(result: Result<(), Errno>) -> bool {
     let works = match result {
-        // Short of memory, or a signal came: the faults will tell.
+        // The call works: it is short of memory, or a signal came. Later faults do the rest.
         Ok(()) | Err(Errno::NOMEM | Errno::FAULT | Errno::AGAIN | Errno::INTR | Errno::HWPOISON) => true,
         // A kernel that does not know it, or a filter that refuses it.
         Err(_) => false,
@@ -124,8 +118,8 @@ mod tests {
     use crate::system::probe::Rarity;
     use rustix::mm::{MapFlags, ProtFlags};
 
-    /// Catches memory that is taken for zero because a system that does nothing said yes, and one refusal that is taken
-    /// for all.
+    /// Catches memory that is taken for zero because a system that does nothing reports success, and one refusal that
+    /// counts for all ranges.
     #[test]
     fn looks_at_what_became_of_it() {
         let mut page = [9u8; 64];
@@ -149,7 +143,8 @@ mod tests {
         }
     }
 
-    /// Catches a look that leaves its mark in memory which stays: the side tables of free memory hold zero or what they held.
+    /// Catches a look that leaves its mark in memory which stays: side tables of free memory must hold zero or what
+    /// they held.
     #[test]
     fn memory_that_stays_is_as_it_was() {
         for before in [0, 1, 9] {
@@ -189,7 +184,7 @@ mod tests {
         }
     }
 
-    /// Catches a refusal after which the call is tried again, and an error that passes but ends it for ever.
+    /// Catches a refusal after which the call is tried again, and a passing error after which it is never tried again.
     #[test]
     fn populates_unless_refused() {
         const LEN: usize = 64 << 10;

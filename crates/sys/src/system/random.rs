@@ -2,12 +2,12 @@
 //! SipHash-2-4 of a counter, with a key from the kernel.
 //!
 //! The key comes from getrandom(2), which every program on a current glibc calls at its start (its malloc does). Where
-//! that is refused or forbidden, the key is the SipHash of the time and of addresses, with the sixteen bytes of AT_RANDOM
-//! as its key. Those bytes are the C library's stack canary and pointer guard as well, so they must not be found out from
-//! what is derived: the hash cannot be inverted without its key.
+//! that is refused or forbidden, the key is the SipHash of the time and of addresses, with the sixteen bytes of
+//! AT_RANDOM as its key. Those bytes are the C library's stack canary and pointer guard as well, so they must not be
+//! found out from what is derived: the hash cannot be inverted without its key.
 //!
-//! A key is made once for each process: again in the child of a fork. A child that was made without the C library's fork
-//! goes on with its parent's numbers; those only spread blocks and samples.
+//! A key is made once for each process: again in the child of a fork. A child that was made without the C library's
+//! fork goes on with its parent's numbers; those only spread blocks and samples.
 
 use crate::arch;
 use crate::system::filter::{self, Asking};

@@ -1,9 +1,9 @@
 //! What is known about this address space, and nowhere else? One OS page that the kernel wipes in the child of a fork
-//! (MADV_WIPEONFORK), however it was forked. A child that was made without the C library's fork, so without our handlers,
-//! tells from it what it has not. What is in it belongs to the modules that define its parts.
+//! (MADV_WIPEONFORK), however it was forked. A child that was made without the C library's fork, so without our
+//! handlers, tells from it what it has not. What is in it belongs to the modules that define its parts.
 //!
-//! `SPACE` points to one of three places, and changes once: from `UNSETTLED`, which nothing is written to, to the page, or
-//! to `COMMON` where the kernel cannot wipe it or has no memory for it.
+//! `SPACE` points to one of three places, and changes once: from `UNSETTLED`, which nothing is written to, to the page,
+//! or to `COMMON` where the kernel cannot wipe it or has no memory for it.
 
 use crate::observe::page::Page;
 use crate::observe::sites::Ring;
@@ -34,8 +34,8 @@ impl Space {
     }
 
     /// Whether the calling process shares the address space of another one, which it may leave at any time (`vfork`,
-    /// `clone(CLONE_VM)`; see `neap_core::helper`): what it opens is no file of the owner's, and what bears its number is
-    /// not the owner's either. So it makes nothing that is noted here.
+    /// `clone(CLONE_VM)`; see `neap_core::helper`): what it opens is no file of the owner's, and what bears its number
+    /// is not the owner's either. So it makes nothing that is noted here.
     pub fn is_guest(&self) -> bool {
         self.helper.is_owner(filter::known_process()) == Some(false)
     }
@@ -114,13 +114,8 @@ fn make() {
 
 /// Counts a system call, where this process counts.
 pub fn count(call: Syscall) {
-    count_many(call, 1);
-}
-
-/// Counts `n` of them.
-pub fn count_many(call: Syscall, n: u64) {
     if let Some(counters) = here().page.counts() {
-        counters.syscalls[call as usize].fetch_add(n, Ordering::Relaxed);
+        counters.syscalls[call as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
 

@@ -1,9 +1,10 @@
 //! Which OS pages hold memory? The kernel answers, from /proc/self/pagemap.
 //!
 //! The file is opened at the first question and kept open, as opening takes five times as long as asking. It belongs to
-//! the address space that it was opened in, so its number ([`Kept`]) lies in memory that the child of a fork does not get
-//! (`space.rs`); the child closes what it inherited ([`forked`]), or, where it was made without the C library's fork,
-//! replaces it when it asks. A fork just while another thread opens the file leaves the child a file that is never closed.
+//! the address space that it was opened in, so its number ([`Kept`]) lies in memory that the child of a fork does not
+//! get (`space.rs`); the child closes what it inherited ([`forked`]), or, where it was made without the C library's
+//! fork, replaces it when it asks. A fork just while another thread opens the file leaves the child a file that is
+//! never closed.
 //!
 //! The file is close-on-exec, and has no low number, as a program may count on those; where the limit of open files is
 //! too low for that, it is opened for each question. A program that closes it all the same, and opens another process's
@@ -11,14 +12,14 @@
 //!
 //! # Limits
 //!
-//! A process that is restored from a checkpoint page by page, as it needs them (userfaultfd), has OS pages that the kernel
-//! knows nothing of yet, but which are not zero. It is noticed by the file, which has become another with the same
-//! position; then there are no questions any more. If it had not asked before the checkpoint nothing can tell: such
-//! programs want the option `zero=always`.
+//! A process that is restored from a checkpoint page by page, as it needs them (userfaultfd), has OS pages that the
+//! kernel knows nothing of yet, but which are not zero. It is noticed by the file, which has become another with the
+//! same position; then there are no questions any more. If it had not asked before the checkpoint nothing can tell:
+//! such programs want the option `zero=always`.
 //!
 //! Questions are PAGEMAP_SCAN (Linux 6.7: half a microsecond and up, for any length), else reads of the entries (eight
-//! bytes for each OS page), else there is no answer: without /proc, and where a seccomp filter might end the process for
-//! asking.
+//! bytes for each OS page), else there is no answer: without /proc, and where a seccomp filter might end the process
+//! for asking.
 
 use crate::arch;
 use crate::system::call::identity;
@@ -37,7 +38,8 @@ const UNKNOWN: i32 = 0;
 const NONE: i32 = -1;
 /// The file is to be opened for each question.
 const EACH: i32 = -2;
-/// Lowest number of the file. The kernel's first table of files has 64 entries: to make it longer can take milliseconds.
+/// Lowest number of the file. The kernel's first table of files has 64 entries: to make it longer can take
+/// milliseconds.
 const LOWEST: i32 = 48;
 /// How often a file that was closed is opened again.
 const REOPENS: u32 = 16;
@@ -233,8 +235,8 @@ fn open_to_keep(known: &Kept) -> Result<Option<OwnedFd>, Errno> {
     Ok(Some(file))
 }
 
-/// Whether the file of this number plus 1 is the one that a process had from which this one was forked: its number on disk
-/// and its position, as the program may have another one of the same process.
+/// Whether the file of this number plus 1 is the one that a process had from which this one was forked: its number on
+/// disk and its position, as the program may have another one of the same process.
 fn is_inherited(number: i32) -> bool {
     // SAFETY: a number that is no file makes the calls fail.
     let file = unsafe { BorrowedFd::borrow_raw(number - 1) };
@@ -453,8 +455,8 @@ mod tests {
         }
     }
 
-    /// Catches a file of the program's that is taken for the one that was inherited, and closed: another pagemap of the same
-    /// process has the same number on disk.
+    /// Catches a file of the program's that is taken for the one that was inherited, and closed: another pagemap of the
+    /// same process has the same number on disk.
     #[test]
     fn what_is_inherited_has_the_mark() {
         let _one = ONE_AT_A_TIME.lock().unwrap();

@@ -1,25 +1,24 @@
-//! Where is the kernel's own clock_gettime, in the code that it maps into each process (vDSO)?
+//! Finds the kernel's own clock_gettime, in the code that it maps into each process (vDSO).
 //!
-//! The C library has a function for it, which a program or a library in front of the C library may replace: one that
-//! pretends another time, or counts calls. Such a function takes locks, allocates, and uses thread storage that the helper
-//! thread does not have. So neap looks for the kernel's function itself. Kernels and tools that map no such code (valgrind)
-//! leave the system call.
+//! The C library has a function that calls it. A program or a library in front of the C library may replace that
+//! function by one that pretends another time, or counts calls. The replacement may take locks, allocate, and use
+//! thread storage that the helper thread does not have. So neap finds the kernel's function itself. Where none is
+//! mapped (under valgrind, say), the system call is used.
 //!
 //! The code is an ELF object. Its dynamic section says where the symbols (about ten) and the strings are.
 
 use crate::arch;
 use crate::system::call;
 use core::ffi::CStr;
-use core::ops::Range;
 use core::ptr;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// As clock_gettime, but the result is 0 or a negative error number; errno stays as it is.
+/// clock_gettime, but with 0 or a negated error number as result; errno stays as it is.
 type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
 
-/// The address of the function; 0 before it was looked for, [`NONE`] where there is none.
+/// The address of the function; 0 before the first look, [`NONE`] where there is none.
 static FOUND: AtomicUsize = AtomicUsize::new(0);
-/// No address of a function.
+/// Stands for no function; no function has this address.
 const NONE: usize = 1;
 
 /// The kernel's clock_gettime. The first call reads the auxiliary vector through the C library.
@@ -40,13 +39,9 @@ pub fn clock_gettime() -> Option<ClockGettime> {
 #[cold]
 fn look() -> usize {
     let base = call::auxiliary(libc::AT_SYSINFO_EHDR);
-    if base == 0 {
-        return NONE;
-    }
     // SAFETY: the kernel has mapped its object there.
-    let object = unsafe { Object::at(base) };
-    // SAFETY: the tables are those of that object.
-    object.and_then(|object| unsafe { object.function(arch::VDSO_CLOCK) }).unwrap_or(NONE)
+    let found = if base == 0 { None } else { unsafe { function(base, arch::VDSO_CLOCK) } };
+    found.unwrap_or(NONE)
 }
 
 /// An entry of a dynamic section.
@@ -57,21 +52,10 @@ struct Dynamic {
     value: u64,
 }
 
-const PT_LOAD: u32 = 1;
-const PT_DYNAMIC: u32 = 2;
 const DT_NULL: i64 = 0;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
 const DT_STRSZ: i64 = 10;
-
-/// The tables of an ELF object in memory.
-struct Object {
-    /// What is added to addresses in it.
-    bias: usize,
-    /// The symbols lie directly before the strings.
-    symbols: Range<usize>,
-    strings: Range<usize>,
-}
 
 /// Reads a value of the object.
 ///
@@ -82,68 +66,46 @@ unsafe fn read<T: Copy>(address: usize) -> T {
     unsafe { ptr::with_exposed_provenance::<T>(address).read_unaligned() }
 }
 
-impl Object {
-    /// The object whose file header is at `base`.
-    ///
-    /// # Safety
-    /// A whole ELF object of this word size must be mapped there.
-    unsafe fn at(base: usize) -> Option<Object> {
-        // SAFETY: an object begins with its header.
-        let header: libc::Elf64_Ehdr = unsafe { read(base) };
-        if !header.e_ident.starts_with(b"\x7fELF\x02") {
-            return None;
-        }
-        let (mut bias, mut dynamic) = (None, None);
-        for i in 0..usize::from(header.e_phnum) {
-            let at = base + header.e_phoff as usize + i * usize::from(header.e_phentsize);
-            // SAFETY: there are `e_phnum` program headers.
-            let part: libc::Elf64_Phdr = unsafe { read(at) };
-            match part.p_type {
-                PT_LOAD if bias.is_none() => {
-                    bias = Some(base.wrapping_add(part.p_offset as usize).wrapping_sub(part.p_vaddr as usize));
-                }
-                PT_DYNAMIC => dynamic = Some(base + part.p_offset as usize),
-                _ => {}
-            }
-        }
-        let (bias, mut dynamic) = (bias?, dynamic?);
-        let (mut symbols, mut strings, mut bytes) = (None, None, None);
-        loop {
-            // SAFETY: the section goes on up to DT_NULL.
-            let entry: Dynamic = unsafe { read(dynamic) };
-            // The kernel leaves addresses as they are in its file.
-            let address = Some(bias.wrapping_add(entry.value as usize));
-            match entry.tag {
-                DT_NULL => break,
-                DT_SYMTAB => symbols = address,
-                DT_STRTAB => strings = address,
-                DT_STRSZ => bytes = Some(entry.value as usize),
-                _ => {}
-            }
-            dynamic += size_of::<Dynamic>();
-        }
-        let (strings, bytes) = (strings?, bytes?);
-        Some(Object { bias, symbols: symbols?..strings, strings: strings..strings + bytes })
+/// The address of the function `name` in an object. The kernel's object has its symbols directly before its strings.
+/// What lies between the two in another object has no name in the strings.
+///
+/// # Safety
+/// A whole ELF object of this word size must be mapped at `base`, and stay.
+unsafe fn function(base: usize, name: &CStr) -> Option<usize> {
+    // SAFETY: an object begins with its header.
+    let header: libc::Elf64_Ehdr = unsafe { read(base) };
+    if !header.e_ident.starts_with(b"\x7fELF\x02") {
+        return None;
     }
-
-    /// The address of the function `name`. What lies between the symbols and the strings in other objects than the kernel's
-    /// is no symbol with a name in the strings.
-    ///
-    /// # Safety
-    /// The tables must be those of a mapped object.
-    unsafe fn function(&self, name: &CStr) -> Option<usize> {
-        for at in self.symbols.clone().step_by(size_of::<libc::Elf64_Sym>()) {
-            // SAFETY: there are symbols up to the strings.
-            let symbol: libc::Elf64_Sym = unsafe { read(at) };
-            let its = self.strings.start + symbol.st_name as usize;
-            // SAFETY: names end with a null byte.
-            let is_it = || unsafe { CStr::from_ptr(ptr::with_exposed_provenance(its)) == name };
-            if symbol.st_shndx != 0 && self.strings.contains(&its) && is_it() {
-                return Some(self.bias.wrapping_add(symbol.st_value as usize));
-            }
+    let headers = base + header.e_phoff as usize;
+    let segment = |kind| {
+        let places = (0..usize::from(header.e_phnum)).map(|i| headers + i * usize::from(header.e_phentsize));
+        // SAFETY: there are `e_phnum` program headers.
+        places.map(|at| unsafe { read::<libc::Elf64_Phdr>(at) }).find(|header| header.p_type == kind)
+    };
+    let loaded = segment(libc::PT_LOAD)?;
+    let bias = base.wrapping_add(loaded.p_offset as usize).wrapping_sub(loaded.p_vaddr as usize);
+    let dynamic = base + segment(libc::PT_DYNAMIC)?.p_offset as usize;
+    let value = |tag| {
+        let places = (dynamic..).step_by(size_of::<Dynamic>());
+        // SAFETY: the section goes on up to DT_NULL.
+        let mut entries = places.map(|at| unsafe { read::<Dynamic>(at) }).take_while(|entry| entry.tag != DT_NULL);
+        entries.find(|entry| entry.tag == tag).map(|entry| entry.value as usize)
+    };
+    // The kernel leaves addresses as they are in its file.
+    let (symbols, strings) = (bias.wrapping_add(value(DT_SYMTAB)?), bias.wrapping_add(value(DT_STRTAB)?));
+    let strings = strings..strings + value(DT_STRSZ)?;
+    for at in (symbols..strings.start).step_by(size_of::<libc::Elf64_Sym>()) {
+        // SAFETY: there are symbols up to the strings.
+        let symbol: libc::Elf64_Sym = unsafe { read(at) };
+        let its = strings.start + symbol.st_name as usize;
+        // SAFETY: names end with a null byte.
+        let is_it = || unsafe { CStr::from_ptr(ptr::with_exposed_provenance(its)) == name };
+        if symbol.st_shndx != 0 && strings.contains(&its) && is_it() {
+            return Some(bias.wrapping_add(symbol.st_value as usize));
         }
-        None
     }
+    None
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How does a thread wait, and how is it woken?
+//! How a thread waits, and how it is woken.
 
 use crate::arch;
 use crate::system::clock;
@@ -7,19 +7,19 @@ use core::time::Duration;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-/// Microseconds that [`pause`] waits on its processor: less than it takes to sleep and wake.
+/// Longest wait of [`pause`] in a loop, in microseconds: less than it takes to sleep and wake.
 pub const SPIN_MOST: u32 = 20;
-/// Rounds of the processor's pause that take a microsecond where it is short; where it is long, 40 ns, they take 1.6.
+/// Pause instructions in a microsecond, on processors where they are short. Where one takes 40 ns, these take 1.6 us.
 const SPINS: u32 = 40;
 
 /// Waits while `word` is `value`; may return early.
 pub fn wait(word: &AtomicU32, value: u32) {
-    // An error means that the word has changed or that a signal came: the caller looks again.
+    // An error means that the word has changed or that a signal came; the caller looks again.
     let _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
 }
 
-/// Waits while `word` is `value`, for at most `nanoseconds`. Signals do not make it shorter: callers that count such
-/// waits count time by them.
+/// Waits while `word` is `value`, for at most `nanoseconds`. Signals do not make the wait shorter, as callers measure
+/// time by the number of such waits.
 pub fn wait_for(word: &AtomicU32, value: u32, nanoseconds: u64) {
     let now = || clock::read(libc::CLOCK_MONOTONIC);
     let Some(end) = now().map(|now| now + Duration::from_nanos(nanoseconds)) else { return };
@@ -38,7 +38,7 @@ pub fn pause(microseconds: u32) {
     wait_for(&AtomicU32::new(0), 0, u64::from(microseconds) * 1000);
 }
 
-/// Wakes at most `count` threads that wait for `word`, which may not be there any more: only the address is used.
+/// Wakes at most `count` threads that wait for `word`. The memory of `word` may be gone: only the address is used.
 pub fn wake(word: *const AtomicU32, count: i32) {
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
     let arguments = [word.expose_provenance(), operation, count as usize, 0, 0, 0];

@@ -1,4 +1,4 @@
-//! What happens around a fork of the program? `neap_core::fork` says what holds between the handlers.
+//! The handlers that run before and after a fork of the program. `neap_core::fork` says what holds between them.
 
 use crate::allocator::NEAP;
 use crate::arch;
@@ -10,7 +10,7 @@ use neap_core::fork::Begin;
 
 static FORK_HANDLERS: AtomicBool = AtomicBool::new(false);
 
-/// Registers the fork handlers, once. Where the C library has no memory for that, the next thread asks again.
+/// Registers the fork handlers, once. If the C library has no memory for them, the next thread tries again.
 pub fn watch_fork() {
     if !FORK_HANDLERS.swap(true, Ordering::AcqRel) {
         if let Some(process) = filter::known_process() {
@@ -24,11 +24,11 @@ pub fn watch_fork() {
     }
 }
 
-/// What a slot counts for a fork that is not one in a reentrant call.
+/// What a fork adds to the count in a slot if it is not in a reentrant call; such a fork adds 1.
 const FORK: u32 = 1 << 16;
 
-/// From here to [`in_parent`] or [`in_child`] all calls of all threads are reentrant ones, and no lock is held. A fork in a
-/// handler that interrupted a call (also this one) leaves the locks alone: the call may hold them.
+/// From here to [`in_parent`] or [`in_child`] all calls of all threads are reentrant, and no lock is held. A fork in a
+/// handler that interrupted a call (also this function) leaves the locks alone, as the call may hold them.
 unsafe extern "C" fn before_fork() {
     let mut patience = NEAP.fork_patience();
     while let Some(entered) = arch::enter() {
@@ -40,7 +40,7 @@ unsafe extern "C" fn before_fork() {
         match begin {
             Begin::Ready => return,
             Begin::Refused => break,
-            // Outside of the call, as the other fork waits for this thread.
+            // This wait is outside of the call, as the other fork waits for this thread.
             Begin::Later => {
                 patience.wait(&NEAP.os);
             }
@@ -49,7 +49,7 @@ unsafe extern "C" fn before_fork() {
     slot::forks().fetch_add(1, Ordering::Relaxed);
 }
 
-/// Whether the fork that ends was one in a reentrant call. Those end in the reverse order of their beginnings.
+/// Whether the fork that ends now was in a reentrant call. Such forks end in the reverse order of their beginnings.
 fn was_reentrant() -> bool {
     let reentrant = !slot::forks().load(Ordering::Relaxed).is_multiple_of(FORK);
     slot::forks().fetch_sub(if reentrant { 1 } else { FORK }, Ordering::Relaxed);
@@ -75,7 +75,7 @@ unsafe extern "C" fn in_child() {
         NEAP.fork_child_reentrant(arch::slot(), inner, !helped);
     } else {
         let entered = arch::enter();
-        // Before there can be a helper.
+        // This comes before there can be a helper.
         cgroup::forked();
         NEAP.fork_child(arch::slot(), inner);
         if let Some(entered) = entered {
@@ -83,7 +83,7 @@ unsafe extern "C" fn in_child() {
         }
     }
     if NEAP.is_stranded() {
-        // An interrupted call goes on with the heap that it has; the next one finds none.
+        // An interrupted call goes on with the heap that it has. The next call finds no heap.
         slot::set_heap(slot::gone());
     }
 }

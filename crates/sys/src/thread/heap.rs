@@ -1,22 +1,22 @@
-//! Which heap does a call use, and when does a thread give its heap up?
+//! Which heap a call uses, and when a thread gives its heap up.
 //!
 //! # The end of a thread
 //!
-//! It is seen by the destructor of a pthread key, which gives the heap up at once; later destructors borrow. The key's
-//! index is 31, the last that needs no memory of the C library's: destructors run in the order of the indices, so ours
-//! comes behind those of most other keys, and a value that is set in one of those is seen in the same round, also in
-//! the last one.
+//! The destructor of a pthread key runs at the end of a thread, and gives the heap up at once. Later destructors borrow
+//! a heap. The key has index 31, the last one that needs no memory of the C library's. Destructors run in the order of
+//! the indices, so this one runs behind those of most other keys. A value that one of those sets is handled in the same
+//! round, also in the last round.
 //!
 //! # Early calls
 //!
-//! A value that is set later than that is seen by no destructor: when the C library frees what the thread (or another
-//! one, whose stack it takes out of its cache) had, and in hooks of tools that come with those frees. A heap of such a
-//! thread would stay for ever, and so would its slot, which visitors write to, when the thread's storage is unmapped.
-//! The C library does not tell where a thread is. But what runs there makes few calls. So the first calls of a thread,
-//! `EARLY_MALLOCS` allocations or `EARLY_FREES` frees, borrow a heap for the call, as those behind the end do; only then
-//! the thread gets one of its own. (A tool that allocates more often than that behind the last destructor of a thread
-//! that did not allocate before costs a heap for each such thread; for its slot see `Allocator::park`.) Where calls are
-//! watched, allocations get a heap at once, as samples need one.
+//! Behind the last round a thread can still call neap: the C library frees what the thread had (or another one, whose
+//! stack it takes out of its cache), and hooks of tools run with those frees. No destructor would run for a heap that
+//! the thread got there. The heap would stay for ever, and visitors would write to its slot after the thread's storage
+//! is unmapped. The C library does not say whether a thread is that far. But code there makes few calls. So the first
+//! calls of each thread, `EARLY_MALLOCS` allocations or `EARLY_FREES` frees, borrow a heap for the call; after these
+//! the thread gets a heap of its own. (A tool that allocates more often than that behind the last destructor, in a
+//! thread that did not allocate before, costs a heap for each such thread; for its slot see `Allocator::park`.) Where
+//! calls are watched, allocations get a heap at once, as samples need one.
 
 use crate::allocator::NEAP;
 use crate::arch::{self, Entered};
@@ -34,18 +34,18 @@ const EARLY_MALLOCS: u32 = 8;
 const EARLY_FREES: u32 = 64;
 /// `KEY` before the key exists.
 const NO_KEY: u32 = u32::MAX;
-/// The best index of a key: glibc keeps the values of keys up to here in the thread's own record.
+/// The best index of a key: glibc keeps the values of keys up to this one in the thread's own record.
 const BEST_KEY: u32 = 31;
 
 static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 
-/// A heap that the calling thread may use until this is dropped: then its call is over. The call must use nothing else that
-/// allocates meanwhile.
+/// A heap that the calling thread may use until this is dropped, which ends the call. Meanwhile the call must use
+/// nothing else that allocates.
 #[derive(Debug)]
 pub struct Lent {
     heap: *mut Heap,
     entered: Entered,
-    /// What the slot does not say to other threads: a call with a borrowed heap.
+    /// Shows other threads a call with a borrowed heap, which the slot does not.
     flight: Option<Flight<'static>>,
 }
 
@@ -69,12 +69,12 @@ impl Drop for Lent {
     }
 }
 
-/// How a call goes on that the fast paths could not serve.
+/// How a call goes on that the fast paths cannot serve.
 #[derive(Debug)]
 pub enum Turn {
-    /// With this heap.
+    /// The call uses this heap.
     Heap(Lent),
-    /// Without a heap or a lock: it is a handler's, another thread forks, or the process is stranded.
+    /// The call uses neither heap nor lock: it is a handler's, another thread forks, or the process is stranded.
     Reentrant,
     /// There is no memory for a heap.
     NoMemory,
@@ -107,17 +107,17 @@ impl Turn {
         }
     }
 
-    /// [`Turn::take`] in a thread that has no heap at present; `None` if it is to try again.
+    /// [`Turn::take`] in a thread that has no heap now; `None` if the caller must try again.
     #[cold]
     fn without_heap(entered: Entered, weight: u32) -> Option<Turn> {
         if entered.heap == PARKED.heap() {
             wait_parked(entered);
             return None;
         }
-        // The slot does not tell other threads of what follows.
+        // The slot does not show other threads what follows; the flight does.
         let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly(arch::slot()) };
         let Some(flight) = flight else {
-            // Outside of the call: nothing that the thread does is in the way of a fork.
+            // The call is left first, so the thread does not hold up a fork.
             entered.leave();
             return Some(Turn::Reentrant);
         };
@@ -127,8 +127,8 @@ impl Turn {
         if acquire(entered, flight) { None } else { Some(Turn::NoMemory) }
     }
 
-    /// For a thread that has given its heap up, or has none yet. In a stranded process the call is reentrant, also where a
-    /// handler made it one meanwhile (it interrupted this, forked and returned in the child).
+    /// For a thread that has given its heap up, or has none yet. In a stranded process the call is reentrant. The
+    /// process may become one in the middle: by a handler that interrupts this, forks, and returns in the child.
     fn borrow(entered: Entered, flight: Flight<'static>) -> Turn {
         let heap = if NEAP.is_stranded() { Heap::none() } else { NEAP.acquire(false) };
         if !NEAP.is_stranded() && !heap.is_null() {
@@ -140,15 +140,15 @@ impl Turn {
     }
 }
 
-/// The heap is parked: waits, outside of the call, until the visitor has put it back.
+/// Waits, outside of the call, until the visitor of a parked heap has put it back.
 fn wait_parked(entered: Entered) {
     entered.leave();
     // SAFETY: the thread's own slot, which it has just left.
     unsafe { NEAP.wait_parked(arch::slot()) };
 }
 
-/// Whether a call of a thread without a heap borrows one; counts the call. Not the first of the process, which is
-/// the main thread's.
+/// Whether a call of a thread without a heap borrows one; counts the call. The first call of the process does not, as
+/// it is the main thread's.
 #[cold]
 fn is_early(weight: u32) -> bool {
     if NEAP.is_stranded() || NEAP.is_unused() || (weight > 1 && NEAP.is_watched()) {
@@ -157,9 +157,9 @@ fn is_early(weight: u32) -> bool {
     slot::count_early(weight) <= EARLY_FREES
 }
 
-/// Runs `f`, which may take locks of neap's, as a call of this thread, with its heap, or [`Heap::none`] where it has
-/// none at present. `None` in a reentrant call, or where another thread forks and does not get on with it. Whatever takes a
-/// lock runs in here or with a [`Turn`], so that a handler that interrupts it sees a call.
+/// Runs `f`, which may take locks of neap's, as a call of this thread. `f` gets the thread's heap, or [`Heap::none`]
+/// where the thread has none now. `None` in a reentrant call, or where another thread's fork takes too long. All code
+/// that takes a lock runs in here or with a [`Turn`], so that a handler which interrupts it finds the thread in a call.
 pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
     let mut patience = Patience::new(CALL);
     loop {
@@ -168,7 +168,7 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
             wait_parked(entered);
             continue;
         }
-        // Of a heap's call its slot tells, of others this does.
+        // The slot shows a call with a heap; a flight shows others.
         let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly(arch::slot()) };
         if flight.is_none() && !is_heap(entered.heap) {
             entered.leave();
@@ -188,8 +188,8 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
     }
 }
 
-/// A heap of the thread's own, and notice of the thread's end. False if there is no memory. Leaves the call, which
-/// starts again.
+/// Gives the thread a heap of its own, and asks for a notice of its end. False if there is no memory. Leaves the call;
+/// the caller starts it again.
 #[cold]
 fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
     if NEAP.is_stranded() {
@@ -201,7 +201,7 @@ fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
     if !heap.is_null() {
         slot::set_heap(heap);
     }
-    // After the store: a handler may have interrupted all this and forked, and have returned in the child.
+    // Looked at after the store: a handler may have interrupted all this, forked, and returned in the child.
     let stranded = NEAP.is_stranded();
     if stranded {
         slot::set_heap(slot::gone());
@@ -214,12 +214,12 @@ fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
     if heap.is_null() {
         return false;
     }
-    // What follows may allocate, and now can, as a call of its own.
+    // What follows may allocate, and can now: outside of the call, in a thread that has a heap.
     watch_fork();
     // SAFETY: the key exists; the value is only not null.
     let seen = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(1)) };
     if seen == 0 {
-        // The end of the thread will be seen, so the slot lasts until then.
+        // The destructor will run at the thread's end, and the slot lasts until then.
         // SAFETY: the heap is this thread's.
         unsafe { NEAP.set_slot(heap, arch::slot()) };
     }
@@ -245,8 +245,8 @@ fn key() -> libc::pthread_key_t {
     }
 }
 
-/// Creates a key, with [`BEST_KEY`] for its index or what comes closest from below, else any. If there are none left,
-/// threads that end leave their heaps behind, which is only waste.
+/// Creates a key with the index [`BEST_KEY`], or the greatest one below that is free, else any. If no key is left,
+/// threads that end leave their heaps behind, which only wastes memory.
 fn late_key() -> Option<libc::pthread_key_t> {
     const COUNT: usize = BEST_KEY as usize + 1;
     let mut keys: [libc::pthread_key_t; COUNT] = [0; COUNT];
@@ -276,7 +276,7 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
     loop {
         match Turn::to_free() {
             Turn::Heap(lent) => {
-                // The slot does not tell of the call any more, once the heap is given up.
+                // Once the heap is given up, the slot does not show the call any more.
                 let _flight = NEAP.take_off(arch::slot());
                 if slot::give_up(lent.heap()) {
                     // SAFETY: the heap was this thread's, which has just forgotten it.
@@ -290,7 +290,7 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
                 if unsafe { NEAP.wait_for_fork(arch::slot()) } {
                     continue;
                 }
-                // A handler ends the thread in the middle of a call.
+                // A reentrant call: a handler ends the thread in the middle of a call.
                 let Some(entered) = arch::enter() else { return };
                 // SAFETY: the thread's own slot, in a call that is not reentrant.
                 let left = unsafe { NEAP.leave_to_others(arch::slot(), slot::gone()) };
@@ -312,7 +312,8 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
     }
 }
 
-/// Lets the calling thread's heap, if it has one, follow what heaps shall show: in a reentrant call, at its next slow path.
+/// Has the calling thread's heap, if there is one, take over whether calls are watched. In a reentrant call the heap
+/// does so at its next slow path.
 pub fn follow() {
     if slot::has_heap()
         && let Turn::Heap(lent) = Turn::to_allocate()
@@ -322,7 +323,7 @@ pub fn follow() {
     }
 }
 
-/// The calling thread will be idle: gives up what its heap keeps at hand. Nothing in a reentrant call.
+/// To be called when the calling thread will be idle: its heap gives its caches back. Does nothing in a reentrant call.
 pub fn rest() {
     if slot::has_heap()
         && let Turn::Heap(lent) = Turn::to_allocate()

@@ -20,8 +20,8 @@ pub(super) const LINE: usize = 1024;
 /// A path without a name at its end.
 pub(super) type Path = Text<{ ROOM + 1 }>;
 
-/// Adds a path of cgroups that is empty or starts with `/`; where it does not fit, as many of its cgroups from the outermost
-/// on as do.
+/// Adds a path of cgroups that is empty or starts with `/`; where it does not fit, as many of its cgroups from the
+/// outermost on as do.
 pub(super) fn push_groups(path: &mut Path, mut groups: &[u8]) {
     while !path.append(groups) {
         groups = parent(groups);

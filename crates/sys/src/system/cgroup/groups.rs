@@ -1,5 +1,5 @@
-//! Which cgroups limit this process, where do their files lie, and what do they say? Functions that open files are not inlined,
-//! so that their frames do not add up.
+//! Which cgroups limit this process, where do their files lie, and what do they say? Functions that open files are not
+//! inlined, so that their frames do not add up.
 
 use super::files::{Buffers, Files, LINE, Path, parent, push_groups};
 use super::parse::{Mount, Seen, Version, group, kilobytes, mount, pressure, seen, unescape, value};
@@ -13,9 +13,9 @@ pub(super) const MAX_LEVELS: usize = 6;
 /// cgroups that are asked for a limit, from the process outwards.
 const MAX_DEPTH: usize = 32;
 
-/// From here on a process counts as stalled: hundredths of a percent of the last ten seconds in which some thread waited
-/// for memory. 10 % is where systemd tells services to give memory back (MemoryPressureThresholdSec=, 200 ms of 2 s).
-/// Far below it, every program that reads files in a full container would count.
+/// From here on a process counts as stalled: hundredths of a percent of the last ten seconds in which some thread
+/// waited for memory. 10 % is where systemd tells services to give memory back (MemoryPressureThresholdSec=, 200 ms of
+/// 2 s). Far below it, every program that reads files in a full container would count.
 const STALLED: u64 = 10_00;
 
 /// A cgroup with a limit.
@@ -57,8 +57,8 @@ impl Groups {
         levels: [Level { len: 0, limit: 0 }; MAX_LEVELS],
     };
 
-    /// Finds the process's cgroup, and the limits on it and around it. With `keep`, where it lies is not looked up again
-    /// unless the process was moved.
+    /// Finds the process's cgroup, and the limits on it and around it. With `keep`, where it lies is not looked up
+    /// again unless the process was moved.
     #[inline(never)]
     pub(super) fn find(&mut self, files: Files, buffers: &mut Buffers, keep: bool) {
         let own_group = own_group(files, buffers);

@@ -5,8 +5,8 @@
 //! - `files`: opening and reading, in pieces;
 //! - `groups`: which cgroups limit the process, and what they say;
 //!
-//! All of it runs inside the allocator: nothing here allocates, waits, touches errno or panics. Buffers are static, as the
-//! caller may have a stack of 16 KiB: one thread looks at a time, and the others get its last answer.
+//! All of it runs inside the allocator: nothing here allocates, waits, touches errno or panics. Buffers are static, as
+//! the caller may have a stack of 16 KiB: one thread looks at a time, and the others get its last answer.
 
 mod files;
 mod groups;
@@ -18,8 +18,8 @@ use files::{Buffers, Files};
 use groups::{Groups, machine};
 use neap_core::os::Memory;
 
-/// Milliseconds after which limits, and the place of the process, are looked for again: soon enough for an administrator
-/// who changes them, and a hundredth of a percent of the time of one processor.
+/// Milliseconds after which limits, and the place of the process, are looked for again: soon enough for an
+/// administrator who changes them, and a hundredth of a percent of the time of one processor.
 const SURVEY_MS: u64 = 1000;
 
 /// Milliseconds after which the table of mounts is read again. It may be long, and programs whose cgroups are mounted
@@ -29,8 +29,8 @@ const LOCATE_MS: u64 = 60_000;
 // All zero, so it costs nothing in the file, and no OS page before the first call.
 static PROBE: Probe = Probe::new();
 
-/// [`neap_core::Os::memory`], at the time `now` in milliseconds. Not for a child on its parent's memory, which may be killed
-/// in the middle of a look: the parent would never look again.
+/// [`neap_core::Os::memory`], at the time `now` in milliseconds. Not for a child on its parent's memory, which may be
+/// killed in the middle of a look: the parent would never look again.
 #[cold]
 pub(crate) fn memory(now: u64) -> Option<Memory> {
     PROBE.memory(Files { root: b"" }, now, call::process())
@@ -381,7 +381,8 @@ mod tests {
         tree.says(512, 100, false);
     }
 
-    /// Catches v2 asked where the memory controller is v1's; "no limit" of v1 taken for a limit; own use for that of all.
+    /// Catches v2 asked where the memory controller is v1's; "no limit" of v1 taken for a limit; own use for that of
+    /// all.
     #[test]
     fn hybrid() {
         let tree = Tree::machine()
@@ -521,8 +522,8 @@ mod tests {
         time("the first call", &mut || Probe::new().memory(files, 0, 1));
     }
 
-    /// Catches a child of fork that gets old answers for ever, as a thread of its parent was looking, and a second thread that
-    /// looks at the same time.
+    /// Catches a child of fork that gets old answers for ever, as a thread of its parent was looking, and a second
+    /// thread that looks at the same time.
     #[test]
     fn another_thread_looks() {
         let tree = Tree::machine();
