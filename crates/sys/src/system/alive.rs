@@ -1,9 +1,8 @@
-//! Does a thread of this process still live?
+//! Finds out whether a thread of this process still lives.
 //!
-//! By the list of robust locks, which the C library registers for each thread, and which lies in the thread's own
-//! record: the kernel forgets it when the thread ends, just before it wakes those who wait for the end, who may then
-//! unmap the thread's storage. The thread's number is there for longer than that, and comes back: then the list lies
-//! elsewhere.
+//! The C library registers a list of robust locks for each thread, which lies in the thread's own record. The kernel
+//! forgets the list when the thread ends, just before it wakes the threads that wait for the end and may then unmap its
+//! storage. The thread's number is in use for longer, and a later thread may get it; that thread's list lies elsewhere.
 
 use crate::arch;
 use crate::system::call::{self, Plain, plain};
@@ -12,7 +11,7 @@ use crate::system::space::count;
 use neap_core::os::Thread;
 use neap_counters::Syscall;
 
-/// What the system returns for the number of a thread that is not there.
+/// The system's result for a number that no thread has.
 const NO_THREAD: isize = -(libc::ESRCH as isize);
 
 /// The address of a thread's list of robust locks; 0: none.
@@ -24,20 +23,20 @@ fn robust_list(thread: u32) -> Result<usize, isize> {
     if done == 0 { Ok(list) } else { Err(done) }
 }
 
-/// Whether the thread of this number surely has a list of robust locks.
+/// Whether the thread of this number is known to have a list of robust locks.
 pub fn has_locks(thread: u32) -> bool {
     robust_list(thread).is_ok_and(|list| list != 0)
 }
 
-/// Whether the thread of this number, which the process has or had, surely has no list of robust locks any more: it has
-/// ended, if the C library gives threads one.
+/// Whether the thread of this number, which the process has or had, is known to have no list of robust locks any more.
+/// It has ended then, if the C library gives threads such lists.
 pub fn has_no_locks(thread: u32) -> bool {
     let Some(_asking) = Asking::if_allowed() else { return false };
     count(Syscall::Other);
     matches!(robust_list(thread), Ok(0) | Err(NO_THREAD))
 }
 
-/// What signal 0, which only asks, says of a thread of this process.
+/// Sends signal 0, which has no effect, to a thread of this process; returns the system's result.
 fn signal_zero(thread: u32) -> isize {
     plain(Plain::Tgkill, [call::process() as usize, thread as usize, 0])
 }
@@ -49,16 +48,16 @@ pub fn is_thread(thread: u32) -> bool {
 
 /// See `Os::thread_to_ask_for`.
 pub fn calling_thread() -> Option<Thread> {
-    // A filter may refuse even this.
+    // A filter may refuse even gettid.
     let number = u32::try_from(plain(Plain::Gettid, [])).ok().filter(|&number| number != 0)?;
     // musl has a list only where a program uses robust locks.
     let place = robust_list(number).ok().filter(|&list| list != 0)?;
     Some(Thread { number, place })
 }
 
-/// See `Os::has_ended`. A thread that gives the kernel another list by itself counts as one that has ended: its heap is
-/// left alone. (If it does so in the microseconds of a visit, it waits for its heap for ever. The C library does it
-/// before the first call.)
+/// See `Os::has_ended`. A thread that registers another list by itself counts as ended: its heap is left alone. (If it
+/// does so in the microseconds of a visit, it waits for its heap for ever. The C library registers the list before the
+/// thread's first call.)
 pub fn has_ended(thread: Thread) -> bool {
     match robust_list(thread.number) {
         Ok(list) if list != thread.place => true,

@@ -1,57 +1,59 @@
-//! May an unusual system call be made? A seccomp filter may end the process for a call that it does not know.
+//! Decides whether an unusual system call may be made: a seccomp filter may end the process for a call that it does not
+//! list.
 //!
-//! So neap makes unusual calls (anything but mmap, munmap, mremap, mprotect, madvise, futex) only after a look here. A
-//! filter that the program was started with lets those pass that every other program makes ([`hostile`]); those that
-//! few make are left out ([`filter`]). One that the program gives itself may do anything: neap has to hear of it before
-//! (`forbid`; the preload library has the functions by which programs do it, and says so by [`watch`]), and it waits
-//! for threads that have looked ([`Asking`]).
+//! Unusual calls are all but mmap, munmap, mremap, mprotect, madvise and futex. neap makes them only after a look here.
+//! - A filter that the program was started with allows or refuses the calls that most programs make ([`hostile`]).
+//!   Calls that few programs make are left out under it ([`filter`]).
+//! - A filter that the program gives itself may do anything, so neap needs notice before (`forbid`). The preload
+//!   library has the functions by which programs ask for filters, and says so by [`watch`]. The filter then waits for
+//!   threads that have looked already ([`Asking`]).
 
 use crate::system::call::{self, process};
 use crate::system::{lines, wait};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Which processes of this memory may make no unusual call: none (0); all, as there are filters or a thread asks for
-/// one, whose number is in the upper half ([`ONE`]); or those of [`GUESTS`], which share the memory of another one
-/// ([`SOME`]).
+/// Which of the processes that use this memory may make no unusual call. 0: all may make them. The upper half counts
+/// filters, and threads that ask for one ([`ONE`] each): above 0, no process may. Else [`SOME`]: those in [`GUESTS`]
+/// may not, which share the memory of another process.
 static FORBIDDEN: AtomicU64 = AtomicU64::new(0);
 const ONE: u64 = 1 << 32;
 const SOME: u64 = 1;
-/// The last ones that asked for a filter in the memory of another process (`vfork`). Most have ended, or run another
-/// program.
+/// The last guests (children of `vfork`) that asked for a filter. Most have ended, or run another program.
 static GUESTS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
 static NEXT_GUEST: AtomicU32 = AtomicU32::new(0);
 
-/// Whether the process of this number is one of them.
+/// Whether the process of this number is one of [`GUESTS`].
 fn is_forbidden_guest(process: u32) -> bool {
     // SeqCst: as `FORBIDDEN`.
     GUESTS.iter().any(|guest| guest.load(Ordering::SeqCst) == process)
 }
 
-/// A filter is in force, as far as this process knows. Until then it is not known what to leave out for good.
+/// Whether a filter is in force, as far as this process knows. Before that, nothing is left out for good.
 static IN_FORCE: AtomicBool = AtomicBool::new(false);
 
-/// The process asks for a filter.
+/// A request for a filter that the system has not answered yet.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// In the memory of another process, which has no filter: the number of the one that asks.
+    /// The number of the process that asks, if it is a guest; the owner of the memory then has no filter.
     guest: Option<u32>,
 }
 
-/// From now on unusual calls are forbidden to this process, and looks at files too, and none is under way unless it
-/// takes more than [`LONGEST`]. To this one alone where it is a guest in the memory of another process (`vfork`).
+/// Forbids unusual calls to this process, with looks at files. When this returns, none is under way, unless one takes
+/// longer than [`LONGEST`]. Where the process is a guest in the memory of another one (`vfork`), they are forbidden to
+/// it alone.
 pub(crate) fn forbid(is_guest: bool) -> Asked {
     // SeqCst, here and below: see `Asking::begin`.
     if is_guest {
         let guest = process();
-        // Relaxed: a number that no other one gets for a while.
+        // Relaxed: only the number matters, which no other guest gets for a while.
         let place = NEXT_GUEST.fetch_add(1, Ordering::Relaxed) as usize % GUESTS.len();
         GUESTS[place].store(guest, Ordering::SeqCst);
         FORBIDDEN.fetch_or(SOME, Ordering::SeqCst);
         return Asked { guest: Some(guest) };
     }
     FORBIDDEN.fetch_add(ONE, Ordering::SeqCst);
-    // No thread is about to make a call that was not forbidden when it looked. A guest has one thread, this one.
+    // Waits for threads that looked before. (A guest need not: it has one thread, this one.)
     let (mut waited, mut step) = (0, 100);
     while is_under_way() && waited < LONGEST {
         wait::pause(step);
@@ -62,21 +64,22 @@ pub(crate) fn forbid(is_guest: bool) -> Asked {
 }
 
 impl Asked {
-    /// The filter is `in_force`, or was refused: then calls are forbidden only for other ones.
+    /// Notes the answer: the filter is `in_force`, or was refused. A refused one forbids no calls any more.
     pub(crate) fn answered(self, in_force: bool) {
         if !in_force {
             // SeqCst: before unusual calls are allowed again, see `is_under_way`.
             REFUSED.store(true, Ordering::SeqCst);
         }
         match (self.guest, in_force) {
-            // Relaxed: who does not see it yet leaves a call out, and looks again.
+            // Relaxed: a thread that does not see it yet leaves a call out, and looks again later.
             (None, true) => IN_FORCE.store(true, Ordering::Relaxed),
             (None, false) => {
                 FORBIDDEN.fetch_sub(ONE, Ordering::SeqCst);
             }
             (Some(_), true) => {}
             (Some(guest), false) => {
-                // One place: it may have a filter already. Failure: it is another process's by now.
+                // Frees one place, as an earlier filter of the process may have another. It fails if another process
+                // has taken the place by now.
                 let free =
                     |place: &AtomicU32| place.compare_exchange(guest, 0, Ordering::SeqCst, Ordering::Relaxed).is_ok();
                 let _ = GUESTS.iter().any(free);
@@ -85,26 +88,26 @@ impl Asked {
     }
 }
 
-/// Stretches in which a thread may make unusual calls that were not forbidden when it began.
+/// Number of [`Asking`] that began while unusual calls were allowed: their threads may make some.
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
-/// Stretches that began when the calls were forbidden: a filter need not wait for them, unless the calls have been
-/// allowed since, as an earlier filter was refused. They are apart, as in a busy process one or the other is under way
-/// at any time.
+/// Number of [`Asking`] that began while the calls were forbidden. A filter need not wait for them, unless the calls
+/// have been allowed since, as an earlier filter was refused. They are counted apart, because in a busy process some
+/// are there at any time.
 static LATE: AtomicU32 = AtomicU32::new(0);
-/// A filter was refused.
+/// Whether a filter was ever refused.
 static REFUSED: AtomicBool = AtomicBool::new(false);
-/// Microseconds that a filter waits for them at most. Only a thread that is stopped needs longer, and a child on its
-/// parent's memory (`vfork`) that was killed in one leaves it behind.
+/// Longest time, in microseconds, that a filter waits for them. Only a thread that is stopped needs longer. A guest
+/// that was killed in the middle leaves its count behind.
 const LONGEST: u32 = 1_000_000;
 
-/// Whether a thread may be about to make a call that was not forbidden when it looked.
+/// Whether a thread may be about to make a call that was allowed when it looked.
 fn is_under_way() -> bool {
-    // SeqCst, in this order: a stretch is counted in the second before it leaves the first.
+    // SeqCst, in this order: an `Asking` is counted in `LATE` before it leaves `UNDER_WAY`.
     UNDER_WAY.load(Ordering::SeqCst) != 0 || (REFUSED.load(Ordering::SeqCst) && LATE.load(Ordering::SeqCst) != 0)
 }
 
-/// A thread that holds this may make unusual calls, where [`is_forbidden`] says that they are not forbidden: a filter
-/// comes into force when it is dropped.
+/// A thread that holds this may make unusual calls if [`is_forbidden`] is false: a filter comes into force only after
+/// it is dropped.
 #[derive(Debug)]
 pub struct Asking {
     counted: &'static AtomicU32,
@@ -113,7 +116,8 @@ pub struct Asking {
 impl Asking {
     /// For the calling thread.
     pub fn begin() -> Asking {
-        // SeqCst, as in `is_forbidden` and `forbid`: this thread sees that they are forbidden, or is seen.
+        // SeqCst, as in `is_forbidden` and `forbid`: this thread finds the calls forbidden, or `forbid` finds its
+        // count.
         UNDER_WAY.fetch_add(1, Ordering::SeqCst);
         let asking = Asking { counted: &UNDER_WAY };
         if is_forbidden() {
@@ -133,12 +137,12 @@ impl Asking {
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        // In the child of a fork in a handler that interrupted this thread here, it is counted no more.
+        // The count may be 0: in the child of a fork in a handler that interrupted this thread.
         let _ = self.counted.fetch_update(Ordering::SeqCst, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 }
 
-/// In the child of a fork, which has its parent's filter, and memory of its own.
+/// To be called in the child of a fork, which has its parent's filter, and memory of its own.
 pub fn forked() {
     // Relaxed, here and below: one thread.
     UNDER_WAY.store(0, Ordering::Relaxed);
@@ -153,14 +157,14 @@ pub fn forked() {
     GUESTS.iter().for_each(|guest| guest.store(0, Ordering::Relaxed));
 }
 
-/// The number of the calling process; `None` where not even that may be asked for, as a filter is or may be in force.
+/// The number of the calling process; `None` where even getpid is forbidden, as a filter is or may be in force.
 pub fn known_process() -> Option<u32> {
     let _asking = Asking::begin();
     (FORBIDDEN.load(Ordering::SeqCst) < ONE).then(process)
 }
 
-/// Whether the process has asked for a filter. One load, but for one that had a child which did so in its memory: for
-/// calls that would be made often.
+/// Whether the process has asked for a filter. It costs one load, unless a guest has asked for one in this memory. For
+/// calls that are made often.
 #[inline]
 pub fn is_forbidden() -> bool {
     match FORBIDDEN.load(Ordering::SeqCst) {
@@ -170,20 +174,20 @@ pub fn is_forbidden() -> bool {
     }
 }
 
-/// What is known where calls are forbidden.
+/// The answer where calls are forbidden.
 fn forbidden() -> Filter {
     if IN_FORCE.load(Ordering::Relaxed) { Filter::Yes } else { Filter::Unknown }
 }
 
-/// The program cannot give itself a filter without our hearing of it.
+/// Whether neap gets notice before the program gives itself a filter.
 static WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// From now on `forbid` is called before the program gives itself a filter.
+/// Notes that `forbid` will be called before the program gives itself a filter.
 pub fn watch() {
     WATCHED.store(true, Ordering::Relaxed);
 }
 
-/// Whether a filter of the program's own is known to be there or not, without a look.
+/// Whether neap gets notice of filters that the program gives itself, so that no look is needed.
 pub fn is_watched() -> bool {
     WATCHED.load(Ordering::Relaxed)
 }
@@ -191,18 +195,18 @@ pub fn is_watched() -> bool {
 /// What is known of a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filter {
-    /// None watches the calling thread.
+    /// No filter watches the calling thread.
     No,
-    /// There is one, or the process cannot tell: calls that few programs make are better left out.
+    /// There is one, or the process cannot find out: calls that few programs make are left out.
     Yes,
-    /// The process has no room to look, or asks for a filter just now: those calls are left out now, and it is looked
-    /// again at the next one.
+    /// The process has no room for another file, or asks for a filter just now: those calls are left out for now, and
+    /// the next one looks again.
     Unknown,
 }
 
-/// Whether a filter might punish calls that other programs make every day: to open a file and to ask it something, to
-/// start a thread, membarrier. A filter that the program was started with (most containers have one) lets those pass,
-/// or refuses them; one of its own may do anything.
+/// Whether a filter may end the process for calls that most programs make: to open a file and to ask it something, to
+/// start a thread, membarrier. A filter that the program was started with (most containers have one) allows or refuses
+/// those. One of the program's own may do anything.
 pub fn hostile() -> Filter {
     match (WATCHED.load(Ordering::Relaxed), is_forbidden()) {
         (_, true) => forbidden(),
@@ -228,7 +232,7 @@ pub fn filter() -> Filter {
     }
 }
 
-/// [`filter`], also where the process has no room for another open file.
+/// [`filter`] with an answer also where the process has no room for another open file.
 pub fn filter_for_sure() -> Filter {
     match filter() {
         Filter::Unknown if call::has_no_filter() => Filter::No,
@@ -241,8 +245,8 @@ pub fn filter_for_sure() -> Filter {
 mod tests {
     use super::*;
 
-    /// Catches a filter that comes into force while a thread makes unusual calls: one that began when they were
-    /// forbidden, for a filter that was refused then.
+    /// Catches a filter that comes into force while a thread makes unusual calls, where that thread began while they
+    /// were forbidden for another filter, which was then refused.
     #[test]
     fn a_filter_waits_for_those_that_were_allowed_again() {
         // SAFETY: the child, of one thread, changes only itself.

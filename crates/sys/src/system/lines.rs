@@ -1,22 +1,23 @@
-//! What do the kernel's text files say? Lines, numbers, and what /proc/self/status says of the process. Nothing is
-//! allocated; no file stays open.
+//! Reads the kernel's text files: lines, numbers, and what /proc/self/status says of the process. Nothing is allocated,
+//! and no file stays open.
 
 use core::ffi::CStr;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Bytes that are read at a time from /proc/self: the stack may be short. The lines that matter fit, but that of the
-/// groups.
+/// Bytes that are read at a time from /proc/self, as the stack may be short. All lines that matter fit, except that of
+/// the groups.
 const PIECE: usize = 256;
 
-/// The lines of what `source` reads: it fills the front of a buffer and says how many bytes it wrote, 0 at the end.
+/// The lines of a text. `source` reads it: it fills the front of a buffer and returns how many bytes it wrote, 0 at the
+/// end.
 ///
-/// The bytes `buffer[start..end]` are read and not handed out yet.
+/// The bytes `buffer[start..end]` are read and not returned yet.
 pub struct Lines<'b, S> {
     source: S,
     start: usize,
     end: usize,
-    /// What comes next is the rest of a line that was longer than the buffer.
+    /// Whether the next piece is the rest of a line that was longer than the buffer.
     is_rest: bool,
     buffer: &'b mut [u8],
 }
@@ -27,7 +28,7 @@ impl<'b, S: FnMut(&mut [u8]) -> usize> Lines<'b, S> {
         Lines { source, start: 0, end: 0, is_rest: false, buffer }
     }
 
-    /// The next line, without its end; of a line longer than the buffer only the front.
+    /// The next line, without its end. Of a line longer than the buffer, only the front.
     pub fn next(&mut self) -> Option<&[u8]> {
         loop {
             let (from, to, is_rest) = self.next_place()?;
@@ -43,8 +44,8 @@ impl<'b, S: FnMut(&mut [u8]) -> usize> Lines<'b, S> {
         Some((self.buffer.get(from..to)?, is_rest))
     }
 
-    /// Where the bytes up to the end of the line, of the file, or of the full buffer lie, and whether they are the rest
-    /// of a line.
+    /// The place in the buffer of the bytes up to the end of the line, of the file, or of the full buffer; and whether
+    /// they are the rest of a line.
     fn next_place(&mut self) -> Option<(usize, usize, bool)> {
         loop {
             let ready = self.buffer.get(self.start..self.end)?;
@@ -70,8 +71,8 @@ impl<'b, S: FnMut(&mut [u8]) -> usize> Lines<'b, S> {
     }
 }
 
-/// Calls `f` with each line of what `read` reads that starts with one of `names`; with a longer line than [`PIECE`] in
-/// pieces.
+/// Calls `f` with each line that starts with one of `names`, of the text that `read` reads. A line longer than
+/// [`PIECE`] comes in pieces.
 fn each_line(read: impl FnMut(&mut [u8]) -> usize, names: &[&[u8]], mut f: impl FnMut(&[u8])) {
     let (mut buffer, mut wanted) = ([0; PIECE], false);
     let mut lines = Lines::new(&mut buffer, read);
@@ -101,13 +102,12 @@ pub fn each_line_of(path: &CStr, names: &[&[u8]], f: impl FnMut(&[u8])) -> Resul
     result
 }
 
-/// Whether an error says nothing of what the process may do: it has no room for another file at present, say. What
-/// failed so may work the next time.
+/// Whether what failed with this error may work the next time: the process has no room for another file now, say.
 pub fn is_passing(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR)
 }
 
-/// A decimal number at the start of `text`; what follows must not be part of it. `None` also where it is too large.
+/// The decimal number at the start of `text`, up to its end or a space. `None` if there is none, or it is too large.
 pub fn number(text: &[u8]) -> Option<u64> {
     let digits = text.iter().take_while(|b| b.is_ascii_digit()).count();
     let (number, rest) = text.split_at_checked(digits)?;
@@ -138,30 +138,30 @@ pub fn threads() -> Option<usize> {
 const STATE: &[u8] = b"State:";
 const THREADS: &[u8] = b"Threads:";
 const SECCOMP: &[u8] = b"Seccomp:";
-/// What says whose the process is, and whether it is filtered; whether its first thread has ended, and how many there
-/// are.
+/// Names of the lines that say whose the process is, whether it has a filter, whether its first thread has ended, and
+/// how many threads there are.
 const PROCESS: &[&[u8]] =
     &[STATE, THREADS, b"Uid:", b"Gid:", b"Groups:", b"CapEff:", b"CapPrm:", b"NoNewPrivs:", SECCOMP];
 
 /// FNV-1a, from its offset basis on.
 const BASIS: u64 = 0xCBF2_9CE4_8422_2325;
 
-/// A number that tells one sequence of bytes from another, which goes on with `hash`.
+/// A hash of a sequence of bytes, of which `hash` covers an earlier part.
 fn digest(hash: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(hash, |hash, b| (hash ^ u64::from(b)).wrapping_mul(0x0100_0000_01B3))
 }
 
-/// A number that tells one sequence of bytes from another.
+/// A hash of a sequence of bytes.
 pub fn digest_of(bytes: impl IntoIterator<Item = u8>) -> u64 {
     digest(BASIS, bytes)
 }
 
-/// Whether the line of a filter says that none is there.
+/// Whether the line about filters says that there is none.
 fn is_unfiltered(line: &[u8]) -> bool {
     line.trim_ascii_end().ends_with(b"\t0")
 }
 
-/// Whether the calling thread surely has no seccomp filter: a kernel without seccomp has no such line.
+/// Whether the calling thread is known to have no seccomp filter. A kernel without seccomp has no such line.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -174,9 +174,9 @@ pub fn has_no_filter() -> Result<bool, Errno> {
 /// What [`look`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// A number that changes when the process's first thread gets other users, groups or capabilities, or a filter.
+    /// A hash that changes when the process's first thread gets other users, groups or capabilities, or a filter.
     pub credentials: u64,
-    /// The first thread has ended, and one is left.
+    /// Whether the first thread has ended, and one other is left.
     pub one_is_left: bool,
 }
 
@@ -196,10 +196,10 @@ impl Look {
     }
 }
 
-/// Looks at the process.
+/// Reads what /proc/self/status says of the process.
 ///
 /// # Errors
-/// That cannot be done, see [`is_passing`].
+/// It cannot be read, see [`is_passing`].
 pub fn look() -> Result<Look, Errno> {
     let mut look = Look::NEW;
     each_line_of(c"/proc/self/status", PROCESS, |line| look.add(line))?;
@@ -208,7 +208,7 @@ pub fn look() -> Result<Look, Errno> {
 
 /// The exit status of the process's first thread, which has ended.
 pub fn status_of_first() -> Option<u8> {
-    // The last number of the line, as for `wait`; the line comes in pieces.
+    // The status is the last number of the line, in the form of `wait`. The line comes in pieces.
     let mut last = 0u32;
     let add = |piece: &[u8]| {
         for &b in piece.trim_ascii_end() {
@@ -229,7 +229,7 @@ mod tests {
         std::str::from_utf8(TEXT).unwrap().replace(from, to).into_bytes()
     }
 
-    /// What is hashed of `text`, read `step` bytes at a time, and whether it says that no filter is there.
+    /// The hash of the credentials in `text`, read `step` bytes at a time, and whether it says that there is no filter.
     fn read(text: &[u8], step: usize) -> (u64, bool) {
         let (mut hash, mut unfiltered) = (BASIS, true);
         for pass in 0..2 {
@@ -251,7 +251,7 @@ mod tests {
         (hash, unfiltered)
     }
 
-    /// Catches a filter that is overlooked, also behind a line of many groups, and wherever reads end.
+    /// Catches a filter that is missed, also behind a line of many groups, and wherever reads end.
     #[test]
     fn sees_filters() {
         let groups = std::format!("Groups:\t{}", "1234567 ".repeat(10_000));
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// Catches a change of user that is overlooked, and a change of something else that is not.
+    /// Catches a change of user that is missed, and a change of something else that is reported.
     #[test]
     fn sees_other_users() {
         let hash = |from, to| read(&replaced(from, to), 4096).0;
@@ -280,7 +280,7 @@ mod tests {
         assert!(look().is_ok() && look() == look());
     }
 
-    /// Catches a count that is read wrong: a limit would be missed, or memory refused without need.
+    /// Catches a count that is read wrong, by which a limit is missed, or memory is refused without need.
     #[test]
     fn counts_mappings_and_threads() {
         let before = mapped_pages().unwrap();
@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(lines(b"\n", 1), [b""]);
     }
 
-    /// Catches the rest of a long line that is taken for lines of its own, and a reader that never ends.
+    /// Catches the rest of a long line that is taken for another line, and a reader that never ends.
     #[test]
     fn long_lines_are_cut() {
         for len in [PIECE - 1, PIECE, PIECE + 1, 3 * PIECE, 3 * PIECE + 7] {

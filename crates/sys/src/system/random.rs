@@ -1,13 +1,13 @@
-//! Where do random numbers come from, which an outsider cannot guess, and from which nothing else can be found out?
-//! SipHash-2-4 of a counter, with a key from the kernel.
+//! Random numbers that an outsider cannot guess, and that reveal nothing else: SipHash-2-4 of a counter, with a key
+//! from the kernel.
 //!
-//! The key comes from getrandom(2), which every program on a current glibc calls at its start (its malloc does). Where
-//! that is refused or forbidden, the key is the SipHash of the time and of addresses, with the sixteen bytes of
-//! AT_RANDOM as its key. Those bytes are the C library's stack canary and pointer guard as well, so they must not be
-//! found out from what is derived: the hash cannot be inverted without its key.
+//! The key comes from getrandom(2), which every program on a current glibc calls at its start (glibc's malloc does).
+//! Where that is refused or forbidden, the key is a SipHash of the time and of addresses, whose own key is the sixteen
+//! bytes of AT_RANDOM. The C library makes its stack canary and pointer guard of those bytes, so they must stay secret.
+//! They do: the hash cannot be inverted without its key.
 //!
-//! A key is made once for each process: again in the child of a fork. A child that was made without the C library's
-//! fork goes on with its parent's numbers; those only spread blocks and samples.
+//! Each process makes its own key, also the child of a fork. A child that was made without the C library's fork goes on
+//! with its parent's numbers; they only spread blocks and samples.
 
 use crate::arch;
 use crate::system::filter::{self, Asking};
@@ -27,7 +27,7 @@ pub fn next() -> u64 {
     RANDOM.next()
 }
 
-/// In the child of a fork, which has one thread: its next number has a key of its own.
+/// To be called in the child of a fork, which has one thread: its next number comes from a key of its own.
 pub fn forked() {
     RANDOM.forked();
 }
@@ -35,7 +35,7 @@ pub fn forked() {
 /// A generator.
 #[derive(Debug)]
 struct Random {
-    /// 0: not made yet.
+    /// A word of 0 is not made yet.
     key: [AtomicU64; WORDS],
     count: AtomicU64,
 }
@@ -46,7 +46,7 @@ impl Random {
     }
 
     fn next(&self) -> u64 {
-        // Relaxed: only that each value is taken once matters.
+        // Relaxed: it only matters that each value is taken once.
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         siphash(self.key(), &[count])
     }
@@ -61,7 +61,7 @@ impl Random {
         if key.contains(&0) { self.make_key() } else { key }
     }
 
-    /// Of threads that do this at once, one gives each word; all then use the same key.
+    /// Where several threads do this at once, one of them sets each word, and all use the same key.
     #[cold]
     fn make_key(&self) -> [u64; WORDS] {
         let mut new = seed();
@@ -89,7 +89,7 @@ fn seed() -> [u64; WORDS] {
     derived()
 }
 
-/// A key for where the kernel gives none.
+/// A key for systems that give none.
 fn derived() -> [u64; WORDS] {
     let now = clock::read(libc::CLOCK_MONOTONIC).unwrap_or_default();
     let here = (&raw const now).addr() as u64;
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Catches a fallback that is the same each time, or that hands the C library's secret bytes out.
+    /// Catches a fallback that is the same each time, or that reveals the C library's secret bytes.
     #[test]
     fn derives_a_key() {
         let (a, b) = (derived(), derived());

@@ -1,8 +1,9 @@
-//! What is known about this address space, and nowhere else? One OS page that the kernel wipes in the child of a fork
-//! (MADV_WIPEONFORK), however it was forked. A child that was made without the C library's fork, so without our
-//! handlers, tells from it what it has not. What is in it belongs to the modules that define its parts.
+//! What belongs to this address space alone: one OS page that the kernel wipes in the child of a fork
+//! (MADV_WIPEONFORK), however the child was made. A child that was made without the C library's fork handlers learns
+//! from it that it has no helper, no counters page and no open files of its own. Each part of the page belongs to the
+//! module that defines it.
 //!
-//! `SPACE` points to one of three places, and changes once: from `UNSETTLED`, which nothing is written to, to the page,
+//! `SPACE` points to one of three places, and changes once: from `UNSETTLED`, which is never written to, to the page,
 //! or to `COMMON` where the kernel cannot wipe it or has no memory for it.
 
 use crate::observe::page::Page;
@@ -33,9 +34,9 @@ impl Space {
         Space { helper: Helper::new(), pagemap: touched::Kept::new(), page: Page::new(), sites: Ring::new() }
     }
 
-    /// Whether the calling process shares the address space of another one, which it may leave at any time (`vfork`,
-    /// `clone(CLONE_VM)`; see `neap_core::helper`): what it opens is no file of the owner's, and what bears its number
-    /// is not the owner's either. So it makes nothing that is noted here.
+    /// Whether the calling process is a guest: it uses the address space of another process, the owner, and may leave
+    /// at any time (`vfork`, `clone(CLONE_VM)`; see `neap_core::helper`). Its files and its process number are not the
+    /// owner's. So it makes nothing that is noted here.
     pub fn is_guest(&self) -> bool {
         self.helper.is_owner(filter::known_process()) == Some(false)
     }
@@ -44,7 +45,7 @@ impl Space {
 static UNSETTLED: Space = Space::new();
 static COMMON: Space = Space::new();
 static SPACE: AtomicPtr<Space> = AtomicPtr::new((&raw const UNSETTLED).cast_mut());
-/// The process that first used neap in this memory, or that the fork handler ran in since; 0: not known.
+/// The process that first used neap in this memory, or in which the fork handler ran since; 0: not known.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// Notes that the calling process owns its address space: at its first use of neap, before it can have children, and in
@@ -54,12 +55,12 @@ pub fn note_owner(process: u32) {
     OWNER.store(process, Ordering::Relaxed);
 }
 
-/// Whether the address space is known to be the calling process's, and not its parent's (vfork).
+/// Whether this process is known to own its address space, and not to use its parent's (vfork).
 pub fn is_owner(process: u32) -> bool {
     OWNER.load(Ordering::Relaxed) == process
 }
 
-/// In the child of a fork that was made with handlers.
+/// To be called in the child of a fork that was made with handlers.
 pub fn forked() {
     let process = filter::known_process();
     note_owner(process.unwrap_or(0));
@@ -70,14 +71,14 @@ pub fn forked() {
     }
 }
 
-/// Where this address space has what it alone has; all zero before [`settle`].
+/// What belongs to this address space alone; all zero before [`settle`].
 #[inline]
 pub fn here() -> &'static Space {
     // SAFETY: a static, or a page that is never unmapped and whose zeroed bytes are valid; all fields are atomic.
     unsafe { &*SPACE.load(Ordering::Acquire) }
 }
 
-/// [`here`], for a caller who is about to write to it.
+/// [`here`], for a caller that is about to write to it.
 pub fn settle() -> &'static Space {
     if core::ptr::eq(here(), &raw const UNSETTLED) {
         make();
@@ -85,7 +86,7 @@ pub fn settle() -> &'static Space {
     here()
 }
 
-/// The page, mapped at the first call; `None` where it cannot be had.
+/// The page, which is mapped at the first call; `None` where that fails.
 pub fn space() -> Option<&'static Space> {
     let space = settle();
     (!core::ptr::eq(space, &raw const COMMON)).then_some(space)
@@ -102,7 +103,7 @@ fn make() {
         let new = wiped.map_or(common, |p| p.cast::<Space>());
         let owner = OWNER.load(Ordering::Relaxed);
         if owner != 0 {
-            // Noted, where another thread has not done so.
+            // The first question for the owner also notes it.
             let _ = (*new).helper.is_owner(Some(owner));
         }
         let first = SPACE.compare_exchange(unsettled, new, Ordering::AcqRel, Ordering::Acquire).is_ok();
@@ -112,7 +113,7 @@ fn make() {
     }
 }
 
-/// Counts a system call, where this process counts.
+/// Counts a system call, if this process counts.
 pub fn count(call: Syscall) {
     if let Some(counters) = here().page.counts() {
         counters.syscalls[call as usize].fetch_add(1, Ordering::Relaxed);
@@ -123,7 +124,7 @@ pub fn count(call: Syscall) {
 mod tests {
     use super::*;
 
-    /// Catches a child that finds its parent's helper, or a process that takes itself for its child.
+    /// Catches a child that finds its parent's helper, and a process that takes itself for a child.
     #[test]
     fn a_bare_child_finds_zeroes() {
         let Some(space) = space() else { panic!("no page that is wiped") };
