@@ -140,7 +140,7 @@ fn quick_check() -> Result<()> {
 fn finish(done: Done) -> Result<Run> {
     match (done.interrupted, done.error) {
         (Some(signal), _) => bail!("interrupted by signal {signal}; what was measured until then is kept"),
-        (None, Some(error)) => Err(error.context("an experiment ended before its time; the others are kept")),
+        (None, Some(error)) => Err(error.context("an experiment ended early; the others are kept")),
         (None, None) => Ok(done.run),
     }
 }
@@ -168,8 +168,8 @@ fn tell(event: &Event) {
             let failed: String = failures.iter().map(|failure| format!("; {failure}")).collect();
             eprintln!("{experiment}, {case}: {:.1} s{failed}", time.as_secs_f64());
         }
-        Event::Broken(experiment, error) => eprintln!("{experiment}: ended before its time: {error:#}"),
-        Event::Again(experiment, case, why) => eprintln!("{experiment}, {case}: a round again, as {why}"),
+        Event::Broken(experiment, error) => eprintln!("{experiment}: ended early: {error:#}"),
+        Event::Again(experiment, case, why) => eprintln!("{experiment}, {case}: round repeated: {why}"),
         Event::Finished(experiment, time) => eprintln!("{experiment}: {}", duration_text(*time)),
     }
 }

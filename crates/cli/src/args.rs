@@ -39,7 +39,7 @@ pub enum Command {
     Pagein(PageinArgs),
     /// Run the field's experiments on this machine, across allocators
     Lab(LabArgs),
-    /// List neap's options: values, who chose them, defaults
+    /// List neap's options: values, where they come from, defaults
     Options(OptionsArgs),
     /// Print a completion script for a shell
     Completions {

@@ -28,7 +28,7 @@ pub struct OptionsArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Show the values in the running process PID, and who chose them
+    /// Show the values in the running process PID, and where they come from
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
 }

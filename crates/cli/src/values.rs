@@ -1,4 +1,4 @@
-//! Which values options have: for programs started from this environment, or in a running process; and who chose them.
+//! Which values options have: for programs started from this environment, or in a running process; and where they come from.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

@@ -116,10 +116,10 @@ fn what_cannot_be_executed_is_explained() {
     };
     refused(&neap.file("text", "echo hello\n", 0o755), 126, &["neither an ELF program nor a script", "hint: if it is"]);
     let broken = neap.file("broken", "#!/no/such/interpreter\n", 0o755);
-    refused(&broken, 127, &["its interpreter /no/such/interpreter", "hint: mend the first line"]);
+    refused(&broken, 127, &["its interpreter /no/such/interpreter", "hint: correct the first line"]);
     let round = neap.path("round");
     neap.file("round", format!("#!{}\n", round.display()), 0o755);
-    refused(&round, 126, &["too many levels of interpreters", "hint: mend the first line"]);
+    refused(&round, 126, &["too many levels of interpreters", "hint: correct the first line"]);
     if let Some(program) = common::compile(
         neap.dir.path(),
         "alone",

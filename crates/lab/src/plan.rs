@@ -124,7 +124,7 @@ fn measure(place: &Place, request: &Request, tell: &mut dyn FnMut(Event)) -> Res
             break;
         }
         tell(Event::Broken(design.name, &error));
-        experiment.skipped = Some(format!("it ended before its time: {error:#}"));
+        experiment.skipped = Some(format!("it ended early: {error:#}"));
         experiment.notes.extend(experiment.skipped.clone());
         first_error.get_or_insert(error);
     }

@@ -157,7 +157,7 @@ fn follow(path: &Path, judge: impl Fn(&Path, &File) -> Result<(), Error>) -> Res
         };
     }
     Err(Error::cannot_run(format!("cannot run {}: too many levels of interpreters", path.display()))
-        .remedy("mend the first line of the script"))
+        .remedy("correct the first line of the script"))
 }
 
 /// The error for a file that is neither ELF nor a script with an interpreter line.
@@ -174,7 +174,7 @@ fn script_error(script: &Path, interpreter: &Path, error: &io::Error) -> Error {
         ErrorKind::NotFound => Error::not_found(cause),
         _ => Error::cannot_run(cause),
     }
-    .remedy("mend the first line of the script")
+    .remedy("correct the first line of the script")
 }
 
 /// The error for a missing dynamic linker.

@@ -38,8 +38,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoProcess => f.write_str("no such process"),
-            Error::NoPage => f.write_str("no counters page: it does not run on neap, or is small"),
-            Error::Denied => f.write_str("no right to look into the process: ask as its user, or as root"),
+            Error::NoPage => f.write_str("no counters page: it does not run on neap, or uses little memory"),
+            Error::Denied => f.write_str("no permission to read the process: run neap as its user, or as root"),
             Error::Version(v) => write!(f, "its counters have version {}.{}, unknown here", v >> 16, v & 0xffff),
             Error::Io(e) => e.fmt(f),
         }

@@ -67,7 +67,7 @@ pub struct PageinArgs {
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
 
-    /// How much to learn about each fault [default: begin for classic and folded, else full]
+    /// How much to record about each fault [default: begin for classic and folded, else full]
     #[arg(long, value_name = "DETAIL")]
     pub detail: Option<Detail>,
 
@@ -79,7 +79,7 @@ pub struct PageinArgs {
     #[arg(long, value_name = "HOW")]
     pub callgraph: Option<Callgraph>,
 
-    /// Run the program on neap and show where the blocks were allocated; with BYTES, record one allocation in so many bytes
+    /// Run the program on neap and show where the blocks were allocated; with BYTES, record one allocation in BYTES bytes on average
     #[arg(
         long,
         value_name = "BYTES",
@@ -113,7 +113,7 @@ impl PageinArgs {
         Self::from_arg_matches(&matches).ok()
     }
 
-    /// How much is learnt about each fault: not more than the format shows, unless it was asked for.
+    /// How much is recorded about each fault: no more than the format shows, unless the user sets it.
     pub fn detail(&self) -> Detail {
         self.detail.unwrap_or(if self.format.rich { Detail::Full } else { Detail::Begin })
     }

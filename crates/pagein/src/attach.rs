@@ -76,7 +76,7 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
         return Err(Error::failed(format!(
             "cannot trace process {pid}: it is a thread of the kernel, which has no pages"
         ))
-        .remedy("name the process that has the work done"));
+        .remedy("name a process of a user program"));
     }
     let began = || Stat::of(pid).unwrap_or(before);
     let (watcher, began) = match opened {

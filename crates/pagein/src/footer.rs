@@ -194,7 +194,7 @@ pub fn common(tables: &mut Tables, facts: &Facts) {
         None => {
             let reason = facts.why.as_ref().map(reason).unwrap_or_default();
             summary.missing.push(format!(
-                "perf events are denied here ({reason}): page tables were looked at every few milliseconds instead, so there are no instructions, no exact order, no repeated faults, and no pages that came and went in between"
+                "perf events are denied here ({reason}): page tables were scanned every few milliseconds instead, so there are no instructions, no exact order, no repeated faults, and no pages that came and went in between"
             ));
             if summary.sites.take().is_some() {
                 summary.missing.push("allocation sites: they are found by the exact times of faults".to_owned());
@@ -227,7 +227,7 @@ fn reason(why: &Denied) -> String {
     match why.what {
         Refused::Event => message,
         Refused::Ring => format!("no memory for them, this user's other traces have it: {message}"),
-        Refused::Descriptor(wanted) => format!("{message}: {wanted} are wanted"),
+        Refused::Descriptor(wanted) => format!("{message}: {wanted} are needed"),
     }
 }
 

@@ -47,7 +47,7 @@ pub enum Callgraph {
     Dwarf,
 }
 
-/// How much is learnt about each fault.
+/// How much is recorded about each fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Detail {
     /// Its beginning: half the overhead; no service time, kinds are guesses

@@ -305,9 +305,7 @@ impl Resolver {
         let maps: Vec<_> = self.files.disbelieved().map(|path| path.to_string_lossy()).collect();
         if !maps.is_empty() {
             let names = named(maps.iter().map(|name| &**name));
-            missing.push(format!(
-                "names of compiled code in {names}: whoever wrote it is neither you, root nor the program"
-            ));
+            missing.push(format!("names of compiled code in {names}: its owner is neither you, root nor the program"));
         }
     }
 }

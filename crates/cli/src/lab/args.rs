@@ -44,9 +44,9 @@ pub struct LabArgs {
 /// What `neap lab` does.
 #[derive(Debug, Subcommand)]
 pub enum LabAction {
-    /// List the experiments: what each asks
+    /// List the experiments, and the question of each
     List(ListArgs),
-    /// Run experiments under several allocators, and keep what they told
+    /// Run experiments under several allocators, and keep the results
     Run(RunArgs),
     /// Show a kept run: tables, verdicts, the HTML report
     Show(ShowArgs),

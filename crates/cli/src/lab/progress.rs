@@ -22,10 +22,10 @@ impl Progress {
         match event {
             Event::LeftOut(reason) => self.line(&format!("left out: {reason}")),
             Event::Broken(experiment, error) => {
-                self.line(&format!("{experiment}: ended before its time: {error:#}"));
+                self.line(&format!("{experiment}: ended early: {error:#}"));
             }
             Event::Again(experiment, case, why) => {
-                self.line(&format!("{experiment}, {case}: a round again, as {why}"));
+                self.line(&format!("{experiment}, {case}: round repeated: {why}"));
             }
             Event::Begins(experiment, case, number, of) if self.terminal => {
                 let seconds = self.begun.elapsed().as_secs();
