@@ -170,3 +170,36 @@ fn invariants_are_listed() {
     }
     assert!(cited > 5, "{cited} are cited");
 }
+
+/// Catches a row in the table of mutants, or a file that makes none, that was moved or renamed: it has no effect then.
+#[test]
+fn mutants_have_their_functions() {
+    let mut files = Vec::new();
+    sources(&root().join("crates/core/src"), &mut files);
+    let table = prose(&root().join("docs/mutants.md"));
+    let mut rows = 0;
+    for line in table.lines().filter(|line| line.starts_with("| `") && line.contains(".rs` | `")) {
+        let cells: Vec<&str> = line.split(" | ").collect();
+        let (file, mutant) = (cells[0].trim_matches(['|', ' ', '`']), cells[1].trim_matches('`'));
+        // `replace < with <= in TYPE::FUNCTION #2`, or `replace TYPE::FUNCTION -> bool with true`.
+        let place = mutant.rsplit_once(" in ").map_or(mutant, |(_, place)| place);
+        let place = place.trim_start_matches("replace ").split(" #").next().unwrap_or_default();
+        let place = place.split([' ', '…']).find(|part| !part.is_empty()).unwrap_or_default();
+        let place = mutant.find("Trim<").map_or(place, |at| &mutant[at..]);
+        let (of, function) = place.rsplit_once("::").unwrap_or(("", place));
+        let function = function.split(' ').next().unwrap_or_default();
+        let of = of.split('<').next().unwrap_or_default();
+        let is_there = files.iter().filter(|path| path.ends_with(&format!("/{file}"))).any(|path| {
+            let text = fs::read_to_string(root().join(path)).expect("a source file");
+            let is_of_type = text.lines().any(|line| line.starts_with("impl") && line.contains(of));
+            ["(", "<"].iter().any(|end| text.contains(&format!("fn {function}{end}"))) && (of.is_empty() || is_of_type)
+        });
+        rows += 1;
+        assert!(is_there, "no {place} in {file}: {line}");
+    }
+    assert!(rows > 100, "{rows} rows");
+    let excluded = fs::read_to_string(root().join(".cargo/mutants.toml")).expect("a file");
+    for path in excluded.split('"').filter(|text| text.starts_with("crates/") && text.ends_with(".rs")) {
+        assert!(root().join(path).exists(), ".cargo/mutants.toml: no {path}");
+    }
+}
