@@ -4,7 +4,7 @@
 //! |---|---|
 //! | arena | what slabs, large blocks and dirty ranges have: `uordblks + fordblks` |
 //! | block in a mapping of its own (`hblks`, `hblkhd`, type "mmap") | huge block |
-//! | fast bin (`smblks`, `fsmblks`, type "fast") | caches of threads, with their shelves |
+//! | fast bin (`smblks`, `fsmblks`, type "fast") | caches of threads, of small and of large blocks |
 //! | other free block (`ordblks`, type "rest") | free block of a slab, dirty free range |
 //! | releasable at the top (`keepcost`) | dirty ranges |
 //!

@@ -1,9 +1,9 @@
-//! A fake system: real memory, but every call is checked against the preconditions of [`Os`], counted, and made to
-//! fail on request; OS pages may be larger than the machine's, and features may be missing; clock, memory limit and
-//! swap are the test's.
+//! A fake system with real memory. It checks every call against the preconditions of [`Os`], counts it, and makes it
+//! fail on request. OS pages may be larger than the machine's, and features may be missing. The test controls clock,
+//! memory limit and swap.
 //!
-//! Each [`Fake`] is a system of its own: many live in one process at once, and each unmaps what is left when it is
-//! dropped.
+//! Each [`Fake`] is a system of its own: a process may have many at the same time, and each unmaps its memory when it
+//! is dropped.
 
 mod faults;
 mod kernel;
@@ -34,35 +34,35 @@ use neap_core::sync::Threads;
 use std::ops::Range;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What [`Os::clock`] says at first: as if the system had run for a while.
+/// Initial value of [`Os::clock`], as if the system had run for a while.
 const CLOCK: u64 = 1_000_000;
 
-/// Calls that cannot fail, as the log calls them.
+/// Numbers of calls that cannot fail, for the log.
 const ALLOW_HUGE: u64 = 100;
 const PAUSE: u64 = 101;
 const PUBLISH: u64 = 102;
 
-/// What kind of system to pretend.
+/// The properties of a fake system.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes of an OS page: 4, 16 or 64 KiB.
+    /// Size of an OS page: 4, 16 or 64 KiB.
     pub page_size: usize,
-    /// Bytes of address space that may be taken in all, if limited.
+    /// Limit on the bytes of address space that are taken, if any.
     pub address_limit: Option<usize>,
-    /// How many reservations of a chosen address are granted, if not all: what does not fit them becomes huge.
+    /// Limit on the reservations at a chosen address, if any: blocks that do not fit these become huge.
     pub reservations: Option<u64>,
-    /// What [`Os::places`] says, if not what it says by default.
+    /// Result of [`Os::places`], if not the default.
     pub places: Option<Range<usize>>,
-    /// Features that this system lacks: these calls always fail. Without [`Call::Reserve`] it is a system that
-    /// never grants a chosen address, without [`Call::ReserveZeros`] one in which the page map is missing.
+    /// Features that this system lacks: these calls always fail. With [`Call::Reserve`] among them, it never grants a
+    /// chosen address; with [`Call::ReserveZeros`], there is no page map.
     pub missing: Vec<Call>,
-    /// Most runs that one call of [`Os::touched`] reports, if that is limited by more than the caller's room.
+    /// Limit on the runs that one call of [`Os::touched`] reports, beside the length of the caller's array.
     pub touched_runs: Option<usize>,
-    /// What [`Os::memory`] says at first.
+    /// Initial result of [`Os::memory`].
     pub memory: Option<Memory>,
-    /// What [`Threads::start_helper`] says: true where the test calls `tick` from then on, false where nobody does.
+    /// Result of [`Threads::start_helper`]: true if the test calls `tick` from then on, false if it does not.
     pub purger: bool,
-    /// Seed of [`Os::random`] and of faults by chance.
+    /// Seed of [`Os::random`] and of random faults.
     pub seed: u64,
 }
 
@@ -89,30 +89,34 @@ pub struct Fake {
     /// Which calls fail.
     pub faults: Faults,
     random: AtomicU64,
+    /// Number of reservations at a chosen address.
     reservations: AtomicU64,
-    /// `usize::MAX`: none.
+    /// Limit on address space; `usize::MAX`: none.
     address_limit: AtomicUsize,
     clock: AtomicU64,
+    /// Result of [`Os::run_time`].
     ran: AtomicU64,
+    /// Microseconds of all calls of [`Os::pause`].
     paused: AtomicU64,
+    /// Number of calls of [`Os::publish`].
     published: AtomicU64,
     memory: Mutex<Option<Memory>>,
     model: Mutex<Model>,
     pagemap: Pagemap,
     helper: Helper,
     process: AtomicU32,
-    /// The swap device, once something was swapped out. `None`: the system has none.
+    /// The swap device, set at its first use. `None`: the system has none.
     swap: OnceLock<Option<Swap>>,
-    /// Ranges that were purged lazily and that [`Fake::reclaim`] has not taken yet; some may be in use again.
+    /// Ranges that were purged lazily and that [`Fake::reclaim`] has not taken back yet; some may be in use again.
     lazy: Mutex<Vec<(usize, usize)>>,
     /// Ranges that may have huge pages.
     huge: Mutex<Vec<(usize, usize)>>,
-    /// What [`Os::onward`] says.
+    /// Result of [`Os::onward`].
     onward: Mutex<Onward>,
     within: Within,
-    /// All calls so far.
+    /// The calls up to now.
     log: Mutex<Log>,
-    /// How often [`Os::has_ended`] says no.
+    /// Number of calls for which [`Os::has_ended`] still returns false.
     living: AtomicU64,
 }
 
@@ -146,47 +150,47 @@ impl Fake {
         }
     }
 
-    /// Start and bytes of what may have huge pages, in the order of the calls.
+    /// Start and length of the ranges that may have huge pages, in the order of the calls.
     pub fn huge(&self) -> Vec<(usize, usize)> {
         self.huge.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What [`Os::onward`] says from now on.
+    /// Sets the result of [`Os::onward`].
     pub fn set_onward(&self, onward: Onward) {
         *self.onward.lock().unwrap_or_else(PoisonError::into_inner) = onward;
     }
 
-    /// The thread that makes the next call of this kind runs `f` in the middle of it.
+    /// Makes `f` run in the middle of the next call of this kind, in the thread that makes the call.
     pub fn set_within(&self, moment: Moment, f: fn()) {
         self.within.set(moment, f);
     }
 
-    /// The calling process is another one from now on; 0: the system must not be asked.
+    /// Sets the number of the calling process; 0: that system call must not be made.
     pub fn set_process(&self, process: u32) {
         self.process.store(process, Ordering::Relaxed);
     }
 
-    /// [`Os::has_ended`] says no so many times from now on, and yes behind that.
+    /// Makes [`Os::has_ended`] return false for this many calls, and true after them.
     pub fn end_threads_after(&self, questions: u64) {
         self.living.store(questions, Ordering::Relaxed);
     }
 
-    /// The program runs for so many microseconds, as far as [`Os::run_time`] says.
+    /// Advances [`Os::run_time`] by this many microseconds.
     pub fn run_for(&self, microseconds: u64) {
         self.ran.fetch_add(microseconds, Ordering::Relaxed);
     }
 
-    /// How often [`Os::publish`] was called.
+    /// Number of calls of [`Os::publish`].
     pub fn published(&self) -> u64 {
         self.published.load(Ordering::Relaxed)
     }
 
-    /// The clock goes on by so many milliseconds.
+    /// Advances the clock by this many milliseconds.
     pub fn advance(&self, milliseconds: u64) {
         self.clock.fetch_add(milliseconds, Ordering::Relaxed);
     }
 
-    /// Bytes of address space that may be taken in all from now on, whatever is taken already.
+    /// Sets the limit on address space, even if more is taken already.
     pub fn set_address_limit(&self, limit: usize) {
         self.address_limit.store(limit, Ordering::Relaxed);
     }
@@ -195,37 +199,37 @@ impl Fake {
         Some(self.address_limit.load(Ordering::Relaxed)).filter(|&limit| limit != usize::MAX)
     }
 
-    /// What [`Os::memory`] says from now on.
+    /// Sets the result of [`Os::memory`].
     pub fn set_memory(&self, memory: Option<Memory>) {
         *self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = memory;
     }
 
-    /// The model; also after a panic elsewhere, so that a failing test says what failed first.
+    /// Locks the model. Works after a panic in another thread too, so that a failing test reports the first failure.
     fn model(&self) -> MutexGuard<'_, Model> {
         self.model.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Bytes of address space taken at present.
+    /// Number of bytes of address space that are taken.
     pub fn taken(&self) -> usize {
         self.model().taken()
     }
 
-    /// Bytes of reservations that may be written at present.
+    /// Number of bytes of reservations that are committed.
     pub fn committed(&self) -> usize {
         self.model().bytes(Access::Committed)
     }
 
-    /// Microseconds of all calls of [`Os::pause`], which take no time here.
+    /// Sum of the microseconds of all calls of [`Os::pause`], which return at once here.
     pub fn paused(&self) -> u64 {
         self.paused.load(Ordering::Relaxed)
     }
 
-    /// All calls so far.
+    /// The calls up to now.
     pub fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the call goes through: it is not made to fail, and the system has it.
+    /// Whether a call succeeds: it is not made to fail, and the system is not without it.
     fn granted(&self, call: Call) -> bool {
         let missing = self.config.missing.contains(&call);
         let granted = self.faults.pass(call, missing);
@@ -253,14 +257,14 @@ impl Drop for Fake {
         drop(self.swap.take());
         let model = self.model.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         for (from, to) in model.all() {
-            // SAFETY: the fake mapped this range, and whoever used it is gone.
+            // SAFETY: the fake mapped this range, and nothing uses it after the fake.
             unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(from), to - from) };
         }
     }
 }
 
 impl Threads for Fake {
-    /// [`Config::purger`].
+    /// Starts no thread: the test calls `tick`, see [`Config::purger`].
     fn start_helper(&self) -> bool {
         self.granted(Call::StartPurger) && self.config.purger
     }
@@ -286,18 +290,18 @@ impl Threads for Fake {
 
     fn futex_wake(&self, word: *const AtomicU32) {
         let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the kernel reads nothing there.
+        // SAFETY: a wake-up uses the address only.
         unsafe { libc::syscall(libc::SYS_futex, word.addr(), op, 1) };
     }
 }
 
-// SAFETY: memory comes from fresh mappings, which the model knows; each call does what the trait says.
+// SAFETY: memory comes from fresh mappings, which the model records; each call does what the trait says.
 unsafe impl Os for Fake {
     fn page_size(&self) -> usize {
         self.config.page_size
     }
 
-    /// Under ThreadSanitizer the process may use three ranges of addresses alone: arenas lie where it allows programs.
+    /// Under ThreadSanitizer a process may use only three address ranges: arenas lie in the one for programs.
     fn places(&self) -> Range<usize> {
         if let Some(places) = &self.config.places {
             return places.clone();
@@ -325,7 +329,7 @@ unsafe impl Os for Fake {
         Some(p)
     }
 
-    /// What is given back is unmapped, and no call may have it any more.
+    /// Unmaps the range; no later call may use it.
     unsafe fn unreserve(&self, p: *mut u8, len: usize) -> bool {
         self.whole_pages(Call::Unreserve, p.addr(), len);
         let mut model = self.model();
@@ -421,13 +425,13 @@ unsafe impl Os for Fake {
         if !self.granted(Call::Remap) || !self.fits(&model, new.saturating_sub(old)) {
             return None;
         }
-        // mremap wants one mapping.
+        // mremap requires a single mapping.
         self.swap_in(p.addr(), old);
         let moved = if new <= old {
             // SAFETY: the range is a mapping of this fake, which the caller gives up.
             unsafe { libc::mremap(p.cast(), old, new, 0) }
         } else {
-            // Always elsewhere, so that nobody relies on its staying; aligned as the simulated OS pages want it.
+            // Always at another address, so that a caller cannot rely on the old one; aligned to simulated OS pages.
             let to = mmap_aligned(new, self.config.page_size, libc::PROT_NONE)?;
             let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
             // SAFETY: as above; the target has just been mapped for it.
@@ -440,7 +444,7 @@ unsafe impl Os for Fake {
         Some(moved.cast())
     }
 
-    /// A call that is made to fail leaves what lies at `to`, or not, or not even the range.
+    /// A call that is made to fail leaves the contents of `to`, or clears them, or unmaps `to`.
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> Moved {
         self.whole_pages(Call::MovePages, from.addr(), len);
         self.whole_pages(Call::MovePages, to.addr(), len);
@@ -465,13 +469,13 @@ unsafe impl Os for Fake {
         self.swap_in(from.addr(), len);
         self.forget_swapped(to.addr(), len);
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-        // SAFETY: both ranges are committed; what lies at `to` is not needed.
+        // SAFETY: both ranges are committed; the contents of `to` are not needed.
         let moved = unsafe { libc::mremap(from.cast(), len, len, flags, to) };
         assert_ne!(moved, libc::MAP_FAILED, "mremap of memory of the fake");
         Moved::Done
     }
 
-    /// A call that is made to fail leaves the range as it is, or unmapped.
+    /// A call that is made to fail leaves the range unchanged, or unmaps it.
     unsafe fn renew(&self, p: *mut u8, len: usize) -> Moved {
         self.whole_pages(Call::Renew, p.addr(), len);
         let mut model = self.model();
@@ -498,7 +502,7 @@ unsafe impl Os for Fake {
         self.granted(Call::Purge) && unsafe { self.drop_pages(p, len) }
     }
 
-    /// A call that is made to fail fails half-way: some runs, from the first on, are purged.
+    /// A call that is made to fail purges some of the runs, from the first on.
     unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
         self.within.reach(Moment::PurgeRuns);
         let model = self.model();
@@ -517,7 +521,8 @@ unsafe impl Os for Fake {
         runs[..most].iter().take_while(|run| unsafe { self.drop_pages(run.start, run.len) }).count()
     }
 
-    /// The kernel's own MADV_FREE; [`Fake::reclaim`] has it take the pages. What was swapped out is gone at once.
+    /// Uses the kernel's MADV_FREE; [`Fake::reclaim`] makes the kernel take the pages. Pages that were swapped out are
+    /// dropped at once.
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
         self.whole_pages(Call::PurgeLazily, p.addr(), len);
         let model = self.model();
@@ -526,7 +531,7 @@ unsafe impl Os for Fake {
         self.granted(Call::PurgeLazily) && unsafe { self.free_pages(p, len) }
     }
 
-    /// Huge pages make no difference to what is in memory: the fake only checks the range.
+    /// Only checks and records the range: huge pages do not change the contents of memory.
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
         self.model().require("allow_huge", p.addr(), len, &[Access::Committed]);
         self.log().note(ALLOW_HUGE, p.addr(), len);
@@ -534,7 +539,7 @@ unsafe impl Os for Fake {
         true
     }
 
-    /// By hand, as the machine's kernel may not know how. A call that is made to fail fails half-way.
+    /// Writes to each page, as the machine's kernel may lack the call. A call that is made to fail populates a part.
     unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
         self.whole_pages(Call::Populate, p.addr(), len);
         let model = self.model();
@@ -564,7 +569,7 @@ unsafe impl Os for Fake {
         self.granted(Call::Touched).then(|| self.find_touched(p, len, runs))
     }
 
-    /// A real one: tests may rely on it.
+    /// True: [`Os::barrier`] is a real one.
     fn prepare_barrier(&self) -> bool {
         true
     }
@@ -573,12 +578,12 @@ unsafe impl Os for Fake {
         self.granted(Call::Barrier) && kernel::membarrier()
     }
 
-    /// Stands still unless the test calls [`Fake::advance`].
+    /// Advances only by [`Fake::advance`].
     fn clock(&self) -> u64 {
         self.clock.load(Ordering::Relaxed)
     }
 
-    /// As long as the test says by [`Fake::run_for`].
+    /// Advances only by [`Fake::run_for`].
     fn run_time(&self) -> Option<u64> {
         self.granted(Call::RunTime).then(|| self.ran.load(Ordering::Relaxed))
     }
@@ -629,7 +634,7 @@ unsafe impl Os for Fake {
         self.log().note(PAUSE, 0, microseconds as usize);
     }
 
-    /// Panics with the line, so that a test can catch it.
+    /// Panics with the line as its message, so that a test can catch it.
     fn die(&self, line: &[u8]) -> ! {
         panic!("{}", String::from_utf8_lossy(line).trim_end())
     }

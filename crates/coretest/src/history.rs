@@ -1,15 +1,15 @@
-//! Histories: operations on an allocator, eight bytes each, so that property tests, the fuzzer and stored cases share
-//! one form.
+//! Histories: sequences of operations on an allocator, each encoded in eight bytes. Property tests, the fuzzer and
+//! stored cases share this form.
 
 use crate::fake::{Call, Config};
 use neap_core::os::Memory;
 use neap_core::policy::{self, Limit, Policy, Purge};
 use neap_core::{CHUNK, class};
 
-/// Bytes of an encoded operation, and of an encoded set-up.
+/// Number of bytes of an encoded operation, and of an encoded set-up.
 pub const OP_BYTES: usize = 8;
 
-/// One operation. Heaps and blocks are named by numbers of any size, taken modulo what there is.
+/// One operation. `heap` and `block` are any numbers; they are taken modulo the number of heaps and blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are the call's arguments")]
 pub enum Op {
@@ -21,44 +21,44 @@ pub enum Op {
     Aligned { heap: u8, size: usize, align: usize, zero: bool },
     /// realloc
     Realloc { heap: u8, block: u16, size: usize },
-    /// free, by any heap or (heap 7) by a thread that has none
+    /// free, by any heap or (heap 7) by a thread without a heap
     Free { heap: u8, block: u16 },
-    /// many times malloc with one size
+    /// malloc of one size, many times
     Fill { heap: u8, size: usize, count: u16 },
-    /// many times free, of neighbours in the order of allocation, every `step`-th
+    /// free of every `step`-th block, many times, in the order of allocation
     Drain { heap: u8, block: u16, count: u16, step: u8 },
-    /// a new thread's first call
+    /// the first call of a new thread
     Acquire { cached: bool },
-    /// a thread's end
+    /// the end of a thread
     Abandon { heap: u8 },
     /// the caches of a heap go back to the slabs
     DropCaches { heap: u8 },
     /// malloc_trim
     Purge,
-    /// look at a block's contents and usable size
+    /// a check of a block's contents and usable size
     Check { block: u16 },
-    /// time goes by
+    /// time passes
     Advance { milliseconds: u32 },
-    /// a look at what waits to go back to the system
+    /// a tick of the purger
     Tick,
-    /// the system swaps random pages out, more of them with a higher `share`
+    /// the system swaps out random pages, more with a higher `share`
     SwapOut { share: u8, seed: u16 },
-    /// the system takes random pages that were purged lazily
+    /// the system takes back random pages that were purged lazily
     Reclaim { seed: u16 },
 }
 
-/// The system under a history.
+/// The system that a history runs on, and the choices of its user.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The fake's configuration.
     pub config: Config,
     /// Whether the first heap has caches.
     pub cached: bool,
-    /// Chance of each call to fail.
+    /// Probability that a call fails.
     pub fault: f64,
-    /// Whether threads have thread slots, so that their heaps can be visited.
+    /// Whether threads have thread slots, so that handshakes with them are possible.
     pub slots: bool,
-    /// What the user chose.
+    /// The settings of the user.
     pub choices: Choices,
 }
 
@@ -68,7 +68,7 @@ impl Default for Setup {
     }
 }
 
-/// What a user may choose, see [`Policy`].
+/// The settings of a user, see [`Policy`].
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the fields are the policy's")]
 pub struct Choices {
@@ -96,7 +96,7 @@ impl Default for Choices {
 }
 
 impl Choices {
-    /// Makes the choices, but for hardening, which needs the allocator.
+    /// Sets the choices in `policy`, except `harden`, which needs the allocator.
     pub fn set(&self, policy: &Policy) {
         policy.set_purge(self.purge);
         policy.set_delay(self.delay);
@@ -106,7 +106,7 @@ impl Choices {
         policy.set_limit(self.limit);
     }
 
-    /// The choices that these numbers mean; for most of them the defaults.
+    /// Decodes choices; most numbers mean the defaults.
     fn decode(a: u8, b: u8, c: u8) -> Self {
         Choices {
             purge: [Purge::Decay, Purge::Decay, Purge::Eager, Purge::Lazy, Purge::Never][usize::from(a % 5)],
@@ -120,7 +120,7 @@ impl Choices {
     }
 }
 
-/// Sizes at which something changes.
+/// Sizes at which the allocator changes its way of serving a request.
 const BORDERS: [usize; 14] = [
     0,
     1,
@@ -137,11 +137,11 @@ const BORDERS: [usize; 14] = [
     (4 << 20) + 1,
     256 << 20,
 ];
-/// Sizes that no system has.
+/// Sizes that no system can serve.
 const ABSURD: [usize; 4] =
     [1 << 47, neap_core::alloc::MAX_SIZE - CHUNK, neap_core::alloc::MAX_SIZE - 1, neap_core::alloc::MAX_SIZE];
 
-/// A size out of three bytes: mostly small, sometimes at a border, rarely long.
+/// Decodes a size from three bytes: mostly small, sometimes at a border, rarely long.
 fn size(a: u8, b: u8, form: u8) -> usize {
     let n = usize::from(u16::from_le_bytes([a, b]));
     match form % 32 {
@@ -159,7 +159,7 @@ fn size(a: u8, b: u8, form: u8) -> usize {
 }
 
 impl Op {
-    /// The operation that these bytes mean. All bytes mean one.
+    /// Decodes an operation. All bytes are valid.
     pub fn decode(b: [u8; OP_BYTES]) -> Op {
         let heap = b[1];
         let block = u16::from_le_bytes([b[2], b[3]]);
@@ -179,7 +179,7 @@ impl Op {
             27 => Op::Acquire { cached: b[7] & 3 != 0 },
             28 => Op::Abandon { heap },
             29 => Op::DropCaches { heap },
-            // What has no heap has one byte more to tell what it is.
+            // Operations without a heap use its byte to choose among them.
             30 => match b[1] % 8 {
                 0..4 => Op::Purge,
                 4 | 5 => Op::SwapOut { share: b[4], seed: block },
@@ -196,7 +196,7 @@ impl Op {
         }
     }
 
-    /// Mostly less than purges wait for, sometimes more, rarely minutes.
+    /// Decodes a passage of time: mostly shorter than the delay of purges, sometimes longer, rarely minutes.
     fn advance(b: [u8; OP_BYTES]) -> Op {
         let n = u32::from(u16::from_le_bytes([b[4], b[5]]));
         let milliseconds = match b[7] % 8 {
@@ -209,7 +209,7 @@ impl Op {
 }
 
 impl Setup {
-    /// The set-up that these bytes mean.
+    /// Decodes a set-up. All bytes are valid.
     pub fn decode(b: [u8; OP_BYTES]) -> Setup {
         let kind = b[0] / 3;
         let mut missing = chosen(&[Call::ReserveZeros, Call::MovePages, Call::Renew, Call::Purge], b[2]);
@@ -234,13 +234,13 @@ impl Setup {
             cached: b[5] & 3 != 0,
             fault: if b[6] < 192 { 0.0 } else { f64::from(b[7]) / 512.0 },
             slots: b[4] & 7 != 0,
-            // The seed's bytes once more: it says nothing else.
+            // Shares bytes with the seed and the faults.
             choices: Choices::decode(b[6], b[3], b[4] >> 3),
         }
     }
 }
 
-/// What a system may say of its memory: nothing, that there is plenty, that it is nearly used up, that threads wait.
+/// Values of [`neap_core::Os::memory`]: unknown, plenty left, nearly used up, threads wait for memory.
 const MEMORY: [Option<Memory>; 4] = [
     None,
     Some(Memory { limit: 64 << 30, used: 1 << 30, stalled: false }),
@@ -248,12 +248,12 @@ const MEMORY: [Option<Memory>; 4] = [
     Some(Memory { limit: 256 << 20, used: 200 << 20, stalled: true }),
 ];
 
-/// Those of the calls whose bit is set.
+/// The calls whose bit is set.
 fn chosen(calls: &[Call], bits: u8) -> Vec<Call> {
     calls.iter().enumerate().filter(|(i, _)| bits >> i & 1 != 0).map(|(_, &call)| call).collect()
 }
 
-/// A set-up and a history out of any bytes; a part at the end that is no whole operation is left out.
+/// Decodes a set-up and a history from any bytes; ignores an incomplete operation at the end.
 pub fn decode(bytes: &[u8]) -> Option<(Setup, Vec<Op>)> {
     let (parts, _) = bytes.as_chunks::<OP_BYTES>();
     let (first, rest) = parts.split_first()?;

@@ -1,4 +1,4 @@
-//! Carries out a history on the allocator and on a model of it at once, and compares after each operation.
+//! Runs a history on the allocator and on a model of it, and compares the two after each operation.
 
 use crate::calls;
 use crate::fake::Fake;
@@ -11,23 +11,23 @@ use neap_core::valid::{Census, Depth};
 use neap_core::{Allocator, CHUNK, Heap, Os};
 use std::collections::BTreeMap;
 
-/// Every how many operations everything is looked at, down to the bits and to the zeros in clean memory. After a
-/// realloc, and where memory went back to the system, the zeros are looked at in any case.
+/// Number of operations between two full checks, which include all bits and all clean memory. Clean memory is also
+/// checked after each realloc, and whenever memory went back to the system.
 const DEEP: usize = 32;
-/// A system without faults and limits must serve requests up to this size.
+/// Size up to which a system without faults and limits must serve requests.
 const MODEST: usize = 1 << 30;
-/// Most blocks, so that a history cannot fill the machine.
+/// Limit on live blocks, so that a history cannot use up the machine's memory.
 const MOST_BLOCKS: usize = 20_000;
-/// Most bytes in blocks, likewise.
+/// Limit on bytes in live blocks, for the same reason.
 const MOST_BYTES: usize = 4 << 30;
-/// Most heaps that threads own at one time.
+/// Limit on the heaps that threads own at the same time.
 const MOST_HEAPS: usize = 6;
 
 /// Milliseconds after which all free memory is due, whatever the policy.
 const LONG: u64 = 3_600_000;
-/// How many blocks are looked at when memory went back to the system.
+/// Number of blocks that are checked when memory went back to the system.
 const SOME: usize = 64;
-/// After so many ticks in a row, each as late as the one before wanted, nothing may wait any more.
+/// Limit on the ticks after which no memory may wait, each as late as the one before requested.
 const MOST_TICKS: usize = 1000;
 
 /// A live block.
@@ -38,19 +38,22 @@ struct Block {
     id: u64,
 }
 
-/// The allocator and what is known about it.
+/// The allocator, and the model of its state.
 #[derive(Debug)]
 pub struct Model {
     /// The allocator under test.
     pub a: Box<Allocator<Fake>>,
     threads: Vec<Owner>,
     blocks: Vec<Block>,
-    /// Start and end of every live block.
+    /// The end of every live block by its start.
     addresses: BTreeMap<usize, usize>,
+    /// Usable bytes of live blocks.
     bytes: usize,
+    /// The last identifier of a block.
     ids: u64,
+    /// Number of operations.
     steps: usize,
-    /// Whether calls may fail although the request is modest.
+    /// Whether calls may fail even for a modest request.
     limited: bool,
     /// Whether threads have thread slots.
     slots: bool,
@@ -64,7 +67,7 @@ impl Model {
         model
     }
 
-    /// An allocator on a system like `setup` that has done nothing yet.
+    /// An allocator on a system like `setup`, without a heap.
     pub fn unused(setup: &Setup) -> Self {
         let a = Box::new(Allocator::new(Fake::new(setup.config.clone())));
         a.os.faults.fail_by_chance(setup.fault);
@@ -88,7 +91,7 @@ impl Model {
         }
     }
 
-    /// Runs a whole history and ends it.
+    /// Runs a whole history, and ends with [`Model::finish`].
     pub fn run(setup: &Setup, ops: &[Op]) {
         let mut model = Model::new(setup);
         for op in ops {
@@ -97,7 +100,7 @@ impl Model {
         model.finish();
     }
 
-    /// One operation and the checks behind it.
+    /// Runs one operation and the checks after it.
     pub fn step(&mut self, op: Op) {
         self.apply(op);
         self.steps += 1;
@@ -120,14 +123,14 @@ impl Model {
             }
             Op::Advance { milliseconds } => {
                 self.a.os.advance(milliseconds.into());
-                // Half of the times the program runs meanwhile.
+                // The program runs meanwhile in half of all cases.
                 self.a.os.run_for(u64::from(milliseconds % 2 * milliseconds) * 1000);
             }
             Op::Tick => {
                 self.a.tick();
             }
             Op::SwapOut { share, seed } => {
-                // Mostly few: what is touched again costs two switches of threads.
+                // Mostly few: each page that is touched again costs two thread switches.
                 self.a.os.swap_out((f64::from(share) / 256.0).powi(4), seed.into());
             }
             Op::Reclaim { seed } => {
@@ -194,7 +197,7 @@ impl Model {
         }
     }
 
-    /// A call of thread `i`.
+    /// Makes a call of thread `i`.
     fn call<R>(&self, i: usize, f: impl FnOnce(&Allocator<Fake>, *mut Heap) -> R) -> R {
         self.threads[i].with(&self.a, |heap| f(&self.a, heap))
     }
@@ -203,13 +206,13 @@ impl Model {
         (!self.blocks.is_empty()).then(|| usize::from(block) % self.blocks.len())
     }
 
-    /// The thread that frees: any, or one without a heap.
+    /// The thread that frees; `None`: one without a heap.
     fn freer(&self, heap: u8) -> Option<usize> {
-        let nobody = heap % 8 == 7 || self.threads.is_empty();
-        (!nobody).then(|| usize::from(heap) % self.threads.len())
+        let no_heap = heap % 8 == 7 || self.threads.is_empty();
+        (!no_heap).then(|| usize::from(heap) % self.threads.len())
     }
 
-    /// A thread's first call.
+    /// Makes the first call of a new thread.
     pub fn acquire(&mut self, cached: bool) {
         if self.threads.len() < MOST_HEAPS {
             let failed = self.a.os.faults.failed();
@@ -229,7 +232,7 @@ impl Model {
         self.add(p, size, 16, failed);
     }
 
-    /// Checks what an allocation returned, and takes it into the model. `failed`: faults before the call.
+    /// Checks the result of an allocation, and adds the block to the model. `failed`: number of faults before the call.
     fn add(&mut self, p: *mut u8, size: usize, align: usize, failed: u64) {
         if p.is_null() {
             let excused = self.limited || self.a.os.faults.failed() > failed || size > MODEST;
@@ -260,13 +263,13 @@ impl Model {
 
     fn check_zero(&self, p: *mut u8, size: usize) {
         if !p.is_null() {
-            // SAFETY: the block has `size` bytes and is ours alone.
+            // SAFETY: the block has `size` bytes, and no other thread uses it.
             let wrong = unsafe { self.a.os.first_nonzero(p, size) };
             assert_eq!(wrong, None, "a zeroed block of {size} bytes at {p:p} is not zero at this offset");
         }
     }
 
-    /// Contents and usable size of a live block.
+    /// Checks contents and usable size of a live block.
     fn check_block(&self, block: &Block) {
         // SAFETY: the block is live.
         unsafe {
@@ -280,7 +283,7 @@ impl Model {
         }
     }
 
-    /// Contents of a few blocks; each is looked at when it is freed in any case.
+    /// Checks a few blocks; each block is checked anyway when it is freed.
     fn check_some(&self) {
         let step = self.blocks.len() / SOME + 1;
         self.blocks.iter().step_by(step).for_each(|block| self.check_block(block));
@@ -299,7 +302,7 @@ impl Model {
         let known = match thread {
             // SAFETY: the block was live, and the heap is lent by its thread.
             Some(thread) => self.call(thread, |a, heap| unsafe { slot::free(a, heap, block.p) }),
-            // SAFETY: the block was live, and the heap is only a name.
+            // SAFETY: the block was live; `Heap::none` is no heap of a thread.
             None => unsafe { self.a.free(Heap::none(), block.p) },
         };
         assert_eq!(known, Ok(()), "{block:x?} is foreign");
@@ -324,7 +327,7 @@ impl Model {
         // SAFETY: the block is live, and the heap is lent by its thread.
         let p = self.call(thread, |a, heap| unsafe { a.realloc(heap, old.p, old.usable, size) });
         if p.is_null() {
-            // The block must be as it was.
+            // The block must be unchanged.
             self.check_block(&old);
             let excused = self.limited || self.a.os.faults.failed() > failed || size > MODEST;
             assert!(excused, "no memory for {size} bytes, and no reason");
@@ -339,9 +342,9 @@ impl Model {
         self.add(p, size, 16, failed);
     }
 
-    /// Compares the allocator's structures with themselves and with the model.
+    /// Checks the allocator's structures against each other and against the model.
     pub fn validate(&self, depth: Depth) -> Census {
-        // SAFETY: nobody else uses the allocator.
+        // SAFETY: no other thread uses the allocator.
         let census = match unsafe { self.a.validate(depth) } {
             Ok(census) => census,
             Err(e) => panic!("invalid: {} (at {:#x})", e.what, e.at),
@@ -355,7 +358,7 @@ impl Model {
         census
     }
 
-    /// What observers are shown is what there is.
+    /// Checks that the published figures agree with the structures.
     fn check_figures(&self, census: &Census) {
         let f = self.a.figures();
         assert_eq!((f.live_blocks, f.live), (self.blocks.len() as u64, self.bytes as u64), "{f:?} {census:?}");
@@ -365,13 +368,13 @@ impl Model {
         let chunks = [f.clean, f.dirty + f.lazy, f.slabs].map(|bytes| bytes as usize / neap_core::CHUNK);
         let dirty = census.free_chunks[1] + census.dropped_chunks;
         assert_eq!(chunks, [census.free_chunks[0], dirty, census.slabs + census.reentrant_slabs], "{f:?}");
-        // What is more than slabs, live large blocks and huge ones is on shelves.
-        let shelved = f.live + f.cached + f.slab_free - (f.slabs + f.large + f.huge);
+        // The excess over slabs, live large blocks and huge blocks is in caches of large blocks.
+        let cached_large = f.live + f.cached + f.slab_free - (f.slabs + f.large + f.huge);
         let least = census.cached_large * self.a.page_size();
-        assert!((shelved == 0) == (census.cached_large == 0) && shelved >= least as u64, "{f:?} {census:?}");
+        assert!((cached_large == 0) == (census.cached_large == 0) && cached_large >= least as u64, "{f:?} {census:?}");
     }
 
-    /// The counts by size, and of what is not free, are those of the structures.
+    /// Checks that the census by size agrees with the structures.
     fn check_books(&self, census: &Census) {
         let books = calls::books(&self.a);
         let f = self.a.figures();
@@ -379,16 +382,16 @@ impl Model {
         assert_eq!([books.clean.bytes, dirty], [f.clean, f.dirty + f.lazy], "free ranges");
         let blocks = books.blocks.iter().zip(neap_core::class::SIZE).map(|(&count, size)| count * u64::from(size));
         if !self.a.policy.harden() {
-            // There, blocks that are guards count as used in slabs, but not as live.
+            // In a hardened allocator, blocks that are guards count as used in slabs, but not as live.
             assert_eq!(blocks.sum::<u64>() + books.tails, f.slab_free, "free blocks of slabs");
             let (blocks, _) = self.a.live();
             assert_eq!(blocks, census.small + census.large + census.cached + census.remote, "{census:?}");
         }
     }
 
-    /// Everything that the allocator takes for zero is.
+    /// Checks that all memory that counts as clean is zero.
     pub fn check_clean(&self) {
-        // SAFETY: nobody else uses the allocator; clean memory is committed.
+        // SAFETY: no other thread uses the allocator; clean memory is committed.
         unsafe {
             self.a.for_each_clean(|p, len| {
                 let wrong = self.a.os.first_nonzero(p, len);
@@ -397,7 +400,7 @@ impl Model {
         }
     }
 
-    /// A long time goes by, in which whoever has to gives back what waits. Panics if that has no end.
+    /// Lets a long time pass, and ticks until nothing waits. Panics if that does not end.
     pub fn settle(&mut self) {
         self.a.os.advance(LONG);
         for _ in 0..MOST_TICKS {
@@ -407,10 +410,10 @@ impl Model {
         panic!("something still waits after {MOST_TICKS} ticks");
     }
 
-    /// Panics if an OS page that lies in clean memory as a whole holds memory all the same.
+    /// Panics if an OS page that lies wholly in clean memory holds memory.
     pub fn check_absent(&self) {
         let page = self.a.os.page_size();
-        // SAFETY: nobody else uses the allocator.
+        // SAFETY: no other thread uses the allocator.
         unsafe {
             self.a.for_each_clean(|p, len| {
                 let (from, to) = (p.addr().next_multiple_of(page), (p.addr() + len) / page * page);
@@ -420,8 +423,8 @@ impl Model {
         }
     }
 
-    /// What the history has come to: calls of the system, live blocks, the place of the newest one, figures and counts by
-    /// size, in one text.
+    /// The state after the history as text: calls of the system, place and size of the newest block, figures, and
+    /// counts by size.
     pub fn record(&self) -> String {
         let books = calls::books(&self.a);
         let log = self.a.os.log();

@@ -1,7 +1,7 @@
-//! What tests write into blocks: words that tell which block and which offset they belong to.
+//! The pattern that tests write into blocks: each word depends on the block and on the offset.
 //!
-//! Short blocks are written whole; of long ones both ends and a few bytes in every 64 KiB, so that a block of
-//! gigabytes costs little.
+//! Short blocks are written whole; in long ones both ends and a few bytes in every 64 KiB, so that a block of gigabytes
+//! costs little.
 
 use neap_core::heap::Block;
 
@@ -11,18 +11,19 @@ const WHOLE: usize = 64 * 1024;
 const END: usize = 1024;
 /// Bytes in every `WHOLE` of longer blocks.
 const SPOT: usize = 64;
-/// The most spots of one block.
+/// Limit on the spots of one block.
 const SPOTS: usize = 1024;
 
 fn word(id: u64, offset: usize) -> u64 {
-    // Every eighth block starts with the tag of free blocks, which a program may write by chance.
+    // Every eighth block starts with the tag of free blocks, as the data of a program may do by chance.
     if offset == 0 && id.is_multiple_of(8) {
         return u64::from(Block::TAG) | (id << 32);
     }
     (id ^ 0x005E_ED0F_7E57).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ offset as u64
 }
 
-/// Calls `visit` with the offsets of all words that count in a block of `len` bytes (whole words only).
+/// Calls `visit` with the offset of each word of the pattern in a block of `len` bytes, until it returns false. Whole
+/// words only.
 fn for_each_word(len: usize, mut visit: impl FnMut(usize) -> bool) -> bool {
     let mut part = |from: usize, to: usize| (from..to).step_by(8).all(|offset| offset + 8 > to || visit(offset));
     if len <= WHOLE {
@@ -46,8 +47,8 @@ pub unsafe fn write(p: *mut u8, len: usize, id: u64) {
     });
 }
 
-/// Offset of the first word in `len` bytes at `p`, of a block that was written with length `written`, which is not
-/// that of block `id`.
+/// Offset of the first wrong word in `len` bytes at `p`, where the pattern of block `id` was written over `written`
+/// bytes; `None` if all are right.
 ///
 /// # Safety
 /// `p` must be valid for reads of `len` bytes, and aligned to 8.

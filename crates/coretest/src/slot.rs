@@ -1,5 +1,5 @@
-//! What `neap-sys` does for each thread: a thread slot for its heap, so that visitors can use it while the thread does
-//! something else. Change this with `crates/sys/src/thread/` and `global.rs`.
+//! Does for each thread of a test what `neap-sys` does: a thread slot holds its heap, so that other threads can use the
+//! heap by a handshake. Change this with `crates/sys/src/thread/heap.rs` and `global.rs`.
 
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
@@ -8,10 +8,10 @@ use neap_core::heap::{Block, FORKED, Name, PARKED, ThreadSlot};
 use neap_core::{Allocator, CHUNK, Heap, Os};
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
-/// The heap of a thread that has given its heap up.
+/// The value of a thread slot whose thread has given its heap up.
 pub static GONE: Name = Name::new();
 
-/// malloc with a heap of the caller's, as the calls of a process do it.
+/// malloc with a heap of the caller, in the steps of the port.
 ///
 /// # Safety
 /// `heap` must be the caller's.
@@ -30,7 +30,7 @@ pub unsafe fn malloc<O: Os>(a: &Allocator<O>, heap: *mut Heap, size: usize) -> *
     }
 }
 
-/// free likewise.
+/// free with a heap of the caller, in the steps of the port.
 ///
 /// # Safety
 /// `heap` must be the caller's; `p` must be a block of the caller's, NULL, or foreign.
@@ -44,25 +44,26 @@ pub unsafe fn free<O: Os>(a: &Allocator<O>, heap: *mut Heap, p: *mut u8) -> Resu
     }
 }
 
-/// A thread's hold on its heap, with a thread slot for visitors or without.
+/// A thread that owns a heap, with or without a thread slot for handshakes.
 #[derive(Debug)]
 pub struct Owner {
     heap: *mut Heap,
-    /// Null, or from a box. No box and no reference to the whole, as visitors use it through the same pointer.
+    /// Null, or from a box. It is neither a box nor a reference, as other threads use the slot through the same
+    /// pointer.
     slot: *mut ThreadSlot,
 }
 
 impl Drop for Owner {
     fn drop(&mut self) {
         if !self.slot.is_null() {
-            // SAFETY: it is from a box, and its heap is not visited any more.
+            // SAFETY: it is from a box, and no handshake uses it any more.
             drop(unsafe { Box::from_raw(self.slot) });
         }
     }
 }
 
 impl Owner {
-    /// A thread's first call; `None` if there is no memory.
+    /// Makes the first call of a thread; `None` if there is no memory.
     pub fn new<O: Os>(a: &Allocator<O>, cached: bool, has_slot: bool) -> Option<Self> {
         let heap = a.acquire(cached);
         if heap.is_null() {
@@ -81,31 +82,32 @@ impl Owner {
         self.heap
     }
 
-    /// Runs `f` with the heap, which no thread visits meanwhile.
+    /// Runs `f` with the heap, as a call of the thread: no other thread uses the heap meanwhile.
     pub fn with<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce(*mut Heap) -> R) -> R {
         self.try_with(a, f).expect("no fork is under way")
     }
 
-    /// The same; `None` while another thread forks: the call is a reentrant one.
+    /// [`Owner::with`]; `None` while another thread forks, as the call is a reentrant one then.
     pub fn try_with<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
         let Some(slot) = self.shared() else { return Some(f(self.heap)) };
         loop {
-            // Relaxed: the visitor's barrier orders the store before the load; here only the compiler must not swap them.
+            // Relaxed: the barrier of the other thread orders the store before the load; only the compiler must not
+            // swap them.
             slot.busy.store(0, Ordering::Relaxed);
-            // Miri has no barrier for other threads: each side has a fence (`tests/miri/os.rs`).
+            // Under Miri there is no barrier for other threads: each side has a fence (`tests/miri/os.rs`).
             if cfg!(miri) {
                 fence(Ordering::SeqCst)
             } else {
                 compiler_fence(Ordering::SeqCst)
             }
-            // Acquire pairs with the Release when a visitor gives the heap back.
+            // Acquire pairs with the Release at the end of a handshake.
             let heap = slot.heap.load(Ordering::Acquire);
             if heap != PARKED.heap() {
                 let result = (heap != FORKED.heap()).then(|| {
                     assert_eq!(heap, self.heap, "the slot holds another heap");
                     f(heap)
                 });
-                // Release pairs with the visitor's look at `busy`.
+                // Release pairs with the Acquire load of `busy` in a handshake.
                 slot.busy.store(ThreadSlot::IDLE, Ordering::Release);
                 return result;
             }
@@ -121,7 +123,7 @@ impl Owner {
         unsafe { self.slot.as_ref() }
     }
 
-    /// What the thread does before fork.
+    /// Does what the port does before fork.
     pub fn fork_begin<O: Os>(&self, a: &Allocator<O>) -> Begin {
         let busy = |value| {
             if let Some(slot) = self.shared() {
@@ -134,12 +136,12 @@ impl Owner {
         begin
     }
 
-    /// The same in a handler that interrupted the thread in the middle of a fork.
+    /// Does what the port does before fork in a handler that interrupted the thread in the middle of a fork.
     pub fn fork_begin_again<O: Os>(&self, a: &Allocator<O>) -> Begin {
         a.fork_begin(self.slot, true, &mut a.fork_patience())
     }
 
-    /// What the thread does after fork in the parent.
+    /// Does what the port does after fork in the parent.
     pub fn fork_parent<O: Os>(&self, a: &Allocator<O>) {
         let busy = |value| self.shared().into_iter().for_each(|slot| slot.busy.store(value, Ordering::Release));
         busy(0);
@@ -147,29 +149,30 @@ impl Owner {
         busy(ThreadSlot::IDLE);
     }
 
-    /// What the thread does after fork in the child, which is this process: other threads are to use their heaps no more.
+    /// Does what the port does after fork in the child. The child is this process: other threads of the test must not
+    /// use their heaps any more.
     pub fn fork_child<O: Os>(&self, a: &Allocator<O>) {
         a.fork_child(self.slot, 0);
     }
 
-    /// The same in the middle of another fork of the thread, in whose handlers a signal came.
+    /// Does the same for a fork in a handler that interrupted another fork of the thread.
     pub fn fork_child_in_fork<O: Os>(&self, a: &Allocator<O>) {
         a.fork_child(self.slot, 1);
     }
 
-    /// Runs `f` as a call that the thread's slot does not tell of.
+    /// Runs `f` as a flight: a call that the thread's slot does not show.
     pub fn fly<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce() -> R) -> R {
         let flight = a.fly(self.slot);
         assert!(flight.is_some(), "a fork is under way");
         f()
     }
 
-    /// The same behind a fork in a reentrant call.
+    /// Does what the port does in the child of a fork that was made in a reentrant call.
     pub fn fork_child_reentrant<O: Os>(&self, a: &Allocator<O>) {
         a.fork_child_reentrant(self.slot, 0, true);
     }
 
-    /// The thread's end while another one forks and does not get on with it.
+    /// Ends the thread while another one is stuck in a fork.
     pub fn end_during_fork<O: Os>(self, a: &Allocator<O>) {
         let slot = self.slot;
         // SAFETY: the thread slot is this thread's, outside of calls.
@@ -185,19 +188,19 @@ impl Owner {
         assert!(left, "the fork is over");
     }
 
-    /// The thread's end.
+    /// Ends the thread.
     pub fn abandon<O: Os>(self, a: &Allocator<O>) {
         while let Some(slot) = self.shared()
             && self.try_with(a, |heap| {
-                // A visitor may have parked the heap since; then the thread waits. Acquire: one that found it busy is
-                // done with the thread slot.
+                // Another thread may have parked the heap since; then this one waits. Acquire pairs with the Release at
+                // the end of a handshake, after which the other thread does not use the thread slot.
                 slot.heap.compare_exchange(heap, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
             }) != Some(true)
         {
-            // A visit or a fork ends.
+            // Waits for the end of a handshake or a fork.
             std::thread::yield_now();
         }
-        // SAFETY: the heap is the caller's, who has forgotten it; nobody can park it any more.
+        // SAFETY: the heap is this thread's, which does not use it afterwards; no thread can park it any more.
         unsafe { a.abandon(self.heap) };
     }
 }

@@ -4,7 +4,7 @@ use neap_core::CHUNK;
 use neap_coretest::calls::{Shared, free, hardened, malloc, system, thread, valid};
 use neap_coretest::{Call, Config};
 
-/// Bytes of the blocks here: more than one chunk, and short enough for the shelf.
+/// Size of the blocks here: more than one chunk, and short enough for the cache of large blocks.
 const LONG: usize = 4 * CHUNK;
 
 fn renewed(a: &Shared) -> u64 {
@@ -44,7 +44,7 @@ fn what_a_moved_block_leaves_is_mapped_anew() {
 }
 
 /// Catches a block of which the program changed an OS page, first, last or between, and which the next owner gets with
-/// that, from the shelf or from the ranges; and one that is mapped anew for nothing.
+/// that, from the cache or from the ranges; and one that is mapped anew for nothing.
 #[test]
 fn what_a_program_changed_is_mapped_anew() {
     let a = system(Config::default());

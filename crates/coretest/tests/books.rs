@@ -283,14 +283,14 @@ fn hardened_blocks_leave_nothing() {
     assert_eq!(unsafe { a.os.first_nonzero(p, 200_000) }, None);
 }
 
-/// Catches caches and shelves that may hold much in all while no purger looks at them, and one that is asked for too early.
+/// Catches caches that may hold much in total while there is no purger, and a purger that is requested too early.
 #[test]
 fn caches_of_many_threads_have_a_purger() {
     let a = system(Config { purger: true, ..Config::default() });
     let threads: Vec<_> = (0..16).map(|_| thread(&a)).collect();
     for (i, t) in threads.iter().enumerate() {
         assert_eq!(a.os.faults.count(Call::StartPurger), 0, "{i} threads");
-        // Half a MiB on a shelf counts as one that may be.
+        // Half a MiB in a cache of large blocks counts as a MiB: the room that it may use.
         let p = malloc(&a, t, 8 * CHUNK);
         free(&a, t, p);
     }
@@ -349,7 +349,7 @@ fn lost_heaps_are_left_alone() {
     // SAFETY: the heap is its thread's, which does not use it any more.
     lost.with(&a, |heap| unsafe { a.lose(heap) });
     a.trim(0, || true);
-    assert_eq!(a.free_bytes(), free_before, "its block stays on its shelf");
+    assert_eq!(a.free_bytes(), free_before, "its block stays in its cache");
     assert_ne!(malloc(&a, &other, 40_000), p);
     let next = thread(&a);
     assert_ne!(next.heap(), lost.heap());

@@ -182,7 +182,7 @@ fn slabs_of_ended_threads_are_used() {
     }
 }
 
-/// Catches room of caches or shelves that counts for ever, so that a program gets a helper which has nothing to do.
+/// Catches room of caches that counts for ever, so that a program gets a helper that has nothing to do.
 #[test]
 fn room_counts_as_long_as_it_is_there() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -208,7 +208,7 @@ fn room_counts_as_long_as_it_is_there() {
         free(&a, &t, p);
         rest(&a, &t);
         a.purge();
-        assert_eq!(a.os.faults.count(Call::StartPurger), 0, "round {round}, shelf");
+        assert_eq!(a.os.faults.count(Call::StartPurger), 0, "round {round}, large");
     }
 }
 

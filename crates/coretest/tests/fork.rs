@@ -49,7 +49,7 @@ fn a_fork_in_a_fork_starts_no_helper() {
     mine.abandon(&a);
 }
 
-/// Some blocks in the thread's caches, on its shelf, and live.
+/// Makes some blocks: in the thread's caches, small and large, and live ones.
 fn work(a: &Shared, owner: &Owner) -> Vec<*mut u8> {
     let blocks: Vec<_> =
         (0..400).map(|i| malloc(a, owner, if i % 40 == 1 { 40_000 } else { [40, 900, 7000][i % 3] })).collect();

@@ -33,20 +33,20 @@ fn free_most(a: &Shared, thread: &Owner, blocks: Vec<*mut u8>) -> Vec<*mut u8> {
 
 /// Many threads that have a large block each, 20 MB in all, and what may stay of that: heaps and tables.
 const THREADS: usize = 200;
-const SHELVED: usize = 100_000;
+const CACHED: usize = 100_000;
 const LEFT: usize = 1 << 20;
 
 fn one_large_block(a: &Shared, threads: &[Owner]) -> Vec<*mut u8> {
-    threads.iter().flat_map(|thread| fill(a, thread, SHELVED, SHELVED)).collect()
+    threads.iter().flat_map(|thread| fill(a, thread, CACHED, CACHED)).collect()
 }
 
 fn free_each(a: &Shared, threads: &[Owner], blocks: &[*mut u8]) {
     threads.iter().zip(blocks).for_each(|(thread, &p)| free(a, thread, p));
 }
 
-/// Catches memory on the shelves of many threads that no purger ever looks at, as each has little.
+/// Catches large blocks in the caches of many threads that no purger ever empties, as each cache holds little.
 #[test]
-fn shelves_ask_for_a_purger() {
+fn large_caches_request_a_purger() {
     let a = system(4096);
     let threads: Vec<_> = (0..THREADS).map(|_| thread(&a)).collect();
     let blocks = one_large_block(&a, &threads);
@@ -59,13 +59,14 @@ fn shelves_ask_for_a_purger() {
     threads.into_iter().for_each(|thread| thread.abandon(&a));
 }
 
-/// Catches a purger that ends while shelves have room for much: what is freed into them then waits unseen.
+/// Catches a purger that ends while caches of large blocks have much room: blocks that are freed into them would wait
+/// for ever.
 #[test]
-fn room_on_shelves_is_taken_back() {
+fn room_in_large_caches_is_taken_back() {
     let a = system(4096);
     let threads: Vec<_> = (0..THREADS).map(|_| thread(&a)).collect();
     free_each(&a, &threads, &one_large_block(&a, &threads));
-    // From the shelves: while the purger looks, nothing lies there.
+    // From the caches: they are empty while the purger runs.
     let blocks = one_large_block(&a, &threads);
     let asked = || a.os.faults.count(Call::StartPurger);
     assert_eq!(asked(), 1);
@@ -384,7 +385,7 @@ fn lost_chunks_hold_no_memory() {
 /// Catches a helper that ends while something waits, because it was idle before: nothing would give that back then.
 #[test]
 fn a_helper_stays_while_anything_waits() {
-    for what in ["holes", "a range", "a shelf"] {
+    for what in ["holes", "a range", "a cache"] {
         let a = system(4096);
         let own = thread(&a);
         let blocks = fill(&a, &own, 1024, 2 << 20);
@@ -407,7 +408,7 @@ fn a_helper_stays_while_anything_waits() {
                 8 << 16
             }
         };
-        if what != "a shelf" {
+        if what != "a cache" {
             // SAFETY: the heap is lent by its thread.
             own.with(&a, |heap| unsafe { a.rest(heap) });
         }
@@ -461,7 +462,7 @@ fn coarse_clocks() {
 fn a_helper_ends_where_caches_are_empty() {
     let a = system(4096);
     let own = thread(&a);
-    // A shelf that had a block, and has room for more.
+    // A cache of large blocks that had a block, and has room for more.
     let p = fill(&a, &own, 8 << 16, 8 << 16)[0];
     free(&a, &own, p);
     assert_eq!(fill(&a, &own, 8 << 16, 8 << 16)[0], p);

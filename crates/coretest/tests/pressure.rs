@@ -91,7 +91,7 @@ fn nothing_waits_where_memory_is_short() {
             let t = thread(&a);
             free_much(&a, &t)
         };
-        // A MiB less is on the shelf of the heap.
+        // A MiB of it is in the heap's cache of large blocks.
         let (most, _) = run(0);
         assert!(!purger || most >= 196 * MIB, "{most} bytes waited at most, where memory is plenty");
         // Less than twice what waits is left, from 50 MiB on: the thread gives back 16 of each 32 MiB that it frees, and wakes
@@ -232,9 +232,9 @@ fn a_helper_is_woken_where_more_waits_than_may() {
     assert_eq!(a.free_bytes().0, 0);
 }
 
-/// Catches a block that waits longer because it lay on a shelf, or goes back at once.
+/// Catches a block that waits longer because it was in a cache of large blocks, or goes back at once.
 #[test]
-fn time_on_a_shelf_counts() {
+fn time_in_a_large_cache_counts() {
     let a = system(Config { purger: true, ..Config::default() });
     let t = thread(&a);
     let p = malloc(&a, &t, 20 * MIB);
@@ -248,7 +248,7 @@ fn time_on_a_shelf_counts() {
     free(&a, &t, p);
     // Busy, so that it is not visited.
     t.with(&a, |_| (0..3).for_each(|_| tick()));
-    assert_eq!(a.free_bytes().0, 0, "it is on the shelf");
+    assert_eq!(a.free_bytes().0, 0, "it is in the cache");
     // SAFETY: the heap is lent by its thread.
     t.with(&a, |heap| unsafe { a.rest(heap) });
     tick();

@@ -472,7 +472,7 @@ fn anywhere_with_faults() {
 /// Catches a block of the reentrant reserve that is lost, or had by two, where threads allocate reentrant and free each other's blocks
 /// through their caches.
 #[test]
-fn threads_share_the_annex() {
+fn threads_share_the_reserve() {
     const THREADS: usize = 4;
     const ROUNDS: usize = 3000;
     let a = Allocator::new(Fake::new(Config { purger: true, ..Config::default() }));
@@ -520,7 +520,7 @@ fn threads_share_the_annex() {
 
 /// Catches memory of the reentrant reserve that stays when nothing there is used any more, or one that goes while a block is.
 #[test]
-fn annex_goes_back() {
+fn the_reserve_goes_back() {
     let a = Allocator::new(Fake::new(Config::default()));
     let owner = Owner::new(&a, true, true).expect("there is memory");
     let blocks: Vec<_> = (0..3000).map(|i| a.malloc_reentrant([100, 3000][i % 2], 16, false)).collect();

@@ -400,7 +400,7 @@ fn the_longest_arena_is_used() {
 
 /// Catches a look at a record that may not be read: that of an address in the tables, or of one that is not usable yet.
 #[test]
-fn foreign_pointers_go_on_no_shelf() {
+fn foreign_pointers_go_into_no_cache() {
     let a = system(Config::default());
     let t = thread(&a);
     let p = malloc(&a, &t, 100_000);

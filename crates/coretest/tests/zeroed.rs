@@ -191,15 +191,16 @@ fn what_is_left_alone_stays_where_the_user_wants_it() {
     }
 }
 
-/// Catches a block from a thread's shelf that is not zero, is cleared where it was not touched, or goes back for nothing.
+/// Catches a zeroed block from a cache of large blocks that is not zero, is cleared where it was not touched, or is
+/// purged for nothing.
 #[test]
-fn blocks_from_a_shelf_are_cleared() {
+fn blocks_from_a_large_cache_are_cleared() {
     let (a, t) = with_thread(Config::default());
     let size = 8 * CHUNK;
     let p = malloc(&a, &t, size);
     write(p, 3 * 4096, 1, 1);
     free(&a, &t, p);
-    assert_eq!(a.figures().cached, size as u64, "it is on the shelf");
+    assert_eq!(a.figures().cached, size as u64, "it is in the cache");
     let (q, cleared, skipped) = calloc(&a, &t, size);
     assert_eq!((q, cleared, skipped), (p, 3 * 4096, (size - 3 * 4096) as u64));
     assert_eq!(a.figures().totals.purged, 0);

@@ -1,4 +1,5 @@
-//! Slabs and heaps, as far as remote frees, abandon and adoption go.
+//! Slabs and heaps: remote frees, the end of a heap's thread, and adoption. See `blocks/bins.rs` and `blocks/lives.rs`
+//! of the core; change both together.
 
 use crate::system::remote::{DoubleFree, Node, Pending, Remote, take_bits};
 use crate::system::sync::{AtomicU32, AtomicU64, Ordering};
@@ -11,33 +12,33 @@ pub const OWNED: u32 = 0;
 /// The lock of the registry guards the heap.
 pub const ORPHAN: u32 = 1;
 
-/// Words of bits of a slab in these models: two, so that a thread may see one bit and not yet the other. Each has
-/// one block, whose number is the word's.
+/// Number of words of bits of a slab in these models: two, so that a thread may see one bit and not yet the other. Each
+/// word has the bit of one block, and the block has the number of its word.
 pub const WORDS: usize = 2;
 
-/// What only the slab's owner touches.
+/// The part of a slab that only its owner uses.
 #[derive(Debug, Default)]
 pub struct Own {
     /// The slab's free bits.
     pub free: [u64; WORDS],
-    /// Blocks that are live.
+    /// Number of live blocks.
     pub used: i32,
-    /// Frees counted less bits seen.
+    /// Number of frees counted less number of bits taken.
     pub balance: i32,
 }
 
-/// A slab. Loom reports any access to a cell that is not ordered against another.
+/// A slab. Loom reports any two accesses to a cell that are not ordered.
 #[derive(Debug)]
 pub struct Slab {
     remote: Remote<Slab>,
     bits: [AtomicU64; WORDS],
     /// The owner's part.
     pub own: UnsafeCell<Own>,
-    /// Contents of the blocks: written by who frees, read by who gets the block next.
+    /// The contents of the blocks: the thread that frees a block writes them, and so does the next user of the block.
     contents: [UnsafeCell<u32>; WORDS],
-    /// Everybody who uses the slab reads this; who releases it writes.
+    /// Each thread that uses the slab reads this; the thread that releases it writes.
     released: UnsafeCell<bool>,
-    /// Whether the slab is on a stack. Not part of the protocol, so no atomic of loom's.
+    /// Whether the slab is on a stack. Not part of the protocol, so not one of loom's atomics.
     on_stack: AtomicBool,
 }
 
@@ -74,20 +75,20 @@ impl Slab {
         }
     }
 
-    /// Whether the slab was released. Only once no thread uses it any more.
+    /// Whether the slab was released.
     pub fn is_released(&self) -> bool {
         // SAFETY: loom checks the access.
         self.released.with(|r| unsafe { *r })
     }
 
-    /// malloc from this slab: only its owner may.
+    /// Allocates a block of this slab; for its owner.
     pub fn malloc(&self) {
         self.assert_alive();
         // SAFETY: loom checks the access.
         self.own.with_mut(|own| unsafe { (*own).used += 1 });
     }
 
-    /// Live blocks, for the owner.
+    /// Number of live blocks; for the owner.
     pub fn used(&self) -> i32 {
         // SAFETY: loom checks the access.
         self.own.with(|own| unsafe { (*own).used })
@@ -104,21 +105,21 @@ impl Heap {
         Heap { pending: Pending::new(), state: AtomicU32::new(state), registry: Mutex::new(()) }
     }
 
-    /// A remote free of `block`: `Heap::give` of the core.
+    /// Frees `block` as another thread: `Blocks::give_remote` of the core.
     pub fn free(&self, slab: &Slab, block: usize) -> Result<(), DoubleFree> {
         slab.assert_alive();
-        // The last that the freeing thread does with its block.
+        // The last use of the block by the freeing thread.
         // SAFETY: loom checks the access.
         slab.contents[block].with_mut(|c| unsafe { *c += 1 });
         self.free_untouched(slab, block)
     }
 
-    /// [`Heap::free`] for a thread that is wrong to think that the block is its own.
+    /// [`Heap::free`] by a thread that does not have the block: a double free.
     pub fn free_untouched(&self, slab: &Slab, block: usize) -> Result<(), DoubleFree> {
         if slab.remote.free(&slab.bits[block], 1)? {
             slab.assert_alive();
             assert!(!slab.on_stack.swap(true, Plain::SeqCst), "a slab is pushed twice");
-            // SAFETY: `free` said so.
+            // SAFETY: `Remote::free` returned true.
             unsafe { self.pending.push(core::ptr::from_ref(slab).cast_mut()) };
             // SeqCst pairs with the store in `abandon`.
             if self.state.load(Ordering::SeqCst) == ORPHAN {
@@ -128,7 +129,7 @@ impl Heap {
         Ok(())
     }
 
-    /// `Heap::collect` of the core.
+    /// Takes in the remote frees: `Mine::collect` of the core.
     ///
     /// # Safety
     /// The heap must be the caller's.
@@ -151,7 +152,7 @@ impl Heap {
                         own.free[word] |= mask;
                         seen += mask.count_ones() as i32;
                         if mask != 0 {
-                            // The next life of the block begins.
+                            // The next use of the block.
                             slab.contents[word].with_mut(|c| *c += 1);
                         }
                     }
@@ -166,27 +167,27 @@ impl Heap {
         result
     }
 
-    /// `Allocator::collect_orphan` of the core.
+    /// Takes in the remote frees if the heap is an orphan: `Blocks::collect_orphan` of the core.
     pub fn collect_orphan(&self) {
         let _registry = self.registry.lock().unwrap();
         if self.state.load(Ordering::SeqCst) == ORPHAN {
-            // SAFETY: the lock stands in for the owner.
+            // SAFETY: the lock guards an orphan in place of an owner.
             unsafe { self.collect() }.expect("no double free");
         }
     }
 
-    /// `Allocator::abandon` of the core.
+    /// Makes the heap an orphan: `Blocks::abandon_heap` of the core.
     ///
     /// # Safety
-    /// The heap must be the caller's, who forgets it.
+    /// The heap must be the caller's, which must not use it afterwards.
     pub unsafe fn abandon(&self) {
         let _registry = self.registry.lock().unwrap();
         self.state.store(ORPHAN, Ordering::SeqCst);
-        // SAFETY: the lock stands in for the owner.
+        // SAFETY: the lock guards an orphan in place of an owner.
         unsafe { self.collect() }.expect("no double free");
     }
 
-    /// `Allocator::acquire` of the core, for an orphan: the caller owns the heap afterwards.
+    /// Adopts the heap: `Blocks::acquire_heap` of the core for an orphan. The caller owns the heap afterwards.
     pub fn adopt(&self) {
         let _registry = self.registry.lock().unwrap();
         self.state.store(OWNED, Ordering::SeqCst);

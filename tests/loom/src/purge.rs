@@ -1,5 +1,5 @@
-//! The purger's batches and who the purger is: what `crates/core/src/purge.rs`, `alloc.rs` (`give_chunks`) and `fork.rs`
-//! (`prepare`) do. Change both together. The locks are the core's own.
+//! The batches of the purger, and its threads: see `back/purge.rs`, `back/helping.rs`, `help.rs`, `pages/mod.rs`
+//! (`give_chunks`) and `fork.rs` (`prepare`) of the core. Change both together. The locks are the core's own.
 
 use crate::system::helper::{Helper, Leave, Who};
 use crate::system::lock::Lock;
@@ -12,7 +12,7 @@ use loom::sync::atomic::AtomicBool;
 use loom::thread::JoinHandle;
 use std::sync::Mutex;
 
-/// A lock and the kernel's queue for it.
+/// A lock, and the kernel's queue of the threads that wait for it.
 #[derive(Debug, Default)]
 pub struct Sleeping {
     lock: Lock,
@@ -26,12 +26,12 @@ impl Sleeping {
         f()
     }
 
-    /// For fork.
+    /// Takes the lock for a fork.
     pub fn take(&self) {
         assert!(self.lock.take_for_fork(&self.os, u32::MAX, 5_000));
     }
 
-    /// For fork.
+    /// Releases the lock after a fork.
     pub fn release(&self) {
         self.lock.release_for_fork(&self.os);
     }
@@ -44,7 +44,7 @@ pub enum Place {
     Clean,
     /// In a free range, dirty.
     Dirty,
-    /// Somebody's.
+    /// In use, or on its way to the system.
     Taken,
 }
 
@@ -54,9 +54,9 @@ pub struct Memory {
     batch: Sleeping,
     ranges: Sleeping,
     place: UnsafeCell<Place>,
-    /// Whether it is on its way to the system: known to the purger alone.
+    /// Whether the chunk is on its way to the system; only the purger uses this.
     away: UnsafeCell<bool>,
-    /// What the chunk holds. Loom reports an access while the system takes it.
+    /// The contents of the chunk. Loom reports an access during a purge.
     contents: UnsafeCell<u32>,
 }
 
@@ -84,13 +84,13 @@ impl Memory {
         self.place.with_mut(|p| unsafe { core::mem::replace(&mut *p, place) })
     }
 
-    /// calloc, a use, and free; false if the chunk was not free.
+    /// Allocates the chunk zeroed, uses it, and frees it; false if the chunk was not free.
     pub fn use_once(&self) -> bool {
         let place = self.ranges.with(|| self.replace(Place::Taken));
         if place == Place::Taken {
             return false;
         }
-        // SAFETY: the chunk is ours; loom checks it.
+        // SAFETY: the chunk was taken by this thread; loom checks it.
         self.contents.with_mut(|c| unsafe {
             assert!(place == Place::Dirty || *c == 0, "clean memory is zero");
             *c = 7;
@@ -99,7 +99,7 @@ impl Memory {
         true
     }
 
-    /// A batch of the purger: `purge_due` and `send` of the core.
+    /// Purges a batch: `purge_due` and `send` of the core.
     pub fn purge(&self) {
         self.batch.with(|| {
             let due = self.ranges.with(|| {
@@ -113,7 +113,7 @@ impl Memory {
                 due
             });
             if due {
-                // SAFETY: the chunk is on its way; loom checks that it is nobody's.
+                // SAFETY: the chunk is on its way; loom checks that no other thread uses it.
                 self.contents.with_mut(|c| unsafe { *c = 0 });
                 self.ranges.with(|| {
                     self.replace(Place::Clean);
@@ -124,7 +124,7 @@ impl Memory {
         });
     }
 
-    /// fork: all locks, then a look at what the child gets, then the parent goes on.
+    /// Forks: takes all locks, checks what the child gets, and releases the locks in the parent.
     pub fn fork(&self) {
         self.batch.take();
         self.ranges.take();
@@ -136,17 +136,17 @@ impl Memory {
     }
 }
 
-/// Memory that waits, and who sees to it: what `crates/core/src/helping.rs` does with the core's own `Helper`.
+/// Memory that waits, and its purger: what `back/helping.rs` and `help.rs` do with the core's own `Helper`.
 #[derive(Debug)]
 pub struct Purger {
     helper: Helper,
     wanted: AtomicBool,
     ranges: Sleeping,
     waiting: UnsafeCell<u32>,
-    /// The stack of the helper: loom reports two threads on it, and a helper where there is to be none.
+    /// The stack of the helper: loom reports two threads on it, and a helper during a call that excludes it.
     stack: UnsafeCell<u32>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Of the helper's state.
+    /// The kernel's queue for the state of the helper.
     queue: Futex,
 }
 
@@ -160,7 +160,7 @@ struct Port<'a>(&'a Arc<Purger>);
 
 impl Threads for Port<'_> {
     fn futex_wait(&self, _: &AtomicU32, _: u32) {
-        unreachable!("the locks have their own");
+        unreachable!("the locks have queues of their own");
     }
 
     fn futex_wake(&self, word: *const AtomicU32) {
@@ -169,7 +169,7 @@ impl Threads for Port<'_> {
         }
     }
 
-    /// Without a limit: loom reports a wait that does not end.
+    /// Waits without a time limit: loom reports a wait that does not end.
     fn futex_wait_for(&self, word: &AtomicU32, value: u32, _: u32) {
         self.0.queue.futex_wait(word, value);
     }
@@ -183,7 +183,7 @@ impl Threads for Port<'_> {
 }
 
 impl Purger {
-    /// Memory waits, and there is a helper.
+    /// Memory that waits, and a helper.
     pub fn with_helper() -> Arc<Self> {
         let purger = Arc::new(Purger {
             helper: Helper::default(),
@@ -198,14 +198,14 @@ impl Purger {
         purger
     }
 
-    /// Memory is freed: `give_chunks`, `note_waiting`, `settle` and `poke` of the core.
+    /// Frees memory: `give_chunks`, `note_waiting`, `settle` and `poke` of the core.
     pub fn free(this: &Arc<Self>) {
         this.ranges.with(|| {
             // SAFETY: the lock is held.
             this.waiting.with_mut(|w| unsafe { *w += 1 });
             if this.helper.who() != Who::Helper {
-                // Release pairs with the Acquire below: the thread that takes the note sees who the purger is at least
-                // as late.
+                // Release pairs with the Acquire below: the thread that takes the note sees a state of the helper at
+                // least as new as this thread saw.
                 this.wanted.store(true, Ordering::Release);
             }
         });
@@ -227,7 +227,7 @@ impl Purger {
         self.ranges.with(|| self.waiting.with_mut(|w| unsafe { *w = 0 }));
     }
 
-    /// The life of a helper thread, last steps included.
+    /// Runs a helper thread, including its last step.
     fn live(&self) {
         loop {
             let leave = self.help();
@@ -238,7 +238,7 @@ impl Purger {
         }
     }
 
-    /// `help` and `rest_between_ticks` of the core.
+    /// Purges until nothing waits: `help` and `rest_between_ticks` of the core.
     fn help(&self) -> Leave {
         self.helper.begin();
         loop {
@@ -261,7 +261,7 @@ impl Purger {
         }
     }
 
-    /// A call that wants no helper: `keep_away` of the core.
+    /// Makes a call that excludes the helper: `keep_away` of the core.
     pub fn without_helper(this: &Arc<Self>) {
         let stop = this.helper.keep_away(&Port(this), 1000);
         // SAFETY: there is no helper now; loom checks it.
@@ -271,7 +271,7 @@ impl Purger {
         }
     }
 
-    /// Waits for all helpers; returns what waits then.
+    /// Waits until all helpers have ended; returns how much memory waits then.
     pub fn end(&self) -> u32 {
         loop {
             let thread = self.threads.lock().unwrap().pop();

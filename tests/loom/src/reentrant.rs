@@ -1,17 +1,18 @@
-//! What reentrant calls share with others: chunks of the reentrant reserve, its slabs, and blocks whose free is deferred. See
-//! `crates/core/src/{reentrant reserve,reentrant}.rs`.
+//! The structures that reentrant calls share with other calls: chunks of the reentrant reserve, its slabs, and blocks
+//! whose free is deferred. See `pages/reentrant_reserve.rs`, `blocks/reentrant_blocks.rs` and `blocks/reentrant.rs` of
+//! the core; change both together.
 
 use crate::system::claims::Claims;
 use crate::system::remote::{DoubleFree, Node, Pending, Remote};
 use crate::system::sync::{AtomicU32, AtomicU64, Ordering};
 use loom::cell::UnsafeCell;
 
-/// Bits of a [`Row`]: the last two of a word and the first two of the next.
+/// Number of bits of a [`Row`]: the last two of a word and the first two of the next.
 pub const BITS: usize = 4;
-/// What lies before them.
+/// Number of bits in front of them.
 const BEFORE: usize = 62;
 
-/// Some chunks of the reentrant reserve, with what lies in them.
+/// Some chunks of the reentrant reserve, and their contents.
 #[derive(Debug)]
 pub struct Row {
     claims: Claims<2>,
@@ -32,14 +33,14 @@ impl Default for Row {
 }
 
 impl Row {
-    /// `ReentrantReserve::take`: `n` chunks, which nobody else uses from now on.
+    /// Takes `n` chunks, which no other thread uses from now on: `ReentrantReserve::take`.
     pub fn take(&self, n: usize) -> Option<usize> {
         let first = self.claims.claim(n, 1, 0, BEFORE + BITS)? - BEFORE;
         self.touch(first, n);
         Some(first)
     }
 
-    /// `ReentrantReserve::give`.
+    /// Gives `n` chunks back: `ReentrantReserve::give`.
     pub fn give(&self, first: usize, n: usize) {
         self.touch(first, n);
         self.claims.release(first + BEFORE, n);
@@ -53,7 +54,7 @@ impl Row {
     }
 }
 
-/// Blocks of a slab of the reentrant reserve in these models, all in one word.
+/// Number of blocks of a slab of the reentrant reserve in these models. Their bits are in one word.
 pub const BLOCKS: usize = 2;
 
 /// A slab of the reentrant reserve.
@@ -70,28 +71,28 @@ unsafe impl Sync for Slab {}
 unsafe impl Send for Slab {}
 
 impl Slab {
-    /// A slab of which the blocks `free` are free.
+    /// A slab in which the blocks of the mask `free` are free.
     pub fn new(free: u64) -> Self {
         let remote = Remote::new();
         remote.set_apart(free.count_ones());
         Slab { remote, bits: AtomicU64::new(free), blocks: std::array::from_fn(|_| UnsafeCell::new(0)) }
     }
 
-    /// `ReentrantReserve::take_block`.
+    /// Takes a block: `ReentrantBlocks::take_block`.
     pub fn malloc(&self) -> Option<usize> {
         let block = self.remote.take(&self.bits)? as usize;
         self.touch(block);
         Some(block)
     }
 
-    /// A free by any thread: `Heap::give_remote` of the core.
+    /// Frees a block, as any thread may: `Blocks::give_remote`.
     pub fn free(&self, block: usize) -> Result<(), DoubleFree> {
         self.touch(block);
         assert!(!self.remote.free(&self.bits, 1 << block)?, "a slab of the reentrant reserve is on no stack");
         Ok(())
     }
 
-    /// Free blocks by the count, and by the bits.
+    /// Number of free blocks by the count, and by the bits.
     pub fn free_blocks(&self) -> (u32, u32) {
         (self.remote.apart(), self.bits.load(Ordering::Relaxed).count_ones())
     }
@@ -134,12 +135,12 @@ impl Node for Large {
 }
 
 impl Large {
-    /// `Chunk::change_kind`.
+    /// Changes the kind in one step: `Record::change_kind`.
     fn change(&self, from: u32, to: u32) -> bool {
         self.kind.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether it was freed for good.
+    /// Whether its chunks were freed.
     pub fn is_free(&self) -> bool {
         self.kind.load(Ordering::Relaxed) == FREE
     }
@@ -152,32 +153,32 @@ pub struct Deferred {
 }
 
 impl Deferred {
-    /// `Allocator::defer`: false if the block is free already.
+    /// Defers the free of a block, `Blocks::defer`: false if the block is free already.
     pub fn defer(&self, large: &Large) -> bool {
-        // The last that the handler does with the block.
+        // The last use of the block by the handler.
         // SAFETY: loom checks the access.
         large.block.with_mut(|b| unsafe { *b += 1 });
         self.defer_untouched(large)
     }
 
-    /// [`Deferred::defer`] by a handler that is wrong to think that the block is its own.
+    /// [`Deferred::defer`] by a handler that does not have the block: a double free.
     pub fn defer_untouched(&self, large: &Large) -> bool {
         if !large.change(LARGE, DEFERRED) {
             return false;
         }
-        // SAFETY: who changed the kind pushes the block, which lives as long as the model.
+        // SAFETY: the thread that changed the kind pushes the block, which lives as long as the model.
         unsafe { self.stack.push(core::ptr::from_ref(large).cast_mut()) };
         true
     }
 
-    /// `Allocator::drain`.
+    /// Frees the blocks on the stack: `Blocks::drain`.
     pub fn drain(&self) {
-        // SAFETY: whoever takes the stack has it alone.
+        // SAFETY: no other thread has the blocks of a stack that this thread took.
         unsafe {
             self.stack.take(|large| {
                 let large = &*large;
                 assert!(large.change(DEFERRED, LARGE), "a block on the stack is deferred");
-                // The core looks at it again under the lock of the ranges.
+                // The core frees the chunks under the lock of the ranges.
                 large.block.with_mut(|b| *b += 1);
                 assert!(large.change(LARGE, FREE), "a block is freed once");
             });

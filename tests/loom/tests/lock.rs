@@ -1,5 +1,5 @@
-//! The lock that sleeps in the kernel. Both models were seen to fail when any acquire or release of `sync.rs` was
-//! relaxed, when `release` woke nobody, and when a thread that had slept left `HELD` instead of `WAITED`.
+//! The lock that sleeps in the kernel. Both models were seen to fail when any acquire or release of `lock.rs` was
+//! relaxed, when `release` woke no thread, and when a thread that had slept left `HELD` instead of `WAITED`.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
@@ -8,14 +8,14 @@ use loom::thread;
 use neap_loom::system::lock::Lock;
 use neap_loom::system::os::Futex;
 
-/// A number behind the lock; loom reports two threads in it at once.
+/// A number that the lock guards; loom reports two threads that use it at the same time.
 struct Counter {
     lock: Lock,
     os: Futex,
     value: UnsafeCell<u32>,
 }
 
-// SAFETY: the value is reached under the lock, which loom checks.
+// SAFETY: the value is used under the lock, which loom checks.
 unsafe impl Sync for Counter {}
 // SAFETY: as above.
 unsafe impl Send for Counter {}
@@ -45,13 +45,13 @@ fn count(threads: usize, times: u32, preemptions: usize) {
     });
 }
 
-/// One holder at a time, and nobody sleeps for ever.
+/// One thread holds the lock at a time, and no thread sleeps for ever.
 #[test]
 fn two_threads() {
     count(2, 2, 4);
 }
 
-/// With a third thread there may be two sleepers, of which each release wakes one.
+/// The same with a third thread: two threads may sleep, and each release wakes one.
 #[test]
 fn three_threads() {
     count(3, 1, 3);

@@ -1,5 +1,5 @@
-//! Batches of the purger, and who the purger is. Each model was seen to fail when the protocol was broken as its comment
-//! says ("Fails if").
+//! Batches of the purger, and the helper. Each model was seen to fail when the protocol was broken as its comment says
+//! ("Fails if").
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -18,8 +18,8 @@ fn spawn<T: Sync + Send + 'static>(shared: &Arc<T>, f: impl FnOnce(&T) + 'static
     thread::spawn(move || f(&shared))
 }
 
-/// One thread allocates and frees while the purger has a batch: nobody uses memory on its way, and what is called clean
-/// is zero.
+/// One thread allocates and frees while the purger has a batch: no thread uses memory on its way to the system, and
+/// clean memory is zero.
 ///
 /// Fails if: the chunk stays in its list while it is purged; it is given back before it is purged.
 #[test]
@@ -34,9 +34,9 @@ fn batch_and_use() {
     });
 }
 
-/// The process forks while the purger has a batch, and another thread asks for one.
+/// The process forks while one thread purges a batch, and another thread begins one.
 ///
-/// Fails if: fork does not take the batch lock, or takes it behind that of the ranges.
+/// Fails if: fork does not take the batch lock, or takes it after the lock of the ranges.
 #[test]
 fn batch_and_fork() {
     check(|| {
@@ -50,9 +50,9 @@ fn batch_and_fork() {
 
 /// The helper ends while threads free memory: nothing waits in the end, and no two helpers use the stack at a time.
 ///
-/// Fails if: the helper does not look again after it has resigned, or looks before; a thread that frees does not look at who
-/// the purger is, or does so before the memory waits; a helper that resigns counts as one; the last step is no
-/// compare-exchange; noting that memory waits is not a release, or taking the note not an acquire.
+/// Fails if: the helper does not check for waiting memory after it has resigned, or only before; a thread that frees
+/// memory does not load the state of the helper, or does so before the memory waits; a helper that resigns counts as
+/// the purger; the last step is no compare-exchange; leaving the note is not a release, or taking it not an acquire.
 #[test]
 fn resign_and_free() {
     check(|| {
@@ -65,11 +65,12 @@ fn resign_and_free() {
     });
 }
 
-/// A call that wants no helper comes while memory is freed: there is none meanwhile, and one for what waits afterwards.
+/// A call excludes the helper while memory is freed: no helper runs during the call, and one purges what waits
+/// afterwards.
 ///
-/// Fails if: a start does not look at the calls after it has said `STARTING`, or not again after `KEPT`, or by a plain load; a
-/// helper that ends because of the call leaves `NONE` behind; the end of the call asks for none. A call that has waited in
-/// vain, and ends while the helper resigns, is not modelled.
+/// Fails if: a start does not check for such calls after it has stored `STARTING`, or not again after `KEPT`, or does
+/// so by a plain load; a helper that ends because of the call stores `NONE`; the end of the call asks for no helper.
+/// Not modelled: a call that has waited in vain, and ends while the helper resigns.
 #[test]
 fn stop_and_free() {
     check(|| {
@@ -82,7 +83,7 @@ fn stop_and_free() {
     });
 }
 
-/// Two such calls, of which one may end while a start sees the other.
+/// Two calls exclude the helper, and one may end while a start of the helper sees the other.
 ///
 /// Fails if: a start gives up because of calls that have ended since.
 #[test]

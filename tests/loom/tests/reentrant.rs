@@ -1,12 +1,12 @@
-//! What reentrant calls share with other threads. Each model was seen to fail when the protocol was broken as its comment
-//! says ("Fails if").
+//! The structures that reentrant calls share with other threads. Each model was seen to fail when the protocol was
+//! broken as its comment says ("Fails if").
 #![cfg(loom)]
 
 use loom::sync::Arc;
 use loom::thread;
 use neap_loom::reentrant::{Deferred, Large, Row, Slab};
 
-/// Most times that a model takes the processor from a thread that could go on.
+/// Limit on the switches of a model away from a thread that could go on.
 const PREEMPTIONS: usize = 3;
 
 fn check(f: impl Fn() + Sync + Send + 'static) {
@@ -16,11 +16,11 @@ fn check(f: impl Fn() + Sync + Send + 'static) {
     model.check(f);
 }
 
-/// Two threads want rows that overlap, over the border of two words, or else a single chunk, and give them back: no chunk
-/// is used by both, and afterwards all are free.
+/// Two threads claim rows that overlap, over the border of two words, or else a single chunk, and give them back: no
+/// chunk is used by both, and afterwards all are free.
 ///
-/// Fails if: a claim does not look whether it was the first; who comes second puts back bits that were the first's, or
-/// keeps what it had in the word before; claiming is not an acquire, or releasing not a release.
+/// Fails if: a claim does not check whether its bits were clear before; the second thread gives back bits of the first,
+/// or keeps its bits in the word before; claiming is not an acquire, or releasing not a release.
 #[test]
 fn rows_are_apart() {
     check(|| {
@@ -40,11 +40,12 @@ fn rows_are_apart() {
     });
 }
 
-/// Two reentrant mallocs and a free of the same slab: no block is had by two, none is lost.
+/// Reentrant mallocs and frees of the same slab by three threads: no block has two users, and none is lost.
 ///
-/// Fails if: malloc does not look whether the bit was still set; taking a bit is not an acquire, or freeing not a release.
+/// Fails if: malloc does not check whether the bit was still set; taking a bit is not an acquire, or freeing not a
+/// release.
 #[test]
-fn blocks_of_the_annex() {
+fn blocks_of_the_reserve() {
     check(|| {
         let slab = Arc::new(Slab::new(0b10));
         let threads = [false, true].map(|has_one| {
@@ -65,7 +66,7 @@ fn blocks_of_the_annex() {
     });
 }
 
-/// Handlers of two threads free a large block each while two slow paths empty the stack: each is freed once, by one.
+/// Handlers of two threads free a large block each while slow paths empty the stack: each block is freed once.
 ///
 /// Fails if: the stack is not taken whole in one step; push is not a release, or take not an acquire.
 #[test]
@@ -85,7 +86,7 @@ fn deferred_blocks_are_freed_once() {
     });
 }
 
-/// Two handlers free the same block: one is told so.
+/// Two handlers free the same block: one of them finds the double free.
 ///
 /// Fails if: the kind is not changed in one step.
 #[test]

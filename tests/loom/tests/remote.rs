@@ -8,7 +8,7 @@ use loom::sync::Arc;
 use loom::thread;
 use neap_loom::protocol::{Heap, ORPHAN, OWNED, Slab};
 
-/// Most times that a model takes the processor from a thread that could go on.
+/// Limit on the switches of a model away from a thread that could go on.
 const PREEMPTIONS: usize = 3;
 
 fn check(f: impl Fn() + Sync + Send + 'static) {
@@ -29,8 +29,8 @@ fn freer(heap: &Arc<Heap>, slabs: &[&Arc<Slab>], block: usize) -> thread::JoinHa
     })
 }
 
-/// Two threads free, the owner collects meanwhile: no free is lost, no slab is on the stack twice, and it is
-/// released only when nobody is in the middle of a free.
+/// Two threads free blocks of a slab while the owner collects: no free is lost, the slab is not on the stack twice, and
+/// it is released only when no thread is in the middle of a free.
 ///
 /// Fails if: setting the bit is not a release, or taking it not an acquire; counting is not a release, or taking the
 /// count not an acquire; the owner takes the bits before the count; a slab is released whatever its balance; every
@@ -72,10 +72,10 @@ fn two_slabs() {
     });
 }
 
-/// The owner ends while another thread frees: one of them takes the free in.
+/// The owner ends while another thread frees: one of them collects the free.
 ///
-/// Fails if: the owner collects before it says that the heap is an orphan; the other thread does not look at the
-/// state; push is not an acquire, or take not a release.
+/// Fails if: the owner collects before it makes the heap an orphan; the other thread does not load the state; push is
+/// not an acquire, or take not a release.
 #[test]
 fn abandon_and_free() {
     check(|| {
@@ -84,13 +84,13 @@ fn abandon_and_free() {
         // SAFETY: this thread owns the heap.
         unsafe { heap.abandon() };
         thread.join().unwrap();
-        assert!(slab.is_released(), "nobody took the free in");
+        assert!(slab.is_released(), "no thread collected the free");
     });
 }
 
 /// The same with two threads that free.
 ///
-/// Fails if: who finds an orphan collects without the lock.
+/// Fails if: a thread that finds an orphan collects without the lock.
 #[test]
 fn abandon_and_two_frees() {
     check(|| {
@@ -99,14 +99,14 @@ fn abandon_and_two_frees() {
         // SAFETY: this thread owns the heap.
         unsafe { heap.abandon() };
         threads.into_iter().for_each(|t| t.join().unwrap());
-        assert!(slab.is_released(), "nobody took the frees in");
+        assert!(slab.is_released(), "no thread collected the frees");
     });
 }
 
-/// A new owner adopts an orphan while another thread frees into it: the slab has one owner at any time, and whoever
-/// owns the heap at the end finds the free.
+/// A new owner adopts an orphan while another thread frees into it: the slab has one owner at any time, and the free is
+/// collected in the end.
 ///
-/// Fails if: the state is not looked at again under the lock; adoption takes no lock.
+/// Fails if: the state is not loaded again under the lock; adoption takes no lock.
 #[test]
 fn adopt_and_free() {
     check(|| {
@@ -123,7 +123,7 @@ fn adopt_and_free() {
     });
 }
 
-/// From owner to orphan to new owner while another thread frees.
+/// A heap becomes an orphan and gets a new owner while another thread frees: the free is collected in the end.
 #[test]
 fn abandon_adopt_and_free() {
     check(|| {
@@ -140,7 +140,7 @@ fn abandon_adopt_and_free() {
     });
 }
 
-/// Two threads free one block: one free counts, and the other is found out, by the thread or by the owner.
+/// Two threads free the same block: one free counts, and the thread or the owner finds that the other is a double free.
 ///
 /// Fails if: the owner takes the bits before the count.
 #[test]

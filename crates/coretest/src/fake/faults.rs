@@ -1,8 +1,8 @@
-//! Which calls of a fake system fail.
+//! Decides which calls of a fake system fail.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The calls that can fail, by kind.
+/// The kinds of calls that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Call {
@@ -46,7 +46,7 @@ pub enum Call {
     Unreserve,
 }
 
-/// Every kind, in the order of its number.
+/// Every kind, at the index of its number.
 pub const CALLS: [Call; 19] = [
     Call::Reserve,
     Call::ReserveZeros,
@@ -69,20 +69,22 @@ pub const CALLS: [Call; 19] = [
     Call::Unreserve,
 ];
 
-/// The plan: one call of each kind by number, and calls by chance. Counts as it goes.
+/// Counts calls, and makes some fail: one call of each kind by its number, and calls at random.
 #[derive(Debug)]
 pub struct Faults {
+    /// Number of calls of each kind.
     count: [AtomicU64; CALLS.len()],
     /// For each kind the number of the call that fails, from 1; 0: none.
     nth: [AtomicU64; CALLS.len()],
-    /// Chance of any call to fail, in 2^-32.
+    /// Probability that any call fails, in units of 2^-32.
     chance: AtomicU64,
     random: AtomicU64,
+    /// Number of calls that failed.
     failed: AtomicU64,
 }
 
 impl Faults {
-    /// No call fails.
+    /// A plan in which no call fails.
     pub fn new(seed: u64) -> Self {
         Faults {
             count: [const { AtomicU64::new(0) }; CALLS.len()],
@@ -93,38 +95,38 @@ impl Faults {
         }
     }
 
-    /// The `n`-th call of this kind, counted from the fake's start at 1, will fail.
+    /// Makes the `n`-th call of this kind fail, counted from 1 since the fake was made.
     pub fn fail_nth(&self, call: Call, n: u64) {
         self.nth[call as usize].store(n, Ordering::Relaxed);
     }
 
-    /// From now on each call fails with this probability.
+    /// Makes each call fail with this probability.
     pub fn fail_by_chance(&self, probability: f64) {
         self.chance.store((probability * 4_294_967_296.0) as u64, Ordering::Relaxed);
     }
 
-    /// No call fails any more.
+    /// Makes no call fail any more.
     pub fn clear(&self) {
         self.nth.iter().for_each(|n| n.store(0, Ordering::Relaxed));
         self.chance.store(0, Ordering::Relaxed);
     }
 
-    /// Calls of this kind up to now, failed ones included.
+    /// Number of calls of this kind, including failed ones.
     pub fn count(&self, call: Call) -> u64 {
         self.count[call as usize].load(Ordering::Relaxed)
     }
 
-    /// Calls that were made to fail up to now, those that the system lacks included.
+    /// Number of calls that were made to fail, including those that the system lacks.
     pub fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// A number below `n`: how much of a call goes through that fails half-way.
+    /// A random number below `n`: how much of a call is done before it fails.
     pub(super) fn below(&self, n: usize) -> usize {
         mix(self.random.fetch_add(STEP, Ordering::Relaxed)) as usize % n.max(1)
     }
 
-    /// Counts a call; false if it must fail, or does so always.
+    /// Counts a call; false if it must fail. `always`: it always fails.
     pub(super) fn pass(&self, call: Call, always: bool) -> bool {
         let n = self.count[call as usize].fetch_add(1, Ordering::Relaxed) + 1;
         let chance = self.chance.load(Ordering::Relaxed);
@@ -138,10 +140,10 @@ impl Faults {
     }
 }
 
-/// Step between the states of [`mix`]: splitmix64.
+/// Difference between successive states of [`mix`]: splitmix64.
 pub(crate) const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The number that belongs to a state of splitmix64.
+/// The output of splitmix64 for a state.
 pub(crate) fn mix(state: u64) -> u64 {
     let z = state.wrapping_add(STEP);
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,8 +1,9 @@
-//! What the allocator asks of the system, in order, as one number: the same in each run of the same history.
+//! A hash of all calls of the system, in order: it is the same in each run of the same history.
 
 use super::faults::mix;
 
-/// All calls so far. The kernel chooses where mappings lie, so an address counts as a place in what was handed out.
+/// The calls up to now. The kernel chooses the addresses of mappings, so the hash uses the place of an address in the
+/// ranges that were handed out.
 #[derive(Debug, Default)]
 pub struct Log {
     handed_out: Vec<(usize, usize)>,
@@ -11,12 +12,12 @@ pub struct Log {
 }
 
 impl Log {
-    /// The system handed out this range.
+    /// Records a range that the system handed out.
     pub fn hand_out(&mut self, from: usize, len: usize) {
         self.handed_out.push((from, len));
     }
 
-    /// A call, or what it returned.
+    /// Records a call, or its result.
     pub fn note(&mut self, what: u64, address: usize, len: usize) {
         self.calls += 1;
         let (range, offset) = self.place(address);
@@ -25,13 +26,14 @@ impl Log {
         }
     }
 
-    /// Which range that was handed out `address` lies in, and where; the newest, as the kernel uses addresses again.
+    /// The number of the range in which `address` lies, and the offset. Of several ranges the newest, as the kernel
+    /// reuses addresses.
     pub fn place(&self, address: usize) -> (u64, u64) {
         let found = self.handed_out.iter().rposition(|&(from, len)| address.wrapping_sub(from) < len);
         found.map_or((u64::MAX, 0), |i| (i as u64, (address - self.handed_out[i].0) as u64))
     }
 
-    /// How many calls there were, and the number that stands for them.
+    /// The number of calls, and their hash.
     pub fn sum(&self) -> (u64, u64) {
         (self.calls, self.hash)
     }

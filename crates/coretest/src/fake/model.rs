@@ -1,19 +1,20 @@
-//! What a fake system has handed out: pieces of address space, apart, each with one kind of access.
+//! A model of the address space that a fake system has handed out: pieces that do not overlap, each with one kind of
+//! access.
 
 use std::collections::BTreeMap;
 
-/// What may be done with a piece.
+/// The permitted uses of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing, until it is committed.
+    /// None until it is committed.
     Reserved,
-    /// Reading zeros; more once it is committed.
+    /// Reading zeros; writing once it is committed.
     Zeros,
-    /// Everything; it lies in a reservation.
+    /// Reading and writing; it lies in a reservation.
     Committed,
-    /// Everything; it is (what is left of) a mapping for a huge block.
+    /// Reading and writing; it is a mapping for a huge block, or the part of one that is left.
     Mapped,
-    /// Nothing for ever: on Linux, another thread may have mapped something there.
+    /// None for ever: on Linux, another thread may have mapped something there.
     Lost,
 }
 
@@ -21,7 +22,7 @@ pub enum Access {
 struct Piece {
     end: usize,
     access: Access,
-    /// The call that made it: pieces of two calls are never one range.
+    /// Number of the call that made it: a range never spans pieces of two calls.
     origin: u64,
 }
 
@@ -34,12 +35,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// Bytes in all pieces.
+    /// Number of bytes in all pieces.
     pub fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Bytes of all pieces with this access.
+    /// Number of bytes of all pieces with this access.
     pub fn bytes(&self, access: Access) -> usize {
         self.pieces.iter().filter(|(_, piece)| piece.access == access).map(|(from, piece)| piece.end - from).sum()
     }
@@ -61,7 +62,7 @@ impl Model {
         (piece.end > address).then_some((start, piece))
     }
 
-    /// A new reservation or mapping.
+    /// Adds a new reservation or mapping.
     pub fn add(&mut self, from: usize, len: usize, access: Access) {
         let next = self.pieces.range(from..).next();
         let free = self.at(from).is_none() && next.is_none_or(|(&start, _)| start >= from + len);
@@ -83,7 +84,7 @@ impl Model {
         true
     }
 
-    /// Panics unless the whole range has one origin and an access out of `allowed`.
+    /// Panics unless the whole range has one origin, and an access of `allowed`.
     pub fn require(&self, what: &str, from: usize, len: usize, allowed: &[Access]) {
         let (mut address, mut origin) = (from, None);
         while address < from + len {
@@ -118,7 +119,7 @@ impl Model {
         assert_eq!(start, Some(from), "{what}({from:#x}, {len:#x}): not the mapping's start");
     }
 
-    /// Cuts the piece that `address` lies inside in two.
+    /// Cuts the piece around `address` in two.
     fn cut(&mut self, address: usize) {
         if let Some((start, piece)) = self.at(address)
             && start < address
@@ -128,7 +129,7 @@ impl Model {
         }
     }
 
-    /// Gives a range, all handed out, another access.
+    /// Sets the access of a range, all of which was handed out.
     pub fn set(&mut self, from: usize, len: usize, access: Access) {
         let to = from + len;
         self.cut(from);
@@ -148,7 +149,7 @@ impl Model {
         }
     }
 
-    /// Forgets a range, all handed out.
+    /// Removes a range, all of which was handed out.
     pub fn remove(&mut self, from: usize, len: usize) {
         self.cut(from);
         self.cut(from + len);
@@ -164,7 +165,7 @@ impl Model {
 mod tests {
     use super::*;
 
-    /// Catches a model that forgets pieces when they are cut, joined or removed.
+    /// Catches a model that loses pieces when they are cut, joined or removed.
     #[test]
     fn cuts_and_joins() {
         let mut m = Model::default();
@@ -180,7 +181,7 @@ mod tests {
         assert_eq!((m.taken(), m.all().next()), (0x7000, Some((0x1000, 0x8000))));
     }
 
-    /// Catches a check that lets a range through which touches memory that was never handed out.
+    /// Catches a check that accepts a range with memory that was never handed out.
     #[test]
     #[should_panic(expected = "nothing was handed out")]
     fn refuses_a_gap() {
@@ -189,7 +190,7 @@ mod tests {
         m.require("test", 0x1000, 0x2000, &[Access::Committed]);
     }
 
-    /// Catches a check that lets a commit cross from one reservation into its neighbour.
+    /// Catches a check that accepts a commit across the border of two reservations.
     #[test]
     #[should_panic(expected = "crosses")]
     fn refuses_two_reservations() {

@@ -1,10 +1,10 @@
-//! Which pages the kernel holds memory for: the machine's own page table, as the process may read it.
+//! Finds the pages for which the kernel holds memory, in the page table of the process.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-/// OS page of the machine that the tests run on.
+/// Size of an OS page of the machine that runs the tests.
 pub(super) const HOST_PAGE: usize = 4096;
 
 /// `struct pm_scan_arg` of linux/fs.h.
@@ -40,14 +40,14 @@ const PAGEMAP_SCAN: u64 = 3 << 30 | (size_of::<ScanArg>() as u64) << 16 | (b'f' 
 const HELD: u64 = 1 << 3 | 1 << 4;
 /// `PAGE_IS_PFNZERO`.
 const ZERO: u64 = 1 << 5;
-/// Pages, or regions, that one call asks for.
+/// Number of entries that one read asks for.
 const AT_ONCE: usize = 4096;
 
 /// `/proc/self/pagemap`.
 #[derive(Debug)]
 pub(super) struct Pagemap {
     file: File,
-    /// Whether the kernel has PAGEMAP_SCAN (6.7), which tells the zero page from others.
+    /// Whether the kernel has PAGEMAP_SCAN (6.7), which distinguishes the zero page from others.
     scans: bool,
 }
 
@@ -70,7 +70,7 @@ impl Pagemap {
         }
     }
 
-    /// With PAGEMAP_SCAN. False if the kernel refuses.
+    /// [`Pagemap::held`] by PAGEMAP_SCAN. False if the kernel refuses.
     fn scan(&self, from: usize, to: usize, visit: &mut dyn FnMut(usize, usize) -> bool) -> bool {
         let mut regions = [Region::default(); 256];
         let mut at = from;
@@ -98,7 +98,7 @@ impl Pagemap {
         true
     }
 
-    /// Entry by entry; the zero page counts as held.
+    /// [`Pagemap::held`] by the entries of the file; the zero page counts as held.
     fn read(&self, from: usize, to: usize, visit: &mut dyn FnMut(usize, usize) -> bool) {
         let mut entries = vec![0u8; ((to - from) / HOST_PAGE).min(AT_ONCE) * 8];
         let mut at = from;
@@ -128,7 +128,7 @@ impl Pagemap {
 mod tests {
     use super::*;
 
-    /// Catches a fallback that sees other pages than PAGEMAP_SCAN does, and a scan that stops early.
+    /// Catches a fallback that finds other pages than PAGEMAP_SCAN does, and a scan that stops early.
     #[test]
     fn both_ways_agree() {
         const PAGES: usize = 3 * AT_ONCE;
@@ -155,7 +155,7 @@ mod tests {
             visits < 2
         });
         assert_eq!(visits, 2);
-        // The zero page: only PAGEMAP_SCAN knows.
+        // The zero page: only PAGEMAP_SCAN recognises it.
         // SAFETY: the page lies in the mapping.
         assert_eq!(unsafe { page(5).read_volatile() }, 0);
         let mut found = false;

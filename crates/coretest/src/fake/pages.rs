@@ -1,4 +1,4 @@
-//! The fake's page table: what is present, what is swapped out, what the kernel may take.
+//! The fake's page table: which pages are present or swapped out, and which the kernel may take back.
 
 use super::model::Access;
 use super::{Fake, HOST_PAGE, Swap, faults};
@@ -7,25 +7,25 @@ use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use neap_core::os::{Run, Touched};
 use std::sync::{MutexGuard, PoisonError};
 
-/// Most OS pages in a run that is swapped out or reclaimed at once.
+/// Limit on the OS pages of a run that is swapped out or reclaimed at once.
 const RUN: u64 = 16;
-/// Most runs that are swapped out at one time: each costs the kernel some mappings, of which a process has 65,530.
+/// Limit on the runs that are swapped out: each takes some mappings, of which a process may have 65,530.
 const MOST_RUNS: usize = 1024;
-/// Most ranges that are remembered for [`Fake::reclaim`]; older ones are just never taken.
+/// Limit on the ranges that are recorded for [`Fake::reclaim`]; further ones are never taken.
 const MOST_LAZY: usize = 4096;
 
-/// What the page table says of an OS page.
+/// The state of an OS page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Page {
     /// Holds no memory: reads as zero, if it can be read.
     Absent,
     /// Holds memory.
     Present,
-    /// Its contents are swapped out.
+    /// Is swapped out.
     Swapped,
 }
 
-/// Bytes of OS pages in all that was handed out for writing.
+/// Bytes of OS pages in all memory that may be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// In memory.
@@ -78,21 +78,21 @@ impl Fake {
         Some(self.swap.get()?.as_ref()?.lock())
     }
 
-    /// Swaps in what is swapped out of the range.
+    /// Swaps in the pages of the range that are swapped out.
     pub(super) fn swap_in(&self, from: usize, len: usize) {
         if let Some(mut swapped) = self.swapped() {
             swapped.bring_in(from, from + len);
         }
     }
 
-    /// What is swapped out of the range is needed no more.
+    /// Drops the pages of the range that are swapped out.
     pub(super) fn forget_swapped(&self, from: usize, len: usize) {
         if let Some(mut swapped) = self.swapped() {
             swapped.forget(from, from + len);
         }
     }
 
-    /// The memory of the range goes back; it reads as zero.
+    /// Gives the memory of the range back; it reads as zero afterwards. False if the kernel refuses.
     ///
     /// # Safety
     /// The range must be whole pages of the fake that hold nothing that is needed.
@@ -102,7 +102,7 @@ impl Fake {
         unsafe { libc::madvise(p.cast(), len, libc::MADV_DONTNEED) == 0 }
     }
 
-    /// The memory of the range may go back.
+    /// Lets the kernel take the memory of the range (MADV_FREE). False if the kernel refuses.
     ///
     /// # Safety
     /// As [`Fake::drop_pages`].
@@ -121,10 +121,10 @@ impl Fake {
         self.lazy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The system is short of memory: random ones of the pages that were purged lazily, and not written since, go
-    /// back. Returns the bytes.
+    /// Simulates a system that is short of memory: takes back random pages that were purged lazily and not written
+    /// since. Returns their bytes.
     ///
-    /// The kernel itself decides (MADV_PAGEOUT after MADV_FREE), so a page that was written since is never lost.
+    /// The kernel decides (MADV_PAGEOUT after MADV_FREE), so a page that was written since is never lost.
     pub fn reclaim(&self, seed: u64) -> usize {
         let _model = self.model();
         let mut random = Random::new(seed);
@@ -149,7 +149,7 @@ impl Fake {
         taken
     }
 
-    /// Bytes of the range that the kernel holds memory for.
+    /// Number of bytes of the range for which the kernel holds memory.
     fn present(&self, from: usize, to: usize) -> usize {
         let mut bytes = 0;
         self.pagemap.held(from, to, |a, b| {
@@ -159,8 +159,8 @@ impl Fake {
         bytes
     }
 
-    /// Swaps out random ones of the OS pages that are present, about `fraction` of them. Whoever touches one finds it
-    /// as it was. Returns the bytes: 0 also where the process may not use userfaultfd, see [`Fake::can_swap`].
+    /// Swaps out random OS pages that are present, about `fraction` of them. An access to one brings it back unchanged.
+    /// Returns their bytes; 0 where the process may not use userfaultfd, see [`Fake::can_swap`].
     pub fn swap_out(&self, fraction: f64, seed: u64) -> usize {
         let model = self.model();
         if !self.can_swap() {
@@ -175,7 +175,7 @@ impl Fake {
                 true
             });
         }
-        // From a random one on, so that the limit does not always spare the same ones.
+        // Start at a random run, so that the limit does not always spare the same ones.
         let first = random.next() as usize % runs.list.len().max(1);
         runs.list.rotate_left(first);
         let mut bytes = 0;
@@ -183,7 +183,7 @@ impl Fake {
             let mut at = from;
             while at < to && swapped.count() < MOST_RUNS {
                 let end = to.min(at + (random.next() % RUN + 1) as usize * self.config.page_size);
-                // SAFETY: what is present and handed out for writing can be written, and is not swapped out.
+                // SAFETY: these pages are present and may be written, so they are not swapped out.
                 if random.chance(fraction) && unsafe { swapped.move_out(at, end) } {
                     bytes += end - at;
                 }
@@ -221,8 +221,8 @@ impl Fake {
         runs.list
     }
 
-    /// [`neap_core::Os::touched`], once its preconditions are checked. Where the room is used up it has looked at
-    /// something between the end of the last run and the start of the next one.
+    /// Does [`neap_core::Os::touched`], after its preconditions were checked. If `runs` is full, `looked` is a random
+    /// place between the end of the last run and the start of the next one.
     pub(super) fn find_touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Touched {
         let end = p.addr() + len;
         let room = runs.len().min(self.config.touched_runs.unwrap_or(usize::MAX));
@@ -239,7 +239,7 @@ impl Fake {
         Touched { runs: room, looked: looked - p.addr() }
     }
 
-    /// What the page table says of the OS page at `address`.
+    /// The state of the OS page at `address`.
     pub fn page(&self, address: usize) -> Page {
         let from = address / self.config.page_size * self.config.page_size;
         let to = from + self.config.page_size;
@@ -255,7 +255,7 @@ impl Fake {
         if from < to { self.held(from, to, 1).first().map(|run| run.0) } else { None }
     }
 
-    /// How many bytes of OS pages hold something, of all that was handed out for writing.
+    /// Number of bytes of OS pages that hold memory or are swapped out, of all memory that may be written.
     pub fn usage(&self) -> Usage {
         let model = self.model();
         let mut usage = Usage::default();
@@ -271,21 +271,22 @@ impl Fake {
         usage
     }
 
-    /// Offset of the first byte of the range that does not read as zero. OS pages that the kernel holds no memory
-    /// for are known zero and are not touched; what is swapped out is looked at where it lies, and stays there. Panics
-    /// if part of the range cannot be read.
+    /// Offset of the first byte of the range that does not read as zero. OS pages for which the kernel holds no memory
+    /// are known to be zero, and are not touched; pages that are swapped out are read where they lie, and stay there.
+    /// Panics if part of the range cannot be read.
     ///
     /// # Safety
-    /// The range must be written by nobody meanwhile.
+    /// No thread may write to the range meanwhile.
     pub unsafe fn first_nonzero(&self, p: *const u8, len: usize) -> Option<usize> {
         self.model().require("first_nonzero", p.addr(), len, &[Access::Committed, Access::Mapped]);
         let (start, end) = (p.expose_provenance(), p.addr() + len);
         let swapped = self.swapped();
         let mut found = None;
-        // Offset in `p` of the first byte of `[from, to)`, as it lies at `at`, which is not zero.
+        // Notes the offset from `p` of the first byte of `[from, to)` that is not zero; the contents lie at `at`.
         let mut look = |from: usize, to: usize, at: usize| {
             let (a, b) = (from.max(start), to.min(end));
-            // SAFETY: readable, as the model has just confirmed, or aside. Present pages stay as long as the device is locked.
+            // SAFETY: readable: the model has just confirmed that, or it is the place of swapped pages. No page is
+            // swapped while the device is locked.
             let bytes = unsafe { core::slice::from_raw_parts(with_exposed_provenance::<u8>(at + (a - from)), b - a) };
             if let Some(i) = bytes.iter().position(|&byte| byte != 0) {
                 found = Some(found.unwrap_or(usize::MAX).min(a - start + i));

@@ -1,12 +1,12 @@
 //! A simulated swap device.
 //!
-//! Swapping a run of pages out moves it (mremap) to a place aside, so that the kernel holds nothing at its address any
-//! more, and registers the address with userfaultfd. Whoever touches it waits until a thread of the device has moved
-//! the run back. So every access sees the contents, and only the page table tells that they were away. Each step is
-//! one system call: threads that write meanwhile lose nothing.
+//! To swap a run of pages out, the device moves it (mremap) to another address, so that the kernel holds no memory at
+//! its own address, and registers its address with userfaultfd. A thread that accesses the run waits until the thread
+//! of the device has moved it back. So every access sees the contents, and only the page table shows that the run was
+//! swapped out. Each step is one system call, so no write of another thread is lost.
 //!
-//! Lock order: the fake's model, then [`Swapped`]. Nobody touches memory of the core while holding it, apart from
-//! pages that are present; what is swapped out stays away as long.
+//! Lock order: the fake's model, then [`Swapped`]. A thread that holds the lock of the device must not access memory of
+//! the core that may be swapped out: the device could not bring it in.
 
 use super::kernel::mmap;
 use super::pagemap::HOST_PAGE;
@@ -46,7 +46,7 @@ const MESSAGE: usize = 32;
 const EVENT_PAGEFAULT: u8 = 0x12;
 const API_VERSION: u64 = 0xAA;
 const MODE_MISSING: u64 = 1;
-/// `UFFD_USER_MODE_ONLY`: what processes without privilege may have.
+/// `UFFD_USER_MODE_ONLY`: permitted for processes without privilege.
 const USER_MODE_ONLY: libc::c_int = 1;
 
 /// `_IOWR(0xAA, number, T)`.
@@ -68,11 +68,11 @@ const UFFDIO_WAKE: u64 = read::<Range>(2);
 #[derive(Clone, Copy, Debug)]
 struct Run {
     len: usize,
-    /// Where the pages are meanwhile.
+    /// The address of its contents meanwhile.
     aside: usize,
 }
 
-/// What the device's thread shares with the fake.
+/// The state that the device's thread shares with the fake.
 #[derive(Debug)]
 struct Shared {
     faults: File,
@@ -98,7 +98,7 @@ fn pointer(address: usize) -> *mut c_void {
     core::ptr::with_exposed_provenance_mut(address)
 }
 
-/// An ioctl of userfaultfd; false if the kernel refuses.
+/// Makes an ioctl of userfaultfd; false if the kernel refuses.
 fn ioctl<T>(faults: &File, request: u64, mut arg: T) -> bool {
     // SAFETY: the callers pair each request with its argument.
     unsafe { libc::ioctl(faults.as_raw_fd(), request as _, &raw mut arg) == 0 }
@@ -108,12 +108,12 @@ fn range(from: usize, to: usize) -> Range {
     Range { start: from as u64, len: (to - from) as u64 }
 }
 
-/// A new descriptor of userfaultfd, or `None` where the process may have none.
+/// Opens userfaultfd; `None` where the process may not.
 fn userfaultfd() -> Option<File> {
     let open = |flags: libc::c_int| {
         // SAFETY: userfaultfd touches no memory.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags | libc::O_CLOEXEC | libc::O_NONBLOCK) };
-        // SAFETY: a new descriptor, which nobody else knows.
+        // SAFETY: a new descriptor, which nothing else uses.
         (fd >= 0).then(|| unsafe { File::from_raw_fd(fd as libc::c_int) })
     };
     let faults = open(0).or_else(|| open(USER_MODE_ONLY))?;
@@ -121,13 +121,13 @@ fn userfaultfd() -> Option<File> {
 }
 
 impl Swap {
-    /// A device with its thread, or `None` where the system has no userfaultfd for this process.
+    /// Starts a device and its thread; `None` where the process may not use userfaultfd.
     pub(super) fn start() -> Option<Swap> {
         let faults = userfaultfd()?;
         // SAFETY: eventfd touches no memory.
         let stop = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         assert!(stop >= 0, "eventfd");
-        // SAFETY: a new descriptor, which nobody else knows.
+        // SAFETY: a new descriptor, which nothing else uses.
         let stop = unsafe { File::from_raw_fd(stop) };
         let shared = Arc::new(Shared { faults, runs: Mutex::new(BTreeMap::new()) });
         let (server, end) = (Arc::clone(&shared), stop.as_raw_fd());
@@ -145,11 +145,11 @@ impl Drop for Swap {
     fn drop(&mut self) {
         self.stop.write_all(&1_u64.to_ne_bytes()).expect("waking the swap device");
         if let Some(thread) = self.thread.take() {
-            // It only ends in panic if the test has failed already.
+            // The thread panics only if the test has failed already.
             let _ = thread.join();
         }
         for run in self.lock().runs.values() {
-            // SAFETY: the place aside is the device's.
+            // SAFETY: the mapping at `aside` is the device's.
             unsafe { libc::munmap(pointer(run.aside), run.len) };
         }
     }
@@ -161,7 +161,7 @@ impl Shared {
         Swapped { faults: &self.faults, runs }
     }
 
-    /// Brings in what is touched, until `stop` can be read.
+    /// Swaps in the runs that threads access, until `stop` can be read.
     fn serve(&self, stop: libc::c_int) {
         let mut messages = [0; MESSAGE * 16];
         loop {
@@ -182,8 +182,7 @@ impl Shared {
 }
 
 impl Swapped<'_> {
-    /// Swaps the whole OS pages `[from, to)` out. False if the kernel refuses, as it does where they are not one
-    /// mapping.
+    /// Swaps out the OS pages `[from, to)`. False if the kernel refuses, as it does where they are not one mapping.
     ///
     /// # Safety
     /// The range must be readable and writable, and none of it swapped out.
@@ -192,31 +191,32 @@ impl Swapped<'_> {
         let Some(aside) = mmap(0, len, libc::PROT_NONE, 0) else { return false };
         let register = Register { range: range(from, to), mode: MODE_MISSING, ioctls: 0 };
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-        // SAFETY: the caller's range; `aside` was mapped for it. Contents stay reachable, by way of `run`.
+        // SAFETY: the range is the caller's, and `aside` was mapped for it. An access brings the contents back, by
+        // `runs`.
         let moved = ioctl(self.faults, UFFDIO_REGISTER, register)
             && unsafe { libc::mremap(pointer(from), len, len, flags, aside) } != libc::MAP_FAILED;
         if moved {
             self.runs.insert(from, Run { len, aside: aside.expose_provenance() });
         } else {
-            // `aside` may be unmapped now, or may not: leaving it is the safe way, and costs nothing but addresses.
+            // `aside` may be unmapped now: it is left alone, which costs only address space.
             self.release(from, to);
         }
         moved
     }
 
-    /// How many runs are swapped out.
+    /// Number of runs that are swapped out.
     pub(super) fn count(&self) -> usize {
         self.runs.len()
     }
 
-    /// Swaps all runs in that touch the range.
+    /// Swaps in all runs that overlap the range.
     pub(super) fn bring_in(&mut self, from: usize, to: usize) {
         while let Some((start, run)) = self.first(from, to) {
             let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-            // SAFETY: the place aside is the device's; what lies at `start` is the hole that it left.
+            // SAFETY: the mapping at `aside` is the device's; at `start` lies the empty mapping that the run left.
             let p = unsafe { libc::mremap(pointer(run.aside), run.len, run.len, flags, pointer(start)) };
             if p == libc::MAP_FAILED {
-                // Whoever touched it would wait for ever.
+                // A thread that accesses the run would wait for ever.
                 eprintln!("the fake cannot swap in {start:#x}: {}", std::io::Error::last_os_error());
                 std::process::abort();
             }
@@ -225,7 +225,7 @@ impl Swapped<'_> {
         }
     }
 
-    /// Forgets what is swapped out in the range: it reads as zero unless somebody maps something else there.
+    /// Drops the parts of runs in the range: they read as zero until the caller maps something else there.
     pub(super) fn forget(&mut self, from: usize, to: usize) {
         while let Some((start, run)) = self.first(from, to) {
             let end = start + run.len;
@@ -237,13 +237,13 @@ impl Swapped<'_> {
             if b < end {
                 self.runs.insert(b, Run { len: end - b, aside: run.aside + (b - start) });
             }
-            // SAFETY: the place aside is the device's.
+            // SAFETY: the mapping at `aside` is the device's.
             unsafe { libc::munmap(pointer(run.aside + (a - start)), b - a) };
             self.release(a, b);
         }
     }
 
-    /// Calls `visit` for what is swapped out in the range, in order: start, end, and where it lies meanwhile.
+    /// Calls `visit` for each part of the range that is swapped out, in order: start, end, and address of the contents.
     pub(super) fn each(&self, from: usize, to: usize, mut visit: impl FnMut(usize, usize, usize)) {
         let mut at = from;
         while at < to
@@ -255,27 +255,27 @@ impl Swapped<'_> {
         }
     }
 
-    /// The first run that touches the range.
+    /// The first run that overlaps the range.
     fn first(&self, from: usize, to: usize) -> Option<(usize, Run)> {
         let before = self.runs.range(..from).next_back().filter(|(start, run)| *start + run.len > from);
         let (&start, &run) = before.or_else(|| self.runs.range(from..to).next())?;
         Some((start, run))
     }
 
-    /// The kernel serves faults in the range itself again.
+    /// Lets the kernel serve faults in the range itself again.
     fn release(&self, from: usize, to: usize) {
-        // Refused where something else is mapped by now.
+        // The kernel refuses where something else is mapped by now.
         ioctl(self.faults, UFFDIO_UNREGISTER, range(from, to));
         ioctl(self.faults, UFFDIO_WAKE, range(from, to));
     }
 
-    /// Somebody touched this address.
+    /// Handles an access to this address.
     fn fault(&mut self, address: usize) {
         let page = address / HOST_PAGE * HOST_PAGE;
         if self.first(page, page + HOST_PAGE).is_some() {
             self.bring_in(page, page + HOST_PAGE);
         } else {
-            // It was brought in, or forgotten, since the fault.
+            // The run was swapped in, or dropped, since the fault.
             self.release(page, page + HOST_PAGE);
         }
     }

@@ -1,22 +1,22 @@
-//! What a test has happen in the middle of a call of the system.
+//! Runs a function of the test in the middle of a call of the system.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Calls in the middle of which a test may have something happen.
+/// The calls in the middle of which a test may run a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// The question whether a thread has ended.
+    /// `Os::has_ended`: whether a thread has ended.
     Question,
-    /// Several ranges are purged.
+    /// `Os::purge_runs`: several ranges are purged.
     PurgeRuns,
-    /// Figures are published: at the end of a purge.
+    /// `Os::publish`: at the end of a purge.
     Publish,
 }
 
-/// What happens in the next call of a kind.
+/// The function to run in the next call of a kind.
 type Plan = (Moment, fn());
 
-/// The plan, until that call.
+/// The plan, until that call is made.
 #[derive(Debug, Default)]
 pub(super) struct Within(Mutex<Option<Plan>>);
 
@@ -25,7 +25,7 @@ impl Within {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((moment, f));
     }
 
-    /// A call of this kind is under way.
+    /// Runs the function, if it is planned for this kind of call.
     pub fn reach(&self, moment: Moment) {
         let f = self.0.lock().unwrap_or_else(PoisonError::into_inner).take_if(|(wanted, _)| *wanted == moment);
         if let Some((_, f)) = f {

@@ -192,7 +192,7 @@ fn heaps_are_visited() {
 }
 
 /// Catches a look at another thread's heap, slabs or blocks that is no atomic and no guess: figures and a census are
-/// taken while a thread allocates and frees small and large blocks, some of which wait on its shelf.
+/// taken while a thread allocates and frees small and large blocks, some of which stay in its caches.
 #[test]
 fn figures_are_taken() {
     let a = allocator(Plain::new(false));

@@ -1,4 +1,4 @@
-//! The folder of this name in the core, as far as the models use it.
+//! The files of the core's `system` folder that the models use, and a system of their own (`os.rs`).
 
 #[path = "../../../../crates/core/src/system/claims.rs"]
 pub mod claims;

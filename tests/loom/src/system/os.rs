@@ -1,9 +1,9 @@
-//! As much of the system as the lock and the helper need: a futex, and threads.
+//! The system that the lock and the helper wait on: a futex.
 
 use crate::system::sync::{AtomicU32, Ordering, Threads};
 use loom::sync::{Condvar, Mutex};
 
-/// A kernel with one futex. As the real one, it looks at the word and falls asleep in one step.
+/// A kernel with one futex. Like the real one, it compares the word and puts the thread to sleep in one step.
 #[derive(Debug, Default)]
 pub struct Futex {
     queue: Mutex<()>,
@@ -26,7 +26,7 @@ impl Threads for Futex {
 
     fn futex_wait(&self, word: &AtomicU32, value: u32) {
         let queue = self.queue.lock().unwrap();
-        // SeqCst: the kernel's look at the word is ordered by the lock of its queue.
+        // SeqCst: in the kernel, the lock of the queue orders the comparison.
         if word.load(Ordering::SeqCst) == value {
             drop(self.wake.wait(queue).unwrap());
         }
@@ -38,7 +38,7 @@ impl Threads for Futex {
         drop(queue);
     }
 
-    /// Here the time is never over.
+    /// Waits without a time limit.
     fn futex_wait_for(&self, word: &AtomicU32, value: u32, _milliseconds: u32) {
         self.futex_wait(word, value);
     }

@@ -1,8 +1,8 @@
-//! Visits to a heap, as far as thread slot, barrier and the thread's end go: what `crates/core/src/visit.rs` and
-//! `crates/sys/src/thread/` do. Change both together.
+//! The handshake: how another thread uses the heap of a thread that is in no call, and what the end of that thread
+//! does. See `crates/core/src/back/handshake.rs` and `crates/sys/src/thread/heap.rs`; change both together.
 //!
-//! The system's barrier is a full fence in the visitor, and one in the owner between its two steps: what the owner's
-//! processor has done of them when the barrier comes is what the visitor sees.
+//! The system's barrier is modelled by a full fence in the visiting thread, and one in the owner between its store and
+//! its load: the visitor sees the store, or the owner's load comes after the visitor's fence.
 
 use crate::system::os::Futex;
 use crate::system::sync::Threads;
@@ -13,36 +13,38 @@ use loom::sync::atomic::fence;
 
 /// The thread slot holds the thread's heap.
 pub const OWN: u32 = 1;
-/// Somebody visits the heap.
+/// Another thread makes a handshake: the heap is parked.
 pub const PARKED: u32 = 2;
 /// The thread has given the heap up.
 pub const GONE: u32 = 3;
 
-/// `busy` where no call uses the heap.
+/// The value of `busy` while the thread is in no call.
 const IDLE: u32 = u32::MAX;
 
 /// A thread's heap and thread slot.
 #[derive(Debug)]
-pub struct Seated {
+pub struct Thread {
+    /// The slot's heap: [`OWN`], [`PARKED`] or [`GONE`].
     slot: AtomicU32,
+    /// Whether the thread is in a call.
     busy: AtomicU32,
-    /// The thread slot's memory, which ends with the thread.
+    /// The memory of the thread slot, which is unmapped when the thread ends.
     memory: UnsafeCell<()>,
-    /// The heap: used by one at a time, which loom checks.
+    /// The heap. One thread uses it at a time, which loom checks.
     pub heap: UnsafeCell<u32>,
-    /// Whether the heap says where its thread's slot is.
+    /// Whether the heap still refers to the thread slot.
     registry: Mutex<bool>,
     os: Futex,
 }
 
 // SAFETY: loom checks every access to the cells.
-unsafe impl Sync for Seated {}
+unsafe impl Sync for Thread {}
 // SAFETY: as above.
-unsafe impl Send for Seated {}
+unsafe impl Send for Thread {}
 
-impl Default for Seated {
+impl Default for Thread {
     fn default() -> Self {
-        Seated {
+        Thread {
             slot: AtomicU32::new(OWN),
             busy: AtomicU32::new(IDLE),
             memory: UnsafeCell::new(()),
@@ -53,19 +55,19 @@ impl Default for Seated {
     }
 }
 
-impl Seated {
+impl Thread {
     fn use_heap(&self) {
         // SAFETY: loom checks the access.
         self.heap.with_mut(|heap| unsafe { *heap += 1 });
     }
 
-    /// A call of the thread that uses its heap: `with_heap` of the port.
+    /// Makes a call of the thread that uses its heap: `Turn` of the port.
     pub fn call<R>(&self, f: impl Fn() -> R) -> R {
         loop {
             assert_eq!(self.busy.fetch_add(1, Ordering::Relaxed), IDLE, "a reentrant call");
             // The owner's half of the barrier.
             fence(Ordering::SeqCst);
-            // Acquire pairs with the Release of `visit`.
+            // Acquire pairs with the Release at the end of `visit`.
             if self.slot.load(Ordering::Acquire) == OWN {
                 self.use_heap();
                 let result = f();
@@ -79,9 +81,10 @@ impl Seated {
         }
     }
 
-    /// The thread's end: `end_of_thread` of the port, `Allocator::abandon` of the core.
+    /// Ends the thread: `end_of_thread` of the port, `Blocks::abandon_heap` of the core.
     pub fn end(&self) {
-        // Acquire pairs with the Release of a visitor who found the thread busy: it is done with the thread slot.
+        // Acquire pairs with the Release at the end of a handshake: the other thread does not use the thread slot any
+        // more.
         let give_up = || self.slot.compare_exchange(OWN, GONE, Ordering::Acquire, Ordering::Relaxed).is_ok();
         while !self.call(give_up) {}
         // The caches go back.
@@ -91,7 +94,7 @@ impl Seated {
         self.memory.with_mut(|m| unsafe { *m = () });
     }
 
-    /// `Allocator::visit` of the core. Whether the heap was visited.
+    /// Makes a handshake as another thread, `Back::handshake` of the core. Returns whether it used the heap.
     pub fn visit(&self) -> bool {
         {
             let has_slot = self.registry.lock().unwrap();
@@ -106,7 +109,7 @@ impl Seated {
         }
         // The visitor's half of the barrier.
         fence(Ordering::SeqCst);
-        // Acquire pairs with the Release when the thread leaves.
+        // Acquire pairs with the Release with which the thread ends a call.
         let visited = self.busy.load(Ordering::Acquire) == IDLE;
         if visited {
             self.use_heap();

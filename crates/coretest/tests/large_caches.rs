@@ -1,10 +1,11 @@
-//! Shelves: which blocks a thread gets back, how long they lie there, and what is counted of them.
+//! Caches of large blocks: which blocks a thread gets back, how long they stay in the cache, and what is counted of
+//! them.
 
 use neap_core::CHUNK;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
 use neap_coretest::{Call, Config, Owner, slot};
 
-/// malloc as the calls of a process do it.
+/// Allocates a block in the steps of the port.
 fn take(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
     // SAFETY: the heap is lent by its thread.
     let p = t.with(a, |heap| unsafe { slot::malloc(a, heap, size) });
@@ -12,7 +13,8 @@ fn take(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
     p
 }
 
-/// Catches a block that lies on the shelf and is not used again, one that wastes more than an eighth, or one too short.
+/// Catches a cached block that fits and is not used again, one that wastes more than an eighth, and one that is too
+/// short.
 #[test]
 fn blocks_come_back_that_fit() {
     let cases =
@@ -24,14 +26,14 @@ fn blocks_come_back_that_fit() {
         free(&a, &t, p);
         assert_eq!(a.figures().cached, (kept * CHUNK) as u64);
         let q = take(&a, &t, wanted * CHUNK);
-        assert_eq!(q == p, fits, "{wanted} chunks, where {kept} lie on the shelf");
+        assert_eq!(q == p, fits, "{wanted} chunks, where {kept} are in the cache");
         assert_eq!(a.figures().cached, if fits { 0 } else { kept * CHUNK } as u64);
         valid(&a);
     }
 }
 
-/// Catches a block that stays on the shelf of a thread that goes on, one that leaves it before its time, or because an older
-/// one does.
+/// Catches a block that stays in the cache of a busy thread for ever, one that leaves it before its time, and one that
+/// leaves it because an older one does.
 #[test]
 fn blocks_leave_when_they_are_old() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -45,7 +47,7 @@ fn blocks_leave_when_they_are_old() {
         if tick == 4 {
             free(&a, &t, young);
         }
-        // A thread whose caches change is at work, and not visited for them.
+        // A thread whose caches change is busy: no handshake empties them.
         let kept: Vec<_> = (0..=tick % 3).map(|_| malloc(&a, &t, 100)).collect();
         kept.into_iter().for_each(|p| free(&a, &t, p));
         a.os.advance(100);
@@ -55,7 +57,7 @@ fn blocks_leave_when_they_are_old() {
     assert_eq!(seen, [2, 2, 2, 3, 1, 1, 1, 0, 0], "in units of 4 chunks");
 }
 
-/// How many threads may free blocks of so many chunks each, one after the other, until a purger is asked for.
+/// Number of threads that free blocks of these lengths, one thread after the other, until one requests a purger.
 fn threads_until_asked(chunks: &[usize]) -> usize {
     let a = system(Config { purger: true, ..Config::default() });
     let asked = |_: &usize| {
@@ -67,7 +69,7 @@ fn threads_until_asked(chunks: &[usize]) -> usize {
     (1..100).find(asked).expect("16 MiB are much")
 }
 
-/// Catches room on a shelf that is counted twice, or not at all: a purger would come too early, or too late.
+/// Catches room in a cache that is counted twice, or not at all: a purger would start too early, or too late.
 #[test]
 fn room_is_counted_once() {
     assert_eq!(threads_until_asked(&[8]), 16, "a MiB each: as much again as lies there");
@@ -75,7 +77,7 @@ fn room_is_counted_once() {
     assert_eq!(threads_until_asked(&[4, 8]), 11, "one and a half MiB each");
 }
 
-/// Catches room that still counts when a thread has given it back: at last each block would ask for a purger.
+/// Catches room that still counts after a thread has given it back: in the end each block would request a purger.
 #[test]
 fn room_is_given_back() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -89,9 +91,10 @@ fn room_is_given_back() {
     assert_eq!(a.os.faults.count(Call::StartPurger), 0);
 }
 
-/// Catches a shelf that holds less than 2 MiB or more, or blocks from the size on that the user wants to go back at once.
+/// Catches a cache that holds more or less than 2 MiB, and one that keeps blocks of a size that the user wants back at
+/// once.
 #[test]
-fn shelves_hold_so_much() {
+fn caches_hold_two_mebibytes() {
     let a = system(Config::default());
     let t = thread(&a);
     let blocks: Vec<_> = (0..5).map(|_| malloc(&a, &t, 8 * CHUNK)).collect();
@@ -110,10 +113,10 @@ fn shelves_hold_so_much() {
     }
 }
 
-/// Catches a thread that fills its shelf on its fast path, and asks for no purger though there is none and it has enough for
-/// one.
+/// Catches a thread that fills its cache on its fast path, and requests no purger although there is none and enough
+/// waits.
 #[test]
-fn a_full_shelf_asks_for_a_purger() {
+fn a_full_cache_requests_a_purger() {
     let a = system(Config { purger: true, ..Config::default() });
     let t = thread(&a);
     let asked = [(); 2].map(|()| take(&a, &t, 8 * CHUNK)).map(|p| {
