@@ -1,25 +1,26 @@
-//! Which OS pages hold memory? The kernel answers, from /proc/self/pagemap.
+//! Asks the kernel which OS pages hold memory, through /proc/self/pagemap.
 //!
 //! The file is opened at the first question and kept open, as opening takes five times as long as asking. It belongs to
-//! the address space that it was opened in, so its number ([`Kept`]) lies in memory that the child of a fork does not
-//! get (`space.rs`); the child closes what it inherited ([`forked`]), or, where it was made without the C library's
-//! fork, replaces it when it asks. A fork just while another thread opens the file leaves the child a file that is
-//! never closed.
+//! the address space that it was opened in. So its number ([`Kept`]) lies in memory that the child of a fork does not
+//! get (`space.rs`). The child closes the file that it inherited ([`forked`]). A child that was made without the C
+//! library's fork replaces the file when it asks. If a thread opens the file just while another one forks, the child
+//! has a file that is never closed.
 //!
-//! The file is close-on-exec, and has no low number, as a program may count on those; where the limit of open files is
-//! too low for that, it is opened for each question. A program that closes it all the same, and opens another process's
-//! under its number, is noticed: the file's position, which questions do not use, is a random number ([`is_same`]).
+//! The file is close-on-exec, and has no low number, as a program may rely on getting those. Where the limit of open
+//! files is too low for that, it is opened for each question. A program may close the file all the same, and open
+//! another process's under its number. This is noticed: the file's position, which questions do not use, is a random
+//! number ([`is_same`]).
 //!
 //! # Limits
 //!
-//! A process that is restored from a checkpoint page by page, as it needs them (userfaultfd), has OS pages that the
-//! kernel knows nothing of yet, but which are not zero. It is noticed by the file, which has become another with the
-//! same position; then there are no questions any more. If it had not asked before the checkpoint nothing can tell:
-//! such programs want the option `zero=always`.
+//! A process that is restored from a checkpoint page by page, as it needs them (userfaultfd), has OS pages that are not
+//! zero, although the kernel does not have them yet. The restored file is another one with the same position, by which
+//! this is noticed; then no more questions are asked. A process that did not ask before the checkpoint cannot notice:
+//! such programs need the option `zero=always`.
 //!
-//! Questions are PAGEMAP_SCAN (Linux 6.7: half a microsecond and up, for any length), else reads of the entries (eight
-//! bytes for each OS page), else there is no answer: without /proc, and where a seccomp filter might end the process
-//! for asking.
+//! A question is PAGEMAP_SCAN (Linux 6.7; half a microsecond and up, for any length), else a read of the entries (eight
+//! bytes for each OS page). There is no answer without /proc, and where a seccomp filter may end the process for
+//! asking.
 
 use crate::arch;
 use crate::system::call::identity;
@@ -34,14 +35,14 @@ use rustix::io::{DupFlags, Errno};
 
 /// Not opened yet, or wiped.
 const UNKNOWN: i32 = 0;
-/// There is no answer to be had.
+/// There are no answers, now and later.
 const NONE: i32 = -1;
 /// The file is to be opened for each question.
 const EACH: i32 = -2;
-/// Lowest number of the file. The kernel's first table of files has 64 entries: to make it longer can take
-/// milliseconds.
+/// Lowest number of the file. It is below 64, the length of the kernel's first table of files: a longer table can take
+/// milliseconds to make.
 const LOWEST: i32 = 48;
-/// How often a file that was closed is opened again.
+/// How often the file is opened again after the program closed it.
 const REOPENS: u32 = 16;
 
 /// The file that is kept open; all zero before the first question.
@@ -51,16 +52,16 @@ pub struct Kept {
     file: AtomicI32,
     /// How often the file was opened again.
     reopened: AtomicU32,
-    /// What tells the file from others, 0 until it is known.
+    /// The file's identity, see `call::identity`; 0: not known.
     identity: AtomicU64,
-    /// The file's position, 0 until it is known.
+    /// The file's position; 0: not known.
     mark: AtomicU64,
-    /// When it was last looked at whether the file still is the same.
+    /// When the file's identity was last compared.
     checked: AtomicU64,
 }
 
 impl Kept {
-    /// None yet.
+    /// No file is open yet.
     pub const fn new() -> Kept {
         Kept {
             file: AtomicI32::new(UNKNOWN),
@@ -103,10 +104,10 @@ const PAGEMAP_SCAN: usize = 3 << 30 | size_of::<ScanArg>() << 16 | (b'f' as usiz
 const PRESENT: u64 = 1 << 3;
 const SWAPPED: u64 = 1 << 4;
 const ZERO_PAGE: u64 = 1 << 5;
-/// Regions that are asked for at once.
+/// Limit of regions in one question.
 const REGIONS: usize = 16;
 
-/// The file, for the child of a fork; number 0: none.
+/// A copy for the child of a fork, which does not get [`Kept`]; number 0: no file.
 static LAST: Kept = Kept::new();
 
 /// See `Os::touched`. `is_guest`: whether the process is a guest of the owner of `known`.
@@ -128,7 +129,7 @@ pub unsafe fn touched(
     loop {
         let number = if each { EACH } else { number(known, &is_guest)? };
         let own = if number == EACH { Some(open().ok()?) } else { None };
-        // SAFETY: a number that is no file any more makes the calls fail.
+        // SAFETY: if no file has the number any more, the calls fail.
         let file = own.as_ref().map_or_else(|| unsafe { BorrowedFd::borrow_raw(number - 1) }, OwnedFd::as_fd);
         let same = if own.is_some() { Same::Yes } else { is_same(file, known) };
         let result = match same {
@@ -146,19 +147,19 @@ pub unsafe fn touched(
             Ok(touched) => return Some(touched),
             Err(Errno::NOTTY) if SCAN.known() != Some(false) && is_pagemap(file, known, page) => SCAN.note(false),
             Err(_) if number == EACH => return None,
-            // No room at present.
+            // There is no room now.
             Err(error) if lines::is_passing(error) => return None,
-            // It is our file, and a question that the system refuses.
+            // The file is the kept one, and the system refuses the question.
             Err(error) if !matches!(error, Errno::BADF | Errno::NOTTY) => {
                 let _ = known.file.compare_exchange(number, NONE, Ordering::AcqRel, Ordering::Relaxed);
                 return None;
             }
-            // The number is the owner's.
+            // The owner's file has this number in the owner alone.
             Err(_) if is_guest() => each = true,
             Err(_) => {
-                // The program has closed the file; its number may be another's by now.
+                // The program has closed the file; another file may have its number now.
                 let next = if known.reopened.fetch_add(1, Ordering::Relaxed) < REOPENS { UNKNOWN } else { NONE };
-                // Another thread may find the next file before its identity: 0 is the same as any.
+                // Another thread may find the next file before its identity is stored; an identity of 0 equals any.
                 known.identity.store(0, Ordering::Release);
                 let _ = known.file.compare_exchange(number, next, Ordering::AcqRel, Ordering::Relaxed);
             }
@@ -168,7 +169,7 @@ pub unsafe fn touched(
 
 /// The file's number plus 1, opened where it is not yet, or [`EACH`].
 fn number(known: &Kept, is_guest: impl Fn() -> bool) -> Option<i32> {
-    // Acquire pairs with the Release when it was stored: the file's position is known.
+    // Acquire pairs with the Release by which it was stored: the file's position is known.
     let number = known.file.load(Ordering::Acquire);
     if number != UNKNOWN {
         return (number != NONE).then_some(number);
@@ -183,7 +184,7 @@ fn number(known: &Kept, is_guest: impl Fn() -> bool) -> Option<i32> {
     };
     let new = match &opened {
         Ok(file) => file.as_ref().map_or(EACH, |file| file.as_raw_fd() + 1),
-        // No room at present.
+        // There is no room now.
         Err(error) if lines::is_passing(*error) => return None,
         Err(_) => NONE,
     };
@@ -200,7 +201,7 @@ fn number(known: &Kept, is_guest: impl Fn() -> bool) -> Option<i32> {
             }
             (new != NONE).then_some(new)
         }
-        // Another thread was first; ours is closed.
+        // Another thread was first; this thread's file is closed.
         Err(first) => (first != NONE && first != UNKNOWN).then_some(first),
     }
 }
@@ -214,7 +215,7 @@ fn open_to_keep(known: &Kept) -> Result<Option<OwnedFd>, Errno> {
     let low = open()?;
     let inherited = LAST.file.swap(0, Ordering::Relaxed);
     let file = if inherited != 0 && is_inherited(inherited) {
-        // SAFETY: the number is ours: what it has is the file of the process that this one was forked from.
+        // SAFETY: the file is neap's own, inherited from the parent (`is_inherited`).
         let mut number = unsafe { OwnedFd::from_raw_fd(inherited - 1) };
         rustix::io::dup3(&low, &mut number, DupFlags::CLOEXEC)?;
         number
@@ -228,28 +229,28 @@ fn open_to_keep(known: &Kept) -> Result<Option<OwnedFd>, Errno> {
     };
     let mark = random::next() >> 2;
     rustix::fs::seek(&file, SeekFrom::Start(mark))?;
-    // The same for two threads that do this at a time: the first one's stays.
+    // Where two threads do this at a time, both files get the first one's mark.
     if known.mark.compare_exchange(0, mark, Ordering::AcqRel, Ordering::Acquire).is_err() {
         rustix::fs::seek(&file, SeekFrom::Start(known.mark.load(Ordering::Acquire)))?;
     }
     Ok(Some(file))
 }
 
-/// Whether the file of this number plus 1 is the one that a process had from which this one was forked: its number on
-/// disk and its position, as the program may have another one of the same process.
+/// Whether the file of this number plus 1 is the one that the parent had. Both identity and position must be the same,
+/// as the program may have opened another pagemap of the same process.
 fn is_inherited(number: i32) -> bool {
-    // SAFETY: a number that is no file makes the calls fail.
+    // SAFETY: if no file has the number, the calls fail.
     let file = unsafe { BorrowedFd::borrow_raw(number - 1) };
     // Relaxed: stored before the fork.
     let (wanted, mark) = (LAST.identity.load(Ordering::Relaxed), LAST.mark.load(Ordering::Relaxed));
     rustix::fs::seek(file, SeekFrom::Current(0)) == Ok(mark) && wanted != 0 && identity(file) == wanted
 }
 
-/// In the child of a fork, which has one thread: closes the file of its parent.
+/// To be called in the child of a fork, which has one thread: closes the file of its parent.
 pub fn forked() {
     let number = LAST.file.swap(0, Ordering::Relaxed);
     if number != 0 && !filter::is_forbidden() && is_inherited(number) {
-        // SAFETY: the file is ours.
+        // SAFETY: the file is neap's own.
         drop(unsafe { OwnedFd::from_raw_fd(number - 1) });
     }
 }
@@ -259,11 +260,12 @@ pub fn forked() {
 enum Same {
     Yes,
     No,
-    /// Opened anew, by something that gave it the position: the process is another now.
+    /// It was opened anew and got the same position: the process was restored from a checkpoint.
     Restored,
 }
 
-/// Whether `file` is what was opened: by its position, each time, and by its number on disk, at each step of the clock.
+/// Whether `file` is the one that was opened. Its position is compared each time, its identity at each tick of the
+/// clock.
 fn is_same(file: BorrowedFd<'_>, known: &Kept) -> Same {
     if rustix::fs::seek(file, SeekFrom::Current(0)) != Ok(known.mark.load(Ordering::Relaxed)) {
         return Same::No;
@@ -276,7 +278,7 @@ fn is_same(file: BorrowedFd<'_>, known: &Kept) -> Same {
     if wanted == 0 || identity(file) == wanted { Same::Yes } else { Same::Restored }
 }
 
-/// Whether `file` still is the pagemap: the page at `known`, which was written, is there.
+/// Whether `file` still is the pagemap: it must show memory at `known`, which was written.
 fn is_pagemap(file: BorrowedFd<'_>, known: &Kept, page: usize) -> bool {
     let p = core::ptr::from_ref(known).cast_mut().cast::<u8>().map_addr(|at| at & !(page - 1));
     let mut runs = [Run::EMPTY; 1];
@@ -315,13 +317,13 @@ unsafe fn scan(file: BorrowedFd<'_>, p: *mut u8, len: usize, runs: &mut [Run]) -
         let start = region.start as usize;
         *run = Run { start: p.wrapping_add(start - p.addr()), len: region.end as usize - start };
     }
-    // The walk ends early only where the regions are used up.
+    // The kernel stops early only where the regions are used up.
     Ok(Touched { runs: count as usize, looked: arg.walk_end as usize - p.addr() })
 }
 
 unsafe fn read(file: BorrowedFd<'_>, p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> Result<Touched, Errno> {
     const PRESENT_OR_SWAPPED: u64 = 3 << 62;
-    // 1 KiB: no call is to take more than 2 KiB of stack.
+    // 1 KiB, as no call may take more than 2 KiB of stack.
     let mut entries = [0u64; 128];
     let (mut looked, mut count) = (0, 0);
     while looked < len {
@@ -358,7 +360,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Tests share what is known of the address space.
+    /// Tests share the state of the address space.
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     /// A mapping of 64 OS pages, of which some were written.
@@ -379,7 +381,7 @@ mod tests {
         runs.iter().map(|r| ((r.start.addr() - p.addr()) / PAGE, r.len / PAGE)).collect()
     }
 
-    /// Catches runs that are wrong, and an answer that goes on behind the room for runs; both ways to ask.
+    /// Catches wrong runs, and an answer that goes on when the room for runs is used up, by both ways to ask.
     #[test]
     fn finds_what_was_written() {
         let _one = ONE_AT_A_TIME.lock().unwrap();
@@ -427,7 +429,7 @@ mod tests {
         }
     }
 
-    /// Catches an answer from a file that answers as well but is not ours, at once and not only after a while; and
+    /// Catches an answer from another pagemap under the file's number, at once and not only after a while; and
     /// questions that go on after the process was restored, with a file of the same position.
     #[test]
     fn notices_another_of_its_kind() {
@@ -455,8 +457,8 @@ mod tests {
         }
     }
 
-    /// Catches a file of the program's that is taken for the one that was inherited, and closed: another pagemap of the
-    /// same process has the same number on disk.
+    /// Catches a file of the program's that is closed as if it were the inherited one: another pagemap of the same
+    /// process has the same identity.
     #[test]
     fn what_is_inherited_has_the_mark() {
         let _one = ONE_AT_A_TIME.lock().unwrap();

@@ -1,4 +1,4 @@
-//! How are the kernel's files read? Bare system calls, buffers of fixed size, no descriptor that stays open.
+//! Reads the kernel's files: bare system calls, buffers of fixed size, no file stays open.
 
 use crate::system::lines::Lines;
 use neap_core::text::Text;
@@ -6,22 +6,21 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, read};
 
-/// Bytes of the longest path. cgroups of container managers have some 250; what is longer is cut to the cgroup around
-/// it that fits, see [`push_groups`].
+/// Bytes of the longest path. Paths of container managers have some 250. A longer path is cut to that of an outer
+/// cgroup that fits, see [`push_groups`].
 pub(super) const ROOM: usize = 512;
 
 /// Room in front of a path and behind it: the root of a test, a file name and the NUL.
 const MARGIN: usize = 256;
 
-/// Bytes of a line that are looked at, and of a read. Lines of mountinfo may be as long as their
-/// options; those of cgroups are short. What is needed of memory.stat and /proc/meminfo comes with one read.
+/// Bytes of a read, and limit of bytes of a line that are looked at. Lines of mountinfo may be long by their options,
+/// but those of cgroups are short. One read of memory.stat and of /proc/meminfo has all that is needed.
 pub(super) const LINE: usize = 1024;
 
 /// A path without a name at its end.
 pub(super) type Path = Text<{ ROOM + 1 }>;
 
-/// Adds a path of cgroups that is empty or starts with `/`; where it does not fit, as many of its cgroups from the
-/// outermost on as do.
+/// Adds a path of cgroups that is empty or starts with `/`. Where it does not fit, inner cgroups are left out.
 pub(super) fn push_groups(path: &mut Path, mut groups: &[u8]) {
     while !path.append(groups) {
         groups = parent(groups);
@@ -63,7 +62,7 @@ impl Files<'_> {
         let mut path = Text::<{ ROOM + MARGIN }>::new();
         let fits = [self.root, dir, b"/", name].into_iter().all(|part| path.append(part));
         let path = path.c_str().filter(|_| fits)?;
-        // NONBLOCK: what lies there may be anything, also a pipe on which a reader would wait.
+        // NONBLOCK: the file may be of any kind, also a pipe on which a reader would wait.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         openat(CWD, path, flags, Mode::empty()).ok()
     }
@@ -89,8 +88,8 @@ impl Files<'_> {
 
 /// One read; 0 bytes at the end. `None` where it fails.
 fn read_some(file: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
-    // Files of the kernel are not interrupted, those of a container's own file systems may be. A storm of signals
-    // must not keep an allocating thread here.
+    // Signals do not interrupt reads of the kernel's files, but may interrupt those of a container's own file systems.
+    // A storm of signals must not keep an allocating thread here.
     for _ in 0..4 {
         match read(file, &mut *buffer) {
             Ok(n) => return Some(n),
@@ -105,7 +104,7 @@ fn read_some(file: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// Catches a path that is cut within a name: another cgroup may have it.
+    /// Catches a path that is cut within a name, which may be another cgroup's.
     #[test]
     fn paths_that_do_not_fit_are_cut_between_names() {
         let mut path = Path::new();
@@ -121,7 +120,7 @@ mod tests {
         assert!(!path.push(b'x'));
     }
 
-    /// Catches a panic or a wait on what is no file that can be read.
+    /// Catches a panic or a wait where there is no file that can be read.
     #[test]
     fn what_is_no_file_reads_as_nothing() {
         let files = Files { root: b"" };

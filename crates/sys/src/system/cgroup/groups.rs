@@ -1,27 +1,27 @@
-//! Which cgroups limit this process, where do their files lie, and what do they say? Functions that open files are not
-//! inlined, so that their frames do not add up.
+//! The cgroups that limit this process: where their files lie, and what they say. Functions that open files are not
+//! inlined, so that their stack frames do not add up.
 
 use super::files::{Buffers, Files, LINE, Path, parent, push_groups};
 use super::parse::{Mount, Seen, Version, group, kilobytes, mount, pressure, seen, unescape, value};
 use crate::system::lines::{digest_of, number};
 use neap_core::os::Memory;
 
-/// cgroups with a limit that are kept, the innermost ones. Kubernetes sets three around a process: of the container, of
-/// its pod, of all pods.
+/// Limit of cgroups that are kept, the innermost ones with a limit. Kubernetes sets three around a process: of the
+/// container, of its pod, of all pods.
 pub(super) const MAX_LEVELS: usize = 6;
 
-/// cgroups that are asked for a limit, from the process outwards.
+/// Limit of cgroups that are looked at, from the process outwards.
 const MAX_DEPTH: usize = 32;
 
-/// From here on a process counts as stalled: hundredths of a percent of the last ten seconds in which some thread
-/// waited for memory. 10 % is where systemd tells services to give memory back (MemoryPressureThresholdSec=, 200 ms of
-/// 2 s). Far below it, every program that reads files in a full container would count.
+/// Least pressure at which a process counts as stalled: hundredths of a percent of the last ten seconds in which some
+/// thread waited for memory. At 10 % systemd asks services to give memory back (MemoryPressureThresholdSec=, 200 ms of
+/// 2 s). With a much lower limit, every program that reads files in a full container would count.
 const STALLED: u64 = 10_00;
 
 /// A cgroup with a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Level {
-    /// Its directory: the first bytes of [`Groups::path`].
+    /// Length of its directory, which is the front of [`Groups::path`].
     pub len: usize,
     /// Bytes that it may use.
     pub limit: u64,
@@ -32,15 +32,15 @@ pub(super) struct Level {
 /// `levels[..count]` are valid, innermost first: each `len` is at most the one before it, and none exceeds the path.
 #[derive(Debug)]
 pub(super) struct Groups {
-    /// Hash of the process's line in /proc/self/cgroup: another one means that it was moved.
+    /// Hash of the process's line in /proc/self/cgroup. A change means that the process was moved.
     pub line: u64,
-    /// Which interface; `None` if there is no memory controller to be seen.
+    /// Which interface; `None` if no memory controller was found.
     pub version: Option<Version>,
     /// Directory of the process's own cgroup.
     pub path: Path,
-    /// The mount point: the first bytes of `path`.
+    /// Length of the mount point, which is the front of `path`.
     pub top: usize,
-    /// How many of `levels` are there.
+    /// How many of `levels` are valid.
     pub count: usize,
     /// cgroups with a limit.
     pub levels: [Level; MAX_LEVELS],
@@ -57,8 +57,8 @@ impl Groups {
         levels: [Level { len: 0, limit: 0 }; MAX_LEVELS],
     };
 
-    /// Finds the process's cgroup, and the limits on it and around it. With `keep`, where it lies is not looked up
-    /// again unless the process was moved.
+    /// Finds the process's cgroup, and the limits on it and around it. With `keep` its place is looked up again only if
+    /// the process was moved.
     #[inline(never)]
     pub(super) fn find(&mut self, files: Files, buffers: &mut Buffers, keep: bool) {
         let own_group = own_group(files, buffers);
@@ -75,8 +75,8 @@ impl Groups {
 
     /// Finds the directory of the cgroup `buffers.own` in the table of mounts.
     ///
-    /// The first mount that shows the cgroup wins, and the rest of the table, which may have thousands of lines, is not
-    /// read. If none shows it, see [`Seen::Unknown`].
+    /// Takes the first mount that shows the cgroup. The rest of the table is not read, as it may have thousands of
+    /// lines. If no mount shows it, see [`Seen::Unknown`].
     #[inline(never)]
     fn locate(&mut self, files: Files, version: Version, buffers: &mut Buffers) {
         let Buffers { line, own, point: path } = buffers;
@@ -109,7 +109,7 @@ impl Groups {
     fn survey(&mut self, files: Files) {
         self.count = 0;
         let Some(version) = self.version else { return };
-        // v1 says "none" with the largest number of OS pages, and a limit above all memory is none either.
+        // A limit above all memory counts as none. v1 writes "no limit" as the largest number of whole OS pages.
         let total = total(files).unwrap_or(i64::MAX.cast_unsigned() >> 1);
         let mut dir = self.path.bytes();
         for depth in 0..MAX_DEPTH {
@@ -137,7 +137,8 @@ impl Groups {
         self.path.bytes().get(..level.len).unwrap_or_default()
     }
 
-    /// What the cgroup says that has the least memory left. `None` if there is none, or if one cannot be read any more.
+    /// The figures of the cgroup that has the least memory left. `None` if there is no cgroup, or if one cannot be read
+    /// any more.
     #[cold]
     pub(super) fn memory(&self, files: Files, buffers: &mut Buffers) -> Option<Memory> {
         let version = self.version?;
@@ -148,7 +149,8 @@ impl Groups {
             let dir = self.front(level);
             let has_least = |used| best.is_none_or(|(least, its_used)| left(level, used) < left(least, its_used));
             let used = usage(files, version, dir)?;
-            // memory.stat is the dearest file. What can be taken back only adds to what is left.
+            // memory.stat costs most to read. Memory that can be taken back only adds to what is left, so the file is
+            // read only for a cgroup that has the least without it.
             if has_least(used) {
                 let used = used.saturating_sub(reclaimable(files, version, dir, &mut buffers.line));
                 if has_least(used) {
@@ -178,7 +180,7 @@ pub(super) fn machine(files: Files, buffers: &mut Buffers) -> Option<Memory> {
         if total.is_some() && available.is_some() {
             break;
         }
-        // Kernels before 3.14 do not say what is available.
+        // Kernels before 3.14 have no line for available memory.
         free = kilobytes(line, b"MemFree:").unwrap_or(free);
         inactive = kilobytes(line, b"Inactive(file):").unwrap_or(inactive);
     }
@@ -188,7 +190,8 @@ pub(super) fn machine(files: Files, buffers: &mut Buffers) -> Option<Memory> {
     Some(Memory { limit: bytes(total), used: bytes(used), stalled: machine_stalled(files) })
 }
 
-/// The process's cgroup, written into `buffers.own`, cut where it is too long; and the hash of its line.
+/// Writes the process's cgroup into `buffers.own`, cut where it is too long; returns the interface and the hash of the
+/// line.
 #[inline(never)]
 fn own_group(files: Files, buffers: &mut Buffers) -> Option<(Version, u64)> {
     let Buffers { line, own: path, .. } = buffers;
@@ -207,7 +210,7 @@ fn own_group(files: Files, buffers: &mut Buffers) -> Option<(Version, u64)> {
     found
 }
 
-/// Whether limits of this cgroup of v1 do not count what its children use (before Linux 5.11, unless switched on).
+/// Whether the limit of this cgroup of v1 leaves out what its children use (before Linux 5.11, unless switched on).
 fn flat(files: Files, dir: &[u8]) -> bool {
     files.read(dir, b"memory.use_hierarchy", &mut [0; 64]).and_then(number) == Some(0)
 }
@@ -217,7 +220,7 @@ fn limit(files: Files, version: Version, dir: &[u8]) -> Option<u64> {
     let read = |name| files.read(dir, name, &mut [0; 64]).and_then(number);
     match version {
         Version::V1 => read(b"memory.limit_in_bytes"),
-        // Above `high` threads are slowed down until memory is taken back.
+        // Above `high` the kernel slows threads down until memory is taken back.
         Version::V2 => match (read(b"memory.max"), read(b"memory.high")) {
             (Some(max), Some(high)) => Some(max.min(high)),
             (max, high) => max.or(high),
@@ -235,7 +238,7 @@ fn usage(files: Files, version: Version, dir: &[u8]) -> Option<u64> {
     files.read(dir, name, &mut [0; 64]).and_then(number)
 }
 
-/// Bytes that the system can take back from a cgroup at once: 0 if it does not tell.
+/// Bytes that the system can take back from a cgroup at once; 0 if it does not say.
 #[inline(never)]
 fn reclaimable(files: Files, version: Version, dir: &[u8], line: &mut [u8; LINE]) -> u64 {
     let (file_key, slab_key): (&[u8], Option<&[u8]>) = match version {
@@ -251,7 +254,7 @@ fn reclaimable(files: Files, version: Version, dir: &[u8], line: &mut [u8; LINE]
             break;
         }
     }
-    // Of the kernel's own caches half, as in the kernel's MemAvailable: the rest may be in use.
+    // Half of the kernel's own caches counts, as in its MemAvailable: the rest may be in use.
     file.unwrap_or(0).saturating_add(slab.unwrap_or(0) / 2)
 }
 
@@ -259,10 +262,10 @@ fn machine_stalled(files: Files) -> bool {
     stalled(files, b"/proc/pressure", b"memory").unwrap_or(false)
 }
 
-/// Whether threads wait for memory. `None` where the kernel does not tell.
+/// Whether threads wait for memory. `None` where the kernel does not say.
 #[inline(never)]
 fn stalled(files: Files, dir: &[u8], name: &[u8]) -> Option<bool> {
-    // The line that counts is the first.
+    // The first line is the one that counts.
     let mut buffer = [0; 64];
     Some(pressure(files.read(dir, name, &mut buffer)?)? >= STALLED)
 }

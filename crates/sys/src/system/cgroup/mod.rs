@@ -1,12 +1,12 @@
-//! How much memory may this process use together with others: of its cgroup (v1 and v2), or of the machine? What is
-//! read and what it costs is in docs/containers.md.
+//! Finds the memory limit that this process shares with others (of its cgroup, v1 or v2, or of the machine), and how
+//! much of it is used. docs/containers.md says what is read and what that costs.
 //!
 //! - `parse`: the kernel's text formats, pure;
 //! - `files`: opening and reading, in pieces;
-//! - `groups`: which cgroups limit the process, and what they say;
+//! - `groups`: which cgroups limit the process, and what they say.
 //!
-//! All of it runs inside the allocator: nothing here allocates, waits, touches errno or panics. Buffers are static, as
-//! the caller may have a stack of 16 KiB: one thread looks at a time, and the others get its last answer.
+//! All of it runs inside the allocator: nothing here allocates, waits, touches errno or panics. The caller may have a
+//! stack of 16 KiB, so buffers are static. One thread looks at a time, and the others get its last answer.
 
 mod files;
 mod groups;
@@ -18,19 +18,19 @@ use files::{Buffers, Files};
 use groups::{Groups, machine};
 use neap_core::os::Memory;
 
-/// Milliseconds after which limits, and the place of the process, are looked for again: soon enough for an
-/// administrator who changes them, and a hundredth of a percent of the time of one processor.
+/// Milliseconds after which limits, and the cgroup of the process, are looked up again. That is soon enough for an
+/// administrator who changes them, and takes a hundredth of a percent of the time of one processor.
 const SURVEY_MS: u64 = 1000;
 
-/// Milliseconds after which the table of mounts is read again. It may be long, and programs whose cgroups are mounted
-/// anew while they run are rare.
+/// Milliseconds after which the table of mounts is read again. It may be long, and cgroups are rarely mounted anew
+/// while a program runs.
 const LOCATE_MS: u64 = 60_000;
 
-// All zero, so it costs nothing in the file, and no OS page before the first call.
+// All zero, so it takes no room in the library's file, and no OS page before the first call.
 static PROBE: Probe = Probe::new();
 
-/// [`neap_core::Os::memory`], at the time `now` in milliseconds. Not for a child on its parent's memory, which may be
-/// killed in the middle of a look: the parent would never look again.
+/// [`neap_core::Os::memory`], at the time `now` in milliseconds. Not for a guest: it may be killed in the middle of a
+/// look, and then the owner would never look again.
 #[cold]
 pub(crate) fn memory(now: u64) -> Option<Memory> {
     PROBE.memory(Files { root: b"" }, now, call::process())
@@ -41,43 +41,44 @@ pub(crate) fn last() -> Option<Memory> {
     PROBE.last.get()
 }
 
-/// In the child of a fork that interrupted no call: another thread may have been looking in the parent. (A fork in a
-/// handler that interrupts a call leaves it alone: without other threads the interrupted look goes on in the child, and
-/// else the child never looks again.)
+/// To be called in the child of a fork that interrupted no call: another thread of the parent may have been looking. (A
+/// fork in a handler that interrupts a call does not call this. If this thread was looking, the look goes on in the
+/// child; if another one was, the child never looks again.)
 pub(crate) fn forked() {
     PROBE.forked();
 }
 
-/// Tells the memory that a process shares with others.
+/// Finds the memory limit that a process shares with others, and its use.
 #[derive(Debug)]
 struct Probe {
-    /// The process of which a thread looks; 0: none does.
+    /// The process that has a thread looking; 0: no thread looks.
     looking: AtomicU32,
     view: UnsafeCell<View>,
     last: Last,
 }
 
-// SAFETY: `view` is used by the thread that set `looking`.
+// SAFETY: only the thread that set `looking` uses `view`.
 unsafe impl Sync for Probe {}
 
 impl Probe {
-    /// Not yet asked for anything.
+    /// Nothing was looked up yet.
     const fn new() -> Probe {
         Probe { looking: AtomicU32::new(0), view: UnsafeCell::new(View::NEW), last: Last::new() }
     }
 
     fn memory(&self, files: Files, now: u64, process: u32) -> Option<Memory> {
-        // Acquire pairs with the Release below: what the last thread that looked wrote is seen.
+        // Acquire pairs with the Release below: this thread sees what the last one that looked wrote.
         let take = |from| self.looking.compare_exchange(from, process, Ordering::Acquire, Ordering::Relaxed);
         let left = match take(0) {
             Ok(_) => false,
-            // Another process: this one is its child, made without fork handlers while a thread looked there.
+            // The number is another process's: this one is its child, made without fork handlers while a thread looked
+            // there.
             Err(other) if other != process && take(other).is_ok() => true,
             Err(_) => return self.last.get(),
         };
         // SAFETY: no other thread of this process looks, so the view is this thread's.
         let memory = unsafe {
-            // What was being changed means nothing.
+            // A look that was cut off leaves a view that means nothing.
             (*self.view.get()).found &= !left;
             (*self.view.get()).memory(files, now)
         };
@@ -89,7 +90,7 @@ impl Probe {
     fn forked(&self) {
         // Relaxed, twice: there is one thread.
         if self.looking.load(Ordering::Relaxed) != 0 {
-            // What a thread that is gone was changing means nothing.
+            // A look that was cut off leaves a view that means nothing.
             // SAFETY: there is one thread, and it is not in the middle of a look, which is a part of a call.
             unsafe { (*self.view.get()).found = false };
             self.looking.store(0, Ordering::Relaxed);
@@ -97,7 +98,8 @@ impl Probe {
     }
 }
 
-/// The last answer, in words of which each is a guess: two threads may mix theirs. A limit of 0 is none.
+/// The last answer. Two threads may mix the words of theirs, as an approximate answer is enough. A limit of 0: no
+/// answer.
 #[derive(Debug)]
 struct Last {
     limit: AtomicUsize,
@@ -125,10 +127,10 @@ impl Last {
     }
 }
 
-/// What was found, and since when.
+/// What the last look found, and when.
 #[derive(Debug)]
 struct View {
-    /// The rest means something.
+    /// Whether the rest is valid.
     found: bool,
     /// When limits were last looked for, by [`neap_core::Os::clock`].
     surveyed: u64,
@@ -150,13 +152,13 @@ impl View {
             if memory.is_some() {
                 return memory;
             }
-            // A cgroup is gone: the process was moved, or its cgroups are mounted elsewhere.
+            // A cgroup does not exist any more: the process was moved, or its cgroups are mounted elsewhere.
             self.look(files, now, false);
         }
         self.groups.memory(files, &mut self.buffers).or_else(|| machine(files, &mut self.buffers))
     }
 
-    /// Looks for limits; for the mount only where it does not `keep` what was found.
+    /// Looks for limits, and for the mount too unless `keep` says to keep the one that was found.
     fn look(&mut self, files: Files, now: u64, keep: bool) {
         self.groups.find(files, &mut self.buffers, keep);
         self.surveyed = now;
@@ -275,7 +277,7 @@ mod tests {
         format!("{}\n", n * MIB)
     }
 
-    /// Catches a limit in a slice that is not seen from the service in it, and one that is taken from outside the path.
+    /// Catches a limit of a slice that is missed for a service in it, and a limit of a cgroup that is not on the path.
     #[test]
     fn systemd_slices() {
         let group = "sys/fs/cgroup/system.slice/redis.service";
@@ -292,7 +294,8 @@ mod tests {
         assert_eq!(tree.at(5 + SURVEY_MS), Some(own), "and looked for again after it");
     }
 
-    /// Catches the innermost limit taken instead of the nearest, and reclaimable memory forgotten in that choice.
+    /// Catches the innermost limit taken instead of the one with the least left, and reclaimable memory forgotten in
+    /// that choice.
     #[test]
     fn the_limit_with_the_least_left_counts() {
         let pods = "sys/fs/cgroup/kubepods.slice";
@@ -312,7 +315,7 @@ mod tests {
         assert_eq!(tree.at(8).unwrap(), Memory { limit: 1000 * MIB, used: 950 * MIB, stalled: false });
     }
 
-    /// Catches `memory.high` not seen, or preferred where it is higher.
+    /// Catches `memory.high` missed, or preferred where it is higher.
     #[test]
     fn high_counts_where_it_is_lower() {
         for (max, high, limit) in [("max\n", mib(300), 300), (&mib(400), mib(300), 300), (&mib(200), mib(300), 200)] {
@@ -522,8 +525,8 @@ mod tests {
         time("the first call", &mut || Probe::new().memory(files, 0, 1));
     }
 
-    /// Catches a child of fork that gets old answers for ever, as a thread of its parent was looking, and a second
-    /// thread that looks at the same time.
+    /// Catches a child of a fork that gets old answers for ever, because a thread of its parent was looking; and a
+    /// second thread that looks at the same time.
     #[test]
     fn another_thread_looks() {
         let tree = Tree::machine();

@@ -1,23 +1,23 @@
-//! What does a line of the kernel's text formats say? Pure: no file is opened here.
+//! Parses lines of the kernel's text formats. Pure: no file is opened here.
 //!
-//! A line that is not understood is `None`: what is written there by newer kernels or by a container's own file
-//! systems must not end a process.
+//! The result is `None` for a line of an unknown form: newer kernels and a container's own file systems may write other
+//! lines, and these must not end a process.
 
 use crate::system::lines::number;
 
 /// Which interface the memory controller has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
-    /// A hierarchy of its own, or shared with other controllers (`memory.limit_in_bytes`).
+    /// The controller has a hierarchy of its own, or shares one with other controllers (`memory.limit_in_bytes`).
     V1,
     /// The unified hierarchy (`memory.max`).
     V2,
 }
 
-/// A line of /proc/self/mountinfo that mounts the hierarchy looked for. Both paths as the kernel escapes them.
+/// A line of /proc/self/mountinfo that mounts the wanted hierarchy. Both paths are escaped, as the kernel writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mount<'a> {
-    /// Which cgroup lies at the mount point.
+    /// The cgroup that lies at the mount point.
     pub root: &'a [u8],
     /// Where it is mounted.
     pub point: &'a [u8],
@@ -26,14 +26,15 @@ pub(super) struct Mount<'a> {
 /// Where a cgroup lies, seen from a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Seen<'a> {
-    /// At this path below the mount point: empty, or it starts with `/`.
+    /// At this path below the mount point. The path is empty or starts with `/`.
     At(&'a [u8]),
-    /// The mount does not tell. Its mount point is the best guess: in a container it is what the container was given,
-    /// and a root of `/..` is a cgroup around this one.
+    /// The mount does not show it. The mount point is the best guess: in a container it is the cgroup that the
+    /// container was given, and a root of `/..` is a cgroup around this one.
     Unknown,
 }
 
-/// The number behind `key` and one or more spaces: a line of memory.stat, or of /proc/meminfo with the colon in `key`.
+/// The number behind `key` and one or more spaces, in a line of memory.stat, or of /proc/meminfo (with the colon in
+/// `key`).
 pub(super) fn value(line: &[u8], key: &[u8]) -> Option<u64> {
     let rest = line.strip_prefix(key)?;
     if rest.first() != Some(&b' ') {
@@ -50,7 +51,7 @@ pub(super) fn kilobytes(line: &[u8], key: &[u8]) -> Option<u64> {
 /// The cgroup of a line of /proc/self/cgroup, `ID:CONTROLLER,CONTROLLER:PATH`, if the line is the memory controller's
 /// (v1) or the unified hierarchy's (`0::PATH`).
 ///
-/// A controller belongs to one hierarchy. So where there is a line of v1, the unified hierarchy has no memory files.
+/// A controller belongs to one hierarchy. So if there is a line of v1, the unified hierarchy has no memory files.
 pub(super) fn group(line: &[u8]) -> Option<(Version, &[u8])> {
     let mut fields = line.splitn(3, |&b| b == b':');
     let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -63,15 +64,15 @@ pub(super) fn group(line: &[u8]) -> Option<(Version, &[u8])> {
     listed(controllers, b"memory").then_some((Version::V1, path))
 }
 
-/// The mount of a line of /proc/self/mountinfo, if it is the hierarchy in which `version` has its memory files:
+/// The mount of a line of /proc/self/mountinfo, if it is of the hierarchy in which `version` has its memory files:
 ///
 /// `35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:12 - cgroup cgroup rw,memory`
 pub(super) fn mount(line: &[u8], version: Version) -> Option<Mount<'_>> {
     let mut fields = line.split(|&b| b == b' ');
-    // The number of the mount, of its parent, and of the device come first.
+    // The numbers of the mount, of its parent, and of the device come first.
     let root = fields.nth(3)?;
     let point = fields.next()?;
-    // Optional fields end with a dash; options of the mount come before them and are never a dash alone.
+    // A dash ends the optional fields. The options of the mount come before these and are never a dash alone.
     fields.find(|&f| f == b"-")?;
     let kind = fields.next()?;
     let options = fields.nth(1)?;
@@ -201,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Catches a root that is compared without its borders, escapes or namespaces in mind.
+    /// Catches a root that is compared without regard to the borders of names, to escapes, or to namespaces.
     #[test]
     fn paths_through_the_root() {
         for (path, root, want) in [
