@@ -1,4 +1,4 @@
-//! How glibc's functions show the figures: mallinfo2, malloc_info, malloc_stats.
+//! The figures in the forms of glibc's functions: mallinfo2, malloc_info, malloc_stats.
 //!
 //! | glibc | neap |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | other free block (`ordblks`, type "rest") | free block of a slab, dirty free range |
 //! | releasable at the top (`keepcost`) | dirty ranges |
 //!
-//! These count blocks, whether memory lies there or not. What the kernel holds stands beside them, in elements that
-//! glibc does not have: `resident`, for which the kernel is asked at the time of the call (`neap_core::resident`).
+//! These count blocks, whether they hold memory or not. malloc_info also has elements that glibc does not have:
+//! `resident`, the memory that the kernel holds at the time of the call (`neap_core::resident`).
 
 use core::fmt::{Result, Write};
 use neap_core::CHUNK;
@@ -45,7 +45,7 @@ pub struct Info {
     pub keepcost: usize,
 }
 
-/// `struct mallinfo`: the same in integers, which are as great as they can be where a number does not fit.
+/// `struct mallinfo`: the same as `int`. A number that does not fit is the greatest `int`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShortInfo([i32; 10]);
@@ -58,7 +58,7 @@ impl From<Info> for ShortInfo {
     }
 }
 
-/// Figures and census of nearly one moment.
+/// Figures and census, read one right after the other.
 struct Moment {
     f: Figures,
     census: Census,
@@ -71,8 +71,8 @@ impl Moment {
         Moment { f: Figures::default(), census: Census::new() }
     }
 
-    /// Reads the figures; nothing in a signal handler that interrupted malloc or free. In place, as a moment has some
-    /// kilobytes and the caller's stack may be short.
+    /// Reads the figures. Reads nothing in a signal handler that interrupted malloc or free. It fills `self` in place,
+    /// as that has some kilobytes, and the caller's stack may be short.
     #[inline(never)]
     fn read(&mut self) {
         thread::in_call(|_| {
@@ -86,7 +86,7 @@ impl Moment {
         self.f.slab_free + self.f.dirty + self.f.lazy
     }
 
-    /// How many pieces those are.
+    /// Number of blocks and ranges that have those bytes.
     fn rest_count(&self) -> u64 {
         self.census.blocks.iter().chain(self.census.dirty.iter().map(|count| &count.count)).sum()
     }
@@ -119,14 +119,14 @@ pub fn mallinfo2() -> Info {
     }
 }
 
-/// How much memory the system holds for neap; `None` where the kernel cannot tell, and in a signal handler that
+/// The memory that the system holds for neap. `None` where the kernel does not say, and in a signal handler that
 /// interrupted malloc or free.
 pub fn resident() -> Option<Resident> {
     thread::in_call(|_| NEAP.resident()).flatten()
 }
 
-/// Writes what malloc_info does: one heap, as memory belongs to all threads. The figures are of the time of the call;
-/// `out` may allocate, and may be slow.
+/// Writes what malloc_info writes: one heap, as memory belongs to all threads. The figures are read at once, so `out`
+/// may allocate, and may be slow.
 pub fn xml(out: &mut impl Write) -> Result {
     let mut m = Moment::new();
     m.read();
@@ -149,7 +149,7 @@ pub fn xml(out: &mut impl Write) -> Result {
         ("rest", m.rest_count(), m.rest()),
         ("mmap", m.f.huge_blocks, m.f.huge),
     ];
-    // The same for the heap and for all, but huge blocks, which are in no heap.
+    // The same for the heap and for all memory, except huge blocks, which are in no heap.
     for (totals, end) in [(&totals[..2], "</heap>\n"), (&totals[..], "")] {
         for (kind, count, size) in totals {
             writeln!(out, "<total type=\"{kind}\" count=\"{count}\" size=\"{size}\"/>")?;
@@ -177,7 +177,7 @@ fn elements(out: &mut impl Write, name: &str, sizes: &[(&str, u64)]) -> Result {
     sizes.iter().try_for_each(|(kind, size)| writeln!(out, "<{name} type=\"{kind}\" size=\"{size}\"/>"))
 }
 
-/// Writes what malloc_stats does.
+/// Writes what malloc_stats writes.
 pub fn text(out: &mut impl Write) -> Result {
     let mut m = Moment::new();
     m.read();

@@ -1,5 +1,5 @@
-//! What programs can ask of neap and set while they run. One implementation for the C surface (`neap-preload`) and the
-//! Rust crate (`neap`).
+//! The figures that programs can read and the options that they can set while they run. One implementation serves the C
+//! surface (`neap-preload`) and the Rust crate (`neap`).
 //!
 //! | file | answers |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `info.rs` | the same as mallinfo2, malloc_info and malloc_stats show it |
 //! | `trim.rs` | how memory is given back on request |
 //!
-//! Nothing here allocates but [`hooks::set`]. May depend on `neap-core`, `neap-sys`, `neap-options` and the C library.
+//! Only [`hooks::set`] allocates. May depend on `neap-core`, `neap-sys`, `neap-options` and the C library.
 #![no_std]
 
 pub mod info;

@@ -1,4 +1,4 @@
-//! What programs read and set while they run: options by name, and the parameters of mallopt.
+//! Reads and sets options by name, and sets the parameters of mallopt, while the program runs.
 
 use core::fmt;
 use neap_core::watch::Reason;
@@ -34,17 +34,17 @@ impl core::error::Error for Error {}
 /// The directory of option `counters`, if it is set.
 pub static COUNTERS: Directory = Directory::new();
 
-/// The option that users call `name`.
+/// The option of this name.
 pub fn find(name: impl AsRef<[u8]>) -> Result<&'static Opt, Error> {
     Opt::by_name(name).ok_or(Error::Unknown)
 }
 
-/// The value of an option in force.
+/// The value of an option that is in force.
 pub fn value(option: &Opt) -> Value<'static> {
     option.load(&NEAP.policy).unwrap_or_else(|| match option.id {
         Id::Sites => Value::Path(sites::directory()),
         Id::SitesInterval => Value::Bytes(sites::interval().max(1)),
-        // It may have been refused.
+        // It is not set, or no file could be made.
         _ if origin(option) == Origin::Default => Value::Path(b""),
         _ => Value::Path(COUNTERS.bytes()),
     })
@@ -60,7 +60,7 @@ pub fn note_origin(id: Id, by: Origin) {
     NEAP.policy.set_origin(id as usize, by as u8);
 }
 
-/// Sets an option by its name, at any time; what waits then goes by the new value.
+/// Sets an option by its name, at any time. Memory that waits follows the new value.
 pub fn set(name: impl AsRef<[u8]>, text: &[u8]) -> Result<(), Error> {
     let option = find(name)?;
     if option.start_only {
@@ -71,18 +71,18 @@ pub fn set(name: impl AsRef<[u8]>, text: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What glibc's controls have replaced in this process.
+/// The values that glibc's controls have replaced in this process.
 pub static SAVED: Saved = Saved::new();
 
-/// mallopt: 0 for a value out of range, else 1, also for an unknown parameter.
+/// mallopt: returns 0 for a value out of range, else 1, also for an unknown parameter.
 pub fn mallopt(parameter: i32, value: i32) -> i32 {
-    // A size is as wide as an address: a negative number becomes one of the greatest.
+    // As in glibc, a negative number stands for one of the greatest sizes.
     let number = i64::from(value).cast_unsigned();
     let by = By { origin: Origin::Mallopt, variable: None };
     glibc::by_parameter(parameter).is_none_or(|control| SAVED.apply(control, number, by, &mut Process)).into()
 }
 
-/// This process: what options and controls are set in.
+/// This process, in which options and controls are set.
 #[derive(Debug)]
 pub struct Process;
 
@@ -91,7 +91,7 @@ impl Target for Process {
         id.option().kept.map_or(0, |(setting, _)| NEAP.policy.word(setting) as u64)
     }
 
-    /// Sets an option that the core keeps; leaves others alone.
+    /// Sets an option that the core keeps. Does nothing for other options.
     fn set(&mut self, id: Id, value: Value<'_>, by: By) {
         let option = id.option();
         if !option.store(&NEAP.policy, value) {
@@ -102,7 +102,7 @@ impl Target for Process {
             watch::set(Reason::Harden, NEAP.policy.harden());
         }
         if option.guides_purger && matches!(by.origin, Origin::Mallopt | Origin::Program) {
-            // What waits may have to go earlier than the purger thinks, or to go at all.
+            // Memory that waits may be due earlier than the purger expects.
             thread::in_call(|_| {
                 NEAP.resume_purging();
                 NEAP.look_at_limit();

@@ -1,4 +1,4 @@
-//! The snapshot of figures: how much memory is where.
+//! A snapshot of the figures: how much memory is where.
 
 use neap_sys::{global::NEAP, thread};
 
@@ -12,7 +12,7 @@ macro_rules! stats {
         pub struct Stats {
             /// Bytes of this structure that are filled in.
             pub size: usize,
-            /// [`VERSION`] of who filled it in.
+            /// [`VERSION`] of the library that filled it in.
             pub version: u64,
             $($(#[doc = $doc])* pub $name: u64,)*
         }
@@ -29,7 +29,7 @@ macro_rules! stats {
     };
 }
 
-/// Version of the meaning of [`Stats`]: a field that means something else would raise it.
+/// Version of the meaning of [`Stats`]. It grows if a field's meaning changes.
 pub const VERSION: u64 = 1;
 
 stats! {
@@ -49,33 +49,33 @@ stats! {
     clean_bytes: |f| f.clean,
     /// Chunks that are slabs: small blocks, live, cached and free.
     slab_bytes: |f| f.slabs,
-    /// What of them is neither live nor cached. Part of it holds memory, part never did or was given back.
+    /// Bytes of slabs that are neither live nor cached. Part of them holds memory; part never did, or was given back.
     slab_free_bytes: |f| f.slab_free,
-    /// Large blocks; they are among the live ones.
+    /// Large blocks, which count as live too.
     large_blocks: |f| f.large_blocks,
     /// Their usable bytes.
     large_bytes: |f| f.large,
-    /// Huge blocks (mappings of their own); they are among the live ones.
+    /// Huge blocks (mappings of their own), which count as live too.
     huge_blocks: |f| f.huge_blocks,
     /// Their usable bytes.
     huge_bytes: |f| f.huge,
-    /// Heaps: as many as threads allocated at one time.
+    /// Heaps: the greatest number of threads that allocated at one time.
     heaps: |f| f.heaps,
     /// Address space given back to the system, since the process began or was forked.
     purged_bytes: |f| f.totals.purged,
-    /// What calloc cleared, since the same time.
+    /// Bytes that calloc cleared, since the same time.
     cleared_bytes: |f| f.totals.cleared,
-    /// What calloc did not have to clear.
+    /// Bytes that calloc did not need to clear.
     skipped_bytes: |f| f.totals.skipped,
-    /// The memory limit that was last looked at; 0: none was.
+    /// The memory limit that was last found; 0: none was.
     memory_limit: |f| f.memory_limit,
-    /// What was used of it, by all who share it.
+    /// Bytes of that limit that were used, by all processes that share it.
     memory_used: |f| f.memory_used,
     /// Most bytes of arenas that were in use or dirty at one time.
     peak_bytes: |f| f.peak,
 }
 
-/// The figures of now. Allocates nothing, and takes no longer than some 100 ns for each heap. All 0 in a signal handler
+/// The current figures. Allocates nothing, and takes at most some 100 ns for each heap. All are 0 in a signal handler
 /// that interrupted malloc or free.
 pub fn read() -> Stats {
     thread::in_call(|_| NEAP.figures()).unwrap_or_default().into()

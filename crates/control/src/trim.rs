@@ -1,12 +1,13 @@
-//! How memory is given back on request.
+//! Gives memory back on request.
 
 use core::time::Duration;
 use neap_core::trim::Trimmed;
 use neap_sys::{clock, global::NEAP, thread};
 
-/// Gives all free memory back to the system but for `keep` bytes: what waits in free ranges, the caches of all threads,
-/// and the free OS pages of slabs. With a `budget` it ends a step after that time: a step is a heap, or a batch of at
-/// most 4 MiB. Other threads wait for no longer than a step. Does nothing in a signal handler that interrupted malloc or free.
+/// Gives all free memory back to the system except `keep` bytes: free ranges that wait, the caches of all threads, and
+/// the free OS pages of slabs. With a `budget` it ends at most one step after that time; a step is one heap, or a batch
+/// of at most 4 MiB. Other threads wait for at most one step. Does nothing in a signal handler that interrupted malloc
+/// or free.
 pub fn trim(keep: usize, budget: Option<Duration>) -> Trimmed {
     let now = || clock::read(libc::CLOCK_MONOTONIC).unwrap_or_default();
     let start = now();
@@ -14,7 +15,8 @@ pub fn trim(keep: usize, budget: Option<Duration>) -> Trimmed {
     thread::in_call(|heap| NEAP.trim_with(heap, keep, go_on)).unwrap_or_default()
 }
 
-/// The calling thread will be idle: its caches serve others now, or go back to the system as the policy says.
+/// To be called when the calling thread will be idle: other threads can use what its caches had, or it goes back to the
+/// system as the policy says.
 pub fn rest() {
     thread::rest();
 }

@@ -1,18 +1,18 @@
-//! What a program is started with: which variables of the environment count, in which order. The last one wins: glibc's
-//! variables, GLIBC_TUNABLES, neap's own.
+//! Reads the variables of the environment that a program is started with: glibc's variables, then GLIBC_TUNABLES, then
+//! neap's own. A later one replaces an earlier one.
 
 use crate::glibc::{self, Saved, Target};
 use crate::origin::By;
 use crate::{Kind, Opt, Origin, TABLE};
 
-/// The variable by which `neap run` says which options it has set: their names, with commas between.
+/// The variable in which `neap run` lists the options that it has set: their names, with commas between.
 pub const SET_BY_RUN: &str = "NEAP_SET_BY_RUN";
 
 /// The variable of glibc's tunables.
 const TUNABLES: &str = "GLIBC_TUNABLES";
 
-/// Sets in `target` what the environment says. A value that its option does not accept goes to `refuse`, and the default
-/// stays.
+/// Sets the options of the environment in `target`. Calls `refuse` with a value that its option does not accept; the
+/// default stays.
 pub fn read<T: AsRef<[u8]>>(
     variable: impl Fn(&str) -> Option<T>,
     saved: &Saved,
@@ -40,7 +40,7 @@ pub fn read<T: AsRef<[u8]>>(
         let origin = if set_by_run(opt.name) { Origin::Run } else { Origin::Environment };
         match opt.parse(text) {
             Some(value) => target.set(opt.id, value, By { origin, variable: Some(opt.env) }),
-            // An empty path is as good as none.
+            // An empty path counts as not set.
             None if text.is_empty() && opt.kind == Kind::Directory => {}
             None => refuse(opt, text),
         }

@@ -1,9 +1,9 @@
-//! glibc's controls: parameters of mallopt, environment variables and tunables; which there are, and what setting one does.
-//! Those that set an option are in the option's entry (`table.rs`), the others here. The library, `neap options`,
-//! docs/controls.md and the tests come from both.
+//! glibc's controls: parameters of mallopt, environment variables and tunables, and what each does when it is set.
+//! Controls that set an option are in the option's entry (`table.rs`), the others here. The library, `neap options`,
+//! docs/controls.md and the tests use both.
 //!
-//! Numbers are read as glibc reads them, and what it ignores silently is ignored here too: an unknown tunable, text
-//! that is not a number, one out of range. (mallopt returns 0 for the latter.)
+//! Numbers are read as glibc reads them. What glibc ignores without a message is ignored here too: an unknown tunable,
+//! text that is not a number, a number out of range. (mallopt returns 0 for the latter.)
 
 use crate::{Id, TABLE, Value};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -92,7 +92,7 @@ pub fn by_parameter(number: i32) -> Option<&'static Control> {
     all().find(|control| control.parameter.is_some_and(|(_, n)| n == number))
 }
 
-/// The tunables in the text of GLIBC_TUNABLES that are controls of malloc, with their numbers, in order.
+/// The controls of malloc in the text of GLIBC_TUNABLES, with their numbers, in order.
 pub fn tunables(text: &[u8]) -> impl Iterator<Item = (&'static Control, u64)> + '_ {
     text.split(|&b| b == b':').filter_map(|part| {
         let (name, text) = part.split_at(part.iter().position(|&b| b == b'=')?);
@@ -125,23 +125,23 @@ pub fn number(text: &[u8]) -> Option<u64> {
     Some(if negative { number.wrapping_neg() } else { number })
 }
 
-/// What controls act on: a process, or a picture of one.
+/// The target that controls act on: a process, or a model of one.
 pub trait Target {
     /// The number of an option's value.
     fn number(&self, id: Id) -> u64;
     /// Sets an option.
     fn set(&mut self, id: Id, value: Value<'_>, by: By);
-    /// Does what is not the value of an option: [`Effect::Fill`], [`Effect::Caches`], [`Effect::Report`].
+    /// Does an effect that is not the value of an option: [`Effect::Fill`], [`Effect::Caches`], [`Effect::Report`].
     fn act(&mut self, effect: Effect);
 }
 
-/// Values that controls have replaced, to be restored when the control is set back.
+/// Values that controls have replaced. They are restored when the control is set back.
 #[derive(Debug)]
 pub struct Saved {
-    /// M_MMAP_MAX is 0, and `threshold` is the number of `mmap_threshold` for when it is not.
+    /// Whether M_MMAP_MAX is 0; then `threshold` is the number of `mmap_threshold` to restore.
     no_mmap: AtomicBool,
     threshold: AtomicU64,
-    /// M_TRIM_THRESHOLD is -1: the number of `purge` before that; else [`NOTHING`].
+    /// If M_TRIM_THRESHOLD is -1, the number of `purge` before that; else [`NOTHING`].
     purge: AtomicU64,
 }
 
@@ -155,12 +155,12 @@ impl Default for Saved {
 
 // All orderings are relaxed: each value stands for itself.
 impl Saved {
-    /// Nothing.
+    /// No values.
     pub const fn new() -> Saved {
         Saved { no_mmap: AtomicBool::new(false), threshold: AtomicU64::new(0), purge: AtomicU64::new(NOTHING) }
     }
 
-    /// Does what setting a control to `number` means; false if the number is out of range.
+    /// Sets a control to `number`; false if the number is out of range.
     pub fn apply(&self, control: &Control, number: u64, by: By, target: &mut impl Target) -> bool {
         let Some(effect) = control.does(number) else { return false };
         match effect {
@@ -177,7 +177,7 @@ impl Saved {
                     self.purge.store(now, Ordering::Relaxed);
                 } else if id == Id::PurgeBytes {
                     let before = Id::Purge.option().kind.value(self.purge.swap(NOTHING, Ordering::Relaxed));
-                    // Unless the policy has been set by other means since.
+                    // Restored unless the policy has been set by other means since.
                     if let Some(before) = before.filter(|_| is_never) {
                         target.set(Id::Purge, before, by);
                     }
@@ -189,7 +189,7 @@ impl Saved {
         true
     }
 
-    /// M_MMAP_MAX: 0 puts the threshold aside, any other number brings it back.
+    /// M_MMAP_MAX: 0 saves the threshold, any other number restores it.
     fn allow_mmap(&self, on: bool, by: By, target: &mut impl Target) {
         let kind = Id::MmapThreshold.option().kind;
         let (none, now) = (Value::Word("none"), target.number(Id::MmapThreshold));
@@ -200,7 +200,7 @@ impl Saved {
             self.threshold.store(now, Ordering::Relaxed);
             target.set(Id::MmapThreshold, none, by);
         } else if kind.value(now) == Some(none) {
-            // It has not been set by other means since.
+            // The threshold has not been set by other means since.
             let before = kind.value(self.threshold.load(Ordering::Relaxed));
             target.set(Id::MmapThreshold, before.unwrap_or(none), by);
         }
@@ -217,7 +217,7 @@ mod tests {
         by_parameter(number).expect("a parameter")
     }
 
-    /// Catches a number of <malloc.h> that is another here.
+    /// Catches a number that differs from the one in <malloc.h>.
     #[test]
     fn numbers_are_those_of_the_header() {
         let wanted = [
@@ -238,7 +238,7 @@ mod tests {
         assert!(by_parameter(0).is_none() && by_parameter(77).is_none());
     }
 
-    /// Catches a variable or a tunable that is another here than in glibc, or there twice.
+    /// Catches a variable or a tunable whose name differs from glibc's, or that is there twice.
     #[test]
     fn names_are_glibcs() {
         let envs: Vec<_> = all().filter_map(|c| c.env).collect();
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Catches numbers that are read otherwise than by glibc.
+    /// Catches numbers that are not read as glibc reads them.
     #[test]
     fn numbers_are_read() {
         for (text, wanted) in [
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// Catches a control that does something else than the table says.
+    /// Catches a control that does not do what the table says.
     #[test]
     fn effects() {
         use Effect::{Caches, Fill, Mmap, Nothing, Option, Report};

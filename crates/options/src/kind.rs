@@ -1,5 +1,5 @@
-//! What an option accepts, and how a value is read and written. Strict: no spaces, signs or fractions, and nothing that
-//! would have to be guessed.
+//! What an option accepts, and how a value is read and written. The parser is strict: no spaces, signs or fractions,
+//! and nothing ambiguous.
 
 use core::fmt::{Display, Formatter, Result, Write};
 
@@ -12,7 +12,7 @@ pub enum Kind {
     Directory,
     /// A number of bytes, with or without a binary unit (`4096`, `64K`, `10mb`, `2GiB`), or a word.
     Size {
-        /// What may stand in place of a number: the first for the largest number, the second for 0.
+        /// Words that may stand in place of a number: the first for the largest number, the second for 0.
         words: &'static [&'static str],
         /// Fewest bytes.
         min: u64,
@@ -28,7 +28,8 @@ pub enum Kind {
     },
 }
 
-/// A value that an option accepts. [`Display`] writes it as it is read; a path that is not text with replacement characters.
+/// A value that an option accepts. [`Display`] writes it as it is read; a path that is not text with replacement
+/// characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// A word of a [`Kind::Choice`] or a [`Kind::Size`].
@@ -45,7 +46,7 @@ pub enum Value<'a> {
 const WORDS: [u64; 2] = [u64::MAX, 0];
 
 impl Kind {
-    /// The value that `text` stands for; none if it is not accepted.
+    /// The value that `text` stands for; `None` if it is not accepted.
     pub fn parse<'a>(&self, text: &'a [u8]) -> Option<Value<'a>> {
         match *self {
             Kind::Choice(words) => word(words, text),
@@ -61,7 +62,8 @@ impl Kind {
         }
     }
 
-    /// The number that stands for a value, as settings and gauges have it; none for a path and for what is not accepted.
+    /// The number that stands for a value in settings and gauges; `None` for a path and for a value that is not
+    /// accepted.
     pub fn number(&self, value: Value<'_>) -> Option<u64> {
         let place = |words: &[&str], word| words.iter().position(|w| *w == word);
         match (*self, value) {
@@ -92,7 +94,7 @@ fn word<'a>(words: &[&'static str], text: &[u8]) -> Option<Value<'a>> {
     words.iter().find(|word| word.as_bytes() == text).map(|word| Value::Word(word))
 }
 
-/// Units in rising order: how much each is, and its spellings, in any case. The first is the one that is written.
+/// Units in rising order: the factor of each, and its spellings, in any case. Output uses the first spelling.
 type Units = &'static [(u64, &'static [&'static str])];
 
 const BYTES: Units = &[
@@ -103,10 +105,10 @@ const BYTES: Units = &[
     (1 << 40, &["T", "TB", "TiB"]),
 ];
 
-/// Not `m`: it could be a minute or short for `ms`.
+/// `m` is not accepted: it could mean a minute or a millisecond.
 const MILLISECONDS: Units = &[(1, &["ms", ""]), (1000, &["s"]), (60_000, &["min"]), (3_600_000, &["h"])];
 
-/// A decimal number and its unit, multiplied; none if it is not one or beyond 64 bits.
+/// A decimal number times its unit; `None` if `text` is not such a number, or the product needs more than 64 bits.
 fn read(text: &[u8], units: Units) -> Option<u64> {
     let (number, unit) = text.split_at(text.iter().take_while(|b| b.is_ascii_digit()).count());
     if number.is_empty() {
@@ -118,7 +120,7 @@ fn read(text: &[u8], units: Units) -> Option<u64> {
     number.checked_mul(*factor)
 }
 
-/// Writes a number in the largest unit that divides it; 0 without one.
+/// Writes a number in the largest unit that divides it; 0 without a unit.
 fn write(f: &mut Formatter<'_>, number: u64, units: Units) -> Result {
     match units.iter().rev().find(|(factor, _)| number != 0 && number.is_multiple_of(*factor)) {
         Some((factor, names)) => write!(f, "{}{}", number / factor, names[0]),

@@ -6,7 +6,7 @@
 //! | `table.rs` | which options there are, and all that defines each |
 //! | `kind.rs` | what an option accepts, and how a value is read and written |
 //! | `glibc.rs` | glibc's controls: which there are, and what setting one does |
-//! | `environment.rs` | what a program is started with: which variables count, in which order |
+//! | `environment.rs` | which variables of the environment count, in which order |
 //! | `origin.rs` | who chose a value |
 //! | `text.rs` | the messages about a value that is refused |
 //!

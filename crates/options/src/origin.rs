@@ -6,7 +6,7 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Origin {
-    /// No one.
+    /// The default: not chosen.
     #[default]
     Default = 0,
     /// The option's environment variable.
@@ -33,7 +33,7 @@ pub struct By {
 }
 
 impl Origin {
-    /// All of them, each at the place of its number, with what they are called.
+    /// All of them, each at the place of its number, with their names.
     const ALL: [(Origin, &str); 7] = [
         (Origin::Default, "default"),
         (Origin::Environment, "environment"),
@@ -44,13 +44,13 @@ impl Origin {
         (Origin::Program, "the program"),
     ];
 
-    /// The one of the option at `place` in the table, out of the four bits for each.
+    /// The origin of the option at `place` in the table; `origins` has four bits for each.
     pub fn of(origins: u64, place: usize) -> Origin {
         let number = (origins >> (place % 16 * 4) & 0xF) as usize;
         Self::ALL.get(number).map_or(Origin::Program, |(origin, _)| *origin)
     }
 
-    /// In one word or two.
+    /// Its name, for output.
     pub const fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }

@@ -1,5 +1,5 @@
-//! The options. To add one: an entry here, which says all there is to say of it, and a section in docs/options.md. Tests
-//! name what is missing: the section, the gauge, the function that starts what is not a setting of the core.
+//! The options. A new one needs an entry here, which defines all of it, and a section in docs/options.md. Tests report
+//! what is missing: the section, the gauge, or the function that starts it if it is not a setting of the core.
 
 use crate::text::{Complaint, Refusal};
 use crate::{Kind, Value};
@@ -18,12 +18,12 @@ pub struct Opt {
     pub kind: Kind,
     /// The default, as it would be written; empty: not set.
     pub default: &'static str,
-    /// It can be set only when the program starts.
+    /// Whether it can be set only when the program starts.
     pub start_only: bool,
-    /// Where the core keeps it, as [`Kind::number`], and the gauge on the counters page that shows the same number; none if
-    /// the library starts something instead.
+    /// The core's setting that keeps it, as [`Kind::number`], and the gauge on the counters page that shows the same
+    /// number. `None` if the library starts something instead.
     pub kept: Option<(Setting, &'static str)>,
-    /// Free memory waits by it, so the purger looks again when it is set.
+    /// Whether it decides how long free memory waits; then the purger looks again when it is set.
     pub guides_purger: bool,
     /// What it does, for `--help` and the documentation.
     pub doc: &'static str,
@@ -40,20 +40,20 @@ pub struct Control {
     pub env: Option<&'static str>,
     /// The tunable, without `glibc.malloc.`.
     pub tunable: &'static str,
-    /// Greatest value; a negative number is above all others, as glibc takes it.
+    /// Greatest value. As in glibc, a negative number counts as greater than all others.
     pub max: u64,
     /// glibc's default.
     pub default: &'static str,
-    /// What it is to glibc.
+    /// What it does in glibc.
     pub glibc: &'static str,
-    /// What it is to neap.
+    /// What it does in neap.
     pub neap: &'static str,
     /// What setting it to a number does.
     pub effect: fn(u64) -> Effect,
 }
 
 impl Control {
-    /// A control that does nothing, without its texts.
+    /// A control that does nothing, without texts.
     pub(crate) const fn new(
         parameter: Option<(&'static str, i32)>,
         env: Option<&'static str>,
@@ -86,13 +86,15 @@ pub enum Effect {
     Report(bool),
 }
 
-/// Most bytes of a size: all addresses that a program has. Controls of glibc's take more for "never".
+/// Most bytes of a size: all addresses of a program. In controls of glibc's a greater number means "never".
 const ALL: u64 = 128 << 40;
-/// Least memory limit: a process needs about this much to start. Refuses `limit=512`, meant as megabytes, and 0.
+/// Least memory limit: a process needs about this much to start. So `limit=512`, where megabytes were meant, and 0 are
+/// refused.
 const LEAST_LIMIT: u64 = 1 << 20;
 const HOUR: u32 = 60 * 60 * 1000;
 
-/// An option that the library starts when the program does; what an entry does not say is as here.
+/// An option that the library starts when the program starts. An entry takes the fields that it does not state from
+/// here.
 const START: Opt = Opt {
     id: Id::Counters,
     name: "",
@@ -228,23 +230,23 @@ impl Id {
 }
 
 impl Opt {
-    /// The option that users call `name`.
+    /// The option of this name.
     pub fn by_name(name: impl AsRef<[u8]>) -> Option<&'static Opt> {
         TABLE.iter().find(|opt| opt.name.as_bytes() == name.as_ref())
     }
 
-    /// The value that `text` stands for; none if the option does not accept it.
+    /// The value that `text` stands for; `None` if the option does not accept it.
     pub fn parse<'a>(&self, text: &'a [u8]) -> Option<Value<'a>> {
         self.kind.parse(text)
     }
 
-    /// Sets it in the core; false if that does not keep it, or the option does not accept the value.
+    /// Sets it in the core; false if the core does not keep it, or the option does not accept the value.
     pub fn store(&self, policy: &Policy, value: Value<'_>) -> bool {
         let word = self.kind.number(value).map(|number| usize::try_from(number).unwrap_or(usize::MAX));
         self.kept.zip(word).map(|((setting, _), word)| policy.set_word(setting, word)).is_some()
     }
 
-    /// The value in the core; none if that does not keep it.
+    /// The value in the core; `None` if the core does not keep it.
     pub fn load(&self, policy: &Policy) -> Option<Value<'static>> {
         self.kind.value(policy.word(self.kept?.0) as u64)
     }
@@ -254,7 +256,7 @@ impl Opt {
         Refusal { name: self.name, kind: &self.kind, text }
     }
 
-    /// The line, without its end, by which the library says that its variable has a bad value.
+    /// The line, without its end, by which the library reports that the option's variable has an invalid value.
     pub fn complaint<'a>(&'a self, text: &'a [u8]) -> Complaint<'a> {
         Complaint { env: self.env, kind: &self.kind, default: self.default, text }
     }

@@ -1,9 +1,9 @@
-//! What is said of a value that is refused. One wording for the library and the command.
+//! The messages about a value that is refused, for the library and the command.
 
 use crate::Kind;
 use core::fmt::{Display, Formatter, Result, Write};
 
-/// A user's text as part of a line of ours: one line, cut where it is long.
+/// A user's text as part of a message: without line breaks, and cut where it is long.
 struct Quoted<'a>(&'a [u8]);
 
 /// Most characters of a value that are shown.
@@ -60,8 +60,8 @@ impl Display for Complaint<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Complaint { env, kind, default, text } = *self;
         let default = if default.is_empty() { "none" } else { default };
-        // Every path is valid. Whether a file can be made there is known when it is made: a filter of system calls may
-        // refuse it.
+        // Every path is valid. Whether a file can be made there shows when it is made; a filter of system calls may
+        // refuse.
         let wrong = if *kind == Kind::Directory { "does not work: no file can be made there" } else { "is invalid" };
         write!(f, "neap: {env}={} {wrong}; use {kind}; the default is used: {default}", Quoted(text))
     }

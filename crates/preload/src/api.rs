@@ -1,4 +1,4 @@
-//! neap's own functions, as include/neap.h declares them. `neap_control` does the work. None sets errno.
+//! neap's own functions, which include/neap.h declares. `neap_control` does the work. None of them sets errno.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::fmt::{Display, Write};
@@ -9,12 +9,12 @@ use neap_control::{hooks, trim};
 use neap_options::Opt;
 use neap_sys::global;
 
-/// Results of these functions, beside the numbers of [`options::Error`]: `enum neap_result` of the header.
+/// Results of these functions, with the numbers of [`options::Error`]: `enum neap_result` of the header.
 const OK: c_int = 0;
 const TOO_SHORT: c_int = 4;
 const NO_MEMORY: c_int = 5;
 
-/// What they mean, each at the place of its number.
+/// The meaning of each result, at the place of its number.
 const TEXTS: [&CStr; 6] = [
     c"it is done",
     c"there is no such option",
@@ -49,7 +49,7 @@ pub extern "C" fn neap_result_text(result: c_int) -> *const c_char {
 /// # Safety
 /// `text` must be NULL or a string, which lives as long as the result.
 unsafe fn bytes<'a>(text: *const c_char) -> &'a [u8] {
-    // SAFETY: the functions' contract, but for NULL, which is looked for.
+    // SAFETY: not NULL, so a string, as the caller promises.
     if text.is_null() { b"" } else { unsafe { CStr::from_ptr(text) }.to_bytes() }
 }
 
@@ -61,7 +61,7 @@ struct Text<'a> {
 
 impl Write for Text<'_> {
     fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        // One byte stays for the end, which is zero as all are.
+        // One byte stays for the final zero.
         let end = self.len + s.len();
         if end >= self.at.len() {
             return Err(core::fmt::Error);
@@ -129,14 +129,14 @@ pub unsafe extern "C" fn neap_option_set(option: *const c_char, value: *const c_
     options::set(option, value).map_or_else(|error| error as c_int, |()| OK)
 }
 
-/// neap: fills in the figures of now, as many bytes of them as `stats.size` says.
+/// neap: writes the current figures, as many bytes of them as the `size` of `out` says.
 ///
 /// # Safety
 /// `out` must point to a structure of as many bytes as its first field says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn neap_stats_get(out: *mut Stats) -> c_int {
     let mut stats = stats::read();
-    // SAFETY: this function's contract: the first field is there, and so are as many bytes as it says.
+    // SAFETY: this function's contract: there are as many bytes as the first field says.
     unsafe {
         let size = (&raw const (*out).size).read();
         if size < size_of::<usize>() + size_of::<u64>() {
@@ -148,26 +148,26 @@ pub unsafe extern "C" fn neap_stats_get(out: *mut Stats) -> c_int {
     OK
 }
 
-/// neap: gives free memory back, but for `keep` bytes, for about `microseconds` at most (0: as long as it takes).
-/// Returns the bytes that held memory.
+/// neap: gives free memory back, except `keep` bytes, for about `microseconds` at most (0: without a limit). Returns
+/// how many bytes of it held memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_trim(keep: usize, microseconds: u64) -> usize {
     trim::trim(keep, (microseconds > 0).then(|| Duration::from_micros(microseconds))).held
 }
 
-/// neap: how much memory the system holds for neap.
+/// neap: the bytes that the system holds for neap.
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_held() -> usize {
     global::held()
 }
 
-/// neap: the calling thread will be idle, so its caches go back.
+/// neap: to be called when the calling thread will be idle; its caches go back.
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_thread_idle() {
     trim::rest();
 }
 
-/// neap: from now on `hook` is called for samples; NULL ends it.
+/// neap: has `hook` called for samples from now on; NULL ends that.
 ///
 /// # Safety
 /// `hook` must be callable with `context` at any time, by any thread, also for a while after it was replaced.

@@ -1,13 +1,14 @@
-//! The C functions. Each is the meaning that the standard or glibc gives it, on the calls of `neap_sys::global`.
+//! The C functions. Each does what the standard or glibc says, by the calls of `neap_sys::global`.
 //!
 //! On failure: NULL with errno ENOMEM, unless stated. free and its kin keep errno.
 //!
-//! A program, or a library in front of this one, may define some of the exported names itself, over the others: its
-//! memalign calls posix_memalign, its realloc `__libc_realloc`. A call in here that went through such a name would come
-//! back to it, without end. So what is exported (`exports!`) only calls the Rust function of the same name, and no
-//! function in here calls an exported one.
+//! A program, or a library in front of this one, may define some of the exported names itself, by calls of others: its
+//! memalign may call posix_memalign, its realloc `__libc_realloc`. A call from here through such a name would come back
+//! here, without end. So an exported function (`exports!`) only calls the Rust function of the same name, and no
+//! function in this file calls an exported one.
 //!
-//! One exception, as in glibc: reallocarray is the realloc of the program's own allocator, where it has one.
+//! There is one exception, as in glibc: reallocarray calls the realloc of the program's own allocator, where it has
+//! one.
 
 use crate::foreign;
 use crate::lookup::{self, Scope};
@@ -17,7 +18,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_core::misuse::Call;
 use neap_sys::{call, errno, global};
 
-/// Any block of neap is aligned to this, from 16 bytes on.
+/// Every block of neap's of at least 16 bytes is aligned to this.
 const ALIGN: usize = 16;
 
 /// NULL, with `code` in errno.
@@ -26,7 +27,7 @@ fn failed(code: c_int) -> *mut c_void {
     null_mut()
 }
 
-/// C: a block of at least `size` bytes; a unique one for 0.
+/// C: a block of at least `size` bytes. For 0 too, each block has its own address.
 #[inline(always)]
 fn malloc(size: usize) -> *mut c_void {
     global::malloc(size).cast()
@@ -76,15 +77,15 @@ unsafe fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
 
 type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
 
-/// The realloc that stands in front of ours, where the program or another library has one; null where none does.
+/// The realloc of the program or another library in front of neap's; null where there is none.
 static IN_FRONT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
-/// Looks for another realloc in front. Before the program has threads, as far as that can be.
+/// Looks for another realloc in front. Called by the constructor, so mostly before the program has threads.
 pub fn start() {
     // A library for old programs, as glibc's checker of the heap, has the name under the C library's version alone.
     for lookup in [lookup::symbol, lookup::symbol_of_libc] {
         let [first, next] = [Scope::All, Scope::Behind].map(|scope| lookup(scope, c"realloc"));
-        // What the program sees is what lies behind neap where the program itself has opened neap.
+        // A program that has opened neap itself finds the function behind neap. That one does not stand in front.
         if !first.is_null() && first != exports::realloc as *mut c_void && first != next {
             // Relaxed: the function was there before.
             return IN_FRONT.store(first, Ordering::Relaxed);
@@ -92,8 +93,8 @@ pub fn start() {
     }
 }
 
-/// glibc: realloc for `count` objects of `size` bytes, with the product checked. An allocator in front of neap may lack it,
-/// as jemalloc and most programs' own do: then the blocks are that allocator's.
+/// glibc: realloc for `count` objects of `size` bytes, with the product checked. An allocator in front of neap may not
+/// have this function, as jemalloc and most programs' own do not. Then the blocks are that allocator's.
 ///
 /// # Safety
 /// As [`realloc`].
@@ -120,9 +121,9 @@ fn memalign(align: usize, size: usize) -> *mut c_void {
     global::malloc_aligned(size, align, false).cast()
 }
 
-/// POSIX: a block aligned to `align`, a power of two and a multiple of the size of a pointer. Returns 0, EINVAL, which
-/// leaves errno, or ENOMEM, which is in errno as well: programs that look there find it with other allocators. `out` is
-/// written on success only.
+/// POSIX: a block aligned to `align`, a power of two and a multiple of the size of a pointer. Returns 0, EINVAL or
+/// ENOMEM. ENOMEM is in errno as well, as with other allocators, because some programs look there. `out` is written on
+/// success only.
 ///
 /// # Safety
 /// `out` must be valid for writes.
@@ -162,7 +163,7 @@ unsafe fn malloc_usable_size(p: *mut c_void) -> usize {
     unsafe { global::usable_size(p.cast(), Call::UsableSize).unwrap_or_else(|| foreign::usable_size(p.cast())) }
 }
 
-/// Exports C functions: names and parameters, and the call of the function of this file that each is.
+/// Exports C functions: their names and parameters, and the call of a function of this file that each makes.
 macro_rules! exports {
     ($([$($name:ident),+] $parameters:tt -> $result:ty = $function:ident $arguments:tt;)*) => {
         mod exports {

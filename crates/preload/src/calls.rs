@@ -1,30 +1,33 @@
-//! System calls of the program that must not meet neap's helper thread, or that neap has to know of. Each goes to the
-//! kernel by [`perform`], with errno as the C library sets it.
+//! System calls of the program that neap's helper thread would disturb, or that neap must handle. [`perform`] makes
+//! each of them, and sets errno as the C library does.
 //!
-//! - `unshare` and `setns` refuse processes of several threads: they run while the helper is stopped.
-//! - A child made by `clone` or `syscall`, so without fork handlers, is made while the helper is stopped.
-//! - A filter of system calls may end the process for a call that neap alone makes: before it comes, neap gives those
-//!   up, unless it is refused. Programs ask for it by `prctl`, or by `syscall`, as the C library has no `seccomp`.
-//! - A limit on address space counts what neap has reserved: that is given back (`program.rs` of the port).
-//! - What changes how a large block is mapped must not reach its next owner (`apart.rs` of the core).
+//! - `unshare` and `setns` refuse processes of several threads, so they run while the helper is stopped.
+//! - A child that is made by `clone` or `syscall`, so without fork handlers, is made while the helper is stopped.
+//! - A filter of system calls may end the process for a call that only neap makes. So neap stops making such calls
+//!   before the filter comes into force. Programs ask for filters by `prctl`, or by `syscall`, as the C library has no
+//!   `seccomp`.
+//! - A limit on address space counts what neap has reserved, so neap gives that back (`program.rs` of the port).
+//! - A change of how a large block is mapped must not reach the block's next owner (`apart.rs` of the core).
 
 use crate::lookup::{self, Scope};
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use neap_sys::global::NEAP;
 use neap_sys::{arch, errno, may_read, program};
 
-/// Whether the program's calls of the functions by which it gives itself a filter come here. Not where it has opened neap by
-/// itself, aside or behind the C library, or where another library stands in front, which may not pass them on.
+/// Whether the functions by which the program gives itself a filter are those of this file. They are not if the program
+/// has opened neap itself, so that neap comes behind the C library, or if another library is in front, which may not
+/// pass the calls on.
 pub fn sees_filters() -> bool {
     let own = [(c"prctl", prctl as *mut c_void), (c"syscall", syscall as *mut c_void)];
     own.into_iter().all(|(name, own)| {
         let first = lookup::symbol(Scope::All, name);
-        // A static program has no look-up, and no other function.
+        // A static program has no look-up, and this is its only such function.
         first.is_null() || first == own
     })
 }
 
-/// Makes a system call of the program's, with what neap has to do around it. Returns what the C library's functions do.
+/// Makes a system call of the program's, and does what neap must do before and after it. Returns what the C library's
+/// functions return.
 ///
 /// # Safety
 /// As the system call.
@@ -38,7 +41,7 @@ unsafe fn perform(number: c_long, arguments: [usize; 6]) -> c_long {
             program::around_filter(call)
         }
         libc::SYS_unshare | libc::SYS_setns => program::without_helper(call),
-        // The address may be a wrong one, for which the kernel has an answer.
+        // The address may be wrong; then the kernel answers.
         libc::SYS_clone3 if b >= size_of::<u64>() && may_read(a as u64) => {
             // SAFETY: `may_read` found 8 bytes. They are the flags, with which `struct clone_args` begins.
             let flags = unsafe { core::ptr::with_exposed_provenance::<u64>(a).read_unaligned() };
@@ -57,7 +60,7 @@ unsafe fn perform(number: c_long, arguments: [usize; 6]) -> c_long {
         }
         _ => {
             if changes_mapping(number, c) {
-                // Before the change, as it may be made in part where it fails.
+                // Noted before the change, as a call that fails may have made a part of it.
                 NEAP.note_changed(core::ptr::without_provenance(a));
             }
             call()
@@ -70,13 +73,13 @@ unsafe fn perform(number: c_long, arguments: [usize; 6]) -> c_long {
     result as c_long
 }
 
-/// Whether prctl(PR_SET_SECCOMP) with these arguments may put a filter in force. One without a filter is a question: what
-/// the kernel answers tells whether it has filters.
+/// Whether prctl(PR_SET_SECCOMP) with these arguments may put a filter in force. Programs call it without a filter to
+/// find out whether the kernel has filters.
 fn sets_filter_by_prctl(mode: usize, filter: usize) -> bool {
     mode as u32 == libc::SECCOMP_MODE_STRICT || filter != 0
 }
 
-/// The same for seccomp. The strict mode takes neither flags nor a pointer; the operations behind these two only ask.
+/// The same for seccomp. The strict mode takes neither flags nor a pointer. All other operations only ask.
 fn sets_filter(operation: usize, flags: usize, filter: usize) -> bool {
     match operation as u32 {
         libc::SECCOMP_SET_MODE_STRICT => flags as u32 == 0 && filter == 0,
@@ -88,7 +91,8 @@ fn sets_filter(operation: usize, flags: usize, filter: usize) -> bool {
 /// Guards without mappings of their own (Linux 6.13); libc has no name for it yet.
 const MADV_GUARD_INSTALL: c_int = 102;
 
-/// Whether a system call with this third argument changes OS pages in a way that stays when the program frees the block there.
+/// Whether a system call with this third argument changes OS pages in a way that lasts after the program frees the
+/// block there.
 fn changes_mapping(number: c_long, third: usize) -> bool {
     match number {
         libc::SYS_mprotect => third as c_int != libc::PROT_READ | libc::PROT_WRITE,
@@ -100,7 +104,7 @@ fn changes_mapping(number: c_long, third: usize) -> bool {
     }
 }
 
-/// Whether a child made with these flags is on its parent's memory.
+/// Whether a child made with these flags uses its parent's memory.
 fn shares_memory(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize != 0
 }
@@ -115,7 +119,7 @@ macro_rules! calls {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($parameter: $type),*) -> c_int {
             let mut arguments = [0; 6];
-            // Signed numbers are extended, pointers exposed: the kernel makes pointers of them again.
+            // Signed numbers are extended. Pointers are exposed, as the kernel makes pointers of them again.
             arguments.iter_mut().zip([$($argument as usize),*]).for_each(|(to, word)| *to = word);
             // SAFETY: the function's contract is the system call's, and these are its arguments.
             unsafe { perform($number, arguments) as c_int }
@@ -124,7 +128,7 @@ macro_rules! calls {
 }
 
 calls! {
-    /// Linux: takes the process out of some of the namespaces and tables that it shares.
+    /// Linux: gives the process its own of some namespaces and tables that it shares.
     unshare(flags: c_int) = libc::SYS_unshare, [flags];
     /// Linux: moves the process into the namespaces behind a file.
     setns(file: c_int, kind: c_int) = libc::SYS_setns, [file, kind];
@@ -172,8 +176,8 @@ struct Start {
     arg: *mut c_void,
 }
 
-/// Runs in a child that has its own memory, and so a copy of `Start`. When it returns the C library ends the thread, not
-/// the process: a helper would keep the process, and its status would be the helper's.
+/// Runs in a child that has its own memory, and so a copy of `Start`. When this returns, the C library ends the thread
+/// and not the process. So a helper must end before: it would keep the process alive and set its status.
 extern "C" fn run_in_child(start: *mut c_void) -> c_int {
     // SAFETY: `clone` passes a `Start` on its stack, of which the child has a copy.
     let Start { f, arg } = unsafe { start.cast::<Start>().read() };
@@ -211,7 +215,7 @@ pub unsafe extern "C" fn clone(
 ) -> c_int {
     // SAFETY: the C library's function under its other name, with the contract of this one.
     let call = |f, arg| unsafe { __clone(f, stack, flags, arg, parent, tls, child) };
-    // The parent alone comes back.
+    // Only the parent returns from this call.
     match f {
         Some(f) if !shares_memory(flags as usize) => {
             let mut start = Start { f, arg };

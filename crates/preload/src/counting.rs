@@ -1,7 +1,7 @@
-//! Option `counters`: in which file this process counts (see `neap-counters` for the protocol).
+//! Option `counters`: the file in which this process counts (see `neap-counters` for the protocol).
 //!
-//! While a process counts, its heaps have no caches: so every call takes its slow path, where it is counted, and
-//! the fast paths of processes that do not count pay nothing for it.
+//! While a process counts, its heaps have no caches. So every call takes its slow path, which counts it, and the fast
+//! paths of processes that do not count have no code for it.
 
 use core::ffi::CStr;
 use core::sync::atomic::Ordering;
@@ -25,7 +25,7 @@ pub fn start(directory: &CStr) -> bool {
     true
 }
 
-/// Makes a file for the child. Without one it does not count: the page that it has is its parent's.
+/// Makes a file for the child. Without one the child does not count, as its page is the parent's.
 unsafe extern "C" fn in_child() {
     NEAP.os.set_counters(None);
     // The program's own filter may end the process for the calls that make a file.
@@ -37,9 +37,9 @@ unsafe extern "C" fn in_child() {
     }
 }
 
-/// Shows the page: from now on the process counts in it.
+/// Shows the page to readers. From now on the process counts in it.
 fn publish(page: &'static Counters) {
-    // Unknown in a child that was forked in a reentrant call.
+    // These are unknown in a child that was forked in a reentrant call.
     let (blocks, bytes) = thread::in_call(|_| NEAP.live()).unwrap_or((0, 0));
     page.blocks_inherited.store(blocks as u64, Ordering::Relaxed);
     page.bytes_inherited.store(bytes as u64, Ordering::Relaxed);

@@ -1,10 +1,11 @@
 //! The twenty C++ operators new and delete, and what they do when memory runs out.
 //!
 //! Symbol names are the Itanium C++ ABI's, for a 64-bit `size_t`. When memory runs out, the program's new handler is
-//! called until there is memory, it throws, or there is no handler; then `std::bad_alloc` is thrown, or NULL returned
-//! by the nothrow forms. Both come from the C++ library that the program has loaded, or has inside: a static program whose
-//! C++ library throws nothing else has no function that throws bad_alloc, and ends instead (with the linker's option
-//! `-u _ZSt17__throw_bad_allocv` it has), and its nothrow forms do not call the new handler.
+//! called until there is memory, or it throws. Where there is no handler, the throwing forms throw `std::bad_alloc`,
+//! and the nothrow forms return NULL. Handler and exception come from the C++ library that the program has loaded, or
+//! is linked with. A static program that throws no other exception of the C++ library lacks the function that throws
+//! bad_alloc. It ends instead, unless it is linked with `-u _ZSt17__throw_bad_allocv`, and its nothrow forms do not
+//! call the new handler.
 
 use crate::foreign;
 use crate::lookup::{self, Scope};
@@ -29,7 +30,7 @@ macro_rules! string {
     };
 }
 
-/// A function of the C++ library: the one that is linked, else one that all see.
+/// A function of the C++ library: the one that neap is linked with, else one that all objects find.
 macro_rules! library {
     ($name:literal) => {{
         let linked = arch::weak!($name);
@@ -37,24 +38,24 @@ macro_rules! library {
     }};
 }
 
-/// The C++ library's operator of this name, or null. `own` is ours, which is another.
+/// The C++ library's operator of this name, or null. `own` is neap's operator, which is not the answer.
 #[cold]
 fn theirs(name: &CStr, own: *mut c_void) -> *mut c_void {
     let next = lookup::symbol(Scope::Behind, name);
     if next.is_null() { lookup_in_objects(name, own) } else { next }
 }
 
-/// Longest path of an object that is looked into: the stack may be short.
+/// Longest path of an object that is searched. The stack may be short.
 const LONGEST_PATH: usize = 1024;
 
-/// An object that the program has loaded, by its number.
+/// An object that the program has loaded, found by its number in the list.
 struct Object {
-    /// How many come before it.
+    /// Number of objects that still come before it.
     left: usize,
     path: [c_char; LONGEST_PATH],
 }
 
-/// Counts an object; ends with 1 at the one that is wanted, or with -1 if that has a path that is too long.
+/// Counts an object. Ends the walk with 1 at the wanted one, or with -1 if its path is too long.
 unsafe extern "C" fn count_object(info: *mut libc::dl_phdr_info, _: usize, wanted: *mut c_void) -> c_int {
     // SAFETY: dl_iterate_phdr's contract: `info` is valid and has a path; `wanted` is the `Object` that it was given.
     let (wanted, path) = unsafe { (&mut *wanted.cast::<Object>(), CStr::from_ptr((*info).dlpi_name)) };
@@ -70,9 +71,9 @@ unsafe extern "C" fn count_object(info: *mut libc::dl_phdr_info, _: usize, wante
     1
 }
 
-/// The function of this name in any object that is loaded, but for `own`: the C++ library may have come with a plug-in
-/// that was opened with RTLD_LOCAL, as Python does, or be a part of it. Memory has run out, so this needs none but its
-/// stack.
+/// The function of this name in any object that is loaded, except `own`. The C++ library may have come with a plug-in
+/// that was opened with RTLD_LOCAL, as Python does, or be a part of it. Memory has run out, so this uses its stack
+/// alone.
 #[cold]
 fn lookup_in_objects(name: &CStr, own: *mut c_void) -> *mut c_void {
     for n in 0.. {
@@ -104,7 +105,7 @@ fn thrower() -> *mut c_void {
     library!("_ZSt17__throw_bad_allocv")
 }
 
-/// What a throwing operator does next: the program's new handler, or a function that throws bad_alloc.
+/// The function that a throwing operator calls next: the program's new handler, or one that throws bad_alloc.
 extern "C" fn next_throwing() -> *mut c_void {
     // SAFETY: std::get_new_handler has this type; it may be called at any time.
     let get = unsafe { lookup::function::<extern "C" fn() -> *mut c_void>(library!("_ZSt15get_new_handlerv")) };
@@ -117,10 +118,10 @@ extern "C" fn throw_or_abort() -> *mut c_void {
     if throw.is_null() { libc::abort as *mut c_void } else { throw }
 }
 
-/// Stands for an alignment that is no power of two; 0 is that of the forms without one.
+/// Stands for an alignment that is no power of two. 0 stands for the forms without an alignment.
 const BAD: Word = 3;
 
-/// The alignment that an operator got, or [`BAD`].
+/// The alignment that an operator was called with, or [`BAD`].
 fn checked(align: Word) -> Word {
     if align.is_power_of_two() { align } else { BAD }
 }
@@ -136,11 +137,11 @@ extern "C" fn retry(size: usize, align: usize) -> *mut u8 {
 /// An operator new after memory ran out. `symbol` is its name, `own` the operator itself, `nothrow` the argument of the
 /// nothrow forms, which do not throw.
 ///
-/// - A throwing form calls the new handler and tries again. Where only the object that needs the C++ library sees it, the
-///   work goes to the library's own operator of the same name.
-/// - A nothrow form: a new handler may throw, and then the answer is NULL. To catch that takes C++, so the work goes to the
-///   C++ library's own operator of the same name, which calls our throwing one in a `try`. Without that library there is no
-///   handler either, unless it is linked in statically.
+/// - A throwing form calls the new handler and tries again. Where the C++ library is visible only to the object that
+///   needs it, the library's own operator of the same name does that.
+/// - A nothrow form returns NULL if the new handler throws. Only C++ can catch that. So the C++ library's own operator
+///   of the same name is called, which calls neap's throwing one in a `try`. Without that library there is no handler,
+///   unless it is linked in statically.
 #[cold]
 #[inline(never)]
 unsafe extern "C-unwind" fn failed(
@@ -154,8 +155,8 @@ unsafe extern "C-unwind" fn failed(
     type Throwing = unsafe extern "C-unwind" fn(usize, Word) -> *mut c_void;
     type Plain = unsafe extern "C" fn(usize, Nothrow) -> *mut c_void;
     type Aligned = unsafe extern "C" fn(usize, Word, Nothrow) -> *mut c_void;
-    // SAFETY: `symbol` is a string: the name of an operator, whose type follows from its arguments; the throwing ones may
-    // get an argument more than they take. The functions have the types that the loop wants.
+    // SAFETY: `symbol` is a string: the name of an operator, whose type follows from its arguments; the throwing ones
+    // may get an argument more than they take. The functions have the types that the loop wants.
     unsafe {
         let symbol = CStr::from_ptr(symbol);
         if throws {
@@ -164,7 +165,7 @@ unsafe extern "C-unwind" fn failed(
             {
                 return theirs(size, align);
             }
-            // There is no memory to be had for a bad alignment, so no handler is called.
+            // More memory does not help a bad alignment, so no handler is called.
             let next = if align == BAD { throw_or_abort } else { next_throwing };
             return arch::new_loop(size, align, retry, next).cast();
         }

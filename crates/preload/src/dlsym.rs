@@ -1,8 +1,8 @@
-//! dlsym: a program that asks the C library itself for one of glibc's controls gets neap's.
+//! dlsym: a program that looks up one of glibc's controls in the C library itself gets neap's function.
 //!
-//! Programs that load the C library by name (`ctypes.CDLL("libc.so.6").malloc_trim(0)` in Python, as Dask does) would
-//! reach an allocator that is not in use. All other look-ups are the C library's: with the address of the caller, on which
-//! the meaning of RTLD_NEXT depends.
+//! A program may load the C library by name (`ctypes.CDLL("libc.so.6").malloc_trim(0)` in Python, as Dask does). It
+//! would reach an allocator that is not in use. The C library does all other look-ups, and finds the address of the
+//! caller, on which the meaning of RTLD_NEXT depends.
 
 use crate::{glibc, lookup};
 use core::ffi::{CStr, c_char, c_void};

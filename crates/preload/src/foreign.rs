@@ -1,8 +1,8 @@
-//! Blocks of another allocator that reach our free: recognised, passed on or refused, never taken for ours.
+//! Blocks of another allocator that the program frees by neap's free: they are passed on or refused.
 //!
-//! How such a block comes here: a library opened with RTLD_DEEPBIND calls the C library's malloc directly, and its
-//! caller frees the block with ours. The C library's blocks carry a header; where it is plausible the block is
-//! handed to the C library. Anything else is an error of the program, which ends with one line.
+//! This happens, say, when a library is opened with RTLD_DEEPBIND: it calls the C library's malloc directly, and its
+//! caller frees the block by neap's free. The C library's blocks have a header. If it is plausible, the C library gets
+//! the block. All else is an error of the program, which ends with one line.
 
 use crate::lookup::{self, Scope};
 use core::ffi::{CStr, c_void};
@@ -15,8 +15,9 @@ use neap_sys::{call, errno};
 use rustix::io::Errno;
 use rustix::mm;
 
-/// No block of the C library's main heap lies below: the end of the program in memory, or the program break when neap
-/// started, whichever is lower. A program that opens neap late has a heap by then.
+/// The lowest address of blocks in the C library's main heap: the end of the program in memory, or the program break
+/// when neap started, whichever is lower. A program that opens neap late has a heap by then, so the break alone would
+/// be too high.
 static FIRST_BREAK: AtomicUsize = AtomicUsize::new(0);
 
 /// Flags in the size word of a glibc block (malloc/malloc.c, "chunk" layout).
@@ -28,12 +29,12 @@ const MIN_SIZE: usize = 32;
 /// Alignment and greatest size of a glibc heap of a further arena (HEAP_MAX_SIZE).
 const HEAP_BYTES: usize = 64 << 20;
 
-/// Remembers where the C library's heap would start.
+/// Notes where the C library's heap starts.
 pub fn start() {
     FIRST_BREAK.store(program_break().min(program_end()), Ordering::Relaxed);
 }
 
-/// Where the program itself ends in memory, or the end of all addresses where its headers do not say so.
+/// The end of the program in memory; the greatest address if its headers do not say.
 fn program_end() -> usize {
     let (at, count) = (call::auxiliary(libc::AT_PHDR), call::auxiliary(libc::AT_PHNUM));
     let at = core::ptr::with_exposed_provenance::<libc::Elf64_Phdr>(at);
@@ -54,7 +55,7 @@ fn program_break() -> usize {
     unsafe { libc::sbrk(0) }.addr()
 }
 
-/// A function of the allocator behind ours in symbol order: a name of the C library's, and `F`, the type of its function.
+/// A function of the allocator behind neap in symbol order: its name, and its type `F`.
 struct Next<F> {
     name: &'static CStr,
     found: AtomicPtr<c_void>,
@@ -100,8 +101,8 @@ fn is_mapped(p: usize, len: usize) -> bool {
     }
     let at = core::ptr::without_provenance_mut::<c_void>(start);
     let Some(_asking) = Asking::if_allowed() else {
-        // A filter of the program's own may end the process for mincore. This call says the same, and only that some
-        // memory is unmapped is an answer. Systems that imitate Linux may not look at the range, so it is the second choice.
+        // A filter of the program's own may end the process for mincore. This call also fails if memory is unmapped,
+        // with an error of its own. Systems that imitate Linux may not look at the range, so it is the second choice.
         // SAFETY: what is mapped stays as it is.
         return unsafe { mm::madvise(at, pages * page, mm::Advice::WillNeed) } != Err(Errno::NOMEM);
     };

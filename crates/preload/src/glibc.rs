@@ -1,4 +1,4 @@
-//! glibc's controls: mallopt and what reports on the heap. `neap_control` does the work.
+//! glibc's controls: mallopt, and the functions that report on the heap. `neap_control` does the work.
 
 use core::ffi::{c_int, c_void};
 use core::fmt::Write;
@@ -7,20 +7,21 @@ use neap_control::{options, trim};
 use neap_core::text::Text;
 use neap_sys::{call, errno};
 
-/// glibc: sets a parameter. 1, or 0 for a value that is out of range; unknown parameters are fine. errno is kept.
+/// glibc: sets a parameter. Returns 1, also for an unknown parameter, or 0 for a value that is out of range. errno is
+/// kept.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallopt(parameter: c_int, value: c_int) -> c_int {
     options::mallopt(parameter, value)
 }
 
-/// glibc: gives free memory back to the system, but for `pad` bytes of free ranges; 1 if memory went back, else 0.
-/// errno is kept.
+/// glibc: gives free memory back to the system, except `pad` bytes of free ranges. Returns 1 if memory went back, else
+/// 0. errno is kept.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_trim(pad: usize) -> c_int {
     (trim::trim(pad, None).held > 0).into()
 }
 
-/// glibc: how much memory is where, in integers, as great as can be where a number does not fit.
+/// glibc: how much memory is where, as `int`. A number that does not fit is the greatest `int`.
 #[unsafe(no_mangle)]
 pub extern "C" fn mallinfo() -> ShortInfo {
     info::mallinfo2().into()
@@ -32,7 +33,7 @@ pub extern "C" fn mallinfo2() -> Info {
     info::mallinfo2()
 }
 
-/// Text that goes to `sink` in pieces.
+/// Collects text, and passes it to `sink` in pieces.
 struct Buffered<F: FnMut(&[u8]) -> bool> {
     text: Text<{ PIECE + 1 }>,
     /// Takes a piece; false if that failed.
@@ -66,8 +67,8 @@ impl<F: FnMut(&[u8]) -> bool> Write for Buffered<F> {
     }
 }
 
-/// glibc: writes what is free, by size, as XML to a stream. `options` must be 0, else EINVAL; -1 if the stream fails. No
-/// lock of neap's is held while the stream is written, so it may allocate.
+/// glibc: writes what is free, by size, as XML to a stream. Returns EINVAL unless `options` is 0, and -1 if the stream
+/// fails. Writing to the stream may allocate, as no lock of neap's is held meanwhile.
 ///
 /// # Safety
 /// `stream` must be an open stream.
@@ -77,7 +78,8 @@ pub unsafe extern "C" fn malloc_info(options: c_int, stream: *mut libc::FILE) ->
         return libc::EINVAL;
     }
     let mut out = Buffered::new(|text| {
-        // SAFETY: fwrite's contract: the text is valid for reads of its length, and malloc_info's, that the stream is open.
+        // SAFETY: fwrite's contract: the text is valid for reads of its length, and malloc_info's, that the stream is
+        // open.
         unsafe { libc::fwrite(text.as_ptr().cast::<c_void>(), 1, text.len(), stream) == text.len() }
     });
     if info::xml(&mut out).and_then(|()| out.flush()).is_ok() { 0 } else { -1 }
@@ -91,14 +93,14 @@ pub extern "C" fn malloc_stats() {
     let _ = info::text(&mut out).and_then(|()| out.flush());
 }
 
-/// Old glibc: would save the state of the heap; retired there too. NULL, and errno is ENOSYS.
+/// Old glibc: saved the state of the heap; glibc has retired it. Returns NULL with errno ENOSYS.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_get_state() -> *mut c_void {
     errno::set(libc::ENOSYS);
     core::ptr::null_mut()
 }
 
-/// Old glibc: would restore the state of the heap; retired there too. -1: no state is known.
+/// Old glibc: restored the state of the heap; glibc has retired it. Returns -1, for an unknown state.
 #[unsafe(no_mangle)]
 pub extern "C" fn malloc_set_state(_state: *mut c_void) -> c_int {
     -1

@@ -6,14 +6,15 @@
 //! | `cxx.rs` | which C++ operators are exported, and what they do when memory runs out |
 //! | `glibc.rs` | which of glibc's controls are exported |
 //! | `api.rs` | what neap's own functions return |
-//! | `calls.rs` | which system calls of the program neap has to know of |
-//! | `dlsym.rs` | what dlsym finds that is neap's |
+//! | `calls.rs` | which system calls of the program neap must handle |
+//! | `dlsym.rs` | for which names dlsym finds neap's functions |
 //! | `start.rs` | what happens when the library is loaded |
 //! | `counting.rs` | which file a process counts in (option `counters`) |
 //! | `foreign.rs` | what happens to a block of another allocator |
 //! | `lookup.rs` | how functions of other objects are found |
 //!
-//! Exported symbols are in the first six files. A call from C or C++ goes to `neap_sys::global` or `neap_control`. May depend on `neap-core`, `neap-sys`, `neap-control`, `neap-options`, `neap-counters` and the C library.
+//! Exported symbols are in the first six files. A call from C or C++ goes to `neap_sys::global` or `neap_control`. May
+//! depend on `neap-core`, `neap-sys`, `neap-control`, `neap-options`, `neap-counters` and the C library.
 #![cfg_attr(not(test), no_std)]
 
 mod api;

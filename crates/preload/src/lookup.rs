@@ -1,5 +1,5 @@
-//! Looking up symbols of other objects: by the C library's dlsym, as neap's own is exported, and a library in front of neap may
-//! have another.
+//! Looks up symbols of other objects, by the C library's dlsym: neap exports a dlsym of its own, and a library in front
+//! of neap may have another.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -11,7 +11,7 @@ pub enum Scope {
     All,
     /// Those behind this library.
     Behind,
-    /// One: its handle, which must stay open.
+    /// The one with this handle, which must stay open.
     Object(*mut c_void),
 }
 
@@ -27,7 +27,7 @@ impl Scope {
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// The function at an address that a look-up returned; none for null.
+/// The function at an address that a look-up returned; `None` for null.
 ///
 /// # Safety
 /// `F` must be a type of function pointer, that of the function which has the name.
@@ -37,15 +37,16 @@ pub unsafe fn function<F: Copy>(address: *mut c_void) -> Option<F> {
     unsafe { core::mem::transmute_copy(&address) }
 }
 
-/// What the C library's dlsym finds; null for nothing.
+/// The address that the C library's dlsym finds; null if it finds none.
 pub fn symbol(scope: Scope, name: &CStr) -> *mut c_void {
-    // SAFETY: `dlsym` returns a function of this type. It takes a handle that is open or stands for a scope, and a string.
+    // SAFETY: `dlsym` returns a function of this type. It takes a handle that is open or stands for a scope, and a
+    // string.
     unsafe { function::<Dlsym>(dlsym()).map_or(core::ptr::null_mut(), |dlsym| dlsym(scope.handle(), name.as_ptr())) }
 }
 
-/// As [`symbol`], for names that have the version of one of the C library's first interfaces.
+/// [`symbol`] for a name with the version of one of the C library's first interfaces.
 pub fn symbol_of_libc(scope: Scope, name: &CStr) -> *mut c_void {
-    // The first of x86-64, the first of arm64, and the one in which dlsym came from another library.
+    // The first version on x86-64, the first on arm64, and the one since which dlsym is in libc.so.
     for version in [c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.34"] {
         // SAFETY: dlvsym takes a handle that is open or stands for a scope, and two strings.
         let found = unsafe { libc::dlvsym(scope.handle(), name.as_ptr(), version.as_ptr()) };
@@ -71,7 +72,7 @@ pub extern "C" fn dlsym() -> *mut c_void {
     dlsym
 }
 
-/// Where there is no other dlsym, as in a static program: nothing is found.
+/// Finds nothing; for programs without another dlsym, as static ones.
 extern "C" fn nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
     core::ptr::null_mut()
 }

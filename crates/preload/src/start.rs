@@ -1,5 +1,5 @@
-//! What happens when the library is loaded: options and glibc's controls are read from the environment. malloc works
-//! before that, with the defaults, as the dynamic linker and other libraries call it earlier.
+//! What the library does when it is loaded: it reads options and glibc's controls from the environment. The dynamic
+//! linker and other libraries call malloc earlier, so malloc works before that, with the defaults.
 
 use crate::{c, calls, counting, foreign};
 use core::ffi::{CStr, c_char, c_int};
@@ -44,7 +44,7 @@ struct Environment(*const *const c_char);
 impl Environment {
     fn entries(self) -> impl Iterator<Item = &'static CStr> {
         (0..).map_while(move |place| {
-            // SAFETY: the C library passes constructors such an array; this is not behind its end.
+            // SAFETY: the C library passes such an array to constructors. `place` is not behind its end.
             unsafe {
                 let entry = *self.0.add(place);
                 (!entry.is_null()).then(|| CStr::from_ptr(entry))
@@ -60,13 +60,13 @@ impl Environment {
         })
     }
 
-    /// The path in the variable of an option that has one.
+    /// The path in the variable of an option; empty if it is not set.
     fn path(self, id: Id) -> &'static CStr {
         self.variable(id.option().env).unwrap_or(c"")
     }
 }
 
-/// What the environment chooses: the core's options at once, those that start something by what they start.
+/// Sets what the environment chooses: options of the core at once, and those that start something by starting it.
 struct Start {
     environment: Environment,
     /// Who chose to record sites.
@@ -103,11 +103,12 @@ impl Target for Start {
 }
 
 impl Start {
-    /// Option `sites`. At the end, as allocations are recorded from here on.
+    /// Starts option `sites`. This comes last, as allocations are recorded from here on.
     fn record_sites(self) {
         let Some(by) = self.sites else { return };
         let directory = self.environment.path(Id::Sites);
-        // SAFETY: the constructor runs once, before main. The environment begins at the end of the first thread's stack.
+        // SAFETY: the constructor runs once, before main. The environment begins at the end of the first thread's
+        // stack.
         if unsafe { watch::start_sites(directory, self.interval, self.environment.0.addr()) } {
             options::note_origin(Id::Sites, by);
         } else {
@@ -116,10 +117,10 @@ impl Start {
     }
 }
 
-/// Says on standard error that a value is bad.
+/// Writes to standard error that a value is invalid.
 fn complain(option: &Opt, text: &[u8]) {
     let mut line = Text::<{ Complaint::BYTES + 2 }>::new();
-    // What does not fit is left out; nothing is done where it cannot be written.
+    // A part that does not fit is left out. If the line cannot be written, nothing else can be done.
     let _ = writeln!(line, "{}", option.complaint(text));
     call::write(libc::STDERR_FILENO, line.bytes());
 }

@@ -114,13 +114,13 @@ unsafe impl Os for Linux {
     }
 
     unsafe fn commit(&self, p: *mut u8, len: usize) -> bool {
-        // SAFETY: the range is a reservation of ours.
+        // SAFETY: as the caller promises.
         unsafe { map::commit(p, len) }
     }
 
     unsafe fn guard(&self, p: *mut u8, len: usize) -> bool {
         count(Syscall::Mprotect);
-        // SAFETY: the range is committed, ours and unused.
+        // SAFETY: as the caller promises.
         unsafe { mm::mprotect(p.cast(), len, MprotectFlags::empty()) }.is_ok()
     }
 
@@ -177,13 +177,13 @@ unsafe impl Os for Linux {
 
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
         purge::count_call();
-        // SAFETY: the range is committed memory of ours whose contents are not needed.
+        // SAFETY: as the caller promises.
         unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxFree) }.is_ok()
     }
 
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
         count(Syscall::Madvise);
-        // SAFETY: the range is committed memory of ours.
+        // SAFETY: as the caller promises.
         unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxHugepage) }.is_ok()
     }
 

@@ -157,7 +157,7 @@ fn limit_and_use_of_a_real_cgroup() {
     assert!(!outer.exists(), "{} is left behind", outer.display());
 }
 
-/// The process in the cgroup: for each line it reads, it tells its memory and how many files are open.
+/// The process in the cgroup. For each line that it reads, it prints its memory and how many files are open.
 #[test]
 #[ignore = "started by limit_and_use_of_a_real_cgroup"]
 fn inside() {

@@ -228,7 +228,7 @@ pub use weak;
 
 /// The loop of the C++ operators new after memory ran out: calls the function that `next` returns (the program's new
 /// handler, or one that throws bad_alloc), then `retry(size, align)`, until that returns a block. Exceptions pass
-/// through this frame, so it is not compiled from Rust: it has no clean-up, and tells the unwinder where the saved
+/// through this frame, so it is not compiled from Rust: it has no clean-up, and shows the unwinder where the saved
 /// registers are.
 ///
 /// # Safety

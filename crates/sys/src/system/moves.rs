@@ -33,7 +33,7 @@ enum Piece {
     Moved,
     /// It was not moved; at the target there is fresh memory, or what was there.
     Stayed,
-    /// It was not moved; the target is not ours any more.
+    /// It was not moved; the target is not neap's any more.
     Lost,
 }
 

@@ -408,14 +408,14 @@ mod tests {
         }
     }
 
-    /// Catches an answer from the wrong file after the program closed ours.
+    /// Catches an answer from the wrong file after the program closed the kept one.
     #[test]
     fn notices_that_it_was_closed() {
         let _one = ONE_AT_A_TIME.lock().unwrap();
         let known = Kept::new();
         let p = mapping(&[3]);
         let mut runs = [Run::EMPTY; 8];
-        // SAFETY: the mapping is 64 OS pages long; the file that is closed is ours.
+        // SAFETY: the mapping is 64 OS pages long; the file that is closed is the kept one.
         unsafe {
             assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
             let file = known.file.load(Ordering::Relaxed) - 1;
@@ -438,7 +438,7 @@ mod tests {
         let p = mapping(&[3]);
         let mut runs = [Run::EMPTY; 8];
         let path = std::format!("/proc/self/task/{}/pagemap\0", rustix::thread::gettid().as_raw_nonzero());
-        // SAFETY: the mapping is 64 OS pages long; the file that is replaced is ours.
+        // SAFETY: the mapping is 64 OS pages long; the file that is replaced is the kept one.
         unsafe {
             for round in 0..10 {
                 assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
@@ -464,7 +464,7 @@ mod tests {
         let _one = ONE_AT_A_TIME.lock().unwrap();
         let known = Kept::new();
         let p = mapping(&[3]);
-        // SAFETY: the mapping is 64 OS pages long; the files are this test's or ours.
+        // SAFETY: the mapping is 64 OS pages long; the files are this test's, or the kept one.
         unsafe {
             assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut [Run::EMPTY; 8]).unwrap().runs, 1);
             let ours = known.file.load(Ordering::Relaxed);

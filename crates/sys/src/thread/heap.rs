@@ -233,7 +233,7 @@ fn key() -> libc::pthread_key_t {
         return key;
     }
     let Some(new) = late_key() else { return NO_KEY };
-    // SAFETY: the key is ours.
+    // SAFETY: this function has made the key.
     unsafe {
         match KEY.compare_exchange(NO_KEY, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => new,
