@@ -1,4 +1,4 @@
-//! fork: how the child gets consistent structures, although neap never blocks the C library's own fork.
+//! fork: how the child gets consistent structures (invariant 28), although neap never blocks the C library's own fork.
 //!
 //! The C library takes locks of its own after all fork handlers have run, and a thread that holds one of those locks
 //! may call malloc. So from the handler before fork to the handler after it, no thread may wait for neap. Instead all

@@ -10,7 +10,7 @@
 //! [`Purge::Eager`](crate::system::policy::Purge::Eager)).
 //!
 //! One thread at a time makes handshakes: it holds the batch lock. A heap is parked under the lock of the registry,
-//! while it still has an owner; the owner cannot abandon it before the handshake ends.
+//! while it still has an owner; the owner cannot abandon it before the handshake ends. See invariants 18 and 19.
 
 use crate::back::Back;
 use crate::back::batch::{Punch, Work};

@@ -1,5 +1,6 @@
-//! Blocks apart: large blocks that may be mapped unlike their neighbours. The next owner must not get such mappings. So
-//! they are mapped anew when they are freed, and so is the end that is cut off when they shrink. Two causes:
+//! Blocks apart: large blocks that may be mapped unlike their neighbours. The next owner must not get such mappings
+//! (invariant 33). So they are mapped anew when they are freed, and so is the end that is cut off when they shrink. Two
+//! causes:
 //!
 //! - neap moved OS pages there (realloc). Mappings apart from their neighbours would stay as long as the process lives,
 //!   and a process may have only 65,530.

@@ -2,7 +2,7 @@
 //! while.
 //!
 //! Bookkeeping does not touch the free blocks of a slab, so their memory can go and come back as zero. But no block may
-//! be handed out while its OS page is on its way. So the purger
+//! be handed out while its OS page is on its way (invariant 11). So the purger
 //! 1. takes the blocks of such OS pages (`take`), in a handshake with the owner of the slab (`handshake.rs`), or under
 //!    the lock of the registry for an orphan's slab;
 //! 2. gives the OS pages back, under no lock but the batch lock;

@@ -4,7 +4,8 @@
 //! Their addresses and lengths are in slots, searched from the first: linear in the number of huge blocks, of which
 //! there are few. Without a lock, so that reentrant calls may use them. A slot is null, `TAKEN` while its block is
 //! made, resized or freed, or the address of a block. Of several threads that swap the address for `TAKEN`, one
-//! succeeds, and only that one resizes or frees the block. Further tables of slots are mapped when needed, and stay.
+//! succeeds, and only that one resizes or frees the block (invariant 32). Further tables of slots are mapped when
+//! needed, and stay.
 
 use crate::pages::Pages;
 use crate::system::sync::{AtomicPtr, AtomicUsize, Ordering};

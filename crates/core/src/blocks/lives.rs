@@ -2,8 +2,8 @@
 //!
 //! An abandoned heap stays whole: it becomes an orphan, keeps its slabs, and the next new thread adopts it, warm. So
 //! there are never more heaps than there were threads at one time, and the owner of a slab never changes. While a heap
-//! is an orphan, the lock of the registry takes the place of its owner: other threads take blocks from its slabs, and
-//! the thread that frees the first block into it also collects the frees.
+//! is an orphan, the lock of the registry takes the place of its owner (invariants 18, 21): other threads take blocks
+//! from its slabs, and the thread that frees the first block into it also collects the frees.
 
 use crate::blocks::heap::{Mine, PARKED};
 use crate::blocks::registry::{self, ORPHAN, OWNED, Registry};

@@ -2,9 +2,9 @@
 //!
 //! A step is six system calls that change mappings (seven the first time). These calls wait for page faults of other
 //! threads, and page faults wait for them: for milliseconds, if a thread loses the processor in the middle. So there
-//! are few steps: up to 12 for the first half GiB. Steps are made under the lock of the ranges, each only once: a
-//! second call would restore access to memory in use, also to OS pages whose access the program has changed (guards,
-//! code).
+//! are few steps: up to 12 for the first half GiB. Steps are made under the lock of the ranges, each only once
+//! (invariant 16): a second call would restore access to memory in use, also to OS pages whose access the program has
+//! changed (guards, code).
 
 use crate::pages::layout::{
     ARENA_ALIGN, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_BYTES, RECORD_BYTES, SIDE_BYTES,

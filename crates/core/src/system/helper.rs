@@ -12,22 +12,23 @@
 //! | `INLINE` | no helper can be started: the threads that free memory do its work | `STARTING`: a thread tries again |
 //! | `KEPT` | the same, while calls exclude it ([`Helper::keep_away`]) | `STARTING`: the last of these calls ends |
 //!
-//! **No thread that allocates or frees waits for the helper.** A thread that asks for a helper makes a resigning one
-//! stay with one compare-exchange, or finds `NONE` and starts a new one at once: the last step of a helper is the
-//! compare-exchange to `NONE` or `KEPT`, after which it uses neither its stack nor any memory of the process
-//! ([`Leave`]). Only [`Helper::keep_away`] waits for a thread that is stopped in the middle of a start, and for a
-//! bounded time.
+//! **No thread that allocates or frees waits for the helper** (invariant 24). A thread that asks for a helper makes a
+//! resigning one stay with one compare-exchange, or finds `NONE` and starts a new one at once: the last step of a
+//! helper is the compare-exchange to `NONE` or `KEPT`, after which it uses neither its stack nor any memory of the
+//! process ([`Leave`]). Only [`Helper::keep_away`] waits for a thread that is stopped in the middle of a start, and for
+//! a bounded time.
 //!
-//! **No memory waits without a purger.** A thread frees memory and then loads the state; the helper stores `RESIGNING`
-//! and then looks whether memory waits. Both are sequentially consistent, so the thread sees `RESIGNING` (and asks), or
-//! the helper sees the memory (and stays). The same holds for `STARTING`, `RESIGNING` and `KEPT` against `stops`.
+//! **No memory waits without a purger** (invariant 25). A thread frees memory and then loads the state; the helper
+//! stores `RESIGNING` and then looks whether memory waits. Both are sequentially consistent, so the thread sees
+//! `RESIGNING` (and asks), or the helper sees the memory (and stays). The same holds for `STARTING`, `RESIGNING` and
+//! `KEPT` against `stops`.
 //!
-//! **One process starts helpers: the owner of the address space.** The helper belongs to the thread group of the thread
-//! that starts it, and ends with that group. A child of `vfork` or `clone(CLONE_VM)` shares the memory and ends soon; a
-//! helper of its own would end with it, perhaps while holding a lock. The `getpid` of such a child differs from
-//! `owner`, so the child leaves a note, and the next slow path of the owner asks for a helper. `owner` is set when the
-//! process first uses the allocator; in a child, by the fork handler; in a child without handlers, by the first thread
-//! that asks, which finds the word zero. Special cases:
+//! **One process starts helpers: the owner of the address space** (invariant 29). The helper belongs to the thread
+//! group of the thread that starts it, and ends with that group. A child of `vfork` or `clone(CLONE_VM)` shares the
+//! memory and ends soon; a helper of its own would end with it, perhaps while holding a lock. The `getpid` of such a
+//! child differs from `owner`, so the child leaves a note, and the next slow path of the owner asks for a helper.
+//! `owner` is set when the process first uses the allocator; in a child, by the fork handler; in a child without
+//! handlers, by the first thread that asks, which finds the word zero. Special cases:
 //!
 //! - *exec* by any thread replaces the address space, and the words with it.
 //! - *A thread made by hand* (`CLONE_VM | CLONE_THREAD`) has the owner's `getpid`: it is one of its threads.

@@ -6,9 +6,9 @@
 //! | registry (`blocks/registry.rs`) | the list of all heaps; orphans and their slabs | second |
 //! | ranges (`pages/mod.rs`) | free ranges, and which part of each arena is in use | last |
 //!
-//! A thread takes them in this order, and waits for none while it holds a later one. No code of the program runs while
-//! one is held, and no page fault of the program waits for one. The fast paths take none; neither does a reentrant call
-//! (`blocks/reentrant.rs`). `fork.rs` says what a fork does with them.
+//! Invariant 23: a thread takes them in this order, and waits for none while it holds a later one. No code of the
+//! program runs while one is held, and no page fault of the program waits for one. The fast paths take none; neither
+//! does a reentrant call (`blocks/reentrant.rs`). `fork.rs` says what a fork does with them.
 
 use crate::system::sync::{AtomicU32, Ordering, Threads, spin_loop};
 

@@ -7,9 +7,9 @@
 //!    owner, and touches neither slab nor record afterwards.
 //! 2. The owner takes the whole stack; for each slab it sets `count` to 0, then takes the bits.
 //!
-//! So a slab is on a stack (or about to be pushed) exactly while its `count` is not 0, and never twice. The owner may
-//! see a bit before its count: `balance = counts taken - bits taken` is negative then. A slab may be released only at
-//! balance 0: then no freeing thread is between the two halves of step 1.
+//! Invariant 20: a slab is on a stack (or about to be pushed) exactly while its `count` is not 0, and never twice. The
+//! owner may see a bit before its count: `balance = counts taken - bits taken` is negative then. Invariant 10: a slab
+//! is released only at balance 0, when no freeing thread is between the two halves of step 1.
 //!
 //! Cost: two atomic operations for each group of blocks whose bits share a word, one more for the first free since the
 //! owner collected. Model-checked in `tests/loom`.
