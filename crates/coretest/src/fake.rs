@@ -5,6 +5,7 @@
 //! Each [`Fake`] is a system of its own: a process may have many at the same time, and each unmaps its memory when it
 //! is dropped.
 
+mod config;
 mod faults;
 mod kernel;
 mod log;
@@ -14,9 +15,10 @@ mod pages;
 mod swap;
 mod within;
 
+pub use config::Config;
 pub use faults::{CALLS, Call, Faults};
 use kernel::{READ_WRITE, mmap, mmap_aligned};
-use log::Log;
+use log::{ALLOW_HUGE, Log, PAUSE, PUBLISH};
 use model::{Access, Model};
 use pagemap::{HOST_PAGE, Pagemap};
 pub use pages::{Page, Usage};
@@ -29,58 +31,12 @@ use neap_core::Os;
 use neap_core::figures::Figures;
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
-use neap_core::sync::AtomicU32;
-use neap_core::sync::Threads;
+use neap_core::sync::{AtomicU32, Threads};
 use std::ops::Range;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Initial value of [`Os::clock`], as if the system had run for a while.
 const CLOCK: u64 = 1_000_000;
-
-/// Numbers of calls that cannot fail, for the log.
-const ALLOW_HUGE: u64 = 100;
-const PAUSE: u64 = 101;
-const PUBLISH: u64 = 102;
-
-/// The properties of a fake system.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Size of an OS page: 4, 16 or 64 KiB.
-    pub page_size: usize,
-    /// Limit on the bytes of address space that are taken, if any.
-    pub address_limit: Option<usize>,
-    /// Limit on the reservations at a chosen address, if any: blocks that do not fit these become huge.
-    pub reservations: Option<u64>,
-    /// Result of [`Os::places`], if not the default.
-    pub places: Option<Range<usize>>,
-    /// Features that this system lacks: these calls always fail. With [`Call::Reserve`] among them, it never grants a
-    /// chosen address; with [`Call::ReserveZeros`], there is no page map.
-    pub missing: Vec<Call>,
-    /// Limit on the runs that one call of [`Os::touched`] reports, beside the length of the caller's array.
-    pub touched_runs: Option<usize>,
-    /// Initial result of [`Os::memory`].
-    pub memory: Option<Memory>,
-    /// Result of [`Threads::start_helper`]: true if the test calls `tick` from then on, false if it does not.
-    pub purger: bool,
-    /// Seed of [`Os::random`] and of random faults.
-    pub seed: u64,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            page_size: 4096,
-            address_limit: None,
-            reservations: None,
-            places: None,
-            missing: Vec::new(),
-            touched_runs: None,
-            memory: None,
-            purger: false,
-            seed: 1,
-        }
-    }
-}
 
 /// The fake system.
 #[derive(Debug)]

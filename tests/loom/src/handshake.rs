@@ -2,7 +2,7 @@
 //! does. See `crates/core/src/back/handshake.rs` and `crates/sys/src/thread/heap.rs`; change both together.
 //!
 //! The system's barrier is modelled by a full fence in the visiting thread, and one in the owner between its store and
-//! its load: the visitor sees the store, or the owner's load comes after the visitor's fence.
+//! its load: the other thread sees the store, or the owner's load comes after the other thread's fence.
 
 use crate::system::os::Futex;
 use crate::system::sync::Threads;
@@ -107,7 +107,7 @@ impl Thread {
                 return false;
             }
         }
-        // The visitor's half of the barrier.
+        // The other thread's half of the barrier.
         fence(Ordering::SeqCst);
         // Acquire pairs with the Release with which the thread ends a call.
         let visited = self.busy.load(Ordering::Acquire) == IDLE;

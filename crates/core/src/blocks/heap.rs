@@ -19,7 +19,7 @@ use crate::blocks::watch::Watch;
 use crate::pages::chunk::{Chunk, Kind, List, Record};
 use crate::pages::page_map::PageMap;
 use crate::system::remote::Pending;
-use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, guess};
+use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, peek_cell};
 use core::cell::{Cell, UnsafeCell};
 use core::ops::Deref;
 
@@ -65,8 +65,8 @@ pub(crate) const NO_ROOM: i32 = i32::MIN / 2;
 
 /// A heap. The first fields are what the fast paths read.
 ///
-/// **Invariant 3.** Heaps are never unmapped, so a reference to one is good for ever. What is a `Cell` is used by the one for
-/// whom the heap is [`Mine`]; others read it as a guess. What is atomic may be used by all.
+/// **Invariant 3.** Heaps are never unmapped, so a reference to one is good for ever. What is a `Cell` is used by the
+/// one for whom the heap is [`Mine`]; others read it as a hint. What is atomic may be used by all.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Heap {
@@ -357,13 +357,13 @@ impl Heap {
         }
     }
 
-    /// A number that changes when the caches do, and whether there is a block in them. For other threads: a guess.
+    /// A number that changes when the caches do, and whether there is a block in them. For other threads: a hint.
     pub(crate) fn look(&self) -> (u64, bool) {
         let kept = self.large.count_roughly();
         let (mut sum, mut cached) = (kept as u64, kept > 0);
         for class in 1..CLASSES {
-            let (room, cap) = (guess(&self.room[class], 0), guess(&self.cap[class], 1));
-            let head = guess(&self.head[class], core::ptr::null_mut());
+            let (room, cap) = (peek_cell(&self.room[class], 0), peek_cell(&self.cap[class], 1));
+            let head = peek_cell(&self.head[class], core::ptr::null_mut());
             cached |= room < i32::from(cap) && room >= 0;
             let word = u64::from(room.cast_unsigned()) ^ (head.addr() as u64).rotate_left(32);
             sum = (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
@@ -371,17 +371,17 @@ impl Heap {
         (sum, cached)
     }
 
-    /// Whether caches may hold more than at first. For other threads: a guess.
+    /// Whether caches may hold more than at first. For other threads: a hint.
     pub(crate) fn is_grown(&self) -> bool {
-        let cap = |class: usize| guess(&self.cap[class], 0);
+        let cap = |class: usize| peek_cell(&self.cap[class], 0);
         self.large.is_counted_roughly() || (1..CLASSES).any(|class| cap(class) > first(class))
     }
 
-    /// Blocks in the caches, and their bytes. For other threads: a guess.
+    /// Blocks in the caches, and their bytes. For other threads: a hint.
     pub(crate) fn cached_now(&self) -> (u64, u64) {
         let (mut blocks, mut bytes) = (0, 0);
         for class in 1..CLASSES {
-            let (room, cap) = (guess(&self.room[class], 0), guess(&self.cap[class], 0));
+            let (room, cap) = (peek_cell(&self.room[class], 0), peek_cell(&self.cap[class], 0));
             // A heap without caches has a cap of 0; a free that is about to fail has a room of -1.
             let cap = i32::from(cap);
             let n = u64::from((cap - room.clamp(0, cap)).cast_unsigned());
@@ -391,14 +391,14 @@ impl Heap {
         (blocks, bytes)
     }
 
-    /// First block of the cache of `class`. For other threads: a guess.
+    /// First block of the cache of `class`. For other threads: a hint.
     pub(crate) fn head_roughly(&self, class: usize) -> *mut Block {
-        guess(&self.head[class], core::ptr::null_mut())
+        peek_cell(&self.head[class], core::ptr::null_mut())
     }
 
-    /// What it shows to watchers. For other threads: a guess.
+    /// What it shows to watchers. For other threads: a hint.
     pub(crate) fn watch_roughly(&self, in_miri: Watch) -> Watch {
-        guess(&self.watch, in_miri)
+        peek_cell(&self.watch, in_miri)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::CHUNK;
 use crate::blocks::large_record::{self, Large};
 use crate::pages::age;
 use crate::pages::chunk::{Kind, Record};
-use crate::system::sync::guess;
+use crate::system::sync::peek_cell;
 use core::cell::Cell;
 
 /// Maximum number of blocks in a cache.
@@ -40,13 +40,13 @@ impl LargeCache {
     /// Returns its blocks, newest first. For other threads: approximate, and always finite.
     fn blocks_roughly(&self) -> impl Iterator<Item = Record> {
         // Records are never unmapped, so whatever the owner does, a link is a record or none.
-        let newest = guess(&self.newest, None);
+        let newest = peek_cell(&self.newest, None);
         core::iter::successors(newest, |c| c.next_roughly()).take(PLACES as usize)
     }
 
     /// Number of blocks in it. For other threads: approximate.
     pub(crate) fn count_roughly(&self) -> usize {
-        guess(&self.count, 0) as usize
+        peek_cell(&self.count, 0) as usize
     }
 
     /// Number of blocks in it, and their bytes. For other threads: approximate.
@@ -61,7 +61,7 @@ impl LargeCache {
 
     /// Whether any room was counted. For other threads: approximate.
     pub(crate) fn is_counted_roughly(&self) -> bool {
-        guess(&self.counted, 0) != 0
+        peek_cell(&self.counted, 0) != 0
     }
 
     /// Whether it has no block.

@@ -1,7 +1,7 @@
 //! The record of a large block: its length, and its special properties.
 
 use crate::pages::chunk::{BY_KIND, Flag, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, State, View};
-use crate::system::sync::{AtomicU8, AtomicUsize, Ordering, guess};
+use crate::system::sync::{AtomicU8, AtomicUsize, Ordering, peek_cell};
 use core::cell::Cell;
 
 #[repr(C, align(64))]
@@ -52,13 +52,13 @@ pub(crate) fn bytes(c: Record) -> usize {
 /// Number of chunks of the large block of `c`, for other threads: approximate.
 #[inline]
 pub(crate) fn len_roughly(c: Record, in_miri: u32) -> usize {
-    guess(&c.view::<LargeRecord>().len, in_miri) as usize
+    peek_cell(&c.view::<LargeRecord>().len, in_miri) as usize
 }
 
 /// Epoch since which the cached block of `c` waits, for other threads: approximate.
 #[inline]
 pub(crate) fn since_roughly(c: Record, in_miri: u8) -> u8 {
-    guess(&c.view::<LargeRecord>().since, in_miri)
+    peek_cell(&c.view::<LargeRecord>().since, in_miri)
 }
 
 impl Large {

@@ -6,7 +6,7 @@ use crate::blocks::class;
 use crate::pages::arena::Arenas;
 use crate::pages::chunk::{BY_KIND, Flag, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, View};
 use crate::pages::layout::{self, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, FEW_WORDS};
-use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering, guess, peek};
+use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering, peek, peek_cell};
 use core::cell::Cell;
 
 #[repr(C, align(64))]
@@ -107,13 +107,13 @@ pub(crate) fn is_free(c: Record, class: usize, i: u32) -> bool {
     // SAFETY: the word lies in the slab's bits, which are committed with the chunk and never unmapped.
     let own = unsafe { peek(layout::at::<u64>(at), 0) };
     (own | remote_word(c, class, word).load(Ordering::Relaxed)) & mask != 0
-        || i >= guess(&record.carved, u16::MAX).into()
+        || i >= peek_cell(&record.carved, u16::MAX).into()
 }
 
-/// Used and carved blocks of the slab of `c`, for other threads: a guess.
+/// Used and carved blocks of the slab of `c`, for other threads: a hint.
 pub(crate) fn seen(c: Record) -> (u32, u32) {
     let record = c.view::<SlabRecord>();
-    (guess(&record.used, 0).into(), guess(&record.carved, 0).into())
+    (peek_cell(&record.used, 0).into(), peek_cell(&record.carved, 0).into())
 }
 
 /// `log2` of the chunks of the arena of the slab of `c`.

@@ -10,7 +10,7 @@ use crate::pages::layout::{
 use crate::pages::page_map::{ADDRESS_BITS, PageMap};
 use crate::pages::place::{is_pressed, reserve, share};
 use crate::pages::reentrant_reserve::{self, ReentrantReserve};
-use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering, guess};
+use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering, peek_cell};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::cell::Cell;
 
@@ -233,7 +233,7 @@ impl Arenas {
     pub(crate) fn in_use_roughly(&self, record: Record) -> bool {
         let (base, index) = split(record.address());
         let Some(arena) = usize::from(self.slot(base)).checked_sub(1).map(|i| &self.arenas[i]) else { return false };
-        index >= arena.first.get() && index < guess(&arena.frontier, usize::MAX)
+        index >= arena.first.get() && index < peek_cell(&arena.frontier, usize::MAX)
     }
 
     /// The record of a chunk of arena `i`, by its index.

@@ -14,7 +14,7 @@
 
 use crate::pages::layout::{self, ARENA_ALIGN};
 use crate::system::remote::{Node, Remote};
-use crate::system::sync::{AtomicU8, Ordering, guess};
+use crate::system::sync::{AtomicU8, Ordering, peek_cell};
 use core::cell::{Cell, UnsafeCell};
 use core::ptr::NonNull;
 
@@ -245,7 +245,7 @@ impl Record {
     /// [`Record::class`] for other threads: a hint.
     #[inline]
     pub(crate) fn class_roughly(self, in_miri: usize) -> usize {
-        usize::from(guess(&self.cells().class, in_miri as u8))
+        usize::from(peek_cell(&self.cells().class, in_miri as u8))
     }
 
     /// Sets the class; by the holder of the chunk.
@@ -262,7 +262,7 @@ impl Record {
 
     /// [`Record::next`] for other threads: a hint.
     pub(crate) fn next_roughly(self) -> Option<Record> {
-        guess(&self.cells().next, None)
+        peek_cell(&self.cells().next, None)
     }
 
     /// Sets the link of a list without links backwards.

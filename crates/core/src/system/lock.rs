@@ -2,7 +2,7 @@
 //!
 //! | lock | guards | order |
 //! |---|---|---|
-//! | batch (`back/purger.rs`) | memory on its way to the system, and visits to the heaps of other threads | first |
+//! | batch (`back/purger.rs`) | memory on its way to the system, and handshakes with other threads | first |
 //! | registry (`blocks/registry.rs`) | the list of all heaps; orphans and their slabs | second |
 //! | ranges (`pages/mod.rs`) | free ranges, and which part of each arena is in use | last |
 //!

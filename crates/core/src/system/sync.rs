@@ -36,7 +36,7 @@ pub(crate) unsafe fn peek<T: Copy>(p: *const T, in_miri: T) -> T {
 /// Reads a cell that its owner, another thread, may be writing: a hint, as with [`peek`].
 #[cfg(not(loom))]
 #[inline(always)]
-pub(crate) fn guess<T: Copy>(cell: &core::cell::Cell<T>, in_miri: T) -> T {
+pub(crate) fn peek_cell<T: Copy>(cell: &core::cell::Cell<T>, in_miri: T) -> T {
     // SAFETY: a cell is readable, and always holds a valid value of its type.
     unsafe { peek(cell.as_ptr(), in_miri) }
 }

@@ -2,6 +2,11 @@
 
 use super::faults::mix;
 
+/// Numbers of calls that cannot fail, beside those of [`Call`](super::Call).
+pub(super) const ALLOW_HUGE: u64 = 100;
+pub(super) const PAUSE: u64 = 101;
+pub(super) const PUBLISH: u64 = 102;
+
 /// The calls up to now. The kernel chooses the addresses of mappings, so the hash uses the place of an address in the
 /// ranges that were handed out.
 #[derive(Debug, Default)]

@@ -191,8 +191,8 @@ fn heaps_are_visited() {
     unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
 }
 
-/// Catches a look at another thread's heap, slabs or blocks that is no atomic and no guess: figures and a census are
-/// taken while a thread allocates and frees small and large blocks, some of which stay in its caches.
+/// Catches a look at another thread's heap, slabs or blocks that is neither atomic nor by `sync::peek`: figures and a
+/// census are taken while a thread allocates and frees small and large blocks, some of which stay in its caches.
 #[test]
 fn figures_are_taken() {
     let a = allocator(Plain::new(false));
