@@ -158,8 +158,9 @@ impl Arenas {
         if a >> ADDRESS_BITS != 0 {
             return None;
         }
-        // SAFETY: the slot index is below SLOTS. Acquire pairs with the Release in `add`: the arena is complete. A slot
-        // is set once: this thread reads an old 0 only for an arena from which it has no block.
+        // Acquire pairs with the Release in `add`: the arena is complete. A slot is set once: this thread reads an old
+        // 0 only for an arena from which it has no block.
+        // SAFETY: the slot index is below SLOTS.
         let slot = unsafe { self.slots.get_unchecked(a >> ARENA_SHIFT) }.load(Ordering::Acquire);
         // SAFETY: slots hold numbers of existing arenas.
         (slot != 0).then(|| unsafe { self.arenas.as_ptr().add(usize::from(slot) - 1) })

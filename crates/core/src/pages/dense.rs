@@ -2,8 +2,8 @@
 //!
 //! A huge page saves 511 page faults, but the first byte touched costs 2 MiB of memory. So a range may have huge pages
 //! only after a block there was found to be touched nearly everywhere when it was freed. Where memory goes back at once
-//! (`purge=eager`), page faults are most of the cost of such a block. Under other policies memory is reused before it
-//! faults again, and no range is marked.
+//! (`purge=eager`, or a block from `mmap_threshold` on), page faults are most of the cost of such a block. Other memory
+//! is reused before it faults again, and is not marked.
 //!
 //! Each marked range may be a mapping of its own, so there are at most `MOST_MARKS`; neighbouring ones share a mapping.
 

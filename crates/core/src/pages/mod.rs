@@ -197,8 +197,8 @@ impl<O: Os> Pages<O> {
             return;
         }
         self.notes.look_at_waiting(chunks);
-        // `has_helper` is sequentially consistent: see `helper.rs`. Relaxed: an old limit wakes the helper once too
-        // often, or lets memory wait for the next tick.
+        // `has_helper` is sequentially consistent: see `helper.rs`.
+        // Relaxed: an old limit wakes the helper once too often, or lets memory wait for the next tick.
         if !self.has_helper() || chunks * CHUNK > self.notes.most.load(Ordering::Relaxed) {
             self.want();
         }

@@ -1,10 +1,9 @@
 //! Free ranges: neighbouring chunks that are not in use. They are joined and cut here, and keep their state.
 //!
 //! Each free range is wholly clean (known to be zero) or wholly dirty; neighbours of the same state are joined at once
-//! (invariant 13).
-//! Ranges of one state are in lists by length: one list for each length below `EXACT`, then four for each doubling. A
-//! bit set has a bit for each list that is not empty. Taking and freeing take constant time: at most `PROBES` entries
-//! of a list are examined.
+//! (invariant 13). Ranges of one state are in lists by length: one list for each length below `EXACT`, then four for
+//! each doubling. A bit set has a bit for each list that is not empty. Taking and freeing take constant time: at most
+//! `PROBES` entries of a list are examined.
 //!
 //! Policy: dirty before clean before never used, so that memory is reused while it is warm and resident. If no dirty
 //! range is long enough, the next choice is one that is long enough together with its clean neighbours.
