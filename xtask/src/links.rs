@@ -203,3 +203,22 @@ fn mutants_have_their_functions() {
         assert!(root().join(path).exists(), ".cargo/mutants.toml: no {path}");
     }
 }
+
+/// Catches a simulated fault without a row in the table, a row without a fault, and one that says something else.
+#[test]
+fn simulated_faults_are_listed() {
+    let mut faults = Vec::new();
+    for entry in fs::read_dir(root().join("crates/sim/mutants")).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        let text = fs::read_to_string(&path).expect("a patch");
+        faults.push((name, text.lines().next().unwrap_or_default().trim_end_matches('.').to_owned()));
+    }
+    faults.sort();
+    let list = prose(&root().join("docs/simulated-faults.md"));
+    let cells = |line: &str| {
+        let mut cells = line.strip_prefix("| `")?.split(" | ");
+        Some((cells.next()?.trim_end_matches('`').to_owned(), cells.next()?.to_owned()))
+    };
+    assert_eq!(list.lines().filter_map(cells).collect::<Vec<_>>(), faults);
+}
