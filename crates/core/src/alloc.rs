@@ -1,11 +1,14 @@
 //! The allocator as a whole: which layer serves a request, and what is done of the notes that the layers leave. The fast
-//! paths are in [`Heap`]; what is here runs when they give up. `port.rs` has the calls that take a heap by its address.
+//! paths are in [`Heap`]; what is here runs when they give up.
 
-use crate::blocks::heap::{Block, Mine};
+use crate::back::trim::Trimmed;
+use crate::blocks::class;
+use crate::blocks::free_block::{Block, Free};
+use crate::blocks::given::{Given, Small};
+use crate::blocks::heap::Mine;
 use crate::blocks::large::MAX_LARGE;
 use crate::blocks::misuse::Call;
 use crate::blocks::zero::Habits;
-use crate::blocks::{Blocks, class};
 use crate::observe::Observed;
 use crate::pages::chunk::Record;
 use crate::pages::notes::{DEFERRED, LIMIT, TABLES, WANTED};
@@ -80,7 +83,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// A block of at least `size` bytes, whatever the fast path said. Null if there is no memory.
-    pub(crate) fn take(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
+    pub fn malloc(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
         if size > class::MAX_SMALL {
             return self.take_whole_pages(heap, size, CHUNK, false);
         }
@@ -90,33 +93,27 @@ impl<O: Os> Allocator<O> {
     /// A block of `class`.
     fn take_class(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
         if heap.caches_class(class) {
-            // SAFETY: the heap has a cache for the class.
-            let p = unsafe { Heap::pop(heap.id(), class, Block::untag) };
-            // SAFETY: that was the last call on the cache.
-            return if p.is_null() { unsafe { self.refill(heap, class) } } else { p };
+            let p = heap.pop(class);
+            return if p.is_null() { self.refill(heap, class) } else { p };
         }
         match self.take_one(heap, class) {
-            Some((p, true)) => p,
-            // SAFETY: the block is new.
-            Some((p, false)) => unsafe { Blocks::<O>::untagged(p) },
+            Some((block, true)) => block.start(),
+            Some((block, false)) => block.untagged(),
             None => core::ptr::null_mut(),
         }
     }
 
-    /// After [`Heap::pop`] failed: a block of `class` from the slabs, which fill the cache. Null if there is no memory.
-    ///
-    /// # Safety
-    /// Nothing may have happened to the cache since.
-    pub(crate) unsafe fn refill(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
+    /// Right after a [`Mine::pop`] that failed: a block of `class` from the slabs, which fill the cache. Null if there is no
+    /// memory.
+    fn refill(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
         self.make_room_for_slab(heap, class);
-        // SAFETY: as the caller promises.
-        let p = unsafe { heap.refill(self, class) };
+        let p = heap.refill(self, class);
         self.settle();
         p
     }
 
     /// One block straight from the slabs; true if it is known to read as zero. `None` if there is no memory.
-    fn take_one(&self, heap: Mine<'_>, class: usize) -> Option<(*mut u8, bool)> {
+    fn take_one(&self, heap: Mine<'_>, class: usize) -> Option<(Free, bool)> {
         self.make_room_for_slab(heap, class);
         let taken = heap.take_one(self, class);
         self.settle();
@@ -159,7 +156,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// A block whose first `size` bytes are zero. Null if there is no memory.
-    pub(crate) fn take_zeroed(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
+    pub fn calloc(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
         if size > class::MAX_SMALL {
             return self.take_whole_pages(heap, size, CHUNK, true);
         }
@@ -170,78 +167,71 @@ impl<O: Os> Allocator<O> {
             heap.uncache_class(class);
         }
         if size >= ZEROED_PAST_CACHE && heap.cache_is_empty(class) {
-            let Some((p, zero)) = self.take_one(heap, class) else { return core::ptr::null_mut() };
-            // SAFETY: the block is new.
-            let cleared = if zero { 0 } else { unsafe { Habits::clear_block(self, p, size, class) } };
+            let Some((block, zero)) = self.take_one(heap, class) else { return core::ptr::null_mut() };
+            let bytes = Small::new(block, class).bytes().part(0, size);
+            let cleared = if zero { 0 } else { Habits::clear_block(self, bytes, class) };
             heap.flow.zeroed(cleared, size - cleared);
-            return p;
+            return block.start();
         }
         let p = self.take_class(heap, class);
         if !p.is_null() {
             heap.flow.zeroed(size, 0);
-            // SAFETY: the block is new, and has so many bytes.
+            // SAFETY: the block is new, and has `size` bytes at least.
             unsafe { p.write_bytes(0, size) };
         }
         p
     }
 
     /// A block aligned to `align`, a power of two. Null if there is no memory.
-    pub(crate) fn take_aligned(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
+    pub fn malloc_aligned(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
         if align <= class::MIN_BLOCK {
-            return if zero { self.take_zeroed(heap, size) } else { self.take(heap, size) };
+            return if zero { self.calloc(heap, size) } else { self.malloc(heap, size) };
         }
         match class::of_aligned(size, align) {
             None => self.take_whole_pages(heap, size, align.max(CHUNK), zero),
-            Some(class) if zero => self.take_zeroed(heap, class::SIZE[class] as usize),
+            Some(class) if zero => self.calloc(heap, class::SIZE[class] as usize),
             Some(class) => self.take_class(heap, class),
         }
     }
 
     /// A block that is known as a sample until it is freed. Null if there is no memory, or if no arena can hold it: then
     /// the block is not to be a sample.
-    pub(crate) fn take_sample(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
+    pub fn malloc_sample(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > MAX_LARGE {
             return core::ptr::null_mut();
         }
         let p = self.take_whole_pages(heap, size, align.max(CHUNK), zero);
-        // SAFETY: the block is new, and the caller's.
-        unsafe {
-            if p.is_null() || !self.arenas.contains(p) {
-                if !p.is_null() {
-                    let _ = self.put(heap, p, None);
-                }
-                return core::ptr::null_mut();
-            }
-            self.large_block(Call::Free, p).set_sample(true);
+        if p.is_null() {
+            return p;
         }
+        // SAFETY: the block is new, and the caller's.
+        let given = unsafe { Given::of(p) };
+        let Some(c) = self.arenas.record(p) else {
+            let _ = self.put(heap, given, None);
+            return core::ptr::null_mut();
+        };
+        self.large_block(Call::Free, given, c).set_sample(true);
         p
     }
 
-    /// Frees the block at `p`, where `class` is `small_class(p)`.
-    ///
-    /// # Safety
-    /// `p` must be a block of the caller's, NULL, or foreign.
-    pub(crate) unsafe fn put(&self, heap: Mine<'_>, p: *mut u8, class: Option<usize>) -> Result<(), Foreign> {
-        // SAFETY: as the caller promises, here and below.
-        unsafe {
-            match class {
-                None if p.is_null() => return Ok(()),
-                None if self.arenas.contains(p) => {
-                    if !self.cache_large(heap, p) {
-                        self.free_large(p);
-                    }
-                }
-                None => return if self.huge.free(self, p) { Ok(()) } else { Err(Foreign) },
-                Some(class) => {
-                    self.check_block(heap, Call::Free, p, class);
-                    if heap.caches_class(class) {
-                        heap.free_full(self, p, class);
-                    } else {
-                        self.wipe(p, class);
-                        heap.give_one(self, p, class);
-                    }
-                }
+    /// Frees the block at `given`, where `small` is [`Blocks::small`] of it.
+    fn put(&self, heap: Mine<'_>, given: Given, small: Option<Small>) -> Result<(), Foreign> {
+        if let Some(small) = small {
+            self.check_block(heap, Call::Free, small);
+            if heap.caches_class(small.class()) {
+                heap.free_full(self, small);
+            } else {
+                self.wipe(small);
+                heap.give_one(self, small);
             }
+        } else if let Some(c) = self.arenas.record(given.ptr()) {
+            if !self.cache_large(heap, given, c) {
+                self.free_large(self.large_block(Call::Free, given, c));
+            }
+        } else if given.ptr().is_null() {
+            return Ok(());
+        } else if !self.huge.free(self, given) {
+            return Err(Foreign);
         }
         self.settle();
         Ok(())
@@ -259,7 +249,7 @@ impl<O: Os> Allocator<O> {
         let live = class != 0
             && !self.watches_everything()
             && class::is_start(p.addr() & (CHUNK - 1), class)
-            && unsafe { (*p.cast::<Block>()).tag } != Block::TAG;
+            && unsafe { Free::of(p) }.tag() != Block::TAG;
         live.then(|| class::SIZE[class] as usize)
     }
 
@@ -267,18 +257,14 @@ impl<O: Os> Allocator<O> {
     ///
     /// # Safety
     /// `p` must be a block of the caller's, or foreign.
-    pub(crate) unsafe fn size_of_block(&self, heap: Mine<'_>, call: Call, p: *mut u8) -> Option<usize> {
+    pub unsafe fn usable_size(&self, heap: Mine<'_>, call: Call, p: *mut u8) -> Option<usize> {
         // SAFETY: as the caller promises.
-        unsafe {
-            if let Some(class) = self.small_class(p) {
-                self.check_block(heap, call, p, class);
-                return Some(class::SIZE[class] as usize);
-            }
-            if self.arenas.contains(p) {
-                return Some(self.large_block(call, p).bytes());
-            }
+        let given = unsafe { Given::of(p) };
+        if let Some(small) = self.small(call, given) {
+            self.check_block(heap, call, small);
+            return Some(small.size());
         }
-        self.huge.bytes(p)
+        self.large_or_huge_bytes(call, given)
     }
 
     /// Resizes the block at `p`, whose usable size is `old`, to at least `size` bytes. Null if there is no memory;
@@ -286,53 +272,164 @@ impl<O: Os> Allocator<O> {
     ///
     /// # Safety
     /// `p` must be a block of the caller's with usable size `old`.
-    pub(crate) unsafe fn resize(&self, heap: Mine<'_>, p: *mut u8, old: usize, size: usize) -> *mut u8 {
+    pub unsafe fn realloc(&self, heap: Mine<'_>, p: *mut u8, old: usize, size: usize) -> *mut u8 {
         if self.fits_in_place(old, size) {
             return p;
         }
-        // SAFETY: as the caller promises, here and below.
-        unsafe {
-            if old > class::MAX_SMALL
-                && size > class::MAX_SMALL
-                && let Some(new) = self.resize_whole_pages(p, old, size)
-            {
-                return new;
-            }
-            let new = self.take(heap, size);
-            if new.is_null() {
-                // To shrink is never refused.
-                return if size <= old { p } else { new };
-            }
-            new.copy_from_nonoverlapping(p, old.min(size));
-            let _ = self.put(heap, p, self.small_class(p));
-            new
+        // SAFETY: as the caller promises.
+        let given = unsafe { Given::of(p) };
+        if old > class::MAX_SMALL
+            && size > class::MAX_SMALL
+            && let Some(new) = self.resize_whole_pages(given, old, size)
+        {
+            return new;
         }
+        let new = self.malloc(heap, size);
+        if new.is_null() {
+            // To shrink is never refused.
+            return if size <= old { p } else { new };
+        }
+        // SAFETY: both are blocks of the caller's, and so long.
+        unsafe { new.copy_from_nonoverlapping(p, old.min(size)) };
+        let _ = self.put(heap, given, self.small(Call::Realloc, given));
+        new
     }
 
-    /// Resizes a large or huge block in place, or moves it without a copy where that is cheaper.
+    /// Resizes a large or huge block of `old` bytes in place, or moves it without a copy where that is cheaper.
+    fn resize_whole_pages(&self, given: Given, old: usize, size: usize) -> Option<*mut u8> {
+        let Some(c) = self.arenas.record(given.ptr()) else {
+            let moved = self.huge.resize(self, given, size);
+            return (!moved.is_null()).then_some(moved);
+        };
+        let block = self.large_block(Call::Realloc, given, c);
+        let new = if self.resize_large(block, size) {
+            Some(given.ptr())
+        } else if size > old {
+            // A block of the reentrant reserve stays where it is neither to grow nor to shrink; to shrink it is copied by the
+            // caller, as `move_large` needs the longer block to be the new one.
+            self.move_large(block, old, size)
+        } else {
+            return None;
+        };
+        self.settle();
+        new
+    }
+
+    /// The rest of malloc after [`Heap::malloc`] failed for `size`; nothing may have happened to the heap since.
+    #[inline]
+    pub fn malloc_after_miss(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
+        // On the fast path, with a size of the table, `pop` ran and failed.
+        if size <= class::MAX_TABLE && heap.is_fast() {
+            return self.refill(heap, class::of(size));
+        }
+        self.malloc(heap, size)
+    }
+
+    /// After [`Heap::malloc`] failed: a sample, if one is due in a heap that shows its allocations. Else null, and
+    /// nothing has happened to the heap.
+    pub fn sample_after_miss(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
+        // On the fast path a block may be half taken: that is for others to undo.
+        if heap.is_fast() || !self.is_due_for_sample(heap, size) {
+            return core::ptr::null_mut();
+        }
+        self.malloc_sample(heap, size, CHUNK, false)
+    }
+
+    /// free, after [`Heap::free`] failed.
     ///
     /// # Safety
-    /// As `resize`, for such a block.
-    unsafe fn resize_whole_pages(&self, p: *mut u8, old: usize, size: usize) -> Option<*mut u8> {
+    /// `p` must be a block of the caller's, NULL, or foreign.
+    pub unsafe fn free_after_miss(&self, heap: Mine<'_>, p: *mut u8) -> Result<(), Foreign> {
         // SAFETY: as the caller promises.
-        unsafe {
-            if !self.arenas.contains(p) {
-                let moved = self.huge.resize(self, p, size);
-                return (!moved.is_null()).then_some(moved);
-            }
-            let block = self.large_block(Call::Realloc, p);
-            let new = if self.resize_large(block, size) {
-                Some(p)
-            } else if size > old {
-                // A block of the reentrant reserve stays where it is neither to grow nor to shrink; to shrink it is copied by the caller,
-                // as `move_large` wants the longer block to be the new one.
-                self.move_large(block, old, size)
-            } else {
-                return None;
-            };
-            self.settle();
-            new
+        let given = unsafe { Given::of(p) };
+        let small = self.small(Call::Free, given);
+        heap.undo_free(self.map.class(p));
+        self.put(heap, given, small)
+    }
+
+    /// free of a large block, after [`Heap::free`] failed for `p`, where the heap's own cache has a place and nothing has to
+    /// be noted: the usual case, with nothing to settle. False: nothing has happened. The heap must not be watched.
+    ///
+    /// # Safety
+    /// As [`Allocator::free_after_miss`].
+    #[inline(always)]
+    pub unsafe fn free_to_cache_after_miss(&self, heap: Mine<'_>, p: *mut u8) -> bool {
+        // SAFETY: as the caller promises.
+        self.cache_large_after_miss(heap, unsafe { Given::of(p) })
+    }
+
+    /// free, of any kind of block.
+    ///
+    /// # Safety
+    /// As [`Allocator::free_after_miss`].
+    pub unsafe fn free(&self, heap: Mine<'_>, p: *mut u8) -> Result<(), Foreign> {
+        // SAFETY: as the caller promises.
+        let given = unsafe { Given::of(p) };
+        self.put(heap, given, self.small(Call::Free, given))
+    }
+
+    /// Takes the caches away from a heap: from now on its calls take their slow paths.
+    pub fn drop_caches(&self, heap: Mine<'_>) {
+        self.drop_caches_of(heap);
+        self.settle();
+    }
+
+    /// Ends a thread's use of its heap, which the thread forgets: caches and remote frees go back to the slabs, and it
+    /// becomes an orphan.
+    pub fn abandon(&self, heap: Mine<'_>) {
+        self.abandon_heap(heap);
+        self.settle();
+    }
+
+    /// Brings a heap, which is not one that was borrowed for a call, to what heaps shall show, if it has not followed yet.
+    /// Under no lock, and not between a fast path that failed and what comes after it.
+    pub fn follow(&self, heap: Mine<'_>) {
+        if heap.watch.get() != self.watch() {
+            self.show(heap);
         }
+        self.settle();
+    }
+
+    /// The calling thread will be idle: its caches go back to the slabs, its large blocks to the free ranges, and the
+    /// blocks that other threads freed come back. The memory then goes as the policy says.
+    pub fn rest(&self, heap: Mine<'_>) {
+        self.empty_heap(heap);
+        self.settle();
+    }
+
+    /// Makes all heaps show what they shall show. Called under no lock, by a thread whose own heap shows it already.
+    pub fn tell_heaps(&self) {
+        self.show_everywhere();
+        self.settle();
+    }
+
+    /// Gives all free memory back to the system, at once; returns the bytes.
+    #[cold]
+    pub fn purge(&self) -> usize {
+        self.purge_with(Heap::none())
+    }
+
+    /// [`Allocator::purge`] by a thread in a call that uses its heap `mine`, whose caches go as well.
+    #[cold]
+    pub fn purge_with(&self, mine: *mut Heap) -> usize {
+        let bytes = self.purge_all(mine);
+        self.settle();
+        self.publish();
+        bytes
+    }
+
+    /// Gives free memory back to the system until `keep` bytes are left in free ranges, or `go_on`, which is called after
+    /// each heap and each batch, returns false. Called under no lock.
+    pub fn trim(&self, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
+        self.trim_with(Heap::none(), keep, go_on)
+    }
+
+    /// [`Allocator::trim`] by a thread in a call that uses its heap `mine`, or [`Heap::none`].
+    pub fn trim_with(&self, mine: *mut Heap, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
+        let done = self.trim_all(mine, keep, go_on);
+        self.settle();
+        self.publish();
+        done
     }
 
     /// Whether `p` lies in memory whose record may be looked at, and what it is. For tests.

@@ -58,7 +58,6 @@ pub mod fork;
 pub mod help;
 pub mod observe;
 pub mod pages;
-pub mod port;
 pub mod system;
 
 pub use alloc::Allocator;

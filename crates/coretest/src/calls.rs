@@ -29,8 +29,7 @@ pub fn thread(a: &Shared) -> Owner {
 
 /// Allocates a block; null if there is no memory.
 pub fn try_malloc(a: &Shared, thread: &Owner, size: usize) -> *mut u8 {
-    // SAFETY: the heap is lent by its thread.
-    thread.with(a, |heap| unsafe { a.malloc(heap, size) })
+    thread.with(a, |heap| a.malloc(heap, size))
 }
 
 /// Allocates a block; panics if there is no memory.
@@ -78,8 +77,7 @@ pub fn settle(a: &Shared) {
 
 /// Gives the caches of a thread back, as a thread does before a long wait.
 pub fn rest(a: &Shared, thread: &Owner) {
-    // SAFETY: the heap is lent by its thread.
-    thread.with(a, |heap| unsafe { a.rest(heap) });
+    thread.with(a, |heap| a.rest(heap));
 }
 
 /// Takes a census: what observers see of blocks and free memory, by size.

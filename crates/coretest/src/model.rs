@@ -5,10 +5,11 @@ use crate::fake::Fake;
 use crate::history::{Op, Setup};
 use crate::pattern;
 use crate::slot::{self, Owner};
+use neap_core::heap::Mine;
 use neap_core::misuse;
 use neap_core::policy::Limit;
 use neap_core::valid::{Census, Depth};
-use neap_core::{Allocator, CHUNK, Heap, Os};
+use neap_core::{Allocator, CHUNK, Os};
 use std::collections::BTreeMap;
 
 /// Number of operations between two full checks, which include all bits and all clean memory. Clean memory is also
@@ -171,15 +172,13 @@ impl Model {
             Op::Fill { size, count, .. } => (0..count).for_each(|_| self.malloc(i, size)),
             Op::Calloc { size, .. } => {
                 let failed = self.a.os.faults.failed();
-                // SAFETY: the heap is lent by its thread, as in the calls below.
-                let p = self.call(i, |a, heap| unsafe { a.calloc(heap, size) });
+                let p = self.call(i, |a, heap| a.calloc(heap, size));
                 self.check_zero(p, size);
                 self.add(p, size, 16, failed);
             }
             Op::Aligned { size, align, zero, .. } => {
                 let failed = self.a.os.faults.failed();
-                // SAFETY: as above.
-                let p = self.call(i, |a, heap| unsafe { a.malloc_aligned(heap, size, align, zero) });
+                let p = self.call(i, |a, heap| a.malloc_aligned(heap, size, align, zero));
                 if zero {
                     self.check_zero(p, size);
                 }
@@ -191,14 +190,14 @@ impl Model {
                 }
             }
             // SAFETY: as above.
-            Op::DropCaches { .. } => self.call(i, |a, heap| unsafe { a.drop_caches(heap) }),
+            Op::DropCaches { .. } => self.call(i, |a, heap| a.drop_caches(heap)),
             Op::Abandon { .. } => self.threads.swap_remove(i).abandon(&self.a),
             _ => unreachable!("{op:?} needs no heap"),
         }
     }
 
     /// Makes a call of thread `i`.
-    fn call<R>(&self, i: usize, f: impl FnOnce(&Allocator<Fake>, *mut Heap) -> R) -> R {
+    fn call<R>(&self, i: usize, f: impl FnOnce(&Allocator<Fake>, Mine<'static>) -> R) -> R {
         self.threads[i].with(&self.a, |heap| f(&self.a, heap))
     }
 
@@ -227,8 +226,7 @@ impl Model {
 
     fn malloc(&mut self, thread: usize, size: usize) {
         let failed = self.a.os.faults.failed();
-        // SAFETY: the heap is lent by its thread.
-        let p = self.call(thread, |a, heap| unsafe { slot::malloc(a, heap, size) });
+        let p = self.call(thread, |a, heap| slot::malloc(a, heap, size));
         self.add(p, size, 16, failed);
     }
 
@@ -242,7 +240,7 @@ impl Model {
         assert!(p.addr().is_multiple_of(align.max(16)), "{p:p} is not aligned to {align}");
         // SAFETY: the block is live.
         let usable =
-            unsafe { self.a.usable_size(Heap::none(), misuse::Call::UsableSize, p) }.expect("a live block is known");
+            unsafe { self.a.usable_size(Mine::none(), misuse::Call::UsableSize, p) }.expect("a live block is known");
         assert!(usable >= size, "{usable} usable bytes for a request of {size}");
         // SAFETY: as above.
         let quick = unsafe { self.a.quick_size(p) };
@@ -274,7 +272,7 @@ impl Model {
         // SAFETY: the block is live.
         unsafe {
             assert_eq!(
-                self.a.usable_size(Heap::none(), misuse::Call::UsableSize, block.p),
+                self.a.usable_size(Mine::none(), misuse::Call::UsableSize, block.p),
                 Some(block.usable),
                 "{block:x?}: usable size changed"
             );
@@ -302,8 +300,8 @@ impl Model {
         let known = match thread {
             // SAFETY: the block was live, and the heap is lent by its thread.
             Some(thread) => self.call(thread, |a, heap| unsafe { slot::free(a, heap, block.p) }),
-            // SAFETY: the block was live; `Heap::none` is no heap of a thread.
-            None => unsafe { self.a.free(Heap::none(), block.p) },
+            // SAFETY: the block was live.
+            None => unsafe { self.a.free(Mine::none(), block.p) },
         };
         assert_eq!(known, Ok(()), "{block:x?} is foreign");
     }

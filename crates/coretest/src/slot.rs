@@ -4,7 +4,7 @@
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
 use neap_core::fork::Begin;
-use neap_core::heap::{Block, FORKED, Name, PARKED, ThreadSlot};
+use neap_core::heap::{Block, FORKED, Mine, Name, PARKED, ThreadSlot};
 use neap_core::{Allocator, CHUNK, Heap, Os};
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
@@ -12,32 +12,27 @@ use std::sync::atomic::{Ordering, compiler_fence, fence};
 pub static GONE: Name = Name::new();
 
 /// malloc with a heap of the caller, in the steps of the port.
-///
-/// # Safety
-/// `heap` must be the caller's.
-pub unsafe fn malloc<O: Os>(a: &Allocator<O>, heap: *mut Heap, size: usize) -> *mut u8 {
-    // SAFETY: as the caller promises.
-    unsafe {
-        let p = Heap::malloc(heap, size, Block::untag);
-        if !p.is_null() {
-            return p;
-        }
-        if size <= MAX_SMALL || a.is_watched_at(heap) {
-            return a.malloc_after_miss(heap, size);
-        }
-        let p = a.malloc_from_cache(heap, size, false);
-        if p.is_null() { a.malloc_fresh(size, CHUNK, false) } else { p }
+pub fn malloc<O: Os>(a: &Allocator<O>, heap: Mine<'_>, size: usize) -> *mut u8 {
+    // SAFETY: the heap is the caller's.
+    let p = unsafe { Heap::malloc(heap.ptr(), size, Block::untag) };
+    if !p.is_null() {
+        return p;
     }
+    if size <= MAX_SMALL || a.is_watched_at(heap) {
+        return a.malloc_after_miss(heap, size);
+    }
+    let p = a.malloc_cached_large(heap, size, false);
+    if p.is_null() { a.malloc_fresh(size, CHUNK, false) } else { p }
 }
 
 /// free with a heap of the caller, in the steps of the port.
 ///
 /// # Safety
-/// `heap` must be the caller's; `p` must be a block of the caller's, NULL, or foreign.
-pub unsafe fn free<O: Os>(a: &Allocator<O>, heap: *mut Heap, p: *mut u8) -> Result<(), Foreign> {
+/// `p` must be a block of the caller's, NULL, or foreign.
+pub unsafe fn free<O: Os>(a: &Allocator<O>, heap: Mine<'_>, p: *mut u8) -> Result<(), Foreign> {
     // SAFETY: as the caller promises.
     unsafe {
-        if Heap::free(heap, &a.map, p) || (!a.is_watched_at(heap) && a.free_to_cache_after_miss(heap, p)) {
+        if Heap::free(heap.ptr(), &a.map, p) || (!a.is_watched_at(heap) && a.free_to_cache_after_miss(heap, p)) {
             return Ok(());
         }
         a.free_after_miss(heap, p)
@@ -47,7 +42,7 @@ pub unsafe fn free<O: Os>(a: &Allocator<O>, heap: *mut Heap, p: *mut u8) -> Resu
 /// A thread that owns a heap, with or without a thread slot for handshakes.
 #[derive(Debug)]
 pub struct Owner {
-    heap: *mut Heap,
+    heap: Mine<'static>,
     /// Null, or from a box. It is neither a box nor a reference, as other threads use the slot through the same
     /// pointer.
     slot: *mut ThreadSlot,
@@ -65,11 +60,8 @@ impl Drop for Owner {
 impl Owner {
     /// Makes the first call of a thread; `None` if there is no memory.
     pub fn new<O: Os>(a: &Allocator<O>, cached: bool, has_slot: bool) -> Option<Self> {
-        let heap = a.acquire(cached);
-        if heap.is_null() {
-            return None;
-        }
-        let slot = if has_slot { Box::into_raw(Box::new(ThreadSlot::new(heap))) } else { core::ptr::null_mut() };
+        let heap = a.acquire(cached)?;
+        let slot = if has_slot { Box::into_raw(Box::new(ThreadSlot::new(heap.ptr()))) } else { core::ptr::null_mut() };
         if has_slot {
             // SAFETY: the heap is the caller's; all its calls go through the thread slot, which lasts until `abandon`.
             unsafe { a.set_slot(heap, slot) };
@@ -79,16 +71,16 @@ impl Owner {
 
     /// The heap, for comparisons.
     pub fn heap(&self) -> *mut Heap {
-        self.heap
+        self.heap.ptr()
     }
 
     /// Runs `f` with the heap, as a call of the thread: no other thread uses the heap meanwhile.
-    pub fn with<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce(*mut Heap) -> R) -> R {
+    pub fn with<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce(Mine<'static>) -> R) -> R {
         self.try_with(a, f).expect("no fork is under way")
     }
 
     /// [`Owner::with`]; `None` while another thread forks, as the call is a reentrant one then.
-    pub fn try_with<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
+    pub fn try_with<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce(Mine<'static>) -> R) -> Option<R> {
         let Some(slot) = self.shared() else { return Some(f(self.heap)) };
         loop {
             // Relaxed: the barrier of the other thread orders the store before the load; only the compiler must not
@@ -104,8 +96,8 @@ impl Owner {
             let heap = slot.heap.load(Ordering::Acquire);
             if heap != PARKED.heap() {
                 let result = (heap != FORKED.heap()).then(|| {
-                    assert_eq!(heap, self.heap, "the slot holds another heap");
-                    f(heap)
+                    assert_eq!(heap, self.heap(), "the slot holds another heap");
+                    f(self.heap)
                 });
                 // Release pairs with the Acquire load of `busy` in a handshake.
                 slot.busy.store(ThreadSlot::IDLE, Ordering::Release);
@@ -194,13 +186,13 @@ impl Owner {
             && self.try_with(a, |heap| {
                 // Another thread may have parked the heap since; then this one waits. Acquire pairs with the Release at
                 // the end of a handshake, after which the other thread does not use the thread slot.
-                slot.heap.compare_exchange(heap, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
+                slot.heap.compare_exchange(heap.ptr(), GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
             }) != Some(true)
         {
             // Waits for the end of a handshake or a fork.
             std::thread::yield_now();
         }
-        // SAFETY: the heap is this thread's, which does not use it afterwards; no thread can park it any more.
-        unsafe { a.abandon(self.heap) };
+        // The thread has forgotten it, so no thread can park it any more.
+        a.abandon(self.heap);
     }
 }

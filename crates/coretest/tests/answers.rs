@@ -1,9 +1,10 @@
 //! What the core says of blocks when it is asked, and where it allows huge pages.
 
 use neap_core::class::{CLASSES, SIZE};
+use neap_core::heap::Mine;
 use neap_core::policy::Purge;
 use neap_core::watch::Reason;
-use neap_core::{CHUNK, Heap, misuse};
+use neap_core::{CHUNK, misuse};
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
 use neap_coretest::{Call, Config, Owner};
 
@@ -25,7 +26,7 @@ fn quick_sizes() {
     for size in SIZE[1..CLASSES].iter().map(|&size| size as usize) {
         let (p, kept) = (malloc(&a, &t, size), malloc(&a, &t, size));
         // SAFETY: the block is live.
-        let exact = unsafe { a.usable_size(Heap::none(), misuse::Call::UsableSize, p) };
+        let exact = unsafe { a.usable_size(Mine::none(), misuse::Call::UsableSize, p) };
         assert_eq!((quick_size(&a, p), exact), (Some(size), Some(size)));
         assert_eq!(quick_size(&a, p.wrapping_add(8)), None, "inside a block of {size} bytes");
         free(&a, &t, p);
@@ -90,7 +91,7 @@ fn what_is_not_free() {
             let p = malloc(&a, &t, size);
             blocks += 1;
             // SAFETY: the block is live.
-            bytes += unsafe { a.usable_size(Heap::none(), misuse::Call::UsableSize, p) }.expect("a live block");
+            bytes += unsafe { a.usable_size(Mine::none(), misuse::Call::UsableSize, p) }.expect("a live block");
         }
         // What lies in caches counts as well.
         let cached = a.figures();
@@ -279,7 +280,7 @@ fn blocks_that_move_have_just_what_they_need() {
     let realloc = |a: &Shared, t: &Owner, p, old, size| t.with(a, |heap| unsafe { a.realloc(heap, p, old, size) });
     let p = realloc(&a, &t, malloc(&a, &t, 40_000), 65536, 32768);
     // SAFETY: the block is live.
-    assert_eq!(unsafe { a.usable_size(Heap::none(), misuse::Call::UsableSize, p) }, Some(32768));
+    assert_eq!(unsafe { a.usable_size(Mine::none(), misuse::Call::UsableSize, p) }, Some(32768));
     let a = system(Config::default());
     let t = thread(&a);
     let p = malloc(&a, &t, 100_000);

@@ -4,6 +4,7 @@ use neap_core::blocks::slab_record::slab_age;
 use neap_core::chunk::Kind;
 use neap_core::chunk::Record;
 use neap_core::class::{self, SIZE};
+use neap_core::heap::Mine;
 use neap_core::pages::age;
 use neap_core::policy::{Limit, Purge};
 use neap_core::watch::{Reason, Watch};
@@ -171,8 +172,7 @@ fn a_thread_that_rests_has_no_caches() {
         free(&a, if i % 2 == 0 { &one } else { &two }, p);
     }
     for t in [&one, &two] {
-        // SAFETY: the heap is lent by its thread.
-        t.with(&a, |heap| unsafe { a.rest(heap) });
+        t.with(&a, |heap| a.rest(heap));
     }
     let f = a.figures();
     assert_eq!((f.cached_blocks, f.cached, f.live_blocks), (0, 0, 0));
@@ -184,10 +184,7 @@ fn a_thread_that_rests_has_no_caches() {
 fn busy_heaps_are_told_later() {
     let a = system(Config::default());
     let (one, two) = (thread(&a), thread(&a));
-    let is_watched = |t: &Owner| {
-        // SAFETY: the heap is lent by its thread.
-        t.with(&a, |heap| unsafe { a.is_watched_at(heap) })
-    };
+    let is_watched = |t: &Owner| t.with(&a, |heap| a.is_watched_at(heap));
     one.with(&a, |_| {
         a.set_reason(Reason::Counts, true);
         a.tell_heaps();
@@ -204,8 +201,7 @@ fn busy_heaps_are_told_later() {
 fn samples_after_a_miss() {
     let a = system(Config::default());
     let t = thread(&a);
-    // SAFETY: the heap is lent by its thread.
-    let sample = |size| t.with(&a, |heap| unsafe { a.sample_after_miss(heap, size) });
+    let sample = |size| t.with(&a, |heap| a.sample_after_miss(heap, size));
     assert!(sample(100).is_null(), "no samples are wanted");
     a.set_sample_interval(1);
     assert!(sample(100).is_null(), "the heap has caches, so that its fast path serves");
@@ -216,7 +212,7 @@ fn samples_after_a_miss() {
     // SAFETY: the block is live.
     assert!(unsafe { a.is_marked(p) });
     // SAFETY: as above.
-    let usable = unsafe { a.usable_size(neap_core::Heap::none(), misuse::Call::UsableSize, p) };
+    let usable = unsafe { a.usable_size(Mine::none(), misuse::Call::UsableSize, p) };
     assert_eq!(usable, Some(4096), "whole OS pages");
     free(&a, &t, p);
     assert!(sample(usize::MAX / 2).is_null(), "more than there can be");
@@ -235,8 +231,7 @@ fn zeroed_blocks_in_memory_that_was_used() {
         let t = thread(&a);
         let align = 4 << 20;
         for round in 0..8 {
-            // SAFETY: the heap is lent by its thread.
-            let p = t.with(&a, |heap| unsafe { a.malloc_aligned(heap, size, align, true) });
+            let p = t.with(&a, |heap| a.malloc_aligned(heap, size, align, true));
             assert!(!p.is_null() && p.addr().is_multiple_of(align), "{p:p} in round {round}");
             // SAFETY: the block has so many bytes.
             unsafe {
@@ -308,8 +303,7 @@ fn what_another_thread_frees_is_released() {
         // In two goes, as the owner takes some in before there are more.
         for half in blocks.chunks(blocks.len() / 2 + 1) {
             half.iter().for_each(|&p| free(&a, &two, p));
-            // SAFETY: the heaps are lent by their threads.
-            [&two, &one].into_iter().for_each(|t| t.with(&a, |heap| unsafe { a.rest(heap) }));
+            [&two, &one].into_iter().for_each(|t| t.with(&a, |heap| a.rest(heap)));
             valid(&a);
         }
         assert_eq!(a.figures().slabs, 0, "blocks of {size} bytes");
@@ -326,8 +320,7 @@ fn caches_are_filled_from_several_slabs() {
         // Two or three in each slab.
         let step = CHUNK / size * 2 / 5;
         blocks.iter().step_by(step).for_each(|&p| free(&a, &t, p));
-        // SAFETY: the heap is lent by its thread.
-        t.with(&a, |heap| unsafe { a.rest(heap) });
+        t.with(&a, |heap| a.rest(heap));
         let mut filled = 0;
         for _ in 0..20 {
             malloc(&a, &t, size);
@@ -346,8 +339,7 @@ fn lost_heaps_are_left_alone() {
     let p = malloc(&a, &lost, 40_000);
     free(&a, &lost, p);
     let free_before = a.free_bytes();
-    // SAFETY: the heap is its thread's, which does not use it any more.
-    lost.with(&a, |heap| unsafe { a.lose(heap) });
+    lost.with(&a, |heap| a.lose(heap));
     a.trim(0, || true);
     assert_eq!(a.free_bytes(), free_before, "its block stays in its cache");
     assert_ne!(malloc(&a, &other, 40_000), p);
@@ -425,8 +417,7 @@ fn heaps_show_what_they_shall() {
     });
     assert_eq!(a.watch(), Watch::Everything);
     let cached = |t: &Owner| {
-        // SAFETY: the heap is lent by its thread.
-        t.with(&a, |heap| unsafe { a.follow(heap) });
+        t.with(&a, |heap| a.follow(heap));
         let p = malloc(&a, t, 100);
         free(&a, t, p);
         a.figures().cached_blocks

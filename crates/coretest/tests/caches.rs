@@ -1,13 +1,13 @@
 //! Caches and the slabs behind them: how much they hold, what comes back from other threads, and what stays.
 
 use neap_core::class::{self, FIRST_PAGED, SIZE};
-use neap_core::{CHUNK, Heap, misuse};
+use neap_core::heap::Mine;
+use neap_core::{CHUNK, misuse};
 use neap_coretest::calls::{Shared, free, malloc, rest, system, thread, valid};
 use neap_coretest::{Call, Config, Owner};
 
 fn calloc(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
-    // SAFETY: the heap is lent by its thread.
-    let p = t.with(a, |heap| unsafe { a.calloc(heap, size) });
+    let p = t.with(a, |heap| a.calloc(heap, size));
     // SAFETY: the block has so many bytes.
     assert_eq!(unsafe { a.os.first_nonzero(p, size) }, None, "a block of {size} bytes");
     p
@@ -220,17 +220,16 @@ fn sizes_at_the_ends() {
     for (size, usable) in [(0, 16), (16, 16), (17, 32), (1024, 1024), (1025, 1152), (32768, 32768), (32769, 36864)] {
         let p = malloc(&a, &t, size);
         // SAFETY: the block is live.
-        let found = unsafe { a.usable_size(Heap::none(), misuse::Call::UsableSize, p) };
+        let found = unsafe { a.usable_size(Mine::none(), misuse::Call::UsableSize, p) };
         assert_eq!(found, Some(usable), "{size} bytes");
         assert_eq!(a.figures().large_blocks > 0, size > 32768);
     }
     for (size, align, usable) in
         [(32768, 64, 32768), (20000, 32768, 32768), (100, 128, 128), (129, 128, 256), (1, 65536, 4096)]
     {
-        // SAFETY: the heap is lent by its thread.
-        let p = t.with(&a, |heap| unsafe { a.malloc_aligned(heap, size, align, false) });
+        let p = t.with(&a, |heap| a.malloc_aligned(heap, size, align, false));
         // SAFETY: the block is live.
-        let found = unsafe { a.usable_size(Heap::none(), misuse::Call::UsableSize, p) };
+        let found = unsafe { a.usable_size(Mine::none(), misuse::Call::UsableSize, p) };
         assert_eq!((found, p.addr() % align), (Some(usable), 0), "{size} bytes at {align}");
     }
 }

@@ -87,10 +87,7 @@ fn memory_put_aside_is_held() {
     let a = system(Config { purger: true, ..Config::default() });
     let t = thread(&a);
     let size = 6 * MIB;
-    let calloc = || {
-        // SAFETY: the heap is lent by its thread.
-        t.with(&a, |heap| unsafe { a.calloc(heap, size) })
-    };
+    let calloc = || t.with(&a, |heap| a.calloc(heap, size));
     let mut p = malloc(&a, &t, size);
     // SAFETY: the block has so many bytes.
     unsafe { p.write_bytes(1, size) };
@@ -253,8 +250,7 @@ fn zeroed_blocks_of_two_kinds_of_memory() {
     free(&a, &t, dirty);
     rest(&a, &t);
     let before = a.figures().totals;
-    // SAFETY: the heap is lent by its thread.
-    let p = t.with(&a, |heap| unsafe { a.calloc(heap, 25 * CHUNK) });
+    let p = t.with(&a, |heap| a.calloc(heap, 25 * CHUNK));
     assert_eq!(p, dirty.wrapping_sub(5 * CHUNK));
     let after = a.figures().totals;
     assert_eq!((after.cleared - before.cleared, after.skipped - before.skipped), (20 << 16, 5 << 16));

@@ -164,8 +164,7 @@ fn resident_memory_is_what_the_system_holds() {
             assert_eq!(resident.total() as usize, a.os.usage().present, "{when}: {resident:?}, {what}");
             resident
         };
-        // SAFETY: the heap is lent by its thread.
-        let malloc = |size: usize| t.with(&a, |heap| unsafe { a.malloc(heap, size) });
+        let malloc = |size: usize| t.with(&a, |heap| a.malloc(heap, size));
         // SAFETY: the tests below write inside of their blocks.
         let write = |p: *mut u8, at: usize| unsafe { p.add(at).write_bytes(1, 5000) };
         let mut blocks = work(&a, &t, &t, 5);
@@ -205,13 +204,12 @@ fn heaps_follow_their_watchers() {
             a.tell_heaps();
         } else {
             for thread in [&one, &two] {
-                // SAFETY: the heap is lent by its thread.
-                thread.with(&a, |heap| unsafe { a.follow(heap) });
+                thread.with(&a, |heap| a.follow(heap));
             }
         }
         valid(&a);
         // SAFETY: as above.
-        assert!(![&one, &two].iter().any(|t| t.with(&a, |heap| unsafe { a.is_watched_at(heap) }) && !a.is_watched()));
+        assert!(![&one, &two].iter().any(|t| t.with(&a, |heap| a.is_watched_at(heap)) && !a.is_watched()));
         let kept = work(&a, &one, &two, 20);
         kept.into_iter().for_each(|p| free(&a, &two, p));
     }
@@ -259,15 +257,14 @@ fn samples_are_blocks() {
 fn heaps_sample_by_bytes() {
     let a = system(4096);
     let owner = thread(&a);
-    // SAFETY: the heap is lent by its thread, here and below.
-    let due = |size| owner.with(&a, |heap| unsafe { a.is_sample(heap, size) });
+    let due = |size| owner.with(&a, |heap| a.is_due_for_sample(heap, size));
     assert!(!(0..1000).any(|_| due(1 << 30)), "nobody wants samples");
     a.set_sample_interval(1000);
     let samples = (0..200_000).filter(|_| due(100)).count() as f64;
     let ratio = samples * weight(100, 1000) as f64 / 20_000_000.0;
     assert!((ratio - 1.0).abs() < 0.04, "{ratio}");
     // SAFETY: as above.
-    assert!(!owner.with(&a, |heap| unsafe { a.set_in_hook(heap, true) }));
+    assert!(!owner.with(&a, |heap| a.set_in_hook(heap, true)));
     assert!(!(0..1000).any(|_| due(1 << 30)), "in a hook");
 }
 
@@ -276,8 +273,7 @@ fn heaps_sample_by_bytes() {
 fn a_trim_takes_holes_where_no_range_is_free() {
     let a = system(4096);
     let t = thread(&a);
-    // SAFETY: the heap is lent by its thread; the block has so many bytes.
-    let malloc = |_| t.with(&a, |heap| unsafe { a.malloc(heap, 1024).cast::<[u8; 1024]>() });
+    let malloc = |_| t.with(&a, |heap| a.malloc(heap, 1024).cast::<[u8; 1024]>());
     let blocks: Vec<_> = (0..4096).map(malloc).collect();
     // SAFETY: the blocks have so many bytes.
     blocks.iter().for_each(|p| unsafe { p.write([1; 1024]) });
@@ -295,8 +291,7 @@ fn samples_are_each_heaps_own() {
     a.set_sample_interval(1000);
     let first = |_| {
         let owner = thread(&a);
-        // SAFETY: the heap is lent by its thread.
-        owner.with(&a, |heap| unsafe { (0..100_000).position(|_| a.is_sample(heap, 1)) })
+        owner.with(&a, |heap| (0..100_000).position(|_| a.is_due_for_sample(heap, 1)))
     };
     let places: std::collections::BTreeSet<_> = (0..8).map(first).collect();
     assert!(places.len() > 5, "{places:?}");
@@ -304,14 +299,14 @@ fn samples_are_each_heaps_own() {
     let owner = thread(&a);
     let before = mapped();
     // SAFETY: as above.
-    assert!(owner.with(&a, |heap| unsafe { a.malloc_sample(heap, 65 << 30, 1, false) }).is_null());
+    assert!(owner.with(&a, |heap| a.malloc_sample(heap, 65 << 30, 1, false)).is_null());
     assert_eq!(mapped(), before, "no arena is so long");
     let short = Config { address_limit: Some(512 << 20), reservations: Some(1), ..Config::default() };
     let a: Box<Shared> = Box::new(Allocator::new(Fake::new(short)));
     let owner = thread(&a);
     let taken = a.os.taken();
     // SAFETY: as above.
-    assert!(owner.with(&a, |heap| unsafe { a.malloc_sample(heap, 100 << 20, 1, false) }).is_null());
+    assert!(owner.with(&a, |heap| a.malloc_sample(heap, 100 << 20, 1, false)).is_null());
     assert_eq!((a.os.faults.count(Call::Map), a.os.taken(), a.figures().huge_blocks), (1, taken, 0));
     valid(&a);
 }

@@ -3,6 +3,7 @@
 
 use neap_core::Heap;
 use neap_core::fork::Begin;
+use neap_core::heap::Mine;
 use neap_core::lock::Lock;
 use neap_core::misuse::Call as Asker;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
@@ -109,17 +110,16 @@ fn forks_in_handlers() {
 /// goes on, and may take nothing that another thread may have left half changed.
 #[test]
 fn interrupted_calls_get_memory_in_a_stranded_child() {
-    type Call = fn(&Shared, *mut Heap) -> (*mut u8, usize, usize);
-    // SAFETY: `with` lends the thread's own heap, here and below.
+    type Call = fn(&Shared, Mine<'static>) -> (*mut u8, usize, usize);
     let calls: [Call; 8] = [
-        |a, heap| (unsafe { a.malloc(heap, 700) }, 700, 16),
-        |a, heap| (unsafe { a.malloc(heap, 30_000) }, 30_000, 16),
-        |a, heap| (unsafe { a.malloc(heap, 300_000) }, 300_000, 16),
-        |a, heap| (unsafe { a.malloc_aligned(heap, 900, 512, false) }, 900, 512),
-        |a, heap| (unsafe { a.malloc_aligned(heap, 10, 1 << 20, false) }, 10, 1 << 20),
-        |a, heap| (unsafe { a.calloc(heap, 700) }, 700, 16),
-        |a, heap| (unsafe { a.calloc(heap, 30_000) }, 30_000, 16),
-        |a, heap| (unsafe { a.calloc(heap, 300_000) }, 300_000, 16),
+        |a, heap| (a.malloc(heap, 700), 700, 16),
+        |a, heap| (a.malloc(heap, 30_000), 30_000, 16),
+        |a, heap| (a.malloc(heap, 300_000), 300_000, 16),
+        |a, heap| (a.malloc_aligned(heap, 900, 512, false), 900, 512),
+        |a, heap| (a.malloc_aligned(heap, 10, 1 << 20, false), 10, 1 << 20),
+        |a, heap| (a.calloc(heap, 700), 700, 16),
+        |a, heap| (a.calloc(heap, 30_000), 30_000, 16),
+        |a, heap| (a.calloc(heap, 300_000), 300_000, 16),
     ];
     for (n, call) in calls.into_iter().enumerate() {
         for cached in [true, false] {
@@ -128,8 +128,7 @@ fn interrupted_calls_get_memory_in_a_stranded_child() {
             let before = malloc(&a, &mine, 200_000);
             mine.with(&a, |heap| {
                 if !cached {
-                    // SAFETY: as above.
-                    unsafe { a.drop_caches(heap) };
+                    a.drop_caches(heap);
                 }
                 mine.fork_child_reentrant(&a);
                 assert!(a.is_stranded());
@@ -402,8 +401,7 @@ fn a_child_counts_anew() {
         let p = malloc(&a, &mine, 8 << 20);
         free(&a, &mine, p);
         a.purge();
-        // SAFETY: the heap is lent by its thread.
-        free(&a, &mine, mine.with(&a, |heap| unsafe { a.calloc(heap, 5000) }));
+        free(&a, &mine, mine.with(&a, |heap| a.calloc(heap, 5000)));
         let totals = a.figures().totals;
         assert!(totals.purged > 0 && totals.skipped + totals.cleared > 0, "{totals:?}");
         malloc(&a, &mine, (chunks - 4) << 16);

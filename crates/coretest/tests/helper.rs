@@ -211,8 +211,7 @@ fn purging_resumes() {
         a.policy.set_purge(Purge::Never);
         let thread = calls::thread(&a);
         free_in_parts(&a, &thread, waits);
-        // SAFETY: the heap is lent by its thread.
-        thread.with(&a, |heap| unsafe { a.rest(heap) });
+        thread.with(&a, |heap| a.rest(heap));
         assert_eq!(started(&a.os), 0);
         a.policy.set_purge(purge);
         a.resume_purging();

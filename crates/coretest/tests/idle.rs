@@ -141,8 +141,7 @@ fn parts_of_a_long_range() {
     const LEN: usize = 100 << 20;
     let a = system(4096);
     let own = thread(&a);
-    // SAFETY: the heap is lent by its thread.
-    let blocks = [(); 3].map(|()| own.with(&a, |heap| unsafe { a.malloc(heap, LEN) }));
+    let blocks = [(); 3].map(|()| own.with(&a, |heap| a.malloc(heap, LEN)));
     let tick = || a.os.advance(a.tick().unwrap_or(100).into());
     let mut seen = Vec::new();
     for p in blocks {
@@ -409,8 +408,7 @@ fn a_helper_stays_while_anything_waits() {
             }
         };
         if what != "a cache" {
-            // SAFETY: the heap is lent by its thread.
-            own.with(&a, |heap| unsafe { a.rest(heap) });
+            own.with(&a, |heap| a.rest(heap));
         }
         settle(&a);
         let went = before - a.os.usage().present;

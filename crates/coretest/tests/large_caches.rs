@@ -7,8 +7,7 @@ use neap_coretest::{Call, Config, Owner, slot};
 
 /// Allocates a block in the steps of the port.
 fn take(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
-    // SAFETY: the heap is lent by its thread.
-    let p = t.with(a, |heap| unsafe { slot::malloc(a, heap, size) });
+    let p = t.with(a, |heap| slot::malloc(a, heap, size));
     assert!(!p.is_null(), "no block of {size} bytes");
     p
 }
@@ -85,8 +84,7 @@ fn room_is_given_back() {
     for _ in 0..40 {
         let p = malloc(&a, &t, 8 * CHUNK);
         free(&a, &t, p);
-        // SAFETY: the heap is lent by its thread.
-        t.with(&a, |heap| unsafe { a.rest(heap) });
+        t.with(&a, |heap| a.rest(heap));
     }
     assert_eq!(a.os.faults.count(Call::StartPurger), 0);
 }

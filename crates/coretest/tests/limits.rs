@@ -74,8 +74,7 @@ fn fill(page_size: usize, limit: usize, size: usize) -> (usize, u64) {
     let config = Config { page_size, address_limit: Some(limit), ..Config::default() };
     let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(config)));
     let Some(thread) = Owner::new(&a, true, true) else { return (0, 0) };
-    // SAFETY: the heap is lent by its thread.
-    let take = || thread.with(&a, |heap| unsafe { a.malloc(heap, size) });
+    let take = || thread.with(&a, |heap| a.malloc(heap, size));
     let blocks: Vec<*mut u8> = std::iter::from_fn(|| Some(take()).filter(|p| !p.is_null())).collect();
     let before = a.os.faults.count(Call::Reserve);
     assert!(take().is_null(), "NULL, then a block");
@@ -120,8 +119,7 @@ fn places_of_long_arenas_are_not_used_again() {
     let config = Config { places, address_limit: Some(1 << 40), ..Config::default() };
     let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(config)));
     let thread = Owner::new(&a, true, true).expect("memory for a heap");
-    // SAFETY: the heap is lent by its thread.
-    let take = || thread.with(&a, |heap| unsafe { a.malloc(heap, 40_000) });
+    let take = || thread.with(&a, |heap| a.malloc(heap, 40_000));
     let long = take();
     assert!((place..place + (64 << 30)).contains(&long.addr()), "{long:p}");
     // So little that the last arenas are shorter than that front.

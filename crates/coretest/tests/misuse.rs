@@ -1,6 +1,6 @@
 //! What a program does wrong is told from what it may do: each misuse ends in its line, and nothing else does.
 
-use neap_core::heap::Block;
+use neap_core::heap::{Block, Mine};
 use neap_core::{Allocator, CHUNK, Heap, class};
 use neap_coretest::{Call, Config, Fake, slot};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// An allocator and two heaps of it.
 struct Two {
     a: Box<Allocator<Fake>>,
-    own: *mut Heap,
-    other: *mut Heap,
+    own: Mine<'static>,
+    other: Mine<'static>,
 }
 
 /// With caches or without, with a page map or without.
@@ -17,7 +17,8 @@ fn each(test: impl Fn(Two)) {
     for cached in [true, false] {
         for missing in [vec![], vec![Call::ReserveZeros]] {
             let a = Box::new(Allocator::new(Fake::new(Config { missing, ..Config::default() })));
-            let (own, other) = (a.acquire(cached), a.acquire(cached));
+            let (own, other) =
+                (a.acquire(cached).expect("memory for a heap"), a.acquire(cached).expect("memory for a heap"));
             test(Two { a, own, other });
         }
     }
@@ -25,11 +26,10 @@ fn each(test: impl Fn(Two)) {
 
 impl Two {
     fn malloc(&self, size: usize) -> *mut u8 {
-        // SAFETY: the heap is this test's.
-        unsafe { slot::malloc(&self.a, self.own, size) }
+        slot::malloc(&self.a, self.own, size)
     }
 
-    fn free(&self, heap: *mut Heap, p: *mut u8) {
+    fn free(&self, heap: Mine<'static>, p: *mut u8) {
         // SAFETY: the heap is this test's; a wrong pointer is what the test is about.
         unsafe {
             assert_eq!(slot::free(&self.a, heap, p), Ok(()), "{p:p} is foreign");
@@ -37,7 +37,7 @@ impl Two {
     }
 
     /// The line with which freeing `p` ends.
-    fn line(&self, heap: *mut Heap, p: *mut u8) -> String {
+    fn line(&self, heap: Mine<'static>, p: *mut u8) -> String {
         let end = catch_unwind(AssertUnwindSafe(|| self.free(heap, p))).expect_err("the misuse is seen");
         *end.downcast::<String>().expect("a line")
     }
@@ -126,8 +126,8 @@ fn data_like_a_free_block() {
 /// Catches a heap that hands a block out which was written after its free.
 #[test]
 fn write_after_free() {
-    let t = Two { a: Box::new(Allocator::new(Fake::new(Config::default()))), own: Heap::none(), other: Heap::none() };
-    let t = Two { own: t.a.acquire(true), ..t };
+    let t = Two { a: Box::new(Allocator::new(Fake::new(Config::default()))), own: Mine::none(), other: Mine::none() };
+    let t = Two { own: t.a.acquire(true).expect("memory for a heap"), ..t };
     let p = t.malloc(64);
     t.free(t.own, p);
     // SAFETY: the memory is there; that the block is free is what the test is about.
@@ -146,10 +146,10 @@ fn foreign_pointer() {
         let p = mine.as_mut_ptr().cast();
         // SAFETY: a foreign pointer is allowed.
         unsafe {
-            assert!(!Heap::free(t.own, &t.a.map, p));
+            assert!(!Heap::free(t.own.ptr(), &t.a.map, p));
             assert!(t.a.free_after_miss(t.own, p).is_err());
             // Nor is NULL a misuse.
-            assert!(!Heap::free(t.own, &t.a.map, core::ptr::null_mut()));
+            assert!(!Heap::free(t.own.ptr(), &t.a.map, core::ptr::null_mut()));
             assert_eq!(t.a.free_after_miss(t.own, core::ptr::null_mut()), Ok(()));
         }
     });
@@ -159,7 +159,7 @@ fn foreign_pointer() {
 #[test]
 fn memory_that_is_no_blocks() {
     each(|t| {
-        let p = t.own.cast::<u8>();
+        let p = t.own.ptr().cast::<u8>();
         let line = t.line(t.own, p);
         assert!(line.starts_with(&format!("neap: free of {p:p}, which neap did not allocate")), "{line}");
         let long = t.a.malloc_reentrant(250_000, 16, false);
@@ -193,7 +193,7 @@ fn double_free_in_each_slab() {
 fn double_free_of_a_block_that_was_written() {
     for newer in 0..3 {
         let a = Box::new(Allocator::new(Fake::new(Config::default())));
-        let t = Two { own: a.acquire(true), other: Heap::none(), a };
+        let t = Two { own: a.acquire(true).expect("memory for a heap"), other: Mine::none(), a };
         let [p, later, last] = [(); 3].map(|()| t.malloc(64));
         t.free(t.own, p);
         [later, last][..newer.min(2)].iter().for_each(|&q| t.free(t.own, q));
@@ -209,7 +209,7 @@ fn double_free_of_a_block_that_was_written() {
 fn free_memory_of_a_slab() {
     for missing in [vec![], vec![Call::ReserveZeros]] {
         let a = Box::new(Allocator::new(Fake::new(Config { missing, ..Config::default() })));
-        let t = Two { own: a.acquire(false), other: Heap::none(), a };
+        let t = Two { own: a.acquire(false).expect("memory for a heap"), other: Mine::none(), a };
         let p = t.malloc(5000);
         assert!(p.addr().is_multiple_of(CHUNK), "the first block of a slab");
         t.free(t.own, p);
@@ -240,14 +240,17 @@ fn what_written_free_blocks_point_to() {
     };
     for way in 0..4 {
         let a = Box::new(Allocator::new(Fake::new(Config::default())));
-        let t = Two { own: a.acquire(true), other: a.acquire(true), a };
+        let t = Two {
+            own: a.acquire(true).expect("memory for a heap"),
+            other: a.acquire(true).expect("memory for a heap"),
+            a,
+        };
         let ([live, free, written], other_size) = ([(); 3].map(|()| t.malloc(16)), t.malloc(64));
         t.free(t.own, free);
         t.free(t.other, written);
         // A heap without caches releases the slab with its only block.
-        let uncached = t.a.acquire(false);
-        // SAFETY: the heap is this test's.
-        let released = unsafe { t.a.malloc(uncached, 16) };
+        let uncached = t.a.acquire(false).expect("memory for a heap");
+        let released = t.a.malloc(uncached, 16);
         write(released, Block::TAG, live);
         t.free(uncached, released);
         write(other_size, Block::TAG, live);

@@ -207,8 +207,7 @@ fn a_helper_ends_after_five_idle_ticks() {
         assert!(tick(), "tick {i}");
     }
     assert_eq!(a.free_bytes().0, 0);
-    // SAFETY: the heap is lent by its thread.
-    t.with(&a, |heap| unsafe { a.rest(heap) });
+    t.with(&a, |heap| a.rest(heap));
     let left = (0..100).take_while(|_| tick()).count();
     assert_eq!(left, 10, "five until the free blocks go, and five in which there is nothing to do");
 }
@@ -249,8 +248,7 @@ fn time_in_a_large_cache_counts() {
     // Busy, so that it is not visited.
     t.with(&a, |_| (0..3).for_each(|_| tick()));
     assert_eq!(a.free_bytes().0, 0, "it is in the cache");
-    // SAFETY: the heap is lent by its thread.
-    t.with(&a, |heap| unsafe { a.rest(heap) });
+    t.with(&a, |heap| a.rest(heap));
     tick();
     assert_eq!(a.free_bytes().0, 8 * CHUNK, "four ticks");
     tick();

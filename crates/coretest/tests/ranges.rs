@@ -168,7 +168,6 @@ impl Test {
         let Some((c, len)) = self.any_held() else { return };
         let (more, after) = (self.length(), c + len * RECORD);
         let Test { space, ranges, .. } = self;
-        // SAFETY: the range before is this test's, and this test alone uses the ranges.
         let got = ranges.extend(space, at(after), more);
         let room = [true, false].map(|dirty| self.free(dirty).iter().any(|row| row.0 == after && row.1 >= more));
         match got {

@@ -2,12 +2,13 @@
 //! the system, before and behind the call, with whatever locks are held; `tests/signals.rs` has real signals, which come
 //! anywhere. What a reentrant call must not do, take a lock that is held, would make these tests wait for ever.
 
+use neap_core::heap::Mine;
 use neap_core::helper::Helper;
 use neap_core::misuse::Call as Asker;
 use neap_core::os::{Memory, Moved, Run, Touched};
 use neap_core::sync::Threads;
 use neap_core::valid::{Census, Depth};
-use neap_core::{Allocator, CHUNK, Heap, Os, class};
+use neap_core::{Allocator, CHUNK, Os, class};
 use neap_coretest::fake::{Call, Config, Fake};
 use neap_coretest::pattern;
 use neap_coretest::slot::{self, Owner};
@@ -315,7 +316,7 @@ impl Program {
         None
     }
 
-    fn call<R>(&self, f: impl FnOnce(&Neap, *mut Heap) -> R) -> R {
+    fn call<R>(&self, f: impl FnOnce(&Neap, Mine<'static>) -> R) -> R {
         let owner = self.owner.as_ref().expect("the thread has a heap");
         self.interrupted(|| owner.with(&self.a, |heap| f(&self.a, heap)))
     }
@@ -349,7 +350,7 @@ impl Program {
                 }),
                 _ => match r >> 8 & 7 {
                     0 => {
-                        self.call(|a, heap| a.purge_with(heap));
+                        self.call(|a, heap| a.purge_with(heap.ptr()));
                     }
                     1 => self.call(|a, heap| a.drop_caches(heap)),
                     2 => {

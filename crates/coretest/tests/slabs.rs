@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 #[test]
 fn a_slab_stays_while_a_free_is_under_way() {
     let a = system(Config::default());
-    let heap = a.acquire(false);
+    let heap = a.acquire(false).expect("memory for a heap");
     let class = class::of(5000);
     // SAFETY: the heap is this test's, and so is the slab of its only block.
     unsafe {
@@ -63,7 +63,7 @@ fn hardened_blocks_lie_anywhere() {
 fn slabs_give_what_is_wanted_and_no_more() {
     for size in [16, 5000] {
         let a = system(Config::default());
-        let heap = a.acquire(false);
+        let heap = a.acquire(false).expect("memory for a heap");
         let class = class::of(size);
         // SAFETY: the heap is this test's, and so is the slab of its only block.
         unsafe {
@@ -77,7 +77,8 @@ fn slabs_give_what_is_wanted_and_no_more() {
             }
             let carved = out.count;
             let mut one_by_one = 0;
-            while let Some((p, ..)) = slab.take_one(4096) {
+            while let Some((block, ..)) = slab.take_one(4096) {
+                let p = block.start();
                 assert_eq!(Record::at(p), slab.chunk(), "{p:p} lies behind the slab of {first:p}");
                 one_by_one += 1;
             }

@@ -16,8 +16,7 @@ fn short(address_limit: usize) -> Box<Shared> {
 }
 
 fn aligned(a: &Shared, t: &Owner, size: usize, align: usize) -> *mut u8 {
-    // SAFETY: the heap is lent by its thread.
-    t.with(a, |heap| unsafe { a.malloc_aligned(heap, size, align, false) })
+    t.with(a, |heap| a.malloc_aligned(heap, size, align, false))
 }
 
 /// Catches a request beyond PTRDIFF_MAX for which the system is asked.

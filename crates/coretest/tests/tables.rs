@@ -44,8 +44,7 @@ fn tables_of_long_ranges_go() {
     assert!(empty + 40_000 < full, "{empty} of {full} bytes of tables stay");
     a.purge();
     assert_eq!(calls(), before + 1, "one range is long");
-    // SAFETY: the heap is lent by its thread.
-    let p = t.with(&a, |heap| unsafe { a.malloc_aligned(heap, 990 * CHUNK, CHUNK, false) });
+    let p = t.with(&a, |heap| a.malloc_aligned(heap, 990 * CHUNK, CHUNK, false));
     a.purge();
     assert_eq!(calls(), before + 1, "what is left of it is short");
     free(&a, &t, p);
@@ -67,8 +66,7 @@ fn growth_takes_few_calls() {
     let calls = a.os.faults.count(Call::Commit);
     assert!(calls <= 7 * 12, "{calls} calls for 64 MiB");
     let end = malloc(&a, &t, CHUNK);
-    // SAFETY: the heap is lent by its thread.
-    let far = t.with(&a, |heap| unsafe { a.malloc(heap, 1 << 30) });
+    let far = t.with(&a, |heap| a.malloc(heap, 1 << 30));
     assert!(far.addr().abs_diff(end.addr()) < 128 << 20);
 }
 

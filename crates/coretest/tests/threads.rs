@@ -1,9 +1,10 @@
 //! Real threads on one allocator: blocks change hands, threads end while others free into their heaps, and every
 //! block keeps its contents.
 
+use neap_core::heap::Mine;
 use neap_core::policy::Purge;
 use neap_core::valid::Depth;
-use neap_core::{Allocator, Heap, misuse};
+use neap_core::{Allocator, misuse};
 use neap_coretest::slot::GONE;
 use neap_coretest::{Call, Config, Fake, Owner, pattern, slot};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +45,7 @@ impl Thread<'_> {
     }
 
     /// A call with the thread's heap.
-    fn call<R>(&self, f: impl FnOnce(&Shared, *mut Heap) -> R) -> R {
+    fn call<R>(&self, f: impl FnOnce(&Shared, Mine<'static>) -> R) -> R {
         self.own.as_ref().expect("a heap").with(self.a, |heap| f(self.a, heap))
     }
 
@@ -57,8 +58,7 @@ impl Thread<'_> {
             _ => n % 300,
         };
         let zero = n & 64 != 0;
-        // SAFETY: the heap is lent by this thread.
-        let p = self.call(|a, heap| unsafe {
+        let p = self.call(|a, heap| {
             if zero {
                 return a.calloc(heap, size);
             }
@@ -70,7 +70,7 @@ impl Thread<'_> {
             if zero {
                 assert_eq!(self.a.os.first_nonzero(p, size), None, "calloc of {size} bytes at {p:p}");
             }
-            let usable = self.a.usable_size(Heap::none(), misuse::Call::UsableSize, p).expect("known");
+            let usable = self.a.usable_size(Mine::none(), misuse::Call::UsableSize, p).expect("known");
             let id = IDS.fetch_add(1, Ordering::Relaxed);
             pattern::write(p, usable, id);
             self.blocks.push(Block { p, usable, id });
@@ -90,7 +90,7 @@ impl Thread<'_> {
             // SAFETY: the block is this thread's, and the heap is lent by it.
             Some(_) => self.call(|a, heap| unsafe { slot::free(a, heap, b.p) }),
             // SAFETY: the block is this thread's, and the heap is a name.
-            None => unsafe { self.a.free(GONE.heap(), b.p) },
+            None => unsafe { self.a.free(Mine::of(GONE.heap()), b.p) },
         };
         assert_eq!(known, Ok(()));
     }
@@ -105,7 +105,7 @@ impl Thread<'_> {
         unsafe {
             assert!(!p.is_null(), "no memory for {size} bytes");
             assert_eq!(pattern::first_wrong(p, b.usable.min(size), b.usable, b.id), None, "{b:x?} realloc {size}");
-            let usable = self.a.usable_size(Heap::none(), misuse::Call::UsableSize, p).expect("known");
+            let usable = self.a.usable_size(Mine::none(), misuse::Call::UsableSize, p).expect("known");
             pattern::write(p, usable, b.id);
             self.blocks.push(Block { p, usable, id: b.id });
         }

@@ -16,8 +16,7 @@ fn with_thread(config: Config) -> (Box<Shared>, Owner) {
 /// A zeroed block, which is zero; what was cleared for it, and what was not.
 fn calloc(a: &Shared, t: &Owner, size: usize) -> (*mut u8, u64, u64) {
     let before = a.figures().totals;
-    // SAFETY: the heap is lent by its thread.
-    let p = t.with(a, |heap| unsafe { a.malloc_aligned(heap, size, 16, true) });
+    let p = t.with(a, |heap| a.malloc_aligned(heap, size, 16, true));
     assert!(!p.is_null());
     let after = a.figures().totals;
     // SAFETY: the block has so many bytes.
@@ -139,8 +138,7 @@ fn blocks_keep_their_alignment() {
     free(&a, &t, p);
     let mut places = Vec::new();
     for round in 0..6 {
-        // SAFETY: the heap is lent by its thread.
-        let p = t.with(&a, |heap| unsafe { a.malloc_aligned(heap, size, align, true) });
+        let p = t.with(&a, |heap| a.malloc_aligned(heap, size, align, true));
         assert!(!p.is_null() && p.addr().is_multiple_of(align), "{p:p} in round {round}");
         if round == 0 {
             write(p, size, 1, 1);

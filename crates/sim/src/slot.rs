@@ -8,7 +8,7 @@ use crate::world::world;
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
 use neap_core::fork::{Begin, Flight};
-use neap_core::heap::{Block, FORKED, Name, PARKED, ThreadSlot};
+use neap_core::heap::{Block, FORKED, Mine, Name, PARKED, ThreadSlot};
 use neap_core::sync::Ordering;
 use neap_core::{Allocator, CHUNK, Heap};
 
@@ -74,7 +74,7 @@ fn wait_parked() {
 const EARLY_MALLOCS: u32 = 2;
 const EARLY_FREES: u32 = 8;
 
-fn with_heap<R>(f: impl FnMut(*mut Heap) -> R, reentrant: impl FnMut() -> R) -> Option<R> {
+fn with_heap<R>(f: impl FnMut(Mine<'static>) -> R, reentrant: impl FnMut() -> R) -> Option<R> {
     with_heap_for(EARLY_FREES / EARLY_MALLOCS, f, reentrant)
 }
 
@@ -91,12 +91,13 @@ fn is_early(weight: u32) -> bool {
 }
 
 /// Runs `f` with a heap that the thread owns meanwhile, or `reentrant`, as a call that counts as `weight` frees.
-fn with_heap_for<R>(weight: u32, mut f: impl FnMut(*mut Heap) -> R, mut reentrant: impl FnMut() -> R) -> Option<R> {
+fn with_heap_for<R>(weight: u32, mut f: impl FnMut(Mine<'static>) -> R, mut reentrant: impl FnMut() -> R) -> Option<R> {
     let a = allocator();
     loop {
         let Some(heap) = enter() else { return Some(reentrant()) };
         if is_heap(heap) {
-            let result = f(heap);
+            // SAFETY: the thread's own heap, in a call.
+            let result = f(unsafe { Mine::of(heap) });
             leave();
             return Some(result);
         }
@@ -143,15 +144,12 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
     }
 }
 
-fn with_borrowed<R>(mut f: impl FnMut(*mut Heap) -> R) -> Option<R> {
-    let heap = if allocator().is_stranded() { Heap::none() } else { allocator().acquire(false) };
-    crate::trace!("borrowed {heap:p}");
-    if allocator().is_stranded() || heap.is_null() {
-        return None;
-    }
+fn with_borrowed<R>(mut f: impl FnMut(Mine<'static>) -> R) -> Option<R> {
+    let heap = if allocator().is_stranded() { None } else { allocator().acquire(false) };
+    crate::trace!("borrowed {:p}", heap.map_or(Heap::none(), |heap| heap.ptr()));
+    let heap = heap.filter(|_| !allocator().is_stranded())?;
     let result = f(heap);
-    // SAFETY: the heap was borrowed for this call.
-    unsafe { allocator().abandon(heap) };
+    allocator().abandon(heap);
     Some(result)
 }
 
@@ -163,9 +161,9 @@ fn acquire(flight: Flight<'_>) -> bool {
         return true;
     }
     let heap = a.acquire(true);
-    crate::trace!("acquired {heap:p}");
-    if !heap.is_null() {
-        slot().heap.store(heap, Ordering::Release);
+    crate::trace!("acquired {:p}", heap.map_or(Heap::none(), |heap| heap.ptr()));
+    if let Some(heap) = heap {
+        slot().heap.store(heap.ptr(), Ordering::Release);
     }
     let stranded = a.is_stranded();
     if stranded {
@@ -176,9 +174,7 @@ fn acquire(flight: Flight<'_>) -> bool {
     if stranded {
         return true;
     }
-    if heap.is_null() {
-        return false;
-    }
+    let Some(heap) = heap else { return false };
     if world().config.seatless == 0 {
         // SAFETY: the heap is this thread's, and the thread slot lasts until its end.
         unsafe { a.set_slot(heap, life().slot()) };
@@ -197,15 +193,15 @@ pub fn give_up() {
     }
     let mut given_up = false;
     while !given_up {
-        let end = |own| {
+        let end = |own: Mine<'static>| {
             let flight = a.take_off(life().slot());
             // Acquire pairs with the Release of a visitor who found the thread busy.
-            let gone = slot().heap.compare_exchange(own, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok();
-            crate::trace!("gives up {own:p}: {gone}");
+            let gone =
+                slot().heap.compare_exchange(own.ptr(), GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok();
+            crate::trace!("gives up {:p}: {gone}", own.ptr());
             if gone {
                 given_up = true;
-                // SAFETY: the heap was this thread's, which has just forgotten it.
-                unsafe { a.abandon(own) };
+                a.abandon(own);
             }
             drop(flight);
         };
@@ -308,31 +304,29 @@ pub fn malloc(size: usize) -> *mut u8 {
     let a = allocator();
     let Some(heap) = enter() else { return a.malloc_reentrant(size, 1, false) };
     // SAFETY: the thread's own heap, or a name.
-    unsafe {
-        let p = Heap::malloc(heap, size, Block::untag);
-        if !p.is_null() {
-            leave();
-            return p;
-        }
-        if a.is_watched_at(heap) {
-            if !is_heap(heap) {
-                leave();
-                return malloc_aligned(size, 1, false);
-            }
-            let p = a.malloc_after_miss(heap, size);
-            a.follow(heap);
-            leave();
-            return p;
-        }
-        let p = if size <= MAX_SMALL {
-            a.malloc_after_miss(heap, size)
-        } else {
-            let p = a.malloc_from_cache(heap, size, false);
-            if p.is_null() { a.malloc_fresh(size, CHUNK, false) } else { p }
-        };
+    let (p, mine) = unsafe { (Heap::malloc(heap, size, Block::untag), Mine::of(heap)) };
+    if !p.is_null() {
         leave();
-        p
+        return p;
     }
+    if a.is_watched_at(mine) {
+        if !is_heap(heap) {
+            leave();
+            return malloc_aligned(size, 1, false);
+        }
+        let p = a.malloc_after_miss(mine, size);
+        a.follow(mine);
+        leave();
+        return p;
+    }
+    let p = if size <= MAX_SMALL {
+        a.malloc_after_miss(mine, size)
+    } else {
+        let p = a.malloc_cached_large(mine, size, false);
+        if p.is_null() { a.malloc_fresh(size, CHUNK, false) } else { p }
+    };
+    leave();
+    p
 }
 
 /// calloc.
@@ -346,16 +340,13 @@ pub fn calloc(size: usize) -> *mut u8 {
         }
         return p;
     }
-    // SAFETY: `with_heap` lends a heap.
-    with_heap(|heap| unsafe { a.calloc(heap, size) }, || a.malloc_reentrant(size, 1, true))
-        .unwrap_or(core::ptr::null_mut())
+    with_heap(|heap| a.calloc(heap, size), || a.malloc_reentrant(size, 1, true)).unwrap_or(core::ptr::null_mut())
 }
 
 /// aligned_alloc, zeroed or not.
 pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
     let a = allocator();
-    // SAFETY: `with_heap` lends a heap.
-    let aligned = |heap| unsafe { a.malloc_aligned(heap, size, align, zero) };
+    let aligned = |heap| a.malloc_aligned(heap, size, align, zero);
     with_heap(aligned, || a.malloc_reentrant(size, align, zero)).unwrap_or(core::ptr::null_mut())
 }
 
@@ -372,10 +363,11 @@ pub unsafe fn free(p: *mut u8) -> Result<(), Foreign> {
             leave();
             return Ok(());
         }
-        if a.is_watched_at(heap) {
-            Heap::undo_free(heap, a.map.class(p));
+        let mine = Mine::of(heap);
+        if a.is_watched_at(mine) {
+            mine.undo_free(a.map.class(p));
             if is_heap(heap) {
-                a.follow(heap);
+                a.follow(mine);
             }
             leave();
             return match with_heap_for(1, |heap| a.free(heap, p), || a.free_reentrant(p)) {
@@ -383,7 +375,7 @@ pub unsafe fn free(p: *mut u8) -> Result<(), Foreign> {
                 None => a.free_reentrant(p),
             };
         }
-        let known = if a.free_to_cache_after_miss(heap, p) { Ok(()) } else { a.free_after_miss(heap, p) };
+        let known = if a.free_to_cache_after_miss(mine, p) { Ok(()) } else { a.free_after_miss(mine, p) };
         leave();
         known
     }
@@ -413,8 +405,7 @@ pub unsafe fn usable_size(p: *mut u8) -> Option<usize> {
             leave();
             return a.usable_size_reentrant(call, p);
         }
-        let heap = if is_heap(heap) { heap } else { Heap::none() };
-        let size = a.usable_size(heap, call, p);
+        let size = a.usable_size(Mine::of(heap), call, p);
         leave();
         size
     }
@@ -423,7 +414,6 @@ pub unsafe fn usable_size(p: *mut u8) -> Option<usize> {
 /// The thread's caches go back.
 pub fn rest() {
     if is_heap(own()) || own() == PARKED.heap() || own() == FORKED.heap() {
-        // SAFETY: `with_heap` lends the thread's own heap.
-        with_heap(|heap| unsafe { allocator().rest(heap) }, || ());
+        with_heap(|heap| allocator().rest(heap), || ());
     }
 }

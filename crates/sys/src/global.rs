@@ -10,7 +10,7 @@ use crate::{arch, slot, watch};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
 use neap_core::class::{MAX_SMALL, MAX_TABLE};
-use neap_core::heap::FORKED;
+use neap_core::heap::{FORKED, Mine};
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
 use neap_core::sample::weight;
@@ -71,7 +71,7 @@ pub fn malloc(size: usize) -> *mut u8 {
     // SAFETY: the thread's own heap.
     let p = unsafe { Heap::malloc(entered.heap, size, arch::untag) };
     if p.is_null() {
-        return malloc_entered(size, entered.heap);
+        return malloc_entered(size, entered.lend());
     }
     entered.leave();
     p
@@ -80,16 +80,15 @@ pub fn malloc(size: usize) -> *mut u8 {
 /// The rest of [`malloc`], after `Heap::malloc` failed on `heap`, which the call has entered.
 #[cold]
 #[inline(never)]
-fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
-    // SAFETY: a real heap is this thread's, here and below. A name of no heap counts as watched.
-    if unsafe { NEAP.is_watched_at(heap) } {
+fn malloc_entered(size: usize, heap: Mine<'static>) -> *mut u8 {
+    // A name of no heap counts as watched.
+    if NEAP.is_watched_at(heap) {
         return malloc_watched(size, heap);
     }
     if size <= MAX_SMALL {
         return malloc_missed(size, heap);
     }
-    // SAFETY: the heap is this thread's.
-    let p = unsafe { NEAP.malloc_from_cache(heap, size, false) };
+    let p = NEAP.malloc_cached_large(heap, size, false);
     if p.is_null() {
         return malloc_fresh(size);
     }
@@ -99,9 +98,8 @@ fn malloc_entered(size: usize, heap: *mut Heap) -> *mut u8 {
 
 /// [`malloc_entered`] of a small block.
 #[inline(never)]
-fn malloc_missed(size: usize, heap: *mut Heap) -> *mut u8 {
-    // SAFETY: `Heap::malloc` has just failed on the heap, which is this thread's.
-    let p = unsafe { NEAP.malloc_after_miss(heap, size) };
+fn malloc_missed(size: usize, heap: Mine<'static>) -> *mut u8 {
+    let p = NEAP.malloc_after_miss(heap, size);
     arch::leave();
     if p.is_null() { no_memory() } else { p }
 }
@@ -117,20 +115,16 @@ fn malloc_fresh(size: usize) -> *mut u8 {
 /// [`malloc_entered`], where the thread has no heap or calls are watched.
 #[cold]
 #[inline(never)]
-fn malloc_watched(size: usize, heap: *mut Heap) -> *mut u8 {
-    if !slot::is_heap(heap) {
+fn malloc_watched(size: usize, heap: Mine<'static>) -> *mut u8 {
+    if !slot::is_heap(heap.ptr()) {
         arch::leave();
         return malloc_slow(size, 1, false);
     }
-    // SAFETY: the heap is this thread's, and `Heap::malloc` has just failed on it.
-    let (p, sampled) = unsafe {
-        let sample = if slot::in_hook() { core::ptr::null_mut() } else { NEAP.sample_after_miss(heap, size) };
-        let p = if sample.is_null() { NEAP.malloc_after_miss(heap, size) } else { sample };
-        NEAP.follow(heap);
-        (p, !sample.is_null())
-    };
+    let sample = if slot::in_hook() { core::ptr::null_mut() } else { NEAP.sample_after_miss(heap, size) };
+    let p = if sample.is_null() { NEAP.malloc_after_miss(heap, size) } else { sample };
+    NEAP.follow(heap);
     arch::leave();
-    finish(p, size, sampled, false)
+    finish(p, size, !sample.is_null(), false)
 }
 
 /// A block of at least `size` bytes aligned to `align`, a power of two, from the slow path; zeroed if asked for.
@@ -138,13 +132,12 @@ fn malloc_watched(size: usize, heap: *mut Heap) -> *mut u8 {
 fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
     let mut sample = core::ptr::null_mut();
     let p = match Turn::to_allocate() {
-        // SAFETY: the heap is lent to this call.
-        Turn::Heap(lent) => unsafe {
+        Turn::Heap(lent) => {
             if NEAP.is_watched() {
                 sample = malloc_sample(lent.heap(), size, align, zero);
             }
             if sample.is_null() { NEAP.malloc_aligned(lent.heap(), size, align, zero) } else { sample }
-        },
+        }
         Turn::Reentrant => NEAP.malloc_reentrant(size, align, zero),
         Turn::NoMemory => core::ptr::null_mut(),
     };
@@ -152,16 +145,10 @@ fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
 }
 
 /// A block that is a sample, if the next block is to be one; else null.
-///
-/// # Safety
-/// The heap must be the caller's.
 #[cold]
-unsafe fn malloc_sample(heap: *mut Heap, size: usize, align: usize, zero: bool) -> *mut u8 {
-    // SAFETY: as the caller promises.
-    unsafe {
-        let wanted = !slot::in_hook() && NEAP.is_sample(heap, size);
-        if wanted { NEAP.malloc_sample(heap, size, align, zero) } else { core::ptr::null_mut() }
-    }
+fn malloc_sample(heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
+    let due = !slot::in_hook() && NEAP.is_due_for_sample(heap, size);
+    if due { NEAP.malloc_sample(heap, size, align, zero) } else { core::ptr::null_mut() }
 }
 
 /// malloc and calloc in a handler that interrupted another call of this thread.
@@ -183,7 +170,7 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
     unsafe {
         let p = Heap::malloc(entered.heap, bytes, arch::untag);
         if p.is_null() {
-            return calloc_entered(bytes, entered.heap);
+            return calloc_entered(bytes, entered.lend());
         }
         entered.leave();
         arch::zero_short(p, bytes);
@@ -196,7 +183,7 @@ const SHORT: usize = 256;
 
 #[cold]
 #[inline(never)]
-fn calloc_entered(bytes: usize, heap: *mut Heap) -> *mut u8 {
+fn calloc_entered(bytes: usize, heap: Mine<'static>) -> *mut u8 {
     zeroed(malloc_entered(bytes, heap), bytes)
 }
 
@@ -215,14 +202,13 @@ fn calloc_slow(bytes: usize) -> *mut u8 {
         return zeroed(malloc(bytes), bytes);
     }
     let Some(entered) = arch::enter() else { return malloc_reentrant(bytes, true) };
-    // SAFETY: a real heap is this thread's. A name of no heap counts as watched.
-    let p = unsafe {
-        if NEAP.is_watched_at(entered.heap) {
-            entered.leave();
-            return malloc_slow(bytes, 1, true);
-        }
-        NEAP.calloc(entered.heap, bytes)
-    };
+    let heap = entered.lend();
+    // A name of no heap counts as watched.
+    if NEAP.is_watched_at(heap) {
+        entered.leave();
+        return malloc_slow(bytes, 1, true);
+    }
+    let p = NEAP.calloc(heap, bytes);
     entered.leave();
     if p.is_null() { no_memory() } else { p }
 }
@@ -247,7 +233,7 @@ pub unsafe fn free(p: *mut u8, foreign: ForeignFree) {
     // SAFETY: the thread's own heap; as the caller promises.
     unsafe {
         if !Heap::free(entered.heap, &NEAP.map, p) {
-            return free_entered(p, entered.heap, foreign);
+            return free_entered(p, entered.lend(), foreign);
         }
     }
     entered.leave();
@@ -256,13 +242,12 @@ pub unsafe fn free(p: *mut u8, foreign: ForeignFree) {
 /// The rest of [`free`], after `Heap::free` failed on `heap`, which the call has entered.
 #[cold]
 #[inline(never)]
-unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
+unsafe fn free_entered(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
     if p.is_null() {
-        // SAFETY: the thread's own heap, or a name; the fast path has just failed on it.
-        unsafe { Heap::undo_free(heap, 0) };
+        heap.undo_free(0);
         return arch::leave();
     }
-    // SAFETY: as the caller of `free` promises; a real heap is this thread's. A name of no heap counts as watched.
+    // SAFETY: as the caller of `free` promises. A name of no heap counts as watched.
     unsafe {
         if NEAP.is_watched_at(heap) {
             return free_watched(p, heap, foreign);
@@ -279,7 +264,7 @@ unsafe fn free_entered(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
 /// # Safety
 /// As that.
 #[inline(never)]
-unsafe fn free_missed(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
+unsafe fn free_missed(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
     // SAFETY: as the caller promises.
     unsafe {
         let known = NEAP.free_after_miss(heap, p);
@@ -296,15 +281,12 @@ unsafe fn free_missed(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
 /// As that.
 #[cold]
 #[inline(never)]
-unsafe fn free_watched(p: *mut u8, heap: *mut Heap, foreign: ForeignFree) {
-    // SAFETY: the thread's own heap, or a name; the fast path has just failed on it.
-    unsafe {
-        Heap::undo_free(heap, NEAP.map.class(p));
-        if slot::is_heap(heap) {
-            NEAP.follow(heap);
-        }
-        arch::leave();
+unsafe fn free_watched(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
+    heap.undo_free(NEAP.map.class(p));
+    if slot::is_heap(heap.ptr()) {
+        NEAP.follow(heap);
     }
+    arch::leave();
     // SAFETY: as the caller of `free` promises.
     unsafe {
         if NEAP.is_marked(p) {
@@ -381,9 +363,8 @@ pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
         // SAFETY: as the caller promises.
         return unsafe { NEAP.usable_size_reentrant(call, p) };
     }
-    let heap = if slot::is_heap(entered.heap) { entered.heap } else { Heap::none() };
     // SAFETY: as the caller promises.
-    let size = unsafe { NEAP.usable_size(heap, call, p) };
+    let size = unsafe { NEAP.usable_size(entered.lend(), call, p) };
     entered.leave();
     size
 }

@@ -10,10 +10,10 @@
 //!   they must not wait (`neap_core::fork`);
 //! - the thread's own heap.
 
-use crate::arch;
+use crate::arch::{self, Entered};
 use core::sync::atomic::{AtomicU32, Ordering};
 use neap_core::Heap;
-use neap_core::heap::{FORKED, Name, PARKED, ThreadSlot};
+use neap_core::heap::{FORKED, Mine, Name, PARKED, ThreadSlot};
 
 /// The heap of a thread that has given its heap up.
 static GONE: Name = Name::new();
@@ -21,6 +21,15 @@ static GONE: Name = Name::new();
 /// The address that stands in the slot of such a thread.
 pub fn gone() -> *mut Heap {
     GONE.heap()
+}
+
+impl Entered {
+    /// The heap of the call, the thread's own or a [`Name`], to be used in this call alone.
+    #[inline(always)]
+    pub fn lend(self) -> Mine<'static> {
+        // SAFETY: the thread's slot says that a call of the thread uses the heap.
+        unsafe { Mine::of(self.heap) }
+    }
 }
 
 /// The calling thread's slot. It must be used at once: it ends with the thread.

@@ -20,6 +20,7 @@ use crate::blocks::slab_record::{clean_pages, slab_age};
 use crate::blocks::{holes, slab};
 use crate::pages::age::{self, DELAY_TICKS};
 use crate::pages::chunk::Record;
+use crate::pages::owned::Owned;
 use crate::system::os::Thread;
 use crate::system::sync::{AtomicU32, Ordering};
 use crate::{Heap, Os};
@@ -44,8 +45,8 @@ impl<O: Os> Back<O> {
     ///
     /// # Safety
     /// `slot` must be the place that all calls of the heap's thread, the caller, load it from.
-    pub(crate) unsafe fn set_slot_of(&self, heap: &Heap, slot: *mut ThreadSlot) {
-        self.set_thread(heap);
+    pub unsafe fn set_slot(&self, heap: Mine<'_>, slot: *mut ThreadSlot) {
+        self.set_thread(&heap);
         // Release pairs with the Acquire of `slot_of`.
         heap.slot.store(slot, Ordering::Release);
     }
@@ -107,7 +108,7 @@ impl<O: Os> Back<O> {
     /// Returns the thread slot of an owned heap, unless its thread has ended. The lock of the registry must be held, or
     /// the heap be parked.
     pub(crate) fn slot_of(&self, heap: &Heap) -> Option<&ThreadSlot> {
-        // Acquire pairs with the Release of `set_slot_of`.
+        // Acquire pairs with the Release of `set_slot`.
         let slot = heap.slot.load(Ordering::Acquire);
         // SAFETY: the thread slot exists as long as the heap is owned and its thread lives.
         (!slot.is_null() && !self.has_ended(heap)).then(|| unsafe { &*slot })
@@ -239,11 +240,12 @@ impl<O: Os> Back<O> {
             *end = count;
         }
         if let Some(held) = held {
-            // SAFETY: as for `release_runs` below.
-            *held += runs[..count].iter().map(|&run| unsafe { self.held_by(run, &mut work.touched) }).sum::<usize>();
+            // SAFETY: all blocks on these OS pages were taken by this thread, so no thread uses them. They pin their slabs
+            // until they are freed below.
+            let memory = runs[..count].iter().map(|run| unsafe { Owned::of(run.start, run.len) });
+            *held += memory.map(|memory| self.held_by(memory, &mut work.touched)).sum::<usize>();
         }
-        // SAFETY: all blocks on these OS pages were taken by this thread, so no thread uses them. They pin their slabs
-        // until they are freed below.
+        // SAFETY: as above.
         let sent = unsafe { self.release_runs(&runs[..count], false) };
         if sent.is_in_vain() {
             self.purger.set_refused(true);

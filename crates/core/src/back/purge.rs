@@ -22,7 +22,6 @@ use crate::system::os::Run;
 use crate::system::policy::Purge;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, CHUNK_SHIFT, Heap, Os};
-use core::ptr::NonNull;
 
 /// Maximum bytes of a batch that a thread purges where there can be no helper: some 100 us. The simulation has little
 /// memory, so its limits are lower, here and below.
@@ -273,7 +272,7 @@ impl<O: Os> Back<O> {
                 walk.waiting += 1;
             } else if due.slabs {
                 // SAFETY: a slab's owner is a heap. A slab that is about to be released may have none.
-                let owner = NonNull::new(heap::owner(c)).map(|heap| unsafe { Heap::at(heap.as_ptr()) });
+                let owner = unsafe { Heap::at(heap::owner(c)) };
                 batch.slabs[batch.slab_count] = owner.map(|owner| (c, owner));
                 batch.slab_count += 1;
             }

@@ -5,7 +5,7 @@ use crate::back::Back;
 use crate::back::batch::Work;
 use crate::blocks::reentrant_blocks::ReentrantBlocks;
 use crate::blocks::{class, misuse};
-use crate::system::os::Run;
+use crate::pages::owned::Owned;
 use crate::system::remote::DoubleFree;
 use crate::system::sync::Ordering;
 
@@ -18,13 +18,11 @@ impl<O: Os> Back<O> {
             return 0;
         }
         let slabs = (1..class::CLASSES).flat_map(|class| reentrant_blocks.slabs_of(class));
-        let mut purge = |run: Run| {
+        let mut purge = |memory: Owned| {
             if let Some(held) = &mut held {
-                // SAFETY: `purge_slab` has taken all blocks of the slab.
-                **held += unsafe { self.held_by(run, &mut work.touched) };
+                **held += self.held_by(memory, &mut work.touched);
             }
-            // SAFETY: `purge_slab` has taken all blocks of the slab.
-            unsafe { self.release(run.start, run.len) }
+            self.release(memory)
         };
         let masks = work.punch.holes[0].room();
         let purge = |c| match ReentrantBlocks::purge_slab(c, masks, &mut purge) {

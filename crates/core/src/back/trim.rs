@@ -5,6 +5,7 @@
 use crate::back::Back;
 use crate::back::batch::{BATCH_BYTES, Due, Keep, Walk, Work};
 use crate::blocks::registry::OWNED;
+use crate::pages::owned::Owned;
 use crate::system::os::Run;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
@@ -46,16 +47,14 @@ impl<O: Os> Back<O> {
         trim.done
     }
 
-    /// Returns how much of a run holds memory or is swapped out. `runs` is a buffer for the system's answer.
-    ///
-    /// # Safety
-    /// The run must be committed, and the caller's.
-    pub(crate) unsafe fn held_by(&self, run: Run, runs: &mut [Run]) -> usize {
+    /// Returns how much of `memory` holds memory or is swapped out. `runs` is a buffer for the system's answer.
+    pub(crate) fn held_by(&self, memory: Owned, runs: &mut [Run]) -> usize {
         let (mut held, mut from) = (0, 0);
-        while from < run.len {
-            // SAFETY: as the caller promises; the rest of the run lies in the run.
-            let touched = unsafe { self.os.touched(run.start.add(from), run.len - from, runs) };
-            let Some(touched) = touched.filter(|t| t.looked > 0) else { return run.len };
+        while from < memory.len() {
+            let rest = memory.part(from, memory.len());
+            // SAFETY: the memory is the holder's.
+            let touched = unsafe { self.os.touched(rest.start(), rest.len(), runs) };
+            let Some(touched) = touched.filter(|t| t.looked > 0) else { return memory.len() };
             held += runs[..touched.runs].iter().map(|r| r.len).sum::<usize>();
             from += touched.looked;
         }
@@ -119,8 +118,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
         let more = a.fill(walk, due, &mut work.batch);
         if work.batch.count > 0 {
             let Work { batch, touched, .. } = work;
-            // SAFETY: the runs were taken out of free ranges, so no thread uses them.
-            self.done.held += batch.runs().iter().map(|&run| unsafe { a.held_by(run, touched) }).sum::<usize>();
+            self.done.held += batch.memory().map(|memory| a.held_by(memory, touched)).sum::<usize>();
             self.done.bytes += a.send(batch, true);
         }
         if work.batch.slab_count > 0 {

@@ -11,8 +11,10 @@
 //! A small block shares its OS pages with others. What a program changes of those stays, as with glibc.
 
 use crate::blocks::Blocks;
+use crate::blocks::given::Given;
 use crate::blocks::large_record::Large;
-use crate::pages::chunk::{Kind, Record};
+use crate::pages::chunk::Kind;
+use crate::pages::owned::Owned;
 use crate::system::os::Moved;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
@@ -54,9 +56,10 @@ impl<O: Os> Blocks<O> {
     ///
     /// # Safety
     /// `p` must be a live block of the caller's.
-    pub unsafe fn stays_mapped(&self, p: *const u8) -> bool {
-        // SAFETY: the block is the caller's.
-        self.arenas.contains(p) && (self.map.class(p) != 0 || !unsafe { Large::of(Record::at(p)) }.is_apart())
+    pub unsafe fn stays_mapped(&self, p: *mut u8) -> bool {
+        // SAFETY: as the caller promises.
+        let given = unsafe { Given::of(p) };
+        self.arenas.record(p).is_some_and(|c| given.large(c).is_none_or(|block| !block.is_apart()))
     }
 
     /// Marks a large block as apart.
@@ -85,10 +88,16 @@ impl<O: Os> Blocks<O> {
     /// Makes the rest of the last chunk after the first `bytes` of a large block accessible, if the block is apart: the
     /// block keeps it, and may grow into it again. False if the system refuses.
     pub(crate) fn open_end(&self, block: Large, bytes: usize) -> bool {
-        let len = bytes.next_multiple_of(CHUNK) - bytes;
-        let end = block.start().wrapping_add(bytes);
-        // SAFETY: the chunks that the block ever used are committed.
-        len == 0 || !block.is_apart() || unsafe { self.os.commit(end, len) }
+        let last = bytes.next_multiple_of(CHUNK);
+        let end = block.memory(last).part(bytes, last);
+        // SAFETY: the memory is the block's.
+        end.len() == 0 || !block.is_apart() || unsafe { self.os.commit(end.start(), end.len()) }
+    }
+
+    /// Maps memory, whose contents are not needed, anew.
+    pub(crate) fn renew(&self, memory: Owned) -> Moved {
+        // SAFETY: the memory is the holder's.
+        unsafe { self.os.renew(memory.start(), memory.len()) }
     }
 
     /// Maps the chunks `from..to` of a large block, whose contents are not needed, anew, if it is apart.
@@ -96,8 +105,7 @@ impl<O: Os> Blocks<O> {
         if !block.is_apart() {
             return Renewed::Usable;
         }
-        // SAFETY: these chunks are the block's.
-        match unsafe { self.os.renew(block.chunk().after(from).start(), (to - from) * CHUNK) } {
+        match self.renew(block.memory(to * CHUNK).part(from * CHUNK, to * CHUNK)) {
             Moved::Done => {
                 self.notes.count_purged(block.carved().min(to).saturating_sub(from) * CHUNK);
                 Renewed::Clean

@@ -4,7 +4,9 @@
 //! slabs at its front, or carves fresh ones from one; a flush gives blocks back, slab by slab. Slabs without a used
 //! block are released at once.
 
-use crate::blocks::heap::{self, Block, Mine, first, most};
+use crate::blocks::free_block::{Block, Free, Link};
+use crate::blocks::given::Small;
+use crate::blocks::heap::{self, Mine, first, most};
 use crate::blocks::registry::{ORPHAN, OWNED};
 use crate::blocks::slab::{self, Taken, Written};
 use crate::blocks::slab_record::{self, OwnSlab, remote_word};
@@ -19,33 +21,24 @@ use crate::{CHUNK, Heap, Os};
 const ORPHAN_PROBES: usize = 8;
 
 impl Mine<'_> {
-    /// After [`Heap::pop`] failed: fills the cache from the slabs and returns a block, or null if there is no memory.
-    ///
-    /// # Safety
-    /// The heap must have caches; the last call on the cache was a `pop` that failed.
+    /// Right after a [`Mine::pop`] that failed: fills the cache from the slabs and returns a block, or null if there is no
+    /// memory.
     #[cold]
-    pub(crate) unsafe fn refill<O: Os>(self, a: &Blocks<O>, class: usize) -> *mut u8 {
-        let (head, nothing) = (self.head(class), self.nothing());
-        // Undo what `pop` did to the tag.
-        // SAFETY: the head of a cache is a block or `nothing`.
-        unsafe { (*head.get()).tag ^= Block::TAG };
-        if head.get() != nothing {
-            misuse::corrupted(a, head.get().cast(), class);
+    pub(crate) fn refill<O: Os>(self, a: &Blocks<O>, class: usize) -> *mut u8 {
+        self.undo_pop(class);
+        if let Some(block) = self.first(class).block(self.end()) {
+            misuse::corrupted(a, block.start(), class);
         }
         let want = u32::from(self.cap(class) / 2).max(1);
         let mut taken = Taken::new();
         self.take_blocks(a, class, want, &mut taken);
-        if taken.count == 0 {
-            return a.malloc_stranded(class);
-        }
+        let Some(last) = taken.last else { return a.malloc_stranded(class) };
         self.flow.take(class, taken.count);
-        // SAFETY: the blocks that were taken are the heap's.
-        unsafe { (*taken.last).link = nothing };
-        head.set(taken.first);
+        last.set_link(self.end());
+        self.set_first(class, taken.first);
         self.add_room(class, -(taken.count as i32));
         self.grow_cap(a, class);
-        // SAFETY: as the caller promises.
-        unsafe { Heap::pop(self.id(), class, Block::untag) }
+        self.pop(class)
     }
 
     /// Takes up to `want` blocks out of slabs: this heap's, an orphan's, or a new one.
@@ -67,7 +60,7 @@ impl Mine<'_> {
             match slab.take_recycled(want, a.page_size(), taken) {
                 Ok(0) => {}
                 Ok(pages) => self.flow.take_clean(pages),
-                Err(Written(block)) => misuse::written(a, block.cast(), class),
+                Err(Written(block)) => misuse::written(a, block.start(), class),
             }
             if taken.count == 0 {
                 slab.carve(want, a.page_size(), taken);
@@ -90,23 +83,22 @@ impl Mine<'_> {
 
     /// One block straight from the slabs, past the cache; true if it is known to read as zero. For heaps without
     /// caches, and for zeroed blocks that are worth not touching.
-    pub(crate) fn take_one<O: Os>(self, a: &Blocks<O>, class: usize) -> Option<(*mut u8, bool)> {
+    pub(crate) fn take_one<O: Os>(self, a: &Blocks<O>, class: usize) -> Option<(Free, bool)> {
         if !self.pending.is_empty() {
             self.collect(a);
         }
         let Some(slab) = self.first_slab(class).or_else(|| self.new_slab(a, class)) else {
-            let p = a.malloc_stranded(class);
-            return (!p.is_null()).then_some((p, false));
+            return a.take_stranded(class).map(|block| (block, false));
         };
         let hardened = slab_record::is_hardened(slab.chunk());
         let taken = if hardened { a.take_hardened(self, slab) } else { slab.take_one(a.page_size()) };
         self.unlist_if_full(slab);
-        taken.map(|(p, zero, pages)| {
+        taken.map(|(block, zero, pages)| {
             self.flow.take(class, 1);
             if pages > 0 {
                 self.flow.take_clean(pages);
             }
-            (p, zero)
+            (block, zero)
         })
     }
 
@@ -120,8 +112,7 @@ impl Mine<'_> {
             a.harden_slab(slab, clean);
         }
         a.count_slab(self, slab, clean);
-        // SAFETY: the chunk is committed, and this heap's.
-        unsafe { a.map.set(c.start(), class) };
+        a.map.set(slab.chunk(), class);
         self.list(slab);
         Some(slab)
     }
@@ -151,110 +142,87 @@ impl Mine<'_> {
         usize::from(more) * class::SIZE[class] as usize
     }
 
-    /// Puts a block into a cache that was found full: the cache grows, or gives all but its newest quarter back.
-    ///
-    /// # Safety
-    /// The heap must have caches; `p` must be a block of `class` that is the caller's to free.
-    pub(crate) unsafe fn free_full<O: Os>(self, a: &Blocks<O>, p: *mut u8, class: usize) {
+    /// Puts a block, which is not free, into a cache that was found full: the cache grows, or gives all but its newest
+    /// quarter back. The heap must have a cache for its class.
+    pub(crate) fn free_full<O: Os>(self, a: &Blocks<O>, small: Small) {
+        let (block, class) = (small.block(), small.class());
         self.grow_cap(a, class);
         if self.room(class) < 1 {
             self.flush(a, class, usize::from(self.cap(class) / 4));
         }
-        let (block, head) = (p.cast::<Block>(), self.head(class));
-        // SAFETY: as the caller promises.
-        unsafe {
-            (*block).tag = Block::TAG;
-            (*block).link = head.get();
-        }
-        head.set(block);
+        block.set_tag(Block::TAG);
+        block.set_link(self.first(class));
+        self.set_first(class, block.as_link());
         self.add_room(class, -1);
     }
 
     /// Gives all blocks of a cache but the newest `keep` back to their slabs. The heap must have caches.
     pub(crate) fn flush<O: Os>(self, a: &Blocks<O>, class: usize, keep: usize) {
-        let nothing = self.nothing();
-        let mut from = self.head(class).as_ptr();
-        // SAFETY: blocks in the cache are the heap's; the list ends at `nothing`.
-        let mut block = unsafe {
-            for _ in 0..keep {
-                if *from == nothing {
-                    return;
-                }
-                if (**from).tag != Block::TAG {
-                    misuse::corrupted(a, (*from).cast(), class);
-                }
-                from = &raw mut (**from).link;
+        let (mut link, mut kept) = (self.first(class), None::<Free>);
+        for _ in 0..keep {
+            let Some(block) = link.block(self.end()) else { return };
+            if block.tag() != Block::TAG {
+                misuse::corrupted(a, block.start(), class);
             }
-            core::mem::replace(&mut *from, nothing)
-        };
+            kept = Some(block);
+            link = block.link();
+        }
+        match kept {
+            None => self.set_first(class, self.end()),
+            Some(kept) => kept.set_link(self.end()),
+        }
         let mut count = 0;
-        while block != nothing {
-            // SAFETY: as above.
-            let (next, n) = unsafe { self.flush_run(a, class, block) };
-            debug_assert!(next == nothing || a.arenas.contains(next.cast()));
-            block = next;
+        while let Some(first) = link.block(self.end()) {
+            debug_assert!(a.arenas.contains(first.start()));
+            let n;
+            (link, n) = self.flush_run(a, class, first);
             count += n;
         }
         self.add_room(class, count);
         self.flow.give(class, count.cast_unsigned());
     }
 
-    /// Gives the blocks from `first` on back, as long as they lie in one slab; returns the next block and how many
-    /// went.
-    ///
-    /// # Safety
-    /// `first` must be a block that was in this heap's cache of `class`, with the rest of the list behind it.
+    /// Gives the blocks from `first` on, which were in the heap's cache of `class`, back as long as they lie in one slab;
+    /// returns the link to the next one and how many went.
     #[inline(always)]
-    unsafe fn flush_run<O: Os>(self, a: &Blocks<O>, class: usize, first: *mut Block) -> (*mut Block, i32) {
-        // SAFETY: blocks in caches lie in slabs.
-        let (c, local) = unsafe { self.slab_of(first.cast()) };
-        let (mut block, mut count) = (first, 0);
+    fn flush_run<O: Os>(self, a: &Blocks<O>, class: usize, first: Free) -> (Link, i32) {
+        let (c, local) = self.slab_of(first);
+        let (mut link, mut count) = (first.as_link(), 0);
         let mut batch = slab::Batch::new();
-        // One comparison for "the end" and for "another slab": the end lies in no slab.
-        while (block.addr() ^ first.addr()) < CHUNK {
-            // SAFETY: as the caller promises.
-            let (tag, link) = unsafe { ((*block).tag, (*block).link) };
+        while let Some(block) = link.block_beside(first) {
+            let tag = block.tag();
+            link = block.link();
             if tag != Block::TAG {
-                misuse::corrupted(a, block.cast(), class);
+                misuse::corrupted(a, block.start(), class);
             }
-            let i = slab::index(block.cast(), class);
+            let i = block.index(class);
             if !batch.fits(i) {
                 give(a, c, local, class, batch);
                 batch = slab::Batch::new();
             }
             batch.add(i);
-            block = link;
             count += 1;
         }
         give(a, c, local, class, batch);
         if let Some(slab) = local {
             self.after_give(a, slab);
         }
-        (block, count)
+        (link, count)
     }
 
-    /// The record of the slab that holds the block at `p`, and the slab itself if this heap owns it.
-    ///
-    /// # Safety
-    /// `p` must be a block of a slab, live or in a cache.
+    /// The record of the slab of `block`, and the slab itself if this heap owns it.
     #[inline(always)]
-    unsafe fn slab_of(self, p: *const u8) -> (Record, Option<OwnSlab>) {
-        // SAFETY: as the caller promises, so the slab exists; one that this heap owns is the holder's.
-        unsafe {
-            let c = Record::at(p);
-            (c, (heap::owner(c) == self.id()).then(|| OwnSlab::of(c)))
-        }
+    fn slab_of(self, block: Free) -> (Record, Option<OwnSlab>) {
+        let c = block.record();
+        // SAFETY: the block proves that it is a slab; one that this heap owns is the holder's.
+        (c, (heap::owner(c) == self.id()).then(|| unsafe { OwnSlab::of(c) }))
     }
 
-    /// Gives the block at `p` back to its slab at once.
-    ///
-    /// # Safety
-    /// `p` must be a block of `class` that is the caller's to free.
-    pub(crate) unsafe fn give_one<O: Os>(self, a: &Blocks<O>, p: *mut u8, class: usize) {
-        // SAFETY: as the caller promises.
-        let (c, local) = unsafe { self.slab_of(p) };
+    /// Gives a block back to its slab at once.
+    pub(crate) fn give_one<O: Os>(self, a: &Blocks<O>, small: Small) {
+        let (class, (c, local)) = (small.class(), self.slab_of(small.block()));
         let mut batch = slab::Batch::new();
-        batch.add(slab::index(p, class));
+        batch.add(small.index());
         give(a, c, local, class, batch);
         if let Some(slab) = local {
             self.after_give(a, slab);
@@ -375,7 +343,7 @@ impl<O: Os> Blocks<O> {
     pub(crate) fn push_pending(&self, c: Record) -> Option<&'static Heap> {
         // SAFETY: an owner is a heap; the slab is on no stack, as `Remote::free` said.
         let owner = unsafe {
-            let owner = Heap::at(heap::owner(c));
+            let owner = Heap::at(heap::owner(c))?;
             owner.pending.push(c.as_ptr());
             owner
         };
@@ -415,21 +383,16 @@ impl<O: Os> Blocks<O> {
 
     /// Gives the chunk of an empty slab of `heap` back, which is in no list and [`OwnSlab::is_released`].
     pub(crate) fn release_slab(&self, heap: Mine<'_>, slab: OwnSlab) {
-        let (c, p) = (slab.chunk(), slab.chunk().start());
+        let (c, bytes) = (slab.chunk(), slab.bytes());
         slab.wipe();
         grow::uncount_slab(heap, slab);
         let whole = self.soften_slab(slab);
-        // SAFETY: the chunk is committed and the caller's, and holds nothing that is needed.
-        unsafe {
-            self.map.set(p, 0);
-            if !whole {
-                let _ = self.release(p, CHUNK - self.page_size());
-                return self.lose_chunks(c, 1, Use::Slab);
-            }
+        self.map.set(c, 0);
+        if !whole {
+            let _ = self.release(bytes.part(0, CHUNK - self.page_size()));
+            return self.lose_chunks(c, 1, Use::Slab);
         }
-        let clean = slab.is_clean(self.page_size());
-        // SAFETY: as above.
-        let since = if clean { age::NONE } else { unsafe { self.age_of_freed(p, CHUNK) } };
+        let since = if slab.is_clean(self.page_size()) { age::NONE } else { self.age_of_freed(bytes) };
         self.give_chunks(Use::Slab, |lock| {
             c.set_kind(Kind::NONE);
             slab.disown();
@@ -437,21 +400,5 @@ impl<O: Os> Blocks<O> {
             age::set(&self.arenas, lock, c, 1, age::NONE);
             Some([(c, 1, since)])
         });
-    }
-
-    /// Wipes the tag that a recycled block may still have from its time in a cache, so that its free does not
-    /// look like a second one.
-    ///
-    /// # Safety
-    /// The block must be the caller's.
-    pub(crate) unsafe fn untagged(p: *mut u8) -> *mut u8 {
-        // SAFETY: as the caller promises; a block is at least MIN_BLOCK long.
-        unsafe {
-            let block = p.cast::<Block>();
-            if (*block).tag == Block::TAG {
-                (*block).tag = 0;
-            }
-        }
-        p
     }
 }

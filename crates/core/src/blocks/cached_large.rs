@@ -1,5 +1,6 @@
 //! malloc and free of large blocks by way of a heap's cache (`large_cache.rs`).
 
+use crate::blocks::given::Given;
 use crate::blocks::heap::Mine;
 use crate::blocks::large_cache::{LONGEST, LargeCache};
 use crate::blocks::large_record::Large;
@@ -15,7 +16,7 @@ impl<O: Os> Blocks<O> {
     /// Returns a large block of at least `size` bytes, more than 0, from the cache of `heap`, or null. `zero`: it reads
     /// as zero.
     #[inline(always)]
-    pub(crate) fn malloc_cached_large(&self, heap: Mine<'_>, size: usize, zero: bool) -> *mut u8 {
+    pub fn malloc_cached_large(&self, heap: Mine<'_>, size: usize, zero: bool) -> *mut u8 {
         if size > LONGEST * CHUNK {
             return core::ptr::null_mut();
         }
@@ -46,28 +47,22 @@ impl<O: Os> Blocks<O> {
         if !self.policy.zero_always() {
             self.habits.count(0, bytes.saturating_sub(dirty * CHUNK));
         }
-        // SAFETY: the block is the caller's.
-        unsafe {
-            if !self.habits.clear_large(self, block.start(), bytes, taken) {
-                self.purge_large(block);
-            }
+        if !self.habits.clear_large(self, block.memory(bytes), taken) {
+            self.purge_large(block);
         }
     }
 
-    /// Does what `cache_large` does after [`Heap::free`](crate::Heap::free) failed for `p`, if the cache has room and
+    /// Does what `cache_large` does after [`Heap::free`](crate::Heap::free) failed for `given`, if the cache has room and
     /// there is nothing to note: the most frequent case of freeing a large block, with nothing to settle. Returns false
-    /// if it did nothing.
-    ///
-    /// # Safety
-    /// `heap` must not be watched, and must be unchanged since; `p` must be a block of the caller's, or foreign.
+    /// if it did nothing. `heap` must not be watched, and must be unchanged since.
     #[inline(always)]
-    pub(crate) unsafe fn cache_large_after_miss(&self, heap: Mine<'_>, p: *mut u8) -> bool {
+    pub(crate) fn cache_large_after_miss(&self, heap: Mine<'_>, given: Given) -> bool {
         // The page map has the class 0 for a large block. A heap in the mode `Watch::Nothing` has caches.
-        if self.map.class(p) != 0 || !self.arenas.has_record(p) {
+        if self.map.class(given.ptr()) != 0 {
             return false;
         }
-        // SAFETY: the record exists; if it is a large block's, the block is the caller's.
-        let Some(block) = (unsafe { self.for_cache(Record::at(p), p) }) else { return false };
+        let Some(c) = self.arenas.ordinary_record(given.ptr()) else { return false };
+        let Some(block) = self.for_cache(given, c) else { return false };
         let fits =
             heap.large.has_counted_place(block.len()) && !self.must_note_cache(heap.large.chunks() + block.len());
         if fits {
@@ -77,17 +72,10 @@ impl<O: Os> Blocks<O> {
         fits
     }
 
-    /// Returns the block at `p`, whose record is `c`, if it is a large block that may be cached.
-    ///
-    /// # Safety
-    /// If it is a large block, it must be the caller's.
+    /// Returns the block at `given`, whose record is `c`, if it is a large block that may be cached.
     #[inline(always)]
-    unsafe fn for_cache(&self, c: Record, p: *mut u8) -> Option<Large> {
-        if p.addr() & (CHUNK - 1) != 0 || c.kind() != Kind::LARGE {
-            return None;
-        }
-        // SAFETY: as the caller promises.
-        let block = unsafe { Large::of(c) };
+    fn for_cache(&self, given: Given, c: Record) -> Option<Large> {
+        let block = given.ordinary_large(c)?;
         let may_be_cached = block.len() <= LONGEST
             && !block.is_apart()
             && self.policy.purge() != Purge::Eager
@@ -103,21 +91,16 @@ impl<O: Os> Blocks<O> {
         heap.large.push(block, self.epoch());
     }
 
-    /// Puts the large block at `p`, which lies in an arena, into the cache of `heap`; the oldest blocks make room.
+    /// Puts the large block at `given`, whose record is `c`, into the cache of `heap`; the oldest blocks make room.
     /// False if it may not be cached.
-    ///
-    /// # Safety
-    /// If `p` is a large block, it must be the caller's.
-    pub(crate) unsafe fn cache_large(&self, heap: Mine<'_>, p: *mut u8) -> bool {
-        // SAFETY: as the caller promises.
-        let found = unsafe {
-            let c = Record::at(p);
-            if c.kind() == Kind::CACHED {
-                misuse::not_a_block(self, Call::Free, p);
-            }
-            if heap.is_cached() { self.for_cache(c, p) } else { None }
-        };
-        let Some(block) = found else { return false };
+    pub(crate) fn cache_large(&self, heap: Mine<'_>, given: Given, c: Record) -> bool {
+        if c.kind() == Kind::CACHED {
+            misuse::not_a_block(self, Call::Free, given.ptr());
+        }
+        if !heap.is_cached() {
+            return false;
+        }
+        let Some(block) = self.for_cache(given, c) else { return false };
         let len = block.len();
         if !heap.large.has_place(len) {
             self.uncache(heap, |cache| !cache.has_place(len));

@@ -60,8 +60,9 @@ impl<O: Os> Blocks<O> {
         // `room`: what may be taken before the limit is read again; 0: it was not read yet. Relaxed: approximate.
         let room = self.notes.room.load(Ordering::Relaxed) / CHUNK >= FRESH_CHUNKS;
         let may = room && self.page_size() < CHUNK && heap.is_cached() && !slab_record::is_hardened(slab.chunk());
-        // SAFETY: the chunk is committed, and its slab the caller's.
-        if may && unsafe { self.os.populate(slab.chunk().start(), CHUNK) } {
+        let bytes = slab.bytes();
+        // SAFETY: the memory is the holder's.
+        if may && unsafe { self.os.populate(bytes.start(), bytes.len()) } {
             // Uncarved blocks still read as zero, but only a calloc past the cache would make use of that.
             slab.set_zeroed(false);
         }

@@ -3,6 +3,7 @@
 
 use crate::Os;
 use crate::pages::Pages;
+use crate::pages::owned::Owned;
 use crate::system::sync::{AtomicUsize, Ordering};
 
 /// Maximum number of guards of a process: each may split a mapping in three, and a process may have 65,530 mappings.
@@ -25,28 +26,23 @@ impl Guards {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Makes an OS page inaccessible; false if there are too many guards, or the system refuses.
-    ///
-    /// # Safety
-    /// The OS page must be committed, the caller's, and not used.
-    pub(crate) unsafe fn guard<O: Os>(&self, pages: &Pages<O>, p: *mut u8) -> bool {
+    /// Makes an OS page inaccessible; false if there are too many guards, or the system refuses. Its holder does not touch it
+    /// until [`Guards::unguard`].
+    pub(crate) fn guard<O: Os>(&self, pages: &Pages<O>, page: Owned) -> bool {
         // Relaxed: the limit may be exceeded by a few.
         if self.count() >= MOST_GUARDS {
             return false;
         }
-        // SAFETY: as the caller promises.
-        let done = unsafe { pages.os.guard(p, pages.page_size()) };
+        // SAFETY: the OS page is the holder's.
+        let done = unsafe { pages.os.guard(page.start(), page.len()) };
         self.count.fetch_add(usize::from(done), Ordering::Relaxed);
         done
     }
 
     /// Makes a guard accessible again. False if the system refuses.
-    ///
-    /// # Safety
-    /// It must be a guard of the caller's.
-    pub(crate) unsafe fn unguard<O: Os>(&self, pages: &Pages<O>, p: *mut u8) -> bool {
-        // SAFETY: a guard is an OS page of an arena.
-        let done = unsafe { pages.os.commit(p, pages.page_size()) };
+    pub(crate) fn unguard<O: Os>(&self, pages: &Pages<O>, guard: Owned) -> bool {
+        // SAFETY: the OS page is the holder's.
+        let done = unsafe { pages.os.commit(guard.start(), guard.len()) };
         self.count.fetch_sub(usize::from(done), Ordering::Relaxed);
         done
     }

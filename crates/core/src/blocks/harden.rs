@@ -15,12 +15,13 @@
 //! Cost: no fast path, a memset for each free, a check of each block that is handed out, two more system calls for each
 //! slab and each large block.
 
+use crate::blocks::free_block::Free;
+use crate::blocks::given::Small;
 use crate::blocks::heap::Mine;
 use crate::blocks::slab_record::{self, OwnSlab};
 use crate::blocks::watch::Reason;
-use crate::blocks::zero::{self, Habits};
+use crate::blocks::zero::Habits;
 use crate::blocks::{Blocks, class, misuse};
-use crate::pages::chunk::Record;
 use crate::system::random;
 use crate::{CHUNK, Os};
 
@@ -45,22 +46,18 @@ impl<O: Os> Blocks<O> {
             // An OS page is as long as a chunk: no room for a guard.
             return;
         }
-        let p = slab.chunk().start();
-        // SAFETY: the chunk is committed, and the slab's owner's.
-        unsafe {
-            if !clean {
-                p.write_bytes(0, CHUNK);
-            }
-            slab.carve_all(withheld, clean, page);
-            slab.set_guarded(self.guards.guard(self, p.add(CHUNK - page)));
+        let bytes = slab.bytes();
+        if !clean {
+            bytes.clear();
         }
+        slab.carve_all(withheld, clean, page);
+        slab.set_guarded(self.guards.guard(self, bytes.part(CHUNK - page, CHUNK)));
     }
 
     /// Makes all of a slab accessible again, before it is released. False if the system refuses.
     pub(crate) fn soften_slab(&self, slab: OwnSlab) -> bool {
-        let last = slab.chunk().start().wrapping_add(CHUNK - self.page_size());
-        // SAFETY: the guard is the slab's.
-        if slab.is_guarded() && !unsafe { self.guards.unguard(self, last) } {
+        let last = slab.bytes().part(CHUNK - self.page_size(), CHUNK);
+        if slab.is_guarded() && !self.guards.unguard(self, last) {
             return false;
         }
         slab.set_guarded(false);
@@ -72,35 +69,28 @@ impl<O: Os> Blocks<O> {
     /// whether it was known to be zero without a look, and 0: clean OS pages of hardened slabs are not counted.
     #[cold]
     #[inline(never)]
-    pub(crate) fn take_hardened(&self, heap: Mine<'_>, slab: OwnSlab) -> Option<(*mut u8, bool, u32)> {
+    pub(crate) fn take_hardened(&self, heap: Mine<'_>, slab: OwnSlab) -> Option<(Free, bool, u32)> {
         let mut state = heap.random.get();
         while state == 0 {
             state = self.os.random();
         }
         let random = random::next(&mut state);
         heap.random.set(state);
-        let (p, clean) = slab.take_random(random, self.page_size())?;
+        let (block, clean) = slab.take_random(random, self.page_size())?;
         let class = slab.class();
         // Blocks with OS pages of their own are not checked: that would bring OS pages into memory that were never
         // touched.
-        // SAFETY: the block is new, and the caller's.
-        if !clean && class < class::FIRST_PAGED && !unsafe { zero::is_zeroed(p, class::SIZE[class] as usize) } {
-            misuse::corrupted(self, p, class);
+        if !clean && class < class::FIRST_PAGED && !Small::new(block, class).bytes().is_zero() {
+            misuse::corrupted(self, block.start(), class);
         }
-        Some((p, clean, 0))
+        Some((block, clean, 0))
     }
 
     /// Zeroes a block that is being freed, if its slab is hardened.
-    ///
-    /// # Safety
-    /// `p` must be a block of a slab of `class`, and the caller's.
     #[inline]
-    pub(crate) unsafe fn wipe(&self, p: *mut u8, class: usize) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            if slab_record::is_hardened(Record::at(p)) {
-                Habits::clear_block(self, p, class::SIZE[class] as usize, class);
-            }
+    pub(crate) fn wipe(&self, small: Small) {
+        if slab_record::is_hardened(small.record()) {
+            Habits::clear_block(self, small.bytes(), small.class());
         }
     }
 }

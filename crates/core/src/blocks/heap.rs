@@ -12,6 +12,7 @@
 
 use crate::blocks::class::{self, CLASSES};
 use crate::blocks::flow::Flow;
+use crate::blocks::free_block::{Free, Link};
 use crate::blocks::large_cache::LargeCache;
 use crate::blocks::sampler::Sampler;
 use crate::blocks::slab_record::{self, OwnSlab};
@@ -23,34 +24,7 @@ use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, peek_cell
 use core::cell::{Cell, UnsafeCell};
 use core::ops::Deref;
 
-/// What lies in a block while it is in a cache.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Block {
-    /// [`Block::TAG`].
-    pub tag: u32,
-    unused: u32,
-    /// The next block of the cache; its end is the heap's `nothing`.
-    pub link: *mut Block,
-}
-
-const _: () = assert!(size_of::<Block>() <= class::MIN_BLOCK, "a free block holds tag and link");
-
-impl Block {
-    /// First word of a block in a cache. No small number, no ASCII, no likely half of an address.
-    pub const TAG: u32 = 0xF4EE_B10C;
-
-    /// `tag ^= TAG`; whether it was the tag. One instruction and a branch, if the compiler sees it.
-    #[inline(always)]
-    #[expect(clippy::not_unsafe_ptr_arg_deref, reason = "an unsafe function is no FnOnce, which Heap::malloc takes")]
-    pub fn untag(block: *mut Block) -> bool {
-        // SAFETY: called by `Heap::pop` alone, for a block or the end of a cache.
-        unsafe {
-            (*block).tag ^= Block::TAG;
-            (*block).tag == 0
-        }
-    }
-}
+pub use crate::blocks::free_block::Block;
 
 /// Most blocks that the cache of one class holds.
 pub(crate) const CACHE_BLOCKS: usize = 1024;
@@ -60,7 +34,7 @@ const CACHE_BYTES: [usize; 2] = [64 * 1024, 32 * 1024];
 const SMALL_BLOCK: usize = 1024;
 /// A cache starts with this many bytes.
 const FIRST_BYTES: usize = 2 * 1024;
-/// A cache of a heap without caches has this much room: negative, see [`Heap::undo_free`].
+/// A cache of a heap without caches has this much room: negative, see [`Mine::undo_free`].
 pub(crate) const NO_ROOM: i32 = i32::MIN / 2;
 
 /// A heap. The first fields are what the fast paths read.
@@ -129,7 +103,7 @@ const _: () = assert!(size_of::<Heap>() <= 4096, "a heap shall fit into the smal
 pub struct Name(UnsafeCell<Heap>);
 
 // SAFETY: malloc never passes the limit of 0, and only reads. free decrements a `room`, which is undone
-// ([`Heap::undo_free`]). Threads that share a name do so at the same time, without atomics, as the fast path costs every
+// ([`Mine::undo_free`]). Threads that share a name do so at the same time, without atomics, as the fast path costs every
 // free of every heap. That is a data race by the letter of the language, the only one that is left so: each access
 // is one load or store of an aligned word on the processors that neap knows, a lost one changes the room by 1, its value
 // means nothing here but its sign, and an undo brings one that has gone far back to NO_ROOM, 2^29 before the sign changes.
@@ -260,14 +234,14 @@ impl Heap {
         NONE.heap()
     }
 
-    /// The heap at `heap`.
+    /// The heap at `heap`, or `None` for null.
     ///
     /// # Safety
     /// It must be a heap, or a [`Name`]; see invariant 3.
     #[inline(always)]
-    pub(crate) unsafe fn at(heap: *mut Heap) -> &'static Heap {
+    pub(crate) unsafe fn at(heap: *mut Heap) -> Option<&'static Heap> {
         // SAFETY: as the caller promises.
-        unsafe { &*heap }
+        unsafe { heap.as_ref() }
     }
 
     /// The address by which it is known.
@@ -293,7 +267,7 @@ impl Heap {
         }
     }
 
-    /// Takes a block from a cache, or null if the first one is not a free block: `Mine::refill` mends that.
+    /// Takes a block from a cache, or null if the first one is not a free block: `Mine::refill` corrects that.
     ///
     /// # Safety
     /// As [`Heap::malloc`]; the heap has caches, and `class` is one.
@@ -339,21 +313,6 @@ impl Heap {
             (*block).link = *head;
             *head = block;
             true
-        }
-    }
-
-    /// Undoes the count of a [`Heap::free`] that failed for a block of `class`. Every such free must be undone, that
-    /// of NULL (class 0) and that of a [`Name`] as well: after 2^30 others a room would be positive.
-    ///
-    /// # Safety
-    /// The heap must be the caller's, or a [`Name`].
-    #[inline]
-    pub unsafe fn undo_free(heap: *mut Heap, class: usize) {
-        // SAFETY: the heap is the caller's; the class is below CLASSES. The rooms of a name mean nothing: threads
-        // that write them at the same time leave a number close to NO_ROOM.
-        unsafe {
-            let room = (&raw mut (*heap).room).cast::<i32>().add(class);
-            *room = if *room < NO_ROOM / 2 { NO_ROOM } else { *room + 1 };
         }
     }
 
@@ -412,9 +371,10 @@ pub(crate) fn owner(c: Record) -> *mut Heap {
 /// - it is the calling thread's own, in a call that the thread's slot tells of, or that it borrowed the heap for;
 /// - the thread visits it, and the owner is in no call (`back/handshake.rs`);
 /// - it is an orphan, and the lock of the registry is held;
-/// - the process has no other thread.
+/// - the process has no other thread;
+/// - it is a [`Name`], which has neither caches nor slabs: see there for what threads that share one may do.
 ///
-/// So its cells, and those of the records of its slabs, are used by no other thread meanwhile.
+/// So its cells, the blocks in its caches and the records of its slabs are used by no other thread meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub struct Mine<'h>(&'h Heap);
 
@@ -433,9 +393,15 @@ impl<'h> Mine<'h> {
     /// # Safety
     /// What the type proves must be true for as long as the token is used.
     #[inline(always)]
-    pub(crate) unsafe fn of(heap: *mut Heap) -> Mine<'h> {
+    pub unsafe fn of(heap: *mut Heap) -> Mine<'h> {
         // SAFETY: as the caller promises.
         Mine(unsafe { &*heap })
+    }
+
+    /// [`Heap::none`], which stands for no heap.
+    pub fn none() -> Mine<'static> {
+        // SAFETY: a name.
+        unsafe { Mine::of(Heap::none()) }
     }
 
     /// [`Mine::of`] a heap that is known already.
@@ -485,16 +451,58 @@ impl<'h> Mine<'h> {
         slab.set_listed(false);
     }
 
-    /// The end of each cache.
+    /// The address by which the heap is known.
     #[inline(always)]
-    pub(crate) fn nothing(self) -> *mut Block {
-        self.nothing.get()
+    pub fn ptr(self) -> *mut Heap {
+        self.id()
     }
 
-    /// First block of the cache of `class`, or [`Mine::nothing`].
+    /// The end of each cache.
     #[inline(always)]
-    pub(crate) fn head(self, class: usize) -> &'h Cell<*mut Block> {
-        &self.0.head[class]
+    pub(crate) fn end(self) -> Link {
+        Link::at(self.nothing.get())
+    }
+
+    /// What the cache of `class` begins with.
+    #[inline(always)]
+    pub(crate) fn first(self, class: usize) -> Link {
+        Link::at(self.head[class].get())
+    }
+
+    /// Changes what the cache of `class` begins with.
+    #[inline(always)]
+    pub(crate) fn set_first(self, class: usize, first: Link) {
+        self.head[class].set(first.ptr());
+    }
+
+    /// The first block of the cache of `class`, out of the cache, or null: then its head may be changed, see
+    /// [`Mine::undo_pop`].
+    #[inline(always)]
+    pub(crate) fn pop(self, class: usize) -> *mut u8 {
+        if !self.caches_class(class) {
+            return core::ptr::null_mut();
+        }
+        // SAFETY: the heap is the holder's, and has a cache of this class.
+        unsafe { Heap::pop(self.id(), class, Block::untag) }
+    }
+
+    /// Undoes what a [`Heap::pop`] that failed did to the tag of the head of a cache, which the heap has.
+    #[inline(always)]
+    pub(crate) fn undo_pop(self, class: usize) {
+        let head = self.head[class].get();
+        if !head.is_null() {
+            // SAFETY: the head of a cache is a block in it, or its end.
+            unsafe { (*head).tag ^= Block::TAG };
+        }
+    }
+
+    /// Undoes the count of a [`Heap::free`] that failed for a block of `class`. Every such free must be undone, that
+    /// of NULL (class 0) and that of a [`Name`] as well: after 2^30 others a room would be positive. The rooms of a name mean
+    /// nothing: threads that write them at the same time leave a number close to [`NO_ROOM`].
+    #[inline]
+    pub fn undo_free(self, class: usize) {
+        let room = self.room(class);
+        self.room[class].set(if room < NO_ROOM / 2 { NO_ROOM } else { room + 1 });
     }
 
     /// How many more blocks the cache of `class` takes.
@@ -503,7 +511,7 @@ impl<'h> Mine<'h> {
         self.room[class].get()
     }
 
-    /// So many more, or fewer.
+    /// Adds `n` to that.
     #[inline(always)]
     pub(crate) fn add_room(self, class: usize, n: i32) {
         self.room[class].set(self.room[class].get() + n);
@@ -527,7 +535,7 @@ impl<'h> Mine<'h> {
         // SAFETY: the end of the caches is the holder's; no other reference to it lives.
         unsafe { (*self.nothing.get()).tag = 0 };
         for class in 1..CLASSES {
-            self.head[class].set(self.nothing());
+            self.set_first(class, self.end());
             self.cap[class].set(if cached { first(class) } else { 0 });
             self.room[class].set(if cached { i32::from(first(class)) } else { NO_ROOM });
         }
@@ -562,7 +570,7 @@ impl<'h> Mine<'h> {
         self.limit.set(if fast { class::MAX_TABLE + 1 } else { 0 });
     }
 
-    /// [`Heap::undo_free`] of a large block: the class 0 of the page map, which has no room ever.
+    /// [`Mine::undo_free`] of a large block: the class 0 of the page map, which has no room ever.
     #[inline(always)]
     pub(crate) fn undo_free_of_large(self) {
         self.room[0].set(NO_ROOM);
@@ -571,22 +579,17 @@ impl<'h> Mine<'h> {
     /// Whether the cache of `class` is empty (as one that the heap does not have).
     #[inline]
     pub(crate) fn cache_is_empty(self, class: usize) -> bool {
-        self.head[class].get() == self.nothing()
+        self.first(class) == self.end()
     }
 
     /// The blocks in the cache of `class`, newest first, up to one that was written.
-    pub(crate) fn cached_blocks(self, class: usize) -> impl Iterator<Item = *mut Block> {
-        let nothing = self.nothing();
-        // SAFETY: blocks in a cache are the heap's; the list ends at `nothing`, or at a block that was written.
-        let is_block = move |b: *mut Block| !b.is_null() && b != nothing && unsafe { (*b).tag } == Block::TAG;
-        let mut at = self.head[class].get();
+    pub(crate) fn cached_blocks(self, class: usize) -> impl Iterator<Item = Free> {
+        let mut link = self.first(class);
+        // A link is followed no earlier than the next block is asked for: the program may have written it.
         core::iter::from_fn(move || {
-            is_block(at).then(|| {
-                let here = at;
-                // SAFETY: as above.
-                at = unsafe { (*here).link };
-                here
-            })
+            let block = link.block(self.end()).filter(|block| block.tag() == Block::TAG)?;
+            link = block.link();
+            Some(block)
         })
     }
 }

@@ -7,6 +7,7 @@
 //! succeeds, and only that one resizes or frees the block (invariant 32). Further tables of slots are mapped when
 //! needed, and stay.
 
+use crate::blocks::given::Given;
 use crate::pages::Pages;
 use crate::system::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::{CHUNK, Os};
@@ -37,6 +38,12 @@ struct Table {
 }
 
 const _: () = assert!(size_of::<Table>() <= CHUNK, "a table has a mapping of a chunk's length");
+
+/// The table at an address that [`Huge`] has, which is not null.
+fn table_at<'a>(table: *mut Table) -> &'a Table {
+    // SAFETY: tables are never unmapped, and their links never change.
+    unsafe { &*table }
+}
 
 /// All huge blocks.
 #[derive(Debug)]
@@ -79,8 +86,7 @@ impl Huge {
         // Acquire pairs with the Release of `more_slots`: the table is linked.
         let mut table = self.more.load(Ordering::Acquire);
         while !table.is_null() {
-            // SAFETY: tables are never unmapped, and their links never change.
-            let slots = unsafe { &*table };
+            let slots = table_at(table);
             if let Some(slot) = slots.slots.iter().find(|slot| f(slot)) {
                 return Some(slot);
             }
@@ -161,8 +167,7 @@ impl Huge {
         let mut table = self.more.load(Ordering::Acquire);
         while !table.is_null() {
             f(table.cast(), CHUNK, false);
-            // SAFETY: tables are never unmapped, and their links never change.
-            table = unsafe { (*table).next };
+            table = table_at(table).next;
         }
     }
 
@@ -223,11 +228,9 @@ impl Huge {
         self.find(p, p).map(|slot| slot.bytes.load(Ordering::Relaxed))
     }
 
-    /// Frees the huge block at `p`; false if there is none.
-    ///
-    /// # Safety
-    /// If there is one, it must be the caller's.
-    pub(crate) unsafe fn free<O: Os>(&self, pages: &Pages<O>, p: *mut u8) -> bool {
+    /// Frees the huge block at `given`; false if there is none.
+    pub(crate) fn free<O: Os>(&self, pages: &Pages<O>, given: Given) -> bool {
+        let p = given.ptr();
         let Some(slot) = self.find(p, TAKEN) else { return false };
         let bytes = slot.bytes.load(Ordering::Relaxed);
         self.count.fetch_sub(1, Ordering::Relaxed);
@@ -241,12 +244,10 @@ impl Huge {
         true
     }
 
-    /// Resizes the huge block at `p`, moving its pages if needed. Returns null if that fails; then the block is
+    /// Resizes the huge block at `given`, moving its pages if needed. Returns null if that fails; then the block is
     /// unchanged.
-    ///
-    /// # Safety
-    /// `p` must be a huge block of the caller's.
-    pub(crate) unsafe fn resize<O: Os>(&self, pages: &Pages<O>, p: *mut u8, size: usize) -> *mut u8 {
+    pub(crate) fn resize<O: Os>(&self, pages: &Pages<O>, given: Given, size: usize) -> *mut u8 {
+        let p = given.ptr();
         let null = core::ptr::null_mut();
         let Some(bytes) = size.checked_next_multiple_of(pages.page_size()).filter(|&bytes| bytes >= MIN_HUGE) else {
             return null;

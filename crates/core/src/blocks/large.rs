@@ -5,7 +5,7 @@ use crate::blocks::Blocks;
 use crate::blocks::apart::Renewed;
 use crate::blocks::large_record::Large;
 use crate::blocks::misuse::{self, Call};
-use crate::pages::chunk::{Kind, Record, State};
+use crate::pages::chunk::{Kind, State};
 use crate::pages::held::Use;
 use crate::pages::range::Taken;
 use crate::pages::{Part, age, layout};
@@ -38,15 +38,12 @@ impl<O: Os> Blocks<O> {
         let what = Use::Large { bytes, zero: zero && !self.policy.zero_always() };
         let taken = self.take_chunks(len, align, what)?;
         let mut block = Self::make_large(taken, len, bytes);
-        // SAFETY: the block is new, and the caller's alone until it is handed out.
-        unsafe {
-            if zero && !self.habits.clear_large(self, block.start(), bytes, taken) {
-                block = Self::make_large(self.drop_large(block, align), len, bytes);
-            }
-            if guard > 0 {
-                // The block has an OS page more than it needs.
-                block.set_guarded(self.guards.guard(self, block.start().add(bytes)));
-            }
+        if zero && !self.habits.clear_large(self, block.memory(bytes), taken) {
+            block = Self::make_large(self.drop_large(block, align), len, bytes);
+        }
+        if guard > 0 {
+            // The block has an OS page more than it needs.
+            block.set_guarded(self.guards.guard(self, block.memory(bytes + guard).part(bytes, bytes + guard)));
         }
         Some(block)
     }
@@ -58,7 +55,7 @@ impl<O: Os> Blocks<O> {
         Large::set_up(taken.first, len, used, bytes, behind)
     }
 
-    /// Lets go of memory that is resident, zero and not needed: takes clean chunks instead, and leaves the others to the
+    /// Gives up memory that is resident, zero and not needed: takes clean chunks instead, and leaves the others to the
     /// helper, as much memory takes long to purge. Else purges it here and now.
     fn drop_large(&self, block: Large, align: usize) -> Taken {
         let len = block.len();
@@ -87,18 +84,12 @@ impl<O: Os> Blocks<O> {
 
     /// Gives the memory of a large block back, which holds nothing that is needed, at once; else clears it.
     pub(crate) fn purge_large(&self, block: Large) {
-        // SAFETY: the block is the caller's.
-        unsafe { self.release_or_clear(block.start(), block.len() * CHUNK) };
+        self.release_or_clear(block.memory(block.len() * CHUNK));
         block.set_behind(State::Clean);
     }
 
-    /// Frees the large block at `p`, or says what is wrong with it. `p` must lie in an arena.
-    ///
-    /// # Safety
-    /// If `p` is a large block, it must be the caller's.
-    pub(crate) unsafe fn free_large(&self, p: *mut u8) {
-        // SAFETY: as the caller promises.
-        let block = unsafe { self.large_block(Call::Free, p) };
+    /// Frees a large block.
+    pub(crate) fn free_large(&self, block: Large) {
         if block.chunk().kind() == Kind::REENTRANT {
             return self.free_large_reentrant(block);
         }
@@ -107,16 +98,13 @@ impl<O: Os> Blocks<O> {
 
     /// Frees a large block, whose OS pages that it used are left in `state`.
     pub(crate) fn release_large(&self, block: Large, mut state: State) {
-        let (p, used) = (block.start(), block.carved() * CHUNK);
+        let used = block.memory(block.carved() * CHUNK);
         if !self.soften_large(block) {
-            // SAFETY: the block is the caller's.
-            unsafe {
-                if block.is_apart() {
-                    // Not `release`, which may write to memory: the program may have made it inaccessible.
-                    let _ = self.os.renew(p, block.bytes());
-                } else {
-                    let _ = self.release(p, block.bytes());
-                }
+            if block.is_apart() {
+                // Not `release`, which may write to memory: the program may have made it inaccessible.
+                let _ = self.renew(block.memory(block.bytes()));
+            } else {
+                let _ = self.release(block.memory(block.bytes()));
             }
             return self.lose_large(block);
         }
@@ -129,17 +117,13 @@ impl<O: Os> Blocks<O> {
             Renewed::Lost => return self.lose_large(block),
         }
         if state == State::Dirty && self.policy.harden() {
-            // SAFETY: the block is the caller's.
-            unsafe {
-                if self.release(p, used) {
-                    state = State::Clean;
-                } else {
-                    p.write_bytes(0, used);
-                }
+            if self.release(used) {
+                state = State::Clean;
+            } else {
+                used.clear();
             }
         }
-        // SAFETY: as above.
-        let since = if state == State::Clean { age::NONE } else { unsafe { self.age_of_freed(p, used) } };
+        let since = if state == State::Clean { age::NONE } else { self.age_of_freed(used) };
         let what = Use::Large { bytes: block.bytes(), zero: false };
         // It is looked at again under the lock, where of two threads that free it one comes second.
         let ours = self.give_chunks(what, |_| {
@@ -150,7 +134,7 @@ impl<O: Os> Blocks<O> {
             Some(parts(block, self.epoch(), since))
         });
         if !ours {
-            misuse::not_a_block(self, Call::Free, p);
+            misuse::not_a_block(self, Call::Free, block.start());
         }
     }
 
@@ -162,25 +146,10 @@ impl<O: Os> Blocks<O> {
 
     /// Makes the guard behind a large block accessible again. False if the system refuses: then the block is lost.
     fn soften_large(&self, block: Large) -> bool {
-        let guard = block.start().wrapping_add(block.bytes());
-        // SAFETY: the guard lies in the block's chunks.
-        let lost = block.is_guarded() && !unsafe { self.guards.unguard(self, guard) };
+        let guard = block.memory(block.len() * CHUNK).part(block.bytes(), block.bytes() + self.page_size());
+        let lost = block.is_guarded() && !self.guards.unguard(self, guard);
         block.set_guarded(false);
         !lost
-    }
-
-    /// The large block at `p`, which lies in an arena; does not return if there is none.
-    ///
-    /// # Safety
-    /// If `p` is a large block, it must be the caller's.
-    pub(crate) unsafe fn large_block(&self, call: Call, p: *mut u8) -> Large {
-        // SAFETY: records of committed chunks are readable. A block that is the caller's keeps its kind.
-        let c = unsafe { Record::at(p) };
-        if p.addr() & (CHUNK - 1) != 0 || !matches!(c.kind(), Kind::LARGE | Kind::REENTRANT) {
-            misuse::not_a_block(self, call, p);
-        }
-        // SAFETY: as the caller promises.
-        unsafe { Large::of(c) }
     }
 
     /// Resizes a large block where it is; false if that cannot be done.
@@ -244,10 +213,7 @@ impl<O: Os> Blocks<O> {
         }
         match self.renew_end(block, need, used) {
             Renewed::Clean => Some(age::NONE),
-            Renewed::Usable => {
-                // SAFETY: these chunks are the block's.
-                Some(unsafe { self.age_of_freed(block.chunk().after(need).start(), (used - need) * CHUNK) })
-            }
+            Renewed::Usable => Some(self.age_of_freed(block.memory(used * CHUNK).part(need * CHUNK, used * CHUNK))),
             Renewed::Lost => None,
         }
     }

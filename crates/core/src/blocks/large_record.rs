@@ -1,6 +1,8 @@
 //! The record of a large block: its length, and its special properties.
 
+use crate::CHUNK;
 use crate::pages::chunk::{BY_KIND, Flag, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, State, View};
+use crate::pages::owned::Owned;
 use crate::system::sync::{AtomicU8, AtomicUsize, Ordering, peek_cell};
 use core::cell::Cell;
 
@@ -103,6 +105,14 @@ impl Large {
     #[inline(always)]
     pub(crate) fn start(self) -> *mut u8 {
         self.0.start()
+    }
+
+    /// Its memory: the first `len` bytes of its chunks.
+    #[inline]
+    pub(crate) fn memory(self, len: usize) -> Owned {
+        debug_assert!(len <= self.len() * CHUNK);
+        // SAFETY: the chunks of a large block are committed, and the holder's.
+        unsafe { Owned::of(self.start(), len) }
     }
 
     /// Usable bytes.

@@ -29,58 +29,59 @@ impl<O: Os> Blocks<O> {
         registry::all(self.registry.with(&self.os, |r| r.all))
     }
 
-    /// Returns a heap for the calling thread, with caches or without, or null if there is no memory.
-    pub(crate) fn acquire_heap(&self, cached: bool) -> *mut Heap {
+    /// Returns a heap for the calling thread, with caches or without, or `None` if there is no memory.
+    pub fn acquire(&self, cached: bool) -> Option<Mine<'static>> {
         self.registry.with(&self.os, |r| {
             if !r.ready {
                 self.set_up();
                 r.ready = true;
             }
-            let orphan = r.orphans().next().map(|orphan| (orphan.id(), orphan.next_orphan.get()));
-            let heap = match orphan {
-                None => self.new_heap(r),
-                Some((heap, next)) => {
-                    r.orphans = next;
-                    self.orphans.fetch_sub(1, Ordering::Relaxed);
-                    heap
-                }
+            let mine = match self.adopt(r) {
+                Some(orphan) => orphan,
+                None => self.new_heap(r)?,
             };
-            if !heap.is_null() {
-                // SAFETY: the heap is now the caller's.
-                let mine = unsafe { Mine::of(heap) };
-                // SeqCst: see `abandon_heap`.
-                mine.state.store(OWNED, Ordering::SeqCst);
-                // An orphan's caches are empty.
-                mine.set_cached(cached);
-                // No sampling in a heap that is borrowed for a call.
-                let _ = self.set_heap_in_hook(mine, !cached);
-                mine.watch.set(if cached { Watch::Nothing } else { Watch::Everything });
-                if cached {
-                    self.show(mine);
-                }
+            // SeqCst: see `abandon_heap`.
+            mine.state.store(OWNED, Ordering::SeqCst);
+            // An orphan's caches are empty.
+            mine.set_cached(cached);
+            // No sampling in a heap that is borrowed for a call.
+            let _ = self.set_in_hook(mine, !cached);
+            mine.watch.set(if cached { Watch::Nothing } else { Watch::Everything });
+            if cached {
+                self.show(mine);
             }
-            heap
+            Some(mine)
         })
     }
 
-    /// Makes one more heap, or returns null if there is no memory.
-    fn new_heap(&self, r: &mut Registry) -> *mut Heap {
+    /// Takes an orphan out of the registry.
+    fn adopt(&self, r: &mut Registry) -> Option<Mine<'static>> {
+        let (orphan, next) = r.orphans().next().map(|orphan| (orphan.id(), orphan.next_orphan.get()))?;
+        r.orphans = next;
+        self.orphans.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: no thread has the heap, and no other thread finds it among the orphans.
+        Some(unsafe { Mine::of(orphan) })
+    }
+
+    /// Makes one more heap, or returns `None` if there is no memory.
+    fn new_heap(&self, r: &mut Registry) -> Option<Mine<'static>> {
         let mut heap = self.place_of_heap(r);
         if heap.addr() as u32 == PARKED.heap().addr() as u32 {
             // A thread that waits for its heap compares only this half of its address (`Back::wait_parked`).
             heap = self.place_of_heap(r);
         }
-        if !heap.is_null() {
-            // SAFETY: the memory is a heap's, and the caller's alone until it is in the list.
-            let new = unsafe {
-                heap.write(const { Heap::new() });
-                Heap::at(heap)
-            };
-            new.next.set(r.all);
-            r.all = heap;
-            self.heaps.fetch_add(1, Ordering::Relaxed);
+        if heap.is_null() {
+            return None;
         }
-        heap
+        // SAFETY: the place is a heap's, and new.
+        let mine: Mine<'static> = unsafe {
+            heap.write(const { Heap::new() });
+            Mine::of(heap)
+        };
+        mine.next.set(r.all);
+        r.all = heap;
+        self.heaps.fetch_add(1, Ordering::Relaxed);
+        Some(mine)
     }
 
     /// Returns memory for one more heap, or null if there is none.
@@ -94,8 +95,7 @@ impl<O: Os> Blocks<O> {
             r.store_left = CHUNK / HEAP_BYTES;
         }
         let heap = r.store.cast::<Heap>();
-        // SAFETY: the store has room for one more heap.
-        r.store = unsafe { r.store.add(HEAP_BYTES) };
+        r.store = r.store.wrapping_add(HEAP_BYTES);
         r.store_left -= 1;
         heap
     }

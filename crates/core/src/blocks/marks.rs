@@ -2,9 +2,9 @@
 
 use crate::Os;
 use crate::blocks::Blocks;
+use crate::blocks::given::Given;
 use crate::blocks::heap::Mine;
 use crate::blocks::large_record::Large;
-use crate::pages::chunk::Kind;
 use crate::system::sync::Ordering;
 
 impl<O: Os> Blocks<O> {
@@ -21,7 +21,7 @@ impl<O: Os> Blocks<O> {
     }
 
     /// Counts `size` requested bytes; returns whether their block is to be a sample.
-    pub(crate) fn is_due_for_sample(&self, heap: Mine<'_>, size: usize) -> bool {
+    pub fn is_due_for_sample(&self, heap: Mine<'_>, size: usize) -> bool {
         let interval = self.sample_interval();
         let mut sampler = heap.sampler.get();
         if interval == 0 || sampler.in_hook {
@@ -37,9 +37,9 @@ impl<O: Os> Blocks<O> {
     /// # Safety
     /// `p` must be a live block of the caller's, or foreign.
     unsafe fn marked(&self, p: *mut u8) -> Option<Large> {
-        let c = self.arenas.record(p).filter(|c| p == c.start() && c.kind() == Kind::LARGE)?;
-        // SAFETY: a large block there is the caller's.
-        Some(unsafe { Large::of(c) }).filter(|block| block.is_sample())
+        // SAFETY: as the caller promises.
+        let given = unsafe { Given::of(p) };
+        self.arenas.record(p).and_then(|c| given.large(c)).filter(|block| block.is_sample())
     }
 
     /// Whether the block at `p` is a sample.
@@ -58,14 +58,11 @@ impl<O: Os> Blocks<O> {
     pub unsafe fn take_mark(&self, p: *mut u8) -> bool {
         // SAFETY: as the caller promises.
         let marked = unsafe { self.marked(p) };
-        if let Some(block) = marked {
-            block.set_sample(false);
-        }
-        marked.is_some()
+        marked.inspect(|block| block.set_sample(false)).is_some()
     }
 
     /// Sets whether the thread of `heap` is in a hook; returns the value before.
-    pub(crate) fn set_heap_in_hook(&self, heap: Mine<'_>, inside: bool) -> bool {
+    pub fn set_in_hook(&self, heap: Mine<'_>, inside: bool) -> bool {
         let mut sampler = heap.sampler.get();
         let before = core::mem::replace(&mut sampler.in_hook, inside);
         heap.sampler.set(sampler);

@@ -1,6 +1,8 @@
 //! What the program did wrong: confirmed here, said in one line, and the process ended. Never on a fast path.
 
-use crate::blocks::heap::{Block, CACHE_BLOCKS, Mine};
+use crate::blocks::free_block::Block;
+use crate::blocks::given::Small;
+use crate::blocks::heap::{CACHE_BLOCKS, Mine};
 use crate::blocks::{Blocks, class, large_record, slab, slab_record};
 use crate::pages::chunk::{Kind, Record};
 use crate::system::sync::peek;
@@ -112,8 +114,7 @@ enum Place {
 /// the chunk is used again. A large block does not touch the records behind its first: a class there is that of an
 /// earlier slab. The records of a long free range may have gone back to the system (`tables.rs`); then no size is known.
 fn place<O: Os>(a: &Blocks<O>, p: *mut u8) -> Place {
-    // SAFETY: `p` lies in a committed part of an arena.
-    let record = unsafe { Record::at(p) };
+    let Some(record) = a.arenas.record(p) else { return Place::Unknown };
     let offset = p.addr() & (CHUNK - 1);
     let is_used = |c: Record| a.arenas.in_use_roughly(c) || a.arenas.reentrant_reserve.holds(c.start());
     if !is_used(record) {
@@ -180,71 +181,48 @@ pub fn foreign<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8) -> ! {
 ///
 /// Tag and link may be the program's own data: a list's node that holds the tag's number and points to a node that
 /// was freed before. So only a block that is found in a cache is free.
-///
-/// # Safety
-/// `p` must be a block of a slab of `class`.
 #[cold]
-unsafe fn is_free<O: Os>(a: &Blocks<O>, heap: Mine<'_>, p: *mut u8, class: usize) -> bool {
-    // SAFETY: `p` is a block.
-    let (c, link) = unsafe { (Record::at(p), (*p.cast::<Block>()).link) };
-    if slab_record::is_free(c, class, slab::index(p, class)) || heap.cached_blocks(class).any(|b| b.cast() == p) {
+fn is_free<O: Os>(a: &Blocks<O>, heap: Mine<'_>, small: Small) -> bool {
+    let (block, class) = (small.block(), small.class());
+    if slab_record::is_free(small.record(), class, small.index()) || heap.cached_blocks(class).any(|b| b == block) {
         return true;
     }
-    if !link.addr().is_multiple_of(align_of::<Block>()) || !a.arenas.contains(link.cast()) {
-        return false;
-    }
-    // SAFETY: what an arena contains has a record; what it holds of a slab can be read.
-    let plausible = unsafe {
-        let there = Record::at(link.cast());
-        match there.kind() {
-            Kind::HEAPS => true,
-            Kind::SLAB => there.class_roughly(class) == class && peek(&raw const (*link).tag, Block::TAG) == Block::TAG,
-            _ => false,
-        }
-    };
-    plausible && a.is_cached(p, class)
+    let link = block.link().ptr();
+    let is_end = |there: Record| there.kind() == Kind::HEAPS && link.is_aligned();
+    let plausible = tag_seen(a, link, class) || a.arenas.record(link.cast()).is_some_and(is_end);
+    plausible && a.is_cached(small.start(), class)
+}
+
+/// Whether a block of `class` with the tag lies at `p`, which may be any address: a guess, as it may be another thread's.
+fn tag_seen<O: Os>(a: &Blocks<O>, p: *mut Block, class: usize) -> bool {
+    let is_slab = |c: Record| c.kind() == Kind::SLAB && c.class_roughly(class) == class;
+    class::is_start(p.addr() & (CHUNK - 1), class)
+        && a.arenas.record(p.cast()).is_some_and(is_slab)
+        // SAFETY: a block starts there, in a slab, which has memory even if its owner releases it meanwhile.
+        && unsafe { peek(&raw const (*p).tag, Block::TAG) } == Block::TAG
 }
 
 impl<O: Os> Blocks<O> {
-    /// Does not return unless `p`, in a slab of `class`, is a block that is not free. `heap` may be a name.
-    ///
-    /// # Safety
-    /// `p` must lie in a slab of this class.
-    pub(crate) unsafe fn check_block(&self, heap: Mine<'_>, call: Call, p: *mut u8, class: usize) {
-        if !class::is_start(p.addr() & (CHUNK - 1), class) {
-            interior(self, call, p, class);
-        }
+    /// Does not return if `small` is free. `heap` may be a name.
+    pub(crate) fn check_block(&self, heap: Mine<'_>, call: Call, small: Small) {
+        let class = small.class();
         let untouched = class >= class::FIRST_PAGED && !heap.caches_class(class);
-        // SAFETY: once it is a block, its tag may be read.
-        let free = unsafe {
-            if !untouched && (*p.cast::<Block>()).tag == Block::TAG {
-                is_free(self, heap, p, class)
-            } else {
-                slab_record::is_free(Record::at(p), class, slab::index(p, class))
-            }
+        let free = if !untouched && small.block().tag() == Block::TAG {
+            is_free(self, heap, small)
+        } else {
+            slab_record::is_free(small.record(), class, small.index())
         };
         if free {
-            freed(self, call, p, class);
+            freed(self, call, small.start(), class);
         }
     }
 
     /// Whether the block at `p` of a slab of `class` is in the cache of some heap, as far as one can see while their owners
     /// go on: a walk that meets a block on its way out ends early.
     fn is_cached(&self, p: *mut u8, class: usize) -> bool {
-        // A block is read only where a slab of the class is, which has memory even if its owner releases it meanwhile.
-        let is_block = |block: *mut Block| {
-            let start = class::is_start(block.addr() & (CHUNK - 1), class) && self.arenas.contains(block.cast());
-            // SAFETY: as said.
-            start
-                && unsafe {
-                    let c = Record::at(block.cast());
-                    c.kind() == Kind::SLAB
-                        && c.class_roughly(0) == class
-                        && peek(&raw const (*block).tag, 0) == Block::TAG
-                }
-        };
-        // SAFETY: as said.
-        let next = |&b: &*mut Block| is_block(b).then(|| unsafe { peek(&raw const (*b).link, core::ptr::null_mut()) });
+        // SAFETY: as in `tag_seen`.
+        let link = |b: *mut Block| unsafe { peek(&raw const (*b).link, core::ptr::null_mut()) };
+        let next = |&b: &*mut Block| tag_seen(self, b, class).then(|| link(b));
         self.registry.with(&self.os, |r| {
             let caches = |heap: &Heap| {
                 let blocks = core::iter::successors(Some(heap.head_roughly(class)), next);

@@ -8,6 +8,8 @@ pub mod bins;
 pub mod cached_large;
 pub mod class;
 pub mod flow;
+pub mod free_block;
+pub(crate) mod given;
 pub mod grow;
 pub mod guards;
 pub mod harden;

@@ -31,10 +31,8 @@ impl<O: Os> Blocks<O> {
     /// Moves a large block that cannot grow where it is; `None` if there is no memory. One that is long enough to move its
     /// pages gets twice the address space it needs now (not memory), as it will likely grow again; a shorter one is better
     /// off in a dirty range that just fits.
-    ///
-    /// # Safety
-    /// The first `old` bytes of the block must be the program's, and `size` be more.
-    pub(crate) unsafe fn move_large(&self, block: Large, old: usize, size: usize) -> Option<*mut u8> {
+    /// `size` must be more than `old`, the usable bytes of the block.
+    pub(crate) fn move_large(&self, block: Large, old: usize, size: usize) -> Option<*mut u8> {
         let room = if old < MOVE_PAGES { 0 } else { size.saturating_add(size) };
         let new = self.malloc_large(size, CHUNK, room, false).or_else(|| self.malloc_large(size, CHUNK, 0, false))?;
         // Everything that the old block ever used, also behind its end: what stays is clean.
@@ -51,11 +49,11 @@ impl<O: Os> Blocks<O> {
                     _ => self.release_large(block, State::Clean),
                 }
             }
-            // SAFETY: as above.
-            Moved::Not => unsafe {
-                new.start().copy_from_nonoverlapping(block.start(), old.min(size));
-                self.free_large(block.start());
-            },
+            Moved::Not => {
+                // SAFETY: both blocks are ours, and so long.
+                unsafe { new.start().copy_from_nonoverlapping(block.start(), old.min(size)) };
+                self.free_large(block);
+            }
             Moved::Lost => {
                 self.lose_large(new);
                 return None;

@@ -14,14 +14,16 @@
 //! What a reentrant free cannot do it notes, and `Blocks::drain` does it in the next slow path (`settle`) or tick.
 
 use crate::blocks::apart::Renewed;
-use crate::blocks::heap::{Block, Mine};
+use crate::blocks::free_block::{Block, Free};
+use crate::blocks::given::{Given, Small};
+use crate::blocks::heap::Mine;
 use crate::blocks::large_record::Large;
 use crate::blocks::misuse::{self, Call};
 use crate::blocks::registry::{LEFT, LOST, OWNED};
-use crate::blocks::{Blocks, Foreign, class, large_record, slab, slab_record};
+use crate::blocks::{Blocks, Foreign, class, slab, slab_record};
 use crate::pages::chunk::{Kind, Record, State};
 use crate::system::sync::Ordering;
-use crate::{CHUNK, Heap, MAX_SIZE, Os};
+use crate::{CHUNK, MAX_SIZE, Os};
 
 impl<O: Os> Blocks<O> {
     /// malloc in a reentrant call: at least `size` bytes aligned to `align`, a power of two; zeroed if asked for. Null if
@@ -58,6 +60,13 @@ impl<O: Os> Blocks<O> {
         self.malloc_reentrant(size, 1 << size.trailing_zeros(), false)
     }
 
+    /// [`Blocks::malloc_stranded`] as a token.
+    pub(crate) fn take_stranded(&self, class: usize) -> Option<Free> {
+        let p = self.malloc_stranded(class);
+        // SAFETY: the block is new, and at least so long.
+        (!p.is_null()).then(|| unsafe { Free::of(p) })
+    }
+
     fn malloc_small_reentrant(&self, class: usize) -> *mut u8 {
         let p = match self.reentrant_blocks.take_block(class) {
             Some(p) => p,
@@ -68,7 +77,7 @@ impl<O: Os> Blocks<O> {
         };
         self.stray.take_shared(class);
         // SAFETY: the block is ours.
-        unsafe { Self::untagged(p) }
+        unsafe { Free::of(p) }.untagged()
     }
 
     fn malloc_large_reentrant(&self, size: usize, align: usize) -> *mut u8 {
@@ -88,18 +97,17 @@ impl<O: Os> Blocks<O> {
 
     /// Frees a large block of the reentrant reserve, or says what is wrong with it.
     pub(crate) fn free_large_reentrant(&self, block: Large) {
-        let (p, len, bytes) = (block.start(), block.len(), block.bytes());
+        let (len, bytes) = (block.len(), block.bytes());
         // A free one keeps this kind until the chunk is used again, so that a second free is told from a wild one. Of two
         // that free the block one comes second.
         if !block.chunk().change_kind(Kind::REENTRANT, Kind::FREE) {
-            misuse::not_a_block(self, Call::Free, p);
+            misuse::not_a_block(self, Call::Free, block.start());
         }
         self.reentrant_blocks.large_blocks.fetch_sub(1, Ordering::Relaxed);
         self.reentrant_blocks.large_bytes.fetch_sub(bytes, Ordering::Relaxed);
         match self.renew_apart(block) {
             Renewed::Clean => {}
-            // SAFETY: the block is the caller's.
-            Renewed::Usable => unsafe { self.release_or_clear(p, len * CHUNK) },
+            Renewed::Usable => self.release_or_clear(block.memory(len * CHUNK)),
             Renewed::Lost => return self.arenas.reentrant_reserve.lose(len),
         }
         self.arenas.reentrant_reserve.give(block.chunk(), len);
@@ -111,42 +119,30 @@ impl<O: Os> Blocks<O> {
     /// `p` must be a block of the caller's, NULL, or foreign.
     #[cold]
     pub unsafe fn free_reentrant(&self, p: *mut u8) -> Result<(), Foreign> {
-        // SAFETY: as the caller promises, here and below.
-        unsafe {
-            if let Some(class) = self.small_class(p) {
-                self.check_reentrant(Call::Free, p, class);
-                self.free_small_reentrant(p, class);
-            } else if p.is_null() {
-            } else if self.arenas.reentrant_reserve.holds(p) {
-                if p.addr() & (CHUNK - 1) != 0 {
-                    misuse::not_a_block(self, Call::Free, p);
-                }
-                self.free_large_reentrant(Large::of(Record::at(p)));
-            } else if self.arenas.contains(p) {
-                self.defer(p);
-            } else if !self.huge.free(self, p) {
-                return Err(Foreign);
-            }
+        // SAFETY: as the caller promises.
+        let given = unsafe { Given::of(p) };
+        if let Some(small) = self.small(Call::Free, given) {
+            self.check_reentrant(Call::Free, small);
+            self.free_small_reentrant(small);
+        } else if let Some(c) = self.arenas.record(p) {
+            self.free_chunks_reentrant(given, c);
+        } else if !p.is_null() && !self.huge.free(self, given) {
+            return Err(Foreign);
         }
         Ok(())
     }
 
     /// What [`Blocks::give_remote`] does, but for orphans: the lock that stands in for their owner may be this thread's.
-    ///
-    /// # Safety
-    /// `p` must be a block of a slab of `class`, and the caller's.
-    unsafe fn free_small_reentrant(&self, p: *mut u8, class: usize) {
-        // SAFETY: the block was live, so its slab exists; only its remote part is written.
-        let c = unsafe { Record::at(p) };
+    fn free_small_reentrant(&self, small: Small) {
+        let (c, class) = (small.record(), small.class());
         let mut batch = slab::Batch::new();
-        batch.add(slab::index(p, class));
+        batch.add(small.index());
         if slab_record::is_hardened(c) {
             // As `Blocks::wipe`, which may ask the system.
-            // SAFETY: the block is the caller's.
-            unsafe { p.write_bytes(0, class::SIZE[class] as usize) };
+            small.bytes().clear();
         }
         match c.remote().free(slab_record::remote_word(c, class, batch.word), batch.mask) {
-            Err(_) => misuse::freed(self, Call::Free, p, class),
+            Err(_) => misuse::freed(self, Call::Free, small.start(), class),
             Ok(false) => {}
             Ok(true) => {
                 if self.push_pending(c).is_some() {
@@ -157,20 +153,19 @@ impl<O: Os> Blocks<O> {
         self.stray.give_shared(class);
     }
 
-    /// Puts the large block at `p` aside for a call that may take locks.
-    ///
-    /// # Safety
-    /// `p` must lie in an arena; if it is a large block, it must be the caller's.
-    unsafe fn defer(&self, p: *mut u8) {
-        // SAFETY: as the caller promises.
-        let c = unsafe { Record::at(p) };
-        if p.addr() & (CHUNK - 1) != 0 || !c.change_kind(Kind::LARGE, Kind::DEFERRED) {
-            misuse::not_a_block(self, Call::Free, p);
+    /// Frees the large block at `given`, whose record is `c`: one of the reentrant reserve here, another by a call that may take
+    /// locks.
+    fn free_chunks_reentrant(&self, given: Given, c: Record) {
+        let block = self.large_block(Call::Free, given, c);
+        if self.arenas.reentrant_reserve.holds(given.ptr()) {
+            return self.free_large_reentrant(block);
+        }
+        if !c.change_kind(Kind::LARGE, Kind::DEFERRED) {
+            misuse::not_a_block(self, Call::Free, given.ptr());
         }
         if self.is_stranded() {
             // No later call frees it, so at least its memory goes back.
-            // SAFETY: the block is the caller's, who frees it.
-            let _ = unsafe { self.release(p, large_record::bytes(c)) };
+            let _ = self.release(block.memory(block.bytes()));
         }
         // SAFETY: a large block's record has no other use for its link.
         unsafe { self.deferred.push(c.as_ptr()) };
@@ -203,18 +198,11 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Does not return unless `p`, in a slab of `class`, is a block that is not free in its slab. A block that is in a
-    /// cache is not found here: caches may be half changed. It is found when it comes back from there.
-    ///
-    /// # Safety
-    /// `p` must lie in a slab of this class.
-    unsafe fn check_reentrant(&self, call: Call, p: *mut u8, class: usize) {
-        if !class::is_start(p.addr() & (CHUNK - 1), class) {
-            misuse::interior(self, call, p, class);
-        }
-        // SAFETY: as the caller promises.
-        if slab_record::is_free(unsafe { Record::at(p) }, class, slab::index(p, class)) {
-            misuse::freed(self, call, p, class);
+    /// Does not return if `small` is free in its slab. A block that is in a cache is not found here: caches may be half
+    /// changed. It is found when it comes back from there.
+    fn check_reentrant(&self, call: Call, small: Small) {
+        if slab_record::is_free(small.record(), small.class(), small.index()) {
+            misuse::freed(self, call, small.start(), small.class());
         }
     }
 
@@ -223,16 +211,21 @@ impl<O: Os> Blocks<O> {
     /// # Safety
     /// `p` must be a block of the caller's, or foreign.
     pub unsafe fn usable_size_reentrant(&self, call: Call, p: *mut u8) -> Option<usize> {
-        if let Some(class) = self.small_class(p) {
-            // SAFETY: `p` lies in a slab of this class.
-            unsafe { self.check_reentrant(call, p, class) };
-            return Some(class::SIZE[class] as usize);
+        // SAFETY: as the caller promises.
+        let given = unsafe { Given::of(p) };
+        if let Some(small) = self.small(call, given) {
+            self.check_reentrant(call, small);
+            return Some(small.size());
         }
-        if self.arenas.contains(p) {
-            // SAFETY: as the caller promises.
-            return Some(unsafe { self.large_block(call, p) }.bytes());
+        self.large_or_huge_bytes(call, given)
+    }
+
+    /// Usable bytes of the large or huge block at `given`; `None` if neap does not know it.
+    pub(crate) fn large_or_huge_bytes(&self, call: Call, given: Given) -> Option<usize> {
+        match self.arenas.record(given.ptr()) {
+            Some(c) => Some(self.large_block(call, given, c).bytes()),
+            None => self.huge.bytes(given.ptr()),
         }
-        self.huge.bytes(p)
     }
 
     /// realloc in a reentrant call: see `Allocator::realloc`.
@@ -258,19 +251,18 @@ impl<O: Os> Blocks<O> {
 
     /// Live blocks of the reentrant reserve, and their bytes; blocks in caches count as well.
     pub(crate) fn live_reentrant(&self) -> (usize, usize) {
-        let reentrant_reserve = &self.reentrant_blocks;
-        let large =
-            [&reentrant_reserve.large_blocks, &reentrant_reserve.large_bytes].map(|n| n.load(Ordering::Relaxed));
-        (1..class::CLASSES).fold((large[0], large[1]), |sum, class| {
-            let blocks: usize =
-                reentrant_reserve.slabs_of(class).map(|c| (class::capacity(class) - c.remote().apart()) as usize).sum();
-            (sum.0 + blocks, sum.1 + blocks * class::SIZE[class] as usize)
+        let all = &self.reentrant_blocks;
+        let large = (all.large_blocks.load(Ordering::Relaxed), all.large_bytes.load(Ordering::Relaxed));
+        (1..class::CLASSES).fold(large, |(blocks, bytes), class| {
+            let live = |c: Record| (class::capacity(class) - c.remote().apart()) as usize;
+            let small: usize = all.slabs_of(class).map(live).sum();
+            (blocks + small, bytes + small * class::SIZE[class] as usize)
         })
     }
 
     /// A reentrant call ends its thread, whose heap may be half changed: it is not used any more. (A handler that does
     /// this, where POSIX does not allow it, also leaves locked what the interrupted call had locked.)
-    pub(crate) fn lose_heap(&self, heap: &Heap) {
+    pub fn lose(&self, heap: Mine<'_>) {
         heap.state.store(LOST, Ordering::SeqCst);
         heap.slot.store(core::ptr::null_mut(), Ordering::SeqCst);
     }

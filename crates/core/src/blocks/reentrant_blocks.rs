@@ -15,8 +15,8 @@ use crate::blocks::slab_record::{OwnSlab, clean_pages, remote_word, words};
 use crate::pages::arena::Arenas;
 use crate::pages::chunk::{Chunk, Record};
 use crate::pages::layout::BITS_BYTES;
+use crate::pages::owned::Owned;
 use crate::pages::page_map::PageMap;
-use crate::system::os::Run;
 use crate::system::remote::DoubleFree;
 use crate::system::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::{CHUNK, Heap};
@@ -72,8 +72,7 @@ impl ReentrantBlocks {
             remote_word(c, class, word).store(mask, Ordering::Relaxed);
         }
         c.remote().set_apart(capacity - 1);
-        // SAFETY: the chunk is committed, and the caller's.
-        unsafe { map.set(c.start(), class) };
+        map.set(c, class);
         self.slab_count.fetch_add(1, Ordering::Relaxed);
         let head = &self.slabs[class];
         let mut next = head.load(Ordering::Relaxed);
@@ -96,7 +95,7 @@ impl ReentrantBlocks {
     pub(crate) fn purge_slab(
         c: Record,
         masks: &mut [u64; BITS_BYTES / 8],
-        purge: impl FnOnce(Run) -> bool,
+        purge: impl FnOnce(Owned) -> bool,
     ) -> Result<usize, DoubleFree> {
         let class = c.class();
         let (capacity, words, clean) = (class::capacity(class), words(class), clean_pages(c));
@@ -109,7 +108,8 @@ impl ReentrantBlocks {
             *mask = c.remote().take_all(remote_word(c, class, word));
             taken += mask.count_ones();
         }
-        let purged = taken == capacity && purge(Run { start: c.start(), len: CHUNK });
+        // SAFETY: all blocks of the slab are the caller's now, so no thread uses its memory.
+        let purged = taken == capacity && purge(unsafe { Owned::of(c.start(), CHUNK) });
         clean.store(u16::from(purged), Ordering::Relaxed);
         for (word, &mask) in masks[..words].iter().enumerate().filter(|(_, mask)| **mask != 0) {
             c.remote().free(remote_word(c, class, word), mask)?;

@@ -65,6 +65,6 @@ impl Registry {
 /// before a heap is published, and never changes.
 pub(crate) fn all(first: *mut Heap) -> impl Iterator<Item = &'static Heap> {
     // SAFETY: heaps are never unmapped (invariant 3); links of heaps are heaps or null.
-    let at = |heap: *mut Heap| (!heap.is_null()).then(|| unsafe { Heap::at(heap) });
+    let at = |heap: *mut Heap| unsafe { Heap::at(heap) };
     core::iter::successors(at(first), move |heap| at(heap.next.get()))
 }

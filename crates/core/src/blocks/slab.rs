@@ -6,9 +6,10 @@
 
 use crate::CHUNK;
 use crate::blocks::class;
-use crate::blocks::heap::Block;
+use crate::blocks::free_block::{Block, Free, Link};
 use crate::blocks::slab_record::{OwnSlab, remote_word, slab_age, words};
 use crate::pages::age;
+use crate::pages::owned::Owned;
 use crate::system::remote::{DoubleFree, take_bits};
 use crate::system::sync::Ordering;
 
@@ -17,10 +18,10 @@ const _: () = assert!(CHUNK / class::MIN_BLOCK / 64 <= 256, "`hint` holds a word
 /// A list of blocks in the making: linked and tagged, lowest address first.
 #[derive(Debug)]
 pub struct Taken {
-    /// First block, or null.
-    pub first: *mut Block,
-    /// Last block, whose link the caller sets.
-    pub last: *mut Block,
+    /// The first block.
+    pub first: Link,
+    /// The last block, whose link the caller sets.
+    pub last: Option<Free>,
     /// Blocks in the list.
     pub count: u32,
 }
@@ -28,25 +29,18 @@ pub struct Taken {
 impl Taken {
     /// No block.
     pub const fn new() -> Self {
-        Taken { first: core::ptr::null_mut(), last: core::ptr::null_mut(), count: 0 }
+        Taken { first: Link::NONE, last: None, count: 0 }
     }
 
-    /// Appends the free block `b`.
-    ///
-    /// # Safety
-    /// The block must be free and the caller's.
+    /// Appends `block`.
     #[inline(always)]
-    unsafe fn push(&mut self, b: *mut Block) {
-        // SAFETY: as the caller promises, for this block and for the last one.
-        unsafe {
-            (*b).tag = Block::TAG;
-            if self.count == 0 {
-                self.first = b;
-            } else {
-                (*self.last).link = b;
-            }
+    fn push(&mut self, block: Free) {
+        block.set_tag(Block::TAG);
+        match self.last {
+            None => self.first = block.as_link(),
+            Some(last) => last.set_link(block.as_link()),
         }
-        self.last = b;
+        self.last = Some(block);
         self.count += 1;
     }
 }
@@ -102,7 +96,7 @@ impl Default for Batch {
 
 /// A free block that the program used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written(pub *mut Block);
+pub struct Written(pub Free);
 
 /// The bits of the OS pages that bytes `offset..offset + size` of a chunk lie on.
 #[inline]
@@ -112,6 +106,19 @@ pub(crate) fn pages(offset: usize, size: usize, page: usize) -> u16 {
 }
 
 impl OwnSlab {
+    /// The memory of its chunk. Blocks of it may be the program's.
+    pub(crate) fn bytes(self) -> Owned {
+        // SAFETY: the chunk of a slab is committed; the callers use parts without live blocks.
+        unsafe { Owned::of(self.chunk().start(), CHUNK) }
+    }
+
+    /// The block at `offset`, which the caller has taken out of the slab, or is about to.
+    #[inline(always)]
+    fn block_at(self, offset: usize) -> Free {
+        // SAFETY: it was free, so it is the slab's owner's, who is the caller.
+        unsafe { Free::of(self.chunk().start().wrapping_add(offset)) }
+    }
+
     /// Takes recycled blocks until `out` has `want`, or there are no more. An error if the program has written one whose OS
     /// page was purged since it was freed, or has freed it once more.
     /// Else how many OS pages were clean before, and are not any more.
@@ -138,16 +145,8 @@ impl OwnSlab {
         let size = class::SIZE[self.class()] as usize;
         self.take_free(want, out, |offset, block| {
             self.dirty(offset, size, page);
-            if clean & pages(offset, 1, page) != 0 {
-                // A write comes first: after a read it would fault once more.
-                // SAFETY: the block is free, and so the slab's owner's.
-                let tag = unsafe {
-                    (&raw mut (*block).link).write_volatile(core::ptr::null_mut());
-                    (&raw const (*block).tag).read_volatile()
-                };
-                if tag != 0 {
-                    written = Err(Written(block));
-                }
+            if clean & pages(offset, 1, page) != 0 && block.tag_behind_write() != 0 {
+                written = Err(Written(block));
             }
         });
         written.map(|_| (clean & !self.clean().load(Ordering::Relaxed)).count_ones())
@@ -156,9 +155,8 @@ impl OwnSlab {
     /// Takes free blocks until `out` has `want`, or there are no more; each one and its offset are shown to `f` before it is
     /// tagged.
     #[inline(always)]
-    fn take_free(self, want: u32, out: &mut Taken, mut f: impl FnMut(usize, *mut Block)) {
+    fn take_free(self, want: u32, out: &mut Taken, mut f: impl FnMut(usize, Free)) {
         let size = class::SIZE[self.class()] as usize;
-        let chunk = self.chunk().start();
         let before = out.count;
         let bits = self.bits();
         let mut word = self.hint();
@@ -167,10 +165,9 @@ impl OwnSlab {
             while free != 0 && out.count < want {
                 let i = word * 64 + free.trailing_zeros() as usize;
                 free &= free - 1;
-                let block = chunk.wrapping_add(i * size).cast();
+                let block = self.block_at(i * size);
                 f(i * size, block);
-                // SAFETY: the block was free in a slab of the caller's, and is its own now.
-                unsafe { out.push(block) };
+                out.push(block);
             }
             bits[word].set(free);
             if free == 0 {
@@ -190,11 +187,8 @@ impl OwnSlab {
         let border = (start + size).next_multiple_of(page);
         let fit = ((border - start) / size) as u32;
         let n = fit.min(class::capacity(class) - self.carved()).min(want - out.count);
-        let mut p = self.chunk().start().wrapping_add(start);
-        for _ in 0..n {
-            // SAFETY: never carved, so the block is the slab's owner's, who is the caller.
-            unsafe { out.push(p.cast()) };
-            p = p.wrapping_add(size);
+        for i in 0..n as usize {
+            out.push(self.block_at(start + i * size));
         }
         self.set_carved(self.carved() + n);
         self.add_used(n as i32);
@@ -202,9 +196,8 @@ impl OwnSlab {
 
     /// Takes one block without touching it; true if it is known to read as zero; and how many OS pages were clean before, and
     /// are not any more: one, as most have no more.
-    pub fn take_one(self, page: usize) -> Option<(*mut u8, bool, u32)> {
+    pub fn take_one(self, page: usize) -> Option<(Free, bool, u32)> {
         let size = class::SIZE[self.class()] as usize;
-        let chunk = self.chunk().start();
         if self.used() < self.carved() {
             let bits = self.bits();
             for (word, bits) in bits.iter().enumerate().skip(self.hint()) {
@@ -215,15 +208,15 @@ impl OwnSlab {
                     self.add_used(1);
                     let offset = (word * 64 + free.trailing_zeros() as usize) * size;
                     let clean = self.dirty(offset, size, page);
-                    return Some((chunk.wrapping_add(offset), clean, clean.into()));
+                    return Some((self.block_at(offset), clean, clean.into()));
                 }
             }
         }
         if self.carved() < class::capacity(self.class()) {
-            let p = chunk.wrapping_add(self.carved() as usize * size);
+            let block = self.block_at(self.carved() as usize * size);
             self.set_carved(self.carved() + 1);
             self.add_used(1);
-            return Some((p, self.is_zeroed(), 0));
+            return Some((block, self.is_zeroed(), 0));
         }
         None
     }
@@ -248,7 +241,7 @@ impl OwnSlab {
     }
 
     /// Takes a free block chosen by a random number, without touching it; true if it is known to read as zero.
-    pub(crate) fn take_random(self, random: u64, page: usize) -> Option<(*mut u8, bool)> {
+    pub(crate) fn take_random(self, random: u64, page: usize) -> Option<(Free, bool)> {
         let size = class::SIZE[self.class()] as usize;
         let bits = self.bits();
         // The high half chooses a word, the low bits a place in it.
@@ -261,7 +254,7 @@ impl OwnSlab {
                 bits[word].set(free & !(1 << bit));
                 self.add_used(1);
                 let offset = (word * 64 + bit as usize) * size;
-                return Some((self.chunk().start().wrapping_add(offset), self.dirty(offset, size, page)));
+                return Some((self.block_at(offset), self.dirty(offset, size, page)));
             }
         }
         None

@@ -58,7 +58,7 @@ impl<O: Os> Blocks<O> {
 
     /// Whether calls on this heap have to be checked: they are watched, or were and the heap has not followed yet.
     #[inline(always)]
-    pub(crate) fn is_watched_in(&self, heap: Mine<'_>) -> bool {
+    pub fn is_watched_at(&self, heap: Mine<'_>) -> bool {
         self.watched.load(Ordering::Relaxed) | heap.watch.get() as u8 != 0
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! Two kinds of programs would pay too much for the question, so each size of ranges keeps a `Habit`:
 //! - one that writes its blocks whole each time: then nearly every OS page is there, and the question (a quarter of what
-//!   clearing costs) is left out. A look at a few OS pages (`is_zero`) tells when it stops to do so;
+//!   clearing costs) is left out. A look at a few OS pages (`looks_zero`) tells when it stops to do so;
 //! - one that wrote its block once, and then leaves it alone: the OS pages stay, zero, and would be cleared again each
 //!   time. So a block that comes back as it was cleared, by the same look, is dropped without a question: it goes back to
 //!   the system, and the next calloc of it costs nothing. If a block of that size is then found written whole, dropping
@@ -16,6 +16,7 @@
 
 use crate::blocks::class;
 use crate::pages::Pages;
+use crate::pages::owned::Owned;
 use crate::pages::range::{LISTS, Taken, list_of};
 use crate::system::os::Run;
 use crate::system::policy::Purge;
@@ -24,7 +25,7 @@ use crate::{CHUNK, Os};
 
 /// Runs that are asked for at once.
 const RUNS: usize = 16;
-/// OS pages that [`is_zero`] looks at.
+/// OS pages that [`looks_zero`] looks at.
 const SAMPLES: usize = 16;
 /// A range is dense if so much of it holds memory: a half.
 const DENSE: usize = 2;
@@ -101,158 +102,111 @@ impl Default for Habits {
     }
 }
 
-/// Whether a few OS pages of the range, evenly spread, are zero. A hint.
-///
-/// # Safety
-/// The range must be readable and the caller's, and at least an OS page long.
-unsafe fn is_zero(p: *const u8, len: usize, page: usize) -> bool {
-    let pages = len / page;
+/// Whether a few OS pages of a range, evenly spread, are zero. A hint.
+fn looks_zero(range: Owned, page: usize) -> bool {
+    let pages = range.len() / page;
     let count = pages.min(SAMPLES);
     (0..count).all(|i| {
-        let at = if count > 1 { (pages - 1) * i / (count - 1) } else { 0 };
-        // SAFETY: this OS page lies in the range; ranges are aligned for words.
-        unsafe { is_zeroed(p.add(at * page), page) }
+        let at = if count > 1 { (pages - 1) * i / (count - 1) } else { 0 } * page;
+        range.part(at, at + page).is_zero()
     })
 }
 
-/// Whether so many bytes of a block are all zero.
-///
-/// # Safety
-/// As [`is_zero`]; the start is aligned for words.
-pub(crate) unsafe fn is_zeroed(p: *const u8, len: usize) -> bool {
-    // Cache lines, and the words and bytes behind the last whole one. No look at each word: that is one branch for eight.
-    // SAFETY: as the caller promises.
-    let (lines, words, bytes) = unsafe {
-        let words = core::slice::from_raw_parts(p.cast::<u64>(), len / 8);
-        let (lines, words) = words.as_chunks::<8>();
-        (lines, words, core::slice::from_raw_parts(p.add(len / 8 * 8), len % 8))
-    };
-    lines.iter().all(|line| line.iter().fold(0, |all, word| all | word) == 0)
-        && words.iter().all(|&w| w == 0)
-        && bytes.iter().all(|&b| b == 0)
-}
-
-/// What is to be done with a range that may hold anything.
-enum Answer {
-    /// All that was not zero has been cleared.
-    Done,
-    /// It is dense: this has to be cleared, from so many bytes on.
-    Rest(usize),
-}
-
 impl Habits {
-    /// Makes the `bytes` bytes of a new large block zero. False if that is better done by another block: this one
-    /// should be given back, and a clean one be taken.
-    ///
-    /// # Safety
-    /// The block must be the caller's, in the chunks of `taken`; `bytes` are whole OS pages.
-    pub(crate) unsafe fn clear_large<O: Os>(&self, pages: &Pages<O>, p: *mut u8, bytes: usize, taken: Taken) -> bool {
+    /// Makes `block`, whole OS pages of a new large block in the chunks of `taken`, zero. False if that is better done by
+    /// another block: this one should be given back, and a clean one be taken.
+    pub(crate) fn clear_large<O: Os>(&self, pages: &Pages<O>, block: Owned, taken: Taken) -> bool {
+        let bytes = block.len();
         if pages.policy.zero_always() {
-            // SAFETY: as the caller promises.
-            unsafe { p.write_bytes(0, bytes) };
+            block.clear();
             self.count(bytes, 0);
             return true;
         }
-        let (from, to) = ((taken.dirty.0 * CHUNK).min(bytes), (taken.dirty.1 * CHUNK).min(bytes));
-        if from == to {
-            return true;
-        }
-        // SAFETY: the dirty part of the block.
-        unsafe { self.clear(pages, p.add(from), to - from, list_of(bytes.div_ceil(CHUNK))) }
+        let dirty = block.part(taken.dirty.0 * CHUNK, taken.dirty.1 * CHUNK);
+        dirty.len() == 0 || self.clear(pages, dirty, list_of(bytes.div_ceil(CHUNK)))
     }
 
-    /// Clears the first `bytes` bytes of a block of a slab of `class`, which may hold anything; returns how many had to
+    /// Clears `block`, or its first bytes, of a slab of `class`, which may hold anything; returns how many bytes had to
     /// be. Untouched OS pages stay so: to look at one costs a fault, but no memory, as all that were only read are the
     /// same page of the kernel's. That is the price of the question once, and that of clearing from then on.
-    ///
-    /// # Safety
-    /// The block must be the caller's.
-    pub(crate) unsafe fn clear_block<O: Os>(pages: &Pages<O>, p: *mut u8, bytes: usize, class: usize) -> usize {
-        // SAFETY: the block is the caller's.
-        unsafe {
-            if class < class::FIRST_PAGED || pages.policy.zero_always() {
-                p.write_bytes(0, bytes);
-                return bytes;
-            }
-            let page = pages.page_size();
-            let (mut at, mut cleared) = (0, 0);
-            while at < bytes {
-                let len = (page - p.addr().wrapping_add(at) % page).min(bytes - at);
-                if !is_zeroed(p.add(at), len) {
-                    p.add(at).write_bytes(0, len);
-                    cleared += len;
-                }
-                at += len;
-            }
-            cleared
+    pub(crate) fn clear_block<O: Os>(pages: &Pages<O>, block: Owned, class: usize) -> usize {
+        if class < class::FIRST_PAGED || pages.policy.zero_always() {
+            block.clear();
+            return block.len();
         }
+        let page = pages.page_size();
+        let (mut at, mut cleared) = (0, 0);
+        while at < block.len() {
+            let part = block.part(at, at + page - block.start().addr().wrapping_add(at) % page);
+            if !part.is_zero() {
+                part.clear();
+                cleared += part.len();
+            }
+            at += part.len();
+        }
+        cleared
     }
 
     /// Clears a dirty range as the habit of its size suggests; false to drop it.
-    unsafe fn clear<O: Os>(&self, pages: &Pages<O>, p: *mut u8, len: usize, size: usize) -> bool {
-        let mut habit = self.get(size);
-        // SAFETY: as the caller promises.
-        unsafe {
-            if habit.dense {
-                if !is_zero(p, len, pages.page_size()) {
-                    habit.pause = habit.pause.saturating_sub(1);
-                    self.set(size, habit);
-                    self.count(len, 0);
-                    p.write_bytes(0, len);
-                    return true;
-                }
-                if habit.pause == 0 && pages.policy.purge() != Purge::Never {
-                    self.set(size, Habit { dense: false, dropped: true, ..habit });
-                    self.count(0, len);
-                    return false;
-                }
+    fn clear<O: Os>(&self, pages: &Pages<O>, range: Owned, size: usize) -> bool {
+        let (len, mut habit) = (range.len(), self.get(size));
+        if habit.dense {
+            if !looks_zero(range, pages.page_size()) {
+                habit.pause = habit.pause.saturating_sub(1);
+                self.set(size, habit);
+                self.count(len, 0);
+                range.clear();
+                return true;
             }
-            let answer = self.clear_touched(pages, p, len);
-            habit.dense = matches!(answer, Answer::Rest(_));
-            if habit.dense && habit.dropped {
-                habit.pause = self.punish(size);
+            if habit.pause == 0 && pages.policy.purge() != Purge::Never {
+                self.set(size, Habit { dense: false, dropped: true, ..habit });
+                self.count(0, len);
+                return false;
             }
-            habit.dropped = false;
-            self.set(size, habit);
-            if let Answer::Rest(done) = answer {
-                self.count(len - done, 0);
-                p.add(done).write_bytes(0, len - done);
-            }
-            true
         }
+        let rest = self.clear_touched(pages, range);
+        habit.dense = rest.is_some();
+        if habit.dense && habit.dropped {
+            habit.pause = self.punish(size);
+        }
+        habit.dropped = false;
+        self.set(size, habit);
+        if let Some(rest) = rest {
+            self.count(rest.len(), 0);
+            rest.clear();
+        }
+        true
     }
 
-    /// Clears the OS pages that hold memory, unless most of them do.
-    unsafe fn clear_touched<O: Os>(&self, pages: &Pages<O>, p: *mut u8, len: usize) -> Answer {
+    /// Clears the OS pages that hold memory, unless most of them do; returns what is still to be cleared then.
+    fn clear_touched<O: Os>(&self, pages: &Pages<O>, range: Owned) -> Option<Owned> {
         let mut runs = [Run::EMPTY; RUNS];
-        let mut done = 0;
-        // SAFETY: the range is the caller's.
-        unsafe {
-            while done < len {
-                let Some(found) = pages.os.touched(p.add(done), len - done, &mut runs) else {
-                    return Answer::Rest(done);
-                };
-                let runs = &runs[..found.runs];
-                let touched: usize = runs.iter().map(|r| r.len).sum();
-                if touched > found.looked / DENSE && touched > len / DENSE / 2 {
-                    return Answer::Rest(done);
-                }
-                for run in runs {
-                    // Resident and zero: cleared last time, and not written since.
-                    let idle = run.len >= WORTH_DROPPING && pages.policy.purge() != Purge::Never;
-                    let goes = idle && is_zero(run.start, run.len, pages.page_size());
-                    if !(goes && pages.release(run.start, run.len)) {
-                        run.start.write_bytes(0, run.len);
-                    }
-                }
-                self.count(touched, found.looked - touched);
-                done += found.looked;
-                if found.looked == 0 {
-                    return Answer::Rest(done);
+        let mut rest = range;
+        while rest.len() > 0 {
+            // SAFETY: the range is the holder's.
+            let Some(found) = (unsafe { pages.os.touched(rest.start(), rest.len(), &mut runs) }) else {
+                return Some(rest);
+            };
+            let runs = &runs[..found.runs];
+            let touched: usize = runs.iter().map(|r| r.len).sum();
+            if touched > found.looked / DENSE && touched > range.len() / DENSE / 2 {
+                return Some(rest);
+            }
+            for run in runs.iter().map(|&run| rest.run(run)) {
+                // Resident and zero: cleared last time, and not written since.
+                let idle = run.len() >= WORTH_DROPPING && pages.policy.purge() != Purge::Never;
+                let goes = idle && looks_zero(run, pages.page_size());
+                if !(goes && pages.release(run)) {
+                    run.clear();
                 }
             }
+            self.count(touched, found.looked - touched);
+            rest = rest.part(found.looked, rest.len());
+            if found.looked == 0 {
+                return Some(rest);
+            }
         }
-        Answer::Done
+        None
     }
 }
 
@@ -277,23 +231,6 @@ mod tests {
         assert_eq!(habits.punish(4), 1);
     }
 
-    /// Catches a byte that is not looked at, or one too many, wherever the length ends.
-    #[test]
-    fn each_byte_counts() {
-        let mut block = [0u64; 24];
-        let p = block.as_mut_ptr().cast::<u8>();
-        for len in if cfg!(miri) { 60..80 } else { 0..180 } {
-            for at in 0..=len {
-                // SAFETY: the block has so many bytes, and one more.
-                unsafe {
-                    p.add(at).write(1);
-                    assert_eq!(is_zeroed(p, len), at == len, "byte {at} of {len}");
-                    p.add(at).write(0);
-                }
-            }
-        }
-    }
-
     /// Catches samples that miss the ends, or look behind the range.
     #[test]
     fn samples_are_spread() {
@@ -301,13 +238,12 @@ mod tests {
             let mut range = std::vec![0u64; pages * 512];
             let len = pages * 4096;
             // SAFETY: the range is `len` bytes long.
-            unsafe {
-                assert!(is_zero(range.as_ptr().cast(), len, 4096));
-                for at in [0, pages * 512 - 1] {
-                    range[at] = 1;
-                    assert!(!is_zero(range.as_ptr().cast(), len, 4096), "{pages} pages, word {at}");
-                    range[at] = 0;
-                }
+            let zero = |range: &mut [u64]| looks_zero(unsafe { Owned::of(range.as_mut_ptr().cast(), len) }, 4096);
+            assert!(zero(&mut range));
+            for at in [0, pages * 512 - 1] {
+                range[at] = 1;
+                assert!(!zero(&mut range), "{pages} pages, word {at}");
+                range[at] = 0;
             }
         }
     }

@@ -5,9 +5,9 @@ use crate::back::Back;
 use crate::blocks::class::{self, CLASSES};
 use crate::blocks::heap::{self, Block, Mine, NO_ROOM};
 use crate::blocks::large_record::{self, Large};
+use crate::blocks::reentrant_blocks;
 use crate::blocks::registry::{ORPHAN, OWNED, Registry};
 use crate::blocks::slab_record::{self, OwnSlab, remote_word, words};
-use crate::blocks::{reentrant_blocks, slab};
 use crate::observe::Observed;
 use crate::pages::chunk::{Kind, RECORD_BYTES, Record, State};
 use crate::pages::layout::{ARENA_ALIGN, BITS_BYTES, FEW_WORDS};
@@ -224,29 +224,30 @@ impl<O: Os> Observed<O> {
 
     /// Checks the caches of one heap; returns the number of blocks in them.
     fn check_caches(&self, heap: Mine<'_>) -> Result<usize, Invalid> {
-        let (mut sum, nothing, at) = (0, heap.nothing(), heap.id().addr());
+        let (mut sum, end, at) = (0, heap.end(), heap.id().addr());
         // SAFETY: the block at the end of the caches is part of the heap.
-        check(unsafe { (*nothing).tag } != Block::TAG, "the end of a cache is not tagged", at)?;
+        check(unsafe { (*end.ptr()).tag } != Block::TAG, "the end of a cache is not tagged", at)?;
         check(heap.room(0) == NO_ROOM, "class 0 has no room", at)?;
         for class in 1..CLASSES {
-            let first = heap.head(class).get();
+            let first = heap.first(class);
             if !heap.caches_class(class) {
                 check(heap.room(class) == NO_ROOM, "a heap without caches has no room", at)?;
-                check(first.is_null() || first == nothing, "a heap without caches has no blocks", at)?;
+                check(first.block(end).is_none(), "a heap without caches has no blocks", at)?;
                 continue;
             }
             let count = i32::from(heap.cap(class)) - heap.room(class);
             check(count >= 0, "cap - room is not negative", at)?;
             check(heap.cached_blocks(class).count() == count as usize, "cap - room == tagged blocks in the list", at)?;
             for block in heap.cached_blocks(class) {
-                let outside = Invalid { what: "a cached block lies in an arena", at: block.addr() };
-                let c = self.arenas.record(block.cast()).ok_or(outside)?;
+                let at = block.start().addr();
+                let outside = Invalid { what: "a cached block lies in an arena", at };
+                let c = self.arenas.record(block.start()).ok_or(outside)?;
                 let fits = c.kind() == Kind::SLAB && c.class() == class;
-                check(fits, "a cached block lies in a slab of its class", block.addr())?;
-                let whole = (block.addr() & (CHUNK - 1)).is_multiple_of(class::SIZE[class] as usize);
-                check(whole, "a cached block starts where a block starts", block.addr())?;
-                let free = slab_record::is_free(c, class, slab::index(block.cast(), class));
-                check(!free, "a cached block is not free in its slab", block.addr())?;
+                check(fits, "a cached block lies in a slab of its class", at)?;
+                let whole = (at & (CHUNK - 1)).is_multiple_of(class::SIZE[class] as usize);
+                check(whole, "a cached block starts where a block starts", at)?;
+                let free = slab_record::is_free(c, class, block.index(class));
+                check(!free, "a cached block is not free in its slab", at)?;
             }
             sum += count as usize;
         }

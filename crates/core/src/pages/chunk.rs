@@ -129,24 +129,23 @@ impl Record {
     /// `p` must lie in a committed part of an arena.
     #[inline(always)]
     pub unsafe fn at(p: *const u8) -> Record {
-        let address = layout::record_address(p.addr());
-        // SAFETY: the caller's promise: an arena does not start at address 0.
-        Record(unsafe { NonNull::new_unchecked(layout::at(address)) })
+        // SAFETY: as the caller promises.
+        unsafe { Self::from_address(layout::record_address(p.addr())) }
     }
 
     /// The record of the chunk at `p`; `None` unless `contains`, which must be true only if `p` lies in a committed
     /// part of an arena.
     #[inline(always)]
     pub(crate) fn find(p: usize, contains: bool) -> Option<Record> {
-        let address = layout::record_address(p);
-        if contains { NonNull::new(layout::at(address)).map(Record) } else { None }
+        // SAFETY: not null, as `contains` says.
+        contains.then(|| unsafe { Self::from_address(layout::record_address(p)) })
     }
 
     /// The record whose memory lies at `address`.
     ///
     /// # Safety
     /// It must be that of a committed chunk.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn from_address(address: usize) -> Record {
         // SAFETY: the caller's promise: no record lies at address 0.
         Record(unsafe { NonNull::new_unchecked(layout::at(address)) })

@@ -10,6 +10,7 @@
 use crate::pages::Pages;
 use crate::pages::arena::Arenas;
 use crate::pages::layout::{ARENA_ALIGN, HUGE_PAGE, HUGE_WORDS, SIDE_BYTES};
+use crate::pages::owned::Owned;
 use crate::system::os::Run;
 use crate::system::sync::{AtomicU64, Ordering};
 use crate::{CHUNK_SHIFT, Os};
@@ -53,34 +54,32 @@ impl Arenas {
 }
 
 impl<O: Os> Pages<O> {
-    /// Marks the range for huge pages if it is densely touched.
-    ///
-    /// # Safety
-    /// The range must be committed and the caller's, and hold nothing that is needed.
+    /// Marks memory that is freed for huge pages if it is densely touched.
     #[cold]
-    pub(crate) unsafe fn mark_if_dense(&self, p: *mut u8, len: usize) {
-        let from = p.addr().next_multiple_of(HUGE_PAGE);
-        let to = (p.addr() + len) & !(HUGE_PAGE - 1);
+    pub(crate) fn mark_if_dense(&self, memory: Owned) {
+        let (start, len) = (memory.start().addr(), memory.len());
+        let from = start.next_multiple_of(HUGE_PAGE);
+        let to = (start + len) & !(HUGE_PAGE - 1);
         if from >= to || self.page_size() != 4096 || self.arenas.is_huge(from, to) {
             return;
         }
         let mut runs = [Run::EMPTY; 16];
-        // SAFETY: the caller's promise.
-        unsafe {
-            let Some(found) = self.os.touched(p, len, &mut runs) else { return };
-            let touched: usize = runs[..found.runs].iter().map(|r| r.len).sum();
-            if found.looked == len && touched >= len - len / DENSE {
-                let start = p.wrapping_add(from - p.addr());
-                let may = self.ranges.with(&self.os, |r| {
-                    r.marks += 1;
-                    r.marks <= MOST_MARKS
-                });
-                if may {
-                    // No other thread marks a part of the range, as the caller has it.
-                    self.arenas.set_huge(from, to);
-                    self.os.allow_huge(start, to - from);
-                }
-            }
+        // SAFETY: the memory is the holder's.
+        let Some(found) = (unsafe { self.os.touched(memory.start(), len, &mut runs) }) else { return };
+        let touched: usize = runs[..found.runs].iter().map(|r| r.len).sum();
+        if found.looked < len || touched < len - len / DENSE {
+            return;
+        }
+        let may = self.ranges.with(&self.os, |r| {
+            r.marks += 1;
+            r.marks <= MOST_MARKS
+        });
+        if may {
+            // No other thread marks a part of it, as it is the holder's.
+            self.arenas.set_huge(from, to);
+            let whole = memory.part(from - start, to - start);
+            // SAFETY: as above.
+            unsafe { self.os.allow_huge(whole.start(), whole.len()) };
         }
     }
 }

@@ -13,6 +13,7 @@ pub mod dense;
 pub mod held;
 pub mod layout;
 pub mod notes;
+pub(crate) mod owned;
 pub mod page_map;
 pub mod place;
 pub mod range;

@@ -7,6 +7,7 @@
 //! Where the system refuses the reservation (a limit on address space), the mask is 0: every address then reads the one
 //! byte of chunk 0, which is always 0, and `free` takes its slow path, which asks the arenas instead.
 
+use crate::pages::chunk::Record;
 use crate::{CHUNK_SHIFT, Os};
 use core::cell::UnsafeCell;
 
@@ -103,16 +104,13 @@ impl PageMap {
         !self.is_complete() || unsafe { os.commit((*self.base.get()).add(from), to - from) }
     }
 
-    /// Records that the chunk at `p` is a slab of `class`, or no slab (0).
-    ///
-    /// # Safety
-    /// The chunk must be committed here and owned by the caller.
+    /// Notes that the chunk of `c`, which is the caller's, is a slab of `class`, or no slab (0).
     #[inline]
-    pub unsafe fn set(&self, p: *const u8, class: usize) {
+    pub(crate) fn set(&self, c: Record, class: usize) {
         if self.is_complete() {
-            // SAFETY: the entry is committed, and no other thread writes it. A thread that looks up a block of this
-            // chunk got its pointer after this write, by a synchronisation that orders the two.
-            unsafe { (*self.base.get()).add(p.addr() >> CHUNK_SHIFT).write(class as u8) }
+            // SAFETY: the entry of a chunk that has a record is committed, and written by the chunk's holder alone. A thread
+            // that looks up a block of this chunk got its pointer after this write, by a synchronisation that orders the two.
+            unsafe { (*self.base.get()).add(c.start().addr() >> CHUNK_SHIFT).write(class as u8) }
         }
     }
 }

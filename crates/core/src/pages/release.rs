@@ -2,6 +2,7 @@
 //! counts the bytes.
 
 use crate::Os;
+use crate::pages::owned::Owned;
 use crate::pages::{Pages, age};
 use crate::system::os::Run;
 use crate::system::policy::Purge;
@@ -56,15 +57,12 @@ impl Sent {
 }
 
 impl<O: Os> Pages<O> {
-    /// Gives the memory of a range back: it reads as zero afterwards. False if the system refuses.
-    ///
-    /// # Safety
-    /// The range must be committed or mapped, the caller's, and hold nothing that is needed.
-    pub(crate) unsafe fn release(&self, p: *mut u8, len: usize) -> bool {
-        // SAFETY: as the caller promises.
-        let done = unsafe { self.os.purge(p, len) };
+    /// Gives memory back: it reads as zero afterwards. False if the system refuses.
+    pub(crate) fn release(&self, memory: Owned) -> bool {
+        // SAFETY: the memory is the holder's, who does not need what it holds.
+        let done = unsafe { self.os.purge(memory.start(), memory.len()) };
         if done {
-            self.notes.count_purged(len);
+            self.notes.count_purged(memory.len());
         }
         done
     }
@@ -72,39 +70,26 @@ impl<O: Os> Pages<O> {
     /// [`Pages::release`] of memory that was counted when it was freed, or that is not counted at all.
     ///
     /// # Safety
-    /// As [`Pages::release`].
+    /// The range must be mapped, and its contents not needed.
     pub(crate) unsafe fn release_uncounted(&self, p: *mut u8, len: usize) -> bool {
         // SAFETY: as the caller promises.
         unsafe { self.os.purge(p, len) }
     }
 
-    /// Makes a range read as zero: gives its memory back, or clears it where the system refuses.
-    ///
-    /// # Safety
-    /// As [`Pages::release`].
-    pub(crate) unsafe fn release_or_clear(&self, p: *mut u8, len: usize) {
-        // SAFETY: as the caller promises.
-        unsafe {
-            if !self.release(p, len) {
-                p.write_bytes(0, len);
-            }
+    /// Makes memory read as zero: gives it back, or clears it where the system refuses.
+    pub(crate) fn release_or_clear(&self, memory: Owned) {
+        if !self.release(memory) {
+            memory.clear();
         }
     }
 
-    /// Returns the age of a range that is freed now. Where the policy says so, gives its memory back first: then it is
-    /// clean.
-    ///
-    /// # Safety
-    /// As [`Pages::release`]; the range must be committed.
-    pub(crate) unsafe fn age_of_freed(&self, p: *mut u8, len: usize) -> u8 {
-        if self.policy.purge() != Purge::Eager && len < self.policy.mmap_threshold() {
+    /// Returns the age of memory that is freed now. Where the policy says so, gives it back first: then it is clean.
+    pub(crate) fn age_of_freed(&self, memory: Owned) -> u8 {
+        if self.policy.purge() != Purge::Eager && memory.len() < self.policy.mmap_threshold() {
             return self.epoch();
         }
-        // SAFETY: as the caller promises.
-        unsafe {
-            self.mark_if_dense(p, len);
-            if self.release(p, len) { age::NONE } else { self.epoch() }
-        }
+        self.mark_if_dense(memory);
+        if self.release(memory) { age::NONE } else { self.epoch() }
     }
 
     /// Gives runs back, also those behind one that the system refuses, unless it refuses all. `lazily`: the system may

@@ -88,7 +88,8 @@ fn one_thread() {
         blocks.push(Block { p, size: 100, id: 9 });
         write(blocks[blocks.len() - 1]);
         for b in blocks.iter_mut().filter(|b| b.size < 50_000) {
-            let old = a.usable_size(Heap::none(), neap_core::misuse::Call::UsableSize, b.p).expect("known");
+            let old =
+                a.usable_size(neap_core::heap::Mine::none(), neap_core::misuse::Call::UsableSize, b.p).expect("known");
             b.p = own.with(&a, |heap| a.realloc(heap, b.p, old, b.size + 100));
             check(*b);
         }

@@ -26,7 +26,7 @@ use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
 use neap_core::Heap;
 use neap_core::fork::{CALL, Flight, Patience};
-use neap_core::heap::{FORKED, PARKED};
+use neap_core::heap::{FORKED, Mine, PARKED};
 
 /// Allocations of a thread before it gets a heap of its own.
 const EARLY_MALLOCS: u32 = 8;
@@ -43,7 +43,7 @@ static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
 /// nothing else that allocates.
 #[derive(Debug)]
 pub struct Lent {
-    heap: *mut Heap,
+    heap: Mine<'static>,
     entered: Entered,
     /// Shows other threads a call with a borrowed heap, which the slot does not.
     flight: Option<Flight<'static>>,
@@ -52,7 +52,7 @@ pub struct Lent {
 impl Lent {
     /// The heap: the thread's own, or one that is borrowed for this call.
     #[inline]
-    pub fn heap(&self) -> *mut Heap {
+    pub fn heap(&self) -> Mine<'_> {
         self.heap
     }
 }
@@ -61,8 +61,7 @@ impl Drop for Lent {
     #[inline]
     fn drop(&mut self) {
         if let Some(flight) = self.flight.take() {
-            // SAFETY: the heap was borrowed for this call.
-            unsafe { NEAP.abandon(self.heap) };
+            NEAP.abandon(self.heap);
             drop(flight);
         }
         self.entered.leave();
@@ -99,7 +98,7 @@ impl Turn {
         loop {
             let Some(entered) = arch::enter() else { return Turn::Reentrant };
             if is_heap(entered.heap) {
-                return Turn::Heap(Lent { heap: entered.heap, entered, flight: None });
+                return Turn::Heap(Lent { heap: entered.lend(), entered, flight: None });
             }
             if let Some(turn) = Self::without_heap(entered, weight) {
                 return turn;
@@ -130,8 +129,10 @@ impl Turn {
     /// For a thread that has given its heap up, or has none yet. In a stranded process the call is reentrant. The
     /// process may become one in the middle: by a handler that interrupts this, forks, and returns in the child.
     fn borrow(entered: Entered, flight: Flight<'static>) -> Turn {
-        let heap = if NEAP.is_stranded() { Heap::none() } else { NEAP.acquire(false) };
-        if !NEAP.is_stranded() && !heap.is_null() {
+        let heap = if NEAP.is_stranded() { None } else { NEAP.acquire(false) };
+        if let Some(heap) = heap
+            && !NEAP.is_stranded()
+        {
             return Turn::Heap(Lent { heap, entered, flight: Some(flight) });
         }
         drop(flight);
@@ -198,8 +199,8 @@ fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
         return true;
     }
     let heap = NEAP.acquire(true);
-    if !heap.is_null() {
-        slot::set_heap(heap);
+    if let Some(heap) = heap {
+        slot::set_heap(heap.ptr());
     }
     // Looked at after the store: a handler may have interrupted all this, forked, and returned in the child.
     let stranded = NEAP.is_stranded();
@@ -211,9 +212,7 @@ fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
     if stranded {
         return true;
     }
-    if heap.is_null() {
-        return false;
-    }
+    let Some(heap) = heap else { return false };
     // What follows may allocate, and can now: outside of the call, in a thread that has a heap.
     watch_fork();
     // SAFETY: the key exists; the value is only not null.
@@ -278,9 +277,8 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
             Turn::Heap(lent) => {
                 // Once the heap is given up, the slot does not show the call any more.
                 let _flight = NEAP.take_off(arch::slot());
-                if slot::give_up(lent.heap()) {
-                    // SAFETY: the heap was this thread's, which has just forgotten it.
-                    unsafe { NEAP.abandon(lent.heap()) };
+                if slot::give_up(lent.heap().ptr()) {
+                    NEAP.abandon(lent.heap());
                     NEAP.thread_ended();
                     return;
                 }
@@ -304,7 +302,7 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
                 let heap = slot::heap();
                 if is_heap(heap) && slot::give_up(heap) {
                     // SAFETY: the heap was this thread's, which has just forgotten it.
-                    unsafe { NEAP.lose(heap) };
+                    NEAP.lose(unsafe { Mine::of(heap) });
                 }
                 return;
             }
@@ -318,8 +316,7 @@ pub fn follow() {
     if slot::has_heap()
         && let Turn::Heap(lent) = Turn::to_allocate()
     {
-        // SAFETY: the thread's own heap, as it has one.
-        unsafe { NEAP.follow(lent.heap()) };
+        NEAP.follow(lent.heap());
     }
 }
 
@@ -328,7 +325,6 @@ pub fn rest() {
     if slot::has_heap()
         && let Turn::Heap(lent) = Turn::to_allocate()
     {
-        // SAFETY: the thread's own heap.
-        unsafe { NEAP.rest(lent.heap()) };
+        NEAP.rest(lent.heap());
     }
 }
