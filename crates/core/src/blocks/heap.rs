@@ -498,7 +498,7 @@ impl<'h> Mine<'h> {
 
     /// Undoes the count of a [`Heap::free`] that failed for a block of `class`. Every such free must be undone, that
     /// of NULL (class 0) and that of a [`Name`] as well: after 2^30 others a room would be positive. The rooms of a name mean
-    /// nothing: threads that write them at the same time leave a number close to [`NO_ROOM`].
+    /// nothing: threads that write them at the same time leave a number close to `NO_ROOM`.
     #[inline]
     pub fn undo_free(self, class: usize) {
         let room = self.room(class);
