@@ -1,8 +1,8 @@
 //! Files that a process makes for readers outside: their directory, how they are made, and how they are mapped.
 
+use crate::observe::once::AtStart;
 use crate::system::call;
 use crate::system::map::{self, READ_WRITE};
-use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::fmt::Write;
 use neap_core::text::Text;
@@ -18,17 +18,14 @@ const MOST: u32 = 1000;
 /// A directory that is chosen once. Its path is a copy, as a program may write over its environment.
 #[derive(Debug)]
 pub struct Directory {
-    path: UnsafeCell<Text<4096>>,
+    path: AtStart<Text<4096>>,
 }
-
-// SAFETY: written by `set` alone, while the process has one thread; from then on it is only read.
-unsafe impl Sync for Directory {}
 
 impl Directory {
     /// No directory is chosen yet.
     #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Self {
-        Directory { path: UnsafeCell::new(Text::new()) }
+        Directory { path: AtStart::new(Text::new()) }
     }
 
     /// Chooses it; false if the path is too long.
@@ -36,25 +33,20 @@ impl Directory {
     /// # Safety
     /// To be called once, while the process has one thread.
     pub unsafe fn set(&self, path: &CStr) -> bool {
-        // SAFETY: as the caller promises, no other thread reads or writes it now.
-        unsafe { (*self.path.get()).append(path.to_bytes()) }
-    }
-
-    fn path(&self) -> &Text<4096> {
-        // SAFETY: it is only read, see `Sync`.
-        unsafe { &*self.path.get() }
+        // SAFETY: as the caller promises.
+        unsafe { self.path.change(|text| text.append(path.to_bytes())) }
     }
 
     /// Its path; empty before it is chosen.
     pub fn bytes(&self) -> &[u8] {
-        self.path().bytes()
+        self.path.get().bytes()
     }
 
     /// Makes a file in it, named PID.N with the first N that is free, and returns what `make` makes of the file. If
     /// `make` fails, the file is removed.
     pub fn create<T>(&self, make: impl FnOnce(&OwnedFd) -> Option<T>) -> Option<T> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat(CWD, self.path().c_str()?, flags, Mode::empty()).ok()?;
+        let directory = openat(CWD, self.path.get().c_str()?, flags, Mode::empty()).ok()?;
         let pid = call::process();
         for n in 0..MOST {
             let mut name = Text::<32>::new();

@@ -1,6 +1,7 @@
 //! What a process shows to observers: the counters page, the file of allocation sites, the hook for samples.
 
 pub mod files;
+mod once;
 pub mod page;
 pub mod samples;
 pub mod sites;

@@ -12,8 +12,8 @@
 //! left: a signal handler interrupts a publication, forks, and returns in the child. The child would fault.
 
 use crate::observe::files::{Directory, map};
+use crate::observe::once::Made;
 use crate::system::call;
-use crate::system::filter::{self, Filter};
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use neap_core::figures::Figures;
 use neap_core::policy::{Limit, Policy};
@@ -30,10 +30,8 @@ const _: () = assert!(size_of::<Counters>() <= FILE_BYTES, "the page is as long 
 pub struct Page {
     /// The page in which this process counts its calls, if it counts.
     counts: AtomicPtr<Counters>,
-    /// The page for gauges alone, if there is one.
-    own: AtomicPtr<Counters>,
-    /// A page for gauges could not be made, and is not tried again.
-    is_refused: AtomicBool,
+    /// The page for gauges alone.
+    own: Made<Counters>,
     /// Whether a thread publishes now: the lock of publication.
     publishing: AtomicBool,
 }
@@ -41,12 +39,7 @@ pub struct Page {
 impl Page {
     /// None yet.
     pub(crate) const fn new() -> Page {
-        Page {
-            counts: AtomicPtr::new(core::ptr::null_mut()),
-            own: AtomicPtr::new(core::ptr::null_mut()),
-            is_refused: AtomicBool::new(false),
-            publishing: AtomicBool::new(false),
-        }
+        Page { counts: AtomicPtr::new(core::ptr::null_mut()), own: Made::new(), publishing: AtomicBool::new(false) }
     }
 
     /// The page in which this process counts, if it counts.
@@ -69,31 +62,10 @@ impl Page {
         if self.publishing.swap(true, Ordering::Acquire) {
             return;
         }
-        if let Some(page) = self.counts().or_else(|| self.own()) {
+        if let Some(page) = self.counts().or_else(|| self.own.get_or_make(|| true, new)) {
             page.set_gauges(&gauges());
         }
         self.publishing.store(false, Ordering::Release);
-    }
-
-    /// The process's own page, made where there is none yet.
-    fn own(&self) -> Option<&'static Counters> {
-        // Relaxed, here and below: used by the thread that publishes.
-        let own = self.own.load(Ordering::Relaxed);
-        if !own.is_null() || self.is_refused.load(Ordering::Relaxed) {
-            // SAFETY: see above.
-            return unsafe { own.as_ref() };
-        }
-        let filter = filter::filter();
-        if filter == Filter::Unknown {
-            // A later publication makes it.
-            return None;
-        }
-        let new = new(filter == Filter::Yes);
-        match new {
-            Some(new) => self.own.store(core::ptr::from_ref(new).cast_mut(), Ordering::Relaxed),
-            None => self.is_refused.store(true, Ordering::Relaxed),
-        }
-        new
     }
 }
 

@@ -9,12 +9,13 @@
 //! makes a file of its own when it allocates.
 
 use crate::observe::files::{Directory, map};
+use crate::observe::once::Made;
 use crate::observe::stack::{self, callers};
-use crate::system::filter::{self, Asking, Filter};
+use crate::system::filter::{self, Asking};
 use crate::system::purge::populate_now;
 use crate::system::{call, clock, random};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use neap_core::sample::by_chance;
 use neap_sites::{CAPACITY, ENTRY_BYTES, Entry, FILE_BYTES, HEADER_BYTES, Header, MAGIC, VERSION};
 use rustix::fd::OwnedFd;
@@ -34,12 +35,8 @@ static DIRECTORY: Directory = Directory::new();
 /// The file of this process; all zero where it has none yet. It is never unmapped, and all its fields are atomic.
 #[derive(Debug)]
 pub struct Ring {
-    /// The mapped file, if there is one.
-    header: AtomicPtr<Header>,
-    /// A file could not be made, and is not tried again.
-    is_refused: AtomicBool,
-    /// Whether a thread makes it now.
-    making: AtomicBool,
+    /// The mapped file.
+    file: Made<Header>,
     /// The system has refused more memory for it.
     is_full: AtomicBool,
     /// A bit for each step of it whose memory was taken.
@@ -81,14 +78,7 @@ pub fn directory() -> &'static [u8] {
 impl Ring {
     /// A ring without a file.
     pub(crate) const fn new() -> Ring {
-        Ring {
-            header: AtomicPtr::new(core::ptr::null_mut()),
-            is_refused: AtomicBool::new(false),
-            making: AtomicBool::new(false),
-            is_full: AtomicBool::new(false),
-            steps: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-        }
+        Ring { file: Made::new(), is_full: AtomicBool::new(false), steps: AtomicU64::new(0), lost: AtomicU64::new(0) }
     }
 
     /// Records a new block of `size` bytes, if it is chosen. Called in slow paths, also of handlers. `is_guest`:
@@ -123,31 +113,10 @@ impl Ring {
         }
     }
 
-    /// The process's own file, made where there is none yet. Where two want that at a time, one does, and the other's
-    /// allocation is lost.
+    /// The process's own file, which is made where there is none yet. Where two threads do that at a time, the
+    /// allocation of one is lost.
     fn file(&self, is_guest: impl Fn() -> bool) -> Option<&'static Header> {
-        // Acquire pairs with the Release below.
-        // SAFETY: the mapping is never unmapped, and all fields are atomic.
-        let made = || unsafe { self.header.load(Ordering::Acquire).as_ref() };
-        if let Some(header) = made() {
-            return Some(header);
-        }
-        // Acquire pairs with the Release below: of threads that come here one after the other, the second sees the
-        // file.
-        if self.is_refused.load(Ordering::Relaxed) || is_guest() || self.making.swap(true, Ordering::Acquire) {
-            return None;
-        }
-        let _asking = Asking::begin();
-        // Where the filter is not known now, a later allocation tries again.
-        let filter = filter::filter();
-        if made().is_none() && filter != Filter::Unknown {
-            match self.new_file(filter == Filter::Yes) {
-                Some(new) => self.header.store(core::ptr::from_ref(new).cast_mut(), Ordering::Release),
-                None => self.is_refused.store(true, Ordering::Relaxed),
-            }
-        }
-        self.making.store(false, Ordering::Release);
-        made()
+        self.file.get_or_make(|| !is_guest(), |filtered| self.new_file(filtered))
     }
 
     fn new_file(&self, filtered: bool) -> Option<&'static Header> {
@@ -156,8 +125,7 @@ impl Ring {
             return None;
         }
         let p = DIRECTORY.create(|file| self.map(file))?;
-        let (rows, bytes) = stack::rows();
-        let _ = populate_now(rows, bytes);
+        stack::populate_rows();
         // SAFETY: zeroed, shared, longer than a header and never unmapped; all fields are atomic.
         let header = unsafe { &*p.cast::<Header>() };
         header.version.store(VERSION, Ordering::Relaxed);

@@ -6,12 +6,14 @@
 //! elsewhere OS pages that a system call has just read.
 
 use crate::arch;
+use crate::observe::once::AtStart;
 use crate::system::call;
 use crate::system::filter::Asking;
 use crate::system::map::{self, READ_WRITE};
-use core::cell::UnsafeCell;
+use crate::system::purge::populate_now;
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
 use neap_sites::unwind::{Frame, Row, Tables, by_frame_pointer};
 use neap_sites::{Entry, FRAMES};
 use rustix::mm::MapFlags;
@@ -25,27 +27,26 @@ const REACH: u64 = 8 << 20;
 const FIRST_REACH: u64 = 64 << 20;
 /// Number of rows that are kept, by instruction.
 const ROWS: usize = 2048;
-const ROWS_BYTES: usize = ROWS * size_of::<[AtomicU64; 2]>();
 /// Bytes at the front of an object that are always mapped.
 const FRONT: usize = 4096;
 
-/// An address at the end of the first thread's stack; 0: not known.
-static STACK_END: AtomicU64 = AtomicU64::new(0);
-/// `_dl_find_object`, or null.
-static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-/// [`ROWS`] pairs: the packed row of an instruction, and the row combined (by XOR) with the instruction. So a pair of
-/// which two threads wrote one word each is recognised.
-static KNOWN: AtomicPtr<[AtomicU64; 2]> = AtomicPtr::new(core::ptr::null_mut());
-/// The first address of this library's code, and the one behind it.
-static CODE: [AtomicUsize; 2] = [const { AtomicUsize::new(0) }; 2];
+/// What [`callers`] needs, found at the start.
+#[derive(Debug)]
+struct Known {
+    /// The tables of this library.
+    tables: Tables<'static>,
+    /// The addresses of this library's code.
+    code: Range<u64>,
+    /// `_dl_find_object`, if the C library has it.
+    find_object: Option<FindObject>,
+    /// An address at the end of the first thread's stack; 0: not known.
+    stack_end: u64,
+    /// The packed row of an instruction, and the row combined (by XOR) with the instruction. So a pair of which two
+    /// threads wrote one word each is recognised.
+    rows: &'static [[AtomicU64; 2]; ROWS],
+}
 
-/// The tables of this library.
-static OWN: Own = Own(UnsafeCell::new(None));
-
-struct Own(UnsafeCell<Option<Tables<'static>>>);
-
-// SAFETY: written by `start` alone, while the process has one thread; from then on it is only read.
-unsafe impl Sync for Own {}
+static KNOWN: AtStart<Option<Known>> = AtStart::new(None);
 
 /// Prepares [`callers`]. `stack_end` is an address at the end of the calling thread's stack, or 0. False if this
 /// library has no tables, or there is no memory.
@@ -53,68 +54,70 @@ unsafe impl Sync for Own {}
 /// # Safety
 /// To be called once, while the process has one thread; up to `stack_end` there must be nothing but its stack.
 pub unsafe fn start(stack_end: usize) -> bool {
-    let Some(own) = own_tables() else { return false };
-    // SAFETY: no other thread reads it now. The function is found by its name.
-    let find_object = unsafe {
-        *OWN.0.get() = Some(own);
-        libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr())
+    let Some((tables, code)) = own_tables() else { return false };
+    let Some(rows) = map::fresh(0, size_of::<[[AtomicU64; 2]; ROWS]>(), READ_WRITE, MapFlags::PRIVATE) else {
+        return false;
     };
-    let rows = map::fresh(0, ROWS_BYTES, READ_WRITE, MapFlags::PRIVATE);
-    // Relaxed, here and below: the process has one thread.
-    FIND_OBJECT.store(find_object, Ordering::Relaxed);
-    KNOWN.store(rows.unwrap_or(core::ptr::null_mut()).cast(), Ordering::Relaxed);
-    STACK_END.store(stack_end as u64 & !7, Ordering::Relaxed);
-    rows.is_some()
+    // SAFETY: the C library's function of this name has this type. The mapping is new, zeroed, and never unmapped.
+    // There is one thread, as the caller promises.
+    unsafe {
+        let find_object = libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr());
+        let find_object = core::mem::transmute::<*mut c_void, Option<FindObject>>(find_object);
+        let stack_end = stack_end as u64 & !7;
+        KNOWN.change(|known| *known = Some(Known { tables, code, find_object, stack_end, rows: &*rows.cast() }));
+    }
+    true
 }
 
-/// The memory that [`callers`] writes to at random places. The caller populates it, so that these writes are no page
-/// faults in a trace, also not in a child.
-pub fn rows() -> (*mut u8, usize) {
-    (KNOWN.load(Ordering::Relaxed).cast(), ROWS_BYTES)
+/// Populates the memory that [`callers`] writes to at random places, so that these writes are no page faults in a
+/// trace. To be called again in a child.
+pub fn populate_rows() {
+    if let Some(known) = KNOWN.get() {
+        let rows = core::ptr::from_ref(known.rows);
+        let _ = populate_now(rows.cast_mut().cast(), size_of_val(known.rows));
+    }
 }
 
 /// Fills in the callers, from outside of this library on.
 #[inline(never)]
 pub fn callers(entry: &mut Entry) {
     let (ip, sp, bp) = arch::frame();
-    let mut stack = Stack::new(sp);
+    let Some(known) = KNOWN.get() else { return };
+    let mut stack = Stack::new(sp, known.stack_end);
     let mut frame = Frame { ip, sp, bp };
-    let [first, end] = CODE.each_ref().map(|address| address.load(Ordering::Relaxed) as u64);
     let mut read = |address| stack.word(address);
     for depth in 0..MOST_FRAMES {
         // A return address can be that of the next function.
         let at = if depth == 0 { frame.ip } else { frame.ip.wrapping_sub(1) };
-        let own = (first..end).contains(&at);
-        let caller = match row(at, own) {
+        let own = known.code.contains(&at);
+        let caller = match known.row(at, own) {
             Some(row) => row.caller(frame, &mut read),
             None if own => None,
             None => by_frame_pointer(frame, &mut read),
         };
         let Some(caller) = caller.filter(|caller| caller.ip != 0) else { return };
         frame = caller;
-        if !(first..end).contains(&frame.ip.wrapping_sub(1)) && !entry.push(frame.ip) {
+        if !known.code.contains(&frame.ip.wrapping_sub(1)) && !entry.push(frame.ip) {
             return;
         }
     }
 }
 
-/// The row of the tables that says how to find the caller of the code at `at`.
-fn row(at: u64, own: bool) -> Option<Row> {
-    let rows = KNOWN.load(Ordering::Relaxed);
-    let index = (at ^ at >> 11) as usize % ROWS;
-    // SAFETY: there are as many pairs, never unmapped.
-    let [packed, combined] = unsafe { &*rows.add(index) };
-    // Relaxed: a pair that is mixed of two does not combine to the instruction.
-    let (row, sum) = (packed.load(Ordering::Relaxed), combined.load(Ordering::Relaxed));
-    if row != 0 && row ^ sum == at {
-        return Some(Row::unpack(row));
+impl Known {
+    /// The row of the tables that says how to find the caller of the code at `at`.
+    fn row(&self, at: u64, own: bool) -> Option<Row> {
+        let [packed, combined] = &self.rows[(at ^ at >> 11) as usize % ROWS];
+        // Relaxed: a pair that is mixed of two does not combine to the instruction.
+        let (row, sum) = (packed.load(Ordering::Relaxed), combined.load(Ordering::Relaxed));
+        if row != 0 && row ^ sum == at {
+            return Some(Row::unpack(row));
+        }
+        let tables = if own { self.tables } else { other_tables(self.find_object?, at)? };
+        let row = tables.row(at)?;
+        packed.store(row.pack(), Ordering::Relaxed);
+        combined.store(row.pack() ^ at, Ordering::Relaxed);
+        Some(row)
     }
-    // SAFETY: written by `start` alone, before.
-    let tables = if own { unsafe { *OWN.0.get() } } else { other_tables(at) };
-    let row = tables?.row(at)?;
-    packed.store(row.pack(), Ordering::Relaxed);
-    combined.store(row.pack() ^ at, Ordering::Relaxed);
-    Some(row)
 }
 
 /// The C library's `struct dl_find_object`, with room for what it may add.
@@ -129,12 +132,11 @@ struct Found {
     reserved: [u64; 16],
 }
 
+/// The C library's `_dl_find_object`: returns 0 where an object is at the address.
+type FindObject = unsafe extern "C" fn(*mut c_void, *mut Found) -> c_int;
+
 /// The tables of the object at an address.
-fn other_tables(at: u64) -> Option<Tables<'static>> {
-    let find = FIND_OBJECT.load(Ordering::Relaxed);
-    if find.is_null() {
-        return None;
-    }
+fn other_tables(find_object: FindObject, at: u64) -> Option<Tables<'static>> {
     let mut found = Found {
         flags: 0,
         start: core::ptr::null(),
@@ -143,12 +145,9 @@ fn other_tables(at: u64) -> Option<Tables<'static>> {
         tables: core::ptr::null(),
         reserved: [0; 16],
     };
-    // SAFETY: the C library's function has this type, and takes any address.
-    let known = unsafe {
-        let find = core::mem::transmute::<*mut c_void, extern "C" fn(*mut c_void, *mut Found) -> c_int>(find);
-        find(core::ptr::with_exposed_provenance_mut(at as usize), &raw mut found) == 0
-    };
-    if !known || found.tables.is_null() || found.link_map.is_null() {
+    // SAFETY: the function takes any address, and writes to `found`.
+    let result = unsafe { find_object(core::ptr::with_exposed_provenance_mut(at as usize), &raw mut found) };
+    if result != 0 || found.tables.is_null() || found.link_map.is_null() {
         return None;
     }
     // SAFETY: an object that is on the stack stays loaded. Its first page is mapped, and has the file header unless the
@@ -188,8 +187,8 @@ unsafe fn tables_in(headers: &[libc::Elf64_Phdr], bias: usize, tables: usize) ->
     None
 }
 
-/// The tables of this library; none where it is part of the program. Also stores where its code lies.
-fn own_tables() -> Option<Tables<'static>> {
+/// The tables of this library, and the addresses of its code; `None` where it is part of the program.
+fn own_tables() -> Option<(Tables<'static>, Range<u64>)> {
     unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, result: *mut c_void) -> c_int {
         let own = (callers as fn(&mut Entry)) as usize;
         // SAFETY: the C library passes a description of an object that is loaded, and what `own_tables` gave it.
@@ -202,16 +201,15 @@ fn own_tables() -> Option<Tables<'static>> {
             });
             let Some(code) = code else { return 0 };
             let start = bias.wrapping_add(code.p_vaddr as usize);
-            CODE[0].store(start, Ordering::Relaxed);
-            CODE[1].store(start + code.p_memsz as usize, Ordering::Relaxed);
+            let code = start as u64..start as u64 + code.p_memsz;
             let program = call::auxiliary(libc::AT_PHDR) == (*info).dlpi_phdr.addr();
             let tables = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME).filter(|_| !program);
-            *result.cast::<Option<Tables<'static>>>() =
-                tables.and_then(|tables| tables_in(headers, bias, bias.wrapping_add(tables.p_vaddr as usize)));
+            let tables = tables.and_then(|tables| tables_in(headers, bias, bias.wrapping_add(tables.p_vaddr as usize)));
+            *result.cast::<Option<(Tables<'static>, Range<u64>)>>() = tables.zip(Some(code));
             1
         }
     }
-    let mut result: Option<Tables<'static>> = None;
+    let mut result = None::<(Tables<'static>, Range<u64>)>;
     // SAFETY: the function gets what it expects.
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut result).cast()) };
     result
@@ -230,8 +228,7 @@ struct Stack {
 const PAGE: u64 = 4096;
 
 impl Stack {
-    fn new(sp: u64) -> Self {
-        let end = STACK_END.load(Ordering::Relaxed);
+    fn new(sp: u64, end: u64) -> Self {
         let known = end.wrapping_sub(sp) < FIRST_REACH;
         Self { first: sp, end: if known { end } else { 0 }, page: sp / PAGE }
     }
