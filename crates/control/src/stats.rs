@@ -1,9 +1,10 @@
 //! A snapshot of the figures: how much memory is where.
 
+use neap_core::figures::Figures;
 use neap_sys::{global::NEAP, thread};
 
 macro_rules! stats {
-    ($($(#[doc = $doc:literal])* $name:ident: $from:expr,)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident: $($from:ident).+,)*) => {
         /// How much memory is where; bytes, unless the name says otherwise. Exact where no other thread allocates or
         /// frees at the time. Fields are added at the end only, and `size` says how many bytes there are.
         #[repr(C)]
@@ -17,12 +18,12 @@ macro_rules! stats {
             $($(#[doc = $doc])* pub $name: u64,)*
         }
 
-        impl From<neap_core::figures::Figures> for Stats {
-            fn from(f: neap_core::figures::Figures) -> Stats {
+        impl From<Figures> for Stats {
+            fn from(f: Figures) -> Stats {
                 Stats {
                     size: size_of::<Stats>(),
                     version: VERSION,
-                    $($name: { let get: fn(&neap_core::figures::Figures) -> u64 = $from; get(&f) },)*
+                    $($name: f.$($from).+,)*
                 }
             }
         }
@@ -34,45 +35,45 @@ pub const VERSION: u64 = 1;
 
 stats! {
     /// Blocks that the program holds.
-    live_blocks: |f| f.live_blocks,
+    live_blocks: live_blocks,
     /// Their usable bytes.
-    live_bytes: |f| f.live,
+    live_bytes: live,
     /// Free blocks in the caches of threads.
-    cached_blocks: |f| f.cached_blocks,
+    cached_blocks: cached_blocks,
     /// Their bytes.
-    cached_bytes: |f| f.cached,
+    cached_bytes: cached,
     /// Free ranges that wait to go back to the system.
-    dirty_bytes: |f| f.dirty,
+    dirty_bytes: dirty,
     /// Free ranges that the system may take at any time.
-    lazy_bytes: |f| f.lazy,
+    lazy_bytes: lazy,
     /// Free ranges that hold no memory: addresses.
-    clean_bytes: |f| f.clean,
+    clean_bytes: clean,
     /// Chunks that are slabs: small blocks, live, cached and free.
-    slab_bytes: |f| f.slabs,
+    slab_bytes: slabs,
     /// Bytes of slabs that are neither live nor cached. Part of them holds memory; part never did, or was given back.
-    slab_free_bytes: |f| f.slab_free,
+    slab_free_bytes: slab_free,
     /// Large blocks, which count as live too.
-    large_blocks: |f| f.large_blocks,
+    large_blocks: large_blocks,
     /// Their usable bytes.
-    large_bytes: |f| f.large,
+    large_bytes: large,
     /// Huge blocks (mappings of their own), which count as live too.
-    huge_blocks: |f| f.huge_blocks,
+    huge_blocks: huge_blocks,
     /// Their usable bytes.
-    huge_bytes: |f| f.huge,
+    huge_bytes: huge,
     /// Heaps: the greatest number of threads that allocated at one time.
-    heaps: |f| f.heaps,
+    heaps: heaps,
     /// Address space given back to the system, since the process began or was forked.
-    purged_bytes: |f| f.totals.purged,
+    purged_bytes: totals.purged,
     /// Bytes that calloc cleared, since the same time.
-    cleared_bytes: |f| f.totals.cleared,
+    cleared_bytes: totals.cleared,
     /// Bytes that calloc did not need to clear.
-    skipped_bytes: |f| f.totals.skipped,
+    skipped_bytes: totals.skipped,
     /// The memory limit that was last found; 0: none was.
-    memory_limit: |f| f.memory_limit,
+    memory_limit: memory_limit,
     /// Bytes of that limit that were used, by all processes that share it.
-    memory_used: |f| f.memory_used,
+    memory_used: memory_used,
     /// Most bytes of arenas that were in use or dirty at one time.
-    peak_bytes: |f| f.peak,
+    peak_bytes: peak,
 }
 
 /// The current figures. Allocates nothing, and takes at most some 100 ns for each heap. All are 0 in a signal handler

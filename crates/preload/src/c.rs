@@ -84,7 +84,7 @@ static IN_FRONT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 pub fn start() {
     // A library for old programs, as glibc's checker of the heap, has the name under the C library's version alone.
     for lookup in [lookup::symbol, lookup::symbol_of_libc] {
-        let [first, next] = [Scope::All, Scope::Behind].map(|scope| lookup(scope, c"realloc"));
+        let [first, next] = [Scope::ALL, Scope::BEHIND].map(|scope| lookup(scope, c"realloc"));
         // A program that has opened neap itself finds the function behind neap. That one does not stand in front.
         if !first.is_null() && first != exports::realloc as *mut c_void && first != next {
             // Relaxed: the function was there before.

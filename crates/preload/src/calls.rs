@@ -20,7 +20,7 @@ use neap_sys::{arch, errno, may_read, program};
 pub fn sees_filters() -> bool {
     let own = [(c"prctl", prctl as *mut c_void), (c"syscall", syscall as *mut c_void)];
     own.into_iter().all(|(name, own)| {
-        let first = lookup::symbol(Scope::All, name);
+        let first = lookup::symbol(Scope::ALL, name);
         // A static program has no look-up, and this is its only such function.
         first.is_null() || first == own
     })

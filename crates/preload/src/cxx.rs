@@ -34,14 +34,14 @@ macro_rules! string {
 macro_rules! library {
     ($name:literal) => {{
         let linked = arch::weak!($name);
-        if linked.is_null() { lookup::symbol(Scope::All, string!($name)) } else { linked }
+        if linked.is_null() { lookup::symbol(Scope::ALL, string!($name)) } else { linked }
     }};
 }
 
 /// The C++ library's operator of this name, or null. `own` is neap's operator, which is not the answer.
 #[cold]
 fn theirs(name: &CStr, own: *mut c_void) -> *mut c_void {
-    let next = lookup::symbol(Scope::Behind, name);
+    let next = lookup::symbol(Scope::BEHIND, name);
     if next.is_null() { lookup_in_objects(name, own) } else { next }
 }
 
@@ -90,7 +90,7 @@ fn lookup_in_objects(name: &CStr, own: *mut c_void) -> *mut c_void {
             if handle.is_null() {
                 continue;
             }
-            let found = lookup::symbol(Scope::Object(handle), name);
+            let found = lookup::symbol(Scope(handle), name);
             libc::dlclose(handle);
             if !found.is_null() && found != own {
                 return found;

@@ -78,7 +78,7 @@ impl<F: Copy> Next<F> {
             let mut found = self.found.load(Ordering::Relaxed);
             if found.is_null() {
                 // May allocate, which is fine here.
-                found = lookup::symbol(Scope::Behind, self.name);
+                found = lookup::symbol(Scope::BEHIND, self.name);
                 self.found.store(found, Ordering::Relaxed);
             }
             // SAFETY: `F` is the type of the C library's function of this name.

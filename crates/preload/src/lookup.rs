@@ -4,25 +4,15 @@
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-/// Which objects are searched.
+/// The objects that are searched: a handle, which must stay open.
 #[derive(Clone, Copy)]
-pub enum Scope {
-    /// All, in symbol order.
-    All,
-    /// Those behind this library.
-    Behind,
-    /// The one with this handle, which must stay open.
-    Object(*mut c_void),
-}
+pub struct Scope(pub *mut c_void);
 
 impl Scope {
-    fn handle(self) -> *mut c_void {
-        match self {
-            Scope::All => libc::RTLD_DEFAULT,
-            Scope::Behind => libc::RTLD_NEXT,
-            Scope::Object(handle) => handle,
-        }
-    }
+    /// All objects, in symbol order.
+    pub const ALL: Scope = Scope(libc::RTLD_DEFAULT);
+    /// Those behind this library.
+    pub const BEHIND: Scope = Scope(libc::RTLD_NEXT);
 }
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
@@ -41,7 +31,7 @@ pub unsafe fn function<F: Copy>(address: *mut c_void) -> Option<F> {
 pub fn symbol(scope: Scope, name: &CStr) -> *mut c_void {
     // SAFETY: `dlsym` returns a function of this type. It takes a handle that is open or stands for a scope, and a
     // string.
-    unsafe { function::<Dlsym>(dlsym()).map_or(core::ptr::null_mut(), |dlsym| dlsym(scope.handle(), name.as_ptr())) }
+    unsafe { function::<Dlsym>(dlsym()).map_or(core::ptr::null_mut(), |dlsym| dlsym(scope.0, name.as_ptr())) }
 }
 
 /// [`symbol`] for a name with the version of one of the C library's first interfaces.
@@ -49,7 +39,7 @@ pub fn symbol_of_libc(scope: Scope, name: &CStr) -> *mut c_void {
     // The first version on x86-64, the first on arm64, and the one since which dlsym is in libc.so.
     for version in [c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.34"] {
         // SAFETY: dlvsym takes a handle that is open or stands for a scope, and two strings.
-        let found = unsafe { libc::dlvsym(scope.handle(), name.as_ptr(), version.as_ptr()) };
+        let found = unsafe { libc::dlvsym(scope.0, name.as_ptr(), version.as_ptr()) };
         if !found.is_null() {
             return found;
         }
@@ -63,7 +53,7 @@ pub extern "C" fn dlsym() -> *mut c_void {
     // Relaxed: the function was there before.
     let mut dlsym = DLSYM.load(Ordering::Relaxed);
     if dlsym.is_null() {
-        dlsym = symbol_of_libc(Scope::Behind, c"dlsym");
+        dlsym = symbol_of_libc(Scope::BEHIND, c"dlsym");
         if dlsym.is_null() {
             dlsym = nothing as *mut c_void;
         }

@@ -228,15 +228,14 @@ pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
 /// `p` must be null, a live block of neap's, or something that `foreign` can take.
 #[inline(always)]
 pub unsafe fn free(p: *mut u8, foreign: ForeignFree) {
-    // SAFETY: as the caller promises.
-    let Some(entered) = arch::enter() else { return unsafe { free_reentrant(p, foreign) } };
     // SAFETY: the thread's own heap; as the caller promises.
     unsafe {
+        let Some(entered) = arch::enter() else { return free_reentrant(p, foreign) };
         if !Heap::free(entered.heap, &NEAP.map, p) {
             return free_entered(p, entered.lend(), foreign);
         }
+        entered.leave();
     }
-    entered.leave();
 }
 
 /// The rest of [`free`], after `Heap::free` failed on `heap`, which the call has entered.
@@ -357,16 +356,16 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
 #[inline]
 pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
     // SAFETY: as the caller promises.
-    let Some(entered) = arch::enter() else { return unsafe { NEAP.usable_size_reentrant(call, p) } };
-    if entered.heap == FORKED.heap() {
+    unsafe {
+        let Some(entered) = arch::enter() else { return NEAP.usable_size_reentrant(call, p) };
+        if entered.heap == FORKED.heap() {
+            entered.leave();
+            return NEAP.usable_size_reentrant(call, p);
+        }
+        let size = NEAP.usable_size(entered.lend(), call, p);
         entered.leave();
-        // SAFETY: as the caller promises.
-        return unsafe { NEAP.usable_size_reentrant(call, p) };
+        size
     }
-    // SAFETY: as the caller promises.
-    let size = unsafe { NEAP.usable_size(entered.lend(), call, p) };
-    entered.leave();
-    size
 }
 
 /// [`realloc`] of a small block, without a heap's slow path: in place, or through the fast paths of malloc and free.

@@ -44,7 +44,6 @@ impl Linux {
 
 impl Threads for Linux {
     fn futex_wake_all(&self, word: *const AtomicU32) {
-        count(Syscall::Futex);
         wait::wake(word, i32::MAX);
     }
 
@@ -64,17 +63,14 @@ impl Threads for Linux {
     }
 
     fn futex_wait(&self, word: &AtomicU32, value: u32) {
-        count(Syscall::Futex);
         wait::wait(word, value);
     }
 
     fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
-        count(Syscall::Futex);
         wait::wait_for(word, value, u64::from(milliseconds) * 1_000_000);
     }
 
     fn futex_wake(&self, word: *const AtomicU32) {
-        count(Syscall::Futex);
         wait::wake(word, 1);
     }
 }
@@ -195,8 +191,7 @@ unsafe impl Os for Linux {
         count(Syscall::Other);
         let _asking = Asking::begin();
         let space = space::space()?;
-        // SAFETY: as the caller promises.
-        unsafe { touched::touched(&space.pagemap, || space.is_guest(), p, len, call::page_size(), runs) }
+        touched::touched(&space.pagemap, || space.is_guest(), p, len, call::page_size(), runs)
     }
 
     fn prepare_barrier(&self) -> bool {
@@ -216,9 +211,6 @@ unsafe impl Os for Linux {
     }
 
     fn pause(&self, microseconds: u32) {
-        if microseconds > wait::SPIN_MOST {
-            count(Syscall::Futex);
-        }
         wait::pause(microseconds);
     }
 
@@ -251,7 +243,7 @@ unsafe impl Os for Linux {
     /// Counts begin anew, and what belongs to the parent is forgotten.
     fn forked(&self) {
         purge::forked();
-        random::forked();
+        random::RANDOM.forked();
         filter::forked();
         touched::forked();
         space::forked();
@@ -281,7 +273,7 @@ unsafe impl Os for Linux {
     }
 
     fn random(&self) -> u64 {
-        random::next()
+        random::RANDOM.next()
     }
 
     fn thread_id(&self) -> u32 {

@@ -9,9 +9,10 @@
 //!   would refuse every mapping from then on. So the reservation is given back at once ([`address_limit_set`]).
 
 use crate::allocator::NEAP;
+use crate::arch::{self, Entered};
 use crate::system::filter::{self, Asking};
 use crate::system::{alive, call, lines, space};
-use crate::{arch, thread};
+use crate::thread;
 use core::sync::atomic::Ordering;
 use neap_core::sync::Threads;
 
@@ -26,12 +27,7 @@ pub fn without_helper<R>(f: impl FnOnce() -> R) -> R {
 /// Runs `fork`, a call that makes a child without the C library's handlers, while there is no helper. Safe in a handler
 /// of a signal that came in the middle of a call of neap's.
 pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
-    let entered = arch::enter();
-    let reentrant = entered.is_none();
-    if let Some(entered) = entered {
-        // Only the answer was needed.
-        entered.leave();
-    }
+    let reentrant = arch::enter().map(Entered::leave).is_none();
     NEAP.around_fork(reentrant, fork)
 }
 

@@ -87,7 +87,7 @@ impl Ring {
     #[inline(never)]
     pub fn record(&self, is_guest: impl Fn() -> bool, p: *mut u8, size: usize) {
         let interval = interval();
-        if !by_chance(size, interval, if interval <= 1 { 0 } else { random::next() }) {
+        if !by_chance(size, interval, if interval <= 1 { 0 } else { random::RANDOM.next() }) {
             return;
         }
         let Some(header) = self.file(is_guest) else {

@@ -116,11 +116,16 @@ pub fn identity(file: impl AsFd) -> u64 {
     rustix::fs::fstat(file).map_or(0, |s| s.st_ino ^ s.st_dev.rotate_left(32))
 }
 
+/// The file of this number, which is not -1. If no file has the number, calls on it fail.
+pub fn by_number(file: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: the number alone is used, to make calls of the system that check it.
+    unsafe { BorrowedFd::borrow_raw(file) }
+}
+
 /// Writes all of `text` to the file of this number; false where that fails. A pipe may take a part, and a signal may
 /// come.
 pub fn write(file: RawFd, text: &[u8]) -> bool {
-    // SAFETY: if no file has the number, the call fails.
-    let file = unsafe { BorrowedFd::borrow_raw(file) };
+    let file = by_number(file);
     let mut left = text;
     while !left.is_empty() {
         match retry_on_intr(|| rustix::io::write(file, left)) {

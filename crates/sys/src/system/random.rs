@@ -19,22 +19,11 @@ const WORDS: usize = 2;
 const GRND_NONBLOCK: usize = 1;
 
 /// The generator of the process.
-static RANDOM: Random = Random::new();
-
-/// The next number; no two threads get the same one. Never waits.
-pub fn next() -> u64 {
-    let _asking = Asking::begin();
-    RANDOM.next()
-}
-
-/// To be called in the child of a fork, which has one thread: its next number comes from a key of its own.
-pub fn forked() {
-    RANDOM.forked();
-}
+pub static RANDOM: Random = Random::new();
 
 /// A generator.
 #[derive(Debug)]
-struct Random {
+pub struct Random {
     /// A word of 0 is not made yet.
     key: [AtomicU64; WORDS],
     count: AtomicU64,
@@ -45,13 +34,15 @@ impl Random {
         Random { key: [const { AtomicU64::new(0) }; WORDS], count: AtomicU64::new(0) }
     }
 
-    fn next(&self) -> u64 {
+    /// The next number; no two threads get the same one. Never waits.
+    pub fn next(&self) -> u64 {
         // Relaxed: it only matters that each value is taken once.
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         siphash(self.key(), &[count])
     }
 
-    fn forked(&self) {
+    /// To be called in the child of a fork, which has one thread: its next number comes from a key of its own.
+    pub fn forked(&self) {
         self.key.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
@@ -77,6 +68,7 @@ impl Random {
 
 /// A fresh key.
 fn seed() -> [u64; WORDS] {
+    let _asking = Asking::begin();
     let mut bytes = [0u64; WORDS];
     if !filter::is_forbidden() {
         let arguments = [(&raw mut bytes).expose_provenance(), size_of_val(&bytes), GRND_NONBLOCK, 0, 0, 0];

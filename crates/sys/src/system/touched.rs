@@ -23,7 +23,7 @@
 //! asking.
 
 use crate::arch;
-use crate::system::call::identity;
+use crate::system::call::{by_number, identity};
 use crate::system::filter::{self, Filter};
 use crate::system::probe::SCAN;
 use crate::system::{clock, lines, random};
@@ -110,11 +110,8 @@ const REGIONS: usize = 16;
 /// A copy for the child of a fork, which does not get [`Kept`]; number 0: no file.
 static LAST: Kept = Kept::new();
 
-/// See `Os::touched`. `is_guest`: whether the process is a guest of the owner of `known`.
-///
-/// # Safety
-/// The range must be mapped, and `len` be whole OS pages of `page` bytes.
-pub unsafe fn touched(
+/// See `Os::touched`; OS pages have `page` bytes. `is_guest`: whether the process is a guest of the owner of `known`.
+pub fn touched(
     known: &Kept,
     is_guest: impl Fn() -> bool,
     p: *mut u8,
@@ -129,14 +126,11 @@ pub unsafe fn touched(
     loop {
         let number = if each { EACH } else { number(known, &is_guest)? };
         let own = if number == EACH { Some(open().ok()?) } else { None };
-        // SAFETY: if no file has the number any more, the calls fail.
-        let file = own.as_ref().map_or_else(|| unsafe { BorrowedFd::borrow_raw(number - 1) }, OwnedFd::as_fd);
+        let file = own.as_ref().map_or_else(|| by_number(number - 1), OwnedFd::as_fd);
         let same = if own.is_some() { Same::Yes } else { is_same(file, known) };
         let result = match same {
-            // SAFETY: as the caller promises.
-            Same::Yes if SCAN.known() == Some(false) => unsafe { read(file, p, len, page, runs) },
-            // SAFETY: likewise.
-            Same::Yes => unsafe { scan(file, p, len, runs) },
+            Same::Yes if SCAN.known() == Some(false) => read(file, p, len, page, runs),
+            Same::Yes => scan(file, p, len, runs),
             Same::No => Err(Errno::BADF),
             Same::Restored => {
                 known.file.store(NONE, Ordering::Release);
@@ -227,7 +221,7 @@ fn open_to_keep(known: &Kept) -> Result<Option<OwnedFd>, Errno> {
             Err(e) => return Err(e),
         }
     };
-    let mark = random::next() >> 2;
+    let mark = random::RANDOM.next() >> 2;
     rustix::fs::seek(&file, SeekFrom::Start(mark))?;
     // Where two threads do this at a time, both files get the first one's mark.
     if known.mark.compare_exchange(0, mark, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -239,8 +233,7 @@ fn open_to_keep(known: &Kept) -> Result<Option<OwnedFd>, Errno> {
 /// Whether the file of this number plus 1 is the one that the parent had. Both identity and position must be the same,
 /// as the program may have opened another pagemap of the same process.
 fn is_inherited(number: i32) -> bool {
-    // SAFETY: if no file has the number, the calls fail.
-    let file = unsafe { BorrowedFd::borrow_raw(number - 1) };
+    let file = by_number(number - 1);
     // Relaxed: stored before the fork.
     let (wanted, mark) = (LAST.identity.load(Ordering::Relaxed), LAST.mark.load(Ordering::Relaxed));
     rustix::fs::seek(file, SeekFrom::Current(0)) == Ok(mark) && wanted != 0 && identity(file) == wanted
@@ -282,11 +275,11 @@ fn is_same(file: BorrowedFd<'_>, known: &Kept) -> Same {
 fn is_pagemap(file: BorrowedFd<'_>, known: &Kept, page: usize) -> bool {
     let p = core::ptr::from_ref(known).cast_mut().cast::<u8>().map_addr(|at| at & !(page - 1));
     let mut runs = [Run::EMPTY; 1];
-    // SAFETY: the page is mapped.
-    unsafe { read(file, p, page, page, &mut runs).is_ok_and(|t| t.runs == 1) }
+    read(file, p, page, page, &mut runs).is_ok_and(|t| t.runs == 1)
 }
 
-unsafe fn scan(file: BorrowedFd<'_>, p: *mut u8, len: usize, runs: &mut [Run]) -> Result<Touched, Errno> {
+/// Asks by PAGEMAP_SCAN.
+fn scan(file: BorrowedFd<'_>, p: *mut u8, len: usize, runs: &mut [Run]) -> Result<Touched, Errno> {
     let mut regions = [Region { start: 0, end: 0, categories: 0 }; REGIONS];
     let end = p.addr() + len;
     let mut arg = ScanArg {
@@ -321,22 +314,22 @@ unsafe fn scan(file: BorrowedFd<'_>, p: *mut u8, len: usize, runs: &mut [Run]) -
     Ok(Touched { runs: count as usize, looked: arg.walk_end as usize - p.addr() })
 }
 
-unsafe fn read(file: BorrowedFd<'_>, p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> Result<Touched, Errno> {
+/// Asks by the entries of the file.
+fn read(file: BorrowedFd<'_>, p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> Result<Touched, Errno> {
     const PRESENT_OR_SWAPPED: u64 = 3 << 62;
     // 1 KiB, as no call may take more than 2 KiB of stack.
-    let mut entries = [0u64; 128];
+    let mut entries = [0u8; 1024];
     let (mut looked, mut count) = (0, 0);
     while looked < len {
-        let most = ((len - looked) / page).min(entries.len());
-        let offset = (p.addr() + looked) / page * size_of::<u64>();
-        // SAFETY: the entries are plain bytes.
-        let bytes = unsafe { core::slice::from_raw_parts_mut(entries.as_mut_ptr().cast::<u8>(), most * 8) };
-        let got = rustix::io::pread(file, bytes, offset as u64)? / size_of::<u64>();
-        if got == 0 {
+        let most = ((len - looked) / page * 8).min(entries.len());
+        let offset = (p.addr() + looked) / page * 8;
+        let got = rustix::io::pread(file, &mut entries[..most], offset as u64)?;
+        let (entries, _) = entries[..got].as_chunks::<8>();
+        if entries.is_empty() {
             return Err(Errno::IO);
         }
-        for &entry in &entries[..got] {
-            if entry & PRESENT_OR_SWAPPED != 0 {
+        for &entry in entries {
+            if u64::from_ne_bytes(entry) & PRESENT_OR_SWAPPED != 0 {
                 let start = p.wrapping_add(looked);
                 if count > 0 && runs[count - 1].start.addr() + runs[count - 1].len == start.addr() {
                     runs[count - 1].len += page;
@@ -464,14 +457,11 @@ mod tests {
         let _one = ONE_AT_A_TIME.lock().unwrap();
         let known = Kept::new();
         let p = mapping(&[3]);
-        // SAFETY: the mapping is 64 OS pages long; the files are this test's, or the kept one.
-        unsafe {
-            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut [Run::EMPTY; 8]).unwrap().runs, 1);
-            let ours = known.file.load(Ordering::Relaxed);
-            assert!(is_inherited(ours));
-            let other = open().unwrap();
-            assert_eq!(identity(&other), LAST.identity.load(Ordering::Relaxed));
-            assert!(!is_inherited(other.as_raw_fd() + 1));
-        }
+        assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut [Run::EMPTY; 8]).unwrap().runs, 1);
+        let kept = known.file.load(Ordering::Relaxed);
+        assert!(is_inherited(kept));
+        let other = open().unwrap();
+        assert_eq!(identity(&other), LAST.identity.load(Ordering::Relaxed));
+        assert!(!is_inherited(other.as_raw_fd() + 1));
     }
 }

@@ -1,7 +1,7 @@
 //! The handlers that run before and after a fork of the program. `neap_core::fork` says what holds between them.
 
 use crate::allocator::NEAP;
-use crate::arch;
+use crate::arch::{self, Entered};
 use crate::helper::thread as helper;
 use crate::slot;
 use crate::system::{cgroup, filter, space};
@@ -56,13 +56,16 @@ fn was_reentrant() -> bool {
     reentrant
 }
 
+/// Runs `f` while the slot is marked as in a call, also where it is marked already.
+fn in_marked_slot(f: impl FnOnce()) {
+    let entered = arch::enter();
+    f();
+    let _ = entered.map(Entered::leave);
+}
+
 unsafe extern "C" fn in_parent() {
     if !was_reentrant() {
-        let entered = arch::enter();
-        NEAP.fork_parent();
-        if let Some(entered) = entered {
-            entered.leave();
-        }
+        in_marked_slot(|| NEAP.fork_parent());
     }
 }
 
@@ -74,13 +77,11 @@ unsafe extern "C" fn in_child() {
     if reentrant {
         NEAP.fork_child_reentrant(arch::slot(), inner, !helped);
     } else {
-        let entered = arch::enter();
-        // This comes before there can be a helper.
-        cgroup::forked();
-        NEAP.fork_child(arch::slot(), inner);
-        if let Some(entered) = entered {
-            entered.leave();
-        }
+        in_marked_slot(|| {
+            // This comes before there can be a helper.
+            cgroup::forked();
+            NEAP.fork_child(arch::slot(), inner);
+        });
     }
     if NEAP.is_stranded() {
         // An interrupted call goes on with the heap that it has. The next call finds no heap.

@@ -193,12 +193,7 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
 /// the caller starts it again.
 #[cold]
 fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
-    if NEAP.is_stranded() {
-        slot::set_heap(slot::gone());
-        entered.leave();
-        return true;
-    }
-    let heap = NEAP.acquire(true);
+    let heap = if NEAP.is_stranded() { None } else { NEAP.acquire(true) };
     if let Some(heap) = heap {
         slot::set_heap(heap.ptr());
     }
@@ -313,18 +308,19 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
 /// Has the calling thread's heap, if there is one, take over whether calls are watched. In a reentrant call the heap
 /// does so at its next slow path.
 pub fn follow() {
-    if slot::has_heap()
-        && let Turn::Heap(lent) = Turn::to_allocate()
-    {
-        NEAP.follow(lent.heap());
-    }
+    with_own_heap(|heap| NEAP.follow(heap));
 }
 
 /// To be called when the calling thread will be idle: its heap gives its caches back. Does nothing in a reentrant call.
 pub fn rest() {
+    with_own_heap(|heap| NEAP.rest(heap));
+}
+
+/// Runs `f` with the thread's own heap, if it has one and the call is not reentrant.
+fn with_own_heap(f: impl FnOnce(Mine<'_>)) {
     if slot::has_heap()
         && let Turn::Heap(lent) = Turn::to_allocate()
     {
-        NEAP.rest(lent.heap());
+        f(lent.heap());
     }
 }

@@ -1,6 +1,6 @@
 //! Reads the kernel's files: bare system calls, buffers of fixed size, no file stays open.
 
-use crate::system::lines::Lines;
+use crate::system::lines::{Lines, number};
 use neap_core::text::Text;
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -72,6 +72,11 @@ impl Files<'_> {
         let file = self.open(dir, name)?;
         let len = read_some(&file, buffer)?;
         buffer.get(..len)
+    }
+
+    /// The number at the start of a file.
+    pub(super) fn number(self, dir: &[u8], name: &[u8]) -> Option<u64> {
+        self.read(dir, name, &mut [0; 64]).and_then(number)
     }
 
     /// The lines of a file of any length, in `buffer`.

@@ -3,7 +3,7 @@
 
 use super::files::{Buffers, Files, LINE, Path, parent, push_groups};
 use super::parse::{Mount, Seen, Version, group, kilobytes, mount, pressure, seen, unescape, value};
-use crate::system::lines::{digest_of, number};
+use crate::system::lines::digest_of;
 use neap_core::os::Memory;
 
 /// Limit of cgroups that are kept, the innermost ones with a limit. Kubernetes sets three around a process: of the
@@ -212,12 +212,12 @@ fn own_group(files: Files, buffers: &mut Buffers) -> Option<(Version, u64)> {
 
 /// Whether the limit of this cgroup of v1 leaves out what its children use (before Linux 5.11, unless switched on).
 fn flat(files: Files, dir: &[u8]) -> bool {
-    files.read(dir, b"memory.use_hierarchy", &mut [0; 64]).and_then(number) == Some(0)
+    files.number(dir, b"memory.use_hierarchy") == Some(0)
 }
 
 /// The limit of a cgroup, if it has one.
 fn limit(files: Files, version: Version, dir: &[u8]) -> Option<u64> {
-    let read = |name| files.read(dir, name, &mut [0; 64]).and_then(number);
+    let read = |name| files.number(dir, name);
     match version {
         Version::V1 => read(b"memory.limit_in_bytes"),
         // Above `high` the kernel slows threads down until memory is taken back.
@@ -235,7 +235,7 @@ fn usage(files: Files, version: Version, dir: &[u8]) -> Option<u64> {
         Version::V1 => b"memory.usage_in_bytes",
         Version::V2 => b"memory.current",
     };
-    files.read(dir, name, &mut [0; 64]).and_then(number)
+    files.number(dir, name)
 }
 
 /// Bytes that the system can take back from a cgroup at once; 0 if it does not say.
