@@ -3,8 +3,9 @@
 use crate::helper::rights;
 use crate::helper::thread::{self, Entry};
 use crate::observe::page;
+use crate::system::call::READ_WRITE;
 use crate::system::filter::{self, Asking};
-use crate::system::map::{self, READ_WRITE, map};
+use crate::system::map::{self, map};
 use crate::system::space::{self, count};
 use crate::system::{alive, barrier, call, cgroup, clock, lines, moves, probe, purge, random, touched, wait};
 use core::ffi::c_void;
@@ -44,6 +45,7 @@ impl Linux {
 
 impl Threads for Linux {
     fn futex_wake_all(&self, word: *const AtomicU32) {
+        count(Syscall::Futex);
         wait::wake(word, i32::MAX);
     }
 
@@ -63,14 +65,17 @@ impl Threads for Linux {
     }
 
     fn futex_wait(&self, word: &AtomicU32, value: u32) {
+        count(Syscall::Futex);
         wait::wait(word, value);
     }
 
     fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
+        count(Syscall::Futex);
         wait::wait_for(word, value, u64::from(milliseconds) * 1_000_000);
     }
 
     fn futex_wake(&self, word: *const AtomicU32) {
+        count(Syscall::Futex);
         wait::wake(word, 1);
     }
 }
@@ -211,6 +216,9 @@ unsafe impl Os for Linux {
     }
 
     fn pause(&self, microseconds: u32) {
+        if microseconds > wait::SPIN_MOST {
+            count(Syscall::Futex);
+        }
         wait::pause(microseconds);
     }
 

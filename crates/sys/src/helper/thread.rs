@@ -14,9 +14,9 @@
 
 use crate::arch;
 use crate::helper::rights::{self, Rights};
+use crate::system::call::READ_WRITE;
 use crate::system::call::{self, Plain, plain};
 use crate::system::filter::{self, Filter};
-use crate::system::map::{self, READ_WRITE};
 use crate::system::{clock, lines};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use neap_core::heap::{Heap, ThreadSlot};
@@ -69,7 +69,7 @@ impl Place {
         let record = whole(arch::THREAD_RECORD);
         let len = page + STACK + whole(storage_below()?) + record;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::STACK;
-        let p = map::fresh(0, len, READ_WRITE, flags)?;
+        let p = call::fresh(0, len, READ_WRITE, flags)?;
         // SAFETY: the mapping is new. It goes if its first OS page cannot be made inaccessible.
         unsafe {
             if mm::mprotect(p.cast(), page, MprotectFlags::empty()).is_err() {

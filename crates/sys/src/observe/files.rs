@@ -2,7 +2,7 @@
 
 use crate::observe::once::AtStart;
 use crate::system::call;
-use crate::system::map::{self, READ_WRITE};
+use crate::system::call::READ_WRITE;
 use core::ffi::CStr;
 use core::fmt::Write;
 use neap_core::text::Text;
@@ -73,7 +73,7 @@ pub fn map(file: Option<&OwnedFd>, len: usize, own: bool) -> Option<*mut u8> {
     unsafe {
         let p = match file {
             Some(file) => mm::mmap(core::ptr::null_mut(), len, READ_WRITE, MapFlags::SHARED, file, 0).ok()?,
-            None => map::fresh(0, len, READ_WRITE, MapFlags::SHARED)?.cast(),
+            None => call::fresh(0, len, READ_WRITE, MapFlags::SHARED)?.cast(),
         };
         if own && mm::madvise(p, len, mm::Advice::LinuxDontFork).is_err() {
             let _ = mm::munmap(p, len);

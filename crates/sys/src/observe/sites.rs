@@ -12,7 +12,6 @@ use crate::observe::files::{Directory, map};
 use crate::observe::once::Made;
 use crate::observe::stack::{self, callers};
 use crate::system::filter::{self, Asking};
-use crate::system::purge::populate_now;
 use crate::system::{call, clock, random};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -141,7 +140,7 @@ impl Ring {
     fn map(&self, file: &OwnedFd) -> Option<*mut u8> {
         rustix::fs::ftruncate(file, FILE_BYTES as u64).ok()?;
         let p = map(Some(file), FILE_BYTES, true)?;
-        let (mut taken, mut steps) = (populate_now(p, HEADER_BYTES + STEP_BYTES), 1);
+        let (mut taken, mut steps) = (call::populate(p, HEADER_BYTES + STEP_BYTES), 1);
         // Before Linux 5.14: all of it at once.
         if taken == Err(Errno::INVAL) {
             taken = rustix::fs::fallocate(file, FallocateFlags::empty(), 0, FILE_BYTES as u64);
@@ -171,7 +170,7 @@ impl Ring {
         let start = base.wrapping_add(HEADER_BYTES + step as usize * STEP_BYTES);
         // The slots begin at a border of 4 KiB, which may lie inside of a longer OS page.
         let aligned = start.map_addr(|address| address & !(call::page_size() - 1));
-        if populate_now(aligned, STEP_BYTES + (start.addr() - aligned.addr())).is_err() {
+        if call::populate(aligned, STEP_BYTES + (start.addr() - aligned.addr())).is_err() {
             self.is_full.store(true, Ordering::Relaxed);
             return false;
         }

@@ -8,9 +8,8 @@
 use crate::arch;
 use crate::observe::once::AtStart;
 use crate::system::call;
+use crate::system::call::READ_WRITE;
 use crate::system::filter::Asking;
-use crate::system::map::{self, READ_WRITE};
-use crate::system::purge::populate_now;
 use core::ffi::{c_int, c_void};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -55,7 +54,7 @@ static KNOWN: AtStart<Option<Known>> = AtStart::new(None);
 /// To be called once, while the process has one thread; up to `stack_end` there must be nothing but its stack.
 pub unsafe fn start(stack_end: usize) -> bool {
     let Some((tables, code)) = own_tables() else { return false };
-    let Some(rows) = map::fresh(0, size_of::<[[AtomicU64; 2]; ROWS]>(), READ_WRITE, MapFlags::PRIVATE) else {
+    let Some(rows) = call::fresh(0, size_of::<[[AtomicU64; 2]; ROWS]>(), READ_WRITE, MapFlags::PRIVATE) else {
         return false;
     };
     // SAFETY: the C library's function of this name has this type. The mapping is new, zeroed, and never unmapped.
@@ -74,7 +73,7 @@ pub unsafe fn start(stack_end: usize) -> bool {
 pub fn populate_rows() {
     if let Some(known) = KNOWN.get() {
         let rows = core::ptr::from_ref(known.rows);
-        let _ = populate_now(rows.cast_mut().cast(), size_of_val(known.rows));
+        let _ = call::populate(rows.cast_mut().cast(), size_of_val(known.rows));
     }
 }
 

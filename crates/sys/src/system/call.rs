@@ -1,10 +1,11 @@
 //! System calls that any module may make. None of them touches errno.
 
 use crate::arch;
-use core::ffi::c_ulong;
+use core::ffi::{c_ulong, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, RawFd};
 use rustix::io::retry_on_intr;
+use rustix::mm::{self, MapFlags, ProtFlags};
 
 /// An entry of the auxiliary vector; 0 where there is none.
 pub fn auxiliary(kind: c_ulong) -> usize {
@@ -114,6 +115,24 @@ pub fn is_readable(address: u64) -> bool {
 /// A number that differs between all files that are open; 0 if the system does not say.
 pub fn identity(file: impl AsFd) -> u64 {
     rustix::fs::fstat(file).map_or(0, |s| s.st_ino ^ s.st_dev.rotate_left(32))
+}
+
+/// Access to memory that is used.
+pub const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// A fresh mapping without a file, which replaces no other one. `hint`: the address that it should get, or 0.
+pub fn fresh(hint: usize, len: usize, access: ProtFlags, flags: MapFlags) -> Option<*mut u8> {
+    let hint = core::ptr::without_provenance_mut::<c_void>(hint);
+    // SAFETY: without MAP_FIXED a mapping replaces nothing.
+    let p = unsafe { mm::mmap_anonymous(hint, len, access, flags.difference(MapFlags::FIXED)) };
+    p.ok().map(<*mut c_void>::cast)
+}
+
+/// Makes the OS pages of a range resident. Contents stay, so any range may be given; one that is not mapped is an
+/// error.
+pub fn populate(p: *mut u8, len: usize) -> rustix::io::Result<()> {
+    // SAFETY: as said, no contents change.
+    unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxPopulateWrite) }
 }
 
 /// The file of this number, which is not -1. If no file has the number, calls on it fail.

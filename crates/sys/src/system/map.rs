@@ -1,20 +1,9 @@
-//! How is memory mapped, made accessible, and unmapped?
+//! Maps memory, makes it accessible, and unmaps it. The calls are counted.
 
+use crate::system::call::fresh;
 use crate::system::space::count;
-use core::ffi::c_void;
 use neap_counters::Syscall;
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
-
-/// Access to memory that is used.
-pub const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
-
-/// A fresh mapping without a file, which replaces no other one. `hint`: the address that it should get, or 0.
-pub fn fresh(hint: usize, len: usize, access: ProtFlags, flags: MapFlags) -> Option<*mut u8> {
-    let hint = core::ptr::without_provenance_mut::<c_void>(hint);
-    // SAFETY: without MAP_FIXED a mapping replaces nothing.
-    let p = unsafe { mm::mmap_anonymous(hint, len, access, flags.difference(MapFlags::FIXED)) };
-    p.ok().map(<*mut c_void>::cast)
-}
 
 /// A fresh private mapping: at any address, or, where `at` is not 0, at `at` and nowhere else. Counted.
 pub fn map(at: usize, len: usize, access: ProtFlags) -> Option<*mut u8> {

@@ -12,7 +12,8 @@
 //! them is moved by one call. If a later one is refused, what was moved is copied back, which cannot fail.
 
 use crate::arch;
-use crate::system::map::{self, READ_WRITE};
+use crate::system::call::READ_WRITE;
+use crate::system::map;
 use crate::system::probe::MOVE;
 use crate::system::space::count;
 use crate::system::{call, purge};

@@ -6,6 +6,7 @@
 //! program has a filter of its own, each range is looked at, as such a filter may start to do the same at any time, to
 //! one thread.
 
+use crate::system::call;
 use crate::system::filter::{self, Asking};
 use crate::system::probe::{DISCARD, Feature, POPULATE};
 use crate::system::space::count;
@@ -90,14 +91,7 @@ pub fn populate(p: *mut u8, len: usize) -> bool {
         return false;
     }
     count(Syscall::Madvise);
-    note_populate(populate_now(p, len))
-}
-
-/// Makes the OS pages of a range resident. Contents stay, so any range may be given; one that is not mapped is an
-/// error.
-pub fn populate_now(p: *mut u8, len: usize) -> Result<(), Errno> {
-    // SAFETY: as said, no contents change.
-    unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxPopulateWrite) }
+    note_populate(call::populate(p, len))
 }
 
 /// Notes by the call's result whether the system has it; returns that.

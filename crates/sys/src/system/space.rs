@@ -8,7 +8,7 @@
 
 use crate::observe::page::Page;
 use crate::observe::sites::Ring;
-use crate::system::map::{self, READ_WRITE};
+use crate::system::call::READ_WRITE;
 use crate::system::{call, filter, touched};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use neap_core::helper::Helper;
@@ -96,7 +96,7 @@ pub fn space() -> Option<&'static Space> {
 fn make() {
     let page = call::page_size();
     let (unsettled, common) = ((&raw const UNSETTLED).cast_mut(), (&raw const COMMON).cast_mut());
-    let mapped = map::fresh(0, page, READ_WRITE, MapFlags::PRIVATE);
+    let mapped = call::fresh(0, page, READ_WRITE, MapFlags::PRIVATE);
     // SAFETY: the mapping is new. It stays unless it cannot be wiped or another thread was first.
     unsafe {
         let wiped = mapped.filter(|&p| mm::madvise(p.cast(), page, mm::Advice::LinuxWipeOnFork).is_ok());

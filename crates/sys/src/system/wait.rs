@@ -1,22 +1,19 @@
-//! How a thread waits, and how it is woken. The calls are counted.
+//! How a thread waits, and how it is woken.
 
 use crate::arch;
 use crate::system::clock;
-use crate::system::space::count;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
-use neap_counters::Syscall;
 use rustix::io::Errno;
 use rustix::thread::futex;
 
 /// Longest wait of [`pause`] in a loop, in microseconds: less than it takes to sleep and wake.
-const SPIN_MOST: u32 = 20;
+pub const SPIN_MOST: u32 = 20;
 /// Pause instructions in a microsecond, on processors where they are short. Where one takes 40 ns, these take 1.6 us.
 const SPINS: u32 = 40;
 
 /// Waits while `word` is `value`; may return early.
 pub fn wait(word: &AtomicU32, value: u32) {
-    count(Syscall::Futex);
     // An error means that the word has changed or that a signal came; the caller looks again.
     let _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
 }
@@ -24,7 +21,6 @@ pub fn wait(word: &AtomicU32, value: u32) {
 /// Waits while `word` is `value`, for at most `nanoseconds`. Signals do not make the wait shorter, as callers measure
 /// time by the number of such waits.
 pub fn wait_for(word: &AtomicU32, value: u32, nanoseconds: u64) {
-    count(Syscall::Futex);
     let now = || clock::read(libc::CLOCK_MONOTONIC);
     let Some(end) = now().map(|now| now + Duration::from_nanos(nanoseconds)) else { return };
     let time = futex::Timespec { tv_sec: end.as_secs().cast_signed(), tv_nsec: end.subsec_nanos().into() };
@@ -44,7 +40,6 @@ pub fn pause(microseconds: u32) {
 
 /// Wakes at most `most` threads that wait for `word`. The memory of `word` may be gone: only the address is used.
 pub fn wake(word: *const AtomicU32, most: i32) {
-    count(Syscall::Futex);
     let operation = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG) as usize;
     let arguments = [word.expose_provenance(), operation, most as usize, 0, 0, 0];
     // SAFETY: for a futex of this process the kernel reads and writes nothing at the address.
