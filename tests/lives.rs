@@ -34,10 +34,10 @@ const ENDS_OF_PROCESSES: [(&str, &str); 3] = [
 const ENDS: [(&str, &str); 6] = [
     ("joined", "a heap that a thread gets when no destructor of its own will run any more, and that stays for ever"),
     ("reused", "the same on stacks of the program's that are used again"),
-    ("unmapped", "a visitor that writes to the storage of a thread that is gone"),
+    ("unmapped", "a handshake that writes to the storage of a thread that is gone"),
     ("cancelled", "a cancelled thread that keeps its heap"),
     ("detached", "frees of other threads' storage, by a thread that ends, that give it a heap for ever"),
-    ("gone", "a visitor that writes to the storage of a detached thread, unmapped as soon as it is gone"),
+    ("gone", "a handshake that writes to the storage of a detached thread, unmapped as soon as it is gone"),
 ];
 
 fn lives(place: &str, end: &str, env: &[(&str, &str)]) -> Outcome {
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
             WHERES.iter().try_for_each(|place| lives(place, end, &[]))
         }));
     }
-    cases.push(Case::new("thread::allocates_behind_its_end", "a visit of a heap whose thread is gone", || {
+    cases.push(Case::new("thread::allocates_behind_its_end", "a handshake with a thread that is gone", || {
         ["detached", "gone", "unmapped"].iter().try_for_each(|end| lives("often", end, &[]))
     }));
     for (end, catches) in ENDS_OF_PROCESSES {

@@ -22,7 +22,7 @@ const STORMS: &[(&str, u32, &str, &str)] = &[
     ("fast_paths", 2, "k", "a fast path that a handler may not interrupt"),
     ("alternate_stacks", 4, "a", "a handler's call that needs much stack, or finds its thread by it"),
     ("two_signals", 2, "n", "a nested call that another may not interrupt"),
-    ("purges", 4, "p", "a purge that a handler may not interrupt, or whose visits it disturbs"),
+    ("purges", 4, "p", "a purge that a handler may not interrupt, or whose handshakes it disturbs"),
     ("forks", 4, "f", "a child that waits for a lock, or finds the heap half changed"),
     ("forks_alternate_stacks", 2, "af", "the same on alternate stacks"),
     ("forks_in_handlers", 2, "H", "a fork in a handler that waits for the call that it interrupted"),

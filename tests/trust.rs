@@ -61,9 +61,9 @@ impl Row {
 const NO_CLOCK: &[&str] = &["clock_gettime:error=EPERM"];
 const LATE_HELPER: &[&str] = &["close_range:delay_exit=500000"];
 const SLOW_START: &[&str] = &["mmap,rt_sigprocmask:delay_enter=20000"];
-/// A child's thread knows its number late, and a visit of its heap takes long.
+/// A child's thread knows its number late, and a handshake with it takes long.
 const LATE_NUMBER: &[&str] = &["gettid:delay_enter=5000000", "membarrier:delay_exit=1500000"];
-const LONG_VISIT: &[&str] = &["membarrier:delay_exit=1500000"];
+const LONG_HANDSHAKE: &[&str] = &["membarrier:delay_exit=1500000"];
 /// Every third of the calls that move memory or start a thread takes some milliseconds.
 const DELAYS: &[&str] =
     &["madvise:delay_enter=5000:when=1+3", "mmap,munmap,mremap,clone,membarrier:delay_exit=3000:when=1+3"];
@@ -124,7 +124,7 @@ const ROWS: &[Row] = &[
     )
     .inject(LATE_NUMBER),
     row(FORK, "parent_of_a_bare_child_ends_first", "the same of a child that is made without handlers")
-        .inject(LONG_VISIT),
+        .inject(LONG_HANDSHAKE),
     row(FORK, "start_of_helper", "two helpers on one stack in the child of a fork that interrupted the start of one"),
     row(FORK, "files_over_generations", "a file that stays open in each child of a fork"),
     row(GUARDS, "guards_stay", "guard pages lost to a thread that makes memory usable").env(&[("NEAP_HARDEN", "on")]),

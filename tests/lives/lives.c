@@ -11,7 +11,7 @@
  * Other ENDs are those of the process, in 20 children each: `last`, by the thread, as main has ended; `exec`, there;
  * `handler`, exit in a handler of a signal that comes there.
  *
- * Bytes are checked; another thread has the allocator visit all heaps meanwhile (malloc_trim); and memory must not grow
+ * Bytes are checked; another thread makes handshakes with all threads meanwhile (malloc_trim); and memory must not grow
  * with the number of threads (but `often`: such threads keep their heaps). */
 #define _GNU_SOURCE
 #include "check.h"
@@ -178,7 +178,7 @@ static void wave(struct life *lives, char **stacks, int number) {
     pthread_attr_destroy(&attr);
 }
 
-static void *visitor(void *arg) {
+static void *trimmer(void *arg) {
     for (;;) {
         malloc_trim(0);
         usleep(100);
@@ -227,7 +227,7 @@ static void ends_of_processes(void) {
             CHECK(atexit(at_exit) == 0);
             pthread_t trims;
             /* Not beside the last thread. */
-            if (how != LAST) CHECK(pthread_create(&trims, NULL, visitor, NULL) == 0);
+            if (how != LAST) CHECK(pthread_create(&trims, NULL, trimmer, NULL) == 0);
             CHECK(pthread_create(&l.thread, NULL, run, &l) == 0);
             if (how == LAST) pthread_exit(NULL);
             for (;;) pause();
@@ -250,7 +250,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     pthread_t trims;
-    CHECK(pthread_create(&trims, NULL, visitor, NULL) == 0);
+    CHECK(pthread_create(&trims, NULL, trimmer, NULL) == 0);
     static struct life lives[WAVE];
     static char *stacks[WAVE];
     int waves = 0;

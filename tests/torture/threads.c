@@ -169,8 +169,8 @@ static void fill_and_free(void) {
     for (int i = 0; i < COUNT; i++) free(p[i]);
 }
 
-/* Shows progress in the actor's place: near a memory limit each call that is refused visits all heaps, which takes long where
-   system calls are late. */
+/* Shows progress in the actor's place: near a memory limit each call that is refused makes handshakes with all threads,
+   which takes long where system calls are late. */
 static void *on_little_stack(void *slot) {
     uint64_t seed = new_seed();
     if (one_in(&seed, 3)) fill_and_free();

@@ -134,8 +134,8 @@ static void files_over_generations(void) {
     _exit(0);
 }
 
-/* A child whose helper visits the heap of its only thread just when the parent ends: the thread must not be taken for one
-   that ended with the parent. strace delays the helper in the middle of the visit. */
+/* A child whose helper makes a handshake with its only thread just when the parent ends: the thread must not be taken
+   for one that ended with the parent. strace delays the helper in the middle of the handshake. */
 static void parent_ends(pid_t (*make_child)(void), void (*work)(void)) {
     int ends[2];
     CHECK(pipe(ends) == 0);

@@ -175,7 +175,8 @@ static void waves_in_smallest_stacks(int waves) {
         for (int i = 0; i < 16; i++) CHECK(pthread_join(t[i], NULL) == 0);
     }
 }
-/* Run with NEAP_LIMIT=20M. Each call that is refused visits all heaps first: few calls, as each visit may be delayed. */
+/* Run with NEAP_LIMIT=20M. Each call that is refused makes handshakes with all threads first: few calls, as each may be
+   delayed. */
 static void smallest_in_waves(void) {
     rounds = 1;
     waves_in_smallest_stacks(1);

@@ -21,8 +21,8 @@ static void burst(size_t stack) {
     pthread_attr_destroy(&attributes);
 }
 
-/* A detached thread that never allocated frees while it ends, then its stack is unmapped: it must not leave a seat
-   that is still written to. Work in between makes the purger visit all heaps. */
+/* A detached thread that never allocated frees while it ends, then its stack is unmapped: it must not leave a
+   slot that is still written to. Work in between makes the purger make handshakes with all threads. */
 static void detached(void) {
     static char *p[2000];
     for (long end = now_ms() + trial_ms(5000); now_ms() < end;) {

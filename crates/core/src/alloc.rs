@@ -398,7 +398,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Makes all heaps show what they shall show. Called under no lock, by a thread whose own heap shows it already.
-    pub fn tell_heaps(&self) {
+    pub fn apply_watch_mode(&self) {
         self.show_everywhere();
         self.settle();
     }

@@ -18,7 +18,7 @@ pub fn hardened(config: Config) -> (Box<Shared>, Owner) {
     let a = system(config);
     a.harden();
     let t = thread(&a);
-    a.tell_heaps();
+    a.apply_watch_mode();
     (a, t)
 }
 

@@ -43,7 +43,8 @@ fn quick_sizes() {
     assert_eq!(quick_size(&a, core::ptr::null_mut()), None, "null");
 }
 
-/// Catches a block that moves although its new size fits, one that wastes more than half of itself, or one that loses bytes.
+/// Catches a block that moves although its new size fits, one that wastes more than half of itself, or one that loses
+/// bytes.
 #[test]
 fn blocks_stay_where_they_fit() {
     let a = system(Config::default());
@@ -231,8 +232,8 @@ fn short_blocks_have_no_huge_pages() {
     assert_eq!((a.os.huge(), b.os.huge()), (vec![], vec![]));
 }
 
-/// Catches a handler's block that has not the alignment that was asked for, or any block where there can be none; and one
-/// that cannot shrink because there is no memory.
+/// Catches a handler's block that has not the alignment that was asked for, or any block where there can be none; and
+/// one that cannot shrink because there is no memory.
 #[test]
 fn blocks_of_handlers_where_there_is_little() {
     // A short arena, whose reentrant reserve is shorter than some alignments.
@@ -270,8 +271,8 @@ fn clean_blocks_of_handlers_stay_untouched() {
     assert!(grown < CHUNK, "{grown} bytes were touched");
 }
 
-/// Catches a large block that stays large although it shrinks to a small one, and one that takes twice the addresses that it
-/// needs although it is short.
+/// Catches a large block that stays large although it shrinks to a small one, and one that takes twice the addresses
+/// that it needs although it is short.
 #[test]
 fn blocks_that_move_have_just_what_they_need() {
     let a = system(Config { page_size: 65536, ..Config::default() });

@@ -11,8 +11,8 @@ fn renewed(a: &Shared) -> u64 {
     a.os.faults.count(Call::Renew)
 }
 
-/// Catches a block that was moved and gets shorter, and whose rest stays a mapping apart, or is used although the system
-/// did not map it again.
+/// Catches a block that was moved and gets shorter, and whose rest stays a mapping apart, or is used although the
+/// system did not map it again.
 #[test]
 fn what_a_moved_block_leaves_is_mapped_anew() {
     const LONG: usize = 2 << 20;
@@ -66,7 +66,8 @@ fn what_a_program_changed_is_mapped_anew() {
     valid(&a);
 }
 
-/// Catches memory that the system does not map anew, and that others get as the program left it, or that stays resident.
+/// Catches memory that the system does not map anew, and that others get as the program left it, or that stays
+/// resident.
 #[test]
 fn what_cannot_be_mapped_anew_is_lost() {
     for seed in 1..16 {
@@ -86,8 +87,8 @@ fn what_cannot_be_mapped_anew_is_lost() {
     }
 }
 
-/// Catches a change outside of large blocks that is taken for one inside: in small blocks, in free memory, in what is no
-/// memory of neap's.
+/// Catches a change outside of large blocks that is taken for one inside: in small blocks, in free memory, in what is
+/// no memory of neap's.
 #[test]
 fn changes_elsewhere_count_for_nothing() {
     let a = system(Config::default());
@@ -109,8 +110,8 @@ fn changes_elsewhere_count_for_nothing() {
     valid(&a);
 }
 
-/// Catches a block that gets shorter within a chunk and grows again, so that the program meets what it had made inaccessible
-/// behind the shorter one; and one that is open in parts only, as the system refused the rest.
+/// Catches a block that gets shorter within a chunk and grows again, so that the program meets what it had made
+/// inaccessible behind the shorter one; and one that is open in parts only, as the system refused the rest.
 #[test]
 fn a_changed_block_may_grow_again() {
     let a = system(Config::default());
@@ -140,8 +141,8 @@ fn a_changed_block_may_grow_again() {
     }
 }
 
-/// Catches memory that is written when a hardened block is lost because of its guard, although the program may have made it
-/// inaccessible; and such a block that others get.
+/// Catches memory that is written when a hardened block is lost because of its guard, although the program may have
+/// made it inaccessible; and such a block that others get.
 #[test]
 fn a_changed_block_is_lost_with_its_guard() {
     for changed in [false, true] {
@@ -164,7 +165,8 @@ fn a_changed_block_is_lost_with_its_guard() {
     }
 }
 
-/// Catches a freed block that is filled although parts of it may be inaccessible, and one that is not although none can be.
+/// Catches a freed block that is filled although parts of it may be inaccessible, and one that is not although none can
+/// be.
 #[test]
 fn what_stays_mapped() {
     let a = system(Config::default());

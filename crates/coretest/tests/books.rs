@@ -187,7 +187,7 @@ fn busy_heaps_are_told_later() {
     let is_watched = |t: &Owner| t.with(&a, |heap| a.is_watched_at(heap));
     one.with(&a, |_| {
         a.set_reason(Reason::Counts, true);
-        a.tell_heaps();
+        a.apply_watch_mode();
         assert!(is_watched(&two), "a heap that is idle");
     });
     let p = malloc(&a, &one, 100_000);
@@ -206,7 +206,7 @@ fn samples_after_a_miss() {
     a.set_sample_interval(1);
     assert!(sample(100).is_null(), "the heap has caches, so that its fast path serves");
     a.set_reason(Reason::Samples, true);
-    a.tell_heaps();
+    a.apply_watch_mode();
     let p = sample(100);
     assert!(!p.is_null() && p.addr().is_multiple_of(CHUNK));
     // SAFETY: the block is live.
@@ -221,8 +221,9 @@ fn samples_after_a_miss() {
     valid(&a);
 }
 
-/// Catches zeroed blocks that lose their alignment, or are not zero, where the memory that was there comes back dense, and
-/// then untouched, so that it is given back instead of cleared; and memory that goes back although the user wants none to.
+/// Catches zeroed blocks that lose their alignment, or are not zero, where the memory that was there comes back dense,
+/// and then untouched, so that it is given back instead of cleared; and memory that goes back although the user wants
+/// none to.
 #[test]
 fn zeroed_blocks_in_memory_that_was_used() {
     for (purge, size) in [(Purge::Decay, 3 << 20), (Purge::Decay, 64 << 20), (Purge::Never, 3 << 20)] {
@@ -310,7 +311,8 @@ fn what_another_thread_frees_is_released() {
     }
 }
 
-/// Catches counts of used blocks that are wrong where a cache is filled from several slabs, and one that is filled from one.
+/// Catches counts of used blocks that are wrong where a cache is filled from several slabs, and one that is filled from
+/// one.
 #[test]
 fn caches_are_filled_from_several_slabs() {
     for size in [16, 64, 200, 1000] {
@@ -347,7 +349,8 @@ fn lost_heaps_are_left_alone() {
     assert_ne!(next.heap(), lost.heap());
 }
 
-/// Catches a block that a handler frees, whose thread has ended, and that waits until the next thread takes the heap over.
+/// Catches a block that a handler frees, whose thread has ended, and that waits until the next thread takes the heap
+/// over.
 #[test]
 fn what_a_handler_frees_of_an_ended_thread_is_seen() {
     let a = system(Config::default());
@@ -399,8 +402,8 @@ fn resident_memory_is_all_or_nothing() {
     }
 }
 
-/// Catches a heap that is not tried again though its thread was in a call, one that has caches while each call is watched, or
-/// none when the watch is over.
+/// Catches a heap that is not tried again though its thread was in a call, one that has caches while each call is
+/// watched, or none when the watch is over.
 #[test]
 fn heaps_show_what_they_shall() {
     let a = system(Config::default());
@@ -412,8 +415,12 @@ fn heaps_show_what_they_shall() {
     one.with(&a, |_| {
         a.set_reason(Reason::Counts, true);
         let before = barriers();
-        a.tell_heaps();
-        assert_eq!(barriers() - before, 4, "one heap is visited once, the other one in each of three rounds");
+        a.apply_watch_mode();
+        assert_eq!(
+            barriers() - before,
+            4,
+            "a handshake with one thread, and one with the other in each of three rounds"
+        );
     });
     assert_eq!(a.watch(), Watch::Everything);
     let cached = |t: &Owner| {
@@ -429,8 +436,8 @@ fn heaps_show_what_they_shall() {
     valid(&a);
 }
 
-/// Catches a trim that leaves what other threads freed into a heap of empty caches, and one whose answer counts memory that
-/// lies behind what it asks the system of.
+/// Catches a trim that leaves what other threads freed into a heap of empty caches, and one whose answer counts memory
+/// that lies behind what it asks the system of.
 #[test]
 fn a_trim_takes_what_others_freed() {
     let a = system(Config { purger: true, touched_runs: Some(1), ..Config::default() });

@@ -17,8 +17,8 @@ fn many(a: &Shared, t: &Owner, size: usize, count: usize) -> Vec<*mut u8> {
     (0..count).map(|_| malloc(a, t, size)).collect()
 }
 
-/// Catches a cache that does not grow to its documented size (64 KiB, 1,024 blocks), passes it, or does not keep its newest
-/// quarter where it is full.
+/// Catches a cache that does not grow to its documented size (64 KiB, 1,024 blocks), passes it, or does not keep its
+/// newest quarter where it is full.
 #[test]
 fn caches_grow_and_keep_a_quarter() {
     for (size, most) in [(16, 1024), (64, 1024), (1024, 64), (2048, 16), (3072, 10)] {
@@ -61,8 +61,8 @@ fn caches_are_filled_by_many() {
     );
 }
 
-/// Catches zeroed blocks for which a cache is given up, zeroes that are counted wrong, and a largest small block that is a
-/// large one.
+/// Catches zeroed blocks for which a cache is given up, zeroes that are counted wrong, and a largest small block that
+/// is a large one.
 #[test]
 fn zeroed_blocks_of_slabs() {
     for size in [1, 100, 2047, 2048, 3000, 4097, 5000, 32768] {
@@ -88,8 +88,8 @@ fn zeroed_blocks_of_slabs() {
     }
 }
 
-/// Catches a slab that is taken and given back with each block of a class without a cache, one that stays beside others,
-/// and one that stays when its thread has ended.
+/// Catches a slab that is taken and given back with each block of a class without a cache, one that stays beside
+/// others, and one that stays when its thread has ended.
 #[test]
 fn one_empty_slab_stays_where_there_is_no_cache() {
     let size = 5000;
@@ -278,35 +278,35 @@ fn blocks_past_caches_look_live() {
     valid(&a);
 }
 
-/// Blocks in the cache of a thread, after others have trimmed: what a visit left.
-fn left_by_a_visit(a: &Shared, questions: u64) -> u64 {
+/// Blocks in the cache of a thread, after others have trimmed: what a handshake left.
+fn left_by_a_handshake(a: &Shared, questions: u64) -> u64 {
     a.os.end_threads_after(questions);
     a.trim(0, || true);
     a.os.end_threads_after(u64::MAX);
     a.figures().cached_blocks
 }
 
-/// Catches a visit of a heap whose thread has ended, and so to a thread slot that may be gone: before it is parked, before it is
-/// used, and before it is given back.
+/// Catches a handshake with a thread that has ended, which uses a thread slot that may be gone: before it is parked,
+/// before it is used, and before it is given back.
 #[test]
-fn threads_that_have_ended_are_not_visited() {
+fn no_handshake_with_threads_that_have_ended() {
     let fill = |a: &Shared, t: &Owner| many(a, t, 64, 100).into_iter().for_each(|p| free(a, t, p));
     let a = system(Config::default());
     let t = thread(&a);
     fill(&a, &t);
     let cached = a.figures().cached_blocks;
     assert!(cached >= 100, "{cached}");
-    assert_eq!(left_by_a_visit(&a, 0), cached, "ended before");
+    assert_eq!(left_by_a_handshake(&a, 0), cached, "ended before");
     // In a child of fork without handlers the number is one of the parent's.
     a.os.set_process(2);
-    assert_eq!(left_by_a_visit(&a, 0), 0, "a number of another process");
+    assert_eq!(left_by_a_handshake(&a, 0), 0, "a number of another process");
     for (questions, left) in [(1, true), (2, false)] {
         let a = system(Config::default());
         let t = thread(&a);
         fill(&a, &t);
-        let cached = left_by_a_visit(&a, questions);
+        let cached = left_by_a_handshake(&a, questions);
         assert_eq!(cached > 0, left, "ended after {questions} questions: {cached}");
         // The thread slot is not written any more: its heap stays parked.
-        assert_eq!(left_by_a_visit(&a, u64::MAX), cached, "visited once more");
+        assert_eq!(left_by_a_handshake(&a, u64::MAX), cached, "one more handshake");
     }
 }

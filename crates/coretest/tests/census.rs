@@ -1,4 +1,5 @@
-//! What the books say, to the byte: free ranges by size, slabs with holes, memory that waits for the helper, hardened blocks.
+//! What the books say, to the byte: free ranges by size, slabs with holes, memory that waits for the helper, hardened
+//! blocks.
 
 use neap_core::CHUNK;
 use neap_core::census::Count;
@@ -208,8 +209,8 @@ fn guards_are_made_and_go() {
     valid(&a);
 }
 
-/// Catches a write to a free hardened block that is not seen when it is handed out again, and an order of blocks that can
-/// be guessed.
+/// Catches a write to a free hardened block that is not seen when it is handed out again, and an order of blocks that
+/// can be guessed.
 #[test]
 fn hardened_blocks_are_looked_at() {
     for size in [16, 100, 1000, 3000] {
@@ -236,7 +237,8 @@ fn hardened_blocks_are_looked_at() {
     assert!(!one.is_sorted());
 }
 
-/// Catches zeroes that are counted wrong where a zeroed block is made of memory that was used and of clean memory before it.
+/// Catches zeroes that are counted wrong where a zeroed block is made of memory that was used and of clean memory
+/// before it.
 #[test]
 fn zeroed_blocks_of_two_kinds_of_memory() {
     let a = system(Config::default());
@@ -258,8 +260,8 @@ fn zeroed_blocks_of_two_kinds_of_memory() {
     assert_eq!(unsafe { a.os.first_nonzero(p, 25 * CHUNK) }, None);
 }
 
-/// Catches free memory that waits and counts against the user's limit while a new block passes it, and memory that goes back
-/// although there is room.
+/// Catches free memory that waits and counts against the user's limit while a new block passes it, and memory that goes
+/// back although there is room.
 #[test]
 fn what_waits_makes_room_below_a_limit() {
     let a = system(Config { purger: true, ..Config::default() });

@@ -201,7 +201,7 @@ fn heaps_follow_their_watchers() {
         let reason = reasons[(random >> 40) as usize % reasons.len()];
         a.set_reason(reason, random >> 50 & 1 == 0);
         if round % 2 == 0 {
-            a.tell_heaps();
+            a.apply_watch_mode();
         } else {
             for thread in [&one, &two] {
                 thread.with(&a, |heap| a.follow(heap));
@@ -218,7 +218,7 @@ fn heaps_follow_their_watchers() {
     }
     a.set_reason(Reason::Marks, true);
     assert_eq!(a.watch(), Watch::Nothing);
-    a.tell_heaps();
+    a.apply_watch_mode();
     a.trim(0, || true);
     valid(&a);
 }
@@ -284,7 +284,8 @@ fn a_trim_takes_holes_where_no_range_is_free() {
     valid(&a);
 }
 
-/// Catches heaps that take their samples at the same bytes, and samples that leave a mapping behind where no arena has room.
+/// Catches heaps that take their samples at the same bytes, and samples that leave a mapping behind where no arena has
+/// room.
 #[test]
 fn samples_are_each_heaps_own() {
     let a = system(4096);

@@ -32,8 +32,8 @@ fn what_waits_in_the_child_goes_back() {
     }
 }
 
-/// Catches a child in the middle of another fork of its thread that starts a helper at once, which takes a lock before the
-/// child has all: the process ended with an internal error.
+/// Catches a child in the middle of another fork of its thread that starts a helper at once, which takes a lock before
+/// the child has all: the process ended with an internal error.
 #[test]
 fn a_fork_in_a_fork_starts_no_helper() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -59,7 +59,8 @@ fn work(a: &Shared, owner: &Owner) -> Vec<*mut u8> {
     kept.into_iter().map(|(_, p)| p).collect()
 }
 
-/// Catches memory of other threads that a child loses although they were in no call, or that it uses although they were.
+/// Catches memory of other threads that a child loses although they were in no call, or that it uses although they
+/// were.
 #[test]
 fn idle_heaps_are_whole() {
     let a = system(Config::default());
@@ -106,8 +107,8 @@ fn forks_in_handlers() {
     }
 }
 
-/// Catches a call that gets no memory because a handler that interrupted it forked: in the child, which is stranded, the call
-/// goes on, and may take nothing that another thread may have left half changed.
+/// Catches a call that gets no memory because a handler that interrupted it forked: in the child, which is stranded,
+/// the call goes on, and may take nothing that another thread may have left half changed.
 #[test]
 fn interrupted_calls_get_memory_in_a_stranded_child() {
     type Call = fn(&Shared, Mine<'static>) -> (*mut u8, usize, usize);
@@ -154,8 +155,9 @@ fn interrupted_calls_get_memory_in_a_stranded_child() {
     }
 }
 
-/// Catches a child that takes for whole what another thread was changing in a call that no thread slot tells of (its first, its
-/// last, or a control by a thread that has no heap), and one that takes its own such call for another thread's.
+/// Catches a child that takes for whole what another thread was changing in a call that no thread slot tells of (its
+/// first, its last, or a control by a thread that has no heap), and one that takes its own such call for another
+/// thread's.
 #[test]
 fn forks_in_handlers_beside_calls_without_a_heap() {
     for (mine_flies, other_flies) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -238,8 +240,8 @@ fn forks_share_what_they_need() {
     valid(&a);
 }
 
-/// Catches a thread that waits for seconds for a lock that the fork of a small process has, and a child that takes for whole what that thread may
-/// have been changing.
+/// Catches a thread that waits for seconds for a lock that the fork of a small process has, and a child that takes for
+/// whole what that thread may have been changing.
 #[test]
 fn a_lock_can_be_taken_from_a_fork() {
     for taken in [false, true] {
@@ -274,8 +276,8 @@ fn a_lock_may_not_come_free() {
     assert!(!lock.is_forked());
 }
 
-/// Catches a heap of a thread in a call that the child takes for whole, or one whose thread ended during the fork and that
-/// no thread ever gets.
+/// Catches a heap of a thread in a call that the child takes for whole, or one whose thread ended during the fork and
+/// that no thread ever gets.
 #[test]
 fn a_thread_may_end_during_a_fork() {
     let a = system(Config::default());
@@ -310,8 +312,8 @@ fn a_lock_has_one_holder() {
     assert!(lock.take_for_fork(&os, 0, 0) && lock.is_forked(), "a lock that may be taken at once is a fork's too");
 }
 
-/// Catches a fork that waits although no other thread is in a call, that does not make other threads see it, or that waits
-/// long for those that are in the middle of one.
+/// Catches a fork that waits although no other thread is in a call, that does not make other threads see it, or that
+/// waits long for those that are in the middle of one.
 #[test]
 fn a_fork_waits_for_calls_alone() {
     let barriers = |a: &Shared| a.os.faults.count(Call::Barrier);
@@ -391,8 +393,8 @@ fn ends_of_threads_wait_for_a_fork() {
     valid(&a);
 }
 
-/// Catches totals of the parent in its child, and a child whose figures are not shown although it has as much as a program
-/// that shows them, or shown although it has less.
+/// Catches totals of the parent in its child, and a child whose figures are not shown although it has as much as a
+/// program that shows them, or shown although it has less.
 #[test]
 fn a_child_counts_anew() {
     for (chunks, shown) in [(19, 0), (30, 1)] {

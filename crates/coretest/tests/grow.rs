@@ -168,8 +168,8 @@ fn growth_costs_little() {
     }
 }
 
-/// Catches memory that is populated over and over while a program frees and allocates: of each class no more than a slab
-/// is held that is not needed.
+/// Catches memory that is populated over and over while a program frees and allocates: of each class no more than a
+/// slab is held that is not needed.
 #[test]
 fn waste_is_bounded() {
     const SIZES: [usize; 5] = [48, 64, 256, 512, 2048];

@@ -18,7 +18,8 @@ fn started(os: &Fake) -> u64 {
     os.faults.count(Call::StartPurger)
 }
 
-/// Catches a second helper while one is being started, runs or resigns, and one that is not started after the last step.
+/// Catches a second helper while one is being started, runs or resigns, and one that is not started after the last
+/// step.
 #[test]
 fn one_at_a_time() {
     let os = system(true);
@@ -107,8 +108,8 @@ fn calls_that_a_fork_cut() {
     assert_eq!(helper.ask(&os, false), Answer::Helped);
 }
 
-/// Catches memory that the program frees while a helper that has to end gives the rest back: no purger would see it in a
-/// program that is idle from then on.
+/// Catches memory that the program frees while a helper that has to end gives the rest back: no purger would see it in
+/// a program that is idle from then on.
 #[test]
 fn the_last_thing_is_to_look_again() {
     static A: LazyLock<&Shared> =
@@ -172,8 +173,8 @@ fn a_helper_sleeps_until_its_time() {
     });
 }
 
-/// Catches a helper that has resigned and stays, and does not count as one; and one that is kept away for ever where the
-/// system does not tell whose process it is.
+/// Catches a helper that has resigned and stays, and does not count as one; and one that is kept away for ever where
+/// the system does not tell whose process it is.
 #[test]
 fn helpers_that_stay_and_that_cannot() {
     let os = system(true);
@@ -223,7 +224,8 @@ fn purging_resumes() {
     }
 }
 
-/// Catches memory that stays where there will be no helper any more, and one that is started behind the last thread's end.
+/// Catches memory that stays where there will be no helper any more, and one that is started behind the last thread's
+/// end.
 #[test]
 fn before_there_is_no_helper() {
     for (waits, goes) in [(24 << 20, true), (8 << 20, false)] {
@@ -244,8 +246,8 @@ fn before_there_is_no_helper() {
     assert_eq!(a.os.helper().who(), Who::Inline);
 }
 
-/// Catches a process that only shares the memory and gives it back, an owner that does not, and a start that is tried at each
-/// look although it was refused.
+/// Catches a process that only shares the memory and gives it back, an owner that does not, and a start that is tried
+/// at each look although it was refused.
 #[test]
 fn owners_purge_where_there_is_no_helper() {
     for guest in [false, true] {

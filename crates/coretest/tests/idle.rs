@@ -197,7 +197,8 @@ fn calloc_leaves_holes_untouched() {
     }
 }
 
-/// Catches a zeroed block that is not zero: of its three OS pages only the middle one, which it has for itself, went back.
+/// Catches a zeroed block that is not zero: of its three OS pages only the middle one, which it has for itself, went
+/// back.
 #[test]
 fn blocks_share_pages_with_holes() {
     let (a, size) = (system(4096), 7168);
@@ -438,8 +439,8 @@ fn a_helper_stays_while_memory_is_held() {
     }
 }
 
-/// Catches a tick that does not count though the clock is nearly there, as clocks are coarse; and one that counts though the
-/// helper was woken long before its time.
+/// Catches a tick that does not count though the clock is nearly there, as clocks are coarse; and one that counts
+/// though the helper was woken long before its time.
 #[test]
 fn coarse_clocks() {
     for (passes, gone) in [(88, true), (87, false)] {
@@ -524,7 +525,8 @@ fn cycles_keep_their_holes() {
     }
 }
 
-/// Catches holes that are held though the program never missed them: those that went back on request, as it took others.
+/// Catches holes that are held though the program never missed them: those that went back on request, as it took
+/// others.
 #[test]
 fn holes_that_went_on_request_are_no_reason() {
     let a = system(4096);

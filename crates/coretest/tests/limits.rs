@@ -1,5 +1,5 @@
-//! A limit on address space that is set while the program runs: what is reserved and not used goes back, and every block
-//! stays what it was.
+//! A limit on address space that is set while the program runs: what is reserved and not used goes back, and every
+//! block stays what it was.
 
 use neap_core::Allocator;
 use neap_core::Os;
@@ -17,7 +17,8 @@ fn history(most: usize) -> impl Strategy<Value = Vec<Op>> {
 /// What the page map takes, which goes only where no other thread reads it.
 const MAP: usize = 2 << 30;
 
-/// Runs `before`, sets the limit, and runs `after`. The port hears of the limit, or the allocator finds it when it grows.
+/// Runs `before`, sets the limit, and runs `after`. The port hears of the limit, or the allocator finds it when it
+/// grows.
 fn run(page_size: usize, limit: usize, heard: bool, missing: &[Call], before: &[Op], after: &[Op]) {
     // A limit that leaves room for all reservations, so that the model excuses NULL from the beginning.
     let config = Config { page_size, address_limit: Some(1 << 40), missing: missing.to_vec(), ..Config::default() };
@@ -44,7 +45,8 @@ fn run(page_size: usize, limit: usize, heard: bool, missing: &[Call], before: &[
 proptest! {
     #![proptest_config(Runs { cases: 40, failure_persistence: None, max_shrink_iters: 20_000, ..Runs::default() })]
 
-    /// Catches a part that is in use and goes back, a block that is not found without the page map, and reservations that stay.
+    /// Catches a part that is in use and goes back, a block that is not found without the page map, and reservations
+    /// that stay.
     #[test]
     fn heard_of(
         page in 0..3u32,
@@ -68,8 +70,8 @@ proptest! {
     }
 }
 
-/// Takes blocks of `size` bytes on a new system until there are no more, and frees them. Returns how many there were, and
-/// how many reservations the call made that got none.
+/// Takes blocks of `size` bytes on a new system until there are no more, and frees them. Returns how many there were,
+/// and how many reservations the call made that got none.
 fn fill(page_size: usize, limit: usize, size: usize) -> (usize, u64) {
     let config = Config { page_size, address_limit: Some(limit), ..Config::default() };
     let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(config)));
@@ -89,8 +91,8 @@ fn fill(page_size: usize, limit: usize, size: usize) -> (usize, u64) {
     (blocks.len(), tries)
 }
 
-/// Catches a program that starts with little address space and gets no block, or leaves most of it unused; and failing calls
-/// that try one place after the other where none can be had.
+/// Catches a program that starts with little address space and gets no block, or leaves most of it unused; and failing
+/// calls that try one place after the other where none can be had.
 #[test]
 fn little_address_space_is_used() {
     for page_size in [4096, 65536] {
@@ -105,8 +107,8 @@ fn little_address_space_is_used() {
     }
 }
 
-/// Catches a short arena at the place of a long one whose unused front was given back: blocks of the long one would not be
-/// known any more.
+/// Catches a short arena at the place of a long one whose unused front was given back: blocks of the long one would not
+/// be known any more.
 #[test]
 fn places_of_long_arenas_are_not_used_again() {
     if std::env::var_os("NEAP_TEST_SANITIZER").is_some() {
@@ -136,8 +138,8 @@ fn places_of_long_arenas_are_not_used_again() {
     unsafe { a.validate(Depth::Bits) }.expect("valid");
 }
 
-/// Catches arenas that lie elsewhere than the system wants them, at the same places in each process, or nowhere where it
-/// grants none of its own places.
+/// Catches arenas that lie elsewhere than the system wants them, at the same places in each process, or nowhere where
+/// it grants none of its own places.
 #[test]
 fn arenas_lie_where_there_is_room() {
     const TIB: usize = 1 << 40;
@@ -165,8 +167,8 @@ fn arenas_lie_where_there_is_room() {
     assert!((TIB..8 * TIB + (64 << 30)).contains(&at) && tries <= 3, "{at:#x} after {tries} tries");
 }
 
-/// Catches reservations that are given back although much address space is left, or kept although little is; and parts of
-/// them that stay although nothing lies there.
+/// Catches reservations that are given back although much address space is left, or kept although little is; and parts
+/// of them that stay although nothing lies there.
 #[test]
 fn what_is_not_used_goes_where_little_is_left() {
     const LITTLE: usize = 8 << 30;

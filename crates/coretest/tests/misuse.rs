@@ -229,8 +229,8 @@ fn free_memory_of_a_slab() {
     }
 }
 
-/// Catches a live block that is called free, as a block in a cache was written after its free and points to it: itself, or
-/// by way of a block of another size, of one in memory that was a slab, or of memory that is no block of anybody's.
+/// Catches a live block that is called free, as a block in a cache was written after its free and points to it: itself,
+/// or by way of a block of another size, of one in memory that was a slab, or of memory that is no block of anybody's.
 #[test]
 fn what_written_free_blocks_point_to() {
     // SAFETY: the memory is there; that some of it is free is what the test is about.

@@ -111,8 +111,8 @@ unsafe impl Os for Bare {
     }
 }
 
-/// Catches a port that is taken for one that can do more than it says: that gives addresses back, knows of threads that have
-/// ended, or has a barrier; and one in which a sleeper is not woken, or whose arenas would lie anywhere.
+/// Catches a port that is taken for one that can do more than it says: that gives addresses back, knows of threads that
+/// have ended, or has a barrier; and one in which a sleeper is not woken, or whose arenas would lie anywhere.
 #[test]
 fn what_a_bare_port_says() {
     for barrier in [false, true] {

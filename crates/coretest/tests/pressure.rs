@@ -15,8 +15,8 @@ fn fill(a: &Shared, thread: &Owner, size: usize, most: usize) -> Vec<*mut u8> {
     (0..most / size).map(|_| try_malloc(a, thread, size)).take_while(|p| !p.is_null()).collect()
 }
 
-/// Catches a limit of the user's that is passed, refuses what fits, or counts free memory so that it cannot be used again
-/// as blocks of another size.
+/// Catches a limit of the user's that is passed, refuses what fits, or counts free memory so that it cannot be used
+/// again as blocks of another size.
 #[test]
 fn a_limit_of_the_users_holds() {
     let limit = 64 * MIB;
@@ -79,8 +79,8 @@ fn free_much(a: &Shared, t: &Owner) -> (usize, usize) {
     (most, a.free_bytes().0)
 }
 
-/// Catches free memory that waits although the system's memory is short, with a helper and without, and memory that does
-/// not wait where there is plenty.
+/// Catches free memory that waits although the system's memory is short, with a helper and without, and memory that
+/// does not wait where there is plenty.
 #[test]
 fn nothing_waits_where_memory_is_short() {
     let limit = 1024 * MIB;
@@ -94,8 +94,8 @@ fn nothing_waits_where_memory_is_short() {
         // A MiB of it is in the heap's cache of large blocks.
         let (most, _) = run(0);
         assert!(!purger || most >= 196 * MIB, "{most} bytes waited at most, where memory is plenty");
-        // Less than twice what waits is left, from 50 MiB on: the thread gives back 16 of each 32 MiB that it frees, and wakes
-        // the helper, which does not run here, for the rest.
+        // Less than twice what waits is left, from 50 MiB on: the thread gives back 16 of each 32 MiB that it frees,
+        // and wakes the helper, which does not run here, for the rest.
         let (most, end) = run(limit - 100 * MIB);
         let bound = if purger { 150 * MIB } else { 70 * MIB };
         assert!(most <= bound && end <= most, "{most} bytes waited, {end} at the end");
@@ -119,7 +119,8 @@ fn the_limit_is_looked_at_while_a_program_grows() {
     assert!((3..=5).contains(&looks), "{looks} looks in 64 MiB");
 }
 
-/// Makes holes in slabs while `used` bytes of a gigabyte are used, and has the helper woken; whether it has punched them.
+/// Makes holes in slabs while `used` bytes of a gigabyte are used, and has the helper woken; whether it has punched
+/// them.
 fn are_punched(a: &Shared, t: &Owner, used: usize) -> bool {
     let blocks = fill(a, t, 512, 16 * MIB);
     let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 64 == 0);
@@ -135,8 +136,8 @@ fn are_punched(a: &Shared, t: &Owner, used: usize) -> bool {
     purged >= 8 << 20
 }
 
-/// Catches holes in slabs that wait for their time although nearly no memory is left, that go where there is plenty, and
-/// slabs that are looked at again and again.
+/// Catches holes in slabs that wait for their time although nearly no memory is left, that go where there is plenty,
+/// and slabs that are looked at again and again.
 #[test]
 fn holes_do_not_wait_where_nearly_nothing_is_left() {
     for (used, near) in [(GIB - GIB / 8, false), (GIB - GIB / 32, true)] {
@@ -173,8 +174,8 @@ fn holes_wait_beside_a_limit_of_the_users() {
     assert!(!are_punched(&a, &t, 0));
 }
 
-/// Catches memory that does not wait for its time although it is less than a quarter of the system's limit, and more than
-/// that which waits.
+/// Catches memory that does not wait for its time although it is less than a quarter of the system's limit, and more
+/// than that which waits.
 #[test]
 fn a_quarter_of_the_limit_may_wait() {
     for (limit, waits) in [(1024 * MIB, true), (70 * MIB, false)] {
@@ -245,7 +246,7 @@ fn time_in_a_large_cache_counts() {
     (0..9).for_each(|_| tick());
     let p = malloc(&a, &t, 8 * CHUNK);
     free(&a, &t, p);
-    // Busy, so that it is not visited.
+    // Busy, so that no handshake succeeds.
     t.with(&a, |_| (0..3).for_each(|_| tick()));
     assert_eq!(a.free_bytes().0, 0, "it is in the cache");
     t.with(&a, |heap| a.rest(heap));

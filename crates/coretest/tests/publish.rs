@@ -12,7 +12,8 @@ fn with_thread(purger: bool) -> (Box<Shared>, Owner) {
     (a, t)
 }
 
-/// Catches figures that are old while the program grows or shrinks by megabytes, and a program that publishes for each block.
+/// Catches figures that are old while the program grows or shrinks by megabytes, and a program that publishes for each
+/// block.
 #[test]
 fn growth_is_published() {
     let (a, t) = with_thread(false);

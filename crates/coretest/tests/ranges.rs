@@ -267,8 +267,8 @@ impl Test {
     }
 }
 
-/// Catches ranges that overlap, are not joined, are said to be clean and are not, are not found although they are free, or
-/// lose the time since when they wait.
+/// Catches ranges that overlap, are not joined, are said to be clean and are not, are not found although they are free,
+/// or lose the time since when they wait.
 #[test]
 fn ranges_are_as_the_model_says() {
     for seed in 1..5 {
@@ -288,7 +288,8 @@ fn short_arenas() {
     }
 }
 
-/// Catches long ranges that share a page table with what lies before them, and short ones that do not and so leave gaps.
+/// Catches long ranges that share a page table with what lies before them, and short ones that do not and so leave
+/// gaps.
 #[test]
 fn long_ranges_start_at_huge_pages() {
     let mut test = Test::new(Config::default());
@@ -305,8 +306,8 @@ fn long_ranges_start_at_huge_pages() {
     assert_eq!(take(5), first + (3 + LONG) * CHUNK, "in the gap");
 }
 
-/// Catches free memory that is left out where a block could be made of it and of clean memory beside it, and blocks made of it
-/// where less than an eighth is free.
+/// Catches free memory that is left out where a block could be made of it and of clean memory beside it, and blocks
+/// made of it where less than an eighth is free.
 #[test]
 fn ranges_join_their_clean_neighbours() {
     let take = |test: &mut Test, len: usize| {

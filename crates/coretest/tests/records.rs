@@ -1,5 +1,5 @@
-//! Recorded histories: with the same calls the allocator does just what it did when they were recorded. It asks the system
-//! for the same, in the same order, hands out the same blocks and shows the same figures.
+//! Recorded histories: with the same calls the allocator does just what it did when they were recorded. It asks the
+//! system for the same, in the same order, hands out the same blocks and shows the same figures.
 //!
 //! A change that is meant to change nothing but names, layers or speed passes. One that changes what the allocator does
 //! changes lines of `records.txt`; `NEAP_RECORD=1 cargo test -p neap-coretest --test records` writes them anew, and the

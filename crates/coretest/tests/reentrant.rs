@@ -1,6 +1,7 @@
-//! Reentrant calls: those of a handler that interrupts another call of its thread. Here they come wherever the core calls
-//! the system, before and behind the call, with whatever locks are held; `tests/signals.rs` has real signals, which come
-//! anywhere. What a reentrant call must not do, take a lock that is held, would make these tests wait for ever.
+//! Reentrant calls: those of a handler that interrupts another call of its thread. Here they come wherever the core
+//! calls the system, before and behind the call, with whatever locks are held; `tests/signals.rs` has real signals,
+//! which come anywhere. What a reentrant call must not do, take a lock that is held, would make these tests wait for
+//! ever.
 
 use neap_core::heap::Mine;
 use neap_core::helper::Helper;
@@ -365,7 +366,8 @@ impl Program {
         }
         while self.blocks.borrow().len() > MOST_BLOCKS || self.bytes() > MOST_BYTES {
             self.with_block(|block| {
-                // Without handlers, which would make more: where there is no reentrant reserve, each free comes by the system.
+                // Without handlers, which would make more: where there is no reentrant reserve, each free comes by the
+                // system.
                 let owner = self.owner.as_ref().expect("the thread has a heap");
                 // SAFETY: as above.
                 assert_eq!(owner.with(&self.a, |heap| unsafe { self.a.free(heap, block.p) }), Ok(()));
@@ -423,7 +425,8 @@ impl Program {
     }
 }
 
-/// Catches a reentrant call that waits for the call it interrupted, breaks what that one is changing, or is not counted.
+/// Catches a reentrant call that waits for the call it interrupted, breaks what that one is changing, or is not
+/// counted.
 #[test]
 fn anywhere() {
     for seed in 0..24 {
@@ -432,8 +435,8 @@ fn anywhere() {
     }
 }
 
-/// Catches the same where address space is short, so that the reentrant reserve is full soon or was never there, where the page map
-/// is missing, or OS pages are longer.
+/// Catches the same where address space is short, so that the reentrant reserve is full soon or was never there, where
+/// the page map is missing, or OS pages are longer.
 #[test]
 fn anywhere_in_small_systems() {
     for seed in 0..16 {
@@ -470,8 +473,8 @@ fn anywhere_with_faults() {
     }
 }
 
-/// Catches a block of the reentrant reserve that is lost, or had by two, where threads allocate reentrant and free each other's blocks
-/// through their caches.
+/// Catches a block of the reentrant reserve that is lost, or had by two, where threads allocate reentrant and free each
+/// other's blocks through their caches.
 #[test]
 fn threads_share_the_reserve() {
     const THREADS: usize = 4;
@@ -519,7 +522,8 @@ fn threads_share_the_reserve() {
     assert_eq!((census.small, census.large, census.deferred, census.cached), (0, 0, 0, 0), "{census:?}");
 }
 
-/// Catches memory of the reentrant reserve that stays when nothing there is used any more, or one that goes while a block is.
+/// Catches memory of the reentrant reserve that stays when nothing there is used any more, or one that goes while a
+/// block is.
 #[test]
 fn the_reserve_goes_back() {
     let a = Allocator::new(Fake::new(Config::default()));

@@ -14,8 +14,8 @@ fn system(page_size: usize) -> Box<Shared> {
     calls::system(Config { page_size, purger: true, ..Config::default() })
 }
 
-/// Locks the OS page of `p` in memory, as a program may do that forgets to unlock it. False where that is not allowed. By
-/// the call itself: AddressSanitizer has a function mlock that does nothing.
+/// Locks the OS page of `p` in memory, as a program may do that forgets to unlock it. False where that is not allowed.
+/// By the call itself: AddressSanitizer has a function mlock that does nothing.
 fn lock(p: *mut u8) -> bool {
     // SAFETY: the page is a block's.
     unsafe { libc::syscall(libc::SYS_mlock, p, 1usize) == 0 }
@@ -49,8 +49,8 @@ fn locked_blocks_are_left_alone() {
     own.abandon(a);
 }
 
-/// Catches a range that counts as clean although the system refused to take it, or others that count as refused with it: in a
-/// batch that is made free in several steps.
+/// Catches a range that counts as clean although the system refused to take it, or others that count as refused with
+/// it: in a batch that is made free in several steps.
 #[test]
 fn what_was_refused_stays_dirty() {
     let size = 2 * CHUNK;
@@ -67,8 +67,8 @@ fn what_was_refused_stays_dirty() {
     }
 }
 
-/// Catches ranges that were not tried, as the system refused all before them, and that nothing gives back then: they wait as
-/// before, and a purger is asked for, even if the system was told of them so that they did not wait.
+/// Catches ranges that were not tried, as the system refused all before them, and that nothing gives back then: they
+/// wait as before, and a purger is asked for, even if the system was told of them so that they did not wait.
 #[test]
 fn what_was_not_tried_waits() {
     let size = 2 * CHUNK;

@@ -116,8 +116,8 @@ fn slab_of_few_os_pages_is_clean() {
     }
 }
 
-/// A policy of purging lazily, under which chunks of which the system knew went on waiting, and holes in the slabs of an
-/// orphan were told to the system again and again.
+/// A policy of purging lazily, under which chunks of which the system knew went on waiting, and holes in the slabs of
+/// an orphan were told to the system again and again.
 #[test]
 fn lazy_purger_ends() {
     let mut setup = plain();
@@ -136,8 +136,8 @@ fn lazy_purger_ends() {
     }
 }
 
-/// An empty slab that a heap had kept, as the last one of its class, came to lie behind another one in the bin: when the
-/// thread ended it stayed.
+/// An empty slab that a heap had kept, as the last one of its class, came to lie behind another one in the bin: when
+/// the thread ended it stayed.
 #[test]
 fn kept_slab_behind_another() {
     let choices = Choices { zero_always: true, mmap_threshold: usize::MAX, ..Choices::default() };

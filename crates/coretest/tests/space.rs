@@ -1,5 +1,5 @@
-//! Address space: what is asked of the system for blocks that are long, aligned, or do not fit, and how much of it is made
-//! usable.
+//! Address space: what is asked of the system for blocks that are long, aligned, or do not fit, and how much of it is
+//! made usable.
 
 use neap_core::alloc::MAX_SIZE;
 use neap_core::pages::layout;
@@ -32,8 +32,8 @@ fn more_than_there_can_be() {
     assert_eq!(calls(), before);
 }
 
-/// Catches blocks that get a mapping of their own although an arena could be had that holds them: where address space is
-/// limited, an arena is as long as a block needs, with its tables.
+/// Catches blocks that get a mapping of their own although an arena could be had that holds them: where address space
+/// is limited, an arena is as long as a block needs, with its tables.
 #[test]
 fn long_blocks_in_short_arenas() {
     // An arena of 32 MiB is the first. Others are as long up to 500 chunks, and longer from there on.
@@ -94,7 +94,8 @@ fn addresses_without_memory_are_foreign() {
     }
 }
 
-/// Catches more memory that is made usable than a program of that size needs: it counts where writable memory is limited.
+/// Catches more memory that is made usable than a program of that size needs: it counts where writable memory is
+/// limited.
 #[test]
 fn what_is_usable_is_little() {
     let a = system(Config::default());
@@ -162,8 +163,8 @@ fn most_huge(a: &Shared) -> (u64, u64) {
     (most.count, most.bytes)
 }
 
-/// Catches huge blocks that are counted wrong, at present or at most, that are copied to grow, or whose addresses inside
-/// are taken for blocks.
+/// Catches huge blocks that are counted wrong, at present or at most, that are copied to grow, or whose addresses
+/// inside are taken for blocks.
 #[test]
 fn huge_blocks_are_counted() {
     let a = system(Config::default());
@@ -302,7 +303,8 @@ fn bits_of_few_blocks_lie_together() {
     assert!(tables() - before <= 6 * 4096, "{} bytes", tables() - before);
 }
 
-/// Catches addresses of later arenas that stay where a limit is set: those of each go back as far as they were never used.
+/// Catches addresses of later arenas that stay where a limit is set: those of each go back as far as they were never
+/// used.
 #[test]
 fn addresses_of_all_arenas_go_back() {
     let a = short(1 << 40);
@@ -411,8 +413,8 @@ fn foreign_pointers_go_into_no_cache() {
     }
 }
 
-/// Catches free memory that is passed over although a block fits there: a range behind a shorter one of nearly its length,
-/// and one that has clean memory beside it, behind a longer one that has none.
+/// Catches free memory that is passed over although a block fits there: a range behind a shorter one of nearly its
+/// length, and one that has clean memory beside it, behind a longer one that has none.
 #[test]
 fn free_memory_is_found_behind_other() {
     let a = system(Config { purger: true, ..Config::default() });

@@ -52,8 +52,8 @@ fn tables_of_long_ranges_go() {
     valid(&a);
 }
 
-/// Catches a program that pays system calls for each megabyte by which it grows, and one that has far more made usable than
-/// it needs.
+/// Catches a program that pays system calls for each megabyte by which it grows, and one that has far more made usable
+/// than it needs.
 #[test]
 fn growth_takes_few_calls() {
     let a = system(Config::default());

@@ -192,7 +192,7 @@ fn stress(config: Config, threads: u64, steps: usize) {
     finish(&a, &mail);
 }
 
-/// A thread that is counted; also when it panics, so that nobody waits for it.
+/// A thread that is counted; also when it panics, so that no thread waits for it.
 struct AtWork<'a>(&'a AtomicU64);
 
 impl Drop for AtWork<'_> {
@@ -203,7 +203,7 @@ impl Drop for AtWork<'_> {
 
 /// Goes through all heaps all the time, and gives back what waits or all there is. Until the number of threads at work
 /// is 0.
-fn visit(a: &Shared, working: &AtomicU64, start: &Barrier) {
+fn make_handshakes(a: &Shared, working: &AtomicU64, start: &Barrier) {
     start.wait();
     let mut round = 0_u64;
     while working.load(Ordering::Relaxed) > 0 {
@@ -217,8 +217,8 @@ fn visit(a: &Shared, working: &AtomicU64, start: &Barrier) {
     }
 }
 
-/// Threads that use their heaps most of the time, and rest now and then, so that they are visited.
-fn visited(config: Config, purge: Purge, steps: usize) {
+/// Threads that use their heaps most of the time, and rest now and then, beside one that makes handshakes with them.
+fn beside_handshakes(config: Config, purge: Purge, steps: usize) {
     let a = Box::new(Allocator::new(Fake::new(config)));
     a.policy.set_purge(purge);
     let (mail, working, start) = (Mutex::new(Vec::new()), AtomicU64::new(3), Barrier::new(4));
@@ -238,25 +238,25 @@ fn visited(config: Config, purge: Purge, steps: usize) {
                 t.end();
             });
         }
-        scope.spawn(|| visit(a, working, start));
+        scope.spawn(|| make_handshakes(a, working, start));
     });
-    assert!(a.os.faults.count(Call::Barrier) > 0, "nobody was visited");
+    assert!(a.os.faults.count(Call::Barrier) > 0, "no handshake was made");
     finish(&a, &mail);
 }
 
-/// Catches a visit to a heap that its thread uses, gives up, or gets back too late; memory that is on its way to the
-/// system and is handed out.
+/// Catches a handshake with a thread that uses its heap, gives it up, or gets it back too late; memory that is on its
+/// way to the system and is handed out.
 #[test]
-fn blocks_survive_visits() {
-    visited(Config { purger: true, ..Config::default() }, Purge::Decay, 60_000);
-    visited(Config { page_size: 16384, purger: true, ..Config::default() }, Purge::Lazy, 30_000);
+fn blocks_survive_handshakes() {
+    beside_handshakes(Config { purger: true, ..Config::default() }, Purge::Decay, 60_000);
+    beside_handshakes(Config { page_size: 16384, purger: true, ..Config::default() }, Purge::Lazy, 30_000);
 }
 
 /// The same where the threads that free memory are the purgers, and the memory of each freed block goes at once.
 #[test]
 fn blocks_survive_inline_and_eager_purges() {
-    visited(Config::default(), Purge::Decay, 30_000);
-    visited(Config { page_size: 65536, ..Config::default() }, Purge::Eager, 15_000);
+    beside_handshakes(Config::default(), Purge::Decay, 30_000);
+    beside_handshakes(Config { page_size: 65536, ..Config::default() }, Purge::Eager, 15_000);
 }
 
 /// What the system does meanwhile: swaps pages out, takes what was purged lazily, lets time go by; and it is the

@@ -81,8 +81,8 @@ fn what_was_not_touched_is_not_cleared() {
     }
 }
 
-/// Catches a block that was written once and then left alone, for which the program pays each time, and one that goes back
-/// to the system although the user wants none to.
+/// Catches a block that was written once and then left alone, for which the program pays each time, and one that goes
+/// back to the system although the user wants none to.
 #[test]
 fn what_is_left_alone_goes_back() {
     for (purge, purger) in [(Purge::Decay, false), (Purge::Decay, true), (Purge::Never, false)] {
@@ -204,8 +204,8 @@ fn blocks_from_a_large_cache_are_cleared() {
     assert_eq!(a.figures().totals.purged, 0);
 }
 
-/// Catches a block that is cleared whole although less than a quarter of it was touched, or in parts although more was, where
-/// the touched OS pages lie close together at its start.
+/// Catches a block that is cleared whole although less than a quarter of it was touched, or in parts although more was,
+/// where the touched OS pages lie close together at its start.
 #[test]
 fn what_counts_as_dense() {
     let size = 6 * MIB;
@@ -222,8 +222,8 @@ fn what_counts_as_dense() {
     }
 }
 
-/// Catches parts of a block that count as cleared and as spared, or as neither, where it was touched here and there at its
-/// start and all over behind that; and one that is cleared whole though just a half was touched.
+/// Catches parts of a block that count as cleared and as spared, or as neither, where it was touched here and there at
+/// its start and all over behind that; and one that is cleared whole though just a half was touched.
 #[test]
 fn all_bytes_are_counted() {
     let (a, t) = with_thread(Config::default());
@@ -258,8 +258,8 @@ fn all_bytes_are_counted() {
     assert_eq!((q, cleared, skipped), (p, 2048, 8192));
 }
 
-/// Catches parts of a block that stay for ever though they were written once, and system calls for short parts, of which
-/// each costs more than clearing does.
+/// Catches parts of a block that stay for ever though they were written once, and system calls for short parts, of
+/// which each costs more than clearing does.
 #[test]
 fn long_parts_that_are_left_alone_go_back() {
     let size = 5 * MIB;
@@ -293,8 +293,8 @@ fn all_blocks_are_cleared_where_the_user_wants_it() {
     }
 }
 
-/// Catches memory that was put aside for the helper and stays, is counted as free, or goes where free ranges are to stay; and
-/// a batch of it that is too long.
+/// Catches memory that was put aside for the helper and stays, is counted as free, or goes where free ranges are to
+/// stay; and a batch of it that is too long.
 #[test]
 fn what_is_put_aside_goes_back() {
     let (a, t) = with_thread(Config { purger: true, ..Config::default() });

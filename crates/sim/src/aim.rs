@@ -27,8 +27,8 @@ enum Shape {
     Huge,
     /// Blocks get guards while the arena grows.
     Guards,
-    /// Caches are visited while their threads use them.
-    Visits,
+    /// Handshakes empty caches while the threads of the heaps make calls.
+    Handshakes,
     /// Large blocks of many lengths, moved, cut, and mapped apart.
     Large,
     /// Handlers make reentrant calls, and what they leave is done by others.
@@ -51,8 +51,8 @@ pub fn scenario(r: &mut Random, config: Config) -> Scenario {
         Shape::Ends,
         Shape::Huge,
         Shape::Guards,
-        Shape::Visits,
-        Shape::Visits,
+        Shape::Handshakes,
+        Shape::Handshakes,
         Shape::Large,
         Shape::Reentrant,
         Shape::Forks,
@@ -105,7 +105,7 @@ fn system(r: &mut Random, shape: Shape, config: Config) -> Config {
             config.late = r.pick(&[2, 2, 5]);
         }
         Shape::Guards => config.harden = 1,
-        Shape::Visits => {
+        Shape::Handshakes => {
             config.buffers = 1;
             config.habits |= if r.one_in(3) { habits::NUMBERS } else { 0 };
         }
@@ -170,14 +170,14 @@ fn op(r: &mut Random, shape: Shape, i: usize, class: u64) -> Op {
         (Shape::Guards, 12 | 13) => op(Kind::Realloc, r.scale(200_000), b),
         (Shape::Guards, 14) => op(Kind::End, 0, b),
         (Shape::Guards, _) => op(Kind::Pass, some, b),
-        (Shape::Visits, 0..10) if looks => op(if b & 3 == 0 { Kind::Purge } else { Kind::Trim }, 0, 0),
-        (Shape::Visits, 0..6) => op(Kind::Fill, class, more),
-        (Shape::Visits, 6..11) => op(Kind::Drain, more, b),
-        (Shape::Visits, 11) => op(Kind::Fill, 40_000, some),
-        (Shape::Visits, 12) => op(Kind::Sleep, 100 * some, 0),
-        (Shape::Visits, 13) if b & 1 == 0 => op(Kind::Vanish, 0, 0),
-        (Shape::Visits, 13) => op(Kind::End, some % 3, b),
-        (Shape::Visits, _) => op(Kind::Pass, some, b),
+        (Shape::Handshakes, 0..10) if looks => op(if b & 3 == 0 { Kind::Purge } else { Kind::Trim }, 0, 0),
+        (Shape::Handshakes, 0..6) => op(Kind::Fill, class, more),
+        (Shape::Handshakes, 6..11) => op(Kind::Drain, more, b),
+        (Shape::Handshakes, 11) => op(Kind::Fill, 40_000, some),
+        (Shape::Handshakes, 12) => op(Kind::Sleep, 100 * some, 0),
+        (Shape::Handshakes, 13) if b & 1 == 0 => op(Kind::Vanish, 0, 0),
+        (Shape::Handshakes, 13) => op(Kind::End, some % 3, b),
+        (Shape::Handshakes, _) => op(Kind::Pass, some, b),
         (Shape::Large, 0..4) => op(Kind::Malloc, r.scale(3 << 20), b),
         (Shape::Large, 4 | 5) => op(Kind::Calloc, r.scale(3 << 20), b),
         (Shape::Large, 6..10) => op(Kind::Realloc, r.scale(3 << 20), b),

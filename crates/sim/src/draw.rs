@@ -9,7 +9,7 @@ use neap_core::policy::DELAY_MS;
 /// Scenarios that are run with variations, among those that are drawn.
 const KEPT: [&str; 6] = [
     include_str!("../scenarios/tail-of-a-slab.txt"),
-    include_str!("../scenarios/end-in-a-visit.txt"),
+    include_str!("../scenarios/end-in-a-handshake.txt"),
     include_str!("../scenarios/guards.txt"),
     include_str!("../scenarios/all-end.txt"),
     include_str!("../scenarios/all-purge.txt"),

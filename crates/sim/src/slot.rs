@@ -1,5 +1,5 @@
-//! What `crates/sys/src/thread/` and `global.rs` do for each thread, for virtual ones: the thread slot, reentrant calls, the
-//! first and the last call. Change them together.
+//! What `crates/sys/src/thread/` and `global.rs` do for each thread, for virtual ones: the thread slot, reentrant
+//! calls, the first and the last call. Change them together.
 
 use crate::life::Life;
 use crate::sched::{quietly, sched};
@@ -53,7 +53,7 @@ fn enter() -> Option<*mut Heap> {
         return None;
     }
     set_busy(0);
-    // Acquire pairs with the Release when a visitor gives the heap back.
+    // Acquire pairs with the Release at the end of a handshake.
     let heap = slot().heap.load(Ordering::Acquire);
     // What the caller does to the heap next has no atomic operation before it.
     neap_core::points::spin_loop();
@@ -185,8 +185,9 @@ fn acquire(flight: Flight<'_>) -> bool {
 /// The thread's heap is given up, in a call that is not reentrant.
 pub fn give_up() {
     let a = allocator();
-    // A thread without a heap: what still runs borrows one for each call, as nothing would give up one that it acquired.
-    // A handler may acquire one before this. Relaxed: only the thread itself changes a thread slot without a heap.
+    // A thread without a heap: what still runs borrows one for each call, as nothing would give up one that it
+    // acquired. A handler may acquire one before this. Relaxed: only the thread itself changes a thread slot without a
+    // heap.
     let none = slot().heap.compare_exchange(Heap::none(), GONE.heap(), Ordering::Relaxed, Ordering::Relaxed);
     if none.is_ok() || own() == GONE.heap() {
         return;
@@ -195,7 +196,7 @@ pub fn give_up() {
     while !given_up {
         let end = |own: Mine<'static>| {
             let flight = a.take_off(life().slot());
-            // Acquire pairs with the Release of a visitor who found the thread busy.
+            // Acquire pairs with the Release of a handshake that found the thread busy.
             let gone =
                 slot().heap.compare_exchange(own.ptr(), GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok();
             crate::trace!("gives up {:p}: {gone}", own.ptr());
@@ -232,9 +233,9 @@ pub fn be_born_again() {
     quietly(|| *life() = Life::new(allocator().os.process.new_thread()));
 }
 
-/// The thread ends and leaves its heap behind: its first calls came when the C library was past the place where it would
-/// have given it up. Its storage stays until the threads meet: a visitor that asked just before may use it for some more
-/// instructions. Nothing where the system does not tell that a thread has ended.
+/// The thread ends and leaves its heap behind: its first calls came when the C library was past the place where it
+/// would have given it up. Its storage stays until the threads meet: a thread that checked just before, in a handshake,
+/// may use it for some more instructions. Nothing where the system does not tell that a thread has ended.
 pub fn vanish() {
     if let Some(thread) = life().thread {
         allocator().os.process.thread_ended(thread);
@@ -244,7 +245,8 @@ pub fn vanish() {
     }
 }
 
-/// The thread's storage is used by a child of vfork as well, which has another number: it may not be asked for any more.
+/// The thread's storage is used by a child of vfork as well, which has another number: it may not be asked for any
+/// more.
 pub fn share() {
     life().thread = None;
 }

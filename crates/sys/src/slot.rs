@@ -5,7 +5,7 @@
 //! - [`GONE`]: the thread is ending and has given its heap up. Code that still runs (destructors of other libraries,
 //!   the C library's own clean-up) borrows a heap for each call. In a stranded process (`Allocator::is_stranded`) all
 //!   threads have this name, and all calls that the fast paths cannot serve are reentrant;
-//! - [`PARKED`]: another thread visits the heap, for microseconds;
+//! - [`PARKED`]: another thread uses the heap in a handshake, for microseconds;
 //! - [`FORKED`]: another thread forks, or this one does. All calls that the fast paths cannot serve are reentrant, as
 //!   they must not wait (`neap_core::fork`);
 //! - the thread's own heap.
@@ -46,20 +46,20 @@ pub fn is_heap(heap: *mut Heap) -> bool {
 
 /// The heap of the calling thread, or the name that stands in its place.
 pub fn heap() -> *mut Heap {
-    // Acquire pairs with the Release of a visitor: this thread sees what the visitor did to the heap.
+    // Acquire pairs with the Release at the end of a handshake: this thread sees what the other one did to the heap.
     own().heap.load(Ordering::Acquire)
 }
 
 /// Sets the heap. The slot must not have a real heap now: then no other thread changes it.
 pub fn set_heap(heap: *mut Heap) {
-    // Release pairs with the Acquire of a visitor or a fork that takes the heap away.
+    // Release pairs with the Acquire of a handshake or a fork that takes the heap away.
     own().heap.store(heap, Ordering::Release);
 }
 
-/// Takes the heap out of the slot for good, in a call that uses the heap. False if a visitor has parked it since the
-/// call began: the visitor will put it back, and the thread must wait for that.
+/// Takes the heap out of the slot for good, in a call that uses the heap. False if another thread has parked it since
+/// the call began: that thread will put it back, and this one must wait for that.
 pub fn give_up(heap: *mut Heap) -> bool {
-    // Acquire pairs with the Release of a visitor that found the thread busy: it does not use the slot any more.
+    // Acquire pairs with the Release of a handshake that found the thread busy: it does not use the slot any more.
     own().heap.compare_exchange(heap, GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 

@@ -28,8 +28,8 @@ pub fn set_fill(byte: u8) {
 pub fn set(reason: Reason, on: bool) {
     NEAP.set_reason(reason, on);
     thread::follow();
-    // A reentrant call visits no heap: each thread notices at its next slow path.
-    thread::in_call(|_| NEAP.tell_heaps());
+    // A reentrant call makes no handshake: each thread notices at its next slow path.
+    thread::in_call(|_| NEAP.apply_watch_mode());
 }
 
 /// Begins to record where blocks are allocated; see [`sites::start`].

@@ -1,7 +1,7 @@
 //! The handshake: how another thread uses the heap of a thread that is in no call, and what the end of that thread
 //! does. See `crates/core/src/back/handshake.rs` and `crates/sys/src/thread/heap.rs`; change both together.
 //!
-//! The system's barrier is modelled by a full fence in the visiting thread, and one in the owner between its store and
+//! The system's barrier is modelled by a full fence in the thread that makes the handshake, and one in the owner between its store and
 //! its load: the other thread sees the store, or the owner's load comes after the other thread's fence.
 
 use crate::system::os::Futex;
@@ -67,7 +67,7 @@ impl Thread {
             assert_eq!(self.busy.fetch_add(1, Ordering::Relaxed), IDLE, "a reentrant call");
             // The owner's half of the barrier.
             fence(Ordering::SeqCst);
-            // Acquire pairs with the Release at the end of `visit`.
+            // Acquire pairs with the Release at the end of `handshake`.
             if self.slot.load(Ordering::Acquire) == OWN {
                 self.use_heap();
                 let result = f();
@@ -95,7 +95,7 @@ impl Thread {
     }
 
     /// Makes a handshake as another thread, `Back::handshake` of the core. Returns whether it used the heap.
-    pub fn visit(&self) -> bool {
+    pub fn handshake(&self) -> bool {
         {
             let has_slot = self.registry.lock().unwrap();
             if !*has_slot {
@@ -110,8 +110,8 @@ impl Thread {
         // The other thread's half of the barrier.
         fence(Ordering::SeqCst);
         // Acquire pairs with the Release with which the thread ends a call.
-        let visited = self.busy.load(Ordering::Acquire) == IDLE;
-        if visited {
+        let used = self.busy.load(Ordering::Acquire) == IDLE;
+        if used {
             self.use_heap();
         }
         // SAFETY: loom checks the access.
@@ -119,6 +119,6 @@ impl Thread {
         // Release pairs with the Acquire of `call`.
         self.slot.store(OWN, Ordering::Release);
         self.os.futex_wake(&self.slot);
-        visited
+        used
     }
 }

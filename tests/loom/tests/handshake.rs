@@ -18,18 +18,18 @@ fn check(f: impl Fn() + Sync + Send + 'static) {
 /// does not load `busy`, or does so before it parks the heap; the end of a call or of a handshake is not a release, or
 /// the load of `busy` or of the thread slot not an acquire; the other thread does not wake the owner.
 #[test]
-fn calls_and_visits() {
+fn calls_and_handshakes() {
     check(|| {
         let owner = Arc::new(Thread::default());
-        let visitor = {
+        let other = {
             let owner = owner.clone();
-            thread::spawn(move || u32::from(owner.visit()) + u32::from(owner.visit()))
+            thread::spawn(move || u32::from(owner.handshake()) + u32::from(owner.handshake()))
         };
         owner.call(|| ());
         owner.call(|| ());
-        let visits = visitor.join().unwrap();
+        let handshakes = other.join().unwrap();
         // SAFETY: no other thread is left.
-        owner.heap.with(|uses| unsafe { assert_eq!(*uses, 2 + visits) });
+        owner.heap.with(|uses| unsafe { assert_eq!(*uses, 2 + handshakes) });
     });
 }
 
@@ -39,15 +39,15 @@ fn calls_and_visits() {
 /// check is not an acquire; the heap still refers to the thread slot; the heap drops that reference without the lock
 /// under which the other thread parks it.
 #[test]
-fn end_and_visit() {
+fn end_and_handshake() {
     check(|| {
         let owner = Arc::new(Thread::default());
-        let visitor = {
+        let other = {
             let owner = owner.clone();
-            thread::spawn(move || owner.visit())
+            thread::spawn(move || owner.handshake())
         };
         owner.end();
-        visitor.join().unwrap();
-        assert!(!owner.visit(), "the thread has ended");
+        other.join().unwrap();
+        assert!(!owner.handshake(), "the thread has ended");
     });
 }

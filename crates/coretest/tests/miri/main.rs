@@ -163,10 +163,10 @@ fn threads_end() {
     unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
 }
 
-/// Catches memory that goes back while a thread uses it: heaps are visited, caches emptied and holes sent while their
-/// thread allocates and frees.
+/// Catches memory that goes back while a thread uses it: handshakes empty caches and send holes while the thread
+/// of the heap allocates and frees.
 #[test]
-fn heaps_are_visited() {
+fn handshakes_beside_calls() {
     let a = allocator(Plain::new(true));
     let start = Barrier::new(2);
     std::thread::scope(|scope| {
@@ -222,8 +222,8 @@ fn figures_are_taken() {
     assert_eq!((live, figures.live_blocks, figures.cached_blocks), ((0, 0), 0, 0));
 }
 
-/// Catches a reentrant call that uses what another thread is changing, or that hands a block on before its last use: one
-/// thread makes reentrant calls alone, the other ordinary ones, and each frees the other's blocks.
+/// Catches a reentrant call that uses what another thread is changing, or that hands a block on before its last use:
+/// one thread makes reentrant calls alone, the other ordinary ones, and each frees the other's blocks.
 #[test]
 fn calls_are_reentrant() {
     let a = allocator(Plain::new(false));
@@ -258,8 +258,8 @@ fn calls_are_reentrant() {
     assert_eq!((census.small, census.large, census.deferred), (0, 0, 0));
 }
 
-/// Catches a heap that a thread uses although a fork took it away, or gets back with stale contents: one thread forks over
-/// and over, as far as the parent sees it, while another allocates.
+/// Catches a heap that a thread uses although a fork took it away, or gets back with stale contents: one thread forks
+/// over and over, as far as the parent sees it, while another allocates.
 #[test]
 fn forks_begin_and_end() {
     let a = allocator(Plain::new(true));

@@ -1,5 +1,5 @@
-//! A system of plain memory, for Miri: no pages, no protection, no kernel. What is reserved is there at once and zero, and
-//! what is purged is zeroed by writing. A barrier is a fence here and one in `Owner::with`.
+//! A system of plain memory, for Miri: no pages, no protection, no kernel. What is reserved is there at once and zero,
+//! and what is purged is zeroed by writing. A barrier is a fence here and one in `Owner::with`.
 
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Os, Run, Touched};
@@ -23,7 +23,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Without barriers the heaps of other threads are not visited.
+    /// Without barriers there are no handshakes.
     pub fn new(barriers: bool) -> Self {
         Plain {
             mappings: Mutex::new(Vec::new()),

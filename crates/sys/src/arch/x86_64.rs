@@ -60,8 +60,8 @@ fn place() -> usize {
 #[inline(always)]
 pub fn enter() -> Option<Entered> {
     let at = place();
-    // SAFETY: the thread's own words. The store comes before the load for the compiler and in program order; a visitor
-    // adds the barrier that is needed beyond that (`back/handshake.rs` of the core).
+    // SAFETY: the thread's own words. The store comes before the load for the compiler and in program order; a
+    // handshake adds the barrier that is needed beyond that (`back/handshake.rs` of the core).
     unsafe {
         asm!(
             "inc dword ptr fs:[{at} + 8]",

@@ -56,7 +56,7 @@ pub fn calling_thread() -> Option<Thread> {
 }
 
 /// See `Os::has_ended`. A thread that registers another list by itself counts as ended: its heap is left alone. (If it
-/// does so in the microseconds of a visit, it waits for its heap for ever. The C library registers the list before the
+/// does so in the microseconds of a handshake, it waits for its heap for ever. The C library registers the list before the
 /// thread's first call.)
 pub fn has_ended(thread: Thread) -> bool {
     match robust_list(thread.number) {

@@ -5,7 +5,7 @@
 //! | [`DISCARD`]: MADV_DONTNEED that clears | always; qemu before 9 does nothing | the first range that goes back is looked at | memory counts as dirty |
 //! | [`POPULATE`]: MADV_POPULATE_WRITE | 5.14 | the first call's error | the faults come one by one |
 //! | [`MOVE`]: MREMAP_DONTUNMAP | 5.7 | a page is mapped and moved | realloc copies |
-//! | [`BARRIER`]: membarrier, private and expedited | 4.14 | the process is registered | no heap is visited; a fork pauses |
+//! | [`BARRIER`]: membarrier, private and expedited | 4.14 | the process is registered | there are no handshakes; a fork pauses |
 //! | [`SCAN`]: PAGEMAP_SCAN | 6.7 | the first question's error | entries of /proc/self/pagemap are read |
 //! | MADV_WIPEONFORK | 4.14 | at each page that needs it | `space::COMMON`; no counters page |
 //! | MAP_FIXED_NOREPLACE | 4.17 | the address that comes back | the address is a hint |

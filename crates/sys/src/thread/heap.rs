@@ -11,11 +11,11 @@
 //!
 //! Behind the last round a thread can still call neap: the C library frees what the thread had (or another one, whose
 //! stack it takes out of its cache), and hooks of tools run with those frees. No destructor would run for a heap that
-//! the thread got there. The heap would stay for ever, and visitors would write to its slot after the thread's storage
-//! is unmapped. The C library does not say whether a thread is that far. But code there makes few calls. So the first
-//! calls of each thread, `EARLY_MALLOCS` allocations or `EARLY_FREES` frees, borrow a heap for the call; after these
-//! the thread gets a heap of its own. (A tool that allocates more often than that behind the last destructor, in a
-//! thread that did not allocate before, costs a heap for each such thread; for its slot see `Allocator::park`.) Where
+//! the thread got there. The heap would stay for ever, and handshakes would write to its slot after the thread's
+//! storage is unmapped. The C library does not say whether a thread is that far. But code there makes few calls. So the
+//! first calls of each thread, `EARLY_MALLOCS` allocations or `EARLY_FREES` frees, borrow a heap for the call; after
+//! these the thread gets a heap of its own. (A tool that allocates more often than that behind the last destructor, in
+//! a thread that did not allocate before, costs a heap for each such thread; for its slot see `Allocator::park`.) Where
 //! calls are watched, allocations get a heap at once, as samples need one.
 
 use crate::allocator::NEAP;
@@ -141,7 +141,7 @@ impl Turn {
     }
 }
 
-/// Waits, outside of the call, until the visitor of a parked heap has put it back.
+/// Waits, outside of the call, until the handshake with the thread has ended and its heap is back.
 fn wait_parked(entered: Entered) {
     entered.leave();
     // SAFETY: the thread's own slot, which it has just left.
