@@ -33,6 +33,7 @@ want linux-perf perf
 want gcc-multilib /usr/lib32/crt1.o /usr/lib/i386-linux-gnu/crt1.o
 want gdb gdb
 want strace strace
+want valgrind valgrind
 want_long libpython3.11-testsuite /usr/lib/python3.*/test/test_list.py
 want_long git git
 want_long sqlite3 sqlite3
@@ -48,7 +49,6 @@ want_long golang-go go /usr/local/go/bin/go
 want_long chromium chromium
 want_long openssh-server /usr/sbin/sshd
 want_long openssh-client ssh
-want_long valgrind valgrind
 want_long stress-ng stress-ng
 want_long libfaketime /usr/lib/*/faketime/libfaketime.so.1
 # The lab: another two allocators, a virtual environment.

@@ -71,6 +71,7 @@ const TESTS: Step = cargo("the test programs", 200, &["test", "--workspace", "--
 
 /// What the gate runs behind the product.
 const TASKS: &[Step] = &[
+    task("instruction counts", 30, &["icount", "--allocators", "neap", "--check"]),
     task("simulation", 150, &["sim", "--steps", "100_000_000"]),
     task("torture", 150, &["torture", "--time", "120", "--seed", "1"]),
 ];
