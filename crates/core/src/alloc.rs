@@ -1,5 +1,5 @@
-//! The allocator as a whole: which layer serves a request, and what is done of the notes that the layers leave. The fast
-//! paths are in [`Heap`]; what is here runs when they give up.
+//! The allocator as a whole: chooses the layer that serves a request, and does what the layers noted. The fast paths
+//! are in [`Heap`]; the calls here are the slow paths, for when a fast path fails.
 
 use crate::back::trim::Trimmed;
 use crate::blocks::class;
@@ -19,7 +19,7 @@ use core::ops::Deref;
 pub use crate::MAX_SIZE;
 pub use crate::blocks::Foreign;
 
-/// Zeroed blocks from this size on are taken past the cache where that saves clearing them.
+/// Size from which a zeroed block bypasses the cache where that saves clearing it.
 const ZEROED_PAST_CACHE: usize = 2048;
 
 /// The allocator. A process has one; tests have many.
@@ -38,12 +38,12 @@ impl<O: Os> Deref for Allocator<O> {
 }
 
 impl<O: Os> Allocator<O> {
-    /// An allocator that has asked the system for nothing yet.
+    /// Makes an allocator that has made no system call yet.
     pub const fn new(os: O) -> Self {
         Allocator { observed: Observed::new(os) }
     }
 
-    /// Does what lower layers noted. The last thing that a slow path does, under no lock.
+    /// Does what lower layers noted. The last step of a slow path, under no lock (invariant 23).
     #[inline]
     pub fn settle(&self) {
         if self.notes.is_any() {
@@ -54,7 +54,7 @@ impl<O: Os> Allocator<O> {
     #[cold]
     fn settle_notes(&self) {
         if self.is_stranded() {
-            // All of it uses what another thread may have left half changed.
+            // The notes concern structures that another thread may have left half changed.
             return;
         }
         let notes = self.notes.take(DEFERRED | LIMIT | TABLES);
@@ -67,14 +67,14 @@ impl<O: Os> Allocator<O> {
         if notes & TABLES != 0 {
             self.with_batch(|_| self.purge_tables());
         }
-        // Behind the others, which may leave this note.
+        // Last, as the steps above may leave this note.
         if self.notes.take(WANTED) != 0 && self.policy.purge() != Purge::Never {
             self.poke();
         }
         self.publish_news();
     }
 
-    /// Gives back what waits where a limit of the process's own leaves no room for `len` chunks. Called under no lock.
+    /// Purges waiting memory where the process's own limit leaves no room for `len` chunks. Called under no lock.
     #[inline]
     fn make_room(&self, len: usize) {
         if !self.has_room(len) {
@@ -82,7 +82,7 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// A block of at least `size` bytes, whatever the fast path said. Null if there is no memory.
+    /// Returns a block of at least `size` bytes, also where the fast path would serve it. Null if there is no memory.
     pub fn malloc(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
         if size > class::MAX_SMALL {
             return self.take_whole_pages(heap, size, CHUNK, false);
@@ -90,7 +90,7 @@ impl<O: Os> Allocator<O> {
         self.take_class(heap, class::of(size))
     }
 
-    /// A block of `class`.
+    /// Returns a block of `class`, or null if there is no memory.
     fn take_class(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
         if heap.caches_class(class) {
             let p = heap.pop(class);
@@ -103,8 +103,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Right after a [`Mine::pop`] that failed: a block of `class` from the slabs, which fill the cache. Null if there is no
-    /// memory.
+    /// Right after a [`Mine::pop`] that failed: fills the cache from the slabs and returns a block of `class`. Null if
+    /// there is no memory.
     fn refill(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
         self.make_room_for_slab(heap, class);
         let p = heap.refill(self, class);
@@ -112,7 +112,8 @@ impl<O: Os> Allocator<O> {
         p
     }
 
-    /// One block straight from the slabs; true if it is known to read as zero. `None` if there is no memory.
+    /// Takes one block from the slabs, past the cache; true if it is known to read as zero. `None` if there is no
+    /// memory.
     fn take_one(&self, heap: Mine<'_>, class: usize) -> Option<(Free, bool)> {
         self.make_room_for_slab(heap, class);
         let taken = heap.take_one(self, class);
@@ -120,14 +121,14 @@ impl<O: Os> Allocator<O> {
         taken
     }
 
-    /// `make_room` where the heap has no slab of `class` with free blocks.
+    /// Calls `make_room` where the heap has no slab of `class` with free blocks.
     fn make_room_for_slab(&self, heap: Mine<'_>, class: usize) {
         if self.policy.has_own_limit() && heap.first_slab(class).is_none() {
             self.make_room(1);
         }
     }
 
-    /// A large or huge block.
+    /// Returns a large or huge block, or null if there is no memory.
     pub(crate) fn take_whole_pages(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
         if align == CHUNK {
             let p = self.malloc_cached_large(heap, size.max(1), zero);
@@ -138,7 +139,8 @@ impl<O: Os> Allocator<O> {
         self.malloc_fresh(size, align, zero)
     }
 
-    /// A large block of at least `size` bytes, or a huge one, past the heap's cache. Null if there is no memory.
+    /// Returns a large block of at least `size` bytes, or a huge one, past the heap's cache. Null if there is no
+    /// memory.
     #[inline(never)]
     pub fn malloc_fresh(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > MAX_SIZE - CHUNK {
@@ -155,7 +157,7 @@ impl<O: Os> Allocator<O> {
         p
     }
 
-    /// A block whose first `size` bytes are zero. Null if there is no memory.
+    /// Returns a block whose first `size` bytes are zero, or null if there is no memory.
     pub fn calloc(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
         if size > class::MAX_SMALL {
             return self.take_whole_pages(heap, size, CHUNK, true);
@@ -176,13 +178,13 @@ impl<O: Os> Allocator<O> {
         let p = self.take_class(heap, class);
         if !p.is_null() {
             heap.flow.zeroed(size, 0);
-            // SAFETY: the block is new, and has `size` bytes at least.
+            // SAFETY: the block is new, so it is the caller's alone, and `take_class` gave it at least `size` bytes.
             unsafe { p.write_bytes(0, size) };
         }
         p
     }
 
-    /// A block aligned to `align`, a power of two. Null if there is no memory.
+    /// Returns a block aligned to `align`, a power of two, or null if there is no memory.
     pub fn malloc_aligned(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
         if align <= class::MIN_BLOCK {
             return if zero { self.calloc(heap, size) } else { self.malloc(heap, size) };
@@ -194,8 +196,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// A block that is known as a sample until it is freed. Null if there is no memory, or if no arena can hold it: then
-    /// the block is not to be a sample.
+    /// Returns a block that is marked as a sample until it is freed. Null if there is no memory, or if no arena can
+    /// hold the block: then the caller allocates one that is not a sample.
     pub fn malloc_sample(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > MAX_LARGE {
             return core::ptr::null_mut();
@@ -204,7 +206,7 @@ impl<O: Os> Allocator<O> {
         if p.is_null() {
             return p;
         }
-        // SAFETY: the block is new, and the caller's.
+        // SAFETY: the block is new, so it is a live block of the caller's, as `Given` demands.
         let given = unsafe { Given::of(p) };
         let Some(c) = self.arenas.record(p) else {
             let _ = self.put(heap, given, None);
@@ -237,15 +239,16 @@ impl<O: Os> Allocator<O> {
         Ok(())
     }
 
-    /// Size of the block at `p`, if a look at page map and tag is enough to know that it is a live small one. It is not
-    /// where heaps have no caches, as blocks get their tags there.
+    /// Returns the size of the block at `p` if page map and tag prove that it is a live small block. They do not where
+    /// heaps have no caches: a block gets its tag there.
     ///
     /// # Safety
     /// `p` must be a block of the caller's, or foreign.
     #[inline]
     pub unsafe fn quick_size(&self, p: *mut u8) -> Option<usize> {
         let class = self.map.class(p);
-        // SAFETY: a class other than 0 says that `p` lies in a slab; once it is a block, its tag may be read.
+        // SAFETY: a class other than 0 says that `p` lies in a slab (invariant 14), so it is not foreign but a block of
+        // the caller's, as `Free` demands.
         let live = class != 0
             && !self.watches_everything()
             && class::is_start(p.addr() & (CHUNK - 1), class)
@@ -253,12 +256,13 @@ impl<O: Os> Allocator<O> {
         live.then(|| class::SIZE[class] as usize)
     }
 
-    /// Usable bytes of the block at `p`, constant for its life; `None` if neap does not know it. `call` is who asks.
+    /// Returns the usable bytes of the block at `p`, constant for its life; `None` if it is no block of neap's. `call`
+    /// is what the program called.
     ///
     /// # Safety
     /// `p` must be a block of the caller's, or foreign.
     pub unsafe fn usable_size(&self, heap: Mine<'_>, call: Call, p: *mut u8) -> Option<usize> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a block of its own, or a foreign pointer, as `Given` demands.
         let given = unsafe { Given::of(p) };
         if let Some(small) = self.small(call, given) {
             self.check_block(heap, call, small);
@@ -276,7 +280,7 @@ impl<O: Os> Allocator<O> {
         if self.fits_in_place(old, size) {
             return p;
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a block of its own, as `Given` demands.
         let given = unsafe { Given::of(p) };
         if old > class::MAX_SMALL
             && size > class::MAX_SMALL
@@ -286,10 +290,11 @@ impl<O: Os> Allocator<O> {
         }
         let new = self.malloc(heap, size);
         if new.is_null() {
-            // To shrink is never refused.
+            // A block that shrinks can stay as it is.
             return if size <= old { p } else { new };
         }
-        // SAFETY: both are blocks of the caller's, and so long.
+        // SAFETY: both are blocks of the caller's, `p` of `old` bytes and `new` of at least `size`, and do not overlap
+        // (invariant 4).
         unsafe { new.copy_from_nonoverlapping(p, old.min(size)) };
         let _ = self.put(heap, given, self.small(Call::Realloc, given));
         new
@@ -305,8 +310,8 @@ impl<O: Os> Allocator<O> {
         let new = if self.resize_large(block, size) {
             Some(given.ptr())
         } else if size > old {
-            // A block of the reentrant reserve stays where it is neither to grow nor to shrink; to shrink it is copied by the
-            // caller, as `move_large` needs the longer block to be the new one.
+            // A block of the reentrant reserve always moves. To shrink it the caller copies it, as the new block of
+            // `move_large` must be the longer one.
             self.move_large(block, old, size)
         } else {
             return None;
@@ -315,7 +320,7 @@ impl<O: Os> Allocator<O> {
         new
     }
 
-    /// The rest of malloc after [`Heap::malloc`] failed for `size`; nothing may have happened to the heap since.
+    /// Does the rest of malloc after [`Heap::malloc`] failed for `size`; the heap must be as that call left it.
     #[inline]
     pub fn malloc_after_miss(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
         // On the fast path, with a size of the table, `pop` ran and failed.
@@ -325,64 +330,65 @@ impl<O: Os> Allocator<O> {
         self.malloc(heap, size)
     }
 
-    /// After [`Heap::malloc`] failed: a sample, if one is due in a heap that shows its allocations. Else null, and
-    /// nothing has happened to the heap.
+    /// After [`Heap::malloc`] failed: returns a sample, if one is due in a heap whose allocations are watched.
+    /// Otherwise returns null and leaves the heap as it was.
     pub fn sample_after_miss(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
-        // On the fast path a block may be half taken: that is for others to undo.
+        // A heap on the fast path may have a block half taken: `malloc_after_miss` undoes that.
         if heap.is_fast() || !self.is_due_for_sample(heap, size) {
             return core::ptr::null_mut();
         }
         self.malloc_sample(heap, size, CHUNK, false)
     }
 
-    /// free, after [`Heap::free`] failed.
+    /// Frees `p` after [`Heap::free`] failed for it.
     ///
     /// # Safety
     /// `p` must be a block of the caller's, NULL, or foreign.
     pub unsafe fn free_after_miss(&self, heap: Mine<'_>, p: *mut u8) -> Result<(), Foreign> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a block of its own, NULL, or a foreign pointer, as `Given` demands.
         let given = unsafe { Given::of(p) };
         let small = self.small(Call::Free, given);
         heap.undo_free(self.map.class(p));
         self.put(heap, given, small)
     }
 
-    /// free of a large block, after [`Heap::free`] failed for `p`, where the heap's own cache has a place and nothing has to
-    /// be noted: the usual case, with nothing to settle. False: nothing has happened. The heap must not be watched.
+    /// After [`Heap::free`] failed: frees `p` if it is a large block, the heap's own cache has room for it and nothing
+    /// has to be noted, so that there is nothing to settle: the usual case. Otherwise returns false and does nothing.
+    /// The heap must not be watched.
     ///
     /// # Safety
     /// As [`Allocator::free_after_miss`].
     #[inline(always)]
     pub unsafe fn free_to_cache_after_miss(&self, heap: Mine<'_>, p: *mut u8) -> bool {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a block of its own, NULL, or a foreign pointer, as `Given` demands.
         self.cache_large_after_miss(heap, unsafe { Given::of(p) })
     }
 
-    /// free, of any kind of block.
+    /// Frees `p`, any kind of block.
     ///
     /// # Safety
     /// As [`Allocator::free_after_miss`].
     pub unsafe fn free(&self, heap: Mine<'_>, p: *mut u8) -> Result<(), Foreign> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a block of its own, NULL, or a foreign pointer, as `Given` demands.
         let given = unsafe { Given::of(p) };
         self.put(heap, given, self.small(Call::Free, given))
     }
 
-    /// Takes the caches away from a heap: from now on its calls take their slow paths.
+    /// Removes the caches of a heap: from now on its calls take their slow paths.
     pub fn drop_caches(&self, heap: Mine<'_>) {
         self.drop_caches_of(heap);
         self.settle();
     }
 
-    /// Ends a thread's use of its heap, which the thread forgets: caches and remote frees go back to the slabs, and it
-    /// becomes an orphan.
+    /// Ends a thread's use of its heap: gives caches and remote frees back to the slabs, and makes the heap an orphan.
+    /// The thread must not use it again.
     pub fn abandon(&self, heap: Mine<'_>) {
         self.abandon_heap(heap);
         self.settle();
     }
 
-    /// Brings a heap, which is not one that was borrowed for a call, to what heaps shall show, if it has not followed yet.
-    /// Under no lock, and not between a fast path that failed and what comes after it.
+    /// Has a heap adopt the watch mode, if it has another one. It must not be one that was borrowed for a call. Called
+    /// under no lock, and not between a fast path that failed and its slow path.
     pub fn follow(&self, heap: Mine<'_>) {
         if heap.watch.get() != self.watch() {
             self.show(heap);
@@ -390,20 +396,20 @@ impl<O: Os> Allocator<O> {
         self.settle();
     }
 
-    /// The calling thread will be idle: its caches go back to the slabs, its large blocks to the free ranges, and the
-    /// blocks that other threads freed come back. The memory then goes as the policy says.
+    /// Prepares the heap of a thread that will be idle: gives its caches back to the slabs and its large blocks to the
+    /// free ranges, and collects the blocks that other threads freed. The memory then goes as the policy says.
     pub fn rest(&self, heap: Mine<'_>) {
         self.empty_heap(heap);
         self.settle();
     }
 
-    /// Makes all heaps show what they shall show. Called under no lock, by a thread whose own heap shows it already.
+    /// Has all heaps adopt the watch mode. Called under no lock, by a thread whose own heap has adopted it already.
     pub fn apply_watch_mode(&self) {
         self.show_everywhere();
         self.settle();
     }
 
-    /// Gives all free memory back to the system, at once; returns the bytes.
+    /// Gives all free memory back to the system at once. Returns the number of bytes.
     #[cold]
     pub fn purge(&self) -> usize {
         self.purge_with(Heap::none())
@@ -418,8 +424,8 @@ impl<O: Os> Allocator<O> {
         bytes
     }
 
-    /// Gives free memory back to the system until `keep` bytes are left in free ranges, or `go_on`, which is called after
-    /// each heap and each batch, returns false. Called under no lock.
+    /// Gives free memory back to the system until `keep` bytes are left in free ranges, or until `go_on`, which is
+    /// called after each heap and each batch, returns false. Called under no lock.
     pub fn trim(&self, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
         self.trim_with(Heap::none(), keep, go_on)
     }
@@ -432,7 +438,7 @@ impl<O: Os> Allocator<O> {
         done
     }
 
-    /// Whether `p` lies in memory whose record may be looked at, and what it is. For tests.
+    /// Returns the kind of the chunk of `p`, or `None` if it has no record that may be read. For tests.
     pub fn kind_at(&self, p: *const u8) -> Option<crate::pages::chunk::Kind> {
         self.arenas.record(p).map(Record::kind)
     }

@@ -1,14 +1,14 @@
 //! Heaps: what one thread owns, and the fast paths of malloc and free.
 //!
-//! A heap has, for each size class, a cache (a list of free blocks, newest first) and the slabs it owns that have
-//! free blocks. malloc takes from the cache and free puts into the cache, whoever owns the block's slab: neither
-//! locks, calls the system or writes what another thread reads. Blocks move between cache and slabs in batches.
+//! A heap has, for each size class, a cache (a list of free blocks, newest first) and a bin (the slabs it owns that
+//! have free blocks). malloc takes from the cache and free puts into it, also a block of another heap's slab. Neither
+//! takes a lock, calls the system or writes what another thread reads. Blocks move between cache and slabs in batches.
 //!
-//! A block in a cache is tagged in its first word, with the link behind it. So malloc sees a block that was
-//! written after free, and free sees a block that is freed twice; the suspicion is confirmed or dropped in
-//! `misuse.rs`. Blocks that are free in their slab are not touched.
+//! A block in a cache has a tag in its first word, and then the link (`free_block.rs`). So malloc finds a block that
+//! was written after free, and free finds one that is freed twice; `misuse.rs` confirms or rejects the suspicion.
+//! Blocks that are free in their slab are not touched.
 //!
-//! Equation of a cache: `cap - room == blocks in the list`.
+//! Invariant 8, the equation of a cache: `cap - room == blocks in the list`.
 
 use crate::blocks::class::{self, CLASSES};
 use crate::blocks::flow::Flow;
@@ -26,68 +26,70 @@ use core::ops::Deref;
 
 pub use crate::blocks::free_block::Block;
 
-/// Most blocks that the cache of one class holds.
+/// Maximum number of blocks in the cache of one class.
 pub(crate) const CACHE_BLOCKS: usize = 1024;
-/// Most bytes likewise, for blocks up to [`SMALL_BLOCK`] and for larger ones. Large blocks cost more to touch than
-/// to fetch, so a cache of them saves little.
+/// Maximum bytes in the cache of one class: for blocks up to [`SMALL_BLOCK`], and for larger ones. Larger blocks cost
+/// more to touch than to fetch, so a cache of them saves little.
 const CACHE_BYTES: [usize; 2] = [64 * 1024, 32 * 1024];
 const SMALL_BLOCK: usize = 1024;
-/// A cache starts with this many bytes.
+/// Bytes of a new cache.
 const FIRST_BYTES: usize = 2 * 1024;
-/// A cache of a heap without caches has this much room: negative, see [`Mine::undo_free`].
+/// The `room` of each cache of a heap without caches: negative, see [`Mine::undo_free`].
 pub(crate) const NO_ROOM: i32 = i32::MIN / 2;
 
 /// A heap. The first fields are what the fast paths read.
 ///
-/// **Invariant 3.** Heaps are never unmapped, so a reference to one is good for ever. What is a `Cell` is used by the
-/// one for whom the heap is [`Mine`]; others read it as a hint. What is atomic may be used by all.
+/// **Invariant 3.** Heaps are never unmapped, so a reference to one is valid for ever. Cells are used by the holder of
+/// the heap's [`Mine`] alone; other threads read them as hints. Atomics may be used by all threads.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Heap {
-    /// malloc takes the fast path for sizes below this: [`class::MAX_TABLE`] + 1, or 0 for a heap without caches and for
-    /// one whose allocations are watched (`watch.rs`).
+    /// malloc takes the fast path for sizes below this: [`class::MAX_TABLE`] + 1, or 0 for a heap without caches and
+    /// for one whose allocations are watched (`watch.rs`).
     limit: Cell<usize>,
-    /// The end of every cache list: a block whose tag is not the tag.
+    /// The end of every cache list: a block whose first word is not the tag.
     nothing: UnsafeCell<Block>,
     /// First block of each cache.
     head: [Cell<*mut Block>; CLASSES],
-    /// How many more blocks each cache takes.
+    /// Number of blocks that each cache still has room for.
     room: [Cell<i32>; CLASSES],
-    /// [`class::RECIPROCAL`], close to the rest.
+    /// [`class::RECIPROCAL`], close to the other fields of the fast paths.
     reciprocal: [u32; CLASSES],
-    /// [`class::SMALL_CLASS`], close to the rest.
+    /// [`class::SMALL_CLASS`], close to the other fields of the fast paths.
     small_class: [u8; class::MAX_TABLE + 1],
     /// Size of each cache at present, in blocks.
     cap: [Cell<u16>; CLASSES],
-    /// Slabs of each class that this heap owns and that have free blocks.
+    /// The slabs of each class that this heap owns and that have free blocks.
     bins: [List; CLASSES],
-    /// How many slabs of each class this heap owns, for those of several blocks in an OS page, see `grow.rs`.
+    /// Number of slabs that this heap owns, for each class with several blocks in an OS page, see `grow.rs`.
     pub(crate) slabs: [Cell<u32>; class::FIRST_PAGED],
-    /// Slabs with remote frees that this heap has not seen.
+    /// Slabs with remote frees that this heap has not collected.
     pub(crate) pending: Pending<Chunk>,
     /// Large blocks kept for the next request.
     pub(crate) large: LargeCache,
-    /// Whose it is, see `registry.rs`.
+    /// Who may use it, see `registry.rs`.
     pub(crate) state: AtomicU32,
     /// The thread slot of its thread, if the thread has one that stays until `Allocator::abandon`.
     pub(crate) slot: AtomicPtr<ThreadSlot>,
-    /// That thread, for [`crate::Os::has_ended`] (number 0: it must not be asked for), and the number of its process. A child
-    /// that was made without fork handlers has those of its parent.
+    /// That thread, for [`crate::Os::has_ended`] (number 0: the system cannot be asked about it), and the number of its
+    /// process. A child that was made without fork handlers has those of its parent.
     pub(crate) thread: AtomicU32,
     pub(crate) place: AtomicUsize,
     pub(crate) process: AtomicU32,
-    /// What went between caches and slabs.
+    /// Counts of what moved between caches and slabs.
     pub(crate) flow: Flow,
-    /// For visitors, under the batch lock: what the caches looked like at the last tick, and for how many ticks.
+    /// For handshakes, under the batch lock: the value of [`Heap::look`] at the last tick, and the number of ticks
+    /// since it changed.
     pub(crate) look: Cell<u64>,
     pub(crate) quiet: Cell<u8>,
-    /// For forks, under the registry's lock: the thread is in no call, and makes reentrant ones until the fork has ended.
+    /// For forks, under the registry's lock: true if the thread is in no call, and makes reentrant calls until the fork
+    /// has ended.
     pub(crate) whole: Cell<bool>,
     /// State of a generator of random numbers; 0: not used yet.
     pub(crate) random: Cell<u64>,
-    /// What this heap shows to watchers at present.
+    /// The watch mode that this heap has adopted.
     pub(crate) watch: Cell<Watch>,
-    /// Which block is the next sample.
+    /// Chooses the next sample.
     pub(crate) sampler: Cell<Sampler>,
     /// The next heap in the list of all; it never changes.
     pub(crate) next: Cell<*mut Heap>,
@@ -95,47 +97,47 @@ pub struct Heap {
     pub(crate) next_orphan: Cell<*mut Heap>,
 }
 
-const _: () = assert!(size_of::<Heap>() <= 4096, "a heap shall fit into the smallest OS page");
+const _: () = assert!(size_of::<Heap>() <= 4096, "a heap has to fit into the smallest OS page");
 
-/// A heap that is only a name: its address stands for "no heap of its own", and both fast paths fail on it. It shows
-/// that it is watched, so the slow paths, too, look for names only where somebody may watch.
+/// A heap that is only a name: its address stands for "no heap of its own", and both fast paths fail on it. Its watch
+/// mode is [`Watch::Everything`], so that slow paths check for names only in heaps that are watched.
 #[derive(Debug)]
 pub struct Name(UnsafeCell<Heap>);
 
-// SAFETY: malloc never passes the limit of 0, and only reads. free decrements a `room`, which is undone
-// ([`Mine::undo_free`]). Threads that share a name do so at the same time, without atomics, as the fast path costs every
-// free of every heap. That is a data race by the letter of the language, the only one that is left so: each access
-// is one load or store of an aligned word on the processors that neap knows, a lost one changes the room by 1, its value
-// means nothing here but its sign, and an undo brings one that has gone far back to NO_ROOM, 2^29 before the sign changes.
+// SAFETY: malloc only reads, and fails at the limit of 0. free decrements a `room`, which is undone
+// (`Mine::undo_free`). Threads that share a name do so at the same time without atomics, which would cost each free of
+// each heap. By the rules of the language that is a data race, the only one left in neap. On the processors that neap
+// supports each access is one load or store of an aligned word; a lost one changes the room by 1; only the sign of the
+// room is used, and `undo_free` resets a room that has drifted to NO_ROOM, 2^29 before its sign would change.
 unsafe impl Sync for Name {}
 
 impl Name {
-    /// A name.
+    /// Makes a name.
     #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Self {
         Name(UnsafeCell::new(Heap { watch: Cell::new(Watch::Everything), ..Heap::new() }))
     }
 
-    /// The address to compare with.
+    /// Returns the address to compare with.
     #[inline]
     pub const fn heap(&'static self) -> *mut Heap {
         self.0.get()
     }
 }
 
-/// The heap of a thread that has called nothing yet.
+/// The heap of a thread that has made no call yet.
 pub static NONE: Name = Name::new();
-/// The heap of a thread whose heap is being visited, see `handshake.rs`.
+/// The heap of a thread with which another thread makes a handshake, see `handshake.rs`.
 pub static PARKED: Name = Name::new();
 /// The heap of a thread while another one forks, see `fork.rs`.
 pub static FORKED: Name = Name::new();
 
 /// Where a thread keeps its heap: three words of thread storage.
 ///
-/// A call adds 1 to `busy`, then loads `heap`, uses it, and sets `busy` to [`ThreadSlot::IDLE`]. A call that does not find 0 after
-/// the addition is reentrant: it takes the 1 back and touches neither heap nor locks (`reentrant.rs`). A visitor swaps `heap` for
-/// [`PARKED`], makes sure that the thread sees that from now on, and then looks whether `busy` is set. So one of them sees
-/// the other.
+/// A call adds 1 to `busy`, then loads `heap`, uses it, and sets `busy` to [`ThreadSlot::IDLE`]. A call that does not
+/// find 0 after the addition is reentrant: it subtracts the 1 and uses neither heap nor locks (invariant 26). A
+/// handshake swaps `heap` for [`PARKED`], makes sure that the thread sees that from now on, and then checks whether
+/// `busy` is set. So either the thread finds its heap parked, or the handshake finds the thread busy (invariant 19).
 #[repr(C)]
 #[derive(Debug)]
 pub struct ThreadSlot {
@@ -143,21 +145,22 @@ pub struct ThreadSlot {
     pub heap: AtomicPtr<Heap>,
     /// [`ThreadSlot::IDLE`] unless a call of the thread uses the heap, or a lock.
     pub busy: AtomicU32,
-    /// Forks that this thread is in the middle of: in reentrant calls, and 2^16 for each of the others.
+    /// Forks that are under way in this thread: 1 for each that began in a reentrant call, 2^16 for each of the others.
     pub forks: AtomicU32,
-    /// What the thread did before it got a heap of its own. Used by the thread alone.
+    /// Count of what the thread did before it got a heap of its own. Used by the thread alone.
     pub early: AtomicU32,
-    /// The thread is in a flight, see `back/flight.rs`. Used by the thread alone.
+    /// 1 if the thread is in a flight, see `back/flight.rs`. Used by the thread alone.
     pub(crate) flying: AtomicU8,
-    /// The thread is in the hook for samples: what it allocates and frees there is not shown. Used by the thread alone.
+    /// 1 if the thread is in the hook for samples, which is not called for what it allocates and frees there. Used by
+    /// the thread alone.
     pub in_hook: AtomicU8,
 }
 
 impl ThreadSlot {
-    /// `busy` where no call uses the heap: one less than 0, so that one instruction adds and tells.
+    /// `busy` while no call uses the heap: one less than 0, so that one instruction adds and shows whether it was idle.
     pub const IDLE: u32 = u32::MAX;
 
-    /// The thread slot of a thread that uses `heap`.
+    /// Makes the thread slot of a thread that uses `heap`.
     pub const fn new(heap: *mut Heap) -> Self {
         ThreadSlot {
             heap: AtomicPtr::new(heap),
@@ -170,7 +173,7 @@ impl ThreadSlot {
     }
 }
 
-/// Greatest size of the cache of `class`, in blocks.
+/// Returns the maximum size of the cache of `class`, in blocks.
 pub(crate) const fn most(class: usize) -> u16 {
     let size = class::SIZE[class] as usize;
     let n = CACHE_BYTES[(size > SMALL_BLOCK) as usize] / size;
@@ -183,7 +186,7 @@ pub(crate) const fn most(class: usize) -> u16 {
     }
 }
 
-/// Size of a new cache of `class`, in blocks.
+/// Returns the size of a new cache of `class`, in blocks.
 pub(crate) const fn first(class: usize) -> u16 {
     let n = (FIRST_BYTES / class::SIZE[class] as usize) as u16;
     let n = if n < 2 { 2 } else { n };
@@ -197,7 +200,7 @@ impl Default for Heap {
 }
 
 impl Heap {
-    /// A heap without caches that owns nothing.
+    /// Makes a heap without caches that owns nothing.
     pub const fn new() -> Self {
         Heap {
             limit: Cell::new(0),
@@ -228,36 +231,37 @@ impl Heap {
         }
     }
 
-    /// [`NONE`].
+    /// Returns the address of [`NONE`].
     #[inline]
     pub fn none() -> *mut Heap {
         NONE.heap()
     }
 
-    /// The heap at `heap`, or `None` for null.
+    /// Returns the heap at `heap`, or `None` for null.
     ///
     /// # Safety
-    /// It must be a heap, or a [`Name`]; see invariant 3.
+    /// `heap` must be null, the address of a heap, or that of a [`Name`].
     #[inline(always)]
     pub(crate) unsafe fn at(heap: *mut Heap) -> Option<&'static Heap> {
-        // SAFETY: as the caller promises.
+        // SAFETY: heaps are never unmapped (invariant 3), and names are statics.
         unsafe { heap.as_ref() }
     }
 
-    /// The address by which it is known.
+    /// Returns its address, which identifies it.
     #[inline(always)]
     pub(crate) fn id(&self) -> *mut Heap {
         core::ptr::from_ref(self).cast_mut()
     }
 
-    /// The fast path of malloc: a block, or null for "take the slow path". `untag` is [`Block::untag`], or the
-    /// processor's best form of it.
+    /// The fast path of malloc: returns a block, or null if the caller has to take the slow path. `untag` is
+    /// [`Block::untag`], or the processor's best form of it.
     ///
     /// # Safety
-    /// `heap` must be the calling thread's, or [`Heap::none`].
+    /// `heap` must be the calling thread's, in a call (as [`Mine`] demands), or a [`Name`].
     #[inline(always)]
     pub unsafe fn malloc(heap: *mut Heap, size: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
-        // SAFETY: the heap is the caller's; the class is below CLASSES.
+        // SAFETY: the heap is the caller's (18); a name has the limit 0. The table has a class below CLASSES for each
+        // size up to MAX_TABLE.
         unsafe {
             if size >= (*heap).limit.get() {
                 return core::ptr::null_mut();
@@ -267,13 +271,14 @@ impl Heap {
         }
     }
 
-    /// Takes a block from a cache, or null if the first one is not a free block: `Mine::refill` corrects that.
+    /// Takes a block from a cache. Returns null if the head has no tag, and leaves it changed: `Mine::undo_pop`
+    /// corrects that.
     ///
     /// # Safety
-    /// As [`Heap::malloc`]; the heap has caches, and `class` is one.
+    /// As [`Heap::malloc`]; the heap must have caches, and `class` must be a class.
     #[inline(always)]
     pub(crate) unsafe fn pop(heap: *mut Heap, class: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
-        // SAFETY: the heap has caches, so every head is a block or `nothing`.
+        // SAFETY: the heap is the caller's (18). It has caches, so every head is a free block or `nothing` (8).
         unsafe {
             let head = (&raw mut (*heap).head).cast::<*mut Block>().add(class);
             let block = *head;
@@ -286,13 +291,14 @@ impl Heap {
         }
     }
 
-    /// The fast path of free: false for "take the slow path".
+    /// The fast path of free: returns false if the caller has to take the slow path.
     ///
     /// # Safety
-    /// `heap` must be the calling thread's, or [`Heap::none`]. `p` may be anything.
+    /// `heap` must be the calling thread's, in a call (as [`Mine`] demands), or a [`Name`]. `p` may be any address.
     #[inline(always)]
     pub unsafe fn free(heap: *mut Heap, map: &PageMap, p: *mut u8) -> bool {
-        // SAFETY: the heap is the caller's; a class other than 0 says that `p` lies in a slab, so it is readable.
+        // SAFETY: the heap is the caller's (18); for names see `Name`. Class 0 never has room, and another class says
+        // that `p` lies in a slab (14), so it may be read and written (16).
         unsafe {
             let class = map.class(p);
             let room = (&raw mut (*heap).room).cast::<i32>().add(class);
@@ -316,7 +322,8 @@ impl Heap {
         }
     }
 
-    /// A number that changes when the caches do, and whether there is a block in them. For other threads: a hint.
+    /// Returns a number that changes when the caches do, and whether there is a block in them. For other threads: a
+    /// hint.
     pub(crate) fn look(&self) -> (u64, bool) {
         let kept = self.large.count_roughly();
         let (mut sum, mut cached) = (kept as u64, kept > 0);
@@ -330,13 +337,13 @@ impl Heap {
         (sum, cached)
     }
 
-    /// Whether caches may hold more than at first. For other threads: a hint.
+    /// Whether caches may hold more than new ones do. For other threads: a hint.
     pub(crate) fn is_grown(&self) -> bool {
         let cap = |class: usize| peek_cell(&self.cap[class], 0);
         self.large.is_counted_roughly() || (1..CLASSES).any(|class| cap(class) > first(class))
     }
 
-    /// Blocks in the caches, and their bytes. For other threads: a hint.
+    /// Returns the number of blocks in the caches, and their bytes. For other threads: a hint.
     pub(crate) fn cached_now(&self) -> (u64, u64) {
         let (mut blocks, mut bytes) = (0, 0);
         for class in 1..CLASSES {
@@ -350,31 +357,31 @@ impl Heap {
         (blocks, bytes)
     }
 
-    /// First block of the cache of `class`. For other threads: a hint.
+    /// Returns the first block of the cache of `class`. For other threads: a hint.
     pub(crate) fn head_roughly(&self, class: usize) -> *mut Block {
         peek_cell(&self.head[class], core::ptr::null_mut())
     }
 
-    /// What it shows to watchers. For other threads: a hint.
+    /// Returns the watch mode that it has adopted; under Miri `in_miri`. For other threads: a hint.
     pub(crate) fn watch_roughly(&self, in_miri: Watch) -> Watch {
         peek_cell(&self.watch, in_miri)
     }
 }
 
-/// The heap that owns the slab of `c`; null if it is being released.
+/// Returns the heap that owns the slab of `c`; null if the slab is being released.
 #[inline(always)]
 pub(crate) fn owner(c: Record) -> *mut Heap {
     slab_record::owner(c).cast()
 }
 
-/// A heap that the holder alone uses now. Having one proves one of these:
-/// - it is the calling thread's own, in a call that the thread's slot tells of, or that it borrowed the heap for;
-/// - the thread visits it, and the owner is in no call (`back/handshake.rs`);
+/// A heap that the holder alone uses now (invariant 18). Having one proves one of these:
+/// - it is the calling thread's own, in a call that the thread's slot shows, or that it borrowed the heap for;
+/// - the calling thread makes a handshake with its owner, which is in no call (`back/handshake.rs`);
 /// - it is an orphan, and the lock of the registry is held;
 /// - the process has no other thread;
 /// - it is a [`Name`], which has neither caches nor slabs: see there for what threads that share one may do.
 ///
-/// So its cells, the blocks in its caches and the records of its slabs are used by no other thread meanwhile.
+/// So no other thread uses its cells, the blocks in its caches or the records of its slabs.
 #[derive(Clone, Copy, Debug)]
 pub struct Mine<'h>(&'h Heap);
 
@@ -388,52 +395,53 @@ impl Deref for Mine<'_> {
 }
 
 impl<'h> Mine<'h> {
-    /// The heap at `heap`.
+    /// Returns a token for the heap at `heap`.
     ///
     /// # Safety
     /// What the type proves must be true for as long as the token is used.
     #[inline(always)]
     pub unsafe fn of(heap: *mut Heap) -> Mine<'h> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a heap or a name, neither of which is ever unmapped (invariant 3).
         Mine(unsafe { &*heap })
     }
 
-    /// [`Heap::none`], which stands for no heap.
+    /// Returns [`Heap::none`], which stands for no heap.
     pub fn none() -> Mine<'static> {
-        // SAFETY: a name.
+        // SAFETY: it is a name, as `Mine` allows.
         unsafe { Mine::of(Heap::none()) }
     }
 
-    /// [`Mine::of`] a heap that is known already.
+    /// Returns a token for `heap`.
     ///
     /// # Safety
-    /// As that.
+    /// As [`Mine::of`].
     pub(crate) unsafe fn of_ref(heap: &'h Heap) -> Mine<'h> {
         Mine(heap)
     }
 
-    /// The slab of `c`, if this heap owns it.
+    /// Returns the slab of `c`, if this heap owns it.
     #[inline]
     pub(crate) fn slab(self, c: Record) -> Option<OwnSlab> {
-        // SAFETY: a slab of a heap that is the holder's. The owner is not another one's while it is this heap.
+        // SAFETY: a slab of a heap that is the holder's, as `Mine` proves. Only the holder makes or releases slabs of
+        // this heap, so the record stays one.
         (c.kind() == Kind::SLAB && owner(c) == self.id()).then(|| unsafe { OwnSlab::of(c) })
     }
 
-    /// The slab of `class` in the bin that comes first.
+    /// Returns the first slab in the bin of `class`.
     #[inline(always)]
     pub(crate) fn first_slab(self, class: usize) -> Option<OwnSlab> {
-        // SAFETY: what is in a bin is a slab of the heap, which is the holder's.
+        // SAFETY: a bin has slabs of its heap only (9), which is the holder's, as `Mine` proves.
         self.bins[class].head().map(|c| unsafe { OwnSlab::of(c) })
     }
 
-    /// Whether there is but one slab in the bin of `class`.
+    /// Whether the bin of `class` has exactly one slab.
     pub(crate) fn has_one_slab(self, class: usize) -> bool {
         self.bins[class].head().is_some_and(|c| c.next().is_none())
     }
 
-    /// The slab that comes behind a listed one.
+    /// Returns the slab after a listed one in its bin.
     pub(crate) fn slab_behind(self, slab: OwnSlab) -> Option<OwnSlab> {
-        // SAFETY: as above.
+        // SAFETY: a bin has slabs of its heap only (9), which is the holder's, as `Mine` proves.
         slab.chunk().next().map(|c| unsafe { OwnSlab::of(c) })
     }
 
@@ -451,79 +459,79 @@ impl<'h> Mine<'h> {
         slab.set_listed(false);
     }
 
-    /// The address by which the heap is known.
+    /// Returns the address of the heap.
     #[inline(always)]
     pub fn ptr(self) -> *mut Heap {
         self.id()
     }
 
-    /// The end of each cache.
+    /// Returns the end of each cache.
     #[inline(always)]
     pub(crate) fn end(self) -> Link {
         Link::at(self.nothing.get())
     }
 
-    /// What the cache of `class` begins with.
+    /// Returns the head of the cache of `class`.
     #[inline(always)]
     pub(crate) fn first(self, class: usize) -> Link {
         Link::at(self.head[class].get())
     }
 
-    /// Changes what the cache of `class` begins with.
+    /// Changes the head of the cache of `class`.
     #[inline(always)]
     pub(crate) fn set_first(self, class: usize, first: Link) {
         self.head[class].set(first.ptr());
     }
 
-    /// The first block of the cache of `class`, out of the cache, or null: then its head may be changed, see
-    /// [`Mine::undo_pop`].
+    /// Takes the first block out of the cache of `class`. Null if there is none, or none with the tag: then the first
+    /// word of the head may be changed, see [`Mine::undo_pop`].
     #[inline(always)]
     pub(crate) fn pop(self, class: usize) -> *mut u8 {
         if !self.caches_class(class) {
             return core::ptr::null_mut();
         }
-        // SAFETY: the heap is the holder's, and has a cache of this class.
+        // SAFETY: the heap is the holder's, as `Mine` proves, and has a cache of this class.
         unsafe { Heap::pop(self.id(), class, Block::untag) }
     }
 
-    /// Undoes what a [`Heap::pop`] that failed did to the tag of the head of a cache, which the heap has.
+    /// Restores the first word of the head of a cache, which the heap must have, after [`Heap::pop`] failed.
     #[inline(always)]
     pub(crate) fn undo_pop(self, class: usize) {
         let head = self.head[class].get();
         if !head.is_null() {
-            // SAFETY: the head of a cache is a block in it, or its end.
+            // SAFETY: the head of a cache is a block in it, or its end; both are the holder's, as `Mine` proves.
             unsafe { (*head).tag ^= Block::TAG };
         }
     }
 
-    /// Undoes the count of a [`Heap::free`] that failed for a block of `class`. Every such free must be undone, that
-    /// of NULL (class 0) and that of a [`Name`] as well: after 2^30 others a room would be positive. The rooms of a name mean
-    /// nothing: threads that write them at the same time leave a number close to `NO_ROOM`.
+    /// Undoes the count of a [`Heap::free`] that failed for a block of `class`. Each of them must be undone, also that
+    /// of NULL (class 0) and that on a [`Name`]: after 2^30 more a room would be positive. A [`Name`] has rooms near
+    /// `NO_ROOM`, of which only the sign is used: threads that write one at the same time may lose each other's change.
     #[inline]
     pub fn undo_free(self, class: usize) {
         let room = self.room(class);
         self.room[class].set(if room < NO_ROOM / 2 { NO_ROOM } else { room + 1 });
     }
 
-    /// How many more blocks the cache of `class` takes.
+    /// Returns the number of blocks that the cache of `class` still has room for.
     #[inline(always)]
     pub(crate) fn room(self, class: usize) -> i32 {
         self.room[class].get()
     }
 
-    /// Adds `n` to that.
+    /// Adds `n` to the room of the cache of `class`.
     #[inline(always)]
     pub(crate) fn add_room(self, class: usize, n: i32) {
         self.room[class].set(self.room[class].get() + n);
     }
 
-    /// Size of the cache of `class` at present, in blocks; 0: there is none.
+    /// Returns the size of the cache of `class` at present, in blocks; 0: there is none.
     #[inline(always)]
     pub(crate) fn cap(self, class: usize) -> u16 {
         self.cap[class].get()
     }
 
-    /// Changes the size of the cache of `class`, and its room likewise.
+    /// Changes the size of the cache of `class`, and its room by the same number.
     pub(crate) fn set_cap(self, class: usize, cap: u16) {
         self.add_room(class, i32::from(cap) - i32::from(self.cap(class)));
         self.cap[class].set(cap);
@@ -532,7 +540,8 @@ impl<'h> Mine<'h> {
     /// Gives the heap empty caches, or none: then every call takes its slow path. Its caches must be empty.
     pub(crate) fn set_cached(self, cached: bool) {
         self.set_fast(cached);
-        // SAFETY: the end of the caches is the holder's; no other reference to it lives.
+        // SAFETY: the end of the caches is a field of the heap, which is the holder's, as `Mine` proves; there is no
+        // reference to it.
         unsafe { (*self.nothing.get()).tag = 0 };
         for class in 1..CLASSES {
             self.set_first(class, self.end());
@@ -547,13 +556,13 @@ impl<'h> Mine<'h> {
         self.cap(class) != 0
     }
 
-    /// From now on the heap has no cache for blocks of `class`, whose cache is empty.
+    /// Removes the cache for blocks of `class`, which must be empty.
     pub(crate) fn uncache_class(self, class: usize) {
         self.cap[class].set(0);
         self.room[class].set(NO_ROOM);
     }
 
-    /// Whether the heap has caches. Blocks of the first class are cached if any are.
+    /// Whether the heap has caches: if it has any, it has one for the first class.
     #[inline]
     pub(crate) fn is_cached(self) -> bool {
         self.cap(1) != 0
@@ -565,27 +574,27 @@ impl<'h> Mine<'h> {
         self.limit.get() != 0
     }
 
-    /// Lets malloc take the fast path, or makes every malloc take its slow path, which then finds the caches as they are.
+    /// Lets malloc take the fast path, or makes each malloc take its slow path. The caches stay as they are.
     pub(crate) fn set_fast(self, fast: bool) {
         self.limit.set(if fast { class::MAX_TABLE + 1 } else { 0 });
     }
 
-    /// [`Mine::undo_free`] of a large block: the class 0 of the page map, which has no room ever.
+    /// [`Mine::undo_free`] for a large block: it has class 0 in the page map, which never has room.
     #[inline(always)]
     pub(crate) fn undo_free_of_large(self) {
         self.room[0].set(NO_ROOM);
     }
 
-    /// Whether the cache of `class` is empty (as one that the heap does not have).
+    /// Whether the cache of `class` is empty, or the heap has none for it.
     #[inline]
     pub(crate) fn cache_is_empty(self, class: usize) -> bool {
         self.first(class) == self.end()
     }
 
-    /// The blocks in the cache of `class`, newest first, up to one that was written.
+    /// Returns the blocks in the cache of `class`, newest first, up to one that was written after free.
     pub(crate) fn cached_blocks(self, class: usize) -> impl Iterator<Item = Free> {
         let mut link = self.first(class);
-        // A link is followed no earlier than the next block is asked for: the program may have written it.
+        // A link is followed only when the next block is needed: the program may have written it.
         core::iter::from_fn(move || {
             let block = link.block(self.end()).filter(|block| block.tag() == Block::TAG)?;
             link = block.link();
