@@ -2,7 +2,7 @@
 
 use neap_core::blocks::slab_record::{OwnSlab, remote_word};
 use neap_core::chunk::Record;
-use neap_core::slab::{self, Taken};
+use neap_core::slab::{Batch, Taken};
 use neap_core::sync::AtomicU64;
 use neap_core::{CHUNK, class};
 use neap_coretest::Config;
@@ -19,7 +19,7 @@ fn a_slab_stays_while_a_free_is_under_way() {
     // SAFETY: the heap is this test's, and so is the slab of its only block.
     unsafe {
         let p = a.malloc(heap, 5000);
-        let (slab, i) = (OwnSlab::of(Record::at(p)), slab::index(p, class) as usize);
+        let (slab, i) = (OwnSlab::of(Record::at(p)), class::index(p, class) as usize);
         // The first half of a free by another thread: the bit without the count.
         remote_word(slab.chunk(), class, i / 64).fetch_or(1 << (i % 64), Ordering::Relaxed);
         assert_eq!(slab.collect(), Ok(()));
@@ -87,7 +87,7 @@ fn slabs_give_what_is_wanted_and_no_more() {
             assert_eq!(out.count, carved, "nothing is left");
             let mut recycled = Taken::new();
             for i in 0..12 {
-                let mut batch = slab::Batch::new();
+                let mut batch = Batch::new();
                 batch.add(i);
                 assert_eq!(slab.give(batch), Ok(()));
             }

@@ -110,6 +110,13 @@ pub fn is_start(offset: usize, class: usize) -> bool {
     (offset as u32).wrapping_mul(RECIPROCAL[class]) >> 16 == 0
 }
 
+/// Returns the index of the block at `p` in its slab of `class`.
+#[inline(always)]
+pub fn index(p: *const u8, class: usize) -> u32 {
+    let offset = (p.addr() & (CHUNK - 1)) as u64;
+    ((offset * u64::from(RECIPROCAL[class])) >> 32) as u32
+}
+
 /// Number of blocks in a slab of this class.
 #[inline]
 pub const fn capacity(class: usize) -> u32 {

@@ -1,7 +1,7 @@
 //! Free blocks: what lies in one while it is in a cache, and the tokens for them.
 
 use crate::CHUNK;
-use crate::blocks::{class, slab};
+use crate::blocks::class;
 use crate::pages::chunk::Record;
 use core::ptr::NonNull;
 
@@ -66,7 +66,7 @@ impl Free {
     /// Its index in its slab, of `class`.
     #[inline(always)]
     pub(crate) fn index(self, class: usize) -> u32 {
-        slab::index(self.start(), class)
+        class::index(self.start(), class)
     }
 
     /// Its first word.

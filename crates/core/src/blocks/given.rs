@@ -1,12 +1,11 @@
 //! What a program passes to free, realloc and malloc_usable_size: which kind of block it is.
 
+use crate::CHUNK;
+use crate::blocks::class;
 use crate::blocks::free_block::Free;
 use crate::blocks::large_record::Large;
-use crate::blocks::misuse::{self, Call};
-use crate::blocks::{Blocks, class};
 use crate::pages::chunk::{Kind, Record};
 use crate::pages::owned::Owned;
-use crate::{CHUNK, Os};
 
 /// A pointer that the program passed to the call that is served now. Having it proves what C asks of the program: it is a
 /// live block of the caller's, NULL, or foreign. A live block keeps its slab, or its record as a large block, and no other
@@ -108,24 +107,5 @@ impl Small {
     pub(crate) fn bytes(self) -> Owned {
         // SAFETY: the block is the holder's.
         unsafe { Owned::of(self.start(), self.size()) }
-    }
-}
-
-impl<O: Os> Blocks<O> {
-    /// The block of a slab at `given`, if a slab is there. Does not return if no block starts there; `call` is what the
-    /// program called.
-    #[inline(always)]
-    pub(crate) fn small(&self, call: Call, given: Given) -> Option<Small> {
-        let (p, class) = (given.ptr(), self.small_class(given.ptr())?);
-        if !class::is_start(p.addr() & (CHUNK - 1), class) {
-            misuse::interior(self, call, p, class);
-        }
-        // SAFETY: a live block of the caller's, as the token proves.
-        Some(Small::new(unsafe { Free::of(p) }, class))
-    }
-
-    /// The large block at `given`, where `c` is the record of its chunk. Does not return if there is none.
-    pub(crate) fn large_block(&self, call: Call, given: Given, c: Record) -> Large {
-        given.large(c).unwrap_or_else(|| misuse::not_a_block(self, call, given.ptr()))
     }
 }

@@ -1,9 +1,10 @@
 //! What the program did wrong: confirmed here, said in one line, and the process ended. Never on a fast path.
 
-use crate::blocks::free_block::Block;
-use crate::blocks::given::Small;
+use crate::blocks::free_block::{Block, Free};
+use crate::blocks::given::{Given, Small};
 use crate::blocks::heap::{CACHE_BLOCKS, Mine};
-use crate::blocks::{Blocks, class, large_record, slab, slab_record};
+use crate::blocks::large_record::Large;
+use crate::blocks::{Blocks, class, large_record, slab_record};
 use crate::pages::chunk::{Kind, Record};
 use crate::system::sync::peek;
 use crate::system::text::Text;
@@ -136,7 +137,7 @@ fn place<O: Os>(a: &Blocks<O>, p: *mut u8) -> Place {
     Place::Free(match (class, large_record::bytes(record)) {
         (0, bytes) => (offset == 0 && bytes != 0).then_some(bytes),
         _ => {
-            let whole = class::is_start(offset, class) && slab::index(p, class) < class::capacity(class);
+            let whole = class::is_start(offset, class) && class::index(p, class) < class::capacity(class);
             whole.then(|| class::SIZE[class] as usize)
         }
     })
@@ -203,6 +204,23 @@ fn tag_seen<O: Os>(a: &Blocks<O>, p: *mut Block, class: usize) -> bool {
 }
 
 impl<O: Os> Blocks<O> {
+    /// Returns the block of a slab at `given`, or `None` if no slab is there. Does not return if no block starts there;
+    /// `call` is what the program called.
+    #[inline(always)]
+    pub(crate) fn small(&self, call: Call, given: Given) -> Option<Small> {
+        let (p, class) = (given.ptr(), self.small_class(given.ptr())?);
+        if !class::is_start(p.addr() & (CHUNK - 1), class) {
+            interior(self, call, p, class);
+        }
+        // SAFETY: `p` lies in a slab, so it is not foreign but a block of the caller's, as `Given` proves.
+        Some(Small::new(unsafe { Free::of(p) }, class))
+    }
+
+    /// Returns the large block at `given`, where `c` is the record of its chunk. Does not return if there is none.
+    pub(crate) fn large_block(&self, call: Call, given: Given, c: Record) -> Large {
+        given.large(c).unwrap_or_else(|| not_a_block(self, call, given.ptr()))
+    }
+
     /// Does not return if `small` is free. `heap` may be a name.
     pub(crate) fn check_block(&self, heap: Mine<'_>, call: Call, small: Small) {
         let class = small.class();

@@ -51,13 +51,6 @@ impl Default for Taken {
     }
 }
 
-/// Index of the block at `p` in its slab of `class`.
-#[inline(always)]
-pub fn index(p: *const u8, class: usize) -> u32 {
-    let offset = (p.addr() & (CHUNK - 1)) as u64;
-    ((offset * u64::from(class::RECIPROCAL[class])) >> 32) as u32
-}
-
 /// Blocks of one slab that share a word of its bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {

@@ -4,10 +4,10 @@
 use crate::pages::chunk::Record;
 use crate::pages::commit::{self, Step};
 use crate::pages::layout::{
-    ARENA_ALIGN, ARENA_SHIFT, BEFORE_AGES, MAX_ARENAS, MIN_ARENA, RECORD_BYTES, SIDE_BYTES, SLOTS, at, first_chunk,
-    longest, split,
+    ADDRESS_BITS, ARENA_ALIGN, ARENA_SHIFT, BEFORE_AGES, MAX_ARENAS, MIN_ARENA, RECORD_BYTES, SIDE_BYTES, SLOTS, at,
+    first_chunk, longest, split,
 };
-use crate::pages::page_map::{ADDRESS_BITS, PageMap};
+use crate::pages::page_map::PageMap;
 use crate::pages::place::{is_pressed, reserve, share};
 use crate::pages::reentrant_reserve::{self, ReentrantReserve};
 use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering, peek_cell};

@@ -13,9 +13,10 @@
 //! `base`, so that arithmetic alone finds the entry of an address. Only the part in use is committed (readable and
 //! writable), in steps that grow with the arena, so that a program makes few system calls for it.
 
-use crate::pages::page_map::ADDRESS_BITS;
 use crate::{CHUNK, CHUNK_SHIFT};
 
+/// Number of bits of a user address on the processors that neap supports; fewer under Miri.
+pub const ADDRESS_BITS: u32 = if cfg!(miri) { 40 } else { 47 };
 /// Size of a record in bytes.
 pub const RECORD_BYTES: usize = 64;
 /// Alignment and maximum length of an arena in bytes.

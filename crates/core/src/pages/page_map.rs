@@ -8,11 +8,10 @@
 //! byte of chunk 0, which is always 0, and `free` takes its slow path, which asks the arenas instead.
 
 use crate::pages::chunk::Record;
+use crate::pages::layout::ADDRESS_BITS;
 use crate::{CHUNK_SHIFT, Os};
 use core::cell::UnsafeCell;
 
-/// Number of bits of a user address on the processors that neap supports; fewer under Miri.
-pub const ADDRESS_BITS: u32 = if cfg!(miri) { 40 } else { 47 };
 /// Size of the reservation in bytes: one for each chunk.
 pub const MAP_BYTES: usize = 1 << (ADDRESS_BITS - CHUNK_SHIFT);
 
