@@ -147,12 +147,6 @@ pub struct Saved {
 
 const NOTHING: u64 = u64::MAX;
 
-impl Default for Saved {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 // All orderings are relaxed: each value stands for itself.
 impl Saved {
     /// No values.

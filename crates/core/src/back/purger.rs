@@ -65,9 +65,3 @@ impl Purger {
         self.ticks.load(Ordering::Relaxed)
     }
 }
-
-impl Default for Purger {
-    fn default() -> Self {
-        Self::new()
-    }
-}

@@ -113,7 +113,6 @@ unsafe impl Sync for Name {}
 
 impl Name {
     /// Makes a name.
-    #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Self {
         Name(UnsafeCell::new(Heap { watch: Cell::new(Watch::Everything), ..Heap::new() }))
     }
@@ -191,12 +190,6 @@ pub(crate) const fn first(class: usize) -> u16 {
     let n = (FIRST_BYTES / class::SIZE[class] as usize) as u16;
     let n = if n < 2 { 2 } else { n };
     if n < most(class) { n } else { most(class) }
-}
-
-impl Default for Heap {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Heap {

@@ -60,12 +60,6 @@ pub struct Huge {
 // SAFETY: slots are atomic; a table's link is written before the table is published.
 unsafe impl Sync for Huge {}
 
-impl Default for Huge {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Huge {
     /// No huge blocks.
     pub const fn new() -> Self {

@@ -126,12 +126,6 @@ impl ReentrantBlocks {
     }
 }
 
-impl Default for ReentrantBlocks {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// A free block of the slab of `c`, which lies in the reentrant reserve.
 fn take_from(c: Record, class: usize) -> Option<*mut u8> {
     if c.remote().apart() == 0 {

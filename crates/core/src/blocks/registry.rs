@@ -30,12 +30,6 @@ pub struct Registry {
 // SAFETY: heaps in the registry are reached under its lock.
 unsafe impl Send for Registry {}
 
-impl Default for Registry {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Registry {
     /// A registry without heaps.
     pub const fn new() -> Self {

@@ -45,12 +45,6 @@ impl Taken {
     }
 }
 
-impl Default for Taken {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// Blocks of one slab that share a word of its bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
@@ -78,12 +72,6 @@ impl Batch {
     pub fn add(&mut self, i: u32) {
         self.word = i as usize / 64;
         self.mask |= 1 << (i % 64);
-    }
-}
-
-impl Default for Batch {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -96,12 +96,6 @@ impl Habits {
     }
 }
 
-impl Default for Habits {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// Whether a few OS pages of a range, evenly spread, are zero. A hint.
 fn looks_zero(range: Owned, page: usize) -> bool {
     let pages = range.len() / page;

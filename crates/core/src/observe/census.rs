@@ -55,12 +55,6 @@ pub struct Census {
     pub held: u64,
 }
 
-impl Default for Census {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Census {
     /// An empty census.
     pub const fn new() -> Self {

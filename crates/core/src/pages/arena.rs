@@ -107,12 +107,6 @@ unsafe impl Sync for Arenas {}
 
 const _: () = assert!(MAX_ARENAS < 256, "slots hold the arena's number in a byte");
 
-impl Default for Arenas {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Arenas {
     /// A set without arenas.
     pub const fn new() -> Self {

@@ -87,12 +87,6 @@ impl Demand {
     }
 }
 
-impl Default for Demand {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -68,12 +68,6 @@ pub struct Held {
     pub(crate) step: usize,
 }
 
-impl Default for Held {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Held {
     /// The sums where nothing is taken.
     pub const fn new() -> Self {

@@ -154,9 +154,3 @@ impl Notes {
         self.purged.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
-
-impl Default for Notes {
-    fn default() -> Self {
-        Self::new()
-    }
-}

@@ -29,12 +29,6 @@ static NOTHING: u8 = 0;
 // thread uses them. They are not atomics, so that the compiler may fold the loads into the instructions that use them.
 unsafe impl Sync for PageMap {}
 
-impl Default for PageMap {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl PageMap {
     /// A map in which every address reads 0.
     pub const fn new() -> Self {

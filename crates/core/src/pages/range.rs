@@ -124,12 +124,6 @@ unsafe impl Send for Ranges {}
 
 const _: () = assert!(LISTS <= 128, "`filled` has a bit for each list");
 
-impl Default for Ranges {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// The list for ranges of `len` chunks. All ranges of a later list are longer than all of an earlier one.
 #[inline]
 pub(crate) const fn list_of(len: usize) -> usize {

@@ -48,12 +48,6 @@ pub struct ReentrantReserve {
     pub(crate) used: AtomicUsize,
 }
 
-impl Default for ReentrantReserve {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl ReentrantReserve {
     /// A reserve that is not open.
     pub const fn new() -> Self {

@@ -93,12 +93,6 @@ impl<const WORDS: usize> Claims<WORDS> {
     }
 }
 
-impl<const WORDS: usize> Default for Claims<WORDS> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// If bits of `mask` are set in `word`: the index behind the last of them, and behind the set bits that follow it
 /// without a gap.
 fn behind(w: usize, word: u64, mask: u64) -> Option<usize> {

@@ -70,12 +70,6 @@ pub struct Policy {
     origins: AtomicU64,
 }
 
-impl Default for Policy {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 const SETTINGS: usize = Setting::Harden as usize + 1;
 const AUTO: usize = usize::MAX;
 const OFF: usize = 0;

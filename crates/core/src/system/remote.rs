@@ -39,6 +39,7 @@ pub trait Node: Sized {
 
 /// The slabs of a heap with remote frees that the owner has not collected: a stack on which any thread pushes, and
 /// which the owner takes whole.
+#[cfg_attr(loom, derive(Default))]
 #[derive(Debug)]
 pub struct Pending<T> {
     head: AtomicPtr<T>,
@@ -116,12 +117,6 @@ impl<T> Remote<T> {
     pub fn take_count(&self) -> u32 {
         // Acquire and Release: see `free`.
         self.count.swap(0, Ordering::AcqRel)
-    }
-}
-
-impl<T> Default for Remote<T> {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -207,11 +202,5 @@ impl<T> Pending<T> {
     /// An empty stack.
     pub fn new() -> Self {
         Pending { head: AtomicPtr::new(core::ptr::null_mut()) }
-    }
-}
-
-impl<T> Default for Pending<T> {
-    fn default() -> Self {
-        Self::new()
     }
 }

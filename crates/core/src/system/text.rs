@@ -11,7 +11,6 @@ pub struct Text<const ROOM: usize> {
 
 impl<const ROOM: usize> Text<ROOM> {
     /// An empty text.
-    #[expect(clippy::new_without_default, reason = "for statics and short uses only")]
     pub const fn new() -> Self {
         Text { bytes: [0; ROOM], len: 0 }
     }

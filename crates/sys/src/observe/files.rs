@@ -23,7 +23,6 @@ pub struct Directory {
 
 impl Directory {
     /// No directory is chosen yet.
-    #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Self {
         Directory { path: AtStart::new(Text::new()) }
     }
