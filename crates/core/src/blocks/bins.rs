@@ -1,8 +1,8 @@
-//! The way between caches and slabs: refill, flush, and what comes back from other threads.
+//! Moves blocks between caches and slabs: refill, flush, and collecting remote frees.
 //!
-//! A heap's bin of a class is the list of its slabs that have free blocks. A refill takes recycled blocks from the
-//! slabs at its front, or carves fresh ones from one; a flush gives blocks back, slab by slab. Slabs without a used
-//! block are released at once.
+//! A heap's bin of a class is the list of its slabs that have free blocks (invariant 9). A refill takes recycled blocks
+//! from the slabs at its front, or carves fresh ones from one; a flush gives blocks back, slab by slab. Slabs without a
+//! used block are released at once (invariant 10).
 
 use crate::blocks::free_block::{Block, Free, Link};
 use crate::blocks::given::Small;
@@ -17,12 +17,12 @@ use crate::pages::held::Use;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
 
-/// Orphans that a refill looks at.
+/// Maximum number of orphans that a refill checks.
 const ORPHAN_PROBES: usize = 8;
 
 impl Mine<'_> {
-    /// Right after a [`Mine::pop`] that failed: fills the cache from the slabs and returns a block, or null if there is no
-    /// memory.
+    /// Right after a [`Mine::pop`] that failed: fills the cache from the slabs and returns a block, or null if there is
+    /// no memory.
     #[cold]
     pub(crate) fn refill<O: Os>(self, a: &Blocks<O>, class: usize) -> *mut u8 {
         self.undo_pop(class);
@@ -73,7 +73,7 @@ impl Mine<'_> {
         }
     }
 
-    /// Takes the slab out of its bin if it has no free block any more.
+    /// Removes the slab from its bin if it has no free block left.
     #[inline(always)]
     pub(crate) fn unlist_if_full(self, slab: OwnSlab) {
         if slab.is_full() && slab.is_listed() {
@@ -81,8 +81,8 @@ impl Mine<'_> {
         }
     }
 
-    /// One block straight from the slabs, past the cache; true if it is known to read as zero. For heaps without
-    /// caches, and for zeroed blocks that are worth not touching.
+    /// Takes one block from the slabs, past the cache; true if it is known to read as zero. For heaps without caches,
+    /// and for zeroed blocks that are long enough that not touching them saves time.
     pub(crate) fn take_one<O: Os>(self, a: &Blocks<O>, class: usize) -> Option<(Free, bool)> {
         if !self.pending.is_empty() {
             self.collect(a);
@@ -102,11 +102,11 @@ impl Mine<'_> {
         })
     }
 
-    /// A new slab in the bin, or `None` if there is no memory.
+    /// Makes a new slab in the bin, or returns `None` if there is no memory.
     fn new_slab<O: Os>(self, a: &Blocks<O>, class: usize) -> Option<OwnSlab> {
         let taken = a.take_chunks(1, CHUNK, Use::Slab)?;
         let (c, clean) = (taken.first, taken.is_clean());
-        // Its bits are zero, as `OwnSlab::wipe` left them or as never used.
+        // Its bits are zero: `OwnSlab::wipe` left them so, or they were never used.
         let slab = OwnSlab::set_up(&a.arenas, c, class, self.id().cast(), clean);
         if a.policy.harden() {
             a.harden_slab(slab, clean);
@@ -117,7 +117,7 @@ impl Mine<'_> {
         Some(slab)
     }
 
-    /// Lets the cache of `class` grow towards its greatest size.
+    /// Doubles the cache of `class`, up to its maximum size.
     fn grow_cap<O: Os>(self, a: &Blocks<O>, class: usize) {
         let more = (self.cap(class) * 2).min(most(class)) - self.cap(class);
         if more != 0 {
@@ -126,14 +126,14 @@ impl Mine<'_> {
         }
     }
 
-    /// Takes the room back that caches have come to have, so that what they can hold unseen is little again. They must be
-    /// empty.
+    /// Shrinks all caches, which must be empty, to their first size, so that an idle thread can hold little memory
+    /// (invariant 25).
     pub(crate) fn shrink_caps<O: Os>(self, a: &Blocks<O>) {
         let less: usize = (1..class::CLASSES).map(|class| self.shrink_cap(class)).sum();
         a.notes.forget_room(less + self.large.uncount_room());
     }
 
-    /// [`Mine::shrink_caps`] for one class, whose cache is empty; returns the bytes.
+    /// [`Mine::shrink_caps`] for one class, whose cache must be empty. Returns the number of bytes by which it shrank.
     pub(crate) fn shrink_cap(self, class: usize) -> usize {
         let more = self.cap(class).saturating_sub(first(class));
         if more > 0 {
@@ -142,8 +142,8 @@ impl Mine<'_> {
         usize::from(more) * class::SIZE[class] as usize
     }
 
-    /// Puts a block, which is not free, into a cache that was found full: the cache grows, or gives all but its newest
-    /// quarter back. The heap must have a cache for its class.
+    /// Puts a block, which must not be free, into a cache that was found full: the cache grows, or gives all but its
+    /// newest quarter back. The heap must have a cache for its class.
     pub(crate) fn free_full<O: Os>(self, a: &Blocks<O>, small: Small) {
         let (block, class) = (small.block(), small.class());
         self.grow_cap(a, class);
@@ -182,8 +182,8 @@ impl Mine<'_> {
         self.flow.give(class, count.cast_unsigned());
     }
 
-    /// Gives the blocks from `first` on, which were in the heap's cache of `class`, back as long as they lie in one slab;
-    /// returns the link to the next one and how many went.
+    /// Gives the blocks from `first` on, which were in the heap's cache of `class`, back as long as they lie in one
+    /// slab. Returns the link to the next block, and the number of blocks that were given back.
     #[inline(always)]
     fn flush_run<O: Os>(self, a: &Blocks<O>, class: usize, first: Free) -> (Link, i32) {
         let (c, local) = self.slab_of(first);
@@ -210,11 +210,11 @@ impl Mine<'_> {
         (link, count)
     }
 
-    /// The record of the slab of `block`, and the slab itself if this heap owns it.
+    /// Returns the record of the slab of `block`, and the slab itself if this heap owns it.
     #[inline(always)]
     fn slab_of(self, block: Free) -> (Record, Option<OwnSlab>) {
         let c = block.record();
-        // SAFETY: the block proves that it is a slab; one that this heap owns is the holder's.
+        // SAFETY: `Free` proves that the record is a slab's, and `Mine` that a slab of this heap is the holder's.
         (c, (heap::owner(c) == self.id()).then(|| unsafe { OwnSlab::of(c) }))
     }
 
@@ -228,17 +228,18 @@ impl Mine<'_> {
             self.after_give(a, slab);
         }
         if self.id() == Heap::none() {
-            // A name stands for threads without a heap, and is no heap of any of them.
+            // The name stands for all threads without a heap: it has no counters of its own.
             a.stray.give_shared(class);
         } else {
             self.flow.give(class, 1);
         }
     }
 
-    /// Takes the remote frees of all pending slabs.
+    /// Collects the remote frees of all pending slabs.
     #[cold]
     pub(crate) fn collect<O: Os>(self, a: &Blocks<O>) {
-        // SAFETY: the heap's pending slabs are the holder's; one that was taken is on no stack.
+        // SAFETY: the pending slabs are slabs of this heap (20), which are the holder's, as `Mine` proves; a slab that
+        // was taken is on no stack.
         unsafe {
             self.pending.take(|c| {
                 let Some(c) = Record::from_ptr(c) else { return };
@@ -253,9 +254,9 @@ impl Mine<'_> {
         }
     }
 
-    /// Whether the slab is the last one in its bin with free blocks, of a class that has no cache or hardened: then it
-    /// stays when it is empty, so that a block that is allocated and freed over and over does not take a new slab each
-    /// time. Not so once the heap is an orphan: no thread would look at it again.
+    /// Whether the slab is the last one with free blocks in its bin, and is hardened or of a class without a cache.
+    /// Then it stays when it is empty: otherwise a block that is allocated and freed over and over would take a new
+    /// slab each time. False for an orphan, as no thread would release the slab later.
     #[inline]
     fn is_last(self, slab: OwnSlab) -> bool {
         let class = slab.class();
@@ -265,7 +266,7 @@ impl Mine<'_> {
             && self.state.load(Ordering::Relaxed) == OWNED
     }
 
-    /// Releases the empty slabs that stayed, see `is_last`.
+    /// Releases the empty slabs that stayed because of `is_last`.
     pub(crate) fn release_last<O: Os>(self, a: &Blocks<O>) {
         for class in 1..class::CLASSES {
             if let Some(slab) = self.first_slab(class)
@@ -277,9 +278,9 @@ impl Mine<'_> {
         }
     }
 
-    /// A slab of this heap was the first in its bin, and is not any more.
+    /// Handles a slab that was the first in its bin until another one came before it.
     fn leave_behind<O: Os>(self, a: &Blocks<O>, slab: OwnSlab) {
-        // One that stayed when it was empty is the last one no more.
+        // An empty slab stayed because of `is_last`, which is no longer true.
         if slab.is_released() {
             self.unlist(slab);
             a.release_slab(self, slab);
@@ -288,7 +289,7 @@ impl Mine<'_> {
         }
     }
 
-    /// After blocks came back to a slab of this heap: lists it, or releases it when it is empty.
+    /// After blocks came back to a slab of this heap: lists the slab, or releases it if it is empty.
     #[inline(always)]
     fn after_give<O: Os>(self, a: &Blocks<O>, slab: OwnSlab) {
         if slab.is_released() && !self.is_last(slab) {
@@ -310,7 +311,8 @@ impl Mine<'_> {
     }
 }
 
-/// Gives blocks back to the slab of `c`: as its owner, who calls `Mine::after_give` afterwards, or as another.
+/// Gives blocks back to the slab of `c`. `local` is the slab if the calling heap owns it: the caller then calls
+/// `Mine::after_give`. Otherwise it is a remote free.
 #[inline(always)]
 fn give<O: Os>(a: &Blocks<O>, c: Record, local: Option<OwnSlab>, class: usize, batch: slab::Batch) {
     match local {
@@ -324,7 +326,8 @@ fn give<O: Os>(a: &Blocks<O>, c: Record, local: Option<OwnSlab>, class: usize, b
 }
 
 impl<O: Os> Blocks<O> {
-    /// Gives blocks of the caller's, which keep the slab of `c` one, back to it: the slab of another heap, of `class`.
+    /// Gives blocks of the caller's back to the slab of `c`, of `class`, which another heap owns. Until then the blocks
+    /// keep it a slab.
     #[inline(never)]
     pub(crate) fn give_remote(&self, c: Record, class: usize, batch: slab::Batch) {
         match c.remote().free(remote_word(c, class, batch.word), batch.mask) {
@@ -338,10 +341,11 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Pushes a slab with remote frees, of which [`Remote::free`](crate::system::remote::Remote::free) said so, on the stack of
-    /// its owner. Returns the owner if it is an orphan, whose frees the caller has to see to. The slab may be gone by then.
+    /// Pushes a slab with remote frees on the pending stack of its owner: the caller's
+    /// [`Remote::free`](crate::system::remote::Remote::free) returned true. Returns the owner if it is an orphan, whose
+    /// frees the caller has to collect (invariant 21). The slab may be released by then.
     pub(crate) fn push_pending(&self, c: Record) -> Option<&'static Heap> {
-        // SAFETY: an owner is a heap; the slab is on no stack, as `Remote::free` said.
+        // SAFETY: an owner is a heap, or a name. `Remote::free` returned true, so the slab is on no stack (20).
         let owner = unsafe {
             let owner = Heap::at(heap::owner(c))?;
             owner.pending.push(c.as_ptr());
@@ -352,13 +356,13 @@ impl<O: Os> Blocks<O> {
         (owner.state.load(Ordering::SeqCst) == ORPHAN).then_some(owner)
     }
 
-    /// Takes in the remote frees of `heap` if it is an orphan (still).
+    /// Collects the remote frees of `heap` if it is still an orphan (invariant 22).
     #[cold]
     fn collect_orphan(&self, heap: &Heap) {
         self.registry.with(&self.os, |_| {
-            // Where the process is stranded, another thread may have left it half changed, here and below.
+            // In a stranded process another thread may have left the heap half changed, here and below.
             if !self.is_stranded() && heap.state.load(Ordering::SeqCst) == ORPHAN {
-                // SAFETY: an orphan is guarded by this lock.
+                // SAFETY: `Mine` allows an orphan while the lock of the registry is held.
                 unsafe { Mine::of_ref(heap) }.collect(self);
             }
         });
@@ -381,7 +385,7 @@ impl<O: Os> Blocks<O> {
         taken.count > 0
     }
 
-    /// Gives the chunk of an empty slab of `heap` back, which is in no list and [`OwnSlab::is_released`].
+    /// Gives the chunk of an empty slab of `heap` back. The slab must be in no list, and [`OwnSlab::is_released`].
     pub(crate) fn release_slab(&self, heap: Mine<'_>, slab: OwnSlab) {
         let (c, bytes) = (slab.chunk(), slab.bytes());
         slab.wipe();
@@ -396,7 +400,7 @@ impl<O: Os> Blocks<O> {
         self.give_chunks(Use::Slab, |lock| {
             c.set_kind(Kind::NONE);
             slab.disown();
-            // An age that the slab had would stay with a clean chunk.
+            // Otherwise a clean chunk would keep the age of the slab (invariant 15).
             age::set(&self.arenas, lock, c, 1, age::NONE);
             Some([(c, 1, since)])
         });

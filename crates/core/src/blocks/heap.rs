@@ -82,8 +82,8 @@ pub struct Heap {
     /// since it changed.
     pub(crate) look: Cell<u64>,
     pub(crate) quiet: Cell<u8>,
-    /// For forks, under the registry's lock: true if the thread is in no call, and makes reentrant calls until the fork
-    /// has ended.
+    /// For forks, under the registry's lock: the thread is in no call, and makes reentrant ones until the fork has
+    /// ended.
     pub(crate) whole: Cell<bool>,
     /// State of a generator of random numbers; 0: not used yet.
     pub(crate) random: Cell<u64>,
@@ -253,8 +253,7 @@ impl Heap {
     /// `heap` must be the calling thread's, in a call (as [`Mine`] demands), or a [`Name`].
     #[inline(always)]
     pub unsafe fn malloc(heap: *mut Heap, size: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
-        // SAFETY: the heap is the caller's (18); a name has the limit 0. The table has a class below CLASSES for each
-        // size up to MAX_TABLE.
+        // SAFETY: the heap is the caller's (18); a name has the limit 0. Each size below the limit is in the table.
         unsafe {
             if size >= (*heap).limit.get() {
                 return core::ptr::null_mut();
@@ -264,8 +263,7 @@ impl Heap {
         }
     }
 
-    /// Takes a block from a cache. Returns null if the head has no tag, and leaves it changed: `Mine::undo_pop`
-    /// corrects that.
+    /// Takes a block from a cache. Null if the head has no tag, which is then changed: `Mine::undo_pop` corrects that.
     ///
     /// # Safety
     /// As [`Heap::malloc`]; the heap must have caches, and `class` must be a class.
@@ -315,8 +313,7 @@ impl Heap {
         }
     }
 
-    /// Returns a number that changes when the caches do, and whether there is a block in them. For other threads: a
-    /// hint.
+    /// Returns a number that changes with the caches, and whether they have a block. For other threads: a hint.
     pub(crate) fn look(&self) -> (u64, bool) {
         let kept = self.large.count_roughly();
         let (mut sum, mut cached) = (kept as u64, kept > 0);
@@ -415,8 +412,7 @@ impl<'h> Mine<'h> {
     /// Returns the slab of `c`, if this heap owns it.
     #[inline]
     pub(crate) fn slab(self, c: Record) -> Option<OwnSlab> {
-        // SAFETY: a slab of a heap that is the holder's, as `Mine` proves. Only the holder makes or releases slabs of
-        // this heap, so the record stays one.
+        // SAFETY: a slab of a heap that is the holder's, as `Mine` proves; only the holder changes whose slab it is.
         (c.kind() == Kind::SLAB && owner(c) == self.id()).then(|| unsafe { OwnSlab::of(c) })
     }
 
@@ -533,8 +529,7 @@ impl<'h> Mine<'h> {
     /// Gives the heap empty caches, or none: then every call takes its slow path. Its caches must be empty.
     pub(crate) fn set_cached(self, cached: bool) {
         self.set_fast(cached);
-        // SAFETY: the end of the caches is a field of the heap, which is the holder's, as `Mine` proves; there is no
-        // reference to it.
+        // SAFETY: a field of the heap, which is the holder's, as `Mine` proves; there is no reference to it.
         unsafe { (*self.nothing.get()).tag = 0 };
         for class in 1..CLASSES {
             self.set_first(class, self.end());

@@ -1,5 +1,6 @@
-//! Large blocks: ranges of chunks from an arena, in whole OS pages. The memory behind the last OS page in use is
-//! address space only. Constant time apart from clearing; one lock.
+//! Large blocks: ranges of chunks from an arena, in whole OS pages. What lies behind a block's last OS page, up to the
+//! end of its chunks, is address space without memory. malloc and free take constant time apart from clearing, and one
+//! lock.
 
 use crate::blocks::Blocks;
 use crate::blocks::apart::Renewed;
@@ -11,14 +12,14 @@ use crate::pages::range::Taken;
 use crate::pages::{Part, age, layout};
 use crate::{CHUNK, Os};
 
-/// Most bytes of a large block; beyond, a huge block.
+/// Maximum size of a large block in bytes; a longer block is a huge one.
 pub const MAX_LARGE: usize = layout::longest() * CHUNK;
 
-/// Chunks that are purged at once when they are dropped: a megabyte, some 50 us.
+/// Maximum number of chunks that are purged at once when they are dropped: a megabyte, which takes some 50 us.
 const DROP_HERE: usize = if cfg!(neap_sim) { 1 } else { (1 << 20) / CHUNK };
 
-/// The two parts of a large block that is freed: the chunks behind those that it ever used, of the age `behind` unless they
-/// are clean, and those that it used, of the age `since`.
+/// Returns the two parts of a large block that is freed: the chunks behind those that it ever used, with the age
+/// `behind` unless they are clean, and those that it used, with the age `since`.
 pub(crate) fn parts(block: Large, behind: u8, since: u8) -> [Part; 2] {
     let (c, used) = (block.chunk(), block.carved());
     let behind = if block.behind() == State::Clean { age::NONE } else { behind };
@@ -26,9 +27,10 @@ pub(crate) fn parts(block: Large, behind: u8, since: u8) -> [Part; 2] {
 }
 
 impl<O: Os> Blocks<O> {
-    /// A large block of at least `size` bytes, aligned to `align`, with address space for `room` bytes to grow into.
+    /// Returns a large block of at least `size` bytes, aligned to `align`, with address space for at least `room` bytes
+    /// so that it can grow. `None` if there is no memory, or if it would be too long.
     pub(crate) fn malloc_large(&self, size: usize, align: usize, room: usize, zero: bool) -> Option<Large> {
-        // `MAX_LARGE` is whole OS pages, so what is not beyond it stays so when it is rounded up.
+        // `MAX_LARGE` is whole OS pages, so a size up to it does not exceed it when it is rounded up.
         if size > MAX_LARGE || room > MAX_LARGE {
             return None;
         }
@@ -42,7 +44,7 @@ impl<O: Os> Blocks<O> {
             block = Self::make_large(self.drop_large(block, align), len, bytes);
         }
         if guard > 0 {
-            // The block has an OS page more than it needs.
+            // The chunks have room for one more OS page: the guard.
             block.set_guarded(self.guards.guard(self, block.memory(bytes + guard).part(bytes, bytes + guard)));
         }
         Some(block)
@@ -55,8 +57,8 @@ impl<O: Os> Blocks<O> {
         Large::set_up(taken.first, len, used, bytes, behind)
     }
 
-    /// Gives up memory that is resident, zero and not needed: takes clean chunks instead, and leaves the others to the
-    /// helper, as much memory takes long to purge. Else purges it here and now.
+    /// Drops the memory of a new block, which is resident, zero and not needed. If it is long, takes clean chunks
+    /// instead and leaves the others to the helper, as purging them takes long. Otherwise purges it at once.
     fn drop_large(&self, block: Large, align: usize) -> Taken {
         let len = block.len();
         let clean = (len > DROP_HERE && self.has_helper()).then(|| {
@@ -68,13 +70,13 @@ impl<O: Os> Blocks<O> {
                 let clean = r.take_clean(self, len, (align / CHUNK).max(1))?;
                 clean.first.set_kind(Kind::LARGE);
                 r.drop_chunks(block.chunk(), len);
-                // The helper may have ended since it was looked for.
+                // The helper may have ended since `has_helper`.
                 self.note_waiting(r.waiting());
                 Some(clean)
             })
         });
         if let Some(Some(clean)) = clean {
-            // It shall not wait for the next tick.
+            // Otherwise the memory would wait for the next tick.
             self.wake_helper();
             return clean;
         }
@@ -82,7 +84,7 @@ impl<O: Os> Blocks<O> {
         Taken { first: block.chunk(), dirty: (0, 0) }
     }
 
-    /// Gives the memory of a large block back, which holds nothing that is needed, at once; else clears it.
+    /// Purges the memory of a large block, which holds nothing that is needed; clears it where the system refuses.
     pub(crate) fn purge_large(&self, block: Large) {
         self.release_or_clear(block.memory(block.len() * CHUNK));
         block.set_behind(State::Clean);
@@ -96,12 +98,13 @@ impl<O: Os> Blocks<O> {
         self.release_large(block, State::Dirty);
     }
 
-    /// Frees a large block, whose OS pages that it used are left in `state`.
+    /// Frees a large block; the OS pages that it used are in `state`.
     pub(crate) fn release_large(&self, block: Large, mut state: State) {
         let used = block.memory(block.carved() * CHUNK);
         if !self.soften_large(block) {
             if block.is_apart() {
-                // Not `release`, which may write to memory: the program may have made it inaccessible.
+                // Not `release`, which may write to the memory: the program may have made it inaccessible (invariant
+                // 33).
                 let _ = self.renew(block.memory(block.bytes()));
             } else {
                 let _ = self.release(block.memory(block.bytes()));
@@ -125,7 +128,8 @@ impl<O: Os> Blocks<O> {
         }
         let since = if state == State::Clean { age::NONE } else { self.age_of_freed(used) };
         let what = Use::Large { bytes: block.bytes(), zero: false };
-        // It is looked at again under the lock, where of two threads that free it one comes second.
+        // The kind is read again under the lock (invariant 22): of two threads that free the block, the second finds it
+        // free.
         let ours = self.give_chunks(what, |_| {
             if block.chunk().kind() != Kind::LARGE {
                 return None;
@@ -138,13 +142,14 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// The chunks of a large block are never handed out again.
+    /// Gives up the chunks of a large block: they are never handed out again.
     pub(crate) fn lose_large(&self, block: Large) {
         self.unset_apart(block);
         self.lose_chunks(block.chunk(), block.len(), Use::Large { bytes: block.bytes(), zero: false });
     }
 
-    /// Makes the guard behind a large block accessible again. False if the system refuses: then the block is lost.
+    /// Makes the guard behind a large block accessible again. False if the system refuses: then the caller must give up
+    /// the block.
     fn soften_large(&self, block: Large) -> bool {
         let guard = block.memory(block.len() * CHUNK).part(block.bytes(), block.bytes() + self.page_size());
         let lost = block.is_guarded() && !self.guards.unguard(self, guard);
@@ -152,9 +157,9 @@ impl<O: Os> Blocks<O> {
         !lost
     }
 
-    /// Resizes a large block where it is; false if that cannot be done.
+    /// Resizes a large block in place; false if that is not possible.
     pub(crate) fn resize_large(&self, block: Large, size: usize) -> bool {
-        // What lies behind a block of the reentrant reserve is not the ranges'.
+        // The chunks behind a block of the reentrant reserve do not belong to the free ranges.
         if size > MAX_LARGE || block.chunk().kind() == Kind::REENTRANT {
             return false;
         }
@@ -175,13 +180,13 @@ impl<O: Os> Blocks<O> {
             }
             let (c, len) = (block.chunk(), block.len());
             if need > len {
-                // Whether they hold anything does not matter: all chunks of the block count as used from now on.
+                // Clean or dirty does not matter: all chunks of the block count as used from now on.
                 if !self.is_allowed(r, need - len, false) || r.extend(self, c.after(len), need - len).is_none() {
                     return false;
                 }
                 block.set_len(need);
             } else if need < len {
-                // Give back what is behind.
+                // Give the chunks behind it back.
                 let used = block.carved().max(need);
                 let behind = if block.behind() == State::Clean { age::NONE } else { self.epoch() };
                 self.give_parts(r, [(c.after(used), len - used, behind)]);
@@ -203,8 +208,8 @@ impl<O: Os> Blocks<O> {
         })
     }
 
-    /// Prepares the chunks that a large block used behind the first `need`, where it holds nothing that is needed, for others,
-    /// before they can have them; returns the age of these chunks, or `None` if they are lost. They go back at once where the
+    /// Prepares the chunks that a large block used behind the first `need`, and that hold nothing that is needed,
+    /// before they become a free range. Returns their age, or `None` if they are lost. Purges them at once where the
     /// policy says so.
     fn cut_large(&self, block: Large, need: usize) -> Option<u8> {
         let used = block.carved();

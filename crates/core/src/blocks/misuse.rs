@@ -1,4 +1,8 @@
-//! What the program did wrong: confirmed here, said in one line, and the process ended. Never on a fast path.
+//! Misuse of malloc and free: confirms what a check suspects, prints one line and ends the process. Never on a fast
+//! path.
+//!
+//! A double free is confirmed by free bits and caches (invariants 8, 9). What lay at an address in free memory is found
+//! from the records of freed chunks (invariants 12, 17).
 
 use crate::blocks::free_block::{Block, Free};
 use crate::blocks::given::{Given, Small};
@@ -11,21 +15,22 @@ use crate::system::text::Text;
 use crate::{CHUNK, Heap, Os};
 use core::fmt::Write;
 
-/// Bytes of a message at most, and one.
+/// Maximum length of a message in bytes, plus one.
 const LINE: usize = 257;
 
+/// Prints one line, unless the policy says not to, and ends the process.
 #[cold]
 fn die<O: Os>(a: &Blocks<O>, what: core::fmt::Arguments<'_>) -> ! {
     if a.policy.is_quiet() {
         a.os.die(&[]);
     }
     let mut line = Text::<LINE>::new();
-    // What does not fit is left out.
+    // A line that is too long is cut.
     let _ = writeln!(line, "neap: {what}");
     a.os.die(line.bytes())
 }
 
-/// A block in a cache was written: its tag is gone.
+/// Reports a block in a cache that was written after free: its tag is gone.
 #[cold]
 pub fn corrupted<O: Os>(a: &Blocks<O>, p: *mut u8, class: usize) -> ! {
     let size = class::SIZE[class];
@@ -35,25 +40,25 @@ pub fn corrupted<O: Os>(a: &Blocks<O>, p: *mut u8, class: usize) -> ! {
     die(a, format_args!("corrupted free block {p:p} ({size}-byte block): written after free"));
 }
 
-/// A free block whose OS page went back to the system was written since. Its tag went with the OS page, so if it was freed
-/// twice, the second one did not see the first, and somebody else may have it.
+/// Reports a free block that was written after its OS page went back to the system. Its tag went back too: if the block
+/// was freed twice, the second free did not find the first, and the block may be live.
 #[cold]
 pub fn written<O: Os>(a: &Blocks<O>, p: *mut u8, class: usize) -> ! {
     let size = class::SIZE[class];
     die(a, format_args!("corrupted free block {p:p} ({size}-byte block): written after free, or freed twice"));
 }
 
-/// Blocks came back to the slab of `c` that were free already: found when a cache was given back.
+/// Reports blocks that came back to the slab of `c` but were free already: found when a cache was given back.
 #[cold]
 pub fn double_free_seen_late<O: Os>(a: &Blocks<O>, c: Record) -> ! {
     let (p, size) = (c.start(), class::SIZE[c.class()]);
     die(a, format_args!("double free in the {size}-byte blocks at {p:p} (seen by thread {})", a.os.thread_id()))
 }
 
-/// What the program asked for, as the message names it.
+/// The call of the program, as the message names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// free, and all that frees.
+    /// free, and other calls that free.
     Free,
     /// realloc.
     Realloc,
@@ -71,13 +76,13 @@ impl Call {
     }
 }
 
-/// `p`, a block of a slab of `class`, is free.
+/// Reports that `p`, a block of a slab of `class`, is free.
 #[cold]
 pub fn freed<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8, class: usize) -> ! {
     free_block(a, call, p, class::SIZE[class] as usize)
 }
 
-/// The block of `size` bytes at `p` is free.
+/// Reports that the block of `size` bytes at `p` is free.
 fn free_block<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8, size: usize) -> ! {
     let (thread, name) = (a.os.thread_id(), call.name());
     if call == Call::Free {
@@ -86,7 +91,7 @@ fn free_block<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8, size: usize) -> ! {
     die(a, format_args!("{name} of {p:p}, which is free ({size}-byte block, by thread {thread})"));
 }
 
-/// `p` lies in a slab of `class` but not at the start of a block.
+/// Reports that `p` lies in a slab of `class` but not at the start of a block.
 #[cold]
 pub fn interior<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8, class: usize) -> ! {
     let name = call.name();
@@ -98,22 +103,23 @@ pub fn interior<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8, class: usize) -> !
     )
 }
 
-/// Where an address lies that is in an arena, in no slab, and not the start of a large block.
+/// The place of an address that lies in an arena, in no slab, and not at the start of a large block.
 enum Place {
-    /// In a large block of so many bytes, so many bytes behind its start.
+    /// In a large block: the size of the block, and the distance from its start, in bytes.
     Inside(usize, usize),
-    /// In free memory that was used before. If a block of so many bytes started here when the memory was last cut into
-    /// blocks of one size, or was one large block, its size.
+    /// In free memory that was used before: the size of the block that started at the address in the last slab or large
+    /// block there, if one did.
     Free(Option<usize>),
-    /// In memory that was never handed out, or that holds what is neap's own.
+    /// In memory that was never handed out, or that holds neap's own data.
     Unknown,
 }
 
 /// Finds the place of `p`.
 ///
-/// The record of a chunk keeps the class of its last slab, or the bytes of the last large block that started there, until
-/// the chunk is used again. A large block does not touch the records behind its first: a class there is that of an
-/// earlier slab. The records of a long free range may have gone back to the system (`tables.rs`); then no size is known.
+/// Invariant 17: the record of a chunk keeps the class of its last slab, or the bytes of the last large block that
+/// started there, until the chunk is used again. A large block does not change the records behind its first (invariant
+/// 12): a class there is that of an earlier slab. The records of a long free range may have gone back to the system
+/// (`tables.rs`); then no size is known.
 fn place<O: Os>(a: &Blocks<O>, p: *mut u8) -> Place {
     let Some(record) = a.arenas.record(p) else { return Place::Unknown };
     let offset = p.addr() & (CHUNK - 1);
@@ -143,7 +149,7 @@ fn place<O: Os>(a: &Blocks<O>, p: *mut u8) -> Place {
     })
 }
 
-/// `p` lies in an arena, in no slab, and is not the start of a large block.
+/// Reports that `p` lies in an arena, in no slab, and not at the start of a large block.
 #[cold]
 pub fn not_a_block<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8) -> ! {
     let name = call.name();
@@ -171,17 +177,17 @@ pub fn not_a_block<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8) -> ! {
     }
 }
 
-/// `p` is no block of neap's, nor, it seems, of anybody's.
+/// Reports that `p` is no block of neap's, and probably of no other allocator.
 #[cold]
 pub fn foreign<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8) -> ! {
     let name = call.name();
     die(a, format_args!("{name} of {p:p}, which neap did not allocate"))
 }
 
-/// Whether the tagged block at `p` is really free: in its slab, in this heap's cache, or in another cache.
+/// Whether a tagged block is really free: in its slab, in this heap's cache, or in another cache.
 ///
-/// Tag and link may be the program's own data: a list's node that holds the tag's number and points to a node that
-/// was freed before. So only a block that is found in a cache is free.
+/// Tag and link may be the program's own data: for example a node of a list that holds the tag's number and points to a
+/// node that was freed before. So a block counts as free only if it is found in its slab or in a cache.
 #[cold]
 fn is_free<O: Os>(a: &Blocks<O>, heap: Mine<'_>, small: Small) -> bool {
     let (block, class) = (small.block(), small.class());
@@ -194,12 +200,14 @@ fn is_free<O: Os>(a: &Blocks<O>, heap: Mine<'_>, small: Small) -> bool {
     plausible && a.is_cached(small.start(), class)
 }
 
-/// Whether a block of `class` with the tag lies at `p`, which may be any address: a guess, as it may be another thread's.
+/// Whether a block of `class` with the tag lies at `p`, which may be any address. A hint, as it may be another thread's
+/// block.
 fn tag_seen<O: Os>(a: &Blocks<O>, p: *mut Block, class: usize) -> bool {
     let is_slab = |c: Record| c.kind() == Kind::SLAB && c.class_roughly(class) == class;
     class::is_start(p.addr() & (CHUNK - 1), class)
         && a.arenas.record(p.cast()).is_some_and(is_slab)
-        // SAFETY: a block starts there, in a slab, which has memory even if its owner releases it meanwhile.
+        // SAFETY: a block starts there, in a slab, whose chunk stays committed (16) even if its owner releases it
+        // meanwhile.
         && unsafe { peek(&raw const (*p).tag, Block::TAG) } == Block::TAG
 }
 
@@ -221,7 +229,7 @@ impl<O: Os> Blocks<O> {
         given.large(c).unwrap_or_else(|| not_a_block(self, call, given.ptr()))
     }
 
-    /// Does not return if `small` is free. `heap` may be a name.
+    /// Does not return if `small` is free. `heap` may be a [`Name`](crate::blocks::heap::Name).
     pub(crate) fn check_block(&self, heap: Mine<'_>, call: Call, small: Small) {
         let class = small.class();
         let untouched = class >= class::FIRST_PAGED && !heap.caches_class(class);
@@ -235,10 +243,10 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Whether the block at `p` of a slab of `class` is in the cache of some heap, as far as one can see while their owners
-    /// go on: a walk that meets a block on its way out ends early.
+    /// Whether the block at `p` of a slab of `class` is in the cache of any heap. A hint, as the owners go on
+    /// meanwhile: a walk along a cache ends early at a block that its owner has just taken out.
     fn is_cached(&self, p: *mut u8, class: usize) -> bool {
-        // SAFETY: as in `tag_seen`.
+        // SAFETY: `tag_seen` found that a block starts at `b`, in a slab, whose chunk stays committed (16).
         let link = |b: *mut Block| unsafe { peek(&raw const (*b).link, core::ptr::null_mut()) };
         let next = |&b: &*mut Block| tag_seen(self, b, class).then(|| link(b));
         self.registry.with(&self.os, |r| {

@@ -1,4 +1,4 @@
-//! realloc: in place where it can be, by moving pages where that is cheaper than copying, else by copying.
+//! realloc: resizes a block in place where possible, moves its OS pages where that is cheaper than copying, or copies.
 
 use crate::blocks::large_record::Large;
 use crate::blocks::{Blocks, class};
@@ -7,12 +7,13 @@ use crate::system::os::Moved;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
-/// Large blocks from this size on move their pages instead of copying.
+/// Size in bytes from which a large block moves its OS pages instead of copying.
 const MOVE_PAGES: usize = 512 << 10;
-/// Most blocks whose pages were moved at one time: each may cost two mappings, of which a process has 65,530.
+/// Maximum number of live blocks whose OS pages were moved: each may cost two mappings, of which a process may have
+/// 65,530.
 const MOST_MOVED: usize = 8192;
 
-/// Whether a small block of `old` bytes may stay where it is for `size` bytes: it is long enough, and at most half of
+/// Whether a small block of `old` bytes can stay where it is for `size` bytes: it is long enough, and at most half of
 /// it would be wasted.
 #[inline]
 pub fn small_fits(old: usize, size: usize) -> bool {
@@ -20,6 +21,7 @@ pub fn small_fits(old: usize, size: usize) -> bool {
 }
 
 impl<O: Os> Blocks<O> {
+    /// Whether a block of `old` usable bytes stays as it is for `size` bytes.
     pub(crate) fn fits_in_place(&self, old: usize, size: usize) -> bool {
         if old > class::MAX_SMALL {
             let bytes = size.max(1).checked_next_multiple_of(self.page_size());
@@ -28,19 +30,20 @@ impl<O: Os> Blocks<O> {
         small_fits(old, size)
     }
 
-    /// Moves a large block that cannot grow where it is; `None` if there is no memory. One that is long enough to move its
-    /// pages gets twice the address space it needs now (not memory), as it will likely grow again; a shorter one is better
-    /// off in a dirty range that just fits.
-    /// `size` must be more than `old`, the usable bytes of the block.
+    /// Moves a large block that cannot grow in place; `None` if there is no memory. A block that is long enough to move
+    /// its OS pages gets twice the address space it needs now (not memory), as it will likely grow again; a shorter one
+    /// takes a dirty range that just fits, which is cheaper. `size` must be more than `old`, the usable bytes of the
+    /// block.
     pub(crate) fn move_large(&self, block: Large, old: usize, size: usize) -> Option<*mut u8> {
         let room = if old < MOVE_PAGES { 0 } else { size.saturating_add(size) };
         let new = self.malloc_large(size, CHUNK, room, false).or_else(|| self.malloc_large(size, CHUNK, 0, false))?;
-        // Everything that the old block ever used, also behind its end: what stays is clean.
+        // All chunks that the old block ever used, also behind its end, so that what stays behind is clean.
         let bytes = block.carved() * CHUNK;
-        // Relaxed: a bound that may be passed by a few.
+        // Relaxed: several threads may exceed the limit by a few.
         let few = self.apart.load(Ordering::Relaxed) < MOST_MOVED;
         let movable = bytes >= MOVE_PAGES && few && !self.policy.harden();
-        // SAFETY: both blocks are ours, committed and apart. The new one has more chunks than the old one has at all.
+        // SAFETY: `Large` proves that both blocks are the caller's. They are committed and do not overlap (4, 16), and
+        // the new one has more bytes than the chunks that the old one used.
         match if movable { unsafe { self.os.move_pages(block.start(), new.start(), bytes) } } else { Moved::Not } {
             Moved::Done => {
                 self.set_apart(new);
@@ -50,7 +53,8 @@ impl<O: Os> Blocks<O> {
                 }
             }
             Moved::Not => {
-                // SAFETY: both blocks are ours, and so long.
+                // SAFETY: `Large` proves that both blocks are the caller's; they do not overlap (4), `block` has `old`
+                // bytes, and `new` at least `size`.
                 unsafe { new.start().copy_from_nonoverlapping(block.start(), old.min(size)) };
                 self.free_large(block);
             }

@@ -1,17 +1,20 @@
-//! Reentrant calls: those in a signal handler that interrupted another call of the same thread. The interrupted call may
-//! hold any lock, and may have changed the thread's heap half. So a reentrant call uses no heap, takes no lock and waits
-//! for nobody: whatever it interrupted goes on when it returns (`docs/signals.md` has the whole argument).
+//! Reentrant calls: those in a signal handler that interrupted another call of the same thread.
+//!
+//! The interrupted call may hold any lock, and may have left the thread's heap half changed. It goes on only when the
+//! reentrant call returns. So a reentrant call uses no heap, takes no lock and waits for no thread (invariant 26;
+//! `docs/signals.md` has the whole argument).
 //!
 //! | call | does |
 //! |---|---|
-//! | malloc, calloc, aligned | a block of the reentrant reserve (`reentrant_reserve.rs`); where that is full, a mapping of its own |
-//! | free of a small block | what every free to another thread's slab is (`remote.rs`) |
-//! | free of a large block | marks it [`Kind::DEFERRED`] and pushes it on a stack, which any thread's next slow path empties |
-//! | free of a block of the reentrant reserve, or a huge one | at once |
-//! | realloc | in place, or a new block, a copy, a free |
+//! | malloc, calloc, aligned | takes a block of the reentrant reserve; where that is full, a mapping of its own |
+//! | free of a small block | makes a remote free (`remote.rs`) |
+//! | free of a large block | marks it [`Kind::DEFERRED`] and pushes it on a stack, which the next slow path empties |
+//! | free of a large block of the reentrant reserve, or a huge block | frees it at once |
+//! | realloc | resizes in place, or takes a new block, copies and frees |
 //! | usable size | reads page map and record |
 //!
-//! What a reentrant free cannot do it notes, and `Blocks::drain` does it in the next slow path (`settle`) or tick.
+//! A reentrant free leaves a note for what it cannot do, and `Blocks::drain` does it in the next slow path of any
+//! thread (`settle`) or at the next tick.
 
 use crate::blocks::apart::Renewed;
 use crate::blocks::free_block::{Block, Free};
@@ -26,8 +29,8 @@ use crate::system::sync::Ordering;
 use crate::{CHUNK, MAX_SIZE, Os};
 
 impl<O: Os> Blocks<O> {
-    /// malloc in a reentrant call: at least `size` bytes aligned to `align`, a power of two; zeroed if asked for. Null if
-    /// there is no memory. A limit that the process has for itself is not looked at.
+    /// malloc in a reentrant call: returns at least `size` bytes aligned to `align`, a power of two; zeroed if `zero`.
+    /// Null if there is no memory. Does not check the process's own limit.
     #[cold]
     pub fn malloc_reentrant(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > MAX_SIZE - CHUNK || align > MAX_SIZE {
@@ -38,35 +41,38 @@ impl<O: Os> Blocks<O> {
             None => self.malloc_large_reentrant(size, align),
         };
         if p.is_null() {
-            // Zeroed.
+            // A new mapping reads as zero.
             return self.huge.map(self, size, align);
         }
         if zero && size <= class::MAX_SMALL {
-            // SAFETY: the block is new, and at least so long. A large one is clean.
+            // A large block of the reserve is clean.
+            // SAFETY: the block is new, so it is the caller's alone, and its class has at least `size` bytes.
             unsafe { p.write_bytes(0, size) };
         }
         p
     }
 
-    /// A block of `class` for a call that finds none in its heap. Null, unless a handler that interrupted the call has forked
-    /// and this is the child, which is stranded: it uses no chunks of others, so the block is that of a reentrant call.
+    /// Returns a block of `class` for a call that finds none in its heap if the process is stranded: a handler that
+    /// interrupted the call has forked, and this is the child, which takes blocks only as reentrant calls do. Otherwise
+    /// null.
     #[cold]
     pub(crate) fn malloc_stranded(&self, class: usize) -> *mut u8 {
         if !self.is_stranded() {
             return core::ptr::null_mut();
         }
         let size = class::SIZE[class] as usize;
-        // Blocks of a class are aligned to what divides their size: the caller may count on that.
+        // The caller may rely on the alignment of its class: the largest power of two that divides the size.
         self.malloc_reentrant(size, 1 << size.trailing_zeros(), false)
     }
 
-    /// [`Blocks::malloc_stranded`] as a token.
+    /// [`Blocks::malloc_stranded`] that returns a token.
     pub(crate) fn take_stranded(&self, class: usize) -> Option<Free> {
         let p = self.malloc_stranded(class);
-        // SAFETY: the block is new, and at least so long.
+        // SAFETY: the block is new, so it is the caller's alone, as `Free` demands.
         (!p.is_null()).then(|| unsafe { Free::of(p) })
     }
 
+    /// Returns a block of `class` of the reentrant reserve, or null if that is full.
     fn malloc_small_reentrant(&self, class: usize) -> *mut u8 {
         let p = match self.reentrant_blocks.take_block(class) {
             Some(p) => p,
@@ -76,17 +82,18 @@ impl<O: Os> Blocks<O> {
             },
         };
         self.stray.take_shared(class);
-        // SAFETY: the block is ours.
+        // SAFETY: its remote bit was set and this call cleared it, so the block is the caller's alone (27).
         unsafe { Free::of(p) }.untagged()
     }
 
+    /// Returns a large block of the reentrant reserve, or null if that is full.
     fn malloc_large_reentrant(&self, size: usize, align: usize) -> *mut u8 {
         let bytes = size.max(1).next_multiple_of(self.os.page_size());
         let len = bytes.div_ceil(CHUNK);
         let Some(c) = self.arenas.reentrant_reserve.take(&self.os, &self.map, len, align.div_ceil(CHUNK)) else {
             return core::ptr::null_mut();
         };
-        // Earlier blocks left their kinds.
+        // Earlier blocks there left their kinds: only the first record may have one (invariant 12).
         (1..len).for_each(|i| c.after(i).set_kind(Kind::NONE));
         let block = Large::set_up(c, len, len, bytes, State::Clean);
         block.set_kind(Kind::REENTRANT);
@@ -95,11 +102,11 @@ impl<O: Os> Blocks<O> {
         block.start()
     }
 
-    /// Frees a large block of the reentrant reserve, or says what is wrong with it.
+    /// Frees a large block of the reentrant reserve. Does not return if it is free already.
     pub(crate) fn free_large_reentrant(&self, block: Large) {
         let (len, bytes) = (block.len(), block.bytes());
-        // A free one keeps this kind until the chunk is used again, so that a second free is told from a wild one. Of two
-        // that free the block one comes second.
+        // It keeps the kind FREE until the chunk is used again, so that a second free is recognised. Of two threads
+        // that free the block, one finds it free.
         if !block.chunk().change_kind(Kind::REENTRANT, Kind::FREE) {
             misuse::not_a_block(self, Call::Free, block.start());
         }
@@ -119,7 +126,7 @@ impl<O: Os> Blocks<O> {
     /// `p` must be a block of the caller's, NULL, or foreign.
     #[cold]
     pub unsafe fn free_reentrant(&self, p: *mut u8) -> Result<(), Foreign> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a block of its own, NULL, or a foreign pointer, as `Given` demands.
         let given = unsafe { Given::of(p) };
         if let Some(small) = self.small(Call::Free, given) {
             self.check_reentrant(Call::Free, small);
@@ -132,13 +139,14 @@ impl<O: Os> Blocks<O> {
         Ok(())
     }
 
-    /// What [`Blocks::give_remote`] does, but for orphans: the lock that stands in for their owner may be this thread's.
+    /// Frees a small block as [`Blocks::give_remote`] does, but leaves a note where the owner is an orphan: this thread
+    /// may hold the lock of the registry (invariant 26).
     fn free_small_reentrant(&self, small: Small) {
         let (c, class) = (small.record(), small.class());
         let mut batch = slab::Batch::new();
         batch.add(small.index());
         if slab_record::is_hardened(c) {
-            // As `Blocks::wipe`, which may ask the system.
+            // Clears it as `Blocks::wipe` does, which may make system calls.
             small.bytes().clear();
         }
         match c.remote().free(slab_record::remote_word(c, class, batch.word), batch.mask) {
@@ -153,8 +161,8 @@ impl<O: Os> Blocks<O> {
         self.stray.give_shared(class);
     }
 
-    /// Frees the large block at `given`, whose record is `c`: one of the reentrant reserve here, another by a call that may take
-    /// locks.
+    /// Frees the large block at `given`, whose record is `c`, if it is one of the reentrant reserve. Defers another one
+    /// to a call that may take locks.
     fn free_chunks_reentrant(&self, given: Given, c: Record) {
         let block = self.large_block(Call::Free, given, c);
         if self.arenas.reentrant_reserve.holds(given.ptr()) {
@@ -164,25 +172,26 @@ impl<O: Os> Blocks<O> {
             misuse::not_a_block(self, Call::Free, given.ptr());
         }
         if self.is_stranded() {
-            // No later call frees it, so at least its memory goes back.
+            // No later call of a stranded process frees it, so at least its memory goes back.
             let _ = self.release(block.memory(block.bytes()));
         }
-        // SAFETY: a large block's record has no other use for its link.
+        // SAFETY: this call changed the kind to DEFERRED, so the record is on no other stack, and its link is unused.
         unsafe { self.deferred.push(c.as_ptr()) };
         self.note_deferred();
     }
 
-    /// Does what reentrant calls left: frees large blocks, and takes in what they freed into orphans. And what a fork left:
-    /// abandons heaps. Under no lock, in a call that is not reentrant.
+    /// Does what reentrant calls deferred: frees large blocks, and collects remote frees of orphans. Also does what a
+    /// fork deferred: abandons heaps. Called under no lock, in a call that is not reentrant.
     #[cold]
     pub(crate) fn drain(&self) {
         if self.is_stranded() {
-            // Orphans may be half changed, and ranges.
+            // Orphans and free ranges may be half changed.
             return;
         }
         self.abandon_left();
         if !self.deferred.is_empty() {
-            // SAFETY: who takes the stack has it alone; each block on it was freed.
+            // SAFETY: the thread that takes the stack has its nodes alone. Each is the record of a large block that was
+            // freed, which `Large` allows.
             unsafe {
                 self.deferred.take(|c| {
                     if let Some(c) = Record::from_ptr(c) {
@@ -198,8 +207,8 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Does not return if `small` is free in its slab. A block that is in a cache is not found here: caches may be half
-    /// changed. It is found when it comes back from there.
+    /// Does not return if `small` is free in its slab. Does not search caches, which may be half changed: a block in a
+    /// cache is found when it comes back from there.
     fn check_reentrant(&self, call: Call, small: Small) {
         if slab_record::is_free(small.record(), small.class(), small.index()) {
             misuse::freed(self, call, small.start(), small.class());
@@ -211,7 +220,7 @@ impl<O: Os> Blocks<O> {
     /// # Safety
     /// `p` must be a block of the caller's, or foreign.
     pub unsafe fn usable_size_reentrant(&self, call: Call, p: *mut u8) -> Option<usize> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a block of its own, or a foreign pointer, as `Given` demands.
         let given = unsafe { Given::of(p) };
         if let Some(small) = self.small(call, given) {
             self.check_reentrant(call, small);
@@ -220,7 +229,7 @@ impl<O: Os> Blocks<O> {
         self.large_or_huge_bytes(call, given)
     }
 
-    /// Usable bytes of the large or huge block at `given`; `None` if neap does not know it.
+    /// Returns the usable bytes of the large or huge block at `given`; `None` if it is no block of neap's.
     pub(crate) fn large_or_huge_bytes(&self, call: Call, given: Given) -> Option<usize> {
         match self.arenas.record(given.ptr()) {
             Some(c) => Some(self.large_block(call, given, c).bytes()),
@@ -238,10 +247,11 @@ impl<O: Os> Blocks<O> {
         }
         let new = self.malloc_reentrant(size, class::MIN_BLOCK, false);
         if new.is_null() {
-            // To shrink is never refused.
+            // A block that shrinks can stay as it is.
             return if size <= old { p } else { new };
         }
-        // SAFETY: both blocks have the bytes that are copied; the old one's life ends.
+        // SAFETY: both are blocks of the caller's, `p` of `old` bytes and `new` of at least `size`, and do not overlap
+        // (4). `p` is not used afterwards.
         unsafe {
             new.copy_from_nonoverlapping(p, old.min(size));
             let _ = self.free_reentrant(p);
@@ -249,7 +259,7 @@ impl<O: Os> Blocks<O> {
         new
     }
 
-    /// Live blocks of the reentrant reserve, and their bytes; blocks in caches count as well.
+    /// Returns the number of live blocks of the reentrant reserve, and their bytes; blocks in caches count as live.
     pub(crate) fn live_reentrant(&self) -> (usize, usize) {
         let all = &self.reentrant_blocks;
         let large = (all.large_blocks.load(Ordering::Relaxed), all.large_bytes.load(Ordering::Relaxed));
@@ -260,8 +270,9 @@ impl<O: Os> Blocks<O> {
         })
     }
 
-    /// A reentrant call ends its thread, whose heap may be half changed: it is not used any more. (A handler that does
-    /// this, where POSIX does not allow it, also leaves locked what the interrupted call had locked.)
+    /// Gives up the heap of a thread that ends in a reentrant call: the heap may be half changed, so it is never used
+    /// again. (POSIX does not allow a handler to end its thread in such a place; locks of the interrupted call stay
+    /// locked, too.)
     pub fn lose(&self, heap: Mine<'_>) {
         heap.state.store(LOST, Ordering::SeqCst);
         heap.slot.store(core::ptr::null_mut(), Ordering::SeqCst);
@@ -269,7 +280,7 @@ impl<O: Os> Blocks<O> {
 
     /// In the child of a fork: abandons the heaps of other threads that are whole.
     fn abandon_left(&self) {
-        // Relaxed: what is left is found under the lock.
+        // Relaxed: the lock orders what is read below.
         if !self.left.load(Ordering::Relaxed) || !self.left.swap(false, Ordering::Relaxed) {
             return;
         }
@@ -281,15 +292,17 @@ impl<O: Os> Blocks<O> {
             })
         };
         while let Some(heap) = next() {
-            // SAFETY: the heap is ours since its state changed: its thread is gone.
+            // SAFETY: the heap's thread does not exist in this process, and this thread changed the state under the
+            // lock, so no other thread uses the heap, as `Mine` demands.
             self.abandon_heap(unsafe { Mine::of_ref(heap) });
         }
     }
 
-    /// Checks the stack of deferred blocks; returns how many there are. For tests.
+    /// Returns the number of deferred blocks, or `None` if one of them has another kind. For tests, while no other
+    /// thread uses the allocator.
     pub(crate) fn check_deferred(&self) -> Option<usize> {
         let (mut count, mut marked) = (0, true);
-        // SAFETY: nobody else uses the allocator.
+        // SAFETY: no other thread uses the allocator, so the stack does not change.
         unsafe {
             self.deferred.for_each(|c| {
                 count += 1;

@@ -1,8 +1,8 @@
 //! Slabs: a chunk cut into blocks of one class, with one bit for each free block, out of line.
 //!
-//! A block is in one of four places: live, in a heap's cache (both count as `used`), free (its bit is set), or
-//! never carved (beyond `carved`). Carving goes from the front and stops at OS page borders, so that a slab of
-//! which little is needed touches few pages. Blocks are handed out lowest address first.
+//! A block is in one of four states: live, in a heap's cache (both count as `used`), free (its bit is set), or never
+//! carved (beyond `carved`), see invariant 9. Carving goes from the front and stops at OS page borders, so that a slab
+//! of which few blocks are needed touches few OS pages. Blocks are handed out lowest address first.
 
 use crate::CHUNK;
 use crate::blocks::class;
@@ -15,19 +15,19 @@ use crate::system::sync::Ordering;
 
 const _: () = assert!(CHUNK / class::MIN_BLOCK / 64 <= 256, "`hint` holds a word index in a byte");
 
-/// A list of blocks in the making: linked and tagged, lowest address first.
+/// A list of blocks that is being built: linked and tagged, lowest address first.
 #[derive(Debug)]
 pub struct Taken {
     /// The first block.
     pub first: Link,
     /// The last block, whose link the caller sets.
     pub last: Option<Free>,
-    /// Blocks in the list.
+    /// Number of blocks in the list.
     pub count: u32,
 }
 
 impl Taken {
-    /// No block.
+    /// Makes an empty list.
     pub const fn new() -> Self {
         Taken { first: Link::NONE, last: None, count: 0 }
     }
@@ -48,20 +48,20 @@ impl Taken {
 /// Blocks of one slab that share a word of its bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
-    /// Which word.
+    /// The index of the word.
     pub word: usize,
     /// A bit for each block.
     pub mask: u64,
 }
 
 impl Batch {
-    /// No block.
+    /// Makes an empty batch.
     #[inline(always)]
     pub const fn new() -> Self {
         Batch { word: 0, mask: 0 }
     }
 
-    /// Whether block `i` shares the word, if there is one yet.
+    /// Whether block `i` shares the word of the batch; true if the batch is empty.
     #[inline(always)]
     pub fn fits(&self, i: u32) -> bool {
         self.mask == 0 || self.word == i as usize / 64
@@ -75,11 +75,11 @@ impl Batch {
     }
 }
 
-/// A free block that the program used.
+/// The error of a free block that the program has written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written(pub Free);
 
-/// The bits of the OS pages that bytes `offset..offset + size` of a chunk lie on.
+/// Returns a bit for each OS page on which bytes `offset..offset + size` of a chunk lie.
 #[inline]
 pub(crate) fn pages(offset: usize, size: usize, page: usize) -> u16 {
     let (first, last) = (offset / page, (offset + size - 1) / page);
@@ -87,29 +87,30 @@ pub(crate) fn pages(offset: usize, size: usize, page: usize) -> u16 {
 }
 
 impl OwnSlab {
-    /// The memory of its chunk. Blocks of it may be the program's.
+    /// Returns the memory of its chunk. The caller must not use parts that have live blocks.
     pub(crate) fn bytes(self) -> Owned {
-        // SAFETY: the chunk of a slab is committed; the callers use parts without live blocks.
+        // SAFETY: the chunk of a slab is committed (16), and `OwnSlab` proves that free blocks are the holder's; the
+        // callers use parts without live blocks.
         unsafe { Owned::of(self.chunk().start(), CHUNK) }
     }
 
-    /// The block at `offset`, which the caller has taken out of the slab, or is about to.
+    /// Returns the block at `offset`, which the caller has taken out of the slab, or is about to take.
     #[inline(always)]
     fn block_at(self, offset: usize) -> Free {
-        // SAFETY: it was free, so it is the slab's owner's, who is the caller.
+        // SAFETY: `OwnSlab` proves that a free block of the slab is the holder's, as `Free` demands.
         unsafe { Free::of(self.chunk().start().wrapping_add(offset)) }
     }
 
-    /// Takes recycled blocks until `out` has `want`, or there are no more. An error if the program has written one whose OS
-    /// page was purged since it was freed, or has freed it once more.
-    /// Else how many OS pages were clean before, and are not any more.
+    /// Takes recycled blocks until `out` has `want`, or there are no more. Returns the number of OS pages that were
+    /// clean before and no longer are. An error if the program has written a block whose OS page was purged since it
+    /// was freed, or has freed it once more.
     #[inline(always)]
     pub fn take_recycled(self, want: u32, page: usize, out: &mut Taken) -> Result<u32, Written> {
         if self.used() == self.carved() {
             return Ok(0);
         }
-        // Of OS pages on which it has free blocks only this heap's caller clears a bit, and no thread sets one. So Relaxed,
-        // and where there is none now, there is none meanwhile.
+        // Relaxed: of OS pages with free blocks only the holder of the slab clears a bit, and no thread sets one. So if
+        // no bit is set now, none will be while the blocks are taken.
         let clean = self.clean().load(Ordering::Relaxed);
         if clean != 0 {
             return self.take_from_clean(clean, want, page, out);
@@ -118,8 +119,8 @@ impl OwnSlab {
         Ok(0)
     }
 
-    /// [`OwnSlab::take_recycled`], where OS pages of the slab read as zero: blocks there must do so as well. The tag that told
-    /// so before went with the OS page.
+    /// [`OwnSlab::take_recycled`] where OS pages of the slab read as zero: blocks on them must read as zero too. The
+    /// tag, which shows a write in other blocks, went back with the OS page.
     #[cold]
     fn take_from_clean(self, clean: u16, want: u32, page: usize, out: &mut Taken) -> Result<u32, Written> {
         let mut written = Ok(0);
@@ -133,8 +134,8 @@ impl OwnSlab {
         written.map(|_| (clean & !self.clean().load(Ordering::Relaxed)).count_ones())
     }
 
-    /// Takes free blocks until `out` has `want`, or there are no more; each one and its offset are shown to `f` before it is
-    /// tagged.
+    /// Takes free blocks until `out` has `want`, or there are no more. Calls `f` with the offset of each block, and the
+    /// block, before it is tagged.
     #[inline(always)]
     fn take_free(self, want: u32, out: &mut Taken, mut f: impl FnMut(usize, Free)) {
         let size = class::SIZE[self.class()] as usize;
@@ -159,12 +160,12 @@ impl OwnSlab {
         self.add_used((out.count - before) as i32);
     }
 
-    /// Carves fresh blocks, up to the end of an OS page (but at least one, if there is any), until `out` has `want`.
+    /// Carves fresh blocks until `out` has `want`, up to the end of an OS page, but at least one if there is any.
     pub fn carve(self, want: u32, page: usize, out: &mut Taken) {
         let class = self.class();
         let size = class::SIZE[class] as usize;
         let start = self.carved() as usize * size;
-        // Up to the end of the OS page that the first of them ends in.
+        // The end of the OS page in which the first of them ends.
         let border = (start + size).next_multiple_of(page);
         let fit = ((border - start) / size) as u32;
         let n = fit.min(class::capacity(class) - self.carved()).min(want - out.count);
@@ -175,8 +176,8 @@ impl OwnSlab {
         self.add_used(n as i32);
     }
 
-    /// Takes one block without touching it; true if it is known to read as zero; and how many OS pages were clean before, and
-    /// are not any more: one, as most have no more.
+    /// Takes one block without touching it. Returns the block, whether it is known to read as zero, and the number of
+    /// OS pages that were clean before and no longer are: counted as one, which is true of most blocks.
     pub fn take_one(self, page: usize) -> Option<(Free, bool, u32)> {
         let size = class::SIZE[self.class()] as usize;
         if self.used() < self.carved() {
@@ -202,8 +203,8 @@ impl OwnSlab {
         None
     }
 
-    /// Makes all blocks of a new slab free ones but the last `withheld`, which stay used for ever. `clean`: all of it reads
-    /// as zero and holds no memory, which is noted of the OS pages that no withheld block reaches.
+    /// Makes all blocks of a new slab free, except the last `withheld`, which stay used for ever. If `clean`, the whole
+    /// slab reads as zero and holds no memory: marks the OS pages that no withheld block reaches as clean.
     pub(crate) fn carve_all(self, withheld: u32, clean: bool, page: usize) {
         let class = self.class();
         let free = (class::capacity(class) - withheld) as usize;
@@ -216,7 +217,7 @@ impl OwnSlab {
         if clean {
             let size = class::SIZE[class] as usize;
             let end = if withheld > 0 { free * size / page * page } else { CHUNK };
-            // Relaxed: the slab is not known to others yet.
+            // Relaxed: no other thread uses the slab yet.
             self.clean().store(pages(0, end, page), Ordering::Relaxed);
         }
     }
@@ -241,16 +242,16 @@ impl OwnSlab {
         None
     }
 
-    /// A block is taken: its OS pages are clean no more. Whether they all were.
+    /// Marks the OS pages of a block that is taken as no longer clean. Returns whether all of them were clean.
     #[inline]
     fn dirty(self, offset: usize, size: usize, page: usize) -> bool {
-        // Relaxed: the bits of this block's OS pages were set before the block came back, which is ordered by its bit.
+        // Relaxed: the bits of this block's OS pages were set before the block came back; its free bit orders that.
         let bits = self.clean().load(Ordering::Relaxed);
         if bits == 0 {
             return false;
         }
         let touched = pages(offset, size, page);
-        // Relaxed: other bits may be set meanwhile, which is why this is one step.
+        // Relaxed, as above. Atomic, as another thread may set other bits meanwhile.
         self.clean().fetch_and(!touched, Ordering::Relaxed);
         bits & touched == touched
     }
@@ -261,20 +262,20 @@ impl OwnSlab {
         self.clean().load(Ordering::Relaxed) == pages(0, CHUNK, page)
     }
 
-    /// Whether no block can be taken.
+    /// Whether the slab has no free block, and all are carved.
     #[inline(always)]
     pub fn is_full(self) -> bool {
         self.used() == self.carved() && self.carved() == class::capacity(self.class())
     }
 
-    /// Whether the slab can be released: no block is used but those that are withheld, and no other thread is in the middle
-    /// of a free.
+    /// Whether the slab can be released (invariant 10): the only used blocks are those that are withheld, and no other
+    /// thread is in the middle of a free.
     #[inline(always)]
     pub fn is_released(self) -> bool {
         self.used() == self.withheld() && self.balance() == 0
     }
 
-    /// Marks the blocks of `batch`, which are used and in no cache, as free.
+    /// Marks the blocks of `batch` as free. They must be in no cache. An error if one of them is free already.
     #[inline(always)]
     pub fn give(self, batch: Batch) -> Result<(), DoubleFree> {
         let Batch { word, mask } = batch;
@@ -289,7 +290,7 @@ impl OwnSlab {
         Ok(())
     }
 
-    /// Takes the frees of other threads into the slab's own bits. The slab must be on no pending stack.
+    /// Moves the remote frees into the slab's own bits. The slab must be on no pending stack.
     pub fn collect(self) -> Result<(), DoubleFree> {
         let class = self.class();
         let count = self.chunk().remote().take_count() as i16;
@@ -305,23 +306,24 @@ impl OwnSlab {
         Ok(())
     }
 
-    /// Blocks came back to the slab: its free memory waits since the epoch `now`. True if none waited before.
+    /// After blocks came back to the slab: sets its age to the epoch `now`. True if the slab had no age before.
     #[inline]
     pub(crate) fn wait(self, now: u8) -> bool {
         let age = slab_age(self.chunk());
-        // Release pairs with the Acquire in `Back::look`: who sees the age sees that this is a slab.
+        // Release pairs with the Acquire in `Back::look`: a thread that sees the age sees that this is a slab. Relaxed:
+        // only the holder of a slab changes its age.
         let first = age.load(Ordering::Relaxed) == age::NONE;
         age.store(now, Ordering::Release);
         first
     }
 
-    /// Wipes the free bits before the slab is released.
+    /// Clears the free bits before the slab is released.
     pub(crate) fn wipe(self) {
         let used_words = self.carved().div_ceil(64) as usize;
         self.bits()[..used_words].iter().for_each(|bits| bits.set(0));
     }
 
-    /// Checks the equation of the slab. For tests.
+    /// Whether invariant 9 holds, and `hint`. For tests.
     pub(crate) fn is_valid(self) -> bool {
         let bits = self.bits();
         let free: u32 = bits.iter().map(|bits| bits.get().count_ones()).sum();
@@ -334,7 +336,7 @@ impl OwnSlab {
 mod tests {
     use super::*;
 
-    /// Catches an OS page that is left out or taken too many where blocks lie across borders.
+    /// Catches an OS page too few or too many where blocks lie across borders.
     #[test]
     fn pages_of_blocks() {
         assert_eq!(pages(0, 16, 4096), 1);

@@ -1,4 +1,4 @@
-//! The record of a slab: who owns it, what of it is in use, and where its bits are.
+//! The record of a slab: its owner, its counts of blocks, and where its bits are.
 //!
 //! Invariant 9: `used + (free bits) == carved <= capacity`; `used` counts the blocks in caches as well.
 
@@ -13,30 +13,30 @@ use core::cell::Cell;
 #[derive(Debug)]
 struct SlabRecord {
     _kind_and_class: [u8; BY_KIND],
-    /// OS pages that were never carved hold no memory, and so read as zero.
+    /// True if OS pages that were never carved hold no memory, and so read as zero.
     zeroed: Flag,
-    /// It is in its heap's list of slabs with free blocks.
+    /// True if it is in its heap's bin, the list of slabs with free blocks.
     listed: Flag,
-    /// No word of the free bits below this one has a bit set.
+    /// Index of a word of the free bits: no lower word has a bit set.
     hint: Cell<u8>,
-    /// Its last OS page is a guard, see `harden.rs`.
+    /// True if its last OS page is a guard, see `harden.rs`.
     guarded: Flag,
-    /// Remote frees counted less remote bits seen; the slab may be released at 0 only.
+    /// Remote frees counted minus remote bits taken (`remote.rs`); the slab may be released only at 0 (invariant 10).
     balance: Cell<i16>,
-    /// 1 more than the blocks that are withheld of a hardened slab; other slabs: 0.
+    /// Hardened slabs: number of withheld blocks, plus 1; other slabs: 0.
     hardened: Cell<u32>,
-    /// Blocks at the front that were handed out at least once.
+    /// Number of blocks at the front that were handed out at least once.
     carved: Cell<u16>,
-    /// Blocks that are live or in a cache.
+    /// Number of blocks that are live or in a cache.
     used: Cell<u16>,
-    /// A bit for each OS page that reads as zero, as no block on it was handed out since it was purged. Bits are set by the
-    /// purger while all blocks there are its own, and cleared by the owner.
+    /// A bit for each OS page that reads as zero, as no block on it was handed out since it was purged. The purger sets
+    /// bits while it holds all blocks there, and the owner clears them.
     clean: AtomicU16,
-    /// `log2` of the chunks of its arena, which says where the side tables lie.
+    /// `log2` of the number of chunks of its arena, from which the place of the side tables follows.
     tables: Cell<u8>,
     _unused: u8,
     _links: [u8; OWNER_OR_BYTES - LINKS],
-    /// The heap that owns it, for its whole life. Atomic, as a visitor looks at the owner before it knows whose it is.
+    /// The heap that owns it, for its whole life. Atomic, as a handshake reads it before it knows whose slab it is.
     owner: AtomicPtr<()>,
     _remote: [u8; RECORD_BYTES - OWNER_OR_BYTES - size_of::<usize>()],
 }
@@ -44,24 +44,25 @@ struct SlabRecord {
 const _: () = assert!(core::mem::offset_of!(SlabRecord, owner) == OWNER_OR_BYTES, "observers look there");
 const _: () = assert!(core::mem::offset_of!(SlabRecord, _links) <= LINKS, "the links are the list's");
 
-// SAFETY: as the trait asks.
+// SAFETY: 64 bytes of cells and atomics, with padding where the trait requires it (asserted above).
 unsafe impl View for SlabRecord {}
 
-/// A slab whose plain fields and free bits no other thread uses now: one of a heap that is [`Mine`](crate::blocks::heap::Mine),
-/// or a new one. Having it proves that, and that the record is a slab's.
+/// A slab whose plain fields and free bits no other thread uses now (invariant 2): one of a heap that is
+/// [`Mine`](crate::blocks::heap::Mine), or a new one. Having it proves that, that the record is a slab's, and that the
+/// slab's free blocks are the holder's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnSlab(Record);
 
-/// The owner of the slab, of which only the address means something here: `heap.rs` knows whose it is. Relaxed: the owner
-/// orders nothing. Who has a block of the slab, or uses its heap, got it by a
-/// way that orders the store before; a visitor who has neither confirms what it sees (`handshake.rs`).
+/// Returns the address of the heap that owns the slab (`heap::owner` has the type). Relaxed: the load orders nothing. A
+/// thread that has a block of the slab, or its heap, got it after the store of the owner; a handshake has neither, and
+/// reads the owner again when it has the heap (invariant 22).
 #[inline]
 pub(crate) fn owner(c: Record) -> *mut () {
     c.view::<SlabRecord>().owner.load(Ordering::Relaxed)
 }
 
-/// The words of the slab's bits, of free blocks or of remotely freed ones: address of the first. Its class and tables do not
-/// change while it is a slab.
+/// Returns the address of the first word of the slab's free bits, or of its remote bits if `remote`. Class and tables
+/// do not change while it is a slab.
 #[inline(always)]
 fn bits_at(c: Record, class: usize, tables: u8, remote: bool) -> usize {
     let n = usize::from(remote);
@@ -71,61 +72,62 @@ fn bits_at(c: Record, class: usize, tables: u8, remote: bool) -> usize {
     layout::entry(c.address(), tables, BEFORE_BITS + n * BITS_BYTES, BITS_BYTES)
 }
 
-/// Word `word` of the remote bits of the slab of `c`, of `class`.
+/// Returns word `word` of the remote bits of the slab of `c`, of `class`.
 #[inline]
 pub fn remote_word<'a>(c: Record, class: usize, word: usize) -> &'a AtomicU64 {
     debug_assert!(word < words(class));
     let at = bits_at(c, class, c.view::<SlabRecord>().tables.get(), true) + 8 * word;
-    // SAFETY: the word lies in the slab's remote bits, which are committed with the chunk and never unmapped.
+    // SAFETY: the word lies in the slab's remote bits: side tables are committed with the chunk and never unmapped (1).
     unsafe { &*layout::at::<AtomicU64>(at) }
 }
 
-/// The age of the slab of `c`, see [`crate::pages::age`].
+/// Returns the age of the slab of `c`, see [`crate::pages::age`].
 pub fn slab_age<'a>(c: Record) -> &'a AtomicU8 {
     let at = layout::entry(c.address(), c.view::<SlabRecord>().tables.get(), BEFORE_AGES, 1);
-    // SAFETY: as above.
+    // SAFETY: each chunk has an age; side tables are committed with the chunk and never unmapped (1).
     unsafe { &*layout::at::<AtomicU8>(at) }
 }
 
-/// The OS pages of the slab that read as zero.
+/// Returns the bits of the OS pages of the slab that read as zero.
 #[inline]
 pub(crate) fn clean_pages<'a>(c: Record) -> &'a AtomicU16 {
     &c.view::<SlabRecord>().clean
 }
 
-/// Words of free bits that a slab of `class` uses.
+/// Returns the number of words of free bits that a slab of `class` uses.
 #[inline(always)]
 pub(crate) fn words(class: usize) -> usize {
     class::capacity(class).div_ceil(64) as usize
 }
 
-/// Whether the block with index `i` is free in the slab of `c` (not in a cache). A hint unless the slab is the caller's.
+/// Whether the block with index `i` is free in the slab of `c` (not in a cache). A hint unless the slab is the
+/// caller's.
 pub(crate) fn is_free(c: Record, class: usize, i: u32) -> bool {
     let (word, mask) = (i as usize / 64, 1u64 << (i % 64));
     let record = c.view::<SlabRecord>();
     let at = bits_at(c, class, record.tables.get(), false) + 8 * word;
-    // SAFETY: the word lies in the slab's bits, which are committed with the chunk and never unmapped.
+    // SAFETY: the word lies in the slab's free bits: side tables are committed with the chunk and never unmapped (1).
     let own = unsafe { peek(layout::at::<u64>(at), 0) };
     (own | remote_word(c, class, word).load(Ordering::Relaxed)) & mask != 0
         || i >= peek_cell(&record.carved, u16::MAX).into()
 }
 
-/// Used and carved blocks of the slab of `c`, for other threads: a hint.
+/// Returns the numbers of used and carved blocks of the slab of `c`. For other threads: a hint.
 pub(crate) fn seen(c: Record) -> (u32, u32) {
     let record = c.view::<SlabRecord>();
     (peek_cell(&record.used, 0).into(), peek_cell(&record.carved, 0).into())
 }
 
-/// `log2` of the chunks of the arena of the slab of `c`.
+/// Returns `log2` of the number of chunks of the arena of the slab of `c`.
 pub(crate) fn tables(c: Record) -> u8 {
     c.view::<SlabRecord>().tables.get()
 }
 
-/// Word `word` of the free bits and of the remote bits that any chunk has in the table of few bits, or in the other tables.
-/// For tests, at rest.
+/// Returns word `word` of the free bits and of the remote bits of a chunk of any kind, in the table of few bits if
+/// `few`, else in the other tables. For tests, while no thread uses the chunk.
 pub(crate) fn bits_of_any(c: Record, tables: u8, few: bool, word: usize) -> (u64, u64) {
     let class = if few { class::CLASSES - 1 } else { 1 };
-    // SAFETY: the tables are committed with the chunk.
+    // SAFETY: side tables are committed with the chunk and never unmapped (1).
     unsafe {
         let at = |remote| layout::at::<u64>(bits_at(c, class, tables, remote)).add(word);
         (at(false).read(), (*at(true).cast::<AtomicU64>()).load(Ordering::Relaxed))
@@ -139,16 +141,17 @@ pub(crate) fn is_hardened(c: Record) -> bool {
 }
 
 impl OwnSlab {
-    /// The slab of `c`.
+    /// Returns a token for the slab of `c`.
     ///
     /// # Safety
-    /// `c` must be the record of a slab, and what the type proves be true.
+    /// What the type proves must be true for as long as the token is used.
     #[inline(always)]
     pub unsafe fn of(c: Record) -> Self {
         OwnSlab(c)
     }
 
-    /// Makes the caller's chunk of `c`, whose free bits and remote bits are zero, a slab of `class` without any used block.
+    /// Makes the caller's chunk of `c`, whose free bits and remote bits must be zero, a slab of `class` without a used
+    /// block.
     pub(crate) fn set_up(arenas: &Arenas, c: Record, class: usize, owner: *mut (), zeroed: bool) -> Self {
         let slab = OwnSlab(c);
         c.set_class(class);
@@ -161,7 +164,7 @@ impl OwnSlab {
         record.guarded.set(false);
         record.carved.set(0);
         record.used.set(0);
-        // Relaxed: the slab is not known to others yet.
+        // Relaxed: no other thread uses the slab yet.
         record.clean.store(0, Ordering::Relaxed);
         record.tables.set(arenas.tables(c));
         record.owner.store(owner, Ordering::Relaxed);
@@ -169,7 +172,7 @@ impl OwnSlab {
         slab
     }
 
-    /// Its record.
+    /// Returns its record.
     #[inline(always)]
     pub fn chunk(self) -> Record {
         self.0
@@ -180,34 +183,35 @@ impl OwnSlab {
         self.0.view()
     }
 
-    /// Its size class.
+    /// Returns its size class.
     #[inline(always)]
     pub(crate) fn class(self) -> usize {
         self.0.class()
     }
 
-    /// Its free bits, a bit for each block.
+    /// Returns its free bits, a bit for each block.
     #[inline(always)]
     pub(crate) fn bits(self) -> &'static [Cell<u64>] {
         let class = self.class();
         let at = bits_at(self.0, class, self.record().tables.get(), false);
-        // SAFETY: the words of a slab's free bits are committed with the chunk, never unmapped, and this owner's.
+        // SAFETY: side tables are committed with the chunk and never unmapped (1), and `OwnSlab` proves that no other
+        // thread uses the free bits.
         unsafe { core::slice::from_raw_parts(layout::at(at), words(class)) }
     }
 
-    /// Blocks that are live or in a cache.
+    /// Returns the number of blocks that are live or in a cache.
     #[inline(always)]
     pub fn used(self) -> u32 {
         self.record().used.get().into()
     }
 
-    /// So many more blocks are used, or fewer.
+    /// Adds `n` to the number of used blocks.
     #[inline(always)]
     pub(crate) fn add_used(self, n: i32) {
         self.record().used.set((self.used() as i32 + n) as u16);
     }
 
-    /// Blocks at the front that were handed out at least once.
+    /// Returns the number of blocks at the front that were handed out at least once.
     #[inline(always)]
     pub fn carved(self) -> u32 {
         self.record().carved.get().into()
@@ -218,7 +222,7 @@ impl OwnSlab {
         self.record().carved.set(n as u16);
     }
 
-    /// No word of the free bits below this one has a bit set.
+    /// Returns the index of a word of the free bits: no lower word has a bit set.
     #[inline(always)]
     pub(crate) fn hint(self) -> usize {
         self.record().hint.get().into()
@@ -239,7 +243,7 @@ impl OwnSlab {
         self.record().zeroed.set(zeroed);
     }
 
-    /// Whether it is in its heap's list of slabs with free blocks.
+    /// Whether it is in its heap's bin.
     #[inline]
     pub(crate) fn is_listed(self) -> bool {
         self.record().listed.get()
@@ -250,7 +254,7 @@ impl OwnSlab {
         self.record().listed.set(listed);
     }
 
-    /// Remote frees counted less remote bits seen.
+    /// Returns the number of remote frees counted minus remote bits taken.
     #[inline]
     pub(crate) fn balance(self) -> i16 {
         self.record().balance.get()
@@ -260,13 +264,13 @@ impl OwnSlab {
         self.record().balance.set(self.balance() + n);
     }
 
-    /// Blocks that are never handed out, see `harden.rs`.
+    /// Returns the number of blocks that are never handed out, see `harden.rs`.
     #[inline]
     pub(crate) fn withheld(self) -> u32 {
         self.record().hardened.get().saturating_sub(1)
     }
 
-    /// Makes it a hardened slab that withholds so many blocks, or an ordinary one.
+    /// Makes it a hardened slab that withholds the given number of blocks, or an ordinary slab.
     pub(crate) fn set_hardened(self, withheld: Option<u32>) {
         self.record().hardened.set(withheld.map_or(0, |n| n + 1));
     }
@@ -281,13 +285,14 @@ impl OwnSlab {
         self.record().guarded.set(guarded);
     }
 
-    /// It is about to be released, and has no owner any more: a visitor of the heap may hold the record from before, and
-    /// must not take the next owner's slab for it.
+    /// Removes its owner, as it is being released: a handshake may have found the record before, and must not take the
+    /// next slab there for this heap's.
     pub(crate) fn disown(self) {
+        // Relaxed: see `owner`.
         self.record().owner.store(core::ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// The OS pages that read as zero.
+    /// Returns the bits of the OS pages that read as zero.
     #[inline]
     pub(crate) fn clean(self) -> &'static AtomicU16 {
         &self.record().clean

@@ -1,17 +1,17 @@
-//! Zeroed memory: clear what may be other than zero, and no more.
+//! Makes memory zero for calloc: clears what may be other than zero, and no more.
 //!
-//! Memory that was never used, or that was purged, is clean: nothing is done. Of a dirty range of chunks the system is
-//! asked which OS pages hold memory at all ([`Os::touched`]); only those are cleared, and the others stay untouched. That
-//! costs about a microsecond and not the clearing of the block. Of a block of a slab that costs more than clearing it;
-//! there each OS page is read, and cleared unless it is zero.
+//! Memory that was never used, or that was purged, is clean and needs no clearing (invariant 6). For a dirty range of
+//! chunks, neap asks the system which OS pages hold memory at all ([`Os::touched`]); it clears only those, and the
+//! others stay untouched. The question costs about a microsecond, instead of the clearing of the block. For a block of
+//! a slab the question costs more than clearing: there each OS page is read, and cleared unless it is zero.
 //!
-//! Two kinds of programs would pay too much for the question, so each size of ranges keeps a `Habit`:
-//! - one that writes its blocks whole each time: then nearly every OS page is there, and the question (a quarter of what
-//!   clearing costs) is left out. A look at a few OS pages (`looks_zero`) tells when it stops to do so;
-//! - one that wrote its block once, and then leaves it alone: the OS pages stay, zero, and would be cleared again each
-//!   time. So a block that comes back as it was cleared, by the same look, is dropped without a question: it goes back to
+//! For two kinds of programs the question costs too much, so neap keeps a `Habit` for each size of ranges:
+//! - A program that writes each block whole: nearly every OS page holds memory, so neap skips the question (a quarter
+//!   of the cost of clearing). Samples of a few OS pages (`looks_zero`) show when the program changes its habit.
+//! - A program that wrote its block once, and leaves it alone from then on: the OS pages stay resident, are zero, and
+//!   would be cleared again each time. So a block whose samples are zero is dropped without a question: it goes back to
 //!   the system, and the next calloc of it costs nothing. If a block of that size is then found written whole, dropping
-//!   was wrong, as faults cost four times what clearing costs: it is not tried again for a number of times that doubles
+//!   was wrong, as page faults cost four times what clearing costs: dropping pauses for a number of blocks that doubles
 //!   each time.
 
 use crate::blocks::class;
@@ -23,19 +23,20 @@ use crate::system::policy::Purge;
 use crate::system::sync::{AtomicU8, AtomicU64, Ordering};
 use crate::{CHUNK, Os};
 
-/// Runs that are asked for at once.
+/// Number of runs that one question asks for.
 const RUNS: usize = 16;
-/// OS pages that [`looks_zero`] looks at.
+/// Number of OS pages that [`looks_zero`] reads.
 const SAMPLES: usize = 16;
-/// A range is dense if so much of it holds memory: a half.
+/// A range is dense if more than this part of it holds memory: a half.
 const DENSE: usize = 2;
-/// Part of a sparse range that is dropped, not cleared, if it was left alone: a call costs what clearing so much does.
+/// Minimum length of a part of a sparse range that is dropped, not cleared, if it was left alone: a system call costs
+/// as much as clearing this many bytes.
 const WORTH_DROPPING: usize = 64 << 10;
-/// Longest pause in dropping.
+/// Longest pause in dropping, in dense blocks.
 const LONGEST_PAUSE: u8 = 63;
 
-/// What blocks of one size did, in one byte: whether they came back dense (bit 7), whether the last one was dropped
-/// (bit 6), and for how many dense ones dropping pauses (bits 0 to 5).
+/// The history of blocks of one size, in one byte: whether they came back dense (bit 7), whether the last one was
+/// dropped (bit 6), and for how many more dense blocks dropping pauses (bits 0 to 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Habit {
     dense: bool,
@@ -53,18 +54,19 @@ impl Habit {
     }
 }
 
-/// The habits of all sizes, the lengths of ranges as `range.rs` sorts them, and the length of the last pause.
+/// The habits for all sizes (lengths of ranges, in the classes of `range.rs`).
 #[derive(Debug)]
 pub struct Habits {
     of: [AtomicU8; LISTS],
+    /// The length of the last pause in dropping.
     pause: [AtomicU8; LISTS],
-    /// Bytes cleared, and bytes that did not have to be.
+    /// Bytes that were cleared, and bytes that did not need clearing.
     pub(crate) cleared: AtomicU64,
     pub(crate) skipped: AtomicU64,
 }
 
 impl Habits {
-    /// Nothing known.
+    /// Makes habits without history.
     pub const fn new() -> Self {
         Habits {
             of: [const { AtomicU8::new(0) }; LISTS],
@@ -74,7 +76,7 @@ impl Habits {
         }
     }
 
-    // Relaxed, here and below: habits are guesses, which two threads may overwrite.
+    // Relaxed, here and below: a habit is a hint; one thread may overwrite what another stores.
     fn get(&self, size: usize) -> Habit {
         Habit::from_byte(self.of[size].load(Ordering::Relaxed))
     }
@@ -83,7 +85,7 @@ impl Habits {
         self.of[size].store(habit.byte(), Ordering::Relaxed);
     }
 
-    /// A block that was dropped came back dense: twice as long a pause as last time.
+    /// After a block that was dropped came back dense: returns a pause twice as long as the last one.
     fn punish(&self, size: usize) -> u8 {
         let pause = (self.pause[size].load(Ordering::Relaxed) * 2 + 1).min(LONGEST_PAUSE);
         self.pause[size].store(pause, Ordering::Relaxed);
@@ -107,8 +109,8 @@ fn looks_zero(range: Owned, page: usize) -> bool {
 }
 
 impl Habits {
-    /// Makes `block`, whole OS pages of a new large block in the chunks of `taken`, zero. False if that is better done by
-    /// another block: this one should be given back, and a clean one be taken.
+    /// Makes `block`, whole OS pages of a new large block in the chunks of `taken`, zero. False if another block is
+    /// cheaper: then the caller gives this one back and takes a clean one.
     pub(crate) fn clear_large<O: Os>(&self, pages: &Pages<O>, block: Owned, taken: Taken) -> bool {
         let bytes = block.len();
         if pages.policy.zero_always() {
@@ -120,9 +122,10 @@ impl Habits {
         dirty.len() == 0 || self.clear(pages, dirty, list_of(bytes.div_ceil(CHUNK)))
     }
 
-    /// Clears `block`, or its first bytes, of a slab of `class`, which may hold anything; returns how many bytes had to
-    /// be. Untouched OS pages stay so: to look at one costs a fault, but no memory, as all that were only read are the
-    /// same page of the kernel's. That is the price of the question once, and that of clearing from then on.
+    /// Clears `block`, which is a block of a slab of `class` or the first bytes of one, and may hold anything. Returns
+    /// the number of bytes that needed clearing. Untouched OS pages stay so: to read one costs a fault but no memory,
+    /// as all that are only read are the kernel's zero page. The first time that costs as much as the question to the
+    /// system, later as much as clearing.
     pub(crate) fn clear_block<O: Os>(pages: &Pages<O>, block: Owned, class: usize) -> usize {
         if class < class::FIRST_PAGED || pages.policy.zero_always() {
             block.clear();
@@ -141,7 +144,7 @@ impl Habits {
         cleared
     }
 
-    /// Clears a dirty range as the habit of its size suggests; false to drop it.
+    /// Clears a dirty range as the habit of its size suggests; false if the caller is to drop the range instead.
     fn clear<O: Os>(&self, pages: &Pages<O>, range: Owned, size: usize) -> bool {
         let (len, mut habit) = (range.len(), self.get(size));
         if habit.dense {
@@ -172,12 +175,13 @@ impl Habits {
         true
     }
 
-    /// Clears the OS pages that hold memory, unless most of them do; returns what is still to be cleared then.
+    /// Clears the OS pages that hold memory. Stops if most of them do, and returns the rest, which is still to be
+    /// cleared.
     fn clear_touched<O: Os>(&self, pages: &Pages<O>, range: Owned) -> Option<Owned> {
         let mut runs = [Run::EMPTY; RUNS];
         let mut rest = range;
         while rest.len() > 0 {
-            // SAFETY: the range is the holder's.
+            // SAFETY: `Owned` proves that the range is committed, so it lies inside a reservation.
             let Some(found) = (unsafe { pages.os.touched(rest.start(), rest.len(), &mut runs) }) else {
                 return Some(rest);
             };
@@ -187,7 +191,7 @@ impl Habits {
                 return Some(rest);
             }
             for run in runs.iter().map(|&run| rest.run(run)) {
-                // Resident and zero: cleared last time, and not written since.
+                // A run that is resident and zero was cleared last time, and has not been written since.
                 let idle = run.len() >= WORTH_DROPPING && pages.policy.purge() != Purge::Never;
                 let goes = idle && looks_zero(run, pages.page_size());
                 if !(goes && pages.release(run)) {
@@ -216,7 +220,7 @@ mod tests {
         }
     }
 
-    /// Catches pauses that do not grow, have no end, or are another size's.
+    /// Catches pauses that do not grow, have no limit, or are shared by two sizes.
     #[test]
     fn pauses_double() {
         let habits = Habits::new();
@@ -225,13 +229,13 @@ mod tests {
         assert_eq!(habits.punish(4), 1);
     }
 
-    /// Catches samples that miss the ends, or look behind the range.
+    /// Catches samples that miss the ends, or read behind the range.
     #[test]
     fn samples_are_spread() {
         for pages in if cfg!(miri) { [1, 2, 3, 4, 16, 17] } else { [1, 2, 15, 16, 17, 100] } {
             let mut range = std::vec![0u64; pages * 512];
             let len = pages * 4096;
-            // SAFETY: the range is `len` bytes long.
+            // SAFETY: the range is this test's, and `len` bytes long.
             let zero = |range: &mut [u64]| looks_zero(unsafe { Owned::of(range.as_mut_ptr().cast(), len) }, 4096);
             assert!(zero(&mut range));
             for at in [0, pages * 512 - 1] {

@@ -1,9 +1,9 @@
-//! Memory that its holder alone uses, as a value.
+//! A token for memory that its holder alone uses.
 
 use crate::system::os::Run;
 
 /// Committed memory that only the holder uses now: of a new block, of a block that is being freed, or of a slab of the
-/// holder's. Having it proves that. So the holder may write to it, ask the system about it, and give it back.
+/// holder's. Having it proves that. So the holder may write to it, ask the system about it, and purge it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Owned {
     start: *mut u8,
@@ -11,7 +11,7 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    /// `len` bytes at `start`.
+    /// Returns a token for `len` bytes at `start`.
     ///
     /// # Safety
     /// What the type proves must be true for as long as the token is used.
@@ -20,19 +20,19 @@ impl Owned {
         Owned { start, len }
     }
 
-    /// Its first byte.
+    /// Returns the address of its first byte.
     #[inline(always)]
     pub(crate) fn start(self) -> *mut u8 {
         self.start
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[inline(always)]
     pub(crate) fn len(self) -> usize {
         self.len
     }
 
-    /// Its bytes `from..to`, as far as it has them.
+    /// Returns its bytes `from..to`, as far as it has them.
     #[inline]
     pub(crate) fn part(self, from: usize, to: usize) -> Owned {
         let to = to.min(self.len);
@@ -40,7 +40,7 @@ impl Owned {
         Owned { start: self.start.wrapping_add(from), len: to - from }
     }
 
-    /// The part of it that is `run`.
+    /// Returns the part of it that is `run`, which must lie in it.
     pub(crate) fn run(self, run: Run) -> Owned {
         let from = run.start.addr() - self.start.addr();
         self.part(from, from + run.len)
@@ -49,15 +49,15 @@ impl Owned {
     /// Fills it with zeroes.
     #[inline]
     pub(crate) fn clear(self) {
-        // SAFETY: what the token proves.
+        // SAFETY: `Owned` proves that the bytes are committed and that only the holder uses them.
         unsafe { self.start.write_bytes(0, self.len) };
     }
 
-    /// Whether all of its bytes are zero. It must be aligned for words.
+    /// Whether all of its bytes are zero. Its start must be aligned for words.
     pub(crate) fn is_zero(self) -> bool {
         debug_assert!(self.start.cast::<u64>().is_aligned());
-        // Cache lines, and the words and bytes behind the last whole one. No look at each word: that is one branch for eight.
-        // SAFETY: what the token proves; the start is aligned.
+        // Checks whole cache lines, one branch for eight words, then the words and bytes that are left.
+        // SAFETY: `Owned` proves that the bytes are committed and that only the holder uses them; the start is aligned.
         let (words, bytes) = unsafe {
             let words = core::slice::from_raw_parts(self.start.cast::<u64>(), self.len / 8);
             (words, core::slice::from_raw_parts(self.start.add(self.len / 8 * 8), self.len % 8))
@@ -73,7 +73,7 @@ impl Owned {
 mod tests {
     use super::*;
 
-    /// Catches a byte that is not looked at, or one too many, wherever the length ends.
+    /// Catches a byte that is not checked, or one too many that is, wherever the length ends.
     #[test]
     fn each_byte_counts() {
         let mut block = [0u64; 24];
