@@ -129,7 +129,11 @@ const ROWS: &[Row] = &[
     row(FORK, "files_over_generations", "a file that stays open in each child of a fork"),
     row(GUARDS, "guards_stay", "guard pages lost to a thread that makes memory usable").env(&[("NEAP_HARDEN", "on")]),
     row(GUARDS, "programs_pages_stay", "access that a program took away from a part of its block, and that comes back"),
-    row(GUARDS, "freed_blocks_are_as_new", "OS pages of a freed block that stay inaccessible, locked, or no child's"),
+    row(
+        GUARDS,
+        "freed_blocks_are_as_new",
+        "OS pages of a freed block that stay inaccessible, locked, a file's, or no child's",
+    ),
     row(GUARDS, "freed_blocks_are_as_new", "the same where freed blocks are filled")
         .variant("::filled")
         .env(&[("MALLOC_PERTURB_", "165")]),

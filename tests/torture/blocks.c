@@ -133,12 +133,14 @@ static void make(uint64_t *seed, struct slot *s, size_t size) {
 /* What a program does to an OS page of a large block, and does not undo: the next owner of the memory must not have it. */
 static void change_page(struct slot *s) {
     char *page = (char *)(((uintptr_t)s->block + s->number % (s->size - 8191) + 4095) & ~(uintptr_t)4095);
-    switch (s->number / 5 % 6) {
+    switch (s->number / 5 % 8) {
     case 0: (void)mprotect(page, 4096, PROT_NONE); break;
     case 1: (void)mprotect(page, 4096, PROT_READ); break;
     case 2: (void)madvise(page, 4096, 102 /* MADV_GUARD_INSTALL */); break;
     case 3: (void)madvise(page, 4096, MADV_DONTFORK); break;
     case 4: (void)madvise(page, 4096, MADV_WIPEONFORK); break;
+    case 5: (void)munmap(page, 4096); break;
+    case 6: (void)mmap(page, 4096, PROT_READ, MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0); break;
     default: (void)mlock(page, 4096);
     }
 }

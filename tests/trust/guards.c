@@ -79,10 +79,18 @@ static void guards_stay(void) { in_children(trial, trial_ms(4000), 0); }
 enum { CHANGED = 24, CHANGED_SIZE = 5 * 65536 };
 
 /* What a program does to an OS page, and by which call. */
-enum change { PROTECTED, PROTECTED_BY_NUMBER, GUARDED, NOT_COPIED, WIPED, LOCKED, CHANGES };
+enum change { PROTECTED, PROTECTED_BY_NUMBER, GUARDED, NOT_COPIED, WIPED, LOCKED, FILED, MOVED_INTO, MOVED_AWAY, UNMAPPED, CHANGES };
+
+/* One OS page, which holds zero. */
+static int file = -1;
+static void *of_file(void *at, int fixed) { return mmap(at, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | fixed, file, 0); }
 
 static int changed(enum change how, char *page) {
     switch (how) {
+    case FILED: return of_file(page, MAP_FIXED) == page ? 0 : -1;
+    case MOVED_INTO: return mremap(of_file(NULL, 0), PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, page) == page ? 0 : -1;
+    case MOVED_AWAY: return mremap(page, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, of_file(NULL, 0)) != page ? 0 : -1;
+    case UNMAPPED: return munmap(page, PAGE);
     case PROTECTED: return mprotect(page, PAGE, PROT_NONE);
     case PROTECTED_BY_NUMBER: return (int)syscall(SYS_mprotect, page, PAGE, PROT_READ);
     case GUARDED: return madvise(page, PAGE, 102);
@@ -135,11 +143,15 @@ static void changed_and_freed(enum change how, int at, int shorter) {
     }
     read_in_child(p + first, 2 * CHANGED - first);
     for (int i = 0; i < 2 * CHANGED; i++) free(p[i]);
+    char byte = 1;
+    CHECK(pread(file, &byte, 1, 0) == 1 && byte == 0);
 }
 
 /* What a program does to OS pages of a large block must not meet the next owner, wherever in the block they are. */
 static void freed_blocks_are_as_new(void) {
     static const int places[] = {0, 2 * 65536 + 3 * PAGE, CHANGED_SIZE - PAGE};
+    file = memfd_create("file", 0);
+    CHECK(file >= 0 && ftruncate(file, PAGE) == 0);
     for (int how = 0; how < CHANGES; how++)
         for (int i = 0; i < 3; i++) changed_and_freed(how, places[i], 0);
     for (int how = 0; how < CHANGES; how++) changed_and_freed(how, places[1], 1);

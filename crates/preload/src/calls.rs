@@ -59,9 +59,9 @@ unsafe fn perform(number: c_long, arguments: [usize; 6]) -> c_long {
             result
         }
         _ => {
-            if changes_mapping(number, c) {
-                // Noted before the change, as a call that fails may have made a part of it.
-                NEAP.note_changed(core::ptr::without_provenance(a));
+            // Noted before the change, as a call that fails may have made a part of it.
+            for changed in changed_mappings(number, arguments).into_iter().flatten() {
+                NEAP.note_changed(core::ptr::without_provenance(changed));
             }
             call()
         }
@@ -88,20 +88,24 @@ fn sets_filter(operation: usize, flags: usize, filter: usize) -> bool {
     }
 }
 
+/// Flags of mremap with which its last argument counts.
+const TO_AN_ADDRESS: c_int = libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+
 /// Guards without mappings of their own (Linux 6.13); libc has no name for it yet.
 const MADV_GUARD_INSTALL: c_int = 102;
 
-/// Whether a system call with this third argument changes OS pages in a way that lasts after the program frees the
-/// block there.
-fn changes_mapping(number: c_long, third: usize) -> bool {
-    match number {
-        libc::SYS_mprotect => third as c_int != libc::PROT_READ | libc::PROT_WRITE,
-        libc::SYS_madvise => {
-            matches!(third as c_int, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL)
-        }
-        libc::SYS_pkey_mprotect | libc::SYS_mlock | libc::SYS_mlock2 => true,
+/// Addresses at which a system call with these arguments changes OS pages in a way that lasts after the program frees
+/// the block there.
+fn changed_mappings(number: c_long, [a, _, c, d, e, _]: [usize; 6]) -> [Option<usize>; 2] {
+    let first = match number {
+        libc::SYS_mprotect => c as c_int != libc::PROT_READ | libc::PROT_WRITE,
+        libc::SYS_madvise => matches!(c as c_int, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL),
+        libc::SYS_pkey_mprotect | libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munmap | libc::SYS_mremap => true,
+        libc::SYS_mmap => d as c_int & libc::MAP_FIXED != 0,
         _ => false,
-    }
+    };
+    let target = number == libc::SYS_mremap && d as c_int & libc::MREMAP_FIXED != 0;
+    [first.then_some(a), target.then_some(e)]
 }
 
 /// Whether a child made with these flags uses its parent's memory.
@@ -109,53 +113,65 @@ fn shares_memory(flags: usize) -> bool {
     flags & libc::CLONE_VM as usize != 0
 }
 
-/// Exports C functions that are one system call: name and parameters, number, arguments.
+/// Exports C functions that are one system call: name and parameters, type of the result, number, arguments.
 macro_rules! calls {
-    ($($(#[$doc:meta])* $name:ident($($parameter:ident: $type:ty),*) = $number:expr, [$($argument:expr),*];)*) => {$(
+    ($($(#[$doc:meta])* $name:ident($($parameter:ident: $type:ty),*) -> $result:ty
+        = $number:expr, [$($argument:expr),*];)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
         /// As the system call.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($parameter: $type),*) -> c_int {
+        pub unsafe extern "C" fn $name($($parameter: $type),*) -> $result {
             let mut arguments = [0; 6];
             // Signed numbers are extended. Pointers are exposed, as the kernel makes pointers of them again.
             arguments.iter_mut().zip([$($argument as usize),*]).for_each(|(to, word)| *to = word);
             // SAFETY: the function's contract is the system call's, and these are its arguments.
-            unsafe { perform($number, arguments) as c_int }
+            unsafe { perform($number, arguments) as $result }
         }
     )*};
 }
 
 calls! {
     /// Linux: gives the process its own of some namespaces and tables that it shares.
-    unshare(flags: c_int) = libc::SYS_unshare, [flags];
+    unshare(flags: c_int) -> c_int = libc::SYS_unshare, [flags];
     /// Linux: moves the process into the namespaces behind a file.
-    setns(file: c_int, kind: c_int) = libc::SYS_setns, [file, kind];
+    setns(file: c_int, kind: c_int) -> c_int = libc::SYS_setns, [file, kind];
     /// Linux: settings of a process and its threads.
-    prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) = libc::SYS_prctl, [option, a, b, c, d];
+    prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = libc::SYS_prctl, [option, a, b, c, d];
     /// POSIX: sets a limit of the process.
-    setrlimit(resource: c_int, new: *const c_void) = libc::SYS_prlimit64, [0, resource, new];
+    setrlimit(resource: c_int, new: *const c_void) -> c_int = libc::SYS_prlimit64, [0, resource, new];
     /// The same: on 64-bit Linux the two structures are one.
-    setrlimit64(resource: c_int, new: *const c_void) = libc::SYS_prlimit64, [0, resource, new];
+    setrlimit64(resource: c_int, new: *const c_void) -> c_int = libc::SYS_prlimit64, [0, resource, new];
     /// Linux: sets or asks for a limit of a process (0: this one).
-    prlimit(process: libc::pid_t, resource: c_int, new: *const c_void, old: *mut c_void)
+    prlimit(process: libc::pid_t, resource: c_int, new: *const c_void, old: *mut c_void) -> c_int
         = libc::SYS_prlimit64, [process, resource, new, old];
     /// The same, as [`setrlimit64`].
-    prlimit64(process: libc::pid_t, resource: c_int, new: *const c_void, old: *mut c_void)
+    prlimit64(process: libc::pid_t, resource: c_int, new: *const c_void, old: *mut c_void) -> c_int
         = libc::SYS_prlimit64, [process, resource, new, old];
     /// POSIX: what may be done with OS pages.
-    mprotect(p: *mut c_void, len: usize, protection: c_int) = libc::SYS_mprotect, [p, len, protection];
+    mprotect(p: *mut c_void, len: usize, protection: c_int) -> c_int = libc::SYS_mprotect, [p, len, protection];
     /// Linux: the same, and a key. As in the C library: kernels without keys have no such call.
-    pkey_mprotect(p: *mut c_void, len: usize, protection: c_int, key: c_int)
+    pkey_mprotect(p: *mut c_void, len: usize, protection: c_int, key: c_int) -> c_int
         = if key == -1 { libc::SYS_mprotect } else { libc::SYS_pkey_mprotect }, [p, len, protection, key];
     /// Linux: advice on OS pages.
-    madvise(p: *mut c_void, len: usize, advice: c_int) = libc::SYS_madvise, [p, len, advice];
+    madvise(p: *mut c_void, len: usize, advice: c_int) -> c_int = libc::SYS_madvise, [p, len, advice];
     /// POSIX: keeps OS pages in memory.
-    mlock(p: *const c_void, len: usize) = libc::SYS_mlock, [p, len];
+    mlock(p: *const c_void, len: usize) -> c_int = libc::SYS_mlock, [p, len];
     /// Linux: the same, with flags. As in the C library: kernels before 4.4 have no mlock2.
-    mlock2(p: *const c_void, len: usize, flags: c_uint)
+    mlock2(p: *const c_void, len: usize, flags: c_uint) -> c_int
         = if flags == 0 { libc::SYS_mlock } else { libc::SYS_mlock2 }, [p, len, flags];
+    /// POSIX: maps a file or fresh memory. The address is returned as a number.
+    mmap(p: *mut c_void, len: usize, protection: c_int, flags: c_int, file: c_int, from: i64) -> c_long
+        = libc::SYS_mmap, [p, len, protection, flags, file, from];
+    /// The same: on 64-bit Linux all offsets have 64 bits.
+    mmap64(p: *mut c_void, len: usize, protection: c_int, flags: c_int, file: c_int, from: i64) -> c_long
+        = libc::SYS_mmap, [p, len, protection, flags, file, from];
+    /// POSIX: removes mappings.
+    munmap(p: *mut c_void, len: usize) -> c_int = libc::SYS_munmap, [p, len];
+    /// Linux: moves or resizes a mapping. The last argument counts where `flags` say so, else callers leave it out.
+    mremap(p: *mut c_void, old: usize, new: usize, flags: c_int, to: *mut c_void) -> c_long
+        = libc::SYS_mremap, [p, old, new, flags, if flags & TO_AN_ADDRESS == 0 { 0 } else { to as usize }];
 }
 
 /// Linux: any system call.

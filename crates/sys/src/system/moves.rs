@@ -185,9 +185,12 @@ fn undo(part: Part) -> bool {
         // SAFETY: what a `Part` proves. The advices below change no other memory.
         unsafe { arch::syscall(libc::SYS_madvise as usize, arguments) }
     };
+    // Memory of a file that the program mapped here would not become zero. MADV_FREE works on other memory alone.
+    let is_plain = advise(libc::MADV_FREE as usize) == 0;
     // A kernel that does not know an advice has nothing that it would undo.
     let undone = |advice: usize| matches!(-advise(advice), 0 | UNKNOWN_ADVICE);
-    if part.open()
+    if is_plain
+        && part.open()
         && undone(libc::MADV_DOFORK as usize)
         && undone(libc::MADV_KEEPONFORK as usize)
         && undone(GUARD_REMOVE)
