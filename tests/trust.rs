@@ -80,6 +80,7 @@ const ROWS: &[Row] = &[
     row(THREADS, "detached_leave_nothing", "3 KiB that stay for each thread that ends"),
     row(THREADS, "number_of_another", "a seat that is gone and is written to, as a process has its thread's number"),
     row(THREADS, "number_of_a_later_thread", "likewise, as a later thread has it"),
+    row(THREADS, "ends_beside_forks", "a heap that is lost, as a fork ends while its thread ends"),
     row(HELPER, "start_beside_options", "a helper that is taken for lost while it is started"),
     row(HELPER, "start_beside_options", "the same, each time").variant("::slow").inject(SLOW_START),
     row(HELPER, "blocks_passed_on", "threads that wait in free for a helper that does not end"),

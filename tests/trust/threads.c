@@ -1,10 +1,13 @@
 /* Threads whose first call comes as they end: the C library frees what belongs to a thread after its key destructors. */
 #include "trust.h"
+#include "../../include/neap.h"
+#include <dlfcn.h>
 #include <malloc.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
 static void *wait_a_little(void *unused) {
     usleep(2000);
@@ -126,10 +129,69 @@ static void number_of_a_later_thread(void) {
     SKIP("another process was quicker each time");
 }
 
+#ifdef __x86_64__
+/* Threads end one after the other, slowly: the trap flag brings SIGTRAP after each instruction of neap's part of the end,
+   and its handler sleeps. So forks of another thread begin and end at each place there. Each thread must give its heap
+   up to the next one: two threads have at most two heaps, and one more where a thread begins before the last has ended. */
+enum { ENDS = 90, SLOW_STEPS = 60, MOST_HEAPS = 3 };
+static __thread int end_steps __attribute__((tls_model("initial-exec")));
+static atomic_int all_ended;
+static pthread_key_t before_neap;
+
+static void slow_step(int signal, siginfo_t *info, void *context) {
+    (void)signal, (void)info;
+    int saved = errno;
+    usleep(100);
+    if (++end_steps == SLOW_STEPS) ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] &= ~0x100ll;
+    errno = saved;
+}
+static void steps_on(void *unused) {
+    (void)unused;
+    __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::: "memory", "cc");
+}
+static void *end_slowly(void *unused) {
+    fill_and_free(100, 100);
+    CHECK(pthread_setspecific(before_neap, &all_ended) == 0);
+    return unused;
+}
+static void *fork_all_the_time(void *unused) {
+    while (!atomic_load(&all_ended)) {
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) _exit(0);
+        CHECK(waitpid(pid, NULL, 0) == pid);
+    }
+    return unused;
+}
+static void ends_beside_forks(void) {
+    int (*figures)(struct neap_stats *) = (int (*)(struct neap_stats *))dlsym(RTLD_DEFAULT, "neap_stats_get");
+    if (!figures) SKIP("another allocator");
+    /* So many that this thread has a heap, and neap its key. */
+    fill_and_free(100, 100);
+    struct sigaction trap = {.sa_sigaction = slow_step, .sa_flags = SA_SIGINFO | SA_RESTART};
+    CHECK(sigaction(SIGTRAP, &trap, NULL) == 0);
+    /* Destructors run in the order of keys, and neap's key has index 31. */
+    do CHECK(pthread_key_create(&before_neap, steps_on) == 0);
+    while (before_neap < 30);
+    pthread_t forks, t;
+    CHECK(pthread_create(&forks, NULL, fork_all_the_time, NULL) == 0);
+    for (int i = 0; i < ENDS; i++) CHECK(pthread_create(&t, NULL, end_slowly, NULL) == 0 && pthread_join(t, NULL) == 0);
+    atomic_store(&all_ended, 1);
+    CHECK(pthread_join(forks, NULL) == 0);
+    struct neap_stats s = {.size = sizeof s};
+    CHECK(figures(&s) == NEAP_OK);
+    printf("%lu heaps for %d threads\n", (unsigned long)s.heaps, ENDS);
+    CHECK_AT(s.heaps <= MOST_HEAPS, s.heaps);
+}
+#else
+static void ends_beside_forks(void) { SKIP("the trap flag is x86's"); }
+#endif
+
 static const struct test_case cases[] = {
     CASE(detached),
     CASE(detached_leave_nothing),
     CASE(number_of_another),
     CASE(number_of_a_later_thread),
+    CASE(ends_beside_forks),
 };
 TEST_MAIN(cases)

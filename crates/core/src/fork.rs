@@ -371,6 +371,8 @@ impl<O: Os> Allocator<O> {
             }
             if let Some(heap) = Self::heap_of(r, slot) {
                 heap.slot.store(core::ptr::null_mut(), Ordering::Relaxed);
+                // From now on other threads use the heap, also before the fork has the locks.
+                heap.whole.set(false);
                 // SeqCst: see `abandon_heap`, which comes later.
                 heap.state.store(LEFT, Ordering::SeqCst);
                 self.left.store(true, Ordering::Relaxed);

@@ -588,6 +588,7 @@ unsafe impl Os for Fake {
     fn pause(&self, microseconds: u32) {
         self.paused.fetch_add(microseconds.into(), Ordering::Relaxed);
         self.log().note(PAUSE, 0, microseconds as usize);
+        self.within.reach(Moment::Pause);
     }
 
     /// Panics with the line as its message, so that a test can catch it.

@@ -8,6 +8,7 @@ use neap_core::lock::Lock;
 use neap_core::misuse::Call as Asker;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
 use neap_coretest::{Call, Config, Fake, Moment, Owner};
+use std::cell::Cell;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -292,6 +293,33 @@ fn a_thread_may_end_during_a_fork() {
     let next = thread(&a);
     assert_eq!(next.heap(), heap, "the next thread adopts it");
     valid(&a);
+}
+
+/// Catches a heap that the child takes for whole, as its thread was in no call, although that thread ended before the
+/// fork had the locks, and another thread uses the heap.
+#[test]
+fn a_heap_may_change_hands_before_a_fork() {
+    static A: LazyLock<&Shared> = LazyLock::new(|| Box::leak(system(Config::default())));
+    thread_local!(static ENDS: Cell<Option<Owner>> = const { Cell::new(None) });
+    let (mine, ends, busy) = (thread(&A), thread(&A), thread(&A));
+    let heap = ends.heap();
+    work(&A, &ends);
+    ENDS.set(Some(ends));
+    // The fork waits for the call of `busy`.
+    A.os.set_within(Moment::Pause, || {
+        ENDS.take().expect("it runs once").end_during_fork(&A);
+        // The end of the call of `busy` abandons the heap; a thread whose first call began before the fork adopts it.
+        A.settle();
+        let next = thread(&A);
+        work(&A, &next);
+        core::mem::forget(next);
+    });
+    busy.with(&A, |_| assert_eq!(mine.fork_begin(&A), Begin::Ready));
+    assert!(ENDS.take().is_none());
+    mine.fork_child(&A);
+    // The child's first slow path.
+    free(&A, &mine, malloc(&A, &mine, 5 << 20));
+    assert_ne!(thread(&A).heap(), heap, "a heap that may be half changed is used no more");
 }
 
 /// Catches a lock that is had twice, and one that a fork keeps longer than it may, or not at all.

@@ -7,6 +7,8 @@ use std::sync::{Mutex, PoisonError};
 pub enum Moment {
     /// `Os::has_ended`: whether a thread has ended.
     Question,
+    /// `Os::pause`: a fork waits for calls, or a thread for a fork.
+    Pause,
     /// `Os::purge_runs`: several ranges are purged.
     PurgeRuns,
     /// `Os::publish`: at the end of a purge.

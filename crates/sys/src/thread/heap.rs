@@ -264,10 +264,7 @@ fn late_key() -> Option<libc::pthread_key_t> {
 }
 
 unsafe extern "C" fn end_of_thread(_: *mut c_void) {
-    if slot::heap() == Heap::none() || slot::heap() == slot::gone() {
-        return;
-    }
-    loop {
+    while slot::has_heap() {
         match Turn::to_free() {
             Turn::Heap(lent) => {
                 // Once the heap is given up, the slot does not show the call any more.
@@ -293,6 +290,11 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
                 }
             }
             _ => {
+                if let Some(entered) = arch::enter() {
+                    // The fork has ended since the call was refused, and the heap is back.
+                    entered.leave();
+                    continue;
+                }
                 // A handler ends the thread in the middle of a call.
                 let heap = slot::heap();
                 if is_heap(heap) && slot::give_up(heap) {
