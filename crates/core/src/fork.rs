@@ -345,7 +345,7 @@ impl<O: Os> Allocator<O> {
     /// `slot` must be the calling thread's, outside of calls.
     pub unsafe fn wait_for_fork(&self, slot: *mut ThreadSlot) -> bool {
         let mut patience = Patience::new(CALL);
-        // SAFETY: the slot is the caller's.
+        // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
         while unsafe { (*slot).heap.load(Ordering::Relaxed) } == FORKED.heap() {
             if !patience.wait(&self.os) {
                 return false;
@@ -362,7 +362,7 @@ impl<O: Os> Allocator<O> {
     /// used again with a heap other than `gone`.
     pub unsafe fn leave_to_others(&self, slot: *mut ThreadSlot, gone: *mut Heap) -> bool {
         self.registry.with(&self.os, |r| {
-            // SAFETY: the slot is the caller's.
+            // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
             let held = unsafe { &(*slot).heap };
             // Acquire pairs with the Release of `back`: what an earlier fork did to the slot is over. The lock keeps
             // the next fork away.

@@ -78,10 +78,10 @@ impl<O: Os> Back<O> {
     /// # Safety
     /// `slot` must be the calling thread's, and not busy.
     pub unsafe fn wait_parked(&self, slot: *mut ThreadSlot) {
-        // SAFETY: the thread slot is the caller's.
+        // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
         let parked = || unsafe { (*slot).heap.load(Ordering::Acquire) } == PARKED.heap();
         while parked() {
-            // SAFETY: the thread slot is the caller's.
+            // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
             self.os.futex_wait(unsafe { &*futex(slot) }, PARKED.heap().addr() as u32);
         }
     }
@@ -240,12 +240,12 @@ impl<O: Os> Back<O> {
             *end = count;
         }
         if let Some(held) = held {
-            // SAFETY: all blocks on these OS pages were taken by this thread, so no thread uses them. They pin their slabs
-            // until they are freed below.
+            // SAFETY: `Hole` proves that all blocks on these OS pages are taken by this thread, as `Owned` demands.
+            // They pin their slabs until they are freed below (invariant 11).
             let memory = runs[..count].iter().map(|run| unsafe { Owned::of(run.start, run.len) });
             *held += memory.map(|memory| self.held_by(memory, &mut work.touched)).sum::<usize>();
         }
-        // SAFETY: as above.
+        // SAFETY: `Hole` proves that all blocks on these OS pages are taken by this thread, so nothing there is needed.
         let sent = unsafe { self.release_runs(&runs[..count], false) };
         if sent.is_in_vain() {
             self.purger.set_refused(true);

@@ -57,7 +57,7 @@ impl<O: Os> Blocks<O> {
     /// # Safety
     /// `p` must be a live block of the caller's.
     pub unsafe fn stays_mapped(&self, p: *mut u8) -> bool {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a live block of its own, as `Given` demands.
         let given = unsafe { Given::of(p) };
         self.arenas.record(p).is_some_and(|c| given.large(c).is_none_or(|block| !block.is_apart()))
     }

@@ -238,8 +238,8 @@ impl Mine<'_> {
     /// Collects the remote frees of all pending slabs.
     #[cold]
     pub(crate) fn collect<O: Os>(self, a: &Blocks<O>) {
-        // SAFETY: the pending slabs are slabs of this heap (20), which are the holder's, as `Mine` proves; a slab that
-        // was taken is on no stack.
+        // SAFETY: the pending slabs are slabs of this heap (invariant 20), which are the holder's, as `Mine` proves; a
+        // slab that was taken is on no stack.
         unsafe {
             self.pending.take(|c| {
                 let Some(c) = Record::from_ptr(c) else { return };
@@ -345,7 +345,8 @@ impl<O: Os> Blocks<O> {
     /// [`Remote::free`](crate::system::remote::Remote::free) returned true. Returns the owner if it is an orphan, whose
     /// frees the caller has to collect (invariant 21). The slab may be released by then.
     pub(crate) fn push_pending(&self, c: Record) -> Option<&'static Heap> {
-        // SAFETY: an owner is a heap, or a name. `Remote::free` returned true, so the slab is on no stack (20).
+        // SAFETY: an owner is a heap, or a name. `Remote::free` returned true, so the slab is on no stack (invariant
+        // 20).
         let owner = unsafe {
             let owner = Heap::at(heap::owner(c))?;
             owner.pending.push(c.as_ptr());

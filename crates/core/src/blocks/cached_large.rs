@@ -52,9 +52,9 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Does what `cache_large` does after [`Heap::free`](crate::Heap::free) failed for `given`, if the cache has room and
-    /// there is nothing to note: the most frequent case of freeing a large block, with nothing to settle. Returns false
-    /// if it did nothing. `heap` must not be watched, and must be unchanged since.
+    /// Does what `cache_large` does after [`Heap::free`](crate::Heap::free) failed for `given`, if the cache has room
+    /// and there is nothing to note: the most frequent case of freeing a large block, with nothing to settle. Returns
+    /// false if it did nothing. `heap` must not be watched, and must be unchanged since.
     #[inline(always)]
     pub(crate) fn cache_large_after_miss(&self, heap: Mine<'_>, given: Given) -> bool {
         // The page map has the class 0 for a large block. A heap in the mode `Watch::Nothing` has caches.

@@ -26,8 +26,8 @@ impl Guards {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Makes an OS page inaccessible; false if there are too many guards, or the system refuses. Its holder does not touch it
-    /// until [`Guards::unguard`].
+    /// Makes an OS page inaccessible; false if there are too many guards, or the system refuses. Its holder does not
+    /// touch it until [`Guards::unguard`].
     pub(crate) fn guard<O: Os>(&self, pages: &Pages<O>, page: Owned) -> bool {
         // Relaxed: the limit may be exceeded by a few.
         if self.count() >= MOST_GUARDS {

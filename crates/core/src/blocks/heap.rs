@@ -253,7 +253,8 @@ impl Heap {
     /// `heap` must be the calling thread's, in a call (as [`Mine`] demands), or a [`Name`].
     #[inline(always)]
     pub unsafe fn malloc(heap: *mut Heap, size: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
-        // SAFETY: the heap is the caller's (18); a name has the limit 0. Each size below the limit is in the table.
+        // SAFETY: the heap is the caller's (invariant 18); a name has the limit 0. Each size below the limit is in the
+        // table.
         unsafe {
             if size >= (*heap).limit.get() {
                 return core::ptr::null_mut();
@@ -269,7 +270,8 @@ impl Heap {
     /// As [`Heap::malloc`]; the heap must have caches, and `class` must be a class.
     #[inline(always)]
     pub(crate) unsafe fn pop(heap: *mut Heap, class: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
-        // SAFETY: the heap is the caller's (18). It has caches, so every head is a free block or `nothing` (8).
+        // SAFETY: the heap is the caller's (invariant 18). It has caches, so every head is a free block or `nothing`
+        // (invariant 8).
         unsafe {
             let head = (&raw mut (*heap).head).cast::<*mut Block>().add(class);
             let block = *head;
@@ -288,8 +290,8 @@ impl Heap {
     /// `heap` must be the calling thread's, in a call (as [`Mine`] demands), or a [`Name`]. `p` may be any address.
     #[inline(always)]
     pub unsafe fn free(heap: *mut Heap, map: &PageMap, p: *mut u8) -> bool {
-        // SAFETY: the heap is the caller's (18); for names see `Name`. Class 0 never has room, and another class says
-        // that `p` lies in a slab (14), so it may be read and written (16).
+        // SAFETY: the heap is the caller's (invariant 18); for names see `Name`. Class 0 never has room, and another
+        // class says that `p` lies in a slab (invariant 14), so it may be read and written (invariant 16).
         unsafe {
             let class = map.class(p);
             let room = (&raw mut (*heap).room).cast::<i32>().add(class);
@@ -419,7 +421,7 @@ impl<'h> Mine<'h> {
     /// Returns the first slab in the bin of `class`.
     #[inline(always)]
     pub(crate) fn first_slab(self, class: usize) -> Option<OwnSlab> {
-        // SAFETY: a bin has slabs of its heap only (9), which is the holder's, as `Mine` proves.
+        // SAFETY: a bin has slabs of its heap only (invariant 9), which is the holder's, as `Mine` proves.
         self.bins[class].head().map(|c| unsafe { OwnSlab::of(c) })
     }
 
@@ -430,7 +432,7 @@ impl<'h> Mine<'h> {
 
     /// Returns the slab after a listed one in its bin.
     pub(crate) fn slab_behind(self, slab: OwnSlab) -> Option<OwnSlab> {
-        // SAFETY: a bin has slabs of its heap only (9), which is the holder's, as `Mine` proves.
+        // SAFETY: a bin has slabs of its heap only (invariant 9), which is the holder's, as `Mine` proves.
         slab.chunk().next().map(|c| unsafe { OwnSlab::of(c) })
     }
 

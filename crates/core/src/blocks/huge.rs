@@ -253,7 +253,7 @@ impl Huge {
         // Taken during the move: others may get the old address as soon as the pages have moved.
         let Some(slot) = self.find(p, TAKEN) else { return null };
         let old = slot.bytes.load(Ordering::Relaxed);
-        // SAFETY: the block is a mapping of `Os::map`, and the caller's.
+        // SAFETY: a block in a slot is a mapping of `Os::map` (invariant 32), and the caller's, as `Given` proves.
         let moved = unsafe { pages.os.remap(p, old, bytes) };
         if moved.is_some() {
             // Relaxed, as all uses: a count. It wraps around if the block shrinks, which subtracts.

@@ -37,7 +37,7 @@ impl<O: Os> Blocks<O> {
     /// # Safety
     /// `p` must be a live block of the caller's, or foreign.
     unsafe fn marked(&self, p: *mut u8) -> Option<Large> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a live block of its own, or a foreign pointer, as `Given` demands.
         let given = unsafe { Given::of(p) };
         self.arenas.record(p).and_then(|c| given.large(c)).filter(|block| block.is_sample())
     }
@@ -47,7 +47,7 @@ impl<O: Os> Blocks<O> {
     /// # Safety
     /// `p` must be a live block of the caller's, or foreign.
     pub unsafe fn is_marked(&self, p: *mut u8) -> bool {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a live block of its own, or a foreign pointer.
         unsafe { self.marked(p) }.is_some()
     }
 
@@ -56,7 +56,7 @@ impl<O: Os> Blocks<O> {
     /// # Safety
     /// `p` must be a live block of the caller's, or foreign.
     pub unsafe fn take_mark(&self, p: *mut u8) -> bool {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a live block of its own, or a foreign pointer.
         let marked = unsafe { self.marked(p) };
         marked.inspect(|block| block.set_sample(false)).is_some()
     }

@@ -206,8 +206,8 @@ fn tag_seen<O: Os>(a: &Blocks<O>, p: *mut Block, class: usize) -> bool {
     let is_slab = |c: Record| c.kind() == Kind::SLAB && c.class_roughly(class) == class;
     class::is_start(p.addr() & (CHUNK - 1), class)
         && a.arenas.record(p.cast()).is_some_and(is_slab)
-        // SAFETY: a block starts there, in a slab, whose chunk stays committed (16) even if its owner releases it
-        // meanwhile.
+        // SAFETY: a block starts there, in a slab, whose chunk stays committed (invariant 16) even if its owner
+        // releases it meanwhile.
         && unsafe { peek(&raw const (*p).tag, Block::TAG) } == Block::TAG
 }
 
@@ -246,7 +246,7 @@ impl<O: Os> Blocks<O> {
     /// Whether the block at `p` of a slab of `class` is in the cache of any heap. A hint, as the owners go on
     /// meanwhile: a walk along a cache ends early at a block that its owner has just taken out.
     fn is_cached(&self, p: *mut u8, class: usize) -> bool {
-        // SAFETY: `tag_seen` found that a block starts at `b`, in a slab, whose chunk stays committed (16).
+        // SAFETY: `tag_seen` found that a block starts at `b`, in a slab, whose chunk stays committed (invariant 16).
         let link = |b: *mut Block| unsafe { peek(&raw const (*b).link, core::ptr::null_mut()) };
         let next = |&b: &*mut Block| tag_seen(self, b, class).then(|| link(b));
         self.registry.with(&self.os, |r| {

@@ -42,8 +42,8 @@ impl<O: Os> Blocks<O> {
         // Relaxed: several threads may exceed the limit by a few.
         let few = self.apart.load(Ordering::Relaxed) < MOST_MOVED;
         let movable = bytes >= MOVE_PAGES && few && !self.policy.harden();
-        // SAFETY: `Large` proves that both blocks are the caller's. They are committed and do not overlap (4, 16), and
-        // the new one has more bytes than the chunks that the old one used.
+        // SAFETY: `Large` proves that both blocks are the caller's. They are committed and do not overlap (invariants
+        // 4, 16), and the new one has more bytes than the chunks that the old one used.
         match if movable { unsafe { self.os.move_pages(block.start(), new.start(), bytes) } } else { Moved::Not } {
             Moved::Done => {
                 self.set_apart(new);
@@ -53,8 +53,8 @@ impl<O: Os> Blocks<O> {
                 }
             }
             Moved::Not => {
-                // SAFETY: `Large` proves that both blocks are the caller's; they do not overlap (4), `block` has `old`
-                // bytes, and `new` at least `size`.
+                // SAFETY: `Large` proves that both blocks are the caller's; they do not overlap (invariant 4), `block`
+                // has `old` bytes, and `new` at least `size`.
                 unsafe { new.start().copy_from_nonoverlapping(block.start(), old.min(size)) };
                 self.free_large(block);
             }

@@ -82,7 +82,7 @@ impl<O: Os> Blocks<O> {
             },
         };
         self.stray.take_shared(class);
-        // SAFETY: its remote bit was set and this call cleared it, so the block is the caller's alone (27).
+        // SAFETY: its remote bit was set and this call cleared it, so the block is the caller's alone (invariant 27).
         unsafe { Free::of(p) }.untagged()
     }
 
@@ -251,7 +251,7 @@ impl<O: Os> Blocks<O> {
             return if size <= old { p } else { new };
         }
         // SAFETY: both are blocks of the caller's, `p` of `old` bytes and `new` of at least `size`, and do not overlap
-        // (4). `p` is not used afterwards.
+        // (invariant 4). `p` is not used afterwards.
         unsafe {
             new.copy_from_nonoverlapping(p, old.min(size));
             let _ = self.free_reentrant(p);

@@ -110,7 +110,7 @@ impl ReentrantBlocks {
             *mask = c.remote().take_all(remote_word(c, class, word));
             taken += mask.count_ones();
         }
-        // SAFETY: `taken == capacity` means that this call has all blocks of the slab (27), as `Owned` demands.
+        // SAFETY: `taken == capacity` means that this call has all blocks of the slab (invariant 27).
         let purged = taken == capacity && purge(unsafe { Owned::of(c.start(), CHUNK) });
         clean.store(u16::from(purged), Ordering::Relaxed);
         for (word, &mask) in masks[..words].iter().enumerate().filter(|(_, mask)| **mask != 0) {

@@ -89,8 +89,8 @@ pub(crate) fn pages(offset: usize, size: usize, page: usize) -> u16 {
 impl OwnSlab {
     /// Returns the memory of its chunk. The caller must not use parts that have live blocks.
     pub(crate) fn bytes(self) -> Owned {
-        // SAFETY: the chunk of a slab is committed (16), and `OwnSlab` proves that free blocks are the holder's; the
-        // callers use parts without live blocks.
+        // SAFETY: the chunk of a slab is committed (invariant 16), and `OwnSlab` proves that free blocks are the
+        // holder's; the callers use parts without live blocks.
         unsafe { Owned::of(self.chunk().start(), CHUNK) }
     }
 

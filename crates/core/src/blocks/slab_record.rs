@@ -77,14 +77,15 @@ fn bits_at(c: Record, class: usize, tables: u8, remote: bool) -> usize {
 pub fn remote_word<'a>(c: Record, class: usize, word: usize) -> &'a AtomicU64 {
     debug_assert!(word < words(class));
     let at = bits_at(c, class, c.view::<SlabRecord>().tables.get(), true) + 8 * word;
-    // SAFETY: the word lies in the slab's remote bits: side tables are committed with the chunk and never unmapped (1).
+    // SAFETY: the word lies in the slab's remote bits: side tables are committed with the chunk and never unmapped
+    // (invariant 1).
     unsafe { &*layout::at::<AtomicU64>(at) }
 }
 
 /// Returns the age of the slab of `c`, see [`crate::pages::age`].
 pub fn slab_age<'a>(c: Record) -> &'a AtomicU8 {
     let at = layout::entry(c.address(), c.view::<SlabRecord>().tables.get(), BEFORE_AGES, 1);
-    // SAFETY: each chunk has an age; side tables are committed with the chunk and never unmapped (1).
+    // SAFETY: each chunk has an age; side tables are committed with the chunk and never unmapped (invariant 1).
     unsafe { &*layout::at::<AtomicU8>(at) }
 }
 
@@ -106,7 +107,8 @@ pub(crate) fn is_free(c: Record, class: usize, i: u32) -> bool {
     let (word, mask) = (i as usize / 64, 1u64 << (i % 64));
     let record = c.view::<SlabRecord>();
     let at = bits_at(c, class, record.tables.get(), false) + 8 * word;
-    // SAFETY: the word lies in the slab's free bits: side tables are committed with the chunk and never unmapped (1).
+    // SAFETY: the word lies in the slab's free bits: side tables are committed with the chunk and never unmapped
+    // (invariant 1).
     let own = unsafe { peek(layout::at::<u64>(at), 0) };
     (own | remote_word(c, class, word).load(Ordering::Relaxed)) & mask != 0
         || i >= peek_cell(&record.carved, u16::MAX).into()
@@ -127,7 +129,7 @@ pub(crate) fn tables(c: Record) -> u8 {
 /// `few`, else in the other tables. For tests, while no thread uses the chunk.
 pub(crate) fn bits_of_any(c: Record, tables: u8, few: bool, word: usize) -> (u64, u64) {
     let class = if few { class::CLASSES - 1 } else { 1 };
-    // SAFETY: side tables are committed with the chunk and never unmapped (1).
+    // SAFETY: side tables are committed with the chunk and never unmapped (invariant 1).
     unsafe {
         let at = |remote| layout::at::<u64>(bits_at(c, class, tables, remote)).add(word);
         (at(false).read(), (*at(true).cast::<AtomicU64>()).load(Ordering::Relaxed))
@@ -194,8 +196,8 @@ impl OwnSlab {
     pub(crate) fn bits(self) -> &'static [Cell<u64>] {
         let class = self.class();
         let at = bits_at(self.0, class, self.record().tables.get(), false);
-        // SAFETY: side tables are committed with the chunk and never unmapped (1), and `OwnSlab` proves that no other
-        // thread uses the free bits.
+        // SAFETY: side tables are committed with the chunk and never unmapped (invariant 1), and `OwnSlab` proves that
+        // no other thread uses the free bits.
         unsafe { core::slice::from_raw_parts(layout::at(at), words(class)) }
     }
 

@@ -109,7 +109,7 @@ impl<O: Os> Observed<O> {
     /// # Safety
     /// No other thread may use the allocator meanwhile.
     pub unsafe fn is_valid(&self) -> bool {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees what `validate` demands.
         unsafe { self.validate(Depth::Bits) }.is_ok()
     }
 

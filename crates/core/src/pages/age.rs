@@ -50,13 +50,15 @@ pub const fn state(age: u8) -> State {
 
 /// Sets the ages of `len` chunks of the caller, from `c` on.
 pub fn set(arenas: &Arenas, _: &UnderLock, c: Record, len: usize, age: u8) {
-    // SAFETY: the entries of committed chunks. Except for slabs, they are written only under the lock, which is held.
+    // SAFETY: the entries of committed chunks. Except for slabs, they are written only under the lock, which
+    // `UnderLock` proves is held.
     unsafe { arenas.ages(c).write_bytes(age, len) }
 }
 
 /// The ages of `len` chunks from `c` on, which are free or the caller's.
 pub(crate) fn ages<'a>(arenas: &Arenas, _: &'a UnderLock, c: Record, len: usize) -> &'a [u8] {
-    // SAFETY: as above; none of them is a slab, so their ages do not change while the lock is held.
+    // SAFETY: the entries of committed chunks. None of them is a slab, so they change only under the lock, which
+    // `UnderLock` proves is held.
     unsafe { core::slice::from_raw_parts(arenas.ages(c), len) }
 }
 

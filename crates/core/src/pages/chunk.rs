@@ -129,7 +129,7 @@ impl Record {
     /// `p` must lie in a committed part of an arena.
     #[inline(always)]
     pub unsafe fn at(p: *const u8) -> Record {
-        // SAFETY: as the caller promises.
+        // SAFETY: `p` lies in a committed part of an arena, so its record is committed too (invariant 1).
         unsafe { Self::from_address(layout::record_address(p.addr())) }
     }
 

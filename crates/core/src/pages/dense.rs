@@ -64,7 +64,7 @@ impl<O: Os> Pages<O> {
             return;
         }
         let mut runs = [Run::EMPTY; 16];
-        // SAFETY: the memory is the holder's.
+        // SAFETY: `Owned` proves that the memory is committed and that only the holder uses it.
         let Some(found) = (unsafe { self.os.touched(memory.start(), len, &mut runs) }) else { return };
         let touched: usize = runs[..found.runs].iter().map(|r| r.len).sum();
         if found.looked < len || touched < len - len / DENSE {
@@ -78,7 +78,7 @@ impl<O: Os> Pages<O> {
             // No other thread marks a part of it, as it is the holder's.
             self.arenas.set_huge(from, to);
             let whole = memory.part(from - start, to - start);
-            // SAFETY: as above.
+            // SAFETY: `Owned` proves that the memory is committed.
             unsafe { self.os.allow_huge(whole.start(), whole.len()) };
         }
     }

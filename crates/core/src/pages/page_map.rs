@@ -101,8 +101,9 @@ impl PageMap {
     #[inline]
     pub(crate) fn set(&self, c: Record, class: usize) {
         if self.is_complete() {
-            // SAFETY: the entry of a chunk that has a record is committed, and written by the chunk's holder alone. A thread
-            // that looks up a block of this chunk got its pointer after this write, by a synchronisation that orders the two.
+            // SAFETY: the entry of a chunk that has a record is committed, and written by the chunk's holder alone. A
+            // thread that looks up a block of this chunk got its pointer after this write, by a synchronisation that
+            // orders the two.
             unsafe { (*self.base.get()).add(c.start().addr() >> CHUNK_SHIFT).write(class as u8) }
         }
     }

@@ -59,7 +59,8 @@ impl Sent {
 impl<O: Os> Pages<O> {
     /// Gives memory back: it reads as zero afterwards. False if the system refuses.
     pub(crate) fn release(&self, memory: Owned) -> bool {
-        // SAFETY: the memory is the holder's, who does not need what it holds.
+        // SAFETY: `Owned` proves that the memory is committed and that only the holder uses it, who does not need its
+        // contents.
         let done = unsafe { self.os.purge(memory.start(), memory.len()) };
         if done {
             self.notes.count_purged(memory.len());
@@ -72,7 +73,7 @@ impl<O: Os> Pages<O> {
     /// # Safety
     /// The range must be mapped, and its contents not needed.
     pub(crate) unsafe fn release_uncounted(&self, p: *mut u8, len: usize) -> bool {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a mapped range whose contents are not needed, as `Os::purge` demands.
         unsafe { self.os.purge(p, len) }
     }
 
@@ -96,12 +97,13 @@ impl<O: Os> Pages<O> {
     /// take them at any time (MADV_FREE).
     ///
     /// # Safety
-    /// As [`Pages::release`], for each run, of which there are at most [`MOST_RUNS`].
+    /// Each run must be committed memory that no other thread uses and whose contents are not needed; there may be at
+    /// most [`MOST_RUNS`] of them.
     pub(crate) unsafe fn release_runs(&self, runs: &[Run], lazily: bool) -> Sent {
         let mut sent = Sent::default();
         while sent.tried < runs.len() && sent.goes_on() {
             let left = &runs[sent.tried..];
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes committed runs that no other thread uses and whose contents are not needed.
             let done = unsafe {
                 if lazily {
                     left.iter().take_while(|r| self.os.purge_lazily(r.start, r.len)).count()

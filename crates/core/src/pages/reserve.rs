@@ -113,7 +113,7 @@ impl<O: Os> Pages<O> {
     pub unsafe fn give_map_back(&self) {
         self.ranges.with(&self.os, |_| {
             if self.os.address_limit().is_some_and(|left| left < LITTLE) {
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller guarantees that no other thread uses the page map.
                 unsafe { self.map.give_back(&self.os) };
             }
         });

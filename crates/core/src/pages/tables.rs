@@ -76,7 +76,8 @@ impl<O: Os> Pages<O> {
         let mut runs = [Run::EMPTY; TABLES.len()];
         let mut count = 0;
         if huge {
-            // SAFETY: the range is clean and the caller's.
+            // SAFETY: the caller passes chunks of its own that are committed and clean, so their contents are not
+            // needed.
             unsafe { self.release_uncounted(c.start(), len * CHUNK) };
         }
         for (i, &table) in TABLES.iter().enumerate() {
