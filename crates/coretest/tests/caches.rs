@@ -212,7 +212,7 @@ fn room_counts_as_long_as_it_is_there() {
     }
 }
 
-/// Catches a size that is asked for without a heap and told wrong, at the ends of the tables.
+/// Catches a wrong answer to a question for a size without a heap, at the ends of the tables.
 #[test]
 fn sizes_at_the_ends() {
     let a = system(Config::default());

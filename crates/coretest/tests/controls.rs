@@ -86,7 +86,7 @@ fn a_trim_returns_what_it_says() {
     }
 }
 
-/// Catches a trim that takes more or less than it may, and one that does not end when it is told to.
+/// Catches a trim that takes more or less than it may, and one that does not end when its `go_on` says so.
 #[test]
 fn a_trim_keeps_what_it_is_told_to() {
     let a = system(4096);
@@ -170,7 +170,7 @@ fn resident_memory_is_what_the_system_holds() {
         let mut blocks = work(&a, &t, &t, 5);
         let before = agree("small blocks");
         let large = malloc(9 << 20);
-        agree("a large block that nobody touched");
+        agree("a large block that was not touched");
         write(large, 3 << 20);
         let part = agree("a large block in part");
         assert!((5000..1 << 20).contains(&(part.arenas - before.arenas)), "{before:?} {part:?}");
@@ -258,7 +258,7 @@ fn heaps_sample_by_bytes() {
     let a = system(4096);
     let owner = thread(&a);
     let due = |size| owner.with(&a, |heap| a.is_due_for_sample(heap, size));
-    assert!(!(0..1000).any(|_| due(1 << 30)), "nobody wants samples");
+    assert!(!(0..1000).any(|_| due(1 << 30)), "no sample was requested");
     a.set_sample_interval(1000);
     let samples = (0..200_000).filter(|_| due(100)).count() as f64;
     let ratio = samples * weight(100, 1000) as f64 / 20_000_000.0;

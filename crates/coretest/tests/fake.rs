@@ -100,7 +100,7 @@ impl Memories {
     }
 }
 
-/// Catches swapping that loses or mixes up contents, for each size of OS pages, and faults that nobody serves.
+/// Catches swapping that loses or mixes up contents, for each size of OS pages, and faults that are not served.
 #[test]
 fn contents_survive_swap() {
     for page_size in [4096, 16384, 65536] {
@@ -187,7 +187,7 @@ fn purged_pages_stay_gone() {
             return;
         }
         let runs = [m.run(3, 1), m.run(9, 20), m.run(40, 7)];
-        // SAFETY: nobody needs the contents; each call's range is committed.
+        // SAFETY: the contents are not needed; each call's range is committed.
         unsafe {
             assert_eq!(m.fake.purge_runs(&runs[..2]), 2);
             assert!(m.fake.purge(runs[2].start, runs[2].len));
@@ -200,7 +200,7 @@ fn purged_pages_stay_gone() {
         // Into what was swapped out, and is no more.
         m.write(10, 1);
         m.check();
-        // SAFETY: both ranges are committed; nobody needs what lies at page 50.
+        // SAFETY: both ranges are committed; the contents of page 50 are not needed.
         assert_eq!(unsafe { m.fake.move_pages(m.at(8), m.at(50), 4 * 4096) }, Moved::Done);
         for i in 0..4 {
             m.bytes[50 + i] = std::mem::take(&mut m.bytes[8 + i]);
@@ -219,7 +219,7 @@ fn purge_of_many_runs_fails_half_way() {
         m.write_some(|_| true);
         m.fake.faults.fail_nth(Call::PurgeRuns, n);
         let runs = [0, 10, 20, 30].map(|page| m.run(page, 5));
-        // SAFETY: nobody needs the contents.
+        // SAFETY: the contents are not needed.
         let done = unsafe { m.fake.purge_runs(&runs) };
         for (i, run) in [0, 10, 20, 30].into_iter().enumerate() {
             m.bytes[run..run + 5].iter_mut().for_each(|byte| *byte = if i < done { 0 } else { *byte });
@@ -229,7 +229,7 @@ fn purge_of_many_runs_fails_half_way() {
     }
     assert_eq!(seen, [true; 4], "0 to 3 of 4");
     let lacking = Memories::new(Config { missing: vec![Call::PurgeRuns], ..Config::default() });
-    // SAFETY: nobody needs the contents.
+    // SAFETY: the contents are not needed.
     assert_eq!(unsafe { lacking.fake.purge_runs(&[lacking.run(0, 1)]) }, 0);
 }
 
@@ -243,7 +243,7 @@ fn lazily_purged_pages_are_old_or_zero() {
         if seed % 3 == 0 {
             m.fake.swap_out(0.3, seed);
         }
-        // SAFETY: nobody needs the contents.
+        // SAFETY: the contents are not needed.
         assert!(unsafe { m.fake.purge_lazily(m.at(8), 40 * m.page) });
         (8..48).step_by(3).for_each(|i| m.write(i, 7));
         taken += m.fake.reclaim(seed);

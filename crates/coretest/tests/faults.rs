@@ -1,5 +1,5 @@
-//! Each call to the system fails once, in turn, under a random history: whoever asked gets NULL or is served
-//! otherwise, and nothing else changes.
+//! Each call to the system fails once, in turn, under a random history: the caller gets NULL, or is served in another
+//! way, and nothing else changes.
 
 use neap_core::os::Memory;
 use neap_core::policy::Purge;

@@ -9,7 +9,7 @@ use neap_coretest::{Call, Config, Fake, Owner};
 
 type Shared = Allocator<Fake>;
 
-/// Chunks that a program takes before anybody looks at the memory limit, and more.
+/// Chunks that a program takes before neap checks the memory limit, and more.
 const LOOKED: usize = 17 << 20;
 
 fn system(config: Config) -> Box<Shared> {
@@ -107,7 +107,7 @@ fn not_everywhere() {
     let a = system(Config::default());
     let own = Owner::new(&a, true, true).expect("memory for a heap");
     grow(&a, &own, 512, 2 * PROVEN);
-    assert_eq!(populated(&a), 0, "nobody has looked yet how much memory there is");
+    assert_eq!(populated(&a), 0, "the memory limit has not been checked yet");
     own.abandon(&a);
 }
 

@@ -31,7 +31,7 @@ fn one_at_a_time() {
     helper.begin();
     assert_eq!(helper.ask(&os, true), Answer::Helped);
     helper.resign();
-    assert_eq!(helper.who(), Who::None, "what comes to wait now has to be told");
+    assert_eq!(helper.who(), Who::None, "memory that waits from now on must start a helper");
     let leave = helper.leave(false);
     assert_eq!(helper.ask(&os, false), Answer::Helped);
     assert!(!helper.take_leave(&leave), "it was taken back");

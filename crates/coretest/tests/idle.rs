@@ -232,7 +232,7 @@ fn tables_go_back() {
                 blocks.into_iter().for_each(|p| free(a, &thread, p));
                 settle(a);
                 check(a, &[], size, &format!("round {round}"));
-                // SAFETY: nobody uses the allocator.
+                // SAFETY: no thread uses the allocator.
                 if let Err(e) = unsafe { a.validate(neap_core::valid::Depth::Bits) } {
                     panic!("invalid: {} (at {:#x})", e.what, e.at);
                 }
@@ -263,7 +263,7 @@ fn pulse(a: &Shared, thread: &Owner, cycles: usize) -> u64 {
 fn cycles_keep_their_memory() {
     let a = system(4096);
     let thread = thread(&a);
-    assert!(pulse(&a, &thread, 1) > BYTES as u64 / 2, "the first time nobody can know");
+    assert!(pulse(&a, &thread, 1) > BYTES as u64 / 2, "the first time cannot be foreseen");
     assert_eq!(pulse(&a, &thread, 3), 0, "from the third on nothing goes back");
     assert!(a.free_bytes().0 > BYTES / 2);
     // Idle: it runs for less than a twentieth of the time.
@@ -298,13 +298,13 @@ fn old_purges_are_no_reason() {
     let a = system(4096);
     let thread = thread(&a);
     assert!(pulse(&a, &thread, 1) > BYTES as u64 / 2);
-    // Nobody ticks meanwhile, as nothing waits.
+    // No purger ticks meanwhile, as nothing waits.
     a.os.advance(60_000);
     assert!(pulse(&a, &thread, 1) > BYTES as u64 / 2);
     thread.abandon(&a);
 }
 
-/// Catches a purge that leaves what the system was only told of.
+/// Catches a purge that leaves memory that was purged lazily before.
 #[test]
 fn a_purge_takes_what_is_lazy() {
     let a = system(4096);

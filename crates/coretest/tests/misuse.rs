@@ -1,4 +1,4 @@
-//! What a program does wrong is told from what it may do: each misuse ends in its line, and nothing else does.
+//! Misuse is distinguished from correct use: each misuse ends the process with its line, and nothing else does.
 
 use neap_core::heap::{Block, Mine};
 use neap_core::{Allocator, CHUNK, Heap, class};
@@ -230,7 +230,7 @@ fn free_memory_of_a_slab() {
 }
 
 /// Catches a live block that is called free, as a block in a cache was written after its free and points to it: itself,
-/// or by way of a block of another size, of one in memory that was a slab, or of memory that is no block of anybody's.
+/// or by way of a block of another size, of one in memory that was a slab, or of memory that no allocator handed out.
 #[test]
 fn what_written_free_blocks_point_to() {
     // SAFETY: the memory is there; that some of it is free is what the test is about.

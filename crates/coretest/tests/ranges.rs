@@ -40,7 +40,7 @@ struct Test {
 }
 
 fn at(record: usize) -> Record {
-    // SAFETY: the tests ask for records that the ranges told of.
+    // SAFETY: the tests use records that came from the ranges.
     unsafe { Record::from_address(record) }
 }
 

@@ -284,7 +284,7 @@ impl Program {
         self.blocks.borrow_mut().push(block);
     }
 
-    /// Runs `f` with a block that nobody else has meanwhile, and keeps what it returns.
+    /// Runs `f` with a block that no other thread has meanwhile, and keeps what it returns.
     fn with_block(&self, f: impl FnOnce(Block) -> Option<Block>) {
         let block = {
             let mut blocks = self.blocks.borrow_mut();
@@ -384,7 +384,7 @@ impl Program {
     fn validate(&self, depth: Depth) -> Census {
         // What was noted while locks were held, and a fast path does not look at.
         self.a.settle();
-        // SAFETY: nobody else uses the allocator.
+        // SAFETY: no other thread uses the allocator.
         let census = match unsafe { self.a.validate(depth) } {
             Ok(census) => census,
             Err(e) => panic!("invalid: {} (at {:#x})", e.what, e.at),
@@ -491,7 +491,8 @@ fn threads_share_the_reserve() {
                     let size = [24, 100, 700, 5000, 40_000, 300_000][i % 6] + t;
                     let p = a.malloc_reentrant(size, 16, false);
                     assert!(!p.is_null());
-                    // SAFETY: the block is new and so long; the others are live, and whoever takes one has it alone.
+                    // SAFETY: the block is new and so long; the others are live, and the thread that takes one has it
+                    // alone.
                     unsafe {
                         pattern::write(p, size, id);
                         let mut list = shared.lock().unwrap();
@@ -517,7 +518,7 @@ fn threads_share_the_reserve() {
         assert_eq!(unsafe { a.free_reentrant(core::ptr::with_exposed_provenance_mut(q)) }, Ok(()));
     }
     a.purge();
-    // SAFETY: nobody else uses the allocator.
+    // SAFETY: no other thread uses the allocator.
     let census = unsafe { a.validate(Depth::Bits) }.expect("all is in order");
     assert_eq!((census.small, census.large, census.deferred, census.cached), (0, 0, 0, 0), "{census:?}");
 }

@@ -68,7 +68,7 @@ fn what_was_refused_stays_dirty() {
 }
 
 /// Catches ranges that were not tried, as the system refused all before them, and that nothing gives back then: they
-/// wait as before, and a purger is asked for, even if the system was told of them so that they did not wait.
+/// wait as before, and a purger is requested, even if they were purged lazily so that they did not wait.
 #[test]
 fn what_was_not_tried_waits() {
     let size = 2 * CHUNK;

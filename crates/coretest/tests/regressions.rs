@@ -56,8 +56,8 @@ fn realloc_to_a_size_that_no_system_has() {
     }
 }
 
-/// A large block that shrank, or that came back where a heap takes in what others freed, left its memory to nobody: it
-/// waited until another call freed something.
+/// A large block that shrank, or that came back where a heap takes in what others freed, left its memory without a
+/// purger: it waited until another call freed something.
 #[test]
 fn memory_that_waits_has_a_purger() {
     let ops = [
@@ -117,7 +117,7 @@ fn slab_of_few_os_pages_is_clean() {
 }
 
 /// A policy of purging lazily, under which chunks of which the system knew went on waiting, and holes in the slabs of
-/// an orphan were told to the system again and again.
+/// an orphan were purged again and again.
 #[test]
 fn lazy_purger_ends() {
     let mut setup = plain();
@@ -160,7 +160,7 @@ fn kept_slab_behind_another() {
     Model::run(&setup, &ops.concat());
 }
 
-/// What a tick took out of the caches of idle threads waited with nobody to give it back, where there was no helper.
+/// What a tick took out of the caches of idle threads waited without a purger, where there was no helper.
 #[test]
 fn tick_without_a_helper() {
     let limit = Limit::Bytes(16 << 20);

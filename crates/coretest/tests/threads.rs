@@ -23,7 +23,7 @@ struct Block {
     id: u64,
 }
 
-// SAFETY: whoever holds the value owns the block.
+// SAFETY: the thread that holds the value owns the block.
 unsafe impl Send for Block {}
 
 /// A thread: its heap and its blocks.

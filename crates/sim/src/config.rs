@@ -125,7 +125,7 @@ numbers! {
     /// Mean steps between two signals of a thread; 0: none.
     handlers = 0,
     /// Threads have no thread slots, so that there are no handshakes with them.
-    seatless = 0,
+    slotless = 0,
     /// Stores to thread slots are seen late by other threads, as from a store buffer.
     buffers = 0,
     /// Milliseconds that an operation takes, at most.

@@ -161,7 +161,7 @@ fn config(r: &mut Random, seed: u64) -> Config {
         purges: r.pick(&[0, 1, 3, 10]),
         memory: if r.one_in(6) { 1 + r.below(5) as u64 } else { 0 },
         handlers: if r.one_in(3) { r.pick(&[100, 1000, 5000]) } else { 0 },
-        seatless: maybe(r, 16, 1),
+        slotless: maybe(r, 16, 1),
         buffers: maybe(r, 2, 1),
         pace: r.pick(&[0, 2, 10, 50]),
         purge: if r.one_in(3) { r.below(4) as u64 } else { 0 },

@@ -175,7 +175,7 @@ fn acquire(flight: Flight<'_>) -> bool {
         return true;
     }
     let Some(heap) = heap else { return false };
-    if world().config.seatless == 0 {
+    if world().config.slotless == 0 {
         // SAFETY: the heap is this thread's, and the thread slot lasts until its end.
         unsafe { a.set_slot(heap, life().slot()) };
     }

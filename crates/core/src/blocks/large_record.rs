@@ -84,7 +84,8 @@ impl Large {
         record.apart.store(0, Ordering::Relaxed);
         record.len.set(len as u32);
         record.carved.set(carved as u32);
-        // Forgets the class of an earlier slab: `misuse.rs` takes it for the size of the last block here.
+        // Forgets the class of an earlier slab: `misuse.rs` would take it for the size of the last block here
+        // (invariant 17).
         c.set_class(0);
         block.set_bytes(bytes);
         block

@@ -72,7 +72,7 @@ impl<O: Os> Blocks<O> {
         (!p.is_null()).then(|| unsafe { Free::of(p) })
     }
 
-    /// Returns a block of `class` of the reentrant reserve, or null if that is full.
+    /// Returns a block of `class` of the reentrant reserve (invariant 27), or null if that is full.
     fn malloc_small_reentrant(&self, class: usize) -> *mut u8 {
         let p = match self.reentrant_blocks.take_block(class) {
             Some(p) => p,
