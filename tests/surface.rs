@@ -165,7 +165,6 @@ const IMPORTS: &[(&str, &str)] = &[
     ("bcmp", "plain memory"),
     ("dl_iterate_phdr", "operator new without memory: the C++ library of a plug-in"),
     ("dlclose", "as dl_iterate_phdr"),
-    ("dlopen", "as dl_iterate_phdr; dlsym on the C library's handle"),
     ("dlvsym", "the C library's dlsym"),
     ("fwrite", "malloc_info, which writes to a stream of the program's"),
     ("getauxval", "the OS page size, secure execution"),

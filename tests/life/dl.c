@@ -86,20 +86,46 @@ static void check_foreign(void *malloc_there) {
     }
 }
 
-/* RTLD_DEEPBIND ties the library to the C library's malloc; the program frees its blocks. */
-static void deepbind(void) {
-    void *lib = open_dso(RTLD_DEEPBIND);
-    check_foreign(((void *(*)(void))dlsym(lib, "malloc_address"))());
-    use_foreign((make_fn)dlsym(lib, "make"), (make_aligned_fn)dlsym(lib, "make_aligned"));
+/* RTLD_DEEPBIND looks malloc up in the C library first. Blocks of the program, of the C library and of the library are
+ * freed by each other. A block from before, of the C library's own malloc, still goes there. */
+static void *deepbind_loop(void *arg) {
+    make_fn made = (make_fn)dlsym(dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD), "malloc");
+    void *old[2] = {made(100), made(300000)}, *lib = open_dso(RTLD_DEEPBIND);
+    CHECK(old[0] && old[1]);
+    CHECK(((void *(*)(void))dlsym(lib, "malloc_address"))() == dlsym(RTLD_DEFAULT, "malloc"));
+    make_fn make = (make_fn)dlsym(lib, "make");
+    unmake_fn unmake = (unmake_fn)dlsym(lib, "unmake");
+    use_foreign(make, (make_aligned_fn)dlsym(lib, "make_aligned"));
+    char *(*copy)(const char *) = (char *(*)(const char *))dlsym(lib, "copy");
+    for (size_t size = 1; size < 5000000; size = size * 4 / 3 + 1) {
+        char *own = malloc(size), *copied;
+        CHECK(own);
+        memset(own, 'x', size);
+        own[size - 1] = 0;
+        CHECK_AT((copied = copy(own)) && strlen(copied) == size - 1, size);
+        unmake(own);
+        unmake(copied);
+        free(make(size));
+    }
+    free(old[0]);
+    free(old[1]);
     CHECK(dlclose(lib) == 0);
+    return arg;
+}
+static void deepbind(void) { deepbind_loop(NULL); }
+static void deepbind_in_threads(void) {
+    pthread_t t[4];
+    for (int i = 0; i < 4; i++) CHECK(pthread_create(&t[i], NULL, deepbind_loop, NULL) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(t[i], NULL) == 0);
 }
 
-/* The same where the program's own filter ends it for a question that the C library would not ask. */
-static void deepbind_under_filter(void) {
+/* Blocks of the C library where the program's own filter ends it for a question that the C library would not ask. */
+static void foreign_under_filter(void) {
     static const int UNUSUAL[] = {SYS_mincore, SYS_openat, SYS_getpid, SYS_gettid};
-    void *lib = open_dso(RTLD_DEEPBIND);
-    make_fn make = (make_fn)dlsym(lib, "make");
-    make_aligned_fn make_aligned = (make_aligned_fn)dlsym(lib, "make_aligned");
+    void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
+    make_fn make = (make_fn)dlsym(libc, "malloc");
+    check_foreign(make);
+    make_aligned_fn make_aligned = (make_aligned_fn)dlsym(libc, "memalign");
     filter(none_of(UNUSUAL, sizeof UNUSUAL / sizeof *UNUSUAL, SECCOMP_RET_KILL_PROCESS));
     use_foreign(make, make_aligned);
 }
@@ -202,9 +228,8 @@ static void operators_of_a_plugin(void) {
 }
 
 static const struct test_case CASES[] = {
-    CASE(load_1000_times), CASE(load_in_threads),     CASE(deepbind),     CASE(by_dlsym),
-    CASE(deepbind_under_filter),
-    CASE(by_rtld_next),    CASE(by_dlsym_in_threads), CASE(dlmopen_namespace),
-    CASE(library_loaded_late), CASE(operators_of_a_plugin),
+    CASE(load_1000_times), CASE(load_in_threads),     CASE(deepbind),          CASE(deepbind_in_threads),
+    CASE(by_dlsym),        CASE(by_dlsym_in_threads), CASE(by_rtld_next),      CASE(foreign_under_filter),
+    CASE(dlmopen_namespace), CASE(library_loaded_late), CASE(operators_of_a_plugin),
 };
 TEST_MAIN(CASES)

@@ -25,6 +25,8 @@ char *made_by_constructor(void) { return block; }
 void *make(size_t size) { return malloc(size); }
 void *make_aligned(size_t alignment, size_t size) { return aligned_alloc(alignment, size); }
 void unmake(void *p) { free(p); }
+/* A block that the C library makes. */
+char *copy(const char *text) { return strdup(text); }
 void *malloc_address(void) { return (void *)malloc; }
 void touch_tls(void) {
     free(per_thread);

@@ -166,7 +166,7 @@ unsafe fn malloc_usable_size(p: *mut c_void) -> usize {
 /// Exports C functions: their names and parameters, and the call of a function of this file that each makes.
 macro_rules! exports {
     ($([$($name:ident),+] $parameters:tt -> $result:ty = $function:ident $arguments:tt;)*) => {
-        mod exports {
+        pub mod exports {
             use core::ffi::{c_int, c_void};
             $($( exports!(@ $name $parameters -> $result = super::$function $arguments); )+)*
         }

@@ -78,15 +78,15 @@ unsafe extern "C" fn count_object(info: *mut libc::dl_phdr_info, _: usize, wante
 fn lookup_in_objects(name: &CStr, own: *mut c_void) -> *mut c_void {
     for n in 0.. {
         let mut object = Object { left: n, path: [0; LONGEST_PATH] };
-        // SAFETY: dl_iterate_phdr calls the function with the `Object`. dlopen takes a string, and opens what is open
-        // already (RTLD_NOLOAD); its handle is open while it is used.
+        // SAFETY: dl_iterate_phdr calls the function with the `Object`, and the path is a string. The handle is open
+        // while it is used.
         unsafe {
             match libc::dl_iterate_phdr(Some(count_object), (&raw mut object).cast()) {
                 0 => break,
                 1 => {}
                 _ => continue,
             }
-            let handle = libc::dlopen(object.path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+            let handle = lookup::opened(CStr::from_ptr(object.path.as_ptr()));
             if handle.is_null() {
                 continue;
             }

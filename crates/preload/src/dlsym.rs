@@ -27,9 +27,7 @@ unsafe extern "C" fn find(handle: *mut c_void, name: *const c_char) -> *mut c_vo
         b"malloc_stats" => glibc::malloc_stats as *mut c_void,
         _ => return null,
     };
-    // SAFETY: RTLD_NOLOAD: dlopen only returns what is loaded already. The handle is never closed.
-    let libc = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if handle == libc { ours } else { null }
+    if handle == lookup::libc() { ours } else { null }
 }
 
 arch::forward! {

@@ -1,7 +1,7 @@
 //! Blocks of another allocator that the program frees by neap's free: they are passed on or refused.
 //!
-//! This happens, say, when a library is opened with RTLD_DEEPBIND: it calls the C library's malloc directly, and its
-//! caller frees the block by neap's free. The C library's blocks have a header. If it is plausible, the C library gets
+//! This happens, say, when a library looks malloc up in the C library itself, and its caller frees the block by neap's
+//! free. The C library's blocks have a header. If it is plausible, the C library gets
 //! the block. All else is an error of the program, which ends with one line.
 
 use crate::lookup::{self, Scope};
@@ -28,6 +28,13 @@ const FLAGS: usize = 7;
 const MIN_SIZE: usize = 32;
 /// Alignment and greatest size of a glibc heap of a further arena (HEAP_MAX_SIZE).
 const HEAP_BYTES: usize = 64 << 20;
+
+/// Finds the functions that take such blocks.
+pub fn find() {
+    FREE.find();
+    REALLOC.find();
+    USABLE_SIZE.find();
+}
 
 /// Notes where the C library's heap starts.
 pub fn start() {
@@ -71,18 +78,24 @@ impl<F: Copy> Next<F> {
         Next { name, found: AtomicPtr::new(core::ptr::null_mut()), function: PhantomData }
     }
 
+    /// The function's address, or null. May allocate, which is fine where it is called.
+    fn find(&self) -> *mut c_void {
+        // Relaxed: the function was there before.
+        let found = self.found.load(Ordering::Relaxed);
+        if !found.is_null() {
+            return found;
+        }
+        let found = lookup::symbol(Scope::BEHIND, self.name);
+        // The first answer stays: after `deepbind.rs` changed the C library's table, a late one would be neap's own.
+        let before = self.found.compare_exchange(core::ptr::null_mut(), found, Ordering::Relaxed, Ordering::Relaxed);
+        before.map_or_else(|before| before, |_| found)
+    }
+
     /// The function, if `p` is plausibly its allocator's block; else the process ends.
     fn to_take(&self, p: *mut u8, call: Call) -> F {
         if !NEAP.policy.foreign_abort() && is_glibc_block(p) {
-            // Relaxed: the function was there before.
-            let mut found = self.found.load(Ordering::Relaxed);
-            if found.is_null() {
-                // May allocate, which is fine here.
-                found = lookup::symbol(Scope::BEHIND, self.name);
-                self.found.store(found, Ordering::Relaxed);
-            }
             // SAFETY: `F` is the type of the C library's function of this name.
-            if let Some(function) = unsafe { lookup::function(found) } {
+            if let Some(function) = unsafe { lookup::function(self.find()) } {
                 return function;
             }
         }

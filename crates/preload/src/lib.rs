@@ -8,12 +8,13 @@
 //! | `api.rs` | what neap's own functions return |
 //! | `calls.rs` | which system calls of the program neap must handle |
 //! | `dlsym.rs` | for which names dlsym finds neap's functions |
+//! | `deepbind.rs` | which malloc a library has that is opened with RTLD_DEEPBIND |
 //! | `start.rs` | what happens when the library is loaded |
 //! | `counting.rs` | which file a process counts in (option `counters`) |
 //! | `foreign.rs` | what happens to a block of another allocator |
 //! | `lookup.rs` | how functions of other objects are found |
 //!
-//! Exported symbols are in the first six files. A call from C or C++ goes to `neap_sys::global` or `neap_control`. May
+//! Exported symbols are in the first seven files. A call from C or C++ goes to `neap_sys::global` or `neap_control`. May
 //! depend on `neap-core`, `neap-sys`, `neap-control`, `neap-options`, `neap-counters` and the C library.
 #![cfg_attr(not(test), no_std)]
 
@@ -22,6 +23,7 @@ mod c;
 mod calls;
 mod counting;
 mod cxx;
+mod deepbind;
 mod dlsym;
 mod foreign;
 mod glibc;

@@ -1,7 +1,7 @@
-//! Looks up symbols of other objects, by the C library's dlsym: neap exports a dlsym of its own, and a library in front
-//! of neap may have another.
+//! Looks up symbols of other objects, by the C library's dlsym and dlopen: neap exports its own, and a library in
+//! front of neap may have others.
 
-use core::ffi::{CStr, c_char, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// The objects that are searched: a handle, which must stay open.
@@ -47,22 +47,53 @@ pub fn symbol_of_libc(scope: Scope, name: &CStr) -> *mut c_void {
     core::ptr::null_mut()
 }
 
+/// A function of the C library's, which neap exports too, or that of another library behind neap; `none` if there is none.
+fn behind(name: &CStr, cell: &AtomicPtr<c_void>, none: *mut c_void) -> *mut c_void {
+    // Relaxed: the function was there before.
+    let mut function = cell.load(Ordering::Relaxed);
+    if function.is_null() {
+        function = symbol_of_libc(Scope::BEHIND, name);
+        if function.is_null() {
+            function = none;
+        }
+        cell.store(function, Ordering::Relaxed);
+    }
+    function
+}
+
 /// The C library's dlsym.
 pub extern "C" fn dlsym() -> *mut c_void {
     static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-    // Relaxed: the function was there before.
-    let mut dlsym = DLSYM.load(Ordering::Relaxed);
-    if dlsym.is_null() {
-        dlsym = symbol_of_libc(Scope::BEHIND, c"dlsym");
-        if dlsym.is_null() {
-            dlsym = nothing as *mut c_void;
-        }
-        DLSYM.store(dlsym, Ordering::Relaxed);
+    behind(c"dlsym", &DLSYM, nothing as *mut c_void)
+}
+
+/// The C library's dlopen.
+pub extern "C" fn dlopen() -> *mut c_void {
+    static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    behind(c"dlopen", &DLOPEN, nothing_opened as *mut c_void)
+}
+
+/// A handle of the object at this path, if it is loaded already; else null.
+pub fn opened(path: &CStr) -> *mut c_void {
+    type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    // SAFETY: `dlopen` returns a function of this type. RTLD_NOLOAD: it only returns what is loaded.
+    unsafe {
+        function::<Dlopen>(dlopen())
+            .map_or(core::ptr::null_mut(), |dlopen| dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD))
     }
-    dlsym
+}
+
+/// A handle of the C library, which is never closed; null in a static program.
+pub fn libc() -> *mut c_void {
+    opened(c"libc.so.6")
 }
 
 /// Finds nothing; for programs without another dlsym, as static ones.
 extern "C" fn nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
+    core::ptr::null_mut()
+}
+
+/// Opens nothing; for the same programs.
+extern "C" fn nothing_opened(_: *const c_char, _: c_int) -> *mut c_void {
     core::ptr::null_mut()
 }
