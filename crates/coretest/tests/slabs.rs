@@ -2,11 +2,13 @@
 
 use neap_core::blocks::slab_record::{OwnSlab, remote_word};
 use neap_core::chunk::Record;
+use neap_core::misuse::Call;
 use neap_core::slab::{Batch, Taken};
 use neap_core::sync::AtomicU64;
 use neap_core::{CHUNK, class};
 use neap_coretest::Config;
-use neap_coretest::calls::{free, hardened, malloc, system, thread};
+use neap_coretest::calls::{free, hardened, malloc, system, thread, valid};
+use neap_coretest::slot;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
@@ -97,6 +99,47 @@ fn slabs_give_what_is_wanted_and_no_more() {
             }
         }
     }
+}
+
+/// Catches a process that ends because a thread which has caches still, as it has not followed yet, freed a block of a
+/// hardened slab: the tag and the link of its cache came back to the slab.
+#[test]
+fn hardened_blocks_may_pass_through_a_cache() {
+    let a = system(Config::default());
+    let late = thread(&a);
+    a.harden();
+    let own = thread(&a);
+    let blocks: Vec<_> = (0..100).map(|_| malloc(&a, &own, 100)).collect();
+    for &p in &blocks {
+        // SAFETY: the block is this test's.
+        late.with(&a, |heap| unsafe { slot::free(&a, heap, p) }).expect("a block");
+    }
+    late.with(&a, |heap| a.follow(heap));
+    // All blocks of a slab, so the same ones too.
+    (0..CHUNK / 100).for_each(|_| _ = malloc(&a, &own, 100));
+    valid(&a);
+}
+
+/// Catches a guard inside a block: a thread that has caches still kept the large block in front of it.
+#[test]
+fn hardened_blocks_are_not_cached() {
+    let a = system(Config::default());
+    let late = thread(&a);
+    a.harden();
+    let own = thread(&a);
+    let p = malloc(&a, &own, 3 * CHUNK - 40_000);
+    late.with(&a, |heap| {
+        // SAFETY: the blocks are this test's.
+        unsafe {
+            let old = a.usable_size(heap, Call::Realloc, p).expect("a block");
+            let shorter = a.realloc(heap, p, old, old - CHUNK);
+            assert!(!shorter.is_null());
+            let again = a.malloc(heap, 3 * CHUNK);
+            again.write_bytes(1, 3 * CHUNK);
+            assert!(a.free(heap, shorter).is_ok() && a.free(heap, again).is_ok());
+        }
+    });
+    valid(&a);
 }
 
 /// Catches OS pages of a hardened slab that go back to the system although they never held memory.

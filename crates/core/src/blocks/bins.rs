@@ -175,7 +175,11 @@ impl Mine<'_> {
         while let Some(first) = link.block(self.end()) {
             debug_assert!(a.arenas.contains(first.start()));
             let n;
-            (link, n) = self.flush_run(a, class, first);
+            (link, n) = if slab_record::is_hardened(first.record()) {
+                self.flush_hardened(a, class, first)
+            } else {
+                self.flush_run(a, class, first)
+            };
             count += n;
         }
         self.add_room(class, count);
@@ -210,6 +214,19 @@ impl Mine<'_> {
         (link, count)
     }
 
+    /// [`Mine::flush_run`] of one block of a hardened slab, which must come back as zeroes. Such blocks are in caches
+    /// only until the heap follows `harden=on`.
+    #[cold]
+    fn flush_hardened<O: Os>(self, a: &Blocks<O>, class: usize, block: Free) -> (Link, i32) {
+        if block.tag() != Block::TAG {
+            misuse::corrupted(a, block.start(), class);
+        }
+        let (link, small) = (block.link(), Small::new(block, class));
+        a.wipe(small);
+        self.give_back(a, small);
+        (link, 1)
+    }
+
     /// Returns the record of the slab of `block`, and the slab itself if this heap owns it.
     #[inline(always)]
     fn slab_of(self, block: Free) -> (Record, Option<OwnSlab>) {
@@ -220,18 +237,24 @@ impl Mine<'_> {
 
     /// Gives a block back to its slab at once.
     pub(crate) fn give_one<O: Os>(self, a: &Blocks<O>, small: Small) {
-        let (class, (c, local)) = (small.class(), self.slab_of(small.block()));
-        let mut batch = slab::Batch::new();
-        batch.add(small.index());
-        give(a, c, local, class, batch);
-        if let Some(slab) = local {
-            self.after_give(a, slab);
-        }
+        let class = small.class();
+        self.give_back(a, small);
         if self.id() == Heap::none() {
             // The name stands for all threads without a heap: it has no counters of its own.
             a.stray.give_shared(class);
         } else {
             self.flow.give(class, 1);
+        }
+    }
+
+    /// [`Mine::give_one`], which counts the block, without the count.
+    fn give_back<O: Os>(self, a: &Blocks<O>, small: Small) {
+        let (c, local) = self.slab_of(small.block());
+        let mut batch = slab::Batch::new();
+        batch.add(small.index());
+        give(a, c, local, small.class(), batch);
+        if let Some(slab) = local {
+            self.after_give(a, slab);
         }
     }
 

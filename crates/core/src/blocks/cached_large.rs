@@ -100,7 +100,8 @@ impl<O: Os> Blocks<O> {
         if !heap.is_cached() {
             return false;
         }
-        let Some(block) = self.for_cache(given, c) else { return false };
+        // A heap that has not followed `harden=on` yet has caches. A guard must not come to lie inside the next block.
+        let Some(block) = self.for_cache(given, c).filter(|block| !block.is_guarded()) else { return false };
         let len = block.len();
         if !heap.large.has_place(len) {
             self.uncache(heap, |cache| !cache.has_place(len));
