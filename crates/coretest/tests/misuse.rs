@@ -2,6 +2,7 @@
 
 use neap_core::heap::{Block, Mine};
 use neap_core::{Allocator, CHUNK, Heap, class};
+use neap_coretest::calls::{free, hardened, malloc};
 use neap_coretest::{Call, Config, Fake, slot};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -263,4 +264,20 @@ fn what_written_free_blocks_point_to() {
         }
         t.free(t.own, live);
     }
+}
+
+/// Catches a free that crashes: the data of a live block look like the tag, and a link to a block that a hardened slab
+/// withholds, as it reaches into the guard.
+#[test]
+fn data_that_point_into_a_guard() {
+    let (a, t) = hardened(Config::default());
+    let class = class::of(48);
+    let p = malloc(&a, &t, 48);
+    let offset = (CHUNK - a.page_size()).next_multiple_of(class::SIZE[class] as usize);
+    // SAFETY: the block is this test's.
+    unsafe {
+        p.cast::<u64>().write(Block::TAG.into());
+        p.cast::<*mut u8>().add(1).write(p.map_addr(|at| (at & !(CHUNK - 1)) + offset));
+    }
+    free(&a, &t, p);
 }

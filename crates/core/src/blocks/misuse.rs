@@ -203,8 +203,11 @@ fn is_free<O: Os>(a: &Blocks<O>, heap: Mine<'_>, small: Small) -> bool {
 /// Whether a block of `class` with the tag lies at `p`, which may be any address. A hint, as it may be another thread's
 /// block.
 fn tag_seen<O: Os>(a: &Blocks<O>, p: *mut Block, class: usize) -> bool {
-    let is_slab = |c: Record| c.kind() == Kind::SLAB && c.class_roughly(class) == class;
-    class::is_start(p.addr() & (CHUNK - 1), class)
+    let offset = p.addr() & (CHUNK - 1);
+    // The last OS page of a hardened slab may be a guard.
+    let is_readable = |c: Record| !slab_record::is_hardened(c) || offset < CHUNK - a.page_size();
+    let is_slab = |c: Record| c.kind() == Kind::SLAB && c.class_roughly(class) == class && is_readable(c);
+    class::is_start(offset, class)
         && a.arenas.record(p.cast()).is_some_and(is_slab)
         // SAFETY: a block starts there, in a slab, whose chunk stays committed (invariant 16) even if its owner
         // releases it meanwhile.
