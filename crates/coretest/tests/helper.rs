@@ -59,6 +59,22 @@ fn guests_start_none() {
     assert_eq!((helper.ask(&os, true), started(&os)), (Answer::Inline, 1));
 }
 
+/// Catches memory that waits without a purger and without a note, where the process must not be asked for its number: a
+/// helper resigns and leaves a note, a thread takes the note, and the helper ends.
+#[test]
+fn a_note_of_a_helper_that_resigns_stays() {
+    let os = system(true);
+    let helper = os.helper();
+    assert_eq!(helper.ask(&os, false), Answer::Helped);
+    helper.begin();
+    os.set_process(0);
+    assert_eq!(helper.ask(&os, false), Answer::Inline, "it leaves a note when it ends");
+    helper.resign();
+    assert_eq!(helper.ask(&os, false), Answer::Elsewhere, "a note asks for a purger");
+    assert!(helper.take_leave(&helper.leave(false)));
+    assert_eq!((helper.ask(&os, false), helper.who()), (Answer::Inline, Who::Inline));
+}
+
 /// Catches a start that is tried at each call although it was refused, and one that is never tried again.
 #[test]
 fn refused_starts_are_tried_again_when_asked() {

@@ -77,7 +77,8 @@ pub enum Answer {
     Helped,
     /// No helper can be started at present: the threads that free memory do its work.
     Inline,
-    /// The calling process is not the owner of the address space: a thread of the owner has to ask.
+    /// A later call has to ask: the calling process is not the owner of the address space, so that a thread of the owner
+    /// has to, or a helper resigns while the process must not be asked for its number.
     Elsewhere,
 }
 
@@ -186,8 +187,12 @@ impl Helper {
             Some(true) => {}
             Some(false) => return Answer::Elsewhere,
             None => {
-                // Failure: there is a helper, which ends soon, or the state is INLINE already.
-                let _ = self.change(NONE, INLINE);
+                let noted = self.state.compare_exchange(NONE, INLINE, Ordering::SeqCst, Ordering::SeqCst);
+                if noted == Err(RESIGNING) {
+                    // The caller may have taken the note that this helper left.
+                    return Answer::Elsewhere;
+                }
+                // Other failures: there is a helper, which ends soon and leaves a note, or the state is INLINE already.
                 // The last call that excludes the helper asks here when it ends.
                 if !self.is_unwanted() {
                     let _ = self.change(KEPT, INLINE);
