@@ -416,6 +416,11 @@ mod tests {
                 assert!(mm::mlock(page.cast(), PAGE).is_err() || !undo(Part::new(p, LEN)), "locked memory stays");
                 let _ = mm::munlock(page.cast(), PAGE);
                 mm::madvise(p.cast(), LEN, dontneed).unwrap();
+                let file = rustix::fs::memfd_create(c"file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+                rustix::fs::ftruncate(&file, PAGE as u64).unwrap();
+                mm::mmap(page.cast(), PAGE, READ_WRITE, mm::MapFlags::SHARED | mm::MapFlags::FIXED, &file, 0).unwrap();
+                page.write(1);
+                assert!(!undo(Part::new(p, LEN)), "a file stays");
                 assert!(os.unmap(p, 3 * LEN));
             }
         }
