@@ -234,10 +234,14 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Returns the heap of the thread that has `slot`.
+    /// Returns the heap of the calling thread, which has `slot`: the heap that knows the slot, or that the slot holds, if
+    /// the heap does not know it (yet).
     fn heap_of(r: &Registry, slot: *const ThreadSlot) -> Option<&'static Heap> {
+        // SAFETY: the calling thread's own slot, or null. Relaxed: the thread stored its heap there, or another one a name.
+        let held = unsafe { slot.as_ref() }.map(|slot| slot.heap.load(Ordering::Relaxed));
         let has = |heap: &&Heap| {
-            heap.state.load(Ordering::Acquire) == OWNED && heap.slot.load(Ordering::Relaxed).cast_const() == slot
+            let knows = heap.slot.load(Ordering::Relaxed).cast_const() == slot;
+            heap.state.load(Ordering::Acquire) == OWNED && !slot.is_null() && (knows || held == Some(heap.id()))
         };
         r.heaps().find(has)
     }

@@ -3,7 +3,7 @@
 
 use neap_core::Heap;
 use neap_core::fork::Begin;
-use neap_core::heap::Mine;
+use neap_core::heap::{Mine, ThreadSlot};
 use neap_core::lock::Lock;
 use neap_core::misuse::Call as Asker;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
@@ -210,6 +210,29 @@ fn a_thread_without_a_heap_forks() {
     assert_eq!(adopter.heap(), other.heap(), "the heap of the thread that stayed behind is adopted");
     kept.into_iter().for_each(|p| free(&a, &next, p));
     valid(&a);
+}
+
+/// Catches a child that takes the heap of its own thread for another one's, and loses it or is stranded, where the heap
+/// does not know the thread's slot: the program has no pthread key left.
+#[test]
+fn a_thread_without_a_key_forks() {
+    for reentrant in [false, true] {
+        let a = system(Config::default());
+        let heap = a.acquire(true).expect("memory for a heap");
+        let slot = ThreadSlot::new(heap.ptr());
+        let blocks: Vec<_> = (0..100).map(|_| a.malloc(heap, 100)).collect();
+        // SAFETY: the blocks are this test's.
+        blocks.into_iter().for_each(|p| unsafe { a.free(heap, p) }.expect("a block"));
+        if reentrant {
+            a.fork_child_reentrant(&raw const slot, 0, true);
+        } else {
+            assert_eq!(a.fork_begin(&raw const slot, false, &mut a.fork_patience()), Begin::Ready);
+            a.fork_child(&raw const slot, 0);
+        }
+        assert!(!a.is_stranded() && a.figures().cached_blocks > 0);
+        a.trim_with(heap.ptr(), 0, || true);
+        assert_eq!(a.figures().cached_blocks, 0, "reentrant: {reentrant}");
+    }
 }
 
 /// Catches heaps that come back while another thread is still in the middle of its fork, or that never do.
