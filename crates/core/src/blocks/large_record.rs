@@ -1,7 +1,7 @@
 //! The record of a large block: its length, and its special properties.
 
 use crate::CHUNK;
-use crate::pages::chunk::{BY_KIND, Flag, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, State, View};
+use crate::pages::chunk::{BY_KIND, Flag, Gap, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, State, View};
 use crate::pages::owned::Owned;
 use crate::system::sync::{AtomicU8, AtomicUsize, Ordering, peek_cell};
 use core::cell::Cell;
@@ -9,7 +9,7 @@ use core::cell::Cell;
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct LargeRecord {
-    _kind_and_class: [u8; BY_KIND],
+    _kind_and_class: Gap<BY_KIND>,
     /// The [`State`] of the chunks after those that the block ever used.
     behind: Cell<u8>,
     /// The OS page after it is a guard.
@@ -21,19 +21,20 @@ struct LargeRecord {
     /// It may be mapped unlike its neighbours, see `apart.rs`. Atomic, as several threads of the program may change the
     /// same block.
     apart: AtomicU8,
-    _unused: u8,
+    _unused: Gap<1>,
     /// Number of chunks.
     len: Cell<u32>,
     /// Number of chunks at the front that it ever used.
     carved: Cell<u32>,
-    _links: [u8; OWNER_OR_BYTES - LINKS + 8],
+    _more: Gap<8>,
+    _links: Gap<{ OWNER_OR_BYTES - LINKS }>,
     /// Usable bytes. Atomic, as other threads read them.
     bytes: AtomicUsize,
-    _remote: [u8; RECORD_BYTES - OWNER_OR_BYTES - size_of::<usize>()],
+    _remote: Gap<{ RECORD_BYTES - OWNER_OR_BYTES - size_of::<usize>() }>,
 }
 
 const _: () = assert!(core::mem::offset_of!(LargeRecord, bytes) == OWNER_OR_BYTES, "observers look there");
-const _: () = assert!(core::mem::offset_of!(LargeRecord, _links) <= LINKS, "the links are the list's");
+const _: () = assert!(core::mem::offset_of!(LargeRecord, _links) == LINKS, "the gap is where the links are");
 
 // SAFETY: 64 bytes of cells and atomics, with padding where the trait requires it (asserted above).
 unsafe impl View for LargeRecord {}

@@ -4,7 +4,7 @@
 
 use crate::blocks::class;
 use crate::pages::arena::Arenas;
-use crate::pages::chunk::{BY_KIND, Flag, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, View};
+use crate::pages::chunk::{BY_KIND, Flag, Gap, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, View};
 use crate::pages::layout::{self, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, FEW_WORDS};
 use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering, peek, peek_cell};
 use core::cell::Cell;
@@ -12,7 +12,7 @@ use core::cell::Cell;
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct SlabRecord {
-    _kind_and_class: [u8; BY_KIND],
+    _kind_and_class: Gap<BY_KIND>,
     /// True if OS pages that were never carved hold no memory, and so read as zero.
     zeroed: Flag,
     /// True if it is in its heap's bin, the list of slabs with free blocks.
@@ -34,15 +34,15 @@ struct SlabRecord {
     clean: AtomicU16,
     /// `log2` of the number of chunks of its arena, from which the place of the side tables follows.
     tables: Cell<u8>,
-    _unused: u8,
-    _links: [u8; OWNER_OR_BYTES - LINKS],
+    _unused: Gap<5>,
+    _links: Gap<{ OWNER_OR_BYTES - LINKS }>,
     /// The heap that owns it, for its whole life. Atomic, as a handshake reads it before it knows whose slab it is.
     owner: AtomicPtr<()>,
-    _remote: [u8; RECORD_BYTES - OWNER_OR_BYTES - size_of::<usize>()],
+    _remote: Gap<{ RECORD_BYTES - OWNER_OR_BYTES - size_of::<usize>() }>,
 }
 
 const _: () = assert!(core::mem::offset_of!(SlabRecord, owner) == OWNER_OR_BYTES, "observers look there");
-const _: () = assert!(core::mem::offset_of!(SlabRecord, _links) <= LINKS, "the links are the list's");
+const _: () = assert!(core::mem::offset_of!(SlabRecord, _links) == LINKS, "the gap is where the links are");
 
 // SAFETY: 64 bytes of cells and atomics, with padding where the trait requires it (asserted above).
 unsafe impl View for SlabRecord {}

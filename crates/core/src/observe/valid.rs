@@ -144,7 +144,8 @@ impl<O: Os> Observed<O> {
                 check(reserve.is_claimed(c), "a slab of the reentrant reserve is claimed", at)?;
                 let mapped = !self.map.is_complete() || self.map.class(c.start()) == class;
                 check(mapped, "the page map has the slab's class", at)?;
-                check(slab_record::seen(c) == (capacity, capacity), "it was carved whole", at)?;
+                let slab = slab_at_rest(c);
+                check((slab.used(), slab.carved()) == (capacity, capacity), "it was carved whole", at)?;
                 let bits = (0..words(class)).map(|word| remote_word(c, class, word));
                 let free: u32 = bits.map(|word| word.load(Ordering::Relaxed).count_ones()).sum();
                 check(c.remote().apart() == free, "count == bits set", at)?;

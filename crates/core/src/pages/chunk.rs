@@ -110,11 +110,17 @@ impl Flag {
     }
 }
 
+/// Bytes of a record that are not of the kind that a view is for. Other threads may write them meanwhile, so a reference
+/// to them must claim nothing, which `UnsafeCell` says.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Gap<const N: usize>(UnsafeCell<[u8; N]>);
+
 /// The fields of a record of one kind.
 ///
 /// # Safety
-/// The type must be `repr(C, align(64))` of 64 bytes, of cells and atomics for which any bytes are valid, with nothing
-/// but padding at the offsets of the kind, the class, the links and the remote part.
+/// The type must be `repr(C, align(64))` of 64 bytes, of cells and atomics for which any bytes are valid, with a [`Gap`]
+/// at the offsets of the kind, the class, the links and the remote part, and no other padding.
 pub(crate) unsafe trait View {}
 
 /// A reference to the record of a chunk that was committed, see invariant 1.

@@ -13,7 +13,7 @@
 
 use crate::pages::age;
 use crate::pages::arena::{Arenas, UnderLock};
-use crate::pages::chunk::{Kind, LINKS, List, RECORD_BYTES, Record, State, View};
+use crate::pages::chunk::{Gap, Kind, LINKS, List, RECORD_BYTES, Record, State, View};
 use crate::pages::demand::Demand;
 use crate::pages::held::Held;
 use crate::pages::space::Space;
@@ -38,13 +38,13 @@ const JOIN_PROBES: usize = 4;
 #[repr(C, align(64))]
 #[derive(Debug)]
 struct FreeRecord {
-    _kind_and_class: [u8; 2],
+    _kind_and_class: Gap<2>,
     /// A [`State`].
     state: Cell<u8>,
-    _unused: [u8; 5],
+    _unused: Gap<5>,
     /// Number of chunks in the range.
     len: Cell<u32>,
-    _more: [u8; RECORD_BYTES - 12],
+    _more: Gap<{ RECORD_BYTES - 12 }>,
 }
 
 const _: () = assert!(core::mem::offset_of!(FreeRecord, _more) <= LINKS, "no field may overlap the links of the list");

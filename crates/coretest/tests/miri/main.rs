@@ -6,7 +6,7 @@
 
 mod os;
 
-use neap_core::{Allocator, Heap};
+use neap_core::Allocator;
 use neap_coretest::{Owner, slot};
 use os::Plain;
 use std::sync::Barrier;
@@ -51,8 +51,7 @@ fn check(b: Block) {
 }
 
 fn malloc(a: &Shared, own: &Owner, size: usize, id: u64) -> Block {
-    // SAFETY: the heap is lent by this thread.
-    let p = own.with(a, |heap| unsafe { slot::malloc(a, heap, size) });
+    let p = own.with(a, |heap| slot::malloc(a, heap, size));
     assert!(!p.is_null());
     let b = Block { p, size, id };
     write(b);
@@ -271,8 +270,7 @@ fn forks_begin_and_end() {
             start.wait();
             for id in 0..12 {
                 let size = [48, 16_384][id % 2];
-                // SAFETY: the heap is lent by this thread.
-                let p = own.try_with(a, |heap| unsafe { slot::malloc(a, heap, size) });
+                let p = own.try_with(a, |heap| slot::malloc(a, heap, size));
                 let b = Block { p: p.unwrap_or_else(|| a.malloc_reentrant(size, 16, false)), size, id: id as u64 };
                 write(b);
                 check(b);

@@ -85,7 +85,7 @@ unsafe impl Os for Plain {
 
     /// Where it is aligned likewise, and not at `at`: the interpreter chooses addresses.
     fn reserve(&self, _: usize, len: usize) -> Option<*mut u8> {
-        if len > LONGEST { None } else { self.take(len, neap_core::arena::ARENA_ALIGN) }
+        if len > LONGEST { None } else { self.take(len, neap_core::pages::layout::ARENA_ALIGN) }
     }
 
     fn reserve_zeros(&self, len: usize) -> Option<*mut u8> {
