@@ -256,12 +256,12 @@ fn an_error_of_the_lab_ends_one_experiment() {
         let all = run["experiments"].as_array().expect("experiments");
         all.iter().find(|one| one["name"] == name).expect("an experiment").clone()
     };
-    assert!(of("survivors")["skipped"].as_str().is_some_and(|why| why.contains("before its time")), "{run}");
+    assert!(of("survivors")["skipped"].as_str().is_some_and(|why| why.contains("ended early")), "{run}");
     let judged = |name: &str| of(name)["verdicts"].as_array().is_some_and(|list| !list.is_empty());
     assert!(judged("retain-small") && judged("vmas"));
     let rows = fs::read_to_string(neap.path("run/rows.csv")).expect("rows");
     assert!(rows.contains("\nvmas,") && rows.contains("\nretain-small,"), "{rows}");
-    assert!(fs::read_to_string(neap.path("run/report.html")).is_ok_and(|page| page.contains("before its time")));
+    assert!(fs::read_to_string(neap.path("run/report.html")).is_ok_and(|page| page.contains("ended early")));
 }
 
 /// Catches ^C at a terminal that ends the compiler, whose failure then counts as one of the lab.
