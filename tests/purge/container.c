@@ -26,7 +26,8 @@ static void peak(long mib) {
     }
 }
 
-/* One process reaches its peak, frees, and idles; the next one starts at once. PEAK_MIB says how much. */
+/* One process reaches its peak, frees, and idles; the next one starts 200 ms later, as a helper may have to wait for a
+ * processor. PEAK_MIB says how much. */
 static pid_t start_peak(const char *mib, int *said) {
     int ends[2];
     pid_t pid;
@@ -56,6 +57,7 @@ static void relay(void) {
         pid[i] = start_peak(mib, &said);
         /* The end of the file: it was killed. */
         CHECK_AT(read(said, &byte, 1) == 1, i);
+        nap(200);
     }
     for (int i = 0; i < RUNNERS; i++) {
         CHECK_AT(waitpid(pid[i], NULL, WNOHANG) == 0, i);

@@ -1,5 +1,5 @@
 //! The allocator as a whole: chooses the layer that serves a request, and does what the layers noted. The fast paths
-//! are in [`Heap`]; the calls here are the slow paths, for when a fast path fails.
+//! are in [`crate::Heap`]; the calls here are the slow paths, for when a fast path fails.
 
 use crate::back::trim::Trimmed;
 use crate::blocks::class;
@@ -13,7 +13,7 @@ use crate::observe::Observed;
 use crate::pages::chunk::Record;
 use crate::pages::notes::{DEFERRED, LIMIT, TABLES, WANTED};
 use crate::system::policy::Purge;
-use crate::{CHUNK, Heap, Os};
+use crate::{CHUNK, Os};
 use core::ops::Deref;
 
 pub use crate::MAX_SIZE;
@@ -320,7 +320,7 @@ impl<O: Os> Allocator<O> {
         new
     }
 
-    /// Does the rest of malloc after [`Heap::malloc`] failed for `size`; the heap must be as that call left it.
+    /// Does the rest of malloc after [`crate::Heap::malloc`] failed for `size`; the heap must be as that call left it.
     #[inline]
     pub fn malloc_after_miss(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
         // On the fast path, with a size of the table, `pop` ran and failed.
@@ -330,7 +330,7 @@ impl<O: Os> Allocator<O> {
         self.malloc(heap, size)
     }
 
-    /// After [`Heap::malloc`] failed: returns a sample, if one is due in a heap whose allocations are watched.
+    /// After [`crate::Heap::malloc`] failed: returns a sample, if one is due in a heap whose allocations are watched.
     /// Otherwise returns null and leaves the heap as it was.
     pub fn sample_after_miss(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
         // A heap on the fast path may have a block half taken: `malloc_after_miss` undoes that.
@@ -340,7 +340,7 @@ impl<O: Os> Allocator<O> {
         self.malloc_sample(heap, size, CHUNK, false)
     }
 
-    /// Frees `p` after [`Heap::free`] failed for it.
+    /// Frees `p` after [`crate::Heap::free`] failed for it.
     ///
     /// # Safety
     /// `p` must be a block of the caller's, NULL, or foreign.
@@ -352,9 +352,9 @@ impl<O: Os> Allocator<O> {
         self.put(heap, given, small)
     }
 
-    /// After [`Heap::free`] failed: frees `p` if it is a large block, the heap's own cache has room for it and nothing
-    /// has to be noted, so that there is nothing to settle: the usual case. Otherwise returns false and does nothing.
-    /// The heap must not be watched.
+    /// After [`crate::Heap::free`] failed: frees `p` if it is a large block, the heap's own cache has room for it and
+    /// nothing has to be noted, so that there is nothing to settle: the usual case. Otherwise returns false and does
+    /// nothing. The heap must not be watched.
     ///
     /// # Safety
     /// As [`Allocator::free_after_miss`].
@@ -412,12 +412,12 @@ impl<O: Os> Allocator<O> {
     /// Gives all free memory back to the system at once. Returns the number of bytes.
     #[cold]
     pub fn purge(&self) -> usize {
-        self.purge_with(Heap::none())
+        self.purge_with(Mine::none())
     }
 
     /// [`Allocator::purge`] by a thread in a call that uses its heap `mine`, whose caches go as well.
     #[cold]
-    pub fn purge_with(&self, mine: *mut Heap) -> usize {
+    pub fn purge_with(&self, mine: Mine<'_>) -> usize {
         let bytes = self.purge_all(mine);
         self.settle();
         self.publish();
@@ -427,11 +427,11 @@ impl<O: Os> Allocator<O> {
     /// Gives free memory back to the system until `keep` bytes are left in free ranges, or until `go_on`, which is
     /// called after each heap and each batch, returns false. Called under no lock.
     pub fn trim(&self, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
-        self.trim_with(Heap::none(), keep, go_on)
+        self.trim_with(Mine::none(), keep, go_on)
     }
 
-    /// [`Allocator::trim`] by a thread in a call that uses its heap `mine`, or [`Heap::none`].
-    pub fn trim_with(&self, mine: *mut Heap, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
+    /// [`Allocator::trim`] by a thread in a call that uses its heap `mine`, or [`Mine::none`].
+    pub fn trim_with(&self, mine: Mine<'_>, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
         let done = self.trim_all(mine, keep, go_on);
         self.settle();
         self.publish();

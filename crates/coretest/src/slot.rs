@@ -14,7 +14,7 @@ pub static GONE: Name = Name::new();
 /// malloc with a heap of the caller, in the steps of the port.
 pub fn malloc<O: Os>(a: &Allocator<O>, heap: Mine<'_>, size: usize) -> *mut u8 {
     // SAFETY: the heap is the caller's.
-    let p = unsafe { Heap::malloc(heap.ptr(), size, Block::untag) };
+    let p = unsafe { Heap::malloc(heap.id(), size, Block::untag) };
     if !p.is_null() {
         return p;
     }
@@ -32,7 +32,7 @@ pub fn malloc<O: Os>(a: &Allocator<O>, heap: Mine<'_>, size: usize) -> *mut u8 {
 pub unsafe fn free<O: Os>(a: &Allocator<O>, heap: Mine<'_>, p: *mut u8) -> Result<(), Foreign> {
     // SAFETY: as the caller promises.
     unsafe {
-        if Heap::free(heap.ptr(), &a.map, p) || (!a.is_watched_at(heap) && a.free_to_cache_after_miss(heap, p)) {
+        if Heap::free(heap.id(), &a.map, p) || (!a.is_watched_at(heap) && a.free_to_cache_after_miss(heap, p)) {
             return Ok(());
         }
         a.free_after_miss(heap, p)
@@ -61,7 +61,7 @@ impl Owner {
     /// Makes the first call of a thread; `None` if there is no memory.
     pub fn new<O: Os>(a: &Allocator<O>, cached: bool, has_slot: bool) -> Option<Self> {
         let heap = a.acquire(cached)?;
-        let slot = if has_slot { Box::into_raw(Box::new(ThreadSlot::new(heap.ptr()))) } else { core::ptr::null_mut() };
+        let slot = if has_slot { Box::into_raw(Box::new(ThreadSlot::new(heap.id()))) } else { core::ptr::null_mut() };
         if has_slot {
             // SAFETY: the heap is the caller's; all its calls go through the thread slot, which lasts until `abandon`.
             unsafe { a.set_slot(heap, slot) };
@@ -71,7 +71,7 @@ impl Owner {
 
     /// The heap, for comparisons.
     pub fn heap(&self) -> *mut Heap {
-        self.heap.ptr()
+        self.heap.id()
     }
 
     /// Runs `f` with the heap, as a call of the thread: no other thread uses the heap meanwhile.
@@ -186,7 +186,7 @@ impl Owner {
             && self.try_with(a, |heap| {
                 // Another thread may have parked the heap since; then this one waits. Acquire pairs with the Release at
                 // the end of a handshake, after which the other thread does not use the thread slot.
-                slot.heap.compare_exchange(heap.ptr(), GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
+                slot.heap.compare_exchange(heap.id(), GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok()
             }) != Some(true)
         {
             // Waits for the end of a handshake or a fork.

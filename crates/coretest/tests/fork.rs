@@ -219,7 +219,7 @@ fn a_thread_without_a_key_forks() {
     for reentrant in [false, true] {
         let a = system(Config::default());
         let heap = a.acquire(true).expect("memory for a heap");
-        let slot = ThreadSlot::new(heap.ptr());
+        let slot = ThreadSlot::new(heap.id());
         let blocks: Vec<_> = (0..100).map(|_| a.malloc(heap, 100)).collect();
         // SAFETY: the blocks are this test's.
         blocks.into_iter().for_each(|p| unsafe { a.free(heap, p) }.expect("a block"));
@@ -230,7 +230,7 @@ fn a_thread_without_a_key_forks() {
             a.fork_child(&raw const slot, 0);
         }
         assert!(!a.is_stranded() && a.figures().cached_blocks > 0);
-        a.trim_with(heap.ptr(), 0, || true);
+        a.trim_with(heap, 0, || true);
         assert_eq!(a.figures().cached_blocks, 0, "reentrant: {reentrant}");
     }
 }

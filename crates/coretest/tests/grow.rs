@@ -73,7 +73,7 @@ fn only_proven_growth() {
         assert_eq!(populated(a), 8, "{size}-byte blocks");
         check(a);
         blocks.into_iter().for_each(|p| free(a, &own, p));
-        own.with(a, |heap| a.purge_with(heap.ptr()));
+        own.with(a, |heap| a.purge_with(heap));
         check(a);
         grow(a, &own, size, PROVEN - 1);
         assert_eq!(populated(a), 8, "what was proven once is proven no more");

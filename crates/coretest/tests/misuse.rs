@@ -147,10 +147,10 @@ fn foreign_pointer() {
         let p = mine.as_mut_ptr().cast();
         // SAFETY: a foreign pointer is allowed.
         unsafe {
-            assert!(!Heap::free(t.own.ptr(), &t.a.map, p));
+            assert!(!Heap::free(t.own.id(), &t.a.map, p));
             assert!(t.a.free_after_miss(t.own, p).is_err());
             // Nor is NULL a misuse.
-            assert!(!Heap::free(t.own.ptr(), &t.a.map, core::ptr::null_mut()));
+            assert!(!Heap::free(t.own.id(), &t.a.map, core::ptr::null_mut()));
             assert_eq!(t.a.free_after_miss(t.own, core::ptr::null_mut()), Ok(()));
         }
     });
@@ -160,7 +160,7 @@ fn foreign_pointer() {
 #[test]
 fn memory_that_is_no_blocks() {
     each(|t| {
-        let p = t.own.ptr().cast::<u8>();
+        let p = t.own.id().cast::<u8>();
         let line = t.line(t.own, p);
         assert!(line.starts_with(&format!("neap: free of {p:p}, which neap did not allocate")), "{line}");
         let long = t.a.malloc_reentrant(250_000, 16, false);

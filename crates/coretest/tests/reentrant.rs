@@ -351,7 +351,7 @@ impl Program {
                 }),
                 _ => match r >> 8 & 7 {
                     0 => {
-                        self.call(|a, heap| a.purge_with(heap.ptr()));
+                        self.call(|a, heap| a.purge_with(heap));
                     }
                     1 => self.call(|a, heap| a.drop_caches(heap)),
                     2 => {

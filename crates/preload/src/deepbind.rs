@@ -69,7 +69,7 @@ arch::forward! {
 /// [`redirect`], or a wait until another thread has done it.
 #[cold]
 fn redirect_once() {
-    // Acquire pairs with the Release below: whoever goes on finds the table changed.
+    // Acquire pairs with the Release below: the thread that goes on finds the table changed.
     if STATE.compare_exchange(0, UNDER_WAY, Ordering::Acquire, Ordering::Acquire).is_ok() {
         redirect();
         STATE.store(DONE, Ordering::Release);

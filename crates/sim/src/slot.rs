@@ -123,7 +123,7 @@ fn with_heap_for<R>(weight: u32, mut f: impl FnMut(Mine<'static>) -> R, mut reen
 }
 
 /// Runs `f` as a call, with the thread's heap or none; `None` in a reentrant call.
-pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
+pub fn in_call<R>(f: impl FnOnce(Mine<'_>) -> R) -> Option<R> {
     loop {
         let heap = enter()?;
         if heap == PARKED.heap() {
@@ -136,7 +136,8 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
             leave();
             return None;
         }
-        let heap = if is_heap(heap) { heap } else { Heap::none() };
+        // SAFETY: the thread's own heap, in a call.
+        let heap = if is_heap(heap) { unsafe { Mine::of(heap) } } else { Mine::none() };
         let result = (!allocator().is_stranded()).then(|| f(heap));
         drop(flight);
         leave();
@@ -146,7 +147,7 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
 
 fn with_borrowed<R>(mut f: impl FnMut(Mine<'static>) -> R) -> Option<R> {
     let heap = if allocator().is_stranded() { None } else { allocator().acquire(false) };
-    crate::trace!("borrowed {:p}", heap.map_or(Heap::none(), |heap| heap.ptr()));
+    crate::trace!("borrowed {:p}", heap.map_or(Heap::none(), |heap| heap.id()));
     let heap = heap.filter(|_| !allocator().is_stranded())?;
     let result = f(heap);
     allocator().abandon(heap);
@@ -161,9 +162,9 @@ fn acquire(flight: Flight<'_>) -> bool {
         return true;
     }
     let heap = a.acquire(true);
-    crate::trace!("acquired {:p}", heap.map_or(Heap::none(), |heap| heap.ptr()));
+    crate::trace!("acquired {:p}", heap.map_or(Heap::none(), |heap| heap.id()));
     if let Some(heap) = heap {
-        slot().heap.store(heap.ptr(), Ordering::Release);
+        slot().heap.store(heap.id(), Ordering::Release);
     }
     let stranded = a.is_stranded();
     if stranded {
@@ -189,7 +190,7 @@ pub fn give_up() {
     // acquired. A handler may acquire one before this. Relaxed: only the thread itself changes a thread slot without a
     // heap.
     let none = slot().heap.compare_exchange(Heap::none(), GONE.heap(), Ordering::Relaxed, Ordering::Relaxed);
-    if none.is_ok() || own() == GONE.heap() {
+    if none.is_ok() || own_heap() == GONE.heap() {
         return;
     }
     let mut given_up = false;
@@ -198,8 +199,8 @@ pub fn give_up() {
             let flight = a.take_off(life().slot());
             // Acquire pairs with the Release of a handshake that found the thread busy.
             let gone =
-                slot().heap.compare_exchange(own.ptr(), GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok();
-            crate::trace!("gives up {:p}: {gone}", own.ptr());
+                slot().heap.compare_exchange(own.id(), GONE.heap(), Ordering::Acquire, Ordering::Relaxed).is_ok();
+            crate::trace!("gives up {:p}: {gone}", own.id());
             if gone {
                 given_up = true;
                 a.abandon(own);
@@ -208,7 +209,7 @@ pub fn give_up() {
         };
         let mut forked = false;
         with_heap(end, || forked = true);
-        if forked && own() == FORKED.heap() {
+        if forked && own_heap() == FORKED.heap() {
             // SAFETY: the thread's own thread slot, outside of calls.
             if unsafe { a.wait_for_fork(life().slot()) } {
                 continue;
@@ -219,7 +220,7 @@ pub fn give_up() {
             // SAFETY: the thread's own thread slot, in a call that is not reentrant.
             given_up = unsafe { a.leave_to_others(life().slot(), GONE.heap()) };
             leave();
-        } else if own() == GONE.heap() {
+        } else if own_heap() == GONE.heap() {
             // A handler forked, and this is its child, which is stranded.
             return;
         } else if forked && life().busy() != ThreadSlot::IDLE {
@@ -251,13 +252,9 @@ pub fn share() {
     life().thread = None;
 }
 
-fn own() -> *mut Heap {
-    slot().heap.load(Ordering::Acquire)
-}
-
 /// The thread's heap, in the child of a fork.
 pub fn own_heap() -> *mut Heap {
-    own()
+    slot().heap.load(Ordering::Acquire)
 }
 
 /// The thread has no heap any more: it ends, or its process is stranded.
@@ -415,7 +412,7 @@ pub unsafe fn usable_size(p: *mut u8) -> Option<usize> {
 
 /// The thread's caches go back.
 pub fn rest() {
-    if is_heap(own()) || own() == PARKED.heap() || own() == FORKED.heap() {
+    if is_heap(own_heap()) || own_heap() == PARKED.heap() || own_heap() == FORKED.heap() {
         with_heap(|heap| allocator().rest(heap), || ());
     }
 }

@@ -116,7 +116,7 @@ fn malloc_fresh(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_watched(size: usize, heap: Mine<'static>) -> *mut u8 {
-    if !slot::is_heap(heap.ptr()) {
+    if !slot::is_heap(heap.id()) {
         arch::leave();
         return malloc_slow(size, 1, false);
     }
@@ -282,7 +282,7 @@ unsafe fn free_missed(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
 #[inline(never)]
 unsafe fn free_watched(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
     heap.undo_free(NEAP.map.class(p));
-    if slot::is_heap(heap.ptr()) {
+    if slot::is_heap(heap.id()) {
         NEAP.follow(heap);
     }
     arch::leave();

@@ -70,7 +70,7 @@ fn resign_and_free() {
 ///
 /// Fails if: a start does not check for such calls after it has stored `STARTING`, or not again after `KEPT`, or does
 /// so by a plain load; a helper that ends because of the call stores `NONE`; the end of the call asks for no helper.
-/// Not modelled: a call that has waited in vain, and ends while the helper resigns.
+/// Not modelled: a call whose wait brought nothing, and which ends while the helper resigns.
 #[test]
 fn stop_and_free() {
     check(|| {

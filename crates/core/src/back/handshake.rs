@@ -143,16 +143,16 @@ impl<O: Os> Back<O> {
     }
 
     /// Runs `f` with each of `heaps` whose thread is in no call now. The batch lock must be held. `mine` is the heap
-    /// that the calling thread's own call uses, which needs no handshake, or [`Heap::none`].
+    /// that the calling thread's own call uses, which needs no handshake, or [`Mine::none`].
     #[cold]
     pub(crate) fn handshake(
         &self,
-        mine: *mut Heap,
+        mine: Mine<'_>,
         heaps: &mut [Option<&'static Heap>],
         mut f: impl FnMut(Mine<'static>),
     ) {
         for heap in heaps.iter_mut() {
-            if let Some(own) = heap.take_if(|heap| heap.id() == mine) {
+            if let Some(own) = heap.take_if(|heap| heap.id() == mine.id()) {
                 // SAFETY: the calling thread's own heap, in a call.
                 f(unsafe { Mine::of_ref(own) });
             }
@@ -182,7 +182,7 @@ impl<O: Os> Back<O> {
     /// Gives the holes of the slabs in `work.batch` back to the system. Returns the bytes, and adds those that held
     /// memory to `held`. `mine` as in [`Back::handshake`].
     #[cold]
-    pub(crate) fn punch(&self, mine: *mut Heap, work: &mut Work, held: Option<&mut usize>) -> usize {
+    pub(crate) fn punch(&self, mine: Mine<'_>, work: &mut Work, held: Option<&mut usize>) -> usize {
         let Punch { holes, count, owners, .. } = &mut work.punch;
         *count = 0;
         // A bit for each slab that was done. A heap may become an orphan right after its handshake, and be found once
@@ -270,7 +270,7 @@ impl<O: Os> Back<O> {
     /// what is freed there later would wait unnoticed. Returns true if a heap that could not be used now has to be
     /// tried again. The batch lock must be held. `mine` as in [`Back::handshake`].
     #[cold]
-    pub(crate) fn empty_caches(&self, all: bool, mine: *mut Heap) -> bool {
+    pub(crate) fn empty_caches(&self, all: bool, mine: Mine<'_>) -> bool {
         let mut waits = false;
         let (_, much) = self.notes.came();
         for heap in self.all_heaps() {

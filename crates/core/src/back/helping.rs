@@ -2,12 +2,13 @@
 
 use crate::back::Back;
 use crate::back::batch::{BATCH_BYTES, Walk};
+use crate::blocks::heap::Mine;
 use crate::pages::START_CHUNKS;
 use crate::pages::notes::GROWN;
 use crate::system::helper::{Answer, Who};
 use crate::system::policy::Purge;
 use crate::system::sync::Ordering;
-use crate::{CHUNK, Heap, Os};
+use crate::{CHUNK, Os};
 
 /// Number of ticks after which another start is tried, if no helper could be started.
 const RETRY_TICKS: u32 = 10;
@@ -105,7 +106,7 @@ impl<O: Os> Back<O> {
 
     /// Gives back all that waits, of any age.
     fn purge_all_due(&self) {
-        self.purge_due(Heap::none(), self.due(0, BATCH_BYTES), &mut Walk::new(), usize::MAX);
+        self.purge_due(Mine::none(), self.due(0, BATCH_BYTES), &mut Walk::new(), usize::MAX);
     }
 
     /// Has waiting memory looked at, as it may be due earlier than the helper expects: wakes the helper, or starts one

@@ -6,12 +6,13 @@
 
 use crate::back::Back;
 use crate::back::batch::Walk;
+use crate::blocks::heap::Mine;
 use crate::pages::age::DELAY_TICKS;
 use crate::pages::notes::{FRESH_CHUNKS, GROWN};
 use crate::system::os::Memory;
 use crate::system::policy::Limit;
 use crate::system::sync::Ordering;
-use crate::{CHUNK, Heap, Os};
+use crate::{CHUNK, Os};
 
 /// While nearly no memory is left, the helper purges holes of any age, but not too often, as a program whose blocks
 /// come and go all over its slabs is to pay a twentieth of a processor at most: minimum milliseconds between two such
@@ -113,13 +114,13 @@ impl<O: Os> Back<O> {
             return;
         };
         if is_near(&memory) || !self.has_helper() {
-            self.purge_all(Heap::none());
+            self.purge_all(Mine::none());
             // So that new figures are published.
             self.notes.leave(GROWN);
         } else {
             self.wake_helper();
             // Without holes in slabs, which take longer.
-            self.purge_due(Heap::none(), self.due(0, FRESH_CHUNKS * CHUNK), &mut Walk::new(), 1);
+            self.purge_due(Mine::none(), self.due(0, FRESH_CHUNKS * CHUNK), &mut Walk::new(), 1);
         }
     }
 }

@@ -14,6 +14,7 @@
 use crate::back::Back;
 use crate::back::batch::{BATCH_BYTES, Batch, Due, Keep, Walk};
 use crate::blocks::heap;
+use crate::blocks::heap::Mine;
 use crate::pages::age;
 use crate::pages::chunk::{Kind, Record};
 use crate::pages::range::Ranges;
@@ -39,9 +40,9 @@ const IDLE_TICKS: u32 = if cfg!(neap_sim) { 1 } else { 5 };
 
 impl<O: Os> Back<O> {
     /// Gives all free memory back to the system at once; returns the bytes. `mine` is the heap that the call uses,
-    /// whose caches are emptied as well, or [`Heap::none`].
+    /// whose caches are emptied as well, or [`Mine::none`].
     #[cold]
-    pub(crate) fn purge_all(&self, mine: *mut Heap) -> usize {
+    pub(crate) fn purge_all(&self, mine: Mine<'_>) -> usize {
         self.drain();
         let due = Due { lazy: true, ..self.due(0, BATCH_BYTES) };
         self.with_batch(|_| self.empty_caches(true, mine));
@@ -77,7 +78,7 @@ impl<O: Os> Back<O> {
         self.notes.flood.store(false, Ordering::Relaxed);
         let before = self.notes.came();
         let mut walk = Walk::new();
-        let cached = in_time && self.with_batch(|_| self.empty_caches(false, Heap::none()));
+        let cached = in_time && self.with_batch(|_| self.empty_caches(false, Mine::none()));
         let ticks = self.urgency();
         let slabs = !self.purger.refused.load(Ordering::Relaxed);
         // Relaxed: one thread calls this. Under a lazy policy the age LAZY stands for chunks that were purged lazily,
@@ -85,7 +86,7 @@ impl<O: Os> Back<O> {
         let lazy = self.purger.again.swap(false, Ordering::Relaxed) && self.policy.purge() != Purge::Lazy;
         let due = Due { keep: self.keep(ticks, in_time), slabs, lazy, ..self.due(ticks, BATCH_BYTES) };
         let begun = self.os.clock();
-        let bytes = self.purge_due(Heap::none(), due, &mut walk, usize::MAX);
+        let bytes = self.purge_due(Mine::none(), due, &mut walk, usize::MAX);
         if ticks == 0 {
             self.note_sweep(begun);
         }
@@ -144,12 +145,12 @@ impl<O: Os> Back<O> {
     pub(crate) fn purge_inline(&self) {
         let ticks = self.urgency();
         let batches = if ticks == 0 { usize::MAX } else { 1 };
-        self.purge_due(Heap::none(), self.due(ticks, INLINE_BYTES), &mut Walk::new(), batches);
+        self.purge_due(Mine::none(), self.due(ticks, INLINE_BYTES), &mut Walk::new(), batches);
     }
 
     /// Purges what is due, from the position of `walk` on, in at most `batches` batches; returns the bytes.
     #[cold]
-    pub(crate) fn purge_due(&self, mine: *mut Heap, due: Due, walk: &mut Walk, batches: usize) -> usize {
+    pub(crate) fn purge_due(&self, mine: Mine<'_>, due: Due, walk: &mut Walk, batches: usize) -> usize {
         let (mut bytes, mut done) = (0, 0);
         loop {
             let more = self.with_batch(|work| {

@@ -4,6 +4,7 @@
 
 use crate::back::Back;
 use crate::back::batch::{BATCH_BYTES, Due, Keep, Walk, Work};
+use crate::blocks::heap::Mine;
 use crate::blocks::registry::OWNED;
 use crate::pages::owned::Owned;
 use crate::system::os::Run;
@@ -24,8 +25,8 @@ pub struct Trimmed {
 /// A trim in progress.
 struct Trim<'a, O: Os, F> {
     a: &'a Back<O>,
-    /// The heap that the call uses, or [`Heap::none`].
-    mine: *mut Heap,
+    /// The heap that the call uses, or [`Mine::none`].
+    mine: Mine<'a>,
     go_on: F,
     done: Trimmed,
 }
@@ -33,8 +34,8 @@ struct Trim<'a, O: Os, F> {
 impl<O: Os> Back<O> {
     /// Gives free memory back to the system until `keep` bytes are left in free ranges, or until `go_on`, which is
     /// called after each heap and each batch, returns false. Called under no lock, by a thread in a call that uses its
-    /// heap `mine`, or [`Heap::none`].
-    pub(crate) fn trim_all(&self, mine: *mut Heap, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
+    /// heap `mine`, or [`Mine::none`].
+    pub(crate) fn trim_all(&self, mine: Mine<'_>, keep: usize, go_on: impl FnMut() -> bool) -> Trimmed {
         self.drain();
         let mut trim = Trim { a: self, mine, go_on, done: Trimmed::default() };
         trim.done.complete = trim.caches() && trim.chunks(keep);

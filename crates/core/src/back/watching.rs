@@ -1,9 +1,10 @@
 //! Watch modes: has all heaps adopt the current one (`blocks/watching.rs`), those of other threads by handshakes.
 
+use crate::Os;
 use crate::back::Back;
+use crate::blocks::heap::Mine;
 use crate::blocks::registry::OWNED;
 use crate::system::sync::Ordering;
-use crate::{Heap, Os};
 
 /// Maximum number of rounds of handshakes with heaps whose threads are in a call.
 const ROUNDS: usize = 3;
@@ -25,7 +26,7 @@ impl<O: Os> Back<O> {
             let shown = || heap.watch_roughly(self.watch()) == self.watch();
             let has_slot = !heap.slot.load(Ordering::Relaxed).is_null();
             if has_slot && heap.state.load(Ordering::Relaxed) == OWNED && !shown() {
-                self.with_batch(|_| self.handshake(Heap::none(), &mut [Some(heap)], |heap| self.show(heap)));
+                self.with_batch(|_| self.handshake(Mine::none(), &mut [Some(heap)], |heap| self.show(heap)));
                 late |= !shown();
             }
         }

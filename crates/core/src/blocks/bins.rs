@@ -248,6 +248,7 @@ impl Mine<'_> {
     }
 
     /// [`Mine::give_one`], which counts the block, without the count.
+    #[inline(always)]
     fn give_back<O: Os>(self, a: &Blocks<O>, small: Small) {
         let (c, local) = self.slab_of(small.block());
         let mut batch = slab::Batch::new();

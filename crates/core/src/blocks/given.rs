@@ -64,6 +64,7 @@ impl Small {
     /// Returns `block`, which must be of `class`, with its class.
     #[inline(always)]
     pub(crate) fn new(block: Free, class: usize) -> Self {
+        debug_assert!(class::is_start(block.start().addr() & (CHUNK - 1), class), "a block of its class");
         Small { block, class }
     }
 

@@ -242,7 +242,7 @@ impl Heap {
 
     /// Returns its address, which identifies it.
     #[inline(always)]
-    pub(crate) fn id(&self) -> *mut Heap {
+    pub fn id(&self) -> *mut Heap {
         core::ptr::from_ref(self).cast_mut()
     }
 
@@ -448,12 +448,6 @@ impl<'h> Mine<'h> {
     pub(crate) fn unlist(self, slab: OwnSlab) {
         self.bins[slab.class()].remove(slab.chunk());
         slab.set_listed(false);
-    }
-
-    /// Returns the address of the heap.
-    #[inline(always)]
-    pub fn ptr(self) -> *mut Heap {
-        self.id()
     }
 
     /// Returns the end of each cache.

@@ -24,7 +24,6 @@ use crate::slot::{self, is_heap};
 use crate::thread::fork::watch_fork;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
-use neap_core::Heap;
 use neap_core::fork::{CALL, Flight, Patience};
 use neap_core::heap::{FORKED, Mine, PARKED};
 
@@ -158,10 +157,10 @@ fn is_early(weight: u32) -> bool {
     slot::count_early(weight) <= EARLY_FREES
 }
 
-/// Runs `f`, which may take locks of neap's, as a call of this thread. `f` gets the thread's heap, or [`Heap::none`]
+/// Runs `f`, which may take locks of neap's, as a call of this thread. `f` gets the thread's heap, or [`Mine::none`]
 /// where the thread has none now. `None` in a reentrant call, or where another thread's fork takes too long. All code
 /// that takes a lock runs in here or with a [`Turn`], so that a handler which interrupts it finds the thread in a call.
-pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
+pub fn in_call<R>(f: impl FnOnce(Mine<'_>) -> R) -> Option<R> {
     let mut patience = Patience::new(CALL);
     loop {
         let entered = arch::enter()?;
@@ -181,7 +180,9 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
         let result = if NEAP.is_stranded() {
             None
         } else {
-            Some(f(if is_heap(entered.heap) { entered.heap } else { Heap::none() }))
+            // SAFETY: the thread's own heap, in a call.
+            let own = is_heap(entered.heap).then(|| unsafe { Mine::of(entered.heap) });
+            Some(f(own.unwrap_or_else(Mine::none)))
         };
         drop(flight);
         entered.leave();
@@ -195,7 +196,7 @@ pub fn in_call<R>(f: impl FnOnce(*mut Heap) -> R) -> Option<R> {
 fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
     let heap = if NEAP.is_stranded() { None } else { NEAP.acquire(true) };
     if let Some(heap) = heap {
-        slot::set_heap(heap.ptr());
+        slot::set_heap(heap.id());
     }
     // Looked at after the store: a handler may have interrupted all this, forked, and returned in the child.
     let stranded = NEAP.is_stranded();
@@ -269,7 +270,7 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
             Turn::Heap(lent) => {
                 // Once the heap is given up, the slot does not show the call any more.
                 let _flight = NEAP.take_off(arch::slot());
-                if slot::give_up(lent.heap().ptr()) {
+                if slot::give_up(lent.heap().id()) {
                     NEAP.abandon(lent.heap());
                     NEAP.thread_ended();
                     return;
