@@ -33,7 +33,22 @@ enum neap_result {
     NEAP_BAD_VALUE = 2,  /* this value is not accepted */
     NEAP_START_ONLY = 3, /* the option can be set only when the program starts, by its environment variable */
     NEAP_TOO_SHORT = 4,  /* the buffer is too short; nothing was written but an empty string */
-    NEAP_NO_MEMORY = 5
+    NEAP_NO_MEMORY = 5,
+    /* Of ranges: */
+    NEAP_POOL_SHORT = 6,    /* the pool of hugetlb pages of this size has too few free pages */
+    NEAP_NO_SUCH_PAGES = 7, /* this kernel has no pages of this size */
+    NEAP_HUGE_OFF = 8,      /* transparent huge pages of this size are switched off, for the machine or the process */
+    NEAP_NOT_HUGE = 9,      /* the kernel has no contiguous memory for pages of this size now */
+    NEAP_NOT_ALLOWED = 10,  /* the user has no right to do this */
+    NEAP_NO_MOUNT = 11,     /* no hugetlbfs with pages of this size is mounted where this process may write */
+    NEAP_INACCESSIBLE = 12, /* a part is not mapped, may not be accessed so, or lies behind the end of its file */
+    NEAP_POISONED = 13,     /* the memory of a part of the range is damaged */
+    NEAP_CANCELLED = 14,    /* the progress callback ended it */
+    NEAP_UNSUPPORTED = 15,  /* this kernel has no such function, or a filter refuses it */
+    NEAP_NOT_KNOWN = 16,    /* the kernel does not say whether it uses pages of this size (there is no /sys) */
+    NEAP_LIMIT = 17,        /* a limit of the process or its cgroup, or a memory policy, forbids these pages */
+    NEAP_NOT_FOUND = 18,    /* there is no such file or segment in use */
+    NEAP_MISMATCH = 19      /* it exists with another length or other pages */
 };
 
 /* A result in words: a string that lives for ever. */
@@ -144,6 +159,107 @@ typedef void (*neap_hook)(const struct neap_sample *sample, void *context);
  * takes the place of the one before; NULL ends sampling. A thread that is in a call at that moment follows soon after,
  * and may still call the old hook. */
 int neap_sample(neap_hook hook, void *context, size_t interval);
+
+/* ---- Ranges in pages of a chosen size ------------------------------------------------------------------------------
+ *
+ * A range is a mapping of its own, and no block of malloc's: it is freed by neap_range_free alone. docs/ranges.md says
+ * more. These functions read files of /proc and /sys where there are any; they may be slow, and are not for signal
+ * handlers.
+ */
+
+enum neap_pages {
+    NEAP_PAGES_SMALL = 1,       /* OS pages */
+    NEAP_PAGES_TRANSPARENT = 2, /* transparent huge pages, of 2 MiB or smaller ones (mTHP); the kernel may split them */
+    NEAP_PAGES_HUGETLB = 3      /* pages from a pool of the machine */
+};
+
+/* A range. Newer versions add fields at the end. */
+struct neap_range {
+    size_t size;         /* in: bytes of the structure */
+    void *start;         /* NULL: no range */
+    size_t bytes;        /* whole pages: at least what was asked for */
+    size_t page_size;    /* of the pages that it is made of; transparent ones may be larger */
+    uint32_t kind;       /* enum neap_pages */
+    int32_t why_smaller; /* NEAP_OK, or why it has smaller pages than were asked for. NEAP_NOT_KNOWN: it may have */
+};
+
+enum neap_range_flags {
+    NEAP_HUGETLB = 1, /* pages from a pool, not transparent ones */
+    NEAP_STRICT = 2,  /* no other pages: an error instead. Transparent ones are populated at once, and checked */
+    NEAP_LAZY = 4,    /* pages of a pool are reserved, and come when they are touched or prefaulted. Without this they
+                         are populated at once: what a cgroup's limit or a memory policy forbids is NEAP_LIMIT then, and
+                         would be SIGBUS later */
+    NEAP_SHARED = 8   /* shared with children that are forked later. Without this they do not have the range */
+};
+
+/* Allocates a range of at least `bytes`, all 0, in pages of `page_size` bytes: 0 (or an OS page's size) for OS pages and
+ * no larger ones, 65536 or 2 << 20, with NEAP_HUGETLB also 1 << 30, or what else the kernel has. Where it has no such
+ * pages to give, the range gets the next smaller ones, down to OS pages, and `why_smaller` says why; not so with
+ * NEAP_STRICT. On failure `range->start` is NULL. `range->size` must be set before. */
+int neap_range_alloc(struct neap_range *range, size_t bytes, size_t page_size, uint32_t flags);
+
+/* Frees a range, and clears the structure. Does nothing for one without a range. */
+void neap_range_free(struct neap_range *range);
+
+enum neap_advice {
+    NEAP_ADVICE_HUGE = 1,     /* transparent huge pages from the next fault on, where settings allow them */
+    NEAP_ADVICE_NO_HUGE = 2,  /* OS pages from the next fault on */
+    NEAP_ADVICE_COLLAPSE = 3, /* makes huge pages of what is resident, now (Linux 6.1) */
+    NEAP_ADVICE_COLD = 4,     /* not needed soon: the first to go where memory is short */
+    NEAP_ADVICE_PAGE_OUT = 5, /* not needed for long: goes to swap or its file now */
+    NEAP_ADVICE_FREE = 6      /* not needed any more: memory goes back. Private memory reads as 0 afterwards, a file as
+                                 the file; shared memory keeps its contents */
+};
+
+/* Advises the OS pages that lie in a range as a whole. The range may be any that the program has. */
+int neap_advise(void *start, size_t bytes, uint32_t advice);
+
+enum neap_access { NEAP_WRITE = 0, NEAP_READ = 1 };
+
+#define NEAP_ALL_PROCESSORS 0xFFFFFFFFu
+
+/* How a range is prefaulted. Fields that are 0 have their defaults. Newer versions add fields at the end. */
+struct neap_prefault_options {
+    size_t size;      /* in: bytes of the structure */
+    uint32_t access;  /* enum neap_access. For reading, private memory that was never written gets no memory */
+    uint32_t threads; /* how many work, the calling one included; NEAP_ALL_PROCESSORS: as many as are of use */
+    /* Called by the calling thread after each of its pieces of some MiB, and at the end. Another result than 0 ends the
+     * prefault with NEAP_CANCELLED. It must not throw. */
+    int (*progress)(size_t done, size_t total, void *context);
+    void *context;
+    size_t done;      /* out: bytes that are resident for certain */
+};
+
+/* Makes the OS pages resident that have a part of the range; `options` may be NULL. Contents stay as they are, whatever
+ * other threads do there. What the kernel cannot make resident is a result (NEAP_INACCESSIBLE, NEAP_NO_MEMORY,
+ * NEAP_POISONED) and no signal. The other threads are ordinary ones with all signals blocked, which have ended when
+ * this returns. */
+int neap_prefault(const void *start, size_t bytes, struct neap_prefault_options *options);
+
+enum neap_source {
+    NEAP_SOURCE_SCAN = 1,    /* PAGEMAP_SCAN (Linux 6.7) */
+    NEAP_SOURCE_ENTRIES = 2, /* /proc/self/pagemap, and smaps for huge entries: of whole mappings only */
+    NEAP_SOURCE_MINCORE = 3  /* resident or not: there is no /proc */
+};
+
+/* What a range holds, in bytes. Newer versions add fields at the end. */
+struct neap_resident {
+    size_t size;           /* in: bytes of the structure, as the caller knows it; out: bytes that were filled in */
+    uint32_t source;       /* enum neap_source */
+    uint32_t folios_known; /* 1: sizes between an OS page and a huge page are known, which takes CAP_SYS_ADMIN. 0: they
+                              count as OS pages */
+    uint64_t bytes;        /* of the range, in whole OS pages */
+    uint64_t resident;
+    uint64_t swapped;
+    uint64_t zero;         /* mapped to the shared page of zeros: no memory */
+    uint64_t huge;         /* of `resident`: mapped by entries of a huge page or more, one entry of the TLB for each */
+    uint64_t hugetlb;      /* of `resident`: from pools */
+    uint64_t by_order[24]; /* `resident` by contiguous pages: [0] OS pages, [4] 16 of them, [9] 2 MiB, [18] 1 GiB where
+                              an OS page has 4 KiB */
+};
+
+/* Asks the kernel what a range holds. `out->size` must be set before. */
+int neap_resident_get(const void *start, size_t bytes, struct neap_resident *out);
 
 /* ---- */
 

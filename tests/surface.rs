@@ -172,6 +172,8 @@ const IMPORTS: &[(&str, &str)] = &[
     ("memmove", "plain memory"),
     ("memset", "plain memory"),
     ("mincore", "free of a foreign block: whether its header is mapped"),
+    ("pthread_create", "the threads of neap_prefault, outside of calls"),
+    ("pthread_join", "as pthread_create"),
     ("pthread_key_create", "the end of a thread; once, outside of calls"),
     ("pthread_key_delete", "two threads created the key at once"),
     ("pthread_setspecific", "the end of a thread; outside of calls, as it may allocate"),

@@ -33,10 +33,11 @@
 //! # Where it runs
 //!
 //! x86-64 Linux with glibc, threads and fork included. The crate is `no_std` and may depend on `neap-core`, `neap-sys`,
-//! `neap-control` and `neap-options` only.
+//! `neap-control`, `neap-ranges` and `neap-options` only.
 #![no_std]
 
 mod control;
+pub mod ranges;
 
 use core::alloc::{GlobalAlloc, Layout};
 use neap_core::class::{MAX_SMALL, MIN_BLOCK};

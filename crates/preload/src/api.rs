@@ -1,4 +1,5 @@
-//! neap's own functions, which include/neap.h declares. `neap_control` does the work. None of them sets errno.
+//! neap's own functions, which include/neap.h declares, but for ranges. `neap_control` does the work. None of them sets
+//! errno.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::fmt::{Display, Write};
@@ -10,8 +11,8 @@ use neap_options::Opt;
 use neap_sys::global;
 
 /// Results of these functions, with the numbers of [`options::Error`]: `enum neap_result` of the header.
-const OK: c_int = 0;
-const TOO_SHORT: c_int = 4;
+pub const OK: c_int = 0;
+pub const TOO_SHORT: c_int = 4;
 const NO_MEMORY: c_int = 5;
 
 /// The meaning of each result, at the place of its number.
@@ -40,8 +41,9 @@ pub extern "C" fn neap_version() -> *const c_char {
 /// neap: what a result means, in words.
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_result_text(result: c_int) -> *const c_char {
-    let text = usize::try_from(result).ok().and_then(|place| TEXTS.get(place));
-    text.unwrap_or(&c"no result of neap").as_ptr()
+    let text = usize::try_from(result).ok().and_then(|place| TEXTS.get(place).copied());
+    let text = text.or_else(|| neap_ranges::error::Error::from_number(result).map(neap_ranges::error::Error::text));
+    text.unwrap_or(c"no result of neap").as_ptr()
 }
 
 /// The bytes of a C string; none of NULL.

@@ -6,6 +6,7 @@
 //! | `cxx.rs` | which C++ operators are exported, and what they do when memory runs out |
 //! | `glibc.rs` | which of glibc's controls are exported |
 //! | `api.rs` | what neap's own functions return |
+//! | `ranges.rs` | the same for ranges in pages of a chosen size |
 //! | `calls.rs` | which system calls of the program neap must handle |
 //! | `dlsym.rs` | for which names dlsym finds neap's functions |
 //! | `deepbind.rs` | which malloc a library has that is opened with RTLD_DEEPBIND |
@@ -14,8 +15,9 @@
 //! | `foreign.rs` | what happens to a block of another allocator |
 //! | `lookup.rs` | how functions of other objects are found |
 //!
-//! Exported symbols are in the first seven files. A call from C or C++ goes to `neap_sys::global` or `neap_control`. May
-//! depend on `neap-core`, `neap-sys`, `neap-control`, `neap-options`, `neap-counters` and the C library.
+//! Exported symbols are in the first eight files. A call from C or C++ goes to `neap_sys::global`, `neap_control` or
+//! `neap_ranges`. May depend on `neap-core`, `neap-sys`, `neap-control`, `neap-ranges`, `neap-options`, `neap-counters`
+//! and the C library.
 #![cfg_attr(not(test), no_std)]
 
 mod api;
@@ -28,6 +30,7 @@ mod dlsym;
 mod foreign;
 mod glibc;
 mod lookup;
+mod ranges;
 mod start;
 
 #[cfg(not(test))]

@@ -31,4 +31,4 @@ pub mod thread;
 pub mod watch;
 
 pub use observe::{files, may_read, page, sites};
-pub use system::{call, clock, errno, filter};
+pub use system::{call, clock, errno, filter, lines};

@@ -29,6 +29,7 @@ impl<'b, S: FnMut(&mut [u8]) -> usize> Lines<'b, S> {
     }
 
     /// The next line, without its end. Of a line longer than the buffer, only the front.
+    #[expect(clippy::should_implement_trait, reason = "a line is borrowed from the buffer")]
     pub fn next(&mut self) -> Option<&[u8]> {
         loop {
             let (from, to, is_rest) = self.next_place()?;

@@ -1,0 +1,250 @@
+//! Ranges in pages of a chosen size, which include/neap.h declares. `neap_ranges` does the work. No function sets errno.
+
+use crate::api::{OK, TOO_SHORT};
+use core::ffi::{c_int, c_void};
+use core::mem::offset_of;
+use core::ops::ControlFlow;
+use neap_ranges::advice::{self, Advice};
+use neap_ranges::error::Error;
+use neap_ranges::kernel::page_size;
+use neap_ranges::prefault::{Prefault, Progress};
+use neap_ranges::range::{Pages, Parts, Private, Range, Request};
+use neap_ranges::resident::{self, Resident};
+
+/// Flags of `neap_range_alloc`.
+const HUGETLB: u32 = 1;
+const STRICT: u32 = 2;
+const LAZY: u32 = 4;
+const SHARED: u32 = 8;
+
+/// Kinds of pages: `enum neap_pages`.
+const KIND_SMALL: u32 = 1;
+const KIND_TRANSPARENT: u32 = 2;
+const KIND_HUGETLB: u32 = 3;
+
+/// `struct neap_range`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CRange {
+    size: usize,
+    start: *mut c_void,
+    bytes: usize,
+    page_size: usize,
+    kind: u32,
+    why_smaller: i32,
+}
+
+/// `struct neap_prefault_options`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct COptions {
+    size: usize,
+    access: u32,
+    threads: u32,
+    progress: Option<unsafe extern "C" fn(done: usize, total: usize, context: *mut c_void) -> c_int>,
+    context: *mut c_void,
+    done: usize,
+}
+
+/// Reads a structure of which the caller has `size` bytes, as its first field says; fields that it does not have are
+/// those of `missing`. `None` if it is shorter than `least`.
+///
+/// # Safety
+/// `from` must be NULL or point to a structure of as many bytes as its first field says.
+unsafe fn read<T: Copy>(from: *const T, least: usize, missing: T) -> Option<T> {
+    if from.is_null() {
+        return None;
+    }
+    let mut value = missing;
+    // SAFETY: this function's contract. All fields have values for any bytes but pointers, which the caller passes.
+    unsafe {
+        let size = from.cast::<usize>().read();
+        if size < least {
+            return None;
+        }
+        (&raw mut value).cast::<u8>().copy_from_nonoverlapping(from.cast::<u8>(), size.min(size_of::<T>()));
+    }
+    Some(value)
+}
+
+/// Writes as many bytes of `value` as the caller's structure has, but for its first field.
+///
+/// # Safety
+/// `to` must point to a structure of as many bytes as its first field says.
+unsafe fn write<T>(to: *mut T, value: &T) {
+    const SIZE: usize = size_of::<usize>();
+    // SAFETY: this function's contract.
+    unsafe {
+        let size = to.cast::<usize>().read().min(size_of::<T>());
+        let from = core::ptr::from_ref(value).cast::<u8>();
+        to.cast::<u8>().add(SIZE).copy_from_nonoverlapping(from.add(SIZE), size.saturating_sub(SIZE));
+    }
+}
+
+/// What is written where there is no range.
+const NONE: CRange = CRange { size: 0, start: core::ptr::null_mut(), bytes: 0, page_size: 0, kind: 0, why_smaller: OK };
+
+fn to_c(parts: Parts) -> CRange {
+    let kind = match parts.pages {
+        Pages::Small => KIND_SMALL,
+        Pages::Transparent(_) => KIND_TRANSPARENT,
+        Pages::Hugetlb(_) => KIND_HUGETLB,
+    };
+    CRange {
+        size: 0,
+        start: parts.start.cast(),
+        bytes: parts.bytes,
+        page_size: parts.pages.size(),
+        kind,
+        why_smaller: parts.why_smaller.map_or(OK, |error| error as i32),
+    }
+}
+
+/// neap: allocates a range in pages of `page` bytes (0: OS pages).
+///
+/// # Safety
+/// `range` must point to a structure of as many bytes as its first field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_range_alloc(range: *mut CRange, bytes: usize, page: usize, flags: u32) -> c_int {
+    // SAFETY: this function's contract.
+    if unsafe { read(range, size_of::<CRange>(), NONE) }.is_none() {
+        return TOO_SHORT;
+    }
+    // SAFETY: as above.
+    unsafe { write(range, &NONE) };
+    let pages = match (flags & HUGETLB != 0, page) {
+        (true, size) => Pages::Hugetlb(size),
+        (false, size) if size == 0 || size == page_size() => Pages::Small,
+        (false, size) => Pages::Transparent(size),
+    };
+    if flags & !(HUGETLB | STRICT | LAZY | SHARED) != 0 {
+        return Error::BadValue as c_int;
+    }
+    let mut request = Request::new(pages);
+    if flags & STRICT != 0 {
+        request = request.strict();
+    }
+    if flags & LAZY != 0 {
+        request = request.lazy();
+    }
+    let parts = if flags & SHARED != 0 {
+        request.allocate_shared(bytes).map(Range::into_parts)
+    } else {
+        request.allocate(bytes).map(Range::into_parts)
+    };
+    match parts {
+        Ok(parts) => {
+            // SAFETY: as above.
+            unsafe { write(range, &to_c(parts)) };
+            OK
+        }
+        Err(error) => error as c_int,
+    }
+}
+
+/// neap: frees a range; nothing where there is none.
+///
+/// # Safety
+/// `range` must be NULL or point to a structure that `neap_range_alloc` has filled in, whose memory is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_range_free(range: *mut CRange) {
+    // SAFETY: this function's contract.
+    let Some(from) = (unsafe { read(range, size_of::<CRange>(), NONE) }) else { return };
+    // Only the mapping matters when it is freed.
+    let parts = Parts { start: from.start.cast(), bytes: from.bytes, pages: Pages::Small, why_smaller: None };
+    // SAFETY: the parts are those of a range, and are cleared here.
+    unsafe {
+        write(range, &NONE);
+        drop(Range::<Private>::from_parts(parts));
+    }
+}
+
+/// neap: advises the OS pages that lie in a range as a whole.
+///
+/// # Safety
+/// For `NEAP_ADVICE_FREE` the contents of the range must not be needed any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_advise(start: *mut c_void, bytes: usize, advice: u32) -> c_int {
+    let Some(advice) = Advice::from_number(advice) else { return Error::BadValue as c_int };
+    // SAFETY: this function's contract.
+    unsafe { advice::advise(start.cast(), bytes, advice) }.map_or_else(|error| error as c_int, |()| OK)
+}
+
+/// neap: makes a range resident.
+///
+/// # Safety
+/// `options` must be NULL or point to a structure of as many bytes as its first field says, with a callback that can be
+/// called with its context, or none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_prefault(start: *const c_void, bytes: usize, options: *mut COptions) -> c_int {
+    const WRITE: u32 = 0;
+    const READ: u32 = 1;
+    const ALL_PROCESSORS: u32 = u32::MAX;
+    let usual = COptions {
+        size: size_of::<COptions>(),
+        access: WRITE,
+        threads: 1,
+        progress: None,
+        context: core::ptr::null_mut(),
+        done: 0,
+    };
+    let how = if options.is_null() {
+        usual
+    } else {
+        // SAFETY: this function's contract.
+        let Some(how) = (unsafe { read(options, offset_of!(COptions, progress), usual) }) else { return TOO_SHORT };
+        how
+    };
+    let prefault = match how.access {
+        READ => Prefault::read(),
+        WRITE => Prefault::write(),
+        _ => return Error::BadValue as c_int,
+    };
+    let progress = |progress: Progress| {
+        let Some(callback) = how.progress else { return ControlFlow::Continue(()) };
+        // SAFETY: this function's contract.
+        match unsafe { callback(progress.done, progress.total, how.context) } {
+            0 => ControlFlow::Continue(()),
+            _ => ControlFlow::Break(()),
+        }
+    };
+    let prefault = match how.threads {
+        ALL_PROCESSORS => prefault.all_processors(),
+        threads => prefault.threads(threads as usize),
+    };
+    let result = prefault.run_with(start.cast(), bytes, progress);
+    let (result, done) = match result {
+        Ok(()) => (OK, bytes),
+        Err(incomplete) => (incomplete.error as c_int, incomplete.done),
+    };
+    if !options.is_null() {
+        // SAFETY: this function's contract.
+        unsafe { write(options, &COptions { done, ..how }) };
+    }
+    result
+}
+
+/// neap: what a range holds, by the size of pages.
+///
+/// # Safety
+/// `out` must point to a structure of as many bytes as its first field says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_resident_get(start: *const c_void, bytes: usize, out: *mut Resident) -> c_int {
+    let found = match resident::of(start.cast(), bytes) {
+        Ok(found) => found,
+        Err(error) => return error as c_int,
+    };
+    if out.is_null() {
+        return TOO_SHORT;
+    }
+    // SAFETY: this function's contract.
+    unsafe {
+        let size = out.cast::<usize>().read();
+        if size < offset_of!(Resident, bytes) {
+            return TOO_SHORT;
+        }
+        write(out, &found);
+        out.cast::<usize>().write(size.min(size_of::<Resident>()));
+    }
+    OK
+}

@@ -1,0 +1,75 @@
+//! Advice on a range that the program has.
+
+use crate::error::Error;
+use crate::kernel::{self, page_size};
+use rustix::io::Errno;
+
+/// What the kernel is advised to do with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum Advice {
+    /// Transparent huge pages from the next fault on, where the settings say `madvise` or `always`.
+    Huge = 1,
+    /// OS pages from the next fault on.
+    NoHuge = 2,
+    /// Makes huge pages of what is resident, now, whatever `enabled` says (Linux 6.1). [`Error::NotHuge`] where there
+    /// is no contiguous memory for all of it.
+    Collapse = 3,
+    /// Not needed soon: the first to go where memory is short (Linux 5.4).
+    Cold = 4,
+    /// Not needed for long: goes to swap or its file now (Linux 5.4).
+    PageOut = 5,
+    /// Not needed any more: the memory goes back at once. Private memory reads as 0 afterwards, a mapped file as the
+    /// file; memory that is shared keeps its contents.
+    Free = 6,
+}
+
+impl Advice {
+    /// The advice of this number.
+    pub fn from_number(number: u32) -> Option<Advice> {
+        [Advice::Huge, Advice::NoHuge, Advice::Collapse, Advice::Cold, Advice::PageOut, Advice::Free]
+            .into_iter()
+            .find(|advice| *advice as u32 == number)
+    }
+
+    fn number(self) -> libc::c_int {
+        match self {
+            Advice::Huge => libc::MADV_HUGEPAGE,
+            Advice::NoHuge => libc::MADV_NOHUGEPAGE,
+            Advice::Collapse => libc::MADV_COLLAPSE,
+            Advice::Cold => libc::MADV_COLD,
+            Advice::PageOut => libc::MADV_PAGEOUT,
+            Advice::Free => libc::MADV_DONTNEED,
+        }
+    }
+}
+
+/// Gives advice on the OS pages that lie in a range as a whole; nothing is done where there is none.
+///
+/// # Errors
+/// - [`Error::Inaccessible`]: a part is not mapped.
+/// - [`Error::NotHuge`]: see [`Advice::Collapse`].
+/// - [`Error::Unsupported`]: the kernel has no such advice, or not for mappings of this kind: part of a hugetlb page
+///   cannot be freed, for instance.
+///
+/// # Safety
+/// For [`Advice::Free`], no contents of the range may be relied on, and no reference to it may be in use. Other advice
+/// is safe for any addresses.
+pub unsafe fn advise(start: *mut u8, bytes: usize, advice: Advice) -> Result<(), Error> {
+    let page = page_size();
+    let before = start.addr().wrapping_neg() & (page - 1);
+    let whole = bytes.saturating_sub(before) & !(page - 1);
+    if whole == 0 {
+        return Ok(());
+    }
+    let first = start.wrapping_add(before);
+    // SAFETY: as the caller promises.
+    match unsafe { kernel::advise(first, whole, advice.number()) } {
+        Ok(()) => Ok(()),
+        Err(Errno::NOMEM) if kernel::resident(first, whole, |_| ()).is_err() => Err(Error::Inaccessible),
+        // Pages that are just in use elsewhere, and no memory.
+        Err(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) if advice == Advice::Collapse => Err(Error::NotHuge),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,247 @@
+//! Prefault: a range is made resident before it is used, by several threads if the caller wants that.
+//!
+//! The range is cut into pieces, and each thread takes the next one that is left. The calling thread is one of them; it
+//! calls the callback between its pieces. The others are ordinary threads of the C library, with all signals blocked.
+//! They call nothing of the program's, and have ended when the call returns. Where they cannot be started, fewer do
+//! the work.
+
+use crate::error::Error;
+use crate::kernel::page_size;
+use crate::maps;
+use crate::populate::{self, Access};
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use core::ops::ControlFlow;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use neap_sys::{call, errno};
+
+/// Bytes that a thread populates at a time: so often can it be cancelled, and so long is the lock of the address space
+/// held. A multiple of the huge page, as two threads in one would wait for each other.
+const PIECE: usize = 4 << 20;
+/// Most threads.
+const THREADS: usize = 64;
+/// Stands for a thread for each processor.
+const ALL: usize = usize::MAX;
+/// Least bytes for a thread where the number is left to this crate: starting one costs as much as clearing some
+/// hundred KiB.
+const BYTES_FOR_A_THREAD: usize = 16 << 20;
+
+/// How a range is prefaulted.
+#[derive(Clone, Copy, Debug)]
+pub struct Prefault {
+    access: Access,
+    threads: usize,
+}
+
+/// How far a prefault is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that are resident.
+    pub done: usize,
+    /// Bytes of the range, in whole OS pages.
+    pub total: usize,
+}
+
+/// A prefault that did not end well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Incomplete {
+    /// Why.
+    pub error: Error,
+    /// Bytes that were made resident, not all of them at the beginning of the range where several threads worked.
+    pub done: usize,
+}
+
+impl core::fmt::Display for Incomplete {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{} (after {} bytes)", self.error, self.done)
+    }
+}
+
+impl core::error::Error for Incomplete {}
+
+/// What the threads share.
+struct Job {
+    start: *const u8,
+    bytes: usize,
+    access: Access,
+    /// Bytes of a page of the range.
+    step: usize,
+    /// Bytes of a piece. Pieces end at multiples of it.
+    piece: usize,
+    /// Where the next piece begins.
+    next: AtomicUsize,
+    done: AtomicUsize,
+    /// The number of the first error; 0: none.
+    error: AtomicI32,
+}
+
+impl Prefault {
+    /// For reading, in the calling thread.
+    pub const fn read() -> Prefault {
+        Prefault { access: Access::Read, threads: 1 }
+    }
+
+    /// For writing, in the calling thread.
+    pub const fn write() -> Prefault {
+        Prefault { access: Access::Write, threads: 1 }
+    }
+
+    /// In as many threads, the calling one included; at most 64, and as many as there are pieces.
+    #[must_use]
+    pub const fn threads(self, threads: usize) -> Prefault {
+        Prefault { threads, ..self }
+    }
+
+    /// In a thread for each processor that the process may use, as far as the range is long enough for a gain.
+    #[must_use]
+    pub const fn all_processors(self) -> Prefault {
+        self.threads(ALL)
+    }
+
+    /// Makes the OS pages resident that have a part of the range. No contents change, whatever other threads do there
+    /// meanwhile; the range need not be the caller's.
+    ///
+    /// # Errors
+    /// Why a part of it is not resident. A range that is not all mapped, or may not be accessed so, is
+    /// [`Error::Inaccessible`].
+    pub fn run(self, start: *const u8, bytes: usize) -> Result<(), Incomplete> {
+        self.run_with(start, bytes, |_| ControlFlow::Continue(()))
+    }
+
+    /// [`Prefault::run`] with a callback, which the calling thread calls after each of its pieces of some MiB, and at
+    /// the end. It ends the prefault by [`ControlFlow::Break`].
+    ///
+    /// # Errors
+    /// As `run`, and [`Error::Cancelled`].
+    pub fn run_with(
+        self,
+        start: *const u8,
+        bytes: usize,
+        mut progress: impl FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<(), Incomplete> {
+        let page = page_size();
+        let before = start.addr() & (page - 1);
+        let total = bytes.checked_add(before).and_then(|bytes| bytes.checked_next_multiple_of(page));
+        let fits = |&total: &usize| (start.addr() - before).checked_add(total).is_some();
+        let Some(total) = total.filter(fits) else {
+            return Err(Incomplete { error: Error::BadValue, done: 0 });
+        };
+        if bytes == 0 {
+            return Ok(());
+        }
+        let start = start.wrapping_sub(before);
+        // Pages of 1 GiB are pieces of their own, and a page is touched once where it has to be touched.
+        let step = maps::page_size_at(start).unwrap_or(page);
+        let piece = PIECE.max(step);
+        let threads = self.count(total).min(total.div_ceil(piece));
+        let job = Job {
+            start,
+            bytes: total,
+            access: self.access,
+            step,
+            piece,
+            next: AtomicUsize::new(0),
+            done: AtomicUsize::new(0),
+            error: AtomicI32::new(0),
+        };
+        let mut told = 0;
+        job.with_helpers(threads - 1, || {
+            job.work(&mut |now| {
+                told = now.done;
+                progress(now)
+            });
+        });
+        let result = job.result();
+        if result.is_ok() && told < total {
+            // Another thread had the last piece.
+            let _ = progress(Progress { done: total, total });
+        }
+        result
+    }
+
+    fn count(self, bytes: usize) -> usize {
+        if self.threads != ALL {
+            return self.threads.clamp(1, THREADS);
+        }
+        let processors = rustix::thread::sched_getaffinity(None).map_or(1, |set| set.count() as usize);
+        processors.min(bytes / BYTES_FOR_A_THREAD).clamp(1, THREADS)
+    }
+}
+
+impl Job {
+    /// Takes the next piece: its place and length.
+    fn take(&self) -> Option<(usize, usize)> {
+        // Relaxed: the numbers stand for themselves; the end of the threads orders all else.
+        let end_of = |at: usize| {
+            let border = (self.start.addr() + at + 1).checked_next_multiple_of(self.piece);
+            border.map_or(self.bytes, |border| (border - self.start.addr()).min(self.bytes))
+        };
+        let step = |at| (at < self.bytes).then(|| end_of(at));
+        let at = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, step).ok()?;
+        (self.error.load(Ordering::Relaxed) == 0).then(|| (at, end_of(at) - at))
+    }
+
+    /// Populates pieces until none is left.
+    fn work(&self, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
+        while let Some((at, bytes)) = self.take() {
+            match populate::populate(self.start.wrapping_add(at), bytes, self.step, self.access) {
+                Ok(()) => {
+                    let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+                    if progress(Progress { done, total: self.bytes }).is_break() {
+                        self.fail(Error::Cancelled);
+                    }
+                }
+                Err(error) => self.fail(error),
+            }
+        }
+    }
+
+    fn fail(&self, error: Error) {
+        // The first error stays.
+        let _ = self.error.compare_exchange(0, error as i32, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn result(&self) -> Result<(), Incomplete> {
+        let done = self.done.load(Ordering::Relaxed);
+        match Error::from_number(self.error.load(Ordering::Relaxed)) {
+            // Cancelled after the last piece: nothing is missing.
+            None | Some(Error::Cancelled) if done == self.bytes => Ok(()),
+            error => Err(Incomplete { error: error.unwrap_or(Error::Unsupported), done }),
+        }
+    }
+
+    /// Runs `f` while `count` other threads work too, or fewer if they cannot be started.
+    fn with_helpers(&self, count: usize, f: impl FnOnce()) {
+        let mut threads = [const { MaybeUninit::<libc::pthread_t>::uninit() }; THREADS];
+        let mut started = 0;
+        let job = core::ptr::from_ref(self).cast_mut().cast::<c_void>();
+        // The C library may set errno.
+        errno::kept(|| {
+            call::without_signals(|| {
+                for thread in &mut threads[..count.min(THREADS)] {
+                    // SAFETY: the job outlives the thread, which is joined below; a thread uses it by reference only.
+                    if unsafe { libc::pthread_create(thread.as_mut_ptr(), core::ptr::null(), work, job) } != 0 {
+                        break;
+                    }
+                    started += 1;
+                }
+            });
+        });
+        f();
+        errno::kept(|| {
+            for thread in &threads[..started] {
+                // SAFETY: it was started, and is joined once.
+                unsafe { libc::pthread_join(thread.assume_init(), null_mut()) };
+            }
+        });
+    }
+}
+
+/// What the other threads do.
+extern "C" fn work(job: *mut c_void) -> *mut c_void {
+    // SAFETY: `with_helpers` passes a job that lives until this thread has ended.
+    let job = unsafe { &*job.cast::<Job>() };
+    job.work(&mut |_| ControlFlow::Continue(()));
+    null_mut()
+}

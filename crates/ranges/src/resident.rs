@@ -1,0 +1,376 @@
+//! What a range really got: bytes that are resident, by the size of pages.
+//!
+//! | source | says | since |
+//! |---|---|---|
+//! | PAGEMAP_SCAN | what is resident, swapped out, the page of zeros, mapped by huge entries | Linux 6.7 |
+//! | /proc/self/pagemap | the same without huge entries, which smaps has for whole mappings | |
+//! | mincore | what is resident | without /proc |
+//! | pagemap with kpageflags | the sizes of other contiguous pages (mTHP) | with CAP_SYS_ADMIN |
+//!
+//! Pages of hugetlb are known by the page size of their mapping (`maps`).
+
+use crate::error::Error;
+use crate::kernel::{self, page_size, pmd_size};
+use crate::maps::{self, Mapping};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+/// Page sizes that are told apart: an OS page times two to the power of 0 to 23.
+pub const ORDERS: usize = 24;
+
+/// Which interface of the kernel answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Source {
+    /// PAGEMAP_SCAN.
+    Scan = 1,
+    /// /proc/self/pagemap, and /proc/self/smaps for huge entries: those of mappings that lie in the range only in part
+    /// are not counted.
+    Entries = 2,
+    /// mincore: resident or not.
+    Mincore = 3,
+}
+
+/// What a range holds, in bytes. Pages that are only partly in the range count with that part.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Resident {
+    /// Bytes of this structure that are filled in.
+    pub size: usize,
+    /// The number of a [`Source`].
+    pub source: u32,
+    /// Whether sizes between an OS page and a huge page are known (1): only with CAP_SYS_ADMIN. If not, such pages
+    /// count as OS pages in `by_order`.
+    pub folios_known: u32,
+    /// Bytes of the range, in whole OS pages.
+    pub bytes: u64,
+    /// Memory that is resident.
+    pub resident: u64,
+    /// What is swapped out.
+    pub swapped: u64,
+    /// What is mapped to the shared page of zeros, and holds no memory.
+    pub zero: u64,
+    /// Of `resident`: what is mapped by entries of a huge page or more, one entry of the TLB for each.
+    pub huge: u64,
+    /// Of `resident`: pages from pools (hugetlb).
+    pub hugetlb: u64,
+    /// `resident` by the size of contiguous pages: element 0 is OS pages, element 9 pages of 2 MiB where an OS page has
+    /// 4 KiB.
+    pub by_order: [u64; ORDERS],
+}
+
+impl Resident {
+    fn new(bytes: usize) -> Resident {
+        Resident {
+            size: size_of::<Resident>(),
+            source: Source::Mincore as u32,
+            folios_known: 0,
+            bytes: bytes as u64,
+            resident: 0,
+            swapped: 0,
+            zero: 0,
+            huge: 0,
+            hugetlb: 0,
+            by_order: [0; ORDERS],
+        }
+    }
+
+    /// Bytes in pages of `size` bytes.
+    pub fn in_pages_of(&self, size: usize) -> u64 {
+        self.by_order.get(order(size)).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, bytes: usize, page_size: usize) {
+        self.resident += bytes as u64;
+        self.by_order[order(page_size).min(ORDERS - 1)] += bytes as u64;
+    }
+}
+
+/// The place of a page size in [`Resident::by_order`].
+fn order(size: usize) -> usize {
+    (size / page_size()).max(1).ilog2() as usize
+}
+
+/// What the OS pages hold that have a part of a range.
+///
+/// # Errors
+/// - [`Error::BadValue`]: the range has no bytes.
+/// - [`Error::Inaccessible`]: without /proc, where a part is not mapped. With it, such parts hold nothing.
+pub fn of(start: *const u8, bytes: usize) -> Result<Resident, Error> {
+    let page = page_size();
+    let first = start.addr() & !(page - 1);
+    let end = start.addr().checked_add(bytes).and_then(|end| end.checked_next_multiple_of(page));
+    let end = end.filter(|_| bytes > 0).ok_or(Error::BadValue)?;
+    let mut result = Resident::new(end - first);
+    let by_proc = open(c"/proc/self/pagemap").and_then(|pagemap| {
+        let mut look = Look { pagemap, flags: Flags::open(), out: Resident::new(end - first), failed: None };
+        maps::each(first, end, |mapping| look.mapping(mapping, first, end))?;
+        look.failed.map_or(Ok(look.out), Err)
+    });
+    if let Ok(found) = by_proc {
+        return Ok(found);
+    }
+    kernel::resident(start.wrapping_sub(start.addr() - first), end - first, |resident| {
+        if resident {
+            result.add(page, page);
+        }
+    })?;
+    Ok(result)
+}
+
+fn open(path: &core::ffi::CStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// A look at a range.
+struct Look {
+    pagemap: OwnedFd,
+    flags: Option<Flags>,
+    out: Resident,
+    failed: Option<Errno>,
+}
+
+/// struct pm_scan_arg of include/uapi/linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// struct page_region of the same.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: usize = 3 << 30 | size_of::<ScanArg>() << 16 | (b'f' as usize) << 8 | 16;
+const PRESENT: u64 = 1 << 3;
+const SWAPPED: u64 = 1 << 4;
+const ZERO_PAGE: u64 = 1 << 5;
+const HUGE: u64 = 1 << 6;
+
+impl Look {
+    /// The part of a mapping that lies in `first..end`.
+    fn mapping(&mut self, mapping: Mapping, first: usize, end: usize) {
+        let (from, to) = (mapping.start.max(first), mapping.end.min(end));
+        let page = mapping.page_size.max(page_size());
+        let done = match self.scan(from, to, page) {
+            Err(Errno::NOTTY | Errno::INVAL) => self.entries(mapping, from, to, page),
+            done => done,
+        };
+        if let Err(error) = done {
+            self.failed = Some(error);
+        }
+    }
+
+    /// By PAGEMAP_SCAN.
+    fn scan(&mut self, from: usize, to: usize, page: usize) -> Result<(), Errno> {
+        let mut at = from;
+        while at < to {
+            let mut regions = [Region::default(); 64];
+            let mut arg = ScanArg {
+                size: size_of::<ScanArg>() as u64,
+                start: at as u64,
+                end: to as u64,
+                vec: regions.as_mut_ptr().expose_provenance() as u64,
+                vec_len: regions.len() as u64,
+                category_anyof_mask: PRESENT | SWAPPED,
+                return_mask: PRESENT | SWAPPED | ZERO_PAGE | HUGE,
+                ..ScanArg::default()
+            };
+            let arguments =
+                [self.pagemap.as_raw_fd() as usize, PAGEMAP_SCAN, (&raw mut arg).expose_provenance(), 0, 0, 0];
+            // SAFETY: the argument is as the call wants it; the kernel writes to it and to the regions.
+            let count = unsafe { kernel::syscall(libc::SYS_ioctl, arguments)? };
+            self.out.source = Source::Scan as u32;
+            for region in regions.iter().take(count) {
+                self.region(region.start as usize, region.end as usize, region.categories, page);
+            }
+            // The kernel stops early only where the regions are used up.
+            at = (arg.walk_end as usize).max(at + page_size());
+        }
+        Ok(())
+    }
+
+    fn region(&mut self, from: usize, to: usize, categories: u64, page: usize) {
+        let bytes = to - from;
+        if categories & SWAPPED != 0 {
+            self.out.swapped += bytes as u64;
+        } else if categories & ZERO_PAGE != 0 {
+            self.out.zero += bytes as u64;
+        } else if page > page_size() {
+            self.hugetlb(bytes, page);
+        } else if categories & HUGE != 0 {
+            self.out.add(bytes, pmd_size());
+            self.out.huge += bytes as u64;
+        } else {
+            self.folios(from, to);
+        }
+    }
+
+    fn hugetlb(&mut self, bytes: usize, page: usize) {
+        self.out.add(bytes, page);
+        self.out.hugetlb += bytes as u64;
+        if page >= pmd_size() {
+            self.out.huge += bytes as u64;
+        }
+    }
+
+    /// By the entries of /proc/self/pagemap, and what smaps says of a whole mapping.
+    fn entries(&mut self, mapping: Mapping, from: usize, to: usize, page: usize) -> Result<(), Errno> {
+        self.out.source = Source::Entries as u32;
+        let mut small = 0;
+        entries(&self.pagemap, from, to, |entry| {
+            if entry & ENTRY_SWAPPED != 0 {
+                self.out.swapped += page_size() as u64;
+            } else if entry & ENTRY_PRESENT != 0 {
+                match (page > page_size(), &mut self.flags) {
+                    (true, _) => {
+                        self.out.add(page_size(), page);
+                        self.out.hugetlb += page_size() as u64;
+                        self.out.huge += if page >= pmd_size() { page_size() as u64 } else { 0 };
+                    }
+                    (false, Some(flags)) if flags.is_zero(entry) => self.out.zero += page_size() as u64,
+                    (false, Some(flags)) => {
+                        let size = flags.folio(entry);
+                        self.out.add(page_size(), size);
+                    }
+                    (false, None) => small += page_size(),
+                }
+            }
+        })?;
+        self.out.folios_known = u32::from(self.flags.is_some());
+        let mut huge = 0;
+        if (from, to) == (mapping.start, mapping.end) && page == page_size() {
+            huge = match mapping.huge {
+                Some(huge) => huge,
+                None => {
+                    let mut found = 0;
+                    maps::read(from, to, |mapping| found = mapping.huge.unwrap_or(0))?;
+                    found
+                }
+            };
+        }
+        self.out.huge += huge as u64;
+        let huge = huge.min(small);
+        self.out.add(huge, pmd_size());
+        self.out.add(small - huge, page_size());
+        Ok(())
+    }
+
+    /// Adds resident OS pages that no huge entry maps.
+    fn folios(&mut self, from: usize, to: usize) {
+        let Some(flags) = &mut self.flags else { return self.out.add(to - from, page_size()) };
+        let out = &mut self.out;
+        let known = entries(&self.pagemap, from, to, |entry| {
+            // It may have gone since the scan.
+            if entry & ENTRY_PRESENT != 0 {
+                out.add(page_size(), flags.folio(entry));
+            }
+        });
+        out.folios_known = u32::from(known.is_ok());
+    }
+}
+
+const ENTRY_PRESENT: u64 = 1 << 63;
+const ENTRY_SWAPPED: u64 = 1 << 62;
+/// The number of the OS page of memory; 0 without the right to know it.
+const ENTRY_FRAME: u64 = (1 << 55) - 1;
+
+/// Calls `each` with the entry of each OS page.
+fn entries(pagemap: &OwnedFd, from: usize, to: usize, mut each: impl FnMut(u64)) -> Result<(), Errno> {
+    let mut buffer = [0u8; 4096];
+    let mut at = from;
+    while at < to {
+        let most = ((to - at) / page_size() * 8).min(buffer.len());
+        let got = rustix::io::pread(pagemap, &mut buffer[..most], (at / page_size() * 8) as u64)?;
+        let (words, _) = buffer[..got].as_chunks::<8>();
+        if words.is_empty() {
+            return Err(Errno::IO);
+        }
+        for word in words {
+            each(u64::from_ne_bytes(*word));
+            at += page_size();
+        }
+    }
+    Ok(())
+}
+
+/// /proc/kpageflags, for those who may read it.
+struct Flags {
+    file: OwnedFd,
+    /// The folio that was found last: its first frame, and how many it has.
+    last: (u64, u64),
+}
+
+const COMPOUND_HEAD: u64 = 1 << 15;
+const COMPOUND_TAIL: u64 = 1 << 16;
+const ZERO: u64 = 1 << 24;
+
+impl Flags {
+    fn open() -> Option<Flags> {
+        let flags = Flags { file: open(c"/proc/kpageflags").ok()?, last: (0, 0) };
+        // Without CAP_SYS_ADMIN the entries have no numbers of frames.
+        let page = (&raw const flags).addr() & !(page_size() - 1);
+        let mut frame = 0;
+        entries(&open(c"/proc/self/pagemap").ok()?, page, page + page_size(), |e| frame = e & ENTRY_FRAME).ok()?;
+        (frame != 0).then_some(flags)
+    }
+
+    fn read(&self, frame: u64) -> u64 {
+        let mut word = [0u8; 8];
+        match rustix::io::pread(&self.file, &mut word, frame * 8) {
+            Ok(8) => u64::from_ne_bytes(word),
+            _ => 0,
+        }
+    }
+
+    fn is_zero(&self, entry: u64) -> bool {
+        self.read(entry & ENTRY_FRAME) & ZERO != 0
+    }
+
+    /// Bytes of the contiguous page that the OS page of an entry is part of.
+    fn folio(&mut self, entry: u64) -> usize {
+        let frame = entry & ENTRY_FRAME;
+        let (first, count) = self.last;
+        if !(first..first + count).contains(&frame) {
+            self.last = self.find(frame);
+        }
+        self.last.1 as usize * page_size()
+    }
+
+    /// First frame and length of the folio with this frame.
+    fn find(&self, frame: u64) -> (u64, u64) {
+        let mut head = frame;
+        let mut flags = self.read(head);
+        while flags & COMPOUND_TAIL != 0 && head > 0 {
+            head -= 1;
+            flags = self.read(head);
+        }
+        if flags & COMPOUND_HEAD == 0 {
+            return (frame, 1);
+        }
+        let mut count = 1;
+        while self.read(head + count) & COMPOUND_TAIL != 0 {
+            count += 1;
+        }
+        (head, count)
+    }
+}

@@ -1,0 +1,195 @@
+//! Kernels that lack what this one has, as filters of system calls show them, and a process without /proc and /sys.
+
+mod common;
+
+use common::{Machine, apart};
+use neap_ranges::error::Error;
+use neap_ranges::kernel::{page_size, pmd_size};
+use neap_ranges::prefault::Prefault;
+use neap_ranges::range::{Pages, Request};
+use neap_ranges::resident::Source;
+
+const MIB: usize = 1 << 20;
+/// The calls of Linux 5.14, 6.7 and 6.11: number, place of the argument that is looked at, its value.
+const POPULATE_READ: Call = (libc::SYS_madvise, 2, libc::MADV_POPULATE_READ as u32);
+const POPULATE_WRITE: Call = (libc::SYS_madvise, 2, libc::MADV_POPULATE_WRITE as u32);
+const SCAN: Call = (libc::SYS_ioctl, 1, 0xC060_6610);
+const QUERY: Call = (libc::SYS_ioctl, 1, 0xC068_6611);
+const WAKE_OP: Call = (libc::SYS_futex, 1, (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as u32);
+
+type Call = (libc::c_long, u32, u32);
+
+/// From now on these calls of this thread, and of threads that it starts, fail with the error beside them.
+fn refuse(calls: &[(Call, i32)]) {
+    let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let load = |at| op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
+    let equal = |k, jf| op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, jf, k);
+    let end = |k| op(libc::BPF_RET | libc::BPF_K, 0, 0, k);
+    let mut program = Vec::new();
+    for ((number, argument, value), error) in calls {
+        // struct seccomp_data: the arguments come behind 16 bytes.
+        program.extend([load(0), equal(*number as u32, 3), load(16 + 8 * argument), equal(*value, 1)]);
+        program.push(end(libc::SECCOMP_RET_ERRNO | *error as u32));
+    }
+    program.push(end(libc::SECCOMP_RET_ALLOW));
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the filter is a program of classic BPF.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter), 0);
+    }
+}
+
+/// Catches a fallback that touches too little, changes contents, or dies where the kernel would report an error.
+#[test]
+fn touches_where_populate_is_missing() {
+    if !apart("touches_where_populate_is_missing") {
+        return;
+    }
+    refuse(&[(POPULATE_READ, libc::EINVAL), (POPULATE_WRITE, libc::EINVAL)]);
+    let mut range = Request::new(Pages::Small).allocate(9 * MIB).expect("OS pages");
+    range.prefault(Prefault::read().threads(2)).expect("zeros");
+    let got = range.resident().expect("an answer");
+    assert_eq!((got.resident, got.zero), (0, 9 * MIB as u64), "{got:?}");
+    range[5 * MIB] = 7;
+    range.prefault(Prefault::write().threads(2)).expect("memory");
+    assert_eq!(range.resident().expect("an answer").resident, 9 * MIB as u64);
+    assert_eq!(range.iter().map(|&byte| u32::from(byte)).sum::<u32>(), 7);
+    for (access, how) in [(libc::PROT_NONE, Prefault::read()), (libc::PROT_READ, Prefault::write())] {
+        // SAFETY: an OS page of this test's that is not used.
+        assert_eq!(unsafe { libc::mprotect(range.as_ptr().wrapping_add(8 * MIB).cast(), page_size(), access) }, 0);
+        let failed = range.prefault(how).expect_err("it may not be accessed");
+        assert_eq!(failed.error, Error::Inaccessible);
+        assert!((4 * MIB..=8 * MIB).contains(&failed.done), "{failed:?}");
+    }
+    // Huge pages are checked in the same way.
+    if let Ok(huge) = Request::new(Pages::Transparent(pmd_size())).strict().allocate(4 * MIB) {
+        assert_eq!(huge.resident().expect("an answer").huge, 4 * MIB as u64);
+    }
+    // Writers meanwhile lose nothing.
+    let word = Request::new(Pages::Small).allocate_shared(page_size()).expect("an OS page");
+    // SAFETY: the word is used as an atomic one only.
+    let count = unsafe { &*word.as_ptr().cast::<std::sync::atomic::AtomicU32>() };
+    std::thread::scope(|scope| {
+        let add = || (0..1_000_000).for_each(|_| _ = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let writer = scope.spawn(add);
+        while !writer.is_finished() {
+            word.prefault(Prefault::write()).expect("memory");
+        }
+    });
+    assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 1_000_000);
+}
+
+/// Catches an error of the kernel that is called by another name.
+#[test]
+fn errors_have_their_names() {
+    if !apart("errors_have_their_names") {
+        return;
+    }
+    let range = Request::new(Pages::Small).allocate(MIB).expect("OS pages");
+    let run = || range.prefault(Prefault::write()).map_err(|incomplete| incomplete.error);
+    assert_eq!(run(), Ok(()));
+    // A filter that comes later has precedence only with a lower result, so the errors fall.
+    for (error, expected) in
+        [(libc::EHWPOISON, Error::Poisoned), (libc::EFAULT, Error::Inaccessible), (libc::ENOMEM, Error::NoMemory)]
+    {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                refuse(&[(POPULATE_WRITE, error)]);
+                assert_eq!(run(), Err(expected));
+            });
+        });
+    }
+    refuse(&[(POPULATE_WRITE, libc::EPERM)]);
+    assert_eq!(run(), Ok(()), "it is touched");
+    refuse(&[(WAKE_OP, libc::ENOSYS)]);
+    assert_eq!(run(), Err(Error::Unsupported));
+}
+
+/// Catches an older kernel's answer that differs: without PAGEMAP_SCAN, without PROCMAP_QUERY.
+#[test]
+fn older_kernels_say_the_same() {
+    if !apart("older_kernels_say_the_same") {
+        return;
+    }
+    let mut small = Request::new(Pages::Small).allocate(8 * MIB).expect("OS pages");
+    small[..MIB].fill(1);
+    let huge = Request::new(Pages::Transparent(pmd_size())).strict().allocate(4 * MIB);
+    let ask = || {
+        let huge = huge.as_ref().map(|huge| huge.resident().expect("an answer"));
+        (small.resident().expect("an answer"), huge)
+    };
+    let (first, first_huge) = ask();
+    assert_eq!(first.source, Source::Scan as u32);
+    refuse(&[(QUERY, libc::ENOTTY)]);
+    assert_eq!(ask(), (first, first_huge));
+    refuse(&[(SCAN, libc::ENOTTY)]);
+    let (second, second_huge) = ask();
+    assert_eq!(second.source, Source::Entries as u32);
+    assert_eq!((second.resident, second.zero, second.by_order), (first.resident, first.zero, first.by_order));
+    if let (Ok(one), Ok(other)) = (first_huge, second_huge) {
+        assert_eq!((one.huge, one.resident, one.by_order), (other.huge, other.resident, other.by_order));
+    }
+}
+
+/// Catches a range that needs /proc or /sys, and an answer that is made up.
+#[test]
+fn without_proc_and_sys() {
+    if !apart("without_proc_and_sys") {
+        return;
+    }
+    let Some(machine) = Machine::lock() else { return };
+    let Some(_pool) = machine.pool(pmd_size(), 2) else { return };
+    let empty = std::env::temp_dir().join(format!("neap-ranges-root-{}", std::process::id()));
+    std::fs::create_dir_all(&empty).unwrap();
+    // Of this thread alone, so that the settings can be put back.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let path = std::ffi::CString::new(empty.to_str().unwrap()).unwrap();
+            // SAFETY: the thread gets a root of its own.
+            unsafe {
+                assert_eq!(libc::unshare(libc::CLONE_FS), 0);
+                assert_eq!(libc::chroot(path.as_ptr()), 0);
+            }
+            let mut small = Request::new(Pages::Small).allocate(8 * MIB).expect("OS pages");
+            small[..MIB].fill(1);
+            let got = small.resident().expect("an answer");
+            assert_eq!((got.source, got.resident), (Source::Mincore as u32, MIB as u64));
+            small.prefault(Prefault::write().threads(2)).expect("memory");
+            assert_eq!(small.resident().expect("an answer").resident, 8 * MIB as u64);
+            let huge = Request::new(Pages::Transparent(pmd_size()));
+            let range = huge.allocate(4 * MIB).expect("some pages");
+            assert_eq!(range.why_smaller(), Some(Error::NotKnown));
+            // Whether they are huge is found out by trying.
+            assert_eq!(huge.strict().allocate(4 * MIB).expect("huge pages").why_smaller(), None);
+            let hugetlb = Request::new(Pages::Hugetlb(pmd_size()));
+            assert_eq!(hugetlb.allocate(4 * MIB).expect("two pages").why_smaller(), None);
+            assert_eq!(hugetlb.strict().allocate(6 * MIB).err(), Some(Error::PoolShort));
+            assert_eq!(hugetlb.allocate(6 * MIB).expect("others").why_smaller(), Some(Error::PoolShort));
+        });
+    });
+    std::fs::remove_dir(empty).unwrap();
+}
+
+/// Catches a setting of the process that is not looked at.
+#[test]
+fn huge_pages_off_for_the_process() {
+    if !apart("huge_pages_off_for_the_process") {
+        return;
+    }
+    let huge = Request::new(Pages::Transparent(pmd_size()));
+    if huge.strict().allocate(1).is_err() {
+        return println!("SKIPPED: no transparent huge pages");
+    }
+    const EXCEPT_ADVISED: usize = 1 << 1;
+    // SAFETY: a setting of this process, which is the test's alone.
+    unsafe {
+        if libc::prctl(libc::PR_SET_THP_DISABLE, 1, EXCEPT_ADVISED, 0, 0) == 0 {
+            assert_eq!(huge.strict().allocate(1).expect("huge pages").why_smaller(), None);
+            assert_eq!(libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0), 0);
+        }
+        assert_eq!(libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
+    }
+    assert_eq!(huge.strict().allocate(1).err(), Some(Error::HugeOff));
+    assert_eq!(huge.allocate(1).expect("OS pages").why_smaller(), Some(Error::HugeOff));
+}

@@ -1,0 +1,61 @@
+//! Ranges in pages of a chosen size: the C functions, and the example in the documents.
+
+use std::process::ExitCode;
+
+use neap_tests::{Case, Outcome, Run, Source, Stop, judge_case, library, package_dir};
+
+const RANGES: Source = Source::new("ranges/ranges.c");
+const EXAMPLE: Source = Source::new("../docs/examples/ranges.c");
+
+/// Case, and what the case would catch.
+const CASES: &[(&str, &str)] = &[
+    (
+        "alloc_and_free",
+        "a flag, a result or a field that is mixed up; errno changed; another version's structure overrun",
+    ),
+    ("prefault", "options that do nothing, a callback of another thread, and errors without a name"),
+    ("blocks_of_malloc", "a block of malloc's that cannot be prefaulted, advised or asked about"),
+    ("texts", "a result without words"),
+    ("after_fork", "a child that has a private range, or another shared one"),
+    ("signals", "handlers of the program that run in threads of neap's"),
+];
+
+fn main() -> ExitCode {
+    let mut cases: Vec<Case> = CASES
+        .iter()
+        .map(|(case, catches)| {
+            Case::new(format!("ranges::{case}"), catches, move || {
+                judge_case(Run::new(linked(&RANGES)?).arg(case))?.no_complaint()?;
+                Ok(())
+            })
+        })
+        .collect();
+    cases.push(Case::new("table::complete", "a case that is written but never run", || {
+        let list = Run::new(linked(&RANGES)?).arg("--list").run()?.success()?;
+        let is_named = |case: &str| CASES.iter().any(|(named, _)| *named == case);
+        let missing: Vec<_> = list.stdout.lines().filter(|case| !is_named(case)).collect();
+        if missing.is_empty() { Ok(()) } else { Err(Stop::Fail(format!("cases that no table names: {missing:?}"))) }
+    }));
+    cases.push(Case::new("example", "an example in the documents that does not run", example));
+    cases.push(Case::new("archive", "functions that are not in libneap.a, or need a dynamic linker", archive));
+    neap_tests::suite::main(cases)
+}
+
+fn linked(source: &Source) -> Result<std::path::PathBuf, Stop> {
+    let include = format!("-I{}", package_dir().join("../include").display());
+    source.build_with(&[library::require_neap()?], &[&include])
+}
+
+fn example() -> Outcome {
+    judge_case(Run::new(linked(&EXAMPLE)?))?.no_complaint()?;
+    Ok(())
+}
+
+fn archive() -> Outcome {
+    let library = library::require_neap()?.with_file_name("libneap.a");
+    let program = RANGES.build_with(&[&library], &["-static"])?;
+    for (case, _) in CASES {
+        judge_case(Run::new(&program).arg(case).plain())?.no_complaint()?;
+    }
+    Ok(())
+}
