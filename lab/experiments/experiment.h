@@ -5,7 +5,7 @@
  * It ends with status 0, 2 for wrong options, 3 when memory ran out, 4 when data was damaged, 5 when
  * the machine lacks what it needs: then its last words are the reason, and the lab shows it as skipped.
  *
- * The programs only call malloc, calloc, realloc and free, so LD_PRELOAD decides which allocator is
+ * The programs only call malloc's family and free, so LD_PRELOAD decides which allocator is
  * measured. Their own tables come from mmap and are touched before the first figure is taken: what
  * grows after that is the allocator's.
  */
@@ -142,6 +142,13 @@ static inline long faults(void) {
 static inline int64_t now_ns(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* Processor time of all threads of this process so far. */
+static inline int64_t processor_ns(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 

@@ -130,13 +130,8 @@ impl<O: Os> Allocator<O> {
 
     /// Returns a large or huge block, or null if there is no memory.
     pub(crate) fn take_whole_pages(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
-        if align == CHUNK {
-            let p = self.malloc_cached_large(heap, size.max(1), zero);
-            if !p.is_null() {
-                return p;
-            }
-        }
-        self.malloc_fresh(size, align, zero)
+        let p = self.malloc_cached_large(heap, size.max(1), align, zero);
+        if p.is_null() { self.malloc_fresh(size, align, zero) } else { p }
     }
 
     /// Returns a large block of at least `size` bytes, or a huge one, past the heap's cache. Null if there is no

@@ -21,7 +21,7 @@ pub fn malloc<O: Os>(a: &Allocator<O>, heap: Mine<'_>, size: usize) -> *mut u8 {
     if size <= MAX_SMALL || a.is_watched_at(heap) {
         return a.malloc_after_miss(heap, size);
     }
-    let p = a.malloc_cached_large(heap, size, false);
+    let p = a.malloc_cached_large(heap, size, CHUNK, false);
     if p.is_null() { a.malloc_fresh(size, CHUNK, false) } else { p }
 }
 

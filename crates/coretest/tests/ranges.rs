@@ -334,3 +334,40 @@ fn ranges_join_their_clean_neighbours() {
     give(&mut test, c.after(4), 4, age::FIRST);
     assert_eq!(take(&mut test, 8), (c, (4, 8)));
 }
+
+/// Catches an aligned hole that is not used again, alone or with the clean chunks on one side, and aligned chunks that
+/// are taken from elsewhere or are not aligned.
+#[test]
+fn aligned_ranges_come_from_aligned_holes() {
+    const ALIGN: usize = 32;
+    let take = |test: &mut Test, len: usize, align: usize| {
+        let Test { space, ranges, .. } = test;
+        let taken = ranges.take(space, len, align * CHUNK).expect("addresses");
+        assert!(taken.first.start().addr().is_multiple_of(align * CHUNK));
+        (taken.first, taken.dirty)
+    };
+    // Chunks that were free before the hole and behind it, of the hole, and of the request.
+    let cases = [(0, 32, 0, 32), (0, 40, 0, 32), (0, 32, 8, 40), (32, 32, 0, 40), (32, 40, 32, 96), (16, 48, 0, 32)];
+    for (before, len, behind, wanted) in cases {
+        let mut test = Test::new(Config::default());
+        let all = before + len + behind;
+        let (edge, _) = take(&mut test, 2 * ALIGN, ALIGN);
+        let (c, _) = take(&mut test, all + 1, 1);
+        assert_eq!(c, edge.after(2 * ALIGN), "in a row");
+        let mut give = |c, len, since| {
+            if len > 0 {
+                test.ranges.give(&test.space.arenas, c, len, since);
+            }
+        };
+        give(c, before, age::NONE);
+        give(c.after(before), len, age::FIRST);
+        give(c.after(before + len), behind, age::NONE);
+        let (first, dirty) = take(&mut test, wanted, ALIGN);
+        let from = before.next_multiple_of(ALIGN);
+        let from = if from + wanted > all { 0 } else { from };
+        assert_eq!(first, c.after(from), "{wanted} chunks of {before}, {len} and {behind}");
+        let start = before.saturating_sub(from);
+        assert_eq!(dirty, (start, (before + len - from).min(wanted)));
+        assert!(test.ranges.is_valid());
+    }
+}

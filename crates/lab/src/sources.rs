@@ -29,6 +29,7 @@ const SHARED: &[File] = files!["launch.c", "experiments/experiment.h", "workload
 
 /// The programs of the experiments.
 const EXPERIMENTS: &[File] = files![
+    "experiments/aligned.c",
     "experiments/calloc.c",
     "experiments/ebizzy.c",
     "experiments/first-run.c",

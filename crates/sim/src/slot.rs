@@ -321,7 +321,7 @@ pub fn malloc(size: usize) -> *mut u8 {
     let p = if size <= MAX_SMALL {
         a.malloc_after_miss(mine, size)
     } else {
-        let p = a.malloc_cached_large(mine, size, false);
+        let p = a.malloc_cached_large(mine, size, CHUNK, false);
         if p.is_null() { a.malloc_fresh(size, CHUNK, false) } else { p }
     };
     leave();

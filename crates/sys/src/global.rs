@@ -88,7 +88,7 @@ fn malloc_entered(size: usize, heap: Mine<'static>) -> *mut u8 {
     if size <= MAX_SMALL {
         return malloc_missed(size, heap);
     }
-    let p = NEAP.malloc_cached_large(heap, size, false);
+    let p = NEAP.malloc_cached_large(heap, size, CHUNK, false);
     if p.is_null() {
         return malloc_fresh(size);
     }

@@ -13,15 +13,15 @@ use crate::system::policy::Purge;
 use crate::{CHUNK, Os};
 
 impl<O: Os> Blocks<O> {
-    /// Returns a large block of at least `size` bytes, more than 0, from the cache of `heap`, or null. `zero`: it reads
-    /// as zero.
+    /// Returns a large block of at least `size` bytes, more than 0, aligned to `align`, from the cache of `heap`, or
+    /// null. `zero`: it reads as zero.
     #[inline(always)]
-    pub fn malloc_cached_large(&self, heap: Mine<'_>, size: usize, zero: bool) -> *mut u8 {
+    pub fn malloc_cached_large(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > LONGEST * CHUNK {
             return core::ptr::null_mut();
         }
         let len = size.div_ceil(CHUNK);
-        let Some(block) = heap.large.pop_fit(len) else { return core::ptr::null_mut() };
+        let Some(block) = heap.large.pop_fit(len, align) else { return core::ptr::null_mut() };
         // They fit into `len` chunks, as an OS page is no longer than a chunk.
         let bytes = self.whole_pages(size);
         let carved = block.carved();

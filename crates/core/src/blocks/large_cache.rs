@@ -133,10 +133,12 @@ impl LargeCache {
         None
     }
 
-    /// Takes the newest block of `len` chunks, or up to an eighth more, out of the cache.
+    /// Takes the newest block of `len` chunks, or up to an eighth more, that is aligned to `align` bytes out of the
+    /// cache.
     #[inline(always)]
-    pub(crate) fn pop_fit(&self, len: usize) -> Option<Large> {
-        self.pop(|block| block.len().wrapping_sub(len) <= len / 8)
+    pub(crate) fn pop_fit(&self, len: usize, align: usize) -> Option<Large> {
+        let is_aligned = |block: Large| align <= CHUNK || block.start().addr() & (align - 1) == 0;
+        self.pop(|block| block.len().wrapping_sub(len) <= len / 8 && is_aligned(block))
     }
 
     /// Takes the oldest block out of the cache.

@@ -3,7 +3,7 @@
 //! Each free range is wholly clean (known to be zero) or wholly dirty; neighbours of the same state are joined at once
 //! (invariant 13). Ranges of one state are in lists by length: one list for each length below `EXACT`, then four for
 //! each doubling. A bit set has a bit for each list that is not empty. Taking and freeing take constant time: at most
-//! `PROBES` entries of a list are examined.
+//! `PROBES` entries of a list are examined, and `MOST_PROBES` of the lists whose ranges may not fit.
 //!
 //! Policy: dirty before clean before never used, so that memory is reused while it is warm and resident. If no dirty
 //! range is long enough, the next choice is one that is long enough together with its clean neighbours.
@@ -24,8 +24,9 @@ use core::cell::Cell;
 const EXACT: usize = 32;
 /// Number of lists for each state.
 pub(crate) const LISTS: usize = EXACT + 4 * 16;
-/// Limit on the entries of a list that are examined.
+/// Limit on the entries of a list that are examined, and on those of all lists whose ranges may not fit.
 const PROBES: usize = 8;
+const MOST_PROBES: usize = 64;
 /// Length in chunks from which on a clean range starts at a multiple of 2 MiB. Then it shares no page table of the
 /// kernel with the memory in front of it, so the kernel need not search that table when it looks for touched pages of
 /// the range.
@@ -135,6 +136,12 @@ pub(crate) const fn list_of(len: usize) -> usize {
     if list < LISTS { list } else { LISTS - 1 }
 }
 
+/// Number of chunks from `c` to the next one that starts at a multiple of `align` chunks.
+#[inline]
+fn skip(c: Record, align: usize) -> usize {
+    (c.start().addr() / CHUNK).wrapping_neg() & (align - 1)
+}
+
 impl Ranges {
     /// No free range.
     pub const fn new() -> Self {
@@ -194,42 +201,38 @@ impl Ranges {
         len
     }
 
-    /// Takes a free range of at least `len` chunks and of `state` out of its list; returns it and its length. Does not
-    /// cut it.
-    fn find(&mut self, len: usize, state: State) -> Option<(Record, usize)> {
-        let list = list_of(len);
-        let mut filled = self.filled[state as usize] >> list << list;
-        if list >= EXACT && filled & (1 << list) != 0 {
-            // Lengths differ in this list: examine some.
-            let found = self.lists[state as usize][list].iter().take(PROBES).find(|&c| len_of(c) >= len);
-            if let Some(c) = found {
-                return Some((c, self.remove(c)));
+    /// Returns a free range of `state` in which `len` chunks lie that start at a multiple of `align`.
+    fn find(&self, len: usize, align: usize, state: State) -> Option<Record> {
+        let fits = |c: &Record| skip(*c, align) + len <= len_of(*c);
+        // The hole that an aligned block left has no more than its length, so shorter lists than those from `sure` on,
+        // whose ranges all fit (but for the last list), are examined as well.
+        let (first, sure) = (list_of(len), list_of(len + align - 1) + 1);
+        let mut filled = self.filled[state as usize] >> first << first;
+        let mut left = MOST_PROBES;
+        while filled != 0 {
+            let list = filled.trailing_zeros() as usize;
+            let probes = if list < sure { left.min(PROBES) } else { PROBES };
+            let found = self.lists[state as usize][list].iter().take(probes).find(fits);
+            if found.is_some() {
+                return found;
             }
-            filled &= !(1 << list);
+            left = left.saturating_sub(probes);
+            filled &= filled - 1;
         }
-        if filled == 0 {
-            return None;
-        }
-        // Only in the last list may a range be too short.
-        let c = self.lists[state as usize][filled.trailing_zeros() as usize].head().filter(|&c| len_of(c) >= len)?;
-        Some((c, self.remove(c)))
+        None
     }
 
     /// Takes `len` chunks, aligned to `align` bytes (a power of two). The caller sets the kinds of their records.
     pub fn take<O: Os>(&mut self, space: &Space<O>, len: usize, align: usize) -> Option<Taken> {
         let align = (align / CHUNK).max(1);
-        if let Some(found) = self.find(len + align - 1, State::Dirty) {
-            self.taken_chunks += len;
-            let first = self.cut(&space.arenas, found, len, align, State::Dirty);
-            self.demand.still_waits(self.waiting());
-            return Some(Taken { first, dirty: (0, len) });
-        }
-        if align == 1
-            && let Some(taken) = self.take_joined(space, len)
-        {
+        let dirty = match self.find(len, align, State::Dirty) {
+            Some(c) => Some(Taken { first: self.cut(&space.arenas, c, len, align), dirty: (0, len) }),
+            None => self.take_joined(space, len, align),
+        };
+        if dirty.is_some() {
             self.taken_chunks += len;
             self.demand.still_waits(self.waiting());
-            return Some(taken);
+            return dirty;
         }
         let align = if len >= LONG { align.max(LONG_ALIGN) } else { align };
         self.take_clean(space, len, align)
@@ -239,8 +242,8 @@ impl Ranges {
     pub fn take_clean<O: Os>(&mut self, space: &Space<O>, len: usize, align: usize) -> Option<Taken> {
         // Chunks at the frontier are clean and free. An arena starts at a multiple of ARENA_ALIGN, so aligned indexes
         // have aligned addresses.
-        let first = match self.find(len + align - 1, State::Clean) {
-            Some(found) => self.cut(&space.arenas, found, len, align, State::Clean),
+        let first = match self.find(len, align, State::Clean) {
+            Some(c) => self.cut(&space.arenas, c, len, align),
             None => {
                 let (gap, first) = space.arenas.extend(&space.os, &space.map, &self.lock, len, align)?;
                 if let Some((c, skipped)) = gap {
@@ -254,18 +257,25 @@ impl Ranges {
         Some(Taken { first, dirty: (0, 0) })
     }
 
-    /// Cuts `len` chunks, aligned to `align` chunks, out of the free range `c` of `have` chunks, which was taken out of
-    /// its list.
-    fn cut(&mut self, arenas: &Arenas, (c, have): (Record, usize), len: usize, align: usize, state: State) -> Record {
-        let skip = (c.start().addr() / CHUNK).wrapping_neg() & (align - 1);
-        if skip > 0 {
-            self.insert(c, skip, state);
-        }
-        if have > skip + len {
-            self.insert(c.after(skip + len), have - skip - len, state);
-        }
-        self.forget_ages(arenas, c.after(skip), len, state);
+    /// Takes `len` chunks, aligned to `align` chunks, out of the free range `c`; returns the first of them.
+    fn cut(&mut self, arenas: &Arenas, c: Record, len: usize, align: usize) -> Record {
+        let skip = skip(c, align);
+        self.take_part(arenas, c, skip, skip + len);
         c.after(skip)
+    }
+
+    /// Takes the chunks `from..to` out of the free range `c`.
+    fn take_part(&mut self, arenas: &Arenas, c: Record, from: usize, to: usize) {
+        let state = state_of(c);
+        // The parts that stay have no free neighbours: the chunks between them are taken now.
+        let len = self.remove(c);
+        if from > 0 {
+            self.insert(c, from, state);
+        }
+        if to < len {
+            self.insert(c.after(to), len - to, state);
+        }
+        self.forget_ages(arenas, c.after(from), to - from, state);
     }
 
     /// Clears the ages of chunks that were taken from a range of `state`.
@@ -280,55 +290,71 @@ impl Ranges {
         age::set(arenas, &self.lock, c, len, age::NONE);
     }
 
-    /// Takes `len` chunks made of a dirty range and its clean neighbours, at least an eighth of them dirty: so a
-    /// program whose blocks grow reuses the memory that it has.
-    fn take_joined<O: Os>(&mut self, space: &Space<O>, len: usize) -> Option<Taken> {
+    /// Takes `len` chunks, aligned to `align`, made of a dirty range and its clean neighbours, at least an eighth of them
+    /// dirty: so a program whose blocks grow reuses the memory that it has.
+    fn take_joined<O: Os>(&mut self, space: &Space<O>, len: usize, align: usize) -> Option<Taken> {
+        let least = (len / 8).max(1);
         let mut filled = self.filled[State::Dirty as usize];
         for _ in 0..JOIN_PROBES {
             let list = filled.checked_ilog2()? as usize;
             filled &= !(1 << list);
             let c = self.lists[State::Dirty as usize][list].head()?;
-            if len_of(c) < len / 8 {
+            if len_of(c) < least {
                 return None;
             }
-            if let Some(taken) = self.join(space, c, len) {
-                return Some(taken);
+            let taken = self.join_behind(space, c, len, align, least);
+            let taken = taken.or_else(|| self.join_before(&space.arenas, c, len, align, least));
+            if taken.is_some() {
+                return taken;
             }
         }
         None
     }
 
-    /// Takes `len` chunks that contain the dirty range `c`, if its clean neighbours or the frontier have the rest. Free
-    /// neighbours of a dirty range are clean, as neighbours of the same state are joined.
-    fn join<O: Os>(&mut self, space: &Space<O>, c: Record, len: usize) -> Option<Taken> {
-        let have = len_of(c);
-        let (after, missing) = (c.after(have), len - have);
-        if self.take_after(space, after, missing).is_some() {
-            self.remove(c);
-            self.forget_ages(&space.arenas, c, have, State::Dirty);
-            self.note_fresh(missing);
-            return Some(Taken { first: c, dirty: (0, have) });
-        }
-        // Take the whole right neighbour, and the end of the left one.
-        let before = self.start_of_free(&space.arenas, c.before(1))?;
-        let free = len_of(before);
-        let right = if self.is_free(&space.arenas, after) { len_of(after) } else { 0 };
-        // No underflow: a right neighbour that is long enough alone was taken above.
-        let left = missing - right;
-        if free < left {
+    /// Takes `len` chunks from the first aligned one of the dirty range `c` on, at least `least` of them dirty, if its
+    /// clean neighbour behind it or the frontier has the rest. A free neighbour of a dirty range is clean, as
+    /// neighbours of the same state are joined.
+    fn join_behind<O: Os>(
+        &mut self,
+        space: &Space<O>,
+        c: Record,
+        len: usize,
+        align: usize,
+        least: usize,
+    ) -> Option<Taken> {
+        let (have, skip) = (len_of(c), skip(c, align));
+        let dirty = have.checked_sub(skip)?.min(len);
+        if dirty < least || (dirty < len && self.take_after(space, c.after(have), len - dirty).is_none()) {
             return None;
         }
-        self.remove(c);
-        self.forget_ages(&space.arenas, c, have, State::Dirty);
-        if right > 0 {
-            self.remove(after);
+        self.take_part(&space.arenas, c, skip, skip + dirty);
+        self.note_fresh(len - dirty);
+        Some(Taken { first: c.after(skip), dirty: (0, dirty) })
+    }
+
+    /// As [`Ranges::join_behind`], from chunks of the clean neighbour before `c` on, as few as possible.
+    fn join_before(&mut self, arenas: &Arenas, c: Record, len: usize, align: usize, least: usize) -> Option<Taken> {
+        let have = len_of(c);
+        let (before, after) = (self.start_of_free(arenas, c.before(1))?, c.after(have));
+        let free = len_of(before);
+        let right = if self.is_free(arenas, after) { len_of(after) } else { 0 };
+        // Counted from the start of the neighbour: the last place that is long enough, then the last aligned one.
+        let last = (free + have + right).checked_sub(len)?.min(free);
+        let from = last - (last.checked_sub(skip(before, align))? & (align - 1));
+        let dirty = (from + len).checked_sub(free)?.min(have);
+        if dirty < least {
+            return None;
         }
-        self.remove(before);
-        if free > left {
-            self.insert(before, free - left, State::Clean);
+        let behind = len - (free - from) - dirty;
+        if from < free {
+            self.take_part(arenas, before, from, free);
         }
-        self.note_fresh(missing);
-        Some(Taken { first: c.before(left), dirty: (left, left + have) })
+        self.take_part(arenas, c, 0, dirty);
+        if behind > 0 {
+            self.take_part(arenas, after, 0, behind);
+        }
+        self.note_fresh(len - dirty);
+        Some(Taken { first: before.after(from), dirty: (free - from, free - from + dirty) })
     }
 
     /// Whether `c` starts a free range.
@@ -396,11 +422,7 @@ impl Ranges {
             return None;
         }
         let state = state_of(after);
-        let have = self.remove(after);
-        if have > len {
-            self.insert(after.after(len), have - len, state);
-        }
-        self.forget_ages(&space.arenas, after, len, state);
+        self.take_part(&space.arenas, after, 0, len);
         Some(state)
     }
 
@@ -448,16 +470,8 @@ impl Ranges {
 
     /// Takes chunks `from..to` out of the free dirty range `c`, to be purged.
     pub fn take_out(&mut self, arenas: &Arenas, c: Record, from: usize, to: usize) {
-        // The parts that stay have no free neighbours: the chunks between them are taken now.
-        let len = self.remove(c);
         self.taken_chunks += to - from;
-        if from > 0 {
-            self.insert(c, from, State::Dirty);
-        }
-        if to < len {
-            self.insert(c.after(to), len - to, State::Dirty);
-        }
-        self.forget_ages(arenas, c.after(from), to - from, State::Dirty);
+        self.take_part(arenas, c, from, to);
     }
 
     /// Drops `len` chunks of the caller: they wait for the purger, and are not handed out before they are clean. Their

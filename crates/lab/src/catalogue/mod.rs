@@ -4,6 +4,7 @@
 //! metric names are the same in both, so that one reader serves both.
 
 mod calloc;
+mod large;
 mod memory;
 mod pages;
 mod programs;
@@ -208,6 +209,7 @@ pub fn all(quick: bool) -> Vec<Design> {
         programs::first_run(quick),
         programs::redis(quick),
         memory::vmas(quick),
+        large::aligned(quick),
         programs::suite(quick),
     ]
 }

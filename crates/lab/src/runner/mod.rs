@@ -220,6 +220,7 @@ mod tests {
         ("survivors", "--scale 10 --idle-ms 0"),
         ("latency", "--ms 50 --gap-ms 10 --small-mib 1 --large-mib 8"),
         ("vmas", "--blocks 1000 --replaced 1000"),
+        ("aligned", "--live 2 --replaced 2"),
         ("prefault", "--mib 1"),
         ("first-run", "--count 3"),
     ];
