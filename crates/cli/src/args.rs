@@ -6,6 +6,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use crate::lab::args::LabArgs;
 use crate::options::{self, OptionsArgs};
 use crate::run::args::{RUN_EXAMPLES, RunArgs};
+use neap_huge::args::HugeArgs;
 use neap_launch::VERSION;
 use neap_launch::error::Error;
 use neap_launch::sys::print;
@@ -16,6 +17,7 @@ Examples:
   neap run -- python3 script.py          run a program on neap
   neap run --summary -- ./server         ... and print what it cost at exit
   neap pagein -o - -- ls                 every page fault of a program, in order
+  neap huge status                       pools, mounts, settings and limits of huge pages
   neap lab run all --quick               the field's experiments, across allocators
   neap options                           what can be set with neap run --set
 
@@ -37,6 +39,8 @@ pub enum Command {
     Run(RunArgs),
     /// Trace every page fault of a program, in order, with its cause
     Pagein(PageinArgs),
+    /// Show huge pages, and reserve them for one command
+    Huge(HugeArgs),
     /// Run the field's experiments on this machine, across allocators
     Lab(LabArgs),
     /// List neap's options: values, where they come from, defaults
@@ -111,7 +115,9 @@ mod tests {
         command.build();
         render(&command, &mut text).expect("a page");
         let page = as_typed(std::str::from_utf8(&text).expect("UTF-8"));
-        for name in ["neap\\-run", "neap\\-pagein\\-diff", "neap\\-lab\\-peers\\-build", "neap\\-man"] {
+        for name in
+            ["neap\\-run", "neap\\-pagein\\-diff", "neap\\-huge\\-reserve", "neap\\-lab\\-peers\\-build", "neap\\-man"]
+        {
             assert!(page.contains(&format!(".SH NAME\n{name} ")), "{name}: {page}");
         }
         assert!(page.contains(".SH EXAMPLES\n.nf\n") && !page.contains(".SH EXTRA"), "{page}");

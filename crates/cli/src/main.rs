@@ -5,7 +5,6 @@ mod args;
 mod lab;
 mod options;
 mod run;
-mod units;
 mod values;
 
 use std::ffi::{OsString, c_char, c_int};
@@ -62,6 +61,7 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     match cli.command {
         Command::Run(run) => run::run(run),
         Command::Pagein(pagein) => neap_pagein::run(pagein),
+        Command::Huge(huge) => neap_huge::run(huge),
         Command::Lab(lab) => lab::run(lab),
         Command::Options(list) => options::list(list.json, list.pid),
         Command::Completions { shell } => args::completions(shell),

@@ -344,6 +344,7 @@ fn an_interrupted_run_removes_its_cgroup() {
 #[test]
 fn an_interrupted_run_puts_settings_back() {
     const SETTING: &str = "/sys/kernel/mm/transparent_hugepage/hugepages-64kB/enabled";
+    let _alone = common::huge_page_settings();
     let setting = || fs::read_to_string(SETTING).unwrap_or_default();
     let before = setting();
     if !is_root() || before.is_empty() || before.contains("[madvise]") {

@@ -1,6 +1,7 @@
 //! The lab: the field's experiments on memory, run again on this machine across allocators.
 //!
-//! Depends on `neap-results` (the schema of a run) and on well-kept libraries; nothing of the allocator. The command
+//! Depends on `neap-results` (the schema of a run), `neap-hugetlb` (huge pages that are given back) and on well-kept
+//! libraries; nothing of the allocator. The command
 //! `neap lab` and the task runner are thin layers over it.
 //!
 //! | module | holds |

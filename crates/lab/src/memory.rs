@@ -10,8 +10,8 @@ pub fn available_mib() -> u64 {
     limit_files(&groups).iter().filter_map(|file| limit_mib(file)).fold(free, u64::min)
 }
 
-/// The number behind `key` in /proc/meminfo: KiB, or huge pages; 0 where it is not there.
-pub fn meminfo(key: &str) -> u64 {
+/// The KiB behind `key` in /proc/meminfo; 0 where it is not there.
+fn meminfo(key: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let rest = text.lines().find_map(|line| line.strip_prefix(key));
     rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)

@@ -189,6 +189,8 @@ pub fn supervise_watched<T: Attendant>(
     let _ = File::from(opener).write_all(&[1]);
     let (faults, failure) = exec_report(read_end);
     if let Some(error) = failure {
+        // While signals are still blocked: what was prepared may have to be undone.
+        drop(prepared);
         return Err(give_up(program.exec_error(&error)));
     }
     let (status, usage) =

@@ -15,6 +15,7 @@ mod sanitizer;
 pub mod signals;
 pub mod sys;
 pub mod target;
+pub mod units;
 
 /// The version of neap, and which library is inside.
 pub const VERSION: &str =

@@ -9,8 +9,8 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::counters::{Image, Report};
-use crate::units::{bytes, count, counted, seconds};
 use neap_launch::child::Ended;
+use neap_launch::units::{bytes, count, counted, seconds};
 
 /// Name and version of the JSON schema; raised when a field changes its meaning or goes away.
 const SCHEMA: &str = "neap.run.summary/1";

@@ -134,6 +134,15 @@ pub fn skip(test: &str, why: &str) {
     eprintln!("SKIPPED {test}: {why}");
 }
 
+/// Settings of huge pages, which belong to the whole machine: one test at a time changes them, in all test programs. The
+/// file is unlocked when it is closed.
+pub fn huge_page_settings() -> fs::File {
+    let path = std::env::temp_dir().join("neap-tests-huge-page-settings");
+    let file = fs::OpenOptions::new().create(true).append(true).open(path).expect("a file for the lock");
+    file.lock().expect("a lock");
+    file
+}
+
 /// Whether the tests run as root.
 pub fn is_root() -> bool {
     // SAFETY: geteuid takes nothing and cannot fail.

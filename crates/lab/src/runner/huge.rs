@@ -6,10 +6,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
+use neap_hugetlb::reservation::{Request, Reservation};
+use neap_hugetlb::{Root, pool::Pool};
 
 use super::launch::Launcher;
 use crate::catalogue::HUGE_KINDS;
-use crate::memory::meminfo;
+use crate::failure::failure;
 use crate::outcome::Outcome;
 use crate::place::Place;
 use crate::settings::{Settings, chosen};
@@ -17,8 +19,6 @@ use crate::sources;
 
 /// Where the kernel keeps its settings of transparent huge pages.
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
-/// The size of the pool of huge pages.
-const POOL: &str = "/proc/sys/vm/nr_hugepages";
 /// The part of the greatest walk that must lie in huge pages: neither its ends nor a page here and there.
 const ENOUGH: f64 = 0.9;
 /// Bytes of a huge page of the pool.
@@ -34,9 +34,10 @@ pub fn run(
     timeout: Duration,
 ) -> Result<Outcome> {
     let mut settings = Settings::new(place);
-    if let Err(reason) = prepare(&mut settings, place, kind, high) {
-        return Ok(Outcome::skipped(format!("{reason:#}")));
-    }
+    let reservation = match prepare(&mut settings, place, kind, high) {
+        Ok(reservation) => reservation,
+        Err(reason) => return Ok(Outcome::skipped(format!("{reason:#}"))),
+    };
     let numbers = [("--low", low), ("--high", high), ("--step", step)];
     let mut command: Vec<OsString> = vec![sources::experiment(place, "huge")?.into(), "--kind".into()];
     command.push(kind.into());
@@ -44,7 +45,7 @@ pub fn run(
     let before = pages_of_64_kib();
     let outcome = launcher.measure(variables, &command, timeout);
     let after = pages_of_64_kib();
-    drop(settings);
+    drop((reservation, settings));
     let outcome = outcome?;
     let given = match kind {
         "mthp" => after.zip(before).map(|(after, before)| after.saturating_sub(before) as f64 / 16.0),
@@ -70,14 +71,17 @@ fn pages_of_64_kib() -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// Makes the system give this kind of memory; fails where it does not.
-fn prepare(settings: &mut Settings, place: &Place, kind: &str, high: u32) -> Result<()> {
+/// Makes the system give this kind of memory; fails where it does not. The pages that were reserved for it.
+fn prepare(settings: &mut Settings, place: &Place, kind: &str, high: u32) -> Result<Option<Reservation>> {
     match kind {
         "thp" => {
             allow(settings, &format!("{THP}/enabled"))?;
             // Kernels before 6.8 have one size, and no such file.
             let size = format!("{THP}/hugepages-2048kB/enabled");
-            if Path::new(&size).exists() { allow(settings, &size) } else { Ok(()) }
+            if Path::new(&size).exists() {
+                allow(settings, &size)?;
+            }
+            Ok(None)
         }
         "mthp" => {
             allow(settings, &format!("{THP}/enabled"))?;
@@ -85,17 +89,18 @@ fn prepare(settings: &mut Settings, place: &Place, kind: &str, high: u32) -> Res
             for size in ["128", "256", "512", "1024", "2048"] {
                 settings.set(&format!("{THP}/hugepages-{size}kB/enabled"), "never")?;
             }
-            settings.set(&format!("{THP}/hugepages-64kB/enabled"), "madvise")
+            settings.set(&format!("{THP}/hugepages-64kB/enabled"), "madvise")?;
+            Ok(None)
         }
         _ if HUGE_KINDS.iter().any(|&(name, _, pool)| name == kind && pool) => {
-            reserve(settings, (1u64 << high) / HUGE + 2)?;
+            let reservation = reserve((1u64 << high) / HUGE + 2)?;
             let mounted = || fs::read_to_string("/proc/mounts").is_ok_and(|text| text.contains(" hugetlbfs "));
             if kind == "file" && !mounted() {
                 settings.mount("hugetlbfs", &place.cache.join("hugetlbfs"))?;
             }
-            Ok(())
+            Ok(reservation)
         }
-        _ => Ok(()),
+        _ => Ok(None),
     }
 }
 
@@ -108,19 +113,15 @@ fn allow(settings: &mut Settings, path: &str) -> Result<()> {
     }
 }
 
-/// Adds free pages to the pool.
-fn reserve(settings: &mut Settings, pages: u64) -> Result<()> {
-    let free = || meminfo("HugePages_Free:").saturating_sub(meminfo("HugePages_Rsvd:"));
-    if free() >= pages {
-        return Ok(());
+/// Adds what is missing of so many free pages to the pool.
+fn reserve(pages: u64) -> Result<Option<Reservation>> {
+    let root = Root::system();
+    let free = Pool::read(&root, HUGE).map_or(0, |pool| pool.available());
+    if free >= pages {
+        return Ok(None);
     }
-    let total = meminfo("HugePages_Total:") + pages - free();
-    settings.set(POOL, &total.to_string())?;
-    let got = free();
-    if got < pages {
-        anyhow::bail!("the kernel found {got} of {pages} huge pages");
-    }
-    Ok(())
+    let request = Request { bytes: HUGE, node: None, pages: pages - free };
+    Reservation::new(&root, request).map(Some).map_err(|refused| failure(refused.cause, refused.remedy))
 }
 
 #[cfg(test)]

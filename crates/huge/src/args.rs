@@ -1,0 +1,80 @@
+//! The arguments of `neap huge`.
+
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
+use neap_hugetlb::size;
+
+const STATUS_EXAMPLES: &str = "\
+Examples:
+  neap huge status
+  neap huge status --json | jq '.pools[] | {bytes, free}'
+
+What cannot be read (no sysfs, no permission, an older kernel) is one line at
+the end; the rest is shown.";
+
+const RESERVE_EXAMPLES: &str = "\
+Examples:
+  sudo neap huge reserve 512 -- ./server             1 GiB in pages of 2 MiB
+  sudo neap huge reserve 4 --size 1G -- ./database
+  sudo neap huge reserve 512 --node 1 -- numactl -m 1 ./server
+
+N pages are added to the pool, and taken away when the command has ended, also
+by a signal. Where the kernel gives fewer, nothing is started and the pool is as
+before. The pages are not the command's alone: any program can ask for them.
+
+Exit status: that of the command; 125 when neap itself fails, 126 when the
+command cannot be run, 127 when it is not found.";
+
+/// Arguments of `neap huge`.
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true)]
+pub struct HugeArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: HugeAction,
+}
+
+/// What `neap huge` does.
+#[derive(Debug, Subcommand)]
+pub enum HugeAction {
+    /// Show what the system has of huge pages: pools, mounts, settings, limits
+    Status(StatusArgs),
+    /// Reserve huge pages for one command (root), and give them back
+    Reserve(ReserveArgs),
+}
+
+/// Arguments of `neap huge status`.
+#[derive(Debug, Args)]
+#[command(after_help = STATUS_EXAMPLES)]
+pub struct StatusArgs {
+    /// Print everything as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `neap huge reserve`.
+#[derive(Debug, Args)]
+#[command(after_help = RESERVE_EXAMPLES)]
+pub struct ReserveArgs {
+    /// How many pages to add
+    #[arg(value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub pages: u64,
+
+    /// The size of a page
+    #[arg(long, value_name = "SIZE", default_value = "2M", value_parser = parse_size)]
+    pub size: u64,
+
+    /// Take them from this NUMA node
+    #[arg(long, value_name = "K")]
+    pub node: Option<u32>,
+
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// A size of pages on the command line.
+fn parse_size(text: &str) -> Result<u64, String> {
+    size::parse(text).ok_or_else(|| "a size is a number and K, M or G, as 2M or 1G".to_owned())
+}

@@ -1,0 +1,29 @@
+//! `neap huge`: what the system has of huge pages, and reservations for one command.
+//!
+//! May depend on `neap-launch`, `neap-hugetlb`, well-kept libraries, the C library and std.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | pool, reservation | see `neap-hugetlb` |
+//! | transparent huge page (THP) | one that the kernel uses by itself for ordinary memory, 2 MiB on x86-64 |
+//! | mTHP | a transparent one between an OS page and 2 MiB (Linux 6.8) |
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod args;
+mod reserve;
+mod status;
+mod sys;
+#[cfg(test)]
+mod testing;
+
+use neap_launch::error::Error;
+
+use self::args::{HugeAction, HugeArgs};
+
+/// Runs the command; the result is neap's exit status.
+pub fn run(args: HugeArgs) -> Result<u8, Error> {
+    match args.action {
+        HugeAction::Status(status) => status::run(&status),
+        HugeAction::Reserve(reserve) => reserve::run(&reserve),
+    }
+}
