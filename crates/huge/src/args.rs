@@ -1,9 +1,12 @@
 //! The arguments of `neap huge`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use neap_hugetlb::size;
+use neap_launch::units::parse_duration;
 
 const STATUS_EXAMPLES: &str = "\
 Examples:
@@ -12,6 +15,23 @@ Examples:
 
 What cannot be read (no sysfs, no permission, an older kernel) is one line at
 the end; the rest is shown.";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  neap huge show 1234
+  sudo neap huge show 1234                       the sizes of pages below 2 MiB too
+  neap huge show --interval 10s 1234             again and again, until it ends
+  neap huge show -- ./server --check             when it is about to exit
+  neap huge show -- neap run -- ./server         a program on neap
+  neap huge show --json -o pages.json -- ./batch
+
+The columns are bytes in memory, by the size of their pages; parts of huge pages
+that are zero, so the program would not have them in OS pages; and areas of
+2 MiB that are in memory but for at most one OS page in 16, in smaller pages.
+A command's report goes to standard error; that of a process to standard output.
+
+Exit status: 0, or that of the command; 125 when neap itself fails, 126 when the
+command cannot be run, 127 when it is not found.";
 
 const RESERVE_EXAMPLES: &str = "\
 Examples:
@@ -40,6 +60,8 @@ pub struct HugeArgs {
 pub enum HugeAction {
     /// Show what the system has of huge pages: pools, mounts, settings, limits
     Status(StatusArgs),
+    /// Show in which pages a process, or a command when it is about to exit, has its memory
+    Show(ShowArgs),
     /// Reserve huge pages for one command (root), and give them back
     Reserve(ReserveArgs),
 }
@@ -51,6 +73,39 @@ pub struct StatusArgs {
     /// Print everything as JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `neap huge show`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = SHOW_EXAMPLES)]
+pub struct ShowArgs {
+    /// A process that runs already
+    #[arg(value_name = "PID")]
+    pub pid: Option<u32>,
+
+    /// Show small mappings too, those with less than 1 MiB in memory
+    #[arg(long)]
+    pub all: bool,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Write to FILE; `-` is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// Show it again after each TIME (10s, 500ms, 2min)
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub interval: Option<Duration>,
+
+    /// Read at most SIZE of huge pages to find zeros; 0: none
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_bytes)]
+    pub read: u64,
+
+    /// The command and its arguments, after `--`
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
 }
 
 /// Arguments of `neap huge reserve`.
@@ -77,4 +132,10 @@ pub struct ReserveArgs {
 /// A size of pages on the command line.
 fn parse_size(text: &str) -> Result<u64, String> {
     size::parse(text).ok_or_else(|| "a size is a number and K, M or G, as 2M or 1G".to_owned())
+}
+
+/// An amount of memory on the command line.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let bytes = if text == "0" { Some(0) } else { size::parse(text) };
+    bytes.ok_or_else(|| "a size is a number and K, M or G, as 512M, or 0".to_owned())
 }

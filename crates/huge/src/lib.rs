@@ -11,6 +11,7 @@
 
 pub mod args;
 mod reserve;
+mod show;
 mod status;
 mod sys;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use self::args::{HugeAction, HugeArgs};
 pub fn run(args: HugeArgs) -> Result<u8, Error> {
     match args.action {
         HugeAction::Status(status) => status::run(&status),
+        HugeAction::Show(show) => show::run(&show),
         HugeAction::Reserve(reserve) => reserve::run(&reserve),
     }
 }

@@ -1,6 +1,7 @@
-//! Starts programs, on neap and otherwise, as they would start without it, and waits for them. What `neap run` and
-//! `neap pagein` share: finds the program and looks at it (`target`, `elf`, `sanitizer`), puts the library, which is inside, into
-//! a file (`library`), becomes the program or supervises it (`child`, `signals`); errors with a cause and a remedy.
+//! Starts programs, on neap and otherwise, as they would start without it, and waits for them. What `neap run`, `neap
+//! pagein` and `neap huge` share: finds the program and looks at it (`target`, `elf`, `sanitizer`), puts the library, which is inside, into
+//! a file (`library`), becomes the program or supervises it (`child`, `signals`), stops it
+//! (`ptrace`); errors with a cause and a remedy, numbers for people (`units`).
 //!
 //! May depend on `neap-options`, the C library and std.
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -11,6 +12,7 @@ pub mod environment;
 pub mod error;
 pub mod library;
 pub mod private_dir;
+pub mod ptrace;
 mod sanitizer;
 pub mod signals;
 pub mod sys;

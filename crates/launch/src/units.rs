@@ -1,4 +1,4 @@
-//! Numbers for people: bytes in binary units, counts in groups of three digits, seconds.
+//! Numbers for people: bytes in binary units, counts in groups of three digits, seconds; and times that people write.
 
 use std::time::Duration;
 
@@ -41,6 +41,21 @@ pub fn seconds(d: Duration) -> String {
     if d < Duration::from_secs(1) { format!("{:.6} s", d.as_secs_f64()) } else { format!("{:.3} s", d.as_secs_f64()) }
 }
 
+/// A time on the command line: `10s`, `500ms`, `2min`; seconds without a unit.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit {
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "min" | "m" => 60.0,
+        "h" => 3600.0,
+        _ => return Err("a time is a number and ms, s, min or h".to_owned()),
+    };
+    let seconds = number.parse::<f64>().map_err(|_| "a time begins with a number".to_owned())? * scale;
+    Duration::try_from_secs_f64(seconds).map_err(|_| "that time is too long".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -73,5 +88,17 @@ mod tests {
     fn seconds_keep_short_times() {
         assert_eq!(seconds(Duration::from_micros(812)), "0.000812 s");
         assert_eq!(seconds(Duration::from_millis(1234)), "1.234 s");
+    }
+
+    /// Catches times that are read wrong.
+    #[test]
+    fn durations() {
+        assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(parse_duration("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
+        for bad in ["", "s", "-1s", "1 day", "1e400"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
     }
 }

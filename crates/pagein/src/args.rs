@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, FromArgMatches, Subcommand};
+use neap_launch::units::parse_duration;
 use neap_options::Id;
 use neap_trace::format::Format;
 
@@ -156,21 +157,6 @@ fn pagein_long_help() -> String {
     text
 }
 
-/// A time on the command line: `10s`, `500ms`, `2min`; seconds without a unit.
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let scale = match unit {
-        "ms" => 1e-3,
-        "" | "s" => 1.0,
-        "min" | "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err("a time is a number and ms, s, min or h".to_owned()),
-    };
-    let seconds = number.parse::<f64>().map_err(|_| "a time begins with a number".to_owned())? * scale;
-    Duration::try_from_secs_f64(seconds).map_err(|_| "that time is too long".to_owned())
-}
-
 /// A sampling interval on the command line: as the option of the library.
 fn parse_interval(text: &str) -> Result<u64, String> {
     let option = Id::SitesInterval.option();
@@ -186,21 +172,4 @@ fn parse_format(text: &str) -> Result<&'static Format, String> {
         let names: Vec<&str> = neap_trace::format::FORMATS.iter().map(|format| format.name).collect();
         format!("the formats are {}", names.join(", "))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Catches times that are read wrong.
-    #[test]
-    fn durations() {
-        assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(parse_duration("1.5"), Ok(Duration::from_millis(1500)));
-        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
-        for bad in ["", "s", "-1s", "1 day", "1e400"] {
-            assert!(parse_duration(bad).is_err(), "{bad}");
-        }
-    }
 }

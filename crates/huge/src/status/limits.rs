@@ -3,8 +3,8 @@
 use neap_hugetlb::{Root, size};
 use neap_launch::units::bytes;
 
-use super::Row;
 use super::mounts::Line;
+use super::row::Row;
 use super::settings::write;
 use crate::sys;
 

@@ -5,84 +5,18 @@
 
 mod limits;
 mod mounts;
+mod read;
+mod row;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod text;
 
-use neap_hugetlb::pool::{self, Pool};
-use neap_hugetlb::{Root, size};
-use neap_launch::error::{Error, system_message};
-use neap_launch::units::{bytes, count, counted};
-use serde::Serialize;
+use neap_hugetlb::Root;
+use neap_launch::error::Error;
 
-use self::mounts::Mount;
+use self::read::Status;
 use crate::args::StatusArgs;
-use crate::sys;
-
-/// Name and version of the JSON schema; raised when a field changes its meaning or goes away.
-const SCHEMA: &str = "neap.huge.status/1";
-
-/// A setting, a limit, or what the processor can do.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Row {
-    /// Its name, as the system has it.
-    pub name: String,
-    /// Its value.
-    pub value: String,
-    /// What that means.
-    pub means: String,
-    /// The command that would change it.
-    pub change: Option<String>,
-}
-
-/// All of it.
-#[derive(Debug, Serialize)]
-struct Status {
-    schema: &'static str,
-    kernel: Option<String>,
-    page_bytes: u64,
-    processor: Vec<Row>,
-    pools: Vec<PoolEntry>,
-    reservations: Vec<Reserved>,
-    mounts: Vec<Mount>,
-    transparent: Vec<Row>,
-    transparent_sizes: Vec<settings::Size>,
-    limits: Vec<Row>,
-    /// What could not be read, and why.
-    missing: Vec<String>,
-}
-
-/// A pool.
-#[derive(Debug, Serialize)]
-struct PoolEntry {
-    bytes: u64,
-    total: u64,
-    free: u64,
-    reserved: u64,
-    surplus: u64,
-    overcommit: u64,
-    nodes: Vec<Node>,
-    means: String,
-    change: String,
-}
-
-/// The part of a pool on one NUMA node.
-#[derive(Debug, Serialize)]
-struct Node {
-    node: u32,
-    total: u64,
-    free: u64,
-    surplus: u64,
-}
-
-/// What a `neap huge reserve` holds.
-#[derive(Debug, Serialize)]
-struct Reserved {
-    pid: u32,
-    /// False: neap was killed, and the next reservation gives the pages back.
-    alive: bool,
-    page_bytes: u64,
-    pages: u64,
-}
 
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Result<u8, Error> {
@@ -97,116 +31,3 @@ pub fn run(args: &StatusArgs) -> Result<u8, Error> {
     };
     neap_launch::sys::print(text.as_bytes())
 }
-
-impl Status {
-    fn read(root: &Root) -> Status {
-        let mut missing = Vec::new();
-        let sizes = pool::sizes(root).unwrap_or_else(|error| {
-            missing.push(format!(
-                "pools: /sys/kernel/mm/hugepages: {}: sysfs is not mounted, or the kernel has no hugetlb",
-                system_message(&error)
-            ));
-            Vec::new()
-        });
-        let mut pools = Vec::new();
-        for &bytes in &sizes {
-            match Pool::read(root, bytes) {
-                Ok(pool) => pools.push(PoolEntry::new(pool)),
-                Err(error) => missing.push(format!("pool of {}: {}", size::text(bytes), system_message(&error))),
-            }
-        }
-        let table = root.read("/proc/self/mountinfo").unwrap_or_else(|error| {
-            missing.push(format!("mounts: /proc/self/mountinfo: {}", system_message(&error)));
-            String::new()
-        });
-        let lines = mounts::parse(&table);
-        let transparent_sizes = settings::sizes(root);
-        if !settings::is_there(root) {
-            missing.push(format!(
-                "transparent huge pages: no {}: sysfs is not mounted, or the kernel has none",
-                settings::THP
-            ));
-        } else if transparent_sizes.is_empty() {
-            missing.push("settings by size: this kernel has none (Linux 6.8 or newer has)".to_owned());
-        }
-        let processor = processor(root).unwrap_or_else(|why| {
-            missing.push(why);
-            Vec::new()
-        });
-        Status {
-            schema: SCHEMA,
-            kernel: root.read("/proc/sys/kernel/osrelease").ok(),
-            page_bytes: neap_launch::sys::page_size() as u64,
-            processor,
-            pools,
-            reservations: reservations(root),
-            mounts: mounts::hugetlbfs(&lines, sys::may_write),
-            transparent: settings::rows(root),
-            transparent_sizes,
-            limits: limits::rows(root, &lines, &sizes),
-            missing,
-        }
-    }
-}
-
-impl PoolEntry {
-    fn new(pool: Pool) -> PoolEntry {
-        let (page, available) = (size::text(pool.bytes), pool.available());
-        let mut means = match (pool.counts.total, available) {
-            (0, _) => format!("empty: a program that asks for pages of {page} gets none"),
-            (_, 0) => "all pages are in use or promised".to_owned(),
-            (_, n) => format!("programs can have {} more, {}", counted(n, "page", "pages"), bytes(n * pool.bytes)),
-        };
-        if pool.overcommit > 0 {
-            let spare = pool.overcommit.saturating_sub(pool.counts.surplus);
-            means.push_str(&format!("; beyond the pool the kernel makes up to {} on demand", count(spare)));
-        }
-        let change = format!(
-            "echo N > {}; for one command: neap huge reserve N --size {} -- CMD",
-            pool::Place::machine(pool.bytes).setting(),
-            size::short(pool.bytes)
-        );
-        let node = |(node, counts): (u32, pool::Counts)| Node {
-            node,
-            total: counts.total,
-            free: counts.free,
-            surplus: counts.surplus,
-        };
-        PoolEntry {
-            bytes: pool.bytes,
-            total: pool.counts.total,
-            free: pool.counts.free,
-            reserved: pool.reserved,
-            surplus: pool.counts.surplus,
-            overcommit: pool.overcommit,
-            nodes: pool.nodes.into_iter().map(node).collect(),
-            means,
-            change,
-        }
-    }
-}
-
-fn reservations(root: &Root) -> Vec<Reserved> {
-    let entry = |held: neap_hugetlb::Held| {
-        let (page_bytes, pages) = held.pages()?;
-        Some(Reserved { pid: held.pid, alive: held.alive, page_bytes, pages })
-    };
-    neap_hugetlb::held(root).into_iter().filter_map(entry).collect()
-}
-
-/// The sizes of pages that the processor has, from its flags.
-fn processor(root: &Root) -> Result<Vec<Row>, String> {
-    let text =
-        root.read("/proc/cpuinfo").map_err(|error| format!("processor: /proc/cpuinfo: {}", system_message(&error)))?;
-    let flags = text.lines().find_map(|line| line.strip_prefix("flags")?.trim_start().strip_prefix(':'));
-    let flags = flags.ok_or("processor: /proc/cpuinfo does not say which sizes of pages it has")?;
-    let row = |(flag, page): (&str, &str)| {
-        let has = flags.split_whitespace().any(|one| one == flag);
-        let means = if has { format!("has pages of {page}") } else { format!("has no pages of {page}") };
-        Row { name: flag.to_owned(), value: if has { "yes" } else { "no" }.to_owned(), means, change: None }
-    };
-    Ok([("pse", "2 MiB"), ("pdpe1gb", "1 GiB")].map(row).into())
-}
-
-#[cfg(test)]
-mod tests;

@@ -6,7 +6,7 @@ use neap_hugetlb::{Root, size};
 use neap_launch::units::{bytes, counted};
 use serde::Serialize;
 
-use super::Row;
+use super::row::Row;
 
 /// Where the kernel keeps them.
 pub const THP: &str = "/sys/kernel/mm/transparent_hugepage";

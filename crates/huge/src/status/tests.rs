@@ -1,6 +1,7 @@
 //! The status of copies of systems' files.
 
-use super::*;
+use super::read::{SCHEMA, Status};
+use super::text;
 use crate::testing::Tree;
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";

@@ -4,8 +4,9 @@
 use neap_hugetlb::size;
 use neap_launch::units::{count, counted};
 
+use super::read::{PoolEntry, Status};
+use super::row::Row;
 use super::settings::THP;
-use super::{PoolEntry, Row, Status};
 
 /// All of it.
 pub fn text(status: &Status) -> String {

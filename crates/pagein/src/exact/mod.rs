@@ -2,12 +2,11 @@
 //!
 //! A userfaultfd turns it off for the ranges that are registered with it ([`uffd`]). It belongs to an address space, so
 //! the program itself has to make it: neap stops each program at its exec and each process at its beginning
-//! ([`ptrace`]), has it make one by a system call instruction of the vdso, and takes the descriptor over. Then neap
+//! ([`neap_launch::ptrace`]), has it make one by a system call instruction of the vdso, and takes the descriptor over. Then neap
 //! registers what is mapped, and what is mapped later, for which a filter stops the program at each `mmap` of a file
 //! ([`filter`]), and nowhere else.
 
 mod filter;
-mod ptrace;
 mod uffd;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -18,11 +17,21 @@ use std::os::unix::fs::FileExt;
 use libc::{c_int, pid_t};
 use neap_trace::track::parse_maps;
 
-use self::ptrace::{EVENT_STOP, Go, Happened, Registers, SYSCALL_STOP, SYSTEM_CALL};
 use self::uffd::Userfaultfd;
 use super::sys;
 use neap_launch::child::Status;
 use neap_launch::error::{Error, system_message};
+use neap_launch::ptrace::{self, EVENT_STOP, Go, Happened, Registers, SYSCALL_STOP, SYSTEM_CALL};
+
+/// All that the program makes is traced too: it stops when it begins, executes a program, or makes a system call that a
+/// filter points out. It is killed when neap ends, as that filter needs a tracer.
+const OPTIONS: c_int = libc::PTRACE_O_TRACESYSGOOD
+    | libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_TRACESECCOMP
+    | libc::PTRACE_O_EXITKILL;
 
 pub use self::filter::install;
 
@@ -68,7 +77,7 @@ impl Exact {
             Error::failed(format!("--exact is not possible here: userfaultfd is denied ({why})"))
                 .remedy("allow userfaultfd (docker run --security-opt seccomp=unconfined), or leave --exact out")
         })?;
-        ptrace::seize(pid).map_err(|e| {
+        ptrace::seize(pid, OPTIONS).map_err(|e| {
             Error::failed(format!("--exact is not possible here: ptrace is denied ({})", system_message(&e)))
                 .remedy("sudo sysctl kernel.yama.ptrace_scope=1, allow ptrace in the container, or leave --exact out")
         })?;

@@ -20,16 +20,8 @@ pub enum Go {
     Listen,
 }
 
-/// Begins to trace a process, and all that it makes: they stop when they begin, execute a program, or make a system
-/// call that a filter points out. They are killed when the tracer ends, as that filter needs one.
-pub fn seize(pid: pid_t) -> io::Result<()> {
-    let options = libc::PTRACE_O_TRACESYSGOOD
-        | libc::PTRACE_O_TRACEFORK
-        | libc::PTRACE_O_TRACEVFORK
-        | libc::PTRACE_O_TRACECLONE
-        | libc::PTRACE_O_TRACEEXEC
-        | libc::PTRACE_O_TRACESECCOMP
-        | libc::PTRACE_O_EXITKILL;
+/// Begins to trace a thread, with options `PTRACE_O_...`.
+pub fn seize(pid: pid_t, options: c_int) -> io::Result<()> {
     // SAFETY: PTRACE_SEIZE takes numbers.
     check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0 as c_long, c_long::from(options)) })
 }

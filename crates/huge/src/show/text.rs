@@ -1,0 +1,88 @@
+//! The report as text: one line of totals, a table of mappings, and what is not known.
+
+use std::collections::BTreeSet;
+
+use neap_hugetlb::size;
+use neap_launch::units::{bytes, counted, seconds};
+
+use super::report::{Amounts, Report};
+
+/// Mappings below that many bytes are left out, unless all are wanted.
+const SMALL: u64 = 1 << 20;
+
+/// All of it. With `all` also small mappings.
+pub fn text(report: &Report, all: bool) -> String {
+    let mut text = format!("{}\n", totals(report));
+    let shown: Vec<_> = report.mappings.iter().filter(|entry| all || entry.amounts.resident >= SMALL).collect();
+    if !shown.is_empty() {
+        let sizes: BTreeSet<u64> = shown.iter().flat_map(|entry| entry.amounts.by_page.keys().copied()).collect();
+        let title = |size: &u64| size::text(*size);
+        let titles: Vec<String> = sizes.iter().map(title).collect();
+        let titles = ["resident".to_owned()].into_iter().chain(titles);
+        let titles = titles.chain(["zero".to_owned(), "could be huge".to_owned()]);
+        let line = |cells: Vec<String>, name: &str| {
+            let cells: String = cells.iter().map(|cell| format!("{cell:>14}")).collect();
+            format!("{cells}  {name}\n")
+        };
+        text.push_str(&line(titles.collect(), "mapping"));
+        for entry in &shown {
+            let name = if entry.name.is_empty() { "[anon]" } else { &entry.name };
+            let name = format!("{}-{} {} {name}", entry.start, entry.end, entry.permissions);
+            text.push_str(&line(cells(&entry.amounts, &sizes), &name));
+        }
+    }
+    let left: Vec<u64> = report.mappings.iter().map(|entry| entry.amounts.resident).skip(shown.len()).collect();
+    if !left.is_empty() {
+        let (number, sum) = (left.len() as u64, left.iter().sum());
+        text.push_str(&format!(
+            "and {} with {}: --all shows them\n",
+            counted(number, "smaller mapping", "smaller mappings"),
+            bytes(sum)
+        ));
+    }
+    if report.cost.read_bytes > 0 {
+        let time = seconds(std::time::Duration::try_from_secs_f64(report.cost.read_seconds).unwrap_or_default());
+        text.push_str(&format!("{} of huge pages were read for zeros in {time}\n", bytes(report.cost.read_bytes)));
+    }
+    for why in &report.missing {
+        text.push_str(&format!("not known: {why}\n"));
+    }
+    text
+}
+
+fn cells(amounts: &Amounts, sizes: &BTreeSet<u64>) -> Vec<String> {
+    let amount = |bytes_of: u64| if bytes_of == 0 { "-".to_owned() } else { bytes(bytes_of) };
+    let mut cells = vec![amount(amounts.resident)];
+    cells.extend(sizes.iter().map(|size| amount(amounts.by_page.get(size).copied().unwrap_or(0))));
+    // Where nothing was read, nothing is known.
+    cells.push(if amounts.read == 0 { "-".to_owned() } else { bytes(amounts.zero) });
+    cells.push(amount(amounts.could_be_huge));
+    cells
+}
+
+/// `process 7 (server): 300.0 MiB resident: 44.0 MiB in pages of 4 KiB, 256.0 MiB in pages of 2 MiB; ...`.
+fn totals(report: &Report) -> String {
+    let total = &report.total;
+    let parts = total.by_page.iter().map(|(size, held)| format!("{} in pages of {}", bytes(*held), size::text(*size)));
+    let mut line = format!(
+        "process {} ({}): {} resident: {}",
+        report.pid,
+        report.name,
+        bytes(total.resident),
+        parts.collect::<Vec<_>>().join(", ")
+    );
+    if total.parts > 0 {
+        line.push_str(&format!("; {} are parts of huge pages that are not mapped whole", bytes(total.parts)));
+    }
+    if total.read > 0 {
+        line.push_str(&format!("; waste: {} of huge pages are zero", bytes(total.zero)));
+    }
+    if total.could_be_huge > 0 {
+        line.push_str(&format!(
+            "; {} could be in huge pages, which takes {} more",
+            bytes(total.could_be_huge),
+            bytes(total.to_add)
+        ));
+    }
+    line
+}
