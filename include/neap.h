@@ -40,7 +40,7 @@ enum neap_result {
     NEAP_HUGE_OFF = 8,      /* transparent huge pages of this size are switched off, for the machine or the process */
     NEAP_NOT_HUGE = 9,      /* the kernel has no contiguous memory for pages of this size now */
     NEAP_NOT_ALLOWED = 10,  /* the user has no right to do this */
-    NEAP_NO_MOUNT = 11,     /* no hugetlbfs with pages of this size is mounted where this process may write */
+    NEAP_NO_MOUNT = 11,     /* no hugetlbfs with pages of this size is mounted */
     NEAP_INACCESSIBLE = 12, /* a part is not mapped, may not be accessed so, or lies behind the end of its file */
     NEAP_POISONED = 13,     /* the memory of a part of the range is damaged */
     NEAP_CANCELLED = 14,    /* the progress callback ended it */
@@ -181,6 +181,10 @@ struct neap_range {
     size_t page_size;    /* of the pages that it is made of; transparent ones may be larger */
     uint32_t kind;       /* enum neap_pages */
     int32_t why_smaller; /* NEAP_OK, or why it has smaller pages than were asked for. NEAP_NOT_KNOWN: it may have */
+    uint32_t is_new;     /* of neap_range_open: 1 if this process made the file */
+    int32_t segment;     /* of neap_range_segment: the number by which others attach it; else -1 */
+    int32_t file;        /* of neap_range_open: the file, which stays open; else -1 */
+    char path[256];      /* its path; else empty */
 };
 
 enum neap_range_flags {
@@ -197,6 +201,29 @@ enum neap_range_flags {
  * pages to give, the range gets the next smaller ones, down to OS pages, and `why_smaller` says why; not so with
  * NEAP_STRICT. On failure `range->start` is NULL. `range->size` must be set before. */
 int neap_range_alloc(struct neap_range *range, size_t bytes, size_t page_size, uint32_t flags);
+
+/* A range of at least `bytes`, all 0, in a file of hugetlbfs that processes of this user share by its name (at most 100
+ * bytes, without a slash). The first process makes the file in the first mount with pages of `page_size` bytes where it
+ * may; the others get the same one; the last that frees its range removes it. What a crash left is removed by the next
+ * process that opens the name. `bytes` of 0: NEAP_NOT_FOUND unless another process has it. Another length is
+ * NEAP_MISMATCH. There are no smaller pages in place of those. `flags`: 0 or NEAP_LAZY. A child of a fork that goes on
+ * using it has to open it itself. */
+int neap_range_open(struct neap_range *range, const char *name, size_t bytes, size_t page_size, uint32_t flags);
+
+/* A range of at least `bytes`, all 0, in a SysV segment in pages of a pool (SHM_HUGETLB; this takes CAP_IPC_LOCK or the
+ * group of /proc/sys/vm/hugetlb_shm_group). It is marked for removal at once, so it goes with the last process that has
+ * it, however that ends; until then other processes of this user attach it by `range->segment`. */
+int neap_range_segment(struct neap_range *range, size_t bytes, size_t page_size, uint32_t flags);
+int neap_range_attach(struct neap_range *range, int segment);
+
+/* Removes files of neap_range_open that crashed processes left, in all mounts, as far as this process may. Returns how
+ * many. */
+size_t neap_range_sweep(void);
+
+/* Writes the path of the first mount of hugetlbfs with pages of `page_size` bytes where this process may make files into
+ * `size` bytes at `path`; 256 are enough. NEAP_NO_MOUNT: there is none; NEAP_NOT_ALLOWED: all are read-only or
+ * forbidden. */
+int neap_hugetlb_mount(size_t page_size, char *path, size_t size);
 
 /* Frees a range, and clears the structure. Does nothing for one without a range. */
 void neap_range_free(struct neap_range *range);

@@ -1,8 +1,12 @@
 //! Ranges in pages of a chosen size: the C functions, and the example in the documents.
 
+#[path = "../crates/ranges/tests/common/mod.rs"]
+mod common;
+
 use std::process::ExitCode;
 
-use neap_tests::{Case, Outcome, Run, Source, Stop, judge_case, library, package_dir};
+use neap_tests::sys::TempDir;
+use neap_tests::{Case, Outcome, Run, Source, Stop, judge_case, library, package_dir, program};
 
 const RANGES: Source = Source::new("ranges/ranges.c");
 const EXAMPLE: Source = Source::new("../docs/examples/ranges.c");
@@ -20,6 +24,9 @@ const CASES: &[(&str, &str)] = &[
     ("signals", "handlers of the program that run in threads of neap's"),
 ];
 
+/// The case that needs a pool and a mount.
+const SHARED: &str = "shared";
+
 fn main() -> ExitCode {
     let mut cases: Vec<Case> = CASES
         .iter()
@@ -30,9 +37,10 @@ fn main() -> ExitCode {
             })
         })
         .collect();
+    cases.push(Case::new("ranges::shared", "files and segments that are not shared, or not freed", shared));
     cases.push(Case::new("table::complete", "a case that is written but never run", || {
         let list = Run::new(linked(&RANGES)?).arg("--list").run()?.success()?;
-        let is_named = |case: &str| CASES.iter().any(|(named, _)| *named == case);
+        let is_named = |case: &str| case == SHARED || CASES.iter().any(|(named, _)| *named == case);
         let missing: Vec<_> = list.stdout.lines().filter(|case| !is_named(case)).collect();
         if missing.is_empty() { Ok(()) } else { Err(Stop::Fail(format!("cases that no table names: {missing:?}"))) }
     }));
@@ -44,6 +52,18 @@ fn main() -> ExitCode {
 fn linked(source: &Source) -> Result<std::path::PathBuf, Stop> {
     let include = format!("-I{}", package_dir().join("../include").display());
     source.build_with(&[library::require_neap()?], &[&include])
+}
+
+fn shared() -> Outcome {
+    const SIZE: usize = 2 << 20;
+    let cannot = || Stop::Skip("a pool of huge pages takes root, and memory for it".into());
+    let machine = common::Machine::lock().ok_or_else(cannot)?;
+    let _pool = machine.pool(SIZE, 4).ok_or_else(cannot)?;
+    let folder = TempDir::new("ranges")?;
+    let script = "mount -t hugetlbfs -o pagesize=2M none \"$1\" && exec \"$2\" \"$3\"";
+    let run = Run::new(program("unshare")?).args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+    judge_case(run.arg(folder.path()).arg(linked(&RANGES)?).arg(SHARED))?.no_complaint()?;
+    Ok(())
 }
 
 fn example() -> Outcome {

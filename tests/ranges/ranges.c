@@ -156,6 +156,52 @@ static void signals(void) {
     CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
     CHECK(!atomic_load(&wrong));
 }
+/* With a mount of hugetlbfs and four pages in the pool. */
+static void shared(void) {
+    char path[256];
+    errno = 4711;
+    CHECK(neap_hugetlb_mount(2 * MIB, path, sizeof path) == NEAP_OK && path[0] == '/');
+    CHECK(neap_hugetlb_mount(2 * MIB, path, 3) == NEAP_TOO_SHORT && neap_hugetlb_mount(2 * MIB, NULL, 0) == NEAP_TOO_SHORT);
+    CHECK(neap_hugetlb_mount(MIB, path, sizeof path) == NEAP_NO_MOUNT);
+    struct neap_range own = {.size = sizeof own}, other = {.size = sizeof other};
+    CHECK(neap_range_open(&own, "table", 0, 2 * MIB, 0) == NEAP_NOT_FOUND && own.start == NULL && own.file == -1);
+    CHECK(neap_range_open(&own, NULL, MIB, 2 * MIB, 0) == NEAP_BAD_VALUE);
+    CHECK(neap_range_open(&own, "table", MIB, 2 * MIB, NEAP_STRICT) == NEAP_BAD_VALUE);
+    CHECK(neap_range_open(&own, "table", 3 * MIB, 2 * MIB, 0) == NEAP_OK && own.start && own.bytes == 4 * MIB);
+    CHECK(own.is_new == 1 && own.kind == NEAP_PAGES_HUGETLB && own.file >= 0 && own.segment == -1);
+    CHECK(strncmp(own.path, path, strlen(path)) == 0 && strlen(own.path) > strlen(path) && access(own.path, F_OK) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(neap_range_open(&other, "table", 0, 2 * MIB, NEAP_LAZY) == NEAP_OK && !other.is_new && other.bytes == 4 * MIB);
+        *(volatile char *)other.start = 7;
+        neap_range_free(&other);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(*(volatile char *)own.start == 7 && access(own.path, F_OK) == 0 && neap_range_sweep() == 0);
+    memcpy(path, own.path, sizeof path);
+    neap_range_free(&own);
+    CHECK(access(path, F_OK) == -1 && own.start == NULL && own.file == -1 && own.path[0] == 0);
+    child = fork();
+    if (child == 0) {
+        CHECK(neap_range_open(&other, "table", MIB, 2 * MIB, 0) == NEAP_OK);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(access(path, F_OK) == 0 && neap_range_sweep() == 1 && access(path, F_OK) == -1);
+    errno = 4711;
+    CHECK(neap_range_segment(&own, 100 * MIB, 2 * MIB, 0) == NEAP_POOL_SHORT);
+    CHECK(neap_range_segment(&own, 3 * MIB, 2 * MIB, 0) == NEAP_OK && own.segment >= 0 && own.file == -1);
+    CHECK(neap_range_attach(&other, own.segment) == NEAP_OK && other.start != own.start && other.bytes == 4 * MIB);
+    ((volatile char *)other.start)[5] = 5;
+    CHECK(((volatile char *)own.start)[5] == 5);
+    int segment = own.segment;
+    neap_range_free(&own);
+    CHECK(((volatile char *)other.start)[5] == 5);
+    neap_range_free(&other);
+    CHECK(neap_range_attach(&other, segment) == NEAP_NOT_FOUND && other.start == NULL && errno == 4711);
+}
 static const struct test_case cases[] = {CASE(alloc_and_free), CASE(prefault), CASE(blocks_of_malloc), CASE(texts),
-                                         CASE(after_fork), CASE(signals)};
+                                         CASE(after_fork), CASE(signals), CASE(shared)};
 TEST_MAIN(cases)

@@ -41,9 +41,22 @@
 //! assert_eq!(stopped.map_err(|incomplete| incomplete.error), Err(Error::Cancelled));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Processes share pages of a pool by a name. The file goes with the last of them; what a crash left is made anew:
+//!
+//! ```
+//! use neap::ranges::{Pages, Request};
+//!
+//! match Request::new(Pages::Hugetlb(2 << 20)).open("prices", 16 << 20) {
+//!     Ok(table) if table.is_new() => println!("{} bytes to fill in", table.bytes()),
+//!     Ok(table) => println!("another process has {:?}", table.path()),
+//!     Err(why) => println!("no table: {why}"),
+//! }
+//! ```
 
 pub use neap_ranges::advice::{Advice, advise};
 pub use neap_ranges::error::Error;
+pub use neap_ranges::named::sweep;
 pub use neap_ranges::prefault::{Incomplete, Prefault, Progress};
 pub use neap_ranges::range::{Pages, Private, Range, Request, Shared};
 pub use neap_ranges::resident::{Resident, Source, of as resident_in};

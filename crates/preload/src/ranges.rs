@@ -1,15 +1,18 @@
 //! Ranges in pages of a chosen size, which include/neap.h declares. `neap_ranges` does the work. No function sets errno.
 
 use crate::api::{OK, TOO_SHORT};
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::offset_of;
 use core::ops::ControlFlow;
 use neap_ranges::advice::{self, Advice};
 use neap_ranges::error::Error;
-use neap_ranges::kernel::page_size;
+use neap_ranges::kernel::{Text, page_size};
+use neap_ranges::mounts::{self, PATH};
+use neap_ranges::named::{self, Named};
 use neap_ranges::prefault::{Prefault, Progress};
 use neap_ranges::range::{Pages, Parts, Private, Range, Request};
 use neap_ranges::resident::{self, Resident};
+use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 /// Flags of `neap_range_alloc`.
 const HUGETLB: u32 = 1;
@@ -32,6 +35,10 @@ pub struct CRange {
     page_size: usize,
     kind: u32,
     why_smaller: i32,
+    is_new: u32,
+    segment: i32,
+    file: i32,
+    path: [u8; PATH],
 }
 
 /// `struct neap_prefault_options`.
@@ -82,7 +89,19 @@ unsafe fn write<T>(to: *mut T, value: &T) {
 }
 
 /// What is written where there is no range.
-const NONE: CRange = CRange { size: 0, start: core::ptr::null_mut(), bytes: 0, page_size: 0, kind: 0, why_smaller: OK };
+const NONE: CRange = CRange {
+    size: 0,
+    start: core::ptr::null_mut(),
+    bytes: 0,
+    page_size: 0,
+    kind: 0,
+    why_smaller: OK,
+    is_new: 0,
+    segment: NO_NUMBER,
+    file: NO_NUMBER,
+    path: [0; PATH],
+};
+const NO_NUMBER: i32 = -1;
 
 fn to_c(parts: Parts) -> CRange {
     let kind = match parts.pages {
@@ -97,6 +116,50 @@ fn to_c(parts: Parts) -> CRange {
         page_size: parts.pages.size(),
         kind,
         why_smaller: parts.why_smaller.map_or(OK, |error| error as i32),
+        is_new: parts.named.as_ref().map_or(0, |named| named.is_new.into()),
+        segment: parts.segment.unwrap_or(NO_NUMBER),
+        path: parts.named.as_ref().map_or([0; PATH], |named| named.path.bytes()),
+        file: parts.named.map_or(NO_NUMBER, |named| named.into_file().into_raw_fd()),
+    }
+}
+
+/// What a structure says of the range that it was filled in for: what matters when that is freed.
+///
+/// # Safety
+/// The structure must be filled in, and used once.
+unsafe fn from_c(from: &CRange) -> Parts {
+    let path = CStr::from_bytes_until_nul(&from.path).ok().and_then(|path| Text::of(path.to_bytes()));
+    let named = path.filter(|_| from.file >= 0).map(|path| {
+        // SAFETY: the file is the range's own.
+        let file = unsafe { OwnedFd::from_raw_fd(from.file) };
+        Named { file, path, bytes: from.bytes, is_new: false }
+    });
+    Parts { start: from.start.cast(), bytes: from.bytes, pages: Pages::Small, why_smaller: None, named, segment: None }
+}
+
+/// Fills in what `make` makes; returns the result's number.
+///
+/// # Safety
+/// `range` must be NULL or point to a structure of as many bytes as its first field says.
+unsafe fn fill(range: *mut CRange, make: impl FnOnce() -> Result<Parts, Error>) -> c_int {
+    // SAFETY: this function's contract, here and below.
+    if unsafe { read(range, size_of::<CRange>(), NONE) }.is_none() {
+        return TOO_SHORT;
+    }
+    let made = make();
+    let result = made.as_ref().map_or_else(|error| *error as c_int, |_| OK);
+    // SAFETY: as above.
+    unsafe { write(range, &made.map_or(NONE, to_c)) };
+    result
+}
+
+/// A request for pages of a pool.
+fn pool(page: usize, flags: u32) -> Result<Request, Error> {
+    let request = Request::new(Pages::Hugetlb(page));
+    match flags {
+        0 => Ok(request),
+        LAZY => Ok(request.lazy()),
+        _ => Err(Error::BadValue),
     }
 }
 
@@ -106,56 +169,109 @@ fn to_c(parts: Parts) -> CRange {
 /// `range` must point to a structure of as many bytes as its first field says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn neap_range_alloc(range: *mut CRange, bytes: usize, page: usize, flags: u32) -> c_int {
-    // SAFETY: this function's contract.
-    if unsafe { read(range, size_of::<CRange>(), NONE) }.is_none() {
-        return TOO_SHORT;
-    }
-    // SAFETY: as above.
-    unsafe { write(range, &NONE) };
     let pages = match (flags & HUGETLB != 0, page) {
         (true, size) => Pages::Hugetlb(size),
         (false, size) if size == 0 || size == page_size() => Pages::Small,
         (false, size) => Pages::Transparent(size),
     };
-    if flags & !(HUGETLB | STRICT | LAZY | SHARED) != 0 {
-        return Error::BadValue as c_int;
-    }
-    let mut request = Request::new(pages);
-    if flags & STRICT != 0 {
-        request = request.strict();
-    }
-    if flags & LAZY != 0 {
-        request = request.lazy();
-    }
-    let parts = if flags & SHARED != 0 {
-        request.allocate_shared(bytes).map(Range::into_parts)
-    } else {
-        request.allocate(bytes).map(Range::into_parts)
-    };
-    match parts {
-        Ok(parts) => {
-            // SAFETY: as above.
-            unsafe { write(range, &to_c(parts)) };
-            OK
+    let allocate = || {
+        if flags & !(HUGETLB | STRICT | LAZY | SHARED) != 0 {
+            return Err(Error::BadValue);
         }
-        Err(error) => error as c_int,
+        let mut request = Request::new(pages);
+        if flags & STRICT != 0 {
+            request = request.strict();
+        }
+        if flags & LAZY != 0 {
+            request = request.lazy();
+        }
+        match flags & SHARED {
+            0 => request.allocate(bytes).map(Range::into_parts),
+            _ => request.allocate_shared(bytes).map(Range::into_parts),
+        }
+    };
+    // SAFETY: this function's contract.
+    unsafe { fill(range, allocate) }
+}
+
+/// neap: a range in a file of hugetlbfs that processes share by its name.
+///
+/// # Safety
+/// As [`neap_range_alloc`]; `name` must be a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_range_open(
+    range: *mut CRange,
+    name: *const c_char,
+    bytes: usize,
+    page: usize,
+    flags: u32,
+) -> c_int {
+    // SAFETY: this function's contract.
+    let name = if name.is_null() { b"" } else { unsafe { CStr::from_ptr(name) }.to_bytes() };
+    // SAFETY: as above.
+    unsafe { fill(range, || pool(page, flags)?.open(name, bytes).map(Range::into_parts)) }
+}
+
+/// neap: a range in a SysV segment in huge pages.
+///
+/// # Safety
+/// As [`neap_range_alloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_range_segment(range: *mut CRange, bytes: usize, page: usize, flags: u32) -> c_int {
+    // SAFETY: this function's contract.
+    unsafe { fill(range, || pool(page, flags)?.segment(bytes).map(Range::into_parts)) }
+}
+
+/// neap: attaches the segment that another process has made.
+///
+/// # Safety
+/// As [`neap_range_alloc`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_range_attach(range: *mut CRange, segment: c_int) -> c_int {
+    // SAFETY: this function's contract.
+    unsafe { fill(range, || Range::attach(segment).map(Range::into_parts)) }
+}
+
+/// neap: removes files of ranges that no process has any more; returns how many.
+#[unsafe(no_mangle)]
+pub extern "C" fn neap_range_sweep() -> usize {
+    named::sweep()
+}
+
+/// neap: where hugetlbfs with pages of `page` bytes is mounted, as a string of at most `size` bytes at `path`.
+///
+/// # Safety
+/// `path` must be valid for writes of `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_hugetlb_mount(page: usize, path: *mut c_char, size: usize) -> c_int {
+    let found = match mounts::path_of(page) {
+        Ok(found) => found,
+        Err(error) => return error as c_int,
+    };
+    let bytes = found.as_c().to_bytes_with_nul();
+    if path.is_null() || bytes.len() > size {
+        return TOO_SHORT;
     }
+    // SAFETY: there is room, by this function's contract.
+    unsafe { path.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    OK
 }
 
 /// neap: frees a range; nothing where there is none.
 ///
 /// # Safety
-/// `range` must be NULL or point to a structure that `neap_range_alloc` has filled in, whose memory is not used any more.
+/// `range` must be NULL or point to a structure that a function of this file has filled in, whose memory is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn neap_range_free(range: *mut CRange) {
     // SAFETY: this function's contract.
     let Some(from) = (unsafe { read(range, size_of::<CRange>(), NONE) }) else { return };
-    // Only the mapping matters when it is freed.
-    let parts = Parts { start: from.start.cast(), bytes: from.bytes, pages: Pages::Small, why_smaller: None };
-    // SAFETY: the parts are those of a range, and are cleared here.
+    if from.start.is_null() {
+        return;
+    }
+    // SAFETY: the structure was filled in for a range, and is cleared here.
     unsafe {
         write(range, &NONE);
-        drop(Range::<Private>::from_parts(parts));
+        drop(Range::<Private>::from_parts(from_c(&from)));
     }
 }
 

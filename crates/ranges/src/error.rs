@@ -50,8 +50,8 @@ errors! {
     NotHuge = 9, c"the kernel has no contiguous memory for pages of this size now";
     /// The user has no right to do this.
     NotAllowed = 10, c"the user has no right to do this";
-    /// No file system of type hugetlbfs with pages of this size is mounted where the process may write.
-    NoMount = 11, c"no hugetlbfs with pages of this size is mounted where this process may write";
+    /// No hugetlbfs with pages of this size is mounted.
+    NoMount = 11, c"no hugetlbfs with pages of this size is mounted";
     /// A part of the range is not mapped, may not be read or written, or lies behind the end of its file.
     Inaccessible = 12, c"a part of the range is not mapped, or may not be accessed so";
     /// The memory of a part of the range is damaged.

@@ -3,6 +3,7 @@
 use core::ffi::{CStr, c_int};
 use core::fmt::{self, Write};
 use neap_sys::{arch, call};
+use rustix::fd::RawFd;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -46,8 +47,16 @@ pub unsafe fn advise(start: *mut u8, bytes: usize, advice: c_int) -> Result<(), 
 /// # Errors
 /// The kernel's.
 pub fn map(bytes: usize, flags: c_int) -> Result<*mut u8, Errno> {
+    map_file(bytes, flags | libc::MAP_ANONYMOUS, -1)
+}
+
+/// A new mapping of a file's beginning, readable and writable.
+///
+/// # Errors
+/// The kernel's.
+pub fn map_file(bytes: usize, flags: c_int, file: RawFd) -> Result<*mut u8, Errno> {
     let access = (libc::PROT_READ | libc::PROT_WRITE) as usize;
-    let arguments = [0, bytes, access, (flags | libc::MAP_ANONYMOUS) as usize, usize::MAX, 0];
+    let arguments = [0, bytes, access, flags as usize, file as usize, 0];
     // SAFETY: without an address a mapping replaces nothing.
     unsafe { syscall(libc::SYS_mmap, arguments) }.map(core::ptr::with_exposed_provenance_mut)
 }
@@ -104,6 +113,7 @@ pub fn resident(start: *const u8, bytes: usize, mut each: impl FnMut(bool)) -> R
 }
 
 /// A C string that is put together on the stack.
+#[derive(Clone, Copy, Debug)]
 pub struct Text<const N: usize> {
     bytes: [u8; N],
     len: usize,
@@ -115,6 +125,28 @@ impl<const N: usize> Text<N> {
         let mut new = Text { bytes: [0; N], len: 0 };
         new.write_fmt(text).ok()?;
         new.as_c().to_bytes().len().eq(&new.len).then_some(new)
+    }
+
+    /// These bytes; `None` if they are too many or have a zero byte.
+    pub fn of(bytes: &[u8]) -> Option<Self> {
+        let mut new = Text { bytes: [0; N], len: bytes.len() };
+        new.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        (new.len < N && !bytes.contains(&0)).then_some(new)
+    }
+
+    /// This text, a slash, and `name`; `None` if that is too long.
+    pub fn joined(&self, name: &CStr) -> Option<Self> {
+        let mut new = *self;
+        for part in [b"/", name.to_bytes()] {
+            new.bytes.get_mut(new.len..new.len + part.len())?.copy_from_slice(part);
+            new.len += part.len();
+        }
+        (new.len < N).then_some(new)
+    }
+
+    /// All bytes, those behind the text are zero.
+    pub fn bytes(&self) -> [u8; N] {
+        self.bytes
     }
 
     /// As a C string.

@@ -11,6 +11,9 @@
 //! | How, in steps and by several threads? | [`prefault`] |
 //! | What is the kernel advised? | [`advice`] |
 //! | What did a range get? | [`resident`] |
+//! | Where is hugetlbfs mounted? | [`mounts`] |
+//! | Which of its files do processes share? | [`named`] |
+//! | What are segments in huge pages? | [`segment`] |
 //! | How is a range allocated and freed? | [`range`] |
 //!
 //! The allocator has no part in this: a range is a mapping of its own, and no block of malloc's. So nothing here holds
@@ -23,8 +26,11 @@ pub mod advice;
 pub mod error;
 pub mod kernel;
 pub mod maps;
+pub mod mounts;
+pub mod named;
 pub mod populate;
 pub mod prefault;
 pub mod range;
 pub mod resident;
+pub mod segment;
 pub mod settings;

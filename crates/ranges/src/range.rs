@@ -3,14 +3,19 @@
 use crate::advice::{self, Advice};
 use crate::error::Error;
 use crate::kernel;
+use crate::maps;
+use crate::named::{self, Named};
 use crate::populate::{self, Access};
 use crate::prefault::{Incomplete, Prefault, Progress};
 use crate::resident::{self, Resident};
+use crate::segment;
 use crate::settings::{self, Transparent};
+use core::ffi::CStr;
 use core::fmt;
 use core::marker::PhantomData;
 use core::ops::{ControlFlow, Deref, DerefMut};
 use core::ptr::NonNull;
+use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 
 /// Pages that a range is made of. Sizes are in bytes, powers of two.
@@ -105,10 +110,75 @@ impl Request {
         Ok(Range { memory: self.memory(bytes, libc::MAP_SHARED)?, kind: PhantomData })
     }
 
-    fn memory(self, bytes: usize, flags: i32) -> Result<Memory, Error> {
+    /// A range of at least `bytes` in a file of hugetlbfs that processes of this user share by its name: the process that
+    /// comes first makes the file, the others get the same one, and the last one that drops its range removes it. What a
+    /// crash left is removed too, by the next process that opens the name, or by [`named::sweep`]. `bytes` of 0: the file
+    /// must be in use, and the range is as long as it is.
+    ///
+    /// The pages must be those of a pool; there are no others in their place. A new file is 0 everywhere. The child of a
+    /// fork that goes on using the range has to open it itself, or the name goes when its parent drops the range.
+    ///
+    /// # Errors
+    /// - [`Error::NoMount`], [`Error::NotAllowed`]: no hugetlbfs, or none where this process may write; the file is
+    ///   another user's.
+    /// - [`Error::PoolShort`], [`Error::Limit`]: see [`Request::allocate`].
+    /// - [`Error::NotFound`], [`Error::Mismatch`]: no process has it; it has another length.
+    /// - [`Error::BadValue`]: other pages, or a name that is empty, longer than 100 bytes, or has a slash.
+    pub fn open(self, name: impl AsRef<[u8]>, bytes: usize) -> Result<Range<Shared>, Error> {
+        let (size, bytes) =
+            self.of_pool(bytes.max(1)).map(|(size, whole)| (size, if bytes == 0 { 0 } else { whole }))?;
+        let path = named::path_of(name.as_ref(), size)?;
+        let (named, mut memory) = named::open(&path, bytes, |named| {
+            let mapped = kernel::map_file(named.bytes, libc::MAP_SHARED, named.file.as_raw_fd());
+            self.populated(mapped.map_err(|error| hugetlb_error(error, size, named.bytes))?, named.bytes)
+        })?;
+        memory.named = Some(named);
+        Ok(Range { memory, kind: PhantomData })
+    }
+
+    /// A range of at least `bytes` in a SysV segment (SHM_HUGETLB), which other processes attach by its number
+    /// ([`Range::attach`]) as long as one has it. It goes with the last of them, however that ends. The pages must be those
+    /// of a pool; there are no others in their place.
+    ///
+    /// # Errors
+    /// - [`Error::NotAllowed`]: this takes CAP_IPC_LOCK, or the group of /proc/sys/vm/hugetlb_shm_group.
+    /// - [`Error::PoolShort`], [`Error::NoSuchPages`], [`Error::BadValue`].
+    /// - [`Error::Limit`]: kernel.shmmax, kernel.shmall or kernel.shmmni.
+    pub fn segment(self, bytes: usize) -> Result<Range<Shared>, Error> {
+        let (size, bytes) = self.of_pool(bytes)?;
+        let (id, start) = segment::make(bytes, size)?;
+        let mut memory = self.populated(start, bytes)?;
+        memory.segment = Some(id);
+        Ok(Range { memory, kind: PhantomData })
+    }
+
+    /// Page size and whole length of a range that can be in pages of a pool only.
+    fn of_pool(self, bytes: usize) -> Result<(usize, usize), Error> {
+        match self.pages {
+            Pages::Hugetlb(size) => Ok((size, self.whole(bytes)?)),
+            _ => Err(Error::BadValue),
+        }
+    }
+
+    /// The memory of a new mapping in pages of a pool, populated unless it is to be lazy.
+    fn populated(self, start: *mut u8, bytes: usize) -> Result<Memory, Error> {
+        let memory = Memory::new(start, bytes, self.pages)?;
+        if !self.lazy {
+            memory.populate_reserved()?;
+        }
+        Ok(memory)
+    }
+
+    /// `bytes` in whole pages.
+    fn whole(self, bytes: usize) -> Result<usize, Error> {
         if bytes == 0 || bytes > isize::MAX as usize - MOST || !self.pages.are_possible() {
             return Err(Error::BadValue);
         }
+        Ok(bytes.next_multiple_of(self.pages.size()))
+    }
+
+    fn memory(self, bytes: usize, flags: i32) -> Result<Memory, Error> {
+        self.whole(bytes)?;
         let (mut pages, mut why) = (self.pages, None);
         loop {
             let bytes = bytes.next_multiple_of(pages.size());
@@ -127,13 +197,12 @@ impl Request {
     /// Also returns why such pages are not certain.
     fn try_pages(self, pages: Pages, bytes: usize, flags: i32) -> Result<(Memory, Option<Error>), Error> {
         let memory = |start: *mut u8| {
-            let start = NonNull::new(start).ok_or(Error::NoMemory)?;
-            let memory = Memory { start, bytes, pages, why_smaller: None };
+            let memory = Memory::new(start, bytes, pages)?;
             if flags & libc::MAP_SHARED == 0 {
                 // A page of a pool that parent and child share copies itself when it is written, and is SIGBUS where the
                 // pool has no other one.
                 // SAFETY: the range is new; its contents stay.
-                unsafe { kernel::advise(start.as_ptr(), bytes, libc::MADV_DONTFORK)? };
+                unsafe { kernel::advise(start, bytes, libc::MADV_DONTFORK)? };
             }
             Ok::<_, Error>(memory)
         };
@@ -188,6 +257,10 @@ struct Memory {
     bytes: usize,
     pages: Pages,
     why_smaller: Option<Error>,
+    /// Its file of hugetlbfs, closed after it is unmapped.
+    named: Option<Named>,
+    /// The number of its segment.
+    segment: Option<i32>,
 }
 
 impl Drop for Memory {
@@ -198,6 +271,11 @@ impl Drop for Memory {
 }
 
 impl Memory {
+    fn new(start: *mut u8, bytes: usize, pages: Pages) -> Result<Memory, Error> {
+        let start = NonNull::new(start).ok_or(Error::NoMemory)?;
+        Ok(Memory { start, bytes, pages, why_smaller: None, named: None, segment: None })
+    }
+
     fn advise(&self, advice: Advice) -> Result<(), Error> {
         // SAFETY: the range is this value's own; the two kinds of advice that are given here change no contents.
         unsafe { advice::advise(self.start.as_ptr(), self.bytes, advice) }
@@ -319,12 +397,14 @@ impl<K> Range<K> {
 
     /// The parts of the range, for callers that keep them themselves.
     pub fn into_parts(self) -> Parts {
-        let memory = core::mem::ManuallyDrop::new(self.memory);
+        let mut memory = core::mem::ManuallyDrop::new(self.memory);
         Parts {
             start: memory.start.as_ptr(),
             bytes: memory.bytes,
             pages: memory.pages,
             why_smaller: memory.why_smaller,
+            named: memory.named.take(),
+            segment: memory.segment,
         }
     }
 
@@ -333,20 +413,55 @@ impl<K> Range<K> {
     /// # Safety
     /// They must be those of one [`Range::into_parts`] of a range of this kind, and used once.
     pub unsafe fn from_parts(parts: Parts) -> Option<Self> {
-        let Parts { start, bytes, pages, why_smaller } = parts;
+        let Parts { start, bytes, pages, why_smaller, named, segment } = parts;
         let start = NonNull::new(start)?;
-        Some(Range { memory: Memory { start, bytes, pages, why_smaller }, kind: PhantomData })
+        Some(Range { memory: Memory { start, bytes, pages, why_smaller, named, segment }, kind: PhantomData })
+    }
+}
+
+impl Range<Shared> {
+    /// Attaches the segment of this number, which another process has made ([`Request::segment`]).
+    ///
+    /// # Errors
+    /// - [`Error::NotFound`]: no process has it any more.
+    /// - [`Error::NotAllowed`]: it is another user's.
+    /// - [`Error::NoMemory`]: there is no address space.
+    pub fn attach(id: i32) -> Result<Range<Shared>, Error> {
+        let bytes = segment::bytes(id)?;
+        let start = segment::attach(id)?;
+        let size = maps::page_size_at(start).unwrap_or(kernel::page_size());
+        let pages = if size > kernel::page_size() { Pages::Hugetlb(size) } else { Pages::Small };
+        let mut memory = Memory::new(start, bytes.next_multiple_of(size), pages)?;
+        memory.segment = Some(id);
+        Ok(Range { memory, kind: PhantomData })
+    }
+
+    /// The number of its segment, by which other processes attach it.
+    pub fn segment(&self) -> Option<i32> {
+        self.memory.segment
+    }
+
+    /// Whether this process made its file or segment: it is 0 everywhere as far as no other process has written.
+    pub fn is_new(&self) -> bool {
+        self.memory.named.as_ref().is_some_and(|named| named.is_new)
+    }
+
+    /// The path of its file.
+    pub fn path(&self) -> Option<&CStr> {
+        self.memory.named.as_ref().map(|named| named.path.as_c())
     }
 }
 
 /// What a range is made of, without its end. See [`Range::into_parts`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 #[expect(missing_docs, reason = "see the methods of `Range`")]
 pub struct Parts {
     pub start: *mut u8,
     pub bytes: usize,
     pub pages: Pages,
     pub why_smaller: Option<Error>,
+    pub named: Option<Named>,
+    pub segment: Option<i32>,
 }
 
 impl Deref for Range<Private> {

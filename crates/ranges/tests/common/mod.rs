@@ -7,8 +7,21 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 
-/// Folder of the pools. Its lock is held by the test that changes settings of huge pages, in any test program.
+/// Folder of the pools.
 const POOLS: &str = "/sys/kernel/mm/hugepages";
+
+/// In the folder for temporary files: locked by the test that changes settings of huge pages, in all test programs.
+const LOCK: &str = "neap-tests-huge-page-settings";
+
+/// Whether this is root; if not, says so.
+pub fn is_root() -> bool {
+    // SAFETY: geteuid only returns a number.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        println!("SKIPPED: only root can change mounts and the settings of huge pages");
+    }
+    root
+}
 
 /// The lock; `None` where the test cannot change settings, which it says.
 pub struct Machine {
@@ -17,17 +30,15 @@ pub struct Machine {
 
 impl Machine {
     pub fn lock() -> Option<Machine> {
-        // SAFETY: geteuid only returns a number.
-        if unsafe { libc::geteuid() } != 0 {
-            println!("SKIPPED: only root can change the settings of huge pages");
+        if !is_root() {
             return None;
         }
-        let Ok(lock) = File::open(POOLS) else {
+        if !fs::exists(POOLS).unwrap_or(false) {
             println!("SKIPPED: {POOLS} is missing");
             return None;
-        };
-        // SAFETY: the file is open.
-        assert_eq!(unsafe { libc::flock(lock.as_raw_fd(), libc::LOCK_EX) }, 0);
+        }
+        let lock = File::options().create(true).append(true).open(std::env::temp_dir().join(LOCK)).expect("a lock");
+        lock.lock().expect("the lock");
         Some(Machine { lock })
     }
 
@@ -93,16 +104,33 @@ impl Drop for Setting {
     }
 }
 
-/// Runs a test of this program once more in a process of its own, with a variable set; true in that process.
+const APART: &str = "NEAP_TEST_APART";
+
+fn is_apart(test: &str) -> bool {
+    std::env::var_os(APART).is_some_and(|name| name == test)
+}
+
+/// Runs a test of this program once more in a process of its own; true in that process.
 pub fn apart(test: &str) -> bool {
-    const APART: &str = "NEAP_TEST_APART";
-    if std::env::var_os(APART).is_some_and(|name| name == test) {
-        return true;
+    is_apart(test) || {
+        run_apart(test, Command::new(std::env::current_exe().expect("this program")));
+        false
     }
-    let me = std::env::current_exe().expect("this program");
-    let output = Command::new(me).args(["--exact", test, "--nocapture"]).env(APART, test).output().expect("starts");
+}
+
+/// [`apart`] with a table of mounts of its own.
+pub fn apart_with_mounts(test: &str) -> bool {
+    is_apart(test) || {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private"]).arg(std::env::current_exe().expect("this program"));
+        run_apart(test, command);
+        false
+    }
+}
+
+fn run_apart(test: &str, mut command: Command) {
+    let output = command.args(["--exact", test, "--nocapture"]).env(APART, test).output().expect("starts");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{test}: {}\n{text}{}", output.status, String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("1 passed"), "{test} did not run:\n{text}");
-    false
 }
