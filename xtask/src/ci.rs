@@ -112,6 +112,7 @@ const CHECKS: &[Step] = &[
 /// Test programs, or tests in them, that only `--long` runs, and why.
 const LONG: &[(&str, Option<&str>, &str)] = &[
     ("tests/programs", None, "databases, browsers and compilers: minutes, and a GiB of packages"),
+    ("crates/ranges/pool", Some("one_gibibyte"), "the kernel may take ten seconds to find 1 GiB that hangs together"),
     ("xtask/install", None, "installs the product, with the command's release build"),
     ("tests/report", None, "looks at pages in Chromium, which has to be installed"),
     ("tests/formats", None, "fetches the Firefox Profiler's tool from registries, and wants Chromium"),

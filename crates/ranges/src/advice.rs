@@ -50,8 +50,8 @@ impl Advice {
 /// # Errors
 /// - [`Error::Inaccessible`]: a part is not mapped.
 /// - [`Error::NotHuge`]: see [`Advice::Collapse`].
-/// - [`Error::Unsupported`]: the kernel has no such advice, or not for mappings of this kind: part of a hugetlb page
-///   cannot be freed, for instance.
+/// - [`Error::Unsupported`]: the kernel has no such advice, or not for mappings of this kind: what is to be freed may
+///   not begin inside a hugetlb page, for instance.
 ///
 /// # Safety
 /// For [`Advice::Free`], no contents of the range may be relied on, and no reference to it may be in use. Other advice

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Machine, pool_number};
+use neap_ranges::advice::{self, Advice};
 use neap_ranges::error::Error;
 use neap_ranges::kernel::pmd_size;
 use neap_ranges::prefault::Prefault;
@@ -196,4 +197,52 @@ fn pages_of_64_kib() {
     if resident.folios_known != 0 {
         assert_eq!(resident.in_pages_of(size), range.bytes() as u64, "{resident:?}");
     }
+}
+
+/// Catches shared memory whose own settings are not looked at.
+#[test]
+fn transparent_and_shared() {
+    let Some(machine) = Machine::lock() else { return };
+    let request = Request::new(Pages::Transparent(pmd_size()));
+    let own = "/sys/kernel/mm/transparent_hugepage/hugepages-2048kB/shmem_enabled";
+    if !std::fs::exists(own).unwrap_or(false) {
+        return println!("SKIPPED: {own} is missing");
+    }
+    {
+        let _set = machine.set(own, "never");
+        assert_eq!(request.strict().allocate_shared(3 * MIB).err(), Some(Error::HugeOff));
+        let range = request.allocate_shared(3 * MIB).expect("smaller pages");
+        assert_eq!(range.why_smaller(), Some(Error::HugeOff));
+    }
+    let _set = machine.set(own, "advise");
+    let range = request.strict().allocate_shared(3 * MIB).expect("huge pages");
+    assert_eq!(range.resident().expect("an answer").huge, 4 * MIB as u64);
+}
+
+/// Catches SIGBUS after a range was freed: its pages are reserved still (Linux 6.18), or a prefault says that they are
+/// not.
+#[test]
+fn freed_and_used_again() {
+    let Some(machine) = Machine::lock() else { return };
+    let Some(_pool) = machine.pool(pmd_size(), 2) else { return };
+    let mut range = hugetlb().strict().allocate(2 * pmd_size()).expect("two pages");
+    range.fill(1);
+    range.advise(Advice::Free).expect("advice");
+    let other = hugetlb().strict().allocate(2 * pmd_size());
+    match range.prefault(Prefault::write()) {
+        Ok(()) => {
+            assert_eq!(other.err(), Some(Error::PoolShort));
+            check(&mut range);
+        }
+        Err(incomplete) => return assert!(other.is_ok(), "{incomplete}"),
+    }
+    // A part of a page is not freed.
+    let half = pmd_size() / 2;
+    let second = range.as_ptr().wrapping_add(half);
+    // SAFETY: the range is this test's, and its contents do not matter.
+    unsafe {
+        assert_eq!(advice::advise(range.as_ptr(), half, Advice::Free), Ok(()));
+        assert_eq!(advice::advise(second, half, Advice::Free), Err(Error::Unsupported));
+    }
+    assert_eq!(range.resident().expect("an answer").hugetlb, 2 * pmd_size() as u64);
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Machine, apart};
+use common::{Machine, apart, apart_with_mounts};
 use neap_ranges::error::Error;
 use neap_ranges::kernel::{page_size, pmd_size};
 use neap_ranges::prefault::Prefault;
@@ -61,6 +61,13 @@ fn touches_where_populate_is_missing() {
         let failed = range.prefault(how).expect_err("it may not be accessed");
         assert_eq!(failed.error, Error::Inaccessible);
         assert!((4 * MIB..=8 * MIB).contains(&failed.done), "{failed:?}");
+    }
+    // Pages of a pool are touched once each.
+    if let Some(machine) = Machine::lock()
+        && let Some(_pool) = machine.pool(pmd_size(), 2)
+    {
+        let range = Request::new(Pages::Hugetlb(pmd_size())).strict().allocate(4 * MIB).expect("two pages");
+        assert_eq!(range.resident().expect("an answer").hugetlb, 4 * MIB as u64);
     }
     // Huge pages are checked in the same way.
     if let Ok(huge) = Request::new(Pages::Transparent(pmd_size())).strict().allocate(4 * MIB) {
@@ -192,4 +199,112 @@ fn huge_pages_off_for_the_process() {
     }
     assert_eq!(huge.strict().allocate(1).err(), Some(Error::HugeOff));
     assert_eq!(huge.allocate(1).expect("OS pages").why_smaller(), Some(Error::HugeOff));
+}
+
+/// Catches a prefault that ends where a thread cannot be started.
+#[test]
+fn without_other_threads() {
+    /// `struct clone_args` of the C library has as many bytes.
+    const CLONE3: Call = (libc::SYS_clone3, 1, 88);
+    if !apart("without_other_threads") {
+        return;
+    }
+    refuse(&[(CLONE3, libc::EAGAIN)]);
+    assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "threads are not refused");
+    let range = Request::new(Pages::Small).allocate(20 * MIB).expect("OS pages");
+    range.prefault(Prefault::write().threads(4)).expect("memory");
+    assert_eq!(range.resident().expect("an answer").resident, 20 * MIB as u64);
+}
+
+/// A cgroup with a limit on pages of 2 MiB, which this process enters; the hierarchy ends with the test.
+struct Limited(std::path::PathBuf);
+
+impl Limited {
+    fn enter(name: &str, bytes: usize) -> Option<Limited> {
+        let base = std::env::temp_dir().join(format!("neap-ranges-cgroup-{}", std::process::id()));
+        std::fs::create_dir_all(&base).unwrap();
+        if Self::has_hierarchy() || !Self::mount(&base) {
+            println!("SKIPPED: no hierarchy of the hugetlb controller for this test");
+            std::fs::remove_dir(base).unwrap();
+            return None;
+        }
+        let limited = Limited(base);
+        std::fs::create_dir(limited.group()).unwrap();
+        std::fs::write(limited.group().join(format!("hugetlb.2MB.{name}")), bytes.to_string()).unwrap();
+        std::fs::write(limited.group().join("cgroup.procs"), std::process::id().to_string()).unwrap();
+        Some(limited)
+    }
+
+    fn group(&self) -> std::path::PathBuf {
+        self.0.join("limited")
+    }
+
+    /// Whether the controller has a hierarchy of the first version.
+    fn has_hierarchy() -> bool {
+        let all = std::fs::read_to_string("/proc/cgroups").unwrap_or_default();
+        all.lines().any(|line| line.starts_with("hugetlb\t") && !line.starts_with("hugetlb\t0\t"))
+    }
+
+    fn mount(at: &std::path::Path) -> bool {
+        let target = std::ffi::CString::new(at.to_str().unwrap()).unwrap();
+        let (kind, data) = (c"cgroup", c"hugetlb");
+        // SAFETY: C strings that live through the call.
+        unsafe { libc::mount(kind.as_ptr(), target.as_ptr(), kind.as_ptr(), 0, data.as_ptr().cast()) == 0 }
+    }
+}
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        std::fs::write(self.0.join("cgroup.procs"), std::process::id().to_string()).unwrap();
+        std::fs::remove_dir(self.group()).unwrap();
+        let target = std::ffi::CString::new(self.0.to_str().unwrap()).unwrap();
+        // The hierarchy ends some time after its last mount, if the kernel has forgotten the group by then.
+        for attempt in 0..20 {
+            assert!(attempt == 0 || Self::mount(&self.0));
+            // SAFETY: a C string.
+            assert_eq!(unsafe { libc::umount2(target.as_ptr(), 0) }, 0);
+            let is_gone = |_| {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                !Self::has_hierarchy()
+            };
+            if (0..20).any(is_gone) {
+                break;
+            }
+        }
+        std::fs::remove_dir(&self.0).unwrap();
+    }
+}
+
+/// Catches SIGBUS where the pool has the pages, and the cgroup's limit forbids them when they are touched.
+#[test]
+fn limit_of_the_cgroup() {
+    if !common::is_root() || !apart_with_mounts("limit_of_the_cgroup") {
+        return;
+    }
+    let Some(machine) = Machine::lock() else { return };
+    let Some(_pool) = machine.pool(pmd_size(), 4) else { return };
+    let Some(limited) = Limited::enter("limit_in_bytes", 2 * pmd_size()) else { return };
+    let hugetlb = Request::new(Pages::Hugetlb(pmd_size()));
+    let check = || {
+        drop(hugetlb.strict().allocate(4 * MIB).expect("two pages"));
+        assert_eq!(hugetlb.strict().allocate(6 * MIB).err(), Some(Error::Limit));
+        assert_eq!(hugetlb.segment(6 * MIB).err(), Some(Error::Limit));
+        assert_eq!(hugetlb.allocate(6 * MIB).expect("other pages").why_smaller(), Some(Error::Limit));
+        let lazy = hugetlb.strict().lazy().allocate(6 * MIB).expect("three pages are reserved");
+        let incomplete = lazy.prefault(Prefault::write()).expect_err("two pages");
+        assert_eq!(incomplete.error, Error::Inaccessible);
+    };
+    check();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            refuse(&[(POPULATE_WRITE, libc::EPERM)]);
+            check();
+        });
+    });
+    drop(limited);
+    // A limit on what is reserved.
+    let Some(_limited) = Limited::enter("rsvd.limit_in_bytes", 2 * pmd_size()) else { return };
+    drop(hugetlb.strict().allocate(4 * MIB).expect("two pages"));
+    assert_eq!(hugetlb.strict().lazy().allocate(6 * MIB).err(), Some(Error::Limit));
+    assert_eq!(hugetlb.strict().allocate(10 * MIB).err(), Some(Error::PoolShort));
 }
