@@ -71,7 +71,10 @@ static void prefault(void) {
         CHECK(neap_resident_get(range.start, range.bytes, &got) == NEAP_OK && got.resident == range.bytes);
         neap_range_free(&range);
         range = alloc(32 * MIB, 0, 0), calls = 0, stop_at = 1;
-        CHECK(neap_prefault(range.start, range.bytes, &how) == NEAP_CANCELLED && how.done < range.bytes && calls == 1);
+        /* Another thread may have done all the rest before this one is asked. */
+        int result = neap_prefault(range.start, range.bytes, &how);
+        if (result != NEAP_OK || threads < 2) CHECK(result == NEAP_CANCELLED && how.done < range.bytes);
+        CHECK(calls == 1);
         CHECK(errno == 4711);
         neap_range_free(&range);
     }
