@@ -145,15 +145,16 @@ impl Prefault {
             done: AtomicUsize::new(0),
             error: AtomicI32::new(0),
         };
-        let mut told = 0;
+        let mut is_told = false;
         job.with_helpers(threads - 1, || {
             job.work(&mut |now| {
-                told = now.done;
-                progress(now)
+                let answer = progress(now);
+                is_told = answer.is_break() || now.done == total;
+                answer
             });
         });
         let result = job.result();
-        if result.is_ok() && told < total {
+        if result.is_ok() && !is_told {
             // Another thread had the last piece.
             let _ = progress(Progress { done: total, total });
         }
