@@ -167,20 +167,32 @@ impl Test {
     fn extend(&mut self) {
         let Some((c, len)) = self.any_held() else { return };
         let (more, after) = (self.length(), c + len * RECORD);
+        // What the model has behind it, up to the first chunk that is not free; behind the last one lies the frontier.
+        let known = |c: &usize| self.chunks.get(c).copied();
+        let behind: Vec<usize> = (0..more).map(|i| after + i * RECORD).collect();
+        let free: Vec<bool> = behind.iter().map_while(known).map(|is| matches!(is, Is::Free(_))).collect();
+        let all_free = free.iter().all(|&free| free);
+        let dirty = behind.iter().filter_map(known).filter(|is| matches!(is, Is::Free(since) if *since != age::NONE));
+        let clean = more - dirty.count();
+        let copied = clean > len / 4 && self.free(true).iter().any(|row| row.1 >= len + more);
+        let pieces = 1 + behind
+            .windows(2)
+            .filter(|pair| {
+                known(&pair[0]).is_some_and(|is| {
+                    known(&pair[1]).is_some_and(|next| (is == Is::Free(age::NONE)) != (next == Is::Free(age::NONE)))
+                })
+            })
+            .count();
         let Test { space, ranges, .. } = self;
-        let got = ranges.extend(space, at(after), more);
-        let room = [true, false].map(|dirty| self.free(dirty).iter().any(|row| row.0 == after && row.1 >= more));
-        match got {
-            None => {
-                let is_known = self.chunks.contains_key(&after);
-                assert!(room == [false; 2] && (is_known || !self.is_long), "the next {more} are free");
-            }
-            Some(State::Dirty) => assert!(room[0]),
-            Some(State::Clean) => assert!(room[1] || !self.chunks.contains_key(&after)),
+        if ranges.extend(space, at(after), more, len) {
+            assert!(all_free && !(copied && len + more < 32), "{more} chunks behind {len}: {free:?}");
+            self.set((c, len + more), Is::Taken);
+            self.held.push((c, len + more));
+        } else {
+            let at_end = free.len() < more;
+            assert!(!all_free || copied || pieces >= 4 || (at_end && !self.is_long), "the next {more} are free");
+            self.held.push((c, len));
         }
-        let len = if got.is_some() { len + more } else { len };
-        self.set((c, len), Is::Taken);
-        self.held.push((c, len));
     }
 
     /// As the purger: out of a dirty range, from anywhere in it, and clean back.

@@ -37,6 +37,7 @@ const EXPERIMENTS: &[File] = files![
     "experiments/latency.c",
     "experiments/prefault.c",
     "experiments/recycled.c",
+    "experiments/regrow.c",
     "experiments/retain-large.c",
     "experiments/retain-small.c",
     "experiments/survivors.c",

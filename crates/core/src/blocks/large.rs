@@ -114,6 +114,9 @@ impl<O: Os> Blocks<O> {
         match self.renew_apart(block) {
             Renewed::Usable => {}
             Renewed::Clean => {
+                if self.waits(block.bytes()) {
+                    self.returned.add(block.carved(), self.epoch());
+                }
                 state = State::Clean;
                 block.set_behind(state);
             }
@@ -180,8 +183,10 @@ impl<O: Os> Blocks<O> {
             }
             let (c, len) = (block.chunk(), block.len());
             if need > len {
+                // Its OS pages may be such that they cannot be read (`apart.rs`).
+                let copied = if block.is_apart() { usize::MAX } else { len };
                 // Clean or dirty does not matter: all chunks of the block count as used from now on.
-                if !self.is_allowed(r, need - len, false) || r.extend(self, c.after(len), need - len).is_none() {
+                if !self.is_allowed(r, need - len, false) || !r.extend(self, c.after(len), need - len, copied) {
                     return false;
                 }
                 block.set_len(need);

@@ -26,6 +26,7 @@ pub mod realloc;
 pub mod reentrant;
 pub mod reentrant_blocks;
 pub mod registry;
+pub(crate) mod returned;
 pub mod sampler;
 pub mod slab;
 pub mod slab_record;
@@ -39,6 +40,7 @@ use crate::blocks::guards::Guards;
 use crate::blocks::huge::Huge;
 use crate::blocks::reentrant_blocks::ReentrantBlocks;
 use crate::blocks::registry::Registry;
+use crate::blocks::returned::Returned;
 use crate::blocks::zero::Habits;
 use crate::pages::Pages;
 use crate::pages::chunk::{Chunk, Kind, Record};
@@ -66,6 +68,8 @@ pub struct Blocks<O: Os> {
     pub(crate) stray: Flow,
     /// Number of large blocks that are apart, see `apart.rs`.
     pub(crate) apart: AtomicUsize,
+    /// Memory of blocks that were moved and freed.
+    pub(crate) returned: Returned,
     pub(crate) habits: Habits,
     /// Inaccessible OS pages, see `harden.rs`.
     pub guards: Guards,
@@ -100,6 +104,7 @@ impl<O: Os> Blocks<O> {
             left: AtomicBool::new(false),
             stray: Flow::new(),
             apart: AtomicUsize::new(0),
+            returned: Returned::new(),
             habits: Habits::new(),
             guards: Guards::new(),
             watched: AtomicU8::new(0),

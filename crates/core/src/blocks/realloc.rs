@@ -1,8 +1,14 @@
 //! realloc: resizes a block in place where possible, moves its OS pages where that is cheaper than copying, or copies.
+//!
+//! A move costs no copy and no second block, but the old place is clean then, as the whole block is when it is freed
+//! (`apart.rs`): the next block that grows pays for all of it in page faults, some four times what copying costs. So a
+//! block is copied where a dirty range waits that is long enough, and where moved blocks went back to the system not long
+//! ago: had they been copied, their memory would wait now.
 
 use crate::blocks::large_record::Large;
 use crate::blocks::{Blocks, class};
 use crate::pages::chunk::{Kind, State};
+use crate::pages::range::MOST_COPIED;
 use crate::system::os::Moved;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
@@ -30,18 +36,32 @@ impl<O: Os> Blocks<O> {
         small_fits(old, size)
     }
 
-    /// Moves a large block that cannot grow in place; `None` if there is no memory. A block that is long enough to move
-    /// its OS pages gets twice the address space it needs now (not memory), as it will likely grow again; a shorter one
+    /// Whether a large block of `old` bytes that grows to `size` bytes is to be copied even if its OS pages could be
+    /// moved.
+    fn is_copied(&self, block: Large, old: usize, size: usize) -> bool {
+        let chunks = size.div_ceil(CHUNK);
+        let cheaper = || {
+            // Stranded: as in `take_chunks`.
+            self.ranges.with(&self.os, |r| !self.is_stranded() && r.has_for_copy(chunks))
+                || (chunks <= MOST_COPIED && self.returned.take(block.carved(), self.epoch()))
+        };
+        // Some OS pages of a block that is apart may be such that they cannot be read.
+        old < MOVE_PAGES || (!block.is_apart() && cheaper())
+    }
+
+    /// Moves a large block that cannot grow in place; `None` if there is no memory. A block whose OS pages are to be
+    /// moved gets twice the address space it needs now (not memory), as it will likely grow again; one that is copied
     /// takes a dirty range that just fits, which is cheaper. `size` must be more than `old`, the usable bytes of the
     /// block.
     pub(crate) fn move_large(&self, block: Large, old: usize, size: usize) -> Option<*mut u8> {
-        let room = if old < MOVE_PAGES { 0 } else { size.saturating_add(size) };
+        let copied = self.is_copied(block, old, size);
+        let room = if copied { 0 } else { size.saturating_add(size) };
         let new = self.malloc_large(size, CHUNK, room, false).or_else(|| self.malloc_large(size, CHUNK, 0, false))?;
         // All chunks that the old block ever used, also behind its end, so that what stays behind is clean.
         let bytes = block.carved() * CHUNK;
         // Relaxed: several threads may exceed the limit by a few.
         let few = self.apart.load(Ordering::Relaxed) < MOST_MOVED;
-        let movable = bytes >= MOVE_PAGES && few && !self.policy.harden();
+        let movable = !copied && bytes >= MOVE_PAGES && few && !self.policy.harden();
         // SAFETY: `Large` proves that both blocks are the caller's. They are committed and do not overlap (invariants
         // 4, 16), and the new one has more bytes than the chunks that the old one used.
         match if movable { unsafe { self.os.move_pages(block.start(), new.start(), bytes) } } else { Moved::Not } {

@@ -32,6 +32,12 @@ const MOST_PROBES: usize = 64;
 /// the range.
 const LONG: usize = (64 << 20) / CHUNK;
 const LONG_ALIGN: usize = (2 << 20) / CHUNK;
+/// Limit on the free ranges that a block grows into at once.
+const MOST_RANGES: usize = 4;
+/// What a chunk of clean memory costs (page faults), in chunks that are copied.
+const FAULT_COST: usize = 4;
+/// Maximum length in chunks of a block that is copied where it could be moved or grow into clean memory.
+pub(crate) const MOST_COPIED: usize = (16 << 20) / CHUNK;
 /// Limit on the dirty ranges that are examined together with their neighbours.
 const JOIN_PROBES: usize = 4;
 
@@ -324,11 +330,18 @@ impl Ranges {
     ) -> Option<Taken> {
         let (have, skip) = (len_of(c), skip(c, align));
         let dirty = have.checked_sub(skip)?.min(len);
-        if dirty < least || (dirty < len && self.take_after(space, c.after(have), len - dirty).is_none()) {
+        let (after, behind) = (c.after(have), len - dirty);
+        if dirty < least {
             return None;
         }
+        if behind > 0 && !self.extend_at(space, after, behind) {
+            if !self.is_free(&space.arenas, after) || len_of(after) < behind {
+                return None;
+            }
+            self.take_part(&space.arenas, after, 0, behind);
+        }
         self.take_part(&space.arenas, c, skip, skip + dirty);
-        self.note_fresh(len - dirty);
+        self.note_fresh(behind);
         Some(Taken { first: c.after(skip), dirty: (0, dirty) })
     }
 
@@ -404,26 +417,40 @@ impl Ranges {
         }
     }
 
-    /// Takes the `len` chunks from `after` on, from a free range that starts there or from the frontier, so that the
-    /// caller's range in front grows. Returns their state; `None` if they are not free.
-    pub fn extend<O: Os>(&mut self, space: &Space<O>, after: Record, len: usize) -> Option<State> {
-        let state = self.take_after(space, after, len);
-        self.taken_chunks += if state.is_some() { len } else { 0 };
-        state
+    /// Takes the `len` chunks from `after` on, of free ranges or from the frontier, so that the caller's range in front
+    /// grows. False if they are not free, or if it costs less to copy the `copied` chunks in front into a dirty range.
+    pub fn extend<O: Os>(&mut self, space: &Space<O>, after: Record, len: usize, copied: usize) -> bool {
+        let (mut c, mut left, mut clean, mut ranges) = (after, len, 0, 0);
+        while left > 0 && ranges < MOST_RANGES && self.is_free(&space.arenas, c) {
+            let part = len_of(c).min(left);
+            clean += if state_of(c) == State::Clean { part } else { 0 };
+            (c, left, ranges) = (c.after(part), left - part, ranges + 1);
+        }
+        if clean + left > copied / FAULT_COST && self.has_for_copy(copied + len) {
+            return false;
+        }
+        if left > 0 && !self.extend_at(space, c, left) {
+            return false;
+        }
+        let (mut c, mut left) = (after, len - left);
+        while left > 0 {
+            let part = len_of(c).min(left);
+            self.take_part(&space.arenas, c, 0, part);
+            (c, left) = (c.after(part), left - part);
+        }
+        self.taken_chunks += len;
+        true
     }
 
-    /// [`Ranges::extend`], without counting the chunks as taken.
-    fn take_after<O: Os>(&mut self, space: &Space<O>, after: Record, len: usize) -> Option<State> {
-        if !space.arenas.in_use(&self.lock, after) {
-            let done = space.arenas.extend_at(&space.os, &space.map, &self.lock, after, len);
-            return done.then_some(State::Clean);
-        }
-        if after.kind() != Kind::FREE || len_of(after) < len {
-            return None;
-        }
-        let state = state_of(after);
-        self.take_part(&space.arenas, after, 0, len);
-        Some(state)
+    /// Takes the `len` chunks from `after` on at the frontier; false if that is elsewhere or there is no memory.
+    fn extend_at<O: Os>(&self, space: &Space<O>, after: Record, len: usize) -> bool {
+        !space.arenas.in_use(&self.lock, after) && space.arenas.extend_at(&space.os, &space.map, &self.lock, after, len)
+    }
+
+    /// Whether a dirty range waits to which a block that grows to `len` chunks is better copied than moved. Limited, as
+    /// the old memory waits in turn.
+    pub(crate) fn has_for_copy(&self, len: usize) -> bool {
+        len <= MOST_COPIED && self.find(len, 1, State::Dirty).is_some()
     }
 
     /// Takes one of the longest clean ranges out of the lists, if it has at least `least` chunks and `wanted` accepts

@@ -84,9 +84,14 @@ impl<O: Os> Pages<O> {
         }
     }
 
+    /// Whether `len` bytes that are freed now wait for their next use.
+    pub(crate) fn waits(&self, len: usize) -> bool {
+        self.policy.purge() != Purge::Eager && len < self.policy.mmap_threshold()
+    }
+
     /// Returns the age of memory that is freed now. Where the policy says so, gives it back first: then it is clean.
     pub(crate) fn age_of_freed(&self, memory: Owned) -> u8 {
-        if self.policy.purge() != Purge::Eager && memory.len() < self.policy.mmap_threshold() {
+        if self.waits(memory.len()) {
             return self.epoch();
         }
         self.mark_if_dense(memory);

@@ -1,4 +1,4 @@
-//! aligned: blocks of whole OS pages that come and go.
+//! aligned, regrow: blocks of whole OS pages that come and go, or grow.
 
 use neap_results::judge;
 use neap_results::{Better, ChartKind, Column, Figure, NEAP, Point, Run, Verdict, View};
@@ -19,6 +19,17 @@ const ALIGNED: [(&str, [&str; 5]); 9] = [
     ("2 MiB, to 8 MiB", ["2097152", "64", "8388608", "50", "0"]),
     ("64 MiB, 96 MiB", ["67108864", "100663296", "100663296", "50", "65536"]),
     ("1 GiB, 64 B", ["1073741824", "64", "64", "100", "0"]),
+];
+
+/// `regrow`: name, greatest length in KiB, percent of each growth, vectors, threads and rounds.
+const REGROW: [(&str, [&str; 5]); 7] = [
+    ("1 vector", ["2048", "200", "1", "1", "330"]),
+    ("2 vectors", ["2048", "200", "2", "1", "330"]),
+    ("4 vectors", ["2048", "200", "4", "1", "330"]),
+    ("4 vectors, by 1.5", ["2048", "150", "4", "1", "330"]),
+    ("4 vectors, 2 threads", ["2048", "200", "4", "2", "330"]),
+    ("16 vectors to 512 KiB", ["512", "200", "16", "1", "330"]),
+    ("4 vectors to 16 MiB", ["16384", "200", "4", "1", "40"]),
 ];
 
 /// The best of the others, for each case: `what` of `names`.
@@ -80,6 +91,62 @@ pub fn aligned(quick: bool) -> Design {
             let names = ALIGNED.map(|(name, _)| name);
             let mut verdicts = against_the_best(view, "aligned", &names, ("peak", "peak RSS"));
             verdicts.extend(against_the_best(view, "aligned", &names, ("cpu", "processor time")));
+            verdicts
+        },
+    }
+}
+
+/// Vectors that grow again and again.
+pub fn regrow(quick: bool) -> Design {
+    let case = |(name, values): (&'static str, [&'static str; 5])| {
+        let names = ["most", "percent", "vectors", "threads", "rounds"];
+        let mut arguments: Vec<_> = names.into_iter().zip(values).collect();
+        if quick {
+            arguments.push(("rounds", "20"));
+        }
+        Case::new(name, program("regrow", &arguments)).word("vectors", name).needs(1024)
+    };
+    let names = REGROW.map(|(name, _)| name);
+    let points = |metric: &str| names.iter().map(|&name| Point::named(name, name, metric)).collect();
+    let columns = |metric: &str| names.iter().map(|&name| Column::new(name, name, metric)).collect();
+    let axes = |label: &str, unit: &str| (axis("", "", false), axis(label, unit, true));
+    Design {
+        name: "regrow",
+        title: "Vectors that grow again and again",
+        question: "What do vectors cost that grow by realloc, are freed, and grow again?",
+        about: "Vectors grow in turn from 4 KiB to 2 MiB by a factor of 2, are written and freed, 330 times; also by \
+                1.5, by two threads, and to other lengths.",
+        claims: vec![claim(
+            "An allocator that moves pages on growth, and gives them back when the vector is freed, pays page faults for \
+             each vector anew.",
+            "an earlier version of neap",
+            Some(2026),
+            &[("two vectors, 330 times", "338,000 page faults"), ("with mimalloc 2.0", "1,900 page faults")],
+        )],
+        timeout: seconds(60),
+        rounds: 3,
+        timed: true,
+        side_by_side: false,
+        variants: &[],
+        cases: REGROW.map(case).into(),
+        metrics: vec![
+            metric("cpu", "processor time", Better::Less),
+            metric("faults", "page faults", Better::Less),
+            metric("peak", "peak resident memory", Better::Less),
+        ],
+        charts: vec![
+            chart("cpu", "Processor time", ChartKind::Bar, axes("time", "ms"), Better::Less, points("cpu")),
+            chart("peak", "Peak RSS", ChartKind::Bar, axes("peak RSS", "MiB"), Better::Less, points("peak")),
+        ],
+        tables: vec![
+            table("Processor time, ms", columns("cpu")),
+            table("page faults", columns("faults")),
+            table("peak RSS, MiB", columns("peak")),
+        ],
+        judge: |view, _: &Run| {
+            let names = REGROW.map(|(name, _)| name);
+            let mut verdicts = against_the_best(view, "regrow", &names, ("cpu", "processor time"));
+            verdicts.extend(against_the_best(view, "regrow", &names, ("peak", "peak RSS")));
             verdicts
         },
     }

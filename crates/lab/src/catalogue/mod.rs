@@ -210,6 +210,7 @@ pub fn all(quick: bool) -> Vec<Design> {
         programs::redis(quick),
         memory::vmas(quick),
         large::aligned(quick),
+        large::regrow(quick),
         programs::suite(quick),
     ]
 }

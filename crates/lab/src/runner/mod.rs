@@ -221,6 +221,7 @@ mod tests {
         ("latency", "--ms 50 --gap-ms 10 --small-mib 1 --large-mib 8"),
         ("vmas", "--blocks 1000 --replaced 1000"),
         ("aligned", "--live 2 --replaced 2"),
+        ("regrow", "--rounds 2"),
         ("prefault", "--mib 1"),
         ("first-run", "--count 3"),
     ];
