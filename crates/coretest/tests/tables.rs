@@ -97,6 +97,9 @@ fn tables_go_when_the_program_rests() {
         let t = thread(&a);
         let p = malloc(&a, &t, mib << 20);
         malloc(&a, &t, 100_000);
+        // A block of which nothing is touched would go at once.
+        // SAFETY: the block has so many bytes.
+        unsafe { p.add((mib << 20) - 1).write(1) };
         free(&a, &t, p);
         while let Some(wait) = a.tick() {
             a.os.advance(wait.into());

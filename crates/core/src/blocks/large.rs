@@ -129,6 +129,9 @@ impl<O: Os> Blocks<O> {
                 used.clear();
             }
         }
+        if state == State::Dirty && self.release_sparse(used) {
+            state = State::Clean;
+        }
         let since = if state == State::Clean { age::NONE } else { self.age_of_freed(used) };
         let what = Use::Large { bytes: block.bytes(), zero: false };
         // The kind is read again under the lock (invariant 22): of two threads that free the block, the second finds it

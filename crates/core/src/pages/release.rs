@@ -1,17 +1,25 @@
 //! Gives memory back to the system: the only file that makes the system's purge calls. Callers decide when; this file
 //! counts the bytes.
 
-use crate::Os;
 use crate::pages::owned::Owned;
 use crate::pages::{Pages, age};
 use crate::system::os::Run;
 use crate::system::policy::Purge;
+use crate::{CHUNK, Os};
 
 /// Limit on the runs of a call of [`Pages::release_runs`].
 pub(crate) const MOST_RUNS: usize = 128;
 /// Number of refused runs after which a purge ends, if no run went: the system cannot purge, or the program locked all
 /// its memory.
 const REFUSALS: u32 = if cfg!(neap_sim) { 2 } else { 8 };
+
+/// Length in bytes from which a range goes back at once if it is sparse: at most one part in `SPARSE` of it holds memory,
+/// in at most `SPARSE_RUNS` runs. The simulation has little memory.
+const LONG: usize = if cfg!(neap_sim) { 4 * CHUNK } else { 64 << 20 };
+const SPARSE: usize = 16;
+const SPARSE_RUNS: usize = 16;
+/// Number of OS pages that are looked at first.
+const SAMPLES: usize = 4;
 
 /// The result of a purge of up to [`MOST_RUNS`] runs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -82,6 +90,34 @@ impl<O: Os> Pages<O> {
         if !self.release(memory) {
             memory.clear();
         }
+    }
+
+    /// Gives a long range back at once if little of it holds memory: its ages and, when it is purged, its records would
+    /// take more than waits, and a later block that gets a part of it would hold what is left there. True if it reads as
+    /// zero now.
+    pub(crate) fn release_sparse(&self, memory: Owned) -> bool {
+        if memory.len() < LONG || self.policy.purge() == Purge::Never {
+            return false;
+        }
+        let mut runs = [Run::EMPTY; SPARSE_RUNS];
+        // Samples first, as the question about all of a dense range takes long.
+        let (page, pages) = (self.page_size(), memory.len() / self.page_size());
+        let samples = (1..=SAMPLES).map(|i| pages * i / SAMPLES * page);
+        for sample in samples.map(|end| memory.part(end - page, end)) {
+            if self.touched_runs(sample, &mut runs).is_none_or(|runs| !runs.is_empty()) {
+                return false;
+            }
+        }
+        let Some(runs) = self.touched_runs(memory, &mut runs) else { return false };
+        let touched: usize = runs.iter().map(|run| run.len).sum();
+        touched <= memory.len() / SPARSE && runs.iter().all(|&run| self.release(memory.run(run)))
+    }
+
+    /// Returns the runs of `memory` that hold memory; `None` if `room` is full, or if the system cannot find out.
+    fn touched_runs<'a>(&self, memory: Owned, room: &'a mut [Run]) -> Option<&'a [Run]> {
+        // SAFETY: `Owned` proves that the memory is committed and that only the holder uses it.
+        let found = unsafe { self.os.touched(memory.start(), memory.len(), room) }?;
+        (found.looked == memory.len()).then(|| &room[..found.runs])
     }
 
     /// Whether `len` bytes that are freed now wait for their next use.
