@@ -31,6 +31,7 @@ use neap_core::Os;
 use neap_core::figures::Figures;
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
+use neap_core::pages::layout::HUGE_PAGE;
 use neap_core::sync::{AtomicU32, Threads};
 use std::ops::Range;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -248,6 +249,20 @@ impl Threads for Fake {
         let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
         // SAFETY: a wake-up uses the address only.
         unsafe { libc::syscall(libc::SYS_futex, word.addr(), op, 1) };
+    }
+}
+
+/// Writes to each page of a range, without changing what it reads as.
+///
+/// # Safety
+/// The range must be committed, and no other thread may use it.
+unsafe fn touch(p: *mut u8, len: usize) {
+    for at in (0..len).step_by(HOST_PAGE) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let word = p.add(at).cast::<u64>();
+            word.write_volatile(word.read_volatile());
+        }
     }
 }
 
@@ -495,6 +510,22 @@ unsafe impl Os for Fake {
         true
     }
 
+    fn has_huge_pages(&self) -> bool {
+        self.config.huge
+    }
+
+    /// Writes to each page, or only to the first where the call is made to fail.
+    unsafe fn populate_huge(&self, p: *mut u8, len: usize) -> bool {
+        self.whole_pages(Call::PopulateHuge, p.addr(), len);
+        assert!(len == HUGE_PAGE && p.addr().is_multiple_of(len), "a whole huge page");
+        self.model().require("populate_huge", p.addr(), len, &[Access::Committed]);
+        let granted = self.granted(Call::PopulateHuge);
+        let most = if granted { len } else { HOST_PAGE };
+        // SAFETY: the range is committed and the caller's.
+        unsafe { touch(p, most) };
+        granted
+    }
+
     /// Writes to each page, as the machine's kernel may lack the call. A call that is made to fail populates a part.
     unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
         self.whole_pages(Call::Populate, p.addr(), len);
@@ -506,13 +537,8 @@ unsafe impl Os for Fake {
             false if self.config.missing.contains(&Call::Populate) => 0,
             false => self.faults.below(len / self.config.page_size) * self.config.page_size,
         };
-        for at in (0..most).step_by(HOST_PAGE) {
-            // SAFETY: the range is committed and the caller's.
-            unsafe {
-                let word = p.add(at).cast::<u64>();
-                word.write_volatile(word.read_volatile());
-            }
-        }
+        // SAFETY: the range is committed and the caller's.
+        unsafe { touch(p, most) };
         granted || most > 0
     }
 

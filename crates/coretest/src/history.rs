@@ -229,6 +229,7 @@ impl Setup {
                 touched_runs: [None, None, Some(1), Some(3)][usize::from(kind / 4 % 4)],
                 memory: MEMORY[usize::from(kind / 16 % 4)],
                 purger: kind & 2 != 0,
+                huge: kind >> 6 == 3,
                 seed: u64::from(b[3]) << 8 | u64::from(b[4]),
             },
             cached: b[5] & 3 != 0,

@@ -139,6 +139,8 @@ gauges! {
     harden: Code,
     /// So much of what waits is held, because the program took as much again soon after it went back.
     held_bytes: Bytes,
+    /// Which memory gets huge pages (option `huge`): 0 none, 1 adaptive.
+    huge: Code,
 }
 
 impl Counters {

@@ -211,6 +211,13 @@ options! {
         kept: Some((Setting::Harden, "harden")),
         doc: "Makes errors on the heap harmless, or detects them, where that costs time: zeroed frees, random places, guard pages, no free lists.",
     }
+    Huge("huge", "NEAP_HUGE") = ANY_TIME {
+        // In the order of the core's `HugePages`.
+        kind: Kind::Choice(&["off", "adaptive"]),
+        default: "adaptive",
+        kept: Some((Setting::Huge, "huge")),
+        doc: "Huge pages: none (off), or for small blocks of a program that keeps growing, or grows again (adaptive).",
+    }
     Sites("sites", "NEAP_SITES") = START {
         kind: Kind::Directory,
         doc: "Record where blocks are allocated, in a file for each process in this directory (slower; used by neap pagein --sites).",

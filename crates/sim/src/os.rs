@@ -300,6 +300,15 @@ unsafe impl Os for System {
         true
     }
 
+    fn has_huge_pages(&self) -> bool {
+        !self.lacks(lacks::POPULATE)
+    }
+
+    unsafe fn populate_huge(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { self.populate(p, len) && self.below(8) != 0 }
+    }
+
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
         self.late();
         self.require("allow_huge", p, len, &[Access::Committed]);

@@ -7,7 +7,7 @@ use crate::system::call::READ_WRITE;
 use crate::system::filter::{self, Asking};
 use crate::system::map::{self, map};
 use crate::system::space::{self, count};
-use crate::system::{alive, barrier, call, cgroup, clock, lines, moves, probe, purge, random, touched, wait};
+use crate::system::{alive, barrier, call, cgroup, clock, huge, lines, moves, probe, purge, random, touched, wait};
 use core::ffi::c_void;
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
@@ -188,6 +188,20 @@ unsafe impl Os for Linux {
         unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxHugepage) }.is_ok()
     }
 
+    fn has_huge_pages(&self) -> bool {
+        huge::may_exist()
+    }
+
+    unsafe fn populate_huge(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { huge::populate(p, len) }
+    }
+
+    unsafe fn forbid_huge(&self, p: *mut u8, len: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { huge::forbid(p, len) }
+    }
+
     unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
         purge::populate(p, len)
     }
@@ -237,6 +251,7 @@ unsafe impl Os for Linux {
         if space::settle().is_guest() || (thread::is_helper() && !rights::has_own_files()) {
             return cgroup::last();
         }
+        huge::look();
         cgroup::memory(self.clock())
     }
 

@@ -34,6 +34,8 @@ pub struct Arena {
     pub(crate) end: Cell<usize>,
     /// True if the part that was never used was given back.
     pub(crate) released: Cell<bool>,
+    /// True if huge pages were forbidden (`huge_area.rs`).
+    no_huge: Cell<bool>,
 }
 
 impl Arena {
@@ -46,6 +48,7 @@ impl Arena {
             committed: AtomicUsize::new(0),
             end: Cell::new(0),
             released: Cell::new(false),
+            no_huge: Cell::new(false),
         }
     }
 
@@ -306,6 +309,17 @@ impl Arenas {
     /// Arena `i`, including the fields that need the lock.
     pub(crate) fn nth<'a>(&'a self, _: &'a UnderLock, i: usize) -> &'a Arena {
         &self.arenas[i]
+    }
+
+    /// Forbids huge pages in the arena of `record`, but where they are asked for. No part of the arena may have been
+    /// given back.
+    pub(crate) fn forbid_huge<O: Os>(&self, os: &O, _: &UnderLock, record: Record) {
+        let (base, _, chunks) = self.place(record);
+        let arena = &self.arenas[usize::from(self.slot(base)) - 1];
+        if !arena.no_huge.replace(true) {
+            // SAFETY: the arena's reservation, all of it.
+            unsafe { os.forbid_huge(at(base), chunks << CHUNK_SHIFT) };
+        }
     }
 
     /// Opens the reentrant reserve. The page map must be set up, or known to be refused.

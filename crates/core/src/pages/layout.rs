@@ -43,7 +43,7 @@ pub(crate) const MIN_ARENA: usize = 4 * CHUNK;
 pub(crate) const SLOTS: usize = 1 << (ADDRESS_BITS - ARENA_SHIFT);
 
 /// Size of a huge page in bytes, where OS pages have 4 KiB.
-pub(crate) const HUGE_PAGE: usize = 2 << 20;
+pub const HUGE_PAGE: usize = 2 << 20;
 /// Words of the bits for huge pages of a long arena, which lie behind the ages: one bit for each huge page.
 pub(crate) const HUGE_WORDS: usize = ARENA_ALIGN / HUGE_PAGE / 64;
 /// Bytes of the bits for huge pages.

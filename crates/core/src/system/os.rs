@@ -180,6 +180,26 @@ pub unsafe trait Os: Threads {
     /// The range must be committed.
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool;
 
+    /// Whether [`Os::populate_huge`] may have huge pages to give. Makes no call to the system.
+    fn has_huge_pages(&self) -> bool {
+        false
+    }
+
+    /// Gives a committed range, as long as a huge page and aligned to that, its memory as one. False if the system has
+    /// none for it, or would take too long; a part of the range may be populated then. The range reads as before.
+    ///
+    /// # Safety
+    /// The range must be committed, and no other thread may use it.
+    unsafe fn populate_huge(&self, _p: *mut u8, _len: usize) -> bool {
+        false
+    }
+
+    /// Forbids huge pages in a reservation, but for those of [`Os::populate_huge`] and [`Os::allow_huge`]. Best effort.
+    ///
+    /// # Safety
+    /// The range must be a reservation of this `Os`.
+    unsafe fn forbid_huge(&self, _p: *mut u8, _len: usize) {}
+
     /// Populates every OS page of a committed range, as a write to it would, without changing what it reads as. Best
     /// effort: under memory pressure only part may be populated. False if none was, as the system cannot do that.
     ///

@@ -24,6 +24,8 @@ pub enum Setting {
     ForeignAbort,
     /// [`Policy::harden`]: 0 or 1.
     Harden,
+    /// [`Policy::huge`], by its number.
+    Huge,
 }
 
 /// When free memory goes back to the system.
@@ -43,6 +45,16 @@ pub enum Purge {
 impl Purge {
     /// All values, each at the index of its number.
     pub const ALL: [Purge; 4] = [Purge::Decay, Purge::Eager, Purge::Lazy, Purge::Never];
+}
+
+/// Which memory gets huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum HugePages {
+    /// None.
+    Off = 0,
+    /// That of programs which keep growing, or grow again, see `huge_area.rs`.
+    Adaptive = 1,
 }
 
 /// The memory limit that applies.
@@ -70,7 +82,7 @@ pub struct Policy {
     origins: AtomicU64,
 }
 
-const SETTINGS: usize = Setting::Harden as usize + 1;
+const SETTINGS: usize = Setting::Huge as usize + 1;
 const AUTO: usize = usize::MAX;
 const OFF: usize = 0;
 
@@ -82,6 +94,7 @@ impl Policy {
         words[Setting::Bytes as usize] = AtomicUsize::new(AUTO);
         words[Setting::MmapThreshold as usize] = AtomicUsize::new(usize::MAX);
         words[Setting::Limit as usize] = AtomicUsize::new(AUTO);
+        words[Setting::Huge as usize] = AtomicUsize::new(HugePages::Adaptive as usize);
         Policy { words, quiet: AtomicU32::new(0), origins: AtomicU64::new(0) }
     }
 
@@ -111,6 +124,19 @@ impl Policy {
     /// Sets when free memory goes back to the system.
     pub fn set_purge(&self, purge: Purge) {
         self.set_word(Setting::Purge, purge as usize);
+    }
+
+    /// Which memory gets huge pages.
+    pub fn huge(&self) -> HugePages {
+        match self.word(Setting::Huge) {
+            0 => HugePages::Off,
+            _ => HugePages::Adaptive,
+        }
+    }
+
+    /// Sets which memory gets huge pages.
+    pub fn set_huge(&self, huge: HugePages) {
+        self.set_word(Setting::Huge, huge as usize);
     }
 
     /// Milliseconds that free memory waits for its next use.

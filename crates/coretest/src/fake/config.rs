@@ -25,6 +25,8 @@ pub struct Config {
     /// Result of [`neap_core::sync::Threads::start_helper`]: true if the test calls `tick` from then on, false if it
     /// does not.
     pub purger: bool,
+    /// Result of [`neap_core::Os::has_huge_pages`].
+    pub huge: bool,
     /// Seed of [`neap_core::Os::random`] and of random faults.
     pub seed: u64,
 }
@@ -40,6 +42,7 @@ impl Default for Config {
             touched_runs: None,
             memory: None,
             purger: false,
+            huge: false,
             seed: 1,
         }
     }

@@ -44,10 +44,12 @@ pub enum Call {
     StartPurger,
     /// `Os::unreserve`
     Unreserve,
+    /// `Os::populate_huge`
+    PopulateHuge,
 }
 
 /// Every kind, at the index of its number.
-pub const CALLS: [Call; 19] = [
+pub const CALLS: [Call; 20] = [
     Call::Reserve,
     Call::ReserveZeros,
     Call::Commit,
@@ -67,6 +69,7 @@ pub const CALLS: [Call; 19] = [
     Call::Memory,
     Call::StartPurger,
     Call::Unreserve,
+    Call::PopulateHuge,
 ];
 
 /// Counts calls, and makes some fail: one call of each kind by its number, and calls at random.

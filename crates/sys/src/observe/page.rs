@@ -164,5 +164,6 @@ pub fn gauges(f: &Figures, policy: &Policy, purge_calls: u64) -> Gauges {
         peak_bytes: f.peak,
         held_bytes: f.held.min(f.dirty),
         harden: policy.harden().into(),
+        huge: policy.huge() as u64,
     }
 }

@@ -26,6 +26,16 @@ pub fn coarse_milliseconds() -> u64 {
     read(libc::CLOCK_MONOTONIC_COARSE).map_or(0, |now| now.as_millis() as u64)
 }
 
+/// Processor time of the calling thread in microseconds; 0 if it is not known.
+pub fn thread_microseconds() -> u64 {
+    by_system_call(libc::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| time.as_micros() as u64)
+}
+
+/// Processor time of the process in microseconds; 0 if it is not known.
+pub fn process_microseconds() -> u64 {
+    by_system_call(libc::CLOCK_PROCESS_CPUTIME_ID).map_or(0, |time| time.as_micros() as u64)
+}
+
 /// See `Os::run_time`.
 pub fn other_threads_microseconds() -> Option<u64> {
     let read = |clock| Some(by_system_call(clock)?.as_micros() as u64);

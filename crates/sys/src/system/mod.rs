@@ -27,6 +27,7 @@ pub mod cgroup;
 pub mod clock;
 pub mod errno;
 pub mod filter;
+pub mod huge;
 pub mod lines;
 pub mod map;
 pub mod moves;

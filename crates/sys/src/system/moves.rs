@@ -16,7 +16,7 @@ use crate::system::call::READ_WRITE;
 use crate::system::map;
 use crate::system::probe::MOVE;
 use crate::system::space::count;
-use crate::system::{call, purge};
+use crate::system::{call, huge, purge};
 use neap_core::os::Moved;
 use neap_counters::Syscall;
 use rustix::io::Errno;
@@ -67,7 +67,12 @@ impl Part {
 
     /// Maps fresh memory where it was unmapped; false if that is refused or something lies there.
     fn map_again(self) -> bool {
-        map::map(self.start.addr(), self.len, READ_WRITE).is_some()
+        let mapped = map::map(self.start.addr(), self.len, READ_WRITE).is_some();
+        if mapped {
+            // SAFETY: what a `Part` proves.
+            unsafe { huge::follow(self.start, self.len) };
+        }
+        mapped
     }
 
     /// Makes it readable and writable.

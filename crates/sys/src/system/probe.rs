@@ -7,6 +7,8 @@
 //! | [`MOVE`]: MREMAP_DONTUNMAP | 5.7 | a page is mapped and moved | realloc copies |
 //! | [`BARRIER`]: membarrier, private and expedited | 4.14 | the process is registered | there are no handshakes; a fork pauses |
 //! | [`SCAN`]: PAGEMAP_SCAN | 6.7 | the first question's error | entries of /proc/self/pagemap are read |
+//! | [`HUGE`]: huge pages by madvise | 2.6.38 | /sys/kernel/mm/transparent_hugepage, when memory is first looked at | small pages |
+//! | MADV_COLLAPSE | 6.1 | each call's error | an area that has a page table gets small pages |
 //! | MADV_WIPEONFORK | 4.14 | at each page that needs it | `space::COMMON`; no counters page |
 //! | MAP_FIXED_NOREPLACE | 4.17 | the address that comes back | the address is a hint |
 //! | files in memory, MFD_NOEXEC_SEAL | 3.17, 6.3 | at each page that needs one | a mapping without a name |
@@ -49,6 +51,8 @@ pub static POPULATE: Feature = Feature::new(Rarity::Common);
 pub static MOVE: Feature = Feature::new(Rarity::Usual);
 /// See the table.
 pub static BARRIER: Feature = Feature::new(Rarity::Common);
+/// See the table.
+pub static HUGE: Feature = Feature::new(Rarity::Common);
 /// See the table.
 pub static SCAN: Feature = Feature::new(Rarity::Common);
 
