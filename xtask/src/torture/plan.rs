@@ -147,6 +147,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("NEAP_MMAP_THRESHOLD", &["40K", "128K", "1M"]),
     ("NEAP_LIMIT", &["20M", "64M", "200M", "off"]),
     ("NEAP_HARDEN", &["on"]),
+    ("NEAP_HUGE", &["off"]),
     ("NEAP_COUNTERS", &["@"]),
     ("NEAP_SITES", &["@"]),
     ("MALLOC_PERTURB_", &["165"]),

@@ -9,6 +9,7 @@
 //! once is mostly quick the next time. So slow ones have a budget.
 
 use crate::arch;
+use crate::system::call::page_size;
 use crate::system::clock;
 use crate::system::filter::Asking;
 use crate::system::probe::HUGE;
@@ -21,6 +22,8 @@ use rustix::mm::Advice;
 /// MADV_COLLAPSE of include/uapi/asm-generic/mman-common.h.
 const COLLAPSE: usize = 25;
 
+/// OS pages of a huge page.
+const PAGES: usize = 512;
 /// A huge page that takes more microseconds of processor time is slow: so long take 512 faults on a quick machine.
 const SLOW_US: u64 = 400;
 /// All slow huge pages of the process may take so many microseconds, and one part in `SHARE` of its processor time.
@@ -78,7 +81,7 @@ pub unsafe fn populate(p: *mut u8, len: usize) -> bool {
         let begun = clock::thread_microseconds();
         p.write_volatile(p.read_volatile());
         // Where a page table is left from small pages, the kernel goes on with those.
-        let done = is_resident(p.wrapping_add(len - 1)) || advise(p, len, COLLAPSE);
+        let done = is_resident(p, len) || advise(p, len, COLLAPSE);
         let took = clock::thread_microseconds().saturating_sub(begun);
         if took > SLOW_US {
             // Relaxed, here and below: a sum that stands for itself.
@@ -89,14 +92,14 @@ pub unsafe fn populate(p: *mut u8, len: usize) -> bool {
     }
 }
 
-/// Whether the OS page at `p` holds memory.
-fn is_resident(p: *mut u8) -> bool {
+/// Whether all OS pages of a range, as long as a huge page at most, hold memory.
+fn is_resident(p: *mut u8, len: usize) -> bool {
     count(Syscall::Other);
-    let mut state = 0u8;
-    let page = p.map_addr(|a| a & !(crate::system::call::page_size() - 1));
-    let arguments = [page.expose_provenance(), 1, (&raw mut state).expose_provenance(), 0, 0, 0];
-    // SAFETY: the call writes one byte, to `state`.
-    unsafe { arch::syscall(libc::SYS_mincore as usize, arguments) == 0 && state & 1 != 0 }
+    let mut pages = [0u8; PAGES];
+    let arguments = [p.expose_provenance(), len, (&raw mut pages).expose_provenance(), 0, 0, 0];
+    // SAFETY: the call writes a byte for each OS page, and `PAGES` is the most that there may be.
+    let done = unsafe { arch::syscall(libc::SYS_mincore as usize, arguments) } == 0;
+    done && pages[..len / page_size()].iter().all(|page| page & 1 != 0)
 }
 
 /// See `Os::forbid_huge`.
@@ -131,4 +134,45 @@ unsafe fn advise(p: *mut u8, len: usize, advice: usize) -> bool {
     count(Syscall::Madvise);
     // SAFETY: as the caller promises.
     unsafe { arch::syscall(libc::SYS_madvise as usize, [p.expose_provenance(), len, advice, 0, 0, 0]) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::system::call::READ_WRITE;
+    use crate::system::map::map;
+
+    const LEN: usize = 2 << 20;
+
+    /// Catches a huge page that changes what memory reads as, one that is not resident although it is said to be, and
+    /// a range that stays open to huge pages.
+    #[test]
+    fn fills_a_range_or_says_that_it_does_not() {
+        look();
+        let p = map(0, 3 * LEN, READ_WRITE).expect("memory");
+        let at = p.wrapping_add(p.align_offset(LEN));
+        // SAFETY: a fresh mapping, used inside and by this test alone.
+        unsafe {
+            forbid(p, 3 * LEN);
+            at.write(7);
+            at.add(LEN - 1).write(8);
+            let page = page_size();
+            if populate(at, LEN) {
+                assert!(is_resident(at, LEN));
+            } else {
+                assert!(!is_resident(at.add(LEN / 2), page), "small pages only where something was written");
+            }
+            assert_eq!((at.read(), at.add(LEN - 1).read()), (7, 8));
+            assert!((1..LEN - 1).all(|i| at.add(i).read() == 0));
+            HUGE.note(false);
+            assert!(!may_exist() && !populate(at.add(LEN), LEN) && !is_resident(at.add(LEN), page));
+        }
+    }
+
+    /// Catches a system without huge pages on request that counts as one with them.
+    #[test]
+    fn only_by_request() {
+        assert!(!is_by_request(c"/nonexistent"));
+        assert!(!is_by_request(c"/proc/self/stat"));
+    }
 }
