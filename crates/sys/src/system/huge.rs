@@ -27,8 +27,8 @@ const PAGES: usize = 512;
 /// A huge page that takes more microseconds of processor time is slow: so long take 512 faults on a quick machine.
 const SLOW_US: u64 = 400;
 /// All slow huge pages of the process may take so many microseconds, and one part in `SHARE` of its processor time.
-const START_US: u64 = 20_000;
-const SHARE: u64 = 16;
+const START_US: u64 = 10_000;
+const SHARE: u64 = 32;
 
 /// Microseconds that slow huge pages took.
 static SPENT: AtomicU64 = AtomicU64::new(0);
