@@ -11,6 +11,9 @@ pub const SET_BY_RUN: &str = "NEAP_SET_BY_RUN";
 /// The variable of glibc's tunables.
 const TUNABLES: &str = "GLIBC_TUNABLES";
 
+/// How the names of all variables begin that [`read`] asks for. In an environment without such a name it does nothing.
+pub const BEGINNINGS: [&str; 3] = ["NEAP_", "MALLOC_", TUNABLES];
+
 /// Sets the options of the environment in `target`. Calls `refuse` with a value that its option does not accept; the
 /// default stays.
 pub fn read<T: AsRef<[u8]>>(
@@ -44,5 +47,32 @@ pub fn read<T: AsRef<[u8]>>(
             None if text.is_empty() && opt.kind == Kind::Directory => {}
             None => refuse(opt, text),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    /// Catches a variable that a program would set in vain, as no name with its beginning is looked for.
+    #[test]
+    fn beginnings_of_all_names() {
+        struct Nothing;
+        impl Target for Nothing {
+            fn number(&self, _: crate::Id) -> u64 {
+                0
+            }
+            fn set(&mut self, _: crate::Id, _: crate::Value<'_>, _: By) {}
+            fn act(&mut self, _: glibc::Effect) {}
+        }
+        let asked = Cell::new(0);
+        let variable = |name: &str| {
+            assert!(BEGINNINGS.iter().any(|beginning| name.starts_with(beginning)), "{name}");
+            asked.set(asked.get() + 1);
+            None::<&[u8]>
+        };
+        read(variable, &Saved::new(), &mut Nothing, |_, _| {});
+        assert!(asked.get() > TABLE.len());
     }
 }

@@ -15,9 +15,10 @@ use neap_sys::{call, errno};
 use rustix::io::Errno;
 use rustix::mm;
 
-/// The lowest address of blocks in the C library's main heap: the end of the program in memory, or the program break
-/// when neap started, whichever is lower. A program that opens neap late has a heap by then, so the break alone would
-/// be too high.
+/// The lowest address of blocks in the C library's main heap: the end of the program in memory, behind which the kernel
+/// puts the break. Where the kernel did not load the program itself (`ld.so PROGRAM`), the break lies elsewhere: then the
+/// break when neap started, if that is lower. (The break alone would be too high where a program opens neap late, and
+/// has a heap by then.)
 static FIRST_BREAK: AtomicUsize = AtomicUsize::new(0);
 
 /// Flags in the size word of a glibc block (malloc/malloc.c, "chunk" layout).
@@ -38,7 +39,10 @@ pub fn find() {
 
 /// Notes where the C library's heap starts.
 pub fn start() {
-    FIRST_BREAK.store(program_break().min(program_end()), Ordering::Relaxed);
+    let end = program_end();
+    // AT_BASE: where the kernel loaded the dynamic linker beside the program.
+    let behind = call::auxiliary(libc::AT_BASE) != 0 && end != usize::MAX;
+    FIRST_BREAK.store(if behind { end } else { end.min(program_break()) }, Ordering::Relaxed);
 }
 
 /// The end of the program in memory; the greatest address if its headers do not say.

@@ -31,6 +31,9 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
         return;
     }
     let environment = Environment(environment);
+    if !environment.has_any(&environment::BEGINNINGS) {
+        return;
+    }
     let mut start = Start { environment, sites: None, interval: 1 };
     let variable = |name: &str| environment.variable(name).map(CStr::to_bytes);
     environment::read(variable, &SAVED, &mut start, complain);
@@ -42,28 +45,36 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
 struct Environment(*const *const c_char);
 
 impl Environment {
-    fn entries(self) -> impl Iterator<Item = &'static CStr> {
-        (0..).map_while(move |place| {
-            // SAFETY: the C library passes such an array to constructors. `place` is not behind its end.
-            unsafe {
-                let entry = *self.0.add(place);
-                (!entry.is_null()).then(|| CStr::from_ptr(entry))
-            }
-        })
+    fn entries(self) -> impl Iterator<Item = *const c_char> {
+        // SAFETY: the C library passes such an array to constructors. `place` is not behind its end.
+        (0..).map(move |place| unsafe { *self.0.add(place) }).take_while(|entry| !entry.is_null())
+    }
+
+    /// Whether a name begins with one of these. Most programs have none, and end here: this reads little of each entry.
+    fn has_any(self, beginnings: &[&str]) -> bool {
+        self.entries().any(|entry| beginnings.iter().any(|beginning| after(entry, beginning).is_some()))
     }
 
     /// The value of the variable `name`.
     fn variable(self, name: &str) -> Option<&'static CStr> {
-        self.entries().find_map(|entry| {
-            let value = entry.to_bytes_with_nul().strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
-            CStr::from_bytes_with_nul(value).ok()
-        })
+        let value = self.entries().find_map(|entry| after(entry, name).and_then(|rest| after(rest, "=")))?;
+        // SAFETY: the rest of a string of the environment, which lives for ever.
+        Some(unsafe { CStr::from_ptr(value) })
     }
 
     /// The path in the variable of an option; empty if it is not set.
     fn path(self, id: Id) -> &'static CStr {
         self.variable(id.option().env).unwrap_or(c"")
     }
+}
+
+/// The rest of the string `entry` behind `beginning`; `None` if it does not begin so.
+fn after(entry: *const c_char, beginning: &str) -> Option<*const c_char> {
+    // SAFETY: a string of the environment. `beginning` has no NUL, so all that is read lies before the string's end or is
+    // its end.
+    let same = beginning.bytes().enumerate().all(|(i, byte)| unsafe { *entry.add(i) }.cast_unsigned() == byte);
+    // SAFETY: as above.
+    same.then(|| unsafe { entry.add(beginning.len()) })
 }
 
 /// Sets what the environment chooses: options of the core at once, and those that start something by starting it.
