@@ -5,12 +5,10 @@
 //! tries for, and adds a run of each under delays of all the system calls that neap makes. `cargo xtask faults` runs them
 //! many times and prints a table.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use neap_tests::{Case, Outcome, Run, Source, Stop, judge_case, suite};
+use neap_tests::{Case, Outcome, Run, Source, judge_case, suite};
 
 const HOLES: Source = Source::new("trust/holes.c");
 const REALLOC: Source = Source::new("trust/realloc.c");
@@ -190,7 +188,8 @@ fn run(row: &'static Row, inject: &[&str]) -> Outcome {
         Run::new(program)
     } else {
         let library = neap_tests::library::under_test()?;
-        let mut run = Run::new(strace()?).args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none"]).plain();
+        let mut run =
+            Run::new(neap_tests::strace()?).args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none"]).plain();
         for what in inject {
             run = run.arg("-e").arg(format!("inject={what}"));
         }
@@ -204,15 +203,4 @@ fn run(row: &'static Row, inject: &[&str]) -> Outcome {
     }
     judge_case(run.arg(row.case).timeout(Duration::from_secs(180 + 2 * seconds)))?.no_complaint()?;
     Ok(())
-}
-
-/// strace, where it is installed and may trace.
-fn strace() -> Result<PathBuf, Stop> {
-    static MAY: OnceLock<bool> = OnceLock::new();
-    let strace = neap_tests::program("strace")?;
-    let may = *MAY.get_or_init(|| {
-        let tried = Run::new(&strace).args(["-f", "-o", "/dev/null", "true"]).plain().run();
-        tried.is_ok_and(|done| done.status.success())
-    });
-    if may { Ok(strace) } else { Err(Stop::Skip("strace may not trace here".into())) }
 }

@@ -27,6 +27,7 @@ pub mod sys;
 pub mod terminal;
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 pub use compile::Source;
@@ -49,6 +50,17 @@ pub fn program(name: &str) -> Result<PathBuf, Stop> {
             .find(|file| file.is_file())
     };
     found.ok_or_else(|| Stop::Skip(format!("{name} is not installed (tests/setup.sh installs it)")))
+}
+
+/// strace, where it is installed and may trace.
+pub fn strace() -> Result<PathBuf, Stop> {
+    static MAY: OnceLock<bool> = OnceLock::new();
+    let strace = program("strace")?;
+    let may = *MAY.get_or_init(|| {
+        let tried = Run::new(&strace).args(["-f", "-o", "/dev/null", "true"]).plain().run();
+        tried.is_ok_and(|done| done.status.success())
+    });
+    if may { Ok(strace) } else { Err(Stop::Skip("strace may not trace here".into())) }
 }
 
 /// Copies a program to where it can be executed, by a process of its own: a child of this one that is just being started

@@ -59,12 +59,12 @@ fn growth_takes_few_calls() {
     let a = system(Config::default());
     let t = thread(&a);
     let first = a.os.faults.count(Call::Commit);
-    assert!(first <= 7, "{first} calls for the first step");
+    assert!(first <= 3, "{first} calls for the first step");
     for _ in 0..1000 {
         malloc(&a, &t, CHUNK);
     }
     let calls = a.os.faults.count(Call::Commit);
-    assert!(calls <= 7 * 12, "{calls} calls for 64 MiB");
+    assert!(calls <= 4 * 12, "{calls} calls for 64 MiB");
     let end = malloc(&a, &t, CHUNK);
     let far = t.with(&a, |heap| a.malloc(heap, 1 << 30));
     assert!(far.addr().abs_diff(end.addr()) < 128 << 20);

@@ -5,7 +5,7 @@
 use crate::blocks::class;
 use crate::pages::arena::Arenas;
 use crate::pages::chunk::{BY_KIND, Flag, Gap, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, View};
-use crate::pages::layout::{self, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, FEW_WORDS};
+use crate::pages::layout;
 use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering, peek, peek_cell};
 use core::cell::Cell;
 
@@ -32,9 +32,11 @@ struct SlabRecord {
     /// A bit for each OS page that reads as zero, as no block on it was handed out since it was purged. The purger sets
     /// bits while it holds all blocks there, and the owner clears them.
     clean: AtomicU16,
-    /// `log2` of the number of chunks of its arena, from which the place of the side tables follows.
+    /// `log2` of the number of chunks of its arena, from which the place of its age follows.
     tables: Cell<u8>,
-    _unused: Gap<5>,
+    _unused: Gap<1>,
+    /// Offset of its free bits from the base of its arena.
+    bits: Cell<u32>,
     _links: Gap<{ OWNER_OR_BYTES - LINKS }>,
     /// The heap that owns it, for its whole life. Atomic, as a handshake reads it before it knows whose slab it is.
     owner: AtomicPtr<()>,
@@ -61,22 +63,17 @@ pub(crate) fn owner(c: Record) -> *mut () {
     c.view::<SlabRecord>().owner.load(Ordering::Relaxed)
 }
 
-/// Returns the address of the first word of the slab's free bits, or of its remote bits if `remote`. Class and tables
-/// do not change while it is a slab.
+/// Returns the address of the first word of the free bits of the slab of `c`; it does not change while it is a slab.
 #[inline(always)]
-fn bits_at(c: Record, class: usize, tables: u8, remote: bool) -> usize {
-    let n = usize::from(remote);
-    if class >= class::FIRST_FEW {
-        return layout::entry(c.address(), tables, RECORD_BYTES, FEW_BYTES) + n * 8 * FEW_WORDS;
-    }
-    layout::entry(c.address(), tables, BEFORE_BITS + n * BITS_BYTES, BITS_BYTES)
+fn free_bits(c: Record) -> usize {
+    layout::split(c.address()).0 + c.view::<SlabRecord>().bits.get() as usize
 }
 
 /// Returns word `word` of the remote bits of the slab of `c`, of `class`.
 #[inline]
 pub fn remote_word<'a>(c: Record, class: usize, word: usize) -> &'a AtomicU64 {
     debug_assert!(word < words(class));
-    let at = bits_at(c, class, c.view::<SlabRecord>().tables.get(), true) + 8 * word;
+    let at = layout::remote_bits(free_bits(c), class >= class::FIRST_FEW) + 8 * word;
     // SAFETY: the word lies in the slab's remote bits: side tables are committed with the chunk and never unmapped
     // (invariant 1).
     unsafe { &*layout::at::<AtomicU64>(at) }
@@ -84,7 +81,7 @@ pub fn remote_word<'a>(c: Record, class: usize, word: usize) -> &'a AtomicU64 {
 
 /// Returns the age of the slab of `c`, see [`crate::pages::age`].
 pub fn slab_age<'a>(c: Record) -> &'a AtomicU8 {
-    let at = layout::entry(c.address(), c.view::<SlabRecord>().tables.get(), BEFORE_AGES, 1);
+    let at = layout::age_address(c.address(), c.view::<SlabRecord>().tables.get());
     // SAFETY: each chunk has an age; side tables are committed with the chunk and never unmapped (invariant 1).
     unsafe { &*layout::at::<AtomicU8>(at) }
 }
@@ -106,7 +103,7 @@ pub(crate) fn words(class: usize) -> usize {
 pub(crate) fn is_free(c: Record, class: usize, i: u32) -> bool {
     let (word, mask) = (i as usize / 64, 1u64 << (i % 64));
     let record = c.view::<SlabRecord>();
-    let at = bits_at(c, class, record.tables.get(), false) + 8 * word;
+    let at = free_bits(c) + 8 * word;
     // SAFETY: the word lies in the slab's free bits: side tables are committed with the chunk and never unmapped
     // (invariant 1).
     let own = unsafe { peek(layout::at::<u64>(at), 0) };
@@ -120,19 +117,22 @@ pub(crate) fn seen(c: Record) -> (u32, u32) {
     (peek_cell(&record.used, 0).into(), peek_cell(&record.carved, 0).into())
 }
 
-/// Returns `log2` of the number of chunks of the arena of the slab of `c`.
-pub(crate) fn tables(c: Record) -> u8 {
-    c.view::<SlabRecord>().tables.get()
+/// Whether the slab of `c`, in an arena of `1 << tables` chunks, knows where its age and its bits are. For tests.
+pub(crate) fn knows_tables(c: Record, tables: u8) -> bool {
+    let (base, index) = layout::split(c.address());
+    let bits = base + layout::bits(tables, index, c.class() >= class::FIRST_FEW);
+    c.view::<SlabRecord>().tables.get() == tables && free_bits(c) == bits
 }
 
-/// Returns word `word` of the free bits and of the remote bits of a chunk of any kind, in the table of few bits if
-/// `few`, else in the other tables. For tests, while no thread uses the chunk.
+/// Returns word `word` of the free bits and of the remote bits of a chunk of any kind, of the few bits if `few`, in an
+/// arena of `1 << tables` chunks. For tests, while no thread uses the chunk.
 pub(crate) fn bits_of_any(c: Record, tables: u8, few: bool, word: usize) -> (u64, u64) {
-    let class = if few { class::CLASSES - 1 } else { 1 };
+    let (base, index) = layout::split(c.address());
+    let free = base + layout::bits(tables, index, few);
     // SAFETY: side tables are committed with the chunk and never unmapped (invariant 1).
     unsafe {
-        let at = |remote| layout::at::<u64>(bits_at(c, class, tables, remote)).add(word);
-        (at(false).read(), (*at(true).cast::<AtomicU64>()).load(Ordering::Relaxed))
+        let remote = layout::at::<AtomicU64>(layout::remote_bits(free, few)).add(word);
+        (layout::at::<u64>(free).add(word).read(), (*remote).load(Ordering::Relaxed))
     }
 }
 
@@ -168,7 +168,9 @@ impl OwnSlab {
         record.used.set(0);
         // Relaxed: no other thread uses the slab yet.
         record.clean.store(0, Ordering::Relaxed);
-        record.tables.set(arenas.tables(c));
+        let (tables, index) = (arenas.tables(c), layout::split(c.address()).1);
+        record.tables.set(tables);
+        record.bits.set(layout::bits(tables, index, class >= class::FIRST_FEW) as u32);
         record.owner.store(owner, Ordering::Relaxed);
         c.set_kind(Kind::SLAB);
         slab
@@ -195,7 +197,7 @@ impl OwnSlab {
     #[inline(always)]
     pub(crate) fn bits(self) -> &'static [Cell<u64>] {
         let class = self.class();
-        let at = bits_at(self.0, class, self.record().tables.get(), false);
+        let at = free_bits(self.0);
         // SAFETY: side tables are committed with the chunk and never unmapped (invariant 1), and `OwnSlab` proves that
         // no other thread uses the free bits.
         unsafe { core::slice::from_raw_parts(layout::at(at), words(class)) }

@@ -4,7 +4,7 @@
 use crate::pages::chunk::Record;
 use crate::pages::commit::{self, Step};
 use crate::pages::layout::{
-    ADDRESS_BITS, ARENA_ALIGN, ARENA_SHIFT, BEFORE_AGES, MAX_ARENAS, MIN_ARENA, RECORD_BYTES, SIDE_BYTES, SLOTS, at,
+    ADDRESS_BITS, ARENA_ALIGN, ARENA_SHIFT, MAX_ARENAS, MIN_ARENA, RECORD_BYTES, SIDE_BYTES, SLOTS, age_address, at,
     first_chunk, longest, split,
 };
 use crate::pages::page_map::PageMap;
@@ -170,8 +170,7 @@ impl Arenas {
     /// Address of the age of the chunk of `record`; the ages of the chunks after it follow.
     #[inline]
     pub(crate) fn ages(&self, record: Record) -> *mut u8 {
-        let (base, index) = split(record.address());
-        at(base + BEFORE_AGES * self.chunks_at(base) + index)
+        at(age_address(record.address(), self.tables(record)))
     }
 
     /// The place of the chunk of `record`: the start of the arena, the index of the chunk, and the number of chunks of
@@ -408,7 +407,9 @@ impl Arena {
         if end <= self.committed() {
             return Ok(());
         }
-        if self.is_long() && !self.released.get() && is_pressed(os) {
+        // At its first step it was reserved just now.
+        let grows = self.committed() > self.first.get();
+        if grows && self.is_long() && !self.released.get() && is_pressed(os) {
             return Err(Short::OfRoom);
         }
         let fits = |step: &Step| step.to >= end;

@@ -1,16 +1,14 @@
 //! Makes reserved chunks usable, in steps, with their entries in the side tables and in the page map.
 //!
-//! A step is six system calls that change mappings (seven the first time). These calls wait for page faults of other
-//! threads, and page faults wait for them: for milliseconds, if a thread loses the processor in the middle. So there
-//! are few steps: up to 12 for the first half GiB. Steps are made under the lock of the ranges, each only once
+//! A step is four system calls that change mappings; the first is three, as its bits, the ages and its chunks lie side by
+//! side (`layout.rs`). These calls wait for page faults of other threads, and page faults wait for them: for
+//! milliseconds, if a thread loses the processor in the middle. So there are few steps: up to 12 for the first half GiB. Steps are made under the lock of the ranges, each only once
 //! (invariant 16): a second call would restore access to memory in use, also to OS pages whose access the program has
 //! changed (guards, code).
 
-use crate::pages::layout::{
-    ARENA_ALIGN, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_BYTES, RECORD_BYTES, SIDE_BYTES,
-};
+use crate::pages::layout::{self, RECORD_BYTES, first_chunk};
 use crate::pages::page_map::PageMap;
-use crate::{CHUNK, CHUNK_SHIFT, Os};
+use crate::{CHUNK_SHIFT, Os};
 
 /// First step in chunks. It is shorter than a huge page (2 MiB), so that a small program gets none where the system
 /// uses huge pages for all memory (THP=always). In the simulation, which has little memory, all steps are shorter.
@@ -52,38 +50,30 @@ impl Step {
     /// # Safety
     /// The step must lie in an arena, and the chunks before `from` must be committed, unless `fresh`.
     pub(crate) unsafe fn make<O: Os>(&self, os: &O, map: &PageMap) -> bool {
-        let (base, page, chunks) = (self.base, os.page_size(), self.chunks);
-        let at = core::ptr::with_exposed_provenance_mut::<u8>;
+        let (base, page, tables) = (self.base, os.page_size(), self.chunks.ilog2() as u8);
+        let first = first_chunk(self.chunks);
+        let (begins, lowest) = (self.from == first, |end| layout::lowest_bits(tables, end) & !(page - 1));
+        // SAFETY: the part lies in the reservation of the arena. Two tables may share an OS page, which does no harm.
+        let commit = |from: usize, to: usize| from >= to || unsafe { os.commit(layout::at(base + from), to - from) };
         // The OS page in which the last step ended is committed already.
-        let pages = |table: usize, entry: usize| {
+        let entries = |table: usize, entry: usize| {
             let from = table + self.from * entry;
             let from = if self.fresh { from & !(page - 1) } else { from.next_multiple_of(page) };
             (from, (table + self.to * entry).next_multiple_of(page))
         };
-        let part = |table: usize, entry: usize| {
-            let (from, to) = pages(table, entry);
-            // SAFETY: the part lies in the reservation of the arena. Two tables may share an OS page, which does no
-            // harm.
-            from >= to || unsafe { os.commit(at(base + from), to - from) }
+        // All ages, and the bits for huge pages, are committed at once: they are short.
+        let (ages, chunks) = (layout::ages(tables) & !(page - 1), first << CHUNK_SHIFT);
+        let (records, numbers) = (entries(0, RECORD_BYTES), entries(base >> CHUNK_SHIFT, 1));
+        let end_of_bits = match self.fresh {
+            true => layout::end_of_tile(tables, self.from).next_multiple_of(page),
+            false => lowest(self.from),
         };
-        // The ages and the bits for huge pages are short: the first step commits all of them. It does not commit the
-        // gap between them and the first chunk: that can be a GiB, which would count against a limit on writable
-        // memory, and would be populated where the program locks all memory.
-        let ages = (chunks * BEFORE_AGES) & !(page - 1);
-        let bits = if chunks << CHUNK_SHIFT == ARENA_ALIGN { HUGE_BYTES } else { 0 };
-        let end_of_ages = (chunks * SIDE_BYTES + bits).next_multiple_of(page);
-        // SAFETY: this part lies in the reservation of the arena.
-        (!self.fresh || unsafe { os.commit(at(base + ages), end_of_ages - ages) })
-            && part(0, RECORD_BYTES)
-            && part(chunks * RECORD_BYTES, FEW_BYTES)
-            && part(chunks * BEFORE_BITS, BITS_BYTES)
-            && part(chunks * (BEFORE_BITS + BITS_BYTES), BITS_BYTES)
-            && {
-                let (from, to) = pages(base >> CHUNK_SHIFT, 1);
-                // SAFETY: these entries of the page map are those of the arena's chunks.
-                from >= to || unsafe { map.commit(os, from, to) }
-            }
-            && part(0, CHUNK)
+        commit(records.0, records.1)
+            // SAFETY: these entries of the page map are those of the arena's chunks.
+            && (numbers.0 >= numbers.1 || unsafe { map.commit(os, numbers.0, numbers.1) })
+            && (begins || !self.fresh || commit(ages, chunks))
+            && (begins || commit(lowest(self.to), end_of_bits))
+            && commit(if begins { lowest(self.to) } else { self.from << CHUNK_SHIFT }, self.to << CHUNK_SHIFT)
     }
 }
 

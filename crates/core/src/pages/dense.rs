@@ -9,7 +9,7 @@
 
 use crate::pages::Pages;
 use crate::pages::arena::Arenas;
-use crate::pages::layout::{ARENA_ALIGN, HUGE_PAGE, HUGE_WORDS, SIDE_BYTES};
+use crate::pages::layout::{self, ARENA_ALIGN, HUGE_BYTES, HUGE_PAGE, HUGE_WORDS};
 use crate::pages::owned::Owned;
 use crate::system::os::Run;
 use crate::system::sync::{AtomicU64, Ordering};
@@ -30,7 +30,8 @@ impl Arenas {
         if chunks << CHUNK_SHIFT != ARENA_ALIGN {
             return None;
         }
-        let bits = core::ptr::with_exposed_provenance::<[AtomicU64; HUGE_WORDS]>(base + chunks * SIDE_BYTES);
+        let end = base + (layout::first_chunk(chunks) << CHUNK_SHIFT);
+        let bits = core::ptr::with_exposed_provenance::<[AtomicU64; HUGE_WORDS]>(end - HUGE_BYTES);
         // SAFETY: this part of a long arena's side tables is committed with the ages, and is never unmapped.
         let bits = unsafe { &*bits };
         Some((bits, (from - base) / HUGE_PAGE..(to - base) / HUGE_PAGE))

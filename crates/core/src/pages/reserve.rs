@@ -12,20 +12,18 @@
 
 use crate::pages::Pages;
 use crate::pages::arena::{Arenas, UnderLock};
-use crate::pages::layout::{
-    ARENA_ALIGN, BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, HUGE_BYTES, RECORD_BYTES, SIDE_BYTES,
-};
+use crate::pages::layout::{self, ARENA_ALIGN, RECORD_BYTES};
 use crate::pages::place::{LITTLE, is_pressed};
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 use core::ops::Range;
 
-/// Number of parts of an arena that may be committed, in the order of addresses, each possibly empty: four tables, each
-/// with a part for the chunks in use and one for the reentrant reserve; the ages and the bits for huge pages; the
-/// chunks in use; the chunks of the reentrant reserve.
-pub(crate) const PARTS: usize = 11;
+/// Number of parts of an arena that may be committed, in the order of addresses, each possibly empty: the records of the
+/// chunks in use and of the reentrant reserve; the bits of the reserve; the bits of the chunks in use with the ages and the
+/// bits for huge pages; the chunks in use; the chunks of the reserve.
+pub(crate) const PARTS: usize = 6;
 /// Number of the [`PARTS`] that are side tables: the first ones.
-pub(crate) const TABLES: usize = 9;
+pub(crate) const TABLES: usize = 4;
 
 impl Arenas {
     /// Reserves the first arena; false where address space is limited, so that the caller makes no other reservations.
@@ -43,26 +41,24 @@ impl Arenas {
     pub(crate) fn parts(&self, lock: &UnderLock, i: usize, page: usize) -> [Range<usize>; PARTS] {
         let arena = self.nth(lock, i);
         let (base, chunks) = (arena.base(), arena.chunks());
-        let used = arena.first()..arena.committed();
-        let reentrant_reserve = if i == 0 { self.reentrant_reserve.in_use(chunks) } else { chunks..chunks };
-        let part = |table: usize, entry: usize, of: &Range<usize>| {
-            let from = (base + table + of.start * entry) & !(page - 1);
-            let to = (base + table + of.end * entry).next_multiple_of(page);
-            if of.is_empty() { from..from } else { from..to }
+        let (tables, used) = (chunks.ilog2() as u8, arena.first()..arena.committed());
+        let reserve = if i == 0 { self.reentrant_reserve.in_use(chunks) } else { chunks..chunks };
+        let down = |at: usize| at & !(page - 1);
+        let part = |from: usize, to: usize, of: &Range<usize>| {
+            let from = base + down(from);
+            if of.is_empty() { from..from } else { from..base + to.next_multiple_of(page) }
         };
-        let bits = if arena.is_long() { HUGE_BYTES } else { 0 };
-        let ages = (base + chunks * BEFORE_AGES) & !(page - 1);
-        let mut parts = [const { 0..0 }; PARTS];
-        let tables = [0, RECORD_BYTES, BEFORE_BITS, BEFORE_BITS + BITS_BYTES].map(|before| chunks * before);
-        for (j, (table, entry)) in tables.into_iter().zip([RECORD_BYTES, FEW_BYTES, BITS_BYTES, BITS_BYTES]).enumerate()
-        {
-            parts[2 * j] = part(table, entry, &used);
-            parts[2 * j + 1] = part(table, entry, &reentrant_reserve);
-        }
-        parts[8] = ages..(base + chunks * SIDE_BYTES + bits).next_multiple_of(page);
-        parts[9] = part(0, CHUNK, &used);
-        parts[10] = part(0, CHUNK, &reentrant_reserve);
-        parts
+        let entries = |entry: usize, of: &Range<usize>| part(of.start * entry, of.end * entry, of);
+        let lowest = |of: &Range<usize>| layout::lowest_bits(tables, of.end);
+        let first = arena.first() * CHUNK;
+        [
+            entries(RECORD_BYTES, &used),
+            entries(RECORD_BYTES, &reserve),
+            part(lowest(&reserve), layout::end_of_tile(tables, reserve.start), &reserve),
+            base + down(lowest(&used))..base + first,
+            entries(CHUNK, &used),
+            entries(CHUNK, &reserve),
+        ]
     }
 
     /// Gives back the parts of long arenas that were never committed. Each arena only once, as other code may use the

@@ -13,7 +13,7 @@
 
 use crate::pages::Pages;
 use crate::pages::chunk::Record;
-use crate::pages::layout::{BEFORE_AGES, BEFORE_BITS, BITS_BYTES, FEW_BYTES, RECORD_BYTES};
+use crate::pages::layout::{self, BITS_BYTES, RECORD_BYTES, TILE, first_chunk};
 use crate::system::os::Run;
 use crate::{CHUNK, Os};
 
@@ -24,22 +24,39 @@ const AT_ONCE: usize = 16;
 /// Minimum of chunks freed since the last purge of tables, where the program rests; else it is [`crate::pages::FREED`].
 pub(crate) const FREED_AT_REST: usize = (64 << 20) / CHUNK;
 
-/// The side tables: bytes per chunk of the tables in front, and bytes of an entry. Records first, of which two stay.
-const TABLES: [(usize, usize); 5] = [
-    (0, RECORD_BYTES),
-    (RECORD_BYTES, FEW_BYTES),
-    (BEFORE_BITS, BITS_BYTES),
-    (BEFORE_BITS + BITS_BYTES, BITS_BYTES),
-    (BEFORE_AGES, 1),
-];
+/// Number of runs of OS pages of the side tables of one range.
+const RUNS: usize = 7;
 
-/// The OS pages that hold only entries of chunks `from..to` in one of [`TABLES`] of the arena at `base`, which has
-/// `chunks` chunks; `None` if there are none.
-fn pages(base: usize, chunks: usize, table: (usize, usize), from: usize, to: usize, page: usize) -> Option<Run> {
-    let (before, entry) = table;
-    let start = base + before * chunks;
-    let (first, end) = ((start + from * entry).next_multiple_of(page), (start + to * entry) & !(page - 1));
-    (first < end).then(|| Run { start: core::ptr::with_exposed_provenance_mut(first), len: end - first })
+/// The OS pages that hold only entries of chunks `from..to`, of the arena at `base` of `chunks` chunks, in runs, some of
+/// them empty: records but the first and the last, ages, and bits of whole tiles. Of the tile in which the chunks begin, and
+/// of the one in which they end: their free bits and their remote bits. The few bits of a tile share an OS page.
+fn pages(base: usize, chunks: usize, from: usize, to: usize, page: usize) -> [Run; RUNS] {
+    let run = |start: usize, end: usize| {
+        let (start, end) = ((base + start).next_multiple_of(page), (base + end) & !(page - 1));
+        Run { start: core::ptr::with_exposed_provenance_mut(start), len: end.saturating_sub(start) }
+    };
+    let (tables, first) = (chunks.ilog2() as u8, first_chunk(chunks));
+    let ages = layout::ages(tables);
+    let [begin, end] = [(from - first).next_multiple_of(TILE), (to - first) / TILE * TILE].map(|n| n + first);
+    // Of chunks `a..b` of one tile, whose bits lie in the reverse order.
+    let free = |a: usize, b: usize| {
+        if a >= b {
+            return [Run::EMPTY; 2];
+        }
+        let [low, high] = [b - 1, a].map(|index| layout::bits(tables, index, false));
+        [low..high + BITS_BYTES, layout::remote_bits(low, false)..layout::remote_bits(high, false) + BITS_BYTES]
+            .map(|bits| run(bits.start, bits.end))
+    };
+    let ([begin_free, begin_remote], [end_free, end_remote]) = (free(from, begin.min(to)), free(end.max(from), to));
+    [
+        run((from + 1) * RECORD_BYTES, (to - 1) * RECORD_BYTES),
+        run(layout::lowest_bits(tables, end), if begin < end { layout::end_of_tile(tables, begin) } else { 0 }),
+        begin_free,
+        begin_remote,
+        end_free,
+        end_remote,
+        run(ages + from, ages + to),
+    ]
 }
 
 impl<O: Os> Pages<O> {
@@ -73,19 +90,15 @@ impl<O: Os> Pages<O> {
     /// The chunks must be the caller's, clean and in no list.
     unsafe fn purge_entries(&self, c: Record, len: usize, huge: bool) -> usize {
         let (base, index, chunks) = self.arenas.place(c);
-        let mut runs = [Run::EMPTY; TABLES.len()];
-        let mut count = 0;
         if huge {
             // SAFETY: the caller passes chunks of its own that are committed and clean, so their contents are not
             // needed.
             unsafe { self.release_uncounted(c.start(), len * CHUNK) };
         }
-        for (i, &table) in TABLES.iter().enumerate() {
-            let ends = usize::from(i == 0);
-            if let Some(run) = pages(base, chunks, table, index + ends, index + len - ends, self.page_size()) {
-                runs[count] = run;
-                count += 1;
-            }
+        let (mut runs, mut count) = ([Run::EMPTY; RUNS], 0);
+        for run in pages(base, chunks, index, index + len, self.page_size()).into_iter().filter(|run| run.len > 0) {
+            runs[count] = run;
+            count += 1;
         }
         // SAFETY: these OS pages are committed, and hold only entries that may be zero.
         unsafe { self.release_runs(&runs[..count], false) }.bytes
@@ -98,13 +111,37 @@ mod tests {
 
     /// Catches a purge of an OS page that holds an entry of a neighbour, and an OS page that is left out.
     #[test]
+    #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn pages_of_entries() {
-        let run = |from, to| pages(1 << 36, 1 << 20, TABLES[0], from, to, 4096).map(|r| (r.start.addr(), r.len));
-        assert_eq!(run(0, 63), None);
-        assert_eq!(run(0, 64), Some((1 << 36, 4096)));
-        assert_eq!(run(1, 64), None);
-        assert_eq!(run(1, 200), Some(((1 << 36) + 4096, 2 * 4096)));
-        let ages = pages(1 << 36, 1 << 20, TABLES[4], 4096, 3 * 4096, 4096).map(|r| (r.start.addr(), r.len));
-        assert_eq!(ages, Some(((1 << 36) + (BEFORE_AGES << 20) + 4096, 2 * 4096)));
+        const CHUNKS: usize = 1 << 20;
+        let (base, tables, first) = (1 << 36, CHUNKS.ilog2() as u8, first_chunk(CHUNKS));
+        // The first and the last byte of each entry of a chunk, except for the few bits.
+        let entries = |index: usize| {
+            let free = layout::bits(tables, index, false);
+            let starts = [(index * RECORD_BYTES, RECORD_BYTES), (layout::ages(tables) + index, 1)];
+            let bits = [free, layout::remote_bits(free, false)].map(|at| (at, BITS_BYTES));
+            starts.into_iter().chain(bits).map(move |(at, len)| (base + at, base + at + len - 1))
+        };
+        for (from, to) in [(0, 256), (1, 257), (7, 320), (63, 500), (64, 320), (64, 8256), (100, 9000)] {
+            let runs = pages(base, CHUNKS, first + from, first + to, 4096);
+            let is_purged = |at: usize| runs.iter().any(|run| at.wrapping_sub(run.start.addr()) < run.len);
+            for index in (0..from).chain(to..to + 200) {
+                let few = base + layout::bits(tables, first + index, true);
+                assert!(entries(first + index).all(|(low, high)| !is_purged(low) && !is_purged(high)), "{index}");
+                assert!(!is_purged(few), "{index}");
+            }
+            for index in [from, to - 1] {
+                assert!(!is_purged(base + (first + index) * RECORD_BYTES), "the ends of a range stay");
+            }
+            // At most an OS page at either end stays of each table.
+            let (mut all, mut purged) = (0, 0);
+            for index in from..to {
+                for (low, high) in entries(first + index) {
+                    all += high + 1 - low;
+                    purged += if is_purged(low) { high + 1 - low } else { 0 };
+                }
+            }
+            assert!(all - purged <= 8 * 4096, "{from}..{to}: {purged} of {all}");
+        }
     }
 }

@@ -1,0 +1,55 @@
+//! What neap costs a program at its start: system calls and page faults, beside those of the C library's malloc. What it
+//! costs to load any library is measured with one that does nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use neap_tests::{Case, Outcome, Run, Source, Stop, library, suite};
+
+const ONE: Source = Source::new("start/one.c");
+const NOTHING: Source = Source::with_flags("start/nothing.c", &["-shared", "-fPIC"]);
+
+/// Runs of which the least faults count: their number depends on where the kernel puts the mappings.
+const RUNS: usize = 15;
+
+fn main() -> ExitCode {
+    suite::main(vec![
+        Case::new("system_calls::without_a_block", CALLS, || calls("nothing", 2)),
+        Case::new("system_calls::of_one_block", CALLS, || calls("block", 9)),
+        Case::new("faults::without_a_block", FAULTS, || faults("nothing", 11)),
+        Case::new("faults::of_one_block", FAULTS, || faults("block", 19)),
+    ])
+}
+
+const CALLS: &str = "Catches a start that makes more system calls.";
+const FAULTS: &str = "Catches a start that touches more OS pages.";
+
+/// A start makes at most `most` system calls more than one with a library that does nothing.
+fn calls(case: &str, most: usize) -> Outcome {
+    let program = ONE.build()?;
+    let strace = neap_tests::strace()?;
+    let count = |library: &Path| -> Result<(usize, String), Stop> {
+        let preload = format!("LD_PRELOAD={}", library.display());
+        let run = Run::new(&strace).args(["-qq", "-e", "signal=none", "-o", "/dev/stderr", "-E", &preload]).plain();
+        let text = run.arg(&program).arg(case).run()?.success()?.stderr;
+        Ok((text.lines().filter(|line| !line.contains("exit_group(")).count(), text))
+    };
+    let ((neap, text), (least, _)) = (count(library::require_neap()?)?, count(&NOTHING.build()?)?);
+    if neap <= least + most { Ok(()) } else { Err(Stop::Fail(format!("{neap} calls, {least} without neap:\n{text}"))) }
+}
+
+/// A start has at most `most` page faults more than one with a library that does nothing.
+fn faults(case: &str, most: u64) -> Outcome {
+    let program = ONE.build()?;
+    let least = |library: PathBuf| -> Result<u64, Stop> {
+        let mut least = u64::MAX;
+        for _ in 0..RUNS {
+            let done = Run::new(&program).preload(Some(library.clone())).arg(case).run()?.success()?;
+            least = least.min(done.stdout.trim().parse().map_err(|_| done.fail("no number"))?);
+        }
+        Ok(least)
+    };
+    let (neap, other) = (least(library::require_neap()?.into())?, least(NOTHING.build()?)?);
+    println!("{case}: {neap} page faults with neap, {other} with a library that does nothing");
+    if neap <= other + most { Ok(()) } else { Err(Stop::Fail(format!("{neap} page faults, {other} without neap"))) }
+}
