@@ -8,7 +8,6 @@ use crate::blocks::given::{Given, Small};
 use crate::blocks::heap::Mine;
 use crate::blocks::large::MAX_LARGE;
 use crate::blocks::misuse::Call;
-use crate::blocks::zero::Habits;
 use crate::observe::Observed;
 use crate::pages::chunk::Record;
 use crate::pages::notes::{DEFERRED, LIMIT, TABLES, WANTED};
@@ -166,7 +165,7 @@ impl<O: Os> Allocator<O> {
         if size >= ZEROED_PAST_CACHE && heap.cache_is_empty(class) {
             let Some((block, zero)) = self.take_one(heap, class) else { return core::ptr::null_mut() };
             let bytes = Small::new(block, class).bytes().part(0, size);
-            let cleared = if zero { 0 } else { Habits::clear_block(self, bytes, class) };
+            let cleared = if zero { 0 } else { self.habits.clear_block(self, bytes, class) };
             heap.flow.zeroed(cleared, size - cleared);
             return block.start();
         }

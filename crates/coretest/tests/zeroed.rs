@@ -323,3 +323,30 @@ fn what_is_put_aside_goes_back() {
     assert_eq!(present - a.os.usage().present, aside);
     blocks.into_iter().for_each(|p| free(&a, &t, p));
 }
+
+/// Catches small blocks that are read each time although they come back written, and ones that are cleared although the
+/// program leaves them untouched now, once a few of them were looked at.
+#[test]
+fn a_class_that_comes_back_written_is_cleared_at_once() {
+    for size in [8 << 10, 16 << 10, 32 << 10] {
+        let (a, t) = with_thread(Config::default());
+        let (mut p, ..) = calloc(&a, &t, size);
+        let mut round = |written: bool| {
+            if written {
+                write(p, size, 1, 1);
+            }
+            free(&a, &t, p);
+            let (q, cleared, skipped) = calloc(&a, &t, size);
+            assert_eq!((q, cleared + skipped), (p, size as u64), "the same block");
+            p = q;
+            cleared > 0
+        };
+        // Looks at this one, finds it untouched, and looks on.
+        assert!(!round(false));
+        assert!((0..10).all(|_| round(true)));
+        assert!(round(false), "it is not looked at");
+        let untouched = (0..100).filter(|_| round(false)).count();
+        assert!(untouched <= 31, "{untouched} of 100 were cleared");
+        assert!(!round(false) && round(true) && round(true));
+    }
+}

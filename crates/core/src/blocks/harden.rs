@@ -20,7 +20,6 @@ use crate::blocks::given::Small;
 use crate::blocks::heap::Mine;
 use crate::blocks::slab_record::{self, OwnSlab};
 use crate::blocks::watch::Reason;
-use crate::blocks::zero::Habits;
 use crate::blocks::{Blocks, class, misuse};
 use crate::system::random;
 use crate::{CHUNK, Os};
@@ -90,7 +89,7 @@ impl<O: Os> Blocks<O> {
     #[inline]
     pub(crate) fn wipe(&self, small: Small) {
         if slab_record::is_hardened(small.record()) {
-            Habits::clear_block(self, small.bytes(), small.class());
+            self.habits.clear_block(self, small.bytes(), small.class());
         }
     }
 }
