@@ -448,7 +448,7 @@ fn ends_of_threads_wait_for_a_fork() {
 /// program that shows them, or shown although it has less.
 #[test]
 fn a_child_counts_anew() {
-    for (chunks, shown) in [(19, 0), (30, 1)] {
+    for (chunks, shown) in [(120, 0), (134, 1)] {
         let a = system(Config::default());
         let mine = thread(&a);
         let p = malloc(&a, &mine, 8 << 20);

@@ -1,7 +1,7 @@
 //! Layout of the counters page that a process under neap shares with its observers, and its parser.
 //!
 //! There are two kinds of pages, of one layout:
-//! - **Gauges.** Every process that ever uses more than some 1.5 MiB has a page of its own, which shows how much memory
+//! - **Gauges.** Every process that ever uses more than some 8 MiB has a page of its own, which shows how much memory
 //!   is where ([`gauges`]). It is a shared mapping named `/memfd:neap-counters` in `/proc/PID/maps` ([`maps`] finds it),
 //!   or one without a name where the system refuses that. The page of a forked child is another one.
 //! - **Exact counts.** When the option `counters` names a directory, `libneap.so` creates one file in it for each process

@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 pub enum Error {
     /// There is no such process.
     NoProcess,
-    /// The process has no page: it does not run on neap, or holds less than some 1.5 MiB.
+    /// The process has no page: it does not run on neap, or never held more than some 8 MiB.
     NoPage,
     /// This user may not look into the process.
     Denied,

@@ -5,13 +5,13 @@
 //! lock). [`Observed::figures`] adds these up: some 100 ns for each heap, whatever the number of chunks.
 //!
 //! The purger publishes at each tick. If there is no helper, or one with long ticks, slow paths publish when the chunks
-//! in use have changed by a megabyte (`Held::news`). Programs that never had that much publish nothing.
+//! in use have changed by a megabyte (`Held::news`). Programs that never had 8 MiB publish nothing.
 //!
 //! Equation: `blocks that left slabs - blocks that came back == live + cached`, over all heaps.
 
 use crate::blocks::flow::Flow;
 use crate::observe::Observed;
-use crate::pages::held::{FIRST, STEP};
+use crate::pages::held::STEP;
 use crate::pages::notes::{GROWN, SHRUNK};
 use crate::system::figures::{Figures, Totals};
 use crate::system::sync::Ordering;
@@ -145,7 +145,7 @@ impl<O: Os> Observed<O> {
         for (base, total) in self.publisher.base.iter().zip([t.purged, t.cleared, t.skipped]) {
             base.store(total, Ordering::Relaxed);
         }
-        self.ranges.with(&self.os, |r| r.held.seen = FIRST - STEP);
+        self.ranges.with(&self.os, |r| r.held.forget_news());
     }
 
     /// Publishes the figures.

@@ -5,8 +5,10 @@
 use crate::CHUNK;
 use crate::pages::chunk::Kind;
 
-/// Minimum of chunks in use before figures are published: those of the first step of an arena.
-pub(crate) const FIRST: usize = (3 << 19) / CHUNK;
+/// Minimum of chunks in use before figures are published for the first time. To make the counters page costs as much as
+/// some hundred page faults, so programs that live for milliseconds, as a shell's, have none. (The simulation has little
+/// memory.)
+const FIRST: usize = (if cfg!(neap_sim) { 3 << 19 } else { 8 << 20 }) / CHUNK;
 /// Change in chunks that is worth publishing, in a program with few heaps.
 pub(crate) const STEP: usize = (1 << 20) / CHUNK;
 /// A decrease is worth publishing only if it is at least one part in this many of the chunks in use.
@@ -62,7 +64,7 @@ pub struct Held {
     pub(crate) large_bytes: usize,
     /// Bytes of zeroed large blocks that were known to be zero and were not cleared.
     pub(crate) skipped: u64,
-    /// Number of chunks in use when figures were last published.
+    /// Number of chunks in use when figures were last published; 0 before that.
     pub(crate) seen: usize,
     /// Change in chunks that is worth publishing.
     pub(crate) step: usize,
@@ -71,7 +73,7 @@ pub struct Held {
 impl Held {
     /// The sums where nothing is taken.
     pub const fn new() -> Self {
-        Held { slabs: 0, large_blocks: 0, large_bytes: 0, skipped: 0, seen: FIRST - STEP, step: STEP }
+        Held { slabs: 0, large_blocks: 0, large_bytes: 0, skipped: 0, seen: 0, step: FIRST }
     }
 
     /// Counts chunks that were taken, of which `dirty` bytes are not known to be zero.
@@ -105,6 +107,11 @@ impl Held {
     #[inline]
     pub(crate) fn resize(&mut self, from: usize, to: usize) {
         self.large_bytes = self.large_bytes.wrapping_sub(from).wrapping_add(to);
+    }
+
+    /// Notes that nothing was published, as in a new process.
+    pub(crate) fn forget_news(&mut self) {
+        (self.seen, self.step) = (0, FIRST);
     }
 
     /// Whether `taken` chunks in use are worth publishing.
