@@ -10,14 +10,14 @@ const ONE: Source = Source::new("start/one.c");
 const NOTHING: Source = Source::with_flags("start/nothing.c", &["-shared", "-fPIC"]);
 
 /// Runs of which the least faults count: their number depends on where the kernel puts the mappings.
-const RUNS: usize = 15;
+const RUNS: usize = 40;
 
 fn main() -> ExitCode {
     suite::main(vec![
         Case::new("system_calls::without_a_block", CALLS, || calls("nothing", 2)),
         Case::new("system_calls::of_one_block", CALLS, || calls("block", 9)),
-        Case::new("faults::without_a_block", FAULTS, || faults("nothing", 11)),
-        Case::new("faults::of_one_block", FAULTS, || faults("block", 19)),
+        Case::new("faults::without_a_block", FAULTS, || faults("nothing", 7)),
+        Case::new("faults::of_one_block", FAULTS, || faults("block", 16)),
     ])
 }
 

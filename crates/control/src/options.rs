@@ -31,7 +31,8 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// The directory of option `counters`, if it is set.
+/// The directory of option `counters`, if it is set. Apart from the data that each start writes, as it is long.
+#[unsafe(link_section = ".neap.late")]
 pub static COUNTERS: Directory = Directory::new();
 
 /// The option of this name.

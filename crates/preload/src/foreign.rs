@@ -32,9 +32,9 @@ const HEAP_BYTES: usize = 64 << 20;
 
 /// Finds the functions that take such blocks.
 pub fn find() {
-    FREE.find();
-    REALLOC.find();
-    USABLE_SIZE.find();
+    FREE.find(FREE_NAME);
+    REALLOC.find(REALLOC_NAME);
+    USABLE_SIZE.find(USABLE_SIZE_NAME);
 }
 
 /// Notes where the C library's heap starts.
@@ -66,40 +66,44 @@ fn program_break() -> usize {
     unsafe { libc::sbrk(0) }.addr()
 }
 
-/// A function of the allocator behind neap in symbol order: its name, and its type `F`.
+/// A function of the allocator behind neap in symbol order, of type `F`. Its name is not here, as the dynamic linker would
+/// write the name's address at each start.
 struct Next<F> {
-    name: &'static CStr,
     found: AtomicPtr<c_void>,
     function: PhantomData<F>,
 }
 
-static FREE: Next<unsafe extern "C" fn(*mut u8)> = Next::new(c"free");
-static REALLOC: Next<unsafe extern "C" fn(*mut u8, usize) -> *mut u8> = Next::new(c"realloc");
-static USABLE_SIZE: Next<unsafe extern "C" fn(*mut u8) -> usize> = Next::new(c"malloc_usable_size");
+const FREE_NAME: &CStr = c"free";
+const REALLOC_NAME: &CStr = c"realloc";
+const USABLE_SIZE_NAME: &CStr = c"malloc_usable_size";
+
+static FREE: Next<unsafe extern "C" fn(*mut u8)> = Next::new();
+static REALLOC: Next<unsafe extern "C" fn(*mut u8, usize) -> *mut u8> = Next::new();
+static USABLE_SIZE: Next<unsafe extern "C" fn(*mut u8) -> usize> = Next::new();
 
 impl<F: Copy> Next<F> {
-    const fn new(name: &'static CStr) -> Self {
-        Next { name, found: AtomicPtr::new(core::ptr::null_mut()), function: PhantomData }
+    const fn new() -> Self {
+        Next { found: AtomicPtr::new(core::ptr::null_mut()), function: PhantomData }
     }
 
     /// The function's address, or null. May allocate, which is fine where it is called.
-    fn find(&self) -> *mut c_void {
+    fn find(&self, name: &CStr) -> *mut c_void {
         // Relaxed: the function was there before.
         let found = self.found.load(Ordering::Relaxed);
         if !found.is_null() {
             return found;
         }
-        let found = lookup::symbol(Scope::BEHIND, self.name);
+        let found = lookup::symbol(Scope::BEHIND, name);
         // The first answer stays: after `deepbind.rs` changed the C library's table, a late one would be neap's own.
         let before = self.found.compare_exchange(core::ptr::null_mut(), found, Ordering::Relaxed, Ordering::Relaxed);
         before.map_or_else(|before| before, |_| found)
     }
 
     /// The function, if `p` is plausibly its allocator's block; else the process ends.
-    fn to_take(&self, p: *mut u8, call: Call) -> F {
+    fn to_take(&self, name: &CStr, p: *mut u8, call: Call) -> F {
         if !NEAP.policy.foreign_abort() && is_glibc_block(p) {
             // SAFETY: `F` is the type of the C library's function of this name.
-            if let Some(function) = unsafe { lookup::function(self.find()) } {
+            if let Some(function) = unsafe { lookup::function(self.find(name)) } {
                 return function;
             }
         }
@@ -160,7 +164,7 @@ fn is_glibc_block(p: *mut u8) -> bool {
 #[cold]
 pub unsafe fn free(p: *mut u8) {
     // SAFETY: free's contract: as far as its header says, a live block of the allocator that is called. So below.
-    errno::kept(|| unsafe { FREE.to_take(p, Call::Free)(p) });
+    errno::kept(|| unsafe { FREE.to_take(FREE_NAME, p, Call::Free)(p) });
 }
 
 /// realloc of a block that neap does not know.
@@ -170,7 +174,7 @@ pub unsafe fn free(p: *mut u8) {
 #[cold]
 pub unsafe fn realloc(p: *mut u8, size: usize) -> *mut u8 {
     // SAFETY: realloc's contract, as in `free`.
-    unsafe { REALLOC.to_take(p, Call::Realloc)(p, size) }
+    unsafe { REALLOC.to_take(REALLOC_NAME, p, Call::Realloc)(p, size) }
 }
 
 /// malloc_usable_size of a block that neap does not know.
@@ -180,5 +184,5 @@ pub unsafe fn realloc(p: *mut u8, size: usize) -> *mut u8 {
 #[cold]
 pub unsafe fn usable_size(p: *mut u8) -> usize {
     // SAFETY: malloc_usable_size's contract, as in `free`.
-    unsafe { USABLE_SIZE.to_take(p, Call::UsableSize)(p) }
+    unsafe { USABLE_SIZE.to_take(USABLE_SIZE_NAME, p, Call::UsableSize)(p) }
 }

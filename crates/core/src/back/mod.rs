@@ -22,13 +22,15 @@ use crate::back::purger::Purger;
 use crate::blocks::Blocks;
 use core::ops::Deref;
 
-/// The layer that gives memory back, on top of [`Blocks`].
+/// The layer that gives memory back, on top of [`Blocks`]. In this order, as each thread's first call writes to `forks`: it
+/// shares an OS page with what lies in front of `Blocks`.
+#[repr(C)]
 #[derive(Debug)]
 pub struct Back<O: Os> {
-    blocks: Blocks<O>,
-    pub(crate) purger: Purger,
     /// Forks in progress, and the calls they wait for.
     pub(crate) forks: Forks,
+    blocks: Blocks<O>,
+    pub(crate) purger: Purger,
 }
 
 impl<O: Os> Deref for Back<O> {

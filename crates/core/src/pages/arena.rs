@@ -91,17 +91,19 @@ impl UnderLock {
     }
 }
 
-/// All arenas. Look-ups take no lock; `add` and `extend` are called under the lock of the ranges.
+/// All arenas. Look-ups take no lock; `add` and `extend` are called under the lock of the ranges. In this order, as what a
+/// program with one arena writes is to lie on few OS pages: at the front and at the end.
+#[repr(C)]
 #[derive(Debug)]
 pub struct Arenas {
-    arenas: [Arena; MAX_ARENAS],
     count: AtomicUsize,
     /// True if reservations were given back, as address space is limited.
     pub(crate) released: AtomicBool,
-    /// The end of the first arena, for reentrant calls.
-    pub(crate) reentrant_reserve: ReentrantReserve,
     /// For each possible base: the number of the arena there, plus 1.
     slots: [AtomicU8; SLOTS],
+    arenas: [Arena; MAX_ARENAS],
+    /// The end of the first arena, for reentrant calls.
+    pub(crate) reentrant_reserve: ReentrantReserve,
 }
 
 // SAFETY: an arena's base, length and first chunk are written before `count` and `slots` refer to it, and never change;

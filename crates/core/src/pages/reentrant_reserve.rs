@@ -29,23 +29,24 @@ pub(crate) const fn share(chunks: usize) -> usize {
     if n < MOST { n } else { MOST }
 }
 
-/// The reentrant reserve. It ends where its arena ends.
+/// The reentrant reserve. It ends where its arena ends. The words that each program writes come last, see `Arenas`.
+#[repr(C)]
 #[derive(Debug)]
 pub struct ReentrantReserve {
-    /// Address of the first chunk; 0 until the reserve is open, and where there is none.
-    base: AtomicUsize,
-    /// Number of its chunks; not 0 once `base` is not 0.
-    chunks: AtomicUsize,
-    /// Number of chunks of the arena; not 0 once `base` is not 0.
-    arena_chunks: AtomicUsize,
-    /// Number of chunks at its end whose addresses were given back.
-    cut: AtomicUsize,
     /// A bit for each chunk that is claimed.
     claims: Claims<{ MOST / 64 }>,
     /// A bit for each group that is committed.
     committed: [AtomicU64; MOST / GROUP / 64],
     /// Number of chunks that blocks use.
     pub(crate) used: AtomicUsize,
+    /// Number of chunks at its end whose addresses were given back.
+    cut: AtomicUsize,
+    /// Address of the first chunk; 0 until the reserve is open, and where there is none.
+    base: AtomicUsize,
+    /// Number of its chunks; not 0 once `base` is not 0.
+    chunks: AtomicUsize,
+    /// Number of chunks of the arena; not 0 once `base` is not 0.
+    arena_chunks: AtomicUsize,
 }
 
 impl ReentrantReserve {

@@ -44,6 +44,9 @@ impl Space {
 
 static UNSETTLED: Space = Space::new();
 static COMMON: Space = Space::new();
+/// In a section of its own, which comes last: the dynamic linker writes its address, and then it shares an OS page with
+/// what each start writes.
+#[unsafe(link_section = ".neap.last")]
 static SPACE: AtomicPtr<Space> = AtomicPtr::new((&raw const UNSETTLED).cast_mut());
 /// The process that first used neap in this memory, or in which the fork handler ran since; 0: not known.
 static OWNER: AtomicU32 = AtomicU32::new(0);

@@ -31,12 +31,13 @@ use neap_core::heap::{FORKED, Mine, PARKED};
 const EARLY_MALLOCS: u32 = 8;
 /// Frees likewise.
 const EARLY_FREES: u32 = 64;
-/// `KEY` before the key exists.
+/// No key.
 const NO_KEY: u32 = u32::MAX;
 /// The best index of a key: glibc keeps the values of keys up to this one in the thread's own record.
 const BEST_KEY: u32 = 31;
 
-static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+/// The key, plus 1; 0 before it exists.
+static KEY: AtomicU32 = AtomicU32::new(0);
 
 /// A heap that the calling thread may use until this is dropped, which ends the call. Meanwhile the call must use
 /// nothing else that allocates.
@@ -223,19 +224,16 @@ fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
 
 /// The pthread key whose destructor ends a thread's use of its heap.
 fn key() -> libc::pthread_key_t {
-    let key = KEY.load(Ordering::Acquire);
-    if key != NO_KEY {
+    if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
         return key;
     }
     let Some(new) = late_key() else { return NO_KEY };
-    // SAFETY: this function has made the key.
-    unsafe {
-        match KEY.compare_exchange(NO_KEY, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => new,
-            Err(other) => {
-                libc::pthread_key_delete(new);
-                other
-            }
+    match KEY.compare_exchange(0, new + 1, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => new,
+        Err(other) => {
+            // SAFETY: this function has made the key.
+            unsafe { libc::pthread_key_delete(new) };
+            other - 1
         }
     }
 }
