@@ -1,5 +1,5 @@
-//! What neap costs a program at its start: system calls and page faults, beside those of the C library's malloc. What it
-//! costs to load any library is measured with one that does nothing.
+//! What neap costs a program at its start: system calls and page faults, beside those of the C library's malloc. What
+//! it costs to load any library is measured with one that does nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

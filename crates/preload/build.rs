@@ -15,8 +15,8 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     // Cold functions apart from the others: the kernel maps the pages around each that a start touches.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,keep-text-section-prefix");
-    // Segments begin at OS pages, so that what the dynamic linker writes lies on as few as can be. GNU ld does so for that
-    // part by itself.
+    // Segments begin at OS pages, so that what the dynamic linker writes lies on as few as can be. GNU ld does so for
+    // that part by itself.
     if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64") {
         println!("cargo:rustc-cdylib-link-arg=-Wl,-z,separate-loadable-segments");
     }

@@ -16,9 +16,9 @@ use rustix::io::Errno;
 use rustix::mm;
 
 /// The lowest address of blocks in the C library's main heap: the end of the program in memory, behind which the kernel
-/// puts the break. Where the kernel did not load the program itself (`ld.so PROGRAM`), the break lies elsewhere: then the
-/// break when neap started, if that is lower. (The break alone would be too high where a program opens neap late, and
-/// has a heap by then.)
+/// puts the break. Where the kernel did not load the program itself (`ld.so PROGRAM`), the break lies elsewhere: then
+/// the break when neap started, if that is lower. (The break alone would be too high where a program opens neap late,
+/// and has a heap by then.)
 static FIRST_BREAK: AtomicUsize = AtomicUsize::new(0);
 
 /// Flags in the size word of a glibc block (malloc/malloc.c, "chunk" layout).
@@ -66,8 +66,8 @@ fn program_break() -> usize {
     unsafe { libc::sbrk(0) }.addr()
 }
 
-/// A function of the allocator behind neap in symbol order, of type `F`. Its name is not here, as the dynamic linker would
-/// write the name's address at each start.
+/// A function of the allocator behind neap in symbol order, of type `F`. Its name is not here, as the dynamic linker
+/// would write the name's address at each start.
 struct Next<F> {
     found: AtomicPtr<c_void>,
     function: PhantomData<F>,

@@ -70,8 +70,8 @@ impl Environment {
 
 /// The rest of the string `entry` behind `beginning`; `None` if it does not begin so.
 fn after(entry: *const c_char, beginning: &str) -> Option<*const c_char> {
-    // SAFETY: a string of the environment. `beginning` has no NUL, so all that is read lies before the string's end or is
-    // its end.
+    // SAFETY: a string of the environment. `beginning` has no NUL, so all that is read lies before the string's end or
+    // is its end.
     let same = beginning.bytes().enumerate().all(|(i, byte)| unsafe { *entry.add(i) }.cast_unsigned() == byte);
     // SAFETY: as above.
     same.then(|| unsafe { entry.add(beginning.len()) })

@@ -55,9 +55,9 @@ impl Habit {
     }
 }
 
-/// The history of the blocks of one class, in one byte: how many of the next ones are cleared without a look (bits 0 to 4),
-/// and how often in a row a look found a block written (bits 5 to 7). After each such look twice as many are cleared without
-/// one, up to 31. So a program that begins to leave its blocks untouched pays for less than a megabyte.
+/// The history of the blocks of one class, in one byte: how many of the next ones are cleared without a look (bits 0 to
+/// 4), and how often in a row a look found a block written (bits 5 to 7). After each such look twice as many are
+/// cleared without one, up to 31. So a program that begins to leave its blocks untouched pays for less than a megabyte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Look {
     without: u8,

@@ -91,8 +91,8 @@ impl UnderLock {
     }
 }
 
-/// All arenas. Look-ups take no lock; `add` and `extend` are called under the lock of the ranges. In this order, as what a
-/// program with one arena writes is to lie on few OS pages: at the front and at the end.
+/// All arenas. Look-ups take no lock; `add` and `extend` are called under the lock of the ranges. In this order, as
+/// what a program with one arena writes is to lie on few OS pages: at the front and at the end.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Arenas {

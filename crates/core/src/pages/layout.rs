@@ -8,17 +8,17 @@
 //! | records, 64 B a chunk ->        ...        <- bits, 68 KiB for 64 chunks | ages, 1 B a chunk | chunks, 64 KiB -> |
 //! ```
 //!
-//! Only the part in use is committed (readable and writable), in steps that grow with the arena. Records and chunks grow
-//! upward, bits downward, so what the first step needs in front of the first chunk lies side by side with it, and is
-//! committed by one call.
+//! Only the part in use is committed (readable and writable), in steps that grow with the arena. Records and chunks
+//! grow upward, bits downward, so what the first step needs in front of the first chunk lies side by side with it, and
+//! is committed by one call.
 //!
-//! Bits lie in *tiles*, one for 64 chunks, the first one right in front of the ages. In a tile are, from its end downward,
-//! the bits of slabs of few blocks (up to 256), 64 bytes a chunk: free bits and remote bits; then the free bits of other
-//! slabs, 512 bytes a chunk; then their remote bits. So the few bits of 64 slabs share an OS page. In each, the entry of the
-//! first chunk is the last. A slab keeps the place of its bits in its record.
+//! Bits lie in *tiles*, one for 64 chunks, the first one right in front of the ages. In a tile are, from its end
+//! downward, the bits of slabs of few blocks (up to 256), 64 bytes a chunk: free bits and remote bits; then the free
+//! bits of other slabs, 512 bytes a chunk; then their remote bits. So the few bits of 64 slabs share an OS page. In
+//! each, the entry of the first chunk is the last. A slab keeps the place of its bits in its record.
 //!
-//! The index of a chunk counts from `base`, so that arithmetic alone finds its record and its age. A long arena also has
-//! the bits for huge pages (`dense.rs`), behind the ages.
+//! The index of a chunk counts from `base`, so that arithmetic alone finds its record and its age. A long arena also
+//! has the bits for huge pages (`dense.rs`), behind the ages.
 
 use crate::{CHUNK, CHUNK_SHIFT};
 
@@ -95,8 +95,8 @@ pub(crate) const fn split(record: usize) -> (usize, usize) {
     (base, (record - base) / RECORD_BYTES)
 }
 
-/// Offset of the ages in an arena of `1 << tables` chunks, from its base. They are also the end of the bits. In an arena of
-/// less than a tile they end with the one chunk of tables.
+/// Offset of the ages in an arena of `1 << tables` chunks, from its base. They are also the end of the bits. In an
+/// arena of less than a tile they end with the one chunk of tables.
 #[inline(always)]
 pub(crate) const fn ages(tables: u8) -> usize {
     match BEFORE_AGES << tables {
@@ -113,7 +113,8 @@ pub(crate) const fn age_address(record: usize, tables: u8) -> usize {
     base + ages(tables) + index
 }
 
-/// Offset of the free bits of chunk `index` from the base of its arena of `1 << tables` chunks; of the few bits if `few`.
+/// Offset of the free bits of chunk `index` from the base of its arena of `1 << tables` chunks; of the few bits if
+/// `few`.
 pub(crate) const fn bits(tables: u8, index: usize, few: bool) -> usize {
     let nth = index - first_chunk(1 << tables);
     let end = ages(tables) - nth / TILE * TILE_BYTES;
@@ -127,8 +128,8 @@ pub(crate) const fn remote_bits(free: usize, few: bool) -> usize {
     if few { free + FEW_BYTES / 2 } else { free - TILE_FREE }
 }
 
-/// Offset of the lowest bits of the chunks below index `end`, in an arena of `1 << tables` chunks: the bits of these chunks
-/// lie between it and [`ages`].
+/// Offset of the lowest bits of the chunks below index `end`, in an arena of `1 << tables` chunks: the bits of these
+/// chunks lie between it and [`ages`].
 pub(crate) const fn lowest_bits(tables: u8, end: usize) -> usize {
     let n = end - first_chunk(1 << tables);
     let rest = if n.is_multiple_of(TILE) { 0 } else { TILE_FEW + TILE_FREE + n % TILE * BITS_BYTES };
@@ -161,8 +162,8 @@ pub const fn longest() -> usize {
 mod tests {
     use super::*;
 
-    /// Catches two tables, or the entries of two chunks, that overlap, in an arena of any length; and bits that lie outside
-    /// of the part that is committed for them.
+    /// Catches two tables, or the entries of two chunks, that overlap, in an arena of any length; and bits that lie
+    /// outside of the part that is committed for them.
     #[test]
     #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn tables_do_not_overlap() {

@@ -18,9 +18,9 @@ use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 use core::ops::Range;
 
-/// Number of parts of an arena that may be committed, in the order of addresses, each possibly empty: the records of the
-/// chunks in use and of the reentrant reserve; the bits of the reserve; the bits of the chunks in use with the ages and the
-/// bits for huge pages; the chunks in use; the chunks of the reserve.
+/// Number of parts of an arena that may be committed, in the order of addresses, each possibly empty: the records of
+/// the chunks in use and of the reentrant reserve; the bits of the reserve; the bits of the chunks in use with the ages
+/// and the bits for huge pages; the chunks in use; the chunks of the reserve.
 pub(crate) const PARTS: usize = 6;
 /// Number of the [`PARTS`] that are side tables: the first ones.
 pub(crate) const TABLES: usize = 4;

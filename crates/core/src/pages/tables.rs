@@ -27,9 +27,10 @@ pub(crate) const FREED_AT_REST: usize = (64 << 20) / CHUNK;
 /// Number of runs of OS pages of the side tables of one range.
 const RUNS: usize = 7;
 
-/// The OS pages that hold only entries of chunks `from..to`, of the arena at `base` of `chunks` chunks, in runs, some of
-/// them empty: records but the first and the last, ages, and bits of whole tiles. Of the tile in which the chunks begin, and
-/// of the one in which they end: their free bits and their remote bits. The few bits of a tile share an OS page.
+/// The OS pages that hold only entries of chunks `from..to`, of the arena at `base` of `chunks` chunks, in runs, some
+/// of them empty: records but the first and the last, ages, and bits of whole tiles. Of the tile in which the chunks
+/// begin, and of the one in which they end: their free bits and their remote bits. The few bits of a tile share an OS
+/// page.
 fn pages(base: usize, chunks: usize, from: usize, to: usize, page: usize) -> [Run; RUNS] {
     let run = |start: usize, end: usize| {
         let (start, end) = ((base + start).next_multiple_of(page), (base + end) & !(page - 1));

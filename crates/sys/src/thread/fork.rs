@@ -26,8 +26,8 @@ pub fn watch_fork() {
 
 type Handler = unsafe extern "C" fn();
 
-/// glibc's pthread_atfork, without the function of that name: that one lies in each program, far from the code that runs at
-/// its start.
+/// glibc's pthread_atfork, without the function of that name: that one lies in each program, far from the code that
+/// runs at its start.
 ///
 /// # Safety
 /// The handlers must stay.
