@@ -546,7 +546,8 @@ unsafe impl Os for Fake {
         self.whole_pages(Call::Touched, p.addr(), len);
         assert!(!runs.is_empty(), "touched({p:p}, {len:#x}): no room for a single run");
         let model = self.model();
-        let any = [Access::Committed, Access::Reserved, Access::Zeros, Access::Mapped];
+        // Figures of resident memory ask for whole arenas, in which parts may be lost.
+        let any = [Access::Committed, Access::Reserved, Access::Zeros, Access::Mapped, Access::Lost];
         model.require("touched", p.addr(), len, &any);
         self.granted(Call::Touched).then(|| self.find_touched(p, len, runs))
     }

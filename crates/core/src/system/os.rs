@@ -38,7 +38,8 @@ pub enum Moved {
     /// hold anything.
     Not,
     /// The call failed: the memory to move is where it was, byte for byte, but the other range is unmapped, or another
-    /// thread has mapped something there. That range must never be used again, nor passed to any call of this trait.
+    /// thread has mapped something there. That range must never be used again, nor passed to any call of this trait but
+    /// [`Os::touched`], which may say anything of it.
     Lost,
 }
 
