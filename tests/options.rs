@@ -54,6 +54,7 @@ fn accepted(opt: &Opt) -> Vec<String> {
         // Counting is the subject of `neap run --summary`; an empty path is none.
         Kind::Directory => vec![String::new()],
         Kind::Size { words: other, max, .. } => [words(other), vec![max.to_string(), "64MiB".into()]].concat(),
+        Kind::Prefault { .. } => ["off", "all", "file:lib*", "2MiB"].map(str::to_owned).into(),
         Kind::Duration { min, max } => vec![min.to_string(), max.to_string(), "2s".into(), "500ms".into()],
     }
 }
@@ -103,7 +104,7 @@ fn other(opt: &Opt, dir: &Path) -> String {
     match opt.kind {
         Kind::Choice(words) => words.iter().find(|word| **word != opt.default).expect("a choice").to_string(),
         Kind::Directory => dir.display().to_string(),
-        Kind::Size { .. } => "64M".into(),
+        Kind::Size { .. } | Kind::Prefault { .. } => "64M".into(),
         Kind::Duration { .. } => "7s".into(),
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use clap::Args;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
-use neap_options::{Kind, Opt, TABLE};
+use neap_options::{Id, Kind, Opt, PREFAULT, TABLE};
 use serde::Serialize;
 
 use crate::values::{self, Now};
@@ -61,9 +61,15 @@ fn suggestions(opt: &Opt) -> Vec<String> {
         Kind::Choice(words) => (words, false),
         Kind::Size { words, .. } => (words, true),
         Kind::Directory | Kind::Duration { .. } => (&[], true),
+        Kind::Prefault { .. } => (PREFAULT, true),
     };
     let words = words.iter().map(|word| format!("{}={word}", opt.name));
     words.chain(open.then(|| format!("{}=", opt.name))).collect()
+}
+
+/// The setting that `--prefault WHAT` stands for.
+pub fn parse_prefault(text: &str) -> Result<Setting, String> {
+    parse_setting(&format!("{}={text}", Id::Prefault.option().name))
 }
 
 /// Checks `NAME=VALUE` against the table. The error says what is allowed.
@@ -119,6 +125,7 @@ impl Entry {
         let (kind, values, range) = match opt.kind {
             Kind::Choice(words) => ("choice", Some(words), None),
             Kind::Directory => ("directory", None, None),
+            Kind::Prefault { .. } => ("prefault", Some(PREFAULT), None),
             Kind::Size { words, min, max } => {
                 ("size", None, Some(Range { unit: "bytes", minimum: min, maximum: max, words }))
             }

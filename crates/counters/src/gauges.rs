@@ -13,6 +13,8 @@ pub enum Unit {
     Count,
     /// Milliseconds.
     Milliseconds,
+    /// Microseconds.
+    Microseconds,
     /// A code, explained with the gauge.
     Code,
 }
@@ -24,6 +26,7 @@ impl Unit {
             Unit::Bytes => "bytes",
             Unit::Count => "count",
             Unit::Milliseconds => "milliseconds",
+            Unit::Microseconds => "microseconds",
             Unit::Code => "code",
         }
     }
@@ -141,6 +144,12 @@ gauges! {
     held_bytes: Bytes,
     /// Which memory gets huge pages (option `huge`): 0 none, 1 adaptive.
     huge: Code,
+    /// Made resident at the start (option `prefault`).
+    prefault_bytes: Bytes,
+    /// Page faults that this made.
+    prefault_faults: Count,
+    /// The time that it took.
+    prefault_microseconds: Microseconds,
 }
 
 impl Counters {
@@ -179,7 +188,7 @@ mod tests {
         let words = core::array::from_fn(|i| i as u64 + 1);
         let gauges = Gauges::from_words(words);
         assert_eq!(gauges.words(), words);
-        assert_eq!((gauges.updated, gauges.held_bytes), (1, Gauges::COUNT as u64));
+        assert_eq!((gauges.updated, gauges.prefault_microseconds), (1, Gauges::COUNT as u64));
     }
 
     /// Catches an update after one that a fork or a kill cut off, which leaves the number odd.

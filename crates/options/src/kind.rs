@@ -19,6 +19,11 @@ pub enum Kind {
         /// Most bytes.
         max: u64,
     },
+    /// What is prefaulted: a number of bytes as in a [`Kind::Size`], `off`, `all`, or `file:` and a pattern.
+    Prefault {
+        /// Most bytes.
+        max: u64,
+    },
     /// A span of time: milliseconds, or a number with a unit (`500ms`, `2s`, `5min`, `1h`).
     Duration {
         /// Fewest milliseconds.
@@ -34,14 +39,18 @@ pub enum Kind {
 pub enum Value<'a> {
     /// A word of a [`Kind::Choice`] or a [`Kind::Size`].
     Word(&'static str),
-    /// The path of a [`Kind::Directory`]; it may not exist.
+    /// The path of a [`Kind::Directory`]; it may not exist. The text of a [`Kind::Prefault`] that has a pattern.
     Path(&'a [u8]),
-    /// The number of bytes of a [`Kind::Size`].
+    /// The number of bytes of a [`Kind::Size`] or a [`Kind::Prefault`].
     Bytes(u64),
     /// The milliseconds of a [`Kind::Duration`].
     Milliseconds(u32),
 }
 
+/// The words of a [`Kind::Prefault`].
+pub const PREFAULT: &[&str] = &["off", "all"];
+/// What stands in front of the pattern of a [`Kind::Prefault`].
+pub const FILE: &str = "file:";
 /// Numbers that the words of a size stand for.
 const WORDS: [u64; 2] = [u64::MAX, 0];
 
@@ -55,6 +64,12 @@ impl Kind {
                 let bytes = read(text, BYTES)?;
                 (min..=max).contains(&bytes).then_some(Value::Bytes(bytes))
             }),
+            Kind::Prefault { max } => {
+                let is_pattern = text.strip_prefix(FILE.as_bytes()).is_some_and(|pattern| !pattern.is_empty());
+                let pattern = (is_pattern && !text.contains(&0)).then_some(Value::Path(text));
+                let size = || read(text, BYTES).filter(|bytes| (1..=max).contains(bytes)).map(Value::Bytes);
+                word(PREFAULT, text).or(pattern).or_else(size)
+            }
             Kind::Duration { min, max } => {
                 let milliseconds = u32::try_from(read(text, MILLISECONDS)?).ok()?;
                 (min..=max).contains(&milliseconds).then_some(Value::Milliseconds(milliseconds))
@@ -80,7 +95,7 @@ impl Kind {
         let word = |words: &[&'static str], place: usize| words.get(place).map(|word| Value::Word(word));
         match *self {
             Kind::Choice(words) => word(words, usize::try_from(number).ok()?),
-            Kind::Directory => None,
+            Kind::Directory | Kind::Prefault { .. } => None,
             Kind::Size { words, .. } => {
                 let place = WORDS.iter().position(|n| *n == number);
                 place.and_then(|place| word(words, place)).or(Some(Value::Bytes(number)))
@@ -157,6 +172,10 @@ impl Display for Kind {
             Kind::Size { words, min, max } => {
                 write!(f, "a size from {} to {} (as 4096, 64K or 2GiB)", Value::Bytes(min), Value::Bytes(max))?;
                 words
+            }
+            Kind::Prefault { max } => {
+                let most = Value::Bytes(max);
+                return write!(f, "a size up to {most} (as 64M), all, {FILE}PATTERN or off");
             }
             Kind::Duration { min, max } => {
                 let (min, max) = (Value::Milliseconds(min), Value::Milliseconds(max));
@@ -315,5 +334,18 @@ mod tests {
         assert_eq!(Kind::Directory.parse(b"\xff"), Some(Value::Path(b"\xff")));
         assert_eq!(Kind::Directory.parse(b""), None);
         assert_eq!(Kind::Directory.parse(b"a\0b"), None);
+    }
+
+    /// Catches patterns that are taken for sizes, and the other way round.
+    #[test]
+    fn what_is_prefaulted() {
+        let kind = Kind::Prefault { max: 1 << 30 };
+        assert_eq!(kind.parse(b"64M"), Some(Value::Bytes(64 << 20)));
+        assert_eq!(kind.parse(b"file:/usr/*"), Some(Value::Path(b"file:/usr/*")));
+        assert_eq!((kind.parse(b"all"), kind.parse(b"off")), (Some(Value::Word("all")), Some(Value::Word("off"))));
+        for bad in [&b""[..], b"0", b"2G", b"file:", b"file:a\0", b"/usr/*", b"ALL", b"all,64M"] {
+            assert_eq!(kind.parse(bad), None, "{bad:?}");
+        }
+        assert_eq!(format!("{kind}"), "a size up to 1G (as 64M), all, file:PATTERN or off");
     }
 }

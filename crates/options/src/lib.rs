@@ -8,6 +8,7 @@
 //! | `glibc.rs` | glibc's controls: which there are, and what setting one does |
 //! | `environment.rs` | which variables of the environment count, in which order |
 //! | `origin.rs` | who chose a value |
+//! | `pattern.rs` | which paths a pattern means |
 //! | `text.rs` | the messages about a value that is refused |
 //!
 //! An option `name` is set through the environment variable `NEAP_NAME` (upper case). Everything is pure, and nothing
@@ -19,10 +20,11 @@ pub mod environment;
 pub mod glibc;
 mod kind;
 mod origin;
+pub mod pattern;
 mod table;
 mod text;
 
-pub use kind::{Kind, Value};
+pub use kind::{FILE, Kind, PREFAULT, Value};
 pub use origin::Origin;
 pub use table::{Id, Opt, TABLE};
 pub use text::{Complaint, Refusal};

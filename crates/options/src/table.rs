@@ -227,6 +227,11 @@ options! {
         default: "1",
         doc: "The sampling interval of sites: the mean number of bytes between two recorded allocations; 1: all are recorded.",
     }
+    Prefault("prefault", "NEAP_PREFAULT") = START {
+        kind: Kind::Prefault { max: ALL },
+        default: "off",
+        doc: "Makes memory resident when the program starts, so that its first use is no page fault: that many bytes that malloc hands out first, all mappings of files, or those whose path the pattern means.",
+    }
 }
 
 impl Id {
@@ -322,6 +327,7 @@ mod tests {
                     &[]
                 }
                 Kind::Directory => &[],
+                Kind::Prefault { .. } => crate::PREFAULT,
             };
             for word in words {
                 assert!(word.bytes().all(|b| b.is_ascii_lowercase()), "{word}");

@@ -1,6 +1,6 @@
 //! Any text, and any value of any option.
 
-use neap_options::{Complaint, Kind, TABLE, Value};
+use neap_options::{Complaint, Kind, PREFAULT, TABLE, Value};
 use proptest::prelude::*;
 
 const ANY_SIZE: Kind = Kind::Size { words: &[], min: 0, max: u64::MAX };
@@ -73,6 +73,11 @@ proptest! {
                 }
                 (Some(Value::Path(path)), Kind::Directory) => prop_assert_eq!(path, &text),
                 (Some(Value::Bytes(n)), Kind::Size { min, max, .. }) => prop_assert!(min <= n && n <= max),
+                (Some(Value::Word(word)), Kind::Prefault { .. }) => prop_assert!(PREFAULT.contains(&word)),
+                (Some(Value::Path(path)), Kind::Prefault { .. }) => {
+                    prop_assert!(path == &text[..] && text.starts_with(b"file:"));
+                }
+                (Some(Value::Bytes(n)), Kind::Prefault { max }) => prop_assert!(0 < n && n <= max),
                 (Some(Value::Milliseconds(n)), Kind::Duration { min, max }) => prop_assert!(min <= n && n <= max),
                 (Some(value), kind) => prop_assert!(false, "{:?} of {:?}", value, kind),
             }

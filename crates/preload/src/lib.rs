@@ -13,6 +13,7 @@
 //! | `start.rs` | what happens when the library is loaded |
 //! | `counting.rs` | which file a process counts in (option `counters`) |
 //! | `foreign.rs` | what happens to a block of another allocator |
+//! | `prefault.rs` | what is made resident when the program starts |
 //! | `lookup.rs` | how functions of other objects are found |
 //!
 //! Exported symbols are in the first eight files. A call from C or C++ goes to `neap_sys::global`, `neap_control` or
@@ -30,6 +31,7 @@ mod dlsym;
 mod foreign;
 mod glibc;
 mod lookup;
+mod prefault;
 mod ranges;
 mod start;
 

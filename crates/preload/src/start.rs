@@ -1,7 +1,7 @@
 //! What the library does when it is loaded: it reads options and glibc's controls from the environment. The dynamic
 //! linker and other libraries call malloc earlier, so malloc works before that, with the defaults.
 
-use crate::{c, calls, counting, foreign};
+use crate::{c, calls, counting, foreign, prefault};
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write;
 use neap_control::options::{self, Process, SAVED};
@@ -103,6 +103,17 @@ impl Target for Start {
             (Id::SitesInterval, Value::Bytes(bytes)) => {
                 self.interval = bytes;
                 options::note_origin(id, by.origin);
+            }
+            (Id::Prefault, _) => {
+                let text = self.environment.path(id).to_bytes();
+                // SAFETY: the constructor runs once, before main.
+                if !unsafe { neap_sys::prefault::set_text(text) } {
+                    return complain(id.option(), text);
+                }
+                options::note_origin(id, by.origin);
+                prefault::run(value);
+                // A process that is killed shows it too.
+                counting::finish();
             }
             _ => Process.set(id, value, by),
         }

@@ -30,5 +30,5 @@ mod system;
 pub mod thread;
 pub mod watch;
 
-pub use observe::{files, may_read, page, sites};
+pub use observe::{files, may_read, page, prefault, sites};
 pub use system::{call, clock, errno, filter, lines};

@@ -150,6 +150,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("NEAP_HUGE", &["off"]),
     ("NEAP_COUNTERS", &["@"]),
     ("NEAP_SITES", &["@"]),
+    ("NEAP_PREFAULT", &["8M", "all", "file:lib*"]),
     ("MALLOC_PERTURB_", &["165"]),
     ("MALLOC_TRIM_THRESHOLD_", &["131072"]),
     ("MALLOC_MMAP_THRESHOLD_", &["131072"]),

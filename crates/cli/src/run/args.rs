@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::options::{self, SettingParser};
+use crate::options::{self, SettingParser, parse_prefault};
 use neap_launch::Setting;
 
 /// Examples of the help and of the manual page.
@@ -16,6 +16,9 @@ Examples:
   neap run --summary-file summary.json --json -- ./batch input
   neap run --set foreign=abort -- ./program
   neap run --set purge=eager --set limit=512M -- ./server
+  neap run --prefault 256M --summary -- ./batch
+  neap run --prefault all -- ./server
+  neap run --prefault 'file:libpython*' -- python3 script.py
 
 Exit status: that of the program (128+N where a shell shows death by signal N);
 125 when neap itself fails, 126 when the program cannot be run, 127 when it is
@@ -44,6 +47,10 @@ pub struct RunArgs {
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = SettingParser, hide_possible_values = true)]
     pub settings: Vec<Setting>,
 
+    /// Make memory resident at the start: SIZE of malloc's, `all` mapped files, or those that PATTERN means (`*`, `?`)
+    #[arg(long, value_name = "SIZE|all|file:PATTERN", value_parser = parse_prefault)]
+    pub prefault: Option<Setting>,
+
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -63,6 +70,7 @@ impl RunArgs {
             summary_file: None,
             json: false,
             settings: Vec::new(),
+            prefault: None,
             command: command.to_vec(),
         })
     }

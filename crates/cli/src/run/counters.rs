@@ -35,6 +35,12 @@ pub struct Image {
     pub cleared_bytes: u64,
     /// Bytes that calloc did not have to clear.
     pub skipped_bytes: u64,
+    /// Bytes that option `prefault` made resident.
+    pub prefault_bytes: u64,
+    /// Page faults that it made.
+    pub prefault_faults: u64,
+    /// The time that it took.
+    pub prefault_microseconds: u64,
     /// System calls by kind, in the order of [`Syscall::ALL`].
     pub syscalls: [u64; Syscall::ALL.len()],
 }
@@ -66,6 +72,9 @@ impl Report {
                 (&mut sum.purge_calls, image.purge_calls),
                 (&mut sum.cleared_bytes, image.cleared_bytes),
                 (&mut sum.skipped_bytes, image.skipped_bytes),
+                (&mut sum.prefault_bytes, image.prefault_bytes),
+                (&mut sum.prefault_faults, image.prefault_faults),
+                (&mut sum.prefault_microseconds, image.prefault_microseconds),
             ] {
                 *to = to.saturating_add(from);
             }
@@ -137,6 +146,9 @@ fn parse(page: &[u8; FILE_BYTES], pid: u32, number: u32) -> Option<Image> {
         purge_calls: s.gauges.purge_calls,
         cleared_bytes: s.gauges.cleared_bytes,
         skipped_bytes: s.gauges.skipped_bytes,
+        prefault_bytes: s.gauges.prefault_bytes,
+        prefault_faults: s.gauges.prefault_faults,
+        prefault_microseconds: s.gauges.prefault_microseconds,
         syscalls: s.syscalls,
     })
 }

@@ -37,6 +37,7 @@ pub fn run(args: RunArgs) -> Result<u8, Error> {
     let library = library::place()?;
 
     let mut settings = args.settings.clone();
+    settings.extend(args.prefault.clone());
     if !args.wants_summary() {
         let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
         if library.is_temporary() {

@@ -90,6 +90,7 @@ struct Numbers {
     live_at_exit: Amount,
     purged: Purged,
     zeroed: Zeroed,
+    prefault: Option<Prefault>,
     system_calls: Map<String, Value>,
 }
 
@@ -105,6 +106,14 @@ struct Purged {
 struct Zeroed {
     cleared_bytes: u64,
     skipped_bytes: u64,
+}
+
+/// What option `prefault` did at the start.
+#[derive(Clone, Copy, Serialize)]
+struct Prefault {
+    bytes: u64,
+    faults: u64,
+    seconds: f64,
 }
 
 #[derive(Serialize)]
@@ -123,6 +132,11 @@ impl From<&Image> for Numbers {
             live_at_exit: Amount { blocks: image.live_blocks, bytes: image.live_bytes },
             purged: Purged { bytes: image.purged_bytes, calls: image.purge_calls },
             zeroed: Zeroed { cleared_bytes: image.cleared_bytes, skipped_bytes: image.skipped_bytes },
+            prefault: (image.prefault_bytes > 0).then(|| Prefault {
+                bytes: image.prefault_bytes,
+                faults: image.prefault_faults,
+                seconds: image.prefault_microseconds as f64 / 1e6,
+            }),
             system_calls: Syscall::ALL
                 .iter()
                 .map(|&kind| (kind.name().to_owned(), image.syscalls[kind as usize].into()))
@@ -271,7 +285,8 @@ impl Allocator {
         if self.images.len() > self.processes {
             processes.push_str(&format!(", {}", counted(self.images.len() as u64, "program image", "program images")));
         }
-        vec![
+        let prefault = self.total.prefault.map(|prefault| ("prefault", prefault.text()));
+        let mut rows = vec![
             ("under neap", processes),
             ("allocated", amount(self.total.allocated)),
             ("freed", amount(self.total.freed)),
@@ -279,7 +294,9 @@ impl Allocator {
             ("given back", self.total.purged.text()),
             ("calloc", self.total.zeroed.text()),
             ("system calls", self.total.system_calls_text()),
-        ]
+        ];
+        rows.extend(prefault);
+        rows
     }
 }
 
@@ -292,6 +309,13 @@ impl Purged {
 impl Zeroed {
     fn text(self) -> String {
         format!("{} cleared, {} known to be zero", bytes(self.cleared_bytes), bytes(self.skipped_bytes))
+    }
+}
+
+impl Prefault {
+    fn text(self) -> String {
+        let time = seconds(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
+        format!("{} in {time}, which saves up to {}", bytes(self.bytes), counted(self.faults, "fault", "faults"))
     }
 }
 
@@ -368,6 +392,23 @@ neap: prog x
   system calls      3 (mmap 3)
 ";
         assert_eq!(text, expected);
+    }
+
+    /// Catches a prefault that is shown where there was none, and its figures in each other's places.
+    #[test]
+    fn a_prefault_is_shown() {
+        let mut report = report();
+        assert!(!Summary::new(&["prog".into()], &ended(), report).text(Style { colour: false }).contains("prefault"));
+        report = self::report();
+        let first = &mut report.images[0];
+        (first.prefault_bytes, first.prefault_faults, first.prefault_microseconds) = (64 << 20, 16384, 12_500);
+        let summary = Summary::new(&["prog".into()], &ended(), report);
+        let line = "  prefault          64.0 MiB in 0.012500 s, which saves up to 16,384 faults\n";
+        let text = summary.text(Style { colour: false });
+        assert!(text.ends_with(line), "{text}");
+        let json: Value = serde_json::from_str(&summary.json()).expect("JSON");
+        assert_eq!(json["allocator"]["program"]["prefault"]["faults"], 16384);
+        assert!(json["allocator"]["images"][1]["prefault"].is_null());
     }
 
     /// Catches escape sequences without a terminal.

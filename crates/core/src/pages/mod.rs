@@ -17,6 +17,7 @@ pub mod notes;
 pub(crate) mod owned;
 pub mod page_map;
 pub mod place;
+mod prefault;
 pub mod range;
 pub mod reentrant_reserve;
 pub mod release;

@@ -53,6 +53,15 @@ impl Owned {
         unsafe { self.start.write_bytes(0, self.len) };
     }
 
+    /// Writes a zero to each OS page of it. All of its bytes must be zero.
+    pub(crate) fn touch(self, page: usize) {
+        for at in (0..self.len).step_by(page) {
+            // SAFETY: `Owned` proves that the bytes are committed and that only the holder uses them. Volatile, as the
+            // write changes nothing that the compiler knows of.
+            unsafe { self.start.add(at).write_volatile(0) };
+        }
+    }
+
     /// Whether all of its bytes are zero. Its start must be aligned for words.
     pub(crate) fn is_zero(self) -> bool {
         debug_assert!(self.start.cast::<u64>().is_aligned());

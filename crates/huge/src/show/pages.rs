@@ -109,8 +109,8 @@ impl Pages {
             }
         })
         .ok()?;
-        // Without the right to see them, frames are 0.
-        if frames.iter().all(|&frame| frame == 0) {
+        // Without the right to see them, frames are 0. The process may have given all of them up meanwhile.
+        if !frames.is_empty() && frames.iter().all(|&frame| frame == 0) {
             return None;
         }
         let mut sizes = BTreeMap::new();

@@ -3,6 +3,7 @@
 pub mod files;
 mod once;
 pub mod page;
+pub mod prefault;
 pub mod samples;
 pub mod sites;
 mod stack;

@@ -13,6 +13,7 @@
 
 use crate::observe::files::{Directory, map};
 use crate::observe::once::Made;
+use crate::observe::prefault;
 use crate::system::call;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use neap_core::figures::Figures;
@@ -128,6 +129,7 @@ pub fn gauges(f: &Figures, policy: &Policy, purge_calls: u64) -> Gauges {
         Limit::Auto => u64::MAX,
         Limit::Bytes(bytes) => bytes as u64,
     };
+    let prefaulted = prefault::noted();
     Gauges {
         updated: f.clock,
         ticks: f.ticks,
@@ -165,5 +167,8 @@ pub fn gauges(f: &Figures, policy: &Policy, purge_calls: u64) -> Gauges {
         held_bytes: f.held.min(f.dirty),
         harden: policy.harden().into(),
         huge: policy.huge() as u64,
+        prefault_bytes: prefaulted.bytes,
+        prefault_faults: prefaulted.faults,
+        prefault_microseconds: prefaulted.microseconds,
     }
 }

@@ -1,0 +1,37 @@
+//! Prefault: memory that was never used becomes resident before it is needed.
+//!
+//! The chunks stay free and clean: they read as zero, and the next allocations take them, as clean ranges are used before
+//! memory at the frontier. Nothing waits there, so the purger has nothing to give back: what the program does not use
+//! stays resident. What it uses and frees is memory like any other.
+
+use crate::pages::Pages;
+use crate::pages::age;
+use crate::pages::owned::Owned;
+use crate::system::os::Memory;
+use crate::{CHUNK, Os};
+
+impl<O: Os> Pages<O> {
+    /// Makes `bytes` of memory resident that later allocations take, in whole chunks; how many bytes. 0 before the first
+    /// use, where the memory cannot be had, and where so much is not left of it: the system would end this process or
+    /// another one. Called under no lock.
+    pub fn prefault(&self, bytes: usize) -> usize {
+        let (chunks, page) = (bytes.div_ceil(CHUNK), self.page_size());
+        let is_left = |memory: Memory| memory.used.saturating_add(bytes) <= memory.limit;
+        if chunks == 0 || page == 0 || !self.os.memory().is_none_or(is_left) {
+            return 0;
+        }
+        let taken = self.ranges.with(&self.os, |r| {
+            let may = !self.is_stranded() && self.is_allowed(r, chunks, true);
+            if may { r.take_clean(&self.space, chunks, 1) } else { None }
+        });
+        let Some(taken) = taken else { return 0 };
+        // SAFETY: the chunks were taken from the ranges, so they are committed and this call's until they are given back.
+        let memory = unsafe { Owned::of(taken.first.start(), chunks * CHUNK) };
+        // SAFETY: the memory is the holder's.
+        if !unsafe { self.os.populate(memory.start(), memory.len()) } {
+            memory.touch(page);
+        }
+        self.ranges.with(&self.os, |r| r.give(&self.arenas, taken.first, chunks, age::NONE));
+        memory.len()
+    }
+}
