@@ -1,6 +1,6 @@
 //! The way from the table to the core's settings and back.
 
-use neap_core::policy::{Limit, Policy, Purge};
+use neap_core::policy::{HugePages, Limit, Policy, Purge};
 use neap_options::{Id, Kind, Opt, TABLE, Value};
 
 fn kept() -> impl Iterator<Item = &'static Opt> {
@@ -24,21 +24,25 @@ fn changed() -> Policy {
         (Id::MmapThreshold, "128k"),
         (Id::Limit, "1GiB"),
         (Id::Harden, "on"),
+        (Id::Huge, "off"),
     ];
     values.into_iter().for_each(|(id, text)| set(&policy, id, text));
     assert_eq!(values.len(), kept().count(), "an option is missing here");
     policy
 }
 
-fn all(p: &Policy) -> (bool, Purge, u32, Option<usize>, bool, usize, Limit, bool) {
+type Settings = (bool, Purge, u32, Option<usize>, bool, usize, Limit, (bool, HugePages));
+
+fn all(p: &Policy) -> Settings {
     let forms = (p.foreign_abort(), p.purge(), p.delay(), p.bytes());
-    (forms.0, forms.1, forms.2, forms.3, p.zero_always(), p.mmap_threshold(), p.limit(), p.harden())
+    (forms.0, forms.1, forms.2, forms.3, p.zero_always(), p.mmap_threshold(), p.limit(), (p.harden(), p.huge()))
 }
 
 /// Catches an option that sets another policy than its own, or another value.
 #[test]
 fn values_reach_their_policy() {
-    let wanted = (true, Purge::Never, 2000, Some(64 << 20), true, 128 << 10, Limit::Bytes(1 << 30), true);
+    let wanted =
+        (true, Purge::Never, 2000, Some(64 << 20), true, 128 << 10, Limit::Bytes(1 << 30), (true, HugePages::Off));
     assert_eq!(all(&changed()), wanted);
     let policy = changed();
     for (text, purge) in [("eager", Purge::Eager), ("lazy", Purge::Lazy), ("decay", Purge::Decay)] {
@@ -48,7 +52,7 @@ fn values_reach_their_policy() {
     for (id, text) in [(Id::Limit, "off"), (Id::PurgeBytes, "0"), (Id::MmapThreshold, "0"), (Id::PurgeDelay, "0")] {
         set(&policy, id, text);
     }
-    assert_eq!(all(&policy), (true, Purge::Decay, 0, Some(0), true, 0, Limit::Off, true));
+    assert_eq!(all(&policy), (true, Purge::Decay, 0, Some(0), true, 0, Limit::Off, (true, HugePages::Off)));
 }
 
 /// Catches a default of the core that is not the one of the table, which users see.

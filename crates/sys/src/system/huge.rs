@@ -9,7 +9,6 @@
 //! once is mostly quick the next time. So slow ones have a budget.
 
 use crate::arch;
-use crate::system::call::page_size;
 use crate::system::clock;
 use crate::system::filter::Asking;
 use crate::system::probe::HUGE;
@@ -22,8 +21,9 @@ use rustix::mm::Advice;
 /// MADV_COLLAPSE of include/uapi/asm-generic/mman-common.h.
 const COLLAPSE: usize = 25;
 
-/// OS pages of a huge page.
-const PAGES: usize = 512;
+/// No machine clears a huge page in fewer microseconds of processor time: a write that takes less met a small page. (To
+/// ask the kernel would take one more call, which filters of programs may not know.)
+const LEAST_US: u64 = 15;
 /// A huge page that takes more microseconds of processor time is slow: so long take 512 faults on a quick machine.
 const SLOW_US: u64 = 400;
 /// All slow huge pages of the process may take so many microseconds, and one part in `SHARE` of its processor time.
@@ -81,7 +81,8 @@ pub unsafe fn populate(p: *mut u8, len: usize) -> bool {
         let begun = clock::thread_microseconds();
         p.write_volatile(p.read_volatile());
         // Where a page table is left from small pages, the kernel goes on with those.
-        let done = is_resident(p, len) || advise(p, len, COLLAPSE);
+        let is_small = clock::thread_microseconds().saturating_sub(begun) < LEAST_US;
+        let done = !is_small || advise(p, len, COLLAPSE);
         let took = clock::thread_microseconds().saturating_sub(begun);
         if took > SLOW_US {
             // Relaxed, here and below: a sum that stands for itself.
@@ -90,16 +91,6 @@ pub unsafe fn populate(p: *mut u8, len: usize) -> bool {
         advise(p, len, Advice::LinuxNoHugepage as usize);
         done
     }
-}
-
-/// Whether all OS pages of a range, as long as a huge page at most, hold memory.
-fn is_resident(p: *mut u8, len: usize) -> bool {
-    count(Syscall::Other);
-    let mut pages = [0u8; PAGES];
-    let arguments = [p.expose_provenance(), len, (&raw mut pages).expose_provenance(), 0, 0, 0];
-    // SAFETY: the call writes a byte for each OS page, and `PAGES` is the most that there may be.
-    let done = unsafe { arch::syscall(libc::SYS_mincore as usize, arguments) } == 0;
-    done && pages[..len / page_size()].iter().all(|page| page & 1 != 0)
 }
 
 /// See `Os::forbid_huge`.
@@ -139,10 +130,19 @@ unsafe fn advise(p: *mut u8, len: usize, advice: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::system::call::READ_WRITE;
+    use crate::system::call::{READ_WRITE, page_size};
     use crate::system::map::map;
 
     const LEN: usize = 2 << 20;
+
+    /// Whether all OS pages of a range hold memory.
+    fn is_resident(p: *mut u8, len: usize) -> bool {
+        let mut pages = [0u8; LEN / 4096];
+        let arguments = [p.expose_provenance(), len, (&raw mut pages).expose_provenance(), 0, 0, 0];
+        // SAFETY: the call writes a byte for each OS page, and no range is longer than `LEN`.
+        let done = unsafe { arch::syscall(libc::SYS_mincore as usize, arguments) } == 0;
+        done && pages[..len / page_size()].iter().all(|page| page & 1 != 0)
+    }
 
     /// Catches a huge page that changes what memory reads as, one that is not resident although it is said to be, and
     /// a range that stays open to huge pages.
