@@ -1,7 +1,7 @@
 //! Large blocks that are mapped unlike their neighbours: their memory is mapped anew before others get it.
 
 use neap_core::CHUNK;
-use neap_coretest::calls::{Shared, free, hardened, malloc, system, thread, valid};
+use neap_coretest::calls::{Shared, free, free_reentrant, hardened, malloc, system, thread, valid};
 use neap_coretest::{Call, Config};
 
 /// Size of the blocks here: more than one chunk, and short enough for the cache of large blocks.
@@ -178,4 +178,24 @@ fn what_stays_mapped() {
     let stay = [small, large, changed, huge].map(|p| unsafe { a.stays_mapped(p) });
     assert_eq!(stay, [true, true, false, false]);
     [small, large, changed, huge].into_iter().for_each(|p| free(&a, &t, p));
+}
+
+/// Catches a block of the reentrant reserve that the system does not map anew, and that counts as used for ever or is
+/// handed out again.
+#[test]
+fn what_a_handler_cannot_map_anew_is_lost() {
+    for seed in 1..16 {
+        let a = system(Config { seed, ..Config::default() });
+        let t = thread(&a);
+        let p = a.malloc_reentrant(LONG, 16, false);
+        a.note_changed(p);
+        a.os.faults.fail_nth(Call::Renew, renewed(&a) + 1);
+        free_reentrant(&a, p);
+        valid(&a);
+        let q = a.malloc_reentrant(LONG, 16, false);
+        assert_ne!(q, p, "seed {seed}");
+        free_reentrant(&a, q);
+        valid(&a);
+        t.abandon(&a);
+    }
 }

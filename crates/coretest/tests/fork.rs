@@ -6,6 +6,7 @@ use neap_core::fork::Begin;
 use neap_core::heap::{Mine, ThreadSlot};
 use neap_core::lock::Lock;
 use neap_core::misuse::Call as Asker;
+use neap_core::valid::Depth;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
 use neap_coretest::{Call, Config, Fake, Moment, Owner};
 use std::cell::Cell;
@@ -210,6 +211,57 @@ fn a_thread_without_a_heap_forks() {
     assert_eq!(adopter.heap(), other.heap(), "the heap of the thread that stayed behind is adopted");
     kept.into_iter().for_each(|p| free(&a, &next, p));
     valid(&a);
+}
+
+/// Catches a child whose thread has neither heap nor slot, and that takes another thread's heap for its own, as that one
+/// has no slot either.
+#[test]
+fn a_heap_without_a_slot_is_not_the_forking_threads() {
+    let a = system(Config::default());
+    let other = Owner::new(&a, true, false).expect("memory for a heap");
+    let kept = work(&a, &other);
+    assert_eq!(a.fork_begin(core::ptr::null(), false, &mut a.fork_patience()), Begin::Ready);
+    a.fork_child(core::ptr::null(), 0);
+    let next = thread(&a);
+    kept.into_iter().for_each(|p| free(&a, &next, p));
+    valid(&a);
+}
+
+/// Catches a batch that begins while a fork is in progress: a thread that has waited long enough has the lock, and may do
+/// nothing with it.
+#[test]
+fn no_batch_begins_during_a_fork() {
+    let a = system(Config::default());
+    let (mine, _other) = (thread(&a), thread(&a));
+    free(&a, &mine, malloc(&a, &mine, 8 << 20));
+    let purged = || [Call::Purge, Call::PurgeRuns, Call::PurgeLazily].map(|call| a.os.faults.count(call));
+    let before = purged();
+    assert_eq!(mine.fork_begin(&a), Begin::Ready);
+    a.purge();
+    assert_eq!(purged(), before);
+    mine.fork_parent(&a);
+    a.purge();
+    assert_ne!(purged(), before);
+}
+
+/// Catches a stranded child that uses an orphan, which another thread may have left half changed, when it frees a block
+/// of it.
+#[test]
+fn a_stranded_child_collects_for_no_orphan() {
+    let a = system(Config::default());
+    let (mine, _other) = (Owner::new(&a, false, true).expect("memory for a heap"), thread(&a));
+    let orphan = thread(&a);
+    let [p, _kept] = [(); 2].map(|()| malloc(&a, &orphan, 3000));
+    orphan.abandon(&a);
+    mine.with(&a, |heap| {
+        mine.fork_child_reentrant(&a);
+        assert!(a.is_stranded());
+        // SAFETY: the heap is lent by its thread, whose call goes on; the block is this test's.
+        unsafe { a.free(heap, p) }.expect("a block");
+    });
+    // SAFETY: no other thread uses the allocator.
+    let error = unsafe { a.validate(Depth::Bits) }.expect_err("the free waits");
+    assert_eq!(error.what, "an orphan has no frees that were not seen");
 }
 
 /// Catches a child that takes the heap of its own thread for another one's, and loses it or is stranded, where the heap

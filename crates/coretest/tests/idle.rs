@@ -560,3 +560,19 @@ fn holes_that_went_on_request_are_no_reason() {
     let went = a.figures().totals.purged - before;
     assert_eq!(went, 25 * 15 * 4096, "of 40 slabs 15 are held, as 15 OS pages were missed");
 }
+
+/// Catches a batch that does not get along with as many holes as it has room for: eight in each of sixteen slabs.
+#[test]
+fn each_second_page_goes_back() {
+    let a = system(4096);
+    let t = thread(&a);
+    let blocks = fill(&a, &t, 2048, BYTES);
+    let before = a.os.usage().present;
+    let (kept, gone): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|p| p.addr() & 4096 == 0);
+    gone.into_iter().for_each(|p| free(&a, &t, p));
+    settle(&a);
+    let after = a.os.usage().present;
+    assert!(after < before - BYTES / 2 + LEFT, "{before} {after}");
+    kept.into_iter().for_each(|p| free(&a, &t, p));
+    t.abandon(&a);
+}

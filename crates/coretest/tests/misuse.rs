@@ -2,7 +2,7 @@
 
 use neap_core::heap::{Block, Mine};
 use neap_core::{Allocator, CHUNK, Heap, class};
-use neap_coretest::calls::{free, hardened, malloc};
+use neap_coretest::calls::{fill, free, hardened, malloc, settle, system, thread};
 use neap_coretest::{Call, Config, Fake, slot};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -138,6 +138,21 @@ fn write_after_free() {
     assert!(line.starts_with(&format!("neap: corrupted free block {p:p} (64-byte block)")), "{line}");
 }
 
+/// Catches the same on an OS page that went back to the system after the free.
+#[test]
+fn write_after_free_and_purge() {
+    let a = system(Config { purger: true, ..Config::default() });
+    let t = thread(&a);
+    let (_kept, gone): (Vec<_>, Vec<_>) = fill(&a, &t, 2048, 1 << 20).into_iter().partition(|p| p.addr() & 4096 == 0);
+    gone.iter().for_each(|&p| free(&a, &t, p));
+    settle(&a);
+    // SAFETY: the memory is there; that the blocks are free is what the test is about.
+    gone.iter().for_each(|p| unsafe { p.cast::<u64>().write(7) });
+    let end = catch_unwind(AssertUnwindSafe(|| malloc(&a, &t, 2048))).expect_err("the write was not seen");
+    let line = *end.downcast::<String>().expect("a line");
+    assert!(line.starts_with("neap: corrupted free block ") && line.contains(" (2048-byte block)"), "{line}");
+}
+
 /// Catches an allocator that takes a foreign pointer for its own.
 #[test]
 fn foreign_pointer() {
@@ -185,6 +200,62 @@ fn double_free_in_each_slab() {
         for p in some {
             let line = t.line(t.other, p);
             assert!(line.starts_with(&format!("neap: double free of {p:p}")), "{line}");
+        }
+    });
+}
+
+/// Catches a double free by another thread that is not seen, of one block of a whole slab: that which lies before a
+/// block in the slab's last OS page in its owner's cache.
+#[test]
+fn double_free_of_each_block() {
+    each(|t| {
+        let blocks: Vec<_> = (0..2 * CHUNK / 2048).map(|_| t.malloc(2048)).collect();
+        blocks.iter().for_each(|&p| t.free(t.own, p));
+        for p in blocks {
+            let line = t.line(t.other, p);
+            assert!(line.starts_with(&format!("neap: double free of {p:p}")), "{line}");
+        }
+    });
+}
+
+/// Catches a reentrant call that frees a block which is free in its slab, or tells its size.
+#[test]
+fn reentrant_calls_with_a_free_block() {
+    let a = Box::new(Allocator::new(Fake::new(Config::default())));
+    let t = Two { own: a.acquire(false).expect("memory for a heap"), other: Mine::none(), a };
+    let [p, _kept] = [(); 2].map(|()| t.malloc(64));
+    t.free(t.own, p);
+    // SAFETY: a wrong pointer is what the test is about, here and below.
+    let free = || unsafe { t.a.free_reentrant(p).is_ok() };
+    // SAFETY: as above.
+    let ask = || unsafe { t.a.usable_size_reentrant(neap_core::misuse::Call::UsableSize, p).is_some() };
+    for (end, start) in [
+        (catch_unwind(AssertUnwindSafe(free)), format!("neap: double free of {p:p}")),
+        (catch_unwind(AssertUnwindSafe(ask)), format!("neap: malloc_usable_size of {p:p}")),
+    ] {
+        let line = *end.expect_err("the misuse is seen").downcast::<String>().expect("a line");
+        assert!(line.starts_with(&start), "{line}");
+    }
+}
+
+/// Catches memory behind all that was ever handed out that is called free memory.
+#[test]
+fn memory_that_was_never_used() {
+    each(|t| {
+        let p = t.malloc(100_000);
+        for chunks in 2..64 {
+            let p = p.wrapping_add(chunks * CHUNK);
+            // SAFETY: a wrong pointer is what the test is about.
+            let end = catch_unwind(AssertUnwindSafe(|| unsafe { t.a.free(t.own, p) }));
+            let line = match end {
+                // Behind all that is committed, for the port to report.
+                Ok(freed) => {
+                    assert!(freed.is_err(), "{p:p} is foreign");
+                    continue;
+                }
+                Err(end) => *end.downcast::<String>().expect("a line"),
+            };
+            assert!(line.starts_with(&format!("neap: free of {p:p}, which neap did not allocate")), "{line}");
         }
     });
 }
@@ -272,12 +343,15 @@ fn what_written_free_blocks_point_to() {
 fn data_that_point_into_a_guard() {
     let (a, t) = hardened(Config::default());
     let class = class::of(48);
-    let p = malloc(&a, &t, 48);
-    let offset = (CHUNK - a.page_size()).next_multiple_of(class::SIZE[class] as usize);
-    // SAFETY: the block is this test's.
-    unsafe {
-        p.cast::<u64>().write(Block::TAG.into());
-        p.cast::<*mut u8>().add(1).write(p.map_addr(|at| (at & !(CHUNK - 1)) + offset));
+    let size = class::SIZE[class] as usize;
+    let first = (CHUNK - a.page_size()).next_multiple_of(size);
+    for offset in [first, first + size] {
+        let p = malloc(&a, &t, 48);
+        // SAFETY: the block is this test's.
+        unsafe {
+            p.cast::<u64>().write(Block::TAG.into());
+            p.cast::<*mut u8>().add(1).write(p.map_addr(|at| (at & !(CHUNK - 1)) + offset));
+        }
+        free(&a, &t, p);
     }
-    free(&a, &t, p);
 }

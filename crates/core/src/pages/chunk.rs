@@ -367,3 +367,18 @@ impl List {
         core::iter::successors(self.head(), |c| c.next())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches an observer that reads a field elsewhere than it is.
+    #[test]
+    fn a_copy_has_the_fields() {
+        let mut record = [0xFF; RECORD_BYTES];
+        record[core::mem::offset_of!(Chunk, kind)] = Kind::LARGE.0;
+        record[core::mem::offset_of!(Chunk, class)] = 7;
+        record[OWNER_OR_BYTES..][..8].copy_from_slice(&100_000_u64.to_ne_bytes());
+        assert_eq!(Seen::from(&record), Seen { kind: Kind::LARGE, class: 7, bytes: 100_000 });
+    }
+}
