@@ -3,7 +3,7 @@
 
 use crate::fake::{Call, Config};
 use neap_core::os::Memory;
-use neap_core::policy::{self, Limit, Policy, Purge};
+use neap_core::policy::{self, HugePages, Limit, Policy, Purge};
 use neap_core::{CHUNK, class};
 
 /// Number of bytes of an encoded operation, and of an encoded set-up.
@@ -98,6 +98,7 @@ impl Default for Choices {
 impl Choices {
     /// Sets the choices in `policy`, except `harden`, which needs the allocator.
     pub fn set(&self, policy: &Policy) {
+        policy.set_huge(HugePages::Adaptive);
         policy.set_purge(self.purge);
         policy.set_delay(self.delay);
         policy.set_bytes(self.bytes);

@@ -12,7 +12,14 @@ const MIB: usize = 1 << 20;
 const PROVEN: usize = 64 * MIB;
 
 fn huge() -> Box<Shared> {
-    system(Config { huge: true, purger: true, ..Config::default() })
+    adaptive(Config { huge: true, ..Config::default() })
+}
+
+/// An allocator with `huge=adaptive`.
+fn adaptive(config: Config) -> Box<Shared> {
+    let a = system(Config { purger: true, ..config });
+    a.policy.set_huge(HugePages::Adaptive);
+    a
 }
 
 /// Number of areas that the system was asked to fill.
@@ -114,7 +121,7 @@ fn calloc_touches_nothing() {
 fn not_everywhere() {
     let near = Memory { limit: 96 * MIB, used: 88 * MIB, stalled: false };
     let grown = |config: Config, change: fn(&Shared)| {
-        let a = system(Config { purger: true, ..config });
+        let a = adaptive(config);
         change(&a);
         let t = thread(&a);
         let blocks = fill(&a, &t, 500, PROVEN + 10 * MIB);
@@ -137,7 +144,7 @@ fn not_everywhere() {
 /// Catches a system that is asked again and again for what it does not have, and memory that is lost where it refuses.
 #[test]
 fn refusals_make_pauses() {
-    let a = &*system(Config { huge: true, purger: true, missing: vec![Call::PopulateHuge], ..Config::default() });
+    let a = &*adaptive(Config { huge: true, missing: vec![Call::PopulateHuge], ..Config::default() });
     let t = thread(a);
     let blocks = fill(a, &t, 500, PROVEN + 40 * MIB);
     let asked = areas(a);

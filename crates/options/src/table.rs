@@ -214,7 +214,7 @@ options! {
     Huge("huge", "NEAP_HUGE") = ANY_TIME {
         // In the order of the core's `HugePages`.
         kind: Kind::Choice(&["off", "adaptive"]),
-        default: "adaptive",
+        default: "off",
         kept: Some((Setting::Huge, "huge")),
         doc: "Huge pages: none (off), or for small blocks of a program that keeps growing, or grows again (adaptive).",
     }

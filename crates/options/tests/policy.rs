@@ -24,7 +24,7 @@ fn changed() -> Policy {
         (Id::MmapThreshold, "128k"),
         (Id::Limit, "1GiB"),
         (Id::Harden, "on"),
-        (Id::Huge, "off"),
+        (Id::Huge, "adaptive"),
     ];
     values.into_iter().for_each(|(id, text)| set(&policy, id, text));
     assert_eq!(values.len(), kept().count(), "an option is missing here");
@@ -42,7 +42,7 @@ fn all(p: &Policy) -> Settings {
 #[test]
 fn values_reach_their_policy() {
     let wanted =
-        (true, Purge::Never, 2000, Some(64 << 20), true, 128 << 10, Limit::Bytes(1 << 30), (true, HugePages::Off));
+        (true, Purge::Never, 2000, Some(64 << 20), true, 128 << 10, Limit::Bytes(1 << 30), (true, HugePages::Adaptive));
     assert_eq!(all(&changed()), wanted);
     let policy = changed();
     for (text, purge) in [("eager", Purge::Eager), ("lazy", Purge::Lazy), ("decay", Purge::Decay)] {
@@ -52,7 +52,7 @@ fn values_reach_their_policy() {
     for (id, text) in [(Id::Limit, "off"), (Id::PurgeBytes, "0"), (Id::MmapThreshold, "0"), (Id::PurgeDelay, "0")] {
         set(&policy, id, text);
     }
-    assert_eq!(all(&policy), (true, Purge::Decay, 0, Some(0), true, 0, Limit::Off, (true, HugePages::Off)));
+    assert_eq!(all(&policy), (true, Purge::Decay, 0, Some(0), true, 0, Limit::Off, (true, HugePages::Adaptive)));
 }
 
 /// Catches a default of the core that is not the one of the table, which users see.

@@ -7,6 +7,7 @@ use crate::random::Random;
 use crate::scenario::{Kind, Scenario};
 use crate::sched::sched;
 use crate::system::System;
+use neap_core::policy::HugePages;
 use neap_core::sync::Threads;
 use neap_core::{Allocator, Os};
 
@@ -52,6 +53,7 @@ impl World {
         let a = Box::new(Allocator::new(System::new(config.clone())));
         let choices = config.choices();
         choices.set(&a.policy);
+        a.policy.set_huge(HugePages::Adaptive);
         if choices.harden {
             a.harden();
         }

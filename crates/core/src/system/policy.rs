@@ -94,7 +94,6 @@ impl Policy {
         words[Setting::Bytes as usize] = AtomicUsize::new(AUTO);
         words[Setting::MmapThreshold as usize] = AtomicUsize::new(usize::MAX);
         words[Setting::Limit as usize] = AtomicUsize::new(AUTO);
-        words[Setting::Huge as usize] = AtomicUsize::new(HugePages::Adaptive as usize);
         Policy { words, quiet: AtomicU32::new(0), origins: AtomicU64::new(0) }
     }
 

@@ -85,7 +85,7 @@ fn each_line(read: impl FnMut(&mut [u8]) -> usize, names: &[&[u8]], mut f: impl 
     }
 }
 
-/// [`each_line`] of a file.
+/// `each_line` of a file.
 ///
 /// # Errors
 /// It cannot be read, see [`is_passing`].
