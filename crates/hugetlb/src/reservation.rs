@@ -2,7 +2,7 @@
 //!
 //! Several processes may reserve at the same time. Each changes a pool by what it needs, and later by as much back, never
 //! to a number that it saw before: so none takes pages of another away, in whatever order they end. A change is made
-//! under a lock ([`Lock`]), as the kernel takes only whole numbers. Changes that others make by hand meanwhile stay.
+//! under a lock (`Lock`), as the kernel takes only whole numbers. Changes that others make by hand meanwhile stay.
 //!
 //! The kernel spreads pages that are added over the nodes, and takes them away elsewhere. So what each node got is
 //! noted, and is taken away there.

@@ -4,7 +4,7 @@
 //! chunks, neap asks the system which OS pages hold memory at all ([`Os::touched`]); it clears only those, and the
 //! others stay untouched. The question costs about a microsecond, instead of the clearing of the block. For a block of
 //! a slab the question costs more than clearing: there each OS page is read, and cleared unless it is zero. Reading
-//! costs up to twice what clearing does. So a class whose blocks come back written ([`Look`]) is cleared at once.
+//! costs up to twice what clearing does. So a class whose blocks come back written (`Look`) is cleared at once.
 //!
 //! For two kinds of programs the question costs too much, so neap keeps a `Habit` for each size of ranges:
 //! - A program that writes each block whole: nearly every OS page holds memory, so neap skips the question (a quarter
