@@ -15,7 +15,7 @@ use neap_core::Os;
 use neap_core::figures::Figures;
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
-use neap_core::policy::Policy;
+use neap_core::policy::{HugePages, Policy};
 use neap_core::sync::Threads;
 use neap_counters::{Counters, Syscall};
 use rustix::mm::{self, MprotectFlags, MremapFlags, ProtFlags};
@@ -251,7 +251,9 @@ unsafe impl Os for Linux {
         if space::settle().is_guest() || (thread::is_helper() && !rights::has_own_files()) {
             return cgroup::last();
         }
-        huge::look();
+        if (self.policy)().huge() != HugePages::Off {
+            huge::look();
+        }
         cgroup::memory(self.clock())
     }
 

@@ -17,7 +17,6 @@ use crate::blocks::heap;
 use crate::blocks::heap::Mine;
 use crate::pages::age;
 use crate::pages::chunk::{Kind, Record};
-use crate::pages::owned::Owned;
 use crate::pages::range::Ranges;
 use crate::pages::{FREED, tables};
 use crate::system::os::Run;
@@ -192,9 +191,6 @@ impl<O: Os> Back<O> {
     #[cold]
     pub(crate) fn send(&self, batch: &Batch, now: bool) -> usize {
         let lazily = !now && self.policy.purge() == Purge::Lazy;
-        // SAFETY: the runs were taken out of free ranges, so no thread uses them; they are committed (invariant 16).
-        let memory = batch.runs().iter().map(|run| unsafe { Owned::of(run.start, run.len) });
-        self.note_density(memory);
         // SAFETY: the runs were taken out of free ranges, so no thread uses them.
         let done = unsafe { self.release_runs(batch.runs(), lazily) };
         // What was not tried waits again, from now on. What was refused would be refused again, so it does not wait.

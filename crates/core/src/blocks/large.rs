@@ -38,12 +38,8 @@ impl<O: Os> Blocks<O> {
         let guard = if self.policy.harden() { self.page_size() } else { 0 };
         let len = (bytes.max(room) + guard).div_ceil(CHUNK);
         let what = Use::Large { bytes, zero: zero && !self.policy.zero_always() };
-        let fill = !zero && self.is_to_be_filled(bytes / CHUNK);
         let taken = self.take_chunks(len, align, what)?;
         let mut block = Self::make_large(taken, len, bytes);
-        if fill && taken.is_clean() {
-            self.fill_large(block.chunk(), block.memory(bytes));
-        }
         if zero && !self.habits.clear_large(self, block.memory(bytes), taken) {
             block = Self::make_large(self.drop_large(block, align), len, bytes);
         }

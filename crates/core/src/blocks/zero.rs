@@ -181,7 +181,11 @@ impl Habits {
             }
             at += part.len();
         }
-        byte.store(look.after(cleared > block.len() / DENSE).byte(), Ordering::Relaxed);
+        let after = look.after(cleared > block.len() / DENSE);
+        // Only where it changes: other threads read the cache line.
+        if after != look {
+            byte.store(after.byte(), Ordering::Relaxed);
+        }
         cleared
     }
 

@@ -55,16 +55,6 @@ impl Arenas {
 }
 
 impl<O: Os> Pages<O> {
-    /// Whether memory is densely touched.
-    pub(crate) fn is_dense(&self, memory: Owned) -> bool {
-        let len = memory.len();
-        let mut runs = [Run::EMPTY; 16];
-        // SAFETY: `Owned` proves that the memory is committed and that only the holder uses it.
-        let Some(found) = (unsafe { self.os.touched(memory.start(), len, &mut runs) }) else { return false };
-        let touched: usize = runs[..found.runs].iter().map(|r| r.len).sum();
-        found.looked == len && touched >= len - len / DENSE
-    }
-
     /// Marks memory that is freed for huge pages if it is densely touched.
     #[cold]
     pub(crate) fn mark_if_dense(&self, memory: Owned) {
@@ -74,7 +64,9 @@ impl<O: Os> Pages<O> {
         if from >= to || self.page_size() != 4096 || self.arenas.is_huge(from, to) {
             return;
         }
-        if !self.is_dense(memory) {
+        let mut runs = [Run::EMPTY; 16];
+        let Some(runs) = self.touched_runs(memory, &mut runs) else { return };
+        if runs.iter().map(|run| run.len).sum::<usize>() < len - len / DENSE {
             return;
         }
         let may = self.ranges.with(&self.os, |r| {

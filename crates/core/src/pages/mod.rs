@@ -117,7 +117,7 @@ impl<O: Os> Pages<O> {
 
     /// Takes `len` chunks, aligned to `align` bytes, for the use `what`, and sets the kind of the first.
     pub(crate) fn take_chunks(&self, len: usize, align: usize, what: Use) -> Option<Taken> {
-        let taken = self.ranges.with(&self.os, |r| match self.take_area(r, len, align, what) {
+        let taken = self.ranges.with(&self.os, |r| match self.take_area(r, what) {
             Some(area) => Err(area),
             None => Ok(self.take_now(r, len, align, what)),
         });

@@ -100,8 +100,6 @@ pub struct Ranges {
     taken_chunks: usize,
     /// Peak of the footprint.
     pub(crate) peak_chunks: usize,
-    /// Whether free ranges that were purged last were densely touched, see `huge_area.rs`.
-    pub(crate) was_dense: bool,
     /// Number of requests for a huge area to refuse, see `huge_area.rs`.
     pub(crate) area_pause: u32,
     /// Number of ranges that were marked for huge pages, see `dense.rs`.
@@ -167,7 +165,6 @@ impl Ranges {
             freed_chunks: 0,
             taken_chunks: 0,
             peak_chunks: 0,
-            was_dense: false,
             area_pause: 0,
             marks: 0,
             dropped: List::new(),
@@ -539,17 +536,10 @@ impl Ranges {
         c
     }
 
-    /// Counts a request for a huge area; true if it is to be refused.
-    pub(crate) fn pauses_areas(&mut self) -> bool {
-        let pauses = self.area_pause > 0;
-        self.area_pause -= u32::from(pauses);
-        pauses
-    }
-
-    /// Whether a dirty range surely has `len` chunks.
+    /// Whether there is a dirty range.
     #[inline]
-    pub(crate) fn has_dirty(&self, len: usize) -> bool {
-        self.filled[State::Dirty as usize] >> list_of(len) != 0
+    pub(crate) fn has_dirty(&self) -> bool {
+        self.filled[State::Dirty as usize] != 0
     }
 
     /// Length and state of the free range that starts with `c`, or length of the dropped range; `c` must start one.

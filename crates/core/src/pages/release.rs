@@ -114,7 +114,7 @@ impl<O: Os> Pages<O> {
     }
 
     /// Returns the runs of `memory` that hold memory; `None` if `room` is full, or if the system cannot find out.
-    fn touched_runs<'a>(&self, memory: Owned, room: &'a mut [Run]) -> Option<&'a [Run]> {
+    pub(crate) fn touched_runs<'a>(&self, memory: Owned, room: &'a mut [Run]) -> Option<&'a [Run]> {
         // SAFETY: `Owned` proves that the memory is committed and that only the holder uses it.
         let found = unsafe { self.os.touched(memory.start(), memory.len(), room) }?;
         (found.looked == memory.len()).then(|| &room[..found.runs])

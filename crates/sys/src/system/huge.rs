@@ -164,6 +164,9 @@ mod tests {
             }
             assert_eq!((at.read(), at.add(LEN - 1).read()), (7, 8));
             assert!((1..LEN - 1).all(|i| at.add(i).read() == 0));
+            assert!(advise(at, LEN, Advice::LinuxDontNeed as usize));
+            at.write(7);
+            assert!(!is_resident(at.add(LEN / 2), page), "the range is closed to huge pages again");
             HUGE.note(false);
             assert!(!may_exist() && !populate(at.add(LEN), LEN) && !is_resident(at.add(LEN), page));
         }
