@@ -30,6 +30,7 @@ const SHARED: &[File] = files!["launch.c", "experiments/experiment.h", "workload
 /// The programs of the experiments.
 const EXPERIMENTS: &[File] = files![
     "experiments/aligned.c",
+    "experiments/bursts.c",
     "experiments/calloc.c",
     "experiments/ebizzy.c",
     "experiments/first-run.c",
@@ -63,6 +64,9 @@ const WORKLOADS: &[File] = files![
     "workloads/trees.c",
     "workloads/vectors.cc",
 ];
+
+/// Scripts that [`script`] writes.
+const SCRIPTS: &[File] = files!["experiments/bursts-sqlite.py"];
 
 /// The two scripts of `tls-chunks`.
 pub const TLS_SERVER: File = files!["experiments/tls-server.py"][0];
@@ -102,6 +106,12 @@ pub fn launcher(place: &Place) -> Result<PathBuf> {
 /// Builds one program of `lab/experiments`.
 pub fn experiment(place: &Place, name: &str) -> Result<PathBuf> {
     build(place, &format!("experiments/{name}.c"))
+}
+
+/// Writes one script into the cache.
+pub fn script(place: &Place, name: &str) -> Result<PathBuf> {
+    let file = SCRIPTS.iter().find(|(path, _)| path.ends_with(name)).with_context(|| format!("no {name}"))?;
+    write_below(&place.cache.join("sources"), file)
 }
 
 /// Builds one workload.
@@ -224,7 +234,8 @@ mod tests {
             for entry in fs::read_dir(lab.join(folder)).unwrap() {
                 let name = entry.unwrap().file_name().into_string().unwrap();
                 let path = format!("{folder}/{name}");
-                let carried = all_files().chain([&TLS_SERVER, &TLS_CLIENT]).any(|(known, _)| *known == path);
+                let carried =
+                    all_files().chain(SCRIPTS).chain([&TLS_SERVER, &TLS_CLIENT]).any(|(known, _)| *known == path);
                 assert!(carried, "{path}");
             }
         }

@@ -3,6 +3,7 @@
 //! One function per experiment gives its [`Design`]; with `quick` it has fewer cases and less work in each. Case and
 //! metric names are the same in both, so that one reader serves both.
 
+mod bursts;
 mod calloc;
 mod large;
 mod memory;
@@ -38,7 +39,9 @@ const JEMALLOC_BACKGROUND: &str = "jemalloc-background";
 pub enum Work {
     /// A program of lab/experiments with these arguments.
     Program(&'static str, Vec<String>),
-    /// The same under `strace -c`, which counts system calls; figures of time mean nothing then.
+    /// A Python script of lab/experiments with these arguments.
+    Python(&'static str, Vec<String>),
+    /// A program of lab/experiments under `strace -c`, which counts system calls; figures of time mean nothing then.
     Traced(&'static str, Vec<String>),
     /// A program of the system under callgrind, which counts its instructions.
     Instructions(&'static str),
@@ -203,6 +206,7 @@ pub fn all(quick: bool) -> Vec<Design> {
         pages::pagein(quick),
         pages::prefault(quick),
         pages::huge(quick),
+        bursts::bursts(quick),
         memory::workers(quick),
         memory::survivors(quick),
         threads::latency(quick),

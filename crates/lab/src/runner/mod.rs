@@ -6,12 +6,14 @@ mod counts;
 mod huge;
 mod launch;
 mod pagein;
+mod python;
 mod redis;
 mod tls;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -43,14 +45,16 @@ pub struct Runner<'a> {
     /// The server of tls-chunks, once it was needed.
     tls: RefCell<Option<tls::Service>>,
     strace: Strace,
+    /// Python's program, once it was needed; none where there is none.
+    python: OnceCell<Option<PathBuf>>,
 }
 
 impl<'a> Runner<'a> {
     /// Builds the launcher.
     pub fn new(place: &'a Place) -> Result<Runner<'a>> {
         let launcher = Launcher::build(place)?;
-        let (checksums, tls, strace) = Default::default();
-        Ok(Runner { place, launcher, checksums, tls, strace })
+        let (checksums, tls, strace, python) = Default::default();
+        Ok(Runner { place, launcher, checksums, tls, strace, python })
     }
 
     /// Builds what the case needs, so that no measured run waits for a compiler. Where there is no compiler for it, says
@@ -68,6 +72,7 @@ impl<'a> Runner<'a> {
             Work::Workers(_) => sources::experiment(self.place, "workers").map(drop),
             Work::Huge { .. } => sources::experiment(self.place, "huge").map(drop),
             Work::Workload { name, .. } => sources::workload(self.place, name).map(drop),
+            Work::Python(name, _) => sources::script(self.place, name).map(drop),
             Work::Redis { .. } | Work::Instructions(_) | Work::Pagein(_) | Work::Tls { .. } => Ok(()),
         }
     }
@@ -98,6 +103,7 @@ impl<'a> Runner<'a> {
         variables.extend(case.env.iter().map(|(name, value)| format!("{name}={value}")));
         match &case.work {
             Work::Program(name, arguments) => self.program(name, arguments, &variables, timeout),
+            Work::Python(name, arguments) => self.script(name, arguments, &variables, timeout),
             Work::Traced(name, arguments) => {
                 self.strace.run(&self.launcher, &sources::experiment(self.place, name)?, arguments, &variables, timeout)
             }
@@ -116,6 +122,15 @@ impl<'a> Runner<'a> {
 
     fn program(&self, name: &str, arguments: &[String], variables: &[String], timeout: Duration) -> Result<Outcome> {
         let mut command = vec![sources::experiment(self.place, name)?.into_os_string()];
+        command.extend(arguments.iter().map(OsString::from));
+        self.launcher.measure(variables, &command, timeout)
+    }
+
+    fn script(&self, name: &str, arguments: &[String], variables: &[String], timeout: Duration) -> Result<Outcome> {
+        let Some(python) = self.python.get_or_init(python::find) else {
+            return Ok(Outcome::skipped("python3 is not installed (Debian: apt install python3)"));
+        };
+        let mut command = vec![python.into(), sources::script(self.place, name)?.into_os_string()];
         command.extend(arguments.iter().map(OsString::from));
         self.launcher.measure(variables, &command, timeout)
     }
@@ -179,6 +194,7 @@ pub fn command_text(case: &Case) -> String {
     };
     match &case.work {
         Work::Program(name, arguments) => add(name, arguments),
+        Work::Python(name, arguments) => add(&format!("python3 {name}"), arguments),
         Work::Traced(name, arguments) => add(&format!("strace -f -c -e trace={TRACED_CALLS} {name}"), arguments),
         Work::Instructions(program) => add(&format!("valgrind --tool=callgrind {program}"), &[]),
         Work::Workers(arguments) => add("workers", arguments),
@@ -216,7 +232,8 @@ mod tests {
         ("recycled", "--mib 1 --wait-ms 1"),
         ("retain-large", "--rounds 1 --buffers 2 --idle-ms 0"),
         ("retain-small", "--idle-ms 0"),
-        ("ebizzy", "--ms 20"),
+        ("ebizzy", "--ms 20 --pause 1"),
+        ("bursts", "--mib 1 --rounds 1 --pause 1 --idle 1"),
         ("survivors", "--scale 10 --idle-ms 0"),
         ("latency", "--ms 50 --gap-ms 10 --small-mib 1 --large-mib 8"),
         ("vmas", "--blocks 1000 --replaced 1000"),
@@ -234,14 +251,24 @@ mod tests {
         let mut seen = Vec::new();
         for design in catalogue::all(true) {
             for case in &design.cases {
-                let Work::Program(name, arguments) = &case.work else {
-                    continue;
+                let limit = Duration::from_secs(60);
+                let (name, outcome) = match &case.work {
+                    Work::Program(name, arguments) => {
+                        let short = SHORT.iter().find(|(program, _)| program == name).expect("options in SHORT").1;
+                        let mut arguments = arguments.clone();
+                        arguments.extend(short.split(' ').map(String::from));
+                        (name, runner.program(name, &arguments, &[], limit).unwrap())
+                    }
+                    Work::Python(name, _) => {
+                        let few = ["100", "1", "1"].map(String::from);
+                        (name, runner.script(name, &few, &[], limit).unwrap())
+                    }
+                    _ => continue,
                 };
-                let short = SHORT.iter().find(|(program, _)| program == name).expect("options in SHORT").1;
-                let mut arguments = arguments.clone();
-                arguments.extend(short.split(' ').map(String::from));
-                let outcome = runner.program(name, &arguments, &[], Duration::from_secs(60)).unwrap();
-                assert_eq!(outcome.status, "ok", "{name} {arguments:?}");
+                if outcome.is_skipped() {
+                    continue;
+                }
+                assert_eq!(outcome.status, "ok", "{}: {}", design.name, case.name);
                 let columns = design.tables.iter().flat_map(|table| &table.columns);
                 for column in columns.filter(|column| column.case == case.name) {
                     assert!(outcome.value(&column.metric).is_some(), "{name}: {}", column.metric);
