@@ -3,7 +3,7 @@
 use neap_core::blocks::slab_record::{OwnSlab, remote_word};
 use neap_core::chunk::Record;
 use neap_core::misuse::Call;
-use neap_core::slab::{Batch, Taken};
+use neap_core::slab::Taken;
 use neap_core::sync::AtomicU64;
 use neap_core::{CHUNK, class};
 use neap_coretest::Config;
@@ -88,11 +88,10 @@ fn slabs_give_what_is_wanted_and_no_more() {
             slab.carve(100, 4096, &mut out);
             assert_eq!(out.count, carved, "nothing is left");
             let mut recycled = Taken::new();
-            for i in 0..12 {
-                let mut batch = Batch::new();
-                batch.add(i);
-                assert_eq!(slab.give(batch), Ok(()));
-            }
+            let mut given = slab.give();
+            (0..12).for_each(|i| assert_eq!(given.add(i), Ok(())));
+            assert!(given.add(3).is_err(), "it was given back before");
+            assert_eq!(given.finish(), 12);
             for want in [3, 5, 12] {
                 assert_eq!(slab.take_recycled(want, 4096, &mut recycled), Ok(0));
                 assert_eq!(recycled.count, want);

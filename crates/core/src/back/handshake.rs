@@ -196,7 +196,7 @@ impl<O: Os> Back<O> {
             }
             done |= 1 << i;
             let Some(slab) = owner.slab(c) else { return };
-            slab_age(c).store(age::NONE, Ordering::Relaxed);
+            slab.set_age(age::NONE);
             if holes::take(slab, self.page_size(), &mut holes[*count]) {
                 owner.unlist_if_full(slab);
                 *count += 1;

@@ -258,7 +258,7 @@ impl<O: Os> Back<O> {
     /// number of chunks looked at.
     #[cold]
     fn look(&self, r: &mut Ranges, c: Record, most: usize, walk: &mut Walk, due: Due, batch: &mut Batch) -> usize {
-        // Acquire pairs with the Release of `OwnSlab::wait`: a thread that sees a slab's age sees that it is a slab.
+        // Acquire pairs with the Release of `OwnSlab::set_age`: a thread that sees a slab's age sees that it is a slab.
         let age = |i: usize| age::of(&self.arenas, c.after(i)).load(Ordering::Acquire);
         if age(0) == age::NONE {
             return (1..most.min(LOOK)).find(|&i| age(i) != age::NONE).unwrap_or(most.min(LOOK));

@@ -171,14 +171,14 @@ impl Mine<'_> {
             None => self.set_first(class, self.end()),
             Some(kept) => kept.set_link(self.end()),
         }
-        let mut count = 0;
+        let (mut count, now) = (0, a.epoch());
         while let Some(first) = link.block(self.end()) {
             debug_assert!(a.arenas.contains(first.start()));
             let n;
-            (link, n) = if slab_record::is_hardened(first.record()) {
-                self.flush_hardened(a, class, first)
-            } else {
-                self.flush_run(a, class, first)
+            (link, n) = match self.slab_of(first) {
+                (c, _) if slab_record::is_hardened(c) => self.flush_hardened(a, class, first),
+                (_, Some(slab)) => self.flush_own(a, class, first, slab, now),
+                (c, None) => Self::flush_remote(a, class, first, c),
             };
             count += n;
         }
@@ -186,35 +186,38 @@ impl Mine<'_> {
         self.flow.give(class, count.cast_unsigned());
     }
 
-    /// Gives the blocks from `first` on, which were in the heap's cache of `class`, back as long as they lie in one
-    /// slab. Returns the link to the next block, and the number of blocks that were given back.
+    /// Gives the blocks from `first` on, which were in the heap's cache of `class`, back as long as they lie in `slab`.
+    /// Returns the link to the next block, and the number of blocks that were given back. `now` is the epoch.
     #[inline(always)]
-    fn flush_run<O: Os>(self, a: &Blocks<O>, class: usize, first: Free) -> (Link, i32) {
-        let (c, local) = self.slab_of(first);
-        let (mut link, mut count) = (first.as_link(), 0);
-        let mut batch = slab::Batch::new();
-        while let Some(block) = link.block_beside(first) {
-            let tag = block.tag();
-            link = block.link();
-            if tag != Block::TAG {
-                misuse::corrupted(a, block.start(), class);
+    fn flush_own<O: Os>(self, a: &Blocks<O>, class: usize, first: Free, slab: OwnSlab, now: u8) -> (Link, i32) {
+        let mut given = slab.give();
+        let link = for_each_beside(a, class, first, |i| {
+            if given.add(i).is_err() {
+                misuse::double_free_seen_late(a, slab.chunk());
             }
-            let i = block.index(class);
+        });
+        let count = given.finish();
+        self.after_give(a, slab, now);
+        (link, count as i32)
+    }
+
+    /// [`Mine::flush_own`] where another heap owns the slab of `c`.
+    #[inline(never)]
+    fn flush_remote<O: Os>(a: &Blocks<O>, class: usize, first: Free, c: Record) -> (Link, i32) {
+        let (mut batch, mut count) = (slab::Batch::new(), 0);
+        let link = for_each_beside(a, class, first, |i| {
             if !batch.fits(i) {
-                give(a, c, local, class, batch);
+                a.give_remote(c, class, batch);
                 batch = slab::Batch::new();
             }
             batch.add(i);
             count += 1;
-        }
-        give(a, c, local, class, batch);
-        if let Some(slab) = local {
-            self.after_give(a, slab);
-        }
+        });
+        a.give_remote(c, class, batch);
         (link, count)
     }
 
-    /// [`Mine::flush_run`] of one block of a hardened slab, which must come back as zeroes. Such blocks are in caches
+    /// [`Mine::flush_own`] of one block of a hardened slab, which must come back as zeroes. Such blocks are in caches
     /// only until the heap follows `harden=on`.
     #[cold]
     fn flush_hardened<O: Os>(self, a: &Blocks<O>, class: usize, block: Free) -> (Link, i32) {
@@ -251,12 +254,17 @@ impl Mine<'_> {
     #[inline(always)]
     fn give_back<O: Os>(self, a: &Blocks<O>, small: Small) {
         let (c, local) = self.slab_of(small.block());
-        let mut batch = slab::Batch::new();
-        batch.add(small.index());
-        give(a, c, local, small.class(), batch);
-        if let Some(slab) = local {
-            self.after_give(a, slab);
+        let Some(slab) = local else {
+            let mut batch = slab::Batch::new();
+            batch.add(small.index());
+            return a.give_remote(c, small.class(), batch);
+        };
+        let mut given = slab.give();
+        if given.add(small.index()).is_err() {
+            misuse::double_free_seen_late(a, c);
         }
+        given.finish();
+        self.after_give(a, slab, a.epoch());
     }
 
     /// Collects the remote frees of all pending slabs.
@@ -272,7 +280,7 @@ impl Mine<'_> {
                     misuse::double_free_seen_late(a, c);
                 }
                 if !slab.is_full() {
-                    self.after_give(a, slab);
+                    self.after_give(a, slab, a.epoch());
                 }
             });
         }
@@ -308,14 +316,21 @@ impl Mine<'_> {
         if slab.is_released() {
             self.unlist(slab);
             a.release_slab(self, slab);
-        } else if grow::is_left_behind(slab) && slab.wait(a.epoch()) {
+        } else if grow::is_left_behind(slab) && slab.set_age(a.epoch()) {
             a.note_slab();
         }
     }
 
-    /// After blocks came back to a slab of this heap: lists the slab, or releases it if it is empty.
+    /// After blocks came back to a slab of this heap in the epoch `now`: lists the slab, or releases it if it is empty.
     #[inline(always)]
-    fn after_give<O: Os>(self, a: &Blocks<O>, slab: OwnSlab) {
+    fn after_give<O: Os>(self, a: &Blocks<O>, slab: OwnSlab, now: u8) {
+        if !slab.is_calm(now) || slab.used() == 0 {
+            self.calm(a, slab, now);
+        }
+    }
+
+    /// [`Mine::after_give`] where something may change.
+    fn calm<O: Os>(self, a: &Blocks<O>, slab: OwnSlab, now: u8) {
         if slab.is_released() && !self.is_last(slab) {
             if slab.is_listed() {
                 self.unlist(slab);
@@ -329,24 +344,26 @@ impl Mine<'_> {
                 self.leave_behind(a, next);
             }
         }
-        if slab.wait(a.epoch()) {
+        if slab.set_age(now) {
             a.note_slab();
         }
     }
 }
 
-/// Gives blocks back to the slab of `c`. `local` is the slab if the calling heap owns it: the caller then calls
-/// `Mine::after_give`. Otherwise it is a remote free.
+/// Calls `f` with the index of each block of a cache of `class` from `first` on, as long as they lie in one slab.
+/// Returns the link to the next block.
 #[inline(always)]
-fn give<O: Os>(a: &Blocks<O>, c: Record, local: Option<OwnSlab>, class: usize, batch: slab::Batch) {
-    match local {
-        None => a.give_remote(c, class, batch),
-        Some(slab) => {
-            if slab.give(batch).is_err() {
-                misuse::double_free_seen_late(a, c);
-            }
+fn for_each_beside<O: Os>(a: &Blocks<O>, class: usize, first: Free, mut f: impl FnMut(u32)) -> Link {
+    let mut link = first.as_link();
+    while let Some(block) = link.block_beside(first) {
+        let tag = block.tag();
+        link = block.link();
+        if tag != Block::TAG {
+            misuse::corrupted(a, block.start(), class);
         }
+        f(block.index(class));
     }
+    link
 }
 
 impl<O: Os> Blocks<O> {

@@ -29,6 +29,8 @@ pub const SIZE: [u32; CLASSES] = sizes();
 /// `ceil(2^32 / size)` of each class: `offset * RECIPROCAL` is the block index in its upper 32 bits, and its lower
 /// 32 bits are below 2^16 exactly if the offset is a multiple of the size (for offsets below [`CHUNK`]).
 pub const RECIPROCAL: [u32; CLASSES] = reciprocals();
+/// Number of blocks in a slab of each class: a division takes as long as the rest of a free.
+const CAPACITY: [u16; CLASSES] = capacities();
 /// Class of each request up to [`MAX_TABLE`] bytes.
 pub const SMALL_CLASS: [u8; MAX_TABLE + 1] = small_classes();
 
@@ -54,6 +56,17 @@ const fn reciprocals() -> [u32; CLASSES] {
     let mut i = 1;
     while i < CLASSES {
         t[i] = ((1u64 << 32).div_ceil(SIZE[i] as u64)) as u32;
+        i += 1;
+    }
+    t
+}
+
+/// Returns [`CAPACITY`].
+const fn capacities() -> [u16; CLASSES] {
+    let mut t = [0; CLASSES];
+    let mut i = 1;
+    while i < CLASSES {
+        t[i] = (CHUNK as u32 / SIZE[i]) as u16;
         i += 1;
     }
     t
@@ -120,7 +133,7 @@ pub fn index(p: *const u8, class: usize) -> u32 {
 /// Number of blocks in a slab of this class.
 #[inline]
 pub const fn capacity(class: usize) -> u32 {
-    CHUNK as u32 / SIZE[class]
+    CAPACITY[class] as u32
 }
 
 // `is_start` needs `RECIPROCAL * r >= 2^16` for every remainder r, which is true for sizes below 2^16.

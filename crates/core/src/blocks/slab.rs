@@ -7,8 +7,7 @@
 use crate::CHUNK;
 use crate::blocks::class;
 use crate::blocks::free_block::{Block, Free, Link};
-use crate::blocks::slab_record::{OwnSlab, remote_word, slab_age, words};
-use crate::pages::age;
+use crate::blocks::slab_record::{FreeBits, OwnSlab, remote_word, words};
 use crate::pages::owned::Owned;
 use crate::system::remote::{DoubleFree, take_bits};
 use crate::system::sync::Ordering;
@@ -72,6 +71,40 @@ impl Batch {
     pub fn add(&mut self, i: u32) {
         self.word = i as usize / 64;
         self.mask |= 1 << (i % 64);
+    }
+}
+
+/// Blocks on their way back to a slab: their bits are set, and [`Returning::finish`] counts them.
+#[derive(Debug)]
+pub struct Returning {
+    slab: OwnSlab,
+    bits: FreeBits,
+    hint: usize,
+    count: u32,
+}
+
+impl Returning {
+    /// Marks block `i` as free. It must be in no cache. An error if it is free already.
+    #[inline(always)]
+    pub fn add(&mut self, i: u32) -> Result<(), DoubleFree> {
+        let word = i as usize / 64;
+        let (bits, bit) = (self.bits.word(word), 1u64 << (i % 64));
+        let free = bits.get();
+        if free & bit != 0 {
+            return Err(DoubleFree);
+        }
+        bits.set(free | bit);
+        self.hint = self.hint.min(word);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Counts the blocks as free in the record of the slab. Returns their number.
+    #[inline(always)]
+    pub fn finish(self) -> u32 {
+        self.slab.add_used(-(self.count as i32));
+        self.slab.set_hint(self.hint);
+        self.count
     }
 }
 
@@ -275,11 +308,15 @@ impl OwnSlab {
         self.used() == self.withheld() && self.balance() == 0
     }
 
-    /// Marks the blocks of `batch` as free. They must be in no cache. An error if one of them is free already.
+    /// Begins to give blocks back.
     #[inline(always)]
-    pub fn give(self, batch: Batch) -> Result<(), DoubleFree> {
-        let Batch { word, mask } = batch;
-        let bits = &self.bits()[word];
+    pub fn give(self) -> Returning {
+        Returning { slab: self, bits: self.free_bits(), hint: self.hint(), count: 0 }
+    }
+
+    /// Marks the blocks `mask` of `word` as free. They must be in no cache. An error if one of them is free already.
+    fn give_word(self, word: usize, mask: u64) -> Result<(), DoubleFree> {
+        let bits = self.free_bits().word(word);
         let free = bits.get();
         if free & mask != 0 {
             return Err(DoubleFree);
@@ -299,22 +336,11 @@ impl OwnSlab {
             let mask = take_bits(remote_word(self.chunk(), class, word));
             if mask != 0 {
                 seen += mask.count_ones() as i16;
-                self.give(Batch { word, mask })?;
+                self.give_word(word, mask)?;
             }
         }
         self.add_balance(count - seen);
         Ok(())
-    }
-
-    /// After blocks came back to the slab: sets its age to the epoch `now`. True if the slab had no age before.
-    #[inline]
-    pub(crate) fn wait(self, now: u8) -> bool {
-        let age = slab_age(self.chunk());
-        // Release pairs with the Acquire in `Back::look`: a thread that sees the age sees that this is a slab. Relaxed:
-        // only the holder of a slab changes its age.
-        let first = age.load(Ordering::Relaxed) == age::NONE;
-        age.store(now, Ordering::Release);
-        first
     }
 
     /// Clears the free bits before the slab is released.

@@ -3,6 +3,7 @@
 //! Invariant 9: `used + (free bits) == carved <= capacity`; `used` counts the blocks in caches as well.
 
 use crate::blocks::class;
+use crate::pages::age;
 use crate::pages::arena::Arenas;
 use crate::pages::chunk::{BY_KIND, Flag, Gap, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, View};
 use crate::pages::layout;
@@ -34,7 +35,9 @@ struct SlabRecord {
     clean: AtomicU16,
     /// `log2` of the number of chunks of its arena, from which the place of its age follows.
     tables: Cell<u8>,
-    _unused: Gap<1>,
+    /// Its age, if it is listed and was when it got that age, and is not hardened; otherwise `age::NONE`. A copy beside
+    /// the other fields that a free uses, see `Mine::after_give`.
+    calm: Cell<u8>,
     /// Offset of its free bits from the base of its arena.
     bits: Cell<u32>,
     _links: Gap<{ OWNER_OR_BYTES - LINKS }>,
@@ -142,6 +145,23 @@ pub(crate) fn is_hardened(c: Record) -> bool {
     c.view::<SlabRecord>().hardened.get() != 0
 }
 
+/// The free bits of an [`OwnSlab`], and so proves the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FreeBits {
+    at: usize,
+}
+
+impl FreeBits {
+    /// Returns a word of them: that of a block of the slab.
+    #[inline(always)]
+    pub(crate) fn word(self, word: usize) -> &'static Cell<u64> {
+        debug_assert!(8 * word < layout::BITS_BYTES);
+        // SAFETY: side tables are committed with the chunk and never unmapped (invariant 1), and having the bits proves
+        // that no other thread uses them.
+        unsafe { &*layout::at::<Cell<u64>>(self.at + 8 * word) }
+    }
+}
+
 impl OwnSlab {
     /// Returns a token for the slab of `c`.
     ///
@@ -166,6 +186,7 @@ impl OwnSlab {
         record.guarded.set(false);
         record.carved.set(0);
         record.used.set(0);
+        record.calm.set(age::NONE);
         // Relaxed: no other thread uses the slab yet.
         record.clean.store(0, Ordering::Relaxed);
         let (tables, index) = (arenas.tables(c), layout::split(c.address()).1);
@@ -201,6 +222,12 @@ impl OwnSlab {
         // SAFETY: side tables are committed with the chunk and never unmapped (invariant 1), and `OwnSlab` proves that
         // no other thread uses the free bits.
         unsafe { core::slice::from_raw_parts(layout::at(at), words(class)) }
+    }
+
+    /// Returns the place of its free bits.
+    #[inline(always)]
+    pub(crate) fn free_bits(self) -> FreeBits {
+        FreeBits { at: free_bits(self.0) }
     }
 
     /// Returns the number of blocks that are live or in a cache.
@@ -256,6 +283,33 @@ impl OwnSlab {
     #[inline]
     pub(crate) fn set_listed(self, listed: bool) {
         self.record().listed.set(listed);
+        self.record().calm.set(age::NONE);
+    }
+
+    /// Whether blocks came back in the epoch `now` to a slab that is listed since then, and not hardened. So nothing
+    /// changes when more come back, unless it is empty then.
+    #[inline(always)]
+    pub(crate) fn is_calm(self, now: u8) -> bool {
+        self.record().calm.get() == now
+    }
+
+    /// Whether `calm` is what its doc says. For tests, of a slab that is in use.
+    pub(crate) fn knows_age(self) -> bool {
+        let (age, calm) = (slab_age(self.0).load(Ordering::Relaxed), self.record().calm.get());
+        calm == age::NONE || (calm == age && self.is_listed() && !is_hardened(self.0))
+    }
+
+    /// Sets its age to the epoch `now`; `age::NONE`: nothing waits any more. True if it had no age before.
+    #[inline]
+    pub(crate) fn set_age(self, now: u8) -> bool {
+        let age = slab_age(self.0);
+        // Release pairs with the Acquire in `Back::look`: a thread that sees the age sees that this is a slab. Relaxed:
+        // only the holder of a slab changes its age.
+        let first = age.load(Ordering::Relaxed) == age::NONE;
+        age.store(now, Ordering::Release);
+        let calm = self.is_listed() && !is_hardened(self.0);
+        self.record().calm.set(if calm { now } else { age::NONE });
+        first
     }
 
     /// Returns the number of remote frees counted minus remote bits taken.

@@ -6,7 +6,7 @@ use crate::blocks::class::{self, CLASSES};
 use crate::blocks::heap::{self, Block, Mine, NO_ROOM};
 use crate::blocks::large_record::{self, Large};
 use crate::blocks::reentrant_blocks;
-use crate::blocks::registry::{ORPHAN, OWNED, Registry};
+use crate::blocks::registry::{LOST, ORPHAN, OWNED, Registry};
 use crate::blocks::slab_record::{self, OwnSlab, remote_word, words};
 use crate::observe::Observed;
 use crate::pages::chunk::{Kind, RECORD_BYTES, Record, State};
@@ -393,6 +393,10 @@ impl<O: Os> Observed<O> {
                 check(slab.is_listed() != slab.is_full(), "a slab is listed unless full", at)?;
                 let stays = slab.class() >= class::FIRST_PAGED || slab_record::is_hardened(c);
                 check(stays || !slab.is_released(), "an empty slab is released", at)?;
+                // SAFETY: an owner is a heap, or a name.
+                let lost =
+                    unsafe { Heap::at(heap::owner(c)) }.is_some_and(|heap| heap.state.load(Ordering::Relaxed) == LOST);
+                check(lost || slab.knows_age(), "a slab that is calm has that age", at)?;
             }
             Kind::HEAPS => census.heap_chunks += 1,
             Kind::DROPPED => {
