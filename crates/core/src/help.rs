@@ -1,6 +1,7 @@
 //! The helper's main loop: it gives back what waits, sleeps until the next tick, and ends when nothing waits or when it
 //! has to.
 
+use crate::pages::notes::WANTED;
 use crate::system::helper::Leave;
 use crate::system::os::Onward;
 use crate::system::sync::Ordering;
@@ -23,6 +24,11 @@ impl<O: Os> Allocator<O> {
             self.settle();
         }
         self.publish();
+        if next.is_none() && self.notes.take(WANTED) != 0 {
+            // Since the helper resigned, what handlers freed has begun to wait: figures free that as well.
+            self.os.helper().stay();
+            return Some(self.tick_length());
+        }
         next
     }
 

@@ -563,6 +563,7 @@ unsafe impl Os for Fake {
 
     /// Advances only by [`Fake::advance`].
     fn clock(&self) -> u64 {
+        self.within.reach(Moment::Clock);
         self.clock.load(Ordering::Relaxed)
     }
 

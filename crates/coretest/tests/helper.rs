@@ -8,6 +8,7 @@ use neap_core::sync::Threads;
 use neap_coretest::calls::{self, Shared};
 use neap_coretest::fake::{Call, Config, Fake, Moment};
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 fn system(purger: bool) -> Fake {
@@ -145,6 +146,33 @@ fn the_last_thing_is_to_look_again() {
     assert!(A.os.helper().take_leave(&leave), "nothing took it back");
     assert_eq!(A.free_bytes().0, 0, "bytes that wait without a purger");
     calls::valid(&A);
+}
+
+/// Catches memory without a purger that a handler freed while the helper resigned: its own figures free it for good.
+#[test]
+fn a_helper_stays_for_what_handlers_freed() {
+    static A: LazyLock<&Shared> =
+        LazyLock::new(|| Box::leak(calls::system(Config { purger: true, ..Config::default() })));
+    static BLOCK: AtomicUsize = AtomicUsize::new(0);
+    let thread = calls::thread(&A);
+    BLOCK.store(calls::malloc(&A, &thread, 8 << 20).expose_provenance(), Ordering::Relaxed);
+    calls::free(&A, &thread, calls::malloc(&A, &thread, 8 << 20));
+    let ticks = |count: usize| {
+        (0..count).find(|_| {
+            A.os.advance(100);
+            A.tick().is_none()
+        })
+    };
+    let last = ticks(100).expect("the helper ends when nothing waits");
+    calls::free(&A, &thread, calls::malloc(&A, &thread, 8 << 20));
+    assert_eq!(ticks(last), None, "as many ticks as before but the last");
+    A.os.set_within(Moment::Clock, || {
+        calls::free_reentrant(&A, core::ptr::with_exposed_provenance_mut(BLOCK.load(Ordering::Relaxed)));
+    });
+    assert_eq!(ticks(1), None, "memory waits again");
+    assert!(A.free_bytes().0 >= 8 << 20 && A.os.helper().who() == Who::Helper);
+    calls::valid(&A);
+    assert!(ticks(100).is_some() && A.free_bytes().0 == 0);
 }
 
 /// Catches a helper that is to end and gives back first what has not waited for its time.

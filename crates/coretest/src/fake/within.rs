@@ -13,6 +13,8 @@ pub enum Moment {
     PurgeRuns,
     /// `Os::publish`: at the end of a purge.
     Publish,
+    /// `Os::clock`: at the beginning of a tick, among others.
+    Clock,
 }
 
 /// The function to run in the next call of a kind.
