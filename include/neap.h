@@ -251,7 +251,7 @@ struct neap_prefault_options {
     uint32_t access;  /* enum neap_access. For reading, private memory that was never written gets no memory */
     uint32_t threads; /* how many work, the calling one included; NEAP_ALL_PROCESSORS: as many as are of use */
     /* Called by the calling thread after each of its pieces of some MiB, and at the end. Another result than 0 ends the
-     * prefault with NEAP_CANCELLED. It must not throw. */
+     * prefault with NEAP_CANCELLED. It must not throw or jump out. The thread cannot be cancelled meanwhile. */
     int (*progress)(size_t done, size_t total, void *context);
     void *context;
     size_t done;      /* out: bytes that are resident for certain */

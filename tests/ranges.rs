@@ -21,6 +21,7 @@ const CASES: &[(&str, &str)] = &[
     ("blocks_of_malloc", "a block of malloc's that cannot be prefaulted, advised or asked about"),
     ("texts", "a result without words"),
     ("after_fork", "a child that has a private range, or another shared one"),
+    ("cancelled", "a thread that is cancelled inside a prefault, whose helpers go on with its stack"),
     ("signals", "handlers of the program that run in threads of neap's"),
 ];
 

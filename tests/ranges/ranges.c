@@ -139,6 +139,28 @@ static void after_fork(void) {
     neap_range_free(&own);
     neap_range_free(&both);
 }
+/* A thread that is cancelled meanwhile ends when the call has returned, and so its helpers have. */
+static atomic_int returned;
+static int cancel(size_t done, size_t total, void *context) {
+    (void)done, (void)total, (void)context;
+    CHECK(pthread_cancel(pthread_self()) == 0);
+    return 0;
+}
+static void *prefault_and_test(void *start) {
+    struct neap_prefault_options how = {.size = sizeof how, .threads = 2, .progress = cancel};
+    CHECK(neap_prefault(start, 32 * MIB, &how) == NEAP_OK && how.done == 32 * MIB);
+    atomic_store(&returned, 1);
+    pthread_testcancel();
+    return NULL;
+}
+static void cancelled(void) {
+    struct neap_range range = alloc(32 * MIB, 0, 0);
+    pthread_t thread;
+    void *result;
+    CHECK(pthread_create(&thread, NULL, prefault_and_test, range.start) == 0 && pthread_join(thread, &result) == 0);
+    CHECK(atomic_load(&returned) && result == PTHREAD_CANCELED);
+    neap_range_free(&range);
+}
 /* Signals of the program reach its own threads only, while others prefault. */
 static atomic_int wrong;
 static void handler(int signal) {
@@ -206,5 +228,6 @@ static void shared(void) {
     CHECK(neap_range_attach(&other, segment) == NEAP_NOT_FOUND && other.start == NULL && errno == 4711);
 }
 static const struct test_case cases[] = {CASE(alloc_and_free), CASE(prefault), CASE(blocks_of_malloc), CASE(texts),
-                                         CASE(after_fork), CASE(signals), CASE(shared)};
+                                         CASE(after_fork), CASE(cancelled), CASE(signals),
+                                         CASE(shared)};
 TEST_MAIN(cases)

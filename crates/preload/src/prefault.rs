@@ -66,7 +66,7 @@ fn files(wanted: &dyn Fn(&[u8]) -> bool) -> usize {
         let Some((start, end)) = mapping(line, wanted) else { continue };
         let bytes = end - start;
         // What lies behind the end of the file has no memory: then the rest is resident nevertheless.
-        let _ = populate(core::ptr::with_exposed_provenance(start), bytes, call::page_size(), Access::Read);
+        let _ = populate(core::ptr::with_exposed_provenance(start), bytes, Access::Read);
         done += bytes;
     }
     done

@@ -44,8 +44,11 @@ impl Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // The lock ends with the file, if another process has it.
-        if lock(&self.file, libc::F_WRLCK, false) == Ok(()) && is_at(&self.file, self.path.as_c()) {
+        let is_alone = || lock(&self.file, libc::F_WRLCK, false) == Ok(());
+        // Two that close it at once would both fail as long as both have a lock. So it is given up: the last one that
+        // does so finds no other.
+        let is_last = is_alone() || (lock(&self.file, libc::F_UNLCK, false) == Ok(()) && is_alone());
+        if is_last && is_at(&self.file, self.path.as_c()) {
             let _ = rustix::fs::unlinkat(CWD, self.path.as_c(), AtFlags::empty());
         }
     }
@@ -89,6 +92,10 @@ pub fn open<R>(
             Err(Errno::NOENT) => return Err(Error::NotFound),
             file => file?,
         };
+        // Before its lock is waited for, which another user may have for ever.
+        if rustix::fs::fstat(&file)?.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(Error::NotAllowed);
+        }
         let is_alone = match lock(&file, libc::F_WRLCK, false) {
             Err(Errno::AGAIN | Errno::ACCESS) => {
                 // Waits for the process that makes it.
@@ -100,11 +107,7 @@ pub fn open<R>(
         if !is_at(&file, path.as_c()) {
             continue;
         }
-        let info = rustix::fs::fstat(&file)?;
-        if info.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(Error::NotAllowed);
-        }
-        let len = info.st_size as usize;
+        let len = rustix::fs::fstat(&file)?.st_size as usize;
         if is_alone && (len > 0 || bytes == 0) {
             // A crash left it.
             rustix::fs::unlinkat(CWD, path.as_c(), AtFlags::empty())?;

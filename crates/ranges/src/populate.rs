@@ -42,8 +42,8 @@ fn is_supported() -> bool {
     }
 }
 
-/// Makes the OS pages of a range resident; `start` and `bytes` are whole OS pages, and `step` is the size of the pages
-/// that it is made of. No contents change, so any addresses may be given.
+/// Makes the OS pages of a range resident; `start` and `bytes` are whole OS pages. No contents change, so any addresses
+/// may be given.
 ///
 /// # Errors
 /// - [`Error::Inaccessible`]: a part is not mapped, may not be accessed so, or lies behind the end of its file.
@@ -51,9 +51,9 @@ fn is_supported() -> bool {
 /// - [`Error::Unsupported`]: a filter of system calls refuses all ways.
 ///
 /// What comes before the error may be resident.
-pub fn populate(start: *const u8, bytes: usize, step: usize, access: Access) -> Result<(), Error> {
+pub fn populate(start: *const u8, bytes: usize, access: Access) -> Result<(), Error> {
     if !is_supported() {
-        return touch(start, bytes, step, access);
+        return touch(start, bytes, access);
     }
     let advice = match access {
         Access::Read => libc::MADV_POPULATE_READ,
@@ -68,15 +68,15 @@ pub fn populate(start: *const u8, bytes: usize, step: usize, access: Access) -> 
             Err(Errno::NOMEM) if kernel::resident(start, bytes, |_| ()).is_err() => return Err(Error::Inaccessible),
             Err(Errno::INVAL) => return Err(Error::Inaccessible),
             // A filter of system calls that came later.
-            Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS) => return touch(start, bytes, step, access),
+            Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS) => return touch(start, bytes, access),
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// [`populate`] one page after the other.
-fn touch(start: *const u8, bytes: usize, step: usize, access: Access) -> Result<(), Error> {
-    (0..bytes).step_by(step.max(page_size())).try_for_each(|at| {
+/// [`populate`] one OS page after the other: a range may have larger pages in part, or begin inside one.
+fn touch(start: *const u8, bytes: usize, access: Access) -> Result<(), Error> {
+    (0..bytes).step_by(page_size()).try_for_each(|at| {
         let word = start.wrapping_add(at).expose_provenance();
         match access {
             Access::Read if call::is_readable(word as u64) => Ok(()),

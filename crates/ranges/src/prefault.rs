@@ -2,14 +2,15 @@
 //!
 //! The range is cut into pieces, and each thread takes the next one that is left. The calling thread is one of them; it
 //! calls the callback between its pieces. The others are ordinary threads of the C library, with all signals blocked.
-//! They call nothing of the program's, and have ended when the call returns. Where they cannot be started, fewer do
-//! the work.
+//! They call nothing of the program's, and have ended when the call returns, or the callback has panicked. Where they
+//! cannot be started, fewer do the work. The calling thread cannot be cancelled meanwhile: the C library would end it
+//! where it waits for the others.
 
 use crate::error::Error;
 use crate::kernel::page_size;
 use crate::maps;
 use crate::populate::{self, Access};
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ops::ControlFlow;
 use core::ptr::null_mut;
@@ -65,8 +66,6 @@ struct Job {
     start: *const u8,
     bytes: usize,
     access: Access,
-    /// Bytes of a page of the range.
-    step: usize,
     /// Bytes of a piece. Pieces end at multiples of it.
     piece: usize,
     /// Where the next piece begins.
@@ -131,28 +130,26 @@ impl Prefault {
             return Ok(());
         }
         let start = start.wrapping_sub(before);
-        // Pages of 1 GiB are pieces of their own, and a page is touched once where it has to be touched.
-        let step = maps::page_size_at(start).unwrap_or(page);
-        let piece = PIECE.max(step);
+        // Pages of 1 GiB are pieces of their own.
+        let piece = PIECE.max(maps::page_size_at(start).unwrap_or(page));
         let threads = self.count(total).min(total.div_ceil(piece));
         let job = Job {
             start,
             bytes: total,
             access: self.access,
-            step,
             piece,
             next: AtomicUsize::new(0),
             done: AtomicUsize::new(0),
             error: AtomicI32::new(0),
         };
         let mut is_told = false;
-        job.with_helpers(threads - 1, || {
-            job.work(&mut |now| {
-                let answer = progress(now);
-                is_told = answer.is_break() || now.done == total;
-                answer
-            });
+        let helpers = Helpers::start(&job, threads - 1);
+        job.work(&mut |now| {
+            let answer = progress(now);
+            is_told = answer.is_break() || now.done == total;
+            answer
         });
+        drop(helpers);
         let result = job.result();
         if result.is_ok() && !is_told {
             // Another thread had the last piece.
@@ -186,7 +183,7 @@ impl Job {
     /// Populates pieces until none is left.
     fn work(&self, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) {
         while let Some((at, bytes)) = self.take() {
-            match populate::populate(self.start.wrapping_add(at), bytes, self.step, self.access) {
+            match populate::populate(self.start.wrapping_add(at), bytes, self.access) {
                 Ok(()) => {
                     let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
                     if progress(Progress { done, total: self.bytes }).is_break() {
@@ -211,37 +208,66 @@ impl Job {
             error => Err(Incomplete { error: error.unwrap_or(Error::Unsupported), done }),
         }
     }
+}
 
-    /// Runs `f` while `count` other threads work too, or fewer if they cannot be started.
-    fn with_helpers(&self, count: usize, f: impl FnOnce()) {
-        let mut threads = [const { MaybeUninit::<libc::pthread_t>::uninit() }; THREADS];
-        let mut started = 0;
-        let job = core::ptr::from_ref(self).cast_mut().cast::<c_void>();
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+/// PTHREAD_CANCEL_DISABLE of the C library.
+const CANNOT_BE_CANCELLED: c_int = 1;
+
+/// Other threads that work on a job. They have ended when this is dropped.
+struct Helpers<'a> {
+    job: &'a Job,
+    /// The first `started` of them have a value.
+    threads: [MaybeUninit<libc::pthread_t>; THREADS],
+    started: usize,
+    /// Whether the calling thread could be cancelled before.
+    cancel_state: c_int,
+}
+
+impl Helpers<'_> {
+    /// Starts `count` threads, or fewer if they cannot be started.
+    fn start(job: &Job, count: usize) -> Helpers<'_> {
+        let mut new = Helpers { job, threads: [const { MaybeUninit::uninit() }; THREADS], started: 0, cancel_state: 0 };
+        let argument = core::ptr::from_ref(job).cast_mut().cast::<c_void>();
         // The C library may set errno.
         errno::kept(|| {
+            // SAFETY: it writes the state of before; `drop` sets that again.
+            unsafe { pthread_setcancelstate(CANNOT_BE_CANCELLED, &raw mut new.cancel_state) };
             call::without_signals(|| {
-                for thread in &mut threads[..count.min(THREADS)] {
-                    // SAFETY: the job outlives the thread, which is joined below; a thread uses it by reference only.
-                    if unsafe { libc::pthread_create(thread.as_mut_ptr(), core::ptr::null(), work, job) } != 0 {
+                for thread in &mut new.threads[..count.min(THREADS)] {
+                    // SAFETY: the job outlives this value, whose drop joins the thread; a thread uses it by reference
+                    // only.
+                    if unsafe { libc::pthread_create(thread.as_mut_ptr(), core::ptr::null(), work, argument) } != 0 {
                         break;
                     }
-                    started += 1;
+                    new.started += 1;
                 }
             });
         });
-        f();
+        new
+    }
+}
+
+impl Drop for Helpers<'_> {
+    fn drop(&mut self) {
+        // Pieces are left only where the callback has panicked; no thread is to begin another one.
+        self.job.next.store(self.job.bytes, Ordering::Relaxed);
         errno::kept(|| {
-            for thread in &threads[..started] {
+            for thread in &self.threads[..self.started] {
                 // SAFETY: it was started, and is joined once.
                 unsafe { libc::pthread_join(thread.assume_init(), null_mut()) };
             }
+            // SAFETY: a state that it returned.
+            unsafe { pthread_setcancelstate(self.cancel_state, null_mut()) };
         });
     }
 }
 
 /// What the other threads do.
 extern "C" fn work(job: *mut c_void) -> *mut c_void {
-    // SAFETY: `with_helpers` passes a job that lives until this thread has ended.
+    // SAFETY: `Helpers::start` passes a job that lives until this thread has ended.
     let job = unsafe { &*job.cast::<Job>() };
     job.work(&mut |_| ControlFlow::Continue(()));
     null_mut()

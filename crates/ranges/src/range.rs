@@ -39,14 +39,15 @@ impl Pages {
         }
     }
 
-    /// The next smaller ones.
-    fn smaller(self) -> Pages {
+    /// The next smaller ones, where pages of `requested` bytes were.
+    fn smaller(self, requested: usize) -> Pages {
         match self {
             // The smallest has four OS pages.
             Pages::Transparent(size) if size > 4 * kernel::page_size() => Pages::Transparent(size / 2),
             Pages::Small | Pages::Transparent(_) => Pages::Small,
             Pages::Hugetlb(size) if size > SMALLEST_HUGETLB => Pages::Hugetlb(size / 2),
-            Pages::Hugetlb(_) => Pages::Transparent(kernel::pmd_size()),
+            Pages::Hugetlb(_) if requested <= kernel::page_size() => Pages::Small,
+            Pages::Hugetlb(_) => Pages::Transparent(kernel::pmd_size().min(requested)),
         }
     }
 
@@ -190,7 +191,7 @@ impl Request {
                 Err(error) if self.strict || pages == Pages::Small => return Err(error),
                 Err(error) => why = why.or(Some(error)),
             }
-            pages = pages.smaller();
+            pages = pages.smaller(self.pages.size());
         }
     }
 
@@ -288,7 +289,7 @@ impl Memory {
         let each = |f: &dyn Fn(*mut u8) -> Result<(), Error>| {
             (0..self.bytes).step_by(size).try_for_each(|at| f(start.wrapping_add(at)))
         };
-        each(&|huge| populate::populate(huge, page, page, Access::Write))?;
+        each(&|huge| populate::populate(huge, page, Access::Write))?;
         if self.is_resident() {
             return Ok(());
         }
@@ -441,7 +442,7 @@ impl Range<Shared> {
         self.memory.segment
     }
 
-    /// Whether this process made its file or segment: it is 0 everywhere as far as no other process has written.
+    /// Whether this process made its file: it is 0 everywhere as far as no other process has written.
     pub fn is_new(&self) -> bool {
         self.memory.named.as_ref().is_some_and(|named| named.is_new)
     }

@@ -58,6 +58,11 @@ fn requests_that_make_no_sense() {
     // No such pages anywhere: the next smaller ones, until some fit.
     let range = Request::new(Pages::Transparent(1 << 30)).allocate(1).expect("smaller pages");
     assert!(range.bytes() <= pmd_size() && range.why_smaller() == Some(Error::NoSuchPages), "{range:?}");
+    // What takes the place of pages of a pool is no larger than those.
+    for size in [page_size(), 2 * page_size(), 16 * page_size()] {
+        let range = Request::new(Pages::Hugetlb(size)).allocate(1).expect("other pages");
+        assert!(range.bytes() <= size, "{size} {range:?}");
+    }
 }
 
 /// Catches advice that is not passed on, or that takes more than the range.
@@ -227,6 +232,23 @@ fn progress_and_cancel() {
     }
 }
 
+/// Catches threads that go on after the callback has panicked, with a job that is gone.
+#[test]
+fn a_callback_that_panics() {
+    let range = small(512 * MIB);
+    let panicked = std::panic::catch_unwind(|| {
+        range.prefault_with(Prefault::write().threads(2), |progress| {
+            // The other thread is at work.
+            while held(&range) < progress.done as u64 + 8 * MIB as u64 {}
+            std::panic::resume_unwind(Box::new(4711))
+        })
+    });
+    assert!(panicked.is_err());
+    let before = held(&range);
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert_eq!(held(&range), before);
+}
+
 /// Catches an answer about other addresses, and a hole that is an error.
 #[test]
 fn what_is_resident() {
@@ -250,6 +272,6 @@ fn what_is_resident() {
 #[test]
 fn populates_what_it_is_told_to() {
     let range = small(4 * page_size());
-    neap_ranges::populate::populate(range.as_ptr(), 2 * page_size(), page_size(), Access::Write).expect("memory");
+    neap_ranges::populate::populate(range.as_ptr(), 2 * page_size(), Access::Write).expect("memory");
     assert_eq!(held(&range), 2 * page_size() as u64);
 }

@@ -62,11 +62,15 @@ fn touches_where_populate_is_missing() {
         assert_eq!(failed.error, Error::Inaccessible);
         assert!((4 * MIB..=8 * MIB).contains(&failed.done), "{failed:?}");
     }
-    // Pages of a pool are touched once each.
+    // Pages of a pool, also those of which the range has only a part.
     if let Some(machine) = Machine::lock()
         && let Some(_pool) = machine.pool(pmd_size(), 2)
     {
         let range = Request::new(Pages::Hugetlb(pmd_size())).strict().allocate(4 * MIB).expect("two pages");
+        assert_eq!(range.resident().expect("an answer").hugetlb, 4 * MIB as u64);
+        drop(range);
+        let range = Request::new(Pages::Hugetlb(pmd_size())).strict().lazy().allocate(4 * MIB).expect("two pages");
+        Prefault::write().run(range.as_ptr().wrapping_add(MIB), 2 * MIB).expect("memory");
         assert_eq!(range.resident().expect("an answer").hugetlb, 4 * MIB as u64);
     }
     // Huge pages are checked in the same way.

@@ -9,7 +9,9 @@ use neap_ranges::kernel::pmd_size;
 use neap_ranges::range::{Pages, Range, Request, Shared};
 use neap_ranges::{mounts, named};
 use std::ffi::{CStr, CString};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
 
 const MIB: usize = 1 << 20;
 
@@ -84,13 +86,13 @@ fn no_mounts() {
 }
 
 /// This thread goes on as another user; others keep their rights.
-fn become_nobody() {
-    const NOBODY: libc::c_long = 65534;
+fn become_unprivileged() {
+    const UNPRIVILEGED: libc::c_long = 65534;
     // SAFETY: changes of this thread alone, as the system calls are made directly.
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_setgroups, 0, 0), 0);
-        assert_eq!(libc::syscall(libc::SYS_setresgid, NOBODY, NOBODY, NOBODY), 0);
-        assert_eq!(libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY), 0);
+        assert_eq!(libc::syscall(libc::SYS_setresgid, UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED), 0);
+        assert_eq!(libc::syscall(libc::SYS_setresuid, UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED), 0);
     }
 }
 
@@ -123,7 +125,7 @@ fn mounts_are_found() {
     assert_eq!(path_of(pmd_size()).as_deref(), Ok(good.to_str().unwrap()));
     assert_eq!(path_of(1 << 30).ok(), gigantic.map(|path| path.to_str().unwrap().to_owned()));
     let forbidden = std::thread::spawn(move || {
-        become_nobody();
+        become_unprivileged();
         mounts::path_of(pmd_size()).map(|path| path.as_c().to_owned())
     });
     // `later` has mode 755 and belongs to root, as all do.
@@ -199,6 +201,49 @@ fn a_file_lives_as_long_as_its_processes() {
     assert_eq!(unsafe { libc::chown(path.as_ptr(), 1, 1) }, 0);
     assert_eq!(hugetlb().open("t", MIB).err(), Some(Error::NotAllowed));
     drop(planted);
+    // Nor is it waited for, when that user has locked it.
+    let (locked, path) = (folder.join("neap-v"), CString::new(folder.join("neap-v").to_str().unwrap()).unwrap());
+    let file = std::fs::File::options().read(true).write(true).create_new(true).open(&locked).unwrap();
+    // SAFETY: a C string; the lock is from the beginning to the end of a file of this test's.
+    unsafe {
+        assert_eq!(libc::chown(path.as_ptr(), 1, 1), 0);
+        let lock = libc::flock { l_type: libc::F_WRLCK as i16, ..std::mem::zeroed() };
+        assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock), 0);
+    }
+    let (send, receive) = std::sync::mpsc::channel();
+    let opener = std::thread::spawn(move || send.send(hugetlb().open("v", MIB).err()));
+    let answer = receive.recv_timeout(std::time::Duration::from_secs(5));
+    drop(file);
+    assert_eq!(answer, Ok(Some(Error::NotAllowed)));
+    opener.join().unwrap().unwrap();
+    clean();
+}
+
+/// Catches a file that stays as its last two owners close it at the same moment, each while the other still has it.
+#[test]
+fn the_last_two_close_at_once() {
+    if !common::is_root() || !apart_with_mounts("the_last_two_close_at_once") {
+        return;
+    }
+    let Some(machine) = Machine::lock() else { return };
+    let Some(_pool) = machine.pool(pmd_size(), 1) else { return };
+    no_mounts();
+    let folder = mount("2M", "pagesize=2M", 0);
+    let open = || hugetlb().lazy().open("t", MIB).expect("a page");
+    let both = Barrier::new(2);
+    for round in 0..3000 {
+        let (first, second) = (open(), open());
+        std::thread::scope(|scope| {
+            for range in [first, second] {
+                let both = &both;
+                scope.spawn(move || {
+                    both.wait();
+                    drop(range);
+                });
+            }
+        });
+        assert!(files(&folder).is_empty(), "round {round}");
+    }
     clean();
 }
 
@@ -273,7 +318,7 @@ fn segments_go_with_their_processes() {
     assert!(in_child(|| hugetlb().segment(MIB).map(std::mem::forget).is_ok()));
     assert_eq!((segments(), pool_number(pmd_size(), "free_hugepages")), (before, 3));
     let forbidden = std::thread::spawn(|| {
-        become_nobody();
+        become_unprivileged();
         hugetlb().segment(MIB).err()
     });
     assert_eq!(forbidden.join().unwrap(), Some(Error::NotAllowed));
