@@ -72,10 +72,18 @@ const SCRIPTS: &[File] = files!["experiments/bursts-sqlite.py"];
 pub const TLS_SERVER: File = files!["experiments/tls-server.py"][0];
 /// The client whose reads are measured.
 pub const TLS_CLIENT: File = files!["experiments/tls-client.py"][0];
-/// The versions of the crates that carry the peers' sources.
-pub const PEERS_LOCK: File = files!["peers/Cargo.lock"][0];
-/// The crates that carry the peers' sources.
-pub const PEERS: &[File] = &[files!["peers/Cargo.toml"][0], PEERS_LOCK, files!["peers/src/lib.rs"][0]];
+/// The crates that carry the peers' sources. Those in `apart` cannot be in one graph with the others.
+pub const PEERS: &[File] = files![
+    "peers/Cargo.toml",
+    "peers/Cargo.lock",
+    "peers/src/lib.rs",
+    "peers/apart/Cargo.toml",
+    "peers/apart/Cargo.lock",
+    "peers/apart/src/lib.rs",
+];
+/// The versions of these crates: both lock files, one behind the other.
+pub const PEERS_LOCK: &str =
+    concat!(include_str!("../../../lab/peers/Cargo.lock"), include_str!("../../../lab/peers/apart/Cargo.lock"));
 
 /// What a C or C++ program is compiled with.
 const FLAGS: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-pthread"];

@@ -85,7 +85,7 @@ fn made_of(recipe: &Recipe, lock: &str) -> String {
 /// Whether the library called `name` is there and was made of something else than this version of the lab would take.
 pub fn is_old(records: &Records, name: &str) -> bool {
     let recipe = RECIPES.iter().find(|recipe| recipe.name == name);
-    recipe.zip(records.get(name)).is_some_and(|(recipe, record)| record.made_of != made_of(recipe, PEERS_LOCK.1))
+    recipe.zip(records.get(name)).is_some_and(|(recipe, record)| record.made_of != made_of(recipe, PEERS_LOCK))
 }
 
 /// Whether the library is there, of the right sources and from the compiler that is installed.
@@ -182,23 +182,27 @@ fn locate_crates(place: &Place) -> Result<Sources> {
     for file in sources::PEERS {
         sources::write_below(&sources, file)?;
     }
-    let mut cargo = Command::new("cargo");
-    cargo.args(["metadata", "--locked", "--format-version=1", "--filter-platform", "x86_64-unknown-linux-gnu"]);
-    let json = interrupt::run(cargo.arg("--manifest-path").arg(sources.join("peers/Cargo.toml"))).map_err(|error| {
-        match error.is::<interrupt::Interrupted>() {
-            true => error,
-            false => failure(
-                format!("cannot fetch the sources of the peers: {error:#}"),
-                "they come as crates: connect to the network once, or name libraries with --allocators NAME=PATH",
-            ),
-        }
-    })?;
-    let metadata: Metadata = serde_json::from_str(&json)?;
     let entry = |package: Package| {
         let folder = package.manifest_path.parent().map(PathBuf::from).unwrap_or_default();
         (package.name, (package.version, folder))
     };
-    Ok(metadata.packages.into_iter().map(entry).collect())
+    let mut found = Sources::new();
+    for (manifest, _) in sources::PEERS.iter().filter(|(path, _)| path.ends_with("Cargo.toml")) {
+        let mut cargo = Command::new("cargo");
+        cargo.args(["metadata", "--locked", "--format-version=1", "--filter-platform", "x86_64-unknown-linux-gnu"]);
+        let json = interrupt::run(cargo.arg("--manifest-path").arg(sources.join(manifest))).map_err(
+            |error| match error.is::<interrupt::Interrupted>() {
+                true => error,
+                false => failure(
+                    format!("cannot fetch the sources of the peers: {error:#}"),
+                    "they come as crates: connect to the network once, or name libraries with --allocators NAME=PATH",
+                ),
+            },
+        )?;
+        let metadata: Metadata = serde_json::from_str(&json)?;
+        found.extend(metadata.packages.into_iter().map(entry));
+    }
+    Ok(found)
 }
 
 /// Builds one peer; where that fails, takes the distribution's library.
@@ -217,7 +221,7 @@ fn build(place: &Place, recipe: &Recipe, sources: &Sources, tell: &mut dyn FnMut
     let mut job = Job::new(source, scratch.clone(), partial.clone(), crate_version);
     let env = recipe.env.iter().map(|&(k, v)| (k.into(), v.into())).collect();
     let compiler = toolchain::version_line(&cc());
-    let made_of = made_of(recipe, PEERS_LOCK.1);
+    let made_of = made_of(recipe, PEERS_LOCK);
     let record = match (recipe.build)(&mut job) {
         Ok(version) => {
             let source = format!("crate {} {}", recipe.krate, job.crate_version);
@@ -256,7 +260,7 @@ mod tests {
         assert_eq!(locked(lock, "snmalloc-sys"), Some("0.7.6+x"));
         assert_eq!(locked(lock, "snmalloc"), None);
         for recipe in &RECIPES {
-            assert!(locked(PEERS_LOCK.1, recipe.krate).is_some(), "{}", recipe.krate);
+            assert!(locked(PEERS_LOCK, recipe.krate).is_some(), "{}", recipe.krate);
         }
     }
 
@@ -267,7 +271,7 @@ mod tests {
         let folder = scratch.path().to_path_buf();
         let place = Place { peers: folder.clone(), ..for_test() };
         let recipe = &RECIPES[0];
-        let made_of = made_of(recipe, PEERS_LOCK.1);
+        let made_of = made_of(recipe, PEERS_LOCK);
         let record = PeerRecord { made_of: made_of.clone(), compiler: "cc 12".into(), ..PeerRecord::default() };
         let fresh = |record: &PeerRecord, compiler: &str| {
             up_to_date(&place, recipe, &Records::from([(recipe.name.into(), record.clone())]), compiler)
@@ -276,7 +280,7 @@ mod tests {
         fs::write(folder.join(format!("{}.so", recipe.name)), "").unwrap();
         assert!(fresh(&record, "cc 12") && !fresh(&record, "cc 13"));
         assert!(!up_to_date(&place, recipe, &Records::new(), "cc 12"), "there is no record");
-        let version = locked(PEERS_LOCK.1, recipe.krate).unwrap();
+        let version = locked(PEERS_LOCK, recipe.krate).unwrap();
         for other in [made_of.replace(version, "0.0.1"), made_of.replace("recipes ", "recipes 1"), String::new()] {
             assert!(!fresh(&PeerRecord { made_of: other, ..record.clone() }, "cc 12"));
         }

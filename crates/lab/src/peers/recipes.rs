@@ -12,7 +12,7 @@ use crate::interrupt::run;
 use crate::toolchain::{cc, cxx, need};
 
 /// All peers, in the order of the tables.
-pub const RECIPES: [Recipe; 6] = [
+pub const RECIPES: [Recipe; 7] = [
     Recipe {
         name: "mimalloc2",
         krate: "libmimalloc-sys",
@@ -21,6 +21,7 @@ pub const RECIPES: [Recipe; 6] = [
         env: &[],
     },
     Recipe { name: "mimalloc3", krate: "libmimalloc-sys", build: |job| mimalloc(job, "v3"), debian: None, env: &[] },
+    Recipe { name: "mimalloc-pprof", krate: "mimalloc-pprof", build: mimalloc_pprof, debian: None, env: &[] },
     Recipe {
         name: "jemalloc",
         krate: "tikv-jemalloc-sys",
@@ -43,19 +44,32 @@ pub const RECIPES: [Recipe; 6] = [
 /// mimalloc 2 and 3: one translation unit; flags of its CMake release build.
 fn mimalloc(job: &mut Job, generation: &str) -> Result<String> {
     let source = job.source.join("c_src/mimalloc").join(generation);
+    mimalloc_of(job, &source.join("include"), &source.join("src/static.c"), &[])
+}
+
+/// A fork of mimalloc 3 in one file, with the features off that its crate has off.
+fn mimalloc_pprof(job: &mut Job) -> Result<String> {
+    let include = job.source.join("vendor");
+    let source = include.join("mimalloc-pprof-amalgamated.c");
+    let off = ["-DMI_PPROF=0", "-DMI_MEMEVT=0", "-DMI_DIAGNOSTICS=0", "-DMI_DHAT=0", "-DMI_OWNER_GATE=0"];
+    mimalloc_of(job, &include, &source, &off)
+}
+
+fn mimalloc_of(job: &mut Job, include: &Path, source: &Path, defines: &[&str]) -> Result<String> {
     let mut command = Command::new(cc());
     command
         .args(["-std=gnu11", "-O3", "-DNDEBUG", "-DMI_BUILD_RELEASE"])
         .args(["-DMI_MALLOC_OVERRIDE", "-DMI_SHARED_LIB", "-DMI_SHARED_LIB_EXPORT"])
         .args(["-fPIC", "-fvisibility=hidden", "-ftls-model=initial-exec"])
+        .args(defines)
         .args(["-fno-builtin-malloc", "-shared", "-I"])
-        .arg(source.join("include"))
-        .arg(source.join("src/static.c"))
+        .arg(include)
+        .arg(source)
         .arg("-o")
         .arg(&job.output)
         .args(["-lpthread", "-lrt"]);
     job.run(&mut command)?;
-    let header = fs::read_to_string(source.join("include/mimalloc.h"))?;
+    let header = fs::read_to_string(include.join("mimalloc.h"))?;
     let number = word_after(&header, "#define MI_MALLOC_VERSION")?;
     let number: u32 = number.parse().context("MI_MALLOC_VERSION is no number")?;
     // Newer headers hold two digits each for minor and patch, older ones one.
