@@ -161,7 +161,8 @@ fn malloc_reentrant(size: usize, zero: bool) -> *mut u8 {
 /// `calloc`: a zeroed block of `count * size` bytes.
 #[inline(always)]
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
-    let Some(bytes) = count.checked_mul(size) else { return no_memory() };
+    // No block has the length that stands for an overflow, so the slow path fails.
+    let bytes = count.checked_mul(size).unwrap_or(usize::MAX);
     if bytes > SHORT {
         return calloc_slow(bytes);
     }
