@@ -79,6 +79,43 @@ fn growth_of_a_large_program_is_proven() {
     t.abandon(a);
 }
 
+/// Catches areas for threads that hold little each: their slabs are sparse, however much the process holds, or held.
+#[test]
+fn idle_threads_prove_nothing() {
+    let a = &*huge();
+    for _ in 0..2 {
+        let threads: Vec<_> = (0..200).map(|_| thread(a)).collect();
+        // 1.6 MiB each, in 25 full slabs of each of two classes, and one block of each of 70 classes.
+        let hold = |t: &Owner| {
+            let mut blocks = fill(a, t, 500, 25 * CHUNK);
+            blocks.extend(fill(a, t, 1000, 25 * CHUNK));
+            blocks.extend((0..70).map(|i| malloc(a, t, 400 * (i + 1))));
+            blocks
+        };
+        let blocks: Vec<_> = threads.iter().map(hold).collect();
+        assert!(peak(a) > 4 * PROVEN);
+        assert_eq!(areas(a), 0);
+        for (t, blocks) in threads.into_iter().zip(blocks) {
+            drop_all(a, &t, blocks);
+            t.abandon(a);
+        }
+    }
+}
+
+/// Catches an area for a heap that fills slabs of other classes only.
+#[test]
+fn a_class_proves_itself_alone() {
+    let a = &*huge();
+    let t = thread(a);
+    let mut blocks = fill(a, &t, 500, PROVEN - 2 * MIB);
+    blocks.extend(fill(a, &t, 1000, 31 * CHUNK));
+    assert_eq!(areas(a), 0);
+    blocks.extend(fill(a, &t, 1000, 2 * CHUNK));
+    assert_eq!(areas(a), 1);
+    drop_all(a, &t, blocks);
+    t.abandon(a);
+}
+
 /// Catches large blocks in areas: what the program leaves untouched would become resident.
 #[test]
 fn large_blocks_touch_nothing() {

@@ -104,6 +104,9 @@ impl Mine<'_> {
 
     /// Makes a new slab in the bin, or returns `None` if there is no memory.
     fn new_slab<O: Os>(self, a: &Blocks<O>, class: usize) -> Option<OwnSlab> {
+        if self.is_proven(class) {
+            a.make_area();
+        }
         let taken = a.take_chunks(1, CHUNK, Use::Slab)?;
         let (c, clean) = (taken.first, taken.is_clean());
         // Its bits are zero: `OwnSlab::wipe` left them so, or they were never used.

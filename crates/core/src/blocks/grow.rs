@@ -23,7 +23,7 @@ use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
 /// Number of slabs of a class that a heap must hold, all full, before it populates the next one.
-pub const PROVEN: u32 = 32;
+pub const PROVEN: u32 = if cfg!(neap_sim) { 2 } else { 32 };
 
 const _: () = assert!(class::SIZE[FIRST_PAGED - 1] < 4096, "each OS page of a slab must have the start of a block");
 
@@ -42,16 +42,24 @@ pub(crate) fn uncount_slab(heap: Mine<'_>, slab: OwnSlab) {
     }
 }
 
+impl Mine<'_> {
+    /// Whether the heap, all of whose slabs of the class are full, is about to have more than [`PROVEN`] of them.
+    #[inline]
+    pub(crate) fn is_proven(self, class: usize) -> bool {
+        self.slabs.get(class).is_some_and(|count| count.get() >= PROVEN)
+    }
+}
+
 impl<O: Os> Blocks<O> {
     /// Counts the new slab of `heap`, which has no carved block and is the heap's only slab of the class with free
     /// blocks. Populates it if that pays. `clean`: it reads as zero.
     #[inline]
     pub(crate) fn count_slab(&self, heap: Mine<'_>, slab: OwnSlab, clean: bool) {
+        if clean && heap.is_proven(slab.class()) {
+            self.populate_slab(heap, slab);
+        }
         if let Some(count) = heap.slabs.get(slab.class()) {
             count.set(count.get() + 1);
-            if count.get() > PROVEN && clean {
-                self.populate_slab(heap, slab);
-            }
         }
     }
 

@@ -7,7 +7,8 @@
 //! - or it *grows on*: it holds [`PROVEN`] times as much, and no free memory.
 //!
 //! Only slabs have areas: they are filled with blocks. What a program leaves untouched of a large block would become
-//! resident.
+//! resident. And only a heap that holds many full slabs of the class gets one (`blocks/grow.rs`): slabs of many threads
+//! that hold little each are sparse.
 //!
 //! An area becomes a dirty free range, from which slabs are made. So what turns out not to be needed goes back like all
 //! free memory. Bound: areas add one part in `PROVEN` to what the program held at its peak, for the time that free
@@ -18,7 +19,6 @@
 
 use crate::pages::Pages;
 use crate::pages::chunk::Record;
-use crate::pages::held::Use;
 use crate::pages::layout::HUGE_PAGE;
 use crate::pages::notes::FRESH_CHUNKS;
 use crate::pages::owned::Owned;
@@ -40,17 +40,22 @@ const PAUSE: u32 = 64;
 pub(crate) struct Area(Record);
 
 impl<O: Os> Pages<O> {
-    /// Takes an area out of the clean ranges, if what is to be taken shall come from one.
+    /// Fills an area if the next slab shall come from one. The caller has shown that it fills slabs (`grow.rs`).
     #[inline]
-    pub(crate) fn take_area(&self, r: &mut Ranges, what: Use) -> Option<Area> {
-        if self.policy.huge() == HugePages::Off || what != Use::Slab || r.has_dirty() {
-            return None;
+    pub(crate) fn make_area(&self) {
+        if self.policy.huge() != HugePages::Off
+            && let Some(area) = self.ranges.with(&self.os, |r| self.take_area(r))
+        {
+            self.fill_area(area);
         }
-        self.take_proven_area(r)
     }
 
-    #[cold]
-    fn take_proven_area(&self, r: &mut Ranges) -> Option<Area> {
+    /// Takes an area out of the clean ranges, where growth is proven and no dirty memory is free.
+    fn take_area(&self, r: &mut Ranges) -> Option<Area> {
+        // As in `take_chunks`.
+        if self.is_stranded() || r.has_dirty() {
+            return None;
+        }
         let again = r.footprint() + AREA <= r.peak_chunks;
         let grows_on = r.footprint() >= PROVEN * AREA;
         if !(again || grows_on) || !self.may_fill(r) {
@@ -73,14 +78,13 @@ impl<O: Os> Pages<O> {
             && self.policy.purge() != Purge::Eager
             && self.page_size() == 4096
             && !self.policy.harden()
-            && !self.is_stranded()
             && !self.arenas.is_limited(r.lock())
             && self.is_allowed(r, AREA, true)
     }
 
     /// Fills an area, and frees it.
     #[cold]
-    pub(crate) fn fill_area(&self, area: Area) {
+    fn fill_area(&self, area: Area) {
         let c = area.0;
         // SAFETY: the chunks are committed (invariant 16), and `Area` proves that only the holder uses them.
         let memory = unsafe { Owned::of(c.start(), BYTES) };

@@ -117,31 +117,21 @@ impl<O: Os> Pages<O> {
 
     /// Takes `len` chunks, aligned to `align` bytes, for the use `what`, and sets the kind of the first.
     pub(crate) fn take_chunks(&self, len: usize, align: usize, what: Use) -> Option<Taken> {
-        let taken = self.ranges.with(&self.os, |r| match self.take_area(r, what) {
-            Some(area) => Err(area),
-            None => Ok(self.take_now(r, len, align, what)),
-        });
-        taken.unwrap_or_else(|area| {
-            self.fill_area(area);
-            self.ranges.with(&self.os, |r| self.take_now(r, len, align, what))
+        self.ranges.with(&self.os, |r| {
+            // In a stranded process the ranges may be half changed. This is the call that a handler interrupted with
+            // its fork: it gets a block of the reentrant reserve instead (`malloc_stranded`).
+            if self.is_stranded() || !self.is_allowed(r, len, false) {
+                return None;
+            }
+            let taken = r.take(&self.space, len, align)?;
+            taken.first.set_kind(what.kind());
+            r.held.take(what, (taken.dirty.1 - taken.dirty.0) * CHUNK);
+            self.note_news(r);
+            if self.notes.note_fresh(r.fresh_chunks, r.waiting()) {
+                r.fresh_chunks = 0;
+            }
+            Some(taken)
         })
-    }
-
-    /// [`Pages::take_chunks`] of what is free now.
-    fn take_now(&self, r: &mut Ranges, len: usize, align: usize, what: Use) -> Option<Taken> {
-        // In a stranded process the ranges may be half changed. This is the call that a handler interrupted with its
-        // fork: it gets a block of the reentrant reserve instead (`malloc_stranded`).
-        if self.is_stranded() || !self.is_allowed(r, len, false) {
-            return None;
-        }
-        let taken = r.take(&self.space, len, align)?;
-        taken.first.set_kind(what.kind());
-        r.held.take(what, (taken.dirty.1 - taken.dirty.0) * CHUNK);
-        self.note_news(r);
-        if self.notes.note_fresh(r.fresh_chunks, r.waiting()) {
-            r.fresh_chunks = 0;
-        }
-        Some(taken)
     }
 
     /// Frees chunks of the caller that were used for `what`. `parts` runs under the lock and returns the chunks to
