@@ -225,7 +225,8 @@ size_t neap_range_sweep(void);
  * forbidden. */
 int neap_hugetlb_mount(size_t page_size, char *path, size_t size);
 
-/* Frees a range, and clears the structure. Does nothing for one without a range. */
+/* Frees a range, and clears the structure. Does nothing for one without a range. Not for the child of a fork whose parent
+ * has a private range: another mapping of the child may lie at its addresses. */
 void neap_range_free(struct neap_range *range);
 
 enum neap_advice {

@@ -23,7 +23,7 @@ static void alloc_and_free(void) {
     if (huge.why_smaller == NEAP_OK) CHECK(huge.kind == NEAP_PAGES_TRANSPARENT && huge.bytes == 4 * MIB);
     for (size_t i = 0; i < huge.bytes; i++) CHECK_AT(((char *)huge.start)[i] == 0, i);
     memset(huge.start, 1, huge.bytes);
-    /* A pool that nobody has: the next smaller pages, or none. */
+    /* A pool that no machine has: the next smaller pages, or none. */
     struct neap_range pool = alloc(3 * MIB, (size_t)1 << 33, NEAP_HUGETLB);
     CHECK(pool.why_smaller != NEAP_OK && pool.bytes < 8 * MIB);
     unsigned char *at = small.start;

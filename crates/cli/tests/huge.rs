@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 /// A user without rights.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 
 fn number(name: &str) -> u64 {
     let text = fs::read_to_string(format!("{POOL}/{name}")).expect("a pool");
@@ -129,14 +129,14 @@ fn without_permission() {
     }
     let neap = Neap::new();
     let program = for_all(&neap);
-    let nobody = |arguments: &[&str]| {
+    let unprivileged = |arguments: &[&str]| {
         let mut command = Command::new(&program);
-        command.args(arguments).uid(NOBODY).gid(NOBODY).output().expect("neap starts")
+        command.args(arguments).uid(UNPRIVILEGED).gid(UNPRIVILEGED).output().expect("neap starts")
     };
-    let output = nobody(&["huge", "status"]);
+    let output = unprivileged(&["huge", "status"]);
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
     assert!(stdout(&output).contains("  2 MiB "), "{}", stdout(&output));
-    let output = nobody(&["huge", "reserve", "1", "--", "echo", "ran"]);
+    let output = unprivileged(&["huge", "reserve", "1", "--", "echo", "ran"]);
     assert_refused(&output, 125, &["nr_hugepages: Permission denied", "hint: only root can reserve huge pages"]);
 }
 
@@ -162,8 +162,8 @@ fn without_sysfs() {
 
 /// Catches pages that the command does not have, a status that is not the command's, and pages that stay.
 #[test]
-fn the_command_has_the_pages_and_then_nobody() {
-    if !can_reserve("the_command_has_the_pages_and_then_nobody") {
+fn the_command_has_the_pages_and_gives_them_back() {
+    if !can_reserve("the_command_has_the_pages_and_gives_them_back") {
         return;
     }
     let alone = Alone::new();

@@ -266,8 +266,9 @@ fn pages_of_64_kib() {
     assert_eq!(report["missing"], json("[]"));
 
     // Without rights these are OS pages, and neap says so.
-    let nobody = format!("exec setpriv --bounding-set=-all --inh-caps=-all {}", env!("CARGO_BIN_EXE_neap"));
-    let output = Command::new("sh").args(["-c", &format!("{nobody} huge show -- {}", program.display())]).output();
+    let unprivileged = format!("exec setpriv --bounding-set=-all --inh-caps=-all {}", env!("CARGO_BIN_EXE_neap"));
+    let output =
+        Command::new("sh").args(["-c", &format!("{unprivileged} huge show -- {}", program.display())]).output();
     let text = stderr(&output.expect("a shell"));
     let known = text.contains("64 KiB");
     assert!(!known && text.contains("not known: pages between an OS page and 2 MiB"), "{text}");

@@ -25,10 +25,11 @@ pub fn run(args: &ReserveArgs) -> Result<u8, Error> {
         child::supervise_watched(&program, |_| Reservation::new(&Root::system(), request).map(Held).map_err(error))?;
     match held.0.give_back() {
         Ok(0) => {}
-        Ok(gone) => eprintln!(
-            "neap: {} had been taken out of the pool while the command ran: none is left to give back",
+        Ok(gone) => Error::failed(format!(
+            "{} had been taken out of the pool while the command ran: none is left to give back",
             counted(gone, "page", "pages")
-        ),
+        ))
+        .report(),
         Err(refused) => error(refused).report(),
     }
     Ok(child::end_like(ended.status))

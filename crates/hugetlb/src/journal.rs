@@ -103,15 +103,18 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// That of this process, not written yet.
-    pub fn own(root: &Root, _: &Lock) -> Journal {
+    /// That of this process, not written yet. Refused where other processes could not see that this one is alive.
+    pub fn own(root: &Root, _: &Lock) -> Result<Journal, Refused> {
         let pid = std::process::id();
+        let start = start(root, pid).ok_or_else(|| {
+            Refused::new("/proc does not show this process, so others would take its pages away", "mount proc at /proc")
+        })?;
         let mut number = 0;
         loop {
-            let name = format!("{FOLDER}/{pid}-{}-{number}", start(root, pid).unwrap_or(0));
+            let name = format!("{FOLDER}/{pid}-{start}-{number}");
             let path = root.path(&name);
             if !path.exists() {
-                return Journal { path };
+                return Ok(Journal { path });
             }
             number += 1;
         }
@@ -143,14 +146,14 @@ pub struct Held {
 }
 
 impl Held {
-    /// The size of its pages, and how many there are; `None` in the middle of a change.
+    /// The size of its pages, and how many there are; `None` before the end of a change.
     pub fn pages(&self) -> Option<(u64, u64)> {
-        let mut pages = (0, 0);
+        let mut pages = None;
         for step in &self.steps {
             let Undo::Less(place, number) = step else { return None };
-            pages = (place.bytes()?, pages.1 + number);
+            pages = Some((place.bytes()?, pages.map_or(0, |(_, sum)| sum) + number));
         }
-        Some(pages)
+        pages
     }
 }
 

@@ -63,6 +63,7 @@ impl Reservation {
     pub fn new(root: &Root, request: Request) -> Result<Reservation, Refused> {
         check(root, request)?;
         let lock = Lock::take(root)?;
+        let journal = Journal::own(root, &lock)?;
         restore_leftovers(root, &lock);
         let (place, parts) = (request.place(), request.parts(root));
         let unreadable =
@@ -72,7 +73,7 @@ impl Reservation {
         };
         let before = sizes(&parts).map_err(unreadable)?;
         let steps = parts.iter().cloned().zip(&before).map(|(part, &size)| Undo::Size(part, size)).collect();
-        let mut reservation = Reservation { root: root.clone(), journal: Journal::own(root, &lock), steps };
+        let mut reservation = Reservation { root: root.clone(), journal, steps };
         let gains = |after: Vec<u64>| {
             let gain = |((part, before), after): ((Place, &u64), u64)| {
                 after.checked_sub(*before).filter(|&gain| gain > 0).map(|gain| Undo::Less(part, gain))
@@ -86,7 +87,7 @@ impl Reservation {
         match reserved {
             Ok(()) => Ok(reservation),
             Err(refused) => {
-                reservation.undo(&lock);
+                let _ = reservation.undo(&lock);
                 Err(refused)
             }
         }
@@ -101,13 +102,19 @@ impl Reservation {
     /// Takes the pages away; how many were gone already, as another process made the pool smaller.
     pub fn give_back(mut self) -> Result<u64, Refused> {
         let lock = Lock::take(&self.root)?;
-        Ok(self.undo(&lock))
+        self.undo(&lock).map_err(|error| {
+            Refused::new(
+                format!("cannot take the pages out of the pool: {error}"),
+                "write the size that the pool is to have into its nr_hugepages",
+            )
+        })
     }
 
-    fn undo(&mut self, _: &Lock) -> u64 {
-        let gone = self.steps.drain(..).map(|step| step.carry_out(&self.root).unwrap_or(0)).sum();
+    /// Takes all steps back, also behind one that fails.
+    fn undo(&mut self, _: &Lock) -> io::Result<u64> {
+        let results: Vec<_> = self.steps.drain(..).map(|step| step.carry_out(&self.root)).collect();
         self.journal.remove();
-        gone
+        results.into_iter().sum()
     }
 }
 
@@ -116,7 +123,7 @@ impl Drop for Reservation {
         if !self.steps.is_empty()
             && let Ok(lock) = Lock::take(&self.root)
         {
-            self.undo(&lock);
+            let _ = self.undo(&lock);
         }
     }
 }
@@ -212,7 +219,7 @@ fn grow(root: &Root, place: &Place, request: Request) -> Result<(), Refused> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::held;
+    use crate::journal::{Held, held};
     use std::fs;
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -304,6 +311,29 @@ mod tests {
         Place::node(1, MIB_2).resize(&system.root, 3).unwrap();
         assert_eq!(reservation.give_back(), Ok(5));
         assert_eq!(system.size(&Place::node(1, MIB_2)), 0);
+    }
+
+    /// Catches pages that could not be taken away, without a word.
+    #[test]
+    fn pages_that_stay_are_said() {
+        let system = System::new();
+        let reservation = Reservation::new(&system.root, on_node_1(8)).unwrap();
+        fs::remove_dir_all(system.root.path("/sys/devices/system/node/node1")).unwrap();
+        let refused = reservation.give_back().unwrap_err();
+        assert!(refused.cause.contains("No such file") && refused.remedy.contains("nr_hugepages"), "{refused:?}");
+    }
+
+    /// Catches a change that was not begun and is shown, and a reservation that others would take for that of a killed
+    /// process.
+    #[test]
+    fn others_see_what_is_reserved() {
+        let system = System::new();
+        system.write("/run/neap-huge/1-2-0.new", &format!("size {} 7\n", Place::node(1, MIB_2).0));
+        assert_eq!(held(&system.root).iter().map(Held::pages).collect::<Vec<_>>(), [None]);
+        fs::remove_dir_all(system.root.path("/proc")).unwrap();
+        let refused = Reservation::new(&system.root, on_node_1(1)).unwrap_err();
+        assert!(refused.cause.contains("/proc") && refused.remedy.contains("/proc"), "{refused:?}");
+        assert_eq!(system.size(&Place::node(1, MIB_2)), 10);
     }
 
     /// Catches what a killed process left: at rest, and in the middle of a change.

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use core::cell::Cell;
 
-    /// Catches a variable that a program would set in vain, as no name with its beginning is looked for.
+    /// Catches a variable that would have no effect, as no name with its beginning is looked for.
     #[test]
     fn beginnings_of_all_names() {
         struct Nothing;

@@ -95,7 +95,8 @@ impl Request {
         Request { lazy: true, ..self }
     }
 
-    /// A range of at least `bytes`, in whole pages; all bytes are 0. The child of a fork does not have it.
+    /// A range of at least `bytes`, in whole pages; all bytes are 0. The child of a fork does not have it, and must not
+    /// drop it: another mapping of the child may lie at its addresses.
     ///
     /// # Errors
     /// Why there is none.

@@ -12,7 +12,8 @@
 use crate::error::Error;
 use crate::kernel::{self, page_size, pmd_size};
 use crate::maps::{self, Mapping};
-use rustix::fd::{AsRawFd, OwnedFd};
+use neap_sys::scan::{self, HUGE, PRESENT, Region, SWAPPED, Wanted, ZERO_PAGE};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -124,6 +125,8 @@ fn open(path: &core::ffi::CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
+const WANTED: Wanted = Wanted { without: 0, returned: PRESENT | SWAPPED | ZERO_PAGE | HUGE };
+
 /// A look at a range.
 struct Look {
     pagemap: OwnedFd,
@@ -132,47 +135,16 @@ struct Look {
     failed: Option<Errno>,
 }
 
-/// struct pm_scan_arg of include/uapi/linux/fs.h.
-#[repr(C)]
-#[derive(Default)]
-struct ScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-/// struct page_region of the same.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Region {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-/// `_IOWR('f', 16, struct pm_scan_arg)`.
-const PAGEMAP_SCAN: usize = 3 << 30 | size_of::<ScanArg>() << 16 | (b'f' as usize) << 8 | 16;
-const PRESENT: u64 = 1 << 3;
-const SWAPPED: u64 = 1 << 4;
-const ZERO_PAGE: u64 = 1 << 5;
-const HUGE: u64 = 1 << 6;
-
 impl Look {
     /// The part of a mapping that lies in `first..end`.
     fn mapping(&mut self, mapping: Mapping, first: usize, end: usize) {
         let (from, to) = (mapping.start.max(first), mapping.end.min(end));
         let page = mapping.page_size.max(page_size());
         let done = match self.scan(from, to, page) {
-            Err(Errno::NOTTY | Errno::INVAL) => self.entries(mapping, from, to, page),
+            // An older kernel, or a filter.
+            Err(Errno::NOTTY | Errno::INVAL | Errno::PERM | Errno::ACCESS | Errno::NOSYS) => {
+                self.entries(mapping, from, to, page)
+            }
             done => done,
         };
         if let Err(error) = done {
@@ -184,27 +156,13 @@ impl Look {
     fn scan(&mut self, from: usize, to: usize, page: usize) -> Result<(), Errno> {
         let mut at = from;
         while at < to {
-            let mut regions = [Region::default(); 64];
-            let mut arg = ScanArg {
-                size: size_of::<ScanArg>() as u64,
-                start: at as u64,
-                end: to as u64,
-                vec: regions.as_mut_ptr().expose_provenance() as u64,
-                vec_len: regions.len() as u64,
-                category_anyof_mask: PRESENT | SWAPPED,
-                return_mask: PRESENT | SWAPPED | ZERO_PAGE | HUGE,
-                ..ScanArg::default()
-            };
-            let arguments =
-                [self.pagemap.as_raw_fd() as usize, PAGEMAP_SCAN, (&raw mut arg).expose_provenance(), 0, 0, 0];
-            // SAFETY: the argument is as the call wants it; the kernel writes to it and to the regions.
-            let count = unsafe { kernel::syscall(libc::SYS_ioctl, arguments)? };
+            let mut regions = [Region::EMPTY; 64];
+            let (count, looked) = scan::scan(self.pagemap.as_fd(), at..to, WANTED, &mut regions)?;
             self.out.source = Source::Scan as u32;
             for region in regions.iter().take(count) {
                 self.region(region.start as usize, region.end as usize, region.categories, page);
             }
-            // The kernel stops early only where the regions are used up.
-            at = (arg.walk_end as usize).max(at + page_size());
+            at = looked.max(at + page_size());
         }
         Ok(())
     }

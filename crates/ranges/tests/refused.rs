@@ -134,12 +134,15 @@ fn older_kernels_say_the_same() {
     assert_eq!(first.source, Source::Scan as u32);
     refuse(&[(QUERY, libc::ENOTTY)]);
     assert_eq!(ask(), (first, first_huge));
-    refuse(&[(SCAN, libc::ENOTTY)]);
-    let (second, second_huge) = ask();
-    assert_eq!(second.source, Source::Entries as u32);
-    assert_eq!((second.resident, second.zero, second.by_order), (first.resident, first.zero, first.by_order));
-    if let (Ok(one), Ok(other)) = (first_huge, second_huge) {
-        assert_eq!((one.huge, one.resident, one.by_order), (other.huge, other.resident, other.by_order));
+    // A kernel without it, and a filter.
+    for error in [libc::ENOTTY, libc::EPERM] {
+        refuse(&[(SCAN, error)]);
+        let (second, second_huge) = ask();
+        assert_eq!(second.source, Source::Entries as u32);
+        assert_eq!((second.resident, second.zero, second.by_order), (first.resident, first.zero, first.by_order));
+        if let (Ok(one), Ok(other)) = (&first_huge, second_huge) {
+            assert_eq!((one.huge, one.resident, one.by_order), (other.huge, other.resident, other.by_order));
+        }
     }
 }
 

@@ -60,7 +60,7 @@ fn cgroup(root: &Root, mounts: &[Line], groups: &str, page: u64) -> Option<Row> 
     let mut tightest: Option<(u64, String, u64)> = None;
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
-        let (controllers, own) = (parts.next()?, parts.next()?);
+        let (Some(controllers), Some(own)) = (parts.next(), parts.next()) else { continue };
         let is_v2 = controllers.is_empty();
         if !is_v2 && controllers.split(',').all(|one| one != "hugetlb") {
             continue;
@@ -68,7 +68,8 @@ fn cgroup(root: &Root, mounts: &[Line], groups: &str, page: u64) -> Option<Row> 
         let mount = mounts.iter().find(|mount| match is_v2 {
             true => mount.kind == "cgroup2",
             false => mount.kind == "cgroup" && mount.has("hugetlb"),
-        })?;
+        });
+        let Some(mount) = mount else { continue };
         let (limit, used) = match is_v2 {
             true => ("max", "current"),
             false => ("limit_in_bytes", "usage_in_bytes"),
@@ -129,5 +130,8 @@ mod tests {
         assert!(two.change.expect("a command").ends_with("/cg/hugetlb/a/hugetlb.2MB.limit_in_bytes"));
         assert_eq!(row(1 << 30).expect("a limit").value, "1.0 GiB");
         assert_eq!(row(64 << 10), None);
+        // A hierarchy that is not mounted here hides no other.
+        let row = cgroup(&tree.root(), &mounts[1..], "4:hugetlb:/a/b\n0::/c\n", 1 << 30);
+        assert_eq!(row.expect("a limit").value, "1.0 GiB");
     }
 }

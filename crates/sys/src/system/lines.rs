@@ -118,6 +118,22 @@ pub fn number(text: &[u8]) -> Option<u64> {
     number.iter().try_fold(0u64, |n, b| n.checked_mul(10)?.checked_add(u64::from(b - b'0')))
 }
 
+/// The bytes of a path of the mount table: a backslash and three octal digits stand for one byte.
+pub fn unescape(text: &[u8]) -> impl Iterator<Item = u8> {
+    let mut text = text;
+    core::iter::from_fn(move || {
+        let (byte, rest) = match *text {
+            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ref rest @ ..] => {
+                (((a - b'0') << 6) | ((b - b'0') << 3) | (c - b'0'), rest)
+            }
+            [byte, ref rest @ ..] => (byte, rest),
+            [] => return None,
+        };
+        text = rest;
+        Some(byte)
+    })
+}
+
 /// The number behind `name` at the start of a line of a file.
 fn number_behind(path: &CStr, name: &[u8]) -> Option<usize> {
     let mut found = None;

@@ -15,6 +15,7 @@
 //! | How is memory mapped? | `map` |
 //! | How does memory go back, and how is it populated? | `purge` |
 //! | How is memory moved or replaced? | `moves` |
+//! | What does PAGEMAP_SCAN say of a range? | `scan` |
 //! | Which OS pages hold memory? | `touched` |
 //! | Does a thread still live? | `alive` |
 //! | How do all threads pass a barrier? | `barrier` |
@@ -34,6 +35,7 @@ pub mod moves;
 pub mod probe;
 pub mod purge;
 pub mod random;
+pub mod scan;
 pub mod space;
 pub mod touched;
 mod vdso;

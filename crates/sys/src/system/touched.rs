@@ -22,10 +22,10 @@
 //! bytes for each OS page). There is no answer without /proc, and where a seccomp filter may end the process for
 //! asking.
 
-use crate::arch;
 use crate::system::call::{by_number, identity};
 use crate::system::filter::{self, Filter};
 use crate::system::probe::SCAN;
+use crate::system::scan::{self, PRESENT, Region, SWAPPED, Wanted, ZERO_PAGE};
 use crate::system::{clock, lines, random};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use neap_core::os::{Run, Touched};
@@ -73,37 +73,6 @@ impl Kept {
     }
 }
 
-/// struct pm_scan_arg of include/uapi/linux/fs.h.
-#[repr(C)]
-struct ScanArg {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vec: u64,
-    vec_len: u64,
-    max_pages: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_anyof_mask: u64,
-    return_mask: u64,
-}
-
-/// struct page_region of the same.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Region {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-/// `_IOWR('f', 16, struct pm_scan_arg)`.
-const PAGEMAP_SCAN: usize = 3 << 30 | size_of::<ScanArg>() << 16 | (b'f' as usize) << 8 | 16;
-const PRESENT: u64 = 1 << 3;
-const SWAPPED: u64 = 1 << 4;
-const ZERO_PAGE: u64 = 1 << 5;
 /// Limit of regions in one question.
 const REGIONS: usize = 16;
 
@@ -280,38 +249,15 @@ fn is_pagemap(file: BorrowedFd<'_>, known: &Kept, page: usize) -> bool {
 
 /// Asks by PAGEMAP_SCAN.
 fn scan(file: BorrowedFd<'_>, p: *mut u8, len: usize, runs: &mut [Run]) -> Result<Touched, Errno> {
-    let mut regions = [Region { start: 0, end: 0, categories: 0 }; REGIONS];
-    let end = p.addr() + len;
-    let mut arg = ScanArg {
-        size: size_of::<ScanArg>() as u64,
-        flags: 0,
-        start: p.addr() as u64,
-        end: end as u64,
-        walk_end: 0,
-        vec: regions.as_mut_ptr().expose_provenance() as u64,
-        vec_len: runs.len().min(REGIONS) as u64,
-        max_pages: 0,
-        category_inverted: ZERO_PAGE,
-        category_mask: ZERO_PAGE,
-        category_anyof_mask: PRESENT | SWAPPED,
-        return_mask: PRESENT | SWAPPED,
-    };
-    // SAFETY: the argument is as the call wants it; the kernel writes to it and to the regions.
-    let count = unsafe {
-        arch::syscall(
-            libc::SYS_ioctl as usize,
-            [file.as_raw_fd() as usize, PAGEMAP_SCAN, (&raw mut arg).expose_provenance(), 0, 0, 0],
-        )
-    };
-    if count < 0 {
-        return Err(Errno::from_raw_os_error(-count as i32));
-    }
-    for (run, region) in runs.iter_mut().zip(&regions[..count as usize]) {
+    let mut regions = [Region::EMPTY; REGIONS];
+    let wanted = Wanted { without: ZERO_PAGE, returned: PRESENT | SWAPPED };
+    let most = runs.len().min(REGIONS);
+    let (count, looked) = scan::scan(file, p.addr()..p.addr() + len, wanted, &mut regions[..most])?;
+    for (run, region) in runs.iter_mut().zip(&regions[..count]) {
         let start = region.start as usize;
         *run = Run { start: p.wrapping_add(start - p.addr()), len: region.end as usize - start };
     }
-    // The kernel stops early only where the regions are used up.
-    Ok(Touched { runs: count as usize, looked: arg.walk_end as usize - p.addr() })
+    Ok(Touched { runs: count, looked: looked - p.addr() })
 }
 
 /// Asks by the entries of the file.

@@ -2,8 +2,8 @@
 //! inlined, so that their stack frames do not add up.
 
 use super::files::{Buffers, Files, LINE, Path, parent, push_groups};
-use super::parse::{Mount, Seen, Version, group, kilobytes, mount, pressure, seen, unescape, value};
-use crate::system::lines::digest_of;
+use super::parse::{Mount, Seen, Version, group, kilobytes, mount, pressure, seen, value};
+use crate::system::lines::{digest_of, unescape};
 use neap_core::os::Memory;
 
 /// Limit of cgroups that are kept, the innermost ones with a limit. Kubernetes sets three around a process: of the

@@ -3,7 +3,7 @@
 //! The result is `None` for a line of an unknown form: newer kernels and a container's own file systems may write other
 //! lines, and these must not end a process.
 
-use crate::system::lines::number;
+use crate::system::lines::{number, unescape};
 
 /// Which interface the memory controller has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,22 +97,6 @@ pub(super) fn seen<'a>(path: &'a [u8], root: &[u8]) -> Seen<'a> {
         Some(rest) if rest.first() == Some(&b'/') => Seen::At(rest),
         _ => Seen::Unknown,
     }
-}
-
-/// The bytes of an escaped path: a backslash and three octal digits stand for one byte.
-pub(super) fn unescape(text: &[u8]) -> impl Iterator<Item = u8> {
-    let mut text = text;
-    core::iter::from_fn(move || {
-        let (byte, rest) = match *text {
-            [b'\\', a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ref rest @ ..] => {
-                (((a - b'0') << 6) | ((b - b'0') << 3) | (c - b'0'), rest)
-            }
-            [byte, ref rest @ ..] => (byte, rest),
-            [] => return None,
-        };
-        text = rest;
-        Some(byte)
-    })
 }
 
 /// Hundredths of a percent of the last ten seconds in which some thread waited for memory, of the line
