@@ -96,7 +96,7 @@ pub struct ShowArgs {
     pub output: Option<PathBuf>,
 
     /// Show it again after each TIME (10s, 500ms, 2min)
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     pub interval: Option<Duration>,
 
     /// Read at most SIZE of huge pages to find zeros; 0: none
@@ -134,8 +134,30 @@ fn parse_size(text: &str) -> Result<u64, String> {
     size::parse(text).ok_or_else(|| "a size is a number and K, M or G, as 2M or 1G".to_owned())
 }
 
+/// A time between reports on the command line.
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err("reports without a pause would take all of a processor".to_owned()),
+        interval => Ok(interval),
+    }
+}
+
 /// An amount of memory on the command line.
 fn parse_bytes(text: &str) -> Result<u64, String> {
     let bytes = if text == "0" { Some(0) } else { size::parse(text) };
     bytes.ok_or_else(|| "a size is a number and K, M or G, as 512M, or 0".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches reports that follow each other without a pause.
+    #[test]
+    fn an_interval_has_a_length() {
+        assert_eq!(parse_interval("500ms"), Ok(Duration::from_millis(500)));
+        for bad in ["0", "0ms", "", "s"] {
+            assert!(parse_interval(bad).is_err(), "{bad}");
+        }
+    }
 }
