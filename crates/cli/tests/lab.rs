@@ -84,7 +84,7 @@ fn experiments_are_listed() {
     let neap = Neap::new();
     let out = neap.output(["lab", "list"]);
     let text = String::from_utf8_lossy(&out.stdout);
-    for name in ["calloc", "tls-chunks", "retain-large", "huge", "workers", "suite"] {
+    for name in ["calloc", "tls-chunks", "retain-large", "huge", "bursts", "workers", "programs", "suite"] {
         assert!(text.lines().any(|line| line.starts_with(name)), "{text}");
     }
     let out = neap.output(["lab", "list", "--json"]);

@@ -68,6 +68,21 @@ const WORKLOADS: &[File] = files![
 /// Scripts that [`script`] writes.
 const SCRIPTS: &[File] = files!["experiments/bursts-sqlite.py"];
 
+/// What interpreters run in `programs`.
+pub const PYTHON_SCRIPT: File = files!["programs/script.py"][0];
+/// See [`PYTHON_SCRIPT`].
+pub const PERL_SCRIPT: File = files!["programs/script.pl"][0];
+/// See [`PYTHON_SCRIPT`].
+pub const LUA_SCRIPT: File = files!["programs/script.lua"][0];
+/// See [`PYTHON_SCRIPT`].
+pub const RUBY_SCRIPT: File = files!["programs/script.rb"][0];
+/// See [`PYTHON_SCRIPT`].
+pub const NODE_SCRIPT: File = files!["programs/script.js"][0];
+/// What SQLite does in `programs`; `COUNT` stands for the number of rows.
+pub const SQL_SCRIPT: File = files!["programs/script.sql"][0];
+/// Starts and loads redis-server in `programs`.
+pub const REDIS_SCRIPT: File = files!["programs/redis.sh"][0];
+
 /// The two scripts of `tls-chunks`.
 pub const TLS_SERVER: File = files!["experiments/tls-server.py"][0];
 /// The client whose reads are measured.
@@ -171,7 +186,7 @@ fn build(place: &Place, path: &str) -> Result<PathBuf> {
 }
 
 /// Writes a file of the lab below `dir`, and returns where it lies.
-pub fn write_below(dir: &Path, &(path, text): &File) -> Result<PathBuf> {
+pub fn write_below(dir: &Path, &(path, text): &(&str, &str)) -> Result<PathBuf> {
     let target = dir.join(path);
     if fs::read_to_string(&target).is_ok_and(|there| there == text) {
         return Ok(target);
@@ -238,12 +253,17 @@ mod tests {
     #[test]
     fn every_program_is_carried() {
         let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
-        for folder in ["experiments", "workloads"] {
+        let programs =
+            [&PYTHON_SCRIPT, &PERL_SCRIPT, &LUA_SCRIPT, &RUBY_SCRIPT, &NODE_SCRIPT, &SQL_SCRIPT, &REDIS_SCRIPT];
+        for folder in ["experiments", "workloads", "programs"] {
             for entry in fs::read_dir(lab.join(folder)).unwrap() {
                 let name = entry.unwrap().file_name().into_string().unwrap();
                 let path = format!("{folder}/{name}");
-                let carried =
-                    all_files().chain(SCRIPTS).chain([&TLS_SERVER, &TLS_CLIENT]).any(|(known, _)| *known == path);
+                let carried = all_files()
+                    .chain(SCRIPTS)
+                    .chain(programs)
+                    .chain([&TLS_SERVER, &TLS_CLIENT])
+                    .any(|(known, _)| *known == path);
                 assert!(carried, "{path}");
             }
         }

@@ -21,15 +21,15 @@ const KEPT_MIB: f64 = 8.0;
 /// What a burst is made of: all that the program `bursts` knows.
 const BLOCKS: [&str; 3] = ["small", "large", "mixed"];
 /// Pauses of 64 MiB in each kind of blocks, in ms.
-const PAUSES: [u32; 5] = [20, 100, 400, 1000, 5000];
+const PAUSES: [u32; 4] = [20, 100, 400, 1000];
 /// Sizes of mixed blocks beside 64 MiB, in MiB.
 const SIZES: [u32; 3] = [1, 8, 512];
 /// Pauses after which every allocator, other sizes and the programs are measured: one on each side of [`DELAY_MS`].
 const BOTH_SIDES: [u32; 2] = [100, 1000];
 /// The programs beside the bursts of blocks.
 const PROGRAMS: [&str; 3] = ["backup", "sqlite", "ebizzy"];
-/// The longest pause, and after which burst.
-const LONGEST: (&str, u32, u32) = ("mixed", 64, 20_000);
+/// Longer pauses, of mixed blocks.
+const LONGER: [u32; 2] = [5000, 20_000];
 
 /// One case: what works, MiB where that can be chosen, and the pause in ms.
 type Burst = (&'static str, Option<u32>, u32);
@@ -47,8 +47,8 @@ fn all() -> Vec<Burst> {
     let pauses = BLOCKS.iter().flat_map(|&blocks| PAUSES.map(|pause| (blocks, Some(64), pause)));
     let sizes = SIZES.iter().flat_map(|&mib| BOTH_SIDES.map(|pause| ("mixed", Some(mib), pause)));
     let programs = PROGRAMS.iter().flat_map(|&program| BOTH_SIDES.map(|pause| (program, None, pause)));
-    let (blocks, mib, pause) = LONGEST;
-    pauses.chain(sizes).chain([(blocks, Some(mib), pause)]).chain(programs).collect()
+    let longer = LONGER.map(|pause| ("mixed", Some(64), pause));
+    pauses.chain(longer).chain(sizes).chain(programs).collect()
 }
 
 /// Those that every allocator runs.
@@ -66,8 +66,9 @@ fn is_quick(burst: Burst) -> bool {
 fn rounds(pause: u32, quick: bool) -> u32 {
     match pause {
         0..50 => 20,
-        50..DELAY_MS => 10,
-        DELAY_MS..10_000 if !quick => 4,
+        50..200 => 10,
+        200..DELAY_MS => 5,
+        DELAY_MS..10_000 if !quick => 3,
         DELAY_MS..10_000 => 2,
         _ => 1,
     }
@@ -101,8 +102,8 @@ pub fn bursts(quick: bool) -> Design {
     let cases = all().into_iter().filter(|&burst| !quick || is_quick(burst)).map(|burst| case(burst, quick));
     let over_pauses = |blocks: &'static str, metric: &str| -> Vec<Point> {
         let point = |&pause: &u32| Point::at(f64::from(pause), name((blocks, Some(64), pause)), metric);
-        let longest = (blocks == LONGEST.0).then_some(&LONGEST.2);
-        PAUSES.iter().chain(longest).map(point).collect()
+        let longer: &[u32] = if blocks == "mixed" { &LONGER } else { &[] };
+        PAUSES.iter().chain(longer).map(point).collect()
     };
     let both = |metric: &str| -> Vec<Point> {
         let shown = all().into_iter().filter(|&burst| is_compared(burst));

@@ -1,9 +1,8 @@
 //! aligned, regrow: blocks of whole OS pages that come and go, or grow.
 
-use neap_results::judge;
-use neap_results::{Better, ChartKind, Column, Figure, NEAP, Point, Run, Verdict, View};
+use neap_results::{Better, ChartKind, Column, Point, Run};
 
-use super::{Case, Design, axis, chart, claim, metric, program, seconds, table};
+use super::{Case, Design, against_the_best, axis, chart, claim, metric, program, seconds, table};
 
 /// What a figure of neap's may be against the best of the others.
 const OF_THE_BEST: f64 = 1.10;
@@ -31,16 +30,6 @@ const REGROW: [(&str, [&str; 5]); 7] = [
     ("16 vectors to 512 KiB", ["512", "200", "16", "1", "330"]),
     ("4 vectors to 16 MiB", ["16384", "200", "4", "1", "40"]),
 ];
-
-/// The best of the others, for each case: `what` of `names`.
-fn against_the_best(view: &View, experiment: &str, names: &[&str], (what, words): (&str, &str)) -> Vec<Verdict> {
-    let judge = |case: &&str| {
-        let figure = Figure::new(experiment, case, what);
-        let best = view.best_peer(figure, Better::Less, |_| true).map_or(neap_results::GLIBC, |(best, _)| best);
-        judge::ratio(view, (figure, NEAP), (figure, best), 0.0, OF_THE_BEST).about(&format!("{words}, {case}"))
-    };
-    names.iter().map(|case| judge(case).target(false)).collect()
-}
 
 /// Aligned blocks that are replaced.
 pub fn aligned(quick: bool) -> Design {
@@ -89,8 +78,8 @@ pub fn aligned(quick: bool) -> Design {
         ],
         judge: |view, _: &Run| {
             let names = ALIGNED.map(|(name, _)| name);
-            let mut verdicts = against_the_best(view, "aligned", &names, ("peak", "peak RSS"));
-            verdicts.extend(against_the_best(view, "aligned", &names, ("cpu", "processor time")));
+            let mut verdicts = against_the_best(view, "aligned", &names, ("peak", "peak RSS"), OF_THE_BEST);
+            verdicts.extend(against_the_best(view, "aligned", &names, ("cpu", "processor time"), OF_THE_BEST));
             verdicts
         },
     }
@@ -145,8 +134,8 @@ pub fn regrow(quick: bool) -> Design {
         ],
         judge: |view, _: &Run| {
             let names = REGROW.map(|(name, _)| name);
-            let mut verdicts = against_the_best(view, "regrow", &names, ("cpu", "processor time"));
-            verdicts.extend(against_the_best(view, "regrow", &names, ("peak", "peak RSS")));
+            let mut verdicts = against_the_best(view, "regrow", &names, ("cpu", "processor time"), OF_THE_BEST);
+            verdicts.extend(against_the_best(view, "regrow", &names, ("peak", "peak RSS"), OF_THE_BEST));
             verdicts
         },
     }

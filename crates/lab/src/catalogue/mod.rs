@@ -21,7 +21,7 @@ use crate::noise::undisturbed;
 
 use neap_results::judge::Judged;
 use neap_results::{
-    Axis, Better, Chart, ChartKind, Claim, ClaimFigure, Column, Figure, Metric, Param, Point, Run, Series, Table,
+    Axis, Better, Chart, ChartKind, Claim, ClaimFigure, Column, Figure, Metric, NEAP, Param, Point, Run, Series, Table,
     Verdict, View,
 };
 
@@ -69,6 +69,13 @@ pub enum Work {
         kind: &'static str,
         /// Least, greatest and step of the powers of two.
         bits: (u32, u32, u32),
+    },
+    /// A real program as a whole process.
+    Real {
+        /// The case's name.
+        name: &'static str,
+        /// Amount of work.
+        count: u32,
     },
     /// An allocation workload.
     Workload {
@@ -215,8 +222,26 @@ pub fn all(quick: bool) -> Vec<Design> {
         memory::vmas(quick),
         large::aligned(quick),
         large::regrow(quick),
+        programs::programs(quick),
         programs::suite(quick),
     ]
+}
+
+/// neap against the best of the others, for each case: `what` of `names` is at most `most` times that of the best.
+fn against_the_best(
+    view: &View,
+    experiment: &str,
+    names: &[&str],
+    (what, words): (&str, &str),
+    most: f64,
+) -> Vec<Verdict> {
+    let judge = |case: &&str| {
+        let figure = Figure::new(experiment, case, what);
+        let best = view.best_peer(figure, Better::Less, |_| true).map_or(neap_results::GLIBC, |(best, _)| best);
+        let ratio = neap_results::judge::ratio(view, (figure, NEAP), (figure, best), 0.0, most);
+        ratio.about(&format!("{words}, {case}"))
+    };
+    names.iter().map(|case| judge(case).target(false)).collect()
 }
 
 /// `--name value` for each pair.

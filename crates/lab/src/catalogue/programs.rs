@@ -1,9 +1,12 @@
-//! first-run, redis, suite: whole programs.
+//! first-run, redis, programs, suite: whole programs.
 
 use neap_results::judge::{self, Judged};
 use neap_results::{Better, ChartKind, Column, Figure, GLIBC, NEAP, Point, Run, Verdict, View, means};
 
-use super::{Case, Design, Work, axis, chart, claim, columns, judged, median, metric, program, seconds, table};
+use super::{
+    Case, Design, Work, against_the_best, axis, chart, claim, columns, judged, median, metric, program, seconds, table,
+};
+use crate::real::{REALS, Real};
 use crate::sources;
 
 /// The programs that hardly allocate.
@@ -146,6 +149,69 @@ fn requests(view: &View, rate: Figure) -> Result<Judged, Judged> {
     let [own, base] = [NEAP, GLIBC].map(|name| median(view, rate, name));
     let (own, base) = (own?, base?);
     Ok(Judged::new(format!("neap has {} the requests per second of glibc", judge::times(own / base)), None))
+}
+
+/// What a program under neap may take of the time that it takes under the best of the others.
+const OF_THE_BEST: f64 = 1.05;
+
+/// Real programs as whole processes.
+pub fn programs(quick: bool) -> Design {
+    let case = |real: &'static Real| {
+        let count = if quick { (real.count / 4).max(1) } else { real.count };
+        Case::new(real.name, Work::Real { name: real.name, count }).word("program", real.name).needs(512)
+    };
+    let points = |metric: &str| REALS.iter().map(|real| Point::named(real.name, real.name, metric)).collect();
+    let columns = |metric: &str| REALS.iter().map(|real| Column::new(real.name, real.name, metric)).collect();
+    let axes = |label: &str, unit: &str| (axis("", "", false), axis(label, unit, true));
+    Design {
+        name: "programs",
+        title: "Real programs",
+        question: "How long do real programs take under each allocator, and how much memory?",
+        about: "Interpreters run scripts that make many objects, compilers translate a generated file, redis-server has \
+                a load, SQLite fills, joins and empties a table in memory, jq groups a list of objects, z3 takes numbers \
+                apart. Each is one process from its start to its end, with all that it starts, and its output must be \
+                the same under every allocator. Programs that have an allocator of their own inside are skipped.",
+        claims: Vec::new(),
+        timeout: seconds(60),
+        rounds: if quick { 1 } else { 3 },
+        timed: true,
+        side_by_side: false,
+        variants: &[],
+        cases: REALS.iter().map(case).collect(),
+        metrics: vec![
+            metric("run-wall", "wall time", Better::Less),
+            metric("run-cpu", "processor time", Better::Less),
+            metric("run-peak", "peak resident memory", Better::Less),
+        ],
+        charts: vec![
+            chart("wall", "Wall time", ChartKind::Dots, axes("wall time", "ms"), Better::Less, points("run-wall")),
+            chart("peak", "Peak RSS", ChartKind::Dots, axes("peak RSS", "MiB"), Better::Less, points("run-peak")),
+        ],
+        tables: vec![
+            table("Wall time, ms", columns("run-wall")),
+            table("Processor time, ms", columns("run-cpu")),
+            table("Peak RSS, MiB", columns("run-peak")),
+        ],
+        judge: |view, _| {
+            let names = REALS.each_ref().map(|real| real.name);
+            let words = ("run-wall", "wall time");
+            let mut verdicts = against_the_best(view, "programs", &names, words, OF_THE_BEST);
+            verdicts.extend(names.iter().map(|name| judged(to_glibc(view, name)).told()));
+            verdicts
+        },
+    }
+}
+
+/// neap's time and memory as ratios to glibc's.
+fn to_glibc(view: &View, case: &str) -> Result<Judged, Judged> {
+    let ratio = |metric| {
+        let figure = Figure::new("programs", case, metric);
+        let ratio = view.ratio(figure, NEAP, GLIBC).map(|ratio| judge::times(ratio.ratio));
+        ratio.ok_or_else(|| Judged::open("there is no pair of runs").about(case))
+    };
+    let (wall, cpu, peak) = (ratio("run-wall")?, ratio("run-cpu")?, ratio("run-peak")?);
+    let text = format!("neap has {wall} the wall time of glibc, {cpu} the processor time, {peak} the peak RSS");
+    Ok(Judged::new(text, None).about(case))
 }
 
 fn suite_case(name: &str, threads: u32) -> String {

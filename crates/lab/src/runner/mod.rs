@@ -7,6 +7,7 @@ mod huge;
 mod launch;
 mod pagein;
 mod python;
+mod real;
 mod redis;
 mod tls;
 
@@ -47,14 +48,15 @@ pub struct Runner<'a> {
     strace: Strace,
     /// Python's program, once it was needed; none where there is none.
     python: OnceCell<Option<PathBuf>>,
+    reals: real::Programs,
 }
 
 impl<'a> Runner<'a> {
     /// Builds the launcher.
     pub fn new(place: &'a Place) -> Result<Runner<'a>> {
         let launcher = Launcher::build(place)?;
-        let (checksums, tls, strace, python) = Default::default();
-        Ok(Runner { place, launcher, checksums, tls, strace, python })
+        let (checksums, tls, strace, python, reals) = Default::default();
+        Ok(Runner { place, launcher, checksums, tls, strace, python, reals })
     }
 
     /// Builds what the case needs, so that no measured run waits for a compiler. Where there is no compiler for it, says
@@ -73,6 +75,7 @@ impl<'a> Runner<'a> {
             Work::Huge { .. } => sources::experiment(self.place, "huge").map(drop),
             Work::Workload { name, .. } => sources::workload(self.place, name).map(drop),
             Work::Python(name, _) => sources::script(self.place, name).map(drop),
+            Work::Real { name, count } => self.reals.prepare(self.place, name, *count),
             Work::Redis { .. } | Work::Instructions(_) | Work::Pagein(_) | Work::Tls { .. } => Ok(()),
         }
     }
@@ -113,6 +116,9 @@ impl<'a> Runner<'a> {
             Work::Tls { chunk, seconds } => {
                 let mut service = self.tls.borrow_mut();
                 tls::run(&mut service, self.place, &self.launcher, &variables, (*chunk, *seconds), timeout)
+            }
+            Work::Real { name, count } => {
+                self.reals.run(self.place, &self.launcher, (name, *count), allocator, timeout)
             }
             Work::Pagein(program) => pagein::run(self.place, program, allocator),
             Work::Huge { kind, bits } => huge::run(self.place, &self.launcher, kind, *bits, &variables, timeout),
@@ -200,6 +206,7 @@ pub fn command_text(case: &Case) -> String {
         Work::Workers(arguments) => add("workers", arguments),
         Work::Redis { .. } => add("redis-server --save '' --appendonly no", &[]),
         Work::Tls { chunk, seconds } => add(&format!("tls-client.py FOLDER {chunk} {seconds}"), &[]),
+        Work::Real { name, count } => real::words(name, *count).iter().for_each(|word| add(word, &[])),
         Work::Pagein(program) => add(&format!("neap pagein -- {program}"), &[]),
         Work::Huge { kind, bits: (low, high, step) } => {
             add(&format!("huge --kind {kind} --low {low} --high {high} --step {step}"), &[]);
