@@ -103,6 +103,9 @@ impl Target for Process {
         if id == Id::Harden {
             watch::set(Reason::Harden, NEAP.policy.harden());
         }
+        if id == Id::Huge {
+            neap_sys::huge::chosen(NEAP.policy.huge());
+        }
         if option.guides_purger && matches!(by.origin, Origin::Mallopt | Origin::Program) {
             // Memory that waits may be due earlier than the purger expects.
             thread::in_call(|_| {

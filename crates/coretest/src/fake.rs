@@ -510,8 +510,16 @@ unsafe impl Os for Fake {
         true
     }
 
-    fn has_huge_pages(&self) -> bool {
-        self.config.huge
+    fn has_huge_pages(&self, asked: bool) -> bool {
+        self.config.huge && !(asked && self.config.unasked_huge)
+    }
+
+    /// Only checks and records the range.
+    unsafe fn set_huge(&self, p: *mut u8, len: usize, allow: bool) {
+        assert!(p.addr().is_multiple_of(HOST_PAGE) && len.is_multiple_of(HOST_PAGE));
+        if allow {
+            self.huge.lock().unwrap_or_else(PoisonError::into_inner).push((p.addr(), len));
+        }
     }
 
     /// Writes to each page, or only to the first where the call is made to fail.

@@ -231,6 +231,7 @@ impl Setup {
                 memory: MEMORY[usize::from(kind / 16 % 4)],
                 purger: kind & 2 != 0,
                 huge: kind >> 6 == 3,
+                unasked_huge: false,
                 seed: u64::from(b[3]) << 8 | u64::from(b[4]),
             },
             cached: b[5] & 3 != 0,

@@ -1,7 +1,8 @@
-//! Huge areas: only where growth is proven, and never more than that allows.
+//! Option `huge`: areas only where growth is proven, and never more than that allows; large blocks; all memory.
 
 use neap_core::CHUNK;
-use neap_core::os::Memory;
+use neap_core::Os;
+use neap_core::os::{Memory, Run};
 use neap_core::pages::layout::HUGE_PAGE;
 use neap_core::policy::{HugePages, Purge};
 use neap_coretest::calls::{Shared, fill, free, malloc, system, thread, valid};
@@ -17,8 +18,13 @@ fn huge() -> Box<Shared> {
 
 /// An allocator with `huge=adaptive`.
 fn adaptive(config: Config) -> Box<Shared> {
+    with(HugePages::Adaptive, config)
+}
+
+/// An allocator with this value of `huge`.
+fn with(huge: HugePages, config: Config) -> Box<Shared> {
     let a = system(Config { purger: true, ..config });
-    a.policy.set_huge(HugePages::Adaptive);
+    a.policy.set_huge(huge);
     a
 }
 
@@ -149,7 +155,11 @@ fn not_everywhere() {
     let config = || Config { huge: true, ..Config::default() };
     assert!(grown(config(), |_| ()));
     assert!(!grown(Config::default(), |_| ()), "the system has none");
+    assert!(grown(config(), |a| a.policy.set_huge(HugePages::Advised)));
+    assert!(!grown(Config { unasked_huge: true, ..config() }, |_| ()), "the system gives them unasked");
     assert!(!grown(config(), |a| a.policy.set_huge(HugePages::Off)));
+    assert!(!grown(config(), |a| a.policy.set_huge(HugePages::Thp)));
+    assert!(!grown(config(), |a| a.policy.set_huge(HugePages::Always)));
     assert!(!grown(config(), |a| a.policy.set_purge(Purge::Eager)));
     assert!(!grown(config(), |a| a.harden()));
     assert!(!grown(Config { memory: Some(near), ..config() }, |_| ()));
@@ -168,4 +178,109 @@ fn refusals_make_pauses() {
     drop_all(a, &t, blocks);
     assert!(dirty(a) < MIB);
     t.abandon(a);
+}
+
+/// The part of a block that is whole huge pages: start and length.
+fn within(p: *mut u8, len: usize) -> (usize, usize) {
+    let (from, to) = (p.addr().next_multiple_of(HUGE_PAGE), (p.addr() + len) & !(HUGE_PAGE - 1));
+    (from, to - from)
+}
+
+/// Catches large blocks that are not aligned or not advised, those that are advised twice, and memory that is touched.
+#[test]
+fn large_blocks_are_advised_when_they_are_made() {
+    for unasked_huge in [false, true] {
+        let a = &*with(HugePages::Thp, Config { huge: true, unasked_huge, ..Config::default() });
+        let t = thread(a);
+        let short = malloc(a, &t, HUGE_PAGE - CHUNK);
+        assert_eq!(a.os.huge(), [], "no huge page lies in it");
+        let len = 3 * HUGE_PAGE + CHUNK;
+        let [p, q] = [(); 2].map(|()| malloc(a, &t, len));
+        assert_eq!((p.addr() % HUGE_PAGE, q.addr() % HUGE_PAGE), (0, 0));
+        assert_eq!(a.os.huge(), [within(p, len), within(q, len)]);
+        assert_eq!(a.os.faults.count(Call::Populate) + areas(a), 0);
+        // SAFETY: a block of the test's.
+        let touched = unsafe { a.os.touched(p, len, &mut [Run::EMPTY]) };
+        assert_eq!(touched.map(|touched| touched.runs), Some(0), "nothing is touched");
+        // What is free in front of an aligned block is used by others.
+        let third = malloc(a, &t, HUGE_PAGE - 2 * CHUNK);
+        assert!(third > short && third < q);
+        free(a, &t, p);
+        assert_eq!(malloc(a, &t, len), p);
+        assert_eq!(a.os.huge().len(), 2, "it is advised already");
+        // SAFETY: a block of the test's, of so many bytes.
+        let longer = t.with(a, |heap| unsafe { a.realloc(heap, q, len, 2 * len) });
+        assert_eq!(longer, q, "nothing lies behind it");
+        assert_eq!(a.os.huge()[2..], [within(q, 2 * len)]);
+        valid(a);
+        drop_all(a, &t, vec![short, p, q, third]);
+        t.abandon(a);
+    }
+}
+
+/// Catches clean memory that is taken for the sake of alignment, where free memory waits.
+#[test]
+fn alignment_costs_no_memory() {
+    let a = &*with(HugePages::Thp, Config { huge: true, ..Config::default() });
+    let t = thread(a);
+    let blocks = fill(a, &t, 500, 12 * MIB);
+    blocks.into_iter().for_each(|p| free(a, &t, p));
+    t.with(a, |heap| a.rest(heap));
+    let before = a.figures().peak;
+    let p = malloc(a, &t, 8 * MIB);
+    assert_eq!(a.figures().peak, before);
+    assert_eq!(a.os.huge(), [within(p, 8 * MIB)], "advised in any case");
+    drop_all(a, &t, vec![p]);
+    t.abandon(a);
+}
+
+/// Catches advice or alignment where there are no huge pages, or where address space is short.
+#[test]
+fn large_blocks_where_they_cannot_be_huge() {
+    for (config, huge) in [
+        (Config::default(), HugePages::Thp),
+        (Config { huge: true, page_size: 16384, ..Config::default() }, HugePages::Thp),
+        (Config { huge: true, address_limit: Some(1 << 30), ..Config::default() }, HugePages::Thp),
+        (Config { huge: true, ..Config::default() }, HugePages::Off),
+        (Config { huge: true, ..Config::default() }, HugePages::Adaptive),
+        (Config::default(), HugePages::Always),
+    ] {
+        let a = &*with(huge, config);
+        let t = thread(a);
+        let blocks = (0..3).map(|_| malloc(a, &t, 5 * HUGE_PAGE + CHUNK)).collect();
+        assert_eq!(a.os.huge(), [], "{huge:?}");
+        drop_all(a, &t, blocks);
+        t.abandon(a);
+    }
+}
+
+/// Catches a mark that stays where memory was mapped anew, so that the next block there is not advised.
+#[test]
+fn advice_ends_with_the_mapping() {
+    let a = &*with(HugePages::Thp, Config { huge: true, ..Config::default() });
+    let t = thread(a);
+    let p = malloc(a, &t, 2 * HUGE_PAGE);
+    a.note_changed(p);
+    free(a, &t, p);
+    assert_eq!(malloc(a, &t, 2 * HUGE_PAGE), p);
+    assert_eq!(a.os.huge(), [within(p, 2 * HUGE_PAGE); 2]);
+    drop_all(a, &t, vec![p]);
+    t.abandon(a);
+}
+
+/// Catches an arena that is not advised as a whole, or more than once.
+#[test]
+fn all_memory_is_advised() {
+    for unasked_huge in [false, true] {
+        let a = &*with(HugePages::Always, Config { huge: true, unasked_huge, ..Config::default() });
+        let t = thread(a);
+        let mut blocks = fill(a, &t, 500, 8 * MIB);
+        blocks.push(malloc(a, &t, 40 * MIB));
+        let [(start, len)] = a.os.huge()[..] else { panic!("{:?}", a.os.huge()) };
+        assert!(blocks.iter().all(|p| (start..start + len).contains(&p.addr())));
+        assert!(len > 32 << 30, "what is committed later as well");
+        drop_all(a, &t, blocks);
+        assert!(dirty(a) < MIB, "free memory goes back");
+        t.abandon(a);
+    }
 }

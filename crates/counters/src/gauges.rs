@@ -142,7 +142,7 @@ gauges! {
     harden: Code,
     /// So much of what waits is held, because the program took as much again soon after it went back.
     held_bytes: Bytes,
-    /// Which memory gets huge pages (option `huge`): 0 none, 1 adaptive.
+    /// Which memory gets huge pages (option `huge`): 0 off, 1 adaptive, 2 advised, 3 thp, 4 always.
     huge: Code,
     /// Made resident at the start (option `prefault`).
     prefault_bytes: Bytes,

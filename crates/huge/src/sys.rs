@@ -22,6 +22,19 @@ pub fn transparent_disabled() -> Option<u32> {
     u32::try_from(flags).ok()
 }
 
+/// Whether the kernel can have a process get only the transparent huge pages that it asks for (Linux 6.18). Tried on
+/// this process, and put back. `None` where the process has none.
+pub fn can_restrict() -> Option<bool> {
+    match transparent_disabled()? {
+        // SAFETY: the calls take numbers; those after the third must be 0. The second puts back what was.
+        0 => unsafe {
+            let done = libc::prctl(libc::PR_SET_THP_DISABLE, 1, 2, 0, 0) == 0;
+            Some(done && libc::prctl(libc::PR_SET_THP_DISABLE, 0, 0, 0, 0) == 0)
+        },
+        flags => (flags & 2 != 0).then_some(true),
+    }
+}
+
 /// Whether this user may write to a folder.
 pub fn may_write(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };

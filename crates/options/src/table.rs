@@ -213,10 +213,10 @@ options! {
     }
     Huge("huge", "NEAP_HUGE") = ANY_TIME {
         // In the order of the core's `HugePages`.
-        kind: Kind::Choice(&["off", "adaptive"]),
+        kind: Kind::Choice(&["off", "adaptive", "advised", "thp", "always"]),
         default: "off",
         kept: Some((Setting::Huge, "huge")),
-        doc: "Huge pages: none (off), or for small blocks of a program that keeps growing, or grows again (adaptive).",
+        doc: "Huge pages: none (off); for small blocks of a program that keeps growing, or grows again (adaptive); the same, and none that the kernel gives without being asked (advised); for large blocks, from 2 MiB on (thp); for all blocks (always).",
     }
     Sites("sites", "NEAP_SITES") = START {
         kind: Kind::Directory,

@@ -300,7 +300,7 @@ unsafe impl Os for System {
         true
     }
 
-    fn has_huge_pages(&self) -> bool {
+    fn has_huge_pages(&self, _asked: bool) -> bool {
         !self.lacks(lacks::POPULATE)
     }
 

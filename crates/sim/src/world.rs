@@ -53,7 +53,7 @@ impl World {
         let a = Box::new(Allocator::new(System::new(config.clone())));
         let choices = config.choices();
         choices.set(&a.policy);
-        a.policy.set_huge(HugePages::Adaptive);
+        a.policy.set_huge(HugePages::ALL[config.seed as usize % HugePages::ALL.len()]);
         if choices.harden {
             a.harden();
         }

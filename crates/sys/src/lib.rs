@@ -31,4 +31,4 @@ pub mod thread;
 pub mod watch;
 
 pub use observe::{files, may_read, page, prefault, sites};
-pub use system::{call, clock, errno, filter, lines, scan};
+pub use system::{call, clock, errno, filter, huge, lines, scan};

@@ -188,8 +188,8 @@ unsafe impl Os for Linux {
         unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxHugepage) }.is_ok()
     }
 
-    fn has_huge_pages(&self) -> bool {
-        huge::may_exist()
+    fn has_huge_pages(&self, asked: bool) -> bool {
+        huge::may_exist(asked)
     }
 
     unsafe fn populate_huge(&self, p: *mut u8, len: usize) -> bool {
@@ -197,9 +197,9 @@ unsafe impl Os for Linux {
         unsafe { huge::populate(p, len) }
     }
 
-    unsafe fn forbid_huge(&self, p: *mut u8, len: usize) {
+    unsafe fn set_huge(&self, p: *mut u8, len: usize, allow: bool) {
         // SAFETY: as the caller promises.
-        unsafe { huge::forbid(p, len) }
+        unsafe { huge::set(p, len, allow) }
     }
 
     unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
@@ -252,7 +252,7 @@ unsafe impl Os for Linux {
             return cgroup::last();
         }
         if (self.policy)().huge() != HugePages::Off {
-            huge::look();
+            huge::look_once();
         }
         cgroup::memory(self.clock())
     }

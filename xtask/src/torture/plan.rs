@@ -147,7 +147,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("NEAP_MMAP_THRESHOLD", &["40K", "128K", "1M"]),
     ("NEAP_LIMIT", &["20M", "64M", "200M", "off"]),
     ("NEAP_HARDEN", &["on"]),
-    ("NEAP_HUGE", &["adaptive"]),
+    ("NEAP_HUGE", &["adaptive", "advised", "thp", "always"]),
     ("NEAP_COUNTERS", &["@"]),
     ("NEAP_SITES", &["@"]),
     ("NEAP_PREFAULT", &["8M", "all", "file:lib*"]),

@@ -40,6 +40,7 @@ impl<O: Os> Blocks<O> {
         let what = Use::Large { bytes, zero: zero && !self.policy.zero_always() };
         let taken = self.take_chunks(len, align, what)?;
         let mut block = Self::make_large(taken, len, bytes);
+        self.mark_large(block.memory(bytes));
         if zero && !self.habits.clear_large(self, block.memory(bytes), taken) {
             block = Self::make_large(self.drop_large(block, align), len, bytes);
         }
@@ -179,7 +180,7 @@ impl<O: Os> Blocks<O> {
         }
         let need = bytes.div_ceil(CHUNK);
         let since = self.cut_large(block, need);
-        self.ranges.with(&self.os, |r| {
+        let done = self.ranges.with(&self.os, |r| {
             if self.is_stranded() {
                 // As in `take_chunks`.
                 return false;
@@ -213,7 +214,11 @@ impl<O: Os> Blocks<O> {
             block.set_bytes(bytes);
             self.note_news(r);
             true
-        })
+        });
+        if done {
+            self.mark_large(block.memory(bytes));
+        }
+        done
     }
 
     /// Prepares the chunks that a large block used behind the first `need`, and that hold nothing that is needed,

@@ -67,6 +67,9 @@ impl<O: Os> Blocks<O> {
         match if movable { unsafe { self.os.move_pages(block.start(), new.start(), bytes) } } else { Moved::Not } {
             Moved::Done => {
                 self.set_apart(new);
+                // The old mapping came with the OS pages.
+                self.arenas.unmark_huge(new.memory(bytes));
+                self.mark_large(new.memory(size));
                 match block.chunk().kind() {
                     Kind::REENTRANT => self.free_large_reentrant(block),
                     _ => self.release_large(block, State::Clean),

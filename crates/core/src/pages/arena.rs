@@ -34,8 +34,8 @@ pub struct Arena {
     pub(crate) end: Cell<usize>,
     /// True if the part that was never used was given back.
     pub(crate) released: Cell<bool>,
-    /// True if huge pages were forbidden (`huge_area.rs`).
-    no_huge: Cell<bool>,
+    /// Whether huge pages were allowed (`dense.rs`) or forbidden (`huge_area.rs`) in it, if either.
+    huge: Cell<Option<bool>>,
 }
 
 impl Arena {
@@ -48,7 +48,7 @@ impl Arena {
             committed: AtomicUsize::new(0),
             end: Cell::new(0),
             released: Cell::new(false),
-            no_huge: Cell::new(false),
+            huge: Cell::new(None),
         }
     }
 
@@ -312,14 +312,15 @@ impl Arenas {
         &self.arenas[i]
     }
 
-    /// Forbids huge pages in the arena of `record`, but where they are asked for. No part of the arena may have been
-    /// given back.
-    pub(crate) fn forbid_huge<O: Os>(&self, os: &O, _: &UnderLock, record: Record) {
+    /// Allows huge pages in the chunks of the arena of `record`, or forbids them in all of it, but where they are asked
+    /// for: then it stays one mapping.
+    pub(crate) fn set_huge<O: Os>(&self, os: &O, _: &UnderLock, record: Record, allow: bool) {
         let (base, _, chunks) = self.place(record);
         let arena = &self.arenas[usize::from(self.slot(base)) - 1];
-        if !arena.no_huge.replace(true) {
-            // SAFETY: the arena's reservation, all of it.
-            unsafe { os.forbid_huge(at(base), chunks << CHUNK_SHIFT) };
+        if arena.huge.replace(Some(allow)) != Some(allow) {
+            let (from, to) = if allow { (arena.first.get(), arena.end.get()) } else { (0, chunks) };
+            // SAFETY: a part of the arena's reservation, or all of it.
+            unsafe { os.set_huge(at(base + (from << CHUNK_SHIFT)), (to - from) << CHUNK_SHIFT, allow) };
         }
     }
 

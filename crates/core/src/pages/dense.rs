@@ -1,9 +1,12 @@
-//! Huge pages, only where they are known to pay: in ranges in which a freed block was densely touched.
+//! Ranges that may have huge pages: those in which a freed block was densely touched, and with `huge=thp` those of large
+//! blocks.
 //!
 //! A huge page saves 511 page faults, but the first byte touched costs 2 MiB of memory. So a range may have huge pages
 //! only after a block there was found to be touched nearly everywhere when it was freed. Where memory goes back at once
 //! (`purge=eager`, or a block from `mmap_threshold` on), page faults are most of the cost of such a block. Other memory
 //! is reused before it faults again, and is not marked.
+//!
+//! With `huge=thp` the program is known to touch its large blocks, so they are marked when they are made.
 //!
 //! Each marked range may be a mapping of its own, so there are at most `MOST_MARKS`; neighbouring ones share a mapping.
 
@@ -12,11 +15,12 @@ use crate::pages::arena::Arenas;
 use crate::pages::layout::{self, ARENA_ALIGN, HUGE_BYTES, HUGE_PAGE, HUGE_WORDS};
 use crate::pages::owned::Owned;
 use crate::system::os::Run;
+use crate::system::policy::HugePages;
 use crate::system::sync::{AtomicU64, Ordering};
 use crate::{CHUNK_SHIFT, Os};
 use core::ops::Range;
 
-/// Limit on the ranges that are marked in the life of a process.
+/// Limit on the ranges without a marked neighbour that are marked in the life of a process.
 const MOST_MARKS: usize = 4096;
 /// A range is dense if at most one OS page in this many is untouched.
 const DENSE: usize = 16;
@@ -45,23 +49,42 @@ impl Arenas {
         range.all(|i| bits[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 != 0)
     }
 
-    /// Marks `from..to` for huge pages.
-    fn set_huge(&self, from: usize, to: usize) {
-        let Some((bits, range)) = self.huge_bits(from, to) else { return };
+    /// Marks `from..to` for huge pages. False if neither neighbour is marked.
+    fn mark_huge(&self, from: usize, to: usize) -> bool {
+        let Some((bits, range)) = self.huge_bits(from, to) else { return false };
+        let has = |i: usize| bits.get(i / 64).is_some_and(|word| word.load(Ordering::Relaxed) >> (i % 64) & 1 != 0);
+        let joins = range.start.checked_sub(1).is_some_and(has) || has(range.end);
         range.for_each(|i| {
             bits[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
         });
+        joins
     }
+
+    /// Removes the marks of `memory`, which was mapped anew.
+    pub(crate) fn unmark_huge(&self, memory: Owned) {
+        let start = memory.start().addr();
+        let Some((bits, range)) = self.huge_bits(start & !(HUGE_PAGE - 1), start + memory.len()) else { return };
+        for i in range {
+            if bits[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 != 0 {
+                bits[i / 64].fetch_and(!(1 << (i % 64)), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// The part of `memory` that is whole huge pages.
+fn whole_pages(memory: Owned) -> Owned {
+    let start = memory.start().addr();
+    let end = start + memory.len();
+    memory.part(start.next_multiple_of(HUGE_PAGE) - start, (end & !(HUGE_PAGE - 1)).max(start) - start)
 }
 
 impl<O: Os> Pages<O> {
     /// Marks memory that is freed for huge pages if it is densely touched.
     #[cold]
     pub(crate) fn mark_if_dense(&self, memory: Owned) {
-        let (start, len) = (memory.start().addr(), memory.len());
-        let from = start.next_multiple_of(HUGE_PAGE);
-        let to = (start + len) & !(HUGE_PAGE - 1);
-        if from >= to || self.page_size() != 4096 || self.arenas.is_huge(from, to) {
+        let len = memory.len();
+        if !self.may_mark(whole_pages(memory)) {
             return;
         }
         let mut runs = [Run::EMPTY; 16];
@@ -69,14 +92,43 @@ impl<O: Os> Pages<O> {
         if runs.iter().map(|run| run.len).sum::<usize>() < len - len / DENSE {
             return;
         }
-        let may = self.ranges.with(&self.os, |r| {
-            r.marks += 1;
-            r.marks <= MOST_MARKS
-        });
-        if may {
+        self.mark(whole_pages(memory));
+    }
+
+    /// Marks the memory of a new large block, or of one that has grown, where option `huge` says so.
+    #[inline]
+    pub(crate) fn mark_large(&self, memory: Owned) {
+        if memory.len() >= HUGE_PAGE && self.policy.huge() == HugePages::Thp {
+            self.mark_by_option(whole_pages(memory));
+        }
+    }
+
+    #[cold]
+    fn mark_by_option(&self, whole: Owned) {
+        if self.os.has_huge_pages(false) && self.may_mark(whole) {
+            self.mark(whole);
+        }
+    }
+
+    /// Whether a range was ever marked.
+    pub(crate) fn has_marks(&self) -> bool {
+        self.marks.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether whole huge pages can be marked, and some are not.
+    fn may_mark(&self, whole: Owned) -> bool {
+        let from = whole.start().addr();
+        whole.len() > 0 && self.page_size() == 4096 && !self.arenas.is_huge(from, from + whole.len())
+    }
+
+    /// Marks whole huge pages, and has the system use some for them.
+    fn mark(&self, whole: Owned) {
+        // Relaxed: several threads may exceed the limit by a few.
+        if self.marks.load(Ordering::Relaxed) < MOST_MARKS {
             // No other thread marks a part of it, as it is the holder's.
-            self.arenas.set_huge(from, to);
-            let whole = memory.part(from - start, to - start);
+            if !self.arenas.mark_huge(whole.start().addr(), whole.start().addr() + whole.len()) {
+                self.marks.fetch_add(1, Ordering::Relaxed);
+            }
             // SAFETY: `Owned` proves that the memory is committed.
             unsafe { self.os.allow_huge(whole.start(), whole.len()) };
         }

@@ -14,7 +14,7 @@
 //! free memory. Bound: areas add one part in `PROVEN` to what the program held at its peak, for the time that free
 //! memory waits.
 //!
-//! Elsewhere in the arena huge pages are forbidden from then on ([`Os::forbid_huge`]): the system would put them where
+//! Elsewhere in the arena huge pages are forbidden from then on ([`Os::set_huge`]): the system would put them where
 //! holes were given back.
 
 use crate::pages::Pages;
@@ -43,7 +43,7 @@ impl<O: Os> Pages<O> {
     /// Fills an area if the next slab shall come from one. The caller has shown that it fills slabs (`grow.rs`).
     #[inline]
     pub(crate) fn make_area(&self) {
-        if self.policy.huge() != HugePages::Off
+        if matches!(self.policy.huge(), HugePages::Adaptive | HugePages::Advised)
             && let Some(area) = self.ranges.with(&self.os, |r| self.take_area(r))
         {
             self.fill_area(area);
@@ -66,14 +66,14 @@ impl<O: Os> Pages<O> {
             return None;
         }
         let taken = r.take_clean(self, AREA, AREA)?;
-        self.arenas.forbid_huge(&self.os, r.lock(), taken.first);
+        self.arenas.set_huge(&self.os, r.lock(), taken.first, false);
         Some(Area(taken.first))
     }
 
     /// Whether areas may be filled now.
     fn may_fill(&self, r: &Ranges) -> bool {
         // `room`: as for slabs that are populated (`blocks/grow.rs`). Relaxed: approximate.
-        self.os.has_huge_pages()
+        self.os.has_huge_pages(true)
             && self.notes.room.load(Ordering::Relaxed) / CHUNK >= FRESH_CHUNKS
             && self.policy.purge() != Purge::Eager
             && self.page_size() == 4096

@@ -58,6 +58,8 @@ pub struct Pages<O: Os> {
     pub(crate) epoch: AtomicU8,
     /// Bytes of all huge blocks: mappings outside of arenas, which count against the limit for this process.
     pub(crate) huge_bytes: AtomicUsize,
+    /// Number of ranges that were marked for huge pages, see `dense.rs`.
+    marks: AtomicUsize,
     /// True in the child of a fork that was made in a reentrant call: other threads of the parent may have left any
     /// structure half changed.
     pub(crate) stranded: AtomicBool,
@@ -81,6 +83,7 @@ impl<O: Os> Pages<O> {
             notes: Notes::new(),
             epoch: AtomicU8::new(age::FIRST),
             huge_bytes: AtomicUsize::new(0),
+            marks: AtomicUsize::new(0),
             stranded: AtomicBool::new(false),
         }
     }

@@ -17,6 +17,7 @@ use crate::pages::chunk::{Gap, Kind, LINKS, List, RECORD_BYTES, Record, State, V
 use crate::pages::demand::Demand;
 use crate::pages::held::Held;
 use crate::pages::space::Space;
+use crate::system::policy::HugePages;
 use crate::{CHUNK, Os};
 use core::cell::Cell;
 
@@ -102,8 +103,6 @@ pub struct Ranges {
     pub(crate) peak_chunks: usize,
     /// Number of requests for a huge area to refuse, see `huge_area.rs`.
     pub(crate) area_pause: u32,
-    /// Number of ranges that were marked for huge pages, see `dense.rs`.
-    pub(crate) marks: usize,
     /// Ranges of the kind [`Kind::DROPPED`].
     dropped: List,
     /// Number of chunks in dropped ranges.
@@ -166,7 +165,6 @@ impl Ranges {
             taken_chunks: 0,
             peak_chunks: 0,
             area_pause: 0,
-            marks: 0,
             dropped: List::new(),
             dropped_chunks: 0,
             held: Held::new(),
@@ -243,8 +241,10 @@ impl Ranges {
             self.demand.still_waits(self.waiting());
             return dirty;
         }
-        let align = if len >= LONG { align.max(LONG_ALIGN) } else { align };
-        self.take_clean(space, len, align)
+        // With huge pages for large blocks a range starts at one, where address space is plenty.
+        let thp = space.policy.huge() == HugePages::Thp && !space.arenas.is_limited(&self.lock);
+        let long = if thp { LONG_ALIGN } else { LONG };
+        self.take_clean(space, len, if len >= long { align.max(LONG_ALIGN) } else { align })
     }
 
     /// [`Ranges::take`] of chunks that read as zero; `align` is in chunks.
@@ -261,6 +261,9 @@ impl Ranges {
                 first
             }
         };
+        if space.policy.huge() == HugePages::Always && space.os.has_huge_pages(false) {
+            space.arenas.set_huge(&space.os, &self.lock, first, true);
+        }
         self.note_fresh(len);
         self.taken_chunks += len;
         Some(Taken { first, dirty: (0, 0) })

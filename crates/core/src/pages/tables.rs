@@ -74,7 +74,7 @@ impl<O: Os> Pages<O> {
                     break;
                 }
             }
-            r.marks > 0
+            self.has_marks()
         });
         let mut bytes = 0;
         for (c, len) in ranges.into_iter().flatten() {

@@ -175,14 +175,16 @@ pub unsafe trait Os: Threads {
     /// As [`Os::purge`].
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool;
 
-    /// Allows huge pages for the next faults in a committed range. False if the system cannot do that.
+    /// Allows huge pages for the next faults in a committed range, which is not touched. False if the system cannot do
+    /// that.
     ///
     /// # Safety
     /// The range must be committed.
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool;
 
-    /// Whether [`Os::populate_huge`] may have huge pages to give. Makes no call to the system.
-    fn has_huge_pages(&self) -> bool {
+    /// Whether the system has huge pages to give; if `asked`: only where they are asked for. Makes no call to the
+    /// system.
+    fn has_huge_pages(&self, _asked: bool) -> bool {
         false
     }
 
@@ -195,11 +197,12 @@ pub unsafe trait Os: Threads {
         false
     }
 
-    /// Forbids huge pages in a reservation, but for those of [`Os::populate_huge`] and [`Os::allow_huge`]. Best effort.
+    /// Allows huge pages in a reservation, or forbids them but for those of [`Os::populate_huge`] and
+    /// [`Os::allow_huge`], also where memory is committed later. Best effort.
     ///
     /// # Safety
-    /// The range must be a reservation of this `Os`.
-    unsafe fn forbid_huge(&self, _p: *mut u8, _len: usize) {}
+    /// The range must lie in a reservation of this `Os`.
+    unsafe fn set_huge(&self, _p: *mut u8, _len: usize, _allow: bool) {}
 
     /// Populates every OS page of a committed range, as a write to it would, without changing what it reads as. Best
     /// effort: under memory pressure only part may be populated. False if none was, as the system cannot do that.

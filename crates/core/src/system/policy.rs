@@ -55,6 +55,18 @@ pub enum HugePages {
     Off = 0,
     /// That of programs which keep growing, or grow again, see `huge_area.rs`.
     Adaptive = 1,
+    /// As `Adaptive`, where the system gives none that are not asked for.
+    Advised = 2,
+    /// Large blocks, from a huge page on, see `dense.rs`.
+    Thp = 3,
+    /// All memory of arenas.
+    Always = 4,
+}
+
+impl HugePages {
+    /// All values, each at the index of its number.
+    pub const ALL: [HugePages; 5] =
+        [HugePages::Off, HugePages::Adaptive, HugePages::Advised, HugePages::Thp, HugePages::Always];
 }
 
 /// The memory limit that applies.
@@ -127,10 +139,7 @@ impl Policy {
 
     /// Which memory gets huge pages.
     pub fn huge(&self) -> HugePages {
-        match self.word(Setting::Huge) {
-            0 => HugePages::Off,
-            _ => HugePages::Adaptive,
-        }
+        HugePages::ALL.get(self.word(Setting::Huge)).copied().unwrap_or(HugePages::Off)
     }
 
     /// Sets which memory gets huge pages.
@@ -258,6 +267,10 @@ mod tests {
         for (number, purge) in Purge::ALL.into_iter().enumerate().rev() {
             p.set_purge(purge);
             assert_eq!((p.purge(), purge as usize), (purge, number));
+        }
+        for (number, huge) in HugePages::ALL.into_iter().enumerate().rev() {
+            p.set_huge(huge);
+            assert_eq!((p.huge(), huge as usize), (huge, number));
         }
         for limit in [Limit::Off, Limit::Bytes(4096), Limit::Auto] {
             p.set_limit(limit);

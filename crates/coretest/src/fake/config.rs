@@ -27,6 +27,8 @@ pub struct Config {
     pub purger: bool,
     /// Result of [`neap_core::Os::has_huge_pages`].
     pub huge: bool,
+    /// True if the system also gives huge pages that are not asked for.
+    pub unasked_huge: bool,
     /// Seed of [`neap_core::Os::random`] and of random faults.
     pub seed: u64,
 }
@@ -43,6 +45,7 @@ impl Default for Config {
             memory: None,
             purger: false,
             huge: false,
+            unasked_huge: false,
             seed: 1,
         }
     }

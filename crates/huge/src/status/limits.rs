@@ -16,6 +16,7 @@ pub fn rows(root: &Root, mounts: &[Line], sizes: &[u64]) -> Vec<Row> {
     let mut rows = vec![locked()];
     rows.extend(shared_memory_group(root));
     rows.extend(transparent());
+    rows.extend(advised(sys::can_restrict()));
     let groups = root.read("/proc/self/cgroup").unwrap_or_default();
     rows.extend(sizes.iter().filter_map(|&bytes| cgroup(root, mounts, &groups, bytes)));
     rows
@@ -52,6 +53,15 @@ fn transparent() -> Option<Row> {
     };
     let change = change.map(|()| "prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0) in the program that started it".to_owned());
     Some(Row { name: "PR_GET_THP_DISABLE".to_owned(), value: value.to_owned(), means: means.to_owned(), change })
+}
+
+/// What option `huge=advised` does here.
+fn advised(can_restrict: Option<bool>) -> Option<Row> {
+    let (value, means) = match can_restrict? {
+        true => ("works", "a program on neap gets huge pages only where neap, or the program, asks for them"),
+        false => ("as adaptive", "this kernel lacks PR_THP_DISABLE_EXCEPT_ADVISED (Linux 6.18)"),
+    };
+    Some(Row { name: "huge=advised".to_owned(), value: value.to_owned(), means: means.to_owned(), change: None })
 }
 
 /// The tightest limit of the cgroups of this process on pages of one size, v1 or v2.
@@ -109,6 +119,18 @@ mod tests {
     use super::*;
     use crate::status::mounts::parse;
     use crate::testing::Tree;
+
+    /// Catches a kernel that is said to do what it refuses.
+    #[test]
+    fn what_advised_does() {
+        let value = |can| advised(can).map(|row| row.value);
+        assert_eq!(value(Some(true)).as_deref(), Some("works"));
+        assert_eq!(value(Some(false)).as_deref(), Some("as adaptive"));
+        assert_eq!(value(None), None);
+        let before = sys::transparent_disabled();
+        let _ = sys::can_restrict();
+        assert_eq!(sys::transparent_disabled(), before, "put back");
+    }
 
     /// Catches a limit that is overlooked: of a group above, of either version, in a container.
     #[test]

@@ -1,8 +1,9 @@
 //! Transparent huge pages: whether the system gives them on request, and how a range gets one.
 //!
-//! neap asks for a huge page where it wants one, and forbids them elsewhere, so it does so only where the system leaves
-//! that to programs ("madvise"). Under "always" the kernel gives them without being asked; under "never", and where the
-//! process has none (PR_SET_THP_DISABLE), there are none.
+//! For huge areas neap asks for a huge page where it wants one, and forbids them elsewhere, so it does so only where the
+//! system leaves that to programs: "madvise", or a process that has none but where it asks ([`restrict`]). Under
+//! "always" the kernel gives them without being asked; under "never", and where the process has none
+//! (PR_SET_THP_DISABLE), there are none.
 //!
 //! A huge page takes 60 to 100 us where memory is at hand. It takes longer than small pages where the kernel has to
 //! compact memory first, or where the machine is a guest whose host took unused memory back: 5 ms then. What is slow
@@ -13,7 +14,8 @@ use crate::system::clock;
 use crate::system::filter::Asking;
 use crate::system::probe::HUGE;
 use crate::system::space::count;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use neap_core::policy::HugePages;
 use neap_counters::Syscall;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mm::Advice;
@@ -33,35 +35,87 @@ const SHARE: u64 = 32;
 /// Microseconds that slow huge pages took.
 static SPENT: AtomicU64 = AtomicU64::new(0);
 
-/// True once huge pages were forbidden anywhere.
-static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+/// The last advice for a whole arena; 0: none.
+static ADVICE: AtomicUsize = AtomicUsize::new(0);
+/// True if the system also gives huge pages that are not asked for.
+static UNASKED: AtomicBool = AtomicBool::new(false);
 
-/// Finds out what [`may_exist`] returns, once.
+/// What `/sys/kernel/mm/transparent_hugepage/enabled` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Enabled {
+    Always,
+    Madvise,
+    /// Also where it is not known.
+    Never,
+}
+
+/// PR_THP_DISABLE_EXCEPT_ADVISED of include/uapi/linux/prctl.h (Linux 6.18).
+const EXCEPT_ADVISED: isize = 2;
+
+/// To be called when option `huge` gets a value.
 #[cold]
-pub fn look() {
-    if HUGE.known().is_none() && HUGE.is_usable() {
-        HUGE.note(is_by_request(c"/sys/kernel/mm/transparent_hugepage/enabled") && !is_disabled());
+pub fn chosen(huge: HugePages) {
+    let _asking = Asking::begin();
+    if huge != HugePages::Off && HUGE.is_allowed() {
+        if huge == HugePages::Advised {
+            restrict();
+        }
+        look();
     }
 }
 
-/// Whether the file of this name says that programs have to ask for huge pages.
-fn is_by_request(name: &core::ffi::CStr) -> bool {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let Ok(file) = openat(CWD, name, flags, Mode::empty()) else { return false };
-    let mut text = [0; 64];
-    let Ok(len) = rustix::io::read(&file, &mut text) else { return false };
-    text[..len].windows(9).any(|word| word == b"[madvise]")
+/// Finds out what [`may_exist`] returns, unless it is known.
+pub fn look_once() {
+    if HUGE.known().is_none() && HUGE.is_usable() {
+        look();
+    }
 }
 
-/// Whether the process has no huge pages (PR_GET_THP_DISABLE). True where that is not known.
-fn is_disabled() -> bool {
+#[cold]
+fn look() {
+    let enabled = enabled(c"/sys/kernel/mm/transparent_hugepage/enabled");
+    let disabled = disabled();
+    // Relaxed: a thread that sees the old value gives the kernel one advice too many, or too few.
+    UNASKED.store(enabled == Enabled::Always && disabled == 0, Ordering::Relaxed);
+    HUGE.note(enabled != Enabled::Never && (disabled == 0 || is_except_advised(disabled)));
+}
+
+/// Has the process, and all that it starts, get huge pages only where it asks for them. Does nothing where it has none,
+/// and where the system refuses.
+fn restrict() {
+    if disabled() == 0 {
+        let arguments = [libc::PR_SET_THP_DISABLE as usize, 1, EXCEPT_ADVISED as usize, 0, 0, 0];
+        // SAFETY: the call changes no memory. Before Linux 6.18 it is refused (EINVAL).
+        unsafe { arch::syscall(libc::SYS_prctl as usize, arguments) };
+    }
+}
+
+fn enabled(name: &core::ffi::CStr) -> Enabled {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let Ok(file) = openat(CWD, name, flags, Mode::empty()) else { return Enabled::Never };
+    let mut text = [0; 64];
+    let Ok(len) = rustix::io::read(&file, &mut text) else { return Enabled::Never };
+    let has = |word: &[u8]| text[..len].windows(word.len()).any(|part| part == word);
+    match () {
+        () if has(b"[always]") => Enabled::Always,
+        () if has(b"[madvise]") => Enabled::Madvise,
+        () => Enabled::Never,
+    }
+}
+
+/// PR_GET_THP_DISABLE: 0 where the process may have huge pages, else 1 and flags; negative where that is not known.
+fn disabled() -> isize {
     // SAFETY: the call only returns a number.
-    unsafe { arch::syscall(libc::SYS_prctl as usize, [libc::PR_GET_THP_DISABLE as usize, 0, 0, 0, 0, 0]) != 0 }
+    unsafe { arch::syscall(libc::SYS_prctl as usize, [libc::PR_GET_THP_DISABLE as usize, 0, 0, 0, 0, 0]) }
+}
+
+fn is_except_advised(disabled: isize) -> bool {
+    disabled > 0 && disabled & EXCEPT_ADVISED != 0
 }
 
 /// See `Os::has_huge_pages`.
-pub fn may_exist() -> bool {
-    HUGE.works()
+pub fn may_exist(asked: bool) -> bool {
+    HUGE.works() && !(asked && UNASKED.load(Ordering::Relaxed))
 }
 
 /// See `Os::populate_huge`.
@@ -70,7 +124,7 @@ pub fn may_exist() -> bool {
 /// As that.
 pub unsafe fn populate(p: *mut u8, len: usize) -> bool {
     let _asking = Asking::begin();
-    if !may_exist() || SPENT.load(Ordering::Relaxed) > START_US + clock::process_microseconds() / SHARE {
+    if !may_exist(true) || SPENT.load(Ordering::Relaxed) > START_US + clock::process_microseconds() / SHARE {
         return false;
     }
     // SAFETY: as the caller promises; the write leaves what reads as zero as it is.
@@ -93,27 +147,29 @@ pub unsafe fn populate(p: *mut u8, len: usize) -> bool {
     }
 }
 
-/// See `Os::forbid_huge`.
+/// See `Os::set_huge`.
 ///
 /// # Safety
 /// As that.
-pub unsafe fn forbid(p: *mut u8, len: usize) {
+pub unsafe fn set(p: *mut u8, len: usize, allow: bool) {
     let _asking = Asking::begin();
+    let advice = if allow { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
     // Relaxed: a mapping that is made at the same time stays a mapping of its own.
-    FORBIDDEN.store(true, Ordering::Relaxed);
+    ADVICE.store(advice as usize, Ordering::Relaxed);
     // SAFETY: as the caller promises.
     unsafe { follow(p, len) };
 }
 
-/// Forbids huge pages in a range of an arena that was mapped anew, if they were forbidden before: so it forms one
+/// Allows or forbids huge pages in a range of an arena that was mapped anew, as they were before: so it forms one
 /// mapping with its neighbours.
 ///
 /// # Safety
-/// As [`forbid`].
+/// As [`set`].
 pub unsafe fn follow(p: *mut u8, len: usize) {
-    if FORBIDDEN.load(Ordering::Relaxed) {
+    let advice = ADVICE.load(Ordering::Relaxed);
+    if advice != 0 {
         // SAFETY: as the caller promises.
-        unsafe { advise(p, len, Advice::LinuxNoHugepage as usize) };
+        unsafe { advise(p, len, advice) };
     }
 }
 
@@ -153,7 +209,7 @@ mod tests {
         let at = p.wrapping_add(p.align_offset(LEN));
         // SAFETY: a fresh mapping, used inside and by this test alone.
         unsafe {
-            forbid(p, 3 * LEN);
+            set(p, 3 * LEN, false);
             at.write(7);
             at.add(LEN - 1).write(8);
             let page = page_size();
@@ -168,14 +224,39 @@ mod tests {
             at.write(7);
             assert!(!is_resident(at.add(LEN / 2), page), "the range is closed to huge pages again");
             HUGE.note(false);
-            assert!(!may_exist() && !populate(at.add(LEN), LEN) && !is_resident(at.add(LEN), page));
+            assert!(!may_exist(false) && !populate(at.add(LEN), LEN) && !is_resident(at.add(LEN), page));
         }
     }
 
-    /// Catches a system without huge pages on request that counts as one with them.
+    /// Catches a system without huge pages that counts as one with them.
     #[test]
-    fn only_by_request() {
-        assert!(!is_by_request(c"/nonexistent"));
-        assert!(!is_by_request(c"/proc/self/stat"));
+    fn only_what_is_said() {
+        assert_eq!(enabled(c"/nonexistent"), Enabled::Never);
+        assert_eq!(enabled(c"/proc/self/stat"), Enabled::Never);
+    }
+
+    /// Catches a process that asks for huge pages although it has none, or that has those that it did not ask for.
+    #[test]
+    fn restricted_to_what_is_asked_for() {
+        // SAFETY: the child, of one thread, changes only itself.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                let has = enabled(c"/sys/kernel/mm/transparent_hugepage/enabled") != Enabled::Never;
+                let mut good = disabled() != 0;
+                if !good {
+                    chosen(HugePages::Advised);
+                    // Before Linux 6.18 nothing changes.
+                    good = disabled() == 0 || (is_except_advised(disabled()) && may_exist(true) == has);
+                    arch::syscall(libc::SYS_prctl as usize, [libc::PR_SET_THP_DISABLE as usize, 1, 0, 0, 0, 0]);
+                    chosen(HugePages::Advised);
+                    good &= disabled() == 1 && !may_exist(false);
+                }
+                libc::_exit(i32::from(!good));
+            }
+            let mut status = -1;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert_eq!(status, 0);
+        }
     }
 }

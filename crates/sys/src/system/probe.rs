@@ -7,7 +7,8 @@
 //! | [`MOVE`]: MREMAP_DONTUNMAP | 5.7 | a page is mapped and moved | realloc copies |
 //! | [`BARRIER`]: membarrier, private and expedited | 4.14 | the process is registered | there are no handshakes; a fork pauses |
 //! | [`SCAN`]: PAGEMAP_SCAN | 6.7 | the first question's error | entries of /proc/self/pagemap are read |
-//! | [`HUGE`]: huge pages by madvise | 2.6.38 | /sys/kernel/mm/transparent_hugepage, when memory is first looked at | small pages |
+//! | [`HUGE`]: huge pages by madvise | 2.6.38 | /sys/kernel/mm/transparent_hugepage, when option `huge` is set | small pages |
+//! | PR_THP_DISABLE_EXCEPT_ADVISED | 6.18 | at the call | `huge=advised` is as `adaptive` |
 //! | MADV_COLLAPSE | 6.1 | each call's error | an area that has a page table gets small pages |
 //! | MADV_WIPEONFORK | 4.14 | at each page that needs it | `space::COMMON`; no counters page |
 //! | MAP_FIXED_NOREPLACE | 4.17 | the address that comes back | the address is a hint |
@@ -81,6 +82,11 @@ impl Feature {
     #[inline]
     pub fn works(&self) -> bool {
         self.known() == Some(true) && (self.rarity == Rarity::Usual || !filter::is_forbidden())
+    }
+
+    /// Whether it may be tried now, also if it failed before.
+    pub fn is_allowed(&self) -> bool {
+        self.rarity == Rarity::Usual || filter::hostile() == Filter::No
     }
 
     /// Whether it may be used or tried now. A filter that may end the process for it is noted as a failure.

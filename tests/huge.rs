@@ -1,0 +1,27 @@
+//! Option `huge` on the real system.
+
+use std::process::ExitCode;
+
+use neap_tests::{Case, Run, Source, judge_case};
+
+const HUGE: Source = Source::new("huge/huge.c");
+
+/// Value of the option, case, and what the case would catch.
+const CASES: &[(&str, &str, &str)] = &[
+    ("thp", "thp", "large blocks that are not aligned, not advised, or touched; memory that stays"),
+    ("always", "always", "memory that is not advised, or does not go back"),
+    ("advised", "advised", "a process, or its child, that gets huge pages unasked, or none at all"),
+    ("advised", "without", "a process that gets huge pages although it was started without"),
+    ("thp", "without", "a process that asks for huge pages although it was started without"),
+    ("always", "without", "a process that asks for huge pages although it was started without"),
+];
+
+fn main() -> ExitCode {
+    let case = |&(value, case, catches): &(&'static str, &'static str, &'static str)| {
+        Case::new(format!("{value}::{case}"), catches, move || {
+            judge_case(Run::new(HUGE.build()?).arg(case).env("NEAP_HUGE", value))?.no_complaint()?;
+            Ok(())
+        })
+    };
+    neap_tests::suite::main(CASES.iter().map(case).collect())
+}
