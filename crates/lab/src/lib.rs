@@ -14,7 +14,7 @@
 //! | [`plan`], [`session`], `turns` | a run from its request to its files; its rounds; who runs when |
 //! | [`runner`] | one case under one allocator |
 //! | [`noise`], [`machine`], [`memory`] | how quiet the machine is, what it is, how much memory it has left |
-//! | [`settings`], [`interrupt`], [`scratch`] | what is undone whatever happens |
+//! | [`settings`], [`interrupt`], `scratch` | what is undone whatever happens |
 //! | [`store`], [`text`] | the folder of a run; its tables for people |
 //!
 //! | word | meaning |

@@ -224,9 +224,9 @@ fn json(count: u32) -> String {
     for i in 0..u64::from(count) {
         let comma = if i == 0 { "" } else { "," };
         let (name, tag, part) = (i * 7919 % 100_003, i % 97, i % 360);
-        let _ = write!(
+        let _ = writeln!(
             text,
-            "{comma}{{\"id\":{i},\"name\":\"name {name}\",\"tags\":[\"tag {tag}\",\"tag {}\"],\"point\":[{part}.5,{part}]}}\n",
+            "{comma}{{\"id\":{i},\"name\":\"name {name}\",\"tags\":[\"tag {tag}\",\"tag {}\"],\"point\":[{part}.5,{part}]}}",
             i * 3 % 97
         );
     }

@@ -159,7 +159,7 @@ fn takes(program: &Path, library: &Path) -> Result<bool> {
 /// one that goes to the library is enough.
 ///
 /// ```text
-///  16841:	binding file /usr/bin/perl [0] to /x/libneap.so [0]: normal symbol `malloc' [GLIBC_2.2.5]
+///  16841:    binding file /usr/bin/perl [0] to /x/libneap.so [0]: normal symbol `malloc' [GLIBC_2.2.5]
 /// ```
 fn binds_malloc(text: &str, library: &str) -> bool {
     let to = format!("{library} [");
