@@ -162,7 +162,7 @@ fn malloc_reentrant(size: usize, zero: bool) -> *mut u8 {
 #[inline(always)]
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
     // No block has the length that stands for an overflow, so the slow path fails.
-    let bytes = count.checked_mul(size).unwrap_or(usize::MAX);
+    let bytes = count.saturating_mul(size);
     if bytes > SHORT {
         return calloc_slow(bytes);
     }

@@ -1,7 +1,7 @@
 //! Transparent huge pages: whether the system gives them on request, and how a range gets one.
 //!
 //! For huge areas neap asks for a huge page where it wants one, and forbids them elsewhere, so it does so only where the
-//! system leaves that to programs: "madvise", or a process that has none but where it asks ([`restrict`]). Under
+//! system leaves that to programs: "madvise", or a process that has none but where it asks (`restrict`). Under
 //! "always" the kernel gives them without being asked; under "never", and where the process has none
 //! (PR_SET_THP_DISABLE), there are none.
 //!
