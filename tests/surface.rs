@@ -176,6 +176,7 @@ const IMPORTS: &[(&str, &str)] = &[
     ("pthread_join", "as pthread_create"),
     ("pthread_key_create", "the end of a thread; once, outside of calls"),
     ("pthread_key_delete", "two threads created the key at once"),
+    ("pthread_setcancelstate", "as pthread_create: the calling thread waits for them"),
     ("pthread_setspecific", "the end of a thread; outside of calls, as it may allocate"),
     ("sbrk", "free of a foreign block: where the C library's heap lies"),
     ("strlen", "strings of the environment"),
