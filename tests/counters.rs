@@ -210,9 +210,10 @@ fn small() -> Outcome {
 }
 
 fn forked(case: &str) -> Outcome {
-    let mut program = Program::start(case, &[])?;
+    let mut program = Program::start(case, &[("NEAP_PREFAULT", "4M")])?;
     let parent = program.stage()?;
     let before = read(parent.pid)?;
+    check("what was prefaulted", before.gauges.prefault_bytes == 4 * MIB, parent, &before.gauges)?;
     program.go_on()?;
     let child = program.stage()?;
     // Without the handlers of fork, the first tick makes the page.
@@ -227,6 +228,7 @@ fn forked(case: &str) -> Outcome {
     check("the parent's page", before == after, parent, &after.gauges)?;
     let off = MIB + 64 * 1024 * in_child.gauges.heaps;
     let g = read_until(child.pid, |g| g.live_bytes.abs_diff(child.bytes) <= off + g.slab_free_bytes)?;
+    check("what the child prefaulted", g.prefault_bytes == 0, child, &g)?;
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", child.pid))?;
     check("pages of the child", maps.matches("neap-counters").count() == 1, child, &g)?;
     program.go_on()?;

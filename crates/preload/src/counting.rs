@@ -9,7 +9,6 @@ use neap_control::options::COUNTERS;
 use neap_core::watch::Reason;
 use neap_counters::Counters;
 use neap_sys::global::NEAP;
-use neap_sys::prefault::{self, Prefaulted};
 use neap_sys::{call, filter, page, thread, watch};
 
 /// Starts to count, in a new file in `directory`; false if there can be none.
@@ -29,8 +28,6 @@ pub fn start(directory: &CStr) -> bool {
 /// Makes a file for the child. Without one the child does not count, as its page is the parent's.
 unsafe extern "C" fn in_child() {
     NEAP.os.set_counters(None);
-    // What the parent did at its start.
-    prefault::note(Prefaulted::default());
     // The program's own filter may end the process for the calls that make a file.
     if filter::is_forbidden() {
         return;

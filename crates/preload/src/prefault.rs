@@ -10,7 +10,7 @@ use neap_ranges::kernel;
 use neap_ranges::populate::{Access, populate};
 use neap_sys::global::{self, NEAP};
 use neap_sys::lines::Lines;
-use neap_sys::prefault::{Prefaulted, note};
+use neap_sys::prefault::Prefaulted;
 use neap_sys::{call, clock, thread};
 use rustix::fs::{CWD, Mode, OFlags};
 
@@ -35,7 +35,7 @@ pub fn run(value: Value<'_>) {
         _ => return,
     };
     let microseconds = u64::try_from(now().saturating_sub(begun).as_micros()).unwrap_or(u64::MAX);
-    note(Prefaulted { bytes: bytes as u64, faults: faults().saturating_sub(before), microseconds });
+    NEAP.os.note_prefaulted(Prefaulted { bytes: bytes as u64, faults: faults().saturating_sub(before), microseconds });
 }
 
 /// Memory that malloc hands out next.

@@ -3,6 +3,7 @@
 use crate::helper::rights;
 use crate::helper::thread::{self, Entry};
 use crate::observe::page;
+use crate::observe::prefault::Prefaulted;
 use crate::system::call::READ_WRITE;
 use crate::system::filter::{self, Asking};
 use crate::system::map::{self, map};
@@ -40,6 +41,11 @@ impl Linux {
     /// Has this process count in `page` from now on, or not count.
     pub fn set_counters(&self, page: Option<&'static Counters>) {
         space::settle().page.set_counts(page);
+    }
+
+    /// Notes what option `prefault` did.
+    pub fn note_prefaulted(&self, done: Prefaulted) {
+        space::settle().prefaulted.note(done);
     }
 }
 
@@ -282,7 +288,8 @@ unsafe impl Os for Linux {
         let _asking = Asking::begin();
         // A guest may be killed in the middle; then the owner could never publish again.
         let Some(space) = space::space().filter(|space| !space.is_guest()) else { return };
-        space.page.publish(|| page::gauges(figures, (self.policy)(), purge::calls()));
+        let prefaulted = space.prefaulted.noted();
+        space.page.publish(|| page::gauges(figures, (self.policy)(), purge::calls(), prefaulted));
     }
 
     fn address_limit(&self) -> Option<usize> {

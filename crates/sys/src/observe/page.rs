@@ -13,7 +13,7 @@
 
 use crate::observe::files::{Directory, map};
 use crate::observe::once::Made;
-use crate::observe::prefault;
+use crate::observe::prefault::Prefaulted;
 use crate::system::call;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use neap_core::figures::Figures;
@@ -123,13 +123,12 @@ fn memory_file(len: usize) -> Option<OwnedFd> {
 }
 
 /// The figures and the options, in the form of the page.
-pub fn gauges(f: &Figures, policy: &Policy, purge_calls: u64) -> Gauges {
+pub fn gauges(f: &Figures, policy: &Policy, purge_calls: u64, prefaulted: Prefaulted) -> Gauges {
     let limit = match policy.limit() {
         Limit::Off => 0,
         Limit::Auto => u64::MAX,
         Limit::Bytes(bytes) => bytes as u64,
     };
-    let prefaulted = prefault::noted();
     Gauges {
         updated: f.clock,
         ticks: f.ticks,

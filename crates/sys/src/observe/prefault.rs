@@ -32,18 +32,28 @@ pub fn text() -> &'static [u8] {
     TEXT.get().bytes()
 }
 
-static DONE: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+/// What was done at the start; all zero in the child of a fork, which did nothing (`space.rs`).
+#[derive(Debug)]
+pub struct Done([AtomicU64; 3]);
 
-/// Notes it; all zero in the child of a fork, which did nothing.
-pub fn note(done: Prefaulted) {
-    // Relaxed: the numbers stand for themselves.
-    DONE.iter()
-        .zip([done.bytes, done.faults, done.microseconds])
-        .for_each(|(to, from)| to.store(from, Ordering::Relaxed));
-}
+impl Done {
+    /// Nothing was done.
+    pub const fn new() -> Done {
+        Done([const { AtomicU64::new(0) }; 3])
+    }
 
-/// What was noted.
-pub fn noted() -> Prefaulted {
-    let [bytes, faults, microseconds] = DONE.each_ref().map(|number| number.load(Ordering::Relaxed));
-    Prefaulted { bytes, faults, microseconds }
+    /// Notes it.
+    pub fn note(&self, done: Prefaulted) {
+        // Relaxed: the numbers stand for themselves.
+        self.0
+            .iter()
+            .zip([done.bytes, done.faults, done.microseconds])
+            .for_each(|(to, from)| to.store(from, Ordering::Relaxed));
+    }
+
+    /// What was noted.
+    pub fn noted(&self) -> Prefaulted {
+        let [bytes, faults, microseconds] = self.0.each_ref().map(|number| number.load(Ordering::Relaxed));
+        Prefaulted { bytes, faults, microseconds }
+    }
 }

@@ -7,6 +7,7 @@
 //! or to `COMMON` where the kernel cannot wipe it or has no memory for it.
 
 use crate::observe::page::Page;
+use crate::observe::prefault::Done;
 use crate::observe::sites::Ring;
 use crate::system::call::READ_WRITE;
 use crate::system::{call, filter, touched};
@@ -27,11 +28,19 @@ pub struct Space {
     pub page: Page,
     /// The file of allocation sites.
     pub sites: Ring,
+    /// What option `prefault` did.
+    pub prefaulted: Done,
 }
 
 impl Space {
     const fn new() -> Self {
-        Space { helper: Helper::new(), pagemap: touched::Kept::new(), page: Page::new(), sites: Ring::new() }
+        Space {
+            helper: Helper::new(),
+            pagemap: touched::Kept::new(),
+            page: Page::new(),
+            sites: Ring::new(),
+            prefaulted: Done::new(),
+        }
     }
 
     /// Whether the calling process is a guest: it uses the address space of another process, the owner, and may leave
