@@ -1,7 +1,7 @@
 //! The helper's main loop: it gives back what waits, sleeps until the next tick, and ends when nothing waits or when it
 //! has to.
 
-use crate::pages::notes::WANTED;
+use crate::back::purge::Tick;
 use crate::system::helper::Leave;
 use crate::system::os::Onward;
 use crate::system::sync::Ordering;
@@ -18,18 +18,20 @@ impl<O: Os> Allocator<O> {
     #[cold]
     fn round(&self) -> Option<u32> {
         let Some(_flight) = self.fly(core::ptr::null()) else { return Some(self.tick_length()) };
-        let next = self.purge_old();
-        if next.is_some() {
-            // The caches of idle threads may have left notes.
-            self.settle();
-        }
+        let tick = self.purge_old();
+        // The caches of idle threads may have left notes.
+        self.settle();
+        // Before the helper resigns, as it frees what handlers freed, which may have to wait.
         self.publish();
-        if next.is_none() && self.notes.take(WANTED) != 0 {
-            // Since the helper resigned, what handlers freed has begun to wait: figures free that as well.
-            self.os.helper().stay();
-            return Some(self.tick_length());
-        }
-        next
+        let ends = match tick {
+            Tick::Again => false,
+            Tick::Idle(before) => self.resign(before),
+            Tick::Off => {
+                self.os.helper().resign();
+                true
+            }
+        };
+        (!ends).then(|| self.tick_length())
     }
 
     /// Does one tick: purges what is due. Returns the milliseconds until the next tick, or `None` if nothing waits:

@@ -38,6 +38,17 @@ const HOLES_AGAIN: u64 = 64;
 /// Number of ticks without work after which the purger ends.
 const IDLE_TICKS: u32 = if cfg!(neap_sim) { 1 } else { 5 };
 
+/// What the purger does after a tick.
+#[derive(Debug)]
+pub(crate) enum Tick {
+    /// Another tick.
+    Again,
+    /// It ends, unless something began to wait since [`Notes::came`](crate::pages::notes::Notes) was this.
+    Idle((usize, bool)),
+    /// It ends: nothing is ever purged.
+    Off,
+}
+
 impl<O: Os> Back<O> {
     /// Gives all free memory back to the system at once; returns the bytes. `mine` is the heap that the call uses,
     /// whose caches are emptied as well, or [`Mine::none`].
@@ -54,14 +65,12 @@ impl<O: Os> Back<O> {
         bytes + of_reentrant_calls
     }
 
-    /// One tick: gives back what is due. Returns the milliseconds until the next tick, or `None` if nothing waits: then
-    /// the helper has resigned.
+    /// One tick: gives back what is due.
     #[cold]
-    pub(crate) fn purge_old(&self) -> Option<u32> {
+    pub(crate) fn purge_old(&self) -> Tick {
         // 0 before the first use, when no memory can wait.
         if self.page_size() == 0 || self.policy.purge() == Purge::Never {
-            self.os.helper().resign();
-            return None;
+            return Tick::Off;
         }
         self.drain();
         // If the helper was woken early, it gives back only what is urgent: for ages and other counts of ticks no time
@@ -106,18 +115,14 @@ impl<O: Os> Back<O> {
         // A fork cut the tick short: the next tick goes on.
         if !rests || cached || self.is_forking() {
             self.purger.idle.store(0, Ordering::Relaxed);
-            return Some(self.tick_length());
+            return Tick::Again;
         }
-        if !in_time {
-            // The caches were not checked. `idle` is not reset, as that is no sign of work: with short ticks and a
-            // coarse clock it is frequent.
-            return Some(self.tick_length());
+        // If not in time, the caches were not checked. `idle` is not reset then, as that is no sign of work: with short
+        // ticks and a coarse clock it is frequent. Relaxed: one thread calls this.
+        if in_time && self.purger.idle.fetch_add(1, Ordering::Relaxed) >= IDLE_TICKS {
+            return Tick::Idle(before);
         }
-        // Relaxed: one thread calls this.
-        if self.purger.idle.fetch_add(1, Ordering::Relaxed) < IDLE_TICKS || !self.resign(before) {
-            return Some(self.tick_length());
-        }
-        None
+        Tick::Again
     }
 
     /// Whether a tick, or nearly one, has passed since the epoch last advanced: clocks are coarse.

@@ -96,7 +96,7 @@ impl<O: Os> Blocks<O> {
 
     /// Maps memory, whose contents are not needed, anew.
     pub(crate) fn renew(&self, memory: Owned) -> Moved {
-        self.arenas.unmark_huge(memory);
+        self.unmark(memory);
         // SAFETY: the memory is the holder's.
         unsafe { self.os.renew(memory.start(), memory.len()) }
     }

@@ -193,13 +193,13 @@ impl Mine<'_> {
     /// Returns the link to the next block, and the number of blocks that were given back. `now` is the epoch.
     #[inline(always)]
     fn flush_own<O: Os>(self, a: &Blocks<O>, class: usize, first: Free, slab: OwnSlab, now: u8) -> (Link, i32) {
-        let mut given = slab.give();
+        let mut returning = slab.give();
         let link = for_each_beside(a, class, first, |i| {
-            if given.add(i).is_err() {
+            if returning.add(i).is_err() {
                 misuse::double_free_seen_late(a, slab.chunk());
             }
         });
-        let count = given.finish();
+        let count = returning.finish();
         self.after_give(a, slab, now);
         (link, count as i32)
     }
@@ -262,11 +262,11 @@ impl Mine<'_> {
             batch.add(small.index());
             return a.give_remote(c, small.class(), batch);
         };
-        let mut given = slab.give();
-        if given.add(small.index()).is_err() {
+        let mut returning = slab.give();
+        if returning.add(small.index()).is_err() {
             misuse::double_free_seen_late(a, c);
         }
-        given.finish();
+        returning.finish();
         self.after_give(a, slab, a.epoch());
     }
 
@@ -327,13 +327,13 @@ impl Mine<'_> {
     /// After blocks came back to a slab of this heap in the epoch `now`: lists the slab, or releases it if it is empty.
     #[inline(always)]
     fn after_give<O: Os>(self, a: &Blocks<O>, slab: OwnSlab, now: u8) {
-        if !slab.is_calm(now) || slab.used() == 0 {
-            self.calm(a, slab, now);
+        if !slab.is_up_to_date(now) || slab.used() == 0 {
+            self.update(a, slab, now);
         }
     }
 
     /// [`Mine::after_give`] where something may change.
-    fn calm<O: Os>(self, a: &Blocks<O>, slab: OwnSlab, now: u8) {
+    fn update<O: Os>(self, a: &Blocks<O>, slab: OwnSlab, now: u8) {
         if slab.is_released() && !self.is_last(slab) {
             if slab.is_listed() {
                 self.unlist(slab);

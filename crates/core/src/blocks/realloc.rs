@@ -68,7 +68,7 @@ impl<O: Os> Blocks<O> {
             Moved::Done => {
                 self.set_apart(new);
                 // The old mapping came with the OS pages.
-                self.arenas.unmark_huge(new.memory(bytes));
+                self.unmark(new.memory(bytes));
                 self.mark_large(new.memory(size));
                 match block.chunk().kind() {
                     Kind::REENTRANT => self.free_large_reentrant(block),

@@ -76,6 +76,7 @@ impl Batch {
 
 /// Blocks on their way back to a slab: their bits are set, and [`Returning::finish`] counts them.
 #[derive(Debug)]
+#[must_use = "without `finish` the blocks are free and counted as used"]
 pub struct Returning {
     slab: OwnSlab,
     bits: FreeBits,

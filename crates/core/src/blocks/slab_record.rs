@@ -37,7 +37,7 @@ struct SlabRecord {
     tables: Cell<u8>,
     /// Its age, if it is listed and was when it got that age, and is not hardened; otherwise `age::NONE`. A copy beside
     /// the other fields that a free uses, see `Mine::after_give`.
-    calm: Cell<u8>,
+    up_to_date: Cell<u8>,
     /// Offset of its free bits from the base of its arena.
     bits: Cell<u32>,
     _links: Gap<{ OWNER_OR_BYTES - LINKS }>,
@@ -186,7 +186,7 @@ impl OwnSlab {
         record.guarded.set(false);
         record.carved.set(0);
         record.used.set(0);
-        record.calm.set(age::NONE);
+        record.up_to_date.set(age::NONE);
         // Relaxed: no other thread uses the slab yet.
         record.clean.store(0, Ordering::Relaxed);
         let (tables, index) = (arenas.tables(c), layout::split(c.address()).1);
@@ -283,20 +283,20 @@ impl OwnSlab {
     #[inline]
     pub(crate) fn set_listed(self, listed: bool) {
         self.record().listed.set(listed);
-        self.record().calm.set(age::NONE);
+        self.record().up_to_date.set(age::NONE);
     }
 
     /// Whether blocks came back in the epoch `now` to a slab that is listed since then, and not hardened. So nothing
     /// changes when more come back, unless it is empty then.
     #[inline(always)]
-    pub(crate) fn is_calm(self, now: u8) -> bool {
-        self.record().calm.get() == now
+    pub(crate) fn is_up_to_date(self, now: u8) -> bool {
+        self.record().up_to_date.get() == now
     }
 
-    /// Whether `calm` is what its doc says. For tests, of a slab that is in use.
+    /// Whether `up_to_date` is what its doc says. For tests, of a slab that is in use.
     pub(crate) fn knows_age(self) -> bool {
-        let (age, calm) = (slab_age(self.0).load(Ordering::Relaxed), self.record().calm.get());
-        calm == age::NONE || (calm == age && self.is_listed() && !is_hardened(self.0))
+        let (age, copy) = (slab_age(self.0).load(Ordering::Relaxed), self.record().up_to_date.get());
+        copy == age::NONE || (copy == age && self.is_listed() && !is_hardened(self.0))
     }
 
     /// Sets its age to the epoch `now`; `age::NONE`: nothing waits any more. True if it had no age before.
@@ -307,8 +307,8 @@ impl OwnSlab {
         // only the holder of a slab changes its age.
         let first = age.load(Ordering::Relaxed) == age::NONE;
         age.store(now, Ordering::Release);
-        let calm = self.is_listed() && !is_hardened(self.0);
-        self.record().calm.set(if calm { now } else { age::NONE });
+        let stays = self.is_listed() && !is_hardened(self.0);
+        self.record().up_to_date.set(if stays { now } else { age::NONE });
         first
     }
 

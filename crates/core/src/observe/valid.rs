@@ -396,7 +396,7 @@ impl<O: Os> Observed<O> {
                 // SAFETY: an owner is a heap, or a name.
                 let lost =
                     unsafe { Heap::at(heap::owner(c)) }.is_some_and(|heap| heap.state.load(Ordering::Relaxed) == LOST);
-                check(lost || slab.knows_age(), "a slab that is calm has that age", at)?;
+                check(lost || slab.knows_age(), "an up-to-date slab has the age of its copy", at)?;
             }
             Kind::HEAPS => census.heap_chunks += 1,
             Kind::DROPPED => {

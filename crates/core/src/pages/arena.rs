@@ -312,8 +312,8 @@ impl Arenas {
         &self.arenas[i]
     }
 
-    /// Allows huge pages in the chunks of the arena of `record`, or forbids them in all of it, but where they are asked
-    /// for: then it stays one mapping.
+    /// Allows huge pages in the chunks of the arena of `record`, or forbids them in all of it: then it stays one
+    /// mapping. (To forbid them, no part of the arena may have been unmapped: `is_limited`.)
     pub(crate) fn set_huge<O: Os>(&self, os: &O, _: &UnderLock, record: Record, allow: bool) {
         let (base, _, chunks) = self.place(record);
         let arena = &self.arenas[usize::from(self.slot(base)) - 1];

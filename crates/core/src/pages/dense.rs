@@ -60,10 +60,9 @@ impl Arenas {
         joins
     }
 
-    /// Removes the marks of `memory`, which was mapped anew.
-    pub(crate) fn unmark_huge(&self, memory: Owned) {
-        let start = memory.start().addr();
-        let Some((bits, range)) = self.huge_bits(start & !(HUGE_PAGE - 1), start + memory.len()) else { return };
+    /// Removes the marks of `from..to`, multiples of a huge page.
+    fn unmark_huge(&self, from: usize, to: usize) {
+        let Some((bits, range)) = self.huge_bits(from, to) else { return };
         for i in range {
             if bits[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 != 0 {
                 bits[i / 64].fetch_and(!(1 << (i % 64)), Ordering::Relaxed);
@@ -76,7 +75,7 @@ impl Arenas {
 fn whole_pages(memory: Owned) -> Owned {
     let start = memory.start().addr();
     let end = start + memory.len();
-    memory.part(start.next_multiple_of(HUGE_PAGE) - start, (end & !(HUGE_PAGE - 1)).max(start) - start)
+    memory.part(start.next_multiple_of(HUGE_PAGE) - start, (end & !(HUGE_PAGE - 1)).saturating_sub(start))
 }
 
 impl<O: Os> Pages<O> {
@@ -107,6 +106,16 @@ impl<O: Os> Pages<O> {
     fn mark_by_option(&self, whole: Owned) {
         if self.os.has_huge_pages(false) && self.may_mark(whole) {
             self.mark(whole);
+        }
+    }
+
+    /// Removes the marks of huge pages of which `memory`, which was mapped anew, has a part.
+    #[inline]
+    pub(crate) fn unmark(&self, memory: Owned) {
+        if self.has_marks() {
+            let start = memory.start().addr();
+            let end = start + memory.len();
+            self.arenas.unmark_huge(start & !(HUGE_PAGE - 1), end.next_multiple_of(HUGE_PAGE));
         }
     }
 
