@@ -111,7 +111,151 @@ static void without(void) {
     CHECK(0);
 }
 
+/* Number of the pool, or in it: a line of /proc/meminfo. */
+static size_t pool_number(const char *name) {
+    static char text[8192]; /* malloc may fail here */
+    int fd = open("/proc/meminfo", O_RDONLY);
+    ssize_t len = read(fd, text, sizeof text - 1);
+    CHECK(len > 0 && close(fd) == 0);
+    text[len] = 0;
+    char *line = strstr(text, name);
+    CHECK(line);
+    return strtoul(line + strlen(name) + 1, NULL, 10);
+}
+
+/* KernelPageSize in KiB of the mapping that a block starts in. */
+static size_t page_size_at(const void *p) {
+    FILE *f = fopen("/proc/self/smaps", "r");
+    CHECK(f);
+    char line[512];
+    size_t from, to, size = 0;
+    int inside = 0;
+    while (size == 0 && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%zx-%zx ", &from, &to) == 2) inside = from <= (size_t)p && (size_t)p < to;
+        else if (inside) (void)!sscanf(line, "KernelPageSize: %zu", &size);
+    }
+    fclose(f);
+    return size;
+}
+
+enum { POOL_BLOCKS = 4000 };
+static struct { unsigned char *p; size_t size; unsigned char byte; } pool_block[POOL_BLOCKS];
+
+static void pool_verify(int i) {
+    for (size_t k = 0; k < pool_block[i].size; k++) CHECK_AT(pool_block[i].p[k] == pool_block[i].byte, k);
+}
+
+/* Blocks of 16 bytes to 3 MiB, which are replaced, resized and purged; at most 72 MiB at a time. */
+static void pool_churn(int rounds) {
+    unsigned long random = 88172645463325252ul;
+    size_t live = 0;
+    for (int round = 0; round < rounds; round++) {
+        random ^= random << 13, random ^= random >> 7, random ^= random << 17;
+        int i = random % POOL_BLOCKS;
+        size_t size = (size_t)16 << (random >> 20) % 17;
+        size += (random >> 40) % size;
+        if (pool_block[i].p) pool_verify(i);
+        if (pool_block[i].p && (random >> 60) % 4 == 0 && live - pool_block[i].size + size < 72 * MIB) {
+            unsigned char *p = realloc(pool_block[i].p, size);
+            CHECK(p);
+            size_t kept = size < pool_block[i].size ? size : pool_block[i].size;
+            for (size_t k = 0; k < kept; k++) CHECK_AT(p[k] == pool_block[i].byte, k);
+            live = live - pool_block[i].size + size;
+            pool_block[i].p = p, pool_block[i].size = size;
+            memset(p, pool_block[i].byte, size);
+            continue;
+        }
+        free(pool_block[i].p);
+        live -= pool_block[i].size;
+        pool_block[i].p = NULL, pool_block[i].size = 0;
+        if (live + size >= 72 * MIB) continue;
+        int zero = random >> 63;
+        unsigned char *p = zero ? calloc(1, size) : malloc(size);
+        CHECK(p);
+        for (size_t k = 0; zero && k < size; k++) CHECK_AT(p[k] == 0, k);
+        pool_block[i].p = p, pool_block[i].size = size, pool_block[i].byte = (unsigned char)random | 1;
+        memset(p, pool_block[i].byte, size);
+        live += size;
+        if (round % 1000 == 0) malloc_trim(0);
+    }
+    for (int i = 0; i < POOL_BLOCKS; i++) {
+        pool_verify(i);
+        free(pool_block[i].p);
+        pool_block[i].p = NULL, pool_block[i].size = 0;
+    }
+}
+
+static void pool_blocks(void) {
+    size_t pages = pool_number("HugePages_Total");
+    pool_churn(6000);
+    malloc_trim(0);
+    pool_churn(3000);
+    if (pages > 0) CHECK(pool_number("HugePages_Free") < pages);
+}
+
+static void pool_all(void) {
+    static char *blocks[60];
+    for (int i = 0; i < 60; i++) {
+        blocks[i] = malloc(MIB);
+        CHECK(blocks[i] && page_size_at(blocks[i]) == 2048);
+        memset(blocks[i], 1, MIB);
+    }
+    CHECK(page_size_at(malloc(40)) == 2048);
+    for (int i = 0; i < 60; i++) free(blocks[i]);
+}
+
+/* All of the pool is used, then malloc, calloc, realloc and the aligned calls fail, and go on once memory is free. */
+static void pool_strict(void) {
+    static char *blocks[64];
+    int n = 0;
+    errno = 0;
+    while (n < 64 && (blocks[n] = malloc(MIB))) memset(blocks[n++], 7, MIB);
+    CHECK(n < 64 && errno == ENOMEM);
+    CHECK(pool_number("HugePages_Free") == 0);
+    CHECK(n + 4 >= (int)(2 * pool_number("HugePages_Total")));
+    CHECK(!calloc(3, MIB) && !aligned_alloc(HUGE, 4 * MIB) && !malloc((size_t)40 << 30));
+    if (n > 2) {
+        CHECK(!realloc(blocks[0], 64 * MIB) && blocks[0][MIB - 1] == 7);
+        free(blocks[--n]), free(blocks[--n]);
+        char *p = calloc(1, MIB);
+        CHECK(p);
+        for (size_t i = 0; i < MIB; i++) CHECK_AT(p[i] == 0, i);
+        free(p);
+    }
+    while (n > 0) {
+        for (size_t i = 0; i < MIB; i++) CHECK_AT(blocks[n - 1][i] == 7, i);
+        free(blocks[--n]);
+    }
+}
+
+static void pool_taken(void) {
+    char *p = malloc(32 * MIB);
+    CHECK(p && page_size_at(p + MIB) == 2048);
+    FILE *f = fopen("/proc/sys/vm/nr_hugepages", "w");
+    CHECK(f && fputs("0", f) >= 0 && fclose(f) == 0);
+    memset(p, 3, 32 * MIB);
+    for (size_t i = 0; i < 32 * MIB; i++) CHECK_AT(p[i] == 3, i);
+    free(p);
+    p = calloc(1, 32 * MIB);
+    for (size_t i = 0; i < 32 * MIB; i++) CHECK_AT(p[i] == 0, i);
+    free(p);
+}
+
+static void pool_fork(void) {
+    char *p = malloc(16 * MIB);
+    memset(p, 3, 16 * MIB);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    memset(p, child ? 4 : 5, 8 * MIB);
+    for (size_t i = 0; i < 16 * MIB; i++) CHECK_AT(p[i] == (i >= 8 * MIB ? 3 : child ? 4 : 5), i);
+    pool_churn(500);
+    if (child == 0) _exit(0);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {CASE(thp), CASE(always), CASE(advised), CASE(disabled), CASE(without)};
+    static const struct test_case cases[] = {CASE(thp), CASE(always), CASE(advised), CASE(disabled), CASE(without),
+                                             CASE(pool_blocks), CASE(pool_all), CASE(pool_strict), CASE(pool_taken), CASE(pool_fork)};
     return run_cases(argc, argv, cases, sizeof cases / sizeof *cases);
 }

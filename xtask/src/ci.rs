@@ -123,6 +123,7 @@ const ALONE: &[(&str, &str)] = &[
     ("tests/machine", "has the kernel refuse memory to all processes: those beside it would fail"),
     ("crates/ranges/pool", "sets in which pages all processes get memory: those beside it would count other faults"),
     ("crates/cli/huge_show", "as crates/ranges/pool"),
+    ("tests/huge_pool", "as crates/ranges/pool"),
 ];
 
 /// What `--long` runs behind the test programs.

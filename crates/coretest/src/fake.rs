@@ -69,6 +69,8 @@ pub struct Fake {
     /// Ranges that may have huge pages.
     huge: Mutex<Vec<(usize, usize)>>,
     /// Result of [`Os::onward`].
+    /// Pages left in the pool, and the ranges that have some.
+    pool: Mutex<(usize, Vec<(usize, usize)>)>,
     onward: Mutex<Onward>,
     within: Within,
     /// The calls up to now.
@@ -99,6 +101,7 @@ impl Fake {
             swap: OnceLock::new(),
             lazy: Mutex::new(Vec::new()),
             huge: Mutex::new(Vec::new()),
+            pool: Mutex::new((config.pool.map_or(0, |(pages, _)| pages), Vec::new())),
             onward: Mutex::new(Onward::Go),
             within: Within::default(),
             log: Mutex::default(),
@@ -110,6 +113,21 @@ impl Fake {
     /// Start and length of the ranges that may have huge pages, in the order of the calls.
     pub fn huge(&self) -> Vec<(usize, usize)> {
         self.huge.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Number of pages that the pool has left.
+    pub fn left_in_pool(&self) -> usize {
+        self.pool().0
+    }
+
+    fn pool(&self) -> MutexGuard<'_, (usize, Vec<(usize, usize)>)> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a part of a range has pages of the pool: the system refuses what concerns these.
+    fn is_pool(&self, p: *mut u8, len: usize) -> bool {
+        let (from, to) = (p.addr(), p.addr() + len);
+        self.pool().1.iter().any(|range| from < range.1 && range.0 < to)
     }
 
     /// Sets the result of [`Os::onward`].
@@ -348,7 +366,7 @@ unsafe impl Os for Fake {
         self.whole_pages(Call::Guard, p.addr(), len);
         let mut model = self.model();
         model.require("guard", p.addr(), len, &[Access::Committed]);
-        if !self.granted(Call::Guard) {
+        if !self.granted(Call::Guard) || self.is_pool(p, len) {
             return false;
         }
         // SAFETY: the range lies in a reservation of this fake, as the model has just confirmed.
@@ -423,6 +441,9 @@ unsafe impl Os for Fake {
         let mut model = self.model();
         model.require("move_pages from", from.addr(), len, &[Access::Committed]);
         model.require("move_pages to", to.addr(), len, &[Access::Committed]);
+        if self.is_pool(from, len) || self.is_pool(to, len) {
+            return Moved::Not;
+        }
         if !self.granted(Call::MovePages) {
             let half_way = if self.config.missing.contains(&Call::MovePages) { 0 } else { self.faults.below(3) };
             if half_way == 0 {
@@ -451,6 +472,9 @@ unsafe impl Os for Fake {
         self.whole_pages(Call::Renew, p.addr(), len);
         let mut model = self.model();
         model.require("renew", p.addr(), len, &[Access::Committed]);
+        if self.is_pool(p, len) {
+            return Moved::Not;
+        }
         if !self.granted(Call::Renew) {
             if self.config.missing.contains(&Call::Renew) || self.faults.below(2) == 0 {
                 return Moved::Not;
@@ -470,7 +494,7 @@ unsafe impl Os for Fake {
         let model = self.model();
         model.require("purge", p.addr(), len, &[Access::Committed, Access::Mapped]);
         // SAFETY: the range is writable and holds nothing that is needed.
-        self.granted(Call::Purge) && unsafe { self.drop_pages(p, len) }
+        self.granted(Call::Purge) && !self.is_pool(p, len) && unsafe { self.drop_pages(p, len) }
     }
 
     /// A call that is made to fail purges some of the runs, from the first on.
@@ -489,7 +513,8 @@ unsafe impl Os for Fake {
             self.faults.below(runs.len())
         };
         // SAFETY: as for `purge`, for each run.
-        runs[..most].iter().take_while(|run| unsafe { self.drop_pages(run.start, run.len) }).count()
+        let purge = |run: &&Run| !self.is_pool(run.start, run.len) && unsafe { self.drop_pages(run.start, run.len) };
+        runs[..most].iter().take_while(purge).count()
     }
 
     /// Uses the kernel's MADV_FREE; [`Fake::reclaim`] makes the kernel take the pages. Pages that were swapped out are
@@ -499,7 +524,7 @@ unsafe impl Os for Fake {
         let model = self.model();
         model.require("purge_lazily", p.addr(), len, &[Access::Committed]);
         // SAFETY: the range is committed and holds nothing that is needed.
-        self.granted(Call::PurgeLazily) && unsafe { self.free_pages(p, len) }
+        self.granted(Call::PurgeLazily) && !self.is_pool(p, len) && unsafe { self.free_pages(p, len) }
     }
 
     /// Only checks and records the range: huge pages do not change the contents of memory.
@@ -508,6 +533,35 @@ unsafe impl Os for Fake {
         self.log().note(ALLOW_HUGE, p.addr(), len);
         self.huge.lock().unwrap_or_else(PoisonError::into_inner).push((p.addr(), len));
         true
+    }
+
+    fn pool_page(&self) -> Option<usize> {
+        let (_, only) = self.config.pool?;
+        (only || self.pool().0 > 0).then_some(HUGE_PAGE)
+    }
+
+    /// Has the pages of the host. A call that is made to fail loses the range.
+    unsafe fn take_from_pool(&self, p: *mut u8, len: usize) -> Moved {
+        assert!(p.addr().is_multiple_of(HUGE_PAGE) && len.is_multiple_of(HUGE_PAGE), "whole pages of the pool");
+        let mut model = self.model();
+        model.require("take_from_pool", p.addr(), len, &[Access::Committed]);
+        if !self.granted(Call::TakeFromPool) {
+            mmap(p.addr(), len, libc::PROT_NONE, libc::MAP_FIXED).expect("address space that was there");
+            model.set(p.addr(), len, Access::Lost);
+            return Moved::Lost;
+        }
+        for start in (p.addr()..p.addr() + len).step_by(HUGE_PAGE) {
+            let mut pool = self.pool();
+            if pool.1.contains(&(start, start + HUGE_PAGE)) {
+                continue;
+            }
+            if pool.0 == 0 {
+                return Moved::Not;
+            }
+            pool.0 -= 1;
+            pool.1.push((start, start + HUGE_PAGE));
+        }
+        Moved::Done
     }
 
     fn has_huge_pages(&self, asked: bool) -> bool {

@@ -142,7 +142,7 @@ gauges! {
     harden: Code,
     /// So much of what waits is held, because the program took as much again soon after it went back.
     held_bytes: Bytes,
-    /// Which memory gets huge pages (option `huge`): 0 off, 1 adaptive, 2 advised, 3 thp, 4 always.
+    /// Which memory gets huge pages (option `huge`): 0 off, 1 adaptive, 2 advised, 3 thp, 4 always, 5 hugetlb.
     huge: Code,
     /// Made resident at the start (option `prefault`).
     prefault_bytes: Bytes,
@@ -150,6 +150,8 @@ gauges! {
     prefault_faults: Count,
     /// The time that it took.
     prefault_microseconds: Microseconds,
+    /// What happens when the pool of huge pages has no more (option `hugetlb`): 0 fallback, 1 strict.
+    hugetlb: Code,
 }
 
 impl Counters {

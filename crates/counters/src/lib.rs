@@ -32,7 +32,7 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"neapcnt\0");
 /// A reader refuses any other: fields have changed.
 pub const MAJOR: u32 = 2;
 /// Fields were added.
-pub const MINOR: u32 = 4;
+pub const MINOR: u32 = 5;
 /// Version of the layout.
 pub const VERSION: u32 = MAJOR << 16 | MINOR;
 /// Size of a counters page in bytes; what lies behind the layout is zero.

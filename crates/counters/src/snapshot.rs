@@ -141,7 +141,7 @@ mod tests {
         let s = Snapshot::parse(&page(), &page()).unwrap();
         assert_eq!((s.pid, s.updates, s.exact), (41, 3, false));
         assert_eq!(s.gauges.updated, 100);
-        assert_eq!(s.gauges.prefault_microseconds, 99 + Gauges::COUNT as u64);
+        assert_eq!(s.gauges.hugetlb, 99 + Gauges::COUNT as u64);
     }
 
     /// Catches a reader that mixes two updates.
@@ -167,7 +167,7 @@ mod tests {
         assert!(Snapshot::parse(&newer, &newer).is_ok());
         let mut older = page();
         put32(&mut older, offset_of!(Counters, size), size_of::<Counters>() as u32 - 8);
-        assert_eq!(Snapshot::parse(&older, &older).unwrap().gauges.prefault_microseconds, 0);
+        assert_eq!(Snapshot::parse(&older, &older).unwrap().gauges.hugetlb, 0);
         let mut other = page();
         put32(&mut other, offset_of!(Counters, version), VERSION - MINOR + (1 << 16));
         assert_eq!(Snapshot::parse(&other, &other), Err(Unreadable::Version(VERSION - MINOR + (1 << 16))));

@@ -213,10 +213,10 @@ options! {
     }
     Huge("huge", "NEAP_HUGE") = ANY_TIME {
         // In the order of the core's `HugePages`.
-        kind: Kind::Choice(&["off", "adaptive", "advised", "thp", "always"]),
+        kind: Kind::Choice(&["off", "adaptive", "advised", "thp", "always", "hugetlb"]),
         default: "off",
         kept: Some((Setting::Huge, "huge")),
-        doc: "Huge pages: none (off); for small blocks of a program that keeps growing, or grows again (adaptive); the same, and none that the kernel gives without being asked (advised); for large blocks, from 2 MiB on (thp); for all blocks (always).",
+        doc: "Huge pages: none (off); for small blocks of a program that keeps growing, or grows again (adaptive); the same, and none that the kernel gives without being asked (advised); for large blocks, from 2 MiB on (thp); for all blocks (always); or from the kernel's pool of huge pages, for all blocks, as long as it has some (hugetlb).",
     }
     Sites("sites", "NEAP_SITES") = START {
         kind: Kind::Directory,
@@ -231,6 +231,12 @@ options! {
         kind: Kind::Prefault { max: ALL },
         default: "off",
         doc: "Makes memory resident when the program starts, so that its first use is no page fault: that many bytes that malloc hands out first, all mappings of files, or those whose path the pattern means.",
+    }
+    Hugetlb("hugetlb", "NEAP_HUGETLB") = ANY_TIME {
+        kind: Kind::Choice(&["fallback", "strict"]),
+        default: "fallback",
+        kept: Some((Setting::PoolOnly, "hugetlb")),
+        doc: "What huge=hugetlb does when the pool has no more: small pages, after one line on standard error (fallback), or allocations fail (strict).",
     }
 }
 

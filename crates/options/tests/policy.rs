@@ -24,25 +24,43 @@ fn changed() -> Policy {
         (Id::MmapThreshold, "128k"),
         (Id::Limit, "1GiB"),
         (Id::Harden, "on"),
-        (Id::Huge, "adaptive"),
+        (Id::Huge, "hugetlb"),
+        (Id::Hugetlb, "strict"),
     ];
     values.into_iter().for_each(|(id, text)| set(&policy, id, text));
     assert_eq!(values.len(), kept().count(), "an option is missing here");
     policy
 }
 
-type Settings = (bool, Purge, u32, Option<usize>, bool, usize, Limit, (bool, HugePages));
+type Settings = (bool, Purge, u32, Option<usize>, bool, usize, Limit, (bool, HugePages, bool));
 
 fn all(p: &Policy) -> Settings {
     let forms = (p.foreign_abort(), p.purge(), p.delay(), p.bytes());
-    (forms.0, forms.1, forms.2, forms.3, p.zero_always(), p.mmap_threshold(), p.limit(), (p.harden(), p.huge()))
+    (
+        forms.0,
+        forms.1,
+        forms.2,
+        forms.3,
+        p.zero_always(),
+        p.mmap_threshold(),
+        p.limit(),
+        (p.harden(), p.huge(), p.pool_only()),
+    )
 }
 
 /// Catches an option that sets another policy than its own, or another value.
 #[test]
 fn values_reach_their_policy() {
-    let wanted =
-        (true, Purge::Never, 2000, Some(64 << 20), true, 128 << 10, Limit::Bytes(1 << 30), (true, HugePages::Adaptive));
+    let wanted = (
+        true,
+        Purge::Never,
+        2000,
+        Some(64 << 20),
+        true,
+        128 << 10,
+        Limit::Bytes(1 << 30),
+        (true, HugePages::Pool, true),
+    );
     assert_eq!(all(&changed()), wanted);
     let policy = changed();
     for (text, purge) in [("eager", Purge::Eager), ("lazy", Purge::Lazy), ("decay", Purge::Decay)] {
@@ -52,7 +70,7 @@ fn values_reach_their_policy() {
     for (id, text) in [(Id::Limit, "off"), (Id::PurgeBytes, "0"), (Id::MmapThreshold, "0"), (Id::PurgeDelay, "0")] {
         set(&policy, id, text);
     }
-    assert_eq!(all(&policy), (true, Purge::Decay, 0, Some(0), true, 0, Limit::Off, (true, HugePages::Adaptive)));
+    assert_eq!(all(&policy), (true, Purge::Decay, 0, Some(0), true, 0, Limit::Off, (true, HugePages::Pool, true)));
 }
 
 /// Catches a default of the core that is not the one of the table, which users see.

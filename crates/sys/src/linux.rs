@@ -8,7 +8,9 @@ use crate::system::call::READ_WRITE;
 use crate::system::filter::{self, Asking};
 use crate::system::map::{self, map};
 use crate::system::space::{self, count};
-use crate::system::{alive, barrier, call, cgroup, clock, huge, lines, moves, probe, purge, random, touched, wait};
+use crate::system::{
+    alive, barrier, call, cgroup, clock, huge, lines, moves, pool, probe, purge, random, touched, wait,
+};
 use core::ffi::c_void;
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
@@ -126,6 +128,9 @@ unsafe impl Os for Linux {
     }
 
     unsafe fn guard(&self, p: *mut u8, len: usize) -> bool {
+        if pool::has(p, len) {
+            return false;
+        }
         count(Syscall::Mprotect);
         // SAFETY: as the caller promises.
         unsafe { mm::mprotect(p.cast(), len, MprotectFlags::empty()) }.is_ok()
@@ -163,32 +168,45 @@ unsafe impl Os for Linux {
     }
 
     unsafe fn move_pages(&self, from: *mut u8, to: *mut u8, len: usize) -> Moved {
+        if pool::has(from, len) || pool::has(to, len) {
+            return Moved::Not;
+        }
         // SAFETY: as the caller promises.
         unsafe { moves::move_pages(from, to, len) }
     }
 
     unsafe fn renew(&self, p: *mut u8, len: usize) -> Moved {
+        if pool::has(p, len) {
+            return Moved::Not;
+        }
         // SAFETY: as the caller promises.
         unsafe { moves::renew(p, len) }
     }
 
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {
         // SAFETY: as the caller promises.
-        unsafe { purge::purge(p, len) }
+        !pool::has(p, len) && unsafe { purge::purge(p, len) }
     }
 
     unsafe fn purge_runs(&self, runs: &[Run]) -> usize {
+        let ours = runs.iter().take_while(|run| !pool::has(run.start, run.len)).count();
         // SAFETY: as the caller promises.
-        unsafe { purge::purge_runs(runs) }
+        unsafe { purge::purge_runs(&runs[..ours]) }
     }
 
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
+        if pool::has(p, len) {
+            return false;
+        }
         purge::count_call();
         // SAFETY: as the caller promises.
         unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxFree) }.is_ok()
     }
 
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
+        if pool::has(p, len) {
+            return false;
+        }
         count(Syscall::Madvise);
         // SAFETY: as the caller promises.
         unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxHugepage) }.is_ok()
@@ -200,7 +218,7 @@ unsafe impl Os for Linux {
 
     unsafe fn populate_huge(&self, p: *mut u8, len: usize) -> bool {
         // SAFETY: as the caller promises.
-        unsafe { huge::populate(p, len) }
+        !pool::has(p, len) && unsafe { huge::populate(p, len) }
     }
 
     unsafe fn set_huge(&self, p: *mut u8, len: usize, allow: bool) {
@@ -208,11 +226,27 @@ unsafe impl Os for Linux {
         unsafe { huge::set(p, len, allow) }
     }
 
+    fn pool_page(&self) -> Option<usize> {
+        pool::page((self.policy)())
+    }
+
+    unsafe fn take_from_pool(&self, p: *mut u8, len: usize) -> Moved {
+        // SAFETY: as the caller promises.
+        unsafe { pool::take(p, len, (self.policy)()) }
+    }
+
     unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
-        purge::populate(p, len)
+        // Pages of the pool are populated already.
+        pool::has(p, len) || purge::populate(p, len)
     }
 
     unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched> {
+        if let Some(run) = runs.first_mut()
+            && pool::has(p, len)
+        {
+            *run = Run { start: p, len };
+            return Some(Touched { runs: 1, looked: len });
+        }
         count(Syscall::Other);
         let _asking = Asking::begin();
         let space = space::space()?;

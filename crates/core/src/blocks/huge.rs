@@ -186,7 +186,8 @@ impl Huge {
 impl Huge {
     /// Returns a huge block, zeroed, or null if there is no memory.
     pub(crate) fn malloc<O: Os>(&self, pages: &Pages<O>, size: usize, align: usize) -> *mut u8 {
-        if size < MIN_HUGE && align <= CHUNK {
+        // A huge block is never made of the pool.
+        if (size < MIN_HUGE && align <= CHUNK) || pages.policy.pool_only() {
             return core::ptr::null_mut();
         }
         if !pages.ranges.with(&pages.os, |r| pages.is_allowed(r, size.div_ceil(CHUNK), false)) {

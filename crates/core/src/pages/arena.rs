@@ -10,6 +10,7 @@ use crate::pages::layout::{
 use crate::pages::page_map::PageMap;
 use crate::pages::place::{is_pressed, reserve, share};
 use crate::pages::reentrant_reserve::{self, ReentrantReserve};
+use crate::system::os::Moved;
 use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering, peek_cell};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::cell::Cell;
@@ -417,16 +418,55 @@ impl Arena {
         }
         let fits = |step: &Step| step.to >= end;
         let exact = Some(Step { to: end, ..self.step_from_here() });
-        // SAFETY: the steps lie in the arena, and the caller holds the lock.
-        let made = self.step(end).filter(fits).into_iter().chain(exact).find(|step| unsafe { step.make(os, map) });
-        self.note_step(&made.ok_or(Short::OfMemory)?);
-        Ok(())
+        let steps =
+            self.step(os, end).filter(fits).into_iter().chain(exact).map(|step| self.whole_pool_pages(os, step));
+        for step in steps {
+            // SAFETY: the step lies in the arena, the caller holds the lock, and nothing of the step is in use.
+            match unsafe { if step.make(os, map) { self.fill_from_pool(os, &step) } else { Err(Short::OfMemory) } } {
+                Err(Short::OfMemory) => {}
+                done => return done.map(|()| self.note_step(&step)),
+            }
+        }
+        Err(Short::OfMemory)
+    }
+
+    /// The step up to the next border of pages of the pool, if memory comes from there.
+    fn whole_pool_pages<O: Os>(&self, os: &O, step: Step) -> Step {
+        let to = os.pool_page().map_or(step.to, |page| step.to.next_multiple_of(page >> CHUNK_SHIFT));
+        Step { to: to.min(self.end.get()), ..step }
+    }
+
+    /// Takes the memory of a step from the pool. An error if the pool is used up and nothing else will do, or if the
+    /// addresses are lost.
+    ///
+    /// # Safety
+    /// The step must be made, and nothing of it be in use.
+    unsafe fn fill_from_pool<O: Os>(&self, os: &O, step: &Step) -> Result<(), Short> {
+        let Some(page) = os.pool_page().map(|bytes| bytes >> CHUNK_SHIFT) else { return Ok(()) };
+        let (from, to) = (step.from.next_multiple_of(page), step.to / page * page);
+        if from >= to {
+            return Ok(());
+        }
+        let start = at(self.base() + (from << CHUNK_SHIFT));
+        // SAFETY: the caller passes a step of this arena that nothing uses.
+        match unsafe { os.take_from_pool(start, (to - from) << CHUNK_SHIFT) } {
+            // Other code has mapped something there: the arena ends here.
+            Moved::Lost => {
+                self.end.set(self.committed());
+                self.released.set(true);
+                Err(Short::OfRoom)
+            }
+            Moved::Not if os.pool_page().is_some() => Err(Short::OfMemory),
+            Moved::Not | Moved::Done => Ok(()),
+        }
     }
 
     /// The next commit step: to index `end`, or further; `None` if the whole arena is committed.
-    fn step(&self, end: usize) -> Option<Step> {
+    fn step<O: Os>(&self, os: &O, end: usize) -> Option<Step> {
         let committed = self.committed();
-        let to = end.max(committed + commit::step(committed - self.first.get())).min(self.end.get());
+        let most = if os.pool_page().is_some() { commit::POOL_STEP } else { usize::MAX };
+        let step = commit::step(committed - self.first.get()).min(most);
+        let to = end.max(committed + step).min(self.end.get());
         (to > committed).then(|| Step { to, ..self.step_from_here() })
     }
 

@@ -20,6 +20,8 @@ const THIRD_STEP: usize = if cfg!(neap_sim) { 8 } else { (16 << 20) >> CHUNK_SHI
 /// where writable memory is limited; if the system refuses a step, the next try is just as long as needed.
 const DOUBLE_STEP: usize = if cfg!(neap_sim) { 12 } else { (64 << 20) >> CHUNK_SHIFT };
 const LAST_STEP: usize = (1 << 30) >> CHUNK_SHIFT;
+/// Limit on the steps whose memory comes from the pool of huge pages, in chunks: it is populated under the lock.
+pub(crate) const POOL_STEP: usize = if cfg!(neap_sim) { 8 } else { (16 << 20) >> CHUNK_SHIFT };
 
 /// Length in chunks of the step after `committed` chunks.
 pub(crate) fn step(committed: usize) -> usize {

@@ -204,6 +204,23 @@ pub unsafe trait Os: Threads {
     /// The range must lie in a reservation of this `Os`.
     unsafe fn set_huge(&self, _p: *mut u8, _len: usize, _allow: bool) {}
 
+    /// Length in bytes of the pages of the pool that memory of arenas shall come from (option `huge=hugetlb`); `None`:
+    /// it shall not, or the pool has no more. Where nothing else will do (`hugetlb=strict`), never the latter.
+    fn pool_page(&self) -> Option<usize> {
+        None
+    }
+
+    /// Puts pages of the pool in the place of a committed range, which is as long as some of them and aligned to them.
+    /// `Done`: the range is committed and reads as zero. `Not`: the same, but some of it has ordinary memory. "The
+    /// other range" of [`Moved`] is this one. From then on other calls of this trait may be refused where they concern
+    /// a part of such a page; memory never goes back to the pool.
+    ///
+    /// # Safety
+    /// The range must be committed; it was never used, or only passed to this call.
+    unsafe fn take_from_pool(&self, _p: *mut u8, _len: usize) -> Moved {
+        Moved::Not
+    }
+
     /// Populates every OS page of a committed range, as a write to it would, without changing what it reads as. Best
     /// effort: under memory pressure only part may be populated. False if none was, as the system cannot do that.
     ///

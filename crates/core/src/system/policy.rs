@@ -26,6 +26,8 @@ pub enum Setting {
     Harden,
     /// [`Policy::huge`], by its number.
     Huge,
+    /// [`Policy::pool_only`]: 0 or 1.
+    PoolOnly,
 }
 
 /// When free memory goes back to the system.
@@ -61,12 +63,14 @@ pub enum HugePages {
     Thp = 3,
     /// All memory of arenas.
     Always = 4,
+    /// Memory of arenas comes from the system's pool of huge pages (hugetlb), as long as that has some.
+    Pool = 5,
 }
 
 impl HugePages {
     /// All values, each at the index of its number.
-    pub const ALL: [HugePages; 5] =
-        [HugePages::Off, HugePages::Adaptive, HugePages::Advised, HugePages::Thp, HugePages::Always];
+    pub const ALL: [HugePages; 6] =
+        [HugePages::Off, HugePages::Adaptive, HugePages::Advised, HugePages::Thp, HugePages::Always, HugePages::Pool];
 }
 
 /// The memory limit that applies.
@@ -94,7 +98,7 @@ pub struct Policy {
     origins: AtomicU64,
 }
 
-const SETTINGS: usize = Setting::Huge as usize + 1;
+const SETTINGS: usize = Setting::PoolOnly as usize + 1;
 const AUTO: usize = usize::MAX;
 const OFF: usize = 0;
 
@@ -145,6 +149,11 @@ impl Policy {
     /// Sets which memory gets huge pages.
     pub fn set_huge(&self, huge: HugePages) {
         self.set_word(Setting::Huge, huge as usize);
+    }
+
+    /// Whether memory comes from the pool of huge pages, and allocations fail when that is used up.
+    pub fn pool_only(&self) -> bool {
+        self.huge() == HugePages::Pool && self.word(Setting::PoolOnly) != 0
     }
 
     /// Milliseconds that free memory waits for its next use.

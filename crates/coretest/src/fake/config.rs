@@ -29,6 +29,8 @@ pub struct Config {
     pub huge: bool,
     /// True if the system also gives huge pages that are not asked for.
     pub unasked_huge: bool,
+    /// Number of pages of 2 MiB in the pool ([`neap_core::Os::pool_page`]), and whether no other memory will do.
+    pub pool: Option<(usize, bool)>,
     /// Seed of [`neap_core::Os::random`] and of random faults.
     pub seed: u64,
 }
@@ -46,6 +48,7 @@ impl Default for Config {
             purger: false,
             huge: false,
             unasked_huge: false,
+            pool: None,
             seed: 1,
         }
     }

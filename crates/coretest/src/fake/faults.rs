@@ -46,10 +46,12 @@ pub enum Call {
     Unreserve,
     /// `Os::populate_huge`
     PopulateHuge,
+    /// `Os::take_from_pool`
+    TakeFromPool,
 }
 
 /// Every kind, at the index of its number.
-pub const CALLS: [Call; 20] = [
+pub const CALLS: [Call; 21] = [
     Call::Reserve,
     Call::ReserveZeros,
     Call::Commit,
@@ -70,6 +72,7 @@ pub const CALLS: [Call; 20] = [
     Call::StartPurger,
     Call::Unreserve,
     Call::PopulateHuge,
+    Call::TakeFromPool,
 ];
 
 /// Counts calls, and makes some fail: one call of each kind by its number, and calls at random.

@@ -17,7 +17,7 @@ use crate::observe::prefault::Prefaulted;
 use crate::system::call;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use neap_core::figures::Figures;
-use neap_core::policy::{Limit, Policy};
+use neap_core::policy::{Limit, Policy, Setting};
 use neap_counters::{Counters, FILE_BYTES, Gauges, MAGIC, NAME, VERSION};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, MemfdFlags};
@@ -166,6 +166,7 @@ pub fn gauges(f: &Figures, policy: &Policy, purge_calls: u64, prefaulted: Prefau
         held_bytes: f.held.min(f.dirty),
         harden: policy.harden().into(),
         huge: policy.huge() as u64,
+        hugetlb: policy.word(Setting::PoolOnly) as u64,
         prefault_bytes: prefaulted.bytes,
         prefault_faults: prefaulted.faults,
         prefault_microseconds: prefaulted.microseconds,

@@ -1,15 +1,24 @@
 //! Maps memory, makes it accessible, and unmaps it. The calls are counted.
 
-use crate::system::call::fresh;
+use crate::system::call::{READ_WRITE, fresh};
 use crate::system::space::count;
 use neap_counters::Syscall;
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 
 /// A fresh private mapping: at any address, or, where `at` is not 0, at `at` and nowhere else. Counted.
 pub fn map(at: usize, len: usize, access: ProtFlags) -> Option<*mut u8> {
+    map_by(at, len, access, MapFlags::NORESERVE)
+}
+
+/// [`map`] of huge pages of the pool, which are reserved.
+pub fn map_pool(at: usize, len: usize) -> Option<*mut u8> {
+    map_by(at, len, READ_WRITE, MapFlags::HUGETLB | MapFlags::HUGE_2MB)
+}
+
+fn map_by(at: usize, len: usize, access: ProtFlags, flags: MapFlags) -> Option<*mut u8> {
     count(Syscall::Mmap);
     let place = if at == 0 { MapFlags::empty() } else { MapFlags::FIXED_NOREPLACE };
-    let p = fresh(at, len, access, MapFlags::PRIVATE | MapFlags::NORESERVE | place)?;
+    let p = fresh(at, len, access, MapFlags::PRIVATE | flags | place)?;
     if at == 0 || p.addr() == at {
         return Some(p);
     }

@@ -32,6 +32,7 @@ pub mod huge;
 pub mod lines;
 pub mod map;
 pub mod moves;
+pub mod pool;
 pub mod probe;
 pub mod purge;
 pub mod random;

@@ -41,7 +41,7 @@ enum Piece {
 /// Whole OS pages of an arena. Having one proves that the addresses are this call's: no other code of the process uses
 /// what is mapped there. Only `Part::new` is unsafe, as it promises that; the calls below change these pages alone.
 #[derive(Clone, Copy)]
-struct Part {
+pub(super) struct Part {
     start: *mut u8,
     len: usize,
 }
@@ -49,30 +49,42 @@ struct Part {
 impl Part {
     /// # Safety
     /// The memory must be the caller's, up to the end of the call.
-    unsafe fn new(start: *mut u8, len: usize) -> Part {
+    pub(super) unsafe fn new(start: *mut u8, len: usize) -> Part {
         Part { start, len }
     }
 
     /// The bytes `from..to` of it.
-    fn cut(self, from: usize, to: usize) -> Part {
+    pub(super) fn cut(self, from: usize, to: usize) -> Part {
         debug_assert!(from <= to && to <= self.len);
         Part { start: self.start.wrapping_add(from), len: to - from }
     }
 
     /// Unmaps it; false if the system refuses that, and then all of it is as it was.
-    fn unmap(self) -> bool {
+    pub(super) fn unmap(self) -> bool {
         // SAFETY: what a `Part` proves.
         unsafe { map::unmap(self.start, self.len) }
     }
 
     /// Maps fresh memory where it was unmapped; false if that is refused or something lies there.
-    fn map_again(self) -> bool {
+    pub(super) fn map_again(self) -> bool {
         let mapped = map::map(self.start.addr(), self.len, READ_WRITE).is_some();
         if mapped {
             // SAFETY: what a `Part` proves.
             unsafe { huge::follow(self.start, self.len) };
         }
         mapped
+    }
+
+    /// Maps pages of the pool where it was unmapped, and populates them; false if the pool has too few, or something
+    /// lies there.
+    pub(super) fn map_pool(self) -> bool {
+        map::map_pool(self.start.addr(), self.len).is_some()
+    }
+
+    /// Populates it; false where not all of it could be.
+    pub(super) fn populate(self) -> bool {
+        count(Syscall::Madvise);
+        call::populate(self.start, self.len).is_ok()
     }
 
     /// Makes it readable and writable.

@@ -1,0 +1,118 @@
+//! The kernel's pool of huge pages (hugetlb): puts its pages where an arena has committed memory (`huge=hugetlb`).
+//!
+//! Pages are taken with a reservation, and populated at once. A fault without a reservation, or where a cgroup or a
+//! memory policy allows none of the pages, ends the process (SIGBUS); populating reports an error. So a program never
+//! meets that signal, except in the child of a fork: it shares the pages, and the kernel takes one away from the child
+//! where the parent writes to it and the pool has none left.
+//!
+//! The kernel cannot give back, protect or move a part of such a page. For some lengths MADV_DONTNEED says that it did
+//! what it did in part. So the calls of the port ask [`has`] first, and refuse. Nothing goes back to the pool before the
+//! process ends: no other use of the pool's memory would be possible.
+
+use crate::system::call;
+use crate::system::moves::Part;
+use crate::system::probe::POPULATE;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use neap_core::os::Moved;
+use neap_core::pages::layout::HUGE_PAGE;
+use neap_core::policy::{HugePages, Policy};
+
+/// Memory of one arena that comes from the pool: it grows at its end. Written under the allocator's lock.
+struct Interval {
+    from: AtomicUsize,
+    to: AtomicUsize,
+}
+
+/// Arenas whose memory may come from the pool. Each is 64 GiB long.
+const MOST: usize = 8;
+static INTERVALS: [Interval; MOST] = [const { Interval { from: AtomicUsize::new(0), to: AtomicUsize::new(0) } }; MOST];
+/// True from the first interval on.
+static ANY: AtomicBool = AtomicBool::new(false);
+/// True once the pool had no more, where small pages do as well.
+static USED_UP: AtomicBool = AtomicBool::new(false);
+
+const LINE: &[u8] = b"neap: huge=hugetlb: the pool has no free page of 2 MiB; small pages are used from now on; \
+`neap huge status` tells how to enlarge it\n";
+
+/// See `Os::pool_page`.
+pub fn page(policy: &Policy) -> Option<usize> {
+    let wanted = policy.huge() == HugePages::Pool && call::page_size() == 4096;
+    (wanted && (policy.pool_only() || !USED_UP.load(Ordering::Relaxed))).then_some(HUGE_PAGE)
+}
+
+/// Whether a part of a range lies in pages of the pool.
+#[inline]
+pub fn has(p: *mut u8, len: usize) -> bool {
+    // Relaxed, here and below: a thread that has memory of the pool sees that, as it got the memory later.
+    ANY.load(Ordering::Relaxed) && is_in_interval(p.addr(), p.addr() + len)
+}
+
+#[cold]
+fn is_in_interval(from: usize, to: usize) -> bool {
+    INTERVALS.iter().any(|i| from < i.to.load(Ordering::Relaxed) && i.from.load(Ordering::Relaxed) < to)
+}
+
+/// The interval that ends at `at` or contains it, else a new one.
+fn interval(at: usize) -> Option<&'static Interval> {
+    let holds = |i: &&Interval| {
+        let (from, to) = (i.from.load(Ordering::Relaxed), i.to.load(Ordering::Relaxed));
+        (from..=to).contains(&at)
+    };
+    let fresh = |i: &&Interval| i.to.load(Ordering::Relaxed) == 0;
+    INTERVALS.iter().find(holds).or_else(|| {
+        let new = INTERVALS.iter().find(fresh)?;
+        new.from.store(at, Ordering::Relaxed);
+        new.to.store(at, Ordering::Relaxed);
+        ANY.store(true, Ordering::Relaxed);
+        Some(new)
+    })
+}
+
+/// See `Os::take_from_pool`. For one thread at a time.
+///
+/// # Safety
+/// As that.
+pub unsafe fn take(p: *mut u8, len: usize, policy: &Policy) -> Moved {
+    // SAFETY: as the caller promises.
+    let part = unsafe { Part::new(p, len) };
+    let taken = if POPULATE.is_usable() { interval(p.addr()) } else { None };
+    if let Some(interval) = taken {
+        let (mut done, mut most) = (interval.to.load(Ordering::Relaxed).saturating_sub(p.addr()), len);
+        while done < len {
+            let end = len.min(done + most);
+            match put(part.cut(done, end)) {
+                Moved::Done => {
+                    done = end;
+                    interval.to.store(p.addr() + done, Ordering::Relaxed);
+                }
+                Moved::Lost => return Moved::Lost,
+                Moved::Not if end - done > HUGE_PAGE => most = ((end - done) / 2).next_multiple_of(HUGE_PAGE),
+                Moved::Not => break,
+            }
+        }
+        if done >= len {
+            return Moved::Done;
+        }
+    }
+    if !policy.pool_only() && !USED_UP.swap(true, Ordering::Relaxed) {
+        call::write(libc::STDERR_FILENO, LINE);
+    }
+    Moved::Not
+}
+
+/// Puts pages of the pool in the place of a part; `Not`: it has small pages that read as zero.
+fn put(part: Part) -> Moved {
+    if !part.unmap() {
+        return Moved::Not;
+    }
+    // As in `moves.rs`, the address must be free: a call that replaced what is there could fail half done.
+    if part.map_pool() {
+        if part.populate() {
+            return Moved::Done;
+        }
+        if !part.unmap() {
+            return Moved::Lost;
+        }
+    }
+    if part.map_again() { Moved::Not } else { Moved::Lost }
+}
