@@ -59,6 +59,8 @@ fn systems() -> Vec<Setup> {
     };
     let mut hardened = on(4096, None, None, true, Purge::Decay);
     hardened.choices.harden = true;
+    let mut pool = on(4096, None, None, true, Purge::Decay);
+    pool.config.pool = Some((8, false));
     vec![
         on(4096, None, None, true, Purge::Decay),
         on(4096, Some(96 << 20), Some(1), false, Purge::Decay),
@@ -66,6 +68,7 @@ fn systems() -> Vec<Setup> {
         on(65536, Some(70 << 30), None, true, Purge::Lazy),
         on(16384, Some(64 << 20), None, false, Purge::Eager),
         hardened,
+        pool,
     ]
 }
 

@@ -68,6 +68,7 @@ proptest! {
         let mut setup = Setup { fault: 0.0, ..setup };
         // What the system cannot give back stays, and so does what the user wants to keep.
         setup.config.missing.retain(|call| !matches!(call, Call::Purge | Call::PurgeRuns | Call::PurgeLazily));
+        setup.config.pool = None;
         if setup.choices.purge == Purge::Never {
             setup.choices.purge = Purge::Decay;
         }

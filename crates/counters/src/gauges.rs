@@ -190,7 +190,7 @@ mod tests {
         let words = core::array::from_fn(|i| i as u64 + 1);
         let gauges = Gauges::from_words(words);
         assert_eq!(gauges.words(), words);
-        assert_eq!((gauges.updated, gauges.prefault_microseconds), (1, Gauges::COUNT as u64));
+        assert_eq!((gauges.updated, gauges.hugetlb), (1, Gauges::COUNT as u64));
     }
 
     /// Catches an update after one that a fork or a kill cut off, which leaves the number odd.
