@@ -376,9 +376,9 @@ fn number(error: &str) -> u32 {
 mod tests {
     use super::*;
 
-    /// Options that are not tried: `foreign=abort` ends programs whose libraries have blocks of the C library, and
-    /// `sites_interval` does nothing alone.
-    const UNTRIED: &[&str] = &["NEAP_FOREIGN", "NEAP_SITES_INTERVAL"];
+    /// Options that are not tried: `foreign=abort` ends programs whose libraries have blocks of the C library,
+    /// `sites_interval` does nothing alone, and `hugetlb` needs a pool (`tests/huge_pool.rs`).
+    const UNTRIED: &[&str] = &["NEAP_FOREIGN", "NEAP_SITES_INTERVAL", "NEAP_HUGETLB"];
 
     /// Catches an option of the table that the torture does not try, and values that options refuse.
     #[test]
