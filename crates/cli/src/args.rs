@@ -10,6 +10,7 @@ use neap_huge::args::HugeArgs;
 use neap_launch::VERSION;
 use neap_launch::error::Error;
 use neap_launch::sys::print;
+use neap_order::args::OrderArgs;
 use neap_pagein::args::PageinArgs;
 
 const EXAMPLES: &str = "\
@@ -18,6 +19,7 @@ Examples:
   neap run --summary -- ./server         ... and print what it cost at exit
   neap pagein -o - -- ls                 every page fault of a program, in order
   neap huge status                       pools, mounts, settings and limits of huge pages
+  neap order trace -o T -- ./server      the functions that a program enters, in order
   neap lab run all --quick               the field's experiments, across allocators
   neap options                           what can be set with neap run --set
 
@@ -41,6 +43,8 @@ pub enum Command {
     Pagein(PageinArgs),
     /// Show huge pages, and reserve them for one command
     Huge(HugeArgs),
+    /// Find the functions that a program enters first, to lay it out on fewer pages
+    Order(OrderArgs),
     /// Run the field's experiments on this machine, across allocators
     Lab(LabArgs),
     /// List neap's options: values, where they come from, defaults

@@ -62,6 +62,7 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
         Command::Run(run) => run::run(run),
         Command::Pagein(pagein) => neap_pagein::run(pagein),
         Command::Huge(huge) => neap_huge::run(huge),
+        Command::Order(order) => neap_order::run(order),
         Command::Lab(lab) => lab::run(lab),
         Command::Options(list) => options::list(list.json, list.pid),
         Command::Completions { shell } => args::completions(shell),

@@ -37,6 +37,48 @@ pub fn go(tid: pid_t, how: Go) {
     unsafe { libc::ptrace(request, tid, 0 as c_long, c_long::from(signal)) };
 }
 
+/// No longer traces a stopped thread, which goes on: with a signal, unless it is 0. It may have been killed meanwhile.
+pub fn detach(tid: pid_t, signal: c_int) {
+    // SAFETY: PTRACE_DETACH takes numbers.
+    unsafe { libc::ptrace(libc::PTRACE_DETACH, tid, 0 as c_long, c_long::from(signal)) };
+}
+
+/// Stops a thread that runs; the stop is an [`EVENT_STOP`]. False if it has ended.
+pub fn interrupt(tid: pid_t) -> bool {
+    // SAFETY: PTRACE_INTERRUPT takes numbers.
+    unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0 as c_long, 0 as c_long) == 0 }
+}
+
+/// What belongs to the event at which a thread stopped: of a fork the new process, of a clone the new thread.
+pub fn event_message(tid: pid_t) -> io::Result<pid_t> {
+    let mut message: libc::c_ulong = 0;
+    // SAFETY: PTRACE_GETEVENTMSG writes one unsigned long.
+    check(unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, tid, 0 as c_long, &raw mut message) })?;
+    pid_t::try_from(message).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// The `si_code` of the signal at which a thread stopped.
+pub fn signal_code(tid: pid_t) -> io::Result<c_int> {
+    // SAFETY: siginfo_t is a plain structure of integers and addresses, for which zero is a value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: PTRACE_GETSIGINFO writes one such structure.
+    check(unsafe { libc::ptrace(libc::PTRACE_GETSIGINFO, tid, 0 as c_long, &raw mut info) })?;
+    Ok(info.si_code)
+}
+
+/// Writes one byte of a stopped thread's memory, also where the thread may not.
+pub fn write_byte(tid: pid_t, address: u64, byte: u8) -> io::Result<()> {
+    let aligned = address & !7;
+    let mut word: c_long = 0;
+    // The system call, unlike the C library's function, stores the word.
+    // SAFETY: PTRACE_PEEKDATA writes one word.
+    check(unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_PEEKDATA, tid, aligned, &raw mut word) })?;
+    let mut bytes = word.to_ne_bytes();
+    bytes[(address - aligned) as usize] = byte;
+    // SAFETY: PTRACE_POKEDATA takes numbers.
+    check(unsafe { libc::ptrace(libc::PTRACE_POKEDATA, tid, aligned, c_long::from_ne_bytes(bytes)) })
+}
+
 /// What happened to a thread that is traced.
 #[derive(Clone, Copy)]
 pub struct Happened {
@@ -124,6 +166,22 @@ impl Registers {
         self.0.rsi
     }
 
+    /// The next instruction.
+    pub fn program_counter(&self) -> u64 {
+        self.0.rip
+    }
+
+    /// The top of the stack.
+    pub fn stack(&self) -> u64 {
+        self.0.rsp
+    }
+
+    /// The same, about to execute the instruction at that address, with that top of the stack.
+    pub fn about_to(mut self, instruction: u64, stack: u64) -> Self {
+        (self.0.rip, self.0.rsp) = (instruction, stack);
+        self
+    }
+
     /// Whether the program is one of 64 bits.
     pub fn is_64_bit(&self) -> bool {
         const CODE_SEGMENT: u64 = 0x33;
@@ -160,6 +218,21 @@ impl Registers {
 
     /// Of none.
     pub fn mapped_length(&self) -> u64 {
+        match self.0 {}
+    }
+
+    /// Of none.
+    pub fn program_counter(&self) -> u64 {
+        match self.0 {}
+    }
+
+    /// Of none.
+    pub fn stack(&self) -> u64 {
+        match self.0 {}
+    }
+
+    /// Of none.
+    pub fn about_to(self, _instruction: u64, _stack: u64) -> Self {
         match self.0 {}
     }
 

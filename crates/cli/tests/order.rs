@@ -1,0 +1,251 @@
+//! `neap order` on programs whose functions are known: what it records, and that they run as without it.
+
+mod common;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use common::{Neap, assert_refused, compile, skip, stderr};
+use serde_json::Value;
+
+const KNOWN: &str = include_str!("order/known.c");
+
+/// `known.c`, in a test's directory. None where there is nothing to test.
+fn known(neap: &Neap, test: &str, flags: &[&str]) -> Option<PathBuf> {
+    let program = cfg!(target_arch = "x86_64")
+        .then(|| compile(neap.dir.path(), "known", KNOWN, &[&["-O1", "-pthread"], flags].concat()))
+        .flatten();
+    if program.is_none() {
+        skip(test, "needs x86-64 and a C compiler that can make such programs");
+    }
+    program
+}
+
+/// A traced program, and what was recorded.
+struct Traced {
+    output: Output,
+    trace: Value,
+}
+
+impl Traced {
+    fn new<S: AsRef<OsStr>>(neap: &Neap, options: &[&str], command: &[S]) -> Self {
+        let file = neap.path("trace");
+        let mut run = neap.command(["order", "trace", "-o"]);
+        let output = run.arg(&file).args(options).arg("--").args(command).output().expect("neap starts");
+        let trace = fs::read(&file).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        Self { output, trace: trace.unwrap_or_default() }
+    }
+
+    /// The functions, in order.
+    fn functions(&self) -> Vec<&str> {
+        let functions = self.trace["functions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        functions.iter().filter_map(|function| function["name"].as_str()).collect()
+    }
+
+    /// Those of the program's own, in order: the C library's start and end are left out.
+    fn own(&self) -> Vec<&str> {
+        self.functions().into_iter().filter(|name| !name.starts_with('_')).collect()
+    }
+
+    /// Catches a program that behaves in another way when it is traced.
+    fn is_like(&self, program: &mut Command) {
+        let alone = program.output().expect("the program starts");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert_eq!(text(&self.output.stdout), text(&alone.stdout), "{}", stderr(&self.output));
+        assert_eq!(self.output.status.code(), alone.status.code(), "{}", stderr(&self.output));
+        assert_eq!(self.output.status.signal(), alone.status.signal());
+    }
+}
+
+/// Traces `known` with these arguments.
+fn trace(neap: &Neap, program: &Path, arguments: &[&str]) -> Traced {
+    let command: Vec<&OsStr> = [program.as_os_str()].into_iter().chain(arguments.iter().map(OsStr::new)).collect();
+    let traced = Traced::new(neap, &[], &command);
+    traced.is_like(Command::new(program).args(arguments));
+    traced
+}
+
+/// Catches functions that are missing, doubled or out of order, in each kind of program; `chosen` is an indirect function,
+/// which is resolved before anything else.
+#[test]
+fn order() {
+    for kind in [&["-pie", "-fPIE"][..], &["-no-pie"], &["-static"], &["-static-pie", "-fPIE"]] {
+        let neap = Neap::new();
+        let Some(program) = known(&neap, "order", kind) else { continue };
+        let traced = trace(&neap, &program, &["plain"]);
+        let wanted = ["chosen", "early", "main", "first", "second", "third", "resolved"];
+        let own: Vec<&str> = traced.functions().into_iter().filter(|name| wanted.contains(name)).collect();
+        assert_eq!(own, wanted, "{kind:?}");
+        let functions = traced.trace["functions"].as_array().expect("a list");
+        let times: Vec<u64> = functions.iter().filter_map(|function| function["first_ns"].as_u64()).collect();
+        assert!(times.is_sorted() && times.len() == functions.len(), "{times:?}");
+        let main = functions.iter().find(|function| function["name"] == "main").expect("main");
+        assert!(main["section"].as_str().is_some_and(|name| name.starts_with(".text")) && main["runs"] == 1, "{main}");
+        assert_eq!((&traced.trace["format"], &traced.trace["runs"][0]["status"]), (&"neap-order 1".into(), &3.into()));
+    }
+}
+
+/// Catches a thread that executes the rest of an instruction, as another has put its first byte back meanwhile; and a
+/// function that counts twice.
+#[test]
+fn threads() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "threads", &[]) else { return };
+    for _ in 0..5 {
+        let traced = trace(&neap, &program, &["threads"]);
+        let together: Vec<String> = (0..10).map(|number| format!("together_{number}")).collect();
+        assert_eq!(traced.own()[4..], together, "{:?}", traced.own());
+    }
+}
+
+/// Catches breakpoints that children inherit, and children that add to the trace of their parent.
+#[test]
+fn children() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "children", &[]) else { return };
+    let traced = trace(&neap, &program, &["fork"]);
+    assert_eq!(traced.own(), ["chosen", "early", "main", "ended", "only_after"]);
+    let followed = Traced::new(&neap, &["--follow"], &[program.as_os_str(), OsStr::new("fork")]);
+    followed.is_like(Command::new(&program).arg("fork"));
+    let mut own = followed.own();
+    own.sort_unstable();
+    let all = ["chosen", "early", "ended", "first", "main", "only_after", "only_child", "resolved", "second", "third"];
+    assert_eq!(own, all);
+}
+
+/// Catches signals that do not arrive, and breakpoints of the program's own that are taken for neap's.
+#[test]
+fn signals() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "signals", &[]) else { return };
+    let traced = trace(&neap, &program, &["signals"]);
+    assert_eq!(traced.output.status.signal(), Some(libc::SIGSEGV));
+    assert_eq!(traced.own(), ["chosen", "early", "main", "handler", "first", "second", "third"]);
+    assert_eq!(traced.trace["runs"][0]["status"], 128 + libc::SIGSEGV);
+}
+
+/// Catches a program that is not traced again when it executes itself, or still is when it becomes another one.
+#[test]
+fn exec() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "exec", &[]) else { return };
+    assert_eq!(
+        trace(&neap, &program, &["again"]).own(),
+        ["chosen", "early", "main", "first", "second", "third", "resolved"]
+    );
+    let traced = trace(&neap, &program, &["become"]);
+    assert_eq!(traced.own(), ["chosen", "early", "main", "first", "second", "third"]);
+}
+
+/// Catches a process that outlives the program and is killed with neap, or runs into a breakpoint that was left.
+#[test]
+fn what_outlives_the_program() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "what_outlives_the_program", &[]) else { return };
+    for options in [&[][..], &[], &[], &["--follow"]] {
+        let done = neap.path("done");
+        let _ = fs::remove_file(&done);
+        let traced = Traced::new(&neap, options, &[program.as_os_str(), OsStr::new("daemon"), done.as_os_str()]);
+        assert_eq!(traced.output.status.code(), Some(0), "{}", stderr(&traced.output));
+        let started = Instant::now();
+        while !fs::read(&done).is_ok_and(|text| text == b"done") {
+            assert!(started.elapsed() < Duration::from_secs(20), "the daemon did not end: {options:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Catches libraries, and programs that another one executes, that are not found; and a library's functions that are
+/// entered before the program.
+#[test]
+fn other_binaries() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "other_binaries", &[]) else { return };
+    let source = "static volatile int n;
+        __attribute__((constructor)) static void library_early(void) { n++; }
+        __attribute__((noinline)) static void inner(void) { n++; }
+        void library_entry(void) { inner(); }
+        void library_never(void) { n--; }";
+    let library = compile(neap.dir.path(), "library.so", source, &["-O1", "-shared", "-fPIC"]).expect("a library");
+    let (binary, words) = (library.to_str().expect("UTF-8"), ["load".as_ref(), library.as_os_str()]);
+    let traced = Traced::new(&neap, &["--binary", binary], &[&[program.as_os_str()], &words[..]].concat());
+    traced.is_like(Command::new(&program).args(words));
+    assert_eq!(traced.own(), ["library_early", "library_entry", "inner"]);
+
+    let binary = program.to_str().expect("UTF-8");
+    let script = ["sh", "-c", "\"$0\" plain; \"$0\" become; exit 8", binary];
+    let traced = Traced::new(&neap, &["--binary", binary], &script);
+    traced.is_like(Command::new(script[0]).args(&script[1..]));
+    assert_eq!(traced.own(), ["chosen", "early", "main", "first", "second", "third", "resolved"]);
+}
+
+/// Catches runs that are not merged, and traces of different builds that are.
+#[test]
+fn merging() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "merging", &[]) else { return };
+    let traced = Traced::new(&neap, &["--runs", "2"], &[program.as_os_str()]);
+    let functions = traced.trace["functions"].as_array().expect("a list");
+    assert!(functions.iter().all(|function| function["runs"] == 2), "{functions:?}");
+    assert_eq!(traced.trace["runs"].as_array().map(Vec::len), Some(2));
+    let (one, other) = (neap.path("one"), neap.path("other"));
+    fs::copy(neap.path("trace"), &one).expect("a trace");
+    Traced::new(&neap, &[], &[program.as_os_str(), OsStr::new("signals")]);
+    fs::copy(neap.path("trace"), &other).expect("a trace");
+    let merged = neap.command(["order", "merge"]).args([&one, &other]).output().expect("neap starts");
+    let merged = Traced { trace: serde_json::from_slice(&merged.stdout).expect("a trace"), output: merged };
+    assert_eq!(merged.own(), ["chosen", "early", "main", "handler", "first", "second", "third", "resolved"]);
+    assert_eq!(merged.trace["runs"].as_array().map(Vec::len), Some(3));
+
+    fs::remove_file(&program).expect("it is there");
+    known(&neap, "merging", &["-DOTHER", "-no-pie"]);
+    Traced::new(&neap, &[], &[program.as_os_str()]);
+    let refused = neap.command(["order", "merge"]).args([&one, &neap.path("trace")]).output().expect("neap starts");
+    assert_refused(&refused, 125, &["different builds", "hint: "]);
+    assert_refused(&neap.output(["order", "merge", "/dev/null"]), 125, &["not a trace", "hint: "]);
+}
+
+/// Catches errors without a remedy.
+#[test]
+fn refused() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "refused", &["-s"]) else { return };
+    let traced = |command: &[&OsStr]| Traced::new(&neap, &[], command).output;
+    assert_refused(&traced(&[program.as_os_str()]), 125, &["has no names of functions", "do not strip it", "-dbgsym"]);
+    assert_refused(&traced(&["./no-such-program".as_ref()]), 127, &["no-such-program"]);
+    let script = neap.file("script", "#!/bin/sh\nexit 1\n", 0o755);
+    assert_refused(&traced(&[script.as_os_str()]), 125, &["not an ELF file", "--binary"]);
+    let other = known(&neap, "refused", &[]).expect("as before");
+    let unseen = Traced::new(&neap, &["--binary", other.to_str().expect("UTF-8")], &["true"]).output;
+    assert_refused(&unseen, 125, &["no process executed or loaded", "hint: "]);
+}
+
+/// 50,000 functions, of which the program enters 5,000.
+const MANY: &str = r#"
+__asm__(".altmacro\n.text\n"
+    ".macro each number\n.globl f\\number\n.type f\\number, @function\n.balign 16\nf\\number:\nnop\nret\n.size f\\number, .-f\\number\n.endm\n"
+    ".macro entry number\n.quad f\\number\n.endm\n"
+    ".set i, 0\n.rept 50000\neach %i\n.set i, i+1\n.endr\n"
+    ".section .data.rel.ro, \"aw\"\n.balign 8\ntable:\n"
+    ".set i, 0\n.rept 5000\nentry %i\n.set i, i+10\n.endr\n.text\n");
+extern void (*const table[5000])(void) __attribute__((visibility("hidden")));
+int main(void) { for (int i = 0; i < 5000; i++) table[i](); return 0; }
+"#;
+
+/// Catches planting or hits that have become slow: 0.2 s is usual.
+#[test]
+fn many_functions() {
+    let neap = Neap::new();
+    let program = compile(neap.dir.path(), "many", MANY, &["-O1"]).filter(|_| cfg!(target_arch = "x86_64"));
+    let Some(program) = program else { return skip("many_functions", "needs x86-64 and a C compiler") };
+    let started = Instant::now();
+    let traced = Traced::new(&neap, &[], &[program.as_os_str()]);
+    let took = started.elapsed();
+    assert_eq!(traced.own().iter().filter(|name| name.starts_with('f')).count(), 5000, "{}", stderr(&traced.output));
+    eprintln!("50,000 functions, 5,000 entered: {took:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}

@@ -1,0 +1,123 @@
+/* What each argument does is what the tests of `neap order` expect. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+#define FUNCTION __attribute__((noinline, noclone))
+static volatile int count;
+
+FUNCTION void third(void) { count++; }
+FUNCTION void second(void) { count++; third(); }
+FUNCTION void first(void) { count++; second(); }
+FUNCTION void never(void) { count++; }
+FUNCTION void only_child(void) { count++; }
+FUNCTION void only_after(void) { count++; }
+FUNCTION static void handler(int number) { count += number; }
+FUNCTION static int resolved(void) { return 7; }
+FUNCTION static int (*resolver(void))(void) { return resolved; }
+int chosen(void) __attribute__((ifunc("resolver")));
+__attribute__((constructor)) static void early(void) { count++; }
+
+static pthread_barrier_t barrier;
+#define F(n) FUNCTION void together_##n(void) { count++; }
+F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9)
+static void (*const together[])(void) = { together_0, together_1, together_2, together_3, together_4,
+                                          together_5, together_6, together_7, together_8, together_9 };
+static void *thread(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 10; i++) {
+        pthread_barrier_wait(&barrier);
+        together[i]();
+    }
+    return NULL;
+}
+
+static void ended(pid_t pid, const char *how) {
+    int status = 0;
+    waitpid(pid, &status, 0);
+    printf("%s %x\n", how, status);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+    const char *how = argc > 1 ? argv[1] : "plain";
+    if (!strcmp(how, "plain")) {
+        first();
+        printf("%d %d\n", count, chosen());
+        return 3;
+    }
+    if (!strcmp(how, "threads")) {
+        pthread_t all[8];
+        pthread_barrier_init(&barrier, NULL, 8);
+        for (int i = 0; i < 8; i++) pthread_create(&all[i], NULL, thread, NULL);
+        for (int i = 0; i < 8; i++) pthread_join(all[i], NULL);
+        puts("threads");
+        return 0;
+    }
+    if (!strcmp(how, "fork")) {
+        pid_t pid = fork();
+        if (!pid) { first(); only_child(); _exit(count > 3 ? 5 : 6); }
+        ended(pid, "fork");
+        pid = vfork();
+        if (!pid) { execl("/bin/sh", "sh", "-c", "echo vfork; exit 4", NULL); _exit(1); }
+        ended(pid, "vfork");
+        char *child[] = { argv[0], "plain", NULL };
+        if (posix_spawn(&pid, argv[0], NULL, NULL, child, environ)) return 1;
+        ended(pid, "spawn");
+        pid = fork();
+        if (!pid) { execl(argv[0], argv[0], "plain", NULL); _exit(1); }
+        ended(pid, "exec");
+        only_after();
+        return 0;
+    }
+    if (!strcmp(how, "signals")) {
+        signal(SIGTRAP, handler);
+        signal(SIGUSR1, handler);
+        raise(SIGUSR1);
+        raise(SIGTRAP);
+        __asm__ volatile("int3");
+        first();
+        __asm__ volatile("int3");
+        printf("%d\n", count);
+        fflush(stdout);
+        raise(SIGSEGV);
+    }
+    if (!strcmp(how, "again")) {
+        first();
+        fflush(stdout);
+        execl("/proc/self/exe", argv[0], "plain", NULL);
+    }
+    if (!strcmp(how, "become")) {
+        first();
+        execl("/bin/sh", "sh", "-c", "echo become; exit 9", NULL);
+    }
+    if (!strcmp(how, "daemon")) {
+        if (fork() == 0) {
+            setsid();
+            close(1);
+            usleep(300000);
+            only_child();
+            FILE *file = fopen(argv[2], "w");
+            fputs("done", file);
+            fclose(file);
+        }
+        return 0;
+    }
+    if (!strcmp(how, "load")) {
+        void *library = dlopen(argv[2], RTLD_NOW);
+        void (*function)(void) = (void (*)(void))dlsym(library, "library_entry");
+        if (!function) { puts(dlerror()); return 1; }
+        function();
+        return 0;
+    }
+    return 2;
+}

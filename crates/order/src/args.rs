@@ -1,0 +1,86 @@
+//! The arguments of `neap order`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+const TRACE_EXAMPLES: &str = "\
+Examples:
+  neap order trace -o T -- ./server --check
+  neap order trace -o T --runs 3 -- ./server --check
+  neap order trace -o T --binary ./libfoo.so -- ./program
+  neap order trace -o T --binary ./server -- ./start.sh
+  neap order trace -o T --follow -- ./server --workers 4
+
+The program runs with a breakpoint on each function of the binary, which is gone
+when the function has been entered once. It needs the names of functions: a
+binary that is not stripped, or its debug information below /usr/lib/debug.
+
+Exit status: that of the program; 125 when neap itself fails, 126 when the
+program cannot be run, 127 when it is not found.";
+
+const MERGE_EXAMPLES: &str = "\
+Examples:
+  neap order trace -o start -- ./server --check
+  neap order trace -o request -- ./server --once request.txt
+  neap order merge -o T start request
+
+The functions of the first trace keep their order. Each that only a later one
+has comes behind the function that was entered before it there.";
+
+/// Arguments of `neap order`.
+#[derive(Debug, Args)]
+#[command(disable_help_subcommand = true)]
+pub struct OrderArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: OrderAction,
+}
+
+/// What `neap order` does.
+#[derive(Debug, Subcommand)]
+pub enum OrderAction {
+    /// Record which functions a program enters, in which order
+    Trace(TraceArgs),
+    /// Make one trace of several of the same binary
+    Merge(MergeArgs),
+}
+
+/// Arguments of `neap order trace`.
+#[derive(Debug, Args)]
+#[command(after_help = TRACE_EXAMPLES)]
+pub struct TraceArgs {
+    /// Write the trace to FILE; `-` is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "order.json")]
+    pub output: PathBuf,
+
+    /// Trace this file, a library that CMD loads or a program that it executes, rather than CMD's own
+    #[arg(long, value_name = "PATH")]
+    pub binary: Option<PathBuf>,
+
+    /// Run CMD N times, and merge the traces; the exit status is that of the last one
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub runs: u32,
+
+    /// Trace all processes that have the binary, rather than the first
+    #[arg(long)]
+    pub follow: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// Arguments of `neap order merge`.
+#[derive(Debug, Args)]
+#[command(after_help = MERGE_EXAMPLES)]
+pub struct MergeArgs {
+    /// Write the trace to FILE; `-` is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub output: PathBuf,
+
+    /// The traces
+    #[arg(required = true, value_name = "T")]
+    pub traces: Vec<PathBuf>,
+}

@@ -1,0 +1,404 @@
+//! Runs a program with a breakpoint on every function of a binary, each of which is hit once.
+//!
+//! The binary is the program itself, another one that it executes, or a library that it loads. Its memory is written when
+//! it is mapped: at an exec, or where the dynamic linker calls `_dl_debug_state`. At a hit the byte is put back, and the
+//! thread goes back by one; one that stands behind a breakpoint that another thread has removed, goes back all the same.
+//!
+//! A process that begins as a copy has all its bytes put back before it goes on. One that shares memory (vfork) stays
+//! traced until it executes a program. What is not traced is let go: it runs as without neap.
+
+mod space;
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use libc::{c_int, pid_t};
+use neap_launch::child::{Attendant, Status};
+use neap_launch::error::{Error, system_message};
+use neap_launch::ptrace::{self, EVENT_STOP, Go, Happened, Registers};
+use neap_trace::track::{MapsLine, parse_maps};
+
+use self::space::Space;
+use crate::binary::Binary;
+use crate::plan::{Hits, Plan};
+
+/// What the program makes is traced too, and stops when it executes a program. It is killed when neap is: without neap its
+/// breakpoints would end it at some later time.
+const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_EXITKILL;
+
+/// The `si_code` of the signal of a breakpoint; no process can send it.
+const SI_KERNEL: c_int = 0x80;
+/// How long threads are waited for that cannot stop: those in a vfork, until its child executes a program.
+const UNTIL_CLEAN: Duration = Duration::from_millis(200);
+const UNTIL_FREE: Duration = Duration::from_secs(5);
+
+/// What is traced.
+pub struct Target {
+    /// Without links.
+    pub path: PathBuf,
+    /// Its device and inode.
+    pub identity: (u64, u64),
+    /// In bytes.
+    pub size: u64,
+    /// Its functions.
+    pub binary: Binary,
+    /// Their sites, in the same order.
+    pub plan: Plan,
+    /// It may be a library.
+    pub may_be_library: bool,
+    /// Trace all processes that have it, rather than the first.
+    pub follow: bool,
+}
+
+impl Target {
+    /// Whether the program of a process is this.
+    fn is_program_of(&self, pid: pid_t) -> bool {
+        let metadata = fs::metadata(format!("/proc/{pid}/exe"));
+        metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity)
+    }
+
+    /// By how much its addresses in a process differ from those of the file; none where it is not mapped.
+    fn bias_in(&self, pid: pid_t) -> Option<u64> {
+        let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+        let is_code = |line: &MapsLine<'_>| line.flags.get(2) == Some(&b'x') && line.inode == self.identity.1;
+        let mut found = parse_maps(&maps).filter(is_code).filter(|line| {
+            // Some file systems have another device here than in `stat`.
+            let device = (libc::major(self.identity.0), libc::minor(self.identity.0));
+            line.device == device
+                || fs::canonicalize(String::from_utf8_lossy(line.path).as_ref()).is_ok_and(|path| path == self.path)
+        });
+        found.find_map(|line| self.binary.bias(line.start, line.offset))
+    }
+}
+
+/// Traces a program and all that it makes. All of it happens in the thread that started it, as ptrace wants.
+pub struct Tracer<'t> {
+    target: &'t Target,
+    root: pid_t,
+    threads: HashMap<pid_t, Thread>,
+    /// Threads and processes that were announced and have not stopped yet.
+    announced: HashMap<pid_t, Origin>,
+    /// Those that stopped and were not announced yet.
+    early: HashSet<pid_t>,
+    hits: Hits,
+    /// The first process with the target, and when that was mapped.
+    began: Option<(pid_t, Instant)>,
+    /// The root is no longer traced.
+    left: bool,
+    ended: Option<Status>,
+    failure: Option<io::Error>,
+}
+
+struct Thread {
+    process: pid_t,
+    space: Rc<RefCell<Space>>,
+}
+
+/// Where a new thread or process comes from.
+struct Origin {
+    space: Rc<RefCell<Space>>,
+    /// It has the same memory, rather than a copy.
+    shared: bool,
+}
+
+impl<'t> Tracer<'t> {
+    /// Begins to trace a process of this one, which waits for its exec.
+    pub fn start(pid: pid_t, target: &'t Target) -> Result<Self, Error> {
+        ptrace::seize(pid, OPTIONS).map_err(|e| {
+            Error::failed(format!("cannot trace a program: ptrace is denied ({})", system_message(&e)))
+                .remedy("sudo sysctl kernel.yama.ptrace_scope=1, or allow ptrace in the container")
+        })?;
+        let space = Space::of(pid).map_err(|e| {
+            Error::failed(format!("cannot write the memory of a program: {}", system_message(&e)))
+                .remedy("mount /proc, or allow ptrace in the container")
+        })?;
+        Ok(Self {
+            target,
+            root: pid,
+            threads: HashMap::from([(pid, Thread { process: pid, space: Rc::new(RefCell::new(space)) })]),
+            announced: HashMap::new(),
+            early: HashSet::new(),
+            hits: Hits::new(target.plan.len()),
+            began: None,
+            left: false,
+            ended: None,
+            failure: None,
+        })
+    }
+
+    /// What was hit; none if no process had the target.
+    pub fn finish(self) -> Result<Option<Hits>, io::Error> {
+        match self.failure {
+            Some(error) => Err(error),
+            None => Ok(self.began.map(|_| self.hits)),
+        }
+    }
+
+    fn deal(&mut self, happened: Happened) -> Option<Status> {
+        let Happened { tid, status, usage } = happened;
+        if !libc::WIFSTOPPED(status) {
+            self.gone(tid);
+            if tid == self.root {
+                self.ended = Some((status, usage));
+            }
+            return None;
+        }
+        if !self.threads.contains_key(&tid) {
+            match self.announced.remove(&tid) {
+                Some(origin) => self.begin(tid, origin),
+                None => _ = self.early.insert(tid),
+            }
+            return None;
+        }
+        let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
+        match event {
+            // The program stops with its job, and goes on with it.
+            EVENT_STOP if signal != libc::SIGTRAP => {
+                ptrace::go(tid, Go::Listen);
+                return (tid == self.root).then_some((signal << 8 | 0x7f, usage));
+            }
+            EVENT_STOP => {
+                ptrace::go(tid, Go::On(0));
+                return (tid == self.root).then_some((0xffff, usage));
+            }
+            _ => self.pass(tid, signal, event),
+        }
+        None
+    }
+
+    /// Deals with a stop that is none of job control.
+    fn pass(&mut self, tid: pid_t, signal: c_int, event: c_int) {
+        match event {
+            libc::PTRACE_EVENT_EXEC => self.execute(tid),
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                self.announce(tid, event);
+                ptrace::go(tid, Go::On(0));
+            }
+            0 if signal == libc::SIGTRAP && self.hit(tid).is_some() => ptrace::go(tid, Go::On(0)),
+            0 => ptrace::go(tid, Go::On(signal)),
+            _ => ptrace::go(tid, Go::On(0)),
+        }
+    }
+
+    /// A thread stopped at a breakpoint of neap's: from here on it is as if that had not been there.
+    fn hit(&mut self, tid: pid_t) -> Option<()> {
+        if ptrace::signal_code(tid).ok()? != SI_KERNEL {
+            return None;
+        }
+        let registers = Registers::of(tid).ok()?;
+        let address = registers.program_counter().wrapping_sub(1);
+        let thread = self.threads.get(&tid)?;
+        let (process, space) = (thread.process, thread.space.clone());
+        if space.borrow().is_loader_stop(address) {
+            let stack = registers.stack();
+            let back = space.borrow().word(stack).ok()?;
+            self.loaded(tid, process, &space);
+            return registers.about_to(back, stack + 8).restore(tid).ok();
+        }
+        let space = space.borrow();
+        let site = space.site(&self.target.plan, address)?;
+        let at = self.began.map_or(0, |(_, began)| began.elapsed().as_nanos() as u64);
+        self.hits.add(site, at);
+        space.restore(tid, site, address);
+        registers.about_to(address, registers.stack()).restore(tid).ok()
+    }
+
+    /// The dynamic linker of a process has mapped files.
+    fn loaded(&mut self, tid: pid_t, process: pid_t, space: &RefCell<Space>) {
+        if !self.target.follow && self.began.is_some_and(|(first, _)| first != process) {
+            return;
+        }
+        let Some(bias) = self.target.bias_in(tid) else { return };
+        if space.borrow().bias() != Some(bias) {
+            self.plant(process, &mut space.borrow_mut(), bias);
+        }
+    }
+
+    fn plant(&mut self, process: pid_t, space: &mut Space, bias: u64) {
+        match space.plant(&self.target.plan, bias, &self.hits) {
+            Ok(()) => _ = self.began.get_or_insert_with(|| (process, Instant::now())),
+            Err(error) => self.failure = Some(error),
+        }
+    }
+
+    /// A process executed a program, and is still in that call.
+    fn execute(&mut self, tid: pid_t) {
+        self.threads.retain(|_, thread| thread.process != tid);
+        let first = self.began.is_none_or(|(process, _)| process == tid);
+        let is_target = self.target.is_program_of(tid);
+        let may_load = self.target.may_be_library && (self.target.follow || self.began.is_none());
+        let wanted = self.failure.is_none() && (self.began.is_none() || self.target.follow || (first && is_target));
+        let Some(mut space) = Space::of(tid).ok().filter(|_| wanted) else { return self.leave(tid, 0) };
+        match self.target.bias_in(tid).filter(|_| is_target) {
+            Some(bias) => self.plant(tid, &mut space, bias),
+            None if may_load => _ = space.stop_loader(tid),
+            None => {}
+        }
+        self.threads.insert(tid, Thread { process: tid, space: Rc::new(RefCell::new(space)) });
+        ptrace::go(tid, Go::On(0));
+    }
+
+    /// A thread made another one, or a process.
+    fn announce(&mut self, tid: pid_t, event: c_int) {
+        let Ok(child) = ptrace::event_message(tid) else { return };
+        let Some(thread) = self.threads.get(&tid) else { return };
+        let shared = shares_memory(tid, child).unwrap_or(event != libc::PTRACE_EVENT_FORK);
+        let origin = Origin { space: thread.space.clone(), shared };
+        if self.early.remove(&child) {
+            self.begin(child, origin);
+        } else {
+            self.announced.insert(child, origin);
+        }
+    }
+
+    /// A thread or a process begins, and is stopped.
+    fn begin(&mut self, tid: pid_t, origin: Origin) {
+        let process = process_of(tid).unwrap_or(tid);
+        let mut space = origin.space;
+        if !origin.shared {
+            let copy = space.borrow().copy(tid);
+            let Ok(copy) = copy else { return self.leave(tid, 0) };
+            if self.ended.is_some() || self.began.is_some() && !self.target.follow {
+                copy.clean(&self.target.plan);
+                return self.leave(tid, 0);
+            }
+            space = Rc::new(RefCell::new(copy));
+        }
+        self.threads.insert(tid, Thread { process, space });
+        if self.ended.is_some() {
+            ptrace::interrupt(tid);
+        }
+        ptrace::go(tid, Go::On(0));
+    }
+
+    /// A thread has ended. One that it made, and did not announce as it was killed, is taken for a copy.
+    fn gone(&mut self, tid: pid_t) {
+        self.announced.remove(&tid);
+        self.early.remove(&tid);
+        let Some(thread) = self.threads.remove(&tid) else { return };
+        let known = |pid: pid_t| self.threads.values().any(|thread| thread.process == pid);
+        let lost = |tid: &pid_t| !number_of(*tid, "PPid:").is_some_and(known);
+        let orphans: Vec<pid_t> = self.early.iter().copied().filter(lost).collect();
+        for orphan in orphans {
+            self.early.remove(&orphan);
+            self.begin(orphan, Origin { space: thread.space.clone(), shared: false });
+        }
+    }
+
+    /// No longer traces a stopped thread.
+    fn leave(&mut self, tid: pid_t, signal: c_int) {
+        self.threads.remove(&tid);
+        self.left |= tid == self.root;
+        ptrace::detach(tid, signal);
+    }
+
+    /// Lets all that is left go, as the program has ended: stops it, puts the bytes back, and no longer traces it.
+    fn release(&mut self) {
+        let (started, mut held, mut clean) = (Instant::now(), HashSet::new(), false);
+        self.threads.keys().for_each(|&tid| _ = ptrace::interrupt(tid));
+        let left = |tracer: &Self| {
+            !(tracer.threads.is_empty() && tracer.announced.is_empty() && tracer.early.is_empty())
+                && started.elapsed() < UNTIL_FREE
+        };
+        while left(self) {
+            let happened = match ptrace::next(None, false) {
+                Ok(Some(happened)) => happened,
+                Ok(None) => {
+                    std::thread::sleep(Duration::from_millis(1));
+                    clean |= self.clean_when(&mut held, started);
+                    continue;
+                }
+                Err(_) => return,
+            };
+            let (tid, status) = (happened.tid, happened.status);
+            let stop = libc::WIFSTOPPED(status) && self.threads.contains_key(&tid);
+            match status >> 16 {
+                EVENT_STOP if stop && clean => self.free(tid),
+                EVENT_STOP if stop => _ = held.insert(tid),
+                event if stop => self.pass(tid, libc::WSTOPSIG(status), event),
+                _ => _ = self.deal(happened),
+            }
+            clean |= self.clean_when(&mut held, started);
+        }
+    }
+
+    /// Once all threads are held, or those that can be: puts the bytes back, and no longer traces them.
+    fn clean_when(&mut self, held: &mut HashSet<pid_t>, started: Instant) -> bool {
+        held.retain(|tid| self.threads.contains_key(tid));
+        let all = self.threads.len() == held.len();
+        if held.is_empty() || !all && started.elapsed() < UNTIL_CLEAN {
+            return false;
+        }
+        self.threads.values().for_each(|thread| thread.space.borrow().clean(&self.target.plan));
+        held.drain().for_each(|tid| self.free(tid));
+        true
+    }
+
+    /// No longer traces a held thread. It may have executed a breakpoint, and have the signal still before it.
+    fn free(&mut self, tid: pid_t) {
+        const BIT: u64 = 1 << (libc::SIGTRAP - 1);
+        let text = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+        let pending = text.lines().find_map(|line| line.strip_prefix("SigPnd:"));
+        let pending = pending.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        let mut signal = 0;
+        if pending.is_some_and(|mask| mask & BIT != 0) {
+            ptrace::go(tid, Go::On(0));
+            if let Ok(Some(stopped)) = ptrace::next(Some(tid), true) {
+                let delivered = libc::WSTOPSIG(stopped.status);
+                signal = if self.hit(tid).is_some() { 0 } else { delivered };
+            }
+        }
+        self.leave(tid, signal);
+    }
+}
+
+impl Attendant for Tracer<'_> {
+    /// Deals with all that has happened. The program's status, if it stopped, went on or ended.
+    fn wait(&mut self, pid: pid_t) -> io::Result<Option<Status>> {
+        loop {
+            let happened = match ptrace::next(None, false) {
+                Err(e) if e.raw_os_error() == Some(libc::ECHILD) => return Ok(self.ended),
+                other => other?,
+            };
+            let Some(happened) = happened else { break };
+            let status = self.deal(happened);
+            if self.ended.is_some() {
+                self.release();
+                return Ok(self.ended);
+            }
+            if status.is_some() {
+                return Ok(status);
+            }
+        }
+        if self.left { ().wait(pid) } else { Ok(None) }
+    }
+}
+
+/// Whether two processes have the same memory; none where the kernel does not say.
+fn shares_memory(one: pid_t, other: pid_t) -> Option<bool> {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: kcmp takes numbers.
+    let result = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) };
+    (result >= 0).then_some(result == 0)
+}
+
+/// The process of a thread.
+fn process_of(tid: pid_t) -> Option<pid_t> {
+    number_of(tid, "Tgid:")
+}
+
+/// A number of `/proc/TID/status`.
+fn number_of(tid: pid_t, name: &str) -> Option<pid_t> {
+    let text = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
+}

@@ -1,0 +1,155 @@
+//! The memory of a process, with breakpoints in it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::rc::Rc;
+
+use libc::pid_t;
+use neap_launch::ptrace;
+use neap_trace::track::parse_maps;
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSymbol};
+
+use crate::plan::{BREAKPOINT, Hits, Plan};
+
+/// The memory of one process, or of several that share it.
+pub struct Space {
+    memory: File,
+    planted: Option<Planted>,
+    loader: Option<LoaderStop>,
+}
+
+#[derive(Clone)]
+struct Planted {
+    /// By how much addresses differ from those of the file.
+    bias: u64,
+    /// The bytes of all sites as they were.
+    originals: Rc<[u8]>,
+}
+
+/// The function that a dynamic linker calls when it has mapped files, and the byte that it begins with.
+#[derive(Clone, Copy)]
+struct LoaderStop {
+    address: u64,
+    original: u8,
+}
+
+impl Space {
+    /// Of a stopped process that has just executed a program.
+    pub fn of(pid: pid_t) -> io::Result<Self> {
+        let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+        Ok(Self { memory, planted: None, loader: None })
+    }
+
+    /// Of a stopped process that began as a copy of one with this.
+    pub fn copy(&self, pid: pid_t) -> io::Result<Self> {
+        Ok(Self { planted: self.planted.clone(), loader: self.loader, ..Self::of(pid)? })
+    }
+
+    /// Where the sites were planted.
+    pub fn bias(&self) -> Option<u64> {
+        self.planted.as_ref().map(|planted| planted.bias)
+    }
+
+    /// Puts a breakpoint at each site that was not hit before. Where that fails, there is none.
+    pub fn plant(&mut self, plan: &Plan, bias: u64, hits: &Hits) -> io::Result<()> {
+        let mut originals = Vec::with_capacity(plan.len());
+        let mut write = || {
+            plan.stretches().try_for_each(|stretch| {
+                let mut bytes = vec![0; stretch.length];
+                let address = stretch.address.wrapping_add(bias);
+                self.memory.read_exact_at(&mut bytes, address)?;
+                plan.plant(&stretch, &mut bytes, |site| !hits.seen(site), &mut originals);
+                self.memory.write_all_at(&bytes, address)
+            })
+        };
+        let written = write();
+        // What was not read was not written either.
+        originals.resize(plan.len(), BREAKPOINT);
+        self.planted = Some(Planted { bias, originals: originals.into() });
+        if written.is_err() {
+            self.clean(plan);
+        }
+        written
+    }
+
+    /// Puts all bytes back as they were. A range that is no longer mapped has none. What was planted stays known: a thread
+    /// may have executed a breakpoint before.
+    pub fn clean(&self, plan: &Plan) {
+        if let Some(Planted { bias, originals }) = &self.planted {
+            for stretch in plan.stretches() {
+                let mut bytes = vec![0; stretch.length];
+                let address = stretch.address.wrapping_add(*bias);
+                if self.memory.read_exact_at(&mut bytes, address).is_ok() {
+                    plan.restore(&stretch, &mut bytes, originals);
+                    let _ = self.memory.write_all_at(&bytes, address);
+                }
+            }
+        }
+        if let Some(stop) = self.loader {
+            let _ = self.memory.write_all_at(&[stop.original], stop.address);
+        }
+    }
+
+    /// The site at an address, where the breakpoint is neap's.
+    pub fn site(&self, plan: &Plan, address: u64) -> Option<usize> {
+        let planted = self.planted.as_ref()?;
+        plan.site(address.wrapping_sub(planted.bias)).filter(|&site| planted.originals[site] != BREAKPOINT)
+    }
+
+    /// Puts the byte of a site back, which a stopped thread has hit.
+    pub fn restore(&self, tid: pid_t, site: usize, address: u64) {
+        let Some(planted) = &self.planted else { return };
+        let byte = planted.originals[site];
+        if self.memory.write_all_at(&[byte], address).is_err() {
+            // Some kernels let a tracer write code in this way only.
+            let _ = ptrace::write_byte(tid, address, byte);
+        }
+    }
+
+    /// Stops the process whenever its dynamic linker has mapped files. False where it has none, or one that does not say.
+    pub fn stop_loader(&mut self, pid: pid_t) -> bool {
+        let Some(address) = loader_function(pid) else { return false };
+        let mut original = [0];
+        let planted = self.memory.read_exact_at(&mut original, address).is_ok()
+            && self.memory.write_all_at(&[BREAKPOINT], address).is_ok();
+        self.loader = planted.then_some(LoaderStop { address, original: original[0] });
+        planted
+    }
+
+    /// Whether an address is where the dynamic linker is stopped.
+    pub fn is_loader_stop(&self, address: u64) -> bool {
+        self.loader.is_some_and(|stop| stop.address == address)
+    }
+
+    /// A word of memory.
+    pub fn word(&self, address: u64) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        self.memory.read_exact_at(&mut bytes, address)?;
+        Ok(u64::from_ne_bytes(bytes))
+    }
+}
+
+/// Where the function is that the dynamic linker of a process calls for debuggers. It does nothing and returns.
+fn loader_function(pid: pid_t) -> Option<u64> {
+    const NAME: &str = "_dl_debug_state";
+    let base = auxiliary(pid, libc::AT_BASE).filter(|&base| base != 0)?;
+    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let line = parse_maps(&maps).find(|line| line.start == base)?;
+    let exactly = format!("/proc/{pid}/map_files/{:x}-{:x}", line.start, line.end);
+    let path = std::str::from_utf8(line.path).ok()?;
+    let bytes = fs::read(exactly).or_else(|_| fs::read(path)).ok()?;
+    let file = ElfFile64::<Endianness>::parse(bytes.as_slice()).ok()?;
+    let symbols = file.dynamic_symbols().chain(file.symbols());
+    let mut found = symbols.filter(|symbol| symbol.is_definition() && symbol.name() == Ok(NAME));
+    Some(base + found.next()?.address())
+}
+
+/// An entry of the auxiliary vector of a process.
+fn auxiliary(pid: pid_t, wanted: libc::c_ulong) -> Option<u64> {
+    let bytes = fs::read(format!("/proc/{pid}/auxv")).ok()?;
+    let words: Vec<u64> =
+        bytes.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_ne_bytes).collect();
+    words.chunks_exact(2).find(|pair| pair[0] == wanted).map(|pair| pair[1])
+}

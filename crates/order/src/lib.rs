@@ -1,0 +1,30 @@
+//! `neap order`: which functions of a program are entered first, so that a linker can lay them out together.
+//!
+//! May depend on `neap-launch`, `neap-trace` (the lines of `/proc/PID/maps`), well-kept libraries, the C library and std.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | binary | the program or library whose layout is wanted |
+//! | site | the first byte of a function, where a breakpoint is planted |
+//! | trace | the functions that were entered, in order |
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod args;
+mod binary;
+mod breakpoints;
+mod files;
+mod model;
+mod plan;
+mod trace;
+
+use neap_launch::error::Error;
+
+use self::args::{OrderAction, OrderArgs};
+
+/// Runs the command; the result is neap's exit status, or the program's.
+pub fn run(args: OrderArgs) -> Result<u8, Error> {
+    match args.action {
+        OrderAction::Trace(trace) => trace::run(&trace),
+        OrderAction::Merge(merge) => files::merge(&merge),
+    }
+}

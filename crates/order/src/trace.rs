@@ -1,0 +1,165 @@
+//! `neap order trace`: runs a program, and writes which functions it entered.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+
+use neap_launch::child::{self, Program};
+use neap_launch::error::{Error, FAILED, system_message};
+use neap_launch::target;
+
+use crate::args::TraceArgs;
+use crate::binary::{Binary, Names, debug_name};
+use crate::breakpoints::{Target, Tracer};
+use crate::files;
+use crate::model::{FORMAT, Run, Trace, TracedBinary, TracedFunction};
+use crate::plan::{Hits, Plan};
+
+/// Where distributions put debug files.
+const DEBUG_ROOT: &str = "/usr/lib/debug";
+
+/// Runs the command; the result is the program's exit status.
+pub fn run(args: &TraceArgs) -> Result<u8, Error> {
+    let Some(command) = args.command.first() else { return Err(Error::failed("no program is given")) };
+    let path = target::resolve(command)?;
+    if let Some(why) = target::secure_execution(&path) {
+        return Err(Error::cannot_run(format!(
+            "cannot trace {}: {why}, and the kernel lets no other process trace such a program",
+            path.display()
+        ))
+        .remedy("trace it as that user: sudo neap order trace -- PROGRAM"));
+    }
+    let target = open(args, &path)?;
+    let output = files::create(&args.output)?;
+    let (mut merged, mut last): (Option<Trace>, _) = (None, ExitStatus::default());
+    for _ in 0..args.runs {
+        let program = Program::new(&path, &args.command, std::env::vars_os().collect())?;
+        let (ended, tracer, signals) = child::supervise_watched(&program, |pid| Tracer::start(pid, &target))?;
+        let hits = tracer.finish();
+        signals.release();
+        last = ended.status;
+        match hits {
+            Ok(Some(hits)) => {
+                let trace = trace(args, &target, last, &hits);
+                match &mut merged {
+                    Some(merged) => merged.merge(trace),
+                    None => merged = Some(trace),
+                }
+            }
+            Ok(None) => return after(last, unseen(&target)),
+            Err(error) => {
+                let why = format!("cannot plant breakpoints: {}", system_message(&error));
+                return after(last, Error::failed(why).remedy("allow ptrace and writing /proc/PID/mem"));
+            }
+        }
+    }
+    let Some(trace) = merged else { return after(last, unseen(&target)) };
+    if let Err(error) = files::write(output, &args.output, &trace) {
+        return after(last, error);
+    }
+    eprintln!("neap: {} of {} functions were entered", trace.functions.len(), target.plan.len());
+    Ok(child::end_like(last))
+}
+
+/// neap failed after the program had ended: the program's own failure is worth more to the caller than ours.
+fn after(status: ExitStatus, error: Error) -> Result<u8, Error> {
+    error.report();
+    if status.success() { Ok(FAILED) } else { Ok(child::end_like(status)) }
+}
+
+fn unseen(target: &Target) -> Error {
+    let path = target.path.display();
+    match target.may_be_library {
+        true => Error::failed(format!("no process executed or loaded {path}"))
+            .remedy("--binary is the file that the program has, not a copy; static programs load no libraries"),
+        false => Error::failed(format!("no process executed {path}")),
+    }
+}
+
+/// The binary that is traced, and its functions.
+fn open(args: &TraceArgs, program: &Path) -> Result<Target, Error> {
+    let named = args.binary.as_deref().unwrap_or(program);
+    let failed = |e: io::Error| Error::failed(format!("cannot read {}: {}", named.display(), system_message(&e)));
+    let path = fs::canonicalize(named).map_err(failed)?;
+    let bytes = fs::read(&path).map_err(failed)?;
+    let metadata = fs::metadata(&path).map_err(failed)?;
+    let Some(mut binary) = Binary::parse(&bytes) else {
+        let error = Error::failed(format!("{} is not an ELF file of 64 bits", named.display()));
+        return Err(match bytes.starts_with(b"#!") {
+            true => error.remedy("it is a script: name the program that it runs with --binary"),
+            false => error,
+        });
+    };
+    if !binary.native {
+        return Err(Error::failed(format!("cannot trace {}: breakpoints are for x86-64 only", named.display())));
+    }
+    if binary.named_by != Names::All
+        && let Some(debug) = debug_file(&binary)
+    {
+        binary.take_names(debug);
+    }
+    match binary.named_by {
+        Names::All => {}
+        Names::Exported => eprintln!(
+            "neap: {} is stripped: only its {} exported functions are traced; do not strip it, or install its -dbgsym package",
+            named.display(),
+            binary.functions.len()
+        ),
+        Names::None => {
+            return Err(Error::failed(format!("{} has no names of functions", named.display()))
+                .remedy("do not strip it (strip = false in Cargo.toml, no -s), or install its -dbgsym package"));
+        }
+    }
+    let plan = Plan::new(binary.functions.iter().map(|function| function.address).collect());
+    Ok(Target {
+        path,
+        identity: (metadata.dev(), metadata.ino()),
+        size: metadata.len(),
+        binary,
+        plan,
+        may_be_library: args.binary.is_some(),
+        follow: args.follow,
+    })
+}
+
+/// The file with the debug information of a binary.
+fn debug_file(binary: &Binary) -> Option<Binary> {
+    let name = debug_name(binary.build_id.as_deref()?)?;
+    Binary::parse(&fs::read(PathBuf::from(DEBUG_ROOT).join(name)).ok()?)
+}
+
+/// The trace of a run.
+fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, hits: &Hits) -> Trace {
+    let functions = hits.order().iter().zip(0..).map(|(hit, rank)| {
+        let function = &target.binary.functions[hit.site];
+        TracedFunction {
+            name: function.name.clone(),
+            section: function.section.clone(),
+            address: function.address,
+            size: function.size,
+            file: function.file.clone(),
+            runs: 1,
+            rank,
+            first_ns: hit.at,
+        }
+    });
+    let build_id = target.binary.build_id.as_ref();
+    Trace {
+        format: FORMAT.to_owned(),
+        binary: TracedBinary {
+            path: target.path.to_string_lossy().into_owned(),
+            build_id: build_id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect()),
+            size: target.size,
+        },
+        runs: vec![Run {
+            command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
+            source: "breakpoints".to_owned(),
+            status: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            functions: hits.order().len() as u64,
+        }],
+        functions: functions.collect(),
+    }
+}
