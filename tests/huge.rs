@@ -14,6 +14,9 @@ const CASES: &[(&str, &str, &str)] = &[
     ("advised", "without", "a process that gets huge pages although it was started without"),
     ("thp", "without", "a process that asks for huge pages although it was started without"),
     ("always", "without", "a process that asks for huge pages although it was started without"),
+    ("adaptive", "filtered", "a process that its own filter ends for advice about huge pages"),
+    ("thp", "filtered", "a process that its own filter ends for advice about huge pages"),
+    ("always", "filtered", "a process that its own filter ends for advice about huge pages"),
 ];
 
 fn main() -> ExitCode {

@@ -1,5 +1,6 @@
 /* Option `huge` on the real system. Each case needs the option in the environment. */
 #include "check.h"
+#include "filter.h"
 #include <malloc.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -102,6 +103,42 @@ static void disabled(void) {
     int advised;
     CHECK(huge_bytes(p, 32 * MIB, &advised) == 0 && !advised);
     free(p);
+}
+
+/* A filter that ends the process for advice about huge pages, as browsers have it. */
+static void forbid_advice(void) {
+    static struct sock_filter code[] = {
+        FILTER_NUMBER,
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_madvise, 0, 6),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        FILTER_CALL(MADV_HUGEPAGE, SECCOMP_RET_KILL_PROCESS),
+        FILTER_CALL(MADV_NOHUGEPAGE, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    static struct sock_fprog program = {sizeof code / sizeof *code, code};
+    filter(&program);
+}
+
+/* Blocks of all kinds, of which large ones are moved. */
+static void use_blocks(void) {
+    enum { SMALL = 80000, LARGE = 8 };
+    static char *small[SMALL], *large[LARGE];
+    for (int i = 0; i < SMALL; i++) memset(small[i] = malloc(1000), 1, 1000);
+    for (int i = 0; i < LARGE; i++) memset(large[i] = malloc(4 * MIB), 2, 4 * MIB);
+    for (int i = 0; i < LARGE; i++) large[i] = realloc(large[i], 40 * MIB);
+    for (int i = 0; i < LARGE; i++) {
+        CHECK_AT(large[i][4 * MIB - 1] == 2, i);
+        free(large[i]);
+    }
+    for (int i = 0; i < SMALL; i++) free(small[i]);
+}
+
+static void filtered(void) {
+    use_blocks();
+    forbid_advice();
+    use_blocks();
+    use_blocks();
 }
 
 /* Starts this program again without huge pages. */
@@ -256,6 +293,7 @@ static void pool_fork(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {CASE(thp), CASE(always), CASE(advised), CASE(disabled), CASE(without),
-                                             CASE(pool_blocks), CASE(pool_all), CASE(pool_strict), CASE(pool_taken), CASE(pool_fork)};
+                                             CASE(filtered), CASE(pool_blocks), CASE(pool_all), CASE(pool_strict),
+                                             CASE(pool_taken), CASE(pool_fork)};
     return run_cases(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -581,6 +581,8 @@ unsafe impl Os for Fake {
         self.whole_pages(Call::PopulateHuge, p.addr(), len);
         assert!(len == HUGE_PAGE && p.addr().is_multiple_of(len), "a whole huge page");
         self.model().require("populate_huge", p.addr(), len, &[Access::Committed]);
+        // SAFETY: the range is committed and the caller's.
+        assert_eq!(unsafe { self.first_nonzero(p, len) }, None, "it reads as zero");
         let granted = self.granted(Call::PopulateHuge);
         let most = if granted { len } else { HOST_PAGE };
         // SAFETY: the range is committed and the caller's.

@@ -204,12 +204,8 @@ unsafe impl Os for Linux {
     }
 
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
-        if pool::has(p, len) {
-            return false;
-        }
-        count(Syscall::Madvise);
         // SAFETY: as the caller promises.
-        unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxHugepage) }.is_ok()
+        !pool::has(p, len) && unsafe { huge::allow(p, len) }
     }
 
     fn has_huge_pages(&self, asked: bool) -> bool {

@@ -35,7 +35,7 @@ pub(crate) const PROVEN: usize = if cfg!(neap_sim) { 2 } else { 32 };
 /// Number of slabs that are made without an area after the system had no huge page.
 const PAUSE: u32 = 64;
 
-/// Chunks of one area, taken from the clean ranges, which are the holder's alone.
+/// Chunks of one area, taken from the clean ranges, which are the holder's alone, and read as zero.
 #[derive(Debug)]
 pub(crate) struct Area(Record);
 
@@ -88,7 +88,8 @@ impl<O: Os> Pages<O> {
         let c = area.0;
         // SAFETY: the chunks are committed (invariant 16), and `Area` proves that only the holder uses them.
         let memory = unsafe { Owned::of(c.start(), BYTES) };
-        // SAFETY: `Owned` proves that the memory is committed and that only the holder uses it.
+        // SAFETY: `Owned` proves that the memory is committed and that only the holder uses it, and `Area` that it reads
+        // as zero.
         let done = unsafe { self.os.populate_huge(memory.start(), memory.len()) };
         self.ranges.with(&self.os, |r| {
             if !self.is_stranded() {

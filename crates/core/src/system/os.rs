@@ -189,10 +189,10 @@ pub unsafe trait Os: Threads {
     }
 
     /// Gives a committed range, as long as a huge page and aligned to that, its memory as one. False if the system has
-    /// none for it, or would take too long; a part of the range may be populated then. The range reads as before.
+    /// none for it, or would take too long; a part of the range may be populated then. The range reads as zero.
     ///
     /// # Safety
-    /// The range must be committed, and no other thread may use it.
+    /// The range must be committed and read as zero, and no other thread may use it.
     unsafe fn populate_huge(&self, _p: *mut u8, _len: usize) -> bool {
         false
     }

@@ -1,7 +1,8 @@
 //! Decides whether an unusual system call may be made: a seccomp filter may end the process for a call that it does not
 //! list.
 //!
-//! Unusual calls are all but mmap, munmap, mremap, mprotect, madvise and futex. neap makes them only after a look here.
+//! Unusual calls are all but mmap, munmap, mremap, mprotect, futex, and madvise without advice about huge pages. neap
+//! makes them only after a look here.
 //! - A filter that the program was started with allows or refuses the calls that most programs make ([`hostile`]).
 //!   Calls that few programs make are left out under it ([`filter`]).
 //! - A filter that the program gives itself may do anything, so neap needs notice before (`forbid`). The preload
