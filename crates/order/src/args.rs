@@ -29,6 +29,17 @@ Examples:
 The functions of the first trace keep their order. Each that only a later one
 has comes behind the function that was entered before it there.";
 
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  neap order verify --before ./server.old --after ./server -- --check
+  neap order verify --before A --after B --pairs 20 --json -- input.txt
+
+Both programs get the same arguments; their input and output are /dev/null. A
+measure is less if the median of the ratios is below 0.99 and nine of ten pairs
+are below 1.
+
+Exit status: 0 if a measure is less, 1 if none is, 125 when neap itself fails.";
+
 /// Arguments of `neap order`.
 #[derive(Debug, Args)]
 #[command(disable_help_subcommand = true)]
@@ -45,6 +56,8 @@ pub enum OrderAction {
     Trace(TraceArgs),
     /// Make one trace of several of the same binary
     Merge(MergeArgs),
+    /// Compare a program before and after: pages touched, faults, memory, time
+    Verify(VerifyArgs),
 }
 
 /// Arguments of `neap order trace`.
@@ -83,4 +96,29 @@ pub struct MergeArgs {
     /// The traces
     #[arg(required = true, value_name = "T")]
     pub traces: Vec<PathBuf>,
+}
+
+/// Arguments of `neap order verify`.
+#[derive(Debug, Args)]
+#[command(after_help = VERIFY_EXAMPLES)]
+pub struct VerifyArgs {
+    /// The program as it was
+    #[arg(long, value_name = "A")]
+    pub before: PathBuf,
+
+    /// The program with the new layout
+    #[arg(long, value_name = "B")]
+    pub after: PathBuf,
+
+    /// Run N pairs, warm and cold
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub pairs: u32,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// The arguments of both
+    #[arg(last = true, value_name = "ARGS")]
+    pub arguments: Vec<OsString>,
 }

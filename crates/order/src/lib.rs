@@ -14,8 +14,10 @@ mod binary;
 mod breakpoints;
 mod files;
 mod model;
+mod pages;
 mod plan;
 mod trace;
+mod verify;
 
 use neap_launch::error::Error;
 
@@ -26,5 +28,6 @@ pub fn run(args: OrderArgs) -> Result<u8, Error> {
     match args.action {
         OrderAction::Trace(trace) => trace::run(&trace),
         OrderAction::Merge(merge) => files::merge(&merge),
+        OrderAction::Verify(verify) => verify::run(&verify),
     }
 }

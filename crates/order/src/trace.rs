@@ -3,7 +3,6 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
@@ -16,6 +15,7 @@ use crate::binary::{Binary, Names, debug_name};
 use crate::breakpoints::{Target, Tracer};
 use crate::files;
 use crate::model::{FORMAT, Run, Trace, TracedBinary, TracedFunction};
+use crate::pages::number;
 use crate::plan::{Hits, Plan};
 
 /// Where distributions put debug files.
@@ -157,7 +157,7 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, hits: &Hits) -> 
         runs: vec![Run {
             command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             source: "breakpoints".to_owned(),
-            status: status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)),
+            status: number(status),
             functions: hits.order().len() as u64,
         }],
         functions: functions.collect(),

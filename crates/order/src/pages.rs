@@ -1,0 +1,91 @@
+//! Which pages of a binary a program touches: `neap pagein --exact` in a process of its own.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+use neap_launch::error::Error;
+use neap_launch::private_dir::{PrivateDir, temporary_bases};
+use neap_trace::format::json;
+use neap_trace::{Access, Fault, Subject};
+
+const PAGE: u64 = 4096;
+
+/// What a program touched of a binary.
+#[derive(Debug, Default)]
+pub struct Touched {
+    /// Faults of the program, in all its mappings.
+    pub faults: u64,
+    /// Touched pages of the binary by their place in the file, and whether code was executed in them.
+    pub pages: BTreeMap<u64, bool>,
+    /// Accesses to data of the binary that were faults: in the order in which they happened.
+    pub data: Vec<Datum>,
+    /// How the program ended.
+    pub status: ExitStatus,
+}
+
+/// An access to data of the binary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datum {
+    /// Link-time.
+    pub address: u64,
+    /// It was a write.
+    pub write: bool,
+}
+
+impl Touched {
+    /// Pages in which code was executed.
+    pub fn code(&self) -> u64 {
+        self.pages.values().filter(|&&code| code).count() as u64
+    }
+
+    /// Pages of which only data was touched.
+    pub fn data(&self) -> u64 {
+        self.pages.len() as u64 - self.code()
+    }
+}
+
+/// Runs a program, with its output thrown away, and sees what it touches of a binary.
+pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
+    let failed = |what: &str| Error::failed(format!("cannot count pages: {what}"));
+    let folder = PrivateDir::create(&temporary_bases(), "neap-order").map_err(|why| failed(&why))?;
+    let path = folder.path().join("faults.json");
+    let mut neap = Command::new("/proc/self/exe");
+    neap.args(["pagein", "--exact", "--format", "json", "-o"]).arg(&path).arg("--").args(command);
+    let output = neap.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
+    let output = output.map_err(|e| failed(&e.to_string()))?;
+    let file = File::open(&path).ok().filter(|file| file.metadata().is_ok_and(|metadata| metadata.len() > 0));
+    let Some(file) = file else {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let why = said.lines().find_map(|line| line.strip_prefix("neap: ")).unwrap_or("neap pagein left no trace");
+        return Err(failed(why));
+    };
+    let mut faults = Vec::new();
+    let tables = json::read(BufReader::new(file), &mut |_, fault: &Fault| faults.push(*fault))
+        .map_err(|e| failed(&e.to_string()))?;
+    let mut touched = Touched { faults: faults.len() as u64, status: output.status, ..Touched::default() };
+    for fault in faults {
+        let Some(mapping) = fault.mapping.map(|id| &tables.mappings[id]) else { continue };
+        let object = mapping.object.map(|id| &tables.objects[id]);
+        if !object.is_some_and(|object| Path::new(&object.path) == binary) {
+            continue;
+        }
+        let page = (fault.page() - mapping.start.min(fault.page()) + mapping.offset) / PAGE;
+        *touched.pages.entry(page).or_default() |= fault.subject == Subject::Code;
+        if let Some(place) = fault.data.map(|id| &tables.places[id])
+            && fault.subject == Subject::Data
+        {
+            touched.data.push(Datum { address: place.address, write: fault.access == Access::Write });
+        }
+    }
+    Ok(touched)
+}
+
+/// An exit status as one number: 128 and the signal, where one ended the program.
+pub fn number(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}

@@ -1,0 +1,199 @@
+//! `neap order verify`: whether a program with another layout touches fewer pages.
+
+mod measure;
+mod ratios;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use neap_launch::error::{Error, system_message};
+use neap_launch::sys::print;
+use neap_launch::units;
+use serde::Serialize;
+
+use self::measure::{Sample, measure};
+use self::ratios::{Ratio, median};
+use crate::args::VerifyArgs;
+use crate::pages::{Touched, number, touched};
+
+/// The exit status where nothing improved.
+const NOTHING_IMPROVED: u8 = 1;
+
+/// What is compared, in the order in which it is shown.
+#[derive(Debug, Serialize)]
+struct Report {
+    format: &'static str,
+    before: PathBuf,
+    after: PathBuf,
+    pairs: u32,
+    measures: Vec<Measure>,
+    /// What could not be measured, or is not what it seems.
+    notes: Vec<String>,
+    improved: bool,
+}
+
+/// One comparison.
+#[derive(Debug, Serialize)]
+struct Measure {
+    name: &'static str,
+    unit: Unit,
+    /// Medians.
+    before: f64,
+    after: f64,
+    /// After divided by before, pair by pair; none where before is 0.
+    ratio: Option<Ratio>,
+    improved: bool,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Unit {
+    Count,
+    Bytes,
+    Seconds,
+}
+
+/// Runs the command; the result is neap's exit status.
+pub fn run(args: &VerifyArgs) -> Result<u8, Error> {
+    let [before, after] = [&args.before, &args.after].map(|path| {
+        fs::canonicalize(path)
+            .map_err(|e| Error::failed(format!("cannot read {}: {}", path.display(), system_message(&e))))
+    });
+    let (before, after) = (before?, after?);
+    let mut notes = Vec::new();
+    let mut measures = exact([&before, &after], &args.arguments, &mut notes)?;
+    for cold in [false, true] {
+        measures.extend(pairs([&before, &after], args, cold, &mut notes)?);
+    }
+    let improved = measures.iter().any(|measure| measure.improved);
+    let report = Report { format: "neap-order-verify 1", before, after, pairs: args.pairs, measures, notes, improved };
+    print(&match args.json {
+        true => json(&report)?,
+        false => text(&report).into_bytes(),
+    })?;
+    Ok(if improved { 0 } else { NOTHING_IMPROVED })
+}
+
+/// Pages and faults without fault-around, which do not vary as the others do: one run of each.
+fn exact(files: [&Path; 2], arguments: &[OsString], notes: &mut Vec<String>) -> Result<Vec<Measure>, Error> {
+    let see = |file: &Path| {
+        let command: Vec<OsString> =
+            [file.as_os_str().to_owned()].into_iter().chain(arguments.iter().cloned()).collect();
+        touched(file, &command)
+    };
+    let (before, after) = match (see(files[0]), see(files[1])) {
+        (Ok(before), Ok(after)) => (before, after),
+        (Err(error), _) | (_, Err(error)) => {
+            let why = error.to_string();
+            notes.push(why.lines().next().unwrap_or_default().trim_start_matches("neap: ").to_owned());
+            return Ok(Vec::new());
+        }
+    };
+    same_end(files, number(before.status), number(after.status))?;
+    let of = |name, value: fn(&Touched) -> u64| {
+        Measure::new(name, Unit::Count, &[value(&before) as f64], &[value(&after) as f64])
+    };
+    Ok(vec![
+        of("pages of code touched", Touched::code),
+        of("pages of data touched", Touched::data),
+        of("faults without fault-around", |touched| touched.faults),
+    ])
+}
+
+/// Runs both in turn, the first of a pair being the second of the next.
+fn pairs(files: [&Path; 2], args: &VerifyArgs, cold: bool, notes: &mut Vec<String>) -> Result<Vec<Measure>, Error> {
+    let mut samples: [Vec<Sample>; 2] = Default::default();
+    // The first run of each is not counted: it may find a cold cache.
+    for pair in 0..=args.pairs {
+        for turn in 0..2 {
+            let which = (pair as usize + turn) % 2;
+            let sample = measure(files[which], &args.arguments, cold)?;
+            samples[which].push(sample);
+        }
+        let [before, after] = &samples;
+        same_end(files, before[pair as usize].status, after[pair as usize].status)?;
+    }
+    let of = |name, unit, value: fn(&Sample) -> f64| {
+        let [before, after] = [0, 1].map(|which| samples[which][1..].iter().map(value).collect::<Vec<f64>>());
+        Measure::new(name, unit, &before, &after)
+    };
+    if !cold {
+        return Ok(vec![
+            of("faults, warm", Unit::Count, |sample| sample.faults as f64),
+            of("RSS at exit", Unit::Bytes, |sample| sample.rss as f64),
+            of("time, warm", Unit::Seconds, |sample| sample.seconds),
+        ]);
+    }
+    let read = of("faults that read, cold", Unit::Count, |sample| sample.reads as f64);
+    if read.before == 0.0 && read.after == 0.0 {
+        notes.push(
+            "cold runs read nothing: the files stayed in the page cache (a file system in memory, or other users)"
+                .to_owned(),
+        );
+        return Ok(Vec::new());
+    }
+    Ok(vec![
+        of("faults, cold", Unit::Count, |sample| sample.faults as f64),
+        read,
+        of("time, cold", Unit::Seconds, |sample| sample.seconds),
+    ])
+}
+
+/// Refuses to compare programs that do not do the same.
+fn same_end(files: [&Path; 2], before: i32, after: i32) -> Result<(), Error> {
+    if before == after {
+        return Ok(());
+    }
+    Err(Error::failed(format!(
+        "{} ended with status {before}, {} with {after}",
+        files[0].display(),
+        files[1].display()
+    ))
+    .remedy("both have to do the same with these arguments"))
+}
+
+impl Measure {
+    /// With values of pairs.
+    fn new(name: &'static str, unit: Unit, before: &[f64], after: &[f64]) -> Self {
+        let ratio = Ratio::of(before, after);
+        let improved = ratio.is_some_and(|ratio| ratio.is_less());
+        Self { name, unit, before: median(before), after: median(after), ratio, improved }
+    }
+}
+
+fn json(report: &Report) -> Result<Vec<u8>, Error> {
+    let failed = |e: serde_json::Error| Error::failed(format!("cannot write the report: {e}"));
+    let mut text = serde_json::to_vec_pretty(report).map_err(failed)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+fn text(report: &Report) -> String {
+    let mut text = format!("{:<28} {:>12} {:>12}   after / before (quartiles)\n", "", "before", "after");
+    for measure in &report.measures {
+        let [before, after] = [measure.before, measure.after].map(|value| measure.unit.show(value));
+        let ratio = match measure.ratio {
+            Some(Ratio { median, low, high, .. }) if low < high => format!("{median:.3} ({low:.3} to {high:.3})"),
+            Some(Ratio { median, .. }) => format!("{median:.3}"),
+            None => "-".to_owned(),
+        };
+        let mark = if measure.improved { "  less" } else { "" };
+        text.push_str(&format!("{:<28} {before:>12} {after:>12}   {ratio}{mark}\n", measure.name));
+    }
+    for note in &report.notes {
+        text.push_str(&format!("{note}\n"));
+    }
+    text.push_str(if report.improved { "" } else { "nothing improved\n" });
+    text
+}
+
+impl Unit {
+    fn show(self, value: f64) -> String {
+        match self {
+            Self::Count => units::count(value.round() as u64),
+            Self::Bytes => units::bytes(value.round() as u64),
+            Self::Seconds => format!("{:.3} ms", 1e3 * value),
+        }
+    }
+}
