@@ -209,6 +209,30 @@ fn merging() {
     assert_refused(&neap.output(["order", "merge", "/dev/null"]), 125, &["not a trace", "hint: "]);
 }
 
+/// Catches data that are missing, written data that are taken for read ones, and data that are not touched.
+#[test]
+fn data() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "data", &[]) else { return };
+    let traced = Traced::new(&neap, &["--data"], &[program.as_os_str()]);
+    traced.is_like(&mut Command::new(&program));
+    if stderr(&traced.output).contains("so the trace has no data") {
+        return skip("data", "faults cannot be traced exactly here");
+    }
+    let data = traced.trace["data"].as_array().expect("a list");
+    let datum = |name: &str| {
+        let found = data.iter().find(|datum| datum["name"] == name)?;
+        Some((found["section"].as_str()?, found["size"].as_u64()?, found["write"].as_bool()?, found["runs"].as_u64()?))
+    };
+    assert_eq!(datum("written"), Some((".data", 3 * 4096, true, 1)), "{data:?}");
+    assert_eq!(datum("read_only"), Some((".rodata", 3 * 4096, false, 1)), "{data:?}");
+    assert_eq!(datum("untouched"), None);
+    let runs = traced.trace["runs"].as_array().expect("a list");
+    let sources: Vec<&str> = runs.iter().filter_map(|run| run["source"].as_str()).collect();
+    assert_eq!(sources, ["breakpoints", "faults"]);
+    assert_eq!(runs[1]["status"], 3);
+}
+
 /// Catches errors without a remedy.
 #[test]
 fn refused() {

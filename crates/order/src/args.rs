@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 const TRACE_EXAMPLES: &str = "\
 Examples:
   neap order trace -o T -- ./server --check
-  neap order trace -o T --runs 3 -- ./server --check
+  neap order trace -o T --runs 3 --data -- ./server --check
   neap order trace -o T --binary ./libfoo.so -- ./program
   neap order trace -o T --binary ./server -- ./start.sh
   neap order trace -o T --follow -- ./server --workers 4
@@ -75,6 +75,10 @@ pub struct TraceArgs {
     /// Run CMD N times, and merge the traces; the exit status is that of the last one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
+
+    /// Run CMD once more, with its output thrown away, and record which data it touches, by `neap pagein --exact`
+    #[arg(long)]
+    pub data: bool,
 
     /// Trace all processes that have the binary, rather than the first
     #[arg(long)]

@@ -7,7 +7,11 @@ use object::{Architecture, Endianness, Object, ObjectSection, ObjectSegment, Obj
 #[derive(Debug, Default)]
 pub struct Binary {
     /// By address; one for each address.
-    pub functions: Vec<Function>,
+    pub functions: Vec<Symbol>,
+    /// Variables and constants with a size, by address; one for each address.
+    pub data: Vec<Symbol>,
+    /// Sections of data that are in the file and in memory.
+    pub sections: Vec<Section>,
     /// Where the names are from.
     pub named_by: Names,
     /// Function symbols without a size, which may stand before data.
@@ -43,9 +47,22 @@ pub struct Segment {
     pub size: u64,
 }
 
-/// A function.
+/// A section.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Function {
+pub struct Section {
+    /// `.rodata`, ...
+    pub name: String,
+    /// In the file.
+    pub offset: u64,
+    /// Link-time.
+    pub address: u64,
+    /// In bytes.
+    pub size: u64,
+}
+
+/// A function, a variable or a constant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Symbol {
     /// As the linker knows it; of several at an address the one that most other files see.
     pub name: String,
     /// Its section in the linked file.
@@ -64,6 +81,7 @@ impl Binary {
         let file = ElfFile64::<Endianness>::parse(data).ok()?;
         let mut binary = Self {
             build_id: file.build_id().ok().flatten().map(<[u8]>::to_vec),
+            sections: file.sections().filter_map(|section| data_section(&section)).collect(),
             code: file.segments().filter_map(|segment| code(&segment)).collect(),
             native: cfg!(target_arch = "x86_64") && file.architecture() == Architecture::X86_64,
             ..Self::default()
@@ -82,7 +100,7 @@ impl Binary {
     /// Takes the functions of the file with the debug information of this one, if it is that and has more.
     pub fn take_names(&mut self, debug: Binary) {
         if debug.build_id.is_some() && debug.build_id == self.build_id && debug.named_by == Names::All {
-            (self.functions, self.named_by) = (debug.functions, debug.named_by);
+            (self.functions, self.data, self.named_by) = (debug.functions, debug.data, debug.named_by);
             self.without_size = debug.without_size;
         }
     }
@@ -105,23 +123,25 @@ impl Binary {
             .collect();
         let places: std::collections::HashMap<_, _> =
             file.sections().enumerate().map(|(place, section)| (section.index(), place)).collect();
-        let (mut found, mut source) = (Vec::new(), None);
+        let (mut functions, mut data, mut source) = (Vec::new(), Vec::new(), None);
         for symbol in symbols {
             if symbol.kind() == SymbolKind::File {
                 source = symbol.name().ok().filter(|name| !name.is_empty()).map(str::to_owned);
             }
-            if symbol.kind() != SymbolKind::Text || symbol.is_undefined() {
+            let is_code = symbol.kind() == SymbolKind::Text;
+            if !is_code && symbol.kind() != SymbolKind::Data || symbol.is_undefined() {
                 continue;
             }
             let Some(place) = symbol.section_index().and_then(|index| places.get(&index)) else { continue };
             let (section, executable, start, length) = &sections[*place];
             let Ok(name) = symbol.name_bytes() else { continue };
-            if !executable || name.is_empty() || !(*start..start.saturating_add(*length)).contains(&symbol.address()) {
+            let inside = (*start..start.saturating_add(*length)).contains(&symbol.address());
+            if is_code != *executable || name.is_empty() || !inside {
                 continue;
             }
             // Assembler code may call a table of constants in .text a function, but states no size then.
             if symbol.size() == 0 && !matches!(section.as_str(), ".init" | ".fini") {
-                self.without_size += 1;
+                self.without_size += usize::from(is_code);
                 continue;
             }
             let rank = match (symbol.is_local(), symbol.is_weak()) {
@@ -133,12 +153,39 @@ impl Binary {
             let name = String::from_utf8_lossy(name).into_owned();
             let name = name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(&name).to_owned();
             let (section, address, size) = (section.clone(), symbol.address(), symbol.size());
-            found.push((rank, Function { name, section, address, size, file }));
+            let found = if is_code { &mut functions } else { &mut data };
+            found.push((rank, Symbol { name, section, address, size, file }));
         }
-        found.sort_by(|(a_rank, a), (b_rank, b)| (a.address, a_rank, &a.name).cmp(&(b.address, b_rank, &b.name)));
-        found.dedup_by_key(|(_, function)| function.address);
-        self.functions = found.into_iter().map(|(_, function)| function).collect();
+        (self.functions, self.data) = (best(functions), best(data));
     }
+
+    /// The variable or constant at an address.
+    pub fn datum(&self, address: u64) -> Option<&Symbol> {
+        let end = self.data.partition_point(|symbol| symbol.address <= address);
+        self.data[..end].last().filter(|symbol| address - symbol.address < symbol.size)
+    }
+
+    /// The section of data at a place in the file, and the address of that place.
+    pub fn section(&self, offset: u64) -> Option<(&Section, u64)> {
+        let inside = |section: &&Section| offset >= section.offset && offset - section.offset < section.size;
+        let section = self.sections.iter().find(inside)?;
+        Some((section, section.address + (offset - section.offset)))
+    }
+}
+
+/// By address, one for each: that of the lowest rank, then by name.
+fn best(mut found: Vec<(u8, Symbol)>) -> Vec<Symbol> {
+    found.sort_by(|(a_rank, a), (b_rank, b)| (a.address, a_rank, &a.name).cmp(&(b.address, b_rank, &b.name)));
+    found.dedup_by_key(|(_, symbol)| symbol.address);
+    found.into_iter().map(|(_, symbol)| symbol).collect()
+}
+
+fn data_section<'d>(section: &impl ObjectSection<'d>) -> Option<Section> {
+    let object::SectionFlags::Elf { sh_flags, .. } = section.flags() else { return None };
+    let wanted = sh_flags.0 & (elf::SHF_ALLOC.0 | elf::SHF_EXECINSTR.0) == elf::SHF_ALLOC.0;
+    let (name, address, size) = (section.name().ok()?.to_owned(), section.address(), section.size());
+    let (offset, _) = section.file_range().filter(|_| wanted)?;
+    Some(Section { name, offset, address, size })
 }
 
 fn code<'d>(segment: &impl ObjectSegment<'d>) -> Option<Segment> {
@@ -170,7 +217,7 @@ mod tests {
         let binary = own();
         assert!(binary.named_by == Names::All && binary.functions.len() > 1000, "{}", binary.functions.len());
         assert!(binary.functions.is_sorted_by(|a, b| a.address < b.address));
-        let within = |function: &Function| {
+        let within = |function: &Symbol| {
             let inside = |code: &Segment| (code.address..code.address + code.size).contains(&function.address);
             binary.code.iter().any(inside)
         };
@@ -178,6 +225,31 @@ mod tests {
         assert!(binary.functions.iter().all(|function| function.size > 0 || function.section != ".text"));
         let main = binary.functions.iter().find(|function| function.name == "main").expect("main");
         assert_eq!((main.section.as_str(), &main.file), (".text", &None));
+    }
+
+    /// Catches data whose name or section is that of another.
+    #[test]
+    fn data_have_names_and_sections() {
+        let symbol = |name: &str, address, size| Symbol {
+            name: name.to_owned(),
+            section: ".data".to_owned(),
+            address,
+            size,
+            file: None,
+        };
+        let section = Section { name: ".data".to_owned(), offset: 0x80, address: 0x100, size: 0x40 };
+        let data = vec![symbol("a", 0x100, 8), symbol("b", 0x110, 8)];
+        let binary = Binary { data, sections: vec![section.clone()], ..Binary::default() };
+        let name = |address| binary.datum(address).map(|symbol| symbol.name.as_str());
+        assert_eq!(
+            [name(0xff), name(0x107), name(0x108), name(0x110), name(0x118)],
+            [None, Some("a"), None, Some("b"), None]
+        );
+        assert_eq!([binary.section(0xbf), binary.section(0xc0)], [Some((&section, 0x13f)), None]);
+        let own = own();
+        assert!(own.data.iter().all(|symbol| symbol.size > 0) && own.data.is_sorted_by(|a, b| a.address < b.address));
+        assert!([".rodata", ".data"].iter().all(|name| own.sections.iter().any(|section| section.name == *name)));
+        assert!(own.sections.iter().all(|section| section.name != ".bss" && section.name != ".text"));
     }
 
     /// Catches a mapping of a position-independent file that is taken for one at its link-time addresses.
@@ -207,7 +279,9 @@ mod tests {
     #[test]
     fn damaged_files_are_none() {
         let file = std::fs::read("/bin/sh").expect("every Linux has /bin/sh");
-        assert!(Binary::parse(&file).is_some_and(|binary| binary.functions.is_empty() || !binary.native || true));
+        assert!(
+            Binary::parse(&file).is_some_and(|binary| binary.functions.is_empty() || binary.named_by != Names::None)
+        );
         for length in [0, 4, 40, 64] {
             assert!(Binary::parse(&file[..length]).is_none(), "{length} bytes");
         }

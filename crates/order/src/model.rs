@@ -18,6 +18,9 @@ pub struct Trace {
     pub runs: Vec<Run>,
     /// The functions that were entered, in order.
     pub functions: Vec<TracedFunction>,
+    /// Variables, constants and OS pages of other data that were touched, by address.
+    #[serde(default)]
+    pub data: Vec<TracedDatum>,
 }
 
 /// What was traced.
@@ -63,7 +66,26 @@ pub struct TracedFunction {
     /// Its place in the order.
     pub rank: u64,
     /// When it was first entered, in nanoseconds since the exec.
-    pub first_ns: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_ns: Option<u64>,
+}
+
+/// A variable or a constant that was the first to be touched of an OS page.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TracedDatum {
+    /// As the linker knows it; none where there is no symbol.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Its section.
+    pub section: String,
+    /// Link-time; without a symbol, the start of the OS page.
+    pub address: u64,
+    /// In bytes; without a symbol, that of an OS page.
+    pub size: u64,
+    /// In how many runs it was touched.
+    pub runs: u64,
+    /// It was written.
+    pub write: bool,
 }
 
 impl Trace {
@@ -89,7 +111,7 @@ impl Trace {
                 place
             });
             all[place].runs += function.runs;
-            all[place].first_ns = all[place].first_ns.min(function.first_ns);
+            all[place].first_ns = all[place].first_ns.into_iter().chain(function.first_ns).min();
             before = Some(place);
         }
         let mut all: Vec<Option<TracedFunction>> = all.into_iter().map(Some).collect();
@@ -99,6 +121,21 @@ impl Trace {
             (at, rank) = (next[at], rank + 1);
         }
         self.runs.extend(other.runs);
+        self.add_data(other.data);
+    }
+
+    /// Adds data that were touched: each counts once.
+    pub fn add_data(&mut self, data: Vec<TracedDatum>) {
+        self.data.extend(data);
+        self.data.sort_by(|a, b| (a.address, &a.name).cmp(&(b.address, &b.name)));
+        self.data.dedup_by(|next, first| {
+            let same = (next.address, &next.name) == (first.address, &first.name);
+            if same {
+                first.runs += next.runs;
+                first.write |= next.write;
+            }
+            same
+        });
     }
 
     /// Whether a trace is of the same build of a binary: it has the same build id; the same path and size, where one of
@@ -124,7 +161,7 @@ mod tests {
             file: None,
             runs: 1,
             rank,
-            first_ns: 10 * rank + 1,
+            first_ns: Some(10 * rank + 1),
         };
         let run = Run { command: Vec::new(), source: "breakpoints".to_owned(), status: 0, functions: 0 };
         Trace {
@@ -132,6 +169,7 @@ mod tests {
             binary: TracedBinary { path: "/x".to_owned(), build_id: None, size: 1 },
             runs: vec![run],
             functions: (0..).zip(names.chars()).map(function).collect(),
+            data: Vec::new(),
         }
     }
 
@@ -160,7 +198,27 @@ mod tests {
         }
         let mut merged = trace("ab");
         merged.merge(trace("b"));
-        assert_eq!(merged.functions.iter().map(|function| function.first_ns).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(merged.functions.iter().map(|function| function.first_ns).collect::<Vec<_>>(), [Some(1), Some(1)]);
+    }
+
+    /// Catches data that are lost or doubled, and writes that are forgotten.
+    #[test]
+    fn data_count_once() {
+        let datum = |name: &str, address, write| TracedDatum {
+            name: Some(name.to_owned()),
+            section: ".data".to_owned(),
+            address,
+            size: 8,
+            runs: 1,
+            write,
+        };
+        let (mut one, mut other) = (trace("a"), trace("a"));
+        one.add_data(vec![datum("y", 16, false), datum("x", 8, false)]);
+        other.add_data(vec![datum("y", 16, true), datum("", 0, false)]);
+        one.merge(other);
+        let data: Vec<_> =
+            one.data.iter().map(|datum| (datum.name.as_deref().unwrap_or("none"), datum.runs, datum.write)).collect();
+        assert_eq!(data, [("", 1, false), ("x", 1, false), ("y", 2, true)]);
     }
 
     /// Catches traces of different builds that are taken for one.

@@ -31,8 +31,10 @@ pub struct Touched {
 /// An access to data of the binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datum {
-    /// Link-time.
-    pub address: u64,
+    /// Link-time, where a symbol is there.
+    pub address: Option<u64>,
+    /// In the file.
+    pub offset: u64,
     /// It was a write.
     pub write: bool,
 }
@@ -71,15 +73,15 @@ pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
     for fault in faults {
         let Some(mapping) = fault.mapping.map(|id| &tables.mappings[id]) else { continue };
         let object = mapping.object.map(|id| &tables.objects[id]);
-        if !object.is_some_and(|object| Path::new(&object.path) == binary) {
+        if object.is_none_or(|object| Path::new(&object.path) != binary) {
             continue;
         }
         let page = (fault.page() - mapping.start.min(fault.page()) + mapping.offset) / PAGE;
         *touched.pages.entry(page).or_default() |= fault.subject == Subject::Code;
-        if let Some(place) = fault.data.map(|id| &tables.places[id])
-            && fault.subject == Subject::Data
-        {
-            touched.data.push(Datum { address: place.address, write: fault.access == Access::Write });
+        if fault.subject == Subject::Data {
+            let address = fault.data.map(|id| tables.places[id].address);
+            let offset = fault.address.saturating_sub(mapping.start) + mapping.offset;
+            touched.data.push(Datum { address, offset, write: fault.access == Access::Write });
         }
     }
     Ok(touched)

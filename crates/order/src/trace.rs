@@ -1,5 +1,6 @@
 //! `neap order trace`: runs a program, and writes which functions it entered.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -14,8 +15,8 @@ use crate::args::TraceArgs;
 use crate::binary::{Binary, Names, debug_name};
 use crate::breakpoints::{Target, Tracer};
 use crate::files;
-use crate::model::{FORMAT, Run, Trace, TracedBinary, TracedFunction};
-use crate::pages::number;
+use crate::model::{FORMAT, Run, Trace, TracedBinary, TracedDatum, TracedFunction};
+use crate::pages::{Datum, Touched, number, touched};
 use crate::plan::{Hits, Plan};
 
 /// Where distributions put debug files.
@@ -56,7 +57,15 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
             }
         }
     }
-    let Some(trace) = merged else { return after(last, unseen(&target)) };
+    let Some(mut trace) = merged else { return after(last, unseen(&target)) };
+    if args.data {
+        match touched(&target.path, &args.command) {
+            Ok(touched) => add_data(&mut trace, &target.binary, &touched),
+            Err(error) => {
+                eprintln!("{}, so the trace has no data", error.to_string().lines().next().unwrap_or_default())
+            }
+        }
+    }
     if let Err(error) = files::write(output, &args.output, &trace) {
         return after(last, error);
     }
@@ -143,7 +152,7 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, hits: &Hits) -> 
             file: function.file.clone(),
             runs: 1,
             rank,
-            first_ns: hit.at,
+            first_ns: Some(hit.at),
         }
     });
     let build_id = target.binary.build_id.as_ref();
@@ -161,5 +170,28 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, hits: &Hits) -> 
             functions: hits.order().len() as u64,
         }],
         functions: functions.collect(),
+        data: Vec::new(),
     }
+}
+
+/// Adds a run that was traced by its faults, and the data that it touched.
+fn add_data(trace: &mut Trace, binary: &Binary, touched: &Touched) {
+    const PAGE: u64 = 4096;
+    // Several pages of a large one may be touched.
+    let mut data: BTreeMap<u64, TracedDatum> = BTreeMap::new();
+    for &Datum { address, offset, write } in &touched.data {
+        let (name, section, address, size) = if let Some(symbol) = address.and_then(|at| binary.datum(at)) {
+            (Some(symbol.name.clone()), symbol.section.clone(), symbol.address, symbol.size)
+        } else if let Some((section, address)) = binary.section(offset) {
+            (None, section.name.clone(), address & !(PAGE - 1), PAGE)
+        } else {
+            continue;
+        };
+        let datum = TracedDatum { name, section, address, size, runs: 1, write };
+        data.entry(address).or_insert(datum).write |= write;
+    }
+    let run =
+        Run { source: "faults".to_owned(), status: number(touched.status), functions: 0, ..trace.runs[0].clone() };
+    trace.runs.push(run);
+    trace.add_data(data.into_values().collect());
 }

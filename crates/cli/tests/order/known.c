@@ -14,6 +14,10 @@
 extern char **environ;
 #define FUNCTION __attribute__((noinline, noclone))
 static volatile int count;
+/* Each alone on its OS page. */
+static volatile char written[3 * 4096] __attribute__((aligned(4096))) = { 1 };
+static const char read_only[3 * 4096] __attribute__((aligned(4096))) = { 2 };
+static volatile char untouched[3 * 4096] __attribute__((aligned(4096), used)) = { 3 };
 
 FUNCTION void third(void) { count++; }
 FUNCTION void second(void) { count++; third(); }
@@ -52,6 +56,7 @@ int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "plain";
     if (!strcmp(how, "plain")) {
         first();
+        written[5000] = *(const volatile char *)&read_only[5000];
         printf("%d %d\n", count, chosen());
         return 3;
     }
