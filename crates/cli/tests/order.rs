@@ -141,6 +141,44 @@ fn exec() {
     assert_eq!(traced.own(), ["chosen", "early", "main", "first", "second", "third"]);
 }
 
+/// Catches a program that does not stop with its job, or does not go on with it; and one that outlives neap, with
+/// breakpoints in it.
+#[test]
+fn jobs() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "jobs", &[]) else { return };
+    let start = |file: &Path| {
+        let mut command = neap.command(["order", "trace", "-o"]);
+        let mut child = command.arg(file).arg("--").arg(&program).arg("stop").spawn().expect("neap starts");
+        let mut status = 0;
+        // SAFETY: the pointer is valid for the call.
+        let waited = unsafe { libc::waitpid(child.id() as i32, &mut status, libc::WUNTRACED) };
+        assert!(waited == child.id() as i32 && libc::WIFSTOPPED(status), "{:?}", child.try_wait());
+        child
+    };
+    let mut child = start(&neap.path("trace"));
+    // SAFETY: kill takes numbers.
+    unsafe { libc::kill(child.id() as i32, libc::SIGCONT) };
+    assert_eq!(child.wait().expect("it ends").code(), Some(4));
+    let trace = fs::read(neap.path("trace")).expect("a trace");
+    let trace: Value = serde_json::from_slice(&trace).expect("JSON");
+    assert!(trace["functions"].as_array().is_some_and(|all| all.iter().any(|one| one["name"] == "only_after")));
+
+    let mut child = start(&neap.path("killed"));
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap_or_default();
+    child.kill().expect("it is stopped");
+    child.wait().expect("it ends");
+    let Ok(pid) = children.trim().parse::<u32>() else {
+        return skip("jobs: killed", "needs a kernel that lists children");
+    };
+    let started = Instant::now();
+    let state = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    while !state().is_empty() && !state().contains(") Z ") {
+        assert!(started.elapsed() < Duration::from_secs(20), "the program is still there: {}", state());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Catches a process that outlives the program and is killed with neap, or runs into a breakpoint that was left.
 #[test]
 fn what_outlives_the_program() {

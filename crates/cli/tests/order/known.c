@@ -101,6 +101,12 @@ int main(int argc, char **argv) {
         fflush(stdout);
         execl("/proc/self/exe", argv[0], "plain", NULL);
     }
+    if (!strcmp(how, "stop")) {
+        first();
+        raise(SIGSTOP);
+        only_after();
+        return 4;
+    }
     if (!strcmp(how, "become")) {
         first();
         execl("/bin/sh", "sh", "-c", "echo become; exit 9", NULL);
