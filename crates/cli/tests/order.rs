@@ -279,6 +279,11 @@ fn refused() {
     let traced = |command: &[&OsStr]| Traced::new(&neap, &[], command).output;
     assert_refused(&traced(&[program.as_os_str()]), 125, &["has no names of functions", "do not strip it", "-dbgsym"]);
     assert_refused(&traced(&["./no-such-program".as_ref()]), 127, &["no-such-program"]);
+    fs::remove_file(&program).expect("it is there");
+    let broken = known(&neap, "refused", &["-Wl,--dynamic-linker=/no/such/linker"]).expect("as before");
+    fs::write(neap.path("trace"), "an earlier trace").expect("writable");
+    assert_refused(&traced(&[broken.as_os_str()]), 127, &["/no/such/linker"]);
+    assert_eq!(fs::read(neap.path("trace")).ok().as_deref(), Some(&b"an earlier trace"[..]));
     let script = neap.file("script", "#!/bin/sh\nexit 1\n", 0o755);
     assert_refused(&traced(&[script.as_os_str()]), 125, &["not an ELF file", "--binary"]);
     let other = known(&neap, "refused", &[]).expect("as before");

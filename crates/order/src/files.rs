@@ -10,19 +10,23 @@ use neap_launch::sys;
 use crate::args::MergeArgs;
 use crate::model::{FORMAT, Trace};
 
-/// Opens a file before there is anything to write, so that no run is in vain; `-` is standard output.
+/// Opens a file before there is anything to write, so that no run is in vain; `-` is standard output. What a file has stays
+/// in it until the trace is written.
 pub fn create(path: &Path) -> Result<File, Error> {
     if path.as_os_str() == "-" {
         return sys::standard_output().map_err(|e| cannot_print(&e).remedy("name a file with -o"));
     }
-    File::create(path).map_err(|e| cannot_write(path, &e))
+    let opened = File::options().write(true).create(true).truncate(false).open(path);
+    opened.map_err(|e| cannot_write(path, &e))
 }
 
 /// Writes a trace.
 pub fn write(mut file: File, path: &Path, trace: &Trace) -> Result<(), Error> {
     let mut text = serde_json::to_vec(trace).map_err(|e| Error::failed(format!("cannot write a trace: {e}")))?;
     text.push(b'\n');
-    file.write_all(&text).map_err(|e| cannot_write(path, &e))
+    let is_file = path.as_os_str() != "-" && file.metadata().is_ok_and(|metadata| metadata.is_file());
+    let emptied = if is_file { file.set_len(0) } else { Ok(()) };
+    emptied.and_then(|()| file.write_all(&text)).map_err(|e| cannot_write(path, &e))
 }
 
 /// Reads a trace.
