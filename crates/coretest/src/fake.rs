@@ -69,6 +69,8 @@ pub struct Fake {
     /// Ranges that may have huge pages.
     huge: Mutex<Vec<(usize, usize)>>,
     /// Result of [`Os::onward`].
+    /// Where memory was promoted.
+    promoted: Mutex<Vec<usize>>,
     /// Pages left in the pool, and the ranges that have some.
     pool: Mutex<(usize, Vec<(usize, usize)>)>,
     onward: Mutex<Onward>,
@@ -101,6 +103,7 @@ impl Fake {
             swap: OnceLock::new(),
             lazy: Mutex::new(Vec::new()),
             huge: Mutex::new(Vec::new()),
+            promoted: Mutex::new(Vec::new()),
             pool: Mutex::new((config.pool.map_or(0, |(pages, _)| pages), Vec::new())),
             onward: Mutex::new(Onward::Go),
             within: Within::default(),
@@ -113,6 +116,11 @@ impl Fake {
     /// Start and length of the ranges that may have huge pages, in the order of the calls.
     pub fn huge(&self) -> Vec<(usize, usize)> {
         self.huge.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The addresses that were promoted, in the order of the calls.
+    pub fn promoted(&self) -> Vec<usize> {
+        self.promoted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Number of pages that the pool has left.
@@ -533,6 +541,15 @@ unsafe impl Os for Fake {
         self.log().note(ALLOW_HUGE, p.addr(), len);
         self.huge.lock().unwrap_or_else(PoisonError::into_inner).push((p.addr(), len));
         true
+    }
+
+    /// Takes a millisecond.
+    unsafe fn promote(&self, p: *mut u8, len: usize) -> Option<u32> {
+        self.whole_pages(Call::Promote, p.addr(), len);
+        assert!(p.addr().is_multiple_of(HUGE_PAGE) && len == HUGE_PAGE);
+        self.model().require("promote", p.addr(), len, &[Access::Committed]);
+        self.promoted.lock().unwrap_or_else(PoisonError::into_inner).push(p.addr());
+        self.granted(Call::Promote).then_some(1000)
     }
 
     fn pool_page(&self) -> Option<usize> {

@@ -5,7 +5,7 @@ use neap_core::Os;
 use neap_core::os::{Memory, Run};
 use neap_core::pages::layout::HUGE_PAGE;
 use neap_core::policy::{HugePages, Purge};
-use neap_coretest::calls::{Shared, fill, free, malloc, system, thread, valid};
+use neap_coretest::calls::{Shared, fill, free, malloc, settle, system, thread, valid};
 use neap_coretest::{Call, Config, Owner};
 
 const MIB: usize = 1 << 20;
@@ -283,4 +283,99 @@ fn all_memory_is_advised() {
         assert!(dirty(a) < MIB, "free memory goes back");
         t.abandon(a);
     }
+}
+
+/// Number of times that the system was asked to promote.
+fn promotions(a: &Shared) -> usize {
+    a.os.faults.count(Call::Promote) as usize
+}
+
+/// Lets `milliseconds` pass, with a purger.
+fn pass(a: &Shared, milliseconds: u64) {
+    let end = a.os.clock() + milliseconds;
+    while a.os.clock() < end {
+        a.os.advance(a.tick().unwrap_or(100).into());
+    }
+}
+
+/// Catches a long block that stays in small pages, passes without end, and one that takes long.
+#[test]
+fn long_blocks_are_promoted() {
+    let a = &*huge();
+    let t = thread(a);
+    let p = malloc(a, &t, 60 * MIB);
+    pass(a, 900);
+    assert_eq!(promotions(a), 0, "the program had no time to use it");
+    pass(a, 300);
+    assert!((4..=8).contains(&promotions(a)), "a slice is 4 ms: {}", promotions(a));
+    pass(a, 1200);
+    let all = 60 * MIB / HUGE_PAGE;
+    assert!((all - 3..=all + 3).contains(&promotions(a)), "{}", promotions(a));
+    settle(a);
+    let ended = promotions(a);
+    assert!((3 * all..=5 * all).contains(&ended), "{ended}");
+    pass(a, 20_000);
+    assert_eq!(promotions(a), ended);
+    free(a, &t, p);
+    valid(a);
+    t.abandon(a);
+}
+
+/// Catches memory that is promoted while it waits to go back.
+#[test]
+fn what_waits_is_not_promoted() {
+    let a = &*huge();
+    a.policy.set_delay(10_000);
+    let t = thread(a);
+    let [first, freed, last] = [20, 30, 20].map(|mib| malloc(a, &t, mib * MIB));
+    free(a, &t, freed);
+    t.with(a, |heap| a.rest(heap));
+    pass(a, 9_900);
+    let promoted = a.os.promoted();
+    let inside =
+        |p: *mut u8, mib: usize| promoted.iter().filter(|&&at| p.addr() <= at && at < p.addr() + mib * MIB).count();
+    assert_eq!(inside(freed, 29), 0);
+    assert!(inside(first, 20) >= 8 && inside(last, 20) >= 5, "{promoted:x?}");
+    [first, last].into_iter().for_each(|p| free(a, &t, p));
+    t.abandon(a);
+}
+
+/// Catches promotion for small programs, with other values of the options, and where the system has no huge pages to
+/// ask for.
+#[test]
+fn nothing_else_is_promoted() {
+    let quiet = |a: &Shared, bytes: usize| {
+        let t = thread(a);
+        let p = malloc(a, &t, bytes);
+        pass(a, 3000);
+        assert_eq!(promotions(a), 0);
+        free(a, &t, p);
+        t.abandon(a);
+    };
+    quiet(&huge(), 12 * MIB);
+    quiet(&adaptive(Config::default()), 40 * MIB);
+    quiet(&adaptive(Config { huge: true, unasked_huge: true, ..Config::default() }), 40 * MIB);
+    for other in [HugePages::Off, HugePages::Thp, HugePages::Always] {
+        quiet(&with(other, Config { huge: true, ..Config::default() }), 40 * MIB);
+    }
+    for purge in [Purge::Eager, Purge::Never] {
+        let a = huge();
+        a.policy.set_purge(purge);
+        quiet(&a, 40 * MIB);
+    }
+}
+
+/// Catches a pass that goes on where the system says that it cannot.
+#[test]
+fn a_refusal_ends_a_pass() {
+    let a = &*huge();
+    let t = thread(a);
+    a.os.faults.fail_nth(Call::Promote, 2);
+    let p = malloc(a, &t, 40 * MIB);
+    pass(a, 1500);
+    assert_eq!(promotions(a), 2);
+    pass(a, 2500);
+    assert!(promotions(a) > 12, "the next pass tries again");
+    free(a, &t, p);
+    t.abandon(a);
 }

@@ -309,6 +309,12 @@ unsafe impl Os for System {
         unsafe { self.populate(p, len) && self.below(8) != 0 }
     }
 
+    unsafe fn promote(&self, p: *mut u8, len: usize) -> Option<u32> {
+        self.late();
+        self.require("promote", p, len, &[Access::Committed]);
+        (!self.refuses(0)).then(|| self.below(3000) as u32)
+    }
+
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
         self.late();
         self.require("allow_huge", p, len, &[Access::Committed]);

@@ -8,6 +8,7 @@ use crate::system::call::READ_WRITE;
 use crate::system::filter::{self, Asking};
 use crate::system::map::{self, map};
 use crate::system::space::{self, count};
+use crate::system::touched::Question;
 use crate::system::{
     alive, barrier, call, cgroup, clock, huge, lines, moves, pool, probe, purge, random, touched, wait,
 };
@@ -217,6 +218,16 @@ unsafe impl Os for Linux {
         !pool::has(p, len) && unsafe { huge::populate(p, len) }
     }
 
+    unsafe fn promote(&self, p: *mut u8, len: usize) -> Option<u32> {
+        let space = space::space()?;
+        let ask = |runs: &mut [Run]| {
+            let small = Question::InSmallPages;
+            touched::touched(&space.pagemap, || space.is_guest(), p, len, call::page_size(), runs, small)
+        };
+        // SAFETY: as the caller promises.
+        if pool::has(p, len) { Some(0) } else { unsafe { huge::promote(p, len, ask) } }
+    }
+
     unsafe fn set_huge(&self, p: *mut u8, len: usize, allow: bool) {
         // SAFETY: as the caller promises.
         unsafe { huge::set(p, len, allow) }
@@ -246,7 +257,7 @@ unsafe impl Os for Linux {
         count(Syscall::Other);
         let _asking = Asking::begin();
         let space = space::space()?;
-        touched::touched(&space.pagemap, || space.is_guest(), p, len, call::page_size(), runs)
+        touched::touched(&space.pagemap, || space.is_guest(), p, len, call::page_size(), runs, Question::NotZero)
     }
 
     fn prepare_barrier(&self) -> bool {

@@ -10,6 +10,7 @@ pub mod handshake;
 pub mod helping;
 pub mod hold;
 pub mod pressure;
+pub mod promote;
 pub mod purge;
 pub mod purger;
 pub mod reentrant_blocks;

@@ -83,6 +83,7 @@ impl<O: Os> Back<O> {
             if self.purger.ticks.load(Ordering::Relaxed).is_multiple_of(HOLES_AGAIN) {
                 self.purger.set_refused(false);
             }
+            self.promote();
         }
         self.notes.flood.store(false, Ordering::Relaxed);
         let before = self.notes.came();
@@ -113,7 +114,7 @@ impl<O: Os> Back<O> {
             self.with_batch(|_| self.purge_tables());
         }
         // A fork cut the tick short: the next tick goes on.
-        if !rests || cached || self.is_forking() {
+        if !rests || cached || self.is_forking() || self.purger.promotion.is_due() {
             self.purger.idle.store(0, Ordering::Relaxed);
             return Tick::Again;
         }
@@ -225,7 +226,7 @@ impl<O: Os> Back<O> {
     }
 
     /// Leaves time for other threads to take the lock of the ranges.
-    fn leave_lock() {
+    pub(crate) fn leave_lock() {
         (0..LEAVE).for_each(|_| crate::system::sync::spin_loop());
     }
 

@@ -1,6 +1,7 @@
 //! State of the purger: the clocks of its ticks, and its work space.
 
 use crate::back::batch::Work;
+use crate::back::promote::Promotion;
 use crate::system::lock::Locked;
 use crate::system::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -30,6 +31,8 @@ pub struct Purger {
     /// The memory limit as last read, and how much of it was used. 0: not read yet, or there is none.
     pub(crate) limit: AtomicU64,
     pub(crate) used: AtomicU64,
+    /// Passes that put memory into huge pages.
+    pub(crate) promotion: Promotion,
     /// Held while memory is on its way to the system. Taken before all other locks. fork waits for it, so that nothing
     /// is on its way in the child.
     pub(crate) batch: Locked<Work>,
@@ -51,6 +54,7 @@ impl Purger {
             quiet: AtomicU32::new(0),
             limit: AtomicU64::new(0),
             used: AtomicU64::new(0),
+            promotion: Promotion::new(),
             batch: Locked::new(Work::new()),
         }
     }

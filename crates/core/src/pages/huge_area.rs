@@ -28,7 +28,7 @@ use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
 /// Length of an area in bytes, and in chunks.
-const BYTES: usize = if cfg!(neap_sim) { 4 * CHUNK } else { HUGE_PAGE };
+pub(crate) const BYTES: usize = if cfg!(neap_sim) { 4 * CHUNK } else { HUGE_PAGE };
 pub(crate) const AREA: usize = BYTES / CHUNK;
 /// Number of areas that the process must hold before it gets one more than it ever had.
 pub(crate) const PROVEN: usize = if cfg!(neap_sim) { 2 } else { 32 };

@@ -11,7 +11,7 @@ pub mod commit;
 pub mod demand;
 pub mod dense;
 pub mod held;
-mod huge_area;
+pub(crate) mod huge_area;
 pub mod layout;
 pub mod notes;
 pub(crate) mod owned;
@@ -33,7 +33,7 @@ use crate::pages::range::{Ranges, Taken};
 use crate::pages::space::Space;
 use crate::system::helper::Who;
 use crate::system::lock::Locked;
-use crate::system::policy::{Limit, Purge};
+use crate::system::policy::{HugePages, Limit, Purge};
 use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::ops::Deref;
@@ -132,6 +132,7 @@ impl<O: Os> Pages<O> {
             self.note_news(r);
             if self.notes.note_fresh(r.fresh_chunks, r.waiting()) {
                 r.fresh_chunks = 0;
+                self.note_growth();
             }
             Some(taken)
         })
@@ -182,6 +183,17 @@ impl<O: Os> Pages<O> {
     pub(crate) fn mark_lost(&self, lock: &UnderLock, c: Record, len: usize) {
         age::set(&self.arenas, lock, c, len, age::NONE);
         (0..len).for_each(|i| c.after(i).set_kind(Kind::HEAPS));
+    }
+
+    /// Notes that the program took much clean memory: a helper may put it into huge pages (`back/promote.rs`).
+    fn note_growth(&self) {
+        if matches!(self.policy.huge(), HugePages::Adaptive | HugePages::Advised) {
+            // Relaxed: the note orders it.
+            self.notes.grew.store(true, Ordering::Relaxed);
+            if !self.has_helper() {
+                self.want();
+            }
+        }
     }
 
     /// Leaves the notes that are due after chunks were freed. The caller holds the lock of the ranges.

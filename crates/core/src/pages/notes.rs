@@ -47,6 +47,8 @@ pub struct Notes {
     pub(crate) most: AtomicUsize,
     /// Number of bytes given back.
     pub(crate) purged: AtomicU64,
+    /// True if the program took much clean memory since the purger last looked.
+    pub(crate) grew: AtomicBool,
     /// True if the helper was woken early, as more memory waits than the limit allows.
     pub(crate) flood: AtomicBool,
 }
@@ -62,6 +64,7 @@ impl Notes {
             room: AtomicUsize::new(0),
             most: AtomicUsize::new(usize::MAX),
             purged: AtomicU64::new(0),
+            grew: AtomicBool::new(false),
             flood: AtomicBool::new(false),
         }
     }

@@ -204,6 +204,16 @@ pub unsafe trait Os: Threads {
     /// The range must lie in a reservation of this `Os`.
     unsafe fn set_huge(&self, _p: *mut u8, _len: usize, _allow: bool) {}
 
+    /// Puts the memory of a committed range, as long as a huge page and aligned to that, into one, if nearly all of its
+    /// OS pages hold memory. Other threads may use it meanwhile: no contents change. Returns the microseconds of
+    /// processor time that it took, also where it did nothing; `None` if the system cannot do it now.
+    ///
+    /// # Safety
+    /// The range must be committed.
+    unsafe fn promote(&self, _p: *mut u8, _len: usize) -> Option<u32> {
+        None
+    }
+
     /// Length in bytes of the pages of the pool that memory of arenas shall come from (option `huge=hugetlb`); `None`:
     /// it shall not, or the pool has no more. Where nothing else will do (`hugetlb=strict`), never the latter.
     fn pool_page(&self) -> Option<usize> {

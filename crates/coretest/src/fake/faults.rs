@@ -48,10 +48,12 @@ pub enum Call {
     PopulateHuge,
     /// `Os::take_from_pool`
     TakeFromPool,
+    /// `Os::promote`
+    Promote,
 }
 
 /// Every kind, at the index of its number.
-pub const CALLS: [Call; 21] = [
+pub const CALLS: [Call; 22] = [
     Call::Reserve,
     Call::ReserveZeros,
     Call::Commit,
@@ -73,6 +75,7 @@ pub const CALLS: [Call; 21] = [
     Call::Unreserve,
     Call::PopulateHuge,
     Call::TakeFromPool,
+    Call::Promote,
 ];
 
 /// Counts calls, and makes some fail: one call of each kind by its number, and calls at random.

@@ -15,6 +15,7 @@ use crate::system::filter::Asking;
 use crate::system::probe::HUGE;
 use crate::system::space::count;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use neap_core::os::{Run, Touched};
 use neap_core::policy::HugePages;
 use neap_counters::Syscall;
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -156,6 +157,38 @@ pub unsafe fn populate(p: *mut u8, len: usize) -> bool {
 pub unsafe fn allow(p: *mut u8, len: usize) -> bool {
     // SAFETY: as the caller promises.
     Asking::if_allowed().is_some_and(|_asking| unsafe { advise(p, len, Advice::LinuxHugepage as usize) })
+}
+
+/// A range is promoted if at most one OS page in this many holds no memory.
+const DENSE: usize = 32;
+
+/// See `Os::promote`. `ask` tells which OS pages are resident, and not in huge pages.
+///
+/// # Safety
+/// As that.
+pub unsafe fn promote(p: *mut u8, len: usize, ask: impl FnOnce(&mut [Run]) -> Option<Touched>) -> Option<u32> {
+    let _asking = Asking::begin();
+    if !may_exist(true) {
+        return None;
+    }
+    let begun = clock::thread_microseconds();
+    let mut runs = [Run::EMPTY; 16];
+    let small = ask(&mut runs)?;
+    let bytes: usize = runs[..small.runs].iter().map(|run| run.len).sum();
+    if bytes >= len - len / DENSE {
+        let forbidden = ADVICE.load(Ordering::Relaxed) == Advice::LinuxNoHugepage as usize;
+        // SAFETY: as the caller promises; no contents change.
+        unsafe {
+            // The kernel collapses nothing where huge pages are forbidden.
+            if !forbidden || advise(p, len, Advice::LinuxHugepage as usize) {
+                advise(p, len, COLLAPSE);
+            }
+            if forbidden {
+                advise(p, len, Advice::LinuxNoHugepage as usize);
+            }
+        }
+    }
+    Some(clock::thread_microseconds().saturating_sub(begun) as u32)
 }
 
 /// See `Os::set_huge`.

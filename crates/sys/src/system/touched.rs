@@ -25,7 +25,7 @@
 use crate::system::call::{by_number, identity};
 use crate::system::filter::{self, Filter};
 use crate::system::probe::SCAN;
-use crate::system::scan::{self, PRESENT, Region, SWAPPED, Wanted, ZERO_PAGE};
+use crate::system::scan::{self, HUGE, PRESENT, Region, SWAPPED, Wanted, ZERO_PAGE};
 use crate::system::{clock, lines, random};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use neap_core::os::{Run, Touched};
@@ -79,7 +79,16 @@ const REGIONS: usize = 16;
 /// A copy for the child of a fork, which does not get [`Kept`]; number 0: no file.
 static LAST: Kept = Kept::new();
 
-/// See `Os::touched`; OS pages have `page` bytes. `is_guest`: whether the process is a guest of the owner of `known`.
+/// Which OS pages are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Those that may be other than zero, see `Os::touched`.
+    NotZero,
+    /// Those that are resident, and not in huge pages. Without PAGEMAP_SCAN there is no answer.
+    InSmallPages,
+}
+
+/// Answers a question, as `Os::touched` does; OS pages have `page` bytes. `is_guest`: whether the process is a guest of the owner of `known`.
 pub fn touched(
     known: &Kept,
     is_guest: impl Fn() -> bool,
@@ -87,6 +96,7 @@ pub fn touched(
     len: usize,
     page: usize,
     runs: &mut [Run],
+    question: Question,
 ) -> Option<Touched> {
     if filter::is_forbidden() {
         return None;
@@ -98,8 +108,9 @@ pub fn touched(
         let file = own.as_ref().map_or_else(|| by_number(number - 1), OwnedFd::as_fd);
         let same = if own.is_some() { Same::Yes } else { is_same(file, known) };
         let result = match same {
+            Same::Yes if SCAN.known() == Some(false) && question != Question::NotZero => return None,
             Same::Yes if SCAN.known() == Some(false) => read(file, p, len, page, runs),
-            Same::Yes => scan(file, p, len, runs),
+            Same::Yes => scan(file, p, len, runs, question),
             Same::No => Err(Errno::BADF),
             Same::Restored => {
                 known.file.store(NONE, Ordering::Release);
@@ -248,9 +259,13 @@ fn is_pagemap(file: BorrowedFd<'_>, known: &Kept, page: usize) -> bool {
 }
 
 /// Asks by PAGEMAP_SCAN.
-fn scan(file: BorrowedFd<'_>, p: *mut u8, len: usize, runs: &mut [Run]) -> Result<Touched, Errno> {
+fn scan(file: BorrowedFd<'_>, p: *mut u8, len: usize, runs: &mut [Run], question: Question) -> Result<Touched, Errno> {
     let mut regions = [Region::EMPTY; REGIONS];
-    let wanted = Wanted { without: ZERO_PAGE, returned: PRESENT | SWAPPED };
+    let without = match question {
+        Question::NotZero => ZERO_PAGE,
+        Question::InSmallPages => ZERO_PAGE | SWAPPED | HUGE,
+    };
+    let wanted = Wanted { without, returned: PRESENT | SWAPPED };
     let most = runs.len().min(REGIONS);
     let (count, looked) = scan::scan(file, p.addr()..p.addr() + len, wanted, &mut regions[..most])?;
     for (run, region) in runs.iter_mut().zip(&regions[..count]) {
@@ -330,12 +345,12 @@ mod tests {
             // A page that was read but not written is the zero page.
             let _ = p.add(20 * PAGE).read_volatile();
             let mut runs = [Run::EMPTY; 8];
-            let t = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap();
+            let t = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs, Question::NotZero).unwrap();
             assert_eq!(t.looked, 64 * PAGE);
             if SCAN.known() != Some(false) {
                 assert_eq!(found(p, &runs[..t.runs]), [(0, 3), (10, 1), (63, 1)]);
             }
-            let t = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs[..1]).unwrap();
+            let t = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs[..1], Question::NotZero).unwrap();
             assert_eq!(found(p, &runs[..1]), [(0, 3)]);
             assert!(t.looked >= 3 * PAGE && t.looked <= 10 * PAGE, "{t:?}");
 
@@ -356,15 +371,15 @@ mod tests {
         let mut runs = [Run::EMPTY; 8];
         // SAFETY: the mapping is 64 OS pages long; the file that is closed is the kept one.
         unsafe {
-            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
+            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs, Question::NotZero).unwrap().runs, 1);
             let file = known.file.load(Ordering::Relaxed) - 1;
             assert!(file >= LOWEST);
             libc::close(file);
-            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
+            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs, Question::NotZero).unwrap().runs, 1);
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
             let file = known.file.load(Ordering::Relaxed) - 1;
             libc::dup2(null, file);
-            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
+            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs, Question::NotZero).unwrap().runs, 1);
         }
     }
 
@@ -380,7 +395,10 @@ mod tests {
         // SAFETY: the mapping is 64 OS pages long; the file that is replaced is the kept one.
         unsafe {
             for round in 0..10 {
-                assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
+                assert_eq!(
+                    touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs, Question::NotZero).unwrap().runs,
+                    1
+                );
                 let file = known.file.load(Ordering::Relaxed) - 1;
                 let other = libc::open(path.as_ptr().cast(), libc::O_RDONLY);
                 if round == 9 {
@@ -389,7 +407,7 @@ mod tests {
                     known.checked.store(0, Ordering::Relaxed);
                 }
                 libc::dup2(other, file);
-                let found = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs);
+                let found = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs, Question::NotZero);
                 let now = known.file.load(Ordering::Relaxed) - 1;
                 assert_eq!((found.is_none(), now != file), (round == 9, true));
             }

@@ -1,0 +1,139 @@
+//! Promotion: memory that is in use and densely touched moves into huge pages (option `huge=adaptive`, `advised`).
+//!
+//! Huge areas (`pages/huge_area.rs`) have huge pages from the start. Other memory shows only later whether the program
+//! uses all of it: long blocks above all. After the program took [`FRESH_CHUNKS`](crate::pages::notes::FRESH_CHUNKS) of
+//! clean memory the helper makes passes over the arenas, a second later and then less and less often. It asks the system
+//! to promote each 2 MiB of which no memory waits ([`Os::promote`]).
+//!
+//! No contents change, so it does not matter which thread uses the memory meanwhile. If it is freed meanwhile, it is
+//! dirty as before: it cannot be on its way to the system, as the batch lock is held. Only a thread that gives memory
+//! back at once (`mmap_threshold`), or moves it, can leave a huge page where memory counts as clean; it stays until the
+//! memory is used again.
+//!
+//! Each tick takes [`SLICE_US`] of the helper's time at most, and one huge page more: forks and trims wait for it.
+
+use crate::back::Back;
+use crate::pages::age;
+use crate::pages::chunk::{Kind, Record};
+use crate::pages::huge_area::{AREA, BYTES};
+use crate::pages::range::Ranges;
+use crate::system::policy::{HugePages, Purge};
+use crate::system::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::{CHUNK, Os};
+
+/// Milliseconds from growth to the first pass. Each wait is twice the one before, up to the longest: after that pass
+/// there is none until the program grows again.
+const FIRST_MS: u64 = 1000;
+const LONGEST_MS: u64 = 8000;
+/// Microseconds of a tick that passes may take.
+const SLICE_US: u32 = 4000;
+/// Number of places that are looked at before the lock is left for a moment.
+const LOOKS: usize = 64;
+
+/// Where the passes are. Written by the purger alone, so all uses are relaxed.
+#[derive(Debug)]
+pub(crate) struct Promotion {
+    /// Clock of the next pass, or of the present one; 0: there is none.
+    due: AtomicU64,
+    /// Milliseconds that the program waited for it.
+    wait: AtomicU64,
+    /// The next place to look at: an arena, and a chunk in the used part of it.
+    arena: AtomicUsize,
+    chunk: AtomicUsize,
+}
+
+impl Promotion {
+    pub(crate) const fn new() -> Self {
+        Promotion {
+            due: AtomicU64::new(0),
+            wait: AtomicU64::new(0),
+            arena: AtomicUsize::new(0),
+            chunk: AtomicUsize::new(0),
+        }
+    }
+
+    /// Has a pass begin `wait` milliseconds after `now`; none if that is more than the longest wait.
+    fn set(&self, now: u64, wait: u64) {
+        self.due.store(if wait > LONGEST_MS { 0 } else { now + wait }, Ordering::Relaxed);
+        self.wait.store(wait, Ordering::Relaxed);
+        self.arena.store(0, Ordering::Relaxed);
+        self.chunk.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether there will be a pass.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.load(Ordering::Relaxed) != 0
+    }
+}
+
+impl<O: Os> Back<O> {
+    /// Does the next slice of a pass, if one is due.
+    pub(crate) fn promote(&self) {
+        let (state, now) = (&self.purger.promotion, self.os.clock());
+        if !self.may_promote() {
+            return state.due.store(0, Ordering::Relaxed);
+        }
+        // Relaxed: the note that started or woke the helper orders it.
+        if self.notes.grew.swap(false, Ordering::Relaxed)
+            && !(state.is_due() && state.wait.load(Ordering::Relaxed) == FIRST_MS)
+        {
+            state.set(now, FIRST_MS);
+        }
+        if state.is_due() && now >= state.due.load(Ordering::Relaxed) && self.with_batch(|_| self.promote_slice()) {
+            state.set(now, 2 * state.wait.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Whether memory may be promoted now. As for huge areas, but that these may also use memory that was never
+    /// touched.
+    fn may_promote(&self) -> bool {
+        matches!(self.policy.huge(), HugePages::Adaptive | HugePages::Advised)
+            && self.os.has_huge_pages(true)
+            && self.page_size() == 4096
+            && self.policy.purge() != Purge::Eager
+            && !self.policy.harden()
+    }
+
+    /// Promotes what a slice has time for. Returns whether that was the last one of the pass.
+    fn promote_slice(&self) -> bool {
+        let mut spent = 0;
+        while spent < SLICE_US {
+            let Some(c) = self.next_candidate() else { return true };
+            // SAFETY: the chunks are committed (invariant 16), and not lost.
+            let Some(took) = (unsafe { self.os.promote(c.start(), BYTES) }) else { return true };
+            spent += took.max(1);
+        }
+        false
+    }
+
+    /// Returns the chunk at which the next huge page's worth of memory starts of which nothing waits.
+    fn next_candidate(&self) -> Option<Record> {
+        loop {
+            match self.ranges.with(&self.os, |r| (0..LOOKS).find_map(|_| self.look_for_candidate(r))) {
+                Some(found) => return found,
+                None => Self::leave_lock(),
+            }
+        }
+    }
+
+    /// Looks at the next place. `Some(None)`: there is none.
+    fn look_for_candidate(&self, r: &mut Ranges) -> Option<Option<Record>> {
+        let state = &self.purger.promotion;
+        let (arena, chunk) = (state.arena.load(Ordering::Relaxed), state.chunk.load(Ordering::Relaxed));
+        let Some((first, used)) = self.arenas.used(r.lock(), arena) else { return Some(None) };
+        // Places are aligned; the used part of an arena may not be.
+        let skip = first.start().addr().wrapping_neg() % BYTES / CHUNK;
+        let from = chunk.max(skip);
+        if from + AREA > used {
+            state.arena.store(arena + 1, Ordering::Relaxed);
+            state.chunk.store(0, Ordering::Relaxed);
+            return None;
+        }
+        state.chunk.store(from + AREA, Ordering::Relaxed);
+        let c = first.after(from);
+        // Relaxed, also where a slab's owner changes the age meanwhile: a hint. Lost chunks have the kind HEAPS.
+        let is_used =
+            |c: Record| c.kind() != Kind::HEAPS && age::of(&self.arenas, c).load(Ordering::Relaxed) == age::NONE;
+        (0..AREA).all(|i| is_used(c.after(i))).then_some(Some(c))
+    }
+}
