@@ -11,6 +11,7 @@ const CASES: &[(&str, &str, &str)] = &[
     ("thp", "thp", "large blocks that are not aligned, not advised, or touched; memory that stays"),
     ("always", "always", "memory that is not advised, or does not go back"),
     ("advised", "advised", "a process, or its child, that gets huge pages unasked, or none at all"),
+    ("adaptive", "promoted", "dense memory that stays in small pages, bytes that change, sparse memory that grows"),
     ("advised", "without", "a process that gets huge pages although it was started without"),
     ("thp", "without", "a process that asks for huge pages although it was started without"),
     ("always", "without", "a process that asks for huge pages although it was started without"),

@@ -141,6 +141,31 @@ static void filtered(void) {
     use_blocks();
 }
 
+/* Dense memory in use is put into huge pages while the program goes on; sparse memory is not. */
+static void promoted(void) {
+    char text[64] = "";
+    int fd = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY);
+    if (fd < 0 || read(fd, text, sizeof text - 1) < 0 || !strstr(text, "[madvise]")) SKIP("THP is not [madvise]");
+    close(fd);
+    enum { DENSE = 48 * 1024 * 1024 };
+    unsigned char *dense = malloc(DENSE), *sparse = malloc(DENSE);
+    for (size_t i = 0; i < DENSE; i++) dense[i] = (unsigned char)(i * 7 + i / 4096);
+    for (size_t i = 0; i < DENSE; i += 65536) sparse[i] = 1;
+    int advised;
+    size_t huge = 0, before = resident();
+    for (int tenths = 0; tenths < 150 && huge < 16 * MIB; tenths++) {
+        for (size_t i = 0; i < DENSE; i += 4099) dense[i] = (unsigned char)(i * 7 + i / 4096);
+        usleep(100000);
+        huge = huge_bytes(dense, DENSE, &advised);
+    }
+    CHECK(huge >= 16 * MIB);
+    for (size_t i = 0; i < DENSE; i++) CHECK_AT(dense[i] == (unsigned char)(i * 7 + i / 4096), i);
+    CHECK(resident() < before + 2 * MIB);
+    free(dense), free(sparse);
+    malloc_trim(0);
+    CHECK(resident() < before - 32 * MIB);
+}
+
 /* Starts this program again without huge pages. */
 static void without(void) {
     CHECK(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0);
@@ -293,7 +318,7 @@ static void pool_fork(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {CASE(thp), CASE(always), CASE(advised), CASE(disabled), CASE(without),
-                                             CASE(filtered), CASE(pool_blocks), CASE(pool_all), CASE(pool_strict),
+                                             CASE(filtered), CASE(promoted), CASE(pool_blocks), CASE(pool_all), CASE(pool_strict),
                                              CASE(pool_taken), CASE(pool_fork)};
     return run_cases(argc, argv, cases, sizeof cases / sizeof *cases);
 }

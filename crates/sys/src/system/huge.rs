@@ -234,6 +234,7 @@ mod tests {
     use super::*;
     use crate::system::call::{READ_WRITE, page_size};
     use crate::system::map::map;
+    use crate::system::touched::{self, Question};
 
     const LEN: usize = 2 << 20;
 
@@ -280,6 +281,39 @@ mod tests {
             assert!(!is_resident(at.add(LEN / 2), page), "the range is closed to huge pages again");
             HUGE.note(false);
             assert!(!may_exist(false) && !populate(at.add(LEN), LEN) && !is_resident(at.add(LEN), page));
+        }
+    }
+
+    /// Catches contents that change, sparse memory that becomes resident, and dense memory that stays in small pages.
+    #[test]
+    fn promotes_what_is_dense() {
+        look();
+        let p = map(0, 4 * LEN, READ_WRITE).expect("memory");
+        let at = p.wrapping_add(p.align_offset(LEN));
+        let (known, page) = (touched::Kept::new(), page_size());
+        let ask = |p: *mut u8| {
+            let known = &known;
+            move |runs: &mut [Run]| touched::touched(known, || false, p, LEN, page, runs, Question::InSmallPages)
+        };
+        // SAFETY: a fresh mapping, used inside and by this test alone.
+        unsafe {
+            advise(p, 4 * LEN, Advice::LinuxNoHugepage as usize);
+            for i in 0..LEN / page {
+                at.add(i * page).write(i as u8);
+                if i % 8 != 0 {
+                    at.add(LEN + i * page).write(9);
+                }
+            }
+            advise(p, 4 * LEN, Advice::LinuxHugepage as usize);
+            let Some(_) = promote(at, LEN, ask(at)) else { return };
+            assert!(promote(at.add(LEN), LEN, ask(at.add(LEN))).is_some());
+            assert!(!is_resident(at.add(LEN), page), "sparse");
+            assert!((0..LEN / page).all(|i| at.add(i * page).read() == i as u8));
+            let mut runs = [Run::EMPTY; 16];
+            let small = ask(at)(&mut runs).expect("an answer");
+            // The kernel may have no huge page at hand.
+            assert!(small.runs <= 1 && small.looked == LEN);
+            assert!(may_exist(true));
         }
     }
 

@@ -421,7 +421,10 @@ mod tests {
         let _one = ONE_AT_A_TIME.lock().unwrap();
         let known = Kept::new();
         let p = mapping(&[3]);
-        assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut [Run::EMPTY; 8]).unwrap().runs, 1);
+        assert_eq!(
+            touched(&known, || false, p, 64 * PAGE, PAGE, &mut [Run::EMPTY; 8], Question::NotZero).unwrap().runs,
+            1
+        );
         let kept = known.file.load(Ordering::Relaxed);
         assert!(is_inherited(kept));
         let other = open().unwrap();
