@@ -139,6 +139,11 @@ static void filtered(void) {
     forbid_advice();
     use_blocks();
     use_blocks();
+    /* Long enough for the helper to look at memory that is in use. */
+    char *p = malloc(40 * MIB);
+    memset(p, 3, 40 * MIB);
+    usleep(1700000);
+    free(p);
 }
 
 /* Dense memory in use is put into huge pages while the program goes on; sparse memory is not. */
