@@ -18,53 +18,16 @@ use crate::pages::chunk::{Kind, Record};
 use crate::pages::huge_area::{AREA, BYTES};
 use crate::pages::range::Ranges;
 use crate::system::policy::{HugePages, Purge};
-use crate::system::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
 /// Milliseconds from growth to the first pass. Each wait is twice the one before, up to the longest: after that pass
 /// there is none until the program grows again.
 const FIRST_MS: u64 = 1000;
-const LONGEST_MS: u64 = 8000;
 /// Microseconds of a tick that passes may take.
 const SLICE_US: u32 = 4000;
 /// Number of places that are looked at before the lock is left for a moment.
 const LOOKS: usize = 64;
-
-/// Where the passes are. Written by the purger alone, so all uses are relaxed.
-#[derive(Debug)]
-pub(crate) struct Promotion {
-    /// Clock of the next pass, or of the present one; 0: there is none.
-    due: AtomicU64,
-    /// Milliseconds that the program waited for it.
-    wait: AtomicU64,
-    /// The next place to look at: an arena, and a chunk in the used part of it.
-    arena: AtomicUsize,
-    chunk: AtomicUsize,
-}
-
-impl Promotion {
-    pub(crate) const fn new() -> Self {
-        Promotion {
-            due: AtomicU64::new(0),
-            wait: AtomicU64::new(0),
-            arena: AtomicUsize::new(0),
-            chunk: AtomicUsize::new(0),
-        }
-    }
-
-    /// Has a pass begin `wait` milliseconds after `now`; none if that is more than the longest wait.
-    fn set(&self, now: u64, wait: u64) {
-        self.due.store(if wait > LONGEST_MS { 0 } else { now + wait }, Ordering::Relaxed);
-        self.wait.store(wait, Ordering::Relaxed);
-        self.arena.store(0, Ordering::Relaxed);
-        self.chunk.store(0, Ordering::Relaxed);
-    }
-
-    /// Whether there will be a pass.
-    pub(crate) fn is_due(&self) -> bool {
-        self.due.load(Ordering::Relaxed) != 0
-    }
-}
 
 impl<O: Os> Back<O> {
     /// Does the next slice of a pass, if one is due.

@@ -1,9 +1,8 @@
 //! State of the purger: the clocks of its ticks, and its work space.
 
 use crate::back::batch::Work;
-use crate::back::promote::Promotion;
 use crate::system::lock::Locked;
-use crate::system::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::system::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// State of the purger, readable without a lock.
 #[derive(Debug)]
@@ -67,5 +66,44 @@ impl Purger {
     /// Number of ticks so far.
     pub(crate) fn ticks(&self) -> u64 {
         self.ticks.load(Ordering::Relaxed)
+    }
+}
+
+/// Longest wait of a program that does not grow for a pass, in milliseconds.
+const LONGEST_WAIT_MS: u64 = 8000;
+
+/// Where the passes of `promote.rs` are. Written by the purger alone, so all uses are relaxed.
+#[derive(Debug)]
+pub(crate) struct Promotion {
+    /// Clock of the next pass, or of the present one; 0: there is none.
+    pub(crate) due: AtomicU64,
+    /// Milliseconds that the program waited for it.
+    pub(crate) wait: AtomicU64,
+    /// The next place to look at: an arena, and a chunk in the used part of it.
+    pub(crate) arena: AtomicUsize,
+    pub(crate) chunk: AtomicUsize,
+}
+
+impl Promotion {
+    pub(crate) const fn new() -> Self {
+        Promotion {
+            due: AtomicU64::new(0),
+            wait: AtomicU64::new(0),
+            arena: AtomicUsize::new(0),
+            chunk: AtomicUsize::new(0),
+        }
+    }
+
+    /// Has a pass begin `wait` milliseconds after `now`; none if that is more than the longest wait.
+    pub(crate) fn set(&self, now: u64, wait: u64) {
+        self.due.store(if wait > LONGEST_WAIT_MS { 0 } else { now + wait }, Ordering::Relaxed);
+        self.wait.store(wait, Ordering::Relaxed);
+        self.arena.store(0, Ordering::Relaxed);
+        self.chunk.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether there will be a pass.
+    pub(crate) fn is_due(&self) -> bool {
+        self.due.load(Ordering::Relaxed) != 0
     }
 }
