@@ -1,0 +1,170 @@
+//! Names that change between builds, and how they are found again.
+//!
+//! A name is looked for as it is, then by its *stem*: what stays of it in another build.
+//!
+//! | in the name | in the stem |
+//! |---|---|
+//! | `17h` and 16 hexadecimal digits at the end of a Rust name of the older scheme | left out |
+//! | `s…_` behind the `C` of a crate, in a Rust name of scheme v0; the offset of a reference to an earlier part | left out |
+//! | `.llvm.N`, `.lto_priv.N`, `.isra.N`, `.constprop.N`, `.N` | left out |
+//! | `.part.N`, `.cold` | kept without the number: such a part is another piece of code than the rest |
+
+use std::collections::HashMap;
+
+use crate::binary::{Binary, Symbol};
+
+/// What stays of a name in another build.
+pub fn stem(name: &str) -> String {
+    let (base, suffixes) = match name.find('.').filter(|&dot| dot > 0) {
+        Some(dot) => name.split_at(dot),
+        None => (name, ""),
+    };
+    let mut stem = match base.strip_prefix("_R") {
+        Some(_) => without_crate_hashes(base),
+        None => without_hash(base).to_owned(),
+    };
+    for suffix in suffixes.split('.').skip(1) {
+        let number = !suffix.is_empty() && suffix.bytes().all(|byte| byte.is_ascii_digit());
+        if !number && !matches!(suffix, "llvm" | "lto_priv" | "isra" | "constprop") {
+            stem.push('.');
+            stem.push_str(suffix);
+        }
+    }
+    stem
+}
+
+fn without_hash(name: &str) -> &str {
+    let hash = |hash: &str| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match name.strip_suffix('E').and_then(|name| name.split_at_checked(name.len().checked_sub(19)?)) {
+        Some((stem, end)) if name.starts_with("_ZN") && end.strip_prefix("17h").is_some_and(hash) => stem,
+        _ => name,
+    }
+}
+
+/// Identifiers are copied by their length, as they may hold anything.
+fn without_crate_hashes(name: &str) -> String {
+    let bytes = name.as_bytes();
+    let number = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
+    let (mut stem, mut at) = (String::new(), 0);
+    while at < bytes.len() {
+        let begin = at;
+        match bytes[at] {
+            b'0'..=b'9' => {
+                let digits = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+                let length: usize = name[at..at + digits].parse().unwrap_or(0);
+                at = (at + digits).saturating_add(length).min(bytes.len());
+                at += usize::from(length > 0 && bytes.get(begin + digits) == Some(&b'_') && at < bytes.len());
+            }
+            b'C' if bytes.get(at + 1) == Some(&b's') => {
+                stem.push('C');
+                at += 2 + number(at + 2) + 1;
+                continue;
+            }
+            letter @ (b'B' | b's') => {
+                at = (at + 1 + number(at + 1) + 1).min(bytes.len());
+                if letter == b'B' {
+                    stem.push('B');
+                    continue;
+                }
+            }
+            _ => at += 1,
+        }
+        // An identifier may end within a character only in a name that is damaged.
+        match name.get(begin..at) {
+            Some(part) => stem.push_str(part),
+            None => return name.to_owned(),
+        }
+    }
+    stem
+}
+
+/// How many names of a trace were found in a binary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// As they are.
+    pub same: usize,
+    /// By their stem.
+    pub changed: usize,
+    /// Not at all.
+    pub lost: usize,
+}
+
+/// The symbols of a binary by name.
+pub struct Names<'b> {
+    exact: HashMap<&'b str, Vec<&'b Symbol>>,
+    stems: HashMap<String, Vec<&'b Symbol>>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found<'b> {
+    /// By the name as it is.
+    Same(&'b Symbol),
+    /// By its stem: all with it.
+    Changed(Vec<&'b Symbol>),
+    /// Nothing.
+    Lost,
+}
+
+impl<'b> Names<'b> {
+    /// Of a binary.
+    pub fn new(binary: &'b Binary) -> Self {
+        let (mut exact, mut stems): (HashMap<_, Vec<_>>, HashMap<_, Vec<_>>) = Default::default();
+        for symbol in &binary.symbols {
+            for name in std::iter::once(&symbol.name).chain(&symbol.aliases) {
+                exact.entry(name.as_str()).or_default().push(symbol);
+                stems.entry(stem(name)).or_default().push(symbol);
+            }
+        }
+        Self { exact, stems }
+    }
+
+    /// Looks for a name. Of several local symbols with it, that of the same source file counts, else the one at the same
+    /// address, else the first.
+    pub fn find(&self, name: &str, file: Option<&str>, address: u64) -> Found<'b> {
+        if let Some(symbols) = self.exact.get(name) {
+            let likeness = |symbol: &&&Symbol| (symbol.file.as_deref() == file, symbol.address == address);
+            // The last of equals would win: the first shall.
+            return symbols.iter().rev().max_by_key(likeness).map_or(Found::Lost, |symbol| Found::Same(symbol));
+        }
+        match self.stems.get(&stem(name)) {
+            Some(symbols) => Found::Changed(symbols.clone()),
+            None => Found::Lost,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches names that are lost in the next build, and parts of a function that are taken for the function.
+    #[test]
+    fn stems() {
+        for (one, other) in [
+            ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "_ZN4core3fmt5Write9write_fmt17hfedcba9876543210E"),
+            ("_RNvCs1234_7mycrate3foo", "_RNvCskQ9zZ_7mycrate3foo"),
+            ("_RNvMCs12_3abcNtB2_3Foo3new", "_RNvMCs12345_3abcNtB5_3Foo3new"),
+            ("foo.llvm.1234", "foo.llvm.99"),
+            ("foo.lto_priv.0", "foo"),
+            ("foo.isra.0", "foo.constprop.3"),
+            ("foo.isra.0.cold", "foo.cold"),
+            ("foo.part.1", "foo.part.0"),
+            ("counter.0", "counter.17"),
+        ] {
+            assert_eq!(stem(one), stem(other), "{one}");
+        }
+        for (one, other) in [
+            ("foo", "foo.cold"),
+            ("foo", "foo.part.0"),
+            ("_RNvCs12_7mycrate3foo", "_RNvCs12_7mycrate3bar"),
+            ("_RNvC5Cs1_a3foo", "_RNvC5Cs2_a3foo"),
+            ("_ZN1a1bE", "_ZN1a1cE"),
+        ] {
+            assert_ne!(stem(one), stem(other), "{one}");
+        }
+        for name in [".", "", "_R", "_RC", "_RCs", "_R9", "_R99999999999999999999x", "E", "_ZN17hE", "_R2ééé"] {
+            let _ = stem(name);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The functions and data of a trace that a binary has, in the order of the trace.
+
+use std::collections::HashSet;
+
+use crate::binary::{Binary, Kind, Symbol};
+use crate::names::{Counts, Found, Names};
+use crate::trace::Trace;
+
+/// What to place, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Order {
+    /// Functions by rank, then data by address.
+    pub items: Vec<Item>,
+    /// How the functions' names were found.
+    pub functions: Counts,
+    /// How the names of data were found.
+    pub data: Counts,
+    /// Data of the trace without a name, which no linker can place.
+    pub nameless: usize,
+}
+
+/// A function or an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Item {
+    /// As the linker knows it.
+    pub name: String,
+    /// The other names of its address.
+    pub aliases: Vec<String>,
+    /// Where it lies.
+    pub kind: Kind,
+}
+
+impl Order {
+    /// Of a trace, for a binary that may be a later build.
+    pub fn of(trace: &Trace, binary: &Binary) -> Self {
+        let names = Names::new(binary);
+        let mut order = Self::default();
+        let mut placed = HashSet::new();
+        for function in &trace.functions {
+            let found = names.find(&function.name, function.file.as_deref(), function.address);
+            take(found, binary, &mut order.functions, &mut placed, &mut order.items);
+        }
+        for data in &trace.data {
+            let Some(name) = &data.name else {
+                order.nameless += 1;
+                continue;
+            };
+            let found = names.find(name, None, data.address);
+            take(found, binary, &mut order.data, &mut placed, &mut order.items);
+        }
+        order
+    }
+}
+
+fn take(found: Found<'_>, binary: &Binary, counts: &mut Counts, placed: &mut HashSet<u64>, items: &mut Vec<Item>) {
+    let mut add = |symbol: &Symbol| {
+        if placed.insert(symbol.address) {
+            let (name, aliases) = (symbol.name.clone(), symbol.aliases.clone());
+            items.push(Item { name, aliases, kind: binary.kind(symbol) });
+        }
+    };
+    match found {
+        Found::Same(symbol) => {
+            counts.same += 1;
+            add(symbol);
+        }
+        Found::Changed(symbols) => {
+            counts.changed += 1;
+            symbols.into_iter().for_each(add);
+        }
+        Found::Lost => counts.lost += 1,
+    }
+}
