@@ -1,9 +1,9 @@
 //! Promotion: memory that is in use and densely touched moves into huge pages (option `huge=adaptive`, `advised`).
 //!
 //! Huge areas (`pages/huge_area.rs`) have huge pages from the start. Other memory shows only later whether the program
-//! uses all of it: long blocks above all. After the program took [`FRESH_CHUNKS`](crate::pages::notes::FRESH_CHUNKS) of
-//! clean memory the helper makes passes over the arenas, a second later and then less and less often. It asks the system
-//! to promote each 2 MiB of which no memory waits ([`Os::promote`]).
+//! uses all of it: long blocks above all. After the program took 16 MiB of clean memory (`FRESH_CHUNKS`) the helper makes
+//! passes over the arenas, a second later and then less and less often. It asks the system to promote each 2 MiB of
+//! which no memory waits ([`Os::promote`]).
 //!
 //! No contents change, so it does not matter which thread uses the memory meanwhile. If it is freed meanwhile, it is
 //! dirty as before: it cannot be on its way to the system, as the batch lock is held. Only a thread that gives memory
