@@ -1,0 +1,80 @@
+//! A program that gcc made, as it is read; and a trace of it that is used for its next build.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use neap_layout::names::Counts;
+use neap_layout::{Binary, Kind, Order, Trace, TracedBinary, TracedData, TracedFunction};
+
+const ONE: &str = "
+    static int counter = 1;
+    __attribute__((noinline)) static int local(void) { return counter++; }
+    int one(void) { return local(); }
+    int also_one(void) __attribute__((alias(\"one\")));";
+const OTHER: &str = "
+    int one(void);
+    static int other_zero[100];
+    __attribute__((noinline)) static int local(void) { return other_zero[0]++; }
+    int gone(void) { return local(); }
+    int main(void) { return one() + gone() == 1 ? 0 : 1; }";
+
+fn link(folder: &Path, files: [(&str, &str); 2]) -> Binary {
+    let mut gcc = Command::new("gcc");
+    gcc.current_dir(folder).args(["-O1", "-Wl,--build-id", "-o", "program"]);
+    for (name, source) in files {
+        fs::write(folder.join(name), source).expect("written");
+        gcc.arg(name);
+    }
+    assert!(gcc.status().expect("gcc").success());
+    Binary::parse(&fs::read(folder.join("program")).expect("linked")).expect("an ELF file")
+}
+
+/// Catches aliases that are doubled, local symbols of another file, sections of a wrong kind, and functions that are lost
+/// in the next build or taken for others.
+#[test]
+fn this_build_and_the_next() {
+    let folder = std::env::temp_dir().join(format!("neap-layout-binary-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let now = link(&folder, [("one.c", ONE), ("other.c", OTHER)]);
+    let renamed = OTHER.replace("gone", "new");
+    let next = link(&folder, [("other.c", &renamed), ("one.c", ONE)]);
+    let _ = fs::remove_dir_all(&folder);
+
+    assert!(now.symbols.is_sorted_by(|one, other| one.address < other.address));
+    assert_eq!(now.build_id.as_ref().map(String::len), Some(40));
+    let find = |name: &str| now.symbols.iter().filter(|symbol| symbol.name == name).collect::<Vec<_>>();
+    let aliased = now.symbols.iter().find(|symbol| symbol.aliases == ["one"]).expect("aliases");
+    assert_eq!((aliased.name.as_str(), &aliased.file, now.kind(aliased)), ("also_one", &None, Kind::Text));
+    assert_eq!(
+        find("local").iter().map(|symbol| symbol.file.as_deref()).collect::<Vec<_>>(),
+        [Some("one.c"), Some("other.c")]
+    );
+    for (section, kind) in [
+        (".text", Kind::Text),
+        (".rodata", Kind::ReadOnly),
+        (".dynamic", Kind::Relro),
+        (".data", Kind::Data),
+        (".bss", Kind::Bss),
+    ] {
+        let section = now.sections.iter().find(|known| known.name == section).expect("a section");
+        assert_eq!(section.kind, kind, "{}", section.name);
+        assert!(section.pages().contains(&(section.address / 4096)));
+        assert_eq!(now.section_at(section.address + section.size - 1), Some(section));
+    }
+    assert_eq!((now.kind(find("counter")[0]), now.kind(find("other_zero")[0])), (Kind::Data, Kind::Bss));
+
+    let mut trace = Trace::new(TracedBinary::default());
+    for symbol in [find("local")[1], find("gone")[0], find("local")[0]] {
+        let (name, file, address) = (symbol.name.clone(), symbol.file.clone(), symbol.address);
+        trace.functions.push(TracedFunction { name, file, address, ..TracedFunction::default() });
+    }
+    trace.data.push(TracedData { name: Some("counter.7".to_owned()), ..TracedData::default() });
+    trace.data.push(TracedData::default());
+    let order = Order::of(&trace, &next);
+    assert_eq!(order.functions, Counts { same: 2, lost: 1, changed: 0 });
+    assert_eq!((order.data, order.nameless), (Counts { changed: 1, ..Counts::default() }, 1));
+    let names: Vec<&str> = order.items.iter().map(|item| item.name.as_str()).collect();
+    assert_eq!(names, ["local", "local", "counter"]);
+    assert!(Binary::parse(b"text").is_err());
+}
