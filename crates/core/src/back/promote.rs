@@ -10,7 +10,7 @@
 //! back at once (`mmap_threshold`), or moves it, can leave a huge page where memory counts as clean; it stays until the
 //! memory is used again.
 //!
-//! Each tick takes [`SLICE_US`] of the helper's time at most, and one huge page more: forks and trims wait for it.
+//! Each tick takes 4 ms (`SLICE_US`) of the helper's time at most, and one huge page more: forks and trims wait for it.
 
 use crate::back::Back;
 use crate::pages::age;
