@@ -1,15 +1,16 @@
-//! The functions and data of a trace that a binary has, in the order of the trace.
+//! The functions and data of a trace that a binary has, in order.
 
 use std::collections::HashSet;
 
 use crate::binary::{Binary, Kind, Symbol};
+use crate::cluster::by_first_entry;
 use crate::names::{Counts, Found, Names};
 use crate::trace::Trace;
 
 /// What to place, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
-    /// Functions by rank, then data by address.
+    /// Functions, then data.
     pub items: Vec<Item>,
     /// How the functions' names were found.
     pub functions: Counts,
@@ -31,12 +32,17 @@ pub struct Item {
 }
 
 impl Order {
-    /// Of a trace, for a binary that may be a later build.
+    /// Of a trace, for a binary that may be a later build: in the order of first entry.
     pub fn of(trace: &Trace, binary: &Binary) -> Self {
+        Self::with(trace, &by_first_entry(trace), binary)
+    }
+
+    /// With these functions of the trace, in this order.
+    pub fn with(trace: &Trace, functions: &[usize], binary: &Binary) -> Self {
         let names = Names::new(binary);
         let mut order = Self::default();
         let mut placed = HashSet::new();
-        for function in &trace.functions {
+        for function in functions.iter().map(|&place| &trace.functions[place]) {
             let found = names.find(&function.name, function.file.as_deref(), function.address);
             take(found, binary, &mut order.functions, &mut placed, &mut order.items);
         }

@@ -65,16 +65,19 @@ fn this_build_and_the_next() {
     assert_eq!((now.kind(find("counter")[0]), now.kind(find("other_zero")[0])), (Kind::Data, Kind::Bss));
 
     let mut trace = Trace::new(TracedBinary::default());
-    for symbol in [find("local")[1], find("gone")[0], find("local")[0]] {
+    for symbol in [find("local")[1], find("gone")[0], find("local")[0], find("main")[0]] {
         let (name, file, address) = (symbol.name.clone(), symbol.file.clone(), symbol.address);
         trace.functions.push(TracedFunction { name, file, address, ..TracedFunction::default() });
     }
     trace.data.push(TracedData { name: Some("counter.7".to_owned()), ..TracedData::default() });
     trace.data.push(TracedData::default());
     let order = Order::of(&trace, &next);
-    assert_eq!(order.functions, Counts { same: 2, lost: 1, changed: 0 });
+    assert_eq!(order.functions, Counts { same: 3, lost: 1, changed: 0 });
     assert_eq!((order.data, order.nameless), (Counts { changed: 1, ..Counts::default() }, 1));
     let names: Vec<&str> = order.items.iter().map(|item| item.name.as_str()).collect();
-    assert_eq!(names, ["local", "local", "counter"]);
+    assert_eq!(names, ["local", "local", "main", "counter"]);
+    let again = Order::with(&trace, &[3, 0], &next);
+    assert_eq!(again.items[..2], [order.items[2].clone(), order.items[0].clone()]);
+    assert_eq!(again.functions, Counts { same: 2, ..Counts::default() });
     assert!(Binary::parse(b"text").is_err());
 }
