@@ -236,7 +236,7 @@ fn merging() {
     fs::copy(neap.path("trace"), &other).expect("a trace");
     let merged = neap.command(["order", "merge"]).args([&one, &other]).output().expect("neap starts");
     let merged = Traced { trace: serde_json::from_slice(&merged.stdout).expect("a trace"), output: merged };
-    assert_eq!(merged.own(), ["chosen", "early", "main", "handler", "first", "second", "third", "resolved"]);
+    assert_eq!(merged.own(), ["chosen", "early", "main", "first", "second", "third", "handler", "resolved"]);
     assert_eq!(merged.trace["runs"].as_array().map(Vec::len), Some(3));
 
     fs::remove_file(&program).expect("it is there");

@@ -26,8 +26,8 @@ Examples:
   neap order trace -o request -- ./server --once request.txt
   neap order merge -o T start request
 
-The functions of the first trace keep their order. Each that only a later one
-has comes behind the function that was entered before it there.";
+Functions that all runs entered come first, then the others; each of both by the
+median of their places in the runs that entered them.";
 
 const VERIFY_EXAMPLES: &str = "\
 Examples:

@@ -1,6 +1,6 @@
 //! `neap order`: which functions of a program are entered first, so that a linker can lay them out together.
 //!
-//! May depend on `neap-launch`, `neap-trace` (the lines of `/proc/PID/maps`), well-kept libraries, the C library and std.
+//! May depend on `neap-launch`, `neap-layout`, `neap-trace` (the lines of `/proc/PID/maps`), well-kept libraries, the C library and std.
 //!
 //! | word | meaning |
 //! |---|---|
@@ -13,7 +13,6 @@ pub mod args;
 mod binary;
 mod breakpoints;
 mod files;
-mod model;
 mod pages;
 mod plan;
 mod trace;

@@ -10,12 +10,12 @@ use std::process::ExitStatus;
 use neap_launch::child::{self, Program};
 use neap_launch::error::{Error, FAILED, system_message};
 use neap_launch::target;
+use neap_layout::{Run, Trace, TracedBinary, TracedData, TracedFunction};
 
 use crate::args::TraceArgs;
 use crate::binary::{Binary, Names, debug_name};
 use crate::breakpoints::{Target, Tracer};
 use crate::files;
-use crate::model::{FORMAT, Run, Trace, TracedBinary, TracedDatum, TracedFunction};
 use crate::pages::{Datum, Touched, number, touched};
 use crate::plan::{Hits, Plan};
 
@@ -35,7 +35,7 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
     }
     let target = open(args, &path)?;
     let output = files::create(&args.output)?;
-    let (mut merged, mut last): (Option<Trace>, _) = (None, ExitStatus::default());
+    let (mut traces, mut last) = (Vec::new(), ExitStatus::default());
     for _ in 0..args.runs {
         let program = Program::new(&path, &args.command, std::env::vars_os().collect())?;
         let (ended, tracer, signals) = child::supervise_watched(&program, |pid| Tracer::start(pid, &target))?;
@@ -43,13 +43,7 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
         signals.release();
         last = ended.status;
         match hits {
-            Ok(Some(hits)) => {
-                let trace = trace(args, &target, last, &hits);
-                match &mut merged {
-                    Some(merged) => merged.merge(trace),
-                    None => merged = Some(trace),
-                }
-            }
+            Ok(Some(hits)) => traces.push(trace(args, &target, last, &hits)),
             Ok(None) => return after(last, unseen(&target)),
             Err(error) => {
                 let why = format!("cannot plant breakpoints: {}", system_message(&error));
@@ -57,7 +51,7 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
             }
         }
     }
-    let Some(mut trace) = merged else { return after(last, unseen(&target)) };
+    let mut trace = Trace::merge(traces).map_err(|e| Error::failed(e.to_string()))?;
     if args.data {
         match touched(&target.path, &args.command) {
             Ok(touched) => add_data(&mut trace, &target.binary, &touched),
@@ -156,13 +150,12 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, hits: &Hits) -> 
         }
     });
     let build_id = target.binary.build_id.as_ref();
+    let binary = TracedBinary {
+        path: target.path.to_string_lossy().into_owned(),
+        build_id: build_id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect()),
+        size: target.size,
+    };
     Trace {
-        format: FORMAT.to_owned(),
-        binary: TracedBinary {
-            path: target.path.to_string_lossy().into_owned(),
-            build_id: build_id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect()),
-            size: target.size,
-        },
         runs: vec![Run {
             command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
             source: "breakpoints".to_owned(),
@@ -170,7 +163,7 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, hits: &Hits) -> 
             functions: hits.order().len() as u64,
         }],
         functions: functions.collect(),
-        data: Vec::new(),
+        ..Trace::new(binary)
     }
 }
 
@@ -178,7 +171,7 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, hits: &Hits) -> 
 fn add_data(trace: &mut Trace, binary: &Binary, touched: &Touched) {
     const PAGE: u64 = 4096;
     // Several pages of a large one may be touched.
-    let mut data: BTreeMap<u64, TracedDatum> = BTreeMap::new();
+    let mut data: BTreeMap<u64, TracedData> = BTreeMap::new();
     for &Datum { address, offset, write } in &touched.data {
         let (name, section, address, size) = if let Some(symbol) = address.and_then(|at| binary.datum(at)) {
             (Some(symbol.name.clone()), symbol.section.clone(), symbol.address, symbol.size)
@@ -187,11 +180,11 @@ fn add_data(trace: &mut Trace, binary: &Binary, touched: &Touched) {
         } else {
             continue;
         };
-        let datum = TracedDatum { name, section, address, size, runs: 1, write };
+        let datum = TracedData { name, section, address, size, runs: 1, write };
         data.entry(address).or_insert(datum).write |= write;
     }
     let run =
         Run { source: "faults".to_owned(), status: number(touched.status), functions: 0, ..trace.runs[0].clone() };
     trace.runs.push(run);
-    trace.add_data(data.into_values().collect());
+    trace.data = data.into_values().collect();
 }
