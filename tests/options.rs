@@ -62,7 +62,10 @@ fn accepted(opt: &Opt) -> Vec<String> {
 fn good() -> Outcome {
     for opt in TABLE {
         for value in accepted(opt) {
-            want(&complaints(&[(opt.env, &value)])?, "")?;
+            let found = complaints(&[(opt.env, &value)])?;
+            // The value is good; that the machine's pool may be empty is another matter.
+            let is_pool = value == "hugetlb" && found.starts_with("neap: huge=hugetlb: the pool has no free page");
+            want(if is_pool { "" } else { &found }, "")?;
         }
     }
     Ok(())

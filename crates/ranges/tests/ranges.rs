@@ -193,7 +193,9 @@ fn prefault_of_a_file() {
     };
     for how in [Prefault::read(), Prefault::write()] {
         assert_eq!(how.run(at, 2 * page_size()), Ok(()));
-        assert_eq!(how.run(at, bytes), Err(Incomplete { error: Error::Inaccessible, done: 0 }));
+        let Err(Incomplete { error: Error::Inaccessible, done }) = how.run(at, bytes) else { panic!("behind the end") };
+        // More than 0 where a border of 2 MiB lies in the mapping.
+        assert!(done <= 2 * page_size(), "{done}");
     }
     assert_eq!(resident::of(at, bytes).expect("an answer").resident, 2 * page_size() as u64);
     assert!(std::fs::metadata(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap().len() == bytes as u64 * 3 / 8);
