@@ -375,3 +375,99 @@ fn verify() {
         stderr(&unlike)
     );
 }
+
+/// 300 functions of some 300 bytes, each with a constant; the program calls each fifteenth.
+fn scattered() -> String {
+    use std::fmt::Write;
+    let mut text = String::from("#include <stdio.h>\n");
+    let mut calls = String::new();
+    for i in 0..300 {
+        let body: String = (0..40).map(|k| format!("x = x * {} + (x >> {});", 2 * (i + k) + 3, k % 7 + 1)).collect();
+        let _ = write!(text, "static const unsigned long table{i}[32] = {{{}}};\n", i + 1);
+        let _ = write!(
+            text,
+            "__attribute__((noinline)) unsigned long step{i}(unsigned long x) {{ {body} return x + table{i}[x % 32]; }}\n"
+        );
+        if i % 15 == 0 {
+            let _ = write!(calls, "x = step{i}(x);");
+        }
+    }
+    let all: String = (0..300).map(|i| format!("step{i},")).collect();
+    text + &format!(
+        "unsigned long (*const all[])(unsigned long) = {{{all}}};\n\
+         int main(int n, char **v) {{ unsigned long x = n; {calls} if (n > 5) x = all[n](x); printf(\"%lu\\n\", x); return 0; }}\n"
+    )
+}
+
+/// The numbers of OS pages of code: now, and packed.
+fn code_pages(neap: &Neap, program: &Path) -> (u64, u64) {
+    Traced::new(neap, &[], &[program.as_os_str()]).is_like(&mut Command::new(program));
+    let trace = neap.path("trace");
+    let output = neap.command(["order", "estimate", "--json"]).arg(&trace).arg(program).output().expect("neap starts");
+    let estimate: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", stderr(&output)));
+    assert_eq!(estimate["format"], "neap-order-estimate 1");
+    let pages = |layout: &str| estimate["kinds"]["text"][layout]["pages"].as_u64().expect("a number");
+    (pages("now"), pages("packed"))
+}
+
+/// Catches an order file that the linker does not take or that changes nothing, and an estimate that is not reached.
+#[test]
+fn four_steps() {
+    let neap = Neap::new();
+    let flags = ["-O1", "-ffunction-sections", "-fdata-sections"];
+    let source = scattered();
+    let program = compile(neap.dir.path(), "before", &source, &flags).filter(|_| cfg!(target_arch = "x86_64"));
+    let Some(program) = program else { return skip("four_steps", "needs x86-64 and a C compiler") };
+    let (now, packed) = code_pages(&neap, &program);
+    assert!(now >= 2 * packed, "{now} OS pages, {packed} packed");
+    let (trace, order) = (neap.path("trace"), neap.path("order"));
+    let emit = |linker: &str| {
+        let mut command = neap.command(["order", "emit", "--for", linker, "-o"]);
+        let output = command.arg(&order).arg(&trace).arg(&program).output().expect("neap starts");
+        assert!(output.status.success() && stderr(&output).contains(" 0 lost"), "{linker}: {}", stderr(&output));
+        fs::read_to_string(&order).expect("an order")
+    };
+    assert!(emit("lld").lines().any(|line| line == "step285"));
+    assert!(emit("gold").lines().any(|line| line == ".text.step285"));
+    assert!(emit("ld").contains("*(.text.step285 "));
+    assert!(emit("ld-script").contains("*(.text.step285 "));
+    let script = format!("-Wl,-T,{}", order.display());
+    let Some(after) = compile(neap.dir.path(), "after", &source, &[&flags[..], &["-fuse-ld=bfd", &script]].concat())
+    else {
+        return skip("four_steps", "the script of ld cannot be used here");
+    };
+    let (now, still_packed) = code_pages(&neap, &after);
+    // The C library's start lies in sections of its own.
+    assert!(now <= packed + 3 && still_packed.abs_diff(packed) <= 1, "{now} OS pages, {packed} packed");
+
+    let other = neap.command(["order", "estimate"]).arg(&trace).arg(&program).output().expect("neap starts");
+    assert_refused(&other, 125, &["not the build that was traced", "hint: "]);
+    let none = neap.command(["order", "emit", "--for", "objects"]).arg(&trace).arg(&program).output();
+    assert_refused(&none.expect("neap starts"), 125, &["needs their names", "hint: "]);
+}
+
+/// Catches object files that are left out, in the wrong order, or reached by nothing.
+#[test]
+fn closure() {
+    let neap = Neap::new();
+    let sources = [
+        ("unused.o", "int unused(void) { return 1; }"),
+        ("needed.o", "int needed(void) { return 2; }"),
+        ("main.o", "int needed(void); int main(void) { return needed(); }"),
+    ];
+    let objects: Vec<PathBuf> =
+        sources.iter().filter_map(|(name, source)| compile(neap.dir.path(), name, source, &["-c"])).collect();
+    if objects.len() < sources.len() {
+        return skip("closure", "needs a C compiler");
+    }
+    let run = |options: &[&str]| {
+        neap.command(["order", "closure"]).args(options).args(&objects).output().expect("neap starts")
+    };
+    let output = run(&["--entry", "main"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let names: Vec<&str> = text.lines().filter_map(|line| line.rsplit('/').next()).collect();
+    assert_eq!(names, ["main.o", "needed.o"], "{}", stderr(&output));
+    let all = run(&["--entry", "main", "--all"]);
+    assert_eq!(String::from_utf8_lossy(&all.stdout).lines().count(), 3);
+    assert_refused(&run(&["--entry", "nothing"]), 125, &["no file defines nothing", "hint: "]);
+}

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 const TRACE_EXAMPLES: &str = "\
 Examples:
@@ -28,6 +28,34 @@ Examples:
 
 Functions that all runs entered come first, then the others; each of both by the
 median of their places in the runs that entered them.";
+
+const ESTIMATE_EXAMPLES: &str = "\
+Examples:
+  neap order trace -o T --data -- ./server --check
+  neap order estimate T ./server
+  neap order estimate --json T ./server | jq .total.packed.pages
+
+Pages are OS pages of 4 KiB; faults are those of a first start, each OS page for
+itself, and with the kernel's fault-around (windows of 16).";
+
+const EMIT_EXAMPLES: &str = "\
+Examples:
+  neap order emit --for lld -o order.txt T ./server
+      ... -Wl,--symbol-ordering-file=order.txt --no-warn-symbol-ordering
+  neap order emit --for gold -o order.txt T ./server
+      ... -fuse-ld=gold -Wl,--section-ordering-file=order.txt
+  neap order emit --for ld-script -o script.ld T ./server
+      ... -Wl,-T,script.ld
+  neap order emit --for objects T ./server *.o
+
+BINARY may be a later build than the traced one: names are matched by rules, and
+a line says how many were found. For ld and gold, compile with
+-ffunction-sections -fdata-sections.";
+
+const CLOSURE_EXAMPLES: &str = "\
+Examples:
+  neap order closure --entry main *.o lib.a
+  neap order closure --entry main --entry signal_handler --all *.o";
 
 const VERIFY_EXAMPLES: &str = "\
 Examples:
@@ -56,6 +84,12 @@ pub enum OrderAction {
     Trace(TraceArgs),
     /// Make one trace of several of the same binary
     Merge(MergeArgs),
+    /// Say how many OS pages a start touches, and how many it would if they were packed
+    Estimate(EstimateArgs),
+    /// Write the order file that a linker takes
+    Emit(EmitArgs),
+    /// Order object files by what entry symbols reach, without a run
+    Closure(ClosureArgs),
     /// Compare a program before and after: pages touched, faults, memory, time
     Verify(VerifyArgs),
 }
@@ -100,6 +134,99 @@ pub struct MergeArgs {
     /// The traces
     #[arg(required = true, value_name = "T")]
     pub traces: Vec<PathBuf>,
+}
+
+/// Arguments of `neap order estimate`.
+#[derive(Debug, Args)]
+#[command(after_help = ESTIMATE_EXAMPLES)]
+pub struct EstimateArgs {
+    /// Print everything as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// The trace
+    #[arg(value_name = "T")]
+    pub trace: PathBuf,
+
+    /// The program or library that was traced
+    #[arg(value_name = "BINARY")]
+    pub binary: PathBuf,
+}
+
+/// A linker, or what it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Linker {
+    /// lld and rust-lld: symbols
+    Lld,
+    /// GNU ld from 2.43 on: a section ordering script
+    Ld,
+    /// Older GNU ld: its own script, with what comes first
+    LdScript,
+    /// gold: input sections
+    Gold,
+    /// mold: the order of object files, as it has no option for an order
+    Mold,
+    /// Any linker: the order of object files
+    Objects,
+}
+
+/// How functions are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Clustering {
+    /// By their first entry
+    Entry,
+    /// Callers before callees, where the trace has counts of calls; else by first entry
+    C3,
+}
+
+/// Arguments of `neap order emit`.
+#[derive(Debug, Args)]
+#[command(after_help = EMIT_EXAMPLES)]
+pub struct EmitArgs {
+    /// Write for this linker
+    #[arg(long = "for", value_name = "LINKER")]
+    pub linker: Linker,
+
+    /// Write to FILE; `-` is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub output: PathBuf,
+
+    /// Order functions this way
+    #[arg(long, value_name = "WAY", default_value = "entry")]
+    pub by: Clustering,
+
+    /// With --for ld-script: the script to change, rather than what `ld --verbose` prints
+    #[arg(long, value_name = "FILE")]
+    pub script: Option<PathBuf>,
+
+    /// The trace
+    #[arg(value_name = "T")]
+    pub trace: PathBuf,
+
+    /// The program or library, of the traced build or of a later one
+    #[arg(value_name = "BINARY")]
+    pub binary: PathBuf,
+
+    /// With --for objects: the object files
+    #[arg(value_name = "OBJECT")]
+    pub objects: Vec<PathBuf>,
+}
+
+/// Arguments of `neap order closure`.
+#[derive(Debug, Args)]
+#[command(after_help = CLOSURE_EXAMPLES)]
+pub struct ClosureArgs {
+    /// Begin with this symbol
+    #[arg(long, value_name = "SYMBOL", required = true)]
+    pub entry: Vec<String>,
+
+    /// Print the object files that are not reached, too, behind the others
+    #[arg(long)]
+    pub all: bool,
+
+    /// Object files and archives
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
 }
 
 /// Arguments of `neap order verify`.

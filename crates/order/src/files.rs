@@ -21,11 +21,16 @@ pub fn create(path: &Path) -> Result<File, Error> {
 }
 
 /// Writes a trace.
-pub fn write(mut file: File, path: &Path, trace: &Trace) -> Result<(), Error> {
+pub fn write(file: File, path: &Path, trace: &Trace) -> Result<(), Error> {
     let text = trace.to_json().map_err(|e| Error::failed(format!("cannot write a trace: {e}")))?;
+    write_text(file, path, &text)
+}
+
+/// Writes a text in the place of what the file had.
+pub fn write_text(mut file: File, path: &Path, text: &[u8]) -> Result<(), Error> {
     let is_file = path.as_os_str() != "-" && file.metadata().is_ok_and(|metadata| metadata.is_file());
     let emptied = if is_file { file.set_len(0) } else { Ok(()) };
-    emptied.and_then(|()| file.write_all(&text)).map_err(|e| cannot_write(path, &e))
+    emptied.and_then(|()| file.write_all(text)).map_err(|e| cannot_write(path, &e))
 }
 
 /// Reads a trace.

@@ -13,6 +13,7 @@ pub mod args;
 mod binary;
 mod breakpoints;
 mod files;
+mod layout;
 mod pages;
 mod plan;
 mod trace;
@@ -27,6 +28,9 @@ pub fn run(args: OrderArgs) -> Result<u8, Error> {
     match args.action {
         OrderAction::Trace(trace) => trace::run(&trace),
         OrderAction::Merge(merge) => files::merge(&merge),
+        OrderAction::Estimate(estimate) => layout::estimate_of(&estimate),
+        OrderAction::Emit(emit) => layout::emit_for(&emit),
+        OrderAction::Closure(closure) => layout::closure_of(&closure),
         OrderAction::Verify(verify) => verify::run(&verify),
     }
 }
