@@ -43,6 +43,10 @@ impl Order {
         let mut order = Self::default();
         let mut placed = HashSet::new();
         for function in functions.iter().map(|&place| &trace.functions[place]) {
+            // Of these two the linker makes one function each, which it does not move.
+            if matches!(function.section.as_str(), ".init" | ".fini") {
+                continue;
+            }
             let found = names.find(&function.name, function.file.as_deref(), function.address);
             take(found, binary, &mut order.functions, &mut placed, &mut order.items);
         }
