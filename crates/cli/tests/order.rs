@@ -383,10 +383,10 @@ fn scattered() -> String {
     let mut calls = String::new();
     for i in 0..300 {
         let body: String = (0..40).map(|k| format!("x = x * {} + (x >> {});", 2 * (i + k) + 3, k % 7 + 1)).collect();
-        let _ = write!(text, "static const unsigned long table{i}[32] = {{{}}};\n", i + 1);
-        let _ = write!(
+        let _ = writeln!(text, "static const unsigned long table{i}[32] = {{{}}};", i + 1);
+        let _ = writeln!(
             text,
-            "__attribute__((noinline)) unsigned long step{i}(unsigned long x) {{ {body} return x + table{i}[x % 32]; }}\n"
+            "__attribute__((noinline)) unsigned long step{i}(unsigned long x) {{ {body} return x + table{i}[x % 32]; }}"
         );
         if i % 15 == 0 {
             let _ = write!(calls, "x = step{i}(x);");
