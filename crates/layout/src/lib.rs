@@ -20,4 +20,4 @@ mod trace;
 pub use binary::{Binary, Kind};
 pub use estimate::Estimate;
 pub use order::{Item, Order};
-pub use trace::{Call, FORMAT, Run, Trace, TraceError, TracedBinary, TracedData, TracedFunction};
+pub use trace::{Call, FAULTS, FORMAT, Run, Trace, TraceError, TracedBinary, TracedData, TracedFunction};

@@ -52,6 +52,16 @@ pub struct Run {
     pub functions: u64,
 }
 
+/// The source of a run that sees data only.
+pub const FAULTS: &str = "faults";
+
+impl Run {
+    /// Whether it could see functions, however few it entered.
+    fn sees_functions(&self) -> bool {
+        self.source != FAULTS
+    }
+}
+
 /// A function that was entered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedFunction {
@@ -155,7 +165,7 @@ impl Trace {
 
     /// Makes one trace of several of the same build.
     ///
-    /// Functions that all runs entered come first, then those of some; each of both by the median of their ranks, where a
+    /// Functions that all runs entered (of those that can see functions) come first, then those of some; each of both by the median of their ranks, where a
     /// trace of several runs counts as that many; then by address. Of an even number of ranks the lower one in the middle
     /// counts. Data is ordered by address.
     pub fn merge(traces: Vec<Trace>) -> Result<Trace, TraceError> {
@@ -197,7 +207,7 @@ impl Trace {
             merged.runs.extend(trace.runs);
         }
         merged.data = data.into_values().collect();
-        let all = merged.runs.len() as u64;
+        let all = merged.runs.iter().filter(|run| run.sees_functions()).count() as u64;
         let mut order: Vec<usize> = (0..ranks.len()).collect();
         let keys: Vec<(bool, u64, u64)> = (merged.functions.iter().zip(&mut ranks))
             .map(|(function, ranks)| (function.runs < all, median(ranks), function.address))
@@ -309,6 +319,15 @@ mod tests {
         assert_eq!((names(&all).as_str(), all.functions[0].runs), ("abcd", 3));
         assert_eq!(median(&mut [(9, 1), (1, 2)]), 1);
         assert_eq!(median(&mut [(9, 1), (1, 1)]), 1);
+    }
+
+    /// Catches a run that sees data only, and counts as one that entered none of the functions.
+    #[test]
+    fn runs_of_data_enter_no_function() {
+        let mut with_data = trace("xab");
+        with_data.runs.push(Run { source: FAULTS.to_owned(), functions: 0, ..with_data.runs[0].clone() });
+        let merged = Trace::merge(vec![with_data, trace("ab")]).expect("one build");
+        assert_eq!((names(&merged).as_str(), merged.runs.len()), ("abx", 3));
     }
 
     /// Catches calls that name the functions of before, and data that is doubled.

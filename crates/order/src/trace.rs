@@ -10,7 +10,7 @@ use std::process::ExitStatus;
 use neap_launch::child::{self, Program};
 use neap_launch::error::{Error, FAILED, system_message};
 use neap_launch::target;
-use neap_layout::{Run, Trace, TracedBinary, TracedData, TracedFunction};
+use neap_layout::{FAULTS, Run, Trace, TracedBinary, TracedData, TracedFunction};
 
 use crate::args::TraceArgs;
 use crate::binary::{Binary, Names, debug_name};
@@ -183,8 +183,7 @@ fn add_data(trace: &mut Trace, binary: &Binary, touched: &Touched) {
         let datum = TracedData { name, section, address, size, runs: 1, write };
         data.entry(address).or_insert(datum).write |= write;
     }
-    let run =
-        Run { source: "faults".to_owned(), status: number(touched.status), functions: 0, ..trace.runs[0].clone() };
+    let run = Run { source: FAULTS.to_owned(), status: number(touched.status), functions: 0, ..trace.runs[0].clone() };
     trace.runs.push(run);
     trace.data = data.into_values().collect();
 }
