@@ -366,6 +366,21 @@ fn verify() {
     let report: Value = serde_json::from_slice(&worse.stdout).expect("JSON");
     let counts = report["measures"].as_array().expect("a list").iter().filter(|measure| measure["unit"] != "seconds");
     assert!(counts.into_iter().all(|measure| measure["improved"] == false), "{report}");
+
+    // The same program with other names: all are lost.
+    let renamed = SPREAD.replace("f\\\\number", "g\\\\number").replace("go", "gone");
+    let renamed = compile(neap.dir.path(), "renamed", &renamed, &["-O1", "-DALIGN=16"]).expect("as before");
+    let trace = neap.path("trace");
+    Traced::new(&neap, &[], &[&spread]);
+    for (after, status, mark) in [(&packed, 0, " 0 lost\n"), (&renamed, 1, " lost: too few\n")] {
+        let mut command = neap.command(["order", "verify", "--pairs", "1", "--trace"]);
+        let output = command.arg(&trace).arg("--before").arg(&spread).arg("--after").arg(after).output();
+        let output = output.expect("neap starts");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(status), "{text}{}", stderr(&output));
+        assert!(text.contains("functions of the trace: ") && text.contains(mark), "{text}");
+    }
+
     let failing = neap.file("failing", "#!/bin/sh\nexit 3\n", 0o755);
     let unlike = compare(&packed, &failing);
     assert_eq!(unlike.status.code(), Some(125));

@@ -60,13 +60,15 @@ Examples:
 const VERIFY_EXAMPLES: &str = "\
 Examples:
   neap order verify --before ./server.old --after ./server -- --check
+  neap order verify --before A --after B --trace T -- --check
   neap order verify --before A --after B --pairs 20 --json -- input.txt
 
 Both programs get the same arguments; their input and output are /dev/null. A
 measure is less if the median of the ratios is below 0.99 and nine of ten pairs
 are below 1.
 
-Exit status: 0 if a measure is less, 1 if none is, 125 when neap itself fails.";
+Exit status: 0 if a measure is less; 1 if none is, or if B has fewer than nine
+tenths of the functions of --trace; 125 when neap itself fails.";
 
 /// Arguments of `neap order`.
 #[derive(Debug, Args)]
@@ -240,6 +242,10 @@ pub struct VerifyArgs {
     /// The program with the new layout
     #[arg(long, value_name = "B")]
     pub after: PathBuf,
+
+    /// Look for the functions of this trace in B: nine tenths have to be there
+    #[arg(long, value_name = "T")]
+    pub trace: Option<PathBuf>,
 
     /// Run N pairs, warm and cold
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]

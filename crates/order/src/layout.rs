@@ -108,7 +108,7 @@ fn script(path: Option<&Path>) -> Result<String, Error> {
     String::from_utf8(output.stdout).map_err(|_| Error::failed("ld prints no script").remedy(remedy))
 }
 
-fn read_binary(path: &Path) -> Result<Binary, Error> {
+pub(crate) fn read_binary(path: &Path) -> Result<Binary, Error> {
     let data = fs::read(path).map_err(|e| cannot_read(path, &e))?;
     Binary::parse(&data).map_err(|e| {
         Error::failed(format!("cannot use {}: {e}", path.display())).remedy("name an ELF program or library")

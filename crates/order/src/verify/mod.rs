@@ -10,15 +10,21 @@ use std::path::{Path, PathBuf};
 use neap_launch::error::{Error, system_message};
 use neap_launch::sys::print;
 use neap_launch::units;
+use neap_layout::Order;
+use neap_layout::names::Counts;
 use serde::Serialize;
 
 use self::measure::{Sample, measure};
 use self::ratios::{Ratio, median};
 use crate::args::VerifyArgs;
+use crate::files;
+use crate::layout::read_binary;
 use crate::pages::{Touched, number, touched};
 
-/// The exit status where nothing improved.
-const NOTHING_IMPROVED: u8 = 1;
+/// The exit status where nothing improved, or too few names were found.
+const NOT_BETTER: u8 = 1;
+/// How many of ten functions of a trace must be in the new binary.
+const FOUND_OF_TEN: usize = 9;
 
 /// What is compared, in the order in which it is shown.
 #[derive(Debug, Serialize)]
@@ -27,10 +33,25 @@ struct Report {
     before: PathBuf,
     after: PathBuf,
     pairs: u32,
+    /// Of `--trace`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    functions: Option<Functions>,
     measures: Vec<Measure>,
     /// What could not be measured, or is not what it seems.
     notes: Vec<String>,
     improved: bool,
+}
+
+/// The functions of a trace, looked for in the new binary.
+#[derive(Debug, Serialize)]
+struct Functions {
+    /// By their names.
+    found: usize,
+    /// Under a changed name.
+    changed: usize,
+    lost: usize,
+    /// Whether nine tenths are there.
+    enough: bool,
 }
 
 /// One comparison.
@@ -61,18 +82,21 @@ pub fn run(args: &VerifyArgs) -> Result<u8, Error> {
             .map_err(|e| Error::failed(format!("cannot read {}: {}", path.display(), system_message(&e))))
     });
     let (before, after) = (before?, after?);
+    let functions = args.trace.as_deref().map(|trace| Functions::of(trace, &after)).transpose()?;
     let mut notes = Vec::new();
     let mut measures = exact([&before, &after], &args.arguments, &mut notes)?;
     for cold in [false, true] {
         measures.extend(pairs([&before, &after], args, cold, &mut notes)?);
     }
     let improved = measures.iter().any(|measure| measure.improved);
-    let report = Report { format: "neap-order-verify 1", before, after, pairs: args.pairs, measures, notes, improved };
+    let enough = functions.as_ref().is_none_or(|functions| functions.enough);
+    let (format, pairs) = ("neap-order-verify 1", args.pairs);
+    let report = Report { format, before, after, pairs, functions, measures, notes, improved };
     print(&match args.json {
         true => json(&report)?,
         false => text(&report).into_bytes(),
     })?;
-    Ok(if improved { 0 } else { NOTHING_IMPROVED })
+    Ok(if improved && enough { 0 } else { NOT_BETTER })
 }
 
 /// Pages and faults without fault-around, which do not vary as the others do: one run of each.
@@ -153,6 +177,14 @@ fn same_end(files: [&Path; 2], before: i32, after: i32) -> Result<(), Error> {
     .remedy("both have to do the same with these arguments"))
 }
 
+impl Functions {
+    fn of(trace: &Path, after: &Path) -> Result<Self, Error> {
+        let Counts { same: found, changed, lost } = Order::of(&files::read(trace)?, &read_binary(after)?).functions;
+        let enough = 10 * (found + changed) >= FOUND_OF_TEN * (found + changed + lost);
+        Ok(Self { found, changed, lost, enough })
+    }
+}
+
 impl Measure {
     /// With values of pairs.
     fn new(name: &'static str, unit: Unit, before: &[f64], after: &[f64]) -> Self {
@@ -180,6 +212,13 @@ fn text(report: &Report) -> String {
         };
         let mark = if measure.improved { "  less" } else { "" };
         text.push_str(&format!("{:<28} {before:>12} {after:>12}   {ratio}{mark}\n", measure.name));
+    }
+    if let Some(Functions { found, changed, lost, enough }) = &report.functions {
+        let all = found + changed + lost;
+        let mark = if *enough { "" } else { ": too few" };
+        text.push_str(&format!(
+            "{all} functions of the trace: {found} found, {changed} under a changed name, {lost} lost{mark}\n"
+        ));
     }
     for note in &report.notes {
         text.push_str(&format!("{note}\n"));
