@@ -22,6 +22,7 @@ const CASES: &[(usize, &str, &str, bool, &str)] = &[
     (96, "strict", "pool_all", false, "memory that is not of the pool"),
     (0, "strict", "pool_strict", false, "an allocation that takes other memory, or a program that ends"),
     (7, "strict", "pool_strict", false, "a page of the pool that is left, or memory that does not come again"),
+    (7, "strict", "pool_toggle", false, "memory that stays lost where the pool was used up and is no longer asked"),
     (40, "fallback", "pool_taken", false, "a signal where the pool is taken away after its pages were taken"),
     (96, "fallback", "pool_fork", false, "a child of a fork that loses bytes where the pool has pages for it"),
 ];

@@ -1,6 +1,7 @@
 /* Option `huge` on the real system. Each case needs the option in the environment. */
 #include "check.h"
 #include "filter.h"
+#include <dlfcn.h>
 #include <malloc.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -295,6 +296,23 @@ static void pool_strict(void) {
     }
 }
 
+/* A block takes the last page of the pool and fails, and the pool is no longer asked: memory that ends inside a page of
+ * it must work. */
+static void pool_toggle(void) {
+    int (*set)(const char *, const char *) = (int (*)(const char *, const char *))dlsym(RTLD_DEFAULT, "neap_option_set");
+    CHECK(set && malloc(40));
+    size_t free_pages = pool_number("HugePages_Free");
+    CHECK(free_pages > 2 && !malloc(2 * free_pages * HUGE));
+    CHECK(pool_number("HugePages_Free") < free_pages);
+    CHECK(set("huge", "off") == 0);
+    for (size_t size = 300000; size <= 64 * MIB; size *= 2) {
+        char *p = malloc(size);
+        CHECK_AT(p, size);
+        memset(p, 3, size);
+        for (size_t i = 0; i < size; i++) CHECK_AT(p[i] == 3, i);
+    }
+}
+
 static void pool_taken(void) {
     char *p = malloc(32 * MIB);
     CHECK(p && page_size_at(p + MIB) == 2048);
@@ -324,6 +342,6 @@ static void pool_fork(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {CASE(thp), CASE(always), CASE(advised), CASE(disabled), CASE(without),
                                              CASE(filtered), CASE(promoted), CASE(pool_blocks), CASE(pool_all), CASE(pool_strict),
-                                             CASE(pool_taken), CASE(pool_fork)};
+                                             CASE(pool_taken), CASE(pool_toggle), CASE(pool_fork)};
     return run_cases(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -6,17 +6,21 @@
 //! is dropped.
 
 mod config;
+mod controls;
 mod faults;
+mod huge;
 mod kernel;
 mod log;
 pub mod model;
 mod pagemap;
 mod pages;
 mod swap;
+mod threads;
 mod within;
 
 pub use config::Config;
 pub use faults::{CALLS, Call, Faults};
+use huge::Huge;
 use kernel::{READ_WRITE, mmap, mmap_aligned};
 use log::{ALLOW_HUGE, Log, PAUSE, PUBLISH};
 use model::{Access, Model};
@@ -32,7 +36,7 @@ use neap_core::figures::Figures;
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Onward, Run, Thread, Touched};
 use neap_core::pages::layout::HUGE_PAGE;
-use neap_core::sync::{AtomicU32, Threads};
+use neap_core::sync::AtomicU32;
 use std::ops::Range;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -66,13 +70,8 @@ pub struct Fake {
     swap: OnceLock<Option<Swap>>,
     /// Ranges that were purged lazily and that [`Fake::reclaim`] has not taken back yet; some may be in use again.
     lazy: Mutex<Vec<(usize, usize)>>,
-    /// Ranges that may have huge pages.
-    huge: Mutex<Vec<(usize, usize)>>,
+    huge: Mutex<Huge>,
     /// Result of [`Os::onward`].
-    /// Where memory was promoted.
-    promoted: Mutex<Vec<usize>>,
-    /// Pages left in the pool, and the ranges that have some.
-    pool: Mutex<(usize, Vec<(usize, usize)>)>,
     onward: Mutex<Onward>,
     within: Within,
     /// The calls up to now.
@@ -102,9 +101,7 @@ impl Fake {
             process: AtomicU32::new(1),
             swap: OnceLock::new(),
             lazy: Mutex::new(Vec::new()),
-            huge: Mutex::new(Vec::new()),
-            promoted: Mutex::new(Vec::new()),
-            pool: Mutex::new((config.pool.map_or(0, |(pages, _)| pages), Vec::new())),
+            huge: Mutex::new(Huge::new(config.pool.map_or(0, |(pages, _)| pages))),
             onward: Mutex::new(Onward::Go),
             within: Within::default(),
             log: Mutex::default(),
@@ -113,78 +110,8 @@ impl Fake {
         }
     }
 
-    /// Start and length of the ranges that may have huge pages, in the order of the calls.
-    pub fn huge(&self) -> Vec<(usize, usize)> {
-        self.huge.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The addresses that were promoted, in the order of the calls.
-    pub fn promoted(&self) -> Vec<usize> {
-        self.promoted.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Number of pages that the pool has left.
-    pub fn left_in_pool(&self) -> usize {
-        self.pool().0
-    }
-
-    fn pool(&self) -> MutexGuard<'_, (usize, Vec<(usize, usize)>)> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a part of a range has pages of the pool: the system refuses what concerns these.
-    fn is_pool(&self, p: *mut u8, len: usize) -> bool {
-        let (from, to) = (p.addr(), p.addr() + len);
-        self.pool().1.iter().any(|range| from < range.1 && range.0 < to)
-    }
-
-    /// Sets the result of [`Os::onward`].
-    pub fn set_onward(&self, onward: Onward) {
-        *self.onward.lock().unwrap_or_else(PoisonError::into_inner) = onward;
-    }
-
-    /// Makes `f` run in the middle of the next call of this kind, in the thread that makes the call.
-    pub fn set_within(&self, moment: Moment, f: fn()) {
-        self.within.set(moment, f);
-    }
-
-    /// Sets the number of the calling process; 0: that system call must not be made.
-    pub fn set_process(&self, process: u32) {
-        self.process.store(process, Ordering::Relaxed);
-    }
-
-    /// Makes [`Os::has_ended`] return false for this many calls, and true after them.
-    pub fn end_threads_after(&self, questions: u64) {
-        self.living.store(questions, Ordering::Relaxed);
-    }
-
-    /// Advances [`Os::run_time`] by this many microseconds.
-    pub fn run_for(&self, microseconds: u64) {
-        self.ran.fetch_add(microseconds, Ordering::Relaxed);
-    }
-
-    /// Number of calls of [`Os::publish`].
-    pub fn published(&self) -> u64 {
-        self.published.load(Ordering::Relaxed)
-    }
-
-    /// Advances the clock by this many milliseconds.
-    pub fn advance(&self, milliseconds: u64) {
-        self.clock.fetch_add(milliseconds, Ordering::Relaxed);
-    }
-
-    /// Sets the limit on address space, even if more is taken already.
-    pub fn set_address_limit(&self, limit: usize) {
-        self.address_limit.store(limit, Ordering::Relaxed);
-    }
-
     fn limit(&self) -> Option<usize> {
         Some(self.address_limit.load(Ordering::Relaxed)).filter(|&limit| limit != usize::MAX)
-    }
-
-    /// Sets the result of [`Os::memory`].
-    pub fn set_memory(&self, memory: Option<Memory>) {
-        *self.memory.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = memory;
     }
 
     /// Locks the model. Works after a panic in another thread too, so that a failing test reports the first failure.
@@ -192,24 +119,18 @@ impl Fake {
         self.model.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Number of bytes of address space that are taken.
-    pub fn taken(&self) -> usize {
-        self.model().taken()
-    }
-
-    /// Number of bytes of reservations that are committed.
-    pub fn committed(&self) -> usize {
-        self.model().bytes(Access::Committed)
-    }
-
-    /// Sum of the microseconds of all calls of [`Os::pause`], which return at once here.
-    pub fn paused(&self) -> u64 {
-        self.paused.load(Ordering::Relaxed)
-    }
-
     /// The calls up to now.
     pub fn log(&self) -> MutexGuard<'_, Log> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn huge_pages(&self) -> MutexGuard<'_, Huge> {
+        self.huge.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a part of a range has pages of the pool: the system refuses what concerns these.
+    fn is_pool(&self, p: *mut u8, len: usize) -> bool {
+        self.huge_pages().has(p.addr(), len)
     }
 
     /// Whether a call succeeds: it is not made to fail, and the system is not without it.
@@ -243,38 +164,6 @@ impl Drop for Fake {
             // SAFETY: the fake mapped this range, and nothing uses it after the fake.
             unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(from), to - from) };
         }
-    }
-}
-
-impl Threads for Fake {
-    /// Starts no thread: the test calls `tick`, see [`Config::purger`].
-    fn start_helper(&self) -> bool {
-        self.granted(Call::StartPurger) && self.config.purger
-    }
-
-    fn process(&self) -> Option<u32> {
-        Some(self.process.load(Ordering::Relaxed)).filter(|&process| process != 0)
-    }
-
-    fn futex_wait(&self, word: &AtomicU32, value: u32) {
-        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        let forever = core::ptr::null::<libc::timespec>();
-        // SAFETY: the word lives as long as the call; an early return is allowed.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, forever) };
-    }
-
-    fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32) {
-        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        let (seconds, rest) = (milliseconds / 1000, milliseconds % 1000);
-        let time = libc::timespec { tv_sec: seconds.into(), tv_nsec: i64::from(rest) * 1_000_000 };
-        // SAFETY: the word and the time live as long as the call; an early return is allowed.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, &raw const time) };
-    }
-
-    fn futex_wake(&self, word: *const AtomicU32) {
-        let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: a wake-up uses the address only.
-        unsafe { libc::syscall(libc::SYS_futex, word.addr(), op, 1) };
     }
 }
 
@@ -539,7 +428,7 @@ unsafe impl Os for Fake {
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool {
         self.model().require("allow_huge", p.addr(), len, &[Access::Committed]);
         self.log().note(ALLOW_HUGE, p.addr(), len);
-        self.huge.lock().unwrap_or_else(PoisonError::into_inner).push((p.addr(), len));
+        self.huge_pages().allowed.push((p.addr(), len));
         true
     }
 
@@ -548,13 +437,13 @@ unsafe impl Os for Fake {
         self.whole_pages(Call::Promote, p.addr(), len);
         assert!(p.addr().is_multiple_of(HUGE_PAGE) && len == HUGE_PAGE);
         self.model().require("promote", p.addr(), len, &[Access::Committed]);
-        self.promoted.lock().unwrap_or_else(PoisonError::into_inner).push(p.addr());
+        self.huge_pages().promoted.push(p.addr());
         self.granted(Call::Promote).then_some(1000)
     }
 
     fn pool_page(&self) -> Option<usize> {
         let (_, only) = self.config.pool?;
-        (only || self.pool().0 > 0).then_some(HUGE_PAGE)
+        (only || self.huge_pages().left() > 0).then_some(HUGE_PAGE)
     }
 
     /// Has the pages of the host. A call that is made to fail loses the range.
@@ -567,18 +456,10 @@ unsafe impl Os for Fake {
             model.set(p.addr(), len, Access::Lost);
             return Moved::Lost;
         }
-        for start in (p.addr()..p.addr() + len).step_by(HUGE_PAGE) {
-            let mut pool = self.pool();
-            if pool.1.contains(&(start, start + HUGE_PAGE)) {
-                continue;
-            }
-            if pool.0 == 0 {
-                return Moved::Not;
-            }
-            pool.0 -= 1;
-            pool.1.push((start, start + HUGE_PAGE));
+        match self.huge_pages().take(p.addr(), len) {
+            true => Moved::Done,
+            false => Moved::Not,
         }
-        Moved::Done
     }
 
     fn has_huge_pages(&self, asked: bool) -> bool {
@@ -589,7 +470,7 @@ unsafe impl Os for Fake {
     unsafe fn set_huge(&self, p: *mut u8, len: usize, allow: bool) {
         assert!(p.addr().is_multiple_of(HOST_PAGE) && len.is_multiple_of(HOST_PAGE));
         if allow {
-            self.huge.lock().unwrap_or_else(PoisonError::into_inner).push((p.addr(), len));
+            self.huge_pages().allowed.push((p.addr(), len));
         }
     }
 

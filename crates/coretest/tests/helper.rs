@@ -3,7 +3,7 @@
 use neap_core::Os;
 use neap_core::helper::{Answer, Who};
 use neap_core::os::Onward;
-use neap_core::policy::Purge;
+use neap_core::policy::{HugePages, Purge};
 use neap_core::sync::Threads;
 use neap_coretest::calls::{self, Shared};
 use neap_coretest::fake::{Call, Config, Fake, Moment};
@@ -173,6 +173,32 @@ fn a_helper_stays_for_what_handlers_freed() {
     assert!(A.free_bytes().0 >= 8 << 20 && A.os.helper().who() == Who::Helper);
     calls::valid(&A);
     assert!(ticks(100).is_some() && A.free_bytes().0 == 0);
+}
+
+/// Catches growth in the last tick of a helper: what was allocated would stay in small pages until the program grows
+/// again.
+#[test]
+fn a_helper_stays_for_growth() {
+    static A: LazyLock<&Shared> =
+        LazyLock::new(|| Box::leak(calls::system(Config { purger: true, huge: true, ..Config::default() })));
+    fn grow() {
+        let thread = calls::thread(&A);
+        calls::malloc(&A, &thread, 40 << 20);
+        thread.abandon(&A);
+    }
+    A.policy.set_huge(HugePages::Adaptive);
+    let thread = calls::thread(&A);
+    calls::free(&A, &thread, calls::malloc(&A, &thread, 4 << 20));
+    let tick = || {
+        A.os.advance(100);
+        A.tick()
+    };
+    let last = (0..100).find(|_| tick().is_none()).expect("the helper ends when nothing waits");
+    calls::free(&A, &thread, calls::malloc(&A, &thread, 4 << 20));
+    assert_eq!((0..last).find(|_| tick().is_none()), None, "as many ticks as before but the last");
+    A.os.set_within(Moment::Publish, grow);
+    assert!(tick().is_some(), "the program grew");
+    assert!((0..1000).any(|_| tick().is_none()) && !A.os.promoted().is_empty());
 }
 
 /// Catches a helper that is to end and gives back first what has not waited for its time.

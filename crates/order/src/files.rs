@@ -10,8 +10,8 @@ use neap_layout::{Trace, TraceError};
 
 use crate::args::MergeArgs;
 
-/// Opens a file before there is anything to write, so that no run is in vain; `-` is standard output. What a file has stays
-/// in it until the trace is written.
+/// Opens a file before there is anything to write, so that an error comes before the run; `-` is standard output. What
+/// a file has stays in it until the trace is written.
 pub fn create(path: &Path) -> Result<File, Error> {
     if path.as_os_str() == "-" {
         return sys::standard_output().map_err(|e| cannot_print(&e).remedy("name a file with -o"));

@@ -221,8 +221,9 @@ unsafe impl Os for Linux {
     unsafe fn promote(&self, p: *mut u8, len: usize) -> Option<u32> {
         let space = space::space()?;
         let ask = |runs: &mut [Run]| {
-            let small = Question::InSmallPages;
-            touched::touched(&space.pagemap, || space.is_guest(), p, len, call::page_size(), runs, small)
+            count(Syscall::Other);
+            let question = Question::InSmallPages;
+            touched::ask(&space.pagemap, || space.is_guest(), p, len, call::page_size(), runs, question)
         };
         // SAFETY: as the caller promises.
         if pool::has(p, len) { Some(0) } else { unsafe { huge::promote(p, len, ask) } }
@@ -257,7 +258,7 @@ unsafe impl Os for Linux {
         count(Syscall::Other);
         let _asking = Asking::begin();
         let space = space::space()?;
-        touched::touched(&space.pagemap, || space.is_guest(), p, len, call::page_size(), runs, Question::NotZero)
+        touched::touched(&space.pagemap, || space.is_guest(), p, len, call::page_size(), runs)
     }
 
     fn prepare_barrier(&self) -> bool {

@@ -272,7 +272,7 @@ impl<O: Os> Back<O> {
     #[cold]
     pub(crate) fn empty_caches(&self, all: bool, mine: Mine<'_>) -> bool {
         let mut waits = false;
-        let (_, much) = self.notes.came();
+        let much = self.notes.came().cached;
         for heap in self.all_heaps() {
             // Approximate, as the thread may change its caches meanwhile.
             let (look, cached) = heap.look();

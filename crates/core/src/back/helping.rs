@@ -4,7 +4,7 @@ use crate::back::Back;
 use crate::back::batch::{BATCH_BYTES, Walk};
 use crate::blocks::heap::Mine;
 use crate::pages::START_CHUNKS;
-use crate::pages::notes::GROWN;
+use crate::pages::notes::{Came, GROWN};
 use crate::system::helper::{Answer, Who};
 use crate::system::policy::Purge;
 use crate::system::sync::Ordering;
@@ -169,8 +169,8 @@ impl<O: Os> Back<O> {
     }
 
     /// Makes the helper resign. Takes that back and returns false if enough waits by now: chunks, or anything that
-    /// [`Notes::came`](crate::pages::notes::Notes) counted since `before`.
-    pub(crate) fn resign(&self, before: (usize, bool)) -> bool {
+    /// has come since `before`.
+    pub(crate) fn resign(&self, before: Came) -> bool {
         let helper = self.os.helper();
         helper.resign();
         if self.ranges.with(&self.os, |r| r.waiting()) < START_CHUNKS && self.notes.came() == before {

@@ -10,7 +10,8 @@
 //! back at once (`mmap_threshold`), or moves it, can leave a huge page where memory counts as clean; it stays until the
 //! memory is used again.
 //!
-//! Each tick takes 4 ms (`SLICE_US`) of the helper's time at most, and one huge page more: forks and trims wait for it.
+//! A tick takes 4 ms (`SLICE_US`) of the helper's time, and what the last huge page takes beyond: forks and trims wait for
+//! it.
 
 use crate::back::Back;
 use crate::pages::age;
@@ -36,10 +37,7 @@ impl<O: Os> Back<O> {
         if !self.may_promote() {
             return state.due.store(0, Ordering::Relaxed);
         }
-        // Relaxed: the note that started or woke the helper orders it.
-        if self.notes.grew.swap(false, Ordering::Relaxed)
-            && !(state.is_due() && state.wait.load(Ordering::Relaxed) == FIRST_MS)
-        {
+        if self.notes.take_growth() && !(state.is_due() && state.wait.load(Ordering::Relaxed) == FIRST_MS) {
             state.set(now, FIRST_MS);
         }
         if state.is_due() && now >= state.due.load(Ordering::Relaxed) && self.with_batch(|_| self.promote_slice()) {
@@ -47,8 +45,7 @@ impl<O: Os> Back<O> {
         }
     }
 
-    /// Whether memory may be promoted now. As for huge areas, but that these may also use memory that was never
-    /// touched.
+    /// Whether memory may be promoted now.
     fn may_promote(&self) -> bool {
         matches!(self.policy.huge(), HugePages::Adaptive | HugePages::Advised)
             && self.os.has_huge_pages(true)

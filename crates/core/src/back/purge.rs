@@ -17,6 +17,7 @@ use crate::blocks::heap;
 use crate::blocks::heap::Mine;
 use crate::pages::age;
 use crate::pages::chunk::{Kind, Record};
+use crate::pages::notes::Came;
 use crate::pages::range::Ranges;
 use crate::pages::{FREED, tables};
 use crate::system::os::Run;
@@ -43,8 +44,8 @@ const IDLE_TICKS: u32 = if cfg!(neap_sim) { 1 } else { 5 };
 pub(crate) enum Tick {
     /// Another tick.
     Again,
-    /// It ends, unless something began to wait since [`Notes::came`](crate::pages::notes::Notes) was this.
-    Idle((usize, bool)),
+    /// It ends, unless more has come than this.
+    Idle(Came),
     /// It ends: nothing is ever purged.
     Off,
 }
@@ -83,10 +84,13 @@ impl<O: Os> Back<O> {
             if self.purger.ticks.load(Ordering::Relaxed).is_multiple_of(HOLES_AGAIN) {
                 self.purger.set_refused(false);
             }
-            self.promote();
         }
         self.notes.flood.store(false, Ordering::Relaxed);
+        // Before all that looks at what has come.
         let before = self.notes.came();
+        if in_time {
+            self.promote();
+        }
         let mut walk = Walk::new();
         let cached = in_time && self.with_batch(|_| self.empty_caches(false, Mine::none()));
         let ticks = self.urgency();

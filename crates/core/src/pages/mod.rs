@@ -187,9 +187,8 @@ impl<O: Os> Pages<O> {
 
     /// Notes that the program took much clean memory: a helper may put it into huge pages (`back/promote.rs`).
     fn note_growth(&self) {
-        if matches!(self.policy.huge(), HugePages::Adaptive | HugePages::Advised) {
-            // Relaxed: the note orders it.
-            self.notes.grew.store(true, Ordering::Relaxed);
+        if matches!(self.policy.huge(), HugePages::Adaptive | HugePages::Advised) && self.os.has_huge_pages(true) {
+            self.notes.note_growth();
             if !self.has_helper() {
                 self.want();
             }

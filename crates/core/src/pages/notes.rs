@@ -48,9 +48,20 @@ pub struct Notes {
     /// Number of bytes given back.
     pub(crate) purged: AtomicU64,
     /// True if the program took much clean memory since the purger last looked.
-    pub(crate) grew: AtomicBool,
+    grew: AtomicBool,
     /// True if the helper was woken early, as more memory waits than the limit allows.
     pub(crate) flood: AtomicBool,
+}
+
+/// What has come for the purger beside chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Came {
+    /// Number of times that a slab began to wait.
+    slabs: usize,
+    /// Whether the caches of all threads may hold much.
+    pub(crate) cached: bool,
+    /// Whether the program grew.
+    grew: bool,
 }
 
 impl Notes {
@@ -94,9 +105,23 @@ impl Notes {
         self.bits.fetch_and(!bits, Ordering::Acquire) & bits
     }
 
-    /// What waits beside chunks: how often a slab began to wait, and whether caches may hold much.
-    pub(crate) fn came(&self) -> (usize, bool) {
-        (self.slabs.load(Ordering::SeqCst), self.cached.load(Ordering::SeqCst) >= MOST_CACHED)
+    /// What has come for the purger beside chunks. SeqCst: see [`Notes::slab_waits`].
+    pub(crate) fn came(&self) -> Came {
+        Came {
+            slabs: self.slabs.load(Ordering::SeqCst),
+            cached: self.cached.load(Ordering::SeqCst) >= MOST_CACHED,
+            grew: self.grew.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Counts growth, which the purger has to look at. SeqCst: see [`Notes::slab_waits`].
+    pub(crate) fn note_growth(&self) {
+        self.grew.store(true, Ordering::SeqCst);
+    }
+
+    /// Takes the note of growth.
+    pub(crate) fn take_growth(&self) -> bool {
+        self.grew.swap(false, Ordering::SeqCst)
     }
 
     /// Counts a slab that begins to wait. Returns whether a purger is needed now, if there is none.

@@ -141,6 +141,17 @@ pub fn by_number(file: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(file) }
 }
 
+/// Whether a write of some hundred bytes to the file of this number would not wait (ppoll).
+pub fn takes_writes(file: RawFd) -> bool {
+    let mut asked = libc::pollfd { fd: file, events: libc::POLLOUT, revents: 0 };
+    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let arguments =
+        [(&raw mut asked).expose_provenance(), 1, (&raw const at_once).expose_provenance(), 0, size_of::<u64>(), 0];
+    // SAFETY: the kernel reads and writes the two structures.
+    let found = unsafe { arch::syscall(libc::SYS_ppoll as usize, arguments) };
+    found == 1 && asked.revents & libc::POLLOUT != 0
+}
+
 /// Writes all of `text` to the file of this number; false where that fails. A pipe may take a part, and a signal may
 /// come.
 pub fn write(file: RawFd, text: &[u8]) -> bool {

@@ -75,8 +75,7 @@ impl Part {
         mapped
     }
 
-    /// Maps pages of the pool where it was unmapped, and populates them; false if the pool has too few, or something
-    /// lies there.
+    /// Maps pages of the pool where it was unmapped; false if the pool has too few, or something lies there.
     pub(super) fn map_pool(self) -> bool {
         map::map_pool(self.start.addr(), self.len).is_some()
     }

@@ -2,14 +2,14 @@
 //!
 //! Pages are taken with a reservation, and populated at once. A fault without a reservation, or where a cgroup or a
 //! memory policy allows none of the pages, ends the process (SIGBUS); populating reports an error. So a program never
-//! meets that signal, except in the child of a fork: it shares the pages, and the kernel takes one away from the child
-//! where the parent writes to it and the pool has none left.
+//! meets that signal, except in the child of a fork: parent and child share the pages, and when one of them writes and the
+//! pool has none left for a copy, the kernel takes the page away from the child.
 //!
-//! The kernel cannot give back, protect or move a part of such a page. For some lengths MADV_DONTNEED says that it did
-//! what it did in part. So the calls of the port ask [`has`] first, and refuse. Nothing goes back to the pool before the
-//! process ends: no other use of the pool's memory would be possible.
+//! The kernel cannot give back, protect or move a part of such a page. MADV_DONTNEED rounds the end of a range down, and
+//! reports success. So the port refuses such calls where [`has`] is true. The pages stay with the process until it ends.
 
 use crate::system::call;
+use crate::system::filter::Asking;
 use crate::system::moves::Part;
 use crate::system::probe::POPULATE;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ struct Interval {
     to: AtomicUsize,
 }
 
-/// Arenas whose memory may come from the pool. Each is 64 GiB long.
+/// Limit on the arenas whose memory comes from the pool. Each is up to 64 GiB long.
 const MOST: usize = 8;
 static INTERVALS: [Interval; MOST] = [const { Interval { from: AtomicUsize::new(0), to: AtomicUsize::new(0) } }; MOST];
 /// True from the first interval on.
@@ -73,6 +73,7 @@ fn interval(at: usize) -> Option<&'static Interval> {
 /// # Safety
 /// As that.
 pub unsafe fn take(p: *mut u8, len: usize, policy: &Policy) -> Moved {
+    let _asking = Asking::begin();
     // SAFETY: as the caller promises.
     let part = unsafe { Part::new(p, len) };
     let taken = if POPULATE.is_usable() { interval(p.addr()) } else { None };
@@ -95,7 +96,10 @@ pub unsafe fn take(p: *mut u8, len: usize, policy: &Policy) -> Moved {
         }
     }
     if !policy.pool_only() && !USED_UP.swap(true, Ordering::Relaxed) {
-        call::write(libc::STDERR_FILENO, LINE);
+        // The caller holds a lock, so this must not wait for a reader.
+        if call::takes_writes(libc::STDERR_FILENO) {
+            call::write(libc::STDERR_FILENO, LINE);
+        }
     }
     Moved::Not
 }

@@ -88,8 +88,20 @@ pub enum Question {
     InSmallPages,
 }
 
-/// Answers a question, as `Os::touched` does; OS pages have `page` bytes. `is_guest`: whether the process is a guest of the owner of `known`.
+/// See `Os::touched`; OS pages have `page` bytes. `is_guest`: whether the process is a guest of the owner of `known`.
 pub fn touched(
+    known: &Kept,
+    is_guest: impl Fn() -> bool,
+    p: *mut u8,
+    len: usize,
+    page: usize,
+    runs: &mut [Run],
+) -> Option<Touched> {
+    ask(known, is_guest, p, len, page, runs, Question::NotZero)
+}
+
+/// [`touched`] for another question.
+pub fn ask(
     known: &Kept,
     is_guest: impl Fn() -> bool,
     p: *mut u8,
@@ -345,12 +357,12 @@ mod tests {
             // A page that was read but not written is the zero page.
             let _ = p.add(20 * PAGE).read_volatile();
             let mut runs = [Run::EMPTY; 8];
-            let t = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs, Question::NotZero).unwrap();
+            let t = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap();
             assert_eq!(t.looked, 64 * PAGE);
             if SCAN.known() != Some(false) {
                 assert_eq!(found(p, &runs[..t.runs]), [(0, 3), (10, 1), (63, 1)]);
             }
-            let t = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs[..1], Question::NotZero).unwrap();
+            let t = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs[..1]).unwrap();
             assert_eq!(found(p, &runs[..1]), [(0, 3)]);
             assert!(t.looked >= 3 * PAGE && t.looked <= 10 * PAGE, "{t:?}");
 
@@ -371,15 +383,15 @@ mod tests {
         let mut runs = [Run::EMPTY; 8];
         // SAFETY: the mapping is 64 OS pages long; the file that is closed is the kept one.
         unsafe {
-            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs, Question::NotZero).unwrap().runs, 1);
+            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
             let file = known.file.load(Ordering::Relaxed) - 1;
             assert!(file >= LOWEST);
             libc::close(file);
-            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs, Question::NotZero).unwrap().runs, 1);
+            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
             let file = known.file.load(Ordering::Relaxed) - 1;
             libc::dup2(null, file);
-            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs, Question::NotZero).unwrap().runs, 1);
+            assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
         }
     }
 
@@ -395,10 +407,7 @@ mod tests {
         // SAFETY: the mapping is 64 OS pages long; the file that is replaced is the kept one.
         unsafe {
             for round in 0..10 {
-                assert_eq!(
-                    touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs, Question::NotZero).unwrap().runs,
-                    1
-                );
+                assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs).unwrap().runs, 1);
                 let file = known.file.load(Ordering::Relaxed) - 1;
                 let other = libc::open(path.as_ptr().cast(), libc::O_RDONLY);
                 if round == 9 {
@@ -407,7 +416,7 @@ mod tests {
                     known.checked.store(0, Ordering::Relaxed);
                 }
                 libc::dup2(other, file);
-                let found = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs, Question::NotZero);
+                let found = touched(&known, || false, p, 64 * PAGE, PAGE, &mut runs);
                 let now = known.file.load(Ordering::Relaxed) - 1;
                 assert_eq!((found.is_none(), now != file), (round == 9, true));
             }
@@ -421,10 +430,7 @@ mod tests {
         let _one = ONE_AT_A_TIME.lock().unwrap();
         let known = Kept::new();
         let p = mapping(&[3]);
-        assert_eq!(
-            touched(&known, || false, p, 64 * PAGE, PAGE, &mut [Run::EMPTY; 8], Question::NotZero).unwrap().runs,
-            1
-        );
+        assert_eq!(touched(&known, || false, p, 64 * PAGE, PAGE, &mut [Run::EMPTY; 8]).unwrap().runs, 1);
         let kept = known.file.load(Ordering::Relaxed);
         assert!(is_inherited(kept));
         let other = open().unwrap();

@@ -1,0 +1,47 @@
+//! Huge pages: which ranges may have some, and the pool. Both only on paper: the memory has the pages of the host.
+
+use neap_core::pages::layout::HUGE_PAGE;
+
+#[derive(Debug)]
+pub(super) struct Huge {
+    /// Start and length of the ranges that may have huge pages.
+    pub(super) allowed: Vec<(usize, usize)>,
+    /// Where memory was promoted.
+    pub(super) promoted: Vec<usize>,
+    /// Number of pages that the pool has left.
+    left: usize,
+    /// Where a page of the pool is.
+    taken: Vec<usize>,
+}
+
+impl Huge {
+    /// A pool of so many pages.
+    pub(super) fn new(pool: usize) -> Self {
+        Huge { allowed: Vec::new(), promoted: Vec::new(), left: pool, taken: Vec::new() }
+    }
+
+    /// Takes pages of the pool for a range, where it has none yet; false once there are none left.
+    pub(super) fn take(&mut self, start: usize, len: usize) -> bool {
+        for page in (start..start + len).step_by(HUGE_PAGE) {
+            if self.taken.contains(&page) {
+                continue;
+            }
+            if self.left == 0 {
+                return false;
+            }
+            self.left -= 1;
+            self.taken.push(page);
+        }
+        true
+    }
+
+    /// Number of pages that the pool has left.
+    pub(super) fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Whether a part of a range has pages of the pool.
+    pub(super) fn has(&self, start: usize, len: usize) -> bool {
+        self.taken.iter().any(|&page| start < page + HUGE_PAGE && page < start + len)
+    }
+}
