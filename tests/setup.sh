@@ -26,6 +26,8 @@ want gcc cc
 want libc6-dev /usr/include/stdio.h
 want g++ c++
 want binutils readelf
+want lld ld.lld
+want mold mold
 want python3 /usr/bin/python3
 want perl perl
 want util-linux setpriv

@@ -461,6 +461,98 @@ fn four_steps() {
     assert_refused(&none.expect("neap starts"), 125, &["needs their names", "hint: "]);
 }
 
+/// The synthetic program of the aim: 2,000 functions of some 1,000 bytes, each with a constant and a variable; those of
+/// `used` are called. With `only` it has no others.
+fn synthetic(used: &[usize], only: bool) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    for i in (0..2000).filter(|i| !only || used.contains(i)) {
+        let _ = writeln!(
+            text,
+            "const unsigned constant_{i}[128] = {{{i}}}; unsigned variable_{i}[128] = {{1}};
+            __attribute__((noinline)) unsigned function_{i}(unsigned x) {{
+                __asm__ volatile(\"jmp 1f; .skip 960; 1:\");
+                return variable_{i}[x % 128] += x + constant_{i}[x % 128];
+            }}"
+        );
+    }
+    let calls: String = used.iter().map(|i| format!("x = function_{i}(x);")).collect();
+    text + &format!("int main(int n, char **v) {{ unsigned x = n; {calls} return x == 0; }}\n")
+}
+
+/// Catches functions and data of a start that the trace does not see or that a linker leaves where they were: with each
+/// linker, the program costs hardly more than one that has only what it uses.
+#[test]
+fn synthetic_program() {
+    let neap = Neap::new();
+    let used: Vec<usize> = (0..100).map(|n| n * 37 % 100 * 20 + 7).collect();
+    let flags = ["-O1", "-ffunction-sections", "-fdata-sections", "-c"];
+    let object = |name: &str, only| compile(neap.dir.path(), name, &synthetic(&used, only), &flags);
+    let objects = object("all.o", false).zip(object("only.o", true)).filter(|_| cfg!(target_arch = "x86_64"));
+    let Some((all, only)) = objects else { return skip("synthetic_program", "needs x86-64 and a C compiler") };
+    let link = |name: &str, object: &Path, options: &[String]| {
+        let program = neap.path(name);
+        let linked = Command::new("cc").args(options).arg(object).arg("-o").arg(&program).output();
+        linked.is_ok_and(|output| output.status.success()).then_some(program)
+    };
+    let before = link("before", &all, &[]).expect("the compiler links");
+    let traced = Traced::new(&neap, &["--data"], &[&before]);
+    if stderr(&traced.output).contains("so the trace has no data") {
+        return skip("synthetic_program", "faults cannot be traced exactly here");
+    }
+    let named = |list: &str, prefix: &str| {
+        let all = traced.trace[list].as_array().map(Vec::as_slice).unwrap_or_default();
+        all.iter().filter(|one| one["name"].as_str().is_some_and(|name| name.starts_with(prefix))).count()
+    };
+    let counts = [named("functions", "function_"), named("data", "constant_"), named("data", "variable_")];
+    assert_eq!(counts, [100; 3], "functions, constants and variables that are traced");
+
+    let of_rust = Command::new("rustc").args(["--print", "sysroot"]).output().ok();
+    let of_rust = of_rust.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let of_rust = of_rust.map(|root| format!("-B{root}/lib/rustlib/x86_64-unknown-linux-gnu/bin/gcc-ld"));
+    for (name, format, option, linker) in [
+        ("GNU ld", "ld-script", "-Wl,-T,", vec!["-fuse-ld=bfd".to_owned()]),
+        ("gold", "gold", "-Wl,--section-ordering-file=", vec!["-fuse-ld=gold".to_owned()]),
+        ("lld", "lld", "-Wl,--symbol-ordering-file=", vec!["-fuse-ld=lld".to_owned()]),
+        (
+            "rust-lld",
+            "lld",
+            "-Wl,--symbol-ordering-file=",
+            of_rust.into_iter().chain(["-fuse-ld=lld".to_owned()]).collect(),
+        ),
+    ] {
+        let Some(only) = link("only", &only, &linker) else {
+            skip("synthetic_program", &format!("{name} is not installed"));
+            continue;
+        };
+        let (trace, order) = (neap.path("trace"), neap.path("order"));
+        let mut command = neap.command(["order", "emit", "--for", format, "-o"]);
+        let output = command.arg(&order).arg(&trace).arg(&before).output().expect("neap starts");
+        assert_eq!(stderr(&output).matches(" 0 lost").count(), 2, "{name}: {}", stderr(&output));
+        let options = [linker, vec![format!("{option}{}", order.display())]].concat();
+        let after = link("after", &all, &options).unwrap_or_else(|| panic!("{name} refuses the order"));
+        let mut command = neap.command(["order", "verify", "--json", "--pairs", "5", "--before"]);
+        let output = command.arg(&only).arg("--after").arg(&after).output().expect("neap starts");
+        let report: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", stderr(&output)));
+        let both = |measure: &str| {
+            let all = report["measures"].as_array().expect("a list");
+            let found =
+                all.iter().find(|one| one["name"] == measure).unwrap_or_else(|| panic!("no {measure}: {report}"));
+            ["before", "after"].map(|side| found[side].as_f64().expect("a number"))
+        };
+        let (code, data) = (both("pages of code touched"), both("pages of data touched"));
+        let pages = [0, 1].map(|side| code[side] + data[side]);
+        let (faults, around) = (both("faults without fault-around"), both("faults, warm"));
+        eprintln!(
+            "{name}: alone and in order: code {code:?} data {data:?} faults {faults:?}, with fault-around {around:?}"
+        );
+        for (what, [alone, ordered]) in [("pages", pages), ("faults", faults), ("faults with fault-around", around)] {
+            assert!(ordered <= 1.1 * alone, "{name}: {what}: {ordered}, with what is used alone {alone}");
+        }
+    }
+}
+
 /// Catches object files that are left out, in the wrong order, or reached by nothing.
 #[test]
 fn closure() {

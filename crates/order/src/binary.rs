@@ -1,7 +1,9 @@
 //! An ELF file as the tracer sees it: its functions, and where its code is mapped. No I/O.
 
 use object::read::elf::ElfFile64;
-use object::{Architecture, Endianness, Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind, elf};
+use object::{
+    Architecture, Endianness, Object, ObjectKind, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind, elf,
+};
 
 /// A program or a library.
 #[derive(Debug, Default)]
@@ -20,6 +22,8 @@ pub struct Binary {
     pub build_id: Option<Vec<u8>>,
     /// Where its code is: what the kernel maps as executable.
     pub code: Vec<Segment>,
+    /// Whether it runs at its link-time addresses.
+    pub fixed: bool,
     /// Whether it is for this processor.
     pub native: bool,
 }
@@ -83,6 +87,7 @@ impl Binary {
             build_id: file.build_id().ok().flatten().map(<[u8]>::to_vec),
             sections: file.sections().filter_map(|section| data_section(&section)).collect(),
             code: file.segments().filter_map(|segment| code(&segment)).collect(),
+            fixed: file.kind() == ObjectKind::Executable,
             native: cfg!(target_arch = "x86_64") && file.architecture() == Architecture::X86_64,
             ..Self::default()
         };
@@ -110,6 +115,14 @@ impl Binary {
         const PAGE: u64 = 4095;
         let segment = self.code.iter().find(|segment| segment.offset & !PAGE == offset)?;
         Some(start.wrapping_sub(segment.address & !PAGE))
+    }
+
+    /// The bytes of code at an address, from those of the file.
+    pub fn code_at<'f>(&self, file: &'f [u8], address: u64, size: u64) -> Option<&'f [u8]> {
+        let inside = |segment: &&Segment| address >= segment.address && address - segment.address < segment.size;
+        let segment = self.code.iter().find(inside)?;
+        let start = usize::try_from(address - segment.address + segment.offset).ok()?;
+        file.get(start..start.checked_add(usize::try_from(size).ok()?)?)
     }
 
     fn read<'d>(&mut self, file: &ElfFile64<'d>, symbols: impl Iterator<Item = impl ObjectSymbol<'d>>) {

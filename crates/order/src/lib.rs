@@ -12,6 +12,7 @@
 pub mod args;
 mod binary;
 mod breakpoints;
+mod data;
 mod files;
 mod layout;
 mod pages;

@@ -1,6 +1,5 @@
 //! `neap order trace`: runs a program, and writes which functions it entered.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -10,13 +9,14 @@ use std::process::ExitStatus;
 use neap_launch::child::{self, Program};
 use neap_launch::error::{Error, FAILED, system_message};
 use neap_launch::target;
-use neap_layout::{FAULTS, Run, Trace, TracedBinary, TracedData, TracedFunction};
+use neap_layout::{FAULTS, Run, Trace, TracedBinary, TracedFunction};
 
 use crate::args::TraceArgs;
 use crate::binary::{Binary, Names, debug_name};
 use crate::breakpoints::{Target, Tracer};
+use crate::data;
 use crate::files;
-use crate::pages::{Datum, Touched, number, touched};
+use crate::pages::{number, touched};
 use crate::plan::{Hits, Plan};
 
 /// Where distributions put debug files.
@@ -54,7 +54,12 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
     let mut trace = Trace::merge(traces).map_err(|e| Error::failed(e.to_string()))?;
     if args.data {
         match touched(&target.path, &args.command) {
-            Ok(touched) => add_data(&mut trace, &target.binary, &touched),
+            Ok(touched) => {
+                let bytes = fs::read(&target.path).unwrap_or_default();
+                trace.data = data::touched(&trace, &target.binary, &bytes, &touched.data);
+                let (status, run) = (number(touched.status), trace.runs[0].clone());
+                trace.runs.push(Run { source: FAULTS.to_owned(), status, functions: 0, ..run });
+            }
             Err(error) => {
                 eprintln!("{}, so the trace has no data", error.to_string().lines().next().unwrap_or_default())
             }
@@ -165,25 +170,4 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, hits: &Hits) -> 
         functions: functions.collect(),
         ..Trace::new(binary)
     }
-}
-
-/// Adds a run that was traced by its faults, and the data that it touched.
-fn add_data(trace: &mut Trace, binary: &Binary, touched: &Touched) {
-    const PAGE: u64 = 4096;
-    // Several pages of a large one may be touched.
-    let mut data: BTreeMap<u64, TracedData> = BTreeMap::new();
-    for &Datum { address, offset, write } in &touched.data {
-        let (name, section, address, size) = if let Some(symbol) = address.and_then(|at| binary.datum(at)) {
-            (Some(symbol.name.clone()), symbol.section.clone(), symbol.address, symbol.size)
-        } else if let Some((section, address)) = binary.section(offset) {
-            (None, section.name.clone(), address & !(PAGE - 1), PAGE)
-        } else {
-            continue;
-        };
-        let datum = TracedData { name, section, address, size, runs: 1, write };
-        data.entry(address).or_insert(datum).write |= write;
-    }
-    let run = Run { source: FAULTS.to_owned(), status: number(touched.status), functions: 0, ..trace.runs[0].clone() };
-    trace.runs.push(run);
-    trace.data = data.into_values().collect();
 }
