@@ -1,5 +1,5 @@
-//! Builds `libneap.so` (the package neap-preload, always in release mode) and hands its path and a content
-//! hash to the crate, which embeds the bytes.
+//! Builds `libneap.so` and `libneap_instrument.so` (the packages neap-preload and neap-instrument, always in release
+//! mode) and hands their paths and content hashes to the crate, which embeds the bytes.
 //!
 //! The nested cargo has a target directory of its own below `OUT_DIR`: the outer cargo holds the lock of the
 //! usual one for as long as this program runs.
@@ -36,14 +36,16 @@ fn main() {
     let root = workspace_root(&manifest_dir);
 
     let release = out_dir.join("preload").join(&target).join("release");
-    build_preload(&root, &out_dir.join("preload"), &target);
-    let library = release.join("libneap.so");
-    let bytes =
-        fs::read(&library).unwrap_or_else(|e| panic!("the build of neap-preload left no {}: {e}", library.display()));
-    println!("cargo:rustc-env=NEAP_LIBRARY={}", library.display());
-    println!("cargo:rustc-env=NEAP_LIBRARY_HASH={:032x}", fnv1a_128(&bytes));
+    build_libraries(&root, &out_dir.join("preload"), &target);
+    for (variable, name) in [("NEAP_LIBRARY", "libneap"), ("NEAP_INSTRUMENT", "libneap_instrument")] {
+        let library = release.join(format!("{name}.so"));
+        let bytes = fs::read(&library).unwrap_or_else(|e| panic!("the build left no {}: {e}", library.display()));
+        println!("cargo:rustc-env={variable}={}", library.display());
+        println!("cargo:rustc-env={variable}_HASH={:032x}", fnv1a_128(&bytes));
+        watch_sources(&release.join(format!("{name}.d")));
+    }
     println!("cargo:rustc-env=NEAP_TARGET={target}");
-    watch_sources(&root, &release);
+    watch_manifests(&root);
 }
 
 /// The directory of the workspace manifest, two levels up.
@@ -58,11 +60,12 @@ fn workspace_root(manifest_dir: &Path) -> PathBuf {
     root.canonicalize().expect("the workspace root exists")
 }
 
-/// Runs `cargo build --release` for the package neap-preload.
-fn build_preload(root: &Path, target_dir: &Path, target: &str) {
+/// Runs `cargo build --release` for the libraries' packages.
+fn build_libraries(root: &Path, target_dir: &Path, target: &str) {
     let cargo = env::var_os("CARGO").expect("cargo sets CARGO");
     let mut command = Command::new(cargo);
-    command.current_dir(root).args(["build", "--release", "--lib", "--package", "neap-preload", "--quiet"]);
+    command.current_dir(root).args(["build", "--release", "--lib", "--quiet"]);
+    command.args(["--package", "neap-preload", "--package", "neap-instrument"]);
     // Always with --target: a target set in a configuration file or not, the library lies in the same place.
     command.arg("--target").arg(target).arg("--target-dir").arg(target_dir);
     if root.join("Cargo.lock").is_file() {
@@ -80,8 +83,8 @@ fn build_preload(root: &Path, target_dir: &Path, target: &str) {
     }
     // Line tables would be nine tenths of the copy; the symbol table stays, so that profilers name functions.
     command.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
-    let status = command.status().unwrap_or_else(|e| panic!("cannot start cargo for neap-preload: {e}"));
-    assert!(status.success(), "the build of neap-preload (libneap.so) failed: {status}; its messages are above");
+    let status = command.status().unwrap_or_else(|e| panic!("cannot start cargo for the libraries: {e}"));
+    assert!(status.success(), "the build of the libraries failed: {status}; its messages are above");
 }
 
 /// 128-bit FNV-1a. The hash names the library's place in the cache; the bytes themselves are compared before
@@ -92,14 +95,16 @@ fn fnv1a_128(bytes: &[u8]) -> u128 {
     bytes.iter().fold(BASIS, |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Rebuild when a source of the library changes: the list that cargo wrote beside it, and the manifests.
-fn watch_sources(root: &Path, release: &Path) {
-    let list = release.join("libneap.d");
-    let text = fs::read_to_string(&list).unwrap_or_else(|e| panic!("cannot read {}: {e}", list.display()));
+/// Rebuild when a source of a library changes: the list that cargo wrote beside it.
+fn watch_sources(list: &Path) {
+    let text = fs::read_to_string(list).unwrap_or_else(|e| panic!("cannot read {}: {e}", list.display()));
     for source in dep_info_sources(&text) {
         println!("cargo:rerun-if-changed={source}");
     }
-    for krate in ["core", "sys", "counters", "sites", "options", "control", "preload"] {
+}
+
+fn watch_manifests(root: &Path) {
+    for krate in ["core", "sys", "counters", "sites", "options", "control", "preload", "instrument"] {
         println!("cargo:rerun-if-changed={}", root.join("crates").join(krate).display());
     }
     for file in ["Cargo.toml", "Cargo.lock", ".cargo/config.toml", "rust-toolchain.toml"] {

@@ -1,5 +1,5 @@
 //! Starts programs, on neap and otherwise, as they would start without it, and waits for them. What `neap run`, `neap
-//! pagein` and `neap huge` share: finds the program and looks at it (`target`, `elf`, `sanitizer`), puts the library, which is inside, into
+//! pagein` and `neap huge` share: finds the program and looks at it (`target`, `elf`, `sanitizer`), puts a library, which is inside, into
 //! a file (`library`), becomes the program or supervises it (`child`, `signals`), stops it
 //! (`ptrace`); errors with a cause and a remedy, numbers for people (`units`).
 //!

@@ -1,6 +1,6 @@
-//! Puts the embedded `libneap.so` in a file that the dynamic linker can load.
+//! Puts an embedded library in a file that the dynamic linker can load.
 //!
-//! The place is `BASE/neap/lib/HASH/libneap.so` in the user's cache, shared by every start of this build. What
+//! The place is `BASE/neap/lib/HASH/NAME` in the user's cache, shared by every start of this build. What
 //! lies there already is used only if the directories are the user's own, no other user can write them, and the
 //! file is the one that this build wrote, unchanged since. Each directory is checked before anything in it is looked at; as
 //! no other user can change its entries from then on, paths are as good as descriptors. Where there is no such
@@ -17,12 +17,24 @@ use crate::error::{Error, system_message};
 use crate::private_dir::{PrivateDir, absolute_env, temporary_bases};
 use crate::sys::{self, Identity};
 
-/// The library.
-static LIBRARY: &[u8] = include_bytes!(env!("NEAP_LIBRARY"));
-/// The hash of `LIBRARY`, as the build script computed it.
-pub const HASH: &str = env!("NEAP_LIBRARY_HASH");
-/// The file's name.
-const FILE_NAME: &str = "libneap.so";
+/// A library that is inside of the command.
+pub struct Library {
+    /// The file's name.
+    name: &'static str,
+    bytes: &'static [u8],
+    /// The hash of `bytes`, as the build script computed it.
+    pub hash: &'static str,
+}
+
+/// `libneap.so`: the allocator.
+pub static NEAP: Library =
+    Library { name: "libneap.so", bytes: include_bytes!(env!("NEAP_LIBRARY")), hash: env!("NEAP_LIBRARY_HASH") };
+/// `libneap_instrument.so`: the calls of instrumented programs.
+pub static INSTRUMENT: Library = Library {
+    name: "libneap_instrument.so",
+    bytes: include_bytes!(env!("NEAP_INSTRUMENT")),
+    hash: env!("NEAP_INSTRUMENT_HASH"),
+};
 /// Readable and executable by all: a program that gives up its rights still loads it in what it starts.
 const FILE_MODE: u32 = 0o555;
 
@@ -42,25 +54,108 @@ impl Placed {
     }
 }
 
-/// Finds or makes the file.
-pub fn place() -> Result<Placed, Error> {
-    let mut reasons = Vec::new();
-    for base in cache_bases(absolute_env("XDG_CACHE_HOME"), absolute_env("HOME"), absolute_env("XDG_RUNTIME_DIR")) {
-        match place_in_cache(&base) {
-            Ok(path) => return Ok(Placed { path, temporary: None }),
-            Err(reason) => reasons.push(format!("{}: {reason}", base.display())),
+impl Library {
+    /// Finds or makes the file.
+    pub fn place(&self) -> Result<Placed, Error> {
+        let mut reasons = Vec::new();
+        for base in cache_bases(absolute_env("XDG_CACHE_HOME"), absolute_env("HOME"), absolute_env("XDG_RUNTIME_DIR")) {
+            match self.place_in_cache(&base) {
+                Ok(path) => return Ok(Placed { path, temporary: None }),
+                Err(reason) => reasons.push(format!("{}: {reason}", base.display())),
+            }
         }
-    }
-    for base in temporary_bases() {
-        match place_in_temporary(&base) {
-            Ok(placed) => return Ok(placed),
-            Err(reason) => reasons.push(format!("{}: {reason}", base.display())),
+        for base in temporary_bases() {
+            match self.place_in_temporary(&base) {
+                Ok(placed) => return Ok(placed),
+                Err(reason) => reasons.push(format!("{}: {reason}", base.display())),
+            }
         }
+        Err(Error::failed(format!("there is no place for {}: {}", self.name, reasons.join("; "))).remedy(
+            "set XDG_CACHE_HOME or TMPDIR to a directory of yours with 1 MiB free, not mounted noexec, \
+             without spaces, colons or dollar signs in its path",
+        ))
     }
-    Err(Error::failed(format!("there is no place for libneap.so: {}", reasons.join("; "))).remedy(
-        "set XDG_CACHE_HOME or TMPDIR to a directory of yours with 1 MiB free, not mounted noexec, \
-         without spaces, colons or dollar signs in its path",
-    ))
+
+    fn place_in_cache(&self, base: &Path) -> Result<PathBuf, Reason> {
+        check_path(base)?;
+        let metadata = match fs::metadata(base) {
+            // Made if only its last component is missing. It may be a symbolic link: where the user keeps the
+            // cache is the user's business.
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                make_directory(base)?;
+                fs::metadata(base)
+            }
+            looked => looked,
+        };
+        let metadata = metadata.map_err(reason("cannot look at it"))?;
+        if !metadata.is_dir() {
+            return Err("it is not a directory".to_owned());
+        }
+        // In a base that others can write, they could exchange our directory for theirs after we looked at it.
+        check_owner(&metadata, true)?;
+        check_mount(base)?;
+        let mut dir = base.to_owned();
+        for name in ["neap", "lib", self.hash] {
+            dir.push(name);
+            check_directory(&dir).map_err(|why| format!("{}: {why}", dir.display()))?;
+        }
+        let file = dir.join(self.name);
+        if !self.is_current(&file) {
+            self.write(&dir)?;
+        }
+        Ok(file)
+    }
+
+    fn place_in_temporary(&self, base: &Path) -> Result<Placed, Reason> {
+        check_path(base)?;
+        check_mount(base)?;
+        let temporary = PrivateDir::create_in_one(base, "neap-lib")?;
+        self.write(temporary.path())?;
+        Ok(Placed { path: temporary.path().join(self.name), temporary: Some(temporary) })
+    }
+
+    /// Whether the file is the embedded library, ours, and protected. To read it all at every start would cost more than
+    /// the rest of the start; instead the modification time says so: it is set to a value of this build once the content
+    /// is complete, and any later write changes it.
+    fn is_current(&self, path: &Path) -> bool {
+        fs::symlink_metadata(path).is_ok_and(|metadata| {
+            metadata.is_file()
+                && metadata.mode() & 0o777 == FILE_MODE
+                && metadata.len() == self.bytes.len() as u64
+                && metadata.modified().is_ok_and(|time| time == self.seal())
+                && check_owner(&metadata, false).is_ok()
+        })
+    }
+
+    /// The modification time of a complete file: some second that the content's hash names.
+    fn seal(&self) -> SystemTime {
+        let seconds = u32::from_str_radix(&self.hash[..7], 16).expect("the hash is hexadecimal");
+        UNIX_EPOCH + Duration::from_secs(u64::from(seconds))
+    }
+
+    /// Writes the file under another name, and gives it its own once its content is on the disk: a reader that opens
+    /// it meanwhile finds the whole file or none.
+    fn write(&self, dir: &Path) -> Result<(), Reason> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
+        let partial = dir.join(format!(".{}.{}.{now:x}", self.name, std::process::id()));
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial);
+        let result = self
+            .fill(file.map_err(reason("cannot make a file in it"))?)
+            .and_then(|()| fs::rename(&partial, dir.join(self.name)).map_err(reason("cannot rename the file in it")));
+        if result.is_err() {
+            let _ = fs::remove_file(&partial);
+            return result;
+        }
+        // The name may be lost in a power failure; the next start then writes the file again.
+        Ok(())
+    }
+
+    fn fill(&self, mut file: File) -> Result<(), Reason> {
+        file.write_all(self.bytes).map_err(reason(&format!("cannot write the file ({} bytes)", self.bytes.len())))?;
+        file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(reason("cannot set the file's mode"))?;
+        file.set_modified(self.seal()).map_err(reason("cannot set the file's time"))?;
+        file.sync_all().map_err(reason("cannot write the file to the disk"))
+    }
 }
 
 /// The lasting places, best first.
@@ -73,44 +168,6 @@ type Reason = String;
 
 fn reason(what: &str) -> impl Fn(io::Error) -> Reason {
     move |error| format!("{what}: {}", system_message(&error))
-}
-
-fn place_in_cache(base: &Path) -> Result<PathBuf, Reason> {
-    check_path(base)?;
-    let metadata = match fs::metadata(base) {
-        // Made if only its last component is missing. It may be a symbolic link: where the user keeps the
-        // cache is the user's business.
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            make_directory(base)?;
-            fs::metadata(base)
-        }
-        looked => looked,
-    };
-    let metadata = metadata.map_err(reason("cannot look at it"))?;
-    if !metadata.is_dir() {
-        return Err("it is not a directory".to_owned());
-    }
-    // In a base that others can write, they could exchange our directory for theirs after we looked at it.
-    check_owner(&metadata, true)?;
-    check_mount(base)?;
-    let mut dir = base.to_owned();
-    for name in ["neap", "lib", HASH] {
-        dir.push(name);
-        check_directory(&dir).map_err(|why| format!("{}: {why}", dir.display()))?;
-    }
-    let file = dir.join(FILE_NAME);
-    if !is_current(&file) {
-        write(&dir)?;
-    }
-    Ok(file)
-}
-
-fn place_in_temporary(base: &Path) -> Result<Placed, Reason> {
-    check_path(base)?;
-    check_mount(base)?;
-    let temporary = PrivateDir::create_in_one(base, "neap-lib")?;
-    write(temporary.path())?;
-    Ok(Placed { path: temporary.path().join(FILE_NAME), temporary: Some(temporary) })
 }
 
 fn make_directory(path: &Path) -> Result<(), Reason> {
@@ -168,48 +225,6 @@ fn check_directory(dir: &Path) -> Result<(), Reason> {
     check_owner(&metadata, false)
 }
 
-/// Whether the file is the embedded library, ours, and protected. To read it all at every start would cost more than
-/// the rest of the start; instead the modification time says so: it is set to a value of this build once the content
-/// is complete, and any later write changes it.
-fn is_current(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|metadata| {
-        metadata.is_file()
-            && metadata.mode() & 0o777 == FILE_MODE
-            && metadata.len() == LIBRARY.len() as u64
-            && metadata.modified().is_ok_and(|time| time == seal())
-            && check_owner(&metadata, false).is_ok()
-    })
-}
-
-/// The modification time of a complete file: some second that the content's hash names.
-fn seal() -> SystemTime {
-    let seconds = u32::from_str_radix(&HASH[..7], 16).expect("the hash is hexadecimal");
-    UNIX_EPOCH + Duration::from_secs(u64::from(seconds))
-}
-
-/// Writes the file under another name, and gives it its own once its content is on the disk: a reader that opens
-/// it meanwhile finds the whole file or none.
-fn write(dir: &Path) -> Result<(), Reason> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
-    let partial = dir.join(format!(".{FILE_NAME}.{}.{now:x}", std::process::id()));
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial);
-    let result = fill(file.map_err(reason("cannot make a file in it"))?)
-        .and_then(|()| fs::rename(&partial, dir.join(FILE_NAME)).map_err(reason("cannot rename the file in it")));
-    if result.is_err() {
-        let _ = fs::remove_file(&partial);
-        return result;
-    }
-    // The name may be lost in a power failure; the next start then writes the file again.
-    Ok(())
-}
-
-fn fill(mut file: File) -> Result<(), Reason> {
-    file.write_all(LIBRARY).map_err(reason(&format!("cannot write the file ({} bytes)", LIBRARY.len())))?;
-    file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(reason("cannot set the file's mode"))?;
-    file.set_modified(seal()).map_err(reason("cannot set the file's time"))?;
-    file.sync_all().map_err(reason("cannot write the file to the disk"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,22 +251,22 @@ mod tests {
     #[test]
     fn the_file_is_made_once_and_mended() {
         let base = base();
-        let path = place_in_cache(base.path()).expect("placed");
-        assert_eq!(fs::read(&path).expect("readable"), LIBRARY);
+        let path = NEAP.place_in_cache(base.path()).expect("placed");
+        assert_eq!(fs::read(&path).expect("readable"), NEAP.bytes);
         assert_eq!(mode(&path), 0o555);
         for dir in ["neap", "neap/lib"] {
             assert_eq!(mode(&base.path().join(dir)), 0o700);
         }
         let inode = fs::metadata(&path).expect("it exists").ino();
-        assert_eq!(place_in_cache(base.path()).expect("placed"), path);
+        assert_eq!(NEAP.place_in_cache(base.path()).expect("placed"), path);
         assert_eq!(fs::metadata(&path).expect("it exists").ino(), inode, "the file was written again");
 
-        let mut damaged = LIBRARY.to_vec();
-        damaged[LIBRARY.len() / 2] ^= 1;
+        let mut damaged = NEAP.bytes.to_vec();
+        damaged[NEAP.bytes.len() / 2] ^= 1;
         fs::remove_file(&path).expect("removable");
         fs::write(&path, damaged).expect("writable");
-        place_in_cache(base.path()).expect("placed");
-        assert_eq!(fs::read(&path).expect("readable"), LIBRARY);
+        NEAP.place_in_cache(base.path()).expect("placed");
+        assert_eq!(fs::read(&path).expect("readable"), NEAP.bytes);
         let left: Vec<_> = fs::read_dir(path.parent().expect("a directory")).expect("readable").collect();
         assert_eq!(left.len(), 1, "{left:?}");
     }
@@ -262,35 +277,35 @@ mod tests {
         let elsewhere = base();
         let linked = base();
         symlink(elsewhere.path(), linked.path().join("neap")).expect("a link");
-        let why = place_in_cache(linked.path()).expect_err("a link");
+        let why = NEAP.place_in_cache(linked.path()).expect_err("a link");
         assert!(why.contains("not a directory"), "{why}");
         assert_eq!(fs::read_dir(elsewhere.path()).expect("readable").count(), 0);
 
         let open = base();
         fs::create_dir(open.path().join("neap")).expect("a directory");
         fs::set_permissions(open.path().join("neap"), Permissions::from_mode(0o777)).expect("chmod");
-        let why = place_in_cache(open.path()).expect_err("writable by others");
+        let why = NEAP.place_in_cache(open.path()).expect_err("writable by others");
         assert!(why.contains("others can write"), "{why}");
 
         let open_base = base();
         fs::set_permissions(open_base.path(), Permissions::from_mode(0o777)).expect("chmod");
-        assert!(place_in_cache(open_base.path()).is_err());
+        assert!(NEAP.place_in_cache(open_base.path()).is_err());
     }
 
     /// Catches a link or a FIFO in place of the file that is followed or waited for.
     #[test]
     fn odd_files_are_replaced() {
         let base = base();
-        let path = place_in_cache(base.path()).expect("placed");
+        let path = NEAP.place_in_cache(base.path()).expect("placed");
         fs::remove_file(&path).expect("removable");
         symlink("/etc/passwd", &path).expect("a link");
-        place_in_cache(base.path()).expect("placed");
-        assert_eq!(fs::read(&path).expect("readable"), LIBRARY);
+        NEAP.place_in_cache(base.path()).expect("placed");
+        assert_eq!(fs::read(&path).expect("readable"), NEAP.bytes);
         fs::remove_file(&path).expect("removable");
         let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo");
         assert!(made.success());
-        place_in_cache(base.path()).expect("placed");
-        assert_eq!(fs::read(&path).expect("readable"), LIBRARY);
+        NEAP.place_in_cache(base.path()).expect("placed");
+        assert_eq!(fs::read(&path).expect("readable"), NEAP.bytes);
     }
 
     /// Catches paths that the dynamic linker would split or expand.
@@ -306,9 +321,9 @@ mod tests {
     #[test]
     fn a_temporary_place_is_removed() {
         let base = base();
-        let placed = place_in_temporary(base.path()).expect("placed");
+        let placed = NEAP.place_in_temporary(base.path()).expect("placed");
         assert!(placed.is_temporary());
-        assert_eq!(fs::read(&placed.path).expect("readable"), LIBRARY);
+        assert_eq!(fs::read(&placed.path).expect("readable"), NEAP.bytes);
         drop(placed);
         assert_eq!(fs::read_dir(base.path()).expect("readable").count(), 0);
     }

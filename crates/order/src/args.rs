@@ -15,7 +15,8 @@ Examples:
 
 The program runs with a breakpoint on each function of the binary, which is gone
 when the function has been entered once. It needs the names of functions: a
-binary that is not stripped, or its debug information below /usr/lib/debug.
+binary that is not stripped, or its debug information below /usr/lib/debug. One
+that is compiled with -finstrument-functions counts its calls instead.
 
 Exit status: that of the program; 125 when neap itself fails, 126 when the
 program cannot be run, 127 when it is not found.";

@@ -5,6 +5,9 @@ use object::{
     Architecture, Endianness, Object, ObjectKind, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind, elf,
 };
 
+/// The function that instrumented code calls.
+const ENTER: &str = "__cyg_profile_func_enter";
+
 /// A program or a library.
 #[derive(Debug, Default)]
 pub struct Binary {
@@ -26,6 +29,8 @@ pub struct Binary {
     pub fixed: bool,
     /// Whether it is for this processor.
     pub native: bool,
+    /// Whether its functions call a library when they are entered (`-finstrument-functions`).
+    pub instrumented: bool,
 }
 
 /// Which table the names of functions are from.
@@ -89,6 +94,7 @@ impl Binary {
             code: file.segments().filter_map(|segment| code(&segment)).collect(),
             fixed: file.kind() == ObjectKind::Executable,
             native: cfg!(target_arch = "x86_64") && file.architecture() == Architecture::X86_64,
+            instrumented: file.dynamic_symbols().any(|symbol| symbol.is_undefined() && symbol.name() == Ok(ENTER)),
             ..Self::default()
         };
         binary.read(&file, file.symbols());
@@ -123,6 +129,13 @@ impl Binary {
         let segment = self.code.iter().find(inside)?;
         let start = usize::try_from(address - segment.address + segment.offset).ok()?;
         file.get(start..start.checked_add(usize::try_from(size).ok()?)?)
+    }
+
+    /// The place of the function that an address lies in.
+    pub fn function(&self, address: u64) -> Option<usize> {
+        let place = self.functions.partition_point(|function| function.address <= address).checked_sub(1)?;
+        let function = &self.functions[place];
+        (address - function.address < function.size).then_some(place)
     }
 
     fn read<'d>(&mut self, file: &ElfFile64<'d>, symbols: impl Iterator<Item = impl ObjectSymbol<'d>>) {

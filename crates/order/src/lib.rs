@@ -1,6 +1,6 @@
 //! `neap order`: which functions of a program are entered first, so that a linker can lay them out together.
 //!
-//! May depend on `neap-launch`, `neap-layout`, `neap-trace` (the lines of `/proc/PID/maps`), well-kept libraries, the C library and std.
+//! Compiles `record.rs` of `crates/instrument`, which is a library for other programs. May depend on `neap-launch`, `neap-layout`, `neap-trace` (the lines of `/proc/PID/maps`), well-kept libraries, the C library and std.
 //!
 //! | word | meaning |
 //! |---|---|
@@ -14,9 +14,11 @@ mod binary;
 mod breakpoints;
 mod data;
 mod files;
+mod instrumented;
 mod layout;
 mod pages;
 mod plan;
+mod target;
 mod trace;
 mod verify;
 

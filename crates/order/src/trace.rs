@@ -13,11 +13,13 @@ use neap_layout::{FAULTS, Run, Trace, TracedBinary, TracedFunction};
 
 use crate::args::TraceArgs;
 use crate::binary::{Binary, Names, debug_name};
-use crate::breakpoints::{Target, Tracer};
+use crate::breakpoints::Tracer;
 use crate::data;
 use crate::files;
+use crate::instrumented::{self, Entered, Traced};
 use crate::pages::{number, touched};
-use crate::plan::{Hits, Plan};
+use crate::plan::Plan;
+use crate::target::Target;
 
 /// Where distributions put debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
@@ -37,18 +39,16 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
     let output = files::create(&args.output)?;
     let (mut traces, mut last) = (Vec::new(), ExitStatus::default());
     for _ in 0..args.runs {
-        let program = Program::new(&path, &args.command, std::env::vars_os().collect())?;
-        let (ended, tracer, signals) = child::supervise_watched(&program, |pid| Tracer::start(pid, &target))?;
-        let hits = tracer.finish();
-        signals.release();
-        last = ended.status;
-        match hits {
-            Ok(Some(hits)) => traces.push(trace(args, &target, last, &hits)),
+        let (status, entered) = if target.binary.instrumented {
+            instrumented::run(&path, &args.command, &target)?
+        } else {
+            by_breakpoints(&path, args, &target)?
+        };
+        last = status;
+        match entered {
+            Ok(Some(entered)) => traces.push(trace(args, &target, last, entered)),
             Ok(None) => return after(last, unseen(&target)),
-            Err(error) => {
-                let why = format!("cannot plant breakpoints: {}", system_message(&error));
-                return after(last, Error::failed(why).remedy("allow ptrace and writing /proc/PID/mem"));
-            }
+            Err(error) => return after(last, error),
         }
     }
     let mut trace = Trace::merge(traces).map_err(|e| Error::failed(e.to_string()))?;
@@ -68,8 +68,22 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
     if let Err(error) = files::write(output, &args.output, &trace) {
         return after(last, error);
     }
-    eprintln!("neap: {} of {} functions were entered", trace.functions.len(), target.plan.len());
+    let (entered, all, source) = (trace.functions.len(), target.plan.len(), source(&target));
+    eprintln!("neap: {entered} of {all} functions were entered (source: {source})");
     Ok(child::end_like(last))
+}
+
+/// What a run with breakpoints entered.
+fn by_breakpoints(path: &Path, args: &TraceArgs, target: &Target) -> Result<Traced, Error> {
+    let program = Program::new(path, &args.command, std::env::vars_os().collect())?;
+    let (ended, tracer, signals) = child::supervise_watched(&program, |pid| Tracer::start(pid, target))?;
+    let hits = tracer.finish();
+    signals.release();
+    let entered = hits.map(|hits| hits.map(Entered::from)).map_err(|error| {
+        Error::failed(format!("cannot plant breakpoints: {}", system_message(&error)))
+            .remedy("allow ptrace and writing /proc/PID/mem")
+    });
+    Ok((ended.status, entered))
 }
 
 /// neap failed after the program had ended: the program's own failure is worth more to the caller than ours.
@@ -101,7 +115,7 @@ fn open(args: &TraceArgs, program: &Path) -> Result<Target, Error> {
             false => error,
         });
     };
-    if !binary.native {
+    if !binary.native && !binary.instrumented {
         return Err(Error::failed(format!("cannot trace {}: breakpoints are for x86-64 only", named.display())));
     }
     if binary.named_by != Names::All
@@ -139,9 +153,18 @@ fn debug_file(binary: &Binary) -> Option<Binary> {
     Binary::parse(&fs::read(PathBuf::from(DEBUG_ROOT).join(name)).ok()?)
 }
 
+/// How the functions of a binary are seen.
+fn source(target: &Target) -> &'static str {
+    if target.binary.instrumented { "instrumented" } else { "breakpoints" }
+}
+
 /// The trace of a run.
-fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, hits: &Hits) -> Trace {
-    let functions = hits.order().iter().zip(0..).map(|(hit, rank)| {
+fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, entered: Entered) -> Trace {
+    if entered.dropped > 0 {
+        eprintln!("neap: the record of calls is full: {} calls were not counted", entered.dropped);
+    }
+    let order = entered.hits.order();
+    let functions = order.iter().zip(0..).map(|(hit, rank)| {
         let function = &target.binary.functions[hit.site];
         TracedFunction {
             name: function.name.clone(),
@@ -163,11 +186,12 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, hits: &Hits) -> 
     Trace {
         runs: vec![Run {
             command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-            source: "breakpoints".to_owned(),
+            source: source(target).to_owned(),
             status: number(status),
-            functions: hits.order().len() as u64,
+            functions: order.len() as u64,
         }],
         functions: functions.collect(),
+        calls: entered.calls,
         ..Trace::new(binary)
     }
 }

@@ -99,7 +99,7 @@ impl Recorded {
         let path = path.ok_or_else(|| Error::failed(format!("{} is not UTF-8", directory.path().display())))?;
         let setting = |id: Id, value| Setting { name: id.option().name, env: id.option().env, value };
         let settings = [setting(Id::Sites, path), setting(Id::SitesInterval, interval.to_string())];
-        Ok(Self { library: library::place()?, directory, settings })
+        Ok(Self { library: library::NEAP.place()?, directory, settings })
     }
 
     fn environment(&self) -> Vec<(OsString, OsString)> {

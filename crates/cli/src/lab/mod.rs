@@ -72,7 +72,7 @@ fn place(peers: Option<PathBuf>, library: &Path) -> anyhow::Result<Place> {
     Ok(Place {
         peers: peers.map_or_else(|| Ok(cache.join("peers")), std::path::absolute)?,
         library: library.into(),
-        version: format!("{} ({})", env!("CARGO_PKG_VERSION"), &library::HASH[..12]),
+        version: format!("{} ({})", env!("CARGO_PKG_VERSION"), &library::NEAP.hash[..12]),
         command: std::env::current_exe()?,
         build_peers: "neap lab peers build",
         cache,
@@ -80,7 +80,7 @@ fn place(peers: Option<PathBuf>, library: &Path) -> anyhow::Result<Place> {
 }
 
 fn placed_library() -> anyhow::Result<library::Placed> {
-    Ok(library::place()?)
+    Ok(library::NEAP.place()?)
 }
 
 fn list(args: &ListArgs) -> anyhow::Result<u8> {

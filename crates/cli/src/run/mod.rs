@@ -34,7 +34,7 @@ pub fn run(args: RunArgs) -> Result<u8, Error> {
     let path = target::resolve(command)?;
     target::inspect(&path)?;
     let output = args.summary_file.as_deref().map(create_summary_file).transpose()?;
-    let library = library::place()?;
+    let library = library::NEAP.place()?;
 
     let mut settings = args.settings.clone();
     settings.extend(args.prefault.clone());

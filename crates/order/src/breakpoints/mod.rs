@@ -13,8 +13,6 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -22,11 +20,10 @@ use libc::{c_int, pid_t};
 use neap_launch::child::{Attendant, Status};
 use neap_launch::error::{Error, system_message};
 use neap_launch::ptrace::{self, EVENT_STOP, Go, Happened, Registers};
-use neap_trace::track::{MapsLine, parse_maps};
 
 use self::space::Space;
-use crate::binary::Binary;
-use crate::plan::{Hits, Plan};
+use crate::plan::Hits;
+use crate::target::Target;
 
 /// What the program makes is traced too, and stops when it executes a program. It is killed when neap is: without neap its
 /// breakpoints would end it at some later time.
@@ -41,45 +38,6 @@ const SI_KERNEL: c_int = 0x80;
 /// How long threads are waited for that cannot stop: those in a vfork, until its child executes a program.
 const UNTIL_CLEAN: Duration = Duration::from_millis(200);
 const UNTIL_FREE: Duration = Duration::from_secs(5);
-
-/// What is traced.
-pub struct Target {
-    /// Without links.
-    pub path: PathBuf,
-    /// Its device and inode.
-    pub identity: (u64, u64),
-    /// In bytes.
-    pub size: u64,
-    /// Its functions.
-    pub binary: Binary,
-    /// Their sites, in the same order.
-    pub plan: Plan,
-    /// It may be a library.
-    pub may_be_library: bool,
-    /// Trace all processes that have it, rather than the first.
-    pub follow: bool,
-}
-
-impl Target {
-    /// Whether the program of a process is this.
-    fn is_program_of(&self, pid: pid_t) -> bool {
-        let metadata = fs::metadata(format!("/proc/{pid}/exe"));
-        metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity)
-    }
-
-    /// By how much its addresses in a process differ from those of the file; none where it is not mapped.
-    fn bias_in(&self, pid: pid_t) -> Option<u64> {
-        let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
-        let is_code = |line: &MapsLine<'_>| line.flags.get(2) == Some(&b'x') && line.inode == self.identity.1;
-        let mut found = parse_maps(&maps).filter(is_code).filter(|line| {
-            // Some file systems have another device here than in `stat`.
-            let device = (libc::major(self.identity.0), libc::minor(self.identity.0));
-            line.device == device
-                || fs::canonicalize(String::from_utf8_lossy(line.path).as_ref()).is_ok_and(|path| path == self.path)
-        });
-        found.find_map(|line| self.binary.bias(line.start, line.offset))
-    }
-}
 
 /// Traces a program and all that it makes. All of it happens in the thread that started it, as ptrace wants.
 pub struct Tracer<'t> {

@@ -1,0 +1,50 @@
+//! The binary that is traced, and where a process has it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use libc::pid_t;
+use neap_trace::track::{MapsLine, parse_maps};
+
+use crate::binary::Binary;
+use crate::plan::Plan;
+
+/// What is traced.
+pub struct Target {
+    /// Without links.
+    pub path: PathBuf,
+    /// Its device and inode.
+    pub identity: (u64, u64),
+    /// In bytes.
+    pub size: u64,
+    /// Its functions.
+    pub binary: Binary,
+    /// Their sites, in the same order.
+    pub plan: Plan,
+    /// It may be a library.
+    pub may_be_library: bool,
+    /// Trace all processes that have it, rather than the first.
+    pub follow: bool,
+}
+
+impl Target {
+    /// Whether the program of a process is this.
+    pub fn is_program_of(&self, pid: pid_t) -> bool {
+        let metadata = fs::metadata(format!("/proc/{pid}/exe"));
+        metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity)
+    }
+
+    /// By how much its addresses in a process differ from those of the file; none where it is not mapped.
+    pub fn bias_in(&self, pid: pid_t) -> Option<u64> {
+        let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+        let is_code = |line: &MapsLine<'_>| line.flags.get(2) == Some(&b'x') && line.inode == self.identity.1;
+        let mut found = parse_maps(&maps).filter(is_code).filter(|line| {
+            // Some file systems have another device here than in `stat`.
+            let device = (libc::major(self.identity.0), libc::minor(self.identity.0));
+            line.device == device
+                || fs::canonicalize(String::from_utf8_lossy(line.path).as_ref()).is_ok_and(|path| path == self.path)
+        });
+        found.find_map(|line| self.binary.bias(line.start, line.offset))
+    }
+}
