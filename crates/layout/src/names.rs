@@ -15,13 +15,14 @@ use crate::binary::{Binary, Symbol};
 
 /// What stays of a name in another build.
 pub fn stem(name: &str) -> String {
-    let (base, suffixes) = match name.find('.').filter(|&dot| dot > 0) {
-        Some(dot) => name.split_at(dot),
-        None => (name, ""),
-    };
-    let mut stem = match base.strip_prefix("_R") {
-        Some(_) => without_crate_hashes(base),
-        None => without_hash(base).to_owned(),
+    // Rust names of the older scheme have points in them, such as `alloc..string..String`, before the hash.
+    let (mut stem, suffixes) = match hash(name) {
+        Some(hash) => (name[..hash].to_owned(), &name[hash + HASH..]),
+        None => {
+            let (base, suffixes) = name.split_at(name.find('.').filter(|&dot| dot > 0).unwrap_or(name.len()));
+            let stem = if base.starts_with("_R") { without_crate_hashes(base) } else { base.to_owned() };
+            (stem, suffixes)
+        }
     };
     for suffix in suffixes.split('.').skip(1) {
         let number = !suffix.is_empty() && suffix.bytes().all(|byte| byte.is_ascii_digit());
@@ -33,12 +34,17 @@ pub fn stem(name: &str) -> String {
     stem
 }
 
-fn without_hash(name: &str) -> &str {
-    let hash = |hash: &str| hash.len() == 16 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-    match name.strip_suffix('E').and_then(|name| name.split_at_checked(name.len().checked_sub(19)?)) {
-        Some((stem, end)) if name.starts_with("_ZN") && end.strip_prefix("17h").is_some_and(hash) => stem,
-        _ => name,
-    }
+/// The length of `17h`, 16 digits and `E`.
+const HASH: usize = 20;
+
+/// Where the hash of a Rust name of the older scheme begins; suffixes may follow it.
+fn hash(name: &str) -> Option<usize> {
+    let is_hash = |text: &[u8]| {
+        text.starts_with(b"17h") && text.ends_with(b"E") && text[3..HASH - 1].iter().all(u8::is_ascii_hexdigit)
+    };
+    let ends = |end: usize| matches!(name.as_bytes().get(end), None | Some(b'.'));
+    let found = name.as_bytes().windows(HASH).enumerate().filter(|(at, text)| is_hash(text) && ends(at + HASH));
+    found.map(|(at, _)| at).last().filter(|_| name.starts_with("_ZN"))
 }
 
 /// Identifiers are copied by their length, as they may hold anything.
@@ -143,6 +149,10 @@ mod tests {
     fn stems() {
         for (one, other) in [
             ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "_ZN4core3fmt5Write9write_fmt17hfedcba9876543210E"),
+            (
+                "_ZN4core3ptr42drop_in_place$LT$alloc..string..String$GT$17h0123456789abcdefE",
+                "_ZN4core3ptr42drop_in_place$LT$alloc..string..String$GT$17hfedcba9876543210E.llvm.77",
+            ),
             ("_RNvCs1234_7mycrate3foo", "_RNvCskQ9zZ_7mycrate3foo"),
             ("_RNvMCs12_3abcNtB2_3Foo3new", "_RNvMCs12345_3abcNtB5_3Foo3new"),
             ("foo.llvm.1234", "foo.llvm.99"),
@@ -160,6 +170,7 @@ mod tests {
             ("_RNvCs12_7mycrate3foo", "_RNvCs12_7mycrate3bar"),
             ("_RNvC5Cs1_a3foo", "_RNvC5Cs2_a3foo"),
             ("_ZN1a1bE", "_ZN1a1cE"),
+            ("_ZN7a..b1c17h0123456789abcdefE", "_ZN7a..d1c17h0123456789abcdefE"),
         ] {
             assert_ne!(stem(one), stem(other), "{one}");
         }
