@@ -28,6 +28,8 @@ want g++ c++
 want binutils readelf
 want lld ld.lld
 want mold mold
+want cmake cmake
+want make make
 want python3 /usr/bin/python3
 want perl perl
 want util-linux setpriv

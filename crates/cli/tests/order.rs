@@ -507,6 +507,110 @@ fn synthetic_program() {
     }
 }
 
+/// Steps 1, 3 and 4 of the walk-through, with a recipe's own way to link again: `program` is the one that it builds.
+fn recipe(neap: &Neap, program: &Path, again: impl FnOnce(&Path) -> Command) {
+    let (before, trace, order) = (neap.path("before"), neap.path("trace"), neap.path("order.txt"));
+    common::copy_program(program, &before);
+    Traced::new(neap, &[], &[&before]).is_like(&mut Command::new(&before));
+    let mut emit = neap.command(["order", "emit", "--for", "lld", "-o"]);
+    let output = emit.arg(&order).arg(&trace).arg(&before).output().expect("neap starts");
+    assert!(output.status.success(), "{}", stderr(&output));
+    succeeds(&mut again(&order));
+    let mut verify = neap.command(["order", "verify", "--json", "--pairs", "3", "--trace"]);
+    let output = verify.arg(&trace).arg("--before").arg(&before).arg("--after").arg(program).output();
+    let output = output.expect("neap starts");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let (old, new) = (fs::read(&before).expect("a program"), fs::read(program).expect("a program"));
+    assert!(old != new, "the program was not linked again");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["functions"]["lost"], 0, "{report}");
+    let code =
+        report["measures"].as_array().and_then(|all| all.iter().find(|one| one["name"] == "pages of code touched"));
+    let Some(code) = code else { return skip("recipe: pages", "faults cannot be traced exactly here") };
+    assert!(code["ratio"]["median"].as_f64().is_some_and(|ratio| ratio < 0.75), "{code}");
+}
+
+fn succeeds(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(output.status.success(), "{command:?}: {}", stderr(&output));
+}
+
+/// Catches a recipe for cargo that no longer links, or with another layout.
+#[test]
+fn cargo_recipe() {
+    use std::fmt::Write;
+    let neap = Neap::new();
+    let (mut text, mut calls) = (String::new(), String::new());
+    for i in 0..300 {
+        let body: String =
+            (0..40).map(|k| format!("x = x.wrapping_mul({}) ^ (x >> {});", 2 * (i + k) + 3, k % 7 + 1)).collect();
+        let _ = writeln!(text, "#[inline(never)] fn step{i}(mut x: u32) -> u32 {{ {body} x }}");
+        let _ = write!(
+            calls,
+            "{}",
+            if i % 15 == 0 { format!("x = step{i}(x);") } else { format!("if x == {i} {{ x = step{i}(x); }}") }
+        );
+    }
+    let _ = write!(
+        text,
+        "fn main() {{ let mut x = std::env::args().count() as u32 + 1000; {calls} println!(\"{{x}}\"); }}"
+    );
+    fs::create_dir(neap.path("src")).expect("a folder");
+    fs::write(neap.path("src/main.rs"), text).expect("writable");
+    fs::write(neap.path("Cargo.toml"), "[package]\nname = \"server\"\nedition = \"2024\"\n\n[workspace]\n")
+        .expect("writable");
+    let cargo = |arguments: &[&str]| {
+        let mut cargo = Command::new("cargo");
+        cargo
+            .args(arguments)
+            .current_dir(neap.dir.path())
+            .env("CARGO_TARGET_DIR", neap.path("target"))
+            .env("CARGO_NET_OFFLINE", "true");
+        for name in ["RUSTFLAGS", "CARGO_ENCODED_RUSTFLAGS", "CARGO_BUILD_TARGET"] {
+            cargo.env_remove(name);
+        }
+        cargo
+    };
+    if cfg!(not(target_arch = "x86_64")) {
+        return skip("cargo_recipe", "needs x86-64");
+    }
+    succeeds(&mut cargo(&["build", "--release"]));
+    recipe(&neap, &neap.path("target/release/server"), |order| {
+        let order = format!("link-arg=-Wl,--symbol-ordering-file={},--no-warn-symbol-ordering", order.display());
+        cargo(&["rustc", "--release", "--", "-C", "link-arg=-fuse-ld=lld", "-C", &order])
+    });
+}
+
+/// Catches a recipe for CMake that no longer links, or with another layout.
+#[test]
+fn cmake_recipe() {
+    let neap = Neap::new();
+    let there =
+        |program: &str| Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success());
+    if cfg!(not(target_arch = "x86_64")) || !there("cmake") || !there("make") || !there("ld.lld") {
+        return skip("cmake_recipe", "needs x86-64, cmake, make and lld");
+    }
+    fs::write(neap.path("server.c"), scattered()).expect("writable");
+    let project = "cmake_minimum_required(VERSION 3.10)\nproject(server C)\n\
+                   add_compile_options(-O1 -ffunction-sections -fdata-sections)\nadd_executable(server server.c)\n";
+    fs::write(neap.path("CMakeLists.txt"), project).expect("writable");
+    let cmake = |arguments: &[&str]| {
+        let mut cmake = Command::new("cmake");
+        cmake.args(arguments).current_dir(neap.dir.path());
+        cmake
+    };
+    succeeds(&mut cmake(&["-S", ".", "-B", "build", "-G", "Unix Makefiles"]));
+    succeeds(&mut cmake(&["--build", "build"]));
+    recipe(&neap, &neap.path("build/server"), |order| {
+        let flags = format!(
+            "-DCMAKE_EXE_LINKER_FLAGS=-fuse-ld=lld -Wl,--symbol-ordering-file={},--no-warn-symbol-ordering",
+            order.display()
+        );
+        succeeds(&mut cmake(&["-B", "build", &flags]));
+        cmake(&["--build", "build"])
+    });
+}
+
 /// Catches object files that are left out, in the wrong order, or reached by nothing.
 #[test]
 fn closure() {
