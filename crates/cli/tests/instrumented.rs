@@ -221,6 +221,45 @@ fn full() {
     assert!(dropped >= 3000 - 1024, "{text}");
 }
 
+/// Catches an order in which functions of one run lie between those of another, and wrong numbers of OS pages.
+#[test]
+fn emit_by_runs() {
+    let neap = Neap::new();
+    let mut source = String::from("static volatile int n;\n");
+    let mut calls = [String::new(), String::new()];
+    for i in 0..40 {
+        let _ = writeln!(
+            source,
+            "__attribute__((noinline)) void f{i}(void) {{ n++; __asm__ volatile(\"jmp 1f; .skip 1000; 1:\"); }}"
+        );
+        let _ = write!(calls[i % 2], "f{i}();");
+    }
+    let [even, odd] = calls;
+    let _ = writeln!(source, "int main(int c, char **v) {{ if (c > 1) {{ {even} }} else {{ {odd} }} return 0; }}");
+    let Some(program) = program(&neap, "emit_by_runs", "runs", &source, &["-ffunction-sections"]) else { return };
+    let (one, other) = (neap.path("one"), neap.path("other"));
+    trace(&neap, &program, &[], &["x"]);
+    fs::rename(neap.path("trace"), &one).expect("a trace");
+    trace(&neap, &program, &[], &[]);
+    fs::rename(neap.path("trace"), &other).expect("a trace");
+    let merged = neap.command(["order", "merge", "-o"]).arg(neap.path("trace")).args([&one, &other]).output();
+    assert!(merged.expect("neap starts").status.success());
+    let emit = |options: &[&str]| {
+        let mut command = neap.command(["order", "emit", "--for", "lld"]);
+        let output = command.args(options).arg(neap.path("trace")).arg(&program).output().expect("neap starts");
+        let text = stderr(&output);
+        let numbers = text.lines().find_map(|line| line.strip_prefix("neap: OS pages of code for each run: "));
+        let pages: Vec<u64> = numbers.expect(&text).split(", ").map(|number| number.parse().expect(&text)).collect();
+        (common::stdout(&output), pages)
+    };
+    let (order, pages) = emit(&[]);
+    let own = order.lines().skip(1).map(|name| name[1..].parse::<u32>().expect("a number") % 2).collect::<Vec<_>>();
+    assert!(own.len() == 40 && own.is_sorted() && order.starts_with("main\n"), "{order}");
+    assert!(pages.len() == 2 && pages.iter().all(|&pages| pages <= 8), "{pages:?}");
+    let by_entry = emit(&["--by", "entry"]).1;
+    assert!(by_entry.iter().all(|&pages| pages >= 10), "{by_entry:?}");
+}
+
 /// Catches counts that `emit` does not use.
 #[test]
 fn emit_by_c3() {

@@ -1,10 +1,12 @@
 //! Orders of the functions of a trace, and what they cost.
 //!
-//! The order of first entry is the default: functions that follow each other in a start lie on the same OS page. C3
-//! (call-chain clustering, Ottoni and Maher, CGO 2017) needs counts of calls: it appends each function, the most called
-//! first, to the cluster of its most frequent caller, up to the size of an OS page.
+//! Functions that the same runs entered lie together by default: then no run reads an OS page for functions of another
+//! one. C3 (call-chain clustering, Ottoni and Maher, CGO 2017) needs counts of calls: it appends each function, the most
+//! called first, to the cluster of its most frequent caller, up to the size of an OS page. Balanced partitioning, which
+//! LLVM has for start-up, gains nothing beside the default (`docs/decisions/functions-by-runs.md`).
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 
 use crate::binary::{PAGE, pages};
 use crate::trace::Trace;
@@ -17,6 +19,31 @@ pub fn by_first_entry(trace: &Trace) -> Places {
     let mut order: Places = (0..trace.functions.len()).collect();
     order.sort_by_key(|&place| trace.functions[place].rank);
     order
+}
+
+/// Functions that the same runs entered, together: those of all runs first, then of fewer; each set of runs in the order
+/// of first entry. Of one run that is the order of first entry.
+pub fn by_runs(trace: &Trace) -> Places {
+    let mut order = by_first_entry(trace);
+    order.sort_by_key(|&place| {
+        let function = &trace.functions[place];
+        (Reverse(function.runs), &function.in_runs)
+    });
+    order
+}
+
+/// The OS pages that each run touches, if the functions lie one behind the other from the start of one; aligned to 16
+/// bytes.
+pub fn pages_of_runs(trace: &Trace, order: &[usize]) -> Vec<u64> {
+    let (mut touched, mut end) = (vec![HashSet::<u64>::new(); trace.runs.len()], 0);
+    for function in order.iter().map(|&place| &trace.functions[place]) {
+        let in_runs = if function.in_runs.is_empty() { &[0][..] } else { &function.in_runs };
+        for (_, touched) in touched.iter_mut().enumerate().filter(|(run, _)| in_runs.contains(run)) {
+            touched.extend(pages(end, function.size));
+        }
+        end += function.size.next_multiple_of(16);
+    }
+    touched.iter().map(|pages| pages.len() as u64).collect()
 }
 
 /// Clusters of callers and callees, by the first entry of each cluster; without counts the order of first entry.
@@ -35,9 +62,11 @@ pub fn c3(trace: &Trace) -> Places {
     let mut sizes: Vec<u64> = functions.iter().map(|function| function.size).collect();
     let mut cluster_of: Places = (0..functions.len()).collect();
     let mut order = by_first_entry(trace);
-    order.sort_by_key(|&place| std::cmp::Reverse(called[place]));
+    order.sort_by_key(|&place| Reverse(called[place]));
     for callee in order {
-        let Some(&(_, caller)) = callers.get(&callee) else { continue };
+        let Some(&(_, caller)) = callers.get(&callee) else {
+            continue;
+        };
         let (from, to) = (cluster_of[callee], cluster_of[caller]);
         if from != to && sizes[from] + sizes[to] <= PAGE {
             sizes[to] += sizes[from];
@@ -72,7 +101,7 @@ pub fn cost(trace: &Trace, order: &[usize]) -> Cost {
         end += trace.functions[place].size.next_multiple_of(16);
     }
     let far = trace.calls.iter().filter(|call| at[call.from] / PAGE != at[call.to] / PAGE);
-    let (mut touched, mut page_time) = (std::collections::HashSet::new(), 0);
+    let (mut touched, mut page_time) = (HashSet::new(), 0);
     for place in by_first_entry(trace) {
         touched.extend(pages(at[place], trace.functions[place].size));
         page_time += touched.len() as u64;
@@ -83,7 +112,7 @@ pub fn cost(trace: &Trace, order: &[usize]) -> Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{Call, TracedBinary, TracedFunction};
+    use crate::trace::{Call, Run, TracedBinary, TracedFunction};
 
     fn trace(sizes: &[u64], calls: &[(usize, usize, u64)]) -> Trace {
         let function = |(rank, &size)| TracedFunction { rank, size, runs: 1, ..TracedFunction::default() };
@@ -109,6 +138,58 @@ mod tests {
             assert_eq!(c3(&trace), order, "{sizes:?} {calls:?}");
             assert_eq!(by_first_entry(&trace), [0, 1, 2, 3]);
         }
+    }
+
+    /// Random traces: the same for each number.
+    fn random(mut seed: u64) -> Trace {
+        let mut below = |bound: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % bound
+        };
+        let (functions, runs) = (below(60) as usize, 1 + below(5) as usize);
+        let sizes: Vec<u64> = (0..functions).map(|_| below(5000)).collect();
+        let mut calls = Vec::new();
+        for _ in 0..below(3) * functions as u64 {
+            calls.push((below(functions as u64) as usize, below(functions as u64) as usize, below(9)));
+        }
+        let mut trace = trace(&sizes, &calls);
+        trace.runs = vec![Run::default(); runs];
+        for function in &mut trace.functions {
+            function.in_runs = (0..runs).filter(|_| below(2) == 0).collect();
+            (function.runs, function.rank) = (function.in_runs.len() as u64, below(20));
+        }
+        trace
+    }
+
+    /// Catches functions that an order loses or has twice, and one that is not the same each time.
+    #[test]
+    fn orders_are_permutations() {
+        for seed in 0..300 {
+            let trace = random(seed);
+            for way in [by_first_entry, c3, by_runs] {
+                let mut order = way(&trace);
+                assert_eq!(order, way(&trace), "{seed}");
+                order.sort_unstable();
+                assert!(order.into_iter().eq(0..trace.functions.len()), "{seed}");
+            }
+            assert!(pages_of_runs(&trace, &by_runs(&trace)).len() == trace.runs.len());
+        }
+    }
+
+    /// Catches functions of one run between those of another, and an order of one run that is not that of first entry.
+    #[test]
+    fn functions_of_the_same_runs_lie_together() {
+        let mut trace = trace(&[1024; 16], &[]);
+        assert_eq!(by_runs(&trace), by_first_entry(&trace));
+        trace.runs = vec![Run::default(); 2];
+        for (place, function) in trace.functions.iter_mut().enumerate() {
+            function.in_runs = if place < 8 { vec![place % 2] } else { vec![0, 1] };
+            function.runs = function.in_runs.len() as u64;
+        }
+        let order = by_runs(&trace);
+        assert_eq!(order, [8, 9, 10, 11, 12, 13, 14, 15, 0, 2, 4, 6, 1, 3, 5, 7]);
+        assert_eq!(pages_of_runs(&trace, &by_first_entry(&trace)), [4, 4]);
+        assert_eq!(pages_of_runs(&trace, &order), [3, 3]);
     }
 
     /// Catches a cost that does not tell a good order from a poor one.

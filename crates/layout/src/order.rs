@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use crate::binary::{Binary, Kind, Symbol};
-use crate::cluster::by_first_entry;
+use crate::cluster::by_runs;
 use crate::names::{Counts, Found, Names};
 use crate::trace::Trace;
 
@@ -32,9 +32,9 @@ pub struct Item {
 }
 
 impl Order {
-    /// Of a trace, for a binary that may be a later build: in the order of first entry.
+    /// Of a trace, for a binary that may be a later build: those that the same runs entered lie together.
     pub fn of(trace: &Trace, binary: &Binary) -> Self {
-        Self::with(trace, &by_first_entry(trace), binary)
+        Self::with(trace, &by_runs(trace), binary)
     }
 
     /// With these functions of the trace, in this order.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::mem;
 
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +41,7 @@ pub struct TracedBinary {
 }
 
 /// A run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// The program and its arguments.
     pub command: Vec<String>,
@@ -57,7 +58,7 @@ pub const FAULTS: &str = "faults";
 
 impl Run {
     /// Whether it could see functions, however few it entered.
-    fn sees_functions(&self) -> bool {
+    pub fn sees_functions(&self) -> bool {
         self.source != FAULTS
     }
 }
@@ -78,6 +79,9 @@ pub struct TracedFunction {
     pub file: Option<String>,
     /// In how many runs it was entered.
     pub runs: u64,
+    /// In which, as places in [`Trace::runs`]; nothing stands for the first one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub in_runs: Vec<usize>,
     /// Its place in the order of first entry: the median over the runs that entered it.
     pub rank: u64,
     /// When it was first entered, in nanoseconds since the exec.
@@ -179,18 +183,23 @@ impl Trace {
         let mut calls: BTreeMap<(usize, usize), u64> = BTreeMap::new();
         let mut data: BTreeMap<(u64, u64), TracedData> = BTreeMap::new();
         for trace in traces {
+            let earlier = merged.runs.len();
             let mut moved = Vec::with_capacity(trace.functions.len());
-            for function in trace.functions {
+            for mut function in trace.functions {
+                let in_runs = mem::take(&mut function.in_runs);
+                let in_runs = if in_runs.is_empty() { vec![0] } else { in_runs };
+                let in_runs = in_runs.into_iter().map(|run| earlier + run);
                 let place = *places.entry((function.address, function.name.clone())).or_insert(ranks.len());
                 moved.push(place);
                 if place == ranks.len() {
                     ranks.push(vec![(function.rank, function.runs)]);
-                    merged.functions.push(function);
+                    merged.functions.push(TracedFunction { in_runs: in_runs.collect(), ..function });
                     continue;
                 }
                 ranks[place].push((function.rank, function.runs));
                 let known = &mut merged.functions[place];
                 known.runs += function.runs;
+                known.in_runs.extend(in_runs);
                 known.first_ns = known.first_ns.into_iter().chain(function.first_ns).min();
             }
             for call in trace.calls {
@@ -218,7 +227,7 @@ impl Trace {
             at[old] = new;
             merged.functions[old].rank = keys[old].1;
         }
-        merged.functions = order.iter().map(|&old| std::mem::take(&mut merged.functions[old])).collect();
+        merged.functions = order.iter().map(|&old| mem::take(&mut merged.functions[old])).collect();
         merged.calls =
             calls.into_iter().map(|((from, to), count)| Call { from: at[from], to: at[to], count }).collect();
         Ok(merged)
@@ -251,10 +260,14 @@ impl fmt::Display for TraceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(error) => write!(f, "not a trace of neap order: {error}"),
-            Self::Format(None) => write!(f, "not a trace of neap order: it has no member \"format\""),
+            Self::Format(None) => {
+                write!(f, "not a trace of neap order: it has no member \"format\"")
+            }
             Self::Format(Some(found)) => write!(f, "the trace has the format {found:?}, this neap reads {FORMAT:?}"),
             Self::Call(place) => write!(f, "the trace is damaged: a call names function {place}, which is not there"),
-            Self::OtherBuild(one, other) => write!(f, "the traces of {one} and {other} are of different builds"),
+            Self::OtherBuild(one, other) => {
+                write!(f, "the traces of {one} and {other} are of different builds")
+            }
             Self::Nothing => write!(f, "there is no trace to merge"),
         }
     }
@@ -275,6 +288,7 @@ mod tests {
             size: 1,
             file: None,
             runs: 1,
+            in_runs: Vec::new(),
             rank,
             first_ns: Some(10 * rank + 1),
         };
@@ -306,6 +320,8 @@ mod tests {
             for function in &merged.functions {
                 let entered = runs.iter().filter(|run| run.contains(&function.name)).count();
                 assert_eq!(function.runs, entered as u64, "{}", function.name);
+                let of = |run: &usize| runs[*run].contains(&function.name);
+                assert!(function.in_runs.len() == entered && function.in_runs.iter().all(of), "{function:?}");
             }
         }
         assert!(matches!(Trace::merge(Vec::new()), Err(TraceError::Nothing)));
@@ -317,6 +333,7 @@ mod tests {
         let two = Trace::merge(vec![trace("abcd"), trace("abcd")]).expect("one build");
         let all = Trace::merge(vec![trace("dcba"), two]).expect("one build");
         assert_eq!((names(&all).as_str(), all.functions[0].runs), ("abcd", 3));
+        assert_eq!(all.functions[0].in_runs, [0, 1, 2]);
         assert_eq!(median(&mut [(9, 1), (1, 2)]), 1);
         assert_eq!(median(&mut [(9, 1), (1, 1)]), 1);
     }

@@ -176,6 +176,8 @@ pub enum Linker {
 /// How functions are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Clustering {
+    /// Those that the same runs entered together; in these by first entry
+    Runs,
     /// By their first entry
     Entry,
     /// Callers before callees, where the trace has counts of calls; else by first entry
@@ -195,7 +197,7 @@ pub struct EmitArgs {
     pub output: PathBuf,
 
     /// Order functions this way
-    #[arg(long, value_name = "WAY", default_value = "entry")]
+    #[arg(long, value_name = "WAY", default_value = "runs")]
     pub by: Clustering,
 
     /// With --for ld-script: the script to change, rather than what `ld --verbose` prints

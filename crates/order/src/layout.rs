@@ -32,7 +32,8 @@ pub fn estimate_of(args: &EstimateArgs) -> Result<u8, Error> {
 pub fn emit_for(args: &EmitArgs) -> Result<u8, Error> {
     let trace = files::read(&args.trace)?;
     let binary = read_binary(&args.binary)?;
-    let order = Order::with(&trace, &places(&trace, args.by), &binary);
+    let places = places(&trace, args.by);
+    let order = Order::with(&trace, &places, &binary);
     let text = match args.linker {
         Linker::Lld => emit::lld(&order),
         Linker::Gold => emit::gold(&order),
@@ -64,6 +65,10 @@ pub fn emit_for(args: &EmitArgs) -> Result<u8, Error> {
     if order.nameless > 0 {
         eprintln!("neap: {} OS pages of data have no symbol, so no linker can move them", order.nameless);
     }
+    let pages = cluster::pages_of_runs(&trace, &places).into_iter().zip(&trace.runs);
+    let pages: Vec<String> =
+        pages.filter(|(_, run)| run.sees_functions()).map(|(pages, _)| pages.to_string()).collect();
+    eprintln!("neap: OS pages of code for each run: {}", pages.join(", "));
     let output = files::create(&args.output)?;
     files::write_text(output, &args.output, text.as_bytes())?;
     Ok(0)
@@ -92,6 +97,7 @@ pub fn closure_of(args: &ClosureArgs) -> Result<u8, Error> {
 
 fn places(trace: &Trace, by: Clustering) -> Vec<usize> {
     match by {
+        Clustering::Runs => cluster::by_runs(trace),
         Clustering::Entry => cluster::by_first_entry(trace),
         Clustering::C3 => cluster::c3(trace),
     }

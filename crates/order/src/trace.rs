@@ -173,6 +173,7 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, entered: Entered
             size: function.size,
             file: function.file.clone(),
             runs: 1,
+            in_runs: Vec::new(),
             rank,
             first_ns: Some(hit.at),
         }
