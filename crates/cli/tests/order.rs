@@ -611,6 +611,37 @@ fn cmake_recipe() {
     });
 }
 
+/// Catches a picture that lacks a function, or is of another build; `neap-layout` tests what is in it.
+#[test]
+fn picture() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "picture", &[]) else { return };
+    let traced = Traced::new(&neap, &[], &[program.as_os_str()]);
+    let (trace, file) = (neap.path("trace"), neap.path("picture.html"));
+    let picture = |options: &[&OsStr], binary: &Path| {
+        let mut command = neap.command(["order", "picture", "-o"]);
+        command.arg(&file).args(options).arg(&trace).arg(binary).output().expect("neap starts")
+    };
+    let drawn = picture(&[], &program);
+    assert!(drawn.status.success(), "{}", stderr(&drawn));
+    let html = fs::read_to_string(&file).expect("a page");
+    let functions = traced.functions();
+    assert!(functions.len() > 5);
+    for name in functions {
+        assert!(
+            html.contains(&format!("&#10;{name}&#10;")) || html.contains(&format!("&#10;{name}\"")),
+            "{name}: {html}"
+        );
+    }
+    let touched = html.matches("<i class=\"touched\" title").count();
+    assert!((1..=10).contains(&touched) && !html.contains("src=") && !html.contains("http"), "{touched}");
+    let both = picture(&["--after".as_ref(), trace.as_os_str(), program.as_os_str()], &program);
+    assert!(both.status.success(), "{}", stderr(&both));
+    let html = fs::read_to_string(&file).expect("a page");
+    assert_eq!(html.matches("<i class=\"touched\" title").count(), 2 * touched);
+    assert_refused(&picture(&[], Path::new("/bin/sh")), 125, &["not the build that was traced", "hint: "]);
+}
+
 /// Catches object files that are left out, in the wrong order, or reached by nothing.
 #[test]
 fn closure() {

@@ -3,7 +3,7 @@
 //! [`Trace`] is which of them a program touches, in which order. [`Binary`] is how they lie; [`Estimate`] is how many OS
 //! pages that costs, and how many are needed. [`Order`] are those of a trace that a binary has, perhaps a later build, and
 //! [`emit`] writes them for a linker. [`names`] has the rules for names that change between builds.
-//! [`cluster`] has other orders than that of first entry; [`closure`] an order of object files without a run.
+//! [`picture`] draws a binary with what is touched of it. [`cluster`] has other orders than that of first entry; [`closure`] an order of object files without a run.
 //!
 //! May depend on well-kept libraries, none with libc.
 #![forbid(unsafe_code)]
@@ -15,6 +15,7 @@ pub mod emit;
 pub mod estimate;
 pub mod names;
 mod order;
+pub mod picture;
 mod trace;
 
 pub use binary::{Binary, Kind};

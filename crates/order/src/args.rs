@@ -53,6 +53,14 @@ BINARY may be a later build than the traced one: names are matched by rules, and
 a line says how many were found. For ld and gold, compile with
 -ffunction-sections -fdata-sections.";
 
+const PICTURE_EXAMPLES: &str = "\
+Examples:
+  neap order picture -o server.html T ./server
+  neap order picture -o server.html --after T2 ./server.new T ./server
+
+One file without scripts, for any browser. Each square is an OS page; those that
+the traced runs touch are coloured, and the functions on each are its title.";
+
 const CLOSURE_EXAMPLES: &str = "\
 Examples:
   neap order closure --entry main *.o lib.a
@@ -93,6 +101,8 @@ pub enum OrderAction {
     Emit(EmitArgs),
     /// Order object files by what entry symbols reach, without a run
     Closure(ClosureArgs),
+    /// Draw a binary: the OS pages that a start touches, and the functions on each
+    Picture(PictureArgs),
     /// Compare a program before and after: pages touched, faults, memory, time
     Verify(VerifyArgs),
 }
@@ -232,6 +242,27 @@ pub struct ClosureArgs {
     /// Object files and archives
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+}
+
+/// Arguments of `neap order picture`.
+#[derive(Debug, Args)]
+#[command(after_help = PICTURE_EXAMPLES)]
+pub struct PictureArgs {
+    /// Write the page to FILE; `-` is standard output
+    #[arg(short, long, value_name = "FILE", default_value = "-")]
+    pub output: PathBuf,
+
+    /// Draw this beside it: a trace of the binary with the new layout, and that binary
+    #[arg(long, num_args = 2, value_names = ["T2", "BINARY2"])]
+    pub after: Vec<PathBuf>,
+
+    /// The trace
+    #[arg(value_name = "T")]
+    pub trace: PathBuf,
+
+    /// The program or library that was traced
+    #[arg(value_name = "BINARY")]
+    pub binary: PathBuf,
 }
 
 /// Arguments of `neap order verify`.

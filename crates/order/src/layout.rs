@@ -1,4 +1,4 @@
-//! `neap order estimate`, `emit` and `closure`: what a trace says of a layout, and the files that linkers take.
+//! `neap order estimate`, `emit`, `picture` and `closure`: what a trace says of a layout, and the files that linkers take.
 
 use std::fs;
 use std::io::Write;
@@ -10,20 +10,16 @@ use neap_launch::sys;
 use neap_layout::binary::NotElf;
 use neap_layout::closure::{Closure, closure};
 use neap_layout::estimate::{self, Line};
+use neap_layout::picture::{self, Subject};
 use neap_layout::{Binary, Estimate, Kind, Order, Trace, cluster, emit};
 use serde_json::{Value, json};
 
-use crate::args::{ClosureArgs, Clustering, EmitArgs, EstimateArgs, Linker};
+use crate::args::{ClosureArgs, Clustering, EmitArgs, EstimateArgs, Linker, PictureArgs};
 use crate::files;
 
 /// `neap order estimate`.
 pub fn estimate_of(args: &EstimateArgs) -> Result<u8, Error> {
-    let trace = files::read(&args.trace)?;
-    let binary = read_binary(&args.binary)?;
-    if trace.binary.build_id.is_some() && trace.binary.build_id != binary.build_id {
-        return Err(Error::failed(format!("{} is not the build that was traced", args.binary.display()))
-            .remedy("an estimate needs that build: trace this one, or name the traced one"));
-    }
+    let (trace, binary) = read_traced(&args.trace, &args.binary)?;
     let estimate = Estimate::of(&trace, &binary);
     print(&if args.json { estimate_json(&estimate) } else { estimate_table(&estimate) })
 }
@@ -74,6 +70,21 @@ pub fn emit_for(args: &EmitArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
+/// `neap order picture`.
+pub fn picture_of(args: &PictureArgs) -> Result<u8, Error> {
+    let after = args.after.first().zip(args.after.get(1));
+    let paths = [Some((&args.trace, &args.binary)), after];
+    let mut read = Vec::new();
+    for (trace, path) in paths.into_iter().flatten() {
+        read.push((path.display().to_string(), read_traced(trace, path)?));
+    }
+    let subjects = read.iter().map(|(name, (trace, binary))| Subject { name, trace, binary });
+    let page = picture::page(&subjects.collect::<Vec<_>>());
+    let output = files::create(&args.output)?;
+    files::write_text(output, &args.output, page.as_bytes())?;
+    Ok(0)
+}
+
 /// `neap order closure`.
 pub fn closure_of(args: &ClosureArgs) -> Result<u8, Error> {
     let data = read_all(&args.files)?;
@@ -112,6 +123,16 @@ fn script(path: Option<&Path>) -> Result<String, Error> {
     let output = Command::new("ld").arg("--verbose").output();
     let output = output.map_err(|e| Error::failed(format!("cannot run ld: {}", system_message(&e))).remedy(remedy))?;
     String::from_utf8(output.stdout).map_err(|_| Error::failed("ld prints no script").remedy(remedy))
+}
+
+/// A trace, and the build that was traced.
+fn read_traced(trace: &Path, path: &Path) -> Result<(Trace, Binary), Error> {
+    let (trace, binary) = (files::read(trace)?, read_binary(path)?);
+    if trace.binary.build_id.is_some() && trace.binary.build_id != binary.build_id {
+        return Err(Error::failed(format!("{} is not the build that was traced", path.display()))
+            .remedy("the build that was traced is needed: trace this one, or name that one"));
+    }
+    Ok((trace, binary))
 }
 
 pub(crate) fn read_binary(path: &Path) -> Result<Binary, Error> {

@@ -33,6 +33,7 @@ pub fn run(args: OrderArgs) -> Result<u8, Error> {
         OrderAction::Merge(merge) => files::merge(&merge),
         OrderAction::Estimate(estimate) => layout::estimate_of(&estimate),
         OrderAction::Emit(emit) => layout::emit_for(&emit),
+        OrderAction::Picture(picture) => layout::picture_of(&picture),
         OrderAction::Closure(closure) => layout::closure_of(&closure),
         OrderAction::Verify(verify) => verify::run(&verify),
     }
