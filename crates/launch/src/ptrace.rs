@@ -9,6 +9,10 @@ pub const EVENT_STOP: c_int = 128;
 /// A stop at a system call has this added to SIGTRAP (`PTRACE_O_TRACESYSGOOD`).
 pub const SYSCALL_STOP: c_int = libc::SIGTRAP | 0x80;
 
+/// How `wait4` tells that a process was continued, and, in the lower byte, that it was stopped.
+const CONTINUED: c_int = 0xffff;
+const STOPPED: c_int = 0x7f;
+
 /// How a stopped thread goes on.
 #[derive(Clone, Copy, Debug)]
 pub enum Go {
@@ -88,6 +92,18 @@ pub struct Happened {
     pub status: c_int,
     /// What it used, where it ended.
     pub usage: libc::rusage,
+}
+
+/// At an [`EVENT_STOP`]: the thread stops with its job, or goes on with it. What `wait4` tells of that to the parent of a
+/// process that is not traced.
+pub fn with_job(happened: &Happened) -> (c_int, libc::rusage) {
+    let signal = libc::WSTOPSIG(happened.status);
+    let (how, status) = match signal {
+        libc::SIGTRAP => (Go::On(0), CONTINUED),
+        _ => (Go::Listen, signal << 8 | STOPPED),
+    };
+    go(happened.tid, how);
+    (status, happened.usage)
 }
 
 /// The next thing that happened: to any thread, or to that one. With `block` it waits for something to happen.

@@ -65,7 +65,8 @@ pub struct Estimate {
 impl Estimate {
     /// Of a trace of this build.
     pub fn of(trace: &Trace, binary: &Binary) -> Self {
-        let functions = trace.functions.iter().map(|function| (function.address, function.size, false));
+        // One without a size (`.init`) has code all the same.
+        let functions = trace.functions.iter().map(|function| (function.address, function.size.max(1), false));
         let data = trace.data.iter().map(|data| (data.address, data.size, data.write));
         let (mut pieces, mut outside) = (Vec::new(), 0);
         for (address, size, write) in functions.chain(data) {

@@ -230,12 +230,13 @@ mod tests {
         assert!(html.contains(&square("0x9000&#10;(no name)&#10;not touched: datum")), "{html}");
     }
 
-    /// Catches one of two that is not drawn, and totals that are those of the other.
+    /// Catches one of two that is not drawn, totals that are those of the other, and a function without a size (`.init`)
+    /// that does not count.
     #[test]
     fn before_and_after() {
         let (binary, trace) = (binary(), trace());
         let mut later = trace.clone();
-        later.functions[0].address = 0x1100;
+        (later.functions[0].address, later.functions[0].size) = (0x1100, 0);
         let subject = |name, trace| Subject { name, trace, binary: &binary };
         let html = page(&[subject("old", &trace), subject("new", &later)]);
         check(&html);

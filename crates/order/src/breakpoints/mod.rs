@@ -120,15 +120,7 @@ impl<'t> Tracer<'t> {
         }
         let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
         match event {
-            // The program stops with its job, and goes on with it.
-            EVENT_STOP if signal != libc::SIGTRAP => {
-                ptrace::go(tid, Go::Listen);
-                return (tid == self.root).then_some((signal << 8 | 0x7f, usage));
-            }
-            EVENT_STOP => {
-                ptrace::go(tid, Go::On(0));
-                return (tid == self.root).then_some((0xffff, usage));
-            }
+            EVENT_STOP => return Some(ptrace::with_job(&happened)).filter(|_| tid == self.root),
             _ => self.pass(tid, signal, event),
         }
         None

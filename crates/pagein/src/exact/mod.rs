@@ -132,15 +132,7 @@ impl Exact {
         let begun = self.threads.contains_key(&tid);
         match event {
             EVENT_STOP if !begun => self.begin(tid),
-            // The program stops with its job, and goes on with it.
-            EVENT_STOP if signal != libc::SIGTRAP => {
-                ptrace::go(tid, Go::Listen);
-                return (tid == self.root).then_some((signal << 8 | 0x7f, usage));
-            }
-            EVENT_STOP => {
-                ptrace::go(tid, Go::On(0));
-                return (tid == self.root).then_some((0xffff, usage));
-            }
+            EVENT_STOP => return Some(ptrace::with_job(&happened)).filter(|_| tid == self.root),
             libc::PTRACE_EVENT_EXEC => self.execute(tid),
             libc::PTRACE_EVENT_SECCOMP => {
                 self.mapping.insert(tid);
