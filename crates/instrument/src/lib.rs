@@ -1,16 +1,16 @@
 //! libneap_instrument.so: records the calls of a program that is compiled with `-finstrument-functions`.
 //!
-//! `neap order trace` preloads it. The compiler has each function call [`__cyg_profile_func_enter`], which counts in a
-//! table that the program shares with neap ([`record`]). The table is open-addressed, one slot for each function and place
+//! `neap order trace` preloads it. The compiler has each function call `__cyg_profile_func_enter`, which counts in a
+//! table that the program shares with neap (`record.rs`). The table is open-addressed, one slot for each function and place
 //! that calls it: a slot is taken by one compare-and-swap and never given up. So threads and signal handlers need no lock,
-//! and a program that is killed leaves what it did. No call allocates, or calls a function
-//! that the program may have replaced.
+//! and a program that is killed leaves what it did. No call allocates. Of the C library it uses `syscall`, errno, and the
+//! functions on memory that compilers call.
 //!
 //! | what happens | what the library does |
 //! |---|---|
 //! | the program starts | the constructor opens the record, and finds the target in `/proc/self/maps` |
 //! | a library is loaded later | the first call from an unknown mapping finds it in the same way |
-//! | fork | the child finds [`State`] wiped by the kernel: it records nothing, unless neap follows |
+//! | fork | the child finds `State` wiped by the kernel: it records nothing, unless neap follows |
 //! | exec | the constructor finds the record's owner: the same process goes on, another one records nothing |
 //!
 //! May depend on the C library.

@@ -44,7 +44,7 @@ fn hash(name: &str) -> Option<usize> {
     };
     let ends = |end: usize| matches!(name.as_bytes().get(end), None | Some(b'.'));
     let found = name.as_bytes().windows(HASH).enumerate().filter(|(at, text)| is_hash(text) && ends(at + HASH));
-    found.map(|(at, _)| at).last().filter(|_| name.starts_with("_ZN"))
+    found.map(|(at, _)| at).next_back().filter(|_| name.starts_with("_ZN"))
 }
 
 /// Identifiers are copied by their length, as they may hold anything.
