@@ -193,6 +193,26 @@ fn a_failing_allocator_stays_in_the_table() {
     }
 }
 
+/// Catches a layout that the linker does not take, and figures of one side that are shown for the other.
+#[test]
+fn a_program_is_laid_out_again() {
+    let neap = Neap::new();
+    let mut command =
+        neap.command(["lab", "run", "order", "--quick", "--cases", "and data", "--allocators", "glibc", "-o"]);
+    let out = command.arg(neap.path("run")).output().expect("neap starts");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let rows = fs::read_to_string(neap.path("run/rows.csv")).expect("rows");
+    let value = |metric: &str| -> Option<f64> {
+        let row = rows.lines().find(|row| row.split(',').any(|field| field == metric))?;
+        row.split(',').filter_map(|field| field.parse().ok()).next_back()
+    };
+    let Some((before, after)) = value("faults-before").zip(value("faults")) else {
+        assert!(rows.contains("skipped"), "{rows}");
+        return common::skip("a_program_is_laid_out_again", "neap order cannot trace here");
+    };
+    assert!(after < 0.5 * before, "{rows}");
+}
+
 /// Catches an earlier run that is lost, and one that cannot be replaced.
 #[test]
 fn an_earlier_run_is_not_overwritten() {

@@ -36,6 +36,7 @@ const EXPERIMENTS: &[File] = files![
     "experiments/first-run.c",
     "experiments/huge.c",
     "experiments/latency.c",
+    "experiments/order.c",
     "experiments/prefault.c",
     "experiments/recycled.c",
     "experiments/regrow.c",
@@ -129,6 +130,15 @@ pub fn launcher(place: &Place) -> Result<PathBuf> {
 /// Builds one program of `lab/experiments`.
 pub fn experiment(place: &Place, name: &str) -> Result<PathBuf> {
     build(place, &format!("experiments/{name}.c"))
+}
+
+/// Compiles one program of `lab/experiments` that has been built to another place, with one more option.
+pub fn link_again(place: &Place, name: &str, option: &str, output: &Path) -> Result<()> {
+    let path = format!("experiments/{name}.c");
+    let file = EXPERIMENTS.iter().find(|(known, _)| *known == path).with_context(|| format!("no {path}"))?;
+    let source = write_below(&place.cache.join("sources"), file)?;
+    let mut command = toolchain::command(&cc());
+    interrupt::run(command.args(FLAGS).arg(source).arg("-o").arg(output).arg(option)).map(drop)
 }
 
 /// Writes one script into the cache.

@@ -106,7 +106,7 @@ pub struct Names<'b> {
 pub enum Found<'b> {
     /// By the name as it is.
     Same(&'b Symbol),
-    /// By its stem: all with it.
+    /// By its stem.
     Changed(Vec<&'b Symbol>),
     /// Nothing.
     Lost,
@@ -126,15 +126,19 @@ impl<'b> Names<'b> {
     }
 
     /// Looks for a name. Of several local symbols with it, that of the same source file counts, else the one at the same
-    /// address, else the first.
-    pub fn find(&self, name: &str, file: Option<&str>, address: u64) -> Found<'b> {
+    /// address, else the first. Of several with its stem, such as a generic function of Rust for each type, those of the
+    /// same size count, else all.
+    pub fn find(&self, name: &str, file: Option<&str>, address: u64, size: u64) -> Found<'b> {
         if let Some(symbols) = self.exact.get(name) {
             let likeness = |symbol: &&&Symbol| (symbol.file.as_deref() == file, symbol.address == address);
             // The last of equals would win: the first shall.
             return symbols.iter().rev().max_by_key(likeness).map_or(Found::Lost, |symbol| Found::Same(symbol));
         }
         match self.stems.get(&stem(name)) {
-            Some(symbols) => Found::Changed(symbols.clone()),
+            Some(symbols) => {
+                let alike: Vec<&Symbol> = symbols.iter().copied().filter(|symbol| symbol.size == size).collect();
+                Found::Changed(if alike.is_empty() { symbols.clone() } else { alike })
+            }
             None => Found::Lost,
         }
     }
@@ -177,5 +181,25 @@ mod tests {
         for name in [".", "", "_R", "_RC", "_RCs", "_R9", "_R99999999999999999999x", "E", "_ZN17hE", "_R2ééé"] {
             let _ = stem(name);
         }
+    }
+
+    /// Catches instances of a generic function that are all placed for one, and one that is lost as its size changed.
+    #[test]
+    fn of_instances_those_of_the_same_size_count() {
+        let symbol = |address: u64, size: u64| Symbol {
+            name: format!("_ZN1a1b17h{address:016x}E"),
+            aliases: Vec::new(),
+            section: 0,
+            address,
+            size,
+            file: None,
+        };
+        let binary = Binary { symbols: vec![symbol(16, 7), symbol(32, 9), symbol(48, 9)], ..Binary::default() };
+        let names = Names::new(&binary);
+        let find = |size: u64| match names.find("_ZN1a1b17hfedcba9876543210E", None, 16, size) {
+            Found::Changed(symbols) => symbols.iter().map(|symbol| symbol.address).collect(),
+            _ => Vec::new(),
+        };
+        assert_eq!([find(7), find(9), find(8)], [vec![16], vec![32, 48], vec![16, 32, 48]]);
     }
 }

@@ -47,7 +47,7 @@ impl Order {
             if matches!(function.section.as_str(), ".init" | ".fini") {
                 continue;
             }
-            let found = names.find(&function.name, function.file.as_deref(), function.address);
+            let found = names.find(&function.name, function.file.as_deref(), function.address, function.size);
             take(found, binary, &mut order.functions, &mut placed, &mut order.items);
         }
         for data in &trace.data {
@@ -55,7 +55,7 @@ impl Order {
                 order.nameless += 1;
                 continue;
             };
-            let found = names.find(name, None, data.address);
+            let found = names.find(name, None, data.address, data.size);
             take(found, binary, &mut order.data, &mut placed, &mut order.items);
         }
         order

@@ -7,6 +7,7 @@ mod bursts;
 mod calloc;
 mod large;
 mod memory;
+mod order;
 mod pages;
 mod programs;
 mod retain;
@@ -63,6 +64,13 @@ pub enum Work {
     },
     /// `neap pagein` on a program of the system.
     Pagein(&'static str),
+    /// The program `order` with another layout by `neap order`.
+    Order {
+        /// Data are placed too, not only functions.
+        data: bool,
+        /// Runs of each layout.
+        pairs: u32,
+    },
     /// The program `huge` on memory of one kind, the system set for it.
     Huge {
         /// As in `--kind`.
@@ -211,6 +219,7 @@ pub fn all(quick: bool) -> Vec<Design> {
         retain::retain_small(quick),
         threads::ebizzy(quick),
         pages::pagein(quick),
+        order::order(quick),
         pages::prefault(quick),
         pages::huge(quick),
         bursts::bursts(quick),

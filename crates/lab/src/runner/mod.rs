@@ -5,6 +5,7 @@ mod cgroup;
 mod counts;
 mod huge;
 mod launch;
+mod order;
 mod pagein;
 mod python;
 mod real;
@@ -73,6 +74,7 @@ impl<'a> Runner<'a> {
             Work::Program(name, _) | Work::Traced(name, _) => sources::experiment(self.place, name).map(drop),
             Work::Workers(_) => sources::experiment(self.place, "workers").map(drop),
             Work::Huge { .. } => sources::experiment(self.place, "huge").map(drop),
+            Work::Order { .. } => sources::experiment(self.place, "order").map(drop),
             Work::Workload { name, .. } => sources::workload(self.place, name).map(drop),
             Work::Python(name, _) => sources::script(self.place, name).map(drop),
             Work::Real { name, count } => self.reals.prepare(self.place, name, *count),
@@ -121,6 +123,7 @@ impl<'a> Runner<'a> {
                 self.reals.run(self.place, &self.launcher, (name, *count), allocator, timeout)
             }
             Work::Pagein(program) => pagein::run(self.place, program, allocator),
+            Work::Order { data, pairs } => order::run(self.place, *data, *pairs, timeout),
             Work::Huge { kind, bits } => huge::run(self.place, &self.launcher, kind, *bits, &variables, timeout),
             Work::Workload { name, threads, scale } => self.workload(name, *threads, *scale, &variables, timeout),
         }
@@ -208,6 +211,9 @@ pub fn command_text(case: &Case) -> String {
         Work::Tls { chunk, seconds } => add(&format!("tls-client.py FOLDER {chunk} {seconds}"), &[]),
         Work::Real { name, count } => real::words(name, *count).iter().for_each(|word| add(word, &[])),
         Work::Pagein(program) => add(&format!("neap pagein -- {program}"), &[]),
+        Work::Order { pairs, .. } => {
+            add(&format!("neap order verify --pairs {pairs} --before order --after order.new"), &[])
+        }
         Work::Huge { kind, bits: (low, high, step) } => {
             add(&format!("huge --kind {kind} --low {low} --high {high} --step {step}"), &[]);
         }
