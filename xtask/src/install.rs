@@ -1,6 +1,7 @@
 //! `cargo xtask install`: the library, the command, header, pkg-config file and manual page, where a system wants them.
 
 use crate::place::root;
+use crate::release;
 use anyhow::{Context, Result, ensure};
 use clap::Args as ClapArgs;
 use std::fs;
@@ -26,6 +27,10 @@ pub struct Args {
     /// Folder of libraries below the prefix, as lib/x86_64-linux-gnu
     #[arg(long, default_value = "lib")]
     libdir: PathBuf,
+
+    /// With the command as `cargo xtask release` lays it out
+    #[arg(long)]
+    order: bool,
 }
 
 /// Runs `cargo xtask install`.
@@ -34,24 +39,27 @@ pub fn main(args: Args) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(&cargo).args(["build", "--release"]).current_dir(root()).status();
     ensure!(built.context("cannot start cargo")?.success(), "cargo build --release failed");
+    if args.order {
+        release::lay_out()?;
+    }
 
     let inside = args.prefix.strip_prefix("/").unwrap_or(&args.prefix);
     let base = args.destdir.as_ref().map_or_else(|| args.prefix.clone(), |dir| dir.join(inside));
     let lib = base.join(&args.libdir);
-    let release = root().join("target/release");
+    let built = root().join("target/release");
     let versioned = format!("libneap.so.{VERSION}");
-    put(&fs::read(release.join("neap"))?, &base.join("bin/neap"), 0o755)?;
-    put(&fs::read(release.join("libneap.so"))?, &lib.join(&versioned), 0o755)?;
+    put(&fs::read(built.join("neap"))?, &base.join("bin/neap"), 0o755)?;
+    put(&fs::read(built.join("libneap.so"))?, &lib.join(&versioned), 0o755)?;
     link(&versioned, &lib.join(SONAME))?;
     link(SONAME, &lib.join("libneap.so"))?;
-    put(&fs::read(release.join("libneap.a"))?, &lib.join("libneap.a"), 0o644)?;
+    put(&fs::read(built.join("libneap.a"))?, &lib.join("libneap.a"), 0o644)?;
     put(&fs::read(root().join("include/neap.h"))?, &base.join("include/neap.h"), 0o644)?;
     let pc = fs::read_to_string(root().join("include/neap.pc.in"))?
         .replace("@PREFIX@", &args.prefix.to_string_lossy())
         .replace("@LIBDIR@", &args.libdir.to_string_lossy())
         .replace("@VERSION@", VERSION);
     put(pc.as_bytes(), &lib.join("pkgconfig/neap.pc"), 0o644)?;
-    let page = Command::new(release.join("neap")).arg("man").output().context("cannot run neap man")?;
+    let page = Command::new(built.join("neap")).arg("man").output().context("cannot run neap man")?;
     ensure!(page.status.success(), "neap man failed");
     put(&page.stdout, &base.join("share/man/man1/neap.1"), 0o644)?;
     println!("installed neap {VERSION} below {}", base.display());

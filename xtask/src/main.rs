@@ -16,6 +16,7 @@ mod mutation;
 mod nightly;
 mod peers;
 mod place;
+mod release;
 mod sim;
 mod torture;
 
@@ -37,6 +38,8 @@ enum Command {
     Ci(ci::Args),
     /// Install library, command, header, pkg-config file and manual page
     Install(install::Args),
+    /// Build the command with a layout by `neap order`: its start touches fewer pages
+    Release(release::Args),
     /// Build the other allocators as preload libraries in lab/peers/build
     Peers(peers::Args),
     /// Run the experiments, with the allocation workloads among them
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Ci(args) => ci::main(args),
         Command::Install(args) => install::main(args),
+        Command::Release(args) => release::main(args),
         Command::Peers(args) => peers::main(args),
         Command::Experiments(args) => experiments::main(args),
         Command::Bench(args) => experiments::suite(args),
