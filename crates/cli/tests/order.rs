@@ -501,8 +501,10 @@ fn synthetic_program() {
         eprintln!(
             "{name}: alone and in order: code {code:?} data {data:?} faults {faults:?}, with fault-around {around:?}"
         );
-        for (what, [alone, ordered]) in [("pages", pages), ("faults", faults), ("faults with fault-around", around)] {
-            assert!(ordered <= 1.1 * alone, "{name}: {what}: {ordered}, with what is used alone {alone}");
+        // Fault-around maps windows at addresses that differ from run to run: some more may be needed.
+        let limits = [("pages", pages, 0.0), ("faults", faults, 0.0), ("faults with fault-around", around, 3.0)];
+        for (what, [alone, ordered], more) in limits {
+            assert!(ordered <= 1.1 * alone + more, "{name}: {what}: {ordered}, with what is used alone {alone}");
         }
     }
 }
