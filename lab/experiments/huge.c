@@ -12,15 +12,20 @@
  * sysv:    System V shared memory with SHM_HUGETLB
  * mmap:    MAP_HUGETLB
  * malloc:  whatever malloc gives
+ *
+ * With --settle the walk goes on before it is measured, until its memory is in huge pages but for a 32nd, or for as many
+ * ms for each huge page that it could have: an allocator may ask for them some time after the first touch. "reach" are the bytes that the processor's TLB
+ * for data covers with pages of the kind's size, where the processor tells it and the size is certain.
  */
 #include "experiment.h"
 #include <sys/ipc.h>
 #include <sys/shm.h>
 #if defined __x86_64__
+#include <cpuid.h>
 #include <x86intrin.h>
 #endif
 
-enum { KIND, LOW, HIGH, STEP, WALK_MS };
+enum { KIND, LOW, HIGH, STEP, WALK_MS, SETTLE };
 enum { SMALL, THP, MTHP, HUGE_FILE, HUGE_SYSV, HUGE_MMAP, MALLOC };
 
 static option_t options[] = {
@@ -29,6 +34,7 @@ static option_t options[] = {
     {"high", NULL, 30, NULL},
     {"step", NULL, 1, NULL},
     {"ms", NULL, 50, NULL},
+    {"settle", NULL, 0, NULL},
 };
 
 enum { LINE = 64, HUGE = 2 * 1024 * 1024, STEPS_AT_ONCE = 1024, SLICES = 5 };
@@ -160,11 +166,58 @@ static double ticks_per_ns(void) {
 #endif
 }
 
+/* Entries of the greatest TLB for data with pages of 4 KiB, or of 2 MiB; 0 where the processor does not tell. */
+static size_t tlb_entries(int huge) {
+  size_t most = 0;
+#if defined __x86_64__
+  unsigned eax, ebx, ecx, edx, last = 0;
+  /* Intel: one subleaf for each TLB. */
+  for (unsigned leaf = 0; leaf <= last && __get_cpuid_count(0x18, leaf, &eax, &ebx, &ecx, &edx); leaf++) {
+    if (leaf == 0) last = eax;
+    unsigned kind = edx & 31, for_data = kind == 1 || kind == 3;
+    size_t entries = (size_t)(ebx >> 16) * ecx;
+    if (for_data && (ebx >> huge & 1) && entries > most) most = entries;
+  }
+  /* AMD: the second level, else the first. */
+  if (most == 0 && __get_cpuid(0x80000006, &eax, &ebx, &ecx, &edx)) most = (huge ? eax : ebx) >> 16 & 0xfff;
+  if (most == 0 && __get_cpuid(0x80000005, &eax, &ebx, &ecx, &edx)) most = (huge ? eax : ebx) >> 16 & 0xff;
+#endif
+  return most;
+}
+
+/* What the TLB covers; 0 where the size of the pages is not that of one of its kinds. */
+static size_t tlb_reach(void) {
+  switch (options[KIND].value) {
+    case SMALL: return tlb_entries(0) * TOUCH_STEP;
+    case MTHP:
+    case MALLOC: return 0;
+    default: return tlb_entries(1) * HUGE;
+  }
+}
+
+/* Bytes of the process in transparent huge pages. */
+static size_t in_huge_pages(void) {
+  static char text[4096]; /* no memory of the allocator */
+  int file = open("/proc/self/smaps_rollup", O_RDONLY);
+  ssize_t len = file < 0 ? 0 : read(file, text, sizeof text - 1);
+  if (file >= 0) close(file);
+  text[len > 0 ? len : 0] = 0;
+  const char *line = strstr(text, "AnonHugePages:");
+  return line ? strtoul(line + strlen("AnonHugePages:"), NULL, 10) * 1024 : 0;
+}
+
+static void settle(line_t **at, size_t bytes) {
+  enum { AT_ONCE_MS = 100 };
+  size_t most = bytes / HUGE * options[SETTLE].value;
+  for (size_t ms = 0; ms < most && in_huge_pages() < bytes - bytes / 32; ms += AT_ONCE_MS) walk(at, AT_ONCE_MS * 1000);
+}
+
 static void measure(size_t bits) {
   size_t bytes = (size_t)1 << bits, held = rounded(bytes);
   line_t *lines = obtain(options[KIND].value == MALLOC ? bytes : held), *at = lines;
   link_cycle(lines, bytes / LINE);
   walk(&at, options[WALK_MS].value * 500);
+  settle(&at, bytes);
   double slices[SLICES];
   for (int i = 0; i < SLICES; i++) slices[i] = walk(&at, options[WALK_MS].value * 1000 / SLICES);
   qsort(slices, SLICES, sizeof *slices, by_value);
@@ -184,5 +237,6 @@ int main(int argc, char **argv) {
   size_t low = options[LOW].value, high = options[HIGH].value;
   if (low < 8 || high > 34 || options[STEP].value == 0) usage(argv[0], options, sizeof options / sizeof *options);
   for (size_t bits = low; bits <= high; bits += options[STEP].value) measure(bits);
+  if (tlb_reach() > 0) metric("reach", "B", (double)tlb_reach());
   return 0;
 }

@@ -52,6 +52,9 @@ pub struct Chart {
     /// Values to compare with: a published figure, a limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub marks: Vec<Mark>,
+    /// Figures that are places on the x axis of a line chart: the reach of a TLB on an axis of sizes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<Place>,
 }
 
 /// How a chart is drawn.
@@ -131,6 +134,17 @@ pub struct Mark {
     pub label: String,
     /// On the y axis.
     pub value: f64,
+}
+
+/// A figure that is drawn as a line upwards; where no allocator has it there is none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Place {
+    /// What it is: `TLB reach, 4 KiB pages`.
+    pub label: String,
+    /// Which case.
+    pub case: String,
+    /// Which metric; in the unit of the x axis.
+    pub metric: String,
 }
 
 /// One table: allocators down, figures across.

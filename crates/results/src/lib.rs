@@ -32,7 +32,7 @@ pub mod stats;
 pub mod suite;
 mod view;
 
-pub use chart::{Axis, Better, Chart, ChartKind, Column, Mark, Point, Position, Series, Table};
+pub use chart::{Axis, Better, Chart, ChartKind, Column, Mark, Place, Point, Position, Series, Table};
 pub use compare::{Change, Comparison, Missing, Outcome, compare};
 pub use error::{ReadError, SCHEMA};
 pub use row::{Row, rows_from_csv, rows_to_csv};

@@ -343,7 +343,7 @@ impl Experiment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Axis, ChartKind, Column, Mark, Point, Series};
+    use crate::{Axis, ChartKind, Column, Mark, Place, Point, Series};
 
     /// A run in which every member has something.
     fn full() -> Run {
@@ -360,6 +360,7 @@ mod tests {
             }],
             allocators: vec!["neap".into()],
             marks: vec![Mark { label: "published".into(), value: 3.5 }],
+            places: vec![Place { label: "TLB reach".into(), case: "a".into(), metric: "reach".into() }],
         };
         let figures = vec![ClaimFigure { label: "after".into(), value: "3.4 GB".into() }];
         let claim = Claim { text: "it grows".into(), source: "an article".into(), year: Some(2012), figures };

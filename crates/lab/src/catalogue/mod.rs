@@ -77,6 +77,8 @@ pub enum Work {
         kind: &'static str,
         /// Least, greatest and step of the powers of two.
         bits: (u32, u32, u32),
+        /// How long a block is walked over at most before it is measured, in ms for each huge page that it could have.
+        settle_ms: u32,
     },
     /// A real program as a whole process.
     Real {

@@ -29,7 +29,7 @@ pub fn run(
     place: &Place,
     launcher: &Launcher,
     kind: &str,
-    (low, high, step): (u32, u32, u32),
+    ((low, high, step), settle_ms): ((u32, u32, u32), u32),
     variables: &[String],
     timeout: Duration,
 ) -> Result<Outcome> {
@@ -38,7 +38,7 @@ pub fn run(
         Ok(reservation) => reservation,
         Err(reason) => return Ok(Outcome::skipped(format!("{reason:#}"))),
     };
-    let numbers = [("--low", low), ("--high", high), ("--step", step)];
+    let numbers = [("--low", low), ("--high", high), ("--step", step), ("--settle", settle_ms)];
     let mut command: Vec<OsString> = vec![sources::experiment(place, "huge")?.into(), "--kind".into()];
     command.push(kind.into());
     command.extend(numbers.iter().flat_map(|(name, value)| [OsString::from(name), value.to_string().into()]));

@@ -124,7 +124,9 @@ impl<'a> Runner<'a> {
             }
             Work::Pagein(program) => pagein::run(self.place, program, allocator),
             Work::Order { data, pairs } => order::run(self.place, *data, *pairs, timeout),
-            Work::Huge { kind, bits } => huge::run(self.place, &self.launcher, kind, *bits, &variables, timeout),
+            Work::Huge { kind, bits, settle_ms } => {
+                huge::run(self.place, &self.launcher, kind, (*bits, *settle_ms), &variables, timeout)
+            }
             Work::Workload { name, threads, scale } => self.workload(name, *threads, *scale, &variables, timeout),
         }
     }
@@ -214,8 +216,8 @@ pub fn command_text(case: &Case) -> String {
         Work::Order { pairs, .. } => {
             add(&format!("neap order verify --pairs {pairs} --before order --after order.new"), &[])
         }
-        Work::Huge { kind, bits: (low, high, step) } => {
-            add(&format!("huge --kind {kind} --low {low} --high {high} --step {step}"), &[]);
+        Work::Huge { kind, bits: (low, high, step), settle_ms } => {
+            add(&format!("huge --kind {kind} --low {low} --high {high} --step {step} --settle {settle_ms}"), &[]);
         }
         Work::Workload { name, threads, scale } => add(&format!("{name} --threads {threads} --scale {scale}"), &[]),
     }
@@ -298,7 +300,7 @@ mod tests {
         let place = for_test();
         let runner = Runner::new(&place).unwrap();
         let timeout = Duration::from_secs(60);
-        let outcome = huge::run(&place, &runner.launcher, "small", (11, 17, 3), &[], timeout).unwrap();
+        let outcome = huge::run(&place, &runner.launcher, "small", ((11, 17, 3), 0), &[], timeout).unwrap();
         for name in ["ns-11", "ns-14", "ns-17"] {
             assert!(outcome.value(name).is_some(), "{name}: {outcome:?}");
         }

@@ -1,6 +1,6 @@
 //! A chart's values: positions across, allocators (and their series) down.
 
-use neap_results::{Better, Chart, Figure, Position, Value, View};
+use neap_results::{Better, Chart, Figure, Place, Position, Value, View};
 
 /// The values of a chart, looked up.
 #[derive(Debug, Default)]
@@ -9,6 +9,8 @@ pub struct Grid {
     pub columns: Vec<Position>,
     /// One for each allocator and series that has anything to show.
     pub rows: Vec<GridRow>,
+    /// Places on the x axis with their labels, as far as an allocator has the figure.
+    pub places: Vec<(String, f64)>,
 }
 
 /// The values of one allocator in one series.
@@ -57,7 +59,13 @@ impl Grid {
                 }
             }
         }
-        let mut grid = Grid { columns, rows };
+        let place = |place: &Place| {
+            let figure = Figure::new(experiment, &place.case, &place.metric);
+            let found = allocators.iter().find_map(|allocator| view.median(figure, allocator));
+            found.map(|number| (place.label.clone(), number))
+        };
+        let places = chart.places.iter().filter_map(place).collect();
+        let mut grid = Grid { columns, rows, places };
         grid.drop_empty_columns();
         grid.shorten_names(chart);
         grid

@@ -44,12 +44,26 @@ pub fn draw(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) 
         svg.line(Ink::Mark, (frame.left, place), (frame.right, place), 1.5, "5 3");
         svg.label(Ink::Mark, (frame.left + 6.0, place - 5.0), false, &mark.label);
     }
+    places(svg, chart, grid, &frame, &x, &numbers);
     let below = frame.bottom + 44.0;
     if at_end {
         names_at_end(svg, grid, &looks, &frame, (&x, &y), &numbers);
         below
     } else {
         legend(svg, grid, &looks, below + 6.0, width)
+    }
+}
+
+/// Lines upwards at figures that lie among the positions.
+fn places(svg: &mut Svg, chart: &Chart, grid: &Grid, frame: &Frame, x: &Scale, numbers: &[f64]) {
+    let among = |number: f64| numbers.iter().any(|&n| n <= number) && numbers.iter().any(|&n| n >= number);
+    let shown = grid.places.iter().filter(|(_, number)| among(*number));
+    for (at, (label, number)) in shown.enumerate() {
+        let place = x.place(*number);
+        svg.line(Ink::Mark, (place, frame.top), (place, frame.bottom), 1.5, "5 3");
+        // Labels below each other, as two places may be near.
+        let text = format!("{label}: {}", tick_text(*number, &chart.x.unit));
+        svg.label(Ink::Mark, (place + 5.0, frame.top + 12.0 + NAME_STEP * at as f64), false, &text);
     }
 }
 

@@ -108,7 +108,7 @@ fn describe(chart: &Chart, grid: &Grid) -> String {
 mod tests {
     use super::*;
     use crate::sample;
-    use neap_results::Experiment;
+    use neap_results::{Experiment, Place, Row};
 
     fn drawn(number: usize, size: Size, theme: Theme) -> String {
         let run = sample::run();
@@ -166,6 +166,23 @@ mod tests {
         chart.series[0].points.truncate(1);
         let text = draw(&chart, "calloc", &View::of(&run), Size::Wide, Theme::Page, "c").unwrap();
         assert!(text.contains("Dot chart of") && text.contains(">calloc of 64 KiB</title>"), "{text}");
+    }
+
+    // Would catch a place that is not drawn, one beyond the axis that is, and one without a figure that ends the report.
+    #[test]
+    fn places_on_the_axis_are_marked() {
+        let mut run = sample::run();
+        let row = run.rows[0].clone();
+        for (metric, value) in [("reach", 262_144.0), ("beyond", 1e12)] {
+            run.rows.push(Row { case: "64 KiB".into(), metric: metric.into(), value, ..row.clone() });
+        }
+        let mut chart = run.experiments[0].charts[0].clone();
+        chart.places = ["reach", "beyond", "unknown"]
+            .map(|name| Place { label: name.into(), case: "64 KiB".into(), metric: name.into() })
+            .into();
+        let text = draw(&chart, "calloc", &View::of(&run), Size::Wide, Theme::Page, "c").unwrap();
+        assert!(text.contains(">reach: 256 KiB<"), "{text}");
+        assert!(!text.contains("beyond") && !text.contains("unknown"), "{text}");
     }
 
     // Would catch a picture without words for those who do not see it.
