@@ -401,6 +401,8 @@ unsafe impl Os for Fake {
         for run in runs {
             self.whole_pages(Call::PurgeRuns, run.start.addr(), run.len);
             model.require("purge_runs", run.start.addr(), run.len, &[Access::Committed]);
+            let end = run.start.addr() + run.len;
+            self.huge_pages().cut += usize::from(run.len > HUGE_PAGE && !end.is_multiple_of(HUGE_PAGE));
         }
         let most = if self.granted(Call::PurgeRuns) {
             runs.len()

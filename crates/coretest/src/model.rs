@@ -28,8 +28,9 @@ const MOST_HEAPS: usize = 6;
 const LONG: u64 = 3_600_000;
 /// Number of blocks that are checked when memory went back to the system.
 const SOME: usize = 64;
-/// Limit on the ticks after which no memory may wait, each as late as the one before requested.
-const MOST_TICKS: usize = 1000;
+/// Limit on the ticks after which no memory may wait, each as late as the one before requested. A tick takes 10 ms at least,
+/// and the helper stays for the passes of promotion, the last of which is due 15 s after growth.
+const MOST_TICKS: usize = 3000;
 
 /// A live block.
 #[derive(Clone, Copy, Debug)]

@@ -576,3 +576,20 @@ fn each_second_page_goes_back() {
     kept.into_iter().for_each(|p| free(&a, &t, p));
     t.abandon(&a);
 }
+
+/// Catches batches that end inside a huge page: the system has to split it, and keeps the page table of its OS pages.
+#[test]
+fn batches_end_where_huge_pages_do() {
+    const LEN: usize = (40 << 20) + 5 * CHUNK;
+    let a = system(4096);
+    let thread = thread(&a);
+    let blocks = [malloc(&a, &thread, LEN), malloc(&a, &thread, CHUNK)];
+    // SAFETY: the block has so many bytes.
+    unsafe { blocks[0].write_bytes(1, LEN) };
+    free(&a, &thread, blocks[0]);
+    settle(&a);
+    assert!(a.os.usage().present < 1 << 20, "{} bytes held", a.os.usage().present);
+    assert!(a.os.cut_huge_pages() <= 1, "{} batches", a.os.cut_huge_pages());
+    free(&a, &thread, blocks[1]);
+    thread.abandon(&a);
+}

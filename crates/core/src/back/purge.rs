@@ -17,6 +17,7 @@ use crate::blocks::heap;
 use crate::blocks::heap::Mine;
 use crate::pages::age;
 use crate::pages::chunk::{Kind, Record};
+use crate::pages::huge_area::AREA;
 use crate::pages::notes::Came;
 use crate::pages::range::Ranges;
 use crate::pages::{FREED, tables};
@@ -302,15 +303,26 @@ impl<O: Os> Back<O> {
         if first == seen {
             return seen;
         }
-        let most = (due.bytes - batch.bytes).div_ceil(CHUNK).min(left - first).min(r.beyond(due.keep.chunks));
-        if most == 0 {
+        let at = c.after(first);
+        let room = (due.bytes - batch.bytes).div_ceil(CHUNK);
+        // A part of a huge page that stays would cost a split, or a page table that keeps huge pages away from there.
+        let most = if due.bytes == BATCH_BYTES { to_border(at, room) } else { room };
+        let len = ages(first, most.min(left - first)).iter().take_while(|&&age| due.is(age)).count();
+        let may_go = r.beyond(due.keep.chunks);
+        let len = if len > may_go { to_border(at, may_go + 1).saturating_sub(AREA) } else { len };
+        if len == 0 {
             walk.waiting += seen - first;
             return seen;
         }
-        let len = ages(first, most).iter().take_while(|&&age| due.is(age)).count();
         r.take_out(&self.arenas, start, from + first, from + first + len);
         walk.purged += len;
-        batch.push(Run { start: c.after(first).start(), len: len * CHUNK });
+        batch.push(Run { start: at.start(), len: len * CHUNK });
         first + len
     }
+}
+
+/// The least number of chunks from `c` on, but at least `len`, that ends where a huge page does.
+fn to_border(c: Record, len: usize) -> usize {
+    let index = c.start().addr() / CHUNK;
+    (index + len).next_multiple_of(AREA) - index
 }

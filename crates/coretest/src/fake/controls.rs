@@ -82,4 +82,9 @@ impl Fake {
     pub fn left_in_pool(&self) -> usize {
         self.huge_pages().left()
     }
+
+    /// Number of purged runs longer than a huge page that ended inside one.
+    pub fn cut_huge_pages(&self) -> usize {
+        self.huge_pages().cut
+    }
 }

@@ -12,12 +12,14 @@ pub(super) struct Huge {
     left: usize,
     /// Where a page of the pool is.
     taken: Vec<usize>,
+    /// Number of purged runs longer than a huge page that end inside one.
+    pub(super) cut: usize,
 }
 
 impl Huge {
     /// A pool of so many pages.
     pub(super) fn new(pool: usize) -> Self {
-        Huge { allowed: Vec::new(), promoted: Vec::new(), left: pool, taken: Vec::new() }
+        Huge { allowed: Vec::new(), promoted: Vec::new(), left: pool, taken: Vec::new(), cut: 0 }
     }
 
     /// Takes pages of the pool for a range, where it has none yet; false once there are none left.
