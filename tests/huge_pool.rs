@@ -24,7 +24,21 @@ const CASES: &[(usize, &str, &str, bool, &str)] = &[
     (7, "strict", "pool_strict", false, "a page of the pool that is left, or memory that does not come again"),
     (7, "strict", "pool_toggle", false, "memory that stays lost where the pool was used up and is no longer asked"),
     (40, "fallback", "pool_taken", false, "a signal where the pool is taken away after its pages were taken"),
-    (96, "fallback", "pool_fork", false, "a child of a fork that loses bytes where the pool has pages for it"),
+    (
+        16,
+        "strict",
+        "pool_changed",
+        false,
+        "a page of the pool that is lost as the program changed it, or stays changed",
+    ),
+    (
+        24,
+        "strict",
+        "pool_exec",
+        false,
+        "a child of a fork that ends by a signal before exec where the pool has no page for it",
+    ),
+    (128, "fallback", "pool_fork", false, "a child of a fork that loses bytes where the pool has pages for it"),
 ];
 
 fn run(pages: usize, hugetlb: &str, case: &str, told: bool) -> Result<(), Stop> {

@@ -3,6 +3,7 @@
 #include "filter.h"
 #include <dlfcn.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -313,6 +314,39 @@ static void pool_toggle(void) {
     }
 }
 
+/* What the program changes of its blocks, or tries to, does not make the pool shorter. */
+static void pool_changed(void) {
+    size_t pages = pool_number("HugePages_Total");
+    char *first = malloc(40);
+    CHECK(first);
+    for (int round = 0; round < 80; round++) {
+        size_t align = round / 8 % 2 ? HUGE : 4096;
+        unsigned char *p = aligned_alloc(align, 5 * MIB);
+        CHECK_AT(p, round);
+        for (size_t i = 0; i < 5 * MIB; i++) p[i] = (unsigned char)(i % 251);
+        size_t kept = 5 * MIB;
+        switch (round % 8) {
+        case 0: CHECK(mlock(p, 5 * MIB) == 0); break;
+        case 1: (void)!mprotect(p, 4 * MIB, PROT_READ); break;
+        case 2: if (mprotect(p, 4 * MIB, PROT_NONE) == 0) kept = 0; break;
+        case 3: (void)!madvise(p, 4 * MIB, MADV_DONTFORK); break;
+        case 4: if (madvise(p, 4 * MIB, MADV_DONTNEED) == 0) kept = 0; break;
+        case 5: if (munmap(p, 2 * MIB) == 0) kept = 0; break;
+        case 6: (void)!mprotect(p + 4096, 4096, PROT_NONE); break;
+        case 7: (void)!madvise(p, 5 * MIB, MADV_WIPEONFORK); break;
+        }
+        for (size_t i = 0; i < kept; i++) CHECK_AT(p[i] == (unsigned char)(i % 251), i);
+        free(p);
+        p = calloc(1, 5 * MIB);
+        CHECK_AT(p, round);
+        for (size_t i = 0; i < 5 * MIB; i++) CHECK_AT(p[i] == 0, i);
+        memset(p, 1, 5 * MIB);
+        CHECK(page_size_at(p) == 2048);
+        free(p);
+    }
+    CHECK(pool_number("HugePages_Total") == pages);
+}
+
 static void pool_taken(void) {
     char *p = malloc(32 * MIB);
     CHECK(p && page_size_at(p + MIB) == 2048);
@@ -339,9 +373,41 @@ static void pool_fork(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
+static void *until_told(void *told) {
+    free(malloc(100));
+    while (!*(volatile int *)told) usleep(1000);
+    return NULL;
+}
+
+/* The pool has no page left, and there are many heaps. A child that calls exec, and touches no block before, needs none. */
+static void pool_exec(void) {
+    enum { THREADS = 100 };
+    int told = 0;
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, until_told, &told) == 0);
+    static char *blocks[200];
+    int n = 0;
+    while (n < 200 && (blocks[n] = malloc(MIB))) memset(blocks[n++], 7, MIB);
+    CHECK(n < 200 && pool_number("HugePages_Free") == 0);
+    for (int i = 0; i < 20; i++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            execl("/bin/true", "true", (char *)NULL);
+            _exit(1);
+        }
+        int status;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    told = 1;
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    while (n > 0) free(blocks[--n]);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {CASE(thp), CASE(always), CASE(advised), CASE(disabled), CASE(without),
                                              CASE(filtered), CASE(promoted), CASE(pool_blocks), CASE(pool_all), CASE(pool_strict),
-                                             CASE(pool_taken), CASE(pool_toggle), CASE(pool_fork)};
+                                             CASE(pool_taken), CASE(pool_toggle), CASE(pool_fork),
+                                             CASE(pool_changed), CASE(pool_exec)};
     return run_cases(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -177,11 +177,8 @@ unsafe impl Os for Linux {
     }
 
     unsafe fn renew(&self, p: *mut u8, len: usize) -> Moved {
-        if pool::has(p, len) {
-            return Moved::Not;
-        }
         // SAFETY: as the caller promises.
-        unsafe { moves::renew(p, len) }
+        unsafe { if pool::has(p, len) { pool::renew(p, len) } else { moves::renew(p, len) } }
     }
 
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {

@@ -11,6 +11,7 @@ use crate::blocks::watch::Watch;
 use crate::blocks::{Blocks, class, large_record, slab_record};
 use crate::pages::chunk::Kind;
 use crate::pages::held::Use;
+use crate::system::policy::HugePages;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
 
@@ -88,16 +89,28 @@ impl<O: Os> Blocks<O> {
     fn place_of_heap(&self, r: &mut Registry) -> *mut Heap {
         if r.store_left == 0 {
             // Heaps need no zeroed memory, as each is written whole.
-            let Some(taken) = self.take_chunks(1, CHUNK, Use::Heaps) else {
+            let Some(chunk) = self.chunk_of_heaps() else {
                 return core::ptr::null_mut();
             };
-            r.store = taken.first.start();
+            r.store = chunk;
             r.store_left = CHUNK / HEAP_BYTES;
         }
         let heap = r.store.cast::<Heap>();
         r.store = r.store.wrapping_add(HEAP_BYTES);
         r.store_left -= 1;
         heap
+    }
+
+    /// Takes a chunk for heaps. Not from the pool of huge pages: the child of a fork writes to its heaps before the
+    /// program goes on, and ends with SIGBUS where the pool has no page for the copy.
+    fn chunk_of_heaps(&self) -> Option<*mut u8> {
+        if self.policy.huge() == HugePages::Pool
+            && let Some(c) = self.arenas.reentrant_reserve.take(&self.os, &self.map, 1, 1)
+        {
+            c.set_kind(Kind::HEAPS);
+            return Some(c.start());
+        }
+        Some(self.take_chunks(1, CHUNK, Use::Heaps)?.first.start())
     }
 
     /// Removes the caches of a heap: from now on its calls take their slow paths.

@@ -156,12 +156,13 @@ impl<O: Os> Observed<O> {
         // Blocks in caches are subtracted in `check_chunks`.
         census.small = used;
         let (mut blocks, mut bytes, mut claimed) = (0, 0, true);
-        reserve.for_each_large(|c| {
+        reserve.for_each(Kind::REENTRANT, |c| {
             let (len, usable) = (large_record::len_roughly(c, 1), large_record::bytes(c));
             (blocks, bytes, chunks) = (blocks + 1, bytes + usable, chunks + len);
             claimed &= (0..len).all(|i| reserve.is_claimed(c.after(i)));
         });
         check(claimed, "a large block of the reentrant reserve is claimed whole", 0)?;
+        reserve.for_each(Kind::HEAPS, |_| chunks += 1);
         census.large += blocks;
         let counted = [
             &reentrant_blocks.slab_count,

@@ -3,7 +3,8 @@
 //!
 //! A call claims chunks by their bits ([`Claims`]), and commits them in groups at the first use. To commit a group
 //! twice does no harm, so two threads may commit the same group at the same time. `blocks/reentrant_blocks.rs` makes
-//! slabs and large blocks of the chunks. Chunks that are free read as zero.
+//! slabs and large blocks of the chunks. Chunks that are free read as zero. With `huge=hugetlb` heaps lie here too
+//! (`blocks/lives.rs`).
 //!
 //! Cost in a program without reentrant calls: 4 KiB of zeros that are never touched.
 
@@ -175,11 +176,11 @@ impl ReentrantReserve {
         true
     }
 
-    /// Calls `visit` with the record of each large block, while no thread uses the reserve. For tests.
-    pub(crate) fn for_each_large(&self, visit: impl FnMut(Record)) {
+    /// Calls `visit` with the record of each chunk of `kind`, while no thread uses the reserve. For tests.
+    pub(crate) fn for_each(&self, kind: Kind, visit: impl FnMut(Record)) {
         let Some((base, chunks)) = self.place() else { return };
         let committed = (0..chunks).filter(|&i| self.is_committed(i / GROUP));
-        committed.map(|i| Self::record(base, i)).filter(|c| c.kind() == Kind::REENTRANT).for_each(visit);
+        committed.map(|i| Self::record(base, i)).filter(|c| c.kind() == kind).for_each(visit);
     }
 
     /// Whether the chunk of `c` is claimed. For tests.

@@ -59,6 +59,24 @@ impl Part {
         Part { start: self.start.wrapping_add(from), len: to - from }
     }
 
+    /// What lies before the first multiple of `align`, between that and the last one, and behind it.
+    pub(super) fn at_borders(self, align: usize) -> [Part; 3] {
+        let start = self.start.addr();
+        let from = (start.next_multiple_of(align) - start).min(self.len);
+        let to = from + (self.len - from) / align * align;
+        [self.cut(0, from), self.cut(from, to), self.cut(to, self.len)]
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// Makes it zero. It must be writable.
+    pub(super) fn clear(self) {
+        // SAFETY: what a `Part` proves.
+        unsafe { self.start.write_bytes(0, self.len) };
+    }
+
     /// Unmaps it; false if the system refuses that, and then all of it is as it was.
     pub(super) fn unmap(self) -> bool {
         // SAFETY: what a `Part` proves.
@@ -178,7 +196,7 @@ pub unsafe fn renew(p: *mut u8, len: usize) -> Moved {
 }
 
 /// Puts fresh memory in the place of a part. munmap does all or nothing.
-fn replace(part: Part) -> Moved {
+pub(super) fn replace(part: Part) -> Moved {
     match part.unmap() {
         true if part.map_again() => Moved::Done,
         true => Moved::Lost,

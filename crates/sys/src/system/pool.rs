@@ -10,7 +10,7 @@
 
 use crate::system::call;
 use crate::system::filter::Asking;
-use crate::system::moves::Part;
+use crate::system::moves::{self, Part};
 use crate::system::probe::POPULATE;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use neap_core::os::Moved;
@@ -104,13 +104,60 @@ pub unsafe fn take(p: *mut u8, len: usize, policy: &Policy) -> Moved {
     Moved::Not
 }
 
+/// See `Os::renew`, for a range of which a part lies in pages of the pool. The program can change whole ones alone, so
+/// these are replaced. What the range has of other pages is as it was, but for its contents.
+///
+/// # Safety
+/// As that.
+pub unsafe fn renew(p: *mut u8, len: usize) -> Moved {
+    let _asking = Asking::begin();
+    // SAFETY: as the caller promises.
+    let whole = unsafe { Part::new(p, len) };
+    let mut done = 0;
+    while done < len {
+        let (end, in_pool) = next_border(p.addr() + done, p.addr() + len);
+        let part = whole.cut(done, end - p.addr());
+        let renewed = if in_pool { renew_pages(part) } else { moves::replace(part) };
+        if renewed != Moved::Done {
+            return renewed;
+        }
+        done = end - p.addr();
+    }
+    Moved::Done
+}
+
+/// The end of the part of `from..to` that begins at `from` and lies in an interval, or in none; whether in one.
+fn next_border(from: usize, to: usize) -> (usize, bool) {
+    let borders = INTERVALS.iter().flat_map(|i| [i.from.load(Ordering::Relaxed), i.to.load(Ordering::Relaxed)]);
+    (borders.filter(|&at| at > from).fold(to, usize::min), is_in_interval(from, from + 1))
+}
+
+/// [`renew`] of a part that lies in pages of the pool.
+fn renew_pages(part: Part) -> Moved {
+    let [before, pages, behind] = part.at_borders(HUGE_PAGE);
+    if !pages.is_empty() {
+        if !pages.unmap() {
+            return Moved::Not;
+        }
+        // `Not`: small pages, as another process took those of the pool meanwhile.
+        if fill(pages, POPULATE.is_usable()) == Moved::Lost {
+            return Moved::Lost;
+        }
+    }
+    before.clear();
+    behind.clear();
+    Moved::Done
+}
+
 /// Puts pages of the pool in the place of a part; `Not`: it has small pages that read as zero.
 fn put(part: Part) -> Moved {
-    if !part.unmap() {
-        return Moved::Not;
-    }
+    if part.unmap() { fill(part, true) } else { Moved::Not }
+}
+
+/// [`put`] where nothing is mapped; `Not` also if `!may_populate`.
+fn fill(part: Part, may_populate: bool) -> Moved {
     // As in `moves.rs`, the address must be free: a call that replaced what is there could fail half done.
-    if part.map_pool() {
+    if may_populate && part.map_pool() {
         if part.populate() {
             return Moved::Done;
         }
