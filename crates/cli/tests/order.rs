@@ -95,6 +95,54 @@ fn exec() {
     assert_eq!(traced.own(), ["chosen", "early", "main", "first", "second", "third"]);
 }
 
+/// Catches bytes that the program wrote, or other memory where a library was, that a child finds changed.
+#[test]
+fn changed_code() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "changed_code", &[]) else { return };
+    trace(&neap, &program, &["patch"]);
+    let source = "void library_entry(void) {} void library_never(void) {}";
+    let library = compile(neap.dir.path(), "library.so", source, &["-O1", "-shared", "-fPIC"]).expect("a library");
+    let binary = library.to_str().expect("UTF-8");
+    let command = [program.to_str().expect("UTF-8"), "unload", binary];
+    let traced = Traced::new(&neap, &["--binary", binary], &command);
+    traced.is_like(Command::new(&program).args(&command[1..]));
+}
+
+/// Catches functions of a section that no process has, which breakpoints are planted for, and a program that dies of
+/// breakpoints when not all can be planted.
+#[test]
+fn code_that_is_not_mapped() {
+    let neap = Neap::new();
+    let unmapped = r#"__asm__(".pushsection .unmapped,\"x\",@progbits\n.type unmapped,@function\n.size unmapped,1\n"
+        "unmapped: ret\n.popsection\n");
+        int main(void) { return 3; }"#;
+    let Some(program) = compile(neap.dir.path(), "unmapped", unmapped, &["-no-pie"]) else {
+        return skip("code_that_is_not_mapped", "needs a C compiler for x86-64");
+    };
+    let traced = trace(&neap, &program, &[]);
+    assert_eq!(traced.own(), ["main"], "{}", stderr(&traced.output));
+    assert_eq!(traced.output.status.code(), Some(3));
+}
+
+/// Catches children that die of breakpoints, as neap has no file descriptor left for them, and a trace that lacks them
+/// without a word.
+#[test]
+fn too_many_processes() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "too_many_processes", &[]) else { return };
+    let few = ["sh", "-c", "ulimit -n 20; exec \"$0\" \"$@\""];
+    for (options, status) in [(&["--follow"][..], 125), (&[], 0)] {
+        let mut command = Command::new(few[0]);
+        command.args(&few[1..]).arg(env!("CARGO_BIN_EXE_neap")).args(["order", "trace", "-o"]);
+        let output = command.arg(neap.path("trace")).args(options).arg("--").arg(&program).arg("many").output();
+        let output = output.expect("sh starts");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "many 0\n".repeat(40), "{}", stderr(&output));
+        assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+        assert_eq!(stderr(&output).contains("ulimit -n"), status != 0, "{}", stderr(&output));
+    }
+}
+
 /// Catches a program that does not stop with its job, or does not go on with it; and one that outlives neap, with
 /// breakpoints in it.
 #[test]

@@ -70,15 +70,19 @@ pub fn signal_code(tid: pid_t) -> io::Result<c_int> {
     Ok(info.si_code)
 }
 
-/// Writes one byte of a stopped thread's memory, also where the thread may not.
-pub fn write_byte(tid: pid_t, address: u64, byte: u8) -> io::Result<()> {
+/// Replaces one byte of a stopped thread's memory, if it is the old one; also where the thread may not write.
+pub fn replace_byte(tid: pid_t, address: u64, old: u8, new: u8) -> io::Result<()> {
     let aligned = address & !7;
     let mut word: c_long = 0;
     // The system call, unlike the C library's function, stores the word.
     // SAFETY: PTRACE_PEEKDATA writes one word.
     check(unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_PEEKDATA, tid, aligned, &raw mut word) })?;
     let mut bytes = word.to_ne_bytes();
-    bytes[(address - aligned) as usize] = byte;
+    let byte = &mut bytes[(address - aligned) as usize];
+    if *byte != old {
+        return Ok(());
+    }
+    *byte = new;
     // SAFETY: PTRACE_POKEDATA takes numbers.
     check(unsafe { libc::ptrace(libc::PTRACE_POKEDATA, tid, aligned, c_long::from_ne_bytes(bytes)) })
 }

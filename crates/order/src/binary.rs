@@ -116,6 +116,13 @@ impl Binary {
         }
     }
 
+    /// Leaves out functions of sections that no process has in its code.
+    pub fn keep_mapped(&mut self) {
+        let Self { functions, code, .. } = self;
+        let inside = |address: u64, segment: &Segment| address.wrapping_sub(segment.address) < segment.size;
+        functions.retain(|function| code.iter().any(|segment| inside(function.address, segment)));
+    }
+
     /// By how much the program's addresses differ from those of the file, where a part of the file is mapped as code.
     pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
         const PAGE: u64 = 4095;

@@ -67,11 +67,22 @@ impl Plan {
         }
     }
 
-    /// Puts the bytes of a stretch back as they were.
-    pub fn restore(&self, stretch: &Stretch, bytes: &mut [u8], originals: &[u8]) {
+    /// Takes the breakpoints out of a stretch; whether there was one. Bytes that are no breakpoint now are left alone: the
+    /// program may have written them, or have mapped something else there.
+    pub fn restore(&self, stretch: &Stretch, bytes: &mut [u8], originals: &[u8]) -> bool {
+        let mut any = false;
         for site in stretch.sites.clone() {
-            bytes[(self.sites[site] - stretch.address) as usize] = originals[site];
+            let byte = &mut bytes[(self.sites[site] - stretch.address) as usize];
+            if *byte == BREAKPOINT {
+                (*byte, any) = (originals[site], true);
+            }
         }
+        any
+    }
+
+    /// The address of a site.
+    pub fn address(&self, site: usize) -> u64 {
+        self.sites[site]
     }
 }
 
@@ -135,8 +146,8 @@ mod tests {
         assert_eq!((plan.len(), plan.site(0x2ffe), plan.site(0x2fff)), (6, Some(3), None));
     }
 
-    /// Catches bytes that are not as they were, a site that is planted again, and a breakpoint of the program's own that
-    /// is taken for one of neap's afterwards.
+    /// Catches bytes that are not as they were, a site that is planted again, a breakpoint of the program's own that is
+    /// taken for one of neap's afterwards, and bytes that the program wrote and that are lost.
     #[test]
     fn planted_bytes_are_restored() {
         let plan = Plan::new(vec![10, 12, 13]);
@@ -146,8 +157,11 @@ mod tests {
         plan.plant(&stretch, &mut bytes, |site| site != 2, &mut originals);
         assert_eq!((bytes, originals.as_slice()), ([BREAKPOINT, 1, BREAKPOINT, 0xf3], &[0x55, BREAKPOINT, 0xf3][..]));
         bytes[1] = 9;
-        plan.restore(&stretch, &mut bytes, &originals);
+        assert!(plan.restore(&stretch, &mut bytes, &originals));
         assert_eq!(bytes, [0x55, 9, BREAKPOINT, 0xf3]);
+        let mut written = [0xe9, 9, 8, 7];
+        assert!(!plan.restore(&stretch, &mut written, &originals));
+        assert_eq!(written, [0xe9, 9, 8, 7]);
     }
 
     /// Catches a site that two threads hit and that counts twice, or at its second time.

@@ -80,8 +80,11 @@ fn by_breakpoints(path: &Path, args: &TraceArgs, target: &Target) -> Result<Trac
     let hits = tracer.finish();
     signals.release();
     let entered = hits.map(|hits| hits.map(Entered::from)).map_err(|error| {
-        Error::failed(format!("cannot plant breakpoints: {}", system_message(&error)))
-            .remedy("allow ptrace and writing /proc/PID/mem")
+        let remedy = match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => "allow neap more open files, one for each process: ulimit -n",
+            _ => "allow ptrace and writing /proc/PID/mem",
+        };
+        Error::failed(format!("cannot plant breakpoints: {}", system_message(&error))).remedy(remedy)
     });
     Ok((ended.status, entered))
 }
@@ -123,6 +126,7 @@ fn open(args: &TraceArgs, program: &Path) -> Result<Target, Error> {
     {
         binary.take_names(debug);
     }
+    binary.keep_mapped();
     match binary.named_by {
         Names::All => {}
         Names::Exported => eprintln!(

@@ -5,9 +5,11 @@
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,6 +25,7 @@ FUNCTION void third(void) { count++; }
 FUNCTION void second(void) { count++; third(); }
 FUNCTION void first(void) { count++; second(); }
 FUNCTION void never(void) { count++; }
+FUNCTION void second_place(void) { count = 11; }
 FUNCTION void only_child(void) { count++; }
 FUNCTION void only_after(void) { count++; }
 FUNCTION static void handler(int number) { count += number; }
@@ -121,6 +124,46 @@ int main(int argc, char **argv) {
             fputs("done", file);
             fclose(file);
         }
+        return 0;
+    }
+    if (!strcmp(how, "patch")) {
+        /* A jump in the place of a function's first instructions. */
+        char *code = (char *)third, jump[5] = { (char)0xe9 };
+        int distance = (int)((char *)second_place - (code + sizeof jump));
+        memcpy(jump + 1, &distance, sizeof distance);
+        third();
+        void *page = (void *)((uintptr_t)code & -4096);
+        mprotect(page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC);
+        memcpy(code, jump, sizeof jump);
+        mprotect(page, 8192, PROT_READ | PROT_EXEC);
+        count = 0;
+        pid_t pid = fork();
+        if (!pid) { third(); _exit(count); }
+        ended(pid, "patch");
+        return 0;
+    }
+    if (!strcmp(how, "unload")) {
+        /* Other memory where a library was. */
+        void *library = dlopen(argv[2], RTLD_NOW);
+        char *page = (char *)((uintptr_t)dlsym(library, "library_entry") & -4096);
+        dlclose(library);
+        if (mmap(page, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != page) return 1;
+        memset(page, 'x', 4096);
+        pid_t pid = fork();
+        if (!pid) {
+            int others = 0;
+            for (int i = 0; i < 4096; i++) others += page[i] != 'x';
+            _exit(others);
+        }
+        ended(pid, "unload");
+        return 0;
+    }
+    if (!strcmp(how, "many")) {
+        pid_t all[40];
+        for (int i = 0; i < 40; i++) {
+            if (!(all[i] = fork())) { usleep(500000); only_child(); _exit(0); }
+        }
+        for (int i = 0; i < 40; i++) ended(all[i], "many");
         return 0;
     }
     if (!strcmp(how, "load")) {

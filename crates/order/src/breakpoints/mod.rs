@@ -188,7 +188,16 @@ impl<'t> Tracer<'t> {
         let is_target = self.target.is_program_of(tid);
         let may_load = self.target.may_be_library && (self.target.follow || self.began.is_none());
         let wanted = self.failure.is_none() && (self.began.is_none() || self.target.follow || (first && is_target));
-        let Some(mut space) = Space::of(tid).ok().filter(|_| wanted) else { return self.leave(tid, 0) };
+        if !wanted {
+            return self.leave(tid, 0);
+        }
+        let mut space = match Space::of(tid) {
+            Ok(space) => space,
+            Err(error) => {
+                self.failure = Some(error).filter(is_exhausted);
+                return self.leave(tid, 0);
+            }
+        };
         match self.target.bias_in(tid).filter(|_| is_target) {
             Some(bias) => self.plant(tid, &mut space, bias),
             None if may_load => _ = space.stop_loader(tid),
@@ -216,12 +225,20 @@ impl<'t> Tracer<'t> {
         let process = process_of(tid).unwrap_or(tid);
         let mut space = origin.space;
         if !origin.shared {
+            let wanted = self.ended.is_none() && (self.began.is_none() || self.target.follow);
             let copy = space.borrow().copy(tid);
-            let Ok(copy) = copy else { return self.leave(tid, 0) };
-            if self.ended.is_some() || self.began.is_some() && !self.target.follow {
-                copy.clean(&self.target.plan);
-                return self.leave(tid, 0);
-            }
+            let copy = match copy {
+                Ok(copy) if wanted => copy,
+                Ok(copy) => {
+                    copy.clean(&self.target.plan);
+                    return self.leave(tid, 0);
+                }
+                Err(error) => {
+                    space.borrow().clean_copy(tid, &self.target.plan);
+                    self.failure = self.failure.take().or(Some(error).filter(|error| wanted && is_exhausted(error)));
+                    return self.leave(tid, 0);
+                }
+            };
             space = Rc::new(RefCell::new(copy));
         }
         self.threads.insert(tid, Thread { process, space });
@@ -332,6 +349,11 @@ impl Attendant for Tracer<'_> {
         }
         if self.left { ().wait(pid) } else { Ok(None) }
     }
+}
+
+/// Whether an error is one of neap's limits, rather than of a process that was killed meanwhile.
+fn is_exhausted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
 /// Whether two processes have the same memory; none where the kernel does not say.

@@ -81,14 +81,26 @@ impl Space {
             for stretch in plan.stretches() {
                 let mut bytes = vec![0; stretch.length];
                 let address = stretch.address.wrapping_add(*bias);
-                if self.memory.read_exact_at(&mut bytes, address).is_ok() {
-                    plan.restore(&stretch, &mut bytes, originals);
+                if self.memory.read_exact_at(&mut bytes, address).is_ok()
+                    && plan.restore(&stretch, &mut bytes, originals)
+                {
                     let _ = self.memory.write_all_at(&bytes, address);
                 }
             }
         }
         if let Some(stop) = self.loader {
             let _ = self.memory.write_all_at(&[stop.original], stop.address);
+        }
+    }
+
+    /// The same in a stopped process that began as a copy of one with this, where [`copy`](Self::copy) fails: word by word,
+    /// which needs no file.
+    pub fn clean_copy(&self, pid: pid_t, plan: &Plan) {
+        let sites = self.planted.iter().flat_map(|Planted { bias, originals }| {
+            (0..plan.len()).map(|site| (plan.address(site).wrapping_add(*bias), originals[site]))
+        });
+        for (address, byte) in sites.chain(self.loader.map(|stop| (stop.address, stop.original))) {
+            let _ = ptrace::replace_byte(pid, address, BREAKPOINT, byte);
         }
     }
 
@@ -104,7 +116,7 @@ impl Space {
         let byte = planted.originals[site];
         if self.memory.write_all_at(&[byte], address).is_err() {
             // Some kernels let a tracer write code in this way only.
-            let _ = ptrace::write_byte(tid, address, byte);
+            let _ = ptrace::replace_byte(tid, address, BREAKPOINT, byte);
         }
     }
 
