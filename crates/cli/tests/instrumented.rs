@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Neap, compile, skip, stderr};
+use common::{Neap, assert_refused, compile, skip, stderr};
 use traced::{Traced, known};
 
 const FLAG: &str = "-finstrument-functions";
@@ -202,6 +202,31 @@ fn inlined_functions() {
     let traced = trace(&neap, &program, &[], &[]);
     assert_eq!(traced.own(), ["main", "outer"]);
     assert_eq!(calls(&traced), [(("main".to_owned(), "outer".to_owned()), 1)].into());
+}
+
+/// Catches a program that a signal ends, as there is no room for the record, and neap that one ends.
+#[test]
+fn no_room_for_the_record() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "no_room_for_the_record", &[FLAG]) else { return };
+    let run = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_neap")]).arg(neap.dir.path()).arg(&program);
+        command.output()
+    };
+    let traced = "export XDG_RUNTIME_DIR=\"$1\"; exec \"$0\" order trace -o /dev/null -- \"$2\"";
+    let tmpfs =
+        "mkdir \"$1/small\" && mount -t tmpfs -o size=20k none \"$1/small\" || exit 77; set -- \"$1/small\" \"$2\"";
+    for less in [tmpfs, "ulimit -f 20"] {
+        let Ok(output) = run(&format!("{less}; {traced}")) else {
+            return skip("no_room_for_the_record", "no unshare");
+        };
+        if output.status.code() == Some(77) || stderr(&output).contains("unshare") {
+            skip("no_room_for_the_record", "this user cannot mount");
+            continue;
+        }
+        assert_refused(&output, 125, &["cannot keep a record of calls in", "hint: "]);
+    }
 }
 
 /// Catches a full record that ends the program or is not mentioned.

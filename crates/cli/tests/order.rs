@@ -6,6 +6,7 @@ mod traced;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -271,6 +272,36 @@ fn data() {
     let sources: Vec<&str> = runs.iter().filter_map(|run| run["source"].as_str()).collect();
     assert_eq!(sources, ["breakpoints", "faults"]);
     assert_eq!(runs[1]["status"], 3);
+}
+
+/// Catches an earlier file that is damaged or lost when the new one cannot be written, a part that is left, and a trace that
+/// is lost as the file was removed meanwhile.
+#[test]
+fn earlier_files_stay() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "earlier_files_stay", &[]) else { return };
+    let file = neap.file("trace", "an earlier trace", 0o640);
+    let names = || fs::read_dir(neap.dir.path()).expect("it is there").count();
+    let before = names();
+    let run = |script: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_neap")]).arg(&file).arg(&program);
+        command.output().expect("sh starts")
+    };
+    let full = run("ulimit -f 0; exec \"$0\" order trace -o \"$1\" -- \"$2\"");
+    assert_eq!(full.status.code(), Some(3), "{full:?}");
+    assert!(stderr(&full).contains("cannot write to") && stderr(&full).contains("hint: "), "{}", stderr(&full));
+    assert_eq!((fs::read(&file).expect("it stays").as_slice(), names()), (&b"an earlier trace"[..], before));
+
+    let removed = run("\"$0\" order trace -o \"$1\" --binary \"$2\" -- sh -c \"rm '$1'; '$2'\"");
+    assert_eq!((removed.status.code(), names()), (Some(3), before), "{}", stderr(&removed));
+    assert!(fs::read(&file).expect("it is there again").starts_with(b"{\"format\""));
+
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).expect("chmod");
+    let emitted = run("exec \"$0\" order emit --for lld -o \"$1\" \"$1\" \"$2\"");
+    assert_eq!((emitted.status.code(), names()), (Some(0), before), "{}", stderr(&emitted));
+    assert!(fs::read_to_string(&file).expect("it is there").contains("main\n"));
+    assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o640);
 }
 
 /// Catches errors without a remedy.

@@ -142,6 +142,27 @@ pub fn print(text: &[u8]) -> Result<u8, Error> {
     }
 }
 
+/// Does something where a file that grows beyond this process's limit (RLIMIT_FSIZE) is an error, and no signal.
+pub fn with_size_errors<T>(what: impl FnOnce() -> T) -> T {
+    // SAFETY: signal takes numbers, and what it returned before. neap has one thread.
+    let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    let done = what();
+    // SAFETY: as above.
+    unsafe { libc::signal(libc::SIGXFSZ, before) };
+    done
+}
+
+/// Takes the room for the bytes of a file on its file system, so that a lack of it is an error here and no signal in a
+/// process that has the file mapped.
+pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    let length = libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+    // SAFETY: posix_fallocate takes numbers; it returns the error.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// The size of an OS page.
 pub fn page_size() -> usize {
     // SAFETY: sysconf takes a number.

@@ -20,6 +20,7 @@ use neap_launch::environment;
 use neap_launch::error::{Error, system_message};
 use neap_launch::library;
 use neap_launch::private_dir::{PrivateDir, volatile_bases};
+use neap_launch::sys;
 use neap_layout::Call;
 use neap_layout::names::stem;
 
@@ -55,14 +56,19 @@ impl From<Hits> for Entered {
 
 /// Runs a program.
 pub fn run(path: &Path, command: &[OsString], target: &Target) -> Result<Traced, Error> {
-    let failed = |e: io::Error| Error::failed(format!("cannot make a record of calls: {}", system_message(&e)));
     let folder = PrivateDir::create(&volatile_bases(), "neap-order")
         .map_err(|why| Error::failed(format!("there is no place for a record of calls: {why}")))?;
     let file: PathBuf = folder.path().join("calls");
+    let failed = |e: io::Error| {
+        Error::failed(format!("cannot keep a record of calls in {}: {}", folder.path().display(), system_message(&e)))
+            .remedy("set XDG_RUNTIME_DIR to a directory where there is room")
+    };
     let slots = (SLOTS * target.plan.len() as u64).next_power_of_two().clamp(FEWEST, MOST);
-    fs::write(&file, header(target, slots)).map_err(failed)?;
-    let made = fs::File::options().write(true).open(&file).and_then(|file| file.set_len(record::size(slots)));
-    made.map_err(failed)?;
+    let make = || {
+        fs::write(&file, header(target, slots))?;
+        sys::allocate(&fs::File::options().write(true).open(&file)?, record::size(slots))
+    };
+    sys::with_size_errors(make).map_err(failed)?;
 
     let library = library::INSTRUMENT.place()?;
     let mut variables = environment::with_library(&library.path, &[]);
