@@ -10,6 +10,9 @@ use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind, elf};
 /// The size of an OS page in bytes.
 pub const PAGE: u64 = 4096;
 
+/// What is larger is no section, function or object, in bytes: its OS pages are counted one by one.
+pub(crate) const LARGEST: u64 = 1 << 36;
+
 /// A program or a library. All addresses are link-time.
 #[derive(Clone, Debug, Default)]
 pub struct Binary {
@@ -136,6 +139,9 @@ impl Binary {
             };
             let name = section.name().unwrap_or_default().to_owned();
             let (address, size, align) = (section.address(), section.size(), section.align().max(1));
+            if size > LARGEST || address.checked_add(size).is_none() {
+                return Err(NotElf(format!("the section {name} has {size} bytes at {address:#x}")));
+            }
             found.push((section.index(), Section { name, address, size, align, kind }));
         }
         found.sort_by_key(|(_, section)| section.address);

@@ -52,7 +52,7 @@ pub fn c3(trace: &Trace) -> Places {
     let mut called = vec![0; functions.len()];
     let mut callers: HashMap<usize, (u64, usize)> = HashMap::new();
     for call in trace.calls.iter().filter(|call| call.from != call.to) {
-        called[call.to] += call.count;
+        called[call.to] = call.count.saturating_add(called[call.to]);
         let most = callers.entry(call.to).or_insert((call.count, call.from));
         if call.count > most.0 {
             *most = (call.count, call.from);

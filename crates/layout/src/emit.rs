@@ -43,7 +43,7 @@ pub fn lld(order: &Order) -> String {
 pub fn gold(order: &Order) -> String {
     let mut text = String::new();
     for (kind, _, prefixes) in SECTIONS {
-        for name in of_kind(order, kind) {
+        for name in of_kind(order, kind).filter(is_plain) {
             for prefix in prefixes {
                 let _ = writeln!(text, "{prefix}{name}");
             }
@@ -111,11 +111,14 @@ fn of_kind(order: &Order, kind: Kind) -> impl Iterator<Item = &str> {
     order.items.iter().filter(move |item| item.kind == kind).flat_map(names)
 }
 
+/// Whether GNU ld and gold take a name as it is, and not as a pattern or as several.
+fn is_plain(name: &&str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.$".contains(&byte))
+}
+
 /// The input sections of a kind, as a script of GNU ld has them.
 fn patterns(order: &Order, kind: Kind, prefixes: &[&str]) -> String {
-    // What a script takes as part of a name, and not as a pattern.
-    let plain = |name: &&str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.$".contains(&byte));
-    of_kind(order, kind).filter(plain).fold(String::new(), |mut text, name| {
+    of_kind(order, kind).filter(is_plain).fold(String::new(), |mut text, name| {
         let sections: Vec<String> = prefixes.iter().map(|prefix| format!("{prefix}{name}")).collect();
         let _ = writeln!(text, "    *({})", sections.join(" "));
         text

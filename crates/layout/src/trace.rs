@@ -6,6 +6,8 @@ use std::mem;
 
 use serde::{Deserialize, Serialize};
 
+use crate::binary::LARGEST;
+
 /// The value of `format`, the first member of a trace.
 pub const FORMAT: &str = "neap-order 1";
 
@@ -126,8 +128,8 @@ pub enum TraceError {
     Json(serde_json::Error),
     /// It has another format, or none.
     Format(Option<String>),
-    /// A call names a function that is not there.
-    Call(usize),
+    /// Its members contradict each other, or cannot be: how.
+    Damaged(String),
     /// Two are of different builds of a binary: their paths.
     OtherBuild(String, String),
     /// There is none to merge.
@@ -153,11 +155,28 @@ impl Trace {
             return Err(TraceError::Format(head.format));
         }
         let trace: Self = serde_json::from_slice(text).map_err(TraceError::Json)?;
-        let there = |place: &usize| *place < trace.functions.len();
-        match trace.calls.iter().flat_map(|call| [call.from, call.to]).find(|place| !there(place)) {
-            Some(place) => Err(TraceError::Call(place)),
-            None => Ok(trace),
+        trace.damage().map_or(Ok(trace), |damage| Err(TraceError::Damaged(damage)))
+    }
+
+    /// What no trace says that was written whole.
+    fn damage(&self) -> Option<String> {
+        let functions = self.functions.iter().map(|function| (function.address, function.size, function.runs));
+        let data = self.data.iter().map(|data| (data.address, data.size, data.runs));
+        let all = self.runs.len();
+        for (address, size, runs) in functions.chain(data) {
+            if size > LARGEST || address.checked_add(size).is_none() {
+                return Some(format!("{size} bytes at {address:#x}"));
+            }
+            if runs > all as u64 {
+                return Some(format!("what {runs} of {all} runs touched, at {address:#x}"));
+            }
         }
+        if let Some(run) = self.functions.iter().flat_map(|function| &function.in_runs).find(|run| **run >= all) {
+            return Some(format!("a function was entered in run {run}, which is not there"));
+        }
+        let mut called = self.calls.iter().flat_map(|call| [call.from, call.to]);
+        let missing = called.find(|place| *place >= self.functions.len());
+        missing.map(|place| format!("a call names function {place}, which is not there"))
     }
 
     /// As text.
@@ -204,7 +223,8 @@ impl Trace {
             }
             for call in trace.calls {
                 if let (Some(&from), Some(&to)) = (moved.get(call.from), moved.get(call.to)) {
-                    *calls.entry((from, to)).or_default() += call.count;
+                    let sum: &mut u64 = calls.entry((from, to)).or_default();
+                    *sum = sum.saturating_add(call.count);
                 }
             }
             for piece in trace.data {
@@ -264,7 +284,7 @@ impl fmt::Display for TraceError {
                 write!(f, "not a trace of neap order: it has no member \"format\"")
             }
             Self::Format(Some(found)) => write!(f, "the trace has the format {found:?}, this neap reads {FORMAT:?}"),
-            Self::Call(place) => write!(f, "the trace is damaged: a call names function {place}, which is not there"),
+            Self::Damaged(how) => write!(f, "the trace is damaged: {how}"),
             Self::OtherBuild(one, other) => {
                 write!(f, "the traces of {one} and {other} are of different builds")
             }
@@ -375,7 +395,7 @@ mod tests {
         assert!(text.starts_with(b"{\"format\":\"neap-order 1\","));
         assert_eq!(Trace::parse(&text).expect("a trace"), whole);
         whole.calls[0].to = 2;
-        assert!(matches!(Trace::parse(&whole.to_json().expect("JSON")), Err(TraceError::Call(2))));
+        assert!(matches!(Trace::parse(&whole.to_json().expect("JSON")), Err(TraceError::Damaged(_))));
         let message = |text: &str| Trace::parse(text.as_bytes()).expect_err("no trace").to_string();
         assert_eq!(
             message(r#"{"format":"neap-order 2"}"#),
@@ -383,6 +403,30 @@ mod tests {
         );
         assert_eq!(message("{}"), "not a trace of neap order: it has no member \"format\"");
         assert!(message("perf").starts_with("not a trace of neap order: "));
+    }
+
+    /// Catches damaged traces whose numbers overflow, or whose OS pages are counted for ever.
+    #[test]
+    fn damaged_traces_are_refused() {
+        let damages: [fn(&mut Trace); 6] = [
+            |trace| trace.functions[1].size = 1 << 60,
+            |trace| trace.functions[1].address = u64::MAX,
+            |trace| trace.functions[1].runs = 2,
+            |trace| trace.functions[1].in_runs = vec![1],
+            |trace| trace.data[0].size = 1 << 50,
+            |trace| trace.calls[0].from = 2,
+        ];
+        let mut whole = trace("ab");
+        whole.calls = vec![Call { from: 0, to: 1, count: u64::MAX }; 2];
+        whole.data.push(TracedData { size: 1 << 32, runs: 1, ..TracedData::default() });
+        let read = |trace: &Trace| Trace::parse(&trace.to_json().expect("JSON"));
+        assert_eq!(Trace::merge(vec![read(&whole).expect("a trace")]).expect("one").calls[0].count, u64::MAX);
+        assert!(crate::cluster::c3(&whole).len() == 2 && crate::cluster::cost(&whole, &[0, 1]).far_calls == 0);
+        for (place, damage) in damages.iter().enumerate() {
+            let mut damaged = whole.clone();
+            damage(&mut damaged);
+            assert!(matches!(read(&damaged), Err(TraceError::Damaged(_))), "{place}");
+        }
     }
 
     /// Catches traces of different builds that are taken for one.

@@ -30,6 +30,23 @@ fn link(folder: &Path, files: [(&str, &str); 2]) -> Binary {
     Binary::parse(&fs::read(folder.join("program")).expect("linked")).expect("an ELF file")
 }
 
+/// Catches a damaged file whose OS pages are counted for ever.
+#[test]
+fn endless_sections() {
+    let mut file = fs::read(std::env::current_exe().expect("this program")).expect("readable");
+    let long = |file: &[u8], at: usize| u64::from_ne_bytes(file[at..at + 8].try_into().expect("8 bytes"));
+    let bss = Binary::parse(&file).expect("an ELF file").sections;
+    let bss = bss.iter().find(|section| section.name == ".bss").expect(".bss").address;
+    // `sh_addr` of the section headers, which begin at `e_shoff`; `sh_size` is two words behind it.
+    let headers = long(&file, 40) as usize;
+    let header =
+        (headers..file.len() - 64).step_by(64).find(|header| long(&file, header + 16) == bss).expect("a header");
+    for size in [1 << 60, u64::MAX] {
+        file[header + 32..header + 40].copy_from_slice(&u64::to_ne_bytes(size));
+        assert!(Binary::parse(&file).is_err_and(|error| error.to_string().contains(".bss")), "{size}");
+    }
+}
+
 /// Catches aliases that are doubled, local symbols of another file, sections of a wrong kind, and functions that are lost
 /// in the next build or taken for others.
 #[test]

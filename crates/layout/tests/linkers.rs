@@ -195,6 +195,19 @@ fn lld() {
     }
 }
 
+/// Catches names that a linker takes for patterns, which would move what they match.
+#[test]
+fn names_are_no_patterns() {
+    let item = |name: &str| neap_layout::Item { name: name.to_owned(), aliases: Vec::new(), kind: Kind::Text };
+    let items = ["main.(*T).run", "*", "a[b", "x?", "two words", "_ZN1a1bE.llvm.1", "$x"].map(item);
+    let order = Order { items: items.into(), ..Order::default() };
+    let script = emit::ld_script(&order, ".text : { }").expect("a script");
+    for text in [emit::gold(&order), emit::ld(&order).replace("*(", ""), script.replace("*(", "")] {
+        assert!(!text.contains(['*', '[', '?']) && !text.contains("words"), "{text}");
+        assert!(text.contains(".text._ZN1a1bE.llvm.1") && text.contains(".text.$x"), "{text}");
+    }
+}
+
 /// Catches object files that are not in the order of the trace, and those without traced functions that are lost.
 #[test]
 fn object_files() {

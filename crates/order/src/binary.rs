@@ -202,7 +202,7 @@ impl Binary {
     pub fn section(&self, offset: u64) -> Option<(&Section, u64)> {
         let inside = |section: &&Section| offset >= section.offset && offset - section.offset < section.size;
         let section = self.sections.iter().find(inside)?;
-        Some((section, section.address + (offset - section.offset)))
+        Some((section, section.address.wrapping_add(offset - section.offset)))
     }
 }
 

@@ -33,7 +33,7 @@ pub fn touched(trace: &Trace, binary: &Binary, bytes: &[u8], faults: &[Datum]) -
         data.entry(datum.address).or_insert(datum).write |= write;
     }
     for symbol in referred(trace, binary, bytes) {
-        let last = symbol.address + symbol.size.max(1) - 1;
+        let last = symbol.address.saturating_add(symbol.size.max(1) - 1);
         let mut on = pages.range(symbol.address / PAGE..=last / PAGE).peekable();
         if on.peek().is_some() {
             let write = on.any(|(_, write)| *write);
