@@ -128,7 +128,13 @@ fn script(path: Option<&Path>) -> Result<String, Error> {
 /// A trace, and the build that was traced.
 fn read_traced(trace: &Path, path: &Path) -> Result<(Trace, Binary), Error> {
     let (trace, binary) = (files::read(trace)?, read_binary(path)?);
-    if trace.binary.build_id.is_some() && trace.binary.build_id != binary.build_id {
+    let size = fs::metadata(path).map_err(|e| cannot_read(path, &e))?.len();
+    // Of two builds without an id the size must do.
+    let is_traced = match &trace.binary.build_id {
+        None => binary.build_id.is_none() && trace.binary.size == size,
+        traced => *traced == binary.build_id,
+    };
+    if !is_traced {
         return Err(Error::failed(format!("{} is not the build that was traced", path.display()))
             .remedy("the build that was traced is needed: trace this one, or name that one"));
     }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -29,6 +30,8 @@ FUNCTION void second_place(void) { count = 11; }
 FUNCTION void only_child(void) { count++; }
 FUNCTION void only_after(void) { count++; }
 FUNCTION static void handler(int number) { count += number; }
+static volatile int ticks;
+static void tick(int number) { (void)number; ticks++; }
 FUNCTION static int resolved(void) { return 7; }
 FUNCTION static int (*resolver(void))(void) { return resolved; }
 int chosen(void) __attribute__((ifunc("resolver")));
@@ -156,6 +159,14 @@ int main(int argc, char **argv) {
             _exit(others);
         }
         ended(pid, "unload");
+        return 0;
+    }
+    if (!strcmp(how, "ticks")) {
+        struct itimerval each = { { 0, 97000 }, { 0, 97000 } };
+        signal(SIGALRM, tick);
+        setitimer(ITIMER_REAL, &each, NULL);
+        while (ticks < 20) pause();
+        puts("ticks");
         return 0;
     }
     if (!strcmp(how, "many")) {

@@ -347,7 +347,16 @@ impl Attendant for Tracer<'_> {
                 return Ok(status);
             }
         }
-        if self.left { ().wait(pid) } else { Ok(None) }
+        if !self.left {
+            return Ok(None);
+        }
+        let status = ().wait(pid)?;
+        // It may have ended since it was looked at above.
+        if status.is_some_and(|(status, _)| libc::WIFEXITED(status) || libc::WIFSIGNALED(status)) {
+            self.ended = status;
+            self.release();
+        }
+        Ok(status)
     }
 }
 
