@@ -57,6 +57,21 @@ fn threads() {
     }
 }
 
+/// Catches threads that begin while others end and are taken for processes: these would take all breakpoints away, or get
+/// those of another process.
+#[test]
+fn threads_that_come_and_go() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "threads_that_come_and_go", &[]) else { return };
+    for options in [&[][..], &["--follow"]] {
+        for _ in 0..5 {
+            let traced = Traced::new(&neap, options, &[program.as_os_str(), OsStr::new("storm")]);
+            traced.is_like(Command::new(&program).arg("storm"));
+            assert!(traced.own().contains(&"only_after"), "{options:?}: {:?}", traced.own());
+        }
+    }
+}
+
 /// Catches breakpoints that children inherit, and children that add to the trace of their parent.
 #[test]
 fn children() {

@@ -58,6 +58,19 @@ static void ended(pid_t pid, const char *how) {
     fflush(stdout);
 }
 
+static void *nothing(void *unused) { return unused; }
+static void *storm(void *program) {
+    char *child[] = { program, "plain", NULL };
+    for (int i = 0; i < 20; i++) {
+        pthread_t one;
+        pthread_create(&one, NULL, nothing, NULL);
+        pid_t pid;
+        if (i % 4 == 0 && !posix_spawn(&pid, program, NULL, NULL, child, environ)) waitpid(pid, NULL, 0);
+        pthread_join(one, NULL);
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "plain";
     if (!strcmp(how, "plain")) {
@@ -159,6 +172,13 @@ int main(int argc, char **argv) {
             _exit(others);
         }
         ended(pid, "unload");
+        return 0;
+    }
+    if (!strcmp(how, "storm")) {
+        pthread_t all[4];
+        for (int i = 0; i < 4; i++) pthread_create(&all[i], NULL, storm, argv[0]);
+        for (int i = 0; i < 4; i++) pthread_join(all[i], NULL);
+        only_after();
         return 0;
     }
     if (!strcmp(how, "ticks")) {

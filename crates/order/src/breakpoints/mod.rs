@@ -248,13 +248,18 @@ impl<'t> Tracer<'t> {
         ptrace::go(tid, Go::On(0));
     }
 
-    /// A thread has ended. One that it made, and did not announce as it was killed, is taken for a copy.
+    /// A thread has ended. A process that it made, and did not announce as it was killed, is taken for a copy. (A thread
+    /// that it made was killed with it.)
     fn gone(&mut self, tid: pid_t) {
         self.announced.remove(&tid);
         self.early.remove(&tid);
         let Some(thread) = self.threads.remove(&tid) else { return };
         let known = |pid: pid_t| self.threads.values().any(|thread| thread.process == pid);
-        let lost = |tid: &pid_t| !number_of(*tid, "PPid:").is_some_and(known);
+        let bias = thread.space.borrow().bias();
+        let lost = |tid: &pid_t| {
+            let made_by_known = number_of(*tid, "PPid:").is_some_and(known);
+            process_of(*tid) == Some(*tid) && !made_by_known && self.target.bias_in(*tid) == bias
+        };
         let orphans: Vec<pid_t> = self.early.iter().copied().filter(lost).collect();
         for orphan in orphans {
             self.early.remove(&orphan);
