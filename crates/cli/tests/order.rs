@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Neap, assert_refused, compile, skip, stderr};
@@ -343,6 +343,27 @@ fn earlier_files_stay() {
     assert_eq!((emitted.status.code(), names()), (Some(0), before), "{}", stderr(&emitted));
     assert!(fs::read_to_string(&file).expect("it is there").contains("main\n"));
     assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o640);
+}
+
+/// Catches commands that end before they have written their file, as standard error takes no lines.
+#[test]
+fn a_full_standard_error() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "a_full_standard_error", &[]) else { return };
+    let (trace, order) = (neap.path("trace"), neap.path("order"));
+    let full = || fs::File::options().write(true).open("/dev/full").expect("every Linux has it");
+    let command = |words: &[&OsStr]| {
+        neap.command(words).stdout(Stdio::null()).stderr(full()).status().expect("neap starts").code()
+    };
+    let [trace, order, program] = [&trace, &order, &program].map(|path| path.as_os_str());
+    let words = |text: &'static str| text.split(' ').map(OsStr::new);
+    let traced: Vec<&OsStr> = words("order trace -o").chain([trace, program]).collect();
+    assert_eq!(command(&traced), Some(3));
+    let emitted: Vec<&OsStr> = words("order emit --for lld -o").chain([order, trace, program]).collect();
+    assert_eq!(command(&emitted), Some(0));
+    assert!(fs::read_to_string(order).is_ok_and(|text| text.contains("main\n")));
+    let paged: Vec<&OsStr> = words("pagein --format json -o").chain([order, program]).collect();
+    assert_eq!(command(&paged), Some(3));
 }
 
 /// Catches errors without a remedy.

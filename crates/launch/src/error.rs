@@ -68,9 +68,9 @@ impl Error {
         self.status
     }
 
-    /// Writes the error to standard error; a failure to do so has nowhere to go.
+    /// Writes the error to standard error.
     pub fn report(&self) {
-        let _ = io::stderr().lock().write_all(format!("{self}\n").as_bytes());
+        tell(self);
     }
 }
 
@@ -85,6 +85,11 @@ impl fmt::Display for Error {
             None => Ok(()),
         }
     }
+}
+
+/// Writes a line to standard error; a failure to do so has nowhere to go, and ends nothing.
+pub fn tell(line: impl fmt::Display) {
+    let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
 /// A text that may have names of files in it, as one line that changes nothing on a terminal, and without the numbers

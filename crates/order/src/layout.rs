@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use neap_launch::error::{Error, cannot_print, system_message};
+use neap_launch::error::{Error, cannot_print, system_message, tell};
 use neap_launch::sys;
 use neap_layout::binary::NotElf;
 use neap_layout::closure::{Closure, closure};
@@ -53,18 +53,18 @@ pub fn emit_for(args: &EmitArgs) -> Result<u8, Error> {
     let kinds = [("functions", order.functions), ("data", order.data)];
     for (what, counts) in kinds.into_iter().filter(|(_, counts)| counts.same + counts.changed + counts.lost > 0) {
         let all = counts.same + counts.changed + counts.lost;
-        eprintln!(
+        tell(format_args!(
             "neap: {all} {what}: {} found, {} under a changed name, {} lost",
             counts.same, counts.changed, counts.lost
-        );
+        ));
     }
     if order.nameless > 0 {
-        eprintln!("neap: {} OS pages of data have no symbol, so no linker can move them", order.nameless);
+        tell(format_args!("neap: {} OS pages of data have no symbol, so no linker can move them", order.nameless));
     }
     let pages = cluster::pages_of_runs(&trace, &places).into_iter().zip(&trace.runs);
     let pages: Vec<String> =
         pages.filter(|(_, run)| run.sees_functions()).map(|(pages, _)| pages.to_string()).collect();
-    eprintln!("neap: OS pages of code for each run: {}", pages.join(", "));
+    tell(format_args!("neap: OS pages of code for each run: {}", pages.join(", ")));
     let output = files::create(&args.output)?;
     files::write_text(output, &args.output, text.as_bytes())?;
     Ok(0)
@@ -95,12 +95,12 @@ pub fn closure_of(args: &ClosureArgs) -> Result<u8, Error> {
         return Err(Error::failed(format!("no file defines {missing}"))
             .remedy("name the object file or the archive that defines the entry symbol, or another one with --entry"));
     }
-    eprintln!(
+    tell(format_args!(
         "neap: {} object files are reached, {} are not; {} symbols are defined in none",
         reached.len(),
         rest.len(),
         undefined.len()
-    );
+    ));
     let all = if args.all { rest } else { Vec::new() };
     let lines = reached.into_iter().chain(all).fold(String::new(), |text, name| text + &name + "\n");
     print(&lines)

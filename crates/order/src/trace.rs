@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 
 use neap_launch::child::{self, Program};
-use neap_launch::error::{Error, FAILED, system_message};
+use neap_launch::error::{Error, FAILED, system_message, tell};
 use neap_launch::target;
 use neap_layout::{FAULTS, Run, Trace, TracedBinary, TracedFunction};
 
@@ -61,7 +61,7 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
                 trace.runs.push(Run { source: FAULTS.to_owned(), status, functions: 0, ..run });
             }
             Err(error) => {
-                eprintln!("{}, so the trace has no data", error.to_string().lines().next().unwrap_or_default())
+                tell(format_args!("{}, so the trace has no data", error.to_string().lines().next().unwrap_or_default()))
             }
         }
     }
@@ -69,7 +69,7 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
         return after(last, error);
     }
     let (entered, all, source) = (trace.functions.len(), target.plan.len(), source(&target));
-    eprintln!("neap: {entered} of {all} functions were entered (source: {source})");
+    tell(format_args!("neap: {entered} of {all} functions were entered (source: {source})"));
     Ok(child::end_like(last))
 }
 
@@ -129,11 +129,11 @@ fn open(args: &TraceArgs, program: &Path) -> Result<Target, Error> {
     binary.keep_mapped();
     match binary.named_by {
         Names::All => {}
-        Names::Exported => eprintln!(
+        Names::Exported => tell(format_args!(
             "neap: {} is stripped: only its {} exported functions are traced; do not strip it, or install its -dbgsym package",
             named.display(),
             binary.functions.len()
-        ),
+        )),
         Names::None => {
             return Err(Error::failed(format!("{} has no names of functions", named.display()))
                 .remedy("do not strip it (strip = false in Cargo.toml, no -s), or install its -dbgsym package"));
@@ -165,7 +165,7 @@ fn source(target: &Target) -> &'static str {
 /// The trace of a run.
 fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, entered: Entered) -> Trace {
     if entered.dropped > 0 {
-        eprintln!("neap: the record of calls is full: {} calls were not counted", entered.dropped);
+        tell(format_args!("neap: the record of calls is full: {} calls were not counted", entered.dropped));
     }
     let order = entered.hits.order();
     let functions = order.iter().zip(0..).map(|(hit, rank)| {

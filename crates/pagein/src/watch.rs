@@ -17,7 +17,7 @@ use super::resolve::Resolved;
 use super::scan::Scanner;
 use super::store::Store;
 use super::sys;
-use neap_launch::error::{Error, system_message};
+use neap_launch::error::{Error, system_message, tell};
 
 /// What watches the program.
 pub enum Watcher {
@@ -110,11 +110,11 @@ pub fn finish(
     output.write(format, &Shown::new(&resolved))?;
     if !format.footer {
         for line in resolved.tables().summary.lines() {
-            eprintln!("# {}", line.replace(char::is_control, "?"));
+            tell(format_args!("# {}", line.replace(char::is_control, "?")));
         }
     }
     if args.output.is_none() {
-        eprintln!("neap: {} faults in {}", resolved.tables().summary.faults, output.path().display());
+        tell(format_args!("neap: {} faults in {}", resolved.tables().summary.faults, output.path().display()));
     }
     Ok(())
 }
