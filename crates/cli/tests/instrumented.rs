@@ -229,6 +229,19 @@ fn no_room_for_the_record() {
     }
 }
 
+/// Catches a record that is not made where the file system cannot take room in advance.
+#[test]
+fn a_record_without_fallocate() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "a_record_without_fallocate", &[FLAG]) else { return };
+    let mut strace = Command::new("strace");
+    strace.args(["-qq", "-o", "/dev/null", "-e", "trace=fallocate", "-e", "inject=fallocate:error=EOPNOTSUPP"]);
+    strace.arg(env!("CARGO_BIN_EXE_neap")).args(["order", "trace", "-o", "/dev/null", "--"]).arg(&program);
+    let Ok(output) = strace.output() else { return skip("a_record_without_fallocate", "needs strace") };
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+    assert!(stderr(&output).contains("(source: instrumented)"), "{}", stderr(&output));
+}
+
 /// Catches a full record that ends the program or is not mentioned.
 #[test]
 fn full() {

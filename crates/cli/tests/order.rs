@@ -366,6 +366,35 @@ fn a_full_standard_error() {
     assert_eq!(command(&paged), Some(3));
 }
 
+/// Catches programs that run on when neap is ended while it sees what they touch.
+#[test]
+fn ended_by_a_signal() {
+    let neap = Neap::new();
+    let sleeping = "#include <unistd.h>\nint main(void) { sleep(30); return 0; }";
+    let Some(program) = compile(neap.dir.path(), "sleeping", sleeping, &[]) else {
+        return skip("ended_by_a_signal", "needs a C compiler");
+    };
+    let runs = || {
+        let processes = fs::read_dir("/proc").expect("/proc").flatten();
+        processes.filter(|process| fs::read_link(process.path().join("exe")).is_ok_and(|exe| exe == program)).count()
+    };
+    let until = |wanted: usize| {
+        let started = Instant::now();
+        while runs() != wanted {
+            assert!(started.elapsed() < Duration::from_secs(20), "{} programs run", runs());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let mut verify = neap.command(["order", "verify", "--before"]);
+    verify.arg(&program).arg("--after").arg(&program).env("TMPDIR", neap.dir.path());
+    let mut child = verify.spawn().expect("neap starts");
+    until(1);
+    // SAFETY: kill takes numbers.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    child.wait().expect("it ends");
+    until(0);
+}
+
 /// Catches errors without a remedy.
 #[test]
 fn refused() {

@@ -153,7 +153,7 @@ pub fn with_size_errors<T>(what: impl FnOnce() -> T) -> T {
 }
 
 /// Takes the room for the bytes of a file on its file system, so that a lack of it is an error here and no signal in a
-/// process that has the file mapped.
+/// process that has the file mapped. The file is open for reading too: some file systems need that.
 pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     let length = libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
     // SAFETY: posix_fallocate takes numbers; it returns the error.

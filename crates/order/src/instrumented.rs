@@ -66,7 +66,7 @@ pub fn run(path: &Path, command: &[OsString], target: &Target) -> Result<Traced,
     let slots = (SLOTS * target.plan.len() as u64).next_power_of_two().clamp(FEWEST, MOST);
     let make = || {
         fs::write(&file, header(target, slots))?;
-        sys::allocate(&fs::File::options().write(true).open(&file)?, record::size(slots))
+        sys::allocate(&fs::File::options().read(true).write(true).open(&file)?, record::size(slots))
     };
     sys::with_size_errors(make).map_err(failed)?;
 

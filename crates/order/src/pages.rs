@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufReader;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
 use neap_launch::error::Error;
 use neap_launch::private_dir::{PrivateDir, temporary_bases};
+use neap_launch::sys;
 use neap_trace::format::json;
 use neap_trace::{Access, Fault, Subject};
 
@@ -58,6 +59,13 @@ pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
     let path = folder.path().join("faults.json");
     let mut neap = Command::new("/proc/self/exe");
     neap.args(["pagein", "--exact", "--format", "json", "-o"]).arg(&path).arg("--").args(command);
+    // Else what is traced would run on when neap is ended.
+    let die_with_parent = || {
+        sys::die_with_parent();
+        Ok(())
+    };
+    // SAFETY: it makes one system call, as is allowed between fork and exec.
+    unsafe { neap.pre_exec(die_with_parent) };
     let output = neap.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
     let output = output.map_err(|e| failed(&e.to_string()))?;
     let file = File::open(&path).ok().filter(|file| file.metadata().is_ok_and(|metadata| metadata.len() > 0));
