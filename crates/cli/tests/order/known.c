@@ -59,6 +59,14 @@ static void ended(pid_t pid, const char *how) {
 }
 
 static void *nothing(void *unused) { return unused; }
+static void *forks(void *unused) {
+    (void)unused;
+    for (;;) {
+        pid_t pid = fork();
+        if (!pid) { first(); _exit(3); }
+        waitpid(pid, NULL, 0);
+    }
+}
 static void *storm(void *program) {
     char *child[] = { program, "plain", NULL };
     for (int i = 0; i < 20; i++) {
@@ -173,6 +181,17 @@ int main(int argc, char **argv) {
         }
         ended(pid, "unload");
         return 0;
+    }
+    if (!strcmp(how, "waits")) {
+        int status;
+        while (wait(&status) > 0) if (status != 3 << 8) return 1;
+        return 0;
+    }
+    if (!strcmp(how, "forks")) {
+        pthread_t one;
+        for (int i = 0; i < 4; i++) pthread_create(&one, NULL, forks, NULL);
+        usleep(atoi(argv[2]));
+        execl("/proc/self/exe", argv[0], "waits", NULL);
     }
     if (!strcmp(how, "storm")) {
         pthread_t all[4];

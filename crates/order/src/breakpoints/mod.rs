@@ -48,6 +48,8 @@ pub struct Tracer<'t> {
     announced: HashMap<pid_t, Origin>,
     /// Those that stopped and were not announced yet.
     early: HashSet<pid_t>,
+    /// The memory that processes had before they executed a program.
+    replaced: HashMap<pid_t, Rc<RefCell<Space>>>,
     hits: Hits,
     /// The first process with the target, and when that was mapped.
     began: Option<(pid_t, Instant)>,
@@ -86,6 +88,7 @@ impl<'t> Tracer<'t> {
             threads: HashMap::from([(pid, Thread { process: pid, space: Rc::new(RefCell::new(space)) })]),
             announced: HashMap::new(),
             early: HashSet::new(),
+            replaced: HashMap::new(),
             hits: Hits::new(target.plan.len()),
             began: None,
             left: false,
@@ -114,7 +117,10 @@ impl<'t> Tracer<'t> {
         if !self.threads.contains_key(&tid) {
             match self.announced.remove(&tid) {
                 Some(origin) => self.begin(tid, origin),
-                None => _ = self.early.insert(tid),
+                None => {
+                    self.early.insert(tid);
+                    self.adopt_late(tid);
+                }
             }
             return None;
         }
@@ -183,7 +189,13 @@ impl<'t> Tracer<'t> {
 
     /// A process executed a program, and is still in that call.
     fn execute(&mut self, tid: pid_t) {
+        // Other threads were killed, perhaps with a process made and not announced: it has the memory from before.
+        let before = self.threads.values().find(|thread| thread.process == tid).map(|thread| thread.space.clone());
         self.threads.retain(|_, thread| thread.process != tid);
+        if let Some(before) = before {
+            self.adopt(&before, |parent| parent == Some(tid));
+            self.replaced.insert(tid, before);
+        }
         let first = self.began.is_none_or(|(process, _)| process == tid);
         let is_target = self.target.is_program_of(tid);
         let may_load = self.target.may_be_library && (self.target.follow || self.began.is_none());
@@ -254,16 +266,34 @@ impl<'t> Tracer<'t> {
         self.announced.remove(&tid);
         self.early.remove(&tid);
         let Some(thread) = self.threads.remove(&tid) else { return };
-        let known = |pid: pid_t| self.threads.values().any(|thread| thread.process == pid);
-        let bias = thread.space.borrow().bias();
+        if self.early.is_empty() && self.replaced.is_empty() {
+            return;
+        }
+        let processes: HashSet<pid_t> = self.threads.values().map(|thread| thread.process).collect();
+        self.replaced.retain(|process, _| processes.contains(process));
+        self.adopt(&thread.space, |parent| !parent.is_some_and(|parent| processes.contains(&parent)));
+    }
+
+    /// A process of one that has executed a program since: it has other addresses than that program has.
+    fn adopt_late(&mut self, tid: pid_t) {
+        let Some(parent) = number_of(tid, "PPid:") else { return };
+        let Some(before) = self.replaced.get(&parent).cloned() else { return };
+        let now = self.threads.values().find(|thread| thread.process == parent);
+        if now.is_none_or(|now| now.space.borrow().bias() != before.borrow().bias()) {
+            self.adopt(&before, |other| other == Some(parent));
+        }
+    }
+
+    /// Begins processes that no one announces, as copies of one with this memory.
+    fn adopt(&mut self, space: &Rc<RefCell<Space>>, is_lost: impl Fn(Option<pid_t>) -> bool) {
+        let bias = space.borrow().bias();
         let lost = |tid: &pid_t| {
-            let made_by_known = number_of(*tid, "PPid:").is_some_and(known);
-            process_of(*tid) == Some(*tid) && !made_by_known && self.target.bias_in(*tid) == bias
+            process_of(*tid) == Some(*tid) && is_lost(number_of(*tid, "PPid:")) && self.target.bias_in(*tid) == bias
         };
         let orphans: Vec<pid_t> = self.early.iter().copied().filter(lost).collect();
         for orphan in orphans {
             self.early.remove(&orphan);
-            self.begin(orphan, Origin { space: thread.space.clone(), shared: false });
+            self.begin(orphan, Origin { space: space.clone(), shared: false });
         }
     }
 
