@@ -9,6 +9,7 @@ const HUGE: Source = Source::new("huge/huge.c");
 /// Value of the option, case, and what the case would catch.
 const CASES: &[(&str, &str, &str)] = &[
     ("thp", "thp", "large blocks that are not aligned, not advised, or touched; memory that stays"),
+    ("thp", "thp_reused", "parts of huge pages that went back and that the system fills again"),
     ("always", "always", "memory that is not advised, or does not go back"),
     ("advised", "advised", "a process, or its child, that gets huge pages unasked, or none at all"),
     ("adaptive", "promoted", "dense memory that stays in small pages, bytes that change, sparse memory that grows"),

@@ -69,6 +69,36 @@ static void thp(void) {
     free(zero);
 }
 
+/* Small blocks that get the memory of freed large ones: where parts of huge pages went back, the system must not fill
+ * them again. */
+static void thp_reused(void) {
+    if (!has_huge()) SKIP("no huge pages");
+    enum { LARGE = 16, SMALL = 60000, KEEP = 32 };
+    static char *large[LARGE], *small[SMALL];
+    for (int i = 0; i < LARGE; i++) memset(large[i] = malloc(4 * MIB), 1, 4 * MIB);
+    for (int i = 0; i < LARGE; i++) free(large[i]);
+    for (int i = 0; i < SMALL; i++) memset(small[i] = malloc(1000), 2, 1000);
+    for (int i = 0; i < SMALL; i++)
+        if (i % KEEP) free(small[i]);
+    for (int tenths = 0; tenths < 50 && resident() > 16 * MIB; tenths++) usleep(100000);
+    CHECK(resident() < 16 * MIB);
+
+    FILE *f = fopen("/proc/self/smaps", "r");
+    CHECK(f);
+    char line[512];
+    size_t from = 0, to = 0;
+    int open_to_huge = 0;
+    while (fgets(line, sizeof line, f)) {
+        size_t start, end;
+        if (sscanf(line, "%zx-%zx ", &start, &end) == 2) from = start, to = end;
+        if (strncmp(line, "VmFlags:", 8) || !strstr(line, " hg")) continue;
+        for (int i = 0; i < SMALL; i += KEEP) open_to_huge += (size_t)small[i] >= from && (size_t)small[i] < to;
+    }
+    fclose(f);
+    CHECK_AT(open_to_huge < SMALL / KEEP / 20, open_to_huge);
+    for (int i = 0; i < SMALL; i += KEEP) CHECK_AT(small[i][0] == 2 && small[i][999] == 2, i);
+}
+
 static void always(void) {
     if (!has_huge()) SKIP("no huge pages");
     int advised;
@@ -405,7 +435,7 @@ static void pool_exec(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {CASE(thp), CASE(always), CASE(advised), CASE(disabled), CASE(without),
+    static const struct test_case cases[] = {CASE(thp), CASE(thp_reused), CASE(always), CASE(advised), CASE(disabled), CASE(without),
                                              CASE(filtered), CASE(promoted), CASE(pool_blocks), CASE(pool_all), CASE(pool_strict),
                                              CASE(pool_taken), CASE(pool_toggle), CASE(pool_fork),
                                              CASE(pool_changed), CASE(pool_exec)};

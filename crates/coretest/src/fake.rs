@@ -471,9 +471,8 @@ unsafe impl Os for Fake {
     /// Only checks and records the range.
     unsafe fn set_huge(&self, p: *mut u8, len: usize, allow: bool) {
         assert!(p.addr().is_multiple_of(HOST_PAGE) && len.is_multiple_of(HOST_PAGE));
-        if allow {
-            self.huge_pages().allowed.push((p.addr(), len));
-        }
+        let huge = &mut *self.huge_pages();
+        if allow { &mut huge.allowed } else { &mut huge.forbidden }.push((p.addr(), len));
     }
 
     /// Writes to each page, or only to the first where the call is made to fail.

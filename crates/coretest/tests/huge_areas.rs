@@ -234,6 +234,29 @@ fn alignment_costs_no_memory() {
     t.abandon(a);
 }
 
+/// Catches huge pages that the system may fill again after a part of them went back, and a limit on the ranges that is used
+/// up by ranges that are no more.
+#[test]
+fn what_is_cut_is_forbidden() {
+    let a = &*with(HugePages::Thp, Config { huge: true, ..Config::default() });
+    let t = thread(a);
+    for _ in 0..5000 {
+        let p = malloc(a, &t, HUGE_PAGE);
+        let (allowed, forbidden) = (a.os.huge(), a.os.forbidden());
+        assert_eq!(allowed.last(), Some(&(p.addr(), HUGE_PAGE)));
+        free(a, &t, p);
+        let part = malloc(a, &t, 5 * CHUNK);
+        assert_eq!(part, p);
+        t.with(a, |heap| a.purge_with(heap));
+        assert_eq!(a.os.forbidden()[forbidden.len()..], [(p.addr(), HUGE_PAGE)]);
+        free(a, &t, part);
+        t.with(a, |heap| a.purge_with(heap));
+        assert_eq!(a.os.forbidden().len(), forbidden.len() + 1, "it went back whole");
+    }
+    valid(a);
+    t.abandon(a);
+}
+
 /// Catches advice or alignment where there are no huge pages, or where address space is short.
 #[test]
 fn large_blocks_where_they_cannot_be_huge() {

@@ -6,12 +6,15 @@
 //! (`purge=eager`, or a block from `mmap_threshold` on), page faults are most of the cost of such a block. Other memory
 //! is reused before it faults again, and is not marked.
 //!
-//! With `huge=thp` the program is known to touch its large blocks, so they are marked when they are made.
+//! With `huge=thp` the program is known to touch its large blocks, so they are marked when they are made. Elsewhere in the
+//! arena huge pages are forbidden from then on, as the system would fill what went back. Where a part of a marked huge page
+//! goes back, its mark is removed and huge pages are forbidden there, for the same reason.
 //!
 //! Each marked range may be a mapping of its own, so there are at most `MOST_MARKS`; neighbouring ones share a mapping.
 
 use crate::pages::Pages;
 use crate::pages::arena::Arenas;
+use crate::pages::chunk::Record;
 use crate::pages::layout::{self, ARENA_ALIGN, HUGE_BYTES, HUGE_PAGE, HUGE_WORDS};
 use crate::pages::owned::Owned;
 use crate::system::os::Run;
@@ -20,7 +23,7 @@ use crate::system::sync::{AtomicU64, Ordering};
 use crate::{CHUNK_SHIFT, Os};
 use core::ops::Range;
 
-/// Limit on the ranges without a marked neighbour that are marked in the life of a process.
+/// Limit on the ranges that are marked. They are counted as they are made, and anew where the count reaches the limit.
 const MOST_MARKS: usize = 4096;
 /// A range is dense if at most one OS page in this many is untouched.
 const DENSE: usize = 16;
@@ -49,6 +52,11 @@ impl Arenas {
         range.all(|i| bits[i / 64].load(Ordering::Relaxed) >> (i % 64) & 1 != 0)
     }
 
+    /// Whether the huge page at `page`, an address in an arena, is marked.
+    fn has_mark(&self, page: usize) -> bool {
+        self.huge_bits(page, page).is_some() && self.is_huge(page, page + HUGE_PAGE)
+    }
+
     /// Marks `from..to` for huge pages. False if neither neighbour is marked.
     fn mark_huge(&self, from: usize, to: usize) -> bool {
         let Some((bits, range)) = self.huge_bits(from, to) else { return false };
@@ -58,6 +66,21 @@ impl Arenas {
             bits[i / 64].fetch_or(1 << (i % 64), Ordering::Relaxed);
         });
         joins
+    }
+
+    /// Number of ranges that are marked.
+    fn marked_ranges(&self) -> usize {
+        let bits = self.arenas().iter().filter_map(|arena| self.huge_bits(arena.base(), arena.base()));
+        let starts = |(bits, _): (&[AtomicU64; HUGE_WORDS], _)| {
+            let (mut starts, mut before) = (0, 0);
+            for word in bits {
+                let word = word.load(Ordering::Relaxed);
+                starts += (word & !(word << 1 | before)).count_ones() as usize;
+                before = word >> 63;
+            }
+            starts
+        };
+        bits.map(starts).sum()
     }
 
     /// Removes the marks of `from..to`, multiples of a huge page.
@@ -105,6 +128,13 @@ impl<O: Os> Pages<O> {
     #[cold]
     fn mark_by_option(&self, whole: Owned) {
         if self.os.has_huge_pages(false) && self.may_mark(whole) {
+            // SAFETY: the memory lies in an arena of the long kind, as it can be marked.
+            let first = unsafe { Record::at(whole.start()) };
+            self.ranges.with(&self.os, |r| {
+                if !self.arenas.is_limited(r.lock()) {
+                    self.arenas.set_huge(&self.os, r.lock(), first, false);
+                }
+            });
             self.mark(whole);
         }
     }
@@ -119,9 +149,49 @@ impl<O: Os> Pages<O> {
         }
     }
 
+    /// Forbids huge pages where a part of one went back: the system would fill that part again.
+    #[inline]
+    pub(crate) fn unmark_cut(&self, runs: &[Run]) {
+        if self.has_marks() {
+            for run in runs {
+                let ends = [run.start.addr(), run.start.addr() + run.len];
+                let cut = ends.into_iter().filter(|end| !end.is_multiple_of(HUGE_PAGE));
+                cut.for_each(|end| self.forbid_huge(end & !(HUGE_PAGE - 1)));
+            }
+        }
+    }
+
+    /// Removes the mark of a huge page, and forbids it, if it is marked.
+    #[cold]
+    fn forbid_huge(&self, page: usize) {
+        if self.arenas.has_mark(page) && self.may_divide() {
+            self.arenas.unmark_huge(page, page + HUGE_PAGE);
+            // It may have parted a range.
+            self.marks.fetch_add(1, Ordering::Relaxed);
+            // SAFETY: a marked huge page lies in the chunks of an arena.
+            unsafe { self.os.set_huge(layout::at(page), HUGE_PAGE, false) };
+        }
+    }
+
     /// Whether a range was ever marked.
     pub(crate) fn has_marks(&self) -> bool {
         self.marks.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether one more range may be marked, or parted.
+    fn may_divide(&self) -> bool {
+        // Relaxed: several threads may exceed the limit by a few.
+        let marks = self.marks.load(Ordering::Relaxed);
+        if marks < MOST_MARKS {
+            return true;
+        }
+        // Ranges have joined and gone since.
+        let now = self.arenas.marked_ranges().max(1);
+        let fewer = now <= MOST_MARKS / 2;
+        if fewer {
+            let _ = self.marks.compare_exchange(marks, now, Ordering::Relaxed, Ordering::Relaxed);
+        }
+        fewer
     }
 
     /// Whether whole huge pages can be marked, and some are not.
@@ -132,8 +202,7 @@ impl<O: Os> Pages<O> {
 
     /// Marks whole huge pages, and has the system use some for them.
     fn mark(&self, whole: Owned) {
-        // Relaxed: several threads may exceed the limit by a few.
-        if self.marks.load(Ordering::Relaxed) < MOST_MARKS {
+        if self.may_divide() {
             // No other thread marks a part of it, as it is the holder's.
             if !self.arenas.mark_huge(whole.start().addr(), whole.start().addr() + whole.len()) {
                 self.marks.fetch_add(1, Ordering::Relaxed);

@@ -152,6 +152,7 @@ impl<O: Os> Pages<O> {
                     self.os.purge_runs(left)
                 }
             };
+            self.unmark_cut(&left[..done]);
             sent.add(&left[..done], done < left.len());
         }
         self.notes.count_purged(sent.bytes);

@@ -73,6 +73,11 @@ impl Fake {
         self.huge_pages().allowed.clone()
     }
 
+    /// Start and length of the ranges for which huge pages were forbidden, in the order of the calls.
+    pub fn forbidden(&self) -> Vec<(usize, usize)> {
+        self.huge_pages().forbidden.clone()
+    }
+
     /// The addresses that were promoted, in the order of the calls.
     pub fn promoted(&self) -> Vec<usize> {
         self.huge_pages().promoted.clone()

@@ -6,6 +6,8 @@ use neap_core::pages::layout::HUGE_PAGE;
 pub(super) struct Huge {
     /// Start and length of the ranges that may have huge pages.
     pub(super) allowed: Vec<(usize, usize)>,
+    /// Start and length of the ranges for which they were forbidden.
+    pub(super) forbidden: Vec<(usize, usize)>,
     /// Where memory was promoted.
     pub(super) promoted: Vec<usize>,
     /// Number of pages that the pool has left.
@@ -19,7 +21,7 @@ pub(super) struct Huge {
 impl Huge {
     /// A pool of so many pages.
     pub(super) fn new(pool: usize) -> Self {
-        Huge { allowed: Vec::new(), promoted: Vec::new(), left: pool, taken: Vec::new(), cut: 0 }
+        Huge { allowed: Vec::new(), forbidden: Vec::new(), promoted: Vec::new(), left: pool, taken: Vec::new(), cut: 0 }
     }
 
     /// Takes pages of the pool for a range, where it has none yet; false once there are none left.
