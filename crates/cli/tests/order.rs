@@ -340,6 +340,50 @@ fn data() {
     assert_eq!(runs[1]["status"], 3);
 }
 
+/// Catches functions that were only looked at, children that add to the trace, and a program that finds breakpoints, where
+/// functions are seen by faults.
+#[test]
+fn by_faults() {
+    let neap = Neap::new();
+    let source = "#include <sys/wait.h>
+        #include <unistd.h>
+        #define ALONE __attribute__((noinline, aligned(4096)))
+        static volatile int n;
+        ALONE void first(void) { n++; }
+        ALONE void never(void) { n--; }
+        ALONE void second(void) { n += 2; }
+        ALONE void only_child(void) { n += 3; }
+        ALONE int main(int argc, char **argv) {
+            (void)argv;
+            first();
+            if (fork() == 0) { only_child(); _exit(0); }
+            wait(0);
+            second();
+            if (argc > 5) never();
+            write(1, \"done\\n\", 5);
+            return *(volatile unsigned char *)first == 0xcc || *(volatile unsigned char *)never == 0xcc ? 1 : 7;
+        }";
+    let program = compile(neap.dir.path(), "alone", source, &["-O1"]).filter(|_| cfg!(target_arch = "x86_64"));
+    let Some(program) = program else { return skip("by_faults", "needs x86-64 and a C compiler") };
+    let found = Traced::new(&neap, &["--source", "breakpoints"], &[&program]);
+    assert_eq!(found.output.status.code(), Some(1), "{}", stderr(&found.output));
+    for (options, own) in [(&[][..], "main first second"), (&["--follow"], "main first only_child second")] {
+        let traced = Traced::new(&neap, &[&["--source", "faults"], options].concat(), &[&program]);
+        if stderr(&traced.output).contains("cannot trace faults") {
+            return skip("by_faults", "faults cannot be traced exactly here");
+        }
+        traced.is_like(&mut Command::new(&program));
+        assert_eq!((traced.output.status.code(), traced.own().join(" ").as_str()), (Some(7), own));
+        let run = &traced.trace["runs"][0];
+        assert_eq!((&run["source"], &run["status"]), (&"faults".into(), &7.into()));
+        assert!(stderr(&traced.output).contains("(source: faults)"), "{}", stderr(&traced.output));
+        let again = neap.command(["order", "merge"]).args([neap.path("trace"), neap.path("trace")]).output();
+        let merged: Value = serde_json::from_slice(&again.expect("neap starts").stdout).expect("a trace");
+        let main = merged["functions"].as_array().and_then(|all| all.iter().find(|one| one["name"] == "main"));
+        assert_eq!(main.expect("main")["runs"], 2, "{merged}");
+    }
+}
+
 /// Catches an earlier file that is damaged or lost when the new one cannot be written, a part that is left, and a trace that
 /// is lost as the file was removed meanwhile.
 #[test]

@@ -131,9 +131,24 @@ pub struct TraceArgs {
     #[arg(long)]
     pub follow: bool,
 
+    /// How functions are seen
+    #[arg(long, value_name = "SOURCE", default_value = "auto")]
+    pub source: Wanted,
+
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// How functions are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Wanted {
+    /// By its own calls if it is instrumented, else by breakpoints
+    Auto,
+    /// By a breakpoint on each function
+    Breakpoints,
+    /// By the first fault of each OS page of code: one function for each, without a breakpoint in the program
+    Faults,
 }
 
 /// Arguments of `neap order merge`.

@@ -138,6 +138,13 @@ impl Binary {
         file.get(start..start.checked_add(usize::try_from(size).ok()?)?)
     }
 
+    /// The link-time address of a place in the file that is mapped as code.
+    pub fn code_address(&self, offset: u64) -> Option<u64> {
+        let inside = |segment: &&Segment| offset >= segment.offset && offset - segment.offset < segment.size;
+        let segment = self.code.iter().find(inside)?;
+        Some(offset - segment.offset + segment.address)
+    }
+
     /// The place of the function that an address lies in.
     pub fn function(&self, address: u64) -> Option<usize> {
         let place = self.functions.partition_point(|function| function.address <= address).checked_sub(1)?;
