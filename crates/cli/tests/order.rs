@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -338,6 +338,41 @@ fn data() {
     let sources: Vec<&str> = runs.iter().filter_map(|run| run["source"].as_str()).collect();
     assert_eq!(sources, ["breakpoints", "faults"]);
     assert_eq!(runs[1]["status"], 3);
+}
+
+/// Catches a stripped binary whose names are not taken from its debug information, by the trace or by an order.
+#[test]
+fn debug_information() {
+    /// Goes away with this value.
+    struct Installed(PathBuf);
+    impl Drop for Installed {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(&self.0);
+            // Where it is empty.
+            let _ = self.0.parent().map(fs::remove_dir);
+        }
+    }
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "debug_information", &["-Wl,--build-id"]) else { return };
+    let whole = trace(&neap, &program, &["plain"]).trace;
+    let (first, rest) = whole["binary"]["build_id"].as_str().expect("a build id").split_at(2);
+    let folder = Path::new("/usr/lib/debug/.build-id").join(first);
+    let file = Installed(folder.join(format!("{rest}.debug")));
+    let objcopy = |arguments: &[&OsStr]| {
+        let status = Command::new("objcopy").args(arguments).status();
+        status.is_ok_and(|status| status.success())
+    };
+    let kept = ["--only-keep-debug".as_ref(), program.as_os_str(), file.0.as_os_str()];
+    if fs::create_dir_all(&folder).is_err() || !objcopy(&kept) {
+        return skip("debug_information", "needs root and objcopy");
+    }
+    assert!(objcopy(&["--strip-all".as_ref(), program.as_os_str()]));
+    let traced = trace(&neap, &program, &["plain"]);
+    assert_eq!(traced.own(), ["chosen", "early", "main", "first", "second", "third", "resolved"]);
+    let mut emit = neap.command(["order", "emit", "--for", "lld"]);
+    let output = emit.arg(neap.path("trace")).arg(&program).output().expect("neap starts");
+    assert!(stderr(&output).contains(" 0 lost"), "{}", stderr(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("second\nthird\n"));
 }
 
 /// Catches functions that were only looked at, children that add to the trace, and a program that finds breakpoints, where

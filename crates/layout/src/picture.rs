@@ -174,8 +174,14 @@ mod tests {
     use crate::trace::{TracedBinary, TracedData, TracedFunction};
 
     fn binary() -> Binary {
-        let section =
-            |name: &str, address, size, kind| Section { name: name.to_owned(), address, size, align: 16, kind };
+        let section = |name: &str, address, size, kind| Section {
+            name: name.to_owned(),
+            address,
+            size,
+            offset: None,
+            align: 16,
+            kind,
+        };
         let symbol = |name: &str, address| {
             let (section, aliases) = (usize::from(address >= 0x9000), Vec::new());
             Symbol { name: name.to_owned(), aliases, section, address, size: 100, file: None }
@@ -183,7 +189,7 @@ mod tests {
         Binary {
             sections: vec![section(".text", 0x1000, 0x3000, Kind::Text), section(".data", 0x9010, 16, Kind::Data)],
             symbols: vec![symbol("f<\"a&b\u{7}\">", 0x1fff), symbol("other", 0x1100), symbol("datum", 0x9010)],
-            build_id: None,
+            ..Binary::default()
         }
     }
 

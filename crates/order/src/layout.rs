@@ -152,7 +152,7 @@ fn read_traced(trace: &Path, path: &Path) -> Result<(Trace, Binary), Error> {
 
 pub(crate) fn read_binary(path: &Path) -> Result<Binary, Error> {
     let data = fs::read(path).map_err(|e| cannot_read(path, &e))?;
-    Binary::parse(&data).map_err(|e| {
+    files::parse(&data).map_err(|e| {
         Error::failed(format!("cannot use {}: {e}", path.display())).remedy("name an ELF program or library")
     })
 }

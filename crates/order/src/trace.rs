@@ -3,16 +3,17 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitStatus;
 
 use neap_launch::child::{self, Program};
 use neap_launch::error::{Error, FAILED, system_message, tell};
 use neap_launch::target;
+use neap_layout::binary::NamedBy;
 use neap_layout::{FAULTS, Run, Trace, TracedBinary, TracedFunction};
 
 use crate::args::{TraceArgs, Wanted};
-use crate::binary::{Binary, Names, debug_name};
+use crate::binary::Binary;
 use crate::breakpoints::Tracer;
 use crate::data;
 use crate::files;
@@ -20,9 +21,6 @@ use crate::instrumented::{self, Entered, Traced};
 use crate::pages::{number, touched, touched_in_place};
 use crate::plan::{Hits, Plan};
 use crate::target::{Source, Target};
-
-/// Where distributions put debug files.
-const DEBUG_ROOT: &str = "/usr/lib/debug";
 
 /// Runs the command; the result is the program's exit status.
 pub fn run(args: &TraceArgs) -> Result<u8, Error> {
@@ -128,7 +126,7 @@ fn open(args: &TraceArgs, program: &Path) -> Result<Target, Error> {
     let path = fs::canonicalize(named).map_err(failed)?;
     let bytes = fs::read(&path).map_err(failed)?;
     let metadata = fs::metadata(&path).map_err(failed)?;
-    let Some(mut binary) = Binary::parse(&bytes) else {
+    let Some(mut binary) = files::parse(&bytes).ok().and_then(|layout| Binary::of(layout, &bytes)) else {
         let error = Error::failed(format!("{} is not an ELF file of 64 bits", named.display()));
         return Err(match bytes.starts_with(b"#!") {
             true => error.remedy("it is a script: name the program that it runs with --binary"),
@@ -144,20 +142,15 @@ fn open(args: &TraceArgs, program: &Path) -> Result<Target, Error> {
         let what = source.name();
         return Err(Error::failed(format!("cannot trace {} by {what}: that is for x86-64 only", named.display())));
     }
-    if binary.named_by != Names::All
-        && let Some(debug) = debug_file(&binary)
-    {
-        binary.take_names(debug);
-    }
     binary.keep_mapped();
     match binary.named_by {
-        Names::All => {}
-        Names::Exported => tell(format_args!(
+        NamedBy::All => {}
+        NamedBy::Exported => tell(format_args!(
             "neap: {} is stripped: only its {} exported functions are traced; do not strip it, or install its -dbgsym package",
             named.display(),
             binary.functions.len()
         )),
-        Names::None => {
+        NamedBy::None => {
             return Err(Error::failed(format!("{} has no names of functions", named.display()))
                 .remedy("do not strip it (strip = false in Cargo.toml, no -s), or install its -dbgsym package"));
         }
@@ -175,12 +168,6 @@ fn open(args: &TraceArgs, program: &Path) -> Result<Target, Error> {
     })
 }
 
-/// The file with the debug information of a binary.
-fn debug_file(binary: &Binary) -> Option<Binary> {
-    let name = debug_name(binary.build_id.as_deref()?)?;
-    Binary::parse(&fs::read(PathBuf::from(DEBUG_ROOT).join(name)).ok()?)
-}
-
 /// The trace of a run.
 fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, entered: Entered) -> Trace {
     if entered.dropped > 0 {
@@ -191,7 +178,7 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, entered: Entered
         let function = &target.binary.functions[hit.site];
         TracedFunction {
             name: function.name.clone(),
-            section: function.section.clone(),
+            section: target.binary.section_of(function).to_owned(),
             address: function.address,
             size: function.size,
             file: function.file.clone(),
@@ -201,10 +188,9 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, entered: Entered
             first_ns: Some(hit.at),
         }
     });
-    let build_id = target.binary.build_id.as_ref();
     let binary = TracedBinary {
         path: target.path.to_string_lossy().into_owned(),
-        build_id: build_id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect()),
+        build_id: target.binary.build_id.clone(),
         size: target.size,
     };
     Trace {
