@@ -58,10 +58,18 @@ fn verify() {
     }
     assert!(measure("faults, warm")["ratio"]["high"].as_f64().is_some_and(|ratio| ratio < 1.0), "{report}");
     assert!(measure("RSS at exit")["improved"] == true, "{report}");
+    let cached = &report["conditions"]["cached"][0];
+    let [warm, cold] = ["warm", "cold"].map(|kind| cached[kind].as_f64());
+    match warm.zip(cold) {
+        Some((warm, cold)) => assert!(warm > 0.0 && cold <= warm, "{cached}"),
+        None => skip("verify: page cache", "needs Linux 6.5"),
+    }
     let worse = compare(&packed, &spread);
     let report: Value = serde_json::from_slice(&worse.stdout).expect("JSON");
     let counts = report["measures"].as_array().expect("a list").iter().filter(|measure| measure["unit"] != "seconds");
     assert!(counts.into_iter().all(|measure| measure["improved"] == false), "{report}");
+    // Of times, one may be less by chance.
+    assert_eq!(worse.status.code(), Some(i32::from(report["improved"] != true)), "{report}");
 
     // The same program with other names: all are lost.
     let renamed = SPREAD.replace("f\\\\number", "g\\\\number").replace("go", "gone");
@@ -75,6 +83,8 @@ fn verify() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert_eq!(output.status.code(), Some(status), "{text}{}", stderr(&output));
         assert!(text.contains("functions of the trace: ") && text.contains(mark), "{text}");
+        let shown = ["readahead: ", "; fault-around: ", "before warm runs, ", "before cold ones\n"];
+        assert!(shown.iter().all(|words| text.contains(words)), "{text}");
     }
 
     let failing = neap.file("failing", "#!/bin/sh\nexit 3\n", 0o755);
