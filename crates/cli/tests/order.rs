@@ -150,6 +150,41 @@ fn changed_code() {
     traced.is_like(Command::new(&program).args(&command[1..]));
 }
 
+/// Catches a program that dies of breakpoints in a copy that it made of its code, as compilers at run time do, and a child
+/// that does.
+#[test]
+fn copied_code() {
+    let neap = Neap::new();
+    let source = "#include <stdio.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        #include <sys/wait.h>
+        #include <unistd.h>
+        __attribute__((noinline, aligned(4096))) unsigned first(unsigned x) { return x * 77 + (x >> 3) + 19; }
+        __attribute__((noinline, aligned(64))) unsigned second(unsigned x) { return x * 99 + (x >> 5) + 23; }
+        __attribute__((aligned(4096))) int main(void) {
+            char *copy = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            memcpy(copy, first, 4096);
+            unsigned (*copies[])(unsigned) = {(void *)copy, (void *)(copy + ((char *)second - (char *)first))};
+            printf(\"%u\\n\", copies[0](5));
+            fflush(stdout);
+            if (fork() == 0) { printf(\"%u\\n\", copies[1](5)); return 4; }
+            int status = 0;
+            wait(&status);
+            printf(\"%u %d\\n\", copies[1](7), status);
+            copy[100] = (char)0xcc;
+            fflush(stdout);
+            ((void (*)(void))(copy + 100))();
+            return 5;
+        }";
+    let program = compile(neap.dir.path(), "copied", source, &["-O1"]).filter(|_| cfg!(target_arch = "x86_64"));
+    let Some(program) = program else { return skip("copied_code", "needs x86-64 and a C compiler") };
+    let traced = trace(&neap, &program, &[]);
+    // The breakpoint of its own.
+    assert_eq!(traced.output.status.signal(), Some(libc::SIGTRAP), "{}", stderr(&traced.output));
+    assert_eq!(traced.own(), ["main"]);
+}
+
 /// Catches functions of a section that no process has, which breakpoints are planted for, and a program that dies of
 /// breakpoints when not all can be planted.
 #[test]

@@ -112,8 +112,13 @@ impl Space {
 
     /// Puts the byte of a site back, which a stopped thread has hit.
     pub fn restore(&self, tid: pid_t, site: usize, address: u64) {
-        let Some(planted) = &self.planted else { return };
-        let byte = planted.originals[site];
+        if let Some(planted) = &self.planted {
+            self.write_byte(tid, address, planted.originals[site]);
+        }
+    }
+
+    /// Puts a byte in the place of a breakpoint.
+    pub fn write_byte(&self, tid: pid_t, address: u64, byte: u8) {
         if self.memory.write_all_at(&[byte], address).is_err() {
             // Some kernels let a tracer write code in this way only.
             let _ = ptrace::replace_byte(tid, address, BREAKPOINT, byte);
@@ -133,6 +138,11 @@ impl Space {
     /// Whether an address is where the dynamic linker is stopped.
     pub fn is_loader_stop(&self, address: u64) -> bool {
         self.loader.is_some_and(|stop| stop.address == address)
+    }
+
+    /// Memory from an address on; none where it cannot be read.
+    pub fn read(&self, address: u64, bytes: &mut [u8]) -> Option<()> {
+        self.memory.read_exact_at(bytes, address).ok()
     }
 
     /// A word of memory.
