@@ -112,6 +112,32 @@ fn children() {
     assert_eq!(own, all);
 }
 
+/// Catches children of a process whose memory is refused to neap, as it is undumpable and neap is not privileged: they
+/// would die of breakpoints, or stay dumpable.
+#[test]
+fn undumpable_children() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "undumpable_children", &[]) else { return };
+    let alone = Command::new(&program).arg("undumpable").output().expect("the program starts");
+    let unprivileged = format!(
+        "if [ $(id -u) = 0 ]; then set -- setpriv --bounding-set=-all --inh-caps=-all \"$@\"; fi; exec \"$@\"; {}",
+        "exit 99"
+    );
+    for (options, child) in [(&[][..], false), (&["--follow"], true)] {
+        let mut command = Command::new("sh");
+        command.args(["-c", &unprivileged, "sh", env!("CARGO_BIN_EXE_neap"), "order", "trace", "-o"]);
+        let output = command.arg(neap.path("trace")).args(options).arg("--").arg(&program).arg("undumpable").output();
+        let output = output.expect("sh starts");
+        if [Some(99), Some(127)].contains(&output.status.code()) {
+            return skip("undumpable_children", "needs setpriv");
+        }
+        assert_eq!(output.stdout, alone.stdout, "{options:?}: {}", stderr(&output));
+        assert_eq!(output.status.code(), Some(0), "{options:?}: {}", stderr(&output));
+        let trace = fs::read_to_string(neap.path("trace")).expect("a trace");
+        assert_eq!((trace.contains("only_after"), trace.contains("only_child")), (true, child), "{options:?}");
+    }
+}
+
 /// Catches signals that do not arrive, and breakpoints of the program's own that are taken for neap's.
 #[test]
 fn signals() {
@@ -482,27 +508,6 @@ fn earlier_files_stay() {
     assert_eq!((emitted.status.code(), names()), (Some(0), before), "{}", stderr(&emitted));
     assert!(fs::read_to_string(&file).expect("it is there").contains("main\n"));
     assert_eq!(fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o640);
-}
-
-/// Catches commands that end before they have written their file, as standard error takes no lines.
-#[test]
-fn a_full_standard_error() {
-    let neap = Neap::new();
-    let Some(program) = known(&neap, "a_full_standard_error", &[]) else { return };
-    let (trace, order) = (neap.path("trace"), neap.path("order"));
-    let full = || fs::File::options().write(true).open("/dev/full").expect("every Linux has it");
-    let command = |words: &[&OsStr]| {
-        neap.command(words).stdout(Stdio::null()).stderr(full()).status().expect("neap starts").code()
-    };
-    let [trace, order, program] = [&trace, &order, &program].map(|path| path.as_os_str());
-    let words = |text: &'static str| text.split(' ').map(OsStr::new);
-    let traced: Vec<&OsStr> = words("order trace -o").chain([trace, program]).collect();
-    assert_eq!(command(&traced), Some(3));
-    let emitted: Vec<&OsStr> = words("order emit --for lld -o").chain([order, trace, program]).collect();
-    assert_eq!(command(&emitted), Some(0));
-    assert!(fs::read_to_string(order).is_ok_and(|text| text.contains("main\n")));
-    let paged: Vec<&OsStr> = words("pagein --format json -o").chain([order, program]).collect();
-    assert_eq!(command(&paged), Some(3));
 }
 
 /// Catches programs that run on when neap is ended while it sees what they touch.

@@ -7,7 +7,7 @@ mod traced;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use common::{Neap, assert_refused, compile, skip, stderr};
 use serde_json::Value;
@@ -465,6 +465,27 @@ fn picture() {
         let drawn = picture(&[], &program);
         assert_eq!(drawn.status.code(), Some(status), "{}", stderr(&drawn));
     }
+}
+
+/// Catches commands that end before they have written their file, as standard error takes no lines.
+#[test]
+fn a_full_standard_error() {
+    let neap = Neap::new();
+    let Some(program) = known(&neap, "a_full_standard_error", &[]) else { return };
+    let (trace, order) = (neap.path("trace"), neap.path("order"));
+    let full = || fs::File::options().write(true).open("/dev/full").expect("every Linux has it");
+    let command = |words: &[&OsStr]| {
+        neap.command(words).stdout(Stdio::null()).stderr(full()).status().expect("neap starts").code()
+    };
+    let [trace, order, program] = [&trace, &order, &program].map(|path| path.as_os_str());
+    let words = |text: &'static str| text.split(' ').map(OsStr::new);
+    let traced: Vec<&OsStr> = words("order trace -o").chain([trace, program]).collect();
+    assert_eq!(command(&traced), Some(3));
+    let emitted: Vec<&OsStr> = words("order emit --for lld -o").chain([order, trace, program]).collect();
+    assert_eq!(command(&emitted), Some(0));
+    assert!(fs::read_to_string(order).is_ok_and(|text| text.contains("main\n")));
+    let paged: Vec<&OsStr> = words("pagein --format json -o").chain([order, program]).collect();
+    assert_eq!(command(&paged), Some(3));
 }
 
 /// Catches object files that are left out, in the wrong order, or reached by nothing.

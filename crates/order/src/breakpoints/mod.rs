@@ -9,6 +9,7 @@
 
 mod copies;
 mod space;
+mod undumpable;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

@@ -11,6 +11,7 @@ use neap_trace::track::parse_maps;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol};
 
+use super::undumpable;
 use crate::plan::{BREAKPOINT, Hits, Plan};
 
 /// The memory of one process, or of several that share it.
@@ -42,9 +43,15 @@ impl Space {
         Ok(Self { memory, planted: None, loader: None })
     }
 
-    /// Of a stopped process that began as a copy of one with this.
+    /// Of a stopped process that began as a copy of one with this, and has done nothing yet.
     pub fn copy(&self, pid: pid_t) -> io::Result<Self> {
-        Ok(Self { planted: self.planted.clone(), loader: self.loader, ..Self::of(pid)? })
+        let of = match Self::of(pid) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                undumpable::with_access(self, pid, || Self::of(pid)).unwrap_or(Err(error))
+            }
+            of => of,
+        };
+        Ok(Self { planted: self.planted.clone(), loader: self.loader, ..of? })
     }
 
     /// Where the sites were planted.
