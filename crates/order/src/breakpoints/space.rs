@@ -47,7 +47,7 @@ impl Space {
     pub fn copy(&self, pid: pid_t) -> io::Result<Self> {
         let of = match Self::of(pid) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                undumpable::with_access(self, pid, || Self::of(pid)).unwrap_or(Err(error))
+                undumpable::with_access(|address| self.word(address), pid, || Self::of(pid)).unwrap_or(Err(error))
             }
             of => of,
         };

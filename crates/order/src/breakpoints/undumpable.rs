@@ -2,20 +2,21 @@
 //! memory to all but root, ptrace or not. A child of one is a copy with breakpoints, which have to go away. So neap has it
 //! make itself dumpable, opens its memory, and has it become undumpable again, before it does anything else.
 
+use std::io;
+
 use libc::{c_int, pid_t};
 use neap_launch::ptrace::{self, Go, Registers};
-
-use super::space::Space;
 
 /// The system call instruction of 64-bit programs.
 const SYSCALL: u16 = u16::from_le_bytes([0x0f, 0x05]);
 
-/// Does something while a process that has just begun as a copy of one with this memory is dumpable; none if that cannot
-/// be had. It is stopped behind the system call that made it, whose instruction it executes again for other calls.
-pub fn with_access<T>(parent: &Space, pid: pid_t, act: impl FnOnce() -> T) -> Option<T> {
+/// Does something while a process that has just begun as a copy is dumpable; none if that cannot be had. It is stopped behind
+/// the system call that made it, whose instruction it executes again for other calls. `original` is the memory that it is a
+/// copy of.
+pub fn with_access<T>(original: impl Fn(u64) -> io::Result<u64>, pid: pid_t, act: impl FnOnce() -> T) -> Option<T> {
     let registers = Registers::of(pid).ok()?;
     let instruction = registers.program_counter().checked_sub(2)?;
-    if parent.word(instruction).ok()? as u16 != SYSCALL || !registers.is_64_bit() {
+    if original(instruction).ok()? as u16 != SYSCALL || !registers.is_64_bit() {
         return None;
     }
     let mut signals = Vec::new();
