@@ -76,7 +76,7 @@ Both programs get the same arguments; their input and output are /dev/null. A
 measure is less if the median of the ratios is below 0.99 and nine of ten pairs
 are below 1.
 
-Exit status: 0 if a measure is less; 1 if none is, or if B has fewer than nine
+Exit status: 0 if a measure other than time is less; 1 if none is, or if B has fewer than nine
 tenths of the functions of --trace; 125 when neap itself fails.";
 
 /// Arguments of `neap order`.

@@ -40,6 +40,12 @@ impl Conditions {
         }
     }
 
+    /// Whether before cold runs the page cache had more of one file than of the other, so that these cannot be compared.
+    pub fn is_one_cold(&self) -> bool {
+        let [before, after] = self.cached.each_ref().map(|cached| cached.cold);
+        before.zip(after).is_some_and(|(before, after)| (before - after).abs() > 0.01)
+    }
+
     /// Two lines.
     pub fn text(&self) -> String {
         let bytes = |value: Option<u64>| value.map_or_else(|| "unknown".to_owned(), units::bytes);
@@ -114,6 +120,17 @@ mod tests {
         let unknown = Conditions::default().text();
         assert!(unknown.starts_with("readahead: unknown; fault-around: unknown, as"), "{unknown}");
         assert!(unknown.contains("? and ? before warm runs"), "{unknown}");
+    }
+
+    /// Catches cold runs that are compared where one file was not cold, and ones that are not where both were.
+    #[test]
+    fn one_cold_file() {
+        let is_one_cold = |cold: [Option<f64>; 2]| {
+            let cached = cold.map(|cold| Cached { warm: Some(1.0), cold });
+            Conditions { cached, ..Conditions::default() }.is_one_cold()
+        };
+        assert!(is_one_cold([Some(0.0), Some(0.13)]) && is_one_cold([Some(0.5), Some(0.0)]));
+        assert!(!is_one_cold([Some(0.0), Some(0.005)]) && !is_one_cold([None, Some(0.5)]));
     }
 
     /// Catches a share of another file, and a dropped file that counts as cached.
