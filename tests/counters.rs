@@ -73,10 +73,12 @@ struct Program {
 }
 
 impl Program {
+    /// Without huge pages: growth alone starts no helper then, which many stages rely on.
     fn start(case: &str, variables: &[(&str, &str)]) -> Result<Self, Stop> {
         let mut child = Command::new(STAGES.build()?)
             .arg(case)
             .env("LD_PRELOAD", library::require_neap()?)
+            .env("NEAP_HUGE", "off")
             .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

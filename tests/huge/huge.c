@@ -212,7 +212,7 @@ static void promoted(void) {
 /* A program that grows and uses all that it takes gets huge pages; and what it frees goes back. */
 static void grown(void) {
     if (!is_madvise()) SKIP("THP is not [madvise]");
-    enum { BLOCKS = 64000, KEEP = 100 };
+    enum { BLOCKS = 192000, KEEP = 400 };
     static char *block[BLOCKS];
     size_t before = resident();
     for (int i = 0; i < BLOCKS; i++) memset(block[i] = malloc(1000), i, 1000);
@@ -220,7 +220,7 @@ static void grown(void) {
     /* Where huge pages are slow, there are few. */
     CHECK(huge_bytes(block[0], (size_t)1 << 40, &advised) >= HUGE);
     CHECK(!advised);
-    CHECK(resident() < before + 70 * MIB);
+    CHECK(resident() < before + 200 * MIB);
     for (int i = 0; i < BLOCKS; i++)
         if (i % KEEP) free(block[i]);
     for (int tenths = 0; tenths < 30 && resident() > before + 8 * MIB; tenths++) usleep(100000);

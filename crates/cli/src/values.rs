@@ -140,6 +140,7 @@ mod tests {
             purge_bytes: u64::MAX,
             limit: u64::MAX,
             mmap_threshold: u64::MAX,
+            huge: 1,
             ..Gauges::default()
         };
         for (opt, now) in TABLE.iter().zip(of_gauges(&defaults, "")) {

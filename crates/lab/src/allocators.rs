@@ -18,6 +18,7 @@ const VARIANTS: &[(&str, &str, &str, &str)] = &[
     ("neap-lazy", NEAP, "NEAP_PURGE", "lazy"),
     ("neap-never", NEAP, "NEAP_PURGE", "never"),
     ("neap-zero", NEAP, "NEAP_ZERO", "always"),
+    ("neap-nothp", NEAP, "NEAP_HUGE", "off"),
     ("neap-adaptive", NEAP, "NEAP_HUGE", "adaptive"),
     ("neap-always", NEAP, "NEAP_HUGE", "always"),
     ("neap-thp", NEAP, "NEAP_HUGE", "thp"),

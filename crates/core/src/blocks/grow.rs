@@ -19,7 +19,7 @@ use crate::blocks::class::{self, FIRST_PAGED};
 use crate::blocks::heap::Mine;
 use crate::blocks::slab_record::{self, OwnSlab};
 use crate::pages::growth::AREA;
-use crate::pages::huge_area::LEAST;
+use crate::pages::huge_area::LEAST_IN_SLABS;
 use crate::pages::notes::FRESH_CHUNKS;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
@@ -54,7 +54,7 @@ impl Mine<'_> {
     /// Whether the heap holds so many slabs that it may get a huge area for one more. Threads that hold little each, in
     /// slabs of many classes, get none.
     pub(crate) fn holds_many(self) -> bool {
-        self.slabs.iter().map(|count| count.get() as usize).sum::<usize>() >= LEAST * AREA
+        self.slabs.iter().map(|count| count.get() as usize).sum::<usize>() >= LEAST_IN_SLABS * AREA
     }
 }
 

@@ -3,7 +3,7 @@
 //! The faults of a huge page's OS pages cost some ten times as much as the huge page itself, and walks of its memory
 //! miss the TLB less. But its first byte makes all of it resident. So an area is filled only if the program will
 //! probably use all of it soon:
-//! - the program holds, or held before, as much as [`LEAST`] areas, and so does the heap that needs a slab;
+//! - the program holds, or held before, as much as [`LEAST`] areas, and the heap that needs a slab [`LEAST_IN_SLABS`];
 //! - it took as much as an area in small pages lately, within the time that free memory waits, and the system says that
 //!   nearly all of that memory is in use ([`Os::is_dense`]).
 //!
@@ -29,9 +29,11 @@ use crate::system::policy::{HugePages, Purge};
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
-/// A program must hold, or have held, as much memory as so many areas before it gets one, and a heap that needs a slab
-/// must hold as much in slabs.
-pub(crate) const LEAST: usize = if cfg!(neap_sim) { 2 } else { 4 };
+/// A program must hold, or have held, as much memory as so many areas before it gets one: what is free of an area is
+/// then at most 2 % of it.
+const LEAST: usize = if cfg!(neap_sim) { 2 } else { 48 };
+/// A heap that needs a slab must hold as many areas in slabs.
+pub(crate) const LEAST_IN_SLABS: usize = if cfg!(neap_sim) { 2 } else { 4 };
 /// A proof is good for one area for each so many that the program holds, or held.
 const SHARE: usize = if cfg!(neap_sim) { 2 } else { 4 };
 /// Limit on the areas after a proof.

@@ -107,6 +107,7 @@ impl Policy {
     pub const fn new() -> Self {
         let mut words = [const { AtomicUsize::new(0) }; SETTINGS];
         words[Setting::Delay as usize] = AtomicUsize::new(DELAY_MS as usize);
+        words[Setting::Huge as usize] = AtomicUsize::new(HugePages::Adaptive as usize);
         words[Setting::Bytes as usize] = AtomicUsize::new(AUTO);
         words[Setting::MmapThreshold as usize] = AtomicUsize::new(usize::MAX);
         words[Setting::Limit as usize] = AtomicUsize::new(AUTO);
