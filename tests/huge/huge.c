@@ -197,8 +197,9 @@ static void promoted(void) {
     int advised;
     size_t huge = 0, before = resident();
     for (int tenths = 0; tenths < 150 && huge < 16 * MIB; tenths++) {
-        for (size_t i = 0; i < DENSE; i += 4099) dense[i] = (unsigned char)(i * 7 + i / 4096);
-        usleep(100000);
+        /* Promotion takes a part of the time that the program uses. */
+        for (clock_t end = clock() + CLOCKS_PER_SEC / 10; clock() < end;)
+            for (size_t i = 0; i < DENSE; i += 4099) dense[i] = (unsigned char)(i * 7 + i / 4096);
         huge = huge_bytes(dense, DENSE, &advised);
     }
     CHECK(huge >= 16 * MIB);
@@ -207,6 +208,18 @@ static void promoted(void) {
     free(dense), free(sparse);
     malloc_trim(0);
     CHECK(resident() < before - 32 * MIB);
+}
+
+/* A program that does nothing is not worth the time of promotion. */
+static void rests(void) {
+    if (!is_madvise()) SKIP("THP is not [madvise]");
+    enum { DENSE = 240 * 1024 * 1024 };
+    char *dense = malloc(DENSE);
+    memset(dense, 1, DENSE);
+    clock_t before = clock();
+    sleep(4);
+    CHECK_AT((clock() - before) * 12 < before, (size_t)(clock() - before));
+    free(dense);
 }
 
 /* A program that grows and uses all that it takes gets huge pages; and what it frees goes back. */
@@ -471,7 +484,7 @@ static void pool_exec(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {CASE(thp), CASE(thp_reused), CASE(always), CASE(advised), CASE(disabled), CASE(without),
-                                             CASE(filtered), CASE(promoted), CASE(grown), CASE(sparse), CASE(pool_blocks), CASE(pool_all),
+                                             CASE(filtered), CASE(promoted), CASE(rests), CASE(grown), CASE(sparse), CASE(pool_blocks), CASE(pool_all),
                                              CASE(pool_strict), CASE(pool_taken), CASE(pool_toggle), CASE(pool_fork),
                                              CASE(pool_changed), CASE(pool_exec)};
     return run_cases(argc, argv, cases, sizeof cases / sizeof *cases);

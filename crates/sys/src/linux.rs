@@ -225,6 +225,10 @@ unsafe impl Os for Linux {
         if pool::has(p, len) { Some(0) } else { unsafe { huge::promote(p, len, ask) } }
     }
 
+    fn promotion_time(&self) -> u32 {
+        huge::promotion_time()
+    }
+
     unsafe fn set_huge(&self, p: *mut u8, len: usize, allow: bool) {
         // SAFETY: as the caller promises.
         unsafe { huge::set(p, len, allow) }

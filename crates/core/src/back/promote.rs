@@ -11,7 +11,8 @@
 //! memory is used again.
 //!
 //! A tick takes 4 ms (`SLICE_US`) of the helper's time, and what the last huge page takes beyond: forks and trims wait for
-//! it.
+//! it. All ticks together take a part of the processor time that the program used ([`Os::promotion_time`]): a program
+//! that does little gains little. A pass waits for that, but not longer than it waited to begin.
 
 use crate::back::Back;
 use crate::pages::age;
@@ -40,8 +41,9 @@ impl<O: Os> Back<O> {
         if self.notes.take_growth() && !(state.is_due() && state.wait.load(Ordering::Relaxed) == FIRST_MS) {
             state.set(now, FIRST_MS);
         }
-        if state.is_due() && now >= state.due.load(Ordering::Relaxed) && self.with_batch(|_| self.promote_slice()) {
-            state.set(now, 2 * state.wait.load(Ordering::Relaxed));
+        let (due, wait) = (state.due.load(Ordering::Relaxed), state.wait.load(Ordering::Relaxed));
+        if state.is_due() && now >= due && (self.with_batch(|_| self.promote_slice()) || now >= due + wait) {
+            state.set(now, 2 * wait);
         }
     }
 
@@ -56,8 +58,8 @@ impl<O: Os> Back<O> {
 
     /// Promotes what a slice has time for. Returns whether that was the last one of the pass.
     fn promote_slice(&self) -> bool {
-        let mut spent = 0;
-        while spent < SLICE_US {
+        let (mut spent, most) = (0, self.os.promotion_time().min(SLICE_US));
+        while spent < most {
             let Some(c) = self.next_candidate() else { return true };
             // SAFETY: the chunks are committed (invariant 16), and not lost.
             let Some(took) = (unsafe { self.os.promote(c.start(), BYTES) }) else { return true };

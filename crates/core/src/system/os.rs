@@ -223,6 +223,11 @@ pub unsafe trait Os: Threads {
         None
     }
 
+    /// Microseconds of processor time that [`Os::promote`] may take for now: a small part of what the process has used.
+    fn promotion_time(&self) -> u32 {
+        u32::MAX
+    }
+
     /// Length in bytes of the pages of the pool that memory of arenas shall come from (option `huge=hugetlb`); `None`:
     /// it shall not, or the pool has no more. Where nothing else will do (`hugetlb=strict`), never the latter.
     fn pool_page(&self) -> Option<usize> {

@@ -199,6 +199,18 @@ pub fn is_dense(p: *mut u8, len: usize, ask: impl Fn(*mut u8, usize, &mut [Run])
     bytes >= len - len / DENSE_SAMPLE
 }
 
+/// Microseconds that promotion took.
+static PROMOTED: AtomicU64 = AtomicU64::new(0);
+/// Promotion may take one part in so many of the process's processor time: 4 ms in 100 ms, as a tick has.
+const PROMOTED_SHARE: u64 = 25;
+
+/// See `Os::promotion_time`.
+pub fn promotion_time() -> u32 {
+    // Relaxed, here and below: a sum that stands for itself.
+    let left = (clock::process_microseconds() / PROMOTED_SHARE).saturating_sub(PROMOTED.load(Ordering::Relaxed));
+    u32::try_from(left).unwrap_or(u32::MAX)
+}
+
 /// A range is promoted if at most one OS page in this many holds no memory.
 const DENSE: usize = 32;
 
@@ -228,7 +240,9 @@ pub unsafe fn promote(p: *mut u8, len: usize, ask: impl FnOnce(&mut [Run]) -> Op
             }
         }
     }
-    Some(clock::thread_microseconds().saturating_sub(begun) as u32)
+    let took = clock::thread_microseconds().saturating_sub(begun);
+    PROMOTED.fetch_add(took, Ordering::Relaxed);
+    Some(took as u32)
 }
 
 /// See `Os::set_huge`.
