@@ -151,7 +151,7 @@ fn large_blocks_up_to_half_an_area() {
 fn blocks_that_fit_into_no_area() {
     let a = &*huge();
     let t = thread(a);
-    let mut blocks = fill(a, &t, 500, 8 * PROVEN);
+    let mut blocks = fill(a, &t, 500, PROVEN);
     // A proof is good for several areas now. After one of them was used up, the next one is filled where it helps.
     for _ in 0..3 {
         let before = areas(a);
@@ -171,9 +171,9 @@ fn blocks_that_fit_into_no_area() {
 fn lost_memory_in_a_sample() {
     let a = &*huge();
     let t = thread(a);
-    let mut blocks = fill(a, &t, 500, PROVEN);
+    let mut blocks = fill(a, &t, 4000, PROVEN);
     for _ in 0..80 {
-        blocks.extend(fill(a, &t, 500, 6 * CHUNK));
+        blocks.extend(fill(a, &t, 4000, 6 * CHUNK));
         let p = malloc(a, &t, CHUNK);
         a.note_changed(p);
         a.os.faults.fail_nth(Call::Renew, a.os.faults.count(Call::Renew) + 1);
