@@ -401,9 +401,8 @@ unsafe impl Os for Fake {
         for run in runs {
             self.whole_pages(Call::PurgeRuns, run.start.addr(), run.len);
             model.require("purge_runs", run.start.addr(), run.len, &[Access::Committed]);
-            let end = run.start.addr() + run.len;
-            self.huge_pages().cut += usize::from(run.len > HUGE_PAGE && !end.is_multiple_of(HUGE_PAGE));
         }
+        self.huge_pages().note_purge(runs);
         let most = if self.granted(Call::PurgeRuns) {
             runs.len()
         } else if self.config.missing.contains(&Call::PurgeRuns) {
@@ -437,7 +436,7 @@ unsafe impl Os for Fake {
     /// Three quarters are nearly all.
     unsafe fn is_dense(&self, p: *mut u8, len: usize) -> bool {
         assert!(len == HUGE_PAGE);
-        self.model().require("is_dense", p.addr(), len, &[Access::Committed]);
+        self.model().require("is_dense", p.addr(), len, &[Access::Committed, Access::Lost]);
         let mut held = 0;
         self.pagemap.held(p.addr(), p.addr() + len, |from, to| {
             held += to - from;

@@ -146,6 +146,82 @@ fn large_blocks_up_to_half_an_area() {
     }
 }
 
+/// Catches areas for blocks that fit into none, as they are aligned to more than one: they stay unused.
+#[test]
+fn blocks_that_fit_into_no_area() {
+    let a = &*huge();
+    let t = thread(a);
+    let mut blocks = fill(a, &t, 500, PROVEN);
+    // A proof is good for several areas now. After one of them was used up, the next one is filled where it helps.
+    for _ in 0..3 {
+        let before = areas(a);
+        while areas(a) == before || dirty(a) >= 5 * CHUNK {
+            blocks.extend(fill(a, &t, 500, CHUNK));
+        }
+        let before = areas(a);
+        blocks.push(t.with(a, |heap| a.malloc_aligned(heap, 5 * CHUNK, 2 * HUGE_PAGE, false)));
+        assert_eq!(areas(a), before);
+    }
+    drop_all(a, &t, blocks);
+    t.abandon(a);
+}
+
+/// Catches a question about addresses that were lost: other code may have mapped something there.
+#[test]
+fn lost_memory_in_a_sample() {
+    let a = &*huge();
+    let t = thread(a);
+    let mut blocks = fill(a, &t, 4000, PROVEN);
+    for _ in 0..80 {
+        blocks.extend(fill(a, &t, 4000, 6 * CHUNK));
+        let p = malloc(a, &t, CHUNK);
+        a.note_changed(p);
+        a.os.faults.fail_nth(Call::Renew, a.os.faults.count(Call::Renew) + 1);
+        free(a, &t, p);
+    }
+    valid(a);
+    drop_all(a, &t, blocks);
+    t.abandon(a);
+}
+
+/// Frees a block, which then waits to go back.
+fn drop_later(a: &Shared, t: &Owner, size: usize) {
+    free(a, t, malloc(a, t, size));
+    t.with(a, |heap| a.rest(heap));
+}
+
+/// Catches a batch for which the system has to split many huge pages: a fork waits for its end.
+#[test]
+fn batches_cut_few_huge_pages() {
+    for (huge, purger) in [(true, true), (true, false), (false, true)] {
+        let a = &*system(Config { huge, purger, ..Config::default() });
+        a.policy.set_huge(HugePages::Always);
+        let t = thread(a);
+        // One chunk of each huge page goes back.
+        let blocks: Vec<_> = (0..100 * HUGE_PAGE / CHUNK).map(|_| malloc(a, &t, CHUNK)).collect();
+        let (gone, kept): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 32 == 16);
+        for (_, p) in gone {
+            free(a, &t, p);
+        }
+        t.with(a, |heap| a.rest(heap));
+        if purger {
+            settle(a);
+        }
+        for _ in 0..10 {
+            a.os.advance(100);
+            drop_later(a, &t, 20 * CHUNK);
+        }
+        let most = a.os.cut_at_once();
+        match (huge, purger) {
+            (true, true) => assert!((10..=17).contains(&most), "{most}"),
+            (true, false) => assert!((1..=5).contains(&most), "{most}"),
+            _ => assert!(most > 50, "{most}"),
+        }
+        drop_all(a, &t, kept.into_iter().map(|(_, p)| p).collect());
+        t.abandon(a);
+    }
+}
+
 /// Catches areas where they cannot pay, or where memory may be short.
 #[test]
 fn not_everywhere() {

@@ -306,7 +306,7 @@ unsafe impl Os for System {
 
     unsafe fn is_dense(&self, p: *mut u8, len: usize) -> bool {
         self.late();
-        self.require("is_dense", p, len, &[Access::Committed]);
+        self.require("is_dense", p, len, &[Access::Committed, Access::Lost]);
         self.below(4) != 0
     }
 

@@ -5,6 +5,7 @@ use crate::Heap;
 use crate::blocks::holes::{self, Hole};
 use crate::pages::age;
 use crate::pages::chunk::{Kind, RECORD_BYTES, Record};
+use crate::pages::growth;
 use crate::pages::owned::Owned;
 use crate::pages::range::Ranges;
 use crate::pages::release::MOST_RUNS;
@@ -20,9 +21,13 @@ const _: () =
 /// A slab with free memory that is due, and the heap that owned it when the purger found it.
 pub(crate) type DueSlab = (Record, &'static Heap);
 
-/// Maximum bytes of a batch. Purging them takes less than a millisecond; a thread that needs more address space may
-/// have to wait for the kernel that long.
+/// Maximum bytes of a batch. Purging them takes less than a millisecond where no huge pages are split; a thread that needs
+/// more address space may have to wait for the kernel that long.
 pub(crate) const BATCH_BYTES: usize = if cfg!(neap_sim) { 512 << 10 } else { 4 << 20 };
+
+/// Maximum number of huge pages of which a batch has a part, or one more: the system splits each in some 300 us, and forks
+/// wait for the end of the batch. In all they take as long as a slice of `promote.rs`.
+pub(crate) const BATCH_CUTS: usize = if cfg!(neap_sim) { 2 } else { 16 };
 
 /// A position in the table of ages, and what the walk has counted so far.
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +90,8 @@ pub(crate) struct Due {
     pub(crate) keep: Keep,
     /// Maximum bytes in a batch.
     pub(crate) bytes: usize,
+    /// Maximum number of huge pages of which a batch has a part, see [`BATCH_CUTS`].
+    pub(crate) cuts: usize,
 }
 
 impl Due {
@@ -114,6 +121,9 @@ pub(crate) struct Batch {
     /// Slabs that may have holes.
     pub(crate) slabs: [Option<DueSlab>; SLABS],
     pub(crate) slab_count: usize,
+    /// Number of places, each as long as a huge page, of which the batch has a part, and the last of them.
+    cuts: usize,
+    last_cut: usize,
 }
 
 /// Holes on their way to the system, and the work space for giving them back.
@@ -166,12 +176,14 @@ impl Batch {
     pub(crate) const RUNS: usize = if cfg!(neap_sim) { 8 } else { 64 };
 
     pub(crate) const fn new() -> Self {
-        Batch { runs: [Run::EMPTY; Self::RUNS], count: 0, bytes: 0, slabs: [None; SLABS], slab_count: 0 }
+        let (runs, slabs) = ([Run::EMPTY; Self::RUNS], [None; SLABS]);
+        Batch { runs, count: 0, bytes: 0, slabs, slab_count: 0, cuts: 0, last_cut: 0 }
     }
 
     /// Empties the batch.
     pub(crate) fn clear(&mut self) {
         (self.count, self.bytes, self.slab_count) = (0, 0, 0);
+        (self.cuts, self.last_cut) = (0, 0);
     }
 
     /// Adds a run.
@@ -179,11 +191,33 @@ impl Batch {
         self.runs[self.count] = run;
         self.count += 1;
         self.bytes += run.len;
+        self.note_cut(run.start.addr());
+        self.note_cut(run.start.addr() + run.len);
     }
 
-    /// Whether it has as many runs, bytes or slabs as it may.
+    /// Adds a slab, which may have holes, or what is found to be none.
+    pub(crate) fn push_slab(&mut self, slab: Option<DueSlab>) {
+        self.slabs[self.slab_count] = slab;
+        self.slab_count += 1;
+        if let Some((c, _)) = slab {
+            // Holes lie inside of a slab.
+            self.note_cut(c.start().addr() + 1);
+        }
+    }
+
+    /// Notes that a part of what has a huge page's length ends or begins at an address. The walk is in the order of
+    /// addresses, so neighbours are seen one after the other.
+    fn note_cut(&mut self, at: usize) {
+        let place = at / growth::BYTES;
+        if !at.is_multiple_of(growth::BYTES) && place != self.last_cut {
+            self.last_cut = place;
+            self.cuts += 1;
+        }
+    }
+
+    /// Whether it has as many runs, bytes, slabs or parts of huge pages as it may.
     pub(crate) fn is_full(&self, due: Due) -> bool {
-        self.count == Self::RUNS || self.bytes >= due.bytes || self.slab_count == SLABS
+        self.count == Self::RUNS || self.bytes >= due.bytes || self.slab_count == SLABS || self.cuts >= due.cuts
     }
 
     /// Returns the runs.
@@ -207,7 +241,8 @@ mod tests {
     fn the_first_that_is_due() {
         let keep = Keep::default();
         for (now, ticks, lazy) in [(10, 5, false), (10, 5, true), (3, 5, false), (10, 0, true)] {
-            let due = Due { now, ticks, lazy, slabs: true, ranges: true, keep, bytes: BATCH_BYTES };
+            let bytes = BATCH_BYTES;
+            let due = Due { now, ticks, lazy, slabs: true, ranges: true, keep, bytes, cuts: BATCH_CUTS };
             let is = |age: u8| match age {
                 age::NONE => false,
                 age::LAZY => lazy,

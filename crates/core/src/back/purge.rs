@@ -12,7 +12,7 @@
 //! whatever the number of bytes.
 
 use crate::back::Back;
-use crate::back::batch::{BATCH_BYTES, Batch, Due, Keep, Walk};
+use crate::back::batch::{BATCH_BYTES, BATCH_CUTS, Batch, Due, Keep, Walk};
 use crate::blocks::heap;
 use crate::blocks::heap::Mine;
 use crate::pages::age;
@@ -29,6 +29,8 @@ use crate::{CHUNK, CHUNK_SHIFT, Heap, Os};
 /// Maximum bytes of a batch that a thread purges where there can be no helper: some 100 us. The simulation has little
 /// memory, so its limits are lower, here and below.
 const INLINE_BYTES: usize = if cfg!(neap_sim) { 256 << 10 } else { 2 << 20 };
+/// Maximum number of huge pages that such a batch has a part of: a millisecond.
+const INLINE_CUTS: usize = if cfg!(neap_sim) { 1 } else { 4 };
 /// Maximum number of chunks that are looked at under one hold of the lock, and of runs that are taken or given back.
 /// Some microseconds: as long as a thread that waits for the lock spins.
 const LOOK: usize = if cfg!(neap_sim) { 16 } else { 1024 };
@@ -148,7 +150,12 @@ impl<O: Os> Back<O> {
     /// included only if these are batches of full size.
     pub(crate) fn due(&self, ticks: u8, bytes: usize) -> Due {
         let slabs = bytes == BATCH_BYTES;
-        Due { now: self.epoch(), ticks, lazy: false, slabs, ranges: true, keep: Keep::default(), bytes }
+        let cuts = match self.os.has_huge_pages(false) {
+            true if slabs => BATCH_CUTS,
+            true => INLINE_CUTS,
+            false => usize::MAX,
+        };
+        Due { now: self.epoch(), ticks, lazy: false, slabs, ranges: true, keep: Keep::default(), bytes, cuts }
     }
 
     /// Purges the share of a thread that frees memory where there can be no helper: one batch, or all that is due if
@@ -244,7 +251,7 @@ impl<O: Os> Back<O> {
             // half changed.
             return false;
         }
-        while due.ranges && batch.count < Batch::RUNS / 2 && batch.bytes < due.bytes {
+        while due.ranges && batch.count < Batch::RUNS / 2 && !batch.is_full(due) {
             let dropped = r.take_dropped((due.bytes - batch.bytes).div_ceil(CHUNK));
             let Some((c, len)) = dropped else { break };
             batch.push(Run { start: c.start(), len: len * CHUNK });
@@ -285,8 +292,7 @@ impl<O: Os> Back<O> {
             } else if due.slabs {
                 // SAFETY: a slab's owner is a heap. A slab that is about to be released may have none.
                 let owner = unsafe { Heap::at(heap::owner(c)) };
-                batch.slabs[batch.slab_count] = owner.map(|owner| (c, owner));
-                batch.slab_count += 1;
+                batch.push_slab(owner.map(|owner| (c, owner)));
             }
             return 1;
         }

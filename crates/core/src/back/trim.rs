@@ -3,7 +3,7 @@
 //! Unlike the purger it asks the system how much memory was held.
 
 use crate::back::Back;
-use crate::back::batch::{BATCH_BYTES, Due, Keep, Walk, Work};
+use crate::back::batch::{BATCH_BYTES, Due, Walk, Work};
 use crate::blocks::heap::Mine;
 use crate::blocks::registry::OWNED;
 use crate::pages::owned::Owned;
@@ -115,7 +115,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
             return false;
         }
         let bytes = if slabs { BATCH_BYTES } else { spare.min(BATCH_BYTES) };
-        let due = Due { now: a.epoch(), ticks: 0, lazy: true, slabs, ranges, keep: Keep::default(), bytes };
+        let due = Due { lazy: true, slabs, ranges, bytes, ..a.due(0, BATCH_BYTES) };
         let more = a.fill(walk, due, &mut work.batch);
         if work.batch.count > 0 {
             let Work { batch, touched, .. } = work;

@@ -35,9 +35,29 @@ impl Growth {
         }
     }
 
+    /// Notes that a question is asked `now`; returns the time since the last one. The clock of a process that was restored
+    /// from a checkpoint, or is in another namespace of time than its parent, may be behind: that is a long time.
+    pub(crate) fn ask(&mut self, now: u64) -> u64 {
+        let asked = core::mem::replace(&mut self.asked, now);
+        self.wait = AREA;
+        now.checked_sub(asked).unwrap_or(u64::MAX)
+    }
+
     /// Whether an area may be filled, or a question is due.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.areas > 0 || self.wait == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a clock that goes back and ends the process, or that counts as a question just before.
+    #[test]
+    fn clocks_may_go_back() {
+        let mut growth = Growth::new();
+        assert_eq!([1000, 1200, 100, 150].map(|now| growth.ask(now)), [1000, 200, u64::MAX, 50]);
     }
 }

@@ -51,7 +51,7 @@ pub(crate) enum Step {
 }
 
 /// As many chunks as an area has, which the program has taken in small pages, as far as is known. All of them lie in an
-/// arena and are committed. Other threads may use them.
+/// arena, and were committed; some may be lost. Other threads may use them.
 #[derive(Debug)]
 pub(crate) struct Sample(Record);
 
@@ -66,7 +66,8 @@ impl<O: Os> Pages<O> {
         let asked_for = matches!(self.policy.huge(), HugePages::Adaptive | HugePages::Advised);
         // A block that shall be zero may be left untouched.
         let fills = matches!(what, Use::Slab { of_many: true } | Use::Large { zero: false, .. });
-        (asked_for && fills && r.growth.is_due() && len <= AREA / 2)
+        // Longer blocks, and those that are aligned to more than an area, may not fit into one.
+        (asked_for && fills && r.growth.is_due() && len <= AREA / 2 && align <= BYTES)
             .then(|| self.step_of_growth(r, len, align))
             .flatten()
     }
@@ -83,9 +84,8 @@ impl<O: Os> Pages<O> {
             self.arenas.set_huge(&self.os, r.lock(), first, false);
             return Some(Step::Fill(Area(first)));
         }
-        let (now, asked) = (self.os.clock(), r.growth.asked);
-        (r.growth.wait, r.growth.asked) = (AREA, now);
-        let soon = self.policy.purge() == Purge::Never || now - asked <= u64::from(self.policy.delay());
+        let waited = r.growth.ask(self.os.clock());
+        let soon = self.policy.purge() == Purge::Never || waited <= u64::from(self.policy.delay());
         soon.then(|| self.sample(r)).flatten().map(|sample| Step::Ask(sample, (size / SHARE).min(MOST)))
     }
 
@@ -121,7 +121,7 @@ impl<O: Os> Pages<O> {
     }
 
     fn ask(&self, sample: &Sample, areas: usize) {
-        // SAFETY: `Sample` proves that the range lies in an arena.
+        // SAFETY: `Sample` proves that the range lies in an arena; the answer is allowed to be wrong where some is lost.
         let dense = unsafe { self.os.is_dense(sample.0.start(), BYTES) };
         self.ranges.with(&self.os, |r| r.growth.areas = if dense { areas } else { 0 });
     }

@@ -39,7 +39,7 @@ pub enum Moved {
     Not,
     /// The call failed: the memory to move is where it was, byte for byte, but the other range is unmapped, or another
     /// thread has mapped something there. That range must never be used again, nor passed to any call of this trait but
-    /// [`Os::touched`], which may say anything of it.
+    /// [`Os::touched`] and [`Os::is_dense`], which may say anything of it.
     Lost,
 }
 
@@ -192,7 +192,7 @@ pub unsafe trait Os: Threads {
     /// page, hold memory and are not part of one. Other threads may use the range meanwhile.
     ///
     /// # Safety
-    /// The range must lie in a reservation of this `Os`.
+    /// The range must lie in a reservation of this `Os`; parts of it may be lost ([`Moved::Lost`]).
     unsafe fn is_dense(&self, _p: *mut u8, _len: usize) -> bool {
         false
     }

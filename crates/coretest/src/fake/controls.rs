@@ -92,4 +92,9 @@ impl Fake {
     pub fn cut_huge_pages(&self) -> usize {
         self.huge_pages().cut
     }
+
+    /// Maximum number of huge pages of which one call purged a part.
+    pub fn cut_at_once(&self) -> usize {
+        self.huge_pages().cut_at_once
+    }
 }

@@ -1,6 +1,8 @@
 //! Huge pages: which ranges may have some, and the pool. Both only on paper: the memory has the pages of the host.
 
+use neap_core::os::Run;
 use neap_core::pages::layout::HUGE_PAGE;
+use std::collections::BTreeSet;
 
 #[derive(Debug)]
 pub(super) struct Huge {
@@ -16,12 +18,31 @@ pub(super) struct Huge {
     taken: Vec<usize>,
     /// Number of purged runs longer than a huge page that end inside one.
     pub(super) cut: usize,
+    /// Maximum number of huge pages of which one call purged a part.
+    pub(super) cut_at_once: usize,
 }
 
 impl Huge {
     /// A pool of so many pages.
     pub(super) fn new(pool: usize) -> Self {
-        Huge { allowed: Vec::new(), forbidden: Vec::new(), promoted: Vec::new(), left: pool, taken: Vec::new(), cut: 0 }
+        Huge {
+            allowed: Vec::new(),
+            forbidden: Vec::new(),
+            promoted: Vec::new(),
+            left: pool,
+            taken: Vec::new(),
+            cut: 0,
+            cut_at_once: 0,
+        }
+    }
+
+    /// Counts the huge pages of which a call purges a part.
+    pub(super) fn note_purge(&mut self, runs: &[Run]) {
+        let ends = |run: &Run| [run.start.addr(), run.start.addr() + run.len];
+        let cut = |at: &usize| !at.is_multiple_of(HUGE_PAGE);
+        self.cut += runs.iter().filter(|run| run.len > HUGE_PAGE && cut(&ends(run)[1])).count();
+        let pages: BTreeSet<_> = runs.iter().flat_map(ends).filter(cut).map(|at| at / HUGE_PAGE).collect();
+        self.cut_at_once = self.cut_at_once.max(pages.len());
     }
 
     /// Takes pages of the pool for a range, where it has none yet; false once there are none left.
