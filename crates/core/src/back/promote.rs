@@ -42,7 +42,7 @@ impl<O: Os> Back<O> {
             state.set(now, FIRST_MS);
         }
         let (due, wait) = (state.due.load(Ordering::Relaxed), state.wait.load(Ordering::Relaxed));
-        if state.is_due() && now >= due && (self.with_batch(|_| self.promote_slice()) || now >= due + wait) {
+        if state.is_due() && now >= due && self.with_batch(|_| self.promote_slice(now >= due + wait)) {
             state.set(now, 2 * wait);
         }
     }
@@ -56,9 +56,13 @@ impl<O: Os> Back<O> {
             && !self.policy.harden()
     }
 
-    /// Promotes what a slice has time for. Returns whether that was the last one of the pass.
-    fn promote_slice(&self) -> bool {
+    /// Promotes what a slice has time for. Returns whether that was the last one of the pass, which is over where there is
+    /// no time and it is `late`.
+    fn promote_slice(&self, late: bool) -> bool {
         let (mut spent, most) = (0, self.os.promotion_time().min(SLICE_US));
+        if most == 0 {
+            return late;
+        }
         while spent < most {
             let Some(c) = self.next_candidate() else { return true };
             // SAFETY: the chunks are committed (invariant 16), and not lost.
