@@ -30,6 +30,7 @@
 //! | `lib.rs` | the layout |
 //! | `table.rs` | the writer |
 //! | `view.rs` | the parser |
+//! | `control.rs` | how another process asks for samples |
 //!
 //! Everything is pure, nothing allocates, and nothing panics, whatever the words are. May depend on nothing.
 #![no_std]
@@ -38,6 +39,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod control;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -138,8 +140,8 @@ pub const fn words(live_shift: u32) -> usize {
 
 /// Words of a module.
 pub(crate) mod module {
-    /// A number that stands for the object; 0: no module.
-    pub const IDENTITY: usize = 0;
+    // First a number that stands for the object; 0: no module.
+
     /// 1 when the rest is there.
     pub const READY: usize = 1;
     /// First address.

@@ -3,7 +3,7 @@
 //! Each call tries the fast path of [`Heap`] on the thread's heap. A function of its own does the rest of each call.
 //! Calls that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
-use crate::observe::{samples, sites};
+use crate::observe::{profile, samples, sites};
 use crate::system::{errno, space};
 use crate::thread::{self, Turn};
 use crate::{arch, slot, watch};
@@ -14,6 +14,7 @@ use neap_core::heap::{FORKED, Mine};
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
 use neap_core::sample::weight;
+use neap_core::watch::Reason;
 use neap_core::{CHUNK, Heap, Os};
 
 pub use crate::allocator::NEAP;
@@ -59,8 +60,14 @@ fn finish_watched(p: *mut u8, size: usize, sampled: bool, zero: bool) {
     {
         space.sites.record(|| space.is_guest(), p, usable);
     }
+    let weight = if sampled { weight(size, NEAP.sample_interval()) } else { 0 };
+    if NEAP.has_reason(Reason::Exact) {
+        profile::allocated(p, size, size as u64);
+    } else if sampled && profile::interval() != 0 {
+        profile::allocated(p, size, weight);
+    }
     if sampled {
-        samples::call(samples::ALLOCATED, p, size, usable, weight(size, NEAP.sample_interval()));
+        samples::call(samples::ALLOCATED, p, size, usable, weight);
     }
 }
 
@@ -289,10 +296,7 @@ unsafe fn free_watched(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
     arch::leave();
     // SAFETY: as the caller of `free` promises.
     unsafe {
-        if NEAP.is_marked(p) {
-            samples::call(samples::FREED, p, 0, usable_size(p, Call::UsableSize).unwrap_or(0), 0);
-            NEAP.take_mark(p);
-        }
+        end_sample(p);
         let size = size_to_free(p);
         // A thread that only frees gains by a cache too. Without memory for a heap the block is freed as by a remote
         // thread.
@@ -317,8 +321,30 @@ unsafe fn free_reentrant(p: *mut u8, foreign: ForeignFree) {
     }
     // SAFETY: as the caller promises.
     unsafe {
+        if NEAP.is_watched() && (NEAP.has_reason(Reason::Exact) || NEAP.is_marked(p)) {
+            profile::freed(p);
+        }
         let size = size_to_free(p);
         if NEAP.free_reentrant(p).is_err() { foreign(p) } else { freed(size) }
+    }
+}
+
+/// Ends the sample at `p`, if it is one: the block is about to be freed.
+///
+/// # Safety
+/// As [`free`].
+#[inline]
+unsafe fn end_sample(p: *mut u8) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let marked = NEAP.is_marked(p);
+        if marked || NEAP.has_reason(Reason::Exact) {
+            profile::freed(p);
+        }
+        if marked {
+            samples::call(samples::FREED, p, 0, usable_size(p, Call::UsableSize).unwrap_or(0), 0);
+            NEAP.take_mark(p);
+        }
     }
 }
 
@@ -408,19 +434,75 @@ pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     }
     // SAFETY: as the caller promises, here and below; the heap is lent to this call.
     let new = unsafe {
-        if NEAP.is_watched() && (watch::fill() != 0 || NEAP.is_marked(p)) {
-            return realloc_by_copy(p, old, size);
+        if NEAP.is_watched() {
+            return realloc_watched(p, old, size);
         }
-        match Turn::to_allocate() {
-            Turn::Heap(lent) => NEAP.realloc(lent.heap(), p, old, size),
-            Turn::Reentrant => NEAP.realloc_reentrant(p, old, size),
-            Turn::NoMemory => core::ptr::null_mut(),
-        }
+        realloc_on(Turn::to_allocate(), p, old, size)
     };
     if !new.is_null() {
         freed(Some(old));
     }
     finish(new, size, false, true)
+}
+
+/// # Safety
+/// As [`realloc`].
+#[inline(always)]
+unsafe fn realloc_on(turn: Turn, p: *mut u8, old: usize, size: usize) -> *mut u8 {
+    // SAFETY: as the caller promises; the heap is lent to this call.
+    unsafe {
+        match turn {
+            Turn::Heap(lent) => NEAP.realloc(lent.heap(), p, old, size),
+            Turn::Reentrant => NEAP.realloc_reentrant(p, old, size),
+            Turn::NoMemory => core::ptr::null_mut(),
+        }
+    }
+}
+
+/// [`realloc`], where calls are watched. A block that changes its size counts as freed and allocated anew, so that
+/// what grows step by step is sampled as what is allocated at once.
+///
+/// # Safety
+/// As [`realloc`].
+#[cold]
+#[inline(never)]
+unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
+    // SAFETY: as the caller promises; the heap is lent to this call; the new block is the caller's.
+    unsafe {
+        let marked = NEAP.is_marked(p);
+        if watch::fill() != 0 || (marked && (old <= MAX_SMALL || size <= MAX_SMALL)) {
+            return realloc_by_copy(p, old, size);
+        }
+        if NEAP.fits_in_place(old, size) {
+            return p;
+        }
+        let mut turn = Turn::to_allocate();
+        let due = match &turn {
+            Turn::Heap(lent) => !slot::in_hook() && NEAP.is_due_for_sample(lent.heap(), size),
+            _ => false,
+        };
+        if due && size <= MAX_SMALL {
+            // Only a block of its own OS pages can be a sample.
+            let new = match &turn {
+                Turn::Heap(lent) => NEAP.malloc_sample(lent.heap(), size, 1, false),
+                _ => core::ptr::null_mut(),
+            };
+            drop(turn);
+            if !new.is_null() {
+                new.copy_from_nonoverlapping(p, old.min(size));
+                free(p, not_foreign);
+                return finish(new, size, true, true);
+            }
+            turn = Turn::to_allocate();
+        }
+        end_sample(p);
+        let new = realloc_on(turn, p, old, size);
+        let sampled = due && !new.is_null() && NEAP.mark(new);
+        if !new.is_null() {
+            freed(Some(old));
+        }
+        finish(new, size, sampled, true)
+    }
 }
 
 /// [`realloc`] where the old block is a sample, or blocks are filled.

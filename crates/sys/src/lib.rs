@@ -11,7 +11,7 @@
 //! | [`watch`], [`program`] | calls that are counted, filled, sampled; system calls of the program that concern neap |
 //! | [`global`], [`hooks`] | malloc, free and their kin; the hook for samples |
 //!
-//! May depend on `neap-core`, `neap-counters`, `neap-sites`, `rustix` (system calls that leave errno alone) and the C
+//! May depend on `neap-core`, `neap-counters`, `neap-sites`, `neap-samples`, `rustix` (system calls that leave errno alone) and the C
 //! library (thread exit, fork handlers, process start values).
 #![cfg_attr(not(test), no_std)]
 
@@ -30,5 +30,5 @@ mod system;
 pub mod thread;
 pub mod watch;
 
-pub use observe::{files, may_read, page, prefault, sites};
+pub use observe::{files, may_read, page, prefault, profile, sites};
 pub use system::{call, clock, errno, filter, huge, lines, scan};

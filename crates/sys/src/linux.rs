@@ -2,8 +2,8 @@
 
 use crate::helper::rights;
 use crate::helper::thread::{self, Entry};
-use crate::observe::page;
 use crate::observe::prefault::Prefaulted;
+use crate::observe::{page, profile};
 use crate::system::call::READ_WRITE;
 use crate::system::filter::{self, Asking};
 use crate::system::map::{self, map};
@@ -329,6 +329,10 @@ unsafe impl Os for Linux {
         let Some(space) = space::space().filter(|space| !space.is_guest()) else { return };
         let prefaulted = space.prefaulted.noted();
         space.page.publish(|| page::gauges(figures, (self.policy)(), purge::calls(), prefaulted));
+    }
+
+    fn requested(&self) -> bool {
+        profile::requested()
     }
 
     fn address_limit(&self) -> Option<usize> {
