@@ -20,12 +20,19 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod json;
 mod model;
+pub mod pprof;
+mod reading;
+#[cfg(test)]
+mod testing;
 mod view;
 
 pub use builder::Builder;
+pub use json::{SCHEMA, VERSION, json};
 pub use model::{
     Frame, Function, FunctionId, Label, LabelValue, Location, LocationId, Mapping, MappingId, Period, Profile, Sample,
     StackId, StackNode, Unit, ValueType,
 };
+pub use reading::read;
 pub use view::{View, types};

@@ -35,6 +35,10 @@ pub struct Profile {
     /// The value type that is shown unless the reader chooses another; the first where it is none of `types`.
     #[serde(default)]
     pub shown: usize,
+    /// Of what the values of the shown type are a part: the processor time of the program, inside and outside of the
+    /// allocator; the resident bytes of the heap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub whole: Option<i64>,
     /// How often a sample is taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period: Option<Period>,
