@@ -28,7 +28,7 @@ pub mod perf;
 mod source;
 mod summary;
 mod tables;
-mod text;
+pub mod text;
 pub mod track;
 
 pub use fault::{Access, Fault, Kind, Mode, Subject};
