@@ -32,7 +32,8 @@ pub struct Control {
     pub request: AtomicU64,
     /// Asked: mean bytes between two samples; 1: each block; 0: no samples.
     pub interval: AtomicU64,
-    /// Asked: milliseconds after which sampling ends unless a request renews it; 0: it does not end.
+    /// Asked: milliseconds after which sampling ends unless a request renews it; 0: it does not end, also where the
+    /// program itself has chosen to keep samples.
     pub lease: AtomicU64,
     /// The number of the last request that was carried out.
     pub answer: AtomicU64,

@@ -1,5 +1,5 @@
 //! What the dynamic linker and the linker have left in memory: program headers, tables for unwinding, build ids, and the
-//! symbols of the dynamic linker. Found without the C library's functions, which take locks.
+//! symbols of the C library. Found without the C library's functions, which take locks.
 
 use crate::system::call;
 use core::ffi::{CStr, c_void};
@@ -8,6 +8,8 @@ use neap_sites::unwind::Tables;
 
 /// Bytes at the front of an object that are always mapped.
 const FRONT: usize = 4096;
+/// Longest distance from the front of the C library to a function.
+const FARTHEST: usize = 8 << 20;
 /// Longest segment of notes that is looked at.
 const NOTES: usize = 4096;
 
@@ -109,12 +111,39 @@ pub fn own() -> Option<(Tables<'static>, Range<u64>)> {
     }
 }
 
-/// The address of a symbol of the dynamic linker; null if it has none, or is not known.
-pub fn symbol(name: &CStr) -> *const c_void {
-    let base = core::ptr::with_exposed_provenance::<u8>(call::auxiliary(libc::AT_BASE));
-    // SAFETY: the dynamic linker is mapped, and stays so.
-    let found = if base.is_null() { None } else { unsafe { symbol_in(base, name.to_bytes()) } };
+/// The address of a symbol of the C library; null if it has none, or is not found. Asks the system for each OS page
+/// between the front of the library and one of its functions.
+pub fn symbol_of_libc(name: &CStr) -> *const c_void {
+    // Either may be another library's, in front of the C library.
+    let functions = [libc::getauxval as *const u8, libc::abort as *const u8];
+    let found = functions.into_iter().find_map(|function| {
+        // SAFETY: the front of an object that has the function, which stays loaded.
+        unsafe { symbol_in(front_before(function)?, name.to_bytes()) }
+    });
     found.unwrap_or(core::ptr::null())
+}
+
+/// The front of the object that has the function at `code`: its first page lies before the code, and what lies between
+/// is mapped.
+fn front_before(code: *const u8) -> Option<*const u8> {
+    let mut page = code.map_addr(|address| address & !(FRONT - 1));
+    for _ in 0..FARTHEST / FRONT {
+        if !super::stack::may_read(page.expose_provenance() as u64) {
+            return None;
+        }
+        // SAFETY: the page is readable; a mapping of an object, as is what follows it up to the code.
+        unsafe {
+            if page.cast::<u32>().read().to_ne_bytes() == *b"\x7fELF" {
+                let offset = (code.addr() - page.addr()) as u64;
+                let is_code = |header: &libc::Elf64_Phdr| {
+                    header.p_type == libc::PT_LOAD && offset.wrapping_sub(header.p_vaddr) < header.p_memsz
+                };
+                return headers(page, FRONT)?.iter().any(is_code).then_some(page);
+            }
+        }
+        page = page.wrapping_sub(FRONT);
+    }
+    None
 }
 
 /// The address of a symbol that the object at `base` defines.
@@ -133,7 +162,7 @@ unsafe fn symbol_in(base: *const u8, name: &[u8]) -> Option<*const c_void> {
         let entry = |tag: u64| {
             let all = (0..dynamic.p_memsz as usize / 16).map(|i| entries.add(i).read());
             let value = all.take_while(|entry| entry[0] != 0).find(|entry| entry[0] == tag)?[1] as usize;
-            // The dynamic linker may have added its base already.
+            // The dynamic linker has added the base already, unless the section cannot be written.
             Some(base.with_addr(if value < base.addr() { base.addr() + value } else { value }))
         };
         let (hash, strings) = (entry(GNU_HASH)?.cast::<u32>(), entry(STRINGS)?);
@@ -168,11 +197,11 @@ mod tests {
 
     /// Catches a symbol that is not found, or another one's address.
     #[test]
-    fn symbols_of_the_linker() {
+    fn symbols_of_the_c_library() {
         // SAFETY: a name.
         let wanted = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
-        assert_eq!(symbol(c"_dl_find_object"), wanted.cast_const());
-        assert!(symbol(c"_dl_find_objects").is_null());
+        assert_eq!(symbol_of_libc(c"_dl_find_object"), wanted.cast_const());
+        assert!(symbol_of_libc(c"_dl_find_objects").is_null());
     }
 
     /// Catches notes that are read at the wrong place: the build id is the one that the file says.

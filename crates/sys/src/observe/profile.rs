@@ -89,6 +89,7 @@ pub unsafe fn start_in(directory: &CStr, interval: u64) -> bool {
 
 /// Begins to keep samples that are `interval` bytes apart on average, or each block (1). Not in a call.
 pub fn start(interval: u64) {
+    NEAP.control.lease.store(0, Ordering::Relaxed);
     choose(interval, 0);
     watch::apply();
 }

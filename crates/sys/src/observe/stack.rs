@@ -53,9 +53,9 @@ fn known() -> Option<&'static Known> {
         let (tables, code) = linker::own().map_or((None, 0..0), |(tables, code)| (Some(tables), code));
         let len = size_of::<[[AtomicU64; 2]; ROWS]>();
         let rows = call::fresh(0, len, READ_WRITE, MapFlags::PRIVATE)?;
-        // SAFETY: the linker's function of this name has this type. The mapping is new, zeroed, and never unmapped.
+        // SAFETY: the C library's function of this name has this type. The mapping is new, zeroed, and never unmapped.
         let (find_object, rows) = unsafe {
-            let found = linker::symbol(c"_dl_find_object");
+            let found = linker::symbol_of_libc(c"_dl_find_object");
             (core::mem::transmute::<*const c_void, Option<FindObject>>(found), &*rows.cast())
         };
         // The name of the program lies at the end of the first thread's stack, behind all that is read here.
