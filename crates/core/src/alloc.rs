@@ -8,6 +8,7 @@ use crate::blocks::given::{Given, Small};
 use crate::blocks::heap::Mine;
 use crate::blocks::large::MAX_LARGE;
 use crate::blocks::misuse::Call;
+use crate::blocks::watch::Watch;
 use crate::observe::Observed;
 use crate::pages::chunk::Record;
 use crate::pages::notes::{DEFERRED, LIMIT, TABLES, WANTED};
@@ -342,6 +343,31 @@ impl<O: Os> Allocator<O> {
             return self.refill(heap, class::of(size));
         }
         self.malloc(heap, size)
+    }
+
+    /// After [`crate::Heap::malloc`] failed on a heap whose allocations are sampled, and not watched otherwise: returns a
+    /// small block that is no sample, the usual case. Otherwise returns null and leaves the heap as it was. Bytes of
+    /// blocks that are never samples, as those of a hook, count as others: the next sample is as likely.
+    #[inline(always)]
+    pub fn malloc_between_samples(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
+        // A heap on the fast path may have a block half taken.
+        let served = size <= class::MAX_TABLE
+            && heap.watch.get() == Watch::Allocations
+            && !heap.is_fast()
+            && self.is_only_sampled()
+            && heap.sampler.skips(size, self.sample_interval());
+        if !served {
+            return core::ptr::null_mut();
+        }
+        let class = heap.small_class(size);
+        let p = heap.pop(class);
+        if p.is_null() { self.malloc_past_cache(heap, class) } else { p }
+    }
+
+    /// Right after a [`Mine::pop`] that failed, or found no cache.
+    #[inline(never)]
+    fn malloc_past_cache(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
+        if heap.caches_class(class) { self.refill(heap, class) } else { self.take_class(heap, class) }
     }
 
     /// After [`crate::Heap::malloc`] failed: returns a sample, if one is due in a heap whose allocations are watched.

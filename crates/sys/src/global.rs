@@ -123,6 +123,17 @@ fn malloc_fresh(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_watched(size: usize, heap: Mine<'static>) -> *mut u8 {
+    let p = NEAP.malloc_between_samples(heap, size);
+    if p.is_null() {
+        return malloc_watched_slow(size, heap);
+    }
+    arch::leave();
+    p
+}
+
+/// [`malloc_watched`], unless the block is a small one between two samples.
+#[inline(never)]
+fn malloc_watched_slow(size: usize, heap: Mine<'static>) -> *mut u8 {
     if !slot::is_heap(heap.id()) {
         arch::leave();
         return malloc_slow(size, 1, false);
