@@ -485,6 +485,10 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
             return realloc_by_copy(p, old, size);
         }
         if NEAP.fits_in_place(old, size) {
+            if NEAP.has_reason(Reason::Exact) {
+                profile::freed(p);
+                profile::allocated(p, size, size as u64);
+            }
             return p;
         }
         let mut turn = Turn::to_allocate();
