@@ -66,7 +66,7 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
     let gone = |e: io::Error| no_process(pid, &e);
     let mut tracker = Tracker::default();
     tracker.tables_mut().summary.pid = pid;
-    let wanted = Wanted { on_exec: false, callgraph: args.callgraph, detail: args.detail(), monotonic: false };
+    let wanted = Wanted { on_exec: false, callgraph: args.callgraph, detail: args.detail(), clock: None, monotonic: false };
     let (opened, unfollowed) = open(pid, wanted).map_err(gone)?;
     let before = Stat::of(pid).map_err(gone)?;
     if before.ended {
@@ -103,7 +103,7 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
 
 /// Opens the events of all threads. One that begins meanwhile inherits those of the thread that made it as far as they
 /// were open by then. If it lasts, neap begins anew, and after some attempts puts up with it; whether it did.
-fn open(pid: u32, wanted: Wanted) -> io::Result<(Result<Events, Denied>, bool)> {
+pub fn open(pid: u32, wanted: Wanted) -> io::Result<(Result<Events, Denied>, bool)> {
     let mut left = ATTEMPTS;
     loop {
         left -= 1;
@@ -132,7 +132,7 @@ fn open(pid: u32, wanted: Wanted) -> io::Result<(Result<Events, Denied>, bool)> 
 }
 
 /// Tells the tracker of the process as it is.
-fn adopt(tracker: &mut Tracker, pid: u32) {
+pub fn adopt(tracker: &mut Tracker, pid: u32) {
     let name = |path: String| fs::read_to_string(path).map(|name| name.trim_end().to_owned()).unwrap_or_default();
     let names: Vec<(u32, String)> = threads(pid)
         .unwrap_or_default()
@@ -151,7 +151,7 @@ fn threads(pid: u32) -> io::Result<BTreeSet<i32>> {
 
 /// Waits until the process has ended, the time is over, or a signal asks neap to end. What the kernel
 /// counted until then: `count` is what it had counted before.
-fn wait(pid: u32, mut count: Stat, deadline: Option<Instant>) -> Stat {
+pub fn wait(pid: u32, mut count: Stat, deadline: Option<Instant>) -> Stat {
     loop {
         let left = deadline.map_or(LOOK, |deadline| deadline.saturating_duration_since(Instant::now()).min(LOOK));
         let over = left.is_zero() || signals::asked_to_end(left);
@@ -162,7 +162,7 @@ fn wait(pid: u32, mut count: Stat, deadline: Option<Instant>) -> Stat {
     }
 }
 
-fn no_process(pid: u32, error: &io::Error) -> Error {
+pub fn no_process(pid: u32, error: &io::Error) -> Error {
     let cause = match error.kind() {
         // What /proc says of one.
         io::ErrorKind::NotFound => "there is no such process".to_owned(),

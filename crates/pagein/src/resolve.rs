@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use neap_symbols::{What, demangle};
-use neap_trace::track::refine;
+use neap_trace::track::{is_kernel, refine};
 use neap_trace::{
     Access, Fault, Line, LineId, MappingId, Mode, Object, ObjectId, Place, PlaceId, Source, Subject, Symbol, SymbolId,
     Tables,
@@ -23,6 +23,7 @@ pub struct Resolved {
     tables: Tables,
     store: Store,
     found: Found,
+    calls: HashMap<PlaceId, String>,
 }
 
 /// Where an address lies, without the process that it belongs to where that does not matter.
@@ -47,6 +48,13 @@ struct Found {
     code_mappings: CodeMappings,
 }
 
+/// What is to be found beside symbols.
+#[derive(Clone, Copy)]
+struct Wanted {
+    lines: bool,
+    calls: bool,
+}
+
 /// What finds symbols.
 struct Resolver {
     files: Files,
@@ -57,6 +65,8 @@ struct Resolver {
     kernel: Option<ObjectId>,
     jit: Option<ObjectId>,
     with_lines: bool,
+    /// The functions that call instructions name, of callers; none where they are not asked for.
+    calls: Option<HashMap<PlaceId, String>>,
     /// Paths of objects with code that ran and could not be read.
     unread: BTreeSet<String>,
 }
@@ -70,6 +80,32 @@ impl Resolved {
         files: Files,
         with_lines: bool,
     ) -> io::Result<Self> {
+        Self::find(tables, stack_mappings, store, files, Wanted { lines: with_lines, calls: false })
+    }
+
+    /// The same, with the functions that callers name in their call instructions, see [`called`](Self::called).
+    pub fn with_calls(
+        tables: Tables,
+        stack_mappings: &[Option<MappingId>],
+        store: Store,
+        files: Files,
+    ) -> io::Result<Self> {
+        Self::find(tables, stack_mappings, store, files, Wanted { lines: true, calls: true })
+    }
+
+    /// The name of the function that the call instruction at a place calls, where that can be told. The stack has
+    /// another one below it where that function ended in a jump to the other: a tail call.
+    pub fn called(&self, place: PlaceId) -> Option<&str> {
+        self.calls.get(&place).map(String::as_str)
+    }
+
+    fn find(
+        tables: Tables,
+        stack_mappings: &[Option<MappingId>],
+        store: Store,
+        files: Files,
+        wanted: Wanted,
+    ) -> io::Result<Self> {
         let mut resolver = Resolver {
             files,
             found: Found { code_mappings: CodeMappings::new(&tables), ..Found::default() },
@@ -78,7 +114,8 @@ impl Resolved {
             lines: HashMap::new(),
             kernel: None,
             jit: None,
-            with_lines,
+            with_lines: wanted.lines,
+            calls: wanted.calls.then(HashMap::new),
             unread: BTreeSet::new(),
         };
         let mut steps = Steps::new("finding symbols", resolver.tables.summary.faults);
@@ -89,7 +126,12 @@ impl Resolved {
         })?;
         resolver.stacks(stack_mappings);
         resolver.tell();
-        Ok(Self { tables: resolver.tables, store, found: resolver.found })
+        Ok(Self {
+            tables: resolver.tables,
+            store,
+            found: resolver.found,
+            calls: resolver.calls.unwrap_or_default(),
+        })
     }
 }
 
@@ -275,9 +317,14 @@ impl Resolver {
         let addresses: Vec<u64> = self.tables.stacks.iter().map(|(_, node)| node.address).collect();
         let mut places = Vec::with_capacity(addresses.len());
         for (&address, &mapping) in addresses.iter().zip(mappings) {
-            let place = mapping.map(|mapping| {
-                self.bias(mapping);
-                let at = self.found.at(&self.tables, mapping, address);
+            let at = match mapping {
+                Some(mapping) => {
+                    self.bias(mapping);
+                    Some(self.found.at(&self.tables, mapping, address))
+                }
+                None => is_kernel(address).then_some(Where::Kernel(address)),
+            };
+            let place = at.map(|at| {
                 match self.found.code.get(&at) {
                     Some(&(place, _)) => place,
                     None => {
@@ -293,6 +340,27 @@ impl Resolver {
         for ((_, node), place) in self.tables.stacks.iter_mut().zip(places) {
             node.place = place;
         }
+        self.calls();
+    }
+
+    /// Finds what callers call.
+    fn calls(&mut self) {
+        let Some(mut calls) = self.calls.take() else { return };
+        let parents: BTreeSet<PlaceId> = self
+            .tables
+            .stacks
+            .iter()
+            .filter_map(|(_, node)| self.tables.stacks.get(node.parent?)?.place)
+            .collect();
+        for id in parents {
+            let Place { address, object: Some(object), .. } = self.tables.places[id] else { continue };
+            let Some(opened) = self.files.object(object, &self.tables.objects[object]) else { continue };
+            // The address is that of the call's last byte.
+            if let Some(name) = opened.image.called(address.wrapping_add(1)) {
+                calls.insert(id, demangle(name).unwrap_or_else(|| name.to_owned()));
+            }
+        }
+        self.calls = Some(calls);
     }
 
     /// Tells what has no symbols, and why.

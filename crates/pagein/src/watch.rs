@@ -40,7 +40,7 @@ pub struct Watched {
 /// Starts to watch a process that waits for its exec.
 pub fn watch(args: &PageinArgs, pid: i32, sites: Option<&OsStr>) -> Result<Watcher, Error> {
     let monotonic = sites.is_some();
-    let wanted = Wanted { on_exec: true, callgraph: args.callgraph, detail: args.detail(), monotonic };
+    let wanted = Wanted { on_exec: true, callgraph: args.callgraph, detail: args.detail(), clock: None, monotonic };
     let mut tracker = Tracker::default();
     tracker.tables_mut().summary.pid = pid.unsigned_abs();
     if let Some(directory) = sites {

@@ -19,16 +19,20 @@
 //! Start with [`Profile`]; a [`Builder`] makes one. One profile may have the value types of several views.
 #![forbid(unsafe_code)]
 
+pub mod allocator;
 mod builder;
+mod frames;
 mod json;
 mod model;
 pub mod pprof;
 mod reading;
 #[cfg(test)]
 mod testing;
+pub mod time;
 mod view;
 
 pub use builder::Builder;
+pub use frames::Shown;
 pub use json::{SCHEMA, VERSION, json};
 pub use model::{
     Frame, Function, FunctionId, Label, LabelValue, Location, LocationId, Mapping, MappingId, Period, Profile, Sample,

@@ -24,6 +24,7 @@ pub mod diff;
 mod fault;
 pub mod format;
 mod ids;
+pub mod runtime;
 pub mod perf;
 mod source;
 mod summary;
