@@ -20,12 +20,17 @@
 #![forbid(unsafe_code)]
 
 pub mod allocator;
+mod amount;
 mod builder;
+pub mod diff;
+pub mod format;
 mod frames;
+mod html;
 mod json;
 mod model;
 pub mod pprof;
 mod reading;
+pub mod sites;
 #[cfg(test)]
 mod testing;
 pub mod time;
