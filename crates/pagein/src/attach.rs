@@ -9,12 +9,13 @@ use neap_trace::track::Tracker;
 
 use super::args::PageinArgs;
 use super::footer;
-use super::output::Output;
+use super::output;
 use super::perf::{Denied, Events, Wanted};
 use super::scan::{self, Scanner};
 use super::stat::Stat;
 use super::watch::{Watched, Watcher, collector, finish};
 use neap_launch::error::{Error, system_message};
+use neap_launch::output::Output;
 use neap_launch::signals;
 
 /// How often neap looks whether the process is still there.
@@ -41,7 +42,7 @@ fn trace(args: &PageinArgs, pid: u32) -> Result<(footer::Process, Watched, Outpu
     let Attached { watcher, unfollowed, before, began } = attach(args, pid)?;
     let started = Instant::now();
     // Only now: a process that cannot be traced leaves no file behind.
-    let output = Output::create(args, pid)?;
+    let output = output::create(args, pid)?;
     let last = wait(pid, began, args.duration.map(|duration| started + duration));
     let duration = started.elapsed();
     let watched = watcher.finish();
@@ -66,7 +67,8 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
     let gone = |e: io::Error| no_process(pid, &e);
     let mut tracker = Tracker::default();
     tracker.tables_mut().summary.pid = pid;
-    let wanted = Wanted { on_exec: false, callgraph: args.callgraph, detail: args.detail(), clock: None, monotonic: false };
+    let wanted =
+        Wanted { on_exec: false, callgraph: args.callgraph, detail: args.detail(), clock: None, monotonic: false };
     let (opened, unfollowed) = open(pid, wanted).map_err(gone)?;
     let before = Stat::of(pid).map_err(gone)?;
     if before.ended {

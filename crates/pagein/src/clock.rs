@@ -55,14 +55,20 @@ struct Watching {
     began: u64,
 }
 
-/// Runs a program and samples it each `period` nanoseconds of a thread's time. Nothing may be left undone between its end
-/// and the end of neap: the result has its exit status.
-pub fn run(command: &[OsString], env: Vec<(OsString, OsString)>, period: u64) -> Result<Clocked, Error> {
+/// Runs a program and samples it each `period` nanoseconds of a thread's time. `prepare` is given its process before the
+/// program begins; if it fails, the program is not started.
+pub fn run(
+    command: &[OsString],
+    env: Vec<(OsString, OsString)>,
+    period: u64,
+    prepare: impl FnOnce(u32) -> Result<(), Error>,
+) -> Result<Clocked, Error> {
     let Some(name) = command.first() else { return Err(Error::failed("no program is given")) };
     let path = target::resolve(name)?;
     program::traceable(&path, "profile")?;
     let program = Program::new(&path, command, env)?;
     let (ended, watching, signals) = child::supervise_watched(&program, |pid| {
+        prepare(pid.unsigned_abs())?;
         let events = Events::open(&[pid], wanted(true, period)).map_err(denied)?;
         watch(events, Tracker::default(), pid.unsigned_abs())
     })?;
@@ -112,13 +118,7 @@ fn attached(pid: u32, duration: Option<Duration>, period: u64) -> Result<(Seen, 
 }
 
 fn wanted(on_exec: bool, period: u64) -> Wanted {
-    Wanted {
-        on_exec,
-        callgraph: Some(Callgraph::Dwarf),
-        detail: Detail::Begin,
-        clock: Some(period),
-        monotonic: false,
-    }
+    Wanted { on_exec, callgraph: Some(Callgraph::Dwarf), detail: Detail::Begin, clock: Some(period), monotonic: false }
 }
 
 fn denied(why: Denied) -> Error {

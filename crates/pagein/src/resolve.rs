@@ -126,12 +126,7 @@ impl Resolved {
         })?;
         resolver.stacks(stack_mappings);
         resolver.tell();
-        Ok(Self {
-            tables: resolver.tables,
-            store,
-            found: resolver.found,
-            calls: resolver.calls.unwrap_or_default(),
-        })
+        Ok(Self { tables: resolver.tables, store, found: resolver.found, calls: resolver.calls.unwrap_or_default() })
     }
 }
 
@@ -324,15 +319,13 @@ impl Resolver {
                 }
                 None => is_kernel(address).then_some(Where::Kernel(address)),
             };
-            let place = at.map(|at| {
-                match self.found.code.get(&at) {
-                    Some(&(place, _)) => place,
-                    None => {
-                        let place = self.place(at, What::Code);
-                        let id = self.tables.places.push(place);
-                        self.found.code.insert(at, (id, Access::Unknown));
-                        id
-                    }
+            let place = at.map(|at| match self.found.code.get(&at) {
+                Some(&(place, _)) => place,
+                None => {
+                    let place = self.place(at, What::Code);
+                    let id = self.tables.places.push(place);
+                    self.found.code.insert(at, (id, Access::Unknown));
+                    id
                 }
             });
             places.push(place);
@@ -346,12 +339,8 @@ impl Resolver {
     /// Finds what callers call.
     fn calls(&mut self) {
         let Some(mut calls) = self.calls.take() else { return };
-        let parents: BTreeSet<PlaceId> = self
-            .tables
-            .stacks
-            .iter()
-            .filter_map(|(_, node)| self.tables.stacks.get(node.parent?)?.place)
-            .collect();
+        let parents: BTreeSet<PlaceId> =
+            self.tables.stacks.iter().filter_map(|(_, node)| self.tables.stacks.get(node.parent?)?.place).collect();
         for id in parents {
             let Place { address, object: Some(object), .. } = self.tables.places[id] else { continue };
             let Some(opened) = self.files.object(object, &self.tables.objects[object]) else { continue };

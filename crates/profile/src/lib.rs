@@ -36,8 +36,10 @@ mod testing;
 pub mod time;
 mod view;
 
+pub use amount::amount;
 pub use builder::Builder;
 pub use frames::Shown;
+pub use html::html;
 pub use json::{SCHEMA, VERSION, json};
 pub use model::{
     Frame, Function, FunctionId, Label, LabelValue, Location, LocationId, Mapping, MappingId, Period, Profile, Sample,

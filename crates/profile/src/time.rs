@@ -352,6 +352,20 @@ fn copies(name: &str) -> bool {
     ["memcpy", "memmove", "mempcpy", "copy", "move"].iter().any(|word| name.contains(word))
 }
 
+/// The library that most of the allocator's time is spent in, by its file's name; none where no sample has one.
+pub fn allocator(profile: &Profile) -> Option<String> {
+    let mut counts: HashMap<&str, i64> = HashMap::new();
+    for sample in &profile.samples {
+        let of_allocator =
+            |frame: &crate::Shown<'_>| is_allocator(frame.object, &frame.name) && !frame.object.is_empty();
+        if let Some(frame) = profile.frames(sample).filter(of_allocator).last() {
+            *counts.entry(frame.object).or_default() += sample.values[0];
+        }
+    }
+    let (object, _) = counts.into_iter().max_by_key(|&(object, count)| (count, object))?;
+    Some(neap_trace::text::file_name(object).to_owned())
+}
+
 /// The operation of a sample of such a profile.
 pub fn operation(sample: &crate::Sample) -> Option<Cow<'_, str>> {
     match sample.label(OPERATION)? {

@@ -27,9 +27,11 @@ pub fn firefox(profile: &Profile, options: Options, out: &mut dyn Write) -> io::
     let process = processed.add_process(&profile.program(), profile.pid, start);
     let mut writer = Writer { profile, categories: HashMap::new(), names: HashMap::new(), processed };
     let columns = std::iter::once(options.column).chain((0..profile.types.len()).filter(|&at| at != options.column));
-    for (tid, column) in (profile.pid..).zip(columns) {
+    for (at, column) in (0u32..).zip(columns) {
         let of = &profile.types[column];
-        let thread = writer.processed.add_thread(process, tid, start, false);
+        // They are shown in the order in which they begin.
+        let begin = Timestamp::from_nanos_since_reference(u64::from(at));
+        let thread = writer.processed.add_thread(process, profile.pid.wrapping_add(at), begin, false);
         writer.processed.set_thread_name(thread, &of.name);
         let weight = if of.unit == Unit::Bytes { WeightType::Bytes } else { WeightType::Samples };
         writer.processed.set_thread_samples_weight_type(thread, weight);
