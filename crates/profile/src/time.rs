@@ -35,8 +35,12 @@ pub enum Operation {
     Copying,
     /// Taking a block back.
     Free,
-    /// The kernel gives memory at its first touch.
+    /// The kernel gives memory at its first touch, by the program.
     Faults,
+    /// The same, while calloc clears.
+    FaultsClearing,
+    /// The same, while realloc copies.
+    FaultsCopying,
     /// The kernel takes memory back: munmap, madvise.
     Purging,
     /// The kernel reserves addresses: mmap, brk, mprotect, mremap.
@@ -47,7 +51,7 @@ pub enum Operation {
 
 impl Operation {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Malloc,
         Self::Calloc,
         Self::Clearing,
@@ -55,6 +59,8 @@ impl Operation {
         Self::Copying,
         Self::Free,
         Self::Faults,
+        Self::FaultsClearing,
+        Self::FaultsCopying,
         Self::Purging,
         Self::Mapping,
         Self::Other,
@@ -70,6 +76,8 @@ impl Operation {
             Self::Copying => "copying for realloc",
             Self::Free => "free",
             Self::Faults => "page faults on fresh memory",
+            Self::FaultsClearing => "page faults while clearing for calloc",
+            Self::FaultsCopying => "page faults while copying for realloc",
             Self::Purging => "giving memory back (munmap, madvise)",
             Self::Mapping => "reserving memory (mmap, brk)",
             Self::Other => "other work of the allocator",
@@ -254,7 +262,11 @@ fn class(frames: &[Seen<'_>]) -> Option<Class> {
     let inside = hidden.is_some() || outermost.is_some();
     let innermost = frames.get(users).map_or("", |frame| frame.name);
     let operation = match kernel {
-        Some(Kernel::Fresh) => Operation::Faults,
+        Some(Kernel::Fresh) => match asked {
+            Some(Call::Calloc) if clears(innermost) => Operation::FaultsClearing,
+            Some(Call::Realloc) if copies(innermost) => Operation::FaultsCopying,
+            _ => Operation::Faults,
+        },
         _ if !inside => return None,
         Some(Kernel::Purging) => Operation::Purging,
         Some(Kernel::Mapping) => Operation::Mapping,
@@ -411,7 +423,7 @@ mod tests {
             (&["k!clear_page_erms", "k!do_anonymous_page", "k!asm_exc_page_fault", main], Some(Operation::Faults)),
             (
                 &["k!clear_page_erms", "k!asm_exc_page_fault", "libc.so.6!memset", "libc.so.6!calloc", main],
-                Some(Operation::Faults),
+                Some(Operation::FaultsClearing),
             ),
             (&["k!filemap_map_pages", "k!do_read_fault", "k!asm_exc_page_fault", main], None),
             (

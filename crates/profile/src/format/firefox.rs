@@ -86,7 +86,7 @@ impl Writer<'_> {
 
     fn category(&mut self, name: &str) -> CategoryHandle {
         /// As many as there are operations.
-        const COLORS: [CategoryColor; 10] = [
+        const COLORS: [CategoryColor; 12] = [
             CategoryColor::Blue,
             CategoryColor::LightBlue,
             CategoryColor::Magenta,
@@ -94,6 +94,8 @@ impl Writer<'_> {
             CategoryColor::LightGreen,
             CategoryColor::Yellow,
             CategoryColor::Red,
+            CategoryColor::Purple,
+            CategoryColor::DarkGray,
             CategoryColor::Orange,
             CategoryColor::Brown,
             CategoryColor::Gray,

@@ -9,7 +9,7 @@ mod classic;
 mod csv;
 mod firefox;
 pub mod folded;
-mod html;
+pub mod html;
 pub mod json;
 mod table;
 
