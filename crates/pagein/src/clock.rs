@@ -157,7 +157,7 @@ impl Seen {
         let Collected { tracker, store, malformed, files } = collected;
         let (tables, mappings) = tracker.into_tables();
         let lost = tables.summary.lost + malformed;
-        let samples = Resolved::with_calls(tables, &mappings, store, files)
+        let samples = Resolved::with_more(tables, &mappings, store, files)
             .map_err(|e| Error::failed(format!("cannot read the samples back: {}", system_message(&e))))?;
         let missing = samples.tables().summary.missing.clone();
         Ok(Clocked {

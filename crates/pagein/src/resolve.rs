@@ -23,7 +23,7 @@ pub struct Resolved {
     tables: Tables,
     store: Store,
     found: Found,
-    calls: HashMap<PlaceId, String>,
+    more: HashMap<PlaceId, More>,
 }
 
 /// Where an address lies, without the process that it belongs to where that does not matter.
@@ -48,11 +48,32 @@ struct Found {
     code_mappings: CodeMappings,
 }
 
+/// More about a place of code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct More {
+    /// The function that the call instruction names, where that can be told. The stack has another one below it where
+    /// that function ended in a jump to the other: a tail call.
+    pub called: Option<String>,
+    /// The functions that are inlined there, innermost first: their names and lines.
+    pub inlined: Vec<(String, Option<Line>)>,
+    /// The line of the function that they are inlined in.
+    pub outer: Option<Line>,
+}
+
+/// A linker's name for people.
+fn people_name(name: &str) -> String {
+    demangle(name).unwrap_or_else(|| name.to_owned())
+}
+
+fn own_line(line: neap_symbols::Line) -> Line {
+    Line { file: line.file, line: line.line }
+}
+
 /// What is to be found beside symbols.
 #[derive(Clone, Copy)]
 struct Wanted {
     lines: bool,
-    calls: bool,
+    more: bool,
 }
 
 /// What finds symbols.
@@ -65,8 +86,8 @@ struct Resolver {
     kernel: Option<ObjectId>,
     jit: Option<ObjectId>,
     with_lines: bool,
-    /// The functions that call instructions name, of callers; none where they are not asked for.
-    calls: Option<HashMap<PlaceId, String>>,
+    /// More about places of code; none where that is not asked for.
+    more: Option<HashMap<PlaceId, More>>,
     /// Paths of objects with code that ran and could not be read.
     unread: BTreeSet<String>,
 }
@@ -80,23 +101,22 @@ impl Resolved {
         files: Files,
         with_lines: bool,
     ) -> io::Result<Self> {
-        Self::find(tables, stack_mappings, store, files, Wanted { lines: with_lines, calls: false })
+        Self::find(tables, stack_mappings, store, files, Wanted { lines: with_lines, more: false })
     }
 
-    /// The same, with the functions that callers name in their call instructions, see [`called`](Self::called).
-    pub fn with_calls(
+    /// The same, with more about each place of code, see [`more`](Self::more).
+    pub fn with_more(
         tables: Tables,
         stack_mappings: &[Option<MappingId>],
         store: Store,
         files: Files,
     ) -> io::Result<Self> {
-        Self::find(tables, stack_mappings, store, files, Wanted { lines: true, calls: true })
+        Self::find(tables, stack_mappings, store, files, Wanted { lines: true, more: true })
     }
 
-    /// The name of the function that the call instruction at a place calls, where that can be told. The stack has
-    /// another one below it where that function ended in a jump to the other: a tail call.
-    pub fn called(&self, place: PlaceId) -> Option<&str> {
-        self.calls.get(&place).map(String::as_str)
+    /// More about a place of code.
+    pub fn more(&self, place: PlaceId) -> Option<&More> {
+        self.more.get(&place)
     }
 
     fn find(
@@ -115,7 +135,7 @@ impl Resolved {
             kernel: None,
             jit: None,
             with_lines: wanted.lines,
-            calls: wanted.calls.then(HashMap::new),
+            more: wanted.more.then(HashMap::new),
             unread: BTreeSet::new(),
         };
         let mut steps = Steps::new("finding symbols", resolver.tables.summary.faults);
@@ -126,7 +146,7 @@ impl Resolved {
         })?;
         resolver.stacks(stack_mappings);
         resolver.tell();
-        Ok(Self { tables: resolver.tables, store, found: resolver.found, calls: resolver.calls.unwrap_or_default() })
+        Ok(Self { tables: resolver.tables, store, found: resolver.found, more: resolver.more.unwrap_or_default() })
     }
 }
 
@@ -333,23 +353,32 @@ impl Resolver {
         for ((_, node), place) in self.tables.stacks.iter_mut().zip(places) {
             node.place = place;
         }
-        self.calls();
+        self.more();
     }
 
-    /// Finds what callers call.
-    fn calls(&mut self) {
-        let Some(mut calls) = self.calls.take() else { return };
-        let parents: BTreeSet<PlaceId> =
-            self.tables.stacks.iter().filter_map(|(_, node)| self.tables.stacks.get(node.parent?)?.place).collect();
-        for id in parents {
-            let Place { address, object: Some(object), .. } = self.tables.places[id] else { continue };
+    /// Finds more about places of code.
+    fn more(&mut self) {
+        let Some(mut all) = self.more.take() else { return };
+        let stacks = &self.tables.stacks;
+        let callers: BTreeSet<PlaceId> =
+            stacks.iter().filter_map(|(_, node)| stacks.get(node.parent?)?.place).collect();
+        for (id, place) in self.tables.places.iter() {
+            let Place { address, object: Some(object), .. } = *place else { continue };
             let Some(opened) = self.files.object(object, &self.tables.objects[object]) else { continue };
-            // The address is that of the call's last byte.
-            if let Some(name) = opened.image.called(address.wrapping_add(1)) {
-                calls.insert(id, demangle(name).unwrap_or_else(|| name.to_owned()));
+            // The address of a caller is that of the call's last byte.
+            let called = callers.contains(&id).then(|| opened.image.called(address.wrapping_add(1))).flatten();
+            let called = called.map(people_name);
+            let mut frames = opened.functions(address);
+            // The outermost is the function of the symbol.
+            let outer = frames.pop().and_then(|(_, line)| line).map(own_line);
+            let named = frames.into_iter().filter_map(|(name, line)| Some((name?, line)));
+            let inlined: Vec<(String, Option<Line>)> =
+                named.map(|(name, line)| (people_name(&name), line.map(own_line))).collect();
+            if called.is_some() || !inlined.is_empty() {
+                all.insert(id, More { called, inlined, outer });
             }
         }
-        self.calls = Some(calls);
+        self.more = Some(all);
     }
 
     /// Tells what has no symbols, and why.

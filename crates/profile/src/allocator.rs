@@ -53,8 +53,8 @@ const CALLS: [(&str, Call); 27] = [
 const PREFIXES: [&str; 8] = ["mi_", "je_", "tc_", "rp", "sn_", "neap_", "__libc_", "__"];
 
 /// What programs may call of names that mean an allocator only with a prefix.
-const ONLY_WITH_PREFIX: [&str; 8] =
-    ["new", "new_nothrow", "zalloc", "zalloc_aligned", "calloc_aligned", "malloc_aligned", "collect", "cfree"];
+const ONLY_WITH_PREFIX: [&str; 7] =
+    ["new", "new_nothrow", "zalloc", "zalloc_aligned", "calloc_aligned", "malloc_aligned", "collect"];
 
 /// The call that a function of that (demangled) name serves, if programs call it.
 pub fn call(name: &str) -> Option<Call> {
@@ -78,6 +78,11 @@ pub fn call(name: &str) -> Option<Call> {
         let rest = name.strip_prefix(prefix)?;
         CALLS.iter().find(|(known, _)| *known == rest).map(|&(_, call)| call)
     })
+}
+
+/// The usual name of a function that has several: glibc's `free` is found as `cfree` too, which no new program calls.
+pub fn canonical(name: &str) -> &str {
+    if name == "cfree" { "free" } else { name }
 }
 
 /// A name without the marks of stubs and versions, and without the path of the module that neap's own are in.

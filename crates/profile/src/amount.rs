@@ -43,6 +43,7 @@ fn bytes(value: u64) -> String {
 fn duration(nanoseconds: u64) -> String {
     let seconds = nanoseconds as f64 / 1e9;
     match seconds {
+        0.0 => "0 s".to_owned(),
         s if s < 1e-3 => format!("{:.1} µs", s * 1e6),
         s if s < 1.0 => format!("{:.1} ms", s * 1e3),
         s if s < 120.0 => format!("{s:.2} s"),

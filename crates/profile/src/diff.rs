@@ -33,7 +33,8 @@ pub struct Change {
     /// The place in the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
-    /// The file with its code.
+    /// The library with its code; empty for the program.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub object: String,
     /// The value in the first profile.
     pub before: i64,

@@ -21,6 +21,11 @@ pub struct Shown<'p> {
 }
 
 impl Shown<'_> {
+    /// Whether its code is in a shared library, or the kernel's.
+    pub fn is_library(&self) -> bool {
+        self.object.starts_with('[') || file_name(self.object).contains(".so")
+    }
+
     /// `server.c:12`, without directories; none where there is no line.
     pub fn place(&self) -> Option<String> {
         (self.line != 0 && !self.source.is_empty()).then(|| format!("{}:{}", file_name(self.source), self.line))

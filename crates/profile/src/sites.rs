@@ -19,7 +19,7 @@ pub struct Site {
     pub function: String,
     /// `server.c:12`, where there is a line.
     pub place: Option<String>,
-    /// The name of the file with its code.
+    /// The name of the library with its code; empty for the program, whose name may be another in another profile.
     pub object: String,
 }
 
@@ -74,7 +74,7 @@ impl Site {
                 operation,
                 function: frame.name.clone().into_owned(),
                 place: frame.place(),
-                object: file_name(frame.object).to_owned(),
+                object: if frame.is_library() { file_name(frame.object).to_owned() } else { String::new() },
             },
             None => Self { operation, function: "[no stack]".to_owned(), place: None, object: String::new() },
         }

@@ -10,9 +10,9 @@ use std::collections::HashMap;
 use std::io;
 
 use neap_trace::format::frames;
-use neap_trace::{Fault, Mode, Object, ObjectId, PlaceId, Source, StackId, Tables};
+use neap_trace::{Fault, Id, Line, Mode, Object, ObjectId, PlaceId, Source, StackId, Tables};
 
-use crate::allocator::{Call, call, is_allocator};
+use crate::allocator::{Call, call, canonical, is_allocator};
 use crate::{
     Builder, Frame, Function, Label, Location, LocationId, Mapping, MappingId, Period, Profile, Unit, ValueType, types,
 };
@@ -111,16 +111,26 @@ struct Seen<'t> {
     called: Option<&'t str>,
 }
 
-/// Makes the profile of samples of the clock. `called` is the function that the call instruction at a place names.
-pub fn profile(source: &dyn Source, called: &dyn Fn(PlaceId) -> Option<String>, clock: Clock) -> io::Result<Profile> {
+/// More about a place of code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Details {
+    /// The function that the call instruction names.
+    pub called: Option<String>,
+    /// The functions that are inlined there, innermost first: their names and lines.
+    pub inlined: Vec<(String, Option<Line>)>,
+    /// The line of the function that they are inlined in.
+    pub outer: Option<Line>,
+}
+
+/// Makes the profile of samples of the clock. `details` tells more about a place.
+pub fn profile(source: &dyn Source, details: &dyn Fn(PlaceId) -> Details, clock: Clock) -> io::Result<Profile> {
     let tables = source.tables();
     let mut maker = Maker {
         tables,
-        called,
+        details,
         builder: Builder::new(vec![types::TIME_SAMPLES, types::TIME]),
         classes: HashMap::new(),
         places: HashMap::new(),
-        mappings: HashMap::new(),
     };
     let period = i64::try_from(clock.period).unwrap_or(i64::MAX);
     let mut samples = 0i64;
@@ -133,7 +143,33 @@ pub fn profile(source: &dyn Source, called: &dyn Fn(PlaceId) -> Option<String>, 
     profile.period = Some(Period { of: ValueType::new("cpu", Unit::Nanoseconds), value: period });
     profile.shown = 1;
     profile.whole = Some(samples.saturating_mul(period));
-    Ok(maker.builder.finish())
+    let mut profile = maker.builder.finish();
+    program_first(&mut profile);
+    Ok(profile)
+}
+
+/// Makes the program the first mapping, as readers of pprof's format expect: the file that is no library and that most
+/// samples have on their stacks.
+fn program_first(profile: &mut Profile) {
+    let is_program = |file: &str| file.starts_with('/') && !file.contains(".so");
+    let mut counts = vec![0i64; profile.mappings.len()];
+    for sample in &profile.samples {
+        let mappings = profile.locations_of(sample.stack).filter_map(|id| profile.locations[id].mapping);
+        let outermost = mappings.filter(|&id| is_program(&profile.mappings[id].file)).last();
+        outermost.into_iter().for_each(|id| counts[id.index()] += sample.values[0]);
+    }
+    let most = counts.iter().enumerate().filter(|(_, count)| **count > 0).max_by_key(|(_, count)| **count);
+    let Some((at, _)) = most else { return };
+    let (first, program) = (MappingId::from_index(0), MappingId::from_index(at));
+    let row = profile.mappings[first].clone();
+    profile.mappings[first] = std::mem::replace(&mut profile.mappings[program], row);
+    for (_, location) in profile.locations.iter_mut() {
+        location.mapping = match location.mapping {
+            Some(id) if id == first => Some(program),
+            Some(id) if id == program => Some(first),
+            other => other,
+        };
+    }
 }
 
 /// Instruction, its place, mode and callers: what has the same class.
@@ -141,11 +177,10 @@ type Key = (u64, Option<PlaceId>, Mode, Option<StackId>);
 
 struct Maker<'t> {
     tables: &'t Tables,
-    called: &'t dyn Fn(PlaceId) -> Option<String>,
+    details: &'t dyn Fn(PlaceId) -> Details,
     builder: Builder,
     classes: HashMap<Key, Option<(Option<crate::StackId>, Operation)>>,
     places: HashMap<(u64, Option<PlaceId>), LocationId>,
-    mappings: HashMap<ObjectId, MappingId>,
 }
 
 impl Maker<'_> {
@@ -168,7 +203,7 @@ impl Maker<'_> {
     fn classify(&mut self, sample: &Fault) -> Option<(Option<crate::StackId>, Operation)> {
         let tables = self.tables;
         let places: Vec<(u64, Option<PlaceId>)> = frames(tables, sample.ip, sample.code, sample.stack).collect();
-        let called: Vec<Option<String>> = places.iter().map(|(_, place)| (self.called)((*place)?)).collect();
+        let called: Vec<Option<String>> = places.iter().map(|(_, place)| (self.details)((*place)?).called).collect();
         let seen: Vec<Seen<'_>> = places
             .iter()
             .zip(&called)
@@ -202,33 +237,39 @@ impl Maker<'_> {
         }
         let tables = self.tables;
         let row = place.map(|place| &tables.places[place]);
-        let mapping = row.and_then(|row| row.object).map(|object| self.mapping(object));
+        let mapping = row.and_then(|row| row.object).map(|object| self.mapping(object, address));
         let symbol = row.and_then(|row| row.symbol).map(|symbol| &tables.symbols[symbol]);
         let line = row.and_then(|row| row.line).map(|line| &tables.lines[line]);
-        let frames = symbol.map(|symbol| {
-            let function = self.builder.function(Function {
-                name: symbol.name.clone(),
-                symbol: symbol.linkage_name.clone(),
-                file: line.map(|line| line.file.clone()).unwrap_or_default(),
-                line: 0,
-            });
-            Frame { function, line: line.map_or(0, |line| line.line) }
-        });
-        // Addresses as the object states them: one file has one mapping, wherever it lay in each process.
-        let address = row.map_or(address, |row| row.address);
-        let location = self.builder.location(Location { address, mapping, frames: frames.into_iter().collect() });
+        let Details { inlined, outer, .. } = place.map(self.details).unwrap_or_default();
+        let line = if inlined.is_empty() { line.cloned() } else { outer };
+        let mut frames: Vec<Frame> = Vec::with_capacity(inlined.len() + 1);
+        for (name, line) in inlined {
+            frames.push(self.frame(name, None, line));
+        }
+        if let Some(symbol) = symbol {
+            frames.push(self.frame(canonical(&symbol.name).to_owned(), symbol.linkage_name.clone(), line));
+        }
+        let location = self.builder.location(Location { address, mapping, frames });
         self.places.insert((address, place), location);
         location
     }
 
-    /// An object as a mapping that begins at address 0 of its own.
-    fn mapping(&mut self, object: ObjectId) -> MappingId {
-        let Object { path, build_id, .. } = &self.tables.objects[object];
-        let builder = &mut self.builder;
-        *self.mappings.entry(object).or_insert_with(|| {
-            let end = if path == "[kernel]" { u64::MAX } else { 1 << 47 };
-            builder.mapping(Mapping { start: 0, end, offset: 0, file: path.clone(), build_id: build_id.clone() })
-        })
+    fn frame(&mut self, name: String, symbol: Option<String>, line: Option<Line>) -> Frame {
+        let (file, line) = line.map_or((String::new(), 0), |line| (line.file, line.line));
+        Frame { function: self.builder.function(Function { name, symbol, file, line: 0 }), line }
+    }
+
+    /// The mapping of an object at an address.
+    fn mapping(&mut self, object: ObjectId, address: u64) -> MappingId {
+        let tables = self.tables;
+        let Object { path, build_id, .. } = &tables.objects[object];
+        let (start, end, offset) = tables
+            .mappings
+            .iter()
+            .map(|(_, row)| row)
+            .find(|row| row.object == Some(object) && (row.start..row.end).contains(&address))
+            .map_or((0, u64::MAX, 0), |row| (row.start, row.end, row.offset));
+        self.builder.mapping(Mapping { start, end, offset, file: path.clone(), build_id: build_id.clone() })
     }
 }
 

@@ -8,11 +8,16 @@ pub fn is_runtime(path: &str, function: Option<&str>) -> bool {
     const LIBRARIES: [&str; 5] = ["libc.so", "libc-", "libstdc++.so", "libc++.so", "libneap.so"];
     const SPACES: [&str; 5] = ["std::", "alloc::", "core::", "__gnu_cxx::", "hashbrown::"];
     const RUST: [&str; 3] = ["__rust", "__rdl_", "__rg_"];
+    /// Of C++'s namespace std, where they cannot be demangled.
+    const MANGLED: [&str; 3] = ["_ZSt", "_ZNSt", "_ZNKSt"];
     let object = text::file_name(path);
     if LIBRARIES.iter().any(|library| object.starts_with(library)) {
         return true;
     }
     let Some(name) = function else { return false };
+    if MANGLED.iter().any(|prefix| name.starts_with(prefix)) {
+        return true;
+    }
     // `<alloc::vec::Vec<T>>::push` in Rust; `void std::vector<T>::push(T)` in C++, where the type comes first.
     let name = name.trim_start_matches(['<', '&', '[']);
     let head = &name[..name.find(['<', '(']).unwrap_or(name.len())];

@@ -51,7 +51,7 @@ fn write(profile: &Profile, column: usize, written: &Written, output: Option<Out
         return Ok(());
     };
     output.write("the profile", |out| (written.format.write)(profile, options, out))?;
-    if written.output.is_none() {
+    if written.output.is_none() && output.path().as_os_str() != "-" {
         tell(format_args!("neap: {} stacks in {}", profile.samples.len(), output.path().display()));
     }
     Ok(())

@@ -5,7 +5,8 @@ use std::time::Duration;
 use neap_launch::child;
 use neap_launch::error::{Error, FAILED};
 use neap_pagein::clock::{self, Clocked};
-use neap_profile::time::{Clock, allocator, profile};
+use neap_pagein::resolve::More;
+use neap_profile::time::{Clock, Details, allocator, profile};
 use neap_profile::{Profile, Unit};
 
 use super::args::ProfileArgs;
@@ -47,8 +48,8 @@ pub fn run(args: &ProfileArgs) -> Result<u8, Error> {
 /// The profile of what was seen.
 fn made(args: &ProfileArgs, clocked: &Clocked, command: Vec<String>) -> Result<Profile, Error> {
     let period = u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX);
-    let called = |place| clocked.samples.called(place).map(str::to_owned);
-    let mut made = profile(&clocked.samples, &called, Clock { period })
+    let details = |place| clocked.samples.more(place).cloned().map(details).unwrap_or_default();
+    let mut made = profile(&clocked.samples, &details, Clock { period })
         .map_err(|e| Error::failed(format!("cannot read the samples back: {e}")))?;
     made.command = command;
     made.pid = clocked.pid;
@@ -57,6 +58,12 @@ fn made(args: &ProfileArgs, clocked: &Clocked, command: Vec<String>) -> Result<P
     made.allocator = allocator(&made);
     made.notes = notes(clocked, &made);
     Ok(made)
+}
+
+/// What is known of a place, in the words of the profile.
+fn details(more: More) -> Details {
+    let More { called, inlined, outer } = more;
+    Details { called, inlined, outer }
 }
 
 /// What the profile covers, and what it does not.
