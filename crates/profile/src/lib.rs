@@ -19,16 +19,27 @@
 //! Start with [`Profile`]; a [`Builder`] makes one. One profile may have the value types of several views.
 #![forbid(unsafe_code)]
 
+pub mod allocator;
+mod amount;
 mod builder;
+pub mod diff;
+pub mod format;
+mod frames;
+mod html;
 mod json;
 mod model;
 pub mod pprof;
 mod reading;
+pub mod sites;
 #[cfg(test)]
 mod testing;
+pub mod time;
 mod view;
 
+pub use amount::amount;
 pub use builder::Builder;
+pub use frames::Shown;
+pub use html::html;
 pub use json::{SCHEMA, VERSION, json};
 pub use model::{
     Frame, Function, FunctionId, Label, LabelValue, Location, LocationId, Mapping, MappingId, Period, Profile, Sample,

@@ -1,6 +1,6 @@
 //! Views: which value types belong together.
 
-use crate::ValueType;
+use crate::{Profile, ValueType};
 
 /// The value types that neap's profiles have. The first four are those of pprof's heap profiles, in their usual order:
 /// a profile with one of them has all four.
@@ -82,5 +82,42 @@ impl View {
             Self::Time => Some(types::TIME_SAMPLES),
             Self::Pinned => None,
         }
+    }
+}
+
+impl Profile {
+    /// The column of a view, or the one that is shown without; or why there is none.
+    pub fn chosen(&self, view: Option<View>) -> Result<usize, String> {
+        let Some(view) = view else { return Ok(if self.shown < self.types.len() { self.shown } else { 0 }) };
+        let main = view.main();
+        self.types.iter().position(|of| *of == main).ok_or_else(|| {
+            let names: Vec<&str> = self.types.iter().map(|of| of.name.as_ref()).collect();
+            format!("the profile has no {} ({}); it has {}", main.name, view.label(), names.join(", "))
+        })
+    }
+
+    /// The program's name; `process 42` where it is unknown.
+    pub fn program(&self) -> String {
+        match self.command.first() {
+            Some(program) => neap_trace::text::file_name(program).to_owned(),
+            None if self.pid != 0 => format!("process {}", self.pid),
+            None => self.mappings.iter().next().map_or_else(
+                || "a program".to_owned(),
+                |(_, mapping)| neap_trace::text::file_name(&mapping.file).to_owned(),
+            ),
+        }
+    }
+
+    /// What the profile is of, in a line.
+    pub fn title(&self) -> String {
+        let mut text = if self.command.is_empty() {
+            self.program()
+        } else {
+            self.command.join(" ").replace(char::is_control, "?")
+        };
+        if let Some(allocator) = &self.allocator {
+            text.push_str(&format!(", on {allocator}"));
+        }
+        format!("profile of {text}")
     }
 }

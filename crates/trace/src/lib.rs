@@ -25,6 +25,7 @@ mod fault;
 pub mod format;
 mod ids;
 pub mod perf;
+pub mod runtime;
 mod source;
 mod summary;
 mod tables;

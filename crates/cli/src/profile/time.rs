@@ -1,0 +1,96 @@
+//! `neap profile --time`: where the time of allocation goes, for any program and any allocator.
+
+use std::time::Duration;
+
+use neap_launch::child;
+use neap_launch::error::{Error, FAILED};
+use neap_pagein::clock::{self, Clocked};
+use neap_pagein::resolve::More;
+use neap_profile::time::{Clock, Details, allocator, profile};
+use neap_profile::{Profile, Unit};
+
+use super::args::ProfileArgs;
+
+/// Profiles a program or a process.
+pub fn run(args: &ProfileArgs) -> Result<u8, Error> {
+    let period = u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX);
+    match args.pid {
+        Some(pid) => {
+            let output = super::output(&args.written, pid)?;
+            let clocked = clock::attach(pid, args.duration, period)?;
+            let made = made(args, &clocked, Vec::new())?;
+            super::write(&made, made.shown, &args.written, output)?;
+            Ok(0)
+        }
+        None => {
+            // Opened before the program runs, so that no run is in vain.
+            let mut output = None;
+            let clocked = clock::run(&args.command, std::env::vars_os().collect(), period, |pid| {
+                output = super::output(&args.written, pid)?;
+                Ok(())
+            })?;
+            let command = args.command.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+            let written =
+                made(args, &clocked, command).and_then(|made| super::write(&made, made.shown, &args.written, output));
+            let Some(status) = clocked.status else { return written.map(|()| 0) };
+            if let Err(error) = written {
+                error.report();
+                // The program's own failure is worth more to the caller than ours.
+                if status.success() {
+                    return Ok(FAILED);
+                }
+            }
+            Ok(child::end_like(status))
+        }
+    }
+}
+
+/// The profile of what was seen.
+fn made(args: &ProfileArgs, clocked: &Clocked, command: Vec<String>) -> Result<Profile, Error> {
+    let period = u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX);
+    let details = |place| clocked.samples.more(place).cloned().map(details).unwrap_or_default();
+    let mut made = profile(&clocked.samples, &details, Clock { period })
+        .map_err(|e| Error::failed(format!("cannot read the samples back: {e}")))?;
+    made.command = command;
+    made.pid = clocked.pid;
+    made.time = clocked.began;
+    made.duration = u64::try_from(clocked.watched.as_nanos()).unwrap_or(u64::MAX);
+    made.allocator = allocator(&made);
+    made.notes = notes(clocked, &made);
+    Ok(made)
+}
+
+/// What is known of a place, in the words of the profile.
+fn details(more: More) -> Details {
+    let More { called, inlined, outer } = more;
+    Details { called, inlined, outer }
+}
+
+/// What the profile covers, and what it does not.
+fn notes(clocked: &Clocked, made: &Profile) -> Vec<String> {
+    let seconds =
+        |time: Duration| neap_profile::amount(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX), &Unit::Nanoseconds);
+    let mut notes = Vec::new();
+    if let Some(processor) = clocked.processor {
+        notes.push(format!(
+            "processor time of the program: {} in user mode, {} in the kernel",
+            seconds(processor.user),
+            seconds(processor.system)
+        ));
+    }
+    if !clocked.kernel {
+        notes.push(
+            "not seen: what the kernel does for the program (page faults, munmap, madvise). To see it: sudo sysctl \
+             kernel.perf_event_paranoid=1, or run neap as root"
+                .to_owned(),
+        );
+    }
+    if clocked.lost > 0 {
+        notes.push(format!("{} samples were lost: the profile has too little time", clocked.lost));
+    }
+    if made.whole == Some(0) {
+        notes.push("no sample was taken: the program ran for less than a period".to_owned());
+    }
+    notes.extend(clocked.missing.iter().map(|what| format!("missing: {what}")));
+    notes
+}
