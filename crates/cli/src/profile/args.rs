@@ -10,11 +10,15 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use neap_launch::units::parse_duration;
+use neap_options::{Id, Value};
 use neap_profile::View;
 use neap_profile::format::{FORMATS, Format};
 
 const EXAMPLES: &str = "\
 Examples:
+  neap profile --heap -- ./server              which code holds memory at its end
+  neap profile --heap --pid 1234 --duration 1min
+  neap profile --allocs --format html -o allocs.html -- ./server
   neap profile --time -- ./server              where the time of allocation goes
   neap profile --time -- neap run -- ./server  ... on neap
   neap profile --time --pid 1234 --duration 10s
@@ -76,6 +80,10 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = parse_period)]
     pub period: Duration,
 
+    /// With --heap and --allocs: sample one block each so many bytes on average (64K, 4MiB); 1: each block
+    #[arg(long, value_name = "SIZE", default_value = "512K", value_parser = parse_interval)]
+    pub interval: u64,
+
     /// The program and its arguments
     #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
@@ -85,6 +93,14 @@ pub struct ProfileArgs {
 #[derive(Clone, Copy, Debug, Args)]
 #[group(multiple = false)]
 pub struct Views {
+    /// Live blocks by call site, with the age of the oldest
+    #[arg(long)]
+    pub heap: bool,
+
+    /// All allocations by call site
+    #[arg(long)]
+    pub allocs: bool,
+
     /// Where the time of allocation goes: malloc, free, clearing, copying, page faults on fresh memory, each by caller
     #[arg(long)]
     pub time: bool,
@@ -93,7 +109,9 @@ pub struct Views {
 impl Views {
     /// The view of the flag that is given.
     pub fn chosen(self) -> Option<View> {
-        [(self.time, View::Time)].into_iter().find_map(|(given, view)| given.then_some(view))
+        [(self.heap, View::Heap), (self.allocs, View::Allocs), (self.time, View::Time)]
+            .into_iter()
+            .find_map(|(given, view)| given.then_some(view))
     }
 }
 
@@ -203,6 +221,15 @@ fn parse_format(text: &str) -> Result<&'static Format, String> {
         let names: Vec<&str> = FORMATS.iter().map(|format| format.name).collect();
         format!("the formats are {}", names.join(", "))
     })
+}
+
+/// A distance between samples.
+fn parse_interval(text: &str) -> Result<u64, String> {
+    let option = Id::ProfileInterval.option();
+    match option.parse(text.as_bytes()) {
+        Some(Value::Bytes(bytes)) => Ok(bytes),
+        _ => Err("an interval is a size from 1 on (64K, 4MiB)".to_owned()),
+    }
 }
 
 /// A period of the clock: the kernel's timers take none below 10 µs.

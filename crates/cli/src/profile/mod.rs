@@ -1,10 +1,11 @@
 //! `neap profile`: which code takes memory, and where the time of allocation goes.
 //!
-//! A view is measured by a module (`time`), which makes a [`Profile`]; what becomes of it is the same for all: `write`
+//! A view is measured by a module (`time`, `heap`), which makes a [`Profile`]; what becomes of it is the same for all: `write`
 //! here. `files` shows and compares profiles that were written.
 
 pub mod args;
 mod files;
+mod heap;
 mod time;
 
 use neap_launch::error::{Error, tell};
@@ -23,11 +24,12 @@ pub fn run(args: ProfileArgs) -> Result<u8, Error> {
         None => {}
     }
     if args.pid.is_none() && args.command.is_empty() {
-        return Err(Error::failed("neither a program nor a process is given").remedy("neap profile --time -- PROGRAM"));
+        return Err(Error::failed("neither a program nor a process is given").remedy("neap profile --heap -- PROGRAM"));
     }
     match args.views.chosen() {
         Some(View::Time) => time::run(&args),
-        _ => Err(Error::failed("no view is given").remedy("neap profile --time -- PROGRAM")),
+        Some(view @ (View::Heap | View::Allocs)) => heap::run(&args, view),
+        _ => Err(Error::failed("no view is given").remedy("neap profile --heap -- PROGRAM")),
     }
 }
 
