@@ -279,11 +279,13 @@ impl Maker<'_> {
     fn mapping(&mut self, object: ObjectId, address: u64) -> MappingId {
         let tables = self.tables;
         let Object { path, build_id, .. } = &tables.objects[object];
+        // The youngest that may hold code: a file is mapped whole before its segments are laid over it.
         let (start, end, offset) = tables
             .mappings
             .iter()
             .map(|(_, row)| row)
-            .find(|row| row.object == Some(object) && (row.start..row.end).contains(&address))
+            .filter(|row| row.object == Some(object) && (row.start..row.end).contains(&address))
+            .max_by_key(|row| (row.protection.execute, row.from, row.start))
             .map_or((0, u64::MAX, 0), |row| (row.start, row.end, row.offset));
         self.builder.mapping(Mapping { start, end, offset, file: path.clone(), build_id: build_id.clone() })
     }
