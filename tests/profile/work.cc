@@ -14,7 +14,7 @@ static size_t scale = 1;
 OWN static void clears() {
   void *first = malloc(64 << 10);
   memset(first, 1, 64 << 10);
-  for (size_t i = 0; i < scale * 20000; i++) {
+  for (size_t i = 0; i < scale * 60000; i++) {
     free(first);
     first = calloc(64 << 10, 1);
     sink = first;
@@ -36,6 +36,8 @@ OWN static void small_blocks() {
   for (size_t round = 0; round < scale * 60; round++) {
     std::vector<void *> blocks;
     for (size_t i = 0; i < 40000; i++) blocks.push_back(malloc(16 + i % 900));
+    // Stays, so that the C library keeps the memory below for the next round.
+    if (round == 0) sink = malloc(16);
     for (void *block : blocks) free(block);
   }
 }
