@@ -15,7 +15,7 @@ use crate::collect::{Collected, Collector};
 use crate::perf::{Callgraph, Denied, Detail, Events, Wanted};
 use crate::resolve::Resolved;
 use crate::stat::Stat;
-use crate::{attach, footer, program};
+use crate::{attach, footer, perf, program, sys};
 
 /// What was seen of a program.
 pub struct Clocked {
@@ -31,12 +31,23 @@ pub struct Clocked {
     pub began: u64,
     /// The processor time of the program and the children that it waited for; none where it was attached to.
     pub processor: Option<Processor>,
-    /// Whether what the kernel does for the program was seen.
+    /// Whether what the kernel does for the program was seen. Where not, [`Faults`] were counted.
     pub kernel: bool,
+    /// How page faults were counted, where the clock does not see them.
+    pub faults: Option<Faults>,
     /// Samples that did not fit in the rings, or could not be read.
     pub lost: u64,
     /// What is missing, a sentence each.
     pub missing: Vec<String>,
+}
+
+/// Page faults that were counted: they are among the samples, as faults at an address.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    /// One in so many is a sample.
+    pub counted: u64,
+    /// How long the first touch of a page takes, as neap measured it on its own memory, in nanoseconds.
+    pub touch: u64,
 }
 
 /// Processor time.
@@ -168,6 +179,9 @@ impl Seen {
             began: self.began,
             processor: None,
             kernel: self.kernel,
+            faults: (!self.kernel)
+                .then(|| Some(Faults { counted: perf::FAULTS_COUNTED, touch: sys::first_touch_time().ok()? }))
+                .flatten(),
             lost,
             missing,
         })

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::io;
 
 use neap_trace::format::frames;
-use neap_trace::{Fault, Id, Line, Mode, Object, ObjectId, PlaceId, Source, StackId, Tables};
+use neap_trace::{Fault, Id, Kind, Line, Mode, Object, ObjectId, PlaceId, Source, StackId, Tables};
 
 use crate::allocator::{Call, call, canonical, is_allocator};
 use crate::{
@@ -90,6 +90,8 @@ impl Operation {
 pub struct Clock {
     /// Nanoseconds of a thread's time between two samples.
     pub period: u64,
+    /// The time for which a counted fault stands, on a page of 4 KiB; none where faults are seen by the clock.
+    pub fault: Option<u64>,
 }
 
 /// What a sample was found to be.
@@ -128,6 +130,7 @@ pub fn profile(source: &dyn Source, details: &dyn Fn(PlaceId) -> Details, clock:
     let mut maker = Maker {
         tables,
         details,
+        clock,
         builder: Builder::new(vec![types::TIME_SAMPLES, types::TIME]),
         classes: HashMap::new(),
         places: HashMap::new(),
@@ -135,7 +138,7 @@ pub fn profile(source: &dyn Source, details: &dyn Fn(PlaceId) -> Details, clock:
     let period = i64::try_from(clock.period).unwrap_or(i64::MAX);
     let mut samples = 0i64;
     source.visit(&mut |sample| {
-        samples += 1;
+        samples += i64::from(sample.address == 0);
         maker.sample(sample, period);
         Ok(())
     })?;
@@ -172,12 +175,13 @@ fn program_first(profile: &mut Profile) {
     }
 }
 
-/// Instruction, its place, mode and callers: what has the same class.
-type Key = (u64, Option<PlaceId>, Mode, Option<StackId>);
+/// Instruction, its place, mode and callers, and the kind of a counted fault: what has the same class.
+type Key = (u64, Option<PlaceId>, Mode, Option<StackId>, Option<Kind>);
 
 struct Maker<'t> {
     tables: &'t Tables,
     details: &'t dyn Fn(PlaceId) -> Details,
+    clock: Clock,
     builder: Builder,
     classes: HashMap<Key, Option<(Option<crate::StackId>, Operation)>>,
     places: HashMap<(u64, Option<PlaceId>), LocationId>,
@@ -185,7 +189,8 @@ struct Maker<'t> {
 
 impl Maker<'_> {
     fn sample(&mut self, sample: &Fault, period: i64) {
-        let key = (sample.ip, sample.code, sample.mode, sample.stack);
+        let fault = (sample.address != 0).then_some(sample.kind);
+        let key = (sample.ip, sample.code, sample.mode, sample.stack, fault);
         let class = match self.classes.get(&key) {
             Some(&known) => known,
             None => {
@@ -194,9 +199,12 @@ impl Maker<'_> {
                 class
             }
         };
-        if let Some((stack, operation)) = class {
-            self.builder.add(stack, vec![Label::text(OPERATION, operation.name())], &[1, period]);
-        }
+        let Some((stack, operation)) = class else { return };
+        let time = match self.clock.fault.filter(|_| sample.address != 0) {
+            Some(touch) => i64::try_from(touch.saturating_mul(pages(sample))).unwrap_or(i64::MAX),
+            None => period,
+        };
+        self.builder.add(stack, vec![Label::text(OPERATION, operation.name())], &[1, time]);
     }
 
     /// The class of a sample, and its stack; none for what is no allocation.
@@ -218,7 +226,15 @@ impl Maker<'_> {
                 }
             })
             .collect();
-        let class = class(&seen)?;
+        // Samples of the clock have no address.
+        let fault = (sample.address != 0).then_some(match sample.kind {
+            Kind::Anonymous | Kind::ZeroPage | Kind::CopyOnWrite | Kind::Huge | Kind::Unknown => Kernel::Fresh,
+            Kind::FileMinor | Kind::FileMajor | Kind::SwapIn | Kind::Refused => Kernel::File,
+        });
+        if fault == Some(Kernel::File) {
+            return None;
+        }
+        let class = class(&seen, fault)?;
         let mut locations: Vec<LocationId> =
             places.iter().map(|&(address, place)| self.location(address, place)).collect();
         if let Some((name, depth)) = &class.hidden {
@@ -263,14 +279,26 @@ impl Maker<'_> {
     fn mapping(&mut self, object: ObjectId, address: u64) -> MappingId {
         let tables = self.tables;
         let Object { path, build_id, .. } = &tables.objects[object];
+        // The youngest that may hold code: a file is mapped whole before its segments are laid over it.
         let (start, end, offset) = tables
             .mappings
             .iter()
             .map(|(_, row)| row)
-            .find(|row| row.object == Some(object) && (row.start..row.end).contains(&address))
+            .filter(|row| row.object == Some(object) && (row.start..row.end).contains(&address))
+            .max_by_key(|row| (row.protection.execute, row.from, row.start))
             .map_or((0, u64::MAX, 0), |row| (row.start, row.end, row.offset));
         self.builder.mapping(Mapping { start, end, offset, file: path.clone(), build_id: build_id.clone() })
     }
+}
+
+/// The pages of 4 KiB for which a fault on a page of any size stands: a large page takes a quarter of the time for each
+/// of its parts, as there is one entry of the kernel and one search for memory.
+fn pages(fault: &Fault) -> u64 {
+    match fault.page_shift.filter(|shift| (13..40).contains(shift)) {
+        Some(shift) => (1 << (shift - 12)) / 4,
+        None => 1,
+    }
+    .max(1)
 }
 
 /// What the kernel does.
@@ -288,10 +316,11 @@ enum Kernel {
     Other,
 }
 
-/// The class of a stack, from the innermost frame outwards; none for what is no allocation.
-fn class(frames: &[Seen<'_>]) -> Option<Class> {
+/// The class of a stack, from the innermost frame outwards; none for what is no allocation. `fault` is what the kernel
+/// did, where that is known without its frames.
+fn class(frames: &[Seen<'_>], fault: Option<Kernel>) -> Option<Class> {
     let users = frames.iter().position(|frame| !frame.kernel).unwrap_or(frames.len());
-    let kernel = (users > 0).then(|| kernel(&frames[..users], frames.get(users)));
+    let kernel = fault.or_else(|| (users > 0).then(|| kernel(&frames[..users], frames.get(users))));
     // The outermost frame of the allocator: what the program called, if that is known.
     let outermost = frames.iter().rposition(|frame| !frame.kernel && is_allocator(frame.object, frame.name));
     let hidden = hidden(frames, users, outermost);
@@ -310,6 +339,8 @@ fn class(frames: &[Seen<'_>]) -> Option<Class> {
         },
         _ if !inside => return None,
         Some(Kernel::Purging) => Operation::Purging,
+        // brk and mremap make the heap smaller too.
+        Some(Kernel::Mapping) if matches!(asked, Some(Call::Free | Call::Trim)) => Operation::Purging,
         Some(Kernel::Mapping) => Operation::Mapping,
         // An interrupt, or a call that is not told: what the program was doing.
         Some(Kernel::File | Kernel::Other) | None => match asked {
@@ -445,7 +476,7 @@ mod tests {
     }
 
     fn of(stack: &[&str]) -> Option<Operation> {
-        class(&seen(stack)).map(|class| class.operation)
+        class(&seen(stack), None).map(|class| class.operation)
     }
 
     /// Catches time that is booked on the wrong work: each of the kinds, as the stacks of Linux and glibc show them.
@@ -493,13 +524,17 @@ mod tests {
     #[test]
     fn calls_that_end_in_a_jump() {
         let stack = seen(&["libc.so.6!__memset_avx2_erms", "app!zeroed>calloc@plt", "app!main>zeroed"]);
-        let found = class(&stack).expect("an allocation");
+        let found = class(&stack, None).expect("an allocation");
         assert_eq!(found, Class { operation: Operation::Clearing, hidden: Some(("calloc".into(), 1)) });
         let stack = seen(&["k!clear_page_erms", "k!asm_exc_page_fault", "libc.so.6!memset", "app!zeroed>calloc"]);
-        assert_eq!(class(&stack).expect("a fault").hidden, Some(("calloc".into(), 3)));
+        assert_eq!(class(&stack, None).expect("a fault").hidden, Some(("calloc".into(), 3)));
         // The call of malloc is behind the function that runs.
-        assert_eq!(class(&seen(&["app!work", "app!main>work", "app!start>malloc"])), None);
+        assert_eq!(class(&seen(&["app!work", "app!main>work", "app!start>malloc"]), None), None);
         let stack = seen(&["libc.so.6!_int_malloc", "libc.so.6!malloc", "app!main>malloc@plt"]);
-        assert_eq!(class(&stack).expect("an allocation").hidden, None);
+        assert_eq!(class(&stack, None).expect("an allocation").hidden, None);
+        // Faults that were counted, for want of the kernel's frames.
+        let stack = seen(&["libc.so.6!memset", "libc.so.6!calloc", "app!main"]);
+        assert_eq!(class(&stack, Some(Kernel::Fresh)).expect("a fault").operation, Operation::FaultsClearing);
+        assert_eq!(class(&seen(&["app!main"]), Some(Kernel::Fresh)).expect("a fault").operation, Operation::Faults);
     }
 }

@@ -116,7 +116,7 @@ impl Views {
 }
 
 /// How a profile is written.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Written {
     /// How the profile is written (see below)
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = parse_format)]

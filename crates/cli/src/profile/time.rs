@@ -49,12 +49,21 @@ pub fn run(args: &ProfileArgs) -> Result<u8, Error> {
 fn made(args: &ProfileArgs, clocked: &Clocked, command: Vec<String>) -> Result<Profile, Error> {
     let period = u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX);
     let details = |place| clocked.samples.more(place).cloned().map(details).unwrap_or_default();
-    let mut made = profile(&clocked.samples, &details, Clock { period })
-        .map_err(|e| Error::failed(format!("cannot read the samples back: {e}")))?;
+    let mut made = profile(
+        &clocked.samples,
+        &details,
+        Clock { period, fault: clocked.faults.map(|faults| faults.counted * faults.touch) },
+    )
+    .map_err(|e| Error::failed(format!("cannot read the samples back: {e}")))?;
     made.command = command;
     made.pid = clocked.pid;
     made.time = clocked.began;
     made.duration = u64::try_from(clocked.watched.as_nanos()).unwrap_or(u64::MAX);
+    if !clocked.kernel {
+        // The clock has seen a part of it only.
+        let all = clocked.processor.map(|processor| processor.user + processor.system);
+        made.whole = all.map(|all| i64::try_from(all.as_nanos()).unwrap_or(i64::MAX));
+    }
     made.allocator = allocator(&made);
     made.notes = notes(clocked, &made);
     Ok(made)
@@ -80,10 +89,18 @@ fn notes(clocked: &Clocked, made: &Profile) -> Vec<String> {
     }
     if !clocked.kernel {
         notes.push(
-            "not seen: what the kernel does for the program (page faults, munmap, madvise). To see it: sudo sysctl \
+            "not seen: what the kernel does in system calls (munmap, madvise, mmap). To see it: sudo sysctl \
              kernel.perf_event_paranoid=1, or run neap as root"
                 .to_owned(),
         );
+    }
+    if let Some(faults) = clocked.faults {
+        let touch = neap_profile::amount(i64::try_from(faults.touch).unwrap_or(i64::MAX), &Unit::Nanoseconds);
+        notes.push(format!(
+            "page faults are counted, not timed: one in {} is a sample, and each stands for {touch}, what the first \
+             touch of a page takes neap itself",
+            faults.counted
+        ));
     }
     if clocked.lost > 0 {
         notes.push(format!("{} samples were lost: the profile has too little time", clocked.lost));
