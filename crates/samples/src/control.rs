@@ -49,18 +49,17 @@ pub struct Control {
 impl Control {
     /// A block without a request, whose byte is `knock` bytes from its start.
     pub const fn new(knock: usize) -> Self {
-        const ZERO: AtomicU64 = AtomicU64::new(0);
         Control {
             magic: AtomicU64::new(CONTROL_MAGIC),
             version: AtomicU64::new(CONTROL_VERSION),
             knock: AtomicU64::new(knock as u64),
-            request: ZERO,
-            interval: ZERO,
-            lease: ZERO,
-            answer: ZERO,
-            state: ZERO,
-            process: ZERO,
-            file: ZERO,
+            request: AtomicU64::new(0),
+            interval: AtomicU64::new(0),
+            lease: AtomicU64::new(0),
+            answer: AtomicU64::new(0),
+            state: AtomicU64::new(0),
+            process: AtomicU64::new(0),
+            file: AtomicU64::new(0),
         }
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! A process is asked and read through `/proc/PID/mem`, without stopping it. That wants the rights of a debugger, which
 //! the kernel checks: the same user (where `kernel.yama.ptrace_scope` is 1: a process that this one started), or root.
-//! May depend on `neap-samples` (layouts), `neap-profile` (the model), `neap-symbols`, `neap-observe` and std.
+//! May depend on `neap-samples` (layouts), `neap-profile` (the model), `neap-symbols` and std.
 #![forbid(unsafe_code)]
 
 mod ask;

@@ -1,4 +1,4 @@
-//! Profiles of whole programs: what the samples say is what the programs did.
+//! Samples of whole programs, and profiles made of them: what the samples say is what the programs did.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -9,10 +9,10 @@ use neap_profile::Profile;
 use neap_survey::{Asked, Error, Request, Scope, Snapshot, collect, in_directory, profile};
 use neap_tests::{Case, Outcome, Run, Source, Stop, library, sys};
 
-const PROGRAM: Source = Source::new("profile/profile.c");
-const LEAKS: Source = Source::new("profile/leaks.cc");
-const PLUGIN_A: Source = Source::with_flags("profile/plugin.c", &["-shared"]);
-const PLUGIN_B: Source = Source::with_flags("profile/plugin.c", &["-shared", "-DOTHER"]);
+const PROGRAM: Source = Source::new("samples/samples.c");
+const LEAKS: Source = Source::new("samples/leaks.cc");
+const PLUGIN_A: Source = Source::with_flags("samples/plugin.c", &["-shared"]);
+const PLUGIN_B: Source = Source::with_flags("samples/plugin.c", &["-shared", "-DOTHER"]);
 
 /// Planted leaks, each of some megabytes beside ten times as much that is freed.
 const KINDS: [&str; 9] = [
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         Case::new("file::limit", "SIGXFSZ, or a program that does not run, under a limit of file sizes", limit),
         Case::new("table::complete", "a case that is written but never run", || {
             let rest = ["remote", "signals", "forks", "fork_storm", "plugins", "serves", "idles"];
-            let cases = KINDS.iter().chain(&rest).map(|&case| ("profile", case)).collect::<Vec<_>>();
+            let cases = KINDS.iter().chain(&rest).map(|&case| ("samples", case)).collect::<Vec<_>>();
             neap_tests::all_cases_named(&[PROGRAM], &cases)
         }),
     ]);
